@@ -1,0 +1,1 @@
+//! Features stacked on any device.

@@ -1,0 +1,3 @@
+//! The one binary: one subcommand per file, no logic here.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Local front ends of a BlockDevice: FUSE file and NBD server.

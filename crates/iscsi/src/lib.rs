@@ -1,0 +1,1 @@
+//! The tokio shell around iscsi-proto: sockets, timers and disks for both roles.

@@ -1,0 +1,1 @@
+//! Network namespaces joined by an emulated long-fat link.

@@ -1,0 +1,1 @@
+//! Both iSCSI cores joined by a simulated network under a virtual clock.
