@@ -1,0 +1,1 @@
+//! Initiator side of full-feature phase: tasks over the connections of a session (RFC 7143 §4).

@@ -1,0 +1,1 @@
+//! Login of both roles (RFC 7143 §6.3).
