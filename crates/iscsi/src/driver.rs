@@ -101,6 +101,9 @@ pub trait Role: Send {
     /// The next PDU to send, if there is one now.
     fn poll_transmit(&mut self) -> Option<Transmit>;
 
+    /// Bytes have moved, though perhaps no whole PDU: the peer is alive.
+    fn note_progress(&mut self) {}
+
     /// May more be read? False pushes back on a peer that asks faster than it takes answers.
     fn wants_input(&self) -> bool {
         true
@@ -148,6 +151,7 @@ fn poll_turn<R: Role>(
         if !received && !sent {
             return Ok(Poll::Pending);
         }
+        role.note_progress();
     }
     context.waker().wake_by_ref();
     Ok(Poll::Pending)

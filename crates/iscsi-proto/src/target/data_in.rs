@@ -81,7 +81,7 @@ impl Session {
         let (exp_cmd_sn, max_cmd_sn) = self.command_window();
         let payload = if sense.is_empty() { Bytes::new() } else { encode_sense(&sense) };
         let pdu = ScsiResponse {
-            response: ResponseCode::COMPLETED_AT_TARGET,
+            response: ResponseCode::COMPLETED,
             status,
             residual,
             bidi_read_residual: Residual::None,

@@ -44,7 +44,7 @@ impl Session {
             }
             self.abort_connection_tasks(*id);
         }
-        let response = LogoutResponseCode::SUCCESS;
+        let response = LogoutResponseCode::CLOSED;
         let answer = Answer { itt: request.itt, response, closes };
         self.pending_logouts.push(PendingLogout { conn, answer });
         self.settle();

@@ -35,23 +35,23 @@ impl Session {
             }
             F::ABORT_TASK_SET => {
                 let waits_for = self.abort_lun(Some(request.lun), Some(request.cmd_sn));
-                self.finish_management(conn, itt, R::FUNCTION_COMPLETE, waits_for, false);
+                self.finish_management(conn, itt, R::COMPLETE, waits_for, false);
             }
             F::CLEAR_TASK_SET | F::LOGICAL_UNIT_RESET => {
                 let waits_for = self.abort_lun(Some(request.lun), Some(request.cmd_sn));
-                self.finish_management(conn, itt, R::FUNCTION_COMPLETE, waits_for, true);
+                self.finish_management(conn, itt, R::COMPLETE, waits_for, true);
                 self.ask_shell(conn, request);
             }
             F::TARGET_WARM_RESET | F::TARGET_COLD_RESET => {
                 let waits_for = self.abort_lun(None, Some(request.cmd_sn));
-                self.finish_management(conn, itt, R::FUNCTION_COMPLETE, waits_for, true);
+                self.finish_management(conn, itt, R::COMPLETE, waits_for, true);
                 self.ask_shell(conn, request);
             }
             F::TASK_REASSIGN => {
-                let response = R::TASK_ALLEGIANCE_REASSIGNMENT_NOT_SUPPORTED;
+                let response = R::REASSIGNMENT_NOT_SUPPORTED;
                 self.finish_management(conn, itt, response, Vec::new(), false);
             }
-            _ => self.finish_management(conn, itt, R::FUNCTION_NOT_SUPPORTED, Vec::new(), false),
+            _ => self.finish_management(conn, itt, R::NOT_SUPPORTED, Vec::new(), false),
         }
     }
 
@@ -84,7 +84,7 @@ impl Session {
         let referenced = request.referenced_task_tag;
         if self.tasks.contains_key(&referenced) {
             let running = self.abort_task(referenced);
-            return (R::FUNCTION_COMPLETE, running.then_some(referenced).into_iter().collect());
+            return (R::COMPLETE, running.then_some(referenced).into_iter().collect());
         }
         // §11.6.1: a task that has not arrived counts as received, so that it is never executed
         // and the command order does not wait for it.
@@ -92,7 +92,7 @@ impl Session {
         if self.order.is_in_window(ref_cmd_sn) && self.order.accepts(ref_cmd_sn) {
             self.order.hold(ref_cmd_sn, Held::Gap);
             self.deliver_in_order();
-            return (R::FUNCTION_COMPLETE, Vec::new());
+            return (R::COMPLETE, Vec::new());
         }
         (R::TASK_DOES_NOT_EXIST, Vec::new())
     }

@@ -17,7 +17,7 @@ use crate::ids::{Cid, Itt, Lun, Ttt};
 use crate::keys::{ConnectionParams, SessionParams};
 use crate::login::Outcome;
 use crate::pdu::{
-    Header, NopOut, Pdu, RejectReason, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
+    Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
 };
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
@@ -199,7 +199,7 @@ impl Session {
         let pdu = match Pdu::parse(header) {
             Ok(pdu) => pdu,
             Err(error) => {
-                let reason = if error.is_unknown_opcode() {
+                let reason = if matches!(error, PduError::Opcode { .. }) {
                     RejectReason::COMMAND_NOT_SUPPORTED
                 } else {
                     RejectReason::INVALID_PDU_FIELD
@@ -298,6 +298,11 @@ impl Session {
         self.tasks.values().all(|task| task.phase != Phase::Running)
     }
 
+    /// No task that was aborted is still executing.
+    pub fn has_no_aborted_tasks(&self) -> bool {
+        self.tasks.values().all(|task| !task.aborted)
+    }
+
     /// The session is over; no new connection may join.
     pub fn is_closed(&self) -> bool {
         self.closed
@@ -311,6 +316,11 @@ impl Session {
     /// Tasks that are not finished.
     pub fn task_count(&self) -> usize {
         self.tasks.len()
+    }
+
+    /// Bytes of data the write `itt` brings along: the size of its buffer.
+    pub fn write_length(&self, itt: Itt) -> u32 {
+        self.tasks.get(&itt).map_or(0, Task::write_length)
     }
 
     /// The agreed session-wide parameters.
@@ -329,7 +339,7 @@ impl Session {
         };
         connection.last_heard = now;
         connection.ping_sent = None;
-        if let Some(exp_stat_sn) = pdu.exp_stat_sn()
+        if let Some(exp_stat_sn) = exp_stat_sn(pdu)
             && connection.exp_stat_sn.is_before(exp_stat_sn)
         {
             if connection.next_stat_sn.is_before(exp_stat_sn) {
@@ -355,7 +365,7 @@ impl Session {
             return self.reject(conn, RejectReason::TASK_IN_PROGRESS, header);
         }
         if command.immediate && self.immediate_tasks() >= self.config.immediate_commands_max {
-            return self.reject(conn, RejectReason::IMMEDIATE_COMMAND, header);
+            return self.reject(conn, RejectReason::IMMEDIATE_COMMAND_REJECT, header);
         }
         let too_long = command.write
             && command.expected_data_transfer_length > self.config.write_length_max;
@@ -578,7 +588,7 @@ impl Session {
             return self.ignore(conn, data_len);
         }
         if self.reply_backlog(conn) > REPLIES_MAX {
-            return self.reject(conn, RejectReason::OUT_OF_RESOURCES, header);
+            return self.reject(conn, RejectReason::LONG_OPERATION_REJECT, header);
         }
         self.set_receiving(conn, Receiving::Scratch(Box::new(pdu)));
         Ok(if data_len == 0 { Placement::None } else { Placement::Scratch })
@@ -600,3 +610,17 @@ impl Session {
 /// Small answers queued on one connection before further requests are refused. The shell stops
 /// reading long before ([`Session::reply_backlog`]).
 const REPLIES_MAX: usize = 4096;
+
+/// ExpStatSN of a request, where it has one.
+fn exp_stat_sn(pdu: &Pdu) -> Option<StatSn> {
+    Some(match pdu {
+        Pdu::NopOut(p) => p.exp_stat_sn,
+        Pdu::ScsiCommand(p) => p.exp_stat_sn,
+        Pdu::TaskManagementRequest(p) => p.exp_stat_sn,
+        Pdu::TextRequest(p) => p.exp_stat_sn,
+        Pdu::DataOut(p) => p.exp_stat_sn,
+        Pdu::LogoutRequest(p) => p.exp_stat_sn,
+        Pdu::SnackRequest(p) => p.exp_stat_sn,
+        _ => return None,
+    })
+}

@@ -52,7 +52,7 @@ impl Session {
         Some(match reply {
             Reply::R2t(pdu) => {
                 let pdu = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu };
-                Transmit { header: pdu.encode(), payload: Bytes::new() }
+                Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
             Reply::Nop { itt, lun, ttt, data } => {
                 let pdu = NopIn { lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn };
@@ -60,7 +60,7 @@ impl Session {
             }
             Reply::Management { itt, response } => {
                 let pdu = TaskManagementResponse { response, itt, stat_sn, exp_cmd_sn, max_cmd_sn };
-                Transmit { header: pdu.encode(), payload: Bytes::new() }
+                Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
             Reply::Text { itt, lun, ttt, text, continues } => {
                 let is_final = !continues;
@@ -87,7 +87,7 @@ impl Session {
                     time2wait: self.params.default_time2wait,
                     time2retain: self.params.default_time2retain,
                 };
-                Transmit { header: pdu.encode(), payload: Bytes::new() }
+                Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
             Reply::Reject { reason, header } => {
                 let pdu = Reject { reason, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn: 0 };
@@ -118,7 +118,7 @@ impl Session {
 
     /// Tells the initiator on `conn` of `event` (§11.9).
     pub fn send_async(&mut self, conn: ConnId, event: AsyncEvent, parameters: [u16; 3]) {
-        if event == AsyncEvent::REQUEST_LOGOUT
+        if event == AsyncEvent::LOGOUT_REQUEST
             && let Some(connection) = self.connections.get_mut(&conn)
         {
             connection.step(ConnectionEvent::LogoutAsked);

@@ -6,12 +6,9 @@ use std::io;
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
 use iscsi_proto::frame::{FrameError, Framing, Limits, parse_header};
-use iscsi_proto::pdu::Header;
+use iscsi_proto::pdu::{BHS_LEN, Header};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-/// Bytes of a basic header segment (RFC 7143 §11.2.1).
-const BHS_LEN: usize = 48;
 
 /// A PDU could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -32,15 +29,15 @@ pub enum ReadError {
 pub async fn read_pdu(stream: &mut TcpStream, limits: Limits) -> Result<(Header, Bytes), ReadError> {
     let mut head = vec![0; BHS_LEN];
     stream.read_exact(&mut head).await?;
-    let frame = loop {
-        if let Some(frame) = parse_header(&head, Framing::default(), limits)? {
-            break frame;
-        }
-        // Additional header segments: the length is checked against the limits by parse_header.
-        let ahs_len = usize::from(head[4]) * 4;
-        let read = head.len();
-        head.resize(BHS_LEN + ahs_len, 0);
-        stream.read_exact(&mut head[read..]).await?;
+    let mut frame = parse_header(&head, Framing::default(), limits)?;
+    if frame.is_none() {
+        // Additional header segments follow; their length has been checked against the limits.
+        head.resize(BHS_LEN + usize::from(head[4]) * 4, 0);
+        stream.read_exact(&mut head[BHS_LEN..]).await?;
+        frame = parse_header(&head, Framing::default(), limits)?;
+    }
+    let Some(frame) = frame else {
+        return Err(io::Error::from(io::ErrorKind::InvalidData).into());
     };
     let mut data = vec![0; frame.data_len + frame.pad_len];
     stream.read_exact(&mut data).await?;
@@ -53,10 +50,6 @@ pub async fn read_pdu(stream: &mut TcpStream, limits: Limits) -> Result<(Header,
 /// # Errors
 /// The socket's.
 pub async fn write_pdu(stream: &mut TcpStream, pdu: &Transmit) -> io::Result<()> {
-    let framing = Framing::default();
-    let mut bytes = Vec::with_capacity(BHS_LEN + pdu.payload.len() + 4);
-    bytes.extend_from_slice(framing.header_bytes(&pdu.header).as_bytes());
-    bytes.extend_from_slice(&pdu.payload);
-    bytes.extend_from_slice(framing.trailer(&pdu.payload).as_bytes());
+    let bytes = Framing::default().pdu_bytes(&pdu.header, &pdu.payload);
     stream.write_all(&bytes).await
 }

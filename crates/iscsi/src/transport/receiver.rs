@@ -42,6 +42,7 @@ struct Payload {
     data_left: usize,
     /// Padding and digest bytes that follow.
     pad_len: usize,
+    digest_len: usize,
     digest: Option<DataDigest>,
 }
 
@@ -142,7 +143,8 @@ impl Receiver {
                     return Ok(());
                 }
                 let digest_ok = payload.check_trailer(staged);
-                self.start += payload.trailer_len();
+                let trailer_len = payload.trailer_len();
+                self.start += trailer_len;
                 if let Some(payload) = self.payload.take() {
                     role.handle_data(payload.place.into_filled(), digest_ok)?;
                 }
@@ -176,11 +178,12 @@ impl Payload {
             Dest::Discard => Place::Discard,
         };
         let digest = frame.data_digest.then(DataDigest::new);
-        Ok(Self { place, data_left: frame.data_len, pad_len: frame.pad_len, digest })
+        let digest_len = frame.trailer_len() - frame.pad_len;
+        Ok(Self { place, data_left: frame.data_len, pad_len: frame.pad_len, digest_len, digest })
     }
 
     fn trailer_len(&self) -> usize {
-        self.pad_len + if self.digest.is_some() { 4 } else { 0 }
+        self.pad_len + self.digest_len
     }
 
     /// Takes what belongs to the data segment from `staged`; returns how much it took.
@@ -206,10 +209,10 @@ impl Payload {
     }
 
     fn check_trailer(&mut self, staged: &[u8]) -> bool {
-        let Some(digest) = &mut self.digest else { return true };
+        let Some(mut digest) = self.digest.take() else { return true };
         let (pad, rest) = staged.split_at(self.pad_len);
         digest.update(pad);
-        digest.matches(&rest[..4])
+        rest.first_chunk().is_some_and(|received| digest.verify(*received).is_ok())
     }
 }
 

@@ -34,7 +34,7 @@ struct Outgoing {
 
 impl Outgoing {
     fn parts(&self) -> [&[u8]; 3] {
-        [self.header.as_bytes(), &self.payload, self.trailer.as_bytes()]
+        [&self.header, &self.payload, &self.trailer]
     }
 
     fn len(&self) -> usize {
@@ -76,7 +76,7 @@ impl Sender {
     fn fill<R: Role>(&mut self, role: &mut R) {
         while self.queued_bytes < QUEUED_BYTES_MAX {
             let Some(pdu) = role.poll_transmit() else { return };
-            let trailer = self.framing.trailer(&pdu.payload);
+            let trailer = self.framing.trailer([&*pdu.payload]);
             let header = self.framing.header_bytes(&pdu.header);
             let outgoing = Outgoing { header, payload: pdu.payload, trailer };
             self.queued_bytes += outgoing.len();
