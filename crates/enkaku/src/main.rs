@@ -1,7 +1,6 @@
 //! The one binary: one subcommand per file in `cmd`, no logic here.
 
 mod cmd;
-mod units;
 
 use std::process::ExitCode;
 
