@@ -8,6 +8,7 @@ pub mod buf;
 pub mod error;
 pub mod io;
 pub mod layer;
+pub mod testing;
 
 pub use buf::Buf;
 pub use bytes::Bytes;
