@@ -1,1 +1,5 @@
 //! Where data lives.
+
+pub mod memory;
+
+pub use memory::MemoryDevice;
