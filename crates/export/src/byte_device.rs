@@ -8,7 +8,9 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
-use block::{BlockError, Buf, Bytes, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags};
+use block::{
+    BlockError, Buf, Bytes, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags,
+};
 
 use crate::range_lock::{Mode, RangeGuard, RangeLocks};
 

@@ -81,8 +81,10 @@ impl RangeLocks {
         for index in position..state.entries.len() {
             let (earlier, later) = state.entries.split_at_mut(index);
             let entry = &mut later[0];
-            let blocked = || earlier.iter().any(|e| e.conflicts(entry.start, entry.end, entry.mode));
-            if entry.waiter.is_some() && !blocked()
+            let blocked =
+                || earlier.iter().any(|e| e.conflicts(entry.start, entry.end, entry.mode));
+            if entry.waiter.is_some()
+                && !blocked()
                 && let Some(waiter) = entry.waiter.take()
             {
                 // Its receiver may be gone: then its guard is being dropped and releases.

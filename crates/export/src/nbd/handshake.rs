@@ -107,7 +107,8 @@ const OPTION_HEADER_LEN: usize = 16;
 /// Zeroes after the reply to EXPORT_NAME for clients without NO_ZEROES.
 const EXPORT_NAME_PADDING: usize = 124;
 
-const OFFERED_FLAGS: HandshakeFlags = HandshakeFlags::FIXED_NEWSTYLE.with(HandshakeFlags::NO_ZEROES);
+const OFFERED_FLAGS: HandshakeFlags =
+    HandshakeFlags::FIXED_NEWSTYLE.with(HandshakeFlags::NO_ZEROES);
 
 impl Handshake {
     /// A handshake about to begin.
@@ -281,9 +282,8 @@ impl Handshake {
         if !self.is_our_export(name) {
             return reply(OptionReply::ERR_UNKNOWN, b"no such export");
         }
-        let matches = |query: &&[u8]| {
-            *query == ALLOCATION_CONTEXT.as_bytes() || (!set && *query == b"base:")
-        };
+        let matches =
+            |query: &&[u8]| *query == ALLOCATION_CONTEXT.as_bytes() || (!set && *query == b"base:");
         if queries.iter().any(|query| matches(query)) || (!set && queries.is_empty()) {
             let id = if set { ALLOCATION_CONTEXT_ID } else { 0 };
             let context = [&id.to_be_bytes(), ALLOCATION_CONTEXT.as_bytes()].concat();

@@ -97,8 +97,7 @@ impl Listener {
 }
 
 fn bind_unix(path: PathBuf) -> Result<Listener, BindError> {
-    let refused =
-        |source| BindError::Io { address: path.display().to_string(), source };
+    let refused = |source| BindError::Io { address: path.display().to_string(), source };
     let listener = match listen_unix(&path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             remove_stale(&path)?;
