@@ -30,7 +30,7 @@ lint: setup     ## format, clippy, docs, licences, Python syntax
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
-	    $(CARGO) deny --offline --log-level error check bans licenses sources; \
+	    $(CARGO) deny --log-level error check bans licenses sources; \
 	else echo "lint: cargo-deny is not installed, licences were not checked (cargo install cargo-deny)"; fi
 	$(PY) -m compileall -q lab tests
 
