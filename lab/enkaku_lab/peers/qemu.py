@@ -33,12 +33,15 @@ def bench(url: str, workload: Workload, commands: int, disk_bytes: int) -> Measu
     return Measurement(commands * workload.block_bytes, seconds, done.cpu_s)
 
 
-def convert(source: str | Path, destination: str | Path, *, create: bool = False) -> Completed:
+def convert(
+    source: str | Path, destination: str | Path, *, create: bool = False, **more
+) -> Completed:
     """Copies raw to raw. A destination that exists (a LUN) keeps its size unless `create`."""
     keep = [] if create else ["-n"]
     return run(
         [need("qemu-img"), "convert", "-f", "raw", "-O", "raw", *keep, source, destination],
         timeout_s=600,
+        **more,
     )
 
 
