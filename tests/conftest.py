@@ -16,7 +16,7 @@ from enkaku_lab.peers import enkaku
 
 MIB = 1 << 20
 SKIPPED_CHECKS: list[str] = []
-"""Tests inside iscsi-test-cu that it skipped; shown at the end, because it counts them as passed."""
+"""Tests that iscsi-test-cu skipped; shown at the end, because it counts them as passed."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -30,7 +30,7 @@ def _lack(what: str) -> str | None:
     if what == "root":
         return None if os.geteuid() == 0 else "needs root (loop devices, mounts)"
     if what.startswith("/dev/"):
-        return None if os.access(what, os.R_OK | os.W_OK) else f"{what} is missing or not accessible"
+        return None if os.access(what, os.R_OK | os.W_OK) else f"{what} cannot be opened"
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     return None if shutil.which(what, path=path) else f"{what} is not installed (packages.txt)"
 

@@ -125,8 +125,9 @@ def _compare(files: Files) -> list[str]:
     }.items():
         sent, arrived = (_sha256(path) for path in pair)
         if sent != arrived:
-            raise LabError(f"{what} differs from what was sent: {pair[0]} {sent}, {pair[1]} {arrived}")
-        verdicts.append(f"identical: {what} ({pair[1].stat().st_size / MIB:.0f} MiB, {sent[:16]}…)")
+            raise LabError(f"{what} differs from what was sent: {pair[0]}, {pair[1]}")
+        size = pair[1].stat().st_size
+        verdicts.append(f"identical: {what} ({size / MIB:.0f} MiB, SHA-256 {sent[:16]}…)")
     return verdicts
 
 

@@ -47,7 +47,7 @@ class CommandFailed(LabError):
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that has ended. CPU seconds are those of the process and its waited-for children."""
+    """A command that has ended. CPU seconds are its own and its waited-for children's."""
 
     code: int
     stdout: str
@@ -136,10 +136,12 @@ class Peer:
         self.log = log
         self.env = env
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._child = self._start(append=False)
+        log.write_bytes(b"")
+        self._child = self._start()
 
-    def _start(self, append: bool) -> subprocess.Popen:
-        with open(self.log, "ab" if append else "wb") as out:
+    def _start(self) -> subprocess.Popen:
+        self._log_start = self.log.stat().st_size
+        with open(self.log, "ab") as out:
             return subprocess.Popen(
                 self.argv,
                 stdin=subprocess.DEVNULL,
@@ -157,7 +159,8 @@ class Peer:
         return self._child.poll() is None
 
     def output(self) -> str:
-        return self.log.read_text(errors="replace")
+        """What it has written since it was last started."""
+        return self.log.read_bytes()[self._log_start :].decode(errors="replace")
 
     def cpu_s(self) -> float:
         """CPU seconds of all its threads so far, user and system."""
@@ -188,7 +191,14 @@ class Peer:
     def restart(self) -> None:
         """The same command again, after it was killed; output is appended to the same file."""
         assert not self.running()
-        self._child = self._start(append=True)
+        self._child = self._start()
+
+    def wait(self, timeout_s: float) -> int:
+        """Waits for its end; returns the exit code."""
+        try:
+            return self._child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise CommandFailed(self.argv, None, self.output(), "") from None
 
     def stop(self) -> int:
         """SIGTERM, then SIGKILL. Returns the exit code."""

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from enkaku_lab import REPOSITORY
-from enkaku_lab.peers import Measurement, Target, Workload, host_for_url, log_path
-from enkaku_lab.process import Completed, LabError, Peer, free_port, run
+from enkaku_lab.peers import Measurement, Target, Workload, host_for_url, log_path, need
+from enkaku_lab.process import Completed, LabError, Peer, free_port, peer, run
 
 IQN = "iqn.2026-01.lab.enkaku:serve"
 
@@ -70,3 +70,35 @@ def bench(url: str, workload: Workload, seconds: float, connections: int | str =
     done = command(*words, "--json", timeout_s=seconds + 60)
     result = json.loads(done.stdout)
     return Measurement(result["bytes"], result["seconds"], done.cpu_s, result["lat_us"])
+
+
+def restart(target: Target) -> None:
+    """The killed target comes back on the same port with the same LUNs."""
+    target.peer.restart()
+    target.peer.wait_for_output("listening on")
+
+
+@contextmanager
+def attach_fuse(url: str, folder: Path, logs: Path) -> Iterator[Path]:
+    """`enkaku attach --fuse`: the volume as the one file of a folder; yields that file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = [binary(), "attach", url, "--fuse", folder]
+    with peer(argv, logs / "attach-fuse.log") as attached:
+        attached.wait_until(
+            lambda: folder.is_mount() and any(folder.iterdir()), "its folder is not mounted"
+        )
+        try:
+            yield next(folder.iterdir())
+        finally:
+            attached.stop()
+            if folder.is_mount():
+                run([need("fusermount3"), "-u", "-z", folder])
+
+
+@contextmanager
+def attach_nbd(url: str, where: str | Path, logs: Path) -> Iterator[Peer]:
+    """`enkaku attach --nbd`: the volume as an NBD export on a Unix socket or ADDR:PORT."""
+    argv = [binary(), "attach", url, "--nbd", where]
+    with peer(argv, logs / "attach-nbd.log") as attached:
+        attached.wait_for_output("listening on")
+        yield attached
