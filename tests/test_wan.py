@@ -13,7 +13,8 @@ from enkaku_lab.process import run
 pytestmark = pytest.mark.needs("root", "/dev/net/tun", "iperf3")
 LINK = ["wan", "run", "--rate", "200mbit", "--rtt", "20ms", "--queue", 500]
 IPERF3_SERVER = ["--far", "iperf3 --server --forceflush", "--far-ready", "Server listening"]
-TCP_PAYLOAD = 1448 / 1500
+TCP_PAYLOAD = 1448 / 1538
+"""A full packet's payload over its bytes on Ethernet."""
 
 
 def test_near_command_reaches_the_far_one_at_the_rate_of_the_line():

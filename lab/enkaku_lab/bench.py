@@ -192,8 +192,8 @@ def report(path: Path) -> str:
     lines = [
         table.render(HEAD, summary.rows()),
         "",
-        "Medians; ± is half the range; ‘to tgt’ is the ratio with the same client. Mean latency",
-        "is depth / IOPS; percentiles are the client's own (iscsi-perf and qemu-img have none).",
+        "Medians; ± is half the range; ‘to tgt’ is the ratio with the same client. Mean latency is",
+        "depth / IOPS; percentiles are the client's own (iscsi-perf and qemu-img have none).",
         "CPU seconds per GB are those of client and target together. iscsi-perf only reads;",
         "qemu-img has no random order: it strides.",
         machine.summary(summary.machine),

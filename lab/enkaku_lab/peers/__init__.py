@@ -19,7 +19,7 @@ def need(program: str) -> str:
     """The path of a program, or an error that says which package has it."""
     found = shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin:/usr/local/sbin")
     if not found:
-        raise LabError(f"{program} is not installed; scripts/setup installs what packages.txt names")
+        raise LabError(f"{program} is not installed; scripts/setup installs it (packages.txt)")
     return found
 
 
