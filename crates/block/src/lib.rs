@@ -5,9 +5,11 @@
 
 pub mod backend;
 pub mod buf;
+pub mod copy;
 pub mod error;
 pub mod io;
 pub mod layer;
+pub mod load;
 
 pub use buf::Buf;
 pub use bytes::Bytes;

@@ -1,0 +1,10 @@
+//! The target server: listens, lets initiators log in, and runs their connections against the
+//! SCSI device server. What a session may do is decided in `iscsi_proto::target`.
+
+mod connection;
+mod login;
+mod server;
+mod session;
+
+pub use iscsi_proto::target::SessionConfig;
+pub use server::{BindError, Server, ServerConfig};
