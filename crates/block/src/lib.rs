@@ -10,6 +10,7 @@ pub mod error;
 pub mod io;
 pub mod layer;
 pub mod load;
+pub mod stream;
 pub mod testing;
 
 pub use buf::Buf;
