@@ -85,7 +85,8 @@ impl Fault {
             return false;
         }
         self.matched += 1;
-        let due = self.matched >= self.first && (self.matched - self.first) % self.every == 0;
+        let due =
+            self.matched >= self.first && (self.matched - self.first).is_multiple_of(self.every);
         let hit = due && random.below(1_000_000) < self.per_million;
         self.times -= u64::from(hit);
         hit
