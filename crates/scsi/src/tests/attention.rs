@@ -154,6 +154,7 @@ fn refused_units() {
     assert!(add(1, default().with_product("NINE CHAR", "x")).contains("1 to 8 printable"));
     assert!(add(1, default().with_serial("käse")).contains("serial number"));
     assert!(add(1, default().with_naa(1)).contains("2, 3 or 5"));
+    assert!(add(1, default().with_physical_block_size(256)).contains("power of two from 512"));
     assert_eq!(target.luns(), [0]);
 }
 

@@ -41,6 +41,7 @@ fn the_data_must_be_two_runs_of_blocks() {
         assert_sense(&response, 0x5, 0x0e, 0x03);
     }
     assert_good(&fixture.run(&compare_and_write(0, 0), "", 0));
+    assert_invalid_cdb(&fixture.run(&compare_and_write(0, 0), vec![0; 262_144], 0), 13, 7);
     let response = fixture.run(&compare_and_write(BLOCKS, 1), vec![0; 1024], 0);
     assert_sense(&response, 0x5, 0x21, 0x00);
 }

@@ -100,11 +100,11 @@ fn identities_differ_and_stay() {
 #[test]
 fn block_limits() {
     for (block_size, transfer, write_same, unmap) in
-        [(512, 32768u32, 524_288u64, 1_048_576u32), (4096, 4096, 65536, 131_072)]
+        [(512, 32768u32, 32768u64, 1_048_576u32), (4096, 4096, 4096, 131_072)]
     {
         let page = vpd(&fixture(block_size), 0xb0);
         assert_eq!(page.len(), 64);
-        assert_eq!(page[4..8], [0, 255, 0, 1], "WSNZ, compare and write, granularity");
+        assert_eq!(page[4..8], [1, 255, 0, 1], "WSNZ, compare and write, granularity");
         assert_eq!(page[8..12], transfer.to_be_bytes());
         assert_eq!(page[12..16], (transfer / 16).to_be_bytes());
         assert_eq!(page[16..20], [0; 4], "prefetch");
