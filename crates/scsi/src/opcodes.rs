@@ -300,7 +300,8 @@ mod tests {
 
     #[test]
     fn reserved_bits_are_named() {
-        let cases: [(&[u8], Option<(u16, u8)>); 5] = [
+        type Case<'a> = (&'a [u8], Option<(u16, u8)>);
+        let cases: [Case<'_>; 5] = [
             (&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0], Some((1, 5))), // RDPROTECT
             (&[0x28, 0x18, 0, 0, 0, 0, 0x1f, 0, 1, 0], None),      // DPO, FUA, group
             (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0x04], Some((9, 2))), // NACA
