@@ -10,3 +10,7 @@ mod byte_device;
 pub mod fuse;
 pub mod nbd;
 mod range_lock;
+
+#[cfg(test)]
+#[path = "../tests/common/mod.rs"]
+mod test_device;

@@ -1,5 +1,7 @@
 //! The FUSE file against the kernel and real tools: dd, cp, fallocate, loop devices, ext4.
 
+#![allow(clippy::unwrap_used)] // a failure is the test's
+
 mod common;
 
 use std::fs::{File, OpenOptions};

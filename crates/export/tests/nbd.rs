@@ -1,5 +1,7 @@
 //! The NBD server against real clients (qemu, libnbd, fio) and against hostile ones.
 
+#![allow(clippy::unwrap_used)] // a failure is the test's
+
 mod common;
 
 use std::os::unix::fs::PermissionsExt;
@@ -414,6 +416,36 @@ async fn shutdown_answers_what_is_under_way_and_flushes() {
     assert_eq!(device.peek(0, 512), [7; 512]);
     assert_eq!(device.flushes.load(Ordering::Relaxed), 1);
     assert!(!path.exists(), "the socket file is removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_after_the_shutdown_are_refused() {
+    let device = Arc::new(TestDevice::new(MIB, 512).delayed(Duration::from_secs(1)));
+    let server = Running::unix(device.clone()).await;
+    let path = server.path();
+    let mut stream = client(&server).await;
+    stream.write_all(&request(Command::FLUSH, 1, 0, 0)).await.unwrap();
+    while device.flushes.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let stopping = tokio::spawn(server.stop());
+    while path.exists() {
+        tokio::task::yield_now().await;
+    }
+    // Until the server has seen its own signal a request may still be taken on.
+    let mut cookie = 2;
+    loop {
+        stream.write_all(&request(Command::READ, cookie, 0, 0)).await.unwrap();
+        let (error, replied) = reply(&mut stream).await;
+        assert_eq!(replied, cookie);
+        if error == 108 {
+            break;
+        }
+        cookie += 1;
+    }
+    assert_eq!(reply(&mut stream).await, (0, 1), "what was under way is answered");
+    assert!(at_end(&mut stream).await);
+    stopping.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

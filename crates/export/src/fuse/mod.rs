@@ -11,8 +11,10 @@
 
 mod filesystem;
 mod sys;
+mod volume;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +25,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
-use self::filesystem::VolumeFs;
+use self::volume::Volume;
 use crate::byte_device::ByteDevice;
 
 /// Longest file name of Linux (NAME_MAX) in bytes.
@@ -165,7 +167,7 @@ pub fn mount(
     let device = ByteDevice::new(device);
     let (busy, operations) = mpsc::channel(1);
     let read_only = config.read_only || device.info().read_only;
-    let volume = VolumeFs::new(device.clone(), config.file_name, read_only, runtime, busy);
+    let volume = Volume::new(device.clone(), config.file_name, read_only, runtime, busy);
     let failed = |source| MountError::Mount { dir: dir.clone(), source };
     let session = Session::new(volume, &dir, &session_config(read_only)).map_err(failed)?;
 
@@ -200,7 +202,8 @@ fn session_config(read_only: bool) -> Config {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     config.n_threads = Some(cores.min(THREADS_MAX));
     // One descriptor per thread, so that they do not share one queue of requests in progress.
-    config.clone_fd = true;
+    // Takes access to the device node, which a mount by way of fusermount3 can do without.
+    config.clone_fd = File::options().read(true).write(true).open("/dev/fuse").is_ok();
     config
 }
 
@@ -306,7 +309,7 @@ impl Drop for Mount {
 fn unmount_ours(dir: &Path, dev: Option<u64>, detach: bool) -> io::Result<()> {
     let there = std::fs::symlink_metadata(dir).map(|metadata| metadata.dev()).ok();
     if dev.is_some() && there.is_some() && dev != there {
-        return Ok(());
+        return Err(io::Error::other("another file system is mounted over it"));
     }
     sys::unmount(dir, detach)
 }
