@@ -289,7 +289,8 @@ async fn sixty_four_requests_take_one_delay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_of_blocks_work_for_clients_that_know_no_blocks() {
-    let device = Arc::new(TestDevice::new(MIB, 4096));
+    let device = TestDevice::new(MIB, 4096).delayed(Duration::from_millis(1));
+    let device = Arc::new(device);
     let server = Running::unix(device.clone()).await;
     let mut stream = server.connect().await;
     stream.read_exact(&mut [0; 18]).await.unwrap();

@@ -10,11 +10,10 @@ use std::time::{Duration, SystemTime};
 
 use block::{Buf, Io};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, PollEvents,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, PollEvents, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tracing::{debug, trace};
 
@@ -121,9 +120,7 @@ impl Filesystem for Volume {
         } else if self.read_only && flags.acc_mode() != OpenAccMode::O_RDONLY {
             reply.error(Errno::EROFS);
         } else {
-            // No flags: O_DIRECT and the page cache both work, as the opener wishes. (The kernel's
-            // FOPEN_DIRECT_IO would do the parts of one large request one after the other.)
-            reply.opened(FileHandle(0), FopenFlags::empty());
+            reply.opened(FileHandle(0), self.open_flags(flags));
         }
     }
 

@@ -46,11 +46,20 @@ pub struct FuseConfig {
     /// Bytes that the kernel reads ahead of a sequential reader of the page cache. FUSE begins at
     /// 128 KiB; the default is made for a gigabit over 30 ms. Takes root, else it stays as it was.
     pub read_ahead_bytes: u64,
+    /// Lets many threads write through O_DIRECT at once, which the kernel otherwise does one after
+    /// the other (asynchronous I/O, and so a loop device, is parallel either way). The price: one
+    /// large O_DIRECT request of one thread is then done in 1 MiB steps, one after the other.
+    pub parallel_direct_writes: bool,
 }
 
 impl Default for FuseConfig {
     fn default() -> Self {
-        Self { file_name: "volume".into(), read_only: false, read_ahead_bytes: 4 << 20 }
+        Self {
+            file_name: "volume".into(),
+            read_only: false,
+            read_ahead_bytes: 4 << 20,
+            parallel_direct_writes: false,
+        }
     }
 }
 
@@ -70,6 +79,12 @@ impl FuseConfig {
     /// Sets the kernel's read-ahead.
     pub fn read_ahead_bytes(mut self, bytes: u64) -> Self {
         self.read_ahead_bytes = bytes;
+        self
+    }
+
+    /// Chooses between many writers with O_DIRECT and one with large requests.
+    pub fn parallel_direct_writes(mut self, parallel: bool) -> Self {
+        self.parallel_direct_writes = parallel;
         self
     }
 }
@@ -166,8 +181,9 @@ pub fn mount(
     let file = dir.join(&config.file_name);
     let device = ByteDevice::new(device);
     let (busy, operations) = mpsc::channel(1);
-    let read_only = config.read_only || device.info().read_only;
-    let volume = Volume::new(device.clone(), config.file_name, read_only, runtime, busy);
+    let read_ahead_bytes = config.read_ahead_bytes;
+    let volume = Volume::new(device.clone(), config, runtime, busy);
+    let read_only = volume.read_only;
     let failed = |source| MountError::Mount { dir: dir.clone(), source };
     let session = Session::new(volume, &dir, &session_config(read_only)).map_err(failed)?;
 
@@ -182,7 +198,7 @@ pub fn mount(
     // Only now, since the session answers it.
     let dev = std::fs::metadata(&dir).map(|metadata| metadata.dev()).ok();
     if let Some(dev) = dev {
-        set_read_ahead(dev, config.read_ahead_bytes);
+        set_read_ahead(dev, read_ahead_bytes);
     }
     info!(file = %file.display(), "mounted");
     Ok(Mount { dir, file, dev, device, ended, operations })

@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::time::SystemTime;
 
 use block::{BlockError, Io};
-use fuser::{Errno, FileAttr, FileType, INodeNo, ReplyEmpty};
+use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, OpenFlags, ReplyEmpty};
 use tokio::runtime::Handle;
 use tracing::debug;
 
-use super::{Busy, sys};
+use super::{Busy, FuseConfig, sys};
 use crate::byte_device::ByteDevice;
 
 /// The file's inode; the directory is [`INodeNo::ROOT`].
@@ -24,6 +24,7 @@ pub(super) struct Volume {
     pub(super) device: ByteDevice,
     pub(super) file_name: OsString,
     pub(super) read_only: bool,
+    parallel_direct_writes: bool,
     owner: (u32, u32),
     mounted: SystemTime,
     modified: Mutex<SystemTime>,
@@ -33,17 +34,28 @@ pub(super) struct Volume {
 }
 
 impl Volume {
-    pub(super) fn new(
-        device: ByteDevice,
-        file_name: OsString,
-        read_only: bool,
-        runtime: Handle,
-        busy: Busy,
-    ) -> Self {
+    pub(super) fn new(device: ByteDevice, config: FuseConfig, runtime: Handle, busy: Busy) -> Self {
         let now = SystemTime::now();
-        let modified = Mutex::new(now);
-        let owner = sys::owner();
-        Self { device, file_name, read_only, owner, mounted: now, modified, runtime, busy }
+        Self {
+            read_only: config.read_only || device.info().read_only,
+            device,
+            file_name: config.file_name,
+            parallel_direct_writes: config.parallel_direct_writes,
+            owner: sys::owner(),
+            mounted: now,
+            modified: Mutex::new(now),
+            runtime,
+            busy,
+        }
+    }
+
+    /// How the kernel treats a file that is opened with `flags`.
+    pub(super) fn open_flags(&self, flags: OpenFlags) -> FopenFlags {
+        if self.parallel_direct_writes && flags.0 & libc::O_DIRECT != 0 {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            FopenFlags::empty()
+        }
     }
 
     /// Answers at once if `io` is ready, else from the runtime.
