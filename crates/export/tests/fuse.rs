@@ -224,7 +224,7 @@ fn holes_are_punched_found_and_kept() {
 #[test]
 fn many_requests_take_one_delay() {
     let test = "many_requests_take_one_delay";
-    let delay = Duration::from_millis(50);
+    let delay = Duration::from_millis(100);
     let device = TestDevice::new(64 * MIB, 512).delayed(delay);
     let Some(mut mounted) = Mounted::new(test, device, FuseConfig::default()) else { return };
     // One large direct request becomes many at once,
@@ -256,7 +256,7 @@ fn many_requests_take_one_delay() {
 #[test]
 fn many_direct_writers_take_one_delay_where_asked_for() {
     let test = "many_direct_writers_take_one_delay_where_asked_for";
-    let delay = Duration::from_millis(50);
+    let delay = Duration::from_millis(100);
     let device = TestDevice::new(64 * MIB, 4096).delayed(delay);
     let config = FuseConfig::default().parallel_direct_writes(true);
     let Some(mut mounted) = Mounted::new(test, device, config) else { return };
@@ -426,9 +426,12 @@ fn the_end_is_seen_whoever_unmounts() {
     let device = TestDevice::new(MIB, 4096);
     let Some(mut mounted) = Mounted::new(test, device, FuseConfig::default()) else { return };
     let mut mount = mounted.mount.take().unwrap();
+    fn can_be_spawned<T: Send>(future: T) -> T {
+        future
+    }
     let dir = text(mounted.folder.path()).to_owned();
     let unmounting = std::thread::spawn(move || sh(&format!("fusermount3 -u {dir}")));
-    mounted.runtime.block_on(mount.wait_unmounted()).unwrap();
+    mounted.runtime.block_on(can_be_spawned(mount.wait_unmounted())).unwrap();
     unmounting.join().unwrap();
     assert_eq!(mounted.device.flushes.load(Ordering::Relaxed), 1);
     // Dropped while in use: gone from the directory, alive for who has the file.

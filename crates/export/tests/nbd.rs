@@ -30,7 +30,7 @@ struct Running {
 impl Running {
     async fn unix(device: Arc<TestDevice>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let listen = Listen::Unix(folder.path().join("s"));
+        let listen = Listen::Unix(folder.path().join("a socket"));
         Self::start(device, listen, folder).await
     }
 
@@ -266,7 +266,7 @@ async fn qemu_io_does_odd_things() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_requests_take_one_delay() {
-    let delay = Duration::from_millis(50);
+    let delay = Duration::from_millis(100);
     let server = Running::unix(Arc::new(TestDevice::new(64 * MIB, 512).delayed(delay))).await;
     let mut stream = client(&server).await;
     let begin = Instant::now();
@@ -447,6 +447,28 @@ async fn requests_after_the_shutdown_are_refused() {
     assert_eq!(reply(&mut stream).await, (0, 1), "what was under way is answered");
     assert!(at_end(&mut stream).await);
     stopping.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_never_stops_does_not_hold_up_the_shutdown() {
+    let device = Arc::new(TestDevice::new(MIB, 512));
+    let server = Running::unix(device.clone()).await;
+    let stream = client(&server).await;
+    let (mut receiving, mut sending) = stream.into_split();
+    let writes: Vec<u8> = (0..64).flat_map(|i| request(Command::FLUSH, i, 0, 0)).collect();
+    let flood = tokio::spawn(async move { while sending.write_all(&writes).await.is_ok() {} });
+    let drink = tokio::spawn(async move {
+        let mut replies = vec![0; 1 << 16];
+        while receiving.read(&mut replies).await.is_ok_and(|count| count > 0) {}
+    });
+    while device.flushes.load(Ordering::Relaxed) < 1000 {
+        tokio::task::yield_now().await;
+    }
+    let begin = Instant::now();
+    server.stop().await;
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    flood.await.unwrap();
+    drink.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

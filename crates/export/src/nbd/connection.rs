@@ -193,6 +193,8 @@ impl Reader<'_> {
         loop {
             // Yields now and then, so that a device that is always ready does not keep the thread.
             coop::consume_budget().await;
+            // Not only in the select: there a client that always has requests would hide it.
+            stopping |= *stopped.borrow();
             let header = tokio::select! {
                 biased;
                 header = self.inbox.header() => header?,
