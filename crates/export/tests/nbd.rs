@@ -471,6 +471,39 @@ async fn a_client_that_never_stops_does_not_hold_up_the_shutdown() {
     drink.await.unwrap();
 }
 
+// With a paused clock time passes when everybody waits: limits are reached at once.
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_finish_the_handshake_is_dropped() {
+    let server = Running::unix(Arc::new(TestDevice::new(MIB, 512))).await;
+    let begin = tokio::time::Instant::now();
+    let mut stream = server.connect().await;
+    stream.read_exact(&mut [0; 18]).await.unwrap();
+    stream.write_all(&[0, 0, 0, 3]).await.unwrap();
+    assert!(at_end(&mut stream).await);
+    assert!(begin.elapsed() >= Duration::from_secs(15));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_stall_do_not_hold_up_the_shutdown() {
+    let device = Arc::new(TestDevice::new(MIB, 512));
+    let server = Running::unix(device.clone()).await;
+    // One takes no replies, one stops in the middle of a request.
+    let mut greedy = client(&server).await;
+    let requests: Vec<u8> =
+        (0..100).flat_map(|i| request(Command::READ, i, 0, MIB as u32)).collect();
+    greedy.write_all(&requests).await.unwrap();
+    let mut stalled = client(&server).await;
+    stalled.write_all(&request(Command::WRITE, 1, 0, 512)).await.unwrap();
+    stalled.write_all(&[1; 511]).await.unwrap();
+    let begin = tokio::time::Instant::now();
+    server.stop().await;
+    assert!(begin.elapsed() <= Duration::from_secs(30), "{:?}", begin.elapsed());
+    assert_eq!(device.writes.load(Ordering::Relaxed), 0);
+    assert_eq!(device.flushes.load(Ordering::Relaxed), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_socket_file_is_private_and_only_stale_ones_are_replaced() {
     let folder = tempfile::tempdir().unwrap();

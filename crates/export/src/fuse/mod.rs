@@ -1,9 +1,9 @@
 //! FUSE mount: a directory with one file that is the block device.
 //!
 //! The file behaves like a block device where files and devices differ: its size is fixed, writes
-//! past the end fail with ENOSPC, and opening it with O_TRUNC changes nothing. It is stable what
-//! `fsync` has confirmed (or `sync` on a file system in it), and everything once the mount has
-//! ended; `close` and umount(8) alone confirm nothing.
+//! past the end fail with ENOSPC, and opening it with O_TRUNC changes nothing. What was written is
+//! stable once `fsync` has confirmed it, or [`Mount::unmount`] or [`Mount::wait_unmounted`] have
+//! returned; `close` and umount(8) alone confirm nothing.
 //!
 //! The kernel's write-back cache stays off: with it, writing past the end would fill memory
 //! instead of failing. Whoever wants write-behind puts a cache under the device, where FLUSH rules
