@@ -9,6 +9,8 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
+use tracing::debug;
+
 use crate::config::LabConfig;
 use crate::lab::LabError;
 use crate::sys;
@@ -58,9 +60,10 @@ impl Tun {
         let links = Links { socket: socket.as_raw_fd() };
         links.up("lo").map_err(step("loopback"))?;
         links.set_number(DEVICE, libc::SIOCSIFMTU, config.mtu as i32).map_err(step("mtu"))?;
-        links
-            .set_number(DEVICE, libc::SIOCSIFTXQLEN, DEVICE_QUEUE_PACKETS)
-            .map_err(step("queue length"))?;
+        // Refused in a user namespace, where the kernel's default must do.
+        if let Err(error) = links.set_number(DEVICE, libc::SIOCSIFTXQLEN, DEVICE_QUEUE_PACKETS) {
+            debug!(%error, "device queue keeps its default length");
+        }
         links.set_address(DEVICE, libc::SIOCSIFADDR, v4).map_err(step("IPv4 address"))?;
         links.set_address(DEVICE, libc::SIOCSIFNETMASK, NETMASK_V4).map_err(step("netmask"))?;
         links.up(DEVICE).map_err(step("the device"))?;
