@@ -220,7 +220,7 @@ mod tests {
     /// A super-packet as the kernel hands it over.
     fn craft(v6: bool, payload: &[u8], mss: u16, flags: u8, options: usize) -> Vec<u8> {
         let tcp_len = 20 + options + payload.len();
-        let mut ip = if v6 {
+        let ip = if v6 {
             let mut ip = vec![0x60, 0x0a, 0xbc, 0xde, 0, 0, 6, 64];
             ip.extend((0..32).map(|i| i * 7 + 3));
             put_u16(&mut ip, 4, tcp_len as u16);
