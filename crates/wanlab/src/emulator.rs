@@ -21,7 +21,7 @@ use crate::tun::Tun;
 /// Where packets come more often than this, the thread rests so long between looking at the
 /// devices, as network cards moderate their interrupts: one wake-up then moves several packets.
 /// Each way this makes a packet at most so much late, of the 500 µs that the lab allows itself.
-const REST: Duration = Duration::from_micros(100);
+const REST: Duration = Duration::from_micros(50);
 
 /// How late timers may fire. The kernel's default of 50 µs would add to every delivery.
 const TIMER_SLACK: Duration = Duration::from_micros(10);

@@ -236,7 +236,7 @@ mod tests {
         let tcp_at = ip.len();
         let addresses = if v6 { sum_of(&ip[8..40]) } else { sum_of(&ip[12..20]) };
         let mut tcp = vec![0x12, 0x34, 0x0c, 0xbc, 0xff, 0xff, 0xf0, 0x00, 1, 2, 3, 4];
-        tcp.extend([((20 + options) / 4 << 4) as u8, flags, 0x01, 0xf5, 0, 0, 0, 0]);
+        tcp.extend([(((20 + options) / 4) << 4) as u8, flags, 0x01, 0xf5, 0, 0, 0, 0]);
         tcp.extend(std::iter::repeat_n(1, options));
         put_u16(&mut tcp, 16, fold(addresses + 6 + tcp_len as u64));
         let vnet = VnetHdr {
