@@ -149,7 +149,9 @@ fn the_namespaces_are_what_was_promised() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains(v4) && text.contains(v6), "{text}");
         assert!(text.contains("lo: <LOOPBACK,UP") && text.contains("mtu 9000"), "{text}");
-        assert!(!text.contains("tentative") && !text.contains("fe80"), "{text}");
+        assert!(!text.contains("fe80"), "{text}");
+        let usable = text.lines().any(|line| line.contains(v6) && !line.contains("tentative"));
+        assert!(usable, "{text}");
         let mut sysctl = lab.command(end, "cat");
         let output = sysctl.arg("/proc/sys/net/ipv4/tcp_wmem").output().unwrap();
         assert_eq!(output.stdout, b"4096\t8192\t65536\n");
