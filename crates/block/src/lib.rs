@@ -5,9 +5,13 @@
 
 pub mod backend;
 pub mod buf;
+pub mod copy;
 pub mod error;
 pub mod io;
 pub mod layer;
+pub mod load;
+pub mod stream;
+pub mod testing;
 
 pub use buf::Buf;
 pub use bytes::Bytes;

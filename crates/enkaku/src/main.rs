@@ -1,3 +1,47 @@
-//! The one binary: one subcommand per file, no logic here.
+//! The one binary: one subcommand per file in `cmd`, no logic here.
 
-fn main() {}
+mod cmd;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Remote block storage at line rate over long-fat networks.
+#[derive(Parser)]
+#[command(name = "enkaku", version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    /// More log lines on stderr (-v info, -vv debug, -vvv trace); ENKAKU_LOG takes a filter.
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(cmd::serve::Args),
+    Discover(cmd::discover::Args),
+    Info(cmd::info::Args),
+    Copy(cmd::copy::Args),
+    Bench(cmd::bench::Args),
+    Attach(cmd::attach::Args),
+    Wan(cmd::wan::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    cmd::init_logging(cli.verbose);
+    let result = match cli.command {
+        Command::Serve(args) => cmd::run_async(cmd::serve::run(args)),
+        Command::Discover(args) => cmd::run_async(cmd::discover::run(args)),
+        Command::Info(args) => cmd::run_async(cmd::info::run(args)),
+        Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),
+        Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),
+        Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
+        Command::Wan(args) => cmd::wan::run(args),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => cmd::report(&error),
+    }
+}

@@ -1,0 +1,197 @@
+//! A load generator: keeps a number of reads or writes under way and measures each.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use hdrhistogram::Histogram;
+
+use crate::{BlockError, Buf, Device, WriteFlags};
+
+/// Which operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Sequential reads, from the start again at the end.
+    Read,
+    /// Sequential writes.
+    Write,
+    /// Reads at random places.
+    RandomRead,
+    /// Writes at random places.
+    RandomWrite,
+}
+
+impl Pattern {
+    fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::RandomWrite)
+    }
+
+    fn is_random(self) -> bool {
+        matches!(self, Self::RandomRead | Self::RandomWrite)
+    }
+}
+
+/// A load.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Operations.
+    pub pattern: Pattern,
+    /// Bytes per operation, a multiple of the device's block size.
+    pub block_size: u32,
+    /// Operations under way at once.
+    pub depth: usize,
+    /// For how long.
+    pub duration: Duration,
+    /// Seed of the places and of the data written.
+    pub seed: u64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct LoadReport {
+    /// From the first operation's start to the last one's end.
+    pub elapsed: Duration,
+    /// Operations that completed.
+    pub operations: u64,
+    /// Bytes they moved.
+    pub bytes: u64,
+    /// Latency in nanoseconds.
+    pub latency_ns: Histogram<u64>,
+}
+
+/// Why a load ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The device holds not even one block.
+    #[error("the device of {size} bytes is smaller than one operation of {block_size} bytes")]
+    TooSmall {
+        /// Capacity in bytes.
+        size: u64,
+        /// Bytes per operation.
+        block_size: u32,
+    },
+    /// An operation failed.
+    #[error("at byte {offset}: {source}")]
+    Operation {
+        /// First byte.
+        offset: u64,
+        /// What happened.
+        source: BlockError,
+    },
+}
+
+/// Runs a load. Writes destroy the device's content.
+///
+/// # Errors
+/// The first operation that fails ends the load.
+pub async fn run(device: &Device, options: &LoadOptions) -> Result<LoadReport, LoadError> {
+    let blocks = device.info().size / u64::from(options.block_size.max(1));
+    if blocks == 0 {
+        let size = device.info().size;
+        return Err(LoadError::TooSmall { size, block_size: options.block_size });
+    }
+    let mut places = Places { options, blocks, next: 0, state: options.seed | 1 };
+    let data = pattern_data(options);
+    let start = Instant::now();
+    let end = start + options.duration;
+    let mut report = LoadReport {
+        elapsed: Duration::ZERO,
+        operations: 0,
+        bytes: 0,
+        latency_ns: empty_histogram(),
+    };
+    let mut lanes = FuturesUnordered::new();
+    for _ in 0..options.depth.max(1) {
+        lanes.push(operation(device, options, places.next_offset(), &data, None));
+    }
+    while let Some(done) = lanes.next().await {
+        let (buf, latency) = done?;
+        report.operations += 1;
+        report.latency_ns.saturating_record(latency.as_nanos().try_into().unwrap_or(u64::MAX));
+        if Instant::now() < end {
+            lanes.push(operation(device, options, places.next_offset(), &data, buf));
+        }
+    }
+    report.elapsed = start.elapsed();
+    report.bytes = report.operations * u64::from(options.block_size);
+    Ok(report)
+}
+
+type Measured = Result<(Option<Buf>, Duration), LoadError>;
+
+fn operation(
+    device: &Device,
+    options: &LoadOptions,
+    offset: u64,
+    data: &Bytes,
+    buf: Option<Buf>,
+) -> impl Future<Output = Measured> + use<> {
+    let start = Instant::now();
+    let device = device.clone();
+    let writes = options.pattern.writes().then(|| data.clone());
+    let size = options.block_size as usize;
+    async move {
+        let fail = |source| LoadError::Operation { offset, source };
+        let buf = match writes {
+            Some(data) => {
+                device.write(offset, data, WriteFlags::NONE).await.map_err(fail)?;
+                None
+            }
+            None => {
+                let buf = buf.unwrap_or_else(|| Buf::new(size));
+                Some(device.read(offset, buf).await.map_err(fail)?)
+            }
+        };
+        Ok((buf, start.elapsed()))
+    }
+}
+
+/// Three significant digits from 1 µs to 1 h.
+fn empty_histogram() -> Histogram<u64> {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    match Histogram::new_with_bounds(1000, HOUR_NS, 3) {
+        Ok(histogram) => histogram,
+        Err(_) => unreachable!("the bounds are constants that hdrhistogram accepts"),
+    }
+}
+
+/// Data that does not compress and is not zero.
+fn pattern_data(options: &LoadOptions) -> Bytes {
+    let mut buf = Buf::new(options.block_size as usize);
+    let mut state = options.seed | 1;
+    for chunk in buf.chunks_mut(8) {
+        let word = xorshift(&mut state).to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    buf.freeze()
+}
+
+struct Places<'a> {
+    options: &'a LoadOptions,
+    blocks: u64,
+    next: u64,
+    state: u64,
+}
+
+impl Places<'_> {
+    fn next_offset(&mut self) -> u64 {
+        let block = if self.options.pattern.is_random() {
+            xorshift(&mut self.state) % self.blocks
+        } else {
+            let block = self.next % self.blocks;
+            self.next += 1;
+            block
+        };
+        block * u64::from(self.options.block_size)
+    }
+}
+
+/// Marsaglia's xorshift64: good enough to choose places, and costs nothing beside an I/O.
+fn xorshift(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}

@@ -1,0 +1,30 @@
+//! Limits and times of a session. Plain values; the defaults are for a LAN and for a path of up to
+//! 300 ms alike, because every timeout here yields to data that moves.
+
+use std::time::Duration;
+
+/// What the owner of a session can set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// After this long without anything received, ask for a sign of life (NOP-Out).
+    pub keepalive_interval: Duration,
+    /// After this long without an answer *and* without data moving, the connection is dead.
+    pub ping_timeout: Duration,
+    /// How long a Logout Response may take.
+    pub logout_timeout: Duration,
+    /// Longest text response that is collected, in bytes.
+    pub text_len_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            keepalive_interval: Duration::from_secs(5),
+            ping_timeout: Duration::from_secs(10),
+            logout_timeout: Duration::from_secs(5),
+            // SendTargets of a target with thousands of names; a hostile one must end somewhere.
+            text_len_max: 1 << 20,
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What comes in that moves no data: answers to task management, text and logout, Reject, and
+//! asynchronous messages (RFC 7143 §11.6, §11.9, §11.11, §11.15, §11.17).
+
+use bytes::Bytes;
+
+use super::event::{ConnectionError, Event, TaskOutcome, Violation};
+use super::receive::{Handled, Receiving};
+use super::task::Kind;
+use super::transmit::Control;
+use super::{Connection, ConnectionId, Input, Session};
+use crate::ids::{Itt, Lun, Ttt};
+use crate::pdu::{
+    AsyncEvent, AsyncMessage, BHS_LEN, LogoutReason, LogoutResponse, LogoutResponseCode, Opcode,
+    Reject, RejectReason, TaskManagementFunction, TaskManagementResponse,
+    TaskManagementResponseCode, TextResponse, parse_sense,
+};
+use crate::time::Instant;
+
+impl<T> Session<T> {
+    pub(super) fn management_response(
+        &mut self,
+        id: ConnectionId,
+        pdu: &TaskManagementResponse,
+    ) -> Handled {
+        let task = self.tasks.get(pdu.itt).ok_or(Violation::UnknownTask)?;
+        if task.connection != id {
+            return Err(Violation::Allegiance);
+        }
+        let order = task.order;
+        let (Kind::Management(request), true) = (&task.kind, task.is_sent()) else {
+            return Err(Violation::WrongTask);
+        };
+        let (function, lun, referenced) = (request.function, request.lun, request.referenced);
+        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
+        self.tasks.remove(pdu.itt);
+        self.end_managed(function, lun, referenced, order, pdu.response);
+        self.events.push_back(Event::TaskManagementDone { itt: pdu.itt, response: pdu.response });
+        Ok(Receiving::Nothing)
+    }
+
+    /// Ends the tasks that a task management function has ended at the target.
+    fn end_managed(
+        &mut self,
+        function: TaskManagementFunction,
+        lun: Lun,
+        referenced: Itt,
+        order: u64,
+        response: TaskManagementResponseCode,
+    ) {
+        use TaskManagementFunction as F;
+        use TaskManagementResponseCode as R;
+        // A task that "does not exist" at the target has either answered before this response,
+        // on the same connection, or will never do so (§11.6.1).
+        let gone = response == R::COMPLETE || response == R::TASK_DOES_NOT_EXIST;
+        if function == F::ABORT_TASK && gone {
+            self.finish_aborted(referenced);
+            return;
+        }
+        let unit =
+            matches!(function, F::ABORT_TASK_SET | F::CLEAR_TASK_SET | F::LOGICAL_UNIT_RESET);
+        let target = matches!(function, F::TARGET_WARM_RESET | F::TARGET_COLD_RESET);
+        if response != R::COMPLETE || !(unit || target) {
+            return;
+        }
+        let hit: Vec<Itt> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.order < order && task.is_sent())
+            .filter(|(_, task)| match &task.kind {
+                Kind::Command(command) => target || command.command.lun == lun,
+                _ => false,
+            })
+            .map(|(itt, _)| itt)
+            .collect();
+        hit.into_iter().for_each(|itt| self.finish_aborted(itt));
+    }
+
+    fn finish_aborted(&mut self, itt: Itt) {
+        if self.tasks.command_mut(itt).is_none() {
+            return;
+        }
+        if self.aborted.len() == super::ABORTED_TAGS_KEPT {
+            self.aborted.pop_front();
+        }
+        self.aborted.push_back(itt);
+        self.finish(itt, TaskOutcome::Aborted);
+    }
+
+    pub(super) fn text_response(&mut self, id: ConnectionId, pdu: &TextResponse) -> Handled {
+        let task = self.tasks.get(pdu.itt).ok_or(Violation::UnknownTask)?;
+        if task.connection != id {
+            return Err(Violation::Allegiance);
+        }
+        if !matches!(task.kind, Kind::Text(_)) || !task.is_sent() {
+            return Err(Violation::WrongTask);
+        }
+        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
+        Ok(Receiving::Text { itt: pdu.itt, is_final: pdu.is_final, ttt: pdu.ttt })
+    }
+
+    pub(super) fn text_data(
+        &mut self,
+        id: ConnectionId,
+        itt: Itt,
+        is_final: bool,
+        ttt: Ttt,
+        data: &[u8],
+    ) -> Result<(), Violation> {
+        let limit = self.config.text_len_max;
+        let Some(Kind::Text(text)) = self.tasks.get_mut(itt).map(|task| &mut task.kind) else {
+            return Err(Violation::UnknownTask);
+        };
+        if text.response.len() + data.len() > limit {
+            return Err(Violation::TextTooLong { limit });
+        }
+        text.response.extend_from_slice(data);
+        if is_final {
+            let response = std::mem::take(&mut text.response).freeze();
+            self.tasks.remove(itt);
+            self.events.push_back(Event::TextDone { itt, text: response });
+            return Ok(());
+        }
+        // An empty request asks for more (§11.10.2); a tag is needed to name the exchange.
+        if ttt == Ttt::NONE && text.request.is_empty() {
+            return Err(Violation::WrongTask);
+        }
+        text.ttt = ttt;
+        if let Some(connection) = self.connection_mut(id) {
+            connection.queues.control.push_back(Control::Task(itt));
+        }
+        self.wake(id);
+        Ok(())
+    }
+
+    pub(super) fn logout_response(&mut self, id: ConnectionId, pdu: &LogoutResponse) -> Handled {
+        let task = self.tasks.get(pdu.itt).ok_or(Violation::UnknownTask)?;
+        if task.connection != id {
+            return Err(Violation::Allegiance);
+        }
+        let (Kind::Logout { reason }, true) = (&task.kind, task.is_sent()) else {
+            return Err(Violation::WrongTask);
+        };
+        let reason = *reason;
+        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
+        self.tasks.remove(pdu.itt);
+        if pdu.response == LogoutResponseCode::CLOSED {
+            self.logged_out(id, reason);
+        } else if let Some(connection) = self.connection_mut(id) {
+            connection.advance(Input::LogoutFailed);
+            let cid = connection.cid();
+            self.fail(id, ConnectionError::Logout { cid, response: Some(pdu.response) });
+        }
+        Ok(Receiving::Nothing)
+    }
+
+    pub(super) fn reject(&mut self, id: ConnectionId, pdu: &Reject) -> Handled {
+        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
+        Ok(Receiving::Reject(pdu.reason))
+    }
+
+    /// Acts on a Reject, whose data segment quotes the header it is about (§11.17.1).
+    pub(super) fn rejected(
+        &mut self,
+        id: ConnectionId,
+        reason: RejectReason,
+        quoted: &[u8],
+    ) -> Result<(), Violation> {
+        let Some(bhs) = quoted.get(..BHS_LEN) else {
+            return Err(Violation::DataSegment { len: quoted.len() as u32 });
+        };
+        let opcode = Opcode(bhs[0] & 0x3f);
+        let itt = Itt(u32::from_be_bytes([bhs[16], bhs[17], bhs[18], bhs[19]]));
+        let Some(task) = self.tasks.get(itt).filter(|t| t.connection == id && t.is_sent()) else {
+            // A late word on a finished task, or a NOP reply (which has no tag): nothing is lost.
+            return match opcode {
+                Opcode::NOP_OUT => Ok(()),
+                _ if self.aborted.contains(&itt) => Ok(()),
+                _ => Err(Violation::Rejected(reason)),
+            };
+        };
+        match (opcode, &task.kind) {
+            (Opcode::SCSI_COMMAND, Kind::Command(_)) => {
+                self.finish(itt, TaskOutcome::Rejected(reason));
+                Ok(())
+            }
+            // The target is alive and says so, in its way.
+            (Opcode::NOP_OUT, Kind::Ping { .. }) => {
+                let now = self.connection(id).map_or(Instant::default(), |c| c.received_at);
+                self.end_ping(id, itt, now);
+                Ok(())
+            }
+            (Opcode::TASK_MANAGEMENT_REQUEST, Kind::Management(_)) => {
+                self.tasks.remove(itt);
+                let response = TaskManagementResponseCode::REJECTED;
+                self.events.push_back(Event::TaskManagementDone { itt, response });
+                Ok(())
+            }
+            _ => Err(Violation::Rejected(reason)),
+        }
+    }
+
+    pub(super) fn async_message(
+        &mut self,
+        id: ConnectionId,
+        now: Instant,
+        pdu: &AsyncMessage,
+        data: &[u8],
+    ) {
+        let (event, parameters) = (pdu.event, pdu.parameters);
+        let data = match event {
+            AsyncEvent::SCSI_EVENT => Bytes::copy_from_slice(parse_sense(data)),
+            _ => Bytes::copy_from_slice(data),
+        };
+        self.events.push_back(Event::Async { connection: id, event, parameters, data });
+        match event {
+            AsyncEvent::LOGOUT_REQUEST => self.leave_as_requested(id, now, parameters[2]),
+            // The target needs no help for these; the loss of the transport follows.
+            AsyncEvent::CONNECTION_DROP | AsyncEvent::SESSION_DROP => {}
+            AsyncEvent::NEGOTIATION_REQUEST => {
+                // An empty negotiation answers it: what was agreed stays (§11.9.1).
+                self.text(Bytes::new());
+            }
+            _ => {}
+        }
+    }
+
+    /// A logout that was accepted.
+    fn logged_out(&mut self, id: ConnectionId, reason: LogoutReason) {
+        let requested = self.connection(id).is_some_and(|c| c.requested_logout);
+        let cid = self.connection(id).map(Connection::cid);
+        if let Some(connection) = self.connection_mut(id) {
+            connection.advance(Input::LogoutAccepted);
+            connection.timers.stop_all();
+            connection.closing = Some(Ok(()));
+        }
+        self.wake(id);
+        self.events.push_back(Event::LoggedOut { connection: id, reason });
+        let open = self.connections().any(|(_, _, state)| state.is_open());
+        if reason == LogoutReason::CLOSE_SESSION || !open {
+            let error = cid.filter(|_| requested);
+            self.end(error.map(|cid| ConnectionError::LogoutRequested { cid }));
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Who belongs to a session: connections joining, leaving under load, and the orderly end of all
+//! (RFC 7143 §6.3, §11.14). Ends for cause are in `recover`.
+
+use super::receive::Receiving;
+use super::task::{Kind, Task};
+use super::timer::TimerTable;
+use super::transmit::{Control, Queues};
+use super::{
+    CONNECTIONS_MAX, Connection, ConnectionId, Established, Input, LogoutReason, MembershipError,
+    Phase, Session, State, Timer,
+};
+use crate::ids::Itt;
+use crate::time::Instant;
+
+impl<T> Session<T> {
+    /// Adds a connection that logged in with this session's TSIH (§6.3.1).
+    ///
+    /// # Errors
+    /// [`MembershipError`]; the caller closes the transport.
+    pub fn add_connection(
+        &mut self,
+        joining: &Established,
+        now: Instant,
+    ) -> Result<ConnectionId, MembershipError> {
+        if self.phase != Phase::LoggedIn {
+            return Err(MembershipError::Ended);
+        }
+        if joining.tsih != self.tsih {
+            let (got, expected) = (joining.tsih, self.tsih);
+            return Err(MembershipError::OtherSession { got, expected });
+        }
+        let limit = CONNECTIONS_MAX.min(usize::from(self.params.max_connections).max(1));
+        let mut members = self.connections.iter().flatten();
+        if members.clone().any(|c| c.cid == joining.cid) {
+            return Err(MembershipError::Duplicate(joining.cid));
+        }
+        if members.by_ref().count() >= limit {
+            return Err(MembershipError::TooMany(limit));
+        }
+        let free = self.connections.iter().position(Option::is_none);
+        self.note_window(joining.exp_cmd_sn, joining.max_cmd_sn);
+        Ok(self.attach(free.unwrap_or(self.connections.len()), joining, now))
+    }
+
+    pub(super) fn attach(
+        &mut self,
+        index: usize,
+        login: &Established,
+        now: Instant,
+    ) -> ConnectionId {
+        let mut connection = Connection {
+            cid: login.cid,
+            params: login.connection,
+            state: State::LoggedIn,
+            draining: false,
+            closing: None,
+            exp_stat_sn: login.exp_stat_sn,
+            in_flight: 0,
+            outstanding_bytes: 0,
+            queues: Queues::default(),
+            receiving: Receiving::Nothing,
+            timers: TimerTable::default(),
+            pinging: false,
+            requested_logout: false,
+            received_at: now,
+            transmitted_at: now,
+        };
+        connection.timers.set(Timer::Keepalive, now + self.config.keepalive_interval);
+        if index == self.connections.len() {
+            self.connections.push(None);
+        }
+        self.connections[index] = Some(connection);
+        ConnectionId(index as u8) // below CONNECTIONS_MAX
+    }
+
+    /// Takes a connection out of the session under load: it gets no more commands, those it has
+    /// not started move to others, the rest finish, then it logs out (§11.14, reason 1).
+    ///
+    /// # Errors
+    /// [`MembershipError::Unknown`] or [`MembershipError::Last`].
+    pub fn remove_connection(&mut self, id: ConnectionId) -> Result<(), MembershipError> {
+        let leaves = |c: &Connection| c.takes_commands();
+        if !self.connection(id).is_some_and(leaves) {
+            return Err(MembershipError::Unknown);
+        }
+        if self.connections.iter().flatten().filter(|c| leaves(c)).count() == 1 {
+            return Err(MembershipError::Last);
+        }
+        let Some(c) = self.connection_mut(id) else { return Err(MembershipError::Unknown) };
+        c.draining = true;
+        let unsent = std::mem::take(&mut c.queues.commands);
+        for itt in unsent {
+            self.move_task(itt);
+        }
+        self.logout_if_drained(id);
+        Ok(())
+    }
+
+    /// Binds a command that was never sent to another connection.
+    pub(super) fn move_task(&mut self, itt: Itt) {
+        let Some(to) = self.dispatch() else { return };
+        let Some(Task { connection, kind: Kind::Command(task), .. }) = self.tasks.get_mut(itt)
+        else {
+            return; // aborted meanwhile
+        };
+        let (from, cost) = (std::mem::replace(connection, to), task.command.cost());
+        if let Some(c) = self.connection_mut(from) {
+            c.in_flight -= 1;
+            c.outstanding_bytes -= cost;
+        }
+        if let Some(c) = self.connection_mut(to) {
+            c.in_flight += 1;
+            c.outstanding_bytes += cost;
+            c.queues.commands.push_back(itt);
+        }
+        self.wake(to);
+    }
+
+    /// Takes no more commands, lets all finish, then closes the session (§11.14, reason 0).
+    pub fn close(&mut self) {
+        if self.phase == Phase::LoggedIn {
+            self.phase = Phase::Closing;
+            self.close_if_idle();
+        }
+    }
+
+    pub(super) fn logout_if_drained(&mut self, id: ConnectionId) {
+        let drained = |c: &Connection| c.draining && c.in_flight == 0 && c.state.is_open();
+        if !self.connection(id).is_some_and(|c| drained(c) && !c.state.is_leaving()) {
+            return;
+        }
+        let others = self.connections().any(|(other, _, s)| other != id && s.is_open());
+        let reason = match others {
+            true => LogoutReason::CLOSE_CONNECTION,
+            false => LogoutReason::CLOSE_SESSION,
+        };
+        self.queue_logout(id, reason);
+    }
+
+    pub(super) fn close_if_idle(&mut self) {
+        if self.phase != Phase::Closing || self.in_flight() > 0 {
+            return;
+        }
+        let first = self.connections().find(|(_, _, state)| state.is_open());
+        let Some((first, ..)) = first else { return };
+        if !self.connections().any(|(_, _, state)| state == State::InLogout) {
+            self.queue_logout(first, LogoutReason::CLOSE_SESSION);
+        }
+    }
+
+    fn queue_logout(&mut self, id: ConnectionId, reason: LogoutReason) {
+        let Some(itt) = self.add_task(id, Kind::Logout { reason }) else { return };
+        if let Some(c) = self.connection_mut(id) {
+            c.advance(Input::LogoutSent);
+            c.queues.control.push_back(Control::Task(itt));
+        }
+        self.wake(id);
+    }
+}

@@ -1,0 +1,373 @@
+//! The initiator's half of a session (RFC 7143): N connections, the commands on them, one CmdSN
+//! window. No login (see `login::initiator`), no sockets, no clock, no retries of its own.
+//!
+//! [`Session`] lives as long as one TSIH. Its owner keeps it behind one lock, taken for headers
+//! only. Four method families:
+//!
+//! * `handle_*`: what happened. [`Session::handle_header`], then [`Session::handle_data`] if there
+//!   was a data segment, per connection; [`Session::handle_connection_lost`] exactly once per
+//!   connection, last; [`Session::handle_timeout`].
+//! * commands: [`Session::add_connection`], [`Session::submit`], [`Session::manage`],
+//!   [`Session::abort`], [`Session::remove_connection`], [`Session::close`], …
+//! * `poll_*`: what to do. After every call of the other families, drain [`Session::poll_event`],
+//!   wake the connections of [`Session::take_wakes`], and re-arm from [`Session::poll_timeout`].
+//!   A connection drains [`Session::poll_transmit`] when its transport takes more, and closes
+//!   when [`Session::is_closing`] says so.
+//! * getters.
+//!
+//! Error recovery level 0: a failed connection ends the session, because commands it carried may
+//! have left a hole in CmdSN that nothing else can fill (§7.1.4.1, §7.1.5). Every unfinished
+//! command comes back as [`Event::TaskRequeue`], to be sent again in a session that reinstates
+//! this one (same ISID, §6.3.5), so that the target is certain to have dropped the first copy.
+
+mod config;
+mod control;
+mod dispatch;
+mod event;
+mod lifecycle;
+mod membership;
+mod receive;
+mod recover;
+mod task;
+#[cfg(test)]
+mod tests;
+mod timer;
+mod transmit;
+mod types;
+
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+
+pub use config::Config;
+pub use dispatch::{COMMAND_COST_BYTES, Candidate};
+pub use event::{ConnectionError, Event, TaskOutcome, Violation};
+pub use lifecycle::{Input, State};
+pub use task::TASKS_MAX;
+pub use timer::Timer;
+pub use types::{
+    CONNECTIONS_MAX, Command, ConnectionId, Established, MembershipError, SubmitError, Wakes,
+};
+
+use crate::ids::{Cid, Itt, Lun, Tsih, Ttt};
+use crate::keys::{ConnectionParams, SessionParams};
+use crate::pdu::{LogoutReason, TaskManagementFunction};
+use crate::serial::{CmdSn, StatSn};
+use crate::time::Instant;
+use receive::Receiving;
+use task::{CommandTask, Kind, Management, Slab, Task, TextTask};
+use timer::TimerTable;
+use transmit::Queues;
+
+/// Tags of aborted tasks that are remembered, so that what was already under way for them on
+/// another connection (§4.2.3.3) is not taken for a violation.
+const ABORTED_TAGS_KEPT: usize = 256;
+
+/// One connection's part of the session.
+struct Connection {
+    cid: Cid,
+    params: ConnectionParams,
+    state: State,
+    /// Takes no more commands; logs out when the last one is done.
+    draining: bool,
+    /// Transport is to be closed. `Err` holds why.
+    closing: Option<Result<(), ConnectionError>>,
+    exp_stat_sn: StatSn,
+    in_flight: u32,
+    outstanding_bytes: u64,
+    queues: Queues,
+    receiving: Receiving,
+    timers: TimerTable,
+    /// A NOP-Out of ours is unanswered.
+    pinging: bool,
+    /// The target asked for a logout.
+    requested_logout: bool,
+    received_at: Instant,
+    transmitted_at: Instant,
+}
+
+/// One session. `T` is what its owner attaches to each command: buffer, waker.
+pub struct Session<T> {
+    config: Config,
+    params: SessionParams,
+    tsih: Tsih,
+    connections: Vec<Option<Connection>>,
+    tasks: Slab<T>,
+    submitted: u64,
+    cmd_sn: CmdSn,
+    exp_cmd_sn: CmdSn,
+    max_cmd_sn: CmdSn,
+    /// A connection found the command window closed.
+    window_blocked: bool,
+    phase: Phase,
+    aborted: VecDeque<Itt>,
+    events: VecDeque<Event<T>>,
+    wakes: u64,
+}
+
+/// The session as a whole (§8.3.1: Q3 LOGGED_IN, Q1 FREE; Q4 FAILED passes at once at level 0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    LoggedIn,
+    /// Takes no commands; logs out when the last is done.
+    Closing,
+    Ended,
+}
+
+impl<T> Session<T> {
+    /// A session with its leading connection.
+    pub fn new(config: Config, leading: &Established, now: Instant) -> (Self, ConnectionId) {
+        let mut session = Self {
+            config,
+            params: leading.session,
+            tsih: leading.tsih,
+            connections: Vec::new(),
+            tasks: Slab::new(),
+            submitted: 0,
+            cmd_sn: leading.cmd_sn,
+            exp_cmd_sn: leading.exp_cmd_sn,
+            max_cmd_sn: leading.max_cmd_sn,
+            window_blocked: false,
+            phase: Phase::LoggedIn,
+            aborted: VecDeque::new(),
+            events: VecDeque::new(),
+            wakes: 0,
+        };
+        let id = session.attach(0, leading, now);
+        (session, id)
+    }
+
+    /// Queues a command on the connection that suits it best.
+    ///
+    /// # Errors
+    /// [`SubmitError`], with command and context handed back.
+    #[allow(clippy::result_large_err)] // the command comes back by value, as it was given
+    pub fn submit(
+        &mut self,
+        command: Command,
+        context: T,
+    ) -> Result<Itt, (SubmitError, Command, T)> {
+        let bytes = command.data_out.len();
+        if u32::try_from(bytes).is_err() || (bytes > 0 && command.data_in_len > 0) {
+            return Err((SubmitError::Transfer, command, context));
+        }
+        let Some(connection) = self.dispatch().filter(|_| self.phase == Phase::LoggedIn) else {
+            return Err((SubmitError::NoConnection, command, context));
+        };
+        if self.tasks.is_full() {
+            return Err((SubmitError::NoTag, command, context));
+        }
+        let cost = command.cost();
+        let kind = Kind::Command(CommandTask::new(command, context));
+        let Some(itt) = self.add_task(connection, kind) else {
+            unreachable!("the slab has room: checked above") // our bug
+        };
+        if let Some(c) = self.connection_mut(connection) {
+            c.in_flight += 1;
+            c.outstanding_bytes += cost;
+            c.queues.commands.push_back(itt);
+        }
+        self.wake(connection);
+        Ok(itt)
+    }
+
+    fn dispatch(&self) -> Option<ConnectionId> {
+        let open = self.connections.iter().enumerate().filter_map(|(index, c)| {
+            let c = c.as_ref().filter(|c| c.takes_commands())?;
+            Some(Candidate {
+                id: ConnectionId(index as u8),
+                outstanding_bytes: c.outstanding_bytes,
+                in_flight: c.in_flight,
+            })
+        });
+        dispatch::choose(open)
+    }
+
+    /// Ends one task: at once if it was never sent, else by ABORT TASK. Its `TaskDone` says how
+    /// it really ended.
+    pub fn abort(&mut self, itt: Itt) -> Option<Itt> {
+        let task = self.tasks.get(itt)?;
+        let Kind::Command(CommandTask { command, .. }) = &task.kind else { return None };
+        let (lun, connection, sent) = (command.lun, task.connection, task.is_sent());
+        if !sent {
+            self.finish(itt, TaskOutcome::Aborted);
+            return None;
+        }
+        let function = TaskManagementFunction::ABORT_TASK;
+        self.add_management(connection, Management { function, lun, referenced: itt })
+    }
+
+    /// Sends a task management function other than ABORT TASK (§11.5.1).
+    pub fn manage(&mut self, function: TaskManagementFunction, lun: Lun) -> Option<Itt> {
+        let connection = self.dispatch()?;
+        self.add_management(connection, Management { function, lun, referenced: Itt::NONE })
+    }
+
+    fn add_management(&mut self, connection: ConnectionId, task: Management) -> Option<Itt> {
+        let itt = self.add_task(connection, Kind::Management(task))?;
+        self.connection_mut(connection)?.queues.control.push_back(transmit::Control::Task(itt));
+        self.wake(connection);
+        Some(itt)
+    }
+
+    /// Asks the target for text, such as `SendTargets=All` (§11.10).
+    pub fn text(&mut self, request: Bytes) -> Option<Itt> {
+        let connection = self.dispatch()?;
+        let task = TextTask { request, ttt: Ttt::NONE, response: BytesMut::new() };
+        let itt = self.add_task(connection, Kind::Text(task))?;
+        self.connection_mut(connection)?.queues.control.push_back(transmit::Control::Task(itt));
+        self.wake(connection);
+        Some(itt)
+    }
+
+    /// Asks for a sign of life; [`Event::Pong`] tells the round-trip time.
+    pub fn ping(&mut self, connection: ConnectionId) {
+        let Some(c) = self.connection_mut(connection) else { return };
+        if c.pinging || !c.state.is_open() {
+            return;
+        }
+        let Some(itt) = self.add_task(connection, Kind::Ping { sent_at: None }) else { return };
+        if let Some(c) = self.connection_mut(connection) {
+            c.pinging = true;
+            c.queues.control.push_back(transmit::Control::Task(itt));
+        }
+        self.wake(connection);
+    }
+
+    /// Gives up the session now: everything unfinished comes back as [`Event::TaskRequeue`].
+    pub fn abandon(&mut self) {
+        self.end(Some(ConnectionError::Abandoned));
+    }
+
+    /// Notes that payload arrived on a connection although no PDU is complete yet, so that a large
+    /// PDU on a slow path is not taken for silence.
+    pub fn note_progress(&mut self, id: ConnectionId, now: Instant) {
+        if let Some(c) = self.connection_mut(id) {
+            c.received_at = now;
+        }
+    }
+
+    /// Replaces the limits and times; armed timers keep their time.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
+
+    /// What happened since last asked, oldest first.
+    pub fn poll_event(&mut self) -> Option<Event<T>> {
+        self.events.pop_front()
+    }
+
+    /// Connections that got something to transmit, or to close, since last asked.
+    pub fn take_wakes(&mut self) -> Wakes {
+        Wakes(std::mem::take(&mut self.wakes))
+    }
+
+    /// The owner's part of a command.
+    pub fn context_mut(&mut self, itt: Itt) -> Option<&mut T> {
+        self.tasks.command_mut(itt).map(|task| &mut task.context)
+    }
+
+    /// Transport of this connection is to be closed: `Ok` after a logout, `Err` after a failure.
+    pub fn is_closing(&self, id: ConnectionId) -> Option<Result<(), ConnectionError>> {
+        match self.connection(id) {
+            Some(connection) => connection.closing.clone(),
+            None => Some(Err(ConnectionError::NotConnected)),
+        }
+    }
+
+    /// The session takes commands.
+    pub fn is_open(&self) -> bool {
+        self.phase == Phase::LoggedIn && self.dispatch().is_some()
+    }
+
+    /// Session parameters as agreed at login.
+    pub const fn params(&self) -> &SessionParams {
+        &self.params
+    }
+
+    /// Connection parameters as agreed at login.
+    pub fn connection_params(&self, id: ConnectionId) -> Option<ConnectionParams> {
+        self.connection(id).map(|c| c.params)
+    }
+
+    /// The session's handle.
+    pub const fn tsih(&self) -> Tsih {
+        self.tsih
+    }
+
+    /// CmdSN that the next command will carry; a joining connection's login announces it.
+    pub const fn next_cmd_sn(&self) -> CmdSn {
+        self.cmd_sn
+    }
+
+    /// Free room in the target's command window, in commands.
+    pub fn window(&self) -> u32 {
+        self.max_cmd_sn.next().since(self.cmd_sn).max(0).unsigned_abs()
+    }
+
+    /// Members of the session with their CID and state.
+    pub fn connections(&self) -> impl Iterator<Item = (ConnectionId, Cid, State)> {
+        let indexed = self.connections.iter().enumerate();
+        indexed.filter_map(|(i, c)| c.as_ref().map(|c| (ConnectionId(i as u8), c.cid, c.state)))
+    }
+
+    /// Unfinished commands of the session, queued or sent.
+    pub fn in_flight(&self) -> u32 {
+        self.connections.iter().flatten().map(|c| c.in_flight).sum()
+    }
+
+    /// Load of one connection.
+    pub fn load(&self, id: ConnectionId) -> Option<Candidate> {
+        let c = self.connection(id)?;
+        let (outstanding_bytes, in_flight) = (c.outstanding_bytes, c.in_flight);
+        Some(Candidate { id, outstanding_bytes, in_flight })
+    }
+
+    fn add_task(&mut self, connection: ConnectionId, kind: Kind<T>) -> Option<Itt> {
+        self.submitted += 1;
+        let order = self.submitted;
+        self.tasks.insert(Task { order, connection, cmd_sn: None, kind }).ok()
+    }
+
+    /// Takes a command off the books and reports it.
+    fn finish(&mut self, itt: Itt, outcome: TaskOutcome) {
+        let Some(Task { connection, kind: Kind::Command(task), .. }) = self.tasks.remove(itt)
+        else {
+            return;
+        };
+        if let Some(c) = self.connection_mut(connection) {
+            c.in_flight -= 1;
+            c.outstanding_bytes -= task.command.cost();
+        }
+        let CommandTask { command, context, .. } = task;
+        self.events.push_back(Event::TaskDone { itt, command, context, outcome });
+        self.logout_if_drained(connection);
+        self.close_if_idle();
+    }
+
+    fn wake(&mut self, id: ConnectionId) {
+        self.wakes |= 1 << id.0;
+    }
+
+    fn connection(&self, id: ConnectionId) -> Option<&Connection> {
+        self.connections.get(id.index())?.as_ref()
+    }
+
+    fn connection_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(id.index())?.as_mut()
+    }
+}
+
+impl Connection {
+    fn takes_commands(&self) -> bool {
+        self.state == State::LoggedIn && !self.draining && self.closing.is_none()
+    }
+
+    /// Follows the lifecycle table; an input without a transition changes nothing.
+    fn advance(&mut self, input: Input) {
+        match self.state.after(input) {
+            Some(next) => self.state = next,
+            None => tracing::debug!(cid = %self.cid, ?input, state = ?self.state, "ignored"),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Ends of connections and sessions, and the timers that bring them about (RFC 7143 §7, §8).
+//! Error recovery level 0: one failed connection ends the session (§7.1.5).
+
+use super::event::{ConnectionError, Event};
+use super::task::{Kind, Task};
+use super::{Connection, ConnectionId, Input, LogoutReason, Phase, Session, Timer};
+use crate::time::Instant;
+
+impl<T> Session<T> {
+    /// The transport is gone, or its driver gives it up. Call exactly once per connection, last:
+    /// `id` may name another connection afterwards.
+    pub fn handle_connection_lost(&mut self, id: ConnectionId, _now: Instant) {
+        let Some(connection) = self.connection(id) else { return };
+        let cid = connection.cid();
+        if connection.closing.is_none() {
+            if connection.in_flight == 0 && connection.state.is_leaving() {
+                // Everything was answered and the target closed instead of answering the logout:
+                // nothing is in doubt.
+                self.leave_without_response(id);
+            } else {
+                self.fail(id, ConnectionError::TransportLost { cid });
+            }
+        }
+        if let Some(slot) = self.connections.get_mut(id.index()) {
+            *slot = None;
+        }
+    }
+
+    fn leave_without_response(&mut self, id: ConnectionId) {
+        let logout = self.tasks.iter().find_map(|(itt, task)| match task.kind {
+            Kind::Logout { reason } if task.connection == id => Some((itt, reason)),
+            _ => None,
+        });
+        let Some((itt, reason)) = logout else { return };
+        self.tasks.remove(itt);
+        if let Some(connection) = self.connection_mut(id) {
+            connection.advance(Input::SessionClosed);
+            connection.closing = Some(Ok(()));
+        }
+        self.events.push_back(Event::LoggedOut { connection: id, reason });
+        let open = self.connections().any(|(_, _, state)| state.is_open());
+        if reason == LogoutReason::CLOSE_SESSION || !open {
+            self.end(None);
+        }
+    }
+
+    /// Ends a connection for cause, and with it, at level 0, the session.
+    pub(super) fn fail(&mut self, id: ConnectionId, error: ConnectionError) {
+        let Some(connection) = self.connection_mut(id).filter(|c| c.closing.is_none()) else {
+            return;
+        };
+        connection.closing = Some(Err(error.clone()));
+        connection.advance(Input::TransportLost);
+        self.events.push_back(Event::ConnectionFailed { connection: id, error: error.clone() });
+        self.end(Some(error));
+    }
+
+    /// Closes every connection and gives back every unfinished command, oldest first.
+    pub(super) fn end(&mut self, error: Option<ConnectionError>) {
+        if self.is_ended() {
+            return;
+        }
+        self.phase = Phase::Ended;
+        let clean = error.is_none();
+        for (index, connection) in self.connections.iter_mut().enumerate() {
+            let Some(connection) = connection else { continue };
+            let how = if clean { Ok(()) } else { Err(ConnectionError::SessionFailed) };
+            connection.closing.get_or_insert(how);
+            connection.end();
+            self.wakes |= 1 << index;
+        }
+        let mut tags: Vec<_> = self.tasks.iter().map(|(itt, task)| (task.order, itt)).collect();
+        tags.sort_unstable();
+        for (_, itt) in tags {
+            self.give_back(itt);
+        }
+        self.events.push_back(Event::SessionEnded { error });
+    }
+
+    fn give_back(&mut self, itt: crate::ids::Itt) {
+        let Some(task) = self.tasks.remove(itt) else { return };
+        let sent = task.is_sent();
+        let Task { connection, kind: Kind::Command(task), .. } = task else { return };
+        if let Some(c) = self.connection_mut(connection) {
+            c.in_flight -= 1;
+            c.outstanding_bytes -= task.command.cost();
+        }
+        let (command, context) = (task.command, task.context);
+        self.events.push_back(Event::TaskRequeue { command, context, sent });
+    }
+
+    /// Asynchronous message "target requests logout": leaves before `seconds` are over (§11.9.1).
+    pub(super) fn leave_as_requested(&mut self, id: ConnectionId, now: Instant, seconds: u16) {
+        let Some(connection) = self.connection_mut(id) else { return };
+        let was_leaving = connection.state.is_leaving();
+        connection.advance(Input::LogoutRequested);
+        if was_leaving || connection.requested_logout {
+            return;
+        }
+        connection.requested_logout = true;
+        connection.draining = true;
+        let deadline = now + std::time::Duration::from_secs(seconds.max(1).into());
+        connection.timers.set(Timer::RequestedLogout, deadline);
+        let unsent = std::mem::take(&mut connection.queues.commands);
+        let alone = self.connections.iter().flatten().all(|c| !c.takes_commands());
+        for itt in unsent {
+            if alone {
+                self.give_back(itt);
+            } else {
+                self.move_task(itt);
+            }
+        }
+        self.logout_if_drained(id);
+    }
+
+    /// When [`Self::handle_timeout`] wants to be called, for which connection, and why.
+    pub fn poll_timeout(&self) -> Option<(Instant, ConnectionId, Timer)> {
+        let connections = self.connections.iter().enumerate();
+        connections
+            .filter_map(|(index, connection)| {
+                let (at, timer) = connection.as_ref()?.timers.next()?;
+                Some((at, ConnectionId(index as u8), timer))
+            })
+            .min()
+    }
+
+    /// Acts on every timer that is due.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        for index in 0..self.connections.len() {
+            let id = ConnectionId(index as u8);
+            while let Some(timer) = self.connection_mut(id).and_then(|c| c.timers.expire(now)) {
+                self.expired(id, timer, now);
+            }
+        }
+    }
+
+    fn expired(&mut self, id: ConnectionId, timer: Timer, now: Instant) {
+        let config = self.config;
+        let Some(connection) = self.connection_mut(id) else { return };
+        let cid = connection.cid();
+        match timer {
+            // Lazily re-armed: traffic does not touch the timer, it only moves `received_at`.
+            Timer::Keepalive => {
+                let due = connection.received_at + config.keepalive_interval;
+                if due > now {
+                    connection.timers.set(Timer::Keepalive, due);
+                } else {
+                    self.ping(id);
+                }
+            }
+            // A NOP-Out behind megabytes of data answers late on a healthy link: as long as
+            // either direction moves, the peer is not dead.
+            Timer::Ping => {
+                let moved = connection.received_at.max(connection.transmitted_at);
+                let due = moved + config.ping_timeout;
+                if due > now {
+                    connection.timers.set(Timer::Ping, due);
+                } else {
+                    let silence = now.since(connection.received_at);
+                    self.fail(id, ConnectionError::PingTimeout { cid, silence });
+                }
+            }
+            Timer::Logout => {
+                connection.advance(Input::LogoutFailed);
+                self.fail(id, ConnectionError::Logout { cid, response: None });
+            }
+            Timer::RequestedLogout => self.fail(id, ConnectionError::LogoutRequested { cid }),
+            // Armed by error recovery levels 1 and 2 only.
+            Timer::Time2Wait | Timer::Time2Retain => connection.advance(Input::CleanedUp),
+        }
+    }
+}
+
+impl Connection {
+    /// The session is over, and with it everything this connection waited for.
+    fn end(&mut self) {
+        let input = match self.state {
+            super::State::CleanupWait => Input::CleanedUp,
+            _ => Input::SessionClosed,
+        };
+        if self.state != super::State::Free {
+            self.advance(input);
+        }
+        self.queues = Default::default();
+        self.receiving = Default::default();
+        self.timers.stop_all();
+    }
+}

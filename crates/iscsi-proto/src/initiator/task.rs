@@ -1,0 +1,205 @@
+//! Tasks of a session and the slab that turns an ITT into one in constant time.
+//!
+//! An ITT is a slot number and that slot's generation. A tag from a finished task therefore never
+//! finds the slot's next user, however late the target repeats it.
+
+use bytes::{Bytes, BytesMut};
+
+use super::{Command, ConnectionId};
+use crate::ids::{Itt, Lun, Ttt};
+use crate::pdu::{LogoutReason, TaskManagementFunction};
+use crate::serial::{CmdSn, DataSn, R2tSn};
+use crate::time::Instant;
+
+/// Tasks of one session at once. The low 16 bits of an ITT hold the slot; the last value stays
+/// unused so that no tag equals the reserved 0xffffffff.
+pub const TASKS_MAX: usize = 0xffff;
+
+/// One task: anything that carries an ITT.
+#[derive(Debug)]
+pub(super) struct Task<T> {
+    /// Position in the order of submission.
+    pub(super) order: u64,
+    /// The connection it is bound to (§4.2.3.1).
+    pub(super) connection: ConnectionId,
+    /// CmdSN, assigned when first transmitted.
+    pub(super) cmd_sn: Option<CmdSn>,
+    /// What it does.
+    pub(super) kind: Kind<T>,
+}
+
+impl<T> Task<T> {
+    /// Some of it was handed out for transmission.
+    pub(super) fn is_sent(&self) -> bool {
+        self.cmd_sn.is_some()
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Kind<T> {
+    Command(CommandTask<T>),
+    Management(Management),
+    Ping { sent_at: Option<Instant> },
+    Logout { reason: LogoutReason },
+    Text(TextTask),
+}
+
+/// A SCSI command and how far its data phases are.
+#[derive(Debug)]
+pub(super) struct CommandTask<T> {
+    pub(super) command: Command,
+    pub(super) context: T,
+    /// Data-In bytes received, contiguous from 0.
+    pub(super) received: u32,
+    /// DataSN of the next Data-In.
+    pub(super) data_sn: DataSn,
+    /// R2TSN of the next R2T.
+    pub(super) r2t_sn: R2tSn,
+    /// End of the Data-Out bytes that were sent, or asked for and queued.
+    pub(super) solicited: u32,
+    /// R2Ts whose data is not completely sent.
+    pub(super) r2t_outstanding: u16,
+}
+
+impl<T> CommandTask<T> {
+    pub(super) fn new(command: Command, context: T) -> Self {
+        Self {
+            command,
+            context,
+            received: 0,
+            data_sn: DataSn(0),
+            r2t_sn: R2tSn(0),
+            solicited: 0,
+            r2t_outstanding: 0,
+        }
+    }
+}
+
+/// A task management function under way.
+#[derive(Debug)]
+pub(super) struct Management {
+    pub(super) function: TaskManagementFunction,
+    pub(super) lun: Lun,
+    /// The task to abort, or [`Itt::NONE`].
+    pub(super) referenced: Itt,
+}
+
+/// A text exchange under way: response so far.
+#[derive(Debug)]
+pub(super) struct TextTask {
+    pub(super) request: Bytes,
+    pub(super) ttt: Ttt,
+    pub(super) response: BytesMut,
+}
+
+/// Tasks by ITT.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<u16>,
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u16,
+    task: Option<Task<T>>,
+}
+
+impl<T> Slab<T> {
+    pub(super) const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= TASKS_MAX
+    }
+
+    /// Stores a task; `Err` gives it back when the slab is full.
+    pub(super) fn insert(&mut self, task: Task<T>) -> Result<Itt, Task<T>> {
+        if self.is_full() {
+            return Err(task);
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 0, task: None });
+            (self.slots.len() - 1) as u16 // at most TASKS_MAX slots
+        });
+        let slot = &mut self.slots[usize::from(index)];
+        slot.task = Some(task);
+        Ok(Itt(u32::from(slot.generation) << 16 | u32::from(index)))
+    }
+
+    fn slot(&self, itt: Itt) -> Option<usize> {
+        let index = (itt.0 & 0xffff) as usize;
+        let slot = self.slots.get(index)?;
+        (slot.generation == (itt.0 >> 16) as u16 && slot.task.is_some()).then_some(index)
+    }
+
+    pub(super) fn get(&self, itt: Itt) -> Option<&Task<T>> {
+        let index = self.slot(itt)?;
+        self.slots[index].task.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, itt: Itt) -> Option<&mut Task<T>> {
+        let index = self.slot(itt)?;
+        self.slots[index].task.as_mut()
+    }
+
+    pub(super) fn command_mut(&mut self, itt: Itt) -> Option<&mut CommandTask<T>> {
+        match &mut self.get_mut(itt)?.kind {
+            Kind::Command(command) => Some(command),
+            _ => None,
+        }
+    }
+
+    pub(super) fn remove(&mut self, itt: Itt) -> Option<Task<T>> {
+        let index = self.slot(itt)?;
+        let slot = &mut self.slots[index];
+        let task = slot.task.take()?;
+        slot.generation = slot.generation.wrapping_add(1);
+        self.free.push(index as u16);
+        Some(task)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Itt, &Task<T>)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let itt = Itt(u32::from(slot.generation) << 16 | index as u32);
+            slot.task.as_ref().map(|task| (itt, task))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ping(order: u64) -> Task<()> {
+        let kind = Kind::Ping { sent_at: None };
+        Task { order, connection: ConnectionId(0), cmd_sn: None, kind }
+    }
+
+    #[test]
+    fn an_old_tag_never_finds_the_slots_next_user() {
+        let mut slab = Slab::new();
+        let first = slab.insert(ping(1)).unwrap();
+        assert!(slab.remove(first).is_some());
+        let second = slab.insert(ping(2)).unwrap();
+        assert_ne!(first, second);
+        assert!(slab.get(first).is_none() && slab.remove(first).is_none());
+        assert_eq!(slab.get(second).unwrap().order, 2);
+        assert!(slab.get(Itt::NONE).is_none());
+    }
+
+    #[test]
+    fn no_tag_is_the_reserved_one_and_the_limit_holds() {
+        let mut slab = Slab::new();
+        for order in 0..TASKS_MAX as u64 {
+            assert_ne!(slab.insert(ping(order)).unwrap(), Itt::NONE);
+        }
+        assert!(slab.insert(ping(0)).is_err());
+        assert_eq!(slab.len(), TASKS_MAX);
+    }
+}

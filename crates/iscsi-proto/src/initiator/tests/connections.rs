@@ -1,0 +1,206 @@
+//! Several connections: allegiance, one CmdSN series, joining, leaving under load, failing.
+
+use super::super::*;
+use super::peer::{Peer, at, established, session_params};
+use crate::pdu::{AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, Pdu};
+
+#[test]
+fn commands_spread_over_connections_in_one_cmd_sn_series() {
+    let mut peer = Peer::new(4);
+    (0..8).for_each(|n| {
+        peer.read(4096, n);
+    });
+    let mut numbers = Vec::new();
+    for k in 0..4 {
+        let sent = peer.drain_commands(k);
+        assert_eq!(sent.len(), 2);
+        numbers.extend(sent.iter().map(|c| c.cmd_sn.since(CmdSn(u32::MAX - 2))));
+    }
+    assert_eq!(numbers, (0..8).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_response_on_another_connection_breaks_allegiance() {
+    let mut peer = Peer::new(2);
+    let itt = peer.read(512, 1);
+    peer.drain(0);
+    let header = peer.response(1, itt, 0).encode(0);
+    let error = peer.give(1, &header, &[]).unwrap_err();
+    assert!(matches!(
+        error,
+        ConnectionError::Protocol { violation: Violation::Allegiance, cid: Cid(2), .. }
+    ));
+}
+
+#[test]
+fn joining_needs_the_same_session_and_a_new_cid() {
+    let mut peer = Peer::new(1);
+    let other = Established { tsih: Tsih(8), ..established(2, session_params()) };
+    assert!(matches!(
+        peer.session.add_connection(&other, at(0)),
+        Err(MembershipError::OtherSession { .. })
+    ));
+    let twice = established(1, session_params());
+    assert_eq!(peer.session.add_connection(&twice, at(0)), Err(MembershipError::Duplicate(Cid(1))));
+    for cid in 2..=8 {
+        peer.session.add_connection(&established(cid, session_params()), at(0)).unwrap();
+    }
+    let ninth = established(9, session_params());
+    assert_eq!(peer.session.add_connection(&ninth, at(0)), Err(MembershipError::TooMany(8)));
+}
+
+fn logout_response(peer: &mut Peer, k: usize, itt: Itt) {
+    let response = LogoutResponse {
+        response: LogoutResponseCode::CLOSED,
+        itt,
+        stat_sn: peer.stat_sn[k].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        time2wait: 0,
+        time2retain: 0,
+    };
+    peer.give(k, &response.encode(0), &[]).unwrap();
+}
+
+#[test]
+fn a_connection_leaves_under_load_without_losing_a_command() {
+    let mut peer = Peer::new(2);
+    let on_second: Vec<Itt> = (0..6).map(|n| peer.read(512, n)).skip(1).step_by(2).collect();
+    // One command of the second connection is sent, two wait.
+    let id = peer.ids[1];
+    peer.session.poll_transmit(id, at(0)).unwrap();
+    peer.session.remove_connection(id).unwrap();
+    assert!(matches!(peer.session.remove_connection(id), Err(MembershipError::Unknown)));
+    assert!(matches!(peer.session.remove_connection(peer.ids[0]), Err(MembershipError::Last)));
+    assert!(peer.drain(1).is_empty());
+    assert_eq!(peer.drain_commands(0).len(), 5);
+    // New commands avoid it.
+    peer.read(512, 6);
+    assert_eq!(peer.drain_commands(0).len(), 1);
+    let last = peer.last_data_in(1, on_second[0], 0, 0).encode(512);
+    peer.give(1, &last, &[]).unwrap();
+    assert_eq!(peer.done(), [1]);
+    let out = peer.drain(1);
+    let [(Pdu::LogoutRequest(logout), _)] = &out[..] else { panic!("{out:?}") };
+    assert_eq!((logout.reason, logout.cid), (LogoutReason::CLOSE_CONNECTION, Cid(2)));
+    logout_response(&mut peer, 1, logout.itt);
+    assert_eq!(peer.session.is_closing(id), Some(Ok(())));
+    peer.session.handle_connection_lost(id, at(1));
+    assert_eq!(peer.session.connections().count(), 1);
+    assert!(peer.session.is_open());
+    assert_eq!(peer.session.in_flight(), 6);
+    // Its CID may be used again.
+    let again = peer.session.add_connection(&established(2, session_params()), at(1));
+    assert_eq!(again, Ok(id));
+}
+
+#[test]
+fn one_lost_connection_ends_the_session_and_gives_everything_back_in_order() {
+    let mut peer = Peer::new(3);
+    (0..6).for_each(|n| {
+        peer.read(512, n);
+    });
+    peer.drain(0);
+    peer.drain(1);
+    peer.session.handle_connection_lost(peer.ids[1], at(9));
+    let mut requeued = Vec::new();
+    let mut ended = 0;
+    for event in peer.events() {
+        match event {
+            Event::TaskRequeue { context, sent, .. } => requeued.push((context, sent)),
+            Event::SessionEnded { error: Some(_) } => ended += 1,
+            Event::ConnectionFailed { connection, .. } => assert_eq!(connection, peer.ids[1]),
+            other => panic!("{other:?}"),
+        }
+    }
+    let sent = |n| n % 3 != 2;
+    assert_eq!(requeued, (0..6).map(|n| (n, sent(n))).collect::<Vec<_>>());
+    assert_eq!(ended, 1);
+    for k in [0, 2] {
+        assert!(matches!(
+            peer.session.is_closing(peer.ids[k]),
+            Some(Err(ConnectionError::SessionFailed))
+        ));
+        assert!(peer.drain(k).is_empty());
+        peer.session.handle_connection_lost(peer.ids[k], at(10));
+    }
+    assert!(peer.events().is_empty());
+    let late = peer.session.submit(super::peer::command(Bytes::new(), 512), 9);
+    assert!(matches!(late, Err((SubmitError::NoConnection, _, 9))));
+}
+
+#[test]
+fn closing_waits_for_commands_then_logs_out_once() {
+    let mut peer = Peer::new(2);
+    let itt = peer.read(512, 1);
+    peer.drain(0);
+    peer.session.close();
+    assert!(peer.drain(0).is_empty());
+    assert!(peer.session.submit(super::peer::command(Bytes::new(), 512), 2).is_err());
+    let last = peer.last_data_in(0, itt, 0, 0).encode(512);
+    peer.give(0, &last, &[]).unwrap();
+    peer.session.close();
+    let out = peer.drain(0);
+    let [(Pdu::LogoutRequest(logout), _)] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(logout.reason, LogoutReason::CLOSE_SESSION);
+    logout_response(&mut peer, 0, logout.itt);
+    let ended = |e: &Event<u32>| matches!(e, Event::SessionEnded { error: None });
+    assert_eq!(peer.events().iter().filter(|e| ended(e)).count(), 1);
+    assert!(peer.ids.iter().all(|id| peer.session.is_closing(*id) == Some(Ok(()))));
+}
+
+fn request_logout(peer: &mut Peer, k: usize, seconds: u16) {
+    let message = AsyncMessage {
+        event: AsyncEvent::LOGOUT_REQUEST,
+        vendor_code: 0,
+        lun: Lun(0),
+        stat_sn: peer.stat_sn[k].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        parameters: [0, 0, seconds],
+    };
+    peer.give(k, &message.encode(0), &[]).unwrap();
+}
+
+#[test]
+fn a_requested_logout_of_the_only_connection_ends_the_session_in_order() {
+    let mut peer = Peer::new(1);
+    let itt = peer.read(512, 1);
+    peer.drain(0);
+    peer.read(512, 2);
+    request_logout(&mut peer, 0, 10);
+    let requeued = |e: &Event<u32>| matches!(e, Event::TaskRequeue { context: 2, sent: false, .. });
+    assert_eq!(peer.events().iter().filter(|e| requeued(e)).count(), 1);
+    let last = peer.last_data_in(0, itt, 0, 0).encode(512);
+    peer.give(0, &last, &[]).unwrap();
+    let out = peer.drain(0);
+    let [(Pdu::LogoutRequest(logout), _)] = &out[..] else { panic!("{out:?}") };
+    logout_response(&mut peer, 0, logout.itt);
+    assert!(peer.events().iter().any(|e| matches!(
+        e,
+        Event::SessionEnded { error: Some(ConnectionError::LogoutRequested { .. }) }
+    )));
+}
+
+#[test]
+fn a_requested_logout_has_a_deadline() {
+    let mut peer = Peer::new(2);
+    peer.read(512, 1);
+    peer.drain(0);
+    request_logout(&mut peer, 0, 3);
+    assert_eq!(peer.session.poll_timeout().unwrap().2, Timer::RequestedLogout);
+    peer.session.handle_timeout(at(3000));
+    let closing = peer.session.is_closing(peer.ids[0]);
+    assert!(matches!(closing, Some(Err(ConnectionError::LogoutRequested { .. }))));
+}
+
+#[test]
+fn a_target_that_closes_instead_of_answering_the_logout_loses_nothing() {
+    let mut peer = Peer::new(2);
+    peer.session.remove_connection(peer.ids[1]).unwrap();
+    assert_eq!(peer.drain(1).len(), 1);
+    peer.session.handle_connection_lost(peer.ids[1], at(1));
+    let events = peer.events();
+    assert!(matches!(events[..], [Event::LoggedOut { .. }]), "{events:?}");
+    assert!(peer.session.is_open());
+}

@@ -1,0 +1,161 @@
+//! A target that does not keep to the protocol: an error that names what it did, no panic, and
+//! never a place outside the command's buffer.
+
+use super::super::*;
+use super::peer::Peer;
+use crate::pdu::{DataIn, Header, NopIn, R2t, Residual, ScsiResponse};
+use crate::serial::{DataSn, R2tSn};
+
+fn violation(peer: &mut Peer, header: &Header, data: &[u8]) -> Violation {
+    match peer.give(0, header, data) {
+        Err(ConnectionError::Protocol { violation, .. }) => {
+            assert!(!peer.session.is_open());
+            violation
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reading(len: u32) -> (Peer, Itt) {
+    let mut peer = Peer::new(1);
+    let itt = peer.read(len, 1);
+    peer.drain(0);
+    (peer, itt)
+}
+
+fn writing(len: usize) -> (Peer, Itt) {
+    let mut peer = Peer::new(1);
+    let itt = peer.write(len, 1);
+    peer.drain(0);
+    (peer, itt)
+}
+
+#[test]
+fn data_in_outside_the_buffer() {
+    let (mut peer, itt) = reading(512);
+    let header = peer.data_in(0, itt, 0, 0).encode(513);
+    assert!(matches!(violation(&mut peer, &header, &[]), Violation::DataOverrun { .. }));
+    let (mut peer, itt) = reading(512);
+    let header = peer.data_in(0, itt, u32::MAX, 0).encode(512);
+    assert!(matches!(violation(&mut peer, &header, &[]), Violation::DataOverrun { .. }));
+}
+
+#[test]
+fn data_in_for_a_write() {
+    let (mut peer, itt) = writing(512);
+    let header = peer.data_in(0, itt, 0, 0).encode(512);
+    assert!(matches!(violation(&mut peer, &header, &[]), Violation::DataOverrun { .. }));
+}
+
+#[test]
+fn data_in_twice_or_with_a_gap() {
+    let (mut peer, itt) = reading(4096);
+    let header = peer.data_in(0, itt, 0, 0).encode(512);
+    peer.give(0, &header, &[]).unwrap();
+    let again = DataIn { data_sn: DataSn(1), ..peer.data_in(0, itt, 0, 1) }.encode(512);
+    assert_eq!(violation(&mut peer, &again, &[]), Violation::DataOffset { got: 0, expected: 512 });
+    let (mut peer, itt) = reading(4096);
+    let header = peer.data_in(0, itt, 0, 1).encode(512);
+    assert_eq!(violation(&mut peer, &header, &[]), Violation::DataSn { got: 1, expected: 0 });
+}
+
+#[test]
+fn unknown_reserved_and_unsent_tags() {
+    for itt in [Itt(0), Itt(0x1234_0007), Itt::NONE] {
+        let mut peer = Peer::new(1);
+        let header = peer.response(0, itt, 0).encode(0);
+        assert_eq!(violation(&mut peer, &header, &[]), Violation::UnknownTask);
+    }
+    let mut peer = Peer::new(1);
+    let itt = peer.read(512, 1);
+    let header = peer.response(0, itt, 0).encode(0);
+    assert_eq!(violation(&mut peer, &header, &[]), Violation::WrongTask);
+}
+
+#[test]
+fn an_answer_given_twice() {
+    let (mut peer, itt) = reading(512);
+    peer.respond(0, itt);
+    let header = peer.response(0, itt, 0).encode(0);
+    assert_eq!(violation(&mut peer, &header, &[]), Violation::UnknownTask);
+}
+
+#[test]
+fn status_numbers_out_of_order() {
+    let (mut peer, itt) = reading(512);
+    peer.stat_sn[0].take();
+    let header = peer.response(0, itt, 0).encode(0);
+    assert!(matches!(violation(&mut peer, &header, &[]), Violation::StatSn { .. }));
+}
+
+#[test]
+fn residual_beyond_the_transfer() {
+    let (mut peer, itt) = reading(512);
+    let residual = Residual::Underflow(513);
+    let header = ScsiResponse { residual, ..peer.response(0, itt, 0) }.encode(0);
+    assert!(matches!(violation(&mut peer, &header, &[]), Violation::ResidualRange { .. }));
+}
+
+#[test]
+fn r2t_outside_the_data_or_for_a_read() {
+    // 8192 bytes went out as immediate data.
+    for (offset, len) in
+        [(8192, 12_000), (8192, 0), (0, 512), (9000, 512), (u32::MAX, 512), (8192, u32::MAX)]
+    {
+        let (mut peer, itt) = writing(20_000);
+        let header = peer.r2t(0, itt, 0, offset, len).encode(0);
+        assert!(matches!(violation(&mut peer, &header, &[]), Violation::R2tRange { .. }));
+    }
+    let (mut peer, itt) = reading(512);
+    let header = peer.r2t(0, itt, 0, 0, 512).encode(0);
+    assert!(matches!(violation(&mut peer, &header, &[]), Violation::R2tRange { .. }));
+}
+
+#[test]
+fn r2t_out_of_order_without_tag_or_over_the_agreed_number() {
+    let (mut peer, itt) = writing(20_000);
+    let header = R2t { r2t_sn: R2tSn(1), ..peer.r2t(0, itt, 0, 8192, 512) }.encode(0);
+    assert!(matches!(violation(&mut peer, &header, &[]), Violation::DataSn { .. }));
+    let (mut peer, itt) = writing(20_000);
+    let header = R2t { ttt: Ttt::NONE, ..peer.r2t(0, itt, 0, 8192, 512) }.encode(0);
+    assert_eq!(violation(&mut peer, &header, &[]), Violation::R2tUnexpected);
+    let (mut peer, itt) = writing(20_000);
+    let first = peer.r2t(0, itt, 0, 8192, 512).encode(0);
+    peer.give(0, &first, &[]).unwrap();
+    let second = peer.r2t(0, itt, 1, 8704, 512).encode(0);
+    assert_eq!(violation(&mut peer, &second, &[]), Violation::R2tUnexpected);
+}
+
+#[test]
+fn pings_without_reading_the_answers() {
+    let mut peer = Peer::new(1);
+    let mut last = Ok(crate::connection::Placement::None);
+    for _ in 0..100 {
+        let nop = NopIn {
+            lun: Lun(0),
+            itt: Itt::NONE,
+            ttt: Ttt(1),
+            stat_sn: peer.stat_sn[0],
+            exp_cmd_sn: peer.exp_cmd_sn,
+            max_cmd_sn: peer.max_cmd_sn(),
+        };
+        last = peer.give(0, &nop.encode(4), b"ping");
+        if last.is_err() {
+            break;
+        }
+    }
+    let flood = |v: &Violation| matches!(v, Violation::NopFlood { .. });
+    assert!(matches!(last, Err(ConnectionError::Protocol { violation, .. }) if flood(&violation)));
+}
+
+#[test]
+fn a_broken_data_digest_gives_the_command_back() {
+    let (mut peer, itt) = reading(512);
+    let header = peer.last_data_in(0, itt, 0, 0).encode(512);
+    let id = peer.ids[0];
+    peer.session.handle_header(id, peer.now, &header).unwrap();
+    let error = peer.session.handle_data(id, peer.now, &[], false).unwrap_err();
+    assert_eq!(error, ConnectionError::DataDigest { cid: Cid(1) });
+    let requeued = |e: &Event<u32>| matches!(e, Event::TaskRequeue { context: 1, .. });
+    assert_eq!(peer.events().iter().filter(|e| requeued(e)).count(), 1);
+}

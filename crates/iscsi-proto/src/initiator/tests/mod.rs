@@ -1,0 +1,9 @@
+//! Tests of the session against a target that is scripted PDU by PDU.
+
+mod commands;
+mod connections;
+mod hostile;
+mod peer;
+mod properties;
+
+pub(super) use peer::session_params;

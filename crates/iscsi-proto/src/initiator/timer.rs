@@ -1,0 +1,85 @@
+//! Timers of a connection: one enum, one table. Reads no clock: it stores points in time and
+//! says which comes first.
+
+use crate::time::Instant;
+
+/// Why [`Session::poll_timeout`](super::Session::poll_timeout) wants to be called back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Timer {
+    /// Nothing was received for the keepalive interval: send a NOP-Out (§11.18).
+    Keepalive,
+    /// An answer to our NOP-Out is due, unless data moved meanwhile.
+    Ping,
+    /// The Logout Response is due.
+    Logout,
+    /// The target wanted us gone by now (§11.9.1, Parameter3 of "request logout").
+    RequestedLogout,
+    /// Time2Wait is over: recovery of the connection may begin (§8.2, levels 1 and 2).
+    Time2Wait,
+    /// Time2Retain is over: the target has forgotten the connection's tasks (§8.2).
+    Time2Retain,
+}
+
+impl Timer {
+    /// Every timer.
+    pub const ALL: [Self; 6] = [
+        Self::Keepalive,
+        Self::Ping,
+        Self::Logout,
+        Self::RequestedLogout,
+        Self::Time2Wait,
+        Self::Time2Retain,
+    ];
+}
+
+/// When each timer of one connection fires.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TimerTable([Option<Instant>; Timer::ALL.len()]);
+
+impl TimerTable {
+    pub(super) fn set(&mut self, timer: Timer, at: Instant) {
+        self.0[timer as usize] = Some(at);
+    }
+
+    pub(super) fn stop(&mut self, timer: Timer) {
+        self.0[timer as usize] = None;
+    }
+
+    pub(super) fn stop_all(&mut self) {
+        self.0 = Default::default();
+    }
+
+    /// The timer that fires first.
+    pub(super) fn next(&self) -> Option<(Instant, Timer)> {
+        Timer::ALL.iter().filter_map(|t| Some((self.0[*t as usize]?, *t))).min()
+    }
+
+    /// Takes a timer that is due.
+    pub(super) fn expire(&mut self, now: Instant) -> Option<Timer> {
+        let (at, timer) = self.next()?;
+        (at <= now).then(|| {
+            self.stop(timer);
+            timer
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn fires_in_order_and_once() {
+        let at = |s| Instant(Duration::from_secs(s));
+        let mut table = TimerTable::default();
+        table.set(Timer::Keepalive, at(5));
+        table.set(Timer::Ping, at(3));
+        assert_eq!(table.next(), Some((at(3), Timer::Ping)));
+        assert_eq!(table.expire(at(2)), None);
+        assert_eq!(table.expire(at(9)), Some(Timer::Ping));
+        assert_eq!(table.expire(at(9)), Some(Timer::Keepalive));
+        assert_eq!(table.expire(at(9)), None);
+    }
+}

@@ -1,0 +1,383 @@
+//! What goes out on a connection: replies and control PDUs, then data that was asked for, then
+//! new commands (RFC 7143 §4.2.2, §4.2.4, §11.3, §11.7). It never touches payload bytes: a PDU is
+//! a header and a slice.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::task::{Kind, Task};
+use super::{Command, Connection, ConnectionId, Phase, Session, State, Timer};
+use crate::connection::Transmit;
+use crate::ids::{Cid, Itt, Lun, Ttt};
+use crate::keys::{ConnectionParams, SessionParams};
+use crate::pdu::{
+    DATA_SEGMENT_LENGTH_LIMIT, DataOut, Header, LogoutRequest, NopOut, ScsiCommand,
+    TaskManagementRequest, TextRequest,
+};
+use crate::serial::{CmdSn, DataSn, StatSn};
+use crate::time::Instant;
+
+/// What waits for a connection's transport, by priority.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    pub(super) control: VecDeque<Control>,
+    /// Data-Out sequences under way: one unsolicited at the front, then answers to R2Ts in order.
+    pub(super) data: VecDeque<Burst>,
+    pub(super) commands: VecDeque<Itt>,
+}
+
+/// A small PDU that overtakes data.
+#[derive(Debug)]
+pub(super) enum Control {
+    /// Answer to a NOP-In (§11.18).
+    NopReply { lun: Lun, ttt: Ttt, data: Bytes },
+    /// First (for text: next) PDU of a task.
+    Task(Itt),
+}
+
+/// One sequence of Data-Out PDUs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Burst {
+    pub(super) itt: Itt,
+    pub(super) ttt: Ttt,
+    pub(super) lun: Lun,
+    pub(super) data_sn: DataSn,
+    pub(super) offset: u32,
+    pub(super) end: u32,
+}
+
+/// How much of a write goes out unasked (§13.10, §13.11, §13.14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unsolicited {
+    /// With the command itself.
+    immediate: u32,
+    /// End of the Data-Out sequence that follows it, as offset in the data.
+    end: u32,
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.14
+//# FirstBurstLength: the maximum amount in bytes of unsolicited data an iSCSI initiator may send to
+//# the target during the execution of a single SCSI command, including immediate data.
+fn unsolicited(len: u32, session: &SessionParams, connection: &ConnectionParams) -> Unsolicited {
+    let allowed = len.min(session.first_burst_length);
+    let segment = segment_length_max(connection);
+    let immediate = if session.immediate_data { allowed.min(segment) } else { 0 };
+    Unsolicited { immediate, end: if session.initial_r2t { immediate } else { allowed } }
+}
+
+fn segment_length_max(connection: &ConnectionParams) -> u32 {
+    // 512 is the smallest legal MaxRecvDataSegmentLength (§13.12); never 0, or data would not move.
+    connection.max_send_data_segment_length.clamp(512, DATA_SEGMENT_LENGTH_LIMIT)
+}
+
+impl<T> Session<T> {
+    /// The next PDU for this connection's transport; `None` when there is nothing to send now.
+    ///
+    /// Sequence numbers are assigned here, so everything returned must be sent, in this order.
+    pub fn poll_transmit(&mut self, id: ConnectionId, now: Instant) -> Option<Transmit> {
+        let connection = self.connection_mut(id)?;
+        if connection.closing.is_some() || !connection.state.is_open() {
+            return None;
+        }
+        let transmit = self
+            .next_control(id, now)
+            .or_else(|| self.next_data(id))
+            .or_else(|| self.next_command(id))?;
+        if let Some(connection) = self.connection_mut(id) {
+            connection.transmitted_at = now;
+        }
+        Some(transmit)
+    }
+
+    /// Something could be sent on this connection now.
+    pub fn has_transmit(&self, id: ConnectionId) -> bool {
+        self.connection(id).is_some_and(|c| {
+            let queues = &c.queues;
+            let commands = !queues.commands.is_empty() && self.window() > 0;
+            c.closing.is_none()
+                && c.state.is_open()
+                && (!queues.control.is_empty() || !queues.data.is_empty() || commands)
+        })
+    }
+
+    fn next_control(&mut self, id: ConnectionId, now: Instant) -> Option<Transmit> {
+        loop {
+            let connection = self.connection_mut(id)?;
+            match connection.queues.control.pop_front()? {
+                Control::NopReply { lun, ttt, data } => {
+                    let exp_stat_sn = connection.exp_stat_sn;
+                    let (immediate, cmd_sn) = (true, self.cmd_sn);
+                    let itt = Itt::NONE;
+                    let nop = NopOut { immediate, lun, itt, ttt, cmd_sn, exp_stat_sn };
+                    return Some(Transmit {
+                        header: nop.encode(data.len() as u32), // cut to our limit when queued
+                        payload: data,
+                    });
+                }
+                Control::Task(itt) => {
+                    if let Some(transmit) = self.control_task(id, itt, now) {
+                        return Some(transmit);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Control PDUs are immediate: they need no room in the command window, and they leave no
+    /// hole in it when a connection fails.
+    fn control_task(&mut self, id: ConnectionId, itt: Itt, now: Instant) -> Option<Transmit> {
+        let (cmd_sn, logout_timeout) = (self.cmd_sn, self.config.logout_timeout);
+        let connection = self.connection(id)?;
+        let (cid, exp_stat_sn) = (connection.cid, connection.exp_stat_sn);
+        let segment = segment_length_max(&connection.params) as usize;
+        let mut timer = None;
+        let task = self.tasks.get_mut(itt)?;
+        task.cmd_sn = Some(cmd_sn);
+        let (header, payload) = match &mut task.kind {
+            Kind::Ping { sent_at } => {
+                *sent_at = Some(now);
+                timer = Some((Timer::Ping, self.config.ping_timeout));
+                (ping(itt, cmd_sn, exp_stat_sn), Bytes::new())
+            }
+            Kind::Logout { reason } => {
+                timer = Some((Timer::Logout, logout_timeout));
+                let (reason, immediate) = (*reason, true);
+                let pdu = LogoutRequest { immediate, reason, itt, cid, cmd_sn, exp_stat_sn };
+                (pdu.encode(0), Bytes::new())
+            }
+            Kind::Management(management) => {
+                let (function, lun) = (management.function, management.lun);
+                let referenced_task_tag = management.referenced;
+                let aborted = self.tasks.get(referenced_task_tag);
+                let pdu = TaskManagementRequest {
+                    immediate: true,
+                    function,
+                    lun,
+                    itt,
+                    referenced_task_tag,
+                    cmd_sn,
+                    exp_stat_sn,
+                    ref_cmd_sn: aborted.and_then(|t| t.cmd_sn).unwrap_or(cmd_sn),
+                    exp_data_sn: 0,
+                };
+                (pdu.encode(0), Bytes::new())
+            }
+            Kind::Text(text) => {
+                let rest = text.request.split_off(text.request.len().min(segment));
+                let payload = std::mem::replace(&mut text.request, rest);
+                let continues = !text.request.is_empty();
+                let pdu = TextRequest {
+                    immediate: true,
+                    is_final: !continues,
+                    continues,
+                    lun: Lun(0),
+                    itt,
+                    ttt: text.ttt,
+                    cmd_sn,
+                    exp_stat_sn,
+                };
+                (pdu.encode(payload.len() as u32), payload)
+            }
+            Kind::Command(_) => return None,
+        };
+        if let (Some((timer, delay)), Some(c)) = (timer, self.connection_mut(id)) {
+            c.timers.set(timer, now + delay);
+        }
+        Some(Transmit { header, payload })
+    }
+
+    fn next_data(&mut self, id: ConnectionId) -> Option<Transmit> {
+        loop {
+            let connection = self.connections.get_mut(id.index())?.as_mut()?;
+            let segment = segment_length_max(&connection.params);
+            let burst = connection.queues.data.front_mut()?;
+            let Some(task) = self.tasks.command_mut(burst.itt) else {
+                connection.queues.data.pop_front(); // aborted meanwhile
+                continue;
+            };
+            let len = (burst.end - burst.offset).min(segment);
+            let is_final = burst.offset + len == burst.end;
+            let pdu = DataOut {
+                is_final,
+                lun: burst.lun,
+                itt: burst.itt,
+                ttt: burst.ttt,
+                exp_stat_sn: connection.exp_stat_sn,
+                data_sn: burst.data_sn.take(),
+                buffer_offset: burst.offset,
+            };
+            let start = burst.offset as usize;
+            let payload = task.command.data_out.slice(start..start + len as usize);
+            burst.offset += len;
+            if is_final {
+                if burst.ttt != Ttt::NONE {
+                    task.r2t_outstanding -= 1;
+                }
+                connection.queues.data.pop_front();
+            }
+            return Some(Transmit { header: pdu.encode(len), payload });
+        }
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //# The target MUST NOT transmit a MaxCmdSN that is less than ExpCmdSN-1. For non-immediate
+    //# commands, the CmdSN field can take any value from ExpCmdSN to MaxCmdSN inclusive.
+    fn next_command(&mut self, id: ConnectionId) -> Option<Transmit> {
+        loop {
+            let connection = self.connections.get_mut(id.index())?.as_mut()?;
+            if connection.state != State::LoggedIn || connection.queues.commands.is_empty() {
+                return None;
+            }
+            if self.max_cmd_sn.is_before(self.cmd_sn) {
+                self.window_blocked = true;
+                return None;
+            }
+            let itt = connection.queues.commands.pop_front()?;
+            let Some(Task { cmd_sn, kind: Kind::Command(task), .. }) = self.tasks.get_mut(itt)
+            else {
+                continue; // aborted before it was sent
+            };
+            let assigned = self.cmd_sn.take();
+            *cmd_sn = Some(assigned);
+            let len = task.command.data_out.len() as u32; // checked by `submit`
+            let plan = unsolicited(len, &self.params, &connection.params);
+            task.solicited = plan.end;
+            if plan.end > plan.immediate {
+                // Nothing else of this connection may come between: §4.2.4.2 wants unsolicited
+                // data in the order of its commands.
+                connection.queues.data.push_front(Burst {
+                    itt,
+                    ttt: Ttt::NONE,
+                    lun: task.command.lun,
+                    data_sn: DataSn(0),
+                    offset: plan.immediate,
+                    end: plan.end,
+                });
+            }
+            let header = command(&task.command, itt, assigned, connection.exp_stat_sn, plan);
+            let payload = task.command.data_out.slice(..plan.immediate as usize);
+            return Some(Transmit { header, payload });
+        }
+    }
+
+    /// The command window moved: whoever waited for it goes on.
+    pub(super) fn note_window(&mut self, exp_cmd_sn: CmdSn, max_cmd_sn: CmdSn) {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+        //# If the PDU MaxCmdSN is less than the PDU ExpCmdSN-1 (in serial arithmetic sense), they
+        //# are both ignored.
+        if max_cmd_sn.next().is_before(exp_cmd_sn) {
+            return;
+        }
+        // PDUs of several connections arrive in any order: only forward.
+        if self.exp_cmd_sn.is_before(exp_cmd_sn) && !self.cmd_sn.is_before(exp_cmd_sn) {
+            self.exp_cmd_sn = exp_cmd_sn;
+        }
+        if self.max_cmd_sn.is_before(max_cmd_sn) {
+            self.max_cmd_sn = max_cmd_sn;
+            if std::mem::take(&mut self.window_blocked) {
+                self.wake_blocked();
+            }
+        }
+    }
+
+    fn wake_blocked(&mut self) {
+        for (index, connection) in self.connections.iter().enumerate() {
+            if connection.as_ref().is_some_and(|c| !c.queues.commands.is_empty()) {
+                self.wakes |= 1 << index;
+            }
+        }
+    }
+
+    /// The target's view of our commands: everything before this CmdSN has arrived there.
+    pub const fn exp_cmd_sn(&self) -> CmdSn {
+        self.exp_cmd_sn
+    }
+
+    pub(super) fn is_ended(&self) -> bool {
+        self.phase == Phase::Ended
+    }
+}
+
+fn command(
+    command: &Command,
+    itt: Itt,
+    cmd_sn: CmdSn,
+    exp_stat_sn: StatSn,
+    plan: Unsolicited,
+) -> Header {
+    let len = command.data_out.len() as u32; // checked by `submit`
+    ScsiCommand {
+        immediate: false,
+        is_final: plan.end == plan.immediate,
+        read: command.data_in_len > 0,
+        write: len > 0,
+        attribute: command.attribute,
+        lun: command.lun,
+        itt,
+        expected_data_transfer_length: len.max(command.data_in_len),
+        cmd_sn,
+        exp_stat_sn,
+        cdb: command.cdb,
+        extended_cdb: Bytes::new(),
+        bidi_read_length: None,
+    }
+    .encode(plan.immediate)
+}
+
+fn ping(itt: Itt, cmd_sn: CmdSn, exp_stat_sn: StatSn) -> Header {
+    let (lun, ttt) = (Lun(0), Ttt::NONE);
+    NopOut { immediate: true, lun, itt, ttt, cmd_sn, exp_stat_sn }.encode(0)
+}
+
+impl Connection {
+    /// Answers a NOP-In, or says that too many wait for an answer already.
+    pub(super) fn queue_nop_reply(&mut self, lun: Lun, ttt: Ttt, data: &[u8]) -> bool {
+        let waiting = |c: &&Control| matches!(c, Control::NopReply { .. });
+        if self.queues.control.iter().filter(waiting).count() >= super::receive::NOP_REPLIES_MAX {
+            return false;
+        }
+        let len = data.len().min(segment_length_max(&self.params) as usize);
+        let data = Bytes::copy_from_slice(&data[..len]);
+        self.queues.control.push_back(Control::NopReply { lun, ttt, data });
+        true
+    }
+
+    pub(super) const fn cid(&self) -> Cid {
+        self.cid
+    }
+}
+
+#[cfg(test)]
+mod unsolicited_data {
+    use super::*;
+    use crate::keys::DigestKind;
+
+    fn plan(len: u32, initial_r2t: bool, immediate_data: bool, segment: u32) -> (u32, u32) {
+        let session = SessionParams {
+            initial_r2t,
+            immediate_data,
+            first_burst_length: 65536,
+            ..super::super::tests::session_params()
+        };
+        let connection = ConnectionParams {
+            header_digest: DigestKind::None,
+            data_digest: DigestKind::None,
+            max_recv_data_segment_length: 8192,
+            max_send_data_segment_length: segment,
+        };
+        let plan = unsolicited(len, &session, &connection);
+        (plan.immediate, plan.end)
+    }
+
+    #[test]
+    fn follows_the_four_combinations_of_the_keys() {
+        assert_eq!(plan(1 << 20, true, false, 8192), (0, 0));
+        assert_eq!(plan(1 << 20, true, true, 8192), (8192, 8192));
+        assert_eq!(plan(1 << 20, false, false, 8192), (0, 65536));
+        assert_eq!(plan(1 << 20, false, true, 8192), (8192, 65536));
+        assert_eq!(plan(4096, false, true, 8192), (4096, 4096));
+        assert_eq!(plan(1 << 20, true, true, 262_144), (65536, 65536));
+        assert_eq!(plan(0, false, true, 8192), (0, 0));
+    }
+}

@@ -1,0 +1,109 @@
+//! What a negotiation ends with: the parameters of a session and of each of its connections.
+
+use crate::frame::{Framing, Limits};
+
+/// A digest algorithm (RFC 7143 §13.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum DigestKind {
+    /// No digest.
+    #[default]
+    None,
+    /// CRC32C.
+    Crc32c,
+}
+
+impl DigestKind {
+    /// The value on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Crc32c => "CRC32C",
+        }
+    }
+}
+
+/// Agreed parameters of a session (§13). [`Default`] is the RFC's default for each key: what holds
+/// if nobody says anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionParams {
+    /// MaxConnections (§13.2).
+    pub max_connections: u16,
+    /// InitialR2T (§13.10): no unsolicited Data-Out.
+    pub initial_r2t: bool,
+    /// ImmediateData (§13.11).
+    pub immediate_data: bool,
+    /// MaxBurstLength in bytes (§13.13).
+    pub max_burst_length: u32,
+    /// FirstBurstLength in bytes (§13.14), at most `max_burst_length`. Limits immediate and
+    /// unsolicited data together.
+    pub first_burst_length: u32,
+    /// DefaultTime2Wait in seconds (§13.15).
+    pub default_time2wait: u16,
+    /// DefaultTime2Retain in seconds (§13.16).
+    pub default_time2retain: u16,
+    /// MaxOutstandingR2T per task (§13.17).
+    pub max_outstanding_r2t: u16,
+    /// DataPDUInOrder (§13.18).
+    pub data_pdu_in_order: bool,
+    /// DataSequenceInOrder (§13.19).
+    pub data_sequence_in_order: bool,
+    /// ErrorRecoveryLevel (§13.20).
+    pub error_recovery_level: u8,
+}
+
+impl Default for SessionParams {
+    fn default() -> Self {
+        Self {
+            max_connections: 1,
+            initial_r2t: true,
+            immediate_data: true,
+            max_burst_length: 262_144,
+            first_burst_length: 65_536,
+            default_time2wait: 2,
+            default_time2retain: 20,
+            max_outstanding_r2t: 1,
+            data_pdu_in_order: true,
+            data_sequence_in_order: true,
+            error_recovery_level: 0,
+        }
+    }
+}
+
+/// Agreed parameters of one connection (§13). [`Default`] is the RFC's default for each key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionParams {
+    /// HeaderDigest (§13.1).
+    pub header_digest: DigestKind,
+    /// DataDigest (§13.1).
+    pub data_digest: DigestKind,
+    /// Longest data segment we accept: our MaxRecvDataSegmentLength (§13.12).
+    pub max_recv_data_segment_length: u32,
+    /// Longest data segment we may send: the peer's MaxRecvDataSegmentLength.
+    pub max_send_data_segment_length: u32,
+}
+
+impl ConnectionParams {
+    /// The framing to switch to when login has ended.
+    pub fn framing(&self) -> Framing {
+        Framing {
+            header_digest: self.header_digest == DigestKind::Crc32c,
+            data_digest: self.data_digest == DigestKind::Crc32c,
+        }
+    }
+
+    /// The limits to switch to when login has ended.
+    pub fn limits(&self) -> Limits {
+        Limits::full_feature(self.max_recv_data_segment_length)
+    }
+}
+
+impl Default for ConnectionParams {
+    fn default() -> Self {
+        Self {
+            header_digest: DigestKind::None,
+            data_digest: DigestKind::None,
+            max_recv_data_segment_length: 8192,
+            max_send_data_segment_length: 8192,
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Data and status to the initiator (RFC 7143 §11.7, §11.4, §4.2.5.3).
+//!
+//! Data-In PDUs are made one by one as the socket takes them, so that a long read costs no queue
+//! and every PDU carries the command window of the moment it leaves.
+
+use bytes::Bytes;
+
+use super::session::{ConnId, Session};
+use crate::connection::Transmit;
+use crate::ids::{Itt, Ttt};
+use crate::pdu::{DataIn, DataInStatus, Residual, ResponseCode, ScsiResponse, encode_sense};
+use crate::serial::StatSn;
+
+/// SCSI status GOOD (SAM-5 §5.3.1).
+const GOOD: u8 = 0;
+
+impl Session {
+    /// The next PDU of the oldest task that has something to send on `conn`.
+    pub(super) fn transmit_response(&mut self, conn: ConnId) -> Option<Transmit> {
+        loop {
+            let itt = *self.connections.get(&conn)?.responding.front()?;
+            let Some(task) = self.tasks.get(&itt) else {
+                self.pop_responding(conn);
+                continue;
+            };
+            let data_done = task.sent >= task.read_length();
+            return if data_done { self.transmit_status(conn, itt) } else { self.transmit_data(conn, itt) };
+        }
+    }
+
+    fn transmit_data(&mut self, conn: ConnId, itt: Itt) -> Option<Transmit> {
+        let segment_max = self.connections.get(&conn)?.params.max_send_data_segment_length;
+        let burst_max = self.params.max_burst_length;
+        let task = self.tasks.get_mut(&itt)?;
+        let offset = task.sent;
+        let left = task.read_length() - offset;
+        let len = left.min(segment_max.max(1)).min(burst_max - task.burst_sent);
+        let payload = task.completion.data_in.slice(offset as usize..(offset + len) as usize);
+        task.sent += len;
+        task.burst_sent += len;
+        let is_last = len == left;
+        let is_final = is_last || task.burst_sent >= burst_max;
+        if is_final {
+            task.burst_sent = 0;
+        }
+        let data_sn = task.take_data_sn();
+        let (lun, residual) = (task.lun(), task.residual());
+        // Status may ride on the last Data-In only when there is no sense to go with it.
+        let with_status =
+            is_last && task.completion.status == GOOD && task.completion.sense.is_empty();
+        let status = with_status.then_some(DataInStatus { status: GOOD, residual });
+        if with_status {
+            self.finish(conn, itt);
+        }
+        let stat_sn =
+            if with_status { self.take_stat_sn(conn)? } else { StatSn::default() };
+        let (exp_cmd_sn, max_cmd_sn) = self.command_window();
+        let pdu = DataIn {
+            is_final,
+            acknowledge: false,
+            status,
+            lun,
+            itt,
+            ttt: Ttt::NONE,
+            stat_sn,
+            exp_cmd_sn,
+            max_cmd_sn,
+            data_sn,
+            buffer_offset: offset,
+        };
+        Some(Transmit { header: pdu.encode(len), payload })
+    }
+
+    fn transmit_status(&mut self, conn: ConnId, itt: Itt) -> Option<Transmit> {
+        let task = self.tasks.get_mut(&itt)?;
+        let residual = task.residual();
+        let (status, exp_data_sn) = (task.completion.status, task.next_data_sn);
+        let sense = std::mem::take(&mut task.completion.sense);
+        self.finish(conn, itt);
+        let stat_sn = self.take_stat_sn(conn)?;
+        let (exp_cmd_sn, max_cmd_sn) = self.command_window();
+        let payload = if sense.is_empty() { Bytes::new() } else { encode_sense(&sense) };
+        let pdu = ScsiResponse {
+            response: ResponseCode::COMPLETED,
+            status,
+            residual,
+            bidi_read_residual: Residual::None,
+            itt,
+            snack_tag: 0,
+            stat_sn,
+            exp_cmd_sn,
+            max_cmd_sn,
+            exp_data_sn,
+        };
+        Some(Transmit { header: pdu.encode(segment_length(&payload)), payload })
+    }
+
+    /// The task's last PDU is made: it no longer counts against the command window, which that
+    /// very PDU announces.
+    fn finish(&mut self, conn: ConnId, itt: Itt) {
+        self.pop_responding(conn);
+        self.remove_task(itt);
+    }
+
+    fn pop_responding(&mut self, conn: ConnId) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.responding.pop_front();
+        }
+    }
+}
+
+/// Length of a segment we built ourselves, far below the 24-bit limit of the field.
+pub(super) fn segment_length(payload: &Bytes) -> u32 {
+    u32::try_from(payload.len()).unwrap_or(u32::MAX)
+}

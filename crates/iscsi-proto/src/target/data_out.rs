@@ -1,0 +1,202 @@
+//! Data from the initiator: immediate, unsolicited and solicited (RFC 7143 §4.2.5.2, §11.7, §11.8).
+
+use super::session::{ConnId, Session, SessionError};
+use super::task::{Burst, Phase, Task};
+use super::transmit::Reply;
+use crate::connection::Placement;
+use crate::ids::{Itt, Ttt};
+use crate::pdu::{DataOut, Header, R2t, RejectReason, ScsiCommand};
+use crate::serial::{DataSn, StatSn};
+
+impl Session {
+    /// Is the data that comes with (or is announced by) a command allowed?
+    pub(super) fn unsolicited_fault(
+        &self,
+        command: &ScsiCommand,
+        data_len: u32,
+    ) -> Option<&'static str> {
+        let expected =
+            if command.write { command.expected_data_transfer_length } else { 0 };
+        let limit = expected.min(self.params.first_burst_length);
+        if data_len > 0 && !command.write {
+            Some("immediate data with a command that does not write")
+        } else if data_len > 0 && !self.params.immediate_data {
+            Some("immediate data although ImmediateData=No")
+        } else if data_len > limit {
+            Some("immediate data beyond FirstBurstLength or the expected length")
+        } else if !command.is_final && self.params.initial_r2t {
+            Some("unsolicited data announced although InitialR2T=Yes")
+        } else {
+            None
+        }
+    }
+
+    /// Opens the unsolicited sequence or starts to solicit, after the command PDU is complete.
+    pub(super) fn start_data_out(&mut self, itt: Itt) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        if !task.command.write {
+            return;
+        }
+        task.unsolicited_length = task.immediate_length;
+        task.solicited_to = task.immediate_length;
+        if !task.command.is_final {
+            task.unsolicited = Some(DataSn(0));
+            return;
+        }
+        self.solicit(itt);
+    }
+
+    /// Checks a Data-Out PDU before its payload is read.
+    pub(super) fn handle_data_out(
+        &mut self,
+        conn: ConnId,
+        pdu: &DataOut,
+        len: u32,
+        header: &Header,
+    ) -> Result<Placement, SessionError> {
+        let Some(task) = self.tasks.get_mut(&pdu.itt) else {
+            // Data of a task that was aborted may still be on its way.
+            return self.ignore(conn, len);
+        };
+        if task.conn != conn {
+            return Err(self.error(conn, pdu.itt, "Data-Out on a foreign connection"));
+        }
+        if task.phase != Phase::Collecting || task.aborted || !task.command.write {
+            return self.reject(conn, RejectReason::INVALID_PDU_FIELD, header);
+        }
+        let too_long = task.too_long;
+        let checked = if pdu.ttt == Ttt::NONE {
+            check_unsolicited(task, pdu, len, self.params.first_burst_length)
+        } else {
+            check_solicited(task, pdu, len)
+        };
+        if let Err(what) = checked {
+            return Err(self.error(conn, pdu.itt, what));
+        }
+        self.expect_data_out(conn, pdu.itt, pdu.ttt, len, pdu.is_final);
+        Ok(match len {
+            0 => Placement::None,
+            _ if too_long => Placement::Discard,
+            _ => Placement::Task { itt: pdu.itt, offset: pdu.buffer_offset },
+        })
+    }
+
+    /// The payload of a checked Data-Out PDU has arrived.
+    pub(super) fn data_out_received(&mut self, itt: Itt, ttt: Ttt, len: u32, is_final: bool) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        if ttt == Ttt::NONE {
+            task.unsolicited_length += len;
+            task.solicited_to = task.unsolicited_length;
+            task.unsolicited = task.unsolicited.map(DataSn::next);
+            if is_final {
+                task.unsolicited = None;
+                self.solicit(itt);
+            }
+        } else {
+            if let Some(burst) = task.bursts.iter_mut().find(|burst| burst.ttt == ttt) {
+                burst.received += len;
+                burst.data_sn = burst.data_sn.next();
+            }
+            task.bursts.retain(|burst| burst.received < burst.len);
+            self.solicited_bytes = self.solicited_bytes.saturating_sub(u64::from(len));
+            self.solicit(itt);
+            self.grant_waiting();
+        }
+        self.execute_if_complete(itt);
+    }
+
+    /// Sends R2Ts for what is missing, up to MaxOutstandingR2T and the session's memory.
+    fn solicit(&mut self, itt: Itt) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let end = task.write_length();
+        let mut r2ts = Vec::new();
+        while task.solicited_to < end
+            && task.bursts.len() < usize::from(self.params.max_outstanding_r2t)
+        {
+            let len = self.params.max_burst_length.min(end - task.solicited_to);
+            let over = self.solicited_bytes + u64::from(len) > self.config.solicited_bytes_max;
+            if over && self.solicited_bytes > 0 {
+                if !self.waiting_for_buffer.contains(&itt) {
+                    self.waiting_for_buffer.push_back(itt);
+                }
+                break;
+            }
+            let ttt = Ttt(self.next_ttt);
+            // Ttt::NONE is reserved; 0 is skipped with it.
+            self.next_ttt = (self.next_ttt + 1) % u32::MAX;
+            let offset = task.solicited_to;
+            task.bursts.push_back(Burst { ttt, offset, len, received: 0, data_sn: DataSn(0) });
+            task.solicited_to += len;
+            self.solicited_bytes += u64::from(len);
+            r2ts.push(r2t(task, itt, ttt, offset, len));
+        }
+        let conn = task.conn;
+        for r2t in r2ts {
+            self.push_reply(conn, Reply::R2t(r2t));
+        }
+    }
+
+    /// Lets writes that wait for memory go on, oldest first.
+    pub(super) fn grant_waiting(&mut self) {
+        while self.solicited_bytes < self.config.solicited_bytes_max {
+            let Some(itt) = self.waiting_for_buffer.pop_front() else { return };
+            self.solicit(itt);
+            if self.waiting_for_buffer.back() == Some(&itt) {
+                return; // still no room for it
+            }
+        }
+    }
+}
+
+fn r2t(task: &mut Task, itt: Itt, ttt: Ttt, offset: u32, len: u32) -> R2t {
+    R2t {
+        lun: task.lun(),
+        itt,
+        ttt,
+        stat_sn: StatSn(0), // stamped when sent, as the command window is
+        exp_cmd_sn: Default::default(),
+        max_cmd_sn: Default::default(),
+        r2t_sn: task.take_r2t_sn(),
+        buffer_offset: offset,
+        desired_data_transfer_length: len,
+    }
+}
+
+fn check_unsolicited(
+    task: &Task,
+    pdu: &DataOut,
+    len: u32,
+    first_burst_length: u32,
+) -> Result<(), &'static str> {
+    let Some(data_sn) = task.unsolicited else {
+        return Err("unsolicited Data-Out that was not announced");
+    };
+    let limit = task.command.expected_data_transfer_length.min(first_burst_length);
+    if pdu.data_sn != data_sn {
+        Err("gap in DataSN of unsolicited Data-Out")
+    } else if pdu.buffer_offset != task.unsolicited_length {
+        Err("gap in buffer offset of unsolicited Data-Out")
+    } else if pdu.buffer_offset.checked_add(len).is_none_or(|end| end > limit) {
+        Err("unsolicited data beyond FirstBurstLength or the expected length")
+    } else {
+        Ok(())
+    }
+}
+
+fn check_solicited(task: &Task, pdu: &DataOut, len: u32) -> Result<(), &'static str> {
+    let Some(burst) = task.bursts.iter().find(|burst| burst.ttt == pdu.ttt) else {
+        return Err("Data-Out for a transfer tag that is not outstanding");
+    };
+    let left = burst.len - burst.received;
+    if pdu.data_sn != burst.data_sn {
+        Err("gap in DataSN of solicited Data-Out")
+    } else if pdu.buffer_offset != burst.offset + burst.received {
+        Err("gap in buffer offset of solicited Data-Out")
+    } else if len > left {
+        Err("Data-Out beyond the length asked for")
+    } else if pdu.is_final != (len == left) {
+        Err("final bit of Data-Out does not match the end of its sequence")
+    } else {
+        Ok(())
+    }
+}

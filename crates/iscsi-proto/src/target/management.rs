@@ -1,0 +1,161 @@
+//! Task management (RFC 7143 §11.5, §11.6; SAM-5 §7).
+//!
+//! A function is answered only when no task it ended can reach the medium any more: a write that
+//! was executing when it was aborted may not land after the initiator was told it is over.
+
+use super::order::Held;
+use super::session::{ConnId, Event, Session};
+use super::task::Phase;
+use super::transmit::Reply;
+use crate::ids::{Itt, Lun};
+use crate::pdu::{TaskManagementFunction, TaskManagementRequest, TaskManagementResponseCode};
+use crate::serial::CmdSn;
+
+/// A function whose answer waits for tasks to end.
+#[derive(Debug)]
+pub(super) struct PendingManagement {
+    conn: ConnId,
+    itt: Itt,
+    response: TaskManagementResponseCode,
+    /// Executing tasks that were aborted.
+    waits_for: Vec<Itt>,
+    /// The shell has still to do its part.
+    shell: bool,
+}
+
+impl Session {
+    pub(super) fn manage(&mut self, conn: ConnId, request: &TaskManagementRequest) {
+        use TaskManagementFunction as F;
+        use TaskManagementResponseCode as R;
+        let itt = request.itt;
+        match request.function {
+            F::ABORT_TASK => {
+                let (response, waits_for) = self.abort_referenced(request);
+                self.finish_management(conn, itt, response, waits_for, false);
+            }
+            F::ABORT_TASK_SET => {
+                let waits_for = self.abort_lun(Some(request.lun), Some(request.cmd_sn));
+                self.finish_management(conn, itt, R::COMPLETE, waits_for, false);
+            }
+            F::CLEAR_TASK_SET | F::LOGICAL_UNIT_RESET => {
+                let waits_for = self.abort_lun(Some(request.lun), Some(request.cmd_sn));
+                self.finish_management(conn, itt, R::COMPLETE, waits_for, true);
+                self.ask_shell(conn, request);
+            }
+            F::TARGET_WARM_RESET | F::TARGET_COLD_RESET => {
+                let waits_for = self.abort_lun(None, Some(request.cmd_sn));
+                self.finish_management(conn, itt, R::COMPLETE, waits_for, true);
+                self.ask_shell(conn, request);
+            }
+            F::TASK_REASSIGN => {
+                let response = R::REASSIGNMENT_NOT_SUPPORTED;
+                self.finish_management(conn, itt, response, Vec::new(), false);
+            }
+            _ => self.finish_management(conn, itt, R::NOT_SUPPORTED, Vec::new(), false),
+        }
+    }
+
+    fn ask_shell(&mut self, conn: ConnId, request: &TaskManagementRequest) {
+        let TaskManagementRequest { itt, function, lun, .. } = *request;
+        self.push_event(conn, Event::Management { itt, function, lun });
+    }
+
+    /// The shell has done its part of a function.
+    pub fn management_done(&mut self, itt: Itt, response: TaskManagementResponseCode) {
+        for pending in self.pending_management.iter_mut().filter(|p| p.itt == itt) {
+            pending.shell = false;
+            pending.response = response;
+        }
+        self.settle_management();
+    }
+
+    /// Another session cleared the task set or reset the unit: ends this session's tasks there.
+    /// `None` means every unit.
+    pub fn abort_all(&mut self, lun: Option<Lun>) {
+        self.abort_lun(lun, None);
+        self.settle();
+    }
+
+    fn abort_referenced(
+        &mut self,
+        request: &TaskManagementRequest,
+    ) -> (TaskManagementResponseCode, Vec<Itt>) {
+        use TaskManagementResponseCode as R;
+        let referenced = request.referenced_task_tag;
+        if self.tasks.contains_key(&referenced) {
+            let running = self.abort_task(referenced);
+            return (R::COMPLETE, running.then_some(referenced).into_iter().collect());
+        }
+        // §11.6.1: a task that has not arrived counts as received, so that it is never executed
+        // and the command order does not wait for it.
+        let ref_cmd_sn = request.ref_cmd_sn;
+        if self.order.is_in_window(ref_cmd_sn) && self.order.accepts(ref_cmd_sn) {
+            self.order.hold(ref_cmd_sn, Held::Gap);
+            self.deliver_in_order();
+            return (R::COMPLETE, Vec::new());
+        }
+        (R::TASK_DOES_NOT_EXIST, Vec::new())
+    }
+
+    /// Aborts the tasks of a unit that came before `cmd_sn`; returns those still executing.
+    fn abort_lun(&mut self, lun: Option<Lun>, cmd_sn: Option<CmdSn>) -> Vec<Itt> {
+        let hit = |task: &super::task::Task| {
+            lun.is_none_or(|lun| task.lun() == lun)
+                && cmd_sn.is_none_or(|sn| task.command.immediate || task.cmd_sn().is_before(sn))
+        };
+        let itts: Vec<Itt> =
+            self.tasks.iter().filter(|(_, task)| hit(task)).map(|(itt, _)| *itt).collect();
+        itts.into_iter().filter(|itt| self.abort_task(*itt)).collect()
+    }
+
+    /// Ends one task without a response. True: it is executing and has to be awaited.
+    pub(super) fn abort_task(&mut self, itt: Itt) -> bool {
+        let Some(task) = self.tasks.get_mut(&itt) else { return false };
+        match task.phase {
+            Phase::Running => {
+                task.aborted = true;
+                true
+            }
+            Phase::Collecting | Phase::Responding => {
+                let conn = task.conn;
+                self.remove_task(itt);
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.responding.retain(|other| *other != itt);
+                    connection
+                        .replies
+                        .retain(|reply| !matches!(reply, Reply::R2t(r2t) if r2t.itt == itt));
+                }
+                self.push_event(conn, Event::Dropped(itt));
+                false
+            }
+        }
+    }
+
+    fn finish_management(
+        &mut self,
+        conn: ConnId,
+        itt: Itt,
+        response: TaskManagementResponseCode,
+        waits_for: Vec<Itt>,
+        shell: bool,
+    ) {
+        self.pending_management.push(PendingManagement { conn, itt, response, waits_for, shell });
+        self.settle();
+    }
+
+    pub(super) fn settle_management(&mut self) {
+        let tasks = &self.tasks;
+        let mut done = Vec::new();
+        self.pending_management.retain_mut(|pending| {
+            pending.waits_for.retain(|itt| tasks.get(itt).is_some_and(|task| task.aborted));
+            let ready = pending.waits_for.is_empty() && !pending.shell;
+            if ready {
+                done.push((pending.conn, pending.itt, pending.response));
+            }
+            !ready
+        });
+        for (conn, itt, response) in done {
+            self.push_reply(conn, Reply::Management { itt, response });
+        }
+    }
+}

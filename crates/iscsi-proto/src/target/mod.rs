@@ -1,0 +1,34 @@
+//! The target's side of a session (RFC 7143 §4.2, §8.3): command order over N connections, data
+//! phases, task management, logout. Sans-IO; which sessions exist is in [`registry`].
+//!
+//! [`Session`] is one struct for all connections of a session. Whoever drives it holds a lock
+//! around it for header handling only. Its methods form four families:
+//!
+//! * `handle_*`: something happened. Per PDU: `handle_header`, the payload is read, `handle_data`.
+//! * commands: `complete`, `text_reply`, `management_done`, ….
+//! * `poll_*`: output. After each `handle_*` or command, drain `poll_event(conn)` for the own
+//!   connection, then `poll_wake` (other connections have output now), then
+//!   `poll_transmit(conn)` when the socket has room.
+//! * getters.
+
+mod config;
+mod data_in;
+mod data_out;
+mod logout;
+mod management;
+mod order;
+pub mod registry;
+mod session;
+mod state;
+mod task;
+mod text;
+mod transmit;
+
+pub use config::SessionConfig;
+pub use registry::{Attach, Registry};
+pub use session::{ConnId, Event, Received, Session, SessionError};
+pub use state::{ConnectionEvent, ConnectionState};
+pub use task::{Completion, Execute};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! Which sessions a target has: joining, reinstatement and TSIHs (RFC 7143 §6.3, §11.12.5–7).
+
+use std::collections::BTreeMap;
+
+use crate::ids::{Isid, Tsih};
+use crate::login::Outcome;
+use crate::pdu::LoginStatus;
+
+/// Sessions of one target, discovery sessions included.
+#[derive(Debug)]
+pub struct Registry {
+    sessions: BTreeMap<Tsih, Name>,
+    next_tsih: u16,
+    sessions_max: usize,
+}
+
+/// What a session is known by: the initiator port and the target it talks to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Name {
+    initiator_name: String,
+    isid: Isid,
+    target_name: Option<String>,
+}
+
+/// What a login that has succeeded amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// A new session. `reinstates` is an older one of the same initiator port, which has to be
+    /// ended, and its commands awaited, before the login is answered.
+    New {
+        /// Handle of the new session.
+        tsih: Tsih,
+        /// Session to be ended first.
+        reinstates: Option<Tsih>,
+    },
+    /// Another connection for a session.
+    Join {
+        /// Its handle.
+        tsih: Tsih,
+    },
+}
+
+impl Registry {
+    /// No sessions yet, and room for `sessions_max`.
+    pub fn new(sessions_max: usize) -> Self {
+        Self { sessions: BTreeMap::new(), next_tsih: 1, sessions_max }
+    }
+
+    /// Finds or makes the session that a login is for. A new one exists from here on; if its login
+    /// fails later, [`remove`](Self::remove) it.
+    ///
+    /// # Errors
+    /// The status to refuse the login with.
+    pub fn attach(&mut self, login: &Outcome) -> Result<Attach, LoginStatus> {
+        let name = Name {
+            initiator_name: login.initiator_name.clone(),
+            isid: login.isid,
+            target_name: login.target_name.clone(),
+        };
+        if login.tsih != Tsih(0) {
+            return match self.sessions.get(&login.tsih) {
+                Some(known) if *known == name => Ok(Attach::Join { tsih: login.tsih }),
+                _ => Err(LoginStatus::SESSION_DOES_NOT_EXIST),
+            };
+        }
+        // Discovery sessions of one port may live side by side: ending one when the next begins
+        // would let two discoveries that race fail each other.
+        let reinstates = (name.target_name.is_some())
+            .then(|| self.sessions.iter().find(|(_, known)| **known == name).map(|(t, _)| *t))
+            .flatten();
+        if reinstates.is_none() && self.sessions.len() >= self.sessions_max {
+            return Err(LoginStatus::OUT_OF_RESOURCES);
+        }
+        if let Some(old) = reinstates {
+            self.sessions.remove(&old);
+        }
+        let tsih = self.free_tsih();
+        self.sessions.insert(tsih, name);
+        Ok(Attach::New { tsih, reinstates })
+    }
+
+    /// The session is over.
+    pub fn remove(&mut self, tsih: Tsih) {
+        self.sessions.remove(&tsih);
+    }
+
+    /// Sessions there are.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// A handle that no session has. Not reused at once, so that a late login for a session that
+    /// is gone finds nothing instead of a stranger's session.
+    fn free_tsih(&mut self) -> Tsih {
+        loop {
+            let tsih = Tsih(self.next_tsih);
+            self.next_tsih = self.next_tsih.checked_add(1).unwrap_or(1);
+            if !self.sessions.contains_key(&tsih) {
+                return tsih;
+            }
+        }
+    }
+}

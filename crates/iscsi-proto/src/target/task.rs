@@ -1,0 +1,193 @@
+//! A SCSI command under way: what it was asked, what has arrived, what has been sent.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use super::session::ConnId;
+use crate::ids::{Itt, Lun, Ttt};
+use crate::pdu::{Residual, ScsiCommand, TaskAttribute};
+use crate::serial::{CmdSn, DataSn, R2tSn};
+
+/// A command whose turn has come and whose data is all there.
+#[derive(Clone, Debug)]
+pub struct Execute {
+    /// The task; also names its data buffer.
+    pub itt: Itt,
+    /// Logical unit, as on the wire.
+    pub lun: Lun,
+    /// First 16 bytes of the CDB.
+    pub cdb: [u8; 16],
+    /// The rest of a longer CDB.
+    pub extended_cdb: Bytes,
+    /// Ordering attribute.
+    pub attribute: TaskAttribute,
+    /// Bytes the initiator expects to move, in the direction of the command.
+    pub expected_data_transfer_length: u32,
+    /// Data flows to the initiator.
+    pub read: bool,
+    /// Data flows from the initiator.
+    pub write: bool,
+    /// The write is longer than the session takes: answer with an error, there is no data.
+    pub too_long: bool,
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, Default)]
+pub struct Completion {
+    /// SCSI status (SAM-5 §5.3.1).
+    pub status: u8,
+    /// Sense data, empty without.
+    pub sense: Bytes,
+    /// Data for the initiator; sent up to the expected length.
+    pub data_in: Bytes,
+    /// Bytes the command itself would have moved; the residual is its difference to the
+    /// expected length.
+    pub wanted_length: u64,
+}
+
+/// Where a task stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Data or the command's turn is still awaited.
+    Collecting,
+    /// Handed out with [`super::Event::Execute`], `complete` is awaited.
+    Running,
+    /// Data-In and status are being sent.
+    Responding,
+}
+
+/// A burst asked for with an R2T.
+#[derive(Clone, Debug)]
+pub(super) struct Burst {
+    pub(super) ttt: Ttt,
+    pub(super) offset: u32,
+    pub(super) len: u32,
+    pub(super) received: u32,
+    pub(super) data_sn: DataSn,
+}
+
+#[derive(Debug)]
+pub(super) struct Task {
+    pub(super) conn: ConnId,
+    pub(super) command: ScsiCommand,
+    pub(super) phase: Phase,
+    /// Everything before it in CmdSN order has been delivered.
+    pub(super) in_order: bool,
+    /// No response may be sent any more.
+    pub(super) aborted: bool,
+    pub(super) too_long: bool,
+    /// Bytes of immediate data that came with the command.
+    pub(super) immediate_length: u32,
+    /// Next DataSN of the unsolicited sequence, while that is open.
+    pub(super) unsolicited: Option<DataSn>,
+    /// Bytes received in immediate and unsolicited data.
+    pub(super) unsolicited_length: u32,
+    /// Everything before this offset has been asked for or was sent unsolicited.
+    pub(super) solicited_to: u32,
+    pub(super) bursts: VecDeque<Burst>,
+    /// R2Ts and Data-In PDUs share one series (§4.2.2.3).
+    pub(super) next_data_sn: u32,
+    pub(super) completion: Completion,
+    /// Bytes of Data-In sent, and in the current burst.
+    pub(super) sent: u32,
+    pub(super) burst_sent: u32,
+}
+
+impl Task {
+    pub(super) fn new(conn: ConnId, command: ScsiCommand, immediate_length: u32, too_long: bool) -> Self {
+        Self {
+            conn,
+            command,
+            phase: Phase::Collecting,
+            in_order: false,
+            aborted: false,
+            too_long,
+            immediate_length,
+            unsolicited: None,
+            unsolicited_length: 0,
+            solicited_to: 0,
+            bursts: VecDeque::new(),
+            next_data_sn: 0,
+            completion: Completion::default(),
+            sent: 0,
+            burst_sent: 0,
+        }
+    }
+
+    pub(super) fn cmd_sn(&self) -> CmdSn {
+        self.command.cmd_sn
+    }
+
+    /// Bytes the initiator has to send.
+    pub(super) fn write_length(&self) -> u32 {
+        if self.command.write && !self.too_long {
+            self.command.expected_data_transfer_length
+        } else {
+            0
+        }
+    }
+
+    /// Bytes of Data-In that will be sent: never more than expected.
+    pub(super) fn read_length(&self) -> u32 {
+        let expected = if self.command.write {
+            self.command.bidi_read_length.unwrap_or(0)
+        } else if self.command.read {
+            self.command.expected_data_transfer_length
+        } else {
+            0
+        };
+        u32::try_from(self.completion.data_in.len()).map_or(expected, |len| len.min(expected))
+    }
+
+    pub(super) fn has_all_data(&self) -> bool {
+        self.unsolicited.is_none()
+            && self.bursts.is_empty()
+            && self.solicited_to >= self.write_length()
+    }
+
+    pub(super) fn take_r2t_sn(&mut self) -> R2tSn {
+        R2tSn(self.take_data_sn().0)
+    }
+
+    pub(super) fn take_data_sn(&mut self) -> DataSn {
+        let this = self.next_data_sn;
+        self.next_data_sn = this.wrapping_add(1);
+        DataSn(this)
+    }
+
+    /// Bytes asked for with R2Ts that have not arrived.
+    pub(super) fn outstanding_bytes(&self) -> u64 {
+        self.bursts.iter().map(|burst| u64::from(burst.len - burst.received)).sum()
+    }
+
+    /// §11.4.5: what the command wanted against what the initiator expected.
+    pub(super) fn residual(&self) -> Residual {
+        let expected = u64::from(self.command.expected_data_transfer_length);
+        let wanted = self.completion.wanted_length;
+        let clamp = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        match wanted.cmp(&expected) {
+            std::cmp::Ordering::Equal => Residual::None,
+            std::cmp::Ordering::Greater => Residual::Overflow(clamp(wanted - expected)),
+            std::cmp::Ordering::Less => Residual::Underflow(clamp(expected - wanted)),
+        }
+    }
+
+    pub(super) fn execute(&self, itt: Itt) -> Execute {
+        Execute {
+            itt,
+            lun: self.lun(),
+            cdb: self.command.cdb,
+            extended_cdb: self.command.extended_cdb.clone(),
+            attribute: self.command.attribute,
+            expected_data_transfer_length: self.command.expected_data_transfer_length,
+            read: self.command.read,
+            write: self.command.write,
+            too_long: self.too_long,
+        }
+    }
+
+    pub(super) fn lun(&self) -> Lun {
+        self.command.lun
+    }
+}

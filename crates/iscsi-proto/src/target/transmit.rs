@@ -1,0 +1,183 @@
+//! What leaves on a connection, and the numbers every PDU carries.
+
+use bytes::Bytes;
+
+use super::data_in::segment_length;
+use super::session::{ConnId, Session};
+use super::state::{ConnectionEvent, ConnectionState};
+use super::{Event, logout};
+use crate::connection::Transmit;
+use crate::ids::{Itt, Lun, Ttt};
+use crate::pdu::{
+    AsyncEvent, AsyncMessage, LogoutResponse, NopIn, NopOut, R2t, Reject, RejectReason,
+    TaskManagementResponse, TaskManagementResponseCode, TextResponse,
+};
+use crate::serial::{CmdSn, StatSn};
+use crate::time::Instant;
+
+/// A small answer. Sequence numbers are stamped when it leaves.
+#[derive(Debug)]
+pub(super) enum Reply {
+    R2t(R2t),
+    Nop { itt: Itt, lun: Lun, ttt: Ttt, data: Bytes },
+    Management { itt: Itt, response: TaskManagementResponseCode },
+    Text { itt: Itt, lun: Lun, ttt: Ttt, text: Bytes, continues: bool },
+    Logout(logout::Answer),
+    Reject { reason: RejectReason, header: Bytes },
+    Async { event: AsyncEvent, lun: Lun, parameters: [u16; 3], data: Bytes },
+}
+
+impl Session {
+    /// The next PDU to send on `conn`.
+    pub fn poll_transmit(&mut self, conn: ConnId) -> Option<Transmit> {
+        let connection = self.connections.get_mut(&conn)?;
+        if connection.state == ConnectionState::Free {
+            return None;
+        }
+        match connection.replies.pop_front() {
+            Some(reply) => self.transmit_reply(conn, reply),
+            None => self.transmit_response(conn),
+        }
+    }
+
+    fn transmit_reply(&mut self, conn: ConnId, reply: Reply) -> Option<Transmit> {
+        let (exp_cmd_sn, max_cmd_sn) = self.command_window();
+        let stat_sn = match &reply {
+            // These two announce StatSN without using it up (§11.8.2, §11.19.3 of RFC 7143).
+            Reply::R2t(_) | Reply::Nop { itt: Itt::NONE, .. } => {
+                self.connections.get(&conn)?.next_stat_sn
+            }
+            _ => self.take_stat_sn(conn)?,
+        };
+        Some(match reply {
+            Reply::R2t(pdu) => {
+                let pdu = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu };
+                Transmit { header: pdu.encode(0), payload: Bytes::new() }
+            }
+            Reply::Nop { itt, lun, ttt, data } => {
+                let pdu = NopIn { lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn };
+                Transmit { header: pdu.encode(segment_length(&data)), payload: data }
+            }
+            Reply::Management { itt, response } => {
+                let pdu = TaskManagementResponse { response, itt, stat_sn, exp_cmd_sn, max_cmd_sn };
+                Transmit { header: pdu.encode(0), payload: Bytes::new() }
+            }
+            Reply::Text { itt, lun, ttt, text, continues } => {
+                let is_final = !continues;
+                let pdu = TextResponse {
+                    is_final,
+                    continues,
+                    lun,
+                    itt,
+                    ttt,
+                    stat_sn,
+                    exp_cmd_sn,
+                    max_cmd_sn,
+                };
+                Transmit { header: pdu.encode(segment_length(&text)), payload: text }
+            }
+            Reply::Logout(answer) => {
+                self.logout_answered(conn, &answer);
+                let pdu = LogoutResponse {
+                    response: answer.response,
+                    itt: answer.itt,
+                    stat_sn,
+                    exp_cmd_sn,
+                    max_cmd_sn,
+                    time2wait: self.params.default_time2wait,
+                    time2retain: self.params.default_time2retain,
+                };
+                Transmit { header: pdu.encode(0), payload: Bytes::new() }
+            }
+            Reply::Reject { reason, header } => {
+                let pdu = Reject { reason, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn: 0 };
+                Transmit { header: pdu.encode(segment_length(&header)), payload: header }
+            }
+            Reply::Async { event, lun, parameters, data } => {
+                let pdu = AsyncMessage {
+                    event,
+                    vendor_code: 0,
+                    lun,
+                    stat_sn,
+                    exp_cmd_sn,
+                    max_cmd_sn,
+                    parameters,
+                };
+                Transmit { header: pdu.encode(segment_length(&data)), payload: data }
+            }
+        })
+    }
+
+    /// Answers a NOP-Out with its own data (§11.19).
+    pub(super) fn nop_out(&mut self, conn: ConnId, request: &NopOut, data: Bytes) {
+        let Some(connection) = self.connections.get(&conn) else { return };
+        let limit = connection.params.max_send_data_segment_length as usize;
+        let data = data.slice(..data.len().min(limit));
+        self.push_reply(conn, Reply::Nop { itt: request.itt, lun: request.lun, ttt: Ttt::NONE, data });
+    }
+
+    /// Tells the initiator on `conn` of `event` (§11.9).
+    pub fn send_async(&mut self, conn: ConnId, event: AsyncEvent, parameters: [u16; 3]) {
+        if event == AsyncEvent::LOGOUT_REQUEST
+            && let Some(connection) = self.connections.get_mut(&conn)
+        {
+            connection.step(ConnectionEvent::LogoutAsked);
+        }
+        let reply = Reply::Async { event, lun: Lun(0), parameters, data: Bytes::new() };
+        self.push_reply(conn, reply);
+    }
+
+    /// When `handle_timeout` wants to be called for `conn`: to ask whether the initiator is there,
+    /// or to give it up.
+    pub fn poll_timeout(&self, conn: ConnId) -> Option<Instant> {
+        let connection = self.connections.get(&conn)?;
+        if connection.state == ConnectionState::Free {
+            return None;
+        }
+        Some(match connection.ping_sent {
+            None => connection.last_heard + self.config.ping_after,
+            Some(sent) => sent + self.config.ping_timeout,
+        })
+    }
+
+    /// Time has passed. Returns false when the connection has to be given up.
+    pub fn handle_timeout(&mut self, conn: ConnId, now: Instant) -> bool {
+        if self.poll_timeout(conn).is_none_or(|due| now < due) {
+            return true;
+        }
+        let Some(connection) = self.connections.get_mut(&conn) else { return true };
+        if connection.ping_sent.is_some() {
+            return false;
+        }
+        connection.ping_sent = Some(now);
+        self.next_ttt = (self.next_ttt + 1) % u32::MAX;
+        let ttt = Ttt(self.next_ttt);
+        self.push_reply(conn, Reply::Nop { itt: Itt::NONE, lun: Lun(0), ttt, data: Bytes::new() });
+        true
+    }
+
+    /// Bytes moved on `conn` without completing a PDU: a slow link is not a dead one.
+    pub fn note_progress(&mut self, conn: ConnId, now: Instant) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.last_heard = now;
+            if connection.ping_sent.is_some() {
+                connection.ping_sent = Some(now);
+            }
+        }
+    }
+
+    /// ExpCmdSN and MaxCmdSN as they would be announced now.
+    pub fn command_window(&mut self) -> (CmdSn, CmdSn) {
+        let unanswered = self.tasks.len();
+        let max_cmd_sn = self.order.max_cmd_sn(unanswered);
+        (self.order.exp_cmd_sn(), max_cmd_sn)
+    }
+
+    pub(super) fn take_stat_sn(&mut self, conn: ConnId) -> Option<StatSn> {
+        Some(self.connections.get_mut(&conn)?.next_stat_sn.take())
+    }
+
+    pub(super) fn close_event(&mut self, conn: ConnId, reason: &'static str) {
+        self.push_event(conn, Event::Close { reason });
+    }
+}

@@ -1,0 +1,1 @@
+//! The initiator: connections, sessions and the remote disk.

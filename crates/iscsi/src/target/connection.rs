@@ -1,0 +1,281 @@
+//! One connection of the target in its full-feature phase: the [`Role`] that the driver runs.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use block::Buf;
+use bytes::Bytes;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::task::AtomicWaker;
+use iscsi_proto::connection::{Placement, Transmit};
+use iscsi_proto::ids::Itt;
+use iscsi_proto::names::TargetAddress;
+use iscsi_proto::pdu::{Header, TaskAttribute, TaskManagementResponseCode};
+use iscsi_proto::target::{Completion, ConnId, Event, Execute, Received};
+use scsi::{Cdb, Execution};
+use tokio::time::Sleep;
+use tracing::debug;
+
+use super::login;
+use super::server::Shared;
+use super::session::{SharedSession, now};
+use crate::driver::{CloseReason, Dest, Filled, Role};
+
+/// Unsent answers at which reading stops. A peer that asks without reading answers is held back
+/// by its own full socket.
+const REPLY_BACKLOG_MAX: usize = 1024;
+
+/// Something that ended outside the driver's loop.
+enum Finished {
+    Command(Itt, Completion),
+    Management(Itt, TaskManagementResponseCode),
+}
+
+type Running = FuturesUnordered<Pin<Box<dyn Future<Output = Finished> + Send>>>;
+
+pub(super) struct TargetConnection {
+    server: Arc<Shared>,
+    session: Arc<SharedSession>,
+    conn: ConnId,
+    /// Where the initiator reached us.
+    portal: Option<TargetAddress>,
+    waker: Arc<AtomicWaker>,
+    /// Data of writes that are still being collected, by task.
+    buffers: HashMap<Itt, Buf>,
+    /// The task whose buffer the receiver is filling.
+    filling: Option<Itt>,
+    running: Running,
+    events: Vec<Event>,
+    timer: Pin<Box<Sleep>>,
+    close: Option<&'static str>,
+}
+
+impl TargetConnection {
+    pub(super) fn new(
+        server: Arc<Shared>,
+        session: Arc<SharedSession>,
+        conn: ConnId,
+        portal: Option<TargetAddress>,
+    ) -> Self {
+        let waker = session.register(conn);
+        Self {
+            server,
+            session,
+            conn,
+            portal,
+            waker,
+            buffers: HashMap::new(),
+            filling: None,
+            running: FuturesUnordered::new(),
+            events: Vec::new(),
+            timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
+            close: None,
+        }
+    }
+
+    /// The connection is over. Commands that execute go on to their end: their effect must not
+    /// come later than whoever waits for this session's end believes.
+    pub(super) fn finish(self) {
+        let Self { session, conn, mut running, .. } = self;
+        session.unregister(conn);
+        session.with(|core| core.handle_connection_lost(conn));
+        if running.is_empty() {
+            session.with(|core| core.remove_connection(conn));
+            return session.settle();
+        }
+        tokio::spawn(async move {
+            while let Some(finished) = running.next().await {
+                match finished {
+                    Finished::Command(itt, completion) => session.complete_late(itt, completion),
+                    Finished::Management(itt, response) => {
+                        session.with(|core| core.management_done(itt, response));
+                    }
+                }
+            }
+            session.with(|core| core.remove_connection(conn));
+            session.settle();
+        });
+    }
+
+    fn drain_events(&mut self) {
+        let conn = self.conn;
+        let mut events = std::mem::take(&mut self.events);
+        self.session.with(|core| {
+            while let Some(event) = core.poll_event(conn) {
+                events.push(event);
+            }
+        });
+        for event in events.drain(..) {
+            self.handle_event(event);
+        }
+        self.events = events;
+    }
+
+    fn handle_event(&mut self, event: Event) {
+        match event {
+            Event::Execute(execute) => self.execute(execute),
+            Event::Dropped(itt) => drop(self.buffers.remove(&itt)),
+            Event::Text { itt, text } => {
+                let answer = login::answer_text(&self.server, self.portal.clone(), &text);
+                self.session.with(|core| core.text_reply(self.conn, itt, answer));
+            }
+            Event::Management { itt, function, lun } => {
+                let server = Arc::clone(&self.server);
+                let session = Arc::clone(&self.session);
+                self.running.push(Box::pin(async move {
+                    Finished::Management(itt, server.manage(&session, function, lun).await)
+                }));
+            }
+            Event::Close { reason } => self.close = Some(reason),
+            other => debug!(?other, "event without a meaning here"),
+        }
+    }
+
+    fn execute(&mut self, execute: Execute) {
+        let itt = execute.itt;
+        let data_out = self.buffers.remove(&itt).map_or_else(Bytes::new, Buf::freeze);
+        if execute.too_long {
+            let response = scsi::Response::check_condition(scsi::Sense::new(
+                scsi::SenseKey::ILLEGAL_REQUEST,
+                scsi::AdditionalSense::INVALID_FIELD_IN_CDB,
+            ));
+            return self.complete(itt, completion(response));
+        }
+        let command = scsi::Command::new(execute.lun.0, Cdb::new(&execute.cdb).with_extended(execute.extended_cdb))
+            .with_data_out(data_out)
+            .with_data_in_max(if execute.read {
+                execute.expected_data_transfer_length as usize
+            } else {
+                0
+            })
+            .with_attribute(attribute(execute.attribute));
+        match self.session.nexus.execute(command) {
+            Execution::Done(response) => self.complete(itt, completion(response)),
+            Execution::Pending(future) => self.running.push(Box::pin(async move {
+                Finished::Command(itt, completion(future.await))
+            })),
+        }
+    }
+
+    fn complete(&self, itt: Itt, completion: Completion) {
+        self.session.with(|core| core.complete(itt, completion));
+    }
+
+    fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<(), CloseReason> {
+        while self.timer.as_mut().poll(context).is_ready() {
+            let conn = self.conn;
+            let (alive, due) = self.session.with(|core| {
+                let now = now();
+                (core.handle_timeout(conn, now), core.poll_timeout(conn).map(|due| due.since(now)))
+            });
+            if !alive {
+                return Err(CloseReason::TimedOut("no answer to NOP-In"));
+            }
+            let Some(wait) = due else { return Ok(()) };
+            self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
+        }
+        Ok(())
+    }
+}
+
+impl Role for TargetConnection {
+    fn handle_header(&mut self, header: &Header) -> Result<Dest, CloseReason> {
+        let (conn, now) = (self.conn, now());
+        let (placement, write_length) = self.session.with(|core| {
+            let placement = core.handle_header(conn, now, header)?;
+            let write_length = match placement {
+                Placement::Task { itt, .. } => core.write_length(itt),
+                _ => 0,
+            };
+            Ok((placement, write_length))
+        })
+        .map_err(|error: iscsi_proto::target::SessionError| CloseReason::Protocol(error.to_string()))?;
+        Ok(match placement {
+            Placement::None => Dest::None,
+            Placement::Scratch => Dest::Scratch,
+            Placement::Discard => Dest::Discard,
+            Placement::Task { itt, offset } => {
+                self.filling = Some(itt);
+                let buf = self.buffers.remove(&itt);
+                let buf = buf.unwrap_or_else(|| Buf::new(write_length as usize));
+                Dest::Buffer { buf, offset: offset as usize }
+            }
+        })
+    }
+
+    fn handle_data(&mut self, filled: Filled, digest_ok: bool) -> Result<(), CloseReason> {
+        let received = match filled {
+            Filled::Buffer(buf) => {
+                if let Some(itt) = self.filling.take() {
+                    self.buffers.insert(itt, buf);
+                }
+                Received::Placed
+            }
+            Filled::Scratch(bytes) => Received::Scratch(bytes),
+            Filled::None | Filled::Discarded => Received::Placed,
+        };
+        let conn = self.conn;
+        self.session
+            .with(|core| core.handle_data(conn, received, digest_ok))
+            .map_err(|error| CloseReason::Protocol(error.to_string()))?;
+        self.drain_events();
+        Ok(())
+    }
+
+    fn poll_work(&mut self, context: &mut Context<'_>) -> Result<(), CloseReason> {
+        self.waker.register(context.waker());
+        self.drain_events();
+        while let Poll::Ready(Some(finished)) = self.running.poll_next_unpin(context) {
+            match finished {
+                Finished::Command(itt, completion) => self.session.complete_late(itt, completion),
+                Finished::Management(itt, response) => {
+                    self.session.with(|core| core.management_done(itt, response));
+                }
+            }
+        }
+        self.poll_timer(context)
+    }
+
+    fn poll_transmit(&mut self) -> Option<Transmit> {
+        let conn = self.conn;
+        self.session.with(|core| core.poll_transmit(conn))
+    }
+
+    fn note_progress(&mut self) {
+        let (conn, now) = (self.conn, now());
+        self.session.with(|core| core.note_progress(conn, now));
+    }
+
+    fn wants_input(&self) -> bool {
+        let conn = self.conn;
+        self.session.with(|core| core.reply_backlog(conn)) < REPLY_BACKLOG_MAX
+    }
+
+    fn is_finished(&self) -> Option<CloseReason> {
+        self.close.map(|reason| match reason {
+            "logged out" => CloseReason::LoggedOut,
+            reason => CloseReason::Local(reason.to_owned()),
+        })
+    }
+}
+
+fn completion(response: scsi::Response) -> Completion {
+    Completion {
+        status: response.status.0,
+        sense: response.sense.map_or_else(Bytes::new, |sense| Bytes::from(sense.to_bytes())),
+        data_in: response.data_in,
+        wanted_length: response.data_len_wanted,
+    }
+}
+
+fn attribute(attribute: TaskAttribute) -> scsi::TaskAttribute {
+    match attribute {
+        TaskAttribute::ORDERED => scsi::TaskAttribute::Ordered,
+        TaskAttribute::HEAD_OF_QUEUE => scsi::TaskAttribute::HeadOfQueue,
+        TaskAttribute::ACA => scsi::TaskAttribute::Aca,
+        _ => scsi::TaskAttribute::Simple,
+    }
+}

@@ -1,0 +1,120 @@
+//! A session as its connections share it: the core behind a lock, the SCSI nexus, and how one
+//! connection's task is woken by another.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures_util::task::AtomicWaker;
+use iscsi_proto::ids::{Itt, Lun, Tsih};
+use iscsi_proto::target::{Completion, ConnId, Session};
+use iscsi_proto::time::Instant;
+use tokio::sync::Notify;
+
+/// The clock of every core: time since the process asked first.
+pub(crate) fn now() -> Instant {
+    use std::sync::OnceLock;
+    static EPOCH: OnceLock<std::time::Instant> = OnceLock::new();
+    Instant(EPOCH.get_or_init(std::time::Instant::now).elapsed())
+}
+
+/// A session shared by the tasks of its connections.
+pub(super) struct SharedSession {
+    pub(super) tsih: Tsih,
+    pub(super) initiator_name: String,
+    pub(super) nexus: scsi::Nexus,
+    core: Mutex<Session>,
+    wakers: Mutex<BTreeMap<ConnId, Arc<AtomicWaker>>>,
+    /// Told whenever a command ends that did not end at once.
+    settled: Notify,
+}
+
+impl SharedSession {
+    pub(super) fn new(tsih: Tsih, initiator_name: String, nexus: scsi::Nexus, core: Session) -> Self {
+        Self {
+            tsih,
+            initiator_name,
+            nexus,
+            core: Mutex::new(core),
+            wakers: Mutex::default(),
+            settled: Notify::new(),
+        }
+    }
+
+    /// Runs `f` on the core, then wakes the connections it gave work to. Nothing that waits,
+    /// copies or computes digests belongs into `f`.
+    pub(super) fn with<T>(&self, f: impl FnOnce(&mut Session) -> T) -> T {
+        let mut core = self.lock();
+        let result = f(&mut core);
+        let mut woken: Option<Vec<ConnId>> = None;
+        while let Some(conn) = core.poll_wake() {
+            let woken = woken.get_or_insert_default();
+            if !woken.contains(&conn) {
+                woken.push(conn);
+            }
+        }
+        drop(core);
+        if let Some(woken) = woken {
+            self.wake(&woken);
+        }
+        result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Session> {
+        // A panic elsewhere is our bug; the numbers in the core are still the best there are.
+        self.core.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn wake(&self, conns: &[ConnId]) {
+        let wakers = self.wakers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for waker in conns.iter().filter_map(|conn| wakers.get(conn)) {
+            waker.wake();
+        }
+    }
+
+    pub(super) fn register(&self, conn: ConnId) -> Arc<AtomicWaker> {
+        let waker = Arc::new(AtomicWaker::new());
+        let mut wakers = self.wakers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        wakers.insert(conn, Arc::clone(&waker));
+        waker
+    }
+
+    pub(super) fn unregister(&self, conn: ConnId) {
+        self.wakers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&conn);
+    }
+
+    /// A command that had to wait for its medium has ended.
+    pub(super) fn complete_late(&self, itt: Itt, completion: Completion) {
+        self.with(|core| core.complete(itt, completion));
+        self.settled.notify_waiters();
+    }
+
+    /// Ends the session and waits until none of its commands can reach the medium any more.
+    pub(super) async fn close(&self, reason: &'static str) {
+        self.with(|core| core.close(reason));
+        self.wait_until(Session::is_quiet).await;
+    }
+
+    /// Another session ended all tasks of a unit (`None`: of all units): returns when none of
+    /// ours executes there any more.
+    pub(super) async fn abort_and_wait(&self, lun: Option<Lun>) {
+        self.with(|core| core.abort_all(lun));
+        self.wait_until(Session::has_no_aborted_tasks).await;
+    }
+
+    async fn wait_until(&self, condition: impl Fn(&Session) -> bool) {
+        loop {
+            let settled = self.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            if self.with(|core| condition(core)) {
+                return;
+            }
+            settled.await;
+        }
+    }
+
+    /// Tells waiters in [`close`](Self::close) to look again.
+    pub(super) fn settle(&self) {
+        self.settled.notify_waiters();
+    }
+}

@@ -1,0 +1,9 @@
+//! Bytes in and out of a socket: [`Receiver`] lands payload where it belongs, [`Sender`] writes
+//! many PDUs with one system call, [`login`] exchanges single PDUs before the full-feature phase.
+
+pub mod login;
+mod receiver;
+mod sender;
+
+pub(crate) use receiver::Receiver;
+pub(crate) use sender::Sender;
