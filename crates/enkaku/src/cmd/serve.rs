@@ -1,7 +1,6 @@
 //! `enkaku serve`: an ad-hoc target, without a configuration file.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -12,7 +11,10 @@ use iscsi::target::{Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
-use super::{ChapArgs, Usage, read_secret, stop_signal};
+use super::{ChapArgs, Usage, stop_signal};
+
+/// Block size of memory, and of files unless told otherwise: what every client can use.
+const DEFAULT_BLOCK_SIZE: u32 = 512;
 
 /// Serves files, block devices or memory as an iSCSI target until interrupted.
 #[derive(clap::Args, Debug)]
@@ -32,9 +34,9 @@ pub struct Args {
     /// Refuse all writes.
     #[arg(long)]
     read_only: bool,
-    /// Logical block size in bytes.
-    #[arg(long, default_value = "512", value_parser = parse_block_size)]
-    block_size: u32,
+    /// Logical block size, 512 or 4k [default: 512, or that of the block device].
+    #[arg(long, value_name = "SIZE", value_parser = parse_block_size)]
+    block_size: Option<u32>,
     /// Bypass the page cache (O_DIRECT).
     #[arg(long)]
     direct: bool,
@@ -73,38 +75,24 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {
-    let mut config = ServerConfig::new(&args.iqn);
-    if let (Some(user), Some(file)) = (&args.chap.chap_user, &args.chap.chap_password_file) {
-        let secret = read_secret(file)?;
-        let mutual = match (&args.chap.mutual_user, &args.chap.mutual_password_file) {
-            (Some(user), Some(file)) => Some((user.clone(), read_secret(file)?)),
-            _ => None,
-        };
-        config = config
-            .with_chap(user, &secret, mutual)
-            .map_err(|error| Usage::error(format!("CHAP: {error}")))?;
-    }
+    let mut config = ServerConfig::new(&args.iqn)
+        .map_err(|error| Usage::error(format!("--iqn {}: {error}", args.iqn)))?;
+    config.chap = args.chap.chap()?;
     Ok(config)
 }
 
 fn open(lun: &str, args: &Args) -> anyhow::Result<Device> {
+    let wrong = |error: &dyn std::fmt::Display| Usage::error(format!("--lun {lun}: {error}"));
     if let Some(size) = lun.strip_prefix("mem:") {
-        let size = units::parse_size(size)
-            .map_err(|error| Usage::error(format!("--lun {lun}: {error}")))?;
-        let device = MemoryDevice::new(size, args.block_size)
-            .map_err(|error| Usage::error(format!("--lun {lun}: {error}")))?;
+        let size = units::parse_size(size).map_err(|error| wrong(&error))?;
+        let block_size = args.block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
+        let device = MemoryDevice::new(size, block_size).map_err(|error| wrong(&error))?;
         return Ok(Arc::new(device));
     }
-    let path = PathBuf::from(lun);
-    open_file(&path, args).map_err(|error| Usage::error(format!("--lun {lun}: {error}")))
-}
-
-fn open_file(path: &Path, args: &Args) -> Result<Device, block::backend::OpenError> {
-    let mut options = FileOptions::new(args.block_size);
-    options.read_only = args.read_only;
-    options.direct = args.direct;
-    if let Some(size) = args.create.filter(|_| !path.exists()) {
-        options.create_size = Some(size);
-    }
-    Ok(Arc::new(FileDevice::open(path, &options)?))
+    let mut options =
+        FileOptions::default().with_read_only(args.read_only).with_direct(args.direct);
+    options.block_size = args.block_size;
+    options.create = args.create;
+    let device = FileDevice::open(lun, &options).map_err(|error| wrong(&error))?;
+    Ok(Arc::new(device))
 }

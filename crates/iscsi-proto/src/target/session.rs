@@ -142,7 +142,7 @@ impl Session {
         Self {
             config,
             params: leading.session,
-            discovery: leading.target_name.is_none(),
+            discovery: leading.discovery,
             order,
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),

@@ -25,7 +25,14 @@ fn outcome(cid: u16, session: SessionParams) -> Outcome {
         session,
         connection,
         cmd_sn: CmdSn(100),
-        ..Outcome::default()
+        discovery: false,
+        authenticated_as: None,
+        next_stat_sn: StatSn(1),
+        exp_cmd_sn: CmdSn(100),
+        max_cmd_sn: CmdSn(100),
+        peer_alias: None,
+        portal_group_tag: None,
+        protocol_level: 1,
     }
 }
 

@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bytes::Bytes;
 use iscsi_proto::ids::{Lun, Tsih};
 use iscsi_proto::keys::Offer;
 use iscsi_proto::names::{NameError, TargetAddress, check_name};
