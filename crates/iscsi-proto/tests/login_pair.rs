@@ -172,9 +172,9 @@ fn over_the_wire_response(response: &LoginResponse, text: &Bytes) -> LoginRespon
 }
 
 #[test]
-fn without_authentication_a_login_is_one_round_trip() {
+fn without_authentication_a_login_is_two_round_trips() {
     let (ours, theirs, requests) = pair(config(), target_login(Authentication::None)).established();
-    assert_eq!(requests, 1);
+    assert_eq!(requests, 2);
     assert_eq!(ours.session, theirs.session);
     assert_eq!(ours.session, Offer::default().session);
     assert_eq!(ours.connection, theirs.connection);
@@ -311,9 +311,12 @@ fn a_reflected_challenge_is_refused() {
 
 #[test]
 fn who_skips_authentication_is_refused() {
-    // Straight to the operational stage.
     let end = pair(config(), target_login(chap(&Algorithm::ALL, None)));
     assert_eq!(end.status(), LoginStatus::AUTHENTICATION_FAILURE);
+    // Straight to the operational stage.
+    let mut target = target_login(chap(&Algorithm::ALL, None));
+    let failure = send(&mut target, operational(), &names()).unwrap_err();
+    assert_eq!(failure.status, LoginStatus::AUTHENTICATION_FAILURE);
     let names = format!("InitiatorName={INITIATOR}\0TargetName={TARGET}\0");
     // Only None offered; transit without any AuthMethod; transit right after AuthMethod.
     for text in [format!("{names}AuthMethod=None\0"), names.clone()] {

@@ -35,6 +35,11 @@ impl Algorithm {
     /// All of them, the strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3_256, Self::Sha256, Self::Sha1, Self::Md5];
 
+    /// What an initiator offers if nothing else is configured; a target takes the first one it
+    /// knows. SHA-256 comes last: targets that have it have SHA3-256 too (LIO), while tgt 1.0.85
+    /// answers to its number with SHA-1, and a login with it fails.
+    pub const OFFERED: [Self; 4] = [Self::Sha3_256, Self::Sha1, Self::Md5, Self::Sha256];
+
     /// The number on the wire.
     pub const fn number(self) -> u8 {
         match self {
