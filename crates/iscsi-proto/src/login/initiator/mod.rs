@@ -1,8 +1,12 @@
 //! Login as the initiator sees it (RFC 7143 §6.3, §11.12, §11.13).
 //!
 //! [`Login::first`] is what to send first; [`Login::handle`] takes each Login Response and says
-//! what comes next, until the login is [`Step::Established`], redirected or failed. Without CHAP
-//! it starts in the operational stage, so that a login is one round trip.
+//! what comes next, until the login is [`Step::Established`], redirected or failed.
+//!
+//! It starts in the security stage even without CHAP, as every initiator in the field does. The
+//! RFC allows to begin with the operational stage, which saves a round trip, but tgt 1.0.85 looks
+//! for the session of a TSIH only when a connection leaves the security stage: a second connection
+//! that skips it gets a session of its own.
 
 mod security;
 
@@ -76,7 +80,7 @@ impl InitiatorConfig {
             joining: None,
             chap: None,
             mutual: None,
-            algorithms: Algorithm::ALL.to_vec(),
+            algorithms: Algorithm::OFFERED.to_vec(),
             random,
         }
     }
@@ -252,21 +256,13 @@ impl Login {
             }
             None => out.push("SessionType", "Discovery"),
         }
-        self.state = match self.config.chap.clone() {
-            Some(ours) => {
-                let chap = Chap {
-                    ours,
-                    theirs: self.config.mutual.clone(),
-                    algorithms: self.config.algorithms.clone(),
-                    random: self.config.random.clone(),
-                };
-                State::Security(Expected::start(chap, &mut out))
-            }
-            None => {
-                self.negotiation.write_offers(&mut out);
-                State::Operational(None)
-            }
-        };
+        let chap = self.config.chap.clone().map(|ours| Chap {
+            ours,
+            theirs: self.config.mutual.clone(),
+            algorithms: self.config.algorithms.clone(),
+            random: self.config.random.clone(),
+        });
+        self.state = State::Security(Expected::start(chap, &mut out));
         self.sender.start(out.finish());
         self.next_request()
     }
