@@ -17,6 +17,7 @@ pub mod ids;
 pub mod initiator;
 pub mod keys;
 pub mod login;
+pub mod names;
 pub mod pdu;
 pub mod serial;
 pub mod target;

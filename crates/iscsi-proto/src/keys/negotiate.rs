@@ -1,0 +1,609 @@
+//! Negotiation of operational keys, either role (RFC 7143 §6.2, §6.3.3): what comes in against
+//! what we want, by the rules of the table. Security keys are handed back to the login.
+
+use super::offer::{DigestPreference, Offer};
+use super::params::{ConnectionParams, DigestKind, SessionParams};
+use super::table::{Key, Rule, Scope, Sender, TABLE, When};
+use super::text::{Pair, TextWriter};
+use super::value::{bool_str, parse_bool, parse_in_range};
+use crate::pdu::Stage;
+
+/// Longest text or number value (§6.1).
+const TEXT_VALUE_MAX: usize = 255;
+
+/// The only TaskReporting value we implement, which is the default (§13.23).
+const TASK_REPORTING: &str = "RFC3720";
+
+/// Answer to a key we do not know.
+const NOT_UNDERSTOOD: &str = "NotUnderstood";
+/// Answer to a key that means nothing here.
+const IRRELEVANT: &str = "Irrelevant";
+/// Answer to a value we cannot accept.
+const REJECT: &str = "Reject";
+
+/// Which end of the connection we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The one that logs in.
+    Initiator,
+    /// The one that is logged in to.
+    Target,
+}
+
+/// Why a negotiation cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NegotiationError {
+    /// A key came a second time, with another value or as a second offer.
+    #[error("{key} more than once")]
+    Repeated {
+        /// The key.
+        key: Key,
+    },
+    /// A key that only we may send.
+    #[error("{key} is not the peer's to send")]
+    WrongSender {
+        /// The key.
+        key: Key,
+    },
+    /// A key that may not come in this stage.
+    #[error("{key} in stage {stage}")]
+    WrongStage {
+        /// The key.
+        key: Key,
+        /// The stage.
+        stage: Stage,
+    },
+    /// A declared value out of its range, or text longer than 255 bytes.
+    #[error("{key}: value {value:?} is not valid")]
+    InvalidValue {
+        /// The key.
+        key: Key,
+        /// The value.
+        value: String,
+    },
+    /// The answer to our offer is not one that the offer allows.
+    #[error("{key}: answer {value:?} does not fit what was offered")]
+    IllegalAnswer {
+        /// The key.
+        key: Key,
+        /// The answer.
+        value: String,
+    },
+    /// Both sides have nothing in common where they must.
+    #[error("{key}: no value that both sides accept")]
+    NoCommonValue {
+        /// The key.
+        key: Key,
+    },
+}
+
+/// Where a key stands in this negotiation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Progress {
+    #[default]
+    Untouched,
+    /// We sent it and wait for the answer.
+    Offered,
+    /// Settled.
+    Done,
+}
+
+/// What the peer declared about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// InitiatorName.
+    pub initiator_name: Option<String>,
+    /// TargetName.
+    pub target_name: Option<String>,
+    /// InitiatorAlias or TargetAlias, whichever is the peer's.
+    pub alias: Option<String>,
+    /// TargetAddress, of a redirection.
+    pub target_address: Option<String>,
+    /// SessionType.
+    pub session_type: Option<String>,
+    /// TargetPortalGroupTag.
+    pub portal_group_tag: Option<u16>,
+}
+
+/// The negotiation of one login.
+#[derive(Clone, Debug)]
+pub struct Negotiation {
+    role: Role,
+    offer: Offer,
+    leading: bool,
+    discovery: bool,
+    progress: [Progress; TABLE.len()],
+    session: SessionParams,
+    connection: ConnectionParams,
+    /// Our MaxRecvDataSegmentLength was sent.
+    declared_length: bool,
+    protocol_level: u32,
+    declared: Declared,
+}
+
+impl Negotiation {
+    /// A negotiation in which nothing was said. `joining` is the session that a later connection
+    /// joins; leading-only keys are not negotiated then.
+    pub fn new(role: Role, offer: Offer, joining: Option<SessionParams>) -> Self {
+        Self {
+            role,
+            offer,
+            leading: joining.is_none(),
+            discovery: false,
+            progress: [Progress::Untouched; TABLE.len()],
+            session: joining.unwrap_or_default(),
+            connection: ConnectionParams::default(),
+            declared_length: false,
+            protocol_level: 1,
+            declared: Declared::default(),
+        }
+    }
+
+    /// Says that this is a later connection of a session, before any key was handled.
+    pub fn set_leading(&mut self, leading: bool) {
+        self.leading = leading;
+    }
+
+    /// Says that this is a discovery session.
+    pub fn set_discovery(&mut self) {
+        self.discovery = true;
+    }
+
+    /// Longest login segment the peer takes: 8192 holds until login has ended (§13.12), and less
+    /// if it has declared less.
+    pub fn login_segment_max(&self) -> usize {
+        self.connection.max_send_data_segment_length.min(8192) as usize
+    }
+
+    /// This is a discovery session: so said, or SessionType was declared.
+    pub fn is_discovery(&self) -> bool {
+        self.discovery
+    }
+
+    /// What the peer declared so far.
+    pub fn declared(&self) -> &Declared {
+        &self.declared
+    }
+
+    /// The level agreed (§13.24).
+    pub fn protocol_level(&self) -> u8 {
+        self.protocol_level as u8
+    }
+
+    /// Writes our offers and declarations, as an initiator does at the start of the operational
+    /// stage.
+    pub fn write_offers(&mut self, out: &mut TextWriter) {
+        self.write_digest_offer(Key::HeaderDigest, self.offer.header_digest, out);
+        self.write_digest_offer(Key::DataDigest, self.offer.data_digest, out);
+        self.write_declaration(out);
+        for spec in TABLE.iter().filter(|spec| spec.scope == Scope::Leading) {
+            if !self.leading || self.discovery && !spec.relevant_in_discovery {
+                continue;
+            }
+            let value = match spec.rule {
+                // Level 1 is the default, and older targets answer it with NotUnderstood.
+                Rule::Min(..) if spec.key == Key::ProtocolLevel && self.want(spec.key) <= 1 => {
+                    continue;
+                }
+                Rule::Min(..) | Rule::Max(..) => self.want(spec.key).to_string(),
+                Rule::And | Rule::Or => bool_str(flag(&self.offer.session, spec.key)).to_owned(),
+                _ => continue,
+            };
+            out.push(spec.name, value);
+            self.progress[spec.key as usize] = Progress::Offered;
+        }
+    }
+
+    /// Declares our MaxRecvDataSegmentLength, once. The peer's declaration is independent of it.
+    pub fn write_declaration(&mut self, out: &mut TextWriter) {
+        if !std::mem::replace(&mut self.declared_length, true) {
+            let length = self.offer.max_recv_data_segment_length;
+            self.connection.max_recv_data_segment_length = length;
+            out.push(Key::MaxRecvDataSegmentLength.name(), length);
+        }
+    }
+
+    fn write_digest_offer(&mut self, key: Key, preference: DigestPreference, out: &mut TextWriter) {
+        let kinds: Vec<_> = preference.kinds().iter().map(|kind| kind.as_str()).collect();
+        out.push(key.name(), kinds.join(","));
+        self.progress[key as usize] = Progress::Offered;
+    }
+
+    /// Handles the pairs of one complete text and writes the answers. Security keys are returned
+    /// in the order they came.
+    ///
+    /// # Errors
+    /// [`NegotiationError`]: the login has failed.
+    pub fn handle<'a>(
+        &mut self,
+        pairs: &[Pair<'a>],
+        stage: Stage,
+        out: &mut TextWriter,
+    ) -> Result<Vec<(Key, &'a str)>, NegotiationError> {
+        let mut security = Vec::new();
+        // SessionType decides what is relevant, and FirstBurstLength depends on three other keys:
+        // they are looked at first and last, wherever they stand in the text.
+        let turn = |pair: &Pair<'_>| match Key::from_name(pair.key) {
+            Some(Key::SessionType) => 0,
+            Some(Key::FirstBurstLength) => 2,
+            _ => 1,
+        };
+        let mut ordered = pairs.to_vec();
+        ordered.sort_by_key(turn);
+        for Pair { key: name, value } in ordered {
+            let Some(key) = Key::from_name(name) else {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+                //# If the acceptor does not understand (or support) a key, it MUST answer with
+                //# "NotUnderstood".
+                // An answer of that kind to a key we never sent needs no answer.
+                if value != NOT_UNDERSTOOD {
+                    out.push(name, NOT_UNDERSTOOD);
+                }
+                continue;
+            };
+            self.check_admissible(key, stage)?;
+            match key.spec().rule {
+                Rule::Security => security.push((key, value)),
+                Rule::DeclareText => self.declare_text(key, value)?,
+                Rule::DeclareNumber(min, max) => {
+                    self.declare_number(key, value, (min, max), out)?;
+                }
+                _ => self.negotiate(key, value, out)?,
+            }
+        }
+        Ok(security)
+    }
+
+    /// Ends the negotiation with what was agreed on.
+    ///
+    /// # Errors
+    /// [`NegotiationError::NoCommonValue`] if a digest we insist on was never negotiated.
+    pub fn finish(&self) -> Result<(SessionParams, ConnectionParams), NegotiationError> {
+        for (key, preference, agreed) in [
+            (Key::HeaderDigest, self.offer.header_digest, self.connection.header_digest),
+            (Key::DataDigest, self.offer.data_digest, self.connection.data_digest),
+        ] {
+            if !preference.kinds().contains(&agreed) {
+                return Err(NegotiationError::NoCommonValue { key });
+            }
+        }
+        let mut session = self.session;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.14
+        //# FirstBurstLength MUST NOT exceed MaxBurstLength.
+        // The default of one may exceed the agreed value of the other.
+        session.first_burst_length = session.first_burst_length.min(session.max_burst_length);
+        Ok((session, self.connection))
+    }
+
+    /// Whether the peer may send this key now.
+    fn check_admissible(&self, key: Key, stage: Stage) -> Result<(), NegotiationError> {
+        let spec = key.spec();
+        if matches!(
+            (spec.sender, self.role),
+            (Sender::Initiator, Role::Initiator) | (Sender::Target, Role::Target)
+        ) {
+            return Err(NegotiationError::WrongSender { key });
+        }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-12
+        //# Other keys MUST NOT be used.
+        let admissible = match spec.stage {
+            When::Security => stage == Stage::SECURITY_NEGOTIATION,
+            When::Operational => stage == Stage::LOGIN_OPERATIONAL_NEGOTIATION,
+            When::Login => stage != Stage::FULL_FEATURE_PHASE,
+            When::Always => true,
+            When::FullFeature => stage == Stage::FULL_FEATURE_PHASE,
+        };
+        if admissible { Ok(()) } else { Err(NegotiationError::WrongStage { key, stage }) }
+    }
+
+    fn declare_text(&mut self, key: Key, value: &str) -> Result<(), NegotiationError> {
+        if value.len() > TEXT_VALUE_MAX {
+            return Err(NegotiationError::InvalidValue { key, value: value.to_owned() });
+        }
+        let place = match key {
+            Key::InitiatorName => &mut self.declared.initiator_name,
+            Key::TargetName => &mut self.declared.target_name,
+            Key::InitiatorAlias | Key::TargetAlias => &mut self.declared.alias,
+            Key::TargetAddress => &mut self.declared.target_address,
+            Key::SessionType => {
+                self.discovery = match value {
+                    "Discovery" => true,
+                    "Normal" => false,
+                    _ => {
+                        return Err(NegotiationError::InvalidValue {
+                            key,
+                            value: value.to_owned(),
+                        });
+                    }
+                };
+                &mut self.declared.session_type
+            }
+            // SendTargets has its own place (`keys::send_targets`), the rest is of no use to us.
+            _ => return Ok(()),
+        };
+        // Initiators repeat their names at the start of each stage; a change is an error.
+        if place.as_deref().is_some_and(|before| before != value) {
+            return Err(NegotiationError::Repeated { key });
+        }
+        *place = Some(value.to_owned());
+        Ok(())
+    }
+
+    fn declare_number(
+        &mut self,
+        key: Key,
+        value: &str,
+        range: (u32, u32),
+        out: &mut TextWriter,
+    ) -> Result<(), NegotiationError> {
+        if is_refusal(value) {
+            // The peer does not take our declaration: it will send less than we could take.
+            return Ok(());
+        }
+        let invalid = NegotiationError::InvalidValue { key, value: value.to_owned() };
+        let Some(number) = parse_in_range(value, range) else {
+            if key == Key::MaxRecvDataSegmentLength {
+                out.push(key.name(), REJECT);
+                return Ok(());
+            }
+            return Err(invalid);
+        };
+        if key == Key::TargetPortalGroupTag {
+            let tag = u16::try_from(number).map_err(|_| invalid)?;
+            if self.declared.portal_group_tag.is_some_and(|before| before != tag) {
+                return Err(NegotiationError::Repeated { key });
+            }
+            self.declared.portal_group_tag = Some(tag);
+            return Ok(());
+        }
+        let place = &mut self.progress[key as usize];
+        if *place == Progress::Done && self.connection.max_send_data_segment_length != number {
+            return Err(NegotiationError::Repeated { key });
+        }
+        *place = Progress::Done;
+        self.connection.max_send_data_segment_length = number;
+        Ok(())
+    }
+
+    /// Handles a key that both sides have a say in.
+    fn negotiate(
+        &mut self,
+        key: Key,
+        value: &str,
+        out: &mut TextWriter,
+    ) -> Result<(), NegotiationError> {
+        let spec = key.spec();
+        match self.progress[key as usize] {
+            Progress::Offered => {
+                self.progress[key as usize] = Progress::Done;
+                return self.take_answer(key, value);
+            }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+            //# Neither the initiator nor the target should attempt to declare or negotiate a
+            //# parameter more than once during login
+            Progress::Done => return Err(NegotiationError::Repeated { key }),
+            Progress::Untouched => {}
+        }
+        self.progress[key as usize] = Progress::Done;
+        if self.discovery && !spec.relevant_in_discovery {
+            out.push(spec.name, IRRELEVANT);
+        } else if spec.scope == Scope::Leading && !self.leading {
+            self.answer_on_later_connection(key, out);
+        } else {
+            self.answer(key, value, out)?;
+        }
+        Ok(())
+    }
+
+    /// Some targets offer leading-only keys again on later connections, which they must not. The
+    /// session's values hold; an initiator knows them and says so, a target leaves it at
+    /// "Irrelevant".
+    fn answer_on_later_connection(&self, key: Key, out: &mut TextWriter) {
+        match (self.role, key.spec().rule) {
+            (Role::Initiator, Rule::Min(..) | Rule::Max(..)) if key != Key::ProtocolLevel => {
+                out.push(key.name(), number(&self.session, key));
+            }
+            (Role::Initiator, Rule::And | Rule::Or) => {
+                out.push(key.name(), bool_str(flag(&self.session, key)));
+            }
+            _ => out.push(key.name(), IRRELEVANT),
+        }
+    }
+
+    /// Answers an offer of the peer.
+    fn answer(
+        &mut self,
+        key: Key,
+        value: &str,
+        out: &mut TextWriter,
+    ) -> Result<(), NegotiationError> {
+        let name = key.name();
+        match key.spec().rule {
+            Rule::Min(min, max) | Rule::Max(min, max) => {
+                let Some(theirs) = parse_in_range(value, (min, max)) else {
+                    out.push(name, REJECT);
+                    return Ok(());
+                };
+                let ours = self.want(key);
+                let agreed = match key.spec().rule {
+                    Rule::Max(..) => theirs.max(ours),
+                    _ => theirs.min(ours),
+                };
+                self.agree(key, agreed);
+                out.push(name, agreed);
+            }
+            rule @ (Rule::And | Rule::Or) => {
+                let Some(theirs) = parse_bool(value) else {
+                    out.push(name, REJECT);
+                    return Ok(());
+                };
+                let ours = flag(&self.offer.session, key);
+                let agreed = if rule == Rule::And { theirs && ours } else { theirs || ours };
+                set_flag(&mut self.session, key, agreed);
+                out.push(name, bool_str(agreed));
+            }
+            Rule::List => self.answer_list(key, value, out)?,
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-13.25
+            //# the implementation MUST NOT respond with a "NotUnderstood" value for either of
+            //# these keys.
+            Rule::Marker => out.push(name, "No"),
+            _ => out.push(name, REJECT),
+        }
+        Ok(())
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.1
+    //# The responding party MUST respond with the same key and the first value that it supports
+    //# (and is allowed to use for the specific originator) selected from the originator list.
+    fn answer_list(
+        &mut self,
+        key: Key,
+        value: &str,
+        out: &mut TextWriter,
+    ) -> Result<(), NegotiationError> {
+        let mut values = value.split(',');
+        let Some(preference) = self.digest_preference(key) else {
+            let supported = values.any(|value| value == TASK_REPORTING);
+            out.push(key.name(), if supported { TASK_REPORTING } else { REJECT });
+            return Ok(());
+        };
+        let kinds = preference.kinds();
+        let agreed = values
+            .find_map(|value| kinds.iter().copied().find(|kind| kind.as_str() == value))
+            .ok_or(NegotiationError::NoCommonValue { key })?;
+        self.agree_digest(key, agreed);
+        out.push(key.name(), agreed.as_str());
+        Ok(())
+    }
+
+    /// Takes the peer's answer to our offer; anything but a value the offer allows is an error.
+    fn take_answer(&mut self, key: Key, value: &str) -> Result<(), NegotiationError> {
+        if is_refusal(value) {
+            // The default holds; `finish` fails if that is a digest we cannot live with.
+            return Ok(());
+        }
+        let illegal = NegotiationError::IllegalAnswer { key, value: value.to_owned() };
+        match key.spec().rule {
+            Rule::Min(min, max) => {
+                let max = max.min(self.want(key));
+                let agreed = parse_in_range(value, (min, max)).ok_or(illegal)?;
+                self.agree(key, agreed);
+            }
+            Rule::Max(min, max) => {
+                let min = min.max(self.want(key));
+                let agreed = parse_in_range(value, (min, max)).ok_or(illegal)?;
+                self.agree(key, agreed);
+            }
+            rule @ (Rule::And | Rule::Or) => {
+                let agreed = parse_bool(value).ok_or(illegal.clone())?;
+                let ours = flag(&self.offer.session, key);
+                // Who said No to AND, or Yes to OR, has decided it.
+                if ours == (rule == Rule::Or) && agreed != ours {
+                    return Err(illegal);
+                }
+                set_flag(&mut self.session, key, agreed);
+            }
+            _ => {
+                let kinds = self.digest_preference(key).map_or(&[][..], DigestPreference::kinds);
+                let agreed =
+                    kinds.iter().copied().find(|kind| kind.as_str() == value).ok_or(illegal)?;
+                self.agree_digest(key, agreed);
+            }
+        }
+        Ok(())
+    }
+
+    fn digest_preference(&self, key: Key) -> Option<DigestPreference> {
+        match key {
+            Key::HeaderDigest => Some(self.offer.header_digest),
+            Key::DataDigest => Some(self.offer.data_digest),
+            _ => None,
+        }
+    }
+
+    fn agree_digest(&mut self, key: Key, kind: DigestKind) {
+        if key == Key::HeaderDigest {
+            self.connection.header_digest = kind;
+        } else {
+            self.connection.data_digest = kind;
+        }
+    }
+
+    /// Our value for a number.
+    fn want(&self, key: Key) -> u32 {
+        match key {
+            Key::ProtocolLevel => self.offer.protocol_level.into(),
+            // Never more than one burst: what we would say of MaxBurstLength, or have agreed on.
+            Key::FirstBurstLength => {
+                let burst = self.offer.session.max_burst_length;
+                let agreed = self.progress[Key::MaxBurstLength as usize] == Progress::Done;
+                let burst = if agreed { burst.min(self.session.max_burst_length) } else { burst };
+                self.offer.session.first_burst_length.min(burst)
+            }
+            _ => number(&self.offer.session, key),
+        }
+    }
+
+    fn agree(&mut self, key: Key, value: u32) {
+        if key == Key::ProtocolLevel {
+            self.protocol_level = value;
+        } else {
+            set_number(&mut self.session, key, value);
+        }
+    }
+}
+
+/// One of the three answers that are no value (§6.2).
+fn is_refusal(value: &str) -> bool {
+    matches!(value, NOT_UNDERSTOOD | IRRELEVANT | REJECT)
+}
+
+/// A session's number for a key; 0 for a key that is none.
+fn number(params: &SessionParams, key: Key) -> u32 {
+    match key {
+        Key::MaxConnections => params.max_connections.into(),
+        Key::MaxBurstLength => params.max_burst_length,
+        Key::FirstBurstLength => params.first_burst_length,
+        Key::DefaultTime2Wait => params.default_time2wait.into(),
+        Key::DefaultTime2Retain => params.default_time2retain.into(),
+        Key::MaxOutstandingR2T => params.max_outstanding_r2t.into(),
+        Key::ErrorRecoveryLevel => params.error_recovery_level.into(),
+        _ => 0,
+    }
+}
+
+/// The table's ranges fit the fields, so that nothing is cut off.
+fn set_number(params: &mut SessionParams, key: Key, value: u32) {
+    match key {
+        Key::MaxConnections => params.max_connections = value as u16,
+        Key::MaxBurstLength => params.max_burst_length = value,
+        Key::FirstBurstLength => params.first_burst_length = value,
+        Key::DefaultTime2Wait => params.default_time2wait = value as u16,
+        Key::DefaultTime2Retain => params.default_time2retain = value as u16,
+        Key::MaxOutstandingR2T => params.max_outstanding_r2t = value as u16,
+        Key::ErrorRecoveryLevel => params.error_recovery_level = value as u8,
+        _ => {}
+    }
+}
+
+/// A session's boolean for a key; `false` for a key that is none.
+fn flag(params: &SessionParams, key: Key) -> bool {
+    match key {
+        Key::InitialR2T => params.initial_r2t,
+        Key::ImmediateData => params.immediate_data,
+        Key::DataPDUInOrder => params.data_pdu_in_order,
+        Key::DataSequenceInOrder => params.data_sequence_in_order,
+        _ => false,
+    }
+}
+
+fn set_flag(params: &mut SessionParams, key: Key, value: bool) {
+    match key {
+        Key::InitialR2T => params.initial_r2t = value,
+        Key::ImmediateData => params.immediate_data = value,
+        Key::DataPDUInOrder => params.data_pdu_in_order = value,
+        Key::DataSequenceInOrder => params.data_sequence_in_order = value,
+        _ => {}
+    }
+}

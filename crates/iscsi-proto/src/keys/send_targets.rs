@@ -1,0 +1,118 @@
+//! SendTargets: the list of targets and their portals, as text of full-feature phase (RFC 7143
+//! Appendix C, §13.3).
+
+use bytes::Bytes;
+
+use super::text::{Pair, TextError, TextWriter, parse};
+use crate::names::{NameError, TargetAddress, check_name};
+
+/// Most text an initiator takes as an answer to SendTargets: some 8,000 targets with two portals.
+pub const ANSWER_MAX: usize = 1024 * 1024;
+
+/// A target and where it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetRecord {
+    /// iSCSI name.
+    pub name: String,
+    /// Portals; none means the address that was asked.
+    pub portals: Vec<TargetAddress>,
+}
+
+/// Which targets are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendTargets {
+    /// `All`: every target the initiator may know of; in a discovery session only.
+    All,
+    /// The target named.
+    Named(String),
+    /// Empty: the target of this session; in a normal session only.
+    This,
+}
+
+impl SendTargets {
+    /// Reads the value of the key.
+    ///
+    /// # Errors
+    /// [`NameError`] if it is not a name.
+    pub fn from_value(value: &str) -> Result<Self, NameError> {
+        match value {
+            "All" => Ok(Self::All),
+            "" => Ok(Self::This),
+            name => check_name(name).map(Self::Named),
+        }
+    }
+}
+
+/// Writes the answer to SendTargets.
+pub fn encode(records: &[TargetRecord]) -> Bytes {
+    let mut out = TextWriter::default();
+    for record in records {
+        out.push("TargetName", &record.name);
+        for portal in &record.portals {
+            out.push("TargetAddress", portal);
+        }
+    }
+    out.finish()
+}
+
+/// Why an answer to SendTargets is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendTargetsError {
+    /// It is not text.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A name or an address is not one.
+    #[error("{key}={value:?}: {source}")]
+    Name {
+        /// The key.
+        key: &'static str,
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        source: NameError,
+    },
+    /// TargetAddress before any TargetName.
+    #[error("TargetAddress={value:?} without a TargetName")]
+    NoTarget {
+        /// The address.
+        value: String,
+    },
+    /// A key that has no place here.
+    #[error("key {key} in an answer to SendTargets")]
+    Key {
+        /// The key.
+        key: String,
+    },
+}
+
+/// Reads the answer to SendTargets. Every name is checked: it comes from a target that nobody has
+/// authenticated.
+///
+/// # Errors
+/// [`SendTargetsError`] names the first pair that is not acceptable.
+pub fn decode(text: &[u8]) -> Result<Vec<TargetRecord>, SendTargetsError> {
+    let mut records: Vec<TargetRecord> = Vec::new();
+    for Pair { key, value } in parse(text)? {
+        let invalid =
+            |key| move |source| SendTargetsError::Name { key, value: value.to_owned(), source };
+        match key {
+            "TargetName" => {
+                let name = check_name(value).map_err(invalid("TargetName"))?;
+                records.push(TargetRecord { name, portals: Vec::new() });
+            }
+            "TargetAddress" => {
+                let portal = value.parse().map_err(invalid("TargetAddress"))?;
+                records
+                    .last_mut()
+                    .ok_or_else(|| SendTargetsError::NoTarget { value: value.to_owned() })?
+                    .portals
+                    .push(portal);
+            }
+            // Allowed beside them, and of no use here.
+            "TargetAlias" => {}
+            key => return Err(SendTargetsError::Key { key: key.to_owned() }),
+        }
+    }
+    Ok(records)
+}

@@ -1,0 +1,229 @@
+//! CHAP: proof of a shared secret without sending it, one way or both (RFC 7143 §12.1.3, RFC 1994,
+//! §9.2.1). It draws no random number: challenges come in as arguments. It keeps no state: the two
+//! logins do.
+
+use std::fmt;
+
+use md5::{Digest, Md5};
+use sha1::Sha1;
+use sha2::Sha256;
+use sha3::Sha3_256;
+use subtle::ConstantTimeEq;
+
+use crate::keys::value::{parse_binary, parse_number};
+
+/// Length of the challenges we send: as long as the longest hash, so that none is cut short.
+pub const CHALLENGE_LEN: usize = 32;
+
+/// Longest challenge a peer may send (§12.1.3).
+pub const CHALLENGE_MAX: usize = 1024;
+
+/// A hash, by its number in the IANA registry "iSCSI CHAP algorithms" (CHAP_A).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// MD5: the one every implementation has.
+    Md5,
+    /// SHA-1.
+    Sha1,
+    /// SHA-256.
+    Sha256,
+    /// SHA3-256.
+    Sha3_256,
+}
+
+impl Algorithm {
+    /// All of them, the strongest first.
+    pub const ALL: [Self; 4] = [Self::Sha3_256, Self::Sha256, Self::Sha1, Self::Md5];
+
+    /// The number on the wire.
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Md5 => 5,
+            Self::Sha1 => 6,
+            Self::Sha256 => 7,
+            Self::Sha3_256 => 8,
+        }
+    }
+
+    /// Length of a response in bytes.
+    pub const fn response_len(self) -> usize {
+        match self {
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha256 | Self::Sha3_256 => 32,
+        }
+    }
+
+    /// The first algorithm of a CHAP_A list that is allowed.
+    pub fn choose(list: &str, allowed: &[Self]) -> Option<Self> {
+        list.split(',').find_map(|item| {
+            let number = parse_number(item)?;
+            allowed.iter().copied().find(|algorithm| u64::from(algorithm.number()) == number)
+        })
+    }
+
+    /// CHAP_A for a list of algorithms.
+    pub fn list(algorithms: &[Self]) -> String {
+        let numbers: Vec<_> = algorithms.iter().map(|a| a.number().to_string()).collect();
+        numbers.join(",")
+    }
+
+    /// The response to a challenge: hash of identifier, secret and challenge.
+    pub fn respond(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
+        fn hash<H: Digest>(identifier: u8, secret: &[u8], challenge: &[u8]) -> Vec<u8> {
+            let hash = H::new().chain_update([identifier]).chain_update(secret);
+            hash.chain_update(challenge).finalize().to_vec()
+        }
+        let compute = match self {
+            Self::Md5 => hash::<Md5>,
+            Self::Sha1 => hash::<Sha1>,
+            Self::Sha256 => hash::<Sha256>,
+            Self::Sha3_256 => hash::<Sha3_256>,
+        };
+        compute(identifier, &secret.0, challenge)
+    }
+
+    /// Whether `response` answers the challenge. Takes the same time and the same path whether the
+    /// user is unknown (`secret` is `None`) or the response is wrong.
+    pub fn verify(
+        self,
+        identifier: u8,
+        secret: Option<&Secret>,
+        challenge: &[u8],
+        response: &[u8],
+    ) -> bool {
+        let nobody = Secret::new(vec![0; 16]);
+        let expected = self.respond(identifier, secret.unwrap_or(&nobody), challenge);
+        let fits: bool = expected.ct_eq(response).into();
+        fits & secret.is_some()
+    }
+}
+
+/// A CHAP secret. Never printed.
+#[derive(Clone)]
+pub struct Secret(Vec<u8>);
+
+impl Secret {
+    /// Shortest secret that withstands guessing from a captured login (§9.2.1): 96 bits.
+    pub const LEN_RECOMMENDED: usize = 12;
+
+    /// A secret from its bytes.
+    pub fn new(secret: impl Into<Vec<u8>>) -> Self {
+        Self(secret.into())
+    }
+
+    /// Shorter than the RFC wants where no IPsec protects the link; worth a warning.
+    pub fn is_short(&self) -> bool {
+        self.0.len() < Self::LEN_RECOMMENDED
+    }
+
+    /// The same secret, compared in constant time.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Who one is, and the secret that proves it.
+#[derive(Clone, Debug)]
+pub struct ChapCredentials {
+    /// CHAP_N.
+    pub user: String,
+    /// The secret.
+    pub secret: Secret,
+}
+
+/// Identifier and challenge for one login, from a cryptographic random source. Never used twice.
+#[derive(Clone, Debug)]
+pub struct ChapRandom {
+    /// CHAP_I.
+    pub identifier: u8,
+    /// CHAP_C.
+    pub challenge: [u8; CHALLENGE_LEN],
+}
+
+impl ChapRandom {
+    /// From that many random bytes.
+    pub fn from_bytes(bytes: [u8; 1 + CHALLENGE_LEN]) -> Self {
+        let [identifier, challenge @ ..] = bytes;
+        Self { identifier, challenge }
+    }
+}
+
+/// Why CHAP failed. The peer is told no more than "authentication failure".
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChapError {
+    /// A CHAP key that has to come now is missing.
+    #[error("{key} is missing")]
+    Missing {
+        /// The key.
+        key: &'static str,
+    },
+    /// A key that came in the wrong place, or cannot be decoded, or has an impossible length.
+    #[error("{key} is not valid here")]
+    Invalid {
+        /// The key.
+        key: &'static str,
+    },
+    /// None of the algorithms offered is allowed.
+    #[error("no common algorithm in CHAP_A={offered}")]
+    Algorithm {
+        /// The peer's CHAP_A.
+        offered: String,
+    },
+    /// The peer sent our own challenge back, to have us answer it.
+    #[error("the peer reflects our challenge")]
+    Reflected,
+    /// Both directions use the same secret, so that one side can have the other compute its proof.
+    #[error("the same secret in both directions")]
+    SameSecret,
+    /// The peer asks for a proof that we have no secret for.
+    #[error("the peer asks for mutual authentication, which is not configured")]
+    NotMutual,
+    /// Unknown user, or wrong secret.
+    #[error("{user:?} did not prove its identity")]
+    Failed {
+        /// CHAP_N.
+        user: String,
+    },
+}
+
+/// CHAP_I of the peer.
+pub(super) fn parse_identifier(value: &str) -> Result<u8, ChapError> {
+    let number = parse_number(value).and_then(|number| u8::try_from(number).ok());
+    number.ok_or(ChapError::Invalid { key: "CHAP_I" })
+}
+
+/// CHAP_C of the peer; `ours` is the challenge we sent or will send.
+pub(super) fn parse_challenge(value: &str, ours: &[u8]) -> Result<Vec<u8>, ChapError> {
+    let challenge =
+        parse_binary(value, CHALLENGE_MAX).ok_or(ChapError::Invalid { key: "CHAP_C" })?;
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+    //# Originators MUST NOT reuse the CHAP challenge sent by the responder for the other direction
+    //# of a bidirectional authentication.  Responders MUST check for this condition and close the
+    //# iSCSI TCP connection if it occurs.
+    if challenge == ours {
+        return Err(ChapError::Reflected);
+    }
+    Ok(challenge)
+}
+
+/// CHAP_R of the peer, exactly as long as the hash.
+pub(super) fn parse_response(value: &str, algorithm: Algorithm) -> Result<Vec<u8>, ChapError> {
+    parse_binary(value, algorithm.response_len())
+        .filter(|response| response.len() == algorithm.response_len())
+        .ok_or(ChapError::Invalid { key: "CHAP_R" })
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//# Any CHAP secret used for initiator authentication MUST NOT be configured for authentication of
+//# any target
+pub(super) fn check_secrets_differ(one: &Secret, other: &Secret) -> Result<(), ChapError> {
+    if one.is_same(other) { Err(ChapError::SameSecret) } else { Ok(()) }
+}

@@ -1,0 +1,459 @@
+//! Login as the initiator sees it (RFC 7143 §6.3, §11.12, §11.13).
+//!
+//! [`Login::first`] is what to send first; [`Login::handle`] takes each Login Response and says
+//! what comes next, until the login is [`Step::Established`], redirected or failed. Without CHAP
+//! it starts in the operational stage, so that a login is one round trip.
+
+mod security;
+
+use bytes::Bytes;
+
+use self::security::{Chap, Expected};
+use super::chap::{Algorithm, ChapCredentials, ChapError, ChapRandom, check_secrets_differ};
+use super::security::SecurityKeys;
+use super::{LOGIN_PDUS_MAX, Outcome};
+use crate::ids::{Cid, Isid, Itt, Tsih};
+use crate::keys::text::{LOGIN_TEXT_MAX, TextError, TextReader, TextSender, TextWriter, parse};
+use crate::keys::{Negotiation, NegotiationError, Offer, Role, SessionParams};
+use crate::names::{NameError, TargetAddress, check_name};
+use crate::pdu::{LoginRequest, LoginResponse, LoginStatus, Stage, VERSION};
+use crate::serial::{CmdSn, StatSn};
+
+/// What an initiator needs to log in.
+#[derive(Clone, Debug)]
+pub struct InitiatorConfig {
+    /// Our name.
+    pub initiator_name: String,
+    /// Our alias, if we have one.
+    pub initiator_alias: Option<String>,
+    /// The target; `None` for discovery.
+    pub target_name: Option<String>,
+    /// Our part of the session's name.
+    pub isid: Isid,
+    /// 0 for a new session.
+    pub tsih: Tsih,
+    /// Connection ID, unique within the session; that of a lost connection reinstates it.
+    pub cid: Cid,
+    /// Tag of the login.
+    pub itt: Itt,
+    /// First CmdSN of a new session, next CmdSN of an existing one.
+    pub cmd_sn: CmdSn,
+    /// 0, or for a connection that is reinstated the next StatSN we expect.
+    pub exp_stat_sn: StatSn,
+    /// What we offer.
+    pub offer: Offer,
+    /// Parameters of the session that this connection joins; `None` for its leading connection.
+    pub joining: Option<SessionParams>,
+    /// How we prove ourselves; `None`: not at all.
+    pub chap: Option<ChapCredentials>,
+    /// Whom the target has to prove to be; needs `chap`.
+    pub mutual: Option<ChapCredentials>,
+    /// CHAP algorithms we offer, the best first.
+    pub algorithms: Vec<Algorithm>,
+    /// For mutual CHAP, fresh for each login.
+    pub random: ChapRandom,
+}
+
+impl InitiatorConfig {
+    /// A leading login with default values, without authentication.
+    pub fn new(
+        initiator_name: impl Into<String>,
+        target_name: Option<String>,
+        isid: Isid,
+        random: ChapRandom,
+    ) -> Self {
+        Self {
+            initiator_name: initiator_name.into(),
+            initiator_alias: None,
+            target_name,
+            isid,
+            tsih: Tsih(0),
+            cid: Cid(0),
+            itt: Itt(0),
+            cmd_sn: CmdSn(1),
+            exp_stat_sn: StatSn(0),
+            offer: Offer::default(),
+            joining: None,
+            chap: None,
+            mutual: None,
+            algorithms: Algorithm::ALL.to_vec(),
+            random,
+        }
+    }
+}
+
+/// What to do after a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send it and wait for the next response.
+    Send(LoginRequest, Bytes),
+    /// Full-feature phase.
+    Established(Box<Outcome>),
+    /// Log in elsewhere.
+    Redirected {
+        /// Where.
+        address: TargetAddress,
+        /// From now on, not just this time.
+        permanent: bool,
+    },
+}
+
+/// Why a login failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoginError {
+    /// The target refused it.
+    #[error("the target refused the login: {status}")]
+    Refused {
+        /// Its status; see [`LoginStatus::may_retry`].
+        status: LoginStatus,
+    },
+    /// Our own name, or the target's, is none.
+    #[error("{key}: {source}")]
+    Name {
+        /// The key.
+        key: &'static str,
+        /// What is wrong with it.
+        source: NameError,
+    },
+    /// Mutual authentication without a secret of ours, or a connection without its session.
+    #[error("{0}")]
+    Config(&'static str),
+    /// The login goes on and on.
+    #[error("no end of login after {max} requests")]
+    TooManyPdus {
+        /// The limit.
+        max: u32,
+    },
+    /// A response after the end, or before the beginning.
+    #[error("login response out of place")]
+    OutOfPlace,
+    /// The response is not the one to our request.
+    #[error("{field} of the login response does not fit the request")]
+    Mismatch {
+        /// The field.
+        field: &'static str,
+    },
+    /// The target goes on to a stage that we did not ask for.
+    #[error("CSG {csg}, NSG {nsg} (T {transit}) in the login response, in stage {expected}")]
+    Stage {
+        /// Current stage as answered.
+        csg: Stage,
+        /// Next stage as answered.
+        nsg: Stage,
+        /// T bit.
+        transit: bool,
+        /// The stage we are in.
+        expected: Stage,
+    },
+    /// The text is none.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A key is wrong.
+    #[error(transparent)]
+    Negotiation(#[from] NegotiationError),
+    /// The target opens a negotiation in the response that ends the login.
+    #[error("the target offers keys in its last response")]
+    LateOffer,
+    /// The target does not authenticate as we demand.
+    #[error("AuthMethod={answer:?} is not what we need")]
+    AuthMethod {
+        /// Its answer.
+        answer: String,
+    },
+    /// CHAP failed.
+    #[error(transparent)]
+    Chap(#[from] ChapError),
+}
+
+/// Where the login stands.
+#[derive(Clone, Debug)]
+enum State {
+    /// In the security stage.
+    Security(Expected),
+    /// In the operational stage; the target's user name, if it has proved who it is.
+    Operational(Option<String>),
+    /// Over, one way or the other.
+    Over,
+}
+
+impl State {
+    const fn stage(&self) -> Stage {
+        match self {
+            Self::Security(_) => Stage::SECURITY_NEGOTIATION,
+            _ => Stage::LOGIN_OPERATIONAL_NEGOTIATION,
+        }
+    }
+}
+
+/// Login of one connection.
+#[derive(Clone, Debug)]
+pub struct Login {
+    config: InitiatorConfig,
+    state: State,
+    negotiation: Negotiation,
+    reader: TextReader,
+    sender: TextSender,
+    requests: u32,
+    exp_stat_sn: StatSn,
+    /// T bit of the request that is being answered.
+    asked_for_transit: bool,
+}
+
+impl Login {
+    /// A login that was not started.
+    ///
+    /// # Errors
+    /// [`LoginError`] if the configuration cannot lead to a login.
+    pub fn new(mut config: InitiatorConfig) -> Result<Self, LoginError> {
+        let checked =
+            |key, name: &str| check_name(name).map_err(|source| LoginError::Name { key, source });
+        config.initiator_name = checked("InitiatorName", &config.initiator_name)?;
+        if let Some(name) = &config.target_name {
+            config.target_name = Some(checked("TargetName", name)?);
+        }
+        if (config.tsih == Tsih(0)) != config.joining.is_none() {
+            return Err(LoginError::Config("a TSIH and the session's parameters go together"));
+        }
+        match (&config.chap, &config.mutual) {
+            (None, Some(_)) => {
+                return Err(LoginError::Config("mutual CHAP needs a secret of ours"));
+            }
+            (Some(ours), Some(theirs)) => check_secrets_differ(&ours.secret, &theirs.secret)?,
+            _ => {}
+        }
+        let mut negotiation = Negotiation::new(Role::Initiator, config.offer, config.joining);
+        if config.target_name.is_none() {
+            negotiation.set_discovery();
+        }
+        Ok(Self {
+            state: State::Over,
+            negotiation,
+            reader: TextReader::new(LOGIN_TEXT_MAX),
+            sender: TextSender::default(),
+            requests: 0,
+            exp_stat_sn: config.exp_stat_sn,
+            asked_for_transit: false,
+            config,
+        })
+    }
+
+    /// The first request: who we are, and the first keys of the stage we start in.
+    pub fn first(&mut self) -> (LoginRequest, Bytes) {
+        let mut out = TextWriter::default();
+        out.push("InitiatorName", &self.config.initiator_name);
+        if let Some(alias) = &self.config.initiator_alias {
+            out.push("InitiatorAlias", alias);
+        }
+        match &self.config.target_name {
+            Some(name) => {
+                out.push("SessionType", "Normal");
+                out.push("TargetName", name);
+            }
+            None => out.push("SessionType", "Discovery"),
+        }
+        self.state = match self.config.chap.clone() {
+            Some(ours) => {
+                let chap = Chap {
+                    ours,
+                    theirs: self.config.mutual.clone(),
+                    algorithms: self.config.algorithms.clone(),
+                    random: self.config.random.clone(),
+                };
+                State::Security(Expected::start(chap, &mut out))
+            }
+            None => {
+                self.negotiation.write_offers(&mut out);
+                State::Operational(None)
+            }
+        };
+        self.sender.start(out.finish());
+        self.next_request()
+    }
+
+    /// Handles a Login Response and its text.
+    ///
+    /// # Errors
+    /// [`LoginError`]: close the connection.
+    pub fn handle(&mut self, response: &LoginResponse, text: &[u8]) -> Result<Step, LoginError> {
+        let step = self.try_handle(response, text);
+        if !matches!(step, Ok(Step::Send(..))) {
+            self.state = State::Over;
+        }
+        step
+    }
+
+    fn try_handle(&mut self, response: &LoginResponse, text: &[u8]) -> Result<Step, LoginError> {
+        if matches!(self.state, State::Over) {
+            return Err(LoginError::OutOfPlace);
+        }
+        if response.itt != self.config.itt {
+            return Err(LoginError::Mismatch { field: "InitiatorTaskTag" });
+        }
+        if !response.status.is_success() {
+            return self.handle_refusal(response, text);
+        }
+        self.check(response)?;
+        self.exp_stat_sn = response.stat_sn.next();
+        if self.requests >= LOGIN_PDUS_MAX {
+            return Err(LoginError::TooManyPdus { max: LOGIN_PDUS_MAX });
+        }
+        if self.sender.is_pending() {
+            // The target may not answer a text it has not seen to the end (§6.2).
+            if !text.is_empty() || response.transit {
+                return Err(LoginError::OutOfPlace);
+            }
+            return Ok(self.send());
+        }
+        let Some(text) = self.reader.push(text, response.continues)? else {
+            return Ok(self.send());
+        };
+        self.handle_text(response, &text)
+    }
+
+    /// A status other than success.
+    fn handle_refusal(&self, response: &LoginResponse, text: &[u8]) -> Result<Step, LoginError> {
+        let status = response.status;
+        let moved = [LoginStatus::TARGET_MOVED_TEMPORARILY, LoginStatus::TARGET_MOVED_PERMANENTLY];
+        if !moved.contains(&status) {
+            return Err(LoginError::Refused { status });
+        }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+        //# The response MUST contain at least one TargetAddress key
+        let pairs = parse(text)?;
+        let address = pairs
+            .iter()
+            .find(|pair| pair.key == "TargetAddress")
+            .ok_or(LoginError::Refused { status })?
+            .value
+            .parse()
+            .map_err(|source| LoginError::Name { key: "TargetAddress", source })?;
+        let permanent = status == LoginStatus::TARGET_MOVED_PERMANENTLY;
+        Ok(Step::Redirected { address, permanent })
+    }
+
+    /// Whether a successful response fits the request.
+    fn check(&self, response: &LoginResponse) -> Result<(), LoginError> {
+        let LoginResponse { transit, continues, csg, nsg, .. } = *response;
+        if response.version_active != VERSION {
+            return Err(LoginError::Mismatch { field: "Version-active" });
+        }
+        if response.isid != self.config.isid {
+            return Err(LoginError::Mismatch { field: "ISID" });
+        }
+        let expected = self.state.stage();
+        let next = self.next_stage();
+        if csg != expected || transit && (nsg != next || !self.asked_for_transit || continues) {
+            return Err(LoginError::Stage { csg, nsg, transit, expected });
+        }
+        if self.config.tsih != Tsih(0) && response.tsih != self.config.tsih {
+            return Err(LoginError::Mismatch { field: "TSIH" });
+        }
+        Ok(())
+    }
+
+    fn handle_text(&mut self, response: &LoginResponse, text: &[u8]) -> Result<Step, LoginError> {
+        let pairs = parse(text)?;
+        let mut out = TextWriter::default();
+        let security = self.negotiation.handle(&pairs, self.state.stage(), &mut out)?;
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Security(expected) => {
+                let expected = expected.handle(SecurityKeys::collect(security)?, &mut out)?;
+                self.state = match (expected, response.transit) {
+                    (Expected::Nothing(user), true) => {
+                        self.negotiation.write_offers(&mut out);
+                        State::Operational(user)
+                    }
+                    // It would have us go on without its proof.
+                    (_, true) => return Err(ChapError::Missing { key: "CHAP_R" }.into()),
+                    (expected, false) => State::Security(expected),
+                };
+            }
+            State::Operational(user) if response.transit => {
+                return self.establish(response, user, &out.finish());
+            }
+            state => self.state = state,
+        }
+        self.sender.start(out.finish());
+        Ok(self.send())
+    }
+
+    /// The target has agreed to full-feature phase.
+    fn establish(
+        &self,
+        response: &LoginResponse,
+        user: Option<String>,
+        unanswered: &[u8],
+    ) -> Result<Step, LoginError> {
+        // That we do not understand a key needs not be said any more; all else needed an answer.
+        if parse(unanswered)?.iter().any(|pair| pair.value != "NotUnderstood") {
+            return Err(LoginError::LateOffer);
+        }
+        let discovery = self.config.target_name.is_none();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.3
+        //# It MUST be set by the target in the final Login Response of a leading login
+        if response.tsih == Tsih(0) && !discovery {
+            return Err(LoginError::Mismatch { field: "TSIH" });
+        }
+        let (session, connection) = self.negotiation.finish()?;
+        let declared = self.negotiation.declared();
+        Ok(Step::Established(Box::new(Outcome {
+            initiator_name: self.config.initiator_name.clone(),
+            target_name: self.config.target_name.clone(),
+            discovery,
+            isid: self.config.isid,
+            tsih: response.tsih,
+            cid: self.config.cid,
+            session,
+            connection,
+            authenticated_as: user,
+            cmd_sn: self.config.cmd_sn,
+            next_stat_sn: self.exp_stat_sn,
+            exp_cmd_sn: response.exp_cmd_sn,
+            max_cmd_sn: response.max_cmd_sn,
+            peer_alias: declared.alias.clone(),
+            portal_group_tag: declared.portal_group_tag,
+            protocol_level: self.negotiation.protocol_level(),
+        })))
+    }
+
+    /// Stage we ask for.
+    const fn next_stage(&self) -> Stage {
+        match self.state {
+            State::Security(_) => Stage::LOGIN_OPERATIONAL_NEGOTIATION,
+            _ => Stage::FULL_FEATURE_PHASE,
+        }
+    }
+
+    fn send(&mut self) -> Step {
+        let (request, text) = self.next_request();
+        Step::Send(request, text)
+    }
+
+    fn next_request(&mut self) -> (LoginRequest, Bytes) {
+        self.requests += 1;
+        let (text, continues) = self.sender.next_segment(self.negotiation.login_segment_max());
+        let ready = match &self.state {
+            State::Security(expected) => expected.may_ask_for_transit(),
+            _ => true,
+        };
+        // While the target is still sending we only ask for more.
+        let transit = ready && !continues && !self.reader.is_partial();
+        self.asked_for_transit = transit;
+        let request = LoginRequest {
+            transit,
+            continues,
+            csg: self.state.stage(),
+            nsg: if transit { self.next_stage() } else { Stage(0) },
+            version_max: VERSION,
+            version_min: VERSION,
+            isid: self.config.isid,
+            tsih: self.config.tsih,
+            itt: self.config.itt,
+            cid: self.config.cid,
+            cmd_sn: self.config.cmd_sn,
+            exp_stat_sn: self.exp_stat_sn,
+        };
+        (request, text)
+    }
+}

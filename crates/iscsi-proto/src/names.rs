@@ -1,0 +1,159 @@
+//! Names a peer tells us: iSCSI names (RFC 7143 §4.2.7), target addresses and portals. They are
+//! checked before anybody uses one, because sooner or later a name becomes a file name, a log line
+//! or an argument: other initiators were taken over by a TargetName with `/` or `$()` in it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// Longest iSCSI name in bytes (§4.2.7.2).
+pub const NAME_MAX: usize = 223;
+
+/// TCP port of iSCSI.
+pub const PORT: u16 = 3260;
+
+/// Longest host name in a TargetAddress (RFC 1123).
+const HOST_MAX: usize = 253;
+
+/// Why a name is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// Empty or longer than 223 bytes.
+    #[error("iSCSI name of {length} bytes")]
+    Length {
+        /// Bytes.
+        length: usize,
+    },
+    /// Not `iqn.`, `eui.` or `naa.` with what has to follow.
+    #[error("not an iqn., eui. or naa. name")]
+    Format,
+    /// A character that no iSCSI name has.
+    #[error("character {0:?} in an iSCSI name")]
+    Character(char),
+    /// Not `host[:port][,group]`.
+    #[error("not a target address")]
+    Address,
+}
+
+/// Checks an iSCSI name and returns it in lower case, the form in which names are compared.
+///
+/// Names are ASCII here: the full stringprep profile (RFC 3722) admits more, nobody uses it, and
+/// what cannot be compared safely is refused.
+///
+/// # Errors
+/// [`NameError`] says what is wrong with it.
+pub fn check_name(name: &str) -> Result<String, NameError> {
+    let length = name.len();
+    if length == 0 || length > NAME_MAX {
+        return Err(NameError::Length { length });
+    }
+    // §4.2.7.2 allows letters, digits, dash, dot and colon; the rest is what shells and paths are
+    // made of. Underscores are not in the RFC, are met in the field and harm nobody.
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '_');
+    if let Some(c) = name.chars().find(|&c| !allowed(c)) {
+        return Err(NameError::Character(c));
+    }
+    let name = name.to_ascii_lowercase();
+    let is_hex = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let valid = if let Some(rest) = name.strip_prefix("iqn.") {
+        is_iqn(rest)
+    } else if let Some(digits) = name.strip_prefix("eui.") {
+        digits.len() == 16 && is_hex(digits)
+    } else if let Some(digits) = name.strip_prefix("naa.") {
+        matches!(digits.len(), 16 | 32) && is_hex(digits)
+    } else {
+        false
+    };
+    if valid { Ok(name) } else { Err(NameError::Format) }
+}
+
+/// `yyyy-mm.` and at least one character (§4.2.7.4).
+fn is_iqn(rest: &str) -> bool {
+    let Some((date, authority)) = rest.split_once('.') else {
+        return false;
+    };
+    let is_digits = |digits: &str| digits.bytes().all(|digit| digit.is_ascii_digit());
+    let is_date = matches!(date.split_once('-'),
+        Some((year, month)) if year.len() == 4 && month.len() == 2
+            && is_digits(year) && is_digits(month));
+    is_date && !authority.is_empty()
+}
+
+/// TargetAddress: `host[:port][,group]` (§13.8), the host a name or an address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TargetAddress {
+    /// DNS name or IP address, IPv6 without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Portal group tag; absent in a redirection.
+    pub group: Option<u16>,
+}
+
+impl TargetAddress {
+    /// A portal as SendTargets announces it.
+    pub fn new(address: SocketAddr, group: u16) -> Self {
+        Self { host: address.ip().to_string(), port: address.port(), group: Some(group) }
+    }
+}
+
+impl fmt::Display for TargetAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.8
+        //# An IPv6 address is enclosed in square brackets.
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)?;
+        } else {
+            write!(f, "{}:{}", self.host, self.port)?;
+        }
+        self.group.map_or(Ok(()), |group| write!(f, ",{group}"))
+    }
+}
+
+impl std::str::FromStr for TargetAddress {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let (address, group) = match text.split_once(',') {
+            Some((address, group)) => (address, Some(parse_u16(group)?)),
+            None => (text, None),
+        };
+        let (host, port) = if let Some(rest) = address.strip_prefix('[') {
+            let (host, port) = rest.split_once(']').ok_or(NameError::Address)?;
+            let host: Ipv6Addr = host.parse().map_err(|_| NameError::Address)?;
+            let port = match port {
+                "" => None,
+                port => Some(port.strip_prefix(':').ok_or(NameError::Address)?),
+            };
+            (host.to_string(), port)
+        } else {
+            let (host, port) = match address.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (address, None),
+            };
+            if !is_host(host) {
+                return Err(NameError::Address);
+            }
+            (host.to_ascii_lowercase(), port)
+        };
+        let port = port.map_or(Ok(PORT), parse_u16)?;
+        Ok(Self { host, port, group })
+    }
+}
+
+fn parse_u16(text: &str) -> Result<u16, NameError> {
+    let is_digits = text.bytes().all(|digit| digit.is_ascii_digit());
+    text.parse().ok().filter(|_| is_digits).ok_or(NameError::Address)
+}
+
+/// An IPv4 address or a DNS name.
+fn is_host(host: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-' || c == b'_')
+            // A leading dash would be an option to whoever passes it on.
+            && !label.starts_with('-')
+    };
+    host.parse::<IpAddr>().is_ok()
+        || host.len() <= HOST_MAX && host.trim_end_matches('.').split('.').all(is_label)
+}
