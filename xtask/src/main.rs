@@ -1,3 +1,41 @@
-//! Checks of the repository itself.
+//! Checks of the repository itself: `cargo xtask deps` and `cargo xtask tidy`.
+//!
+//! Both also run as tests of this package, so `cargo test` fails where a rule is broken. Nothing
+//! here is part of the product.
 
-fn main() {}
+mod deps;
+mod tidy;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask deps|tidy\n\
+    deps   who depends on whom in the workspace, against the rule of ARCHITECTURE.md\n\
+    tidy   file headers, lengths of files and functions, paths of somebody's machine";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let outcome = match (arguments.next().as_deref(), arguments.next()) {
+        (Some("deps"), None) => deps::check(root()),
+        (Some("tidy"), None) => tidy::check(root()),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(violations) if violations.is_empty() => ExitCode::SUCCESS,
+        Ok(violations) => {
+            violations.iter().for_each(|violation| eprintln!("{violation}"));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."))
+}

@@ -285,3 +285,66 @@ async fn compare(
         Some(at) => Err(CopyError::Differs { offset: offset + at as u64 }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::MemoryDevice;
+
+    const SIZE: u64 = 4 << 20;
+
+    fn device(size: u64) -> Device {
+        Arc::new(MemoryDevice::new(size, 512).unwrap())
+    }
+
+    async fn write(device: &Device, offset: u64, byte: u8, len: usize) {
+        let mut buf = Buf::new(len);
+        buf.fill(byte);
+        device.write(offset, buf.freeze(), WriteFlags::NONE).await.unwrap();
+    }
+
+    async fn content(device: &Device) -> Buf {
+        let len = usize::try_from(device.info().size).unwrap();
+        device.read(0, Buf::new(len)).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn data_holes_and_stale_content_come_out_equal() {
+        let (source, destination) = (device(SIZE), device(SIZE));
+        write(&source, 300 << 10, 5, 700 << 10).await;
+        write(&source, SIZE - 512, 6, 512).await;
+        write(&destination, 0, 9, SIZE as usize).await;
+        let options = CopyOptions { verify: true, depth: 3, ..CopyOptions::new(SIZE) };
+        let (mut copied, mut verified) = (0, 0);
+        let report = copy(&source, &destination, &options, |step| match step {
+            Progress::Copied(n) => copied += n,
+            Progress::Verified(n) => verified += n,
+        })
+        .await
+        .unwrap();
+        assert_eq!((copied, verified, report.bytes, report.verified), (SIZE, SIZE, SIZE, true));
+        assert!(report.zero_bytes > SIZE / 2, "{report:?}");
+        assert!(content(&source).await[..] == content(&destination).await[..]);
+    }
+
+    #[tokio::test]
+    async fn verify_names_the_first_byte_that_differs() {
+        let (source, destination) = (device(SIZE), device(SIZE));
+        write(&source, 0, 5, SIZE as usize).await;
+        write(&destination, 0, 5, SIZE as usize).await;
+        write(&destination, 1 << 20, 6, 512).await;
+        let options = CopyOptions::new(SIZE);
+        let error = verify(&source, &destination, &options, &mut |_| ()).await.unwrap_err();
+        assert!(matches!(error, CopyError::Differs { offset: 1_048_576 }), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_destination_that_is_too_small_is_an_error() {
+        let (source, destination) = (device(SIZE), device(SIZE / 2));
+        write(&source, 0, 5, SIZE as usize).await;
+        let error = copy(&source, &destination, &CopyOptions::new(SIZE), |_| ()).await.unwrap_err();
+        assert!(matches!(error, CopyError::Write { .. }), "{error}");
+    }
+}

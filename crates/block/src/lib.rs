@@ -10,6 +10,8 @@ pub mod error;
 pub mod io;
 pub mod layer;
 pub mod load;
+pub mod stream;
+pub mod testing;
 
 pub use buf::Buf;
 pub use bytes::Bytes;

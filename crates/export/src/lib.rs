@@ -1,1 +1,12 @@
-//! Local front ends of a BlockDevice: FUSE file and NBD server.
+//! Local front ends of a [`block::BlockDevice`]: a file in a FUSE mount and an NBD server.
+//!
+//! A front end turns what a local client says (kernel VFS, NBD) into calls of the device, and
+//! nothing else: it caches nothing, it does not know where the device lives, and it adds no
+//! durability of its own. What the client was told is stable, the device said is stable.
+
+#![deny(unsafe_code)]
+
+mod byte_device;
+pub mod fuse;
+pub mod nbd;
+mod range_lock;

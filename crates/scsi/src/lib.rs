@@ -1,1 +1,233 @@
-//! SCSI device server: CDB and data in, BlockDevice calls, status and sense out. Knows no PDU.
+//! A SCSI disk: SPC-4 and SBC-3 device server on top of a [`block::Device`].
+//!
+//! In: a logical unit number, a CDB and the data that came with it. Out: status, sense and data.
+//! It knows no PDU, no connection and no CmdSN; which commands were lost, aborted or retried is
+//! the transport's business (dropping an [`Execution`] abandons the command).
+//!
+//! ```
+//! use scsi::{Cdb, Command, LunOptions, Status, Target, TargetConfig};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let target = Target::new(TargetConfig::new("iqn.2026-11.org.example:disk"));
+//! let disk = block::backend::MemoryDevice::new(1 << 30, 512)?;
+//! target.add_lun(0, std::sync::Arc::new(disk), LunOptions::default())?;
+//!
+//! let nexus = target.nexus("iqn.2026-11.org.example:host,i,0x0123456789ab");
+//! let inquiry = Cdb::new(&[0x12, 0, 0, 0, 96, 0]);
+//! let response = match nexus.execute(Command::new(0, inquiry).with_data_in_max(96)) {
+//!     scsi::Execution::Done(response) => response,
+//!     scsi::Execution::Pending(_) => unreachable!("INQUIRY waits for nothing"),
+//! };
+//! assert_eq!(response.status, Status::GOOD);
+//! assert_eq!(&response.data_in[8..16], b"ENKAKU  ");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Sources: SPC-4 (INCITS 513), SBC-3 (INCITS 514), SAM-5 (INCITS 515).
+
+#![forbid(unsafe_code)]
+
+mod capacity;
+mod cdb;
+mod compare_write;
+mod context;
+mod data;
+mod diagnostics;
+mod inquiry;
+mod limits;
+mod lun;
+mod mode;
+mod nexus;
+mod opcodes;
+mod range_lock;
+mod read_write;
+mod report_luns;
+mod sense;
+mod target;
+mod unit;
+mod unit_attention;
+mod unmap;
+mod verify;
+mod vpd;
+mod write_same;
+
+#[cfg(test)]
+mod tests;
+
+pub use cdb::Cdb;
+pub use lun::Lun;
+pub use nexus::Nexus;
+pub use sense::{AdditionalSense, Sense, SenseKey};
+pub use target::{AddLunError, NoSuchLun, Target, TargetConfig};
+pub use unit::LunOptions;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
+/// One SCSI command as the transport received it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Command {
+    /// The 8-byte LUN field (SAM-5 §4.7), first byte most significant.
+    pub lun: u64,
+    /// What to do.
+    pub cdb: Cdb,
+    /// All data that came with the command. At most what the initiator expected to send; the
+    /// device server uses the front part that the CDB asks for.
+    pub data_out: Bytes,
+    /// Most bytes that may be returned: the initiator's expected data transfer length for a read,
+    /// 0 otherwise. What does not fit is cut off and shows in [`Response::data_len_wanted`].
+    pub data_in_max: usize,
+    /// How the command is ordered against others of its nexus. The device server executes
+    /// commands as they come; the transport may hold back ORDERED ones.
+    pub attribute: TaskAttribute,
+}
+
+impl Command {
+    /// A SIMPLE command without data.
+    pub fn new(lun: u64, cdb: Cdb) -> Self {
+        let attribute = TaskAttribute::Simple;
+        Self { lun, cdb, data_out: Bytes::new(), data_in_max: 0, attribute }
+    }
+
+    /// With data from the initiator.
+    pub fn with_data_out(mut self, data_out: Bytes) -> Self {
+        self.data_out = data_out;
+        self
+    }
+
+    /// With room for data to the initiator, in bytes.
+    pub fn with_data_in_max(mut self, data_in_max: usize) -> Self {
+        self.data_in_max = data_in_max;
+        self
+    }
+
+    /// With another task attribute.
+    pub fn with_attribute(mut self, attribute: TaskAttribute) -> Self {
+        self.attribute = attribute;
+        self
+    }
+}
+
+/// Task attribute (SAM-5 §8.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskAttribute {
+    /// In any order the device likes.
+    #[default]
+    Simple,
+    /// After all earlier ones, before all later ones.
+    Ordered,
+    /// Before all others.
+    HeadOfQueue,
+    /// Auto contingent allegiance.
+    Aca,
+}
+
+/// SCSI status code (SAM-5 §5.3.1).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Status(pub u8);
+
+impl Status {
+    /// Done.
+    pub const GOOD: Self = Self(0x00);
+    /// Sense data says what happened.
+    pub const CHECK_CONDITION: Self = Self(0x02);
+    /// The logical unit cannot take the command now.
+    pub const BUSY: Self = Self(0x08);
+    /// Another nexus holds a reservation.
+    pub const RESERVATION_CONFLICT: Self = Self(0x18);
+    /// No room for another command.
+    pub const TASK_SET_FULL: Self = Self(0x28);
+    /// Aborted by another nexus.
+    pub const TASK_ABORTED: Self = Self(0x40);
+}
+
+impl std::fmt::Debug for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match *self {
+            Self::GOOD => f.write_str("GOOD"),
+            Self::CHECK_CONDITION => f.write_str("CHECK CONDITION"),
+            Self::BUSY => f.write_str("BUSY"),
+            Self::RESERVATION_CONFLICT => f.write_str("RESERVATION CONFLICT"),
+            Self::TASK_SET_FULL => f.write_str("TASK SET FULL"),
+            Self::TASK_ABORTED => f.write_str("TASK ABORTED"),
+            Self(other) => write!(f, "status {other:#04x}"),
+        }
+    }
+}
+
+/// What a command came to.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// How it ended.
+    pub status: Status,
+    /// Why, with [`Status::CHECK_CONDITION`]; [`Sense::to_bytes`] encodes it.
+    pub sense: Option<Sense>,
+    /// Data for the initiator, at most [`Command::data_in_max`] bytes.
+    pub data_in: Bytes,
+    /// Bytes the command itself wanted to transfer, in either direction, whatever the initiator
+    /// expected. With the expected length E and this length W the residual is an underflow of
+    /// E − W when W < E, an overflow of W − E when W > E.
+    pub data_len_wanted: u64,
+}
+
+impl Response {
+    /// GOOD without data.
+    pub fn good() -> Self {
+        Self { status: Status::GOOD, sense: None, data_in: Bytes::new(), data_len_wanted: 0 }
+    }
+
+    /// CHECK CONDITION without data.
+    pub fn check_condition(sense: Sense) -> Self {
+        Self { status: Status::CHECK_CONDITION, sense: Some(sense), ..Self::good() }
+    }
+
+    /// With the number of bytes that the command wanted to transfer.
+    pub(crate) fn wanting(mut self, data_len_wanted: u64) -> Self {
+        self.data_len_wanted = data_len_wanted;
+        self
+    }
+}
+
+/// A command under way. A future, for those who do not need to tell the two cases apart.
+#[must_use = "a pending command goes on only when polled"]
+pub enum Execution {
+    /// Finished at once.
+    Done(Response),
+    /// Finishes when polled to completion. Dropped before, it leaves a write in an unknown state.
+    Pending(Pin<Box<dyn Future<Output = Response> + Send>>),
+}
+
+impl Execution {
+    pub(crate) fn later(future: impl Future<Output = Response> + Send + 'static) -> Self {
+        Self::Pending(Box::pin(future))
+    }
+}
+
+impl From<Response> for Execution {
+    fn from(response: Response) -> Self {
+        Self::Done(response)
+    }
+}
+
+impl From<Sense> for Execution {
+    fn from(sense: Sense) -> Self {
+        Self::Done(Response::check_condition(sense))
+    }
+}
+
+impl Future for Execution {
+    type Output = Response;
+
+    /// Polling again after completion gives GOOD without data for `Done`.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+        match self.get_mut() {
+            Self::Done(response) => Poll::Ready(std::mem::replace(response, Response::good())),
+            Self::Pending(future) => future.as_mut().poll(context),
+        }
+    }
+}

@@ -1,1 +1,49 @@
 //! Network namespaces joined by an emulated long-fat link.
+//!
+//! A [`Lab`] is two network namespaces on this machine, `near` and `far`, and a line between them
+//! with a rate, a delay, random loss and a DropTail queue. [`run`] executes one command at each
+//! end. No product code is linked here: what is measured in the lab is a black box to it.
+//!
+//! The line is emulated in user space between two TUN devices with segmentation offload, because
+//! the kernels that this project is tested on have no netem, and because the line's own counters
+//! (what was dropped, and why) are part of the result. The way of a packet:
+//!
+//! TUN device → [`link::Link`], segment by segment → log of packets under way → TUN device.
+//!
+//! # What the rate means
+//!
+//! Bits per second *on the wire* of an Ethernet line: every segment counts with its IP bytes and
+//! the 38 bytes of preamble, header, checksum and gap, and no less than the shortest frame. So a
+//! line of 1 Gbit/s with MTU 1500 carries 941 Mbit/s of TCP payload over IPv4, as the real one
+//! does; [`tcp_payload_limit_bits_per_s`] computes this limit.
+//!
+//! # What TCP sees
+//!
+//! The emulator takes packets from the sending device at once and queues them itself, so senders
+//! meet DropTail, not back-pressure. Super-packets are accounted segment by segment and arrive
+//! with their last segment; where a segment is dropped, the others go on as smaller super-packets.
+//! Packets under way are in memory: rate × delay, and the queue.
+
+mod config;
+mod direction;
+mod emulator;
+mod group;
+mod gso;
+mod guardian;
+mod lab;
+pub mod link;
+mod netns;
+mod packet_log;
+mod run;
+mod sys;
+mod tun;
+pub mod units;
+
+pub use config::{
+    ConfigError, DirectionConfig, ETHERNET_MIN_WIRE_BYTES, ETHERNET_OVERHEAD_BYTES, IpVersion,
+    LabConfig, MTU_MAX, MTU_MIN, TcpBuffer, TcpBufferError, tcp_payload_limit_bits_per_s,
+};
+pub use emulator::EmulatorStats;
+pub use lab::{End, Lab, LabError, TcpSettings};
+pub use run::{FarCommand, Ready, RunError, RunReport, RunSpec, run};
+pub use tun::{DEVICE, FAR_V4, FAR_V6, NEAR_V4, NEAR_V6};

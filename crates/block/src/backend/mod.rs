@@ -1,1 +1,7 @@
 //! Where data lives.
+
+pub mod file;
+pub mod memory;
+
+pub use file::{FileDevice, FileOptions, OpenError};
+pub use memory::MemoryDevice;

@@ -29,3 +29,6 @@ pub use registry::{Attach, Registry};
 pub use session::{ConnId, Event, Received, Session, SessionError};
 pub use state::{ConnectionEvent, ConnectionState};
 pub use task::{Completion, Execute};
+
+#[cfg(test)]
+mod tests;

@@ -142,7 +142,7 @@ impl Session {
         Self {
             config,
             params: leading.session,
-            discovery: leading.target_name.is_none(),
+            discovery: leading.discovery,
             order,
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),
@@ -263,10 +263,11 @@ impl Session {
     }
 
     /// The transport of `conn` is gone. At error recovery level 0 that ends its tasks and the
-    /// session with it (§7.1.4), unless the connection had logged out.
+    /// session with it (§7.1.4), unless the connection was logged out, replaced or closed by us.
     pub fn handle_connection_lost(&mut self, conn: ConnId) {
         let Some(connection) = self.connections.get(&conn) else { return };
-        let orderly = connection.state == ConnectionState::InLogout;
+        let orderly =
+            matches!(connection.state, ConnectionState::InLogout | ConnectionState::Free);
         self.end_connection(conn, "connection lost");
         if !orderly {
             self.close("a connection of the session was lost");

@@ -1,0 +1,446 @@
+//! The target core against a scripted initiator: every PDU by hand, no socket, no clock.
+
+use bytes::Bytes;
+
+use super::*;
+use crate::connection::{Placement, Transmit};
+use crate::ids::{Cid, Isid, Itt, Lun, Tsih, Ttt};
+use crate::keys::{ConnectionParams, SessionParams};
+use crate::login::Outcome;
+use crate::pdu::*;
+use crate::serial::{CmdSn, DataSn, StatSn};
+use crate::time::Instant;
+
+const NOW: Instant = Instant(std::time::Duration::ZERO);
+
+fn outcome(cid: u16, session: SessionParams) -> Outcome {
+    let connection =
+        ConnectionParams { max_send_data_segment_length: 1024, ..ConnectionParams::default() };
+    Outcome {
+        initiator_name: "iqn.2026-11.test:initiator".into(),
+        target_name: Some("iqn.2026-11.test:target".into()),
+        isid: Isid::random(1, 0),
+        tsih: Tsih(0),
+        cid: Cid(cid),
+        session,
+        connection,
+        cmd_sn: CmdSn(100),
+        discovery: false,
+        authenticated_as: None,
+        next_stat_sn: StatSn(1),
+        exp_cmd_sn: CmdSn(100),
+        max_cmd_sn: CmdSn(100),
+        peer_alias: None,
+        portal_group_tag: None,
+        protocol_level: 1,
+    }
+}
+
+fn params() -> SessionParams {
+    SessionParams {
+        max_connections: 4,
+        initial_r2t: false,
+        immediate_data: true,
+        first_burst_length: 1024,
+        max_burst_length: 2048,
+        max_outstanding_r2t: 2,
+        ..SessionParams::default()
+    }
+}
+
+struct Script {
+    session: Session,
+    conn: ConnId,
+}
+
+impl Script {
+    fn new() -> Self {
+        Self::with(params(), SessionConfig::default())
+    }
+
+    fn with(params: SessionParams, config: SessionConfig) -> Self {
+        let outcome = outcome(1, params);
+        let mut session = Session::new(config, &outcome);
+        let conn = session.add_connection(&outcome, StatSn(1), NOW);
+        Self { session, conn }
+    }
+
+    fn join(&mut self, cid: u16) -> ConnId {
+        self.session.add_connection(&outcome(cid, params()), StatSn(1), NOW)
+    }
+
+    fn try_pdu(&mut self, conn: ConnId, pdu: impl Into<Pdu>, data: &[u8]) -> Result<Placement, SessionError> {
+        let header = pdu.into().encode(u32::try_from(data.len()).unwrap());
+        let placement = self.session.handle_header(conn, NOW, &header)?;
+        let received = match placement {
+            Placement::Scratch => Received::Scratch(Bytes::copy_from_slice(data)),
+            _ => Received::Placed,
+        };
+        self.session.handle_data(conn, received, true)?;
+        Ok(placement)
+    }
+
+    fn pdu(&mut self, pdu: impl Into<Pdu>, data: &[u8]) -> Placement {
+        self.try_pdu(self.conn, pdu, data).expect("the PDU is allowed")
+    }
+
+    fn sent(&mut self, conn: ConnId) -> Option<(Pdu, Bytes)> {
+        let Transmit { header, payload } = self.session.poll_transmit(conn)?;
+        assert_eq!(header.data_segment_length() as usize, payload.len());
+        Some((Pdu::parse(&header).unwrap(), payload))
+    }
+
+    fn executes(&mut self, conn: ConnId) -> Vec<u32> {
+        let mut itts = Vec::new();
+        while let Some(event) = self.session.poll_event(conn) {
+            if let Event::Execute(execute) = event {
+                itts.push(execute.itt.0);
+            }
+        }
+        itts
+    }
+
+    fn r2t(&mut self) -> R2t {
+        match self.sent(self.conn) {
+            Some((Pdu::R2t(r2t), _)) => r2t,
+            other => panic!("expected an R2T, got {other:?}"),
+        }
+    }
+}
+
+fn command(itt: u32, cmd_sn: u32) -> ScsiCommand {
+    ScsiCommand {
+        immediate: false,
+        is_final: true,
+        read: false,
+        write: false,
+        attribute: TaskAttribute::SIMPLE,
+        lun: Lun(0),
+        itt: Itt(itt),
+        expected_data_transfer_length: 0,
+        cmd_sn: CmdSn(cmd_sn),
+        exp_stat_sn: StatSn(1),
+        cdb: [0; 16],
+        extended_cdb: Bytes::new(),
+        bidi_read_length: None,
+    }
+}
+
+fn read(itt: u32, cmd_sn: u32, len: u32) -> ScsiCommand {
+    ScsiCommand { read: true, expected_data_transfer_length: len, ..command(itt, cmd_sn) }
+}
+
+fn write(itt: u32, cmd_sn: u32, len: u32) -> ScsiCommand {
+    ScsiCommand { write: true, expected_data_transfer_length: len, ..command(itt, cmd_sn) }
+}
+
+fn data_out(itt: u32, ttt: Ttt, data_sn: u32, offset: u32, is_final: bool) -> DataOut {
+    DataOut {
+        is_final,
+        lun: Lun(0),
+        itt: Itt(itt),
+        ttt,
+        exp_stat_sn: StatSn(1),
+        data_sn: DataSn(data_sn),
+        buffer_offset: offset,
+    }
+}
+
+fn abort(itt: u32, cmd_sn: u32, referenced: u32, ref_cmd_sn: u32) -> TaskManagementRequest {
+    TaskManagementRequest {
+        immediate: true,
+        function: TaskManagementFunction::ABORT_TASK,
+        lun: Lun(0),
+        itt: Itt(itt),
+        referenced_task_tag: Itt(referenced),
+        cmd_sn: CmdSn(cmd_sn),
+        exp_stat_sn: StatSn(1),
+        ref_cmd_sn: CmdSn(ref_cmd_sn),
+        exp_data_sn: 0,
+    }
+}
+
+fn good(data_in: &[u8]) -> Completion {
+    Completion {
+        data_in: Bytes::copy_from_slice(data_in),
+        wanted_length: data_in.len() as u64,
+        ..Completion::default()
+    }
+}
+
+#[test]
+fn a_read_is_cut_into_segments_and_bursts_with_status_on_the_last() {
+    let mut script = Script::new();
+    script.pdu(read(7, 100, 5000), &[]);
+    assert_eq!(script.executes(script.conn), [7]);
+    script.session.complete(Itt(7), good(&[3; 4500]));
+    let mut seen = Vec::new();
+    while let Some((Pdu::DataIn(pdu), data)) = script.sent(script.conn) {
+        seen.push((pdu.buffer_offset, data.len(), pdu.is_final, pdu.data_sn.0, pdu.status.is_some()));
+        if let Some(status) = pdu.status {
+            assert_eq!(status.residual, Residual::Underflow(500));
+            assert_eq!(pdu.stat_sn, StatSn(1));
+        }
+    }
+    let expected = [
+        (0, 1024, false, 0, false),
+        (1024, 1024, true, 1, false),
+        (2048, 1024, false, 2, false),
+        (3072, 1024, true, 3, false),
+        (4096, 404, true, 4, true),
+    ];
+    assert_eq!(seen, expected);
+    assert_eq!(script.session.task_count(), 0);
+}
+
+#[test]
+fn an_error_after_no_data_comes_with_sense() {
+    let mut script = Script::new();
+    script.pdu(read(7, 100, 512), &[]);
+    script.executes(script.conn);
+    let completion =
+        Completion { status: 2, sense: Bytes::from_static(&[0x70; 18]), ..Completion::default() };
+    script.session.complete(Itt(7), completion);
+    let Some((Pdu::ScsiResponse(response), data)) = script.sent(script.conn) else {
+        panic!("expected a response")
+    };
+    assert_eq!((response.status, response.residual), (2, Residual::Underflow(512)));
+    assert_eq!(parse_sense(&data).len(), 18);
+}
+
+#[test]
+fn a_write_collects_immediate_unsolicited_and_solicited_data() {
+    let mut script = Script::new();
+    let announced = ScsiCommand { is_final: false, ..write(9, 100, 6000) };
+    assert_eq!(script.pdu(announced, &[1; 500]), Placement::Task { itt: Itt(9), offset: 0 });
+    assert!(script.sent(script.conn).is_none(), "no R2T before unsolicited data has ended");
+    let placement = script.pdu(data_out(9, Ttt::NONE, 0, 500, true), &[1; 524]);
+    assert_eq!(placement, Placement::Task { itt: Itt(9), offset: 500 });
+    let (first, second) = (script.r2t(), script.r2t());
+    assert_eq!((first.buffer_offset, first.desired_data_transfer_length), (1024, 2048));
+    assert_eq!((second.buffer_offset, second.desired_data_transfer_length), (3072, 2048));
+    assert_eq!((first.r2t_sn.0, second.r2t_sn.0), (0, 1));
+    assert!(script.sent(script.conn).is_none(), "two R2Ts outstanding are agreed");
+    script.pdu(data_out(9, first.ttt, 0, 1024, false), &[1; 1024]);
+    script.pdu(data_out(9, first.ttt, 1, 2048, true), &[1; 1024]);
+    let third = script.r2t();
+    assert_eq!((third.buffer_offset, third.desired_data_transfer_length), (5120, 880));
+    script.pdu(data_out(9, second.ttt, 0, 3072, true), &[1; 2048]);
+    assert!(script.executes(script.conn).is_empty());
+    script.pdu(data_out(9, third.ttt, 0, 5120, true), &[1; 880]);
+    assert_eq!(script.executes(script.conn), [9]);
+}
+
+#[test]
+fn commands_of_two_connections_are_executed_in_cmd_sn_order() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.try_pdu(second, command(2, 101), &[]).unwrap();
+    assert!(script.executes(second).is_empty());
+    script.pdu(command(1, 100), &[]);
+    assert_eq!(script.executes(script.conn), [1]);
+    let woken: Vec<ConnId> = std::iter::from_fn(|| script.session.poll_wake()).collect();
+    assert!(woken.contains(&second), "the other connection has to be told");
+    assert_eq!(script.executes(second), [2]);
+}
+
+#[test]
+fn commands_outside_the_window_and_duplicates_are_ignored() {
+    let config = SessionConfig { command_window: 4, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    script.pdu(command(1, 104), &[]);
+    script.pdu(command(2, 99), &[]);
+    script.pdu(command(3, 101), &[]);
+    script.pdu(command(4, 101), &[]);
+    assert_eq!(script.session.task_count(), 1);
+    script.pdu(command(5, 100), &[]);
+    assert_eq!(script.executes(script.conn), [5, 3]);
+}
+
+#[test]
+fn window_closes_with_unanswered_commands_and_opens_with_the_answer_itself() {
+    let config = SessionConfig { command_window: 2, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    script.pdu(command(1, 100), &[]);
+    script.pdu(command(2, 101), &[]);
+    script.pdu(command(3, 102), &[]);
+    assert_eq!(script.executes(script.conn), [1, 2], "102 lies outside the window");
+    script.session.complete(Itt(1), Completion::default());
+    let Some((Pdu::ScsiResponse(response), _)) = script.sent(script.conn) else { panic!() };
+    assert_eq!((response.exp_cmd_sn, response.max_cmd_sn), (CmdSn(102), CmdSn(102)));
+}
+
+#[test]
+fn abort_of_an_executing_write_is_answered_only_when_it_has_ended() {
+    let mut script = Script::new();
+    script.pdu(write(1, 100, 512), &[0; 512]);
+    assert_eq!(script.executes(script.conn), [1]);
+    script.pdu(abort(2, 101, 1, 100), &[]);
+    assert!(script.sent(script.conn).is_none());
+    script.session.complete(Itt(1), Completion::default());
+    match script.sent(script.conn) {
+        Some((Pdu::TaskManagementResponse(response), _)) => {
+            assert_eq!(response.response, TaskManagementResponseCode::COMPLETE);
+        }
+        other => panic!("expected the answer to the abort, got {other:?}"),
+    }
+    assert!(script.sent(script.conn).is_none(), "the aborted task has no answer");
+}
+
+#[test]
+fn abort_of_a_command_that_has_not_arrived_fills_its_place() {
+    let mut script = Script::new();
+    script.pdu(command(2, 101), &[]);
+    script.pdu(abort(3, 102, 1, 100), &[]);
+    assert_eq!(script.executes(script.conn), [2]);
+    script.pdu(command(1, 100), &[]);
+    assert!(script.executes(script.conn).is_empty(), "it came too late");
+}
+
+#[test]
+fn late_data_of_an_aborted_write_is_thrown_away() {
+    let mut script = Script::new();
+    script.pdu(write(1, 100, 3000), &[]);
+    let r2t = script.r2t();
+    script.pdu(abort(2, 101, 1, 100), &[]);
+    let placement = script.pdu(data_out(1, r2t.ttt, 0, 0, false), &[0; 1024]);
+    assert_eq!(placement, Placement::Discard);
+}
+
+#[test]
+fn hostile_data_out_closes_the_connection() {
+    let cases: [(&str, fn(Ttt) -> (DataOut, usize)); 6] = [
+        ("wrong tag", |ttt| (data_out(1, Ttt(ttt.0 + 77), 0, 0, false), 512)),
+        ("gap in DataSN", |ttt| (data_out(1, ttt, 1, 0, false), 512)),
+        ("gap in offset", |ttt| (data_out(1, ttt, 0, 512, false), 512)),
+        ("beyond the burst", |ttt| (data_out(1, ttt, 0, 0, true), 2049)),
+        ("final too early", |ttt| (data_out(1, ttt, 0, 0, true), 512)),
+        ("unsolicited", |_| (data_out(1, Ttt::NONE, 0, 0, true), 512)),
+    ];
+    for (name, case) in cases {
+        let mut script = Script::new();
+        script.pdu(write(1, 100, 4096), &[]);
+        let (pdu, len) = case(script.r2t().ttt);
+        assert!(script.try_pdu(script.conn, pdu, &vec![0; len]).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn data_out_on_a_foreign_connection_is_refused() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.pdu(write(1, 100, 2048), &[]);
+    let ttt = script.r2t().ttt;
+    assert!(script.try_pdu(second, data_out(1, ttt, 0, 0, true), &[0; 2048]).is_err());
+}
+
+#[test]
+fn immediate_data_beyond_what_was_agreed_is_refused() {
+    let mut script = Script::new();
+    assert!(script.try_pdu(script.conn, write(1, 100, 4096), &[0; 1025]).is_err());
+    let mut script = Script::new();
+    assert!(script.try_pdu(script.conn, write(1, 100, 512), &[0; 513]).is_err());
+    let mut script = Script::new();
+    assert!(script.try_pdu(script.conn, read(1, 100, 512), &[0; 4]).is_err());
+}
+
+#[test]
+fn solicited_memory_is_bounded_and_handed_on() {
+    let config = SessionConfig { solicited_bytes_max: 4096, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    for n in 0..3 {
+        script.pdu(write(n, 100 + n, 4096), &[]);
+    }
+    let (a, b) = (script.r2t(), script.r2t());
+    assert!(script.sent(script.conn).is_none(), "the budget is used up");
+    assert_eq!((a.itt, b.itt), (Itt(0), Itt(0)));
+    script.pdu(data_out(0, a.ttt, 0, 0, true), &[0; 2048]);
+    assert_eq!(script.r2t().itt, Itt(1), "the next write gets what has become free");
+}
+
+#[test]
+fn logout_of_the_connection_waits_for_its_writes_and_leaves_others_alone() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.try_pdu(second, write(1, 100, 512), &[0; 512]).unwrap();
+    assert_eq!(script.executes(second), [1]);
+    let logout = LogoutRequest {
+        immediate: false,
+        reason: LogoutReason::CLOSE_CONNECTION,
+        itt: Itt(2),
+        cid: Cid(2),
+        cmd_sn: CmdSn(101),
+        exp_stat_sn: StatSn(1),
+    };
+    script.try_pdu(second, logout, &[]).unwrap();
+    assert!(script.sent(second).is_none());
+    script.session.complete(Itt(1), Completion::default());
+    assert!(matches!(script.sent(second), Some((Pdu::LogoutResponse(_), _))));
+    assert!(matches!(script.session.poll_event(second), Some(Event::Close { .. })));
+    script.session.handle_connection_lost(second);
+    assert!(!script.session.is_closed());
+    script.pdu(command(3, 102), &[]);
+    assert_eq!(script.executes(script.conn), [3]);
+}
+
+#[test]
+fn a_lost_connection_ends_the_session_at_level_0() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.session.handle_connection_lost(second);
+    assert!(script.session.is_closed());
+    assert!(matches!(script.session.poll_event(script.conn), Some(Event::Close { .. })));
+}
+
+#[test]
+fn a_connection_with_a_known_cid_replaces_the_old_one() {
+    let mut script = Script::new();
+    let old = script.join(2);
+    script.try_pdu(old, write(1, 100, 2048), &[]).unwrap();
+    let new = script.join(2);
+    assert!(matches!(script.session.poll_event(old), Some(Event::Dropped(Itt(1)))));
+    assert!(matches!(script.session.poll_event(old), Some(Event::Close { .. })));
+    assert_eq!(script.session.connection_count(), 2);
+    script.try_pdu(new, command(2, 101), &[]).unwrap();
+    assert_eq!(script.executes(new), [2]);
+}
+
+#[test]
+fn silence_is_answered_with_a_ping_and_then_with_the_end() {
+    let mut script = Script::new();
+    let conn = script.conn;
+    let asked = script.session.poll_timeout(conn).unwrap();
+    assert!(script.session.handle_timeout(conn, asked));
+    let Some((Pdu::NopIn(ping), _)) = script.sent(conn) else { panic!("expected a NOP-In") };
+    assert_eq!(ping.itt, Itt::NONE);
+    assert_ne!(ping.ttt, Ttt::NONE);
+    let given_up = script.session.poll_timeout(conn).unwrap();
+    assert!(!script.session.handle_timeout(conn, given_up));
+}
+
+#[test]
+fn moving_data_keeps_a_slow_connection_alive() {
+    let mut script = Script::new();
+    let conn = script.conn;
+    let asked = script.session.poll_timeout(conn).unwrap();
+    assert!(script.session.handle_timeout(conn, asked));
+    let given_up = script.session.poll_timeout(conn).unwrap();
+    script.session.note_progress(conn, given_up);
+    assert!(script.session.handle_timeout(conn, given_up), "bytes have moved");
+}
+
+#[test]
+fn unknown_opcodes_are_rejected_with_their_header() {
+    let mut script = Script::new();
+    let mut header = Pdu::from(command(1, 100)).encode(0);
+    header.bhs[0] = 0x1e;
+    let conn = script.conn;
+    assert_eq!(script.session.handle_header(conn, NOW, &header).unwrap(), Placement::None);
+    match script.sent(conn) {
+        Some((Pdu::Reject(reject), data)) => {
+            assert_eq!(reject.reason, RejectReason::COMMAND_NOT_SUPPORTED);
+            assert_eq!(&data[..], &header.bhs[..]);
+        }
+        other => panic!("expected a reject, got {other:?}"),
+    }
+}

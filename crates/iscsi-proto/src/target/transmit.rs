@@ -166,7 +166,8 @@ impl Session {
         }
     }
 
-    pub(super) fn command_window(&mut self) -> (CmdSn, CmdSn) {
+    /// ExpCmdSN and MaxCmdSN as they would be announced now.
+    pub fn command_window(&mut self) -> (CmdSn, CmdSn) {
         let unanswered = self.tasks.len();
         let max_cmd_sn = self.order.max_cmd_sn(unanswered);
         (self.order.exp_cmd_sn(), max_cmd_sn)

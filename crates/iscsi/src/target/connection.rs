@@ -12,12 +12,14 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::AtomicWaker;
 use iscsi_proto::connection::{Placement, Transmit};
 use iscsi_proto::ids::Itt;
+use iscsi_proto::names::TargetAddress;
 use iscsi_proto::pdu::{Header, TaskAttribute, TaskManagementResponseCode};
 use iscsi_proto::target::{Completion, ConnId, Event, Execute, Received};
 use scsi::{Cdb, Execution};
 use tokio::time::Sleep;
 use tracing::debug;
 
+use super::login;
 use super::server::Shared;
 use super::session::{SharedSession, now};
 use crate::driver::{CloseReason, Dest, Filled, Role};
@@ -38,6 +40,8 @@ pub(super) struct TargetConnection {
     server: Arc<Shared>,
     session: Arc<SharedSession>,
     conn: ConnId,
+    /// Where the initiator reached us.
+    portal: Option<TargetAddress>,
     waker: Arc<AtomicWaker>,
     /// Data of writes that are still being collected, by task.
     buffers: HashMap<Itt, Buf>,
@@ -50,12 +54,18 @@ pub(super) struct TargetConnection {
 }
 
 impl TargetConnection {
-    pub(super) fn new(server: Arc<Shared>, session: Arc<SharedSession>, conn: ConnId) -> Self {
+    pub(super) fn new(
+        server: Arc<Shared>,
+        session: Arc<SharedSession>,
+        conn: ConnId,
+        portal: Option<TargetAddress>,
+    ) -> Self {
         let waker = session.register(conn);
         Self {
             server,
             session,
             conn,
+            portal,
             waker,
             buffers: HashMap::new(),
             filling: None,
@@ -109,7 +119,7 @@ impl TargetConnection {
             Event::Execute(execute) => self.execute(execute),
             Event::Dropped(itt) => drop(self.buffers.remove(&itt)),
             Event::Text { itt, text } => {
-                let answer = self.server.answer_text(&self.session, &text);
+                let answer = login::answer_text(&self.server, self.portal.clone(), &text);
                 self.session.with(|core| core.text_reply(self.conn, itt, answer));
             }
             Event::Management { itt, function, lun } => {
@@ -128,7 +138,10 @@ impl TargetConnection {
         let itt = execute.itt;
         let data_out = self.buffers.remove(&itt).map_or_else(Bytes::new, Buf::freeze);
         if execute.too_long {
-            let response = scsi::Response::check_condition(scsi::Sense::invalid_field_in_cdb());
+            let response = scsi::Response::check_condition(scsi::Sense::new(
+                scsi::SenseKey::ILLEGAL_REQUEST,
+                scsi::AdditionalSense::INVALID_FIELD_IN_CDB,
+            ));
             return self.complete(itt, completion(response));
         }
         let command = scsi::Command::new(execute.lun.0, Cdb::new(&execute.cdb).with_extended(execute.extended_cdb))

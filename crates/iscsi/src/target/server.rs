@@ -7,10 +7,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use bytes::Bytes;
 use iscsi_proto::ids::{Lun, Tsih};
 use iscsi_proto::keys::Offer;
-use iscsi_proto::login::target::Authentication;
+use iscsi_proto::names::{NameError, TargetAddress, check_name};
 use iscsi_proto::pdu::{TaskManagementFunction, TaskManagementResponseCode};
 use iscsi_proto::target::{Registry, SessionConfig};
 use tokio::net::{TcpListener, TcpStream};
@@ -18,6 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tracing::{Instrument, info, info_span, warn};
 
+use super::access::{Access, Chap, PORTAL_GROUP};
 use super::login;
 use super::session::SharedSession;
 
@@ -37,8 +37,8 @@ pub struct ServerConfig {
     pub target_alias: Option<String>,
     /// Parameters offered in negotiation.
     pub offer: Offer,
-    /// Who may log in.
-    pub authentication: Authentication,
+    /// Who may log in: everybody, or who knows a secret.
+    pub chap: Option<Chap>,
     /// Limits of a session.
     pub session: SessionConfig,
     /// Time from accepting a connection to its full-feature phase. A peer that connects and says
@@ -57,19 +57,22 @@ pub struct ServerConfig {
 
 impl ServerConfig {
     /// A target that anyone may use.
-    pub fn new(target_name: impl Into<String>) -> Self {
-        Self {
-            target_name: target_name.into(),
+    ///
+    /// # Errors
+    /// `target_name` is no iSCSI name (RFC 7143 §4.2.7).
+    pub fn new(target_name: &str) -> Result<Self, NameError> {
+        Ok(Self {
+            target_name: check_name(target_name)?,
             target_alias: None,
-            offer: Offer::target(),
-            authentication: Authentication::default(),
+            offer: Offer::default(),
+            chap: None,
             session: SessionConfig::default(),
             login_timeout: Duration::from_secs(15),
             logins_max: 256,
             connections_max: 4096,
             sessions_max: 1024,
             socket_buffer: None,
-        }
+        })
     }
 }
 
@@ -93,7 +96,8 @@ pub struct Server {
 pub(super) struct Shared {
     pub(super) config: ServerConfig,
     pub(super) scsi: scsi::Target,
-    pub(super) portals: Vec<SocketAddr>,
+    portals: Vec<SocketAddr>,
+    access: Arc<Access>,
     pub(super) sessions: Mutex<Sessions>,
     logins: Semaphore,
     connections: Arc<Semaphore>,
@@ -125,9 +129,15 @@ impl Server {
             listeners.push(listener);
         }
         let registry = Registry::new(config.sessions_max);
+        let access = Access {
+            target_name: config.target_name.clone(),
+            target_alias: config.target_alias.clone(),
+            chap: config.chap.clone(),
+        };
         let shared = Shared {
             scsi,
             portals,
+            access: Arc::new(access),
             sessions: Mutex::new(Sessions { registry, live: HashMap::new() }),
             logins: Semaphore::new(config.logins_max),
             connections: Arc::new(Semaphore::new(config.connections_max)),
@@ -260,10 +270,22 @@ impl Shared {
         }
     }
 
-    /// Answers a text request of the full-feature phase.
-    pub(super) fn answer_text(&self, session: &SharedSession, text: &[u8]) -> Bytes {
-        let _ = session;
-        login::answer_text(self, text)
+    pub(super) fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.access)
+    }
+
+    /// Where an initiator that reached us through `local` finds the target: there first, then at
+    /// the other portals that have an address of their own.
+    pub(super) fn portals_for(&self, local: Option<TargetAddress>) -> Vec<TargetAddress> {
+        let specific = self.portals.iter().filter(|portal| !portal.ip().is_unspecified());
+        let others = specific.map(|portal| TargetAddress::new(*portal, PORTAL_GROUP));
+        let mut portals: Vec<TargetAddress> = local.into_iter().collect();
+        for other in others {
+            if !portals.contains(&other) {
+                portals.push(other);
+            }
+        }
+        portals
     }
 
     /// What a task management function means beyond the session it came on.

@@ -1,0 +1,41 @@
+# Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
+.DEFAULT_GOAL := build
+.PHONY: help setup build demo test bench lint fmt clean
+
+CARGO ?= cargo
+PY := .venv/bin/python
+export ENKAKU_BIN := $(CURDIR)/target/release/enkaku
+
+help:           ## what can be made
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+setup:          ## install what is missing (packages.txt, .venv)
+	@scripts/setup
+
+build: setup    ## the binary, target/release/enkaku
+	$(CARGO) build --release --locked --package enkaku
+
+demo: build     ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, stock iSCSI, enkaku
+	$(PY) -m enkaku_lab demo
+
+bench: build    ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, iperf3
+	$(PY) -m enkaku_lab bench
+
+test: build     ## unit, property and simulation tests, then black-box tests with real peers
+	$(CARGO) test --workspace --locked
+	$(PY) -m pytest tests
+
+lint: setup     ## format, clippy, docs, licences, Python syntax
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+	    $(CARGO) deny --log-level error check bans licenses sources; \
+	else echo "lint: cargo-deny is not installed, licences were not checked (cargo install cargo-deny)"; fi
+	$(PY) -m compileall -q lab tests
+
+fmt:            ## format the Rust code
+	$(CARGO) fmt --all
+
+clean:          ## remove everything that was made
+	rm -rf target out .venv

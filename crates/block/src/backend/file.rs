@@ -1,0 +1,322 @@
+//! [`FileDevice`]: a regular file, sparse or not, or a block device of this machine.
+//!
+//! What the page cache can serve is served at once (`RWF_NOWAIT`); everything that may wait for a
+//! disk goes to tokio's blocking pool. Outside a runtime everything is done in the caller's thread.
+//!
+//! **After a failed sync** the kernel may have dropped the pages that it could not write and marked
+//! them clean, so that a second fdatasync would succeed without the data being anywhere. Therefore
+//! the first failure is remembered: every later flush and FUA write fails with the same error until
+//! the device is opened again. Reads and plain writes go on.
+//!
+//! Writable files are locked (`flock`, exclusively) as long as they are open, so that two servers
+//! cannot write to the same one; read-only ones are locked shared.
+
+mod open;
+mod sys;
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+
+pub use open::{FileOptions, OpenError};
+
+use crate::buf::PAGE;
+use crate::{BlockDevice, BlockError, Buf, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags};
+
+/// Bytes of zeroes written at a time where the kernel cannot zero by itself.
+const ZEROES_BYTES: usize = 1 << 20;
+
+/// A file or block device of this machine.
+pub struct FileDevice {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    file: File,
+    info: DeviceInfo,
+    /// O_DIRECT: data must be aligned in memory, and there is no cache to hit.
+    direct: bool,
+    block_device: bool,
+    /// Cleared for good when the file system knows no RWF_NOWAIT.
+    nowait_read: AtomicBool,
+    nowait_write: AtomicBool,
+    /// The first sync that failed (errno).
+    sync_failed: OnceLock<i32>,
+}
+
+impl FileDevice {
+    fn new(file: File, info: DeviceInfo, direct: bool, block_device: bool) -> Self {
+        let inner = Inner {
+            file,
+            info,
+            direct,
+            block_device,
+            nowait_read: AtomicBool::new(!direct),
+            nowait_write: AtomicBool::new(!direct),
+            sync_failed: OnceLock::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Does `work` where waiting for a disk hurts nobody.
+    fn blocking<T: Send + Unpin + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
+    ) -> Io<T> {
+        let inner = self.inner.clone();
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return Io::done(work(&inner));
+        };
+        let task = runtime.spawn_blocking(move || work(&inner));
+        Io::later(async move {
+            task.await.unwrap_or_else(|error| match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(BlockError::Unreachable("shutting down".into())),
+            })
+        })
+    }
+}
+
+impl Inner {
+    /// Fills what it can of `buf` from the page cache. `Ok(n)` with n < len: go on where it may
+    /// wait.
+    fn read_cached(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < buf.len() && self.nowait_read.load(Ordering::Relaxed) {
+            match sys::read_nowait(&self.file, &mut buf[done..], offset + done as u64) {
+                Ok(0) => return Err(truncated()),
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if sys::unsupported(&error) => {
+                    self.nowait_read.store(false, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    /// As [`read_cached`](Self::read_cached), for a write.
+    fn write_cached(&self, data: &[u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while done < data.len() && self.nowait_write.load(Ordering::Relaxed) {
+            let flags = libc::RWF_NOWAIT;
+            match sys::write(&self.file, &data[done..], offset + done as u64, flags) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if sys::unsupported(&error) => {
+                    self.nowait_write.store(false, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_all(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
+        let copied;
+        let data = match self.direct && data.as_ptr() as usize % PAGE != 0 {
+            true => {
+                copied = Buf::copy_from(data);
+                &copied[..]
+            }
+            false => data,
+        };
+        if fua {
+            self.check_synced()?;
+        }
+        let mut flags = if fua { libc::RWF_DSYNC } else { 0 };
+        let mut done = 0;
+        while done < data.len() {
+            match sys::write(&self.file, &data[done..], offset + done as u64, flags) {
+                Ok(0) => return Err(BlockError::Medium(io::ErrorKind::WriteZero.into())),
+                Ok(n) => done += n,
+                // A file system without RWF_DSYNC: write now, sync all below.
+                Err(error) if flags != 0 && sys::unsupported(&error) => flags = 0,
+                Err(error) => return Err(self.failed_write(error, fua)),
+            }
+        }
+        if fua && flags == 0 { self.sync() } else { Ok(()) }
+    }
+
+    /// A write that also synced may have met, and so consumed, the failure of an earlier one.
+    fn failed_write(&self, error: io::Error, fua: bool) -> BlockError {
+        let refused =
+            matches!(BlockError::from(io::Error::from(error.kind())), BlockError::NoSpace)
+                || error.kind() == io::ErrorKind::ReadOnlyFilesystem;
+        if fua && !refused {
+            self.remember(&error);
+        }
+        error.into()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.check_synced()?;
+        self.file.sync_data().map_err(|error| {
+            self.remember(&error);
+            error.into()
+        })
+    }
+
+    fn remember(&self, error: &io::Error) {
+        tracing::error!(%error, "a sync failed: earlier writes may be lost, flushes fail from now");
+        let _already_set = self.sync_failed.set(error.raw_os_error().unwrap_or(libc::EIO));
+    }
+
+    fn check_synced(&self) -> Result<()> {
+        match self.sync_failed.get() {
+            Some(errno) => Err(io::Error::from_raw_os_error(*errno).into()),
+            None => Ok(()),
+        }
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Result<()> {
+        match sys::punch_hole(&self.file, offset, len) {
+            Err(error) if sys::unsupported(&error) && self.block_device => {
+                Ok(sys::discard(&self.file, offset, len)?)
+            }
+            Err(error) if sys::unsupported(&error) => self.write_zeroes(offset, len),
+            result => Ok(result?),
+        }
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        if flags.fua {
+            self.check_synced()?;
+        }
+        let mut result = Err(io::ErrorKind::Unsupported.into());
+        if flags.may_trim && self.info.can_trim {
+            result = sys::punch_hole(&self.file, offset, len);
+        }
+        if result.as_ref().is_err_and(sys::unsupported) {
+            result = sys::zero_range(&self.file, offset, len);
+        }
+        match result {
+            Err(error) if sys::unsupported(&error) => self.write_zeroes(offset, len)?,
+            result => result?,
+        }
+        if flags.fua { self.sync() } else { Ok(()) }
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        let zeroes = Buf::zeroed(ZEROES_BYTES.min(len as usize));
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(zeroes.len() as u64);
+            self.write_all(&zeroes[..part as usize], offset + done, false)?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// Holes by SEEK_DATA and SEEK_HOLE, rounded inwards to blocks.
+    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>> {
+        let block_size = u64::from(self.info.block_size);
+        let end = offset + len;
+        let mut extents = Vec::new();
+        let mut push = |from: u64, to: u64, hole: bool| match extents.last_mut() {
+            _ if from >= to => {}
+            Some(Extent { len, hole: last, .. }) if *last == hole => *len += to - from,
+            _ => extents.push(Extent { offset: from, len: to - from, hole }),
+        };
+        let mut at = offset;
+        let mut covered = offset;
+        while at < end {
+            let data = sys::seek_data(&self.file, at)?.map_or(end, |data| data.min(end));
+            let hole_from = at.next_multiple_of(block_size);
+            let hole_to = if data == end { end } else { data / block_size * block_size };
+            if hole_from < hole_to {
+                push(covered, hole_from, false);
+                push(hole_from, hole_to, true);
+                covered = hole_to;
+            }
+            // Progress even if the file changes in between.
+            at = if data < end { sys::seek_hole(&self.file, data)?.max(data + 1) } else { end };
+        }
+        push(covered, end, false);
+        Ok(extents)
+    }
+}
+
+/// Someone made the file shorter.
+fn truncated() -> BlockError {
+    BlockError::Medium(io::ErrorKind::UnexpectedEof.into())
+}
+
+impl BlockDevice for FileDevice {
+    fn info(&self) -> DeviceInfo {
+        self.inner.info.clone()
+    }
+
+    fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
+        if let Err(error) = self.inner.info.check(offset, buf.len() as u64) {
+            return Io::err(error);
+        }
+        let done = match self.inner.read_cached(&mut buf, offset) {
+            Ok(done) if done == buf.len() => return Io::ok(buf),
+            Ok(done) => done,
+            Err(error) => return Io::err(error),
+        };
+        self.blocking(move |inner| {
+            inner.file.read_exact_at(&mut buf[done..], offset + done as u64)?;
+            Ok(buf)
+        })
+    }
+
+    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
+        if let Err(error) = self.inner.info.check_write(offset, data.len() as u64) {
+            return Io::err(error);
+        }
+        // A write that must reach the disk waits in any case.
+        let cached = if flags.fua { Ok(0) } else { self.inner.write_cached(&data, offset) };
+        match cached {
+            Ok(done) if done == data.len() => Io::ok(()),
+            Ok(done) => self.blocking(move |inner| {
+                inner.write_all(&data[done..], offset + done as u64, flags.fua)
+            }),
+            Err(error) => Io::err(error),
+        }
+    }
+
+    fn flush(&self) -> Io<()> {
+        if self.inner.info.read_only {
+            return Io::ok(());
+        }
+        self.blocking(Inner::sync)
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Io<()> {
+        match self.inner.info.check_write(offset, len) {
+            Ok(()) if len == 0 || !self.inner.info.can_trim => Io::ok(()),
+            Ok(()) => self.blocking(move |inner| inner.trim(offset, len)),
+            Err(error) => Io::err(error),
+        }
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
+        match self.inner.info.check_write(offset, len) {
+            Ok(()) if len == 0 => Io::ok(()),
+            Ok(()) => self.blocking(move |inner| inner.zero(offset, len, flags)),
+            Err(error) => Io::err(error),
+        }
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        match self.inner.info.check(offset, len) {
+            Ok(()) if len == 0 => Io::ok(Vec::new()),
+            Ok(()) if self.inner.info.can_extents => {
+                self.blocking(move |inner| inner.extents(offset, len))
+            }
+            Ok(()) => Io::ok(vec![Extent { offset, len, hole: false }]),
+            Err(error) => Io::err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! `enkaku attach`: a remote volume as a local file or an NBD export.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use block::Device;
+use export::fuse::{FuseConfig, UnmountError};
+use export::nbd::{ExportConfig, Listen, Server};
+use iscsi::initiator::Url;
+use tracing::warn;
+
+use super::remote::RemoteArgs;
+use super::stop_signal;
+
+/// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
+#[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("front").required(true).args(["fuse", "nbd"]))]
+pub struct Args {
+    /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
+    url: Url,
+    /// Mount it in this empty directory, as the file `volume`.
+    #[arg(long, value_name = "DIR")]
+    fuse: Option<PathBuf>,
+    /// Serve it by NBD on a Unix socket (a path) or on TCP (ADDR:PORT).
+    #[arg(long, value_name = "SOCKET|ADDR:PORT")]
+    nbd: Option<String>,
+    /// Refuse all writes.
+    #[arg(long)]
+    read_only: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let disk = args.remote.connect(&args.url).await?;
+    let device: Device = Arc::new(disk.clone());
+    let device = if args.read_only { block::layer::read_only(device) } else { device };
+    let result = match (&args.fuse, &args.nbd) {
+        (Some(dir), _) => attach_fuse(device, dir, args.read_only).await,
+        (_, Some(socket)) => attach_nbd(device, socket).await,
+        _ => Ok(()),
+    };
+    disk.close().await;
+    result.map(|()| ExitCode::SUCCESS)
+}
+
+async fn attach_fuse(device: Device, dir: &Path, read_only: bool) -> anyhow::Result<()> {
+    let config = FuseConfig::default().file_name("volume").read_only(read_only);
+    let mut mount =
+        export::fuse::mount(device, dir, config, tokio::runtime::Handle::current())
+            .map_err(|error| super::Usage::error(error.to_string()))?;
+    println!("attached as {}", mount.file().display());
+    loop {
+        tokio::select! {
+            ended = mount.wait_unmounted() => return ended.context("the mount ended badly"),
+            stop = stop_signal() => drop(stop?),
+        }
+        match mount.unmount().await {
+            // Whoever holds the file open may still have data to write: their data comes first.
+            Err(UnmountError::Busy(dir)) => {
+                warn!(dir = %dir.display(), "in use; unmounting when its users are done");
+                mount.detach()?;
+            }
+            result => return result.context("unmounting"),
+        }
+    }
+}
+
+async fn attach_nbd(device: Device, socket: &str) -> anyhow::Result<()> {
+    let listen = match socket.parse::<SocketAddr>() {
+        Ok(address) => Listen::Tcp(address),
+        Err(_) => Listen::Unix(PathBuf::from(socket)),
+    };
+    let config = ExportConfig { name: String::new(), device };
+    let server = Server::bind(listen, config).await?;
+    println!("listening on {}", server.local_addr());
+    server.run(stopped()).await.context("the last flush failed")
+}
+
+fn stopped() -> impl Future<Output = ()> {
+    async { drop(stop_signal().await) }
+}

@@ -1,0 +1,187 @@
+//! `enkaku bench`: a load on a volume, measured.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::Device;
+use block::load::{self, LoadOptions, LoadReport, Pattern};
+use iscsi::initiator::Url;
+use serde::Serialize;
+use wanlab::units;
+
+use super::Usage;
+use super::remote::RemoteArgs;
+
+/// Measures reads or writes of a volume. Writes destroy its content.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
+    url: Url,
+    /// Kind of load.
+    #[arg(long, value_enum, default_value = "read")]
+    rw: Rw,
+    /// Bytes per operation.
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = units::parse_size)]
+    bs: u64,
+    /// Operations under way at once.
+    #[arg(long, value_name = "N", default_value_t = 32,
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    depth: u32,
+    /// How long.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time,
+          allow_hyphen_values = true)]
+    time: Duration,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+#[value(rename_all = "lower")]
+enum Rw {
+    /// Sequential reads
+    Read,
+    /// Sequential writes
+    Write,
+    /// Random reads
+    Randread,
+    /// Random writes
+    Randwrite,
+}
+
+impl Rw {
+    fn pattern(self) -> (Pattern, &'static str) {
+        match self {
+            Self::Read => (Pattern::Read, "read"),
+            Self::Write => (Pattern::Write, "write"),
+            Self::Randread => (Pattern::RandomRead, "randread"),
+            Self::Randwrite => (Pattern::RandomWrite, "randwrite"),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    rw: &'static str,
+    block_size: u64,
+    depth: u32,
+    connections: u16,
+    seconds: f64,
+    bytes: u64,
+    bytes_per_s: f64,
+    iops: f64,
+    lat_us: Latency,
+    cpu_s: Cpu,
+}
+
+#[derive(Serialize)]
+struct Latency {
+    p50: f64,
+    p95: f64,
+    p99: f64,
+    p999: f64,
+    max: f64,
+}
+
+#[derive(Serialize)]
+struct Cpu {
+    user: f64,
+    sys: f64,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let disk = args.remote.connect(&args.url).await?;
+    let device: Device = Arc::new(disk.clone());
+    let info = device.info();
+    let block_size = u32::try_from(args.bs)
+        .ok()
+        .filter(|bs| *bs > 0 && bs.is_multiple_of(info.block_size))
+        .ok_or_else(|| {
+            Usage::error(format!(
+                "--bs {} is not a multiple of the volume's block size {}",
+                args.bs, info.block_size
+            ))
+        })?;
+    let (pattern, name) = args.rw.pattern();
+    let options = LoadOptions {
+        pattern,
+        block_size,
+        depth: args.depth as usize,
+        duration: args.time,
+        seed: 0x9e37_79b9_7f4a_7c15,
+    };
+    // On a worker thread: the main one would pay a futex call for every wake-up.
+    let measured =
+        tokio::spawn(async move { load::run(&device, &options).await }).await??;
+    let report = report(&args, name, disk.connection_count(), &measured)?;
+    disk.close().await;
+    if args.json {
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        print_table(&report);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report(
+    args: &Args,
+    rw: &'static str,
+    connections: u16,
+    measured: &LoadReport,
+) -> anyhow::Result<Report> {
+    let seconds = measured.elapsed.as_secs_f64();
+    let percentile = |p: f64| measured.latency_ns.value_at_percentile(p) as f64 / 1000.0;
+    Ok(Report {
+        rw,
+        block_size: args.bs,
+        depth: args.depth,
+        connections,
+        seconds,
+        bytes: measured.bytes,
+        bytes_per_s: measured.bytes as f64 / seconds,
+        iops: measured.operations as f64 / seconds,
+        lat_us: Latency {
+            p50: percentile(50.0),
+            p95: percentile(95.0),
+            p99: percentile(99.0),
+            p999: percentile(99.9),
+            max: measured.latency_ns.max() as f64 / 1000.0,
+        },
+        cpu_s: cpu()?,
+    })
+}
+
+/// CPU time this process has used.
+fn cpu() -> anyhow::Result<Cpu> {
+    let ticks = std::fs::read_to_string("/proc/self/stat")?;
+    // Fields 14 and 15 (proc(5)), counted behind the command's name, which may hold spaces.
+    let behind_name = ticks.rsplit(") ").next().unwrap_or_default();
+    let mut fields = behind_name.split(' ').skip(11).map(str::parse::<f64>);
+    let mut next = || fields.next().and_then(Result::ok).unwrap_or(0.0) / TICKS_PER_S;
+    Ok(Cpu { user: next(), sys: next() })
+}
+
+/// USER_HZ, 100 on every Linux architecture but Alpha.
+const TICKS_PER_S: f64 = 100.0;
+
+fn print_table(report: &Report) {
+    println!(
+        "{} {} bytes, depth {}, {} connection(s): {:.1} MB/s, {:.0} IOPS",
+        report.rw,
+        report.block_size,
+        report.depth,
+        report.connections,
+        report.bytes_per_s / 1e6,
+        report.iops
+    );
+    let Latency { p50, p95, p99, p999, max } = report.lat_us;
+    println!(
+        "latency: p50 {p50:.0} µs, p95 {p95:.0} µs, p99 {p99:.0} µs, p99.9 {p999:.0} µs, \
+         max {max:.0} µs"
+    );
+    println!("cpu: {:.2} s user, {:.2} s system", report.cpu_s.user, report.cpu_s.sys);
+}

@@ -1,0 +1,125 @@
+//! One subcommand per file, and what all of them share: the runtime, logging, exit codes.
+
+//X pub mod attach;
+//X pub mod bench;
+//X pub mod copy;
+//X pub mod discover;
+//X pub mod info;
+pub mod serve;
+pub mod wan;
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use iscsi::target::Chap;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+/// The request itself is wrong: exit code 2, as for an option clap refuses.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
+impl Usage {
+    /// As an error for `?`.
+    pub fn error(message: impl Into<String>) -> anyhow::Error {
+        Self(message.into()).into()
+    }
+}
+
+/// Logs go to stderr: warnings, or more with `-v`, or what ENKAKU_LOG says.
+pub fn init_logging(verbose: u8) {
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_env("ENKAKU_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// Runs a command on the tokio runtime.
+pub fn run_async(
+    command: impl Future<Output = anyhow::Result<ExitCode>>,
+) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(command);
+    // A blocking read that hangs (a dead disk) must not keep the process.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    result
+}
+
+/// One line: what failed, and why. Exit code 2 if the request was wrong, 1 otherwise.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    // Libraries repeat their cause in their own text; say each thing once.
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !line.contains(&cause) {
+            if !line.is_empty() {
+                line.push_str(": ");
+            }
+            line.push_str(&cause);
+        }
+    }
+    eprintln!("enkaku: {}", line.replace('\n', " "));
+    let usage = error.chain().any(|cause| cause.is::<Usage>());
+    ExitCode::from(if usage { 2 } else { 1 })
+}
+
+/// Completes at SIGINT or SIGTERM.
+pub async fn stop_signal() -> anyhow::Result<&'static str> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+    })
+}
+
+/// Reads a secret: the first line of a file, so that it stands in no argument list.
+pub fn read_secret(path: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| Usage(format!("cannot read the password file {}", path.display())))?;
+    let secret = text.lines().next().unwrap_or_default().to_owned();
+    if secret.is_empty() {
+        return Err(Usage::error(format!("the password file {} is empty", path.display())));
+    }
+    Ok(secret)
+}
+
+/// CHAP options of the commands that listen.
+#[derive(clap::Args, Debug)]
+pub struct ChapArgs {
+    /// Initiators must know this CHAP user.
+    #[arg(long, requires = "chap_password_file", value_name = "USER")]
+    pub chap_user: Option<String>,
+    /// File whose first line is the user's password.
+    #[arg(long, requires = "chap_user", value_name = "FILE")]
+    pub chap_password_file: Option<PathBuf>,
+    /// Name the target proves itself with when the initiator asks it to (mutual CHAP).
+    #[arg(long, requires = "mutual_password_file", requires = "chap_user", value_name = "USER")]
+    pub mutual_user: Option<String>,
+    /// File whose first line is the password for --mutual-user.
+    #[arg(long, requires = "mutual_user", value_name = "FILE")]
+    pub mutual_password_file: Option<PathBuf>,
+}
+
+impl ChapArgs {
+    /// The credentials these options name.
+    pub fn chap(&self) -> anyhow::Result<Option<Chap>> {
+        let (Some(user), Some(file)) = (&self.chap_user, &self.chap_password_file) else {
+            return Ok(None);
+        };
+        let secret = read_secret(file)?;
+        let mutual = match (&self.mutual_user, &self.mutual_password_file) {
+            (Some(user), Some(file)) => Some((user.as_str(), read_secret(file)?)),
+            _ => None,
+        };
+        let mutual = mutual.as_ref().map(|(user, secret)| (*user, secret.as_str()));
+        let chap = Chap::new(user, &secret, mutual);
+        chap.map(Some).map_err(|error| Usage::error(format!("{}: {error}", file.display())))
+    }
+}

@@ -1,0 +1,112 @@
+//! Options of every command that uses a remote volume, and connecting to one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use iscsi::initiator::{Config, RemoteDisk, Url};
+use iscsi_proto::keys::DigestPreference;
+use wanlab::units;
+
+use super::{Usage, read_secret};
+
+/// Connections used when the number is `auto`. The path controller replaces this constant; four
+/// default-sized send buffers (4 MiB each) cover 1 Gbit/s up to a round trip of 130 ms.
+const AUTO_CONNECTIONS: u16 = 4;
+
+/// Most connections that may be asked for.
+const CONNECTIONS_MAX: u16 = 64;
+
+/// How to reach a volume.
+#[derive(clap::Args, Debug)]
+pub struct RemoteArgs {
+    /// TCP connections to use, 1 to 64, or auto.
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_connections)]
+    pub connections: Connections,
+    /// Name of this initiator.
+    #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME",
+          default_value = "iqn.2026-11.io.enkaku:initiator")]
+    pub initiator_name: String,
+    /// File whose first line is the CHAP password of the URL's user.
+    #[arg(long, value_name = "FILE")]
+    pub chap_password_file: Option<PathBuf>,
+    /// Demand that the target proves itself as this CHAP user.
+    #[arg(long, requires = "mutual_password_file", value_name = "USER")]
+    pub mutual_user: Option<String>,
+    /// File whose first line is the password for --mutual-user.
+    #[arg(long, requires = "mutual_user", value_name = "FILE")]
+    pub mutual_password_file: Option<PathBuf>,
+    /// CRC32C over headers and data: none, prefer (if the target can) or require.
+    #[arg(long, value_name = "WHEN", default_value = "none", value_parser = parse_digest)]
+    pub digest: DigestPreference,
+    /// How long I/O waits for a target that is gone before it fails.
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = units::parse_time,
+          allow_hyphen_values = true)]
+    pub replacement_timeout: Duration,
+    /// TCP congestion control of the connections (bbr, cubic, reno, …).
+    #[arg(long, value_name = "NAME")]
+    pub congestion_control: Option<String>,
+}
+
+/// How many connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connections {
+    /// Chosen here.
+    Auto,
+    /// So many.
+    Fixed(u16),
+}
+
+impl Connections {
+    /// The number to start with.
+    pub fn count(self) -> u16 {
+        match self {
+            Self::Auto => AUTO_CONNECTIONS,
+            Self::Fixed(n) => n,
+        }
+    }
+}
+
+fn parse_connections(text: &str) -> Result<Connections, String> {
+    if text == "auto" {
+        return Ok(Connections::Auto);
+    }
+    match text.parse() {
+        Ok(n) if (1..=CONNECTIONS_MAX).contains(&n) => Ok(Connections::Fixed(n)),
+        _ => Err(format!("{text:?} is neither auto nor a number from 1 to {CONNECTIONS_MAX}")),
+    }
+}
+
+fn parse_digest(text: &str) -> Result<DigestPreference, String> {
+    match text {
+        "none" => Ok(DigestPreference::Avoid),
+        "prefer" => Ok(DigestPreference::Prefer),
+        "require" => Ok(DigestPreference::Require),
+        _ => Err(format!("{text:?} is not none, prefer or require")),
+    }
+}
+
+impl RemoteArgs {
+    /// The configuration these options ask for.
+    pub fn config(&self, url: &Url) -> anyhow::Result<Config> {
+        let mut config = Config::new(&self.initiator_name)
+            .map_err(|error| Usage::error(format!("--initiator-name: {error}")))?;
+        config.connections = self.connections.count();
+        config.offer.header_digest = self.digest;
+        config.offer.data_digest = self.digest;
+        config.replacement_timeout = self.replacement_timeout;
+        config.congestion_control = self.congestion_control.clone();
+        let secret = self.chap_password_file.as_deref().map(read_secret).transpose()?;
+        config.chap = url
+            .credentials(secret)
+            .map_err(|error| Usage::error(format!("{url}: {error}")))?;
+        if let (Some(user), Some(file)) = (&self.mutual_user, &self.mutual_password_file) {
+            config.set_mutual(user, &read_secret(file)?);
+        }
+        Ok(config)
+    }
+
+    /// Logs in to the volume.
+    pub async fn connect(&self, url: &Url) -> anyhow::Result<RemoteDisk> {
+        Ok(RemoteDisk::connect(url, self.config(url)?).await?)
+    }
+}

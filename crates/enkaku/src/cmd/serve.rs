@@ -1,0 +1,98 @@
+//! `enkaku serve`: an ad-hoc target, without a configuration file.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use block::Device;
+use block::backend::{FileDevice, FileOptions, MemoryDevice};
+use iscsi::target::{Server, ServerConfig};
+use scsi::{LunOptions, Target, TargetConfig};
+use wanlab::units;
+
+use super::{ChapArgs, Usage, stop_signal};
+
+/// Block size of memory, and of files unless told otherwise: what every client can use.
+const DEFAULT_BLOCK_SIZE: u32 = 512;
+
+/// Serves files, block devices or memory as an iSCSI target until interrupted.
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Address to listen on; port 0 takes a free one. May be given several times.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:3260")]
+    listen: Vec<SocketAddr>,
+    /// Name of the target.
+    #[arg(long, default_value = "iqn.2026-11.io.enkaku:target")]
+    iqn: String,
+    /// A logical unit: a file, a block device, or mem:SIZE. LUN 0 is the first, and so on.
+    #[arg(long, required = true, value_name = "PATH|mem:SIZE")]
+    lun: Vec<String>,
+    /// Create files that do not exist, sparse, with this size.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    create: Option<u64>,
+    /// Refuse all writes.
+    #[arg(long)]
+    read_only: bool,
+    /// Logical block size, 512 or 4k [default: 512, or that of the block device].
+    #[arg(long, value_name = "SIZE", value_parser = parse_block_size)]
+    block_size: Option<u32>,
+    /// Bypass the page cache (O_DIRECT).
+    #[arg(long)]
+    direct: bool,
+    #[command(flatten)]
+    chap: ChapArgs,
+}
+
+fn parse_block_size(text: &str) -> Result<u32, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" | "4k" | "4K" => Ok(4096),
+        _ => Err(format!("{text:?} is not a block size (512 or 4096)")),
+    }
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let config = server_config(&args)?;
+    let target = Target::new(TargetConfig::new(&args.iqn));
+    let mut devices = Vec::new();
+    for (number, lun) in args.lun.iter().enumerate() {
+        let number = u16::try_from(number).context("too many LUNs")?;
+        let device = open(lun, &args)?;
+        target.add_lun(number, Arc::clone(&device), LunOptions::default())?;
+        devices.push(device);
+    }
+    let server = Server::bind(config, target, &args.listen).map_err(anyhow::Error::from)?;
+    for address in server.local_addrs() {
+        println!("listening on {address}");
+    }
+    server.run(async { drop(stop_signal().await) }).await;
+    for device in devices {
+        device.flush().await.context("flushing a LUN at the end")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {
+    let mut config = ServerConfig::new(&args.iqn)
+        .map_err(|error| Usage::error(format!("--iqn {}: {error}", args.iqn)))?;
+    config.chap = args.chap.chap()?;
+    Ok(config)
+}
+
+fn open(lun: &str, args: &Args) -> anyhow::Result<Device> {
+    let wrong = |error: &dyn std::fmt::Display| Usage::error(format!("--lun {lun}: {error}"));
+    if let Some(size) = lun.strip_prefix("mem:") {
+        let size = units::parse_size(size).map_err(|error| wrong(&error))?;
+        let block_size = args.block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
+        let device = MemoryDevice::new(size, block_size).map_err(|error| wrong(&error))?;
+        return Ok(Arc::new(device));
+    }
+    let mut options =
+        FileOptions::default().with_read_only(args.read_only).with_direct(args.direct);
+    options.block_size = args.block_size;
+    options.create = args.create;
+    let device = FileDevice::open(lun, &options).map_err(|error| wrong(&error))?;
+    Ok(Arc::new(device))
+}

@@ -1,0 +1,210 @@
+//! `enkaku wan`: commands across an emulated long-fat link on this machine.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, Subcommand};
+use wanlab::units::{parse_probability, parse_rate, parse_time};
+use wanlab::{
+    DirectionConfig, FarCommand, LabConfig, MTU_MAX, MTU_MIN, Ready, RunReport, RunSpec, TcpBuffer,
+    TcpBufferError,
+};
+
+/// A long-fat link on this machine
+#[derive(Debug, Args)]
+pub struct WanArgs {
+    #[command(subcommand)]
+    command: WanCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum WanCommand {
+    /// Run one command at each end of an emulated link
+    ///
+    /// Both commands find the addresses of the ends in ENKAKU_NEAR and ENKAKU_FAR (IPv4) and in
+    /// ENKAKU_NEAR6 and ENKAKU_FAR6. The far command starts first and is ended when the near one
+    /// ends (SIGTERM, after 3 s SIGKILL); the exit code is the near command's. Needs root, or a
+    /// kernel that lets users create user namespaces.
+    #[command(after_help = "Example: enkaku wan run --rate 1gbit --rtt 20ms --far 'iperf3 -s' \
+                            --far-ready 'Server listening' -- sh -c 'iperf3 -c $ENKAKU_FAR'")]
+    Run(RunArgs),
+}
+
+#[derive(Debug, Args)]
+struct RunArgs {
+    /// Bits per second on the wire, Ethernet framing included: 1gbit, 2.5gbit, 100mbit
+    #[arg(long, value_parser = parse_rate, allow_hyphen_values = true)]
+    rate: u64,
+    /// Delay there and back, half of it each way: 20ms, 500us, 0
+    #[arg(long, value_parser = parse_time, allow_hyphen_values = true)]
+    rtt: Duration,
+    /// Probability of each packet to be lost on the line, in both directions
+    #[arg(long, value_parser = parse_probability, default_value = "0",
+          allow_hyphen_values = true)]
+    loss: f64,
+    /// Packets that wait for the line in each direction before more are dropped
+    #[arg(long, default_value_t = 2000, value_parser = parse_queue, allow_hyphen_values = true)]
+    queue: usize,
+    /// Same seed, same losses
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Largest IP packet in bytes
+    #[arg(long, default_value_t = 1500,
+          value_parser = clap::value_parser!(u32).range(i64::from(MTU_MIN)..=i64::from(MTU_MAX)))]
+    mtu: u32,
+    /// TCP send buffers (tcp_wmem): "min default max", or the max alone [default: 4k 16k 4M]
+    #[arg(long, value_name = "SIZES", value_parser = parse_wmem)]
+    wmem: Option<TcpBuffer>,
+    /// TCP receive buffers (tcp_rmem): "min default max", or the max alone [default: 4k 128k 6M]
+    #[arg(long, value_name = "SIZES", value_parser = parse_rmem)]
+    rmem: Option<TcpBuffer>,
+    /// Shell command line for the far end
+    #[arg(long, value_name = "COMMAND")]
+    far: Option<OsString>,
+    /// Start the near command when the far one prints a line that contains this
+    #[arg(long, value_name = "TEXT", requires = "far")]
+    far_ready: Option<String>,
+    /// How long to wait for that line
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "10s",
+          requires = "far_ready")]
+    far_ready_timeout: Duration,
+    /// Print what the link did as JSON to standard error at the end
+    #[arg(long)]
+    json: bool,
+    /// Write what the link did as JSON to this file at the end
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// The near command and its arguments
+    #[arg(last = true, required = true, value_name = "NEAR-COMMAND")]
+    near: Vec<OsString>,
+}
+
+/// Runs the subcommand; call it before the process has a second thread.
+///
+/// # Errors
+/// When the lab cannot be built, a command cannot be run, or the report cannot be written.
+pub fn run(args: WanArgs) -> anyhow::Result<ExitCode> {
+    match args.command {
+        WanCommand::Run(args) => run_commands(args),
+    }
+}
+
+fn run_commands(args: RunArgs) -> anyhow::Result<ExitCode> {
+    // Opened first: a run may take hours, and its numbers must not be lost to a wrong path.
+    let report_file = match &args.report {
+        Some(path) => {
+            Some(File::create(path).with_context(|| format!("report {}", path.display()))?)
+        }
+        None => None,
+    };
+    let json = args.json;
+    let report = wanlab::run(&spec(args))?;
+    if json {
+        write_report(&report, io::stderr().lock())?;
+    }
+    if let Some(file) = report_file {
+        write_report(&report, BufWriter::new(file)).context("writing the report")?;
+    }
+    Ok(ExitCode::from(report.exit_code))
+}
+
+fn spec(args: RunArgs) -> RunSpec {
+    let line = DirectionConfig {
+        rate_bits_per_s: args.rate,
+        delay: Duration::ZERO,
+        loss: args.loss,
+        queue_packets: args.queue,
+        seed: args.seed,
+    };
+    let symmetric = LabConfig::symmetric(line, args.rtt);
+    let lab = LabConfig {
+        mtu: args.mtu,
+        tcp_wmem: args.wmem.unwrap_or(symmetric.tcp_wmem),
+        tcp_rmem: args.rmem.unwrap_or(symmetric.tcp_rmem),
+        ..symmetric
+    };
+    let timeout = args.far_ready_timeout;
+    let ready = args.far_ready.map(|text| Ready { text, timeout });
+    let far = args.far.map(|shell| FarCommand { shell, ready });
+    RunSpec { lab, near: args.near, far }
+}
+
+fn write_report(report: &RunReport, mut to: impl Write) -> io::Result<()> {
+    serde_json::to_writer(&mut to, report)?;
+    writeln!(to)?;
+    to.flush()
+}
+
+fn parse_queue(input: &str) -> Result<usize, String> {
+    match input.parse() {
+        Ok(0) | Err(_) => Err("a queue holds 1 packet or more".into()),
+        Ok(packets) => Ok(packets),
+    }
+}
+
+fn parse_wmem(input: &str) -> Result<TcpBuffer, TcpBufferError> {
+    TcpBuffer::parse(input, TcpBuffer::WMEM_DEFAULT)
+}
+
+fn parse_rmem(input: &str) -> Result<TcpBuffer, TcpBufferError> {
+    TcpBuffer::parse(input, TcpBuffer::RMEM_DEFAULT)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Cli {
+        #[command(flatten)]
+        wan: WanArgs,
+    }
+
+    fn parse(line: &str) -> Result<RunSpec, clap::Error> {
+        let cli = Cli::try_parse_from(["wan", "run"].into_iter().chain(line.split(' ')))?;
+        let WanCommand::Run(args) = cli.wan.command;
+        Ok(spec(args))
+    }
+
+    #[test]
+    fn a_whole_command_line() {
+        let spec = parse(
+            "--rate 2.5gbit --rtt 20ms --loss 1e-3 --queue 300 --seed 7 --mtu 9000 --wmem 64M \
+             --far cat --far-ready listening --far-ready-timeout 2s -- echo -n hi",
+        )
+        .unwrap();
+        assert_eq!(spec.lab.near_to_far.rate_bits_per_s, 2_500_000_000);
+        assert_eq!(spec.lab.rtt(), Duration::from_millis(20));
+        assert_eq!(spec.lab.far_to_near.queue_packets, 300);
+        assert_eq!(spec.lab.tcp_wmem.max, 64 << 20);
+        assert_eq!(spec.lab.tcp_rmem, TcpBuffer::RMEM_DEFAULT);
+        assert_eq!(spec.near, ["echo", "-n", "hi"]);
+        let ready = spec.far.unwrap().ready.unwrap();
+        assert_eq!((ready.text.as_str(), ready.timeout), ("listening", Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn wrong_values_are_named() {
+        let reject = |line: &str| {
+            let error = parse(line).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{line}");
+            error.to_string()
+        };
+        assert!(reject("--rate 1gbit --rtt -20ms -- true").contains("is negative"));
+        assert!(reject("--rate 1gbit --rtt 20 -- true").contains("has no unit"));
+        assert!(reject("--rate 0gbit --rtt 0 -- true").contains("is not above zero"));
+        assert!(reject("--rate 1gbit --rtt 0 --loss 1.5 -- true").contains("is above 1"));
+        assert!(reject("--rate 1gbit --rtt 0 --queue 0 -- true").contains("1 packet or more"));
+        assert!(reject("--rate 1gbit --rtt 0 --mtu 500 -- true").contains("500"));
+        assert!(reject("--rate 1gbit --rtt 0 --wmem 1M 2M -- true").contains("2M"));
+        assert!(reject("--rate 1gbit --rtt 0").contains("NEAR-COMMAND"));
+        assert!(reject("--rate 1gbit --rtt 0 --far-ready x -- true").contains("--far"));
+    }
+}

@@ -1,0 +1,289 @@
+//! [`ByteDevice`]: a block device for clients that do not know blocks.
+//!
+//! Reads of parts of blocks are widened, writes of parts of blocks become read-modify-write under a
+//! lock on those blocks, and wishes the device cannot fulfil (FUA, zeroing) are done by other
+//! means. Whole-block operations pass straight through, and a ready [`Io`] stays ready.
+
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock};
+
+use block::{
+    BlockError, Buf, Bytes, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags,
+};
+
+use crate::range_lock::{Mode, RangeGuard, RangeLocks};
+
+/// Zeroes are written in pieces of this many bytes where the device cannot zero by itself: large
+/// enough to be sequential I/O, small enough that one buffer of them is shared by all.
+const ZERO_PIECE_BYTES: usize = 1 << 20;
+
+/// Pieces of zeroes under way at once, so that a device 20 ms away zeroes at 800 MB/s.
+const ZERO_PIECES_MAX: usize = 16;
+
+static ZEROES: LazyLock<Bytes> = LazyLock::new(|| Buf::zeroed(ZERO_PIECE_BYTES).freeze());
+
+/// A device addressed by byte. Clones share the locks.
+#[derive(Clone)]
+pub(crate) struct ByteDevice {
+    device: Device,
+    locks: Arc<RangeLocks>,
+    block_size: u64,
+}
+
+/// What was read: a run of bytes within a buffer of whole blocks.
+pub(crate) struct ReadData {
+    buf: Buf,
+    skip: usize,
+    len: usize,
+}
+
+impl Deref for ReadData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buf[self.skip..self.skip + self.len]
+    }
+}
+
+impl ByteDevice {
+    pub(crate) fn new(device: Device) -> Self {
+        let block_size = u64::from(device.info().block_size);
+        Self { device, locks: Arc::default(), block_size }
+    }
+
+    pub(crate) fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    pub(crate) fn read(&self, offset: u64, len: usize) -> Io<ReadData> {
+        let (start, end) = match self.widen(offset, len as u64) {
+            Ok(range) => range,
+            Err(error) => return Io::err(error),
+        };
+        let skip = (offset - start) as usize;
+        if start == end {
+            return Io::ok(ReadData { buf: Buf::new(0), skip: 0, len: 0 });
+        }
+        let cut = move |buf| ReadData { buf, skip, len };
+        match self.device.read(start, Buf::new((end - start) as usize)).try_ready() {
+            Ok(result) => Io::done(result.map(cut)),
+            Err(io) => Io::later(async move { io.await.map(cut) }),
+        }
+    }
+
+    pub(crate) fn write(&self, offset: u64, data: Bytes, fua: bool) -> Io<()> {
+        let (start, end) = match self.widen_write(offset, data.len() as u64) {
+            Ok(range) => range,
+            Err(error) => return Io::err(error),
+        };
+        if start == end {
+            return Io::ok(());
+        }
+        let whole = end - start == data.len() as u64;
+        let mode = if whole { Mode::Shared } else { Mode::Exclusive };
+        let guard = self.locks.acquire(start, end, mode);
+        let this = self.clone();
+        if whole && guard.is_held() {
+            let io = self.device.write(offset, data, self.write_flags(fua));
+            return self.finish(io, guard, fua);
+        }
+        Io::later(async move {
+            let mut guard = guard;
+            guard.held().await;
+            let data = if whole { data } else { this.merge(start, end, offset, &data).await? };
+            let io = this.device.write(start, data, this.write_flags(fua));
+            this.finish(io, guard, fua).await
+        })
+    }
+
+    pub(crate) fn flush(&self) -> Io<()> {
+        // A device that cannot flush is stable at once or never: either way there is nothing to do.
+        if self.info().can_flush { self.device.flush() } else { Io::ok(()) }
+    }
+
+    /// Advice: parts of blocks at both ends are left alone.
+    pub(crate) fn trim(&self, offset: u64, len: u64, fua: bool) -> Io<()> {
+        if let Err(error) = self.widen_write(offset, len) {
+            return Io::err(error);
+        }
+        let (start, end) = self.narrow(offset, len);
+        if start >= end || !self.info().can_trim {
+            return Io::ok(());
+        }
+        let guard = self.locks.acquire(start, end, Mode::Shared);
+        if guard.is_held() {
+            let io = self.device.trim(start, end - start);
+            return self.flush_after(io, guard, fua);
+        }
+        let this = self.clone();
+        Io::later(async move {
+            let mut guard = guard;
+            guard.held().await;
+            let io = this.device.trim(start, end - start);
+            this.flush_after(io, guard, fua).await
+        })
+    }
+
+    pub(crate) fn zero(&self, offset: u64, len: u64, fua: bool, may_trim: bool) -> Io<()> {
+        let range = match self.widen_write(offset, len) {
+            Ok(range) => range,
+            Err(error) => return Io::err(error),
+        };
+        if len == 0 {
+            return Io::ok(());
+        }
+        let whole = range == (offset, offset + len);
+        if whole && self.info().can_zero {
+            let guard = self.locks.acquire(offset, offset + len, Mode::Shared);
+            if guard.is_held() {
+                let flags = ZeroFlags::new(fua && self.info().can_fua, may_trim);
+                let io = self.device.zero(offset, len, flags);
+                return self.finish(io, guard, fua);
+            }
+        }
+        let this = self.clone();
+        Io::later(async move { this.zero_in_parts(offset, len, fua, may_trim).await })
+    }
+
+    /// Sorted, without gaps, covering exactly the range asked for.
+    pub(crate) fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        let (start, end) = match self.widen(offset, len) {
+            Ok(range) => range,
+            Err(error) => return Io::err(error),
+        };
+        if start == end {
+            return Io::ok(Vec::new());
+        }
+        if !self.info().can_extents {
+            return Io::ok(vec![Extent { offset, len, hole: false }]);
+        }
+        let clip = move |extents: Vec<Extent>| clip_extents(extents, offset, len);
+        match self.device.extents(start, end - start).try_ready() {
+            Ok(result) => Io::done(result.map(clip)),
+            Err(io) => Io::later(async move { io.await.map(clip) }),
+        }
+    }
+
+    /// The whole blocks around a range that lies within the device.
+    fn widen(&self, offset: u64, len: u64) -> Result<(u64, u64)> {
+        let size = self.info().size;
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok((
+                offset - offset % self.block_size,
+                end.next_multiple_of(self.block_size).min(size),
+            )),
+            _ => Err(BlockError::OutOfRange { offset, len, size }),
+        }
+    }
+
+    fn widen_write(&self, offset: u64, len: u64) -> Result<(u64, u64)> {
+        if self.info().read_only {
+            return Err(BlockError::ReadOnly);
+        }
+        let (start, end) = self.widen(offset, len)?;
+        Ok(if len == 0 { (start, start) } else { (start, end) })
+    }
+
+    /// The whole blocks within a range; none when the first is not below the second.
+    fn narrow(&self, offset: u64, len: u64) -> (u64, u64) {
+        let end = offset + len;
+        (offset.next_multiple_of(self.block_size), end - end % self.block_size)
+    }
+
+    fn write_flags(&self, fua: bool) -> WriteFlags {
+        if fua && self.info().can_fua { WriteFlags::FUA } else { WriteFlags::NONE }
+    }
+
+    /// Keeps the blocks until `io` is done, and flushes where the device has no FUA.
+    fn finish(&self, io: Io<()>, guard: RangeGuard, fua: bool) -> Io<()> {
+        self.flush_after(io, guard, fua && !self.info().can_fua)
+    }
+
+    fn flush_after(&self, io: Io<()>, guard: RangeGuard, flush: bool) -> Io<()> {
+        match io.try_ready() {
+            Ok(Ok(())) if flush => self.flush(),
+            Ok(result) => Io::done(result),
+            Err(io) => {
+                let this = self.clone();
+                Io::later(async move {
+                    let result = io.await;
+                    drop(guard);
+                    result?;
+                    if flush { this.flush().await } else { Ok(()) }
+                })
+            }
+        }
+    }
+
+    /// The whole blocks `start..end` with `data` at `offset` in them. Their lock is held.
+    async fn merge(&self, start: u64, end: u64, offset: u64, data: &[u8]) -> Result<Bytes> {
+        let block = self.block_size as usize;
+        let mut merged = Buf::new((end - start) as usize);
+        let skip = (offset - start) as usize;
+        let data_end = skip + data.len();
+        let tail = merged.len() - block;
+        // Both reads start before either is awaited: they cost one round trip, not two.
+        let head_read = (skip > 0).then(|| self.device.read(start, Buf::new(block)));
+        let tail_read = (data_end < merged.len() && (skip == 0 || tail > 0))
+            .then(|| self.device.read(start + tail as u64, Buf::new(block)));
+        if let Some(read) = head_read {
+            merged[..block].copy_from_slice(&read.await?);
+        }
+        if let Some(read) = tail_read {
+            merged[tail..].copy_from_slice(&read.await?);
+        }
+        merged[skip..data_end].copy_from_slice(data);
+        Ok(merged.freeze())
+    }
+
+    /// Zeroes where the range has parts of blocks, the device cannot zero, or others hold blocks.
+    async fn zero_in_parts(&self, offset: u64, len: u64, fua: bool, may_trim: bool) -> Result<()> {
+        let end = offset + len;
+        let (whole_start, whole_end) = self.narrow(offset, len);
+        if whole_start >= whole_end {
+            return self.write(offset, ZEROES.slice(..len as usize), fua).await;
+        }
+        let head = ZEROES.slice(..(whole_start - offset) as usize);
+        let tail = ZEROES.slice(..(end - whole_end) as usize);
+        self.write(offset, head, false).await?;
+        self.write(whole_end, tail, false).await?;
+        self.zero_blocks(whole_start, whole_end, may_trim).await?;
+        if fua { self.flush().await } else { Ok(()) }
+    }
+
+    async fn zero_blocks(&self, start: u64, end: u64, may_trim: bool) -> Result<()> {
+        if self.info().can_zero {
+            let mut guard = self.locks.acquire(start, end, Mode::Shared);
+            guard.held().await;
+            let flags = ZeroFlags::new(false, may_trim);
+            return self.device.zero(start, end - start, flags).await;
+        }
+        let mut under_way = VecDeque::new();
+        let mut offset = start;
+        while offset < end {
+            let piece = (end - offset).min(ZERO_PIECE_BYTES as u64);
+            under_way.push_back(self.write(offset, ZEROES.slice(..piece as usize), false));
+            offset += piece;
+            if under_way.len() == ZERO_PIECES_MAX
+                && let Some(first) = under_way.pop_front()
+            {
+                first.await?;
+            }
+        }
+        for piece in under_way {
+            piece.await?;
+        }
+        Ok(())
+    }
+}
+
+fn clip_extents(extents: Vec<Extent>, offset: u64, len: u64) -> Vec<Extent> {
+    let end = offset + len;
+    let clip = |extent: Extent| {
+        let start = extent.offset.max(offset);
+        let stop = extent.offset.saturating_add(extent.len).min(end);
+        (start < stop).then(|| Extent { offset: start, len: stop - start, hole: extent.hole })
+    };
+    extents.into_iter().filter_map(clip).collect()
+}

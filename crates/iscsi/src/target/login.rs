@@ -1,0 +1,236 @@
+//! Login of one connection: drives `iscsi_proto::login::target` over the socket and attaches the
+//! connection to its session.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use iscsi_proto::connection::Transmit;
+use iscsi_proto::frame::{Framing, Limits};
+use iscsi_proto::keys::send_targets::{self, SendTargets, TargetRecord};
+use iscsi_proto::keys::text::{TextWriter, parse};
+use iscsi_proto::login::Outcome;
+use iscsi_proto::login::chap::ChapRandom;
+use iscsi_proto::login::target::{Login, LoginFailure, Step, TargetConfig};
+use iscsi_proto::names::TargetAddress;
+use iscsi_proto::pdu::{LoginStatus, Pdu};
+use iscsi_proto::target::{Attach, ConnId, Session};
+use tokio::net::TcpStream;
+use tracing::info;
+
+use super::access::PORTAL_GROUP;
+use super::connection::TargetConnection;
+use super::server::Shared;
+use super::session::{SharedSession, now};
+use crate::driver::drive;
+use crate::transport::login::{ReadError, read_pdu, write_pdu};
+
+/// Why a connection never reached its full-feature phase.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum LoginError {
+    #[error("no login request: {0}")]
+    Read(#[from] ReadError),
+    #[error("login response not sent: {0}")]
+    Write(#[from] std::io::Error),
+    #[error("the first PDU is {0}, not a login request")]
+    NotLogin(iscsi_proto::pdu::Opcode),
+    #[error("malformed login request: {0}")]
+    Malformed(#[from] iscsi_proto::pdu::PduError),
+    #[error("{0}")]
+    Refused(#[from] LoginFailure),
+    #[error("refused with {0}")]
+    Rejected(LoginStatus),
+    #[error("no random numbers from the system: {0}")]
+    Random(getrandom::Error),
+}
+
+/// A connection in its full-feature phase, not yet running.
+pub(super) struct LoggedIn {
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    session: Arc<SharedSession>,
+    conn: ConnId,
+    framing: Framing,
+    limits: Limits,
+}
+
+/// Takes a connection through login. Nothing but login requests is answered, and nothing else is
+/// even looked at: the first PDU that is none ends the connection.
+pub(super) async fn login(
+    shared: &Arc<Shared>,
+    mut stream: TcpStream,
+) -> Result<LoggedIn, LoginError> {
+    let mut random = [0; 1 + iscsi_proto::login::chap::CHALLENGE_LEN];
+    getrandom::fill(&mut random).map_err(LoginError::Random)?;
+    let mut login = Login::new(TargetConfig {
+        offer: shared.config.offer,
+        authenticator: shared.access(),
+        random: ChapRandom::from_bytes(random),
+    });
+    loop {
+        let (header, text) = read_pdu(&mut stream, Limits::LOGIN).await?;
+        let request = match Pdu::parse(&header)? {
+            Pdu::LoginRequest(request) => request,
+            other => return Err(LoginError::NotLogin(other.opcode())),
+        };
+        match login.handle(&request, &text) {
+            Ok(Step::Send(response, text)) => send(&mut stream, response, text).await?,
+            Ok(Step::Ready(outcome)) => return attach(shared, stream, login, *outcome).await,
+            Err(failure) => {
+                let (response, text) = login.failure_response(&failure);
+                send(&mut stream, response, text).await?;
+                return Err(failure.into());
+            }
+        }
+    }
+}
+
+async fn send(
+    stream: &mut TcpStream,
+    response: iscsi_proto::pdu::LoginResponse,
+    text: Bytes,
+) -> Result<(), LoginError> {
+    let header = response.encode(u32::try_from(text.len()).unwrap_or(u32::MAX));
+    Ok(write_pdu(stream, &Transmit { header, payload: text }).await?)
+}
+
+/// Login has succeeded: finds or makes the session, then says so to the initiator.
+async fn attach(
+    shared: &Arc<Shared>,
+    mut stream: TcpStream,
+    mut login: Login,
+    outcome: Outcome,
+) -> Result<LoggedIn, LoginError> {
+    let session = match find_session(shared, &outcome).await {
+        Ok(session) => session,
+        Err(status) => {
+            send(&mut stream, login.reject(status), Bytes::new()).await?;
+            return Err(LoginError::Rejected(status));
+        }
+    };
+    let (conn, (exp_cmd_sn, max_cmd_sn)) = session.with(|core| {
+        (core.add_connection(&outcome, outcome.next_stat_sn, now()), core.command_window())
+    });
+    let (response, text) = login.accept(session.tsih, exp_cmd_sn, max_cmd_sn);
+    let logged_in = LoggedIn {
+        shared: Arc::clone(shared),
+        stream,
+        session,
+        conn,
+        framing: outcome.connection.framing(),
+        limits: outcome.connection.limits(),
+    };
+    logged_in.answer(response, text).await
+}
+
+async fn find_session(
+    shared: &Arc<Shared>,
+    outcome: &Outcome,
+) -> Result<Arc<SharedSession>, LoginStatus> {
+    let (session, old) = {
+        let mut sessions = shared.lock();
+        match sessions.registry.attach(outcome)? {
+            Attach::Join { tsih } => {
+                let session = sessions.live.get(&tsih).cloned();
+                return join(session.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?);
+            }
+            Attach::New { tsih, reinstates } => {
+                let old = reinstates.and_then(|old| sessions.live.remove(&old));
+                let name = outcome.initiator_name.clone();
+                let port = format!("{name},i,0x{}", outcome.isid);
+                let nexus = shared.scsi.nexus(&port);
+                let core = Session::new(shared.config.session.clone(), outcome);
+                let session = Arc::new(SharedSession::new(tsih, name, nexus, core));
+                sessions.live.insert(tsih, Arc::clone(&session));
+                (session, old)
+            }
+        }
+    };
+    if let Some(old) = old {
+        // A write of the old session that is still executing must not land after the initiator
+        // has written the same blocks again on the new one.
+        info!(tsih = %old.tsih, "session reinstated");
+        old.close("session reinstated").await;
+    }
+    Ok(session)
+}
+
+fn join(session: Arc<SharedSession>) -> Result<Arc<SharedSession>, LoginStatus> {
+    session.with(|core| {
+        if core.is_closed() {
+            Err(LoginStatus::SESSION_DOES_NOT_EXIST)
+        } else if core.connection_count() >= usize::from(core.params().max_connections) {
+            Err(LoginStatus::TOO_MANY_CONNECTIONS)
+        } else {
+            Ok(())
+        }
+    })?;
+    Ok(session)
+}
+
+impl LoggedIn {
+    async fn answer(
+        mut self,
+        response: iscsi_proto::pdu::LoginResponse,
+        text: Bytes,
+    ) -> Result<Self, LoginError> {
+        if let Err(error) = send(&mut self.stream, response, text).await {
+            self.session.with(|core| {
+                core.handle_connection_lost(self.conn);
+                core.remove_connection(self.conn);
+            });
+            self.shared.forget(&self.session);
+            return Err(error);
+        }
+        info!(
+            initiator = self.session.initiator_name,
+            tsih = %self.session.tsih,
+            connections = self.session.with(|core| core.connection_count()),
+            "logged in"
+        );
+        Ok(self)
+    }
+
+    /// Runs the connection to its end.
+    pub(super) async fn run(self) {
+        let Self { shared, stream, session, conn, framing, limits } = self;
+        let portal = portal_of(&stream);
+        let mut role =
+            TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, portal);
+        let reason = drive(&stream, framing, limits, &mut role).await;
+        info!(initiator = session.initiator_name, tsih = %session.tsih, %reason, "connection ended");
+        drop(stream);
+        role.finish();
+        shared.forget(&session);
+    }
+}
+
+/// Answers a text request of the full-feature phase: SendTargets. Everything else was settled at
+/// login.
+pub(super) fn answer_text(shared: &Shared, local: Option<TargetAddress>, text: &[u8]) -> Bytes {
+    let Ok(pairs) = parse(text) else { return Bytes::new() };
+    let mut out = TextWriter::default();
+    for pair in pairs {
+        if pair.key != "SendTargets" {
+            out.push(pair.key, "NotUnderstood");
+            continue;
+        }
+        let wanted = match SendTargets::from_value(pair.value) {
+            Ok(SendTargets::Named(name)) => name == shared.config.target_name,
+            Ok(SendTargets::All | SendTargets::This) => true,
+            Err(_) => false,
+        };
+        if wanted {
+            let name = shared.config.target_name.clone();
+            let portals = shared.portals_for(local);
+            return send_targets::encode(&[TargetRecord { name, portals }]);
+        }
+    }
+    out.finish()
+}
+
+/// The portal a connection came in on, as SendTargets names it.
+fn portal_of(stream: &TcpStream) -> Option<TargetAddress> {
+    let mut local = stream.local_addr().ok()?;
+    local.set_ip(local.ip().to_canonical());
+    Some(TargetAddress::new(local, PORTAL_GROUP))
+}

@@ -1,0 +1,14 @@
+//! Parameter data on its way to the initiator: cut to the allocation length and to the room there.
+
+use bytes::Bytes;
+
+use crate::{Command, Response};
+
+/// GOOD with `data`, of which ALLOCATION LENGTH and the initiator's expected data transfer length
+/// may cut off the end without an error (SPC-4 §4.2.5.6).
+pub(crate) fn respond(command: &Command, mut data: Vec<u8>, allocation_length: u32) -> Response {
+    data.truncate(allocation_length as usize);
+    let data_len_wanted = data.len() as u64;
+    data.truncate(command.data_in_max);
+    Response { data_in: Bytes::from(data), data_len_wanted, ..Response::good() }
+}

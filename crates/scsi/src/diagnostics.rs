@@ -1,0 +1,50 @@
+//! TEST UNIT READY, REQUEST SENSE, START STOP UNIT, SEND DIAGNOSTIC.
+
+use crate::context::{Context, UnitContext};
+use crate::data;
+use crate::read_write::flush;
+use crate::sense::{AdditionalSense, Sense};
+use crate::{Command, Execution, Response};
+
+/// TEST UNIT READY (SPC-4 §6.47): a unit that exists is ready.
+pub(crate) fn test_unit_ready(_: &UnitContext<'_>, _: Command) -> Execution {
+    Response::good().into()
+}
+
+/// REQUEST SENSE (SPC-4 §6.39): the pending unit attention as data, or NO SENSE.
+pub(crate) fn request_sense(context: &Context<'_>, command: &Command) -> Execution {
+    let sense = match context.unit {
+        Some(unit) => {
+            let condition = context.nexus.attentions.take(unit.lun);
+            condition.map_or(Sense::NONE, Sense::unit_attention)
+        }
+        None => Sense::illegal(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED),
+    };
+    let descriptor_format = command.cdb.bit(1, 0);
+    let bytes = match descriptor_format {
+        true => sense.to_descriptor_bytes(),
+        false => sense.to_fixed_bytes().to_vec(),
+    };
+    data::respond(command, bytes, u32::from(command.cdb.byte(4))).into()
+}
+
+/// START STOP UNIT (SBC-3 §5.25). There is no spindle, and other initiators may be using the unit:
+/// stopping it makes its data stable and leaves it ready. Nothing can be ejected.
+pub(crate) fn start_stop_unit(context: &UnitContext<'_>, command: Command) -> Execution {
+    let flags = command.cdb.byte(4);
+    let power_condition = flags >> 4;
+    let (no_flush, load_eject, start) = (flags & 4 != 0, flags & 2 != 0, flags & 1 != 0);
+    match power_condition {
+        0x0 if load_eject => Sense::invalid_cdb(4, 1).into(),
+        0x0 if start || no_flush => Response::good().into(),
+        0x0 => flush(context, 0),
+        // ACTIVE and LU_CONTROL: what it is and does anyway.
+        0x1 | 0x7 => Response::good().into(),
+        _ => Sense::invalid_cdb(4, 7).into(),
+    }
+}
+
+/// SEND DIAGNOSTIC (SPC-4 §6.42): the default self-test, which finds nothing.
+pub(crate) fn send_diagnostic(_: &UnitContext<'_>, _: Command) -> Execution {
+    Response::good().into()
+}

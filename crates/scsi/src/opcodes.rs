@@ -1,0 +1,316 @@
+//! The commands of this device server, one row each, and the commands that report them: REPORT
+//! SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.35, §6.36).
+//!
+//! A row says which bits of the CDB mean something. All others must be zero: a request for a
+//! feature that is not there (protection information, anchoring, vital product data of commands) is
+//! refused, not ignored.
+
+use block::DeviceInfo;
+
+use crate::cdb::Cdb;
+use crate::context::{Context, UnitContext};
+use crate::sense::{AdditionalSense, Sense};
+use crate::{Command, Execution, data};
+use crate::{capacity, compare_write, diagnostics, inquiry, mode, read_write, report_luns};
+use crate::{unmap, verify, write_same};
+
+/// What a command does to the medium: decides write protection, and reservations once there are
+/// any (SPC-4 table 51 sorts commands the same way).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing.
+    None,
+    /// Reads it.
+    Read,
+    /// Changes it.
+    Write,
+    /// Makes earlier changes stable: counts as a change for reservations, but not for read-only
+    /// devices.
+    Flush,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Handler {
+    /// Answers for units that do not exist, too, and never with a unit attention.
+    Any(fn(&Context<'_>, &Command) -> Execution),
+    /// Needs a logical unit.
+    Unit(fn(&UnitContext<'_>, Command) -> Execution),
+}
+
+/// One command.
+pub(crate) struct Row {
+    opcode: u8,
+    service_action: Option<u8>,
+    /// CDB USAGE DATA (SPC-4 §6.35.3): opcode, then 1 for every bit that is looked at.
+    usage: &'static [u8],
+    /// Bits of the first 16 bytes that must be zero.
+    reserved: u128,
+    pub(crate) access: Access,
+    pub(crate) handler: Handler,
+    available: fn(&DeviceInfo) -> bool,
+}
+
+/// Bits of the CONTROL byte that are ignored: all but NACA, which asks for a feature (SAM-5 §5.2).
+const CONTROL_IGNORED: u8 = 0xfb;
+
+const fn row(usage: &'static [u8], access: Access, handler: Handler) -> Row {
+    let mut accepted = [0xff; 16];
+    let mut at = 1;
+    while at < usage.len() {
+        accepted[at] = usage[at];
+        at += 1;
+    }
+    accepted[usage.len() - 1] |= CONTROL_IGNORED;
+    let reserved = !u128::from_be_bytes(accepted);
+    Row {
+        opcode: usage[0],
+        service_action: None,
+        usage,
+        reserved,
+        access,
+        handler,
+        available: always,
+    }
+}
+
+/// A command that shares its opcode; byte 1 of `usage` is the service action.
+const fn service(usage: &'static [u8], access: Access, handler: Handler) -> Row {
+    let mut row = row(usage, access, handler);
+    row.service_action = Some(usage[1]);
+    row.reserved &= !(0x1f << (14 * 8));
+    row
+}
+
+const fn if_thin(mut row: Row) -> Row {
+    row.available = thin;
+    row
+}
+
+fn always(_: &DeviceInfo) -> bool {
+    true
+}
+
+fn thin(info: &DeviceInfo) -> bool {
+    info.can_trim
+}
+
+use Access::{Flush, None as Free, Read, Write};
+use Handler::{Any, Unit};
+
+const F: u8 = 0xff;
+/// GROUP NUMBER: accepted and ignored (SBC-3 §4.22 leaves the use to the device server).
+const G: u8 = 0x1f;
+
+/// Sorted by opcode and service action.
+#[rustfmt::skip]
+static ROWS: &[Row] = &[
+    row(&[0x00, 0, 0, 0, 0, 0], Free, Unit(diagnostics::test_unit_ready)),
+    row(&[0x03, 0x01, 0, 0, F, 0], Free, Any(diagnostics::request_sense)),
+    row(&[0x08, 0x1f, F, F, F, 0], Read, Unit(read_write::read)),                         // READ(6)
+    row(&[0x0a, 0x1f, F, F, F, 0], Write, Unit(read_write::write)),                       // WRITE(6)
+    row(&[0x12, 0x01, F, F, F, 0], Free, Any(inquiry::inquiry)),
+    row(&[0x1a, 0x08, F, F, F, 0], Free, Unit(mode::mode_sense_6)),
+    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Flush, Unit(diagnostics::start_stop_unit)),
+    row(&[0x1d, 0x17, 0, 0, 0, 0], Free, Unit(diagnostics::send_diagnostic)),
+    // PMI and the address are obsolete since SBC-3; older initiators still send them.
+    row(&[0x25, 0x01, F, F, F, F, 0, 0, 0x01, 0], Free, Unit(capacity::read_capacity_10)),
+    row(&[0x28, 0x1e, F, F, F, F, G, F, F, 0], Read, Unit(read_write::read)),             // READ(10)
+    row(&[0x2a, 0x1a, F, F, F, F, G, F, F, 0], Write, Unit(read_write::write)),           // WRITE(10)
+    row(&[0x2e, 0x16, F, F, F, F, G, F, F, 0], Write, Unit(verify::write_and_verify)),
+    row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], Read, Unit(verify::verify)),
+    row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], Read, Unit(read_write::pre_fetch)),
+    row(&[0x35, 0x06, F, F, F, F, G, F, F, 0], Flush, Unit(read_write::synchronize_cache)),
+    row(&[0x41, 0x08, F, F, F, F, G, F, F, 0], Write, Unit(write_same::write_same_10)),
+    if_thin(row(&[0x42, 0, 0, 0, 0, 0, G, F, F, 0], Write, Unit(unmap::unmap))),
+    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Free, Unit(mode::mode_sense_10)),
+    row(&[0x88, 0x1e, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)),
+    row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
+        Unit(compare_write::compare_and_write)),
+    row(&[0x8a, 0x1a, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)),
+    row(&[0x8e, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,
+        Unit(verify::write_and_verify)),
+    row(&[0x8f, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read, Unit(verify::verify)),
+    row(&[0x90, 0x02, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read,
+        Unit(read_write::pre_fetch)),
+    row(&[0x91, 0x06, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Flush,
+        Unit(read_write::synchronize_cache)),
+    row(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,
+        Unit(write_same::write_same_16)),
+    service(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Free,
+        Unit(capacity::read_capacity_16)),
+    service(&[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], Read,
+        Unit(unmap::get_lba_status)),
+    row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Free, Any(report_luns::report_luns)),
+    service(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Free, Unit(report_opcodes)),
+    service(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Free, Unit(report_task_management)),
+    row(&[0xa8, 0x1e, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)),       // READ(12)
+    row(&[0xaa, 0x1a, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)),     // WRITE(12)
+    row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], Write, Unit(verify::write_and_verify)),
+    row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], Read, Unit(verify::verify)),
+];
+
+/// Where the rows of an opcode begin, plus one; 0 where there are none.
+static FIRST: [u8; 256] = {
+    let mut first = [0; 256];
+    let mut at = ROWS.len();
+    while at > 0 {
+        first[ROWS[at - 1].opcode as usize] = at as u8;
+        at -= 1;
+    }
+    first
+};
+
+/// All rows of an opcode.
+fn rows_of(opcode: u8) -> &'static [Row] {
+    let Some(start) = usize::from(FIRST[usize::from(opcode)]).checked_sub(1) else { return &[] };
+    let rows = &ROWS[start..];
+    let len = rows.iter().take_while(|row| row.opcode == opcode).count();
+    &rows[..len]
+}
+
+/// The row for a CDB.
+pub(crate) fn find(cdb: &Cdb) -> Result<&'static Row, Sense> {
+    let rows = rows_of(cdb.opcode());
+    match rows {
+        [] => Err(invalid_opcode()),
+        [row] if row.service_action.is_none() => Ok(row),
+        // SPC-4 §4.2.5.2: an unknown service action is an invalid field, not an invalid opcode.
+        _ => rows
+            .iter()
+            .find(|row| row.service_action == Some(cdb.byte(1) & 0x1f))
+            .ok_or(Sense::invalid_cdb(1, 4)),
+    }
+}
+
+fn invalid_opcode() -> Sense {
+    Sense::illegal(AdditionalSense::INVALID_COMMAND_OPERATION_CODE)
+}
+
+impl Row {
+    /// Refuses CDBs with a reserved bit set, naming the first one.
+    pub(crate) fn check(&self, cdb: &Cdb) -> Result<&Self, Sense> {
+        let wrong = u128::from_be_bytes(*cdb.bytes()) & self.reserved;
+        if wrong == 0 {
+            return Ok(self);
+        }
+        let position = wrong.leading_zeros();
+        Err(Sense::invalid_cdb((position / 8) as u16, (7 - position % 8) as u8))
+    }
+
+    /// Refuses commands that this device does not have.
+    pub(crate) fn check_available(&self, info: &DeviceInfo) -> Result<(), Sense> {
+        if (self.available)(info) { Ok(()) } else { Err(invalid_opcode()) }
+    }
+
+    fn service_action(&self) -> u16 {
+        self.service_action.map_or(0, u16::from)
+    }
+}
+
+/// Command timeouts descriptor without any timeouts (SPC-4 §6.35.4).
+const TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// REPORT SUPPORTED OPERATION CODES (SPC-4 §6.35).
+fn report_opcodes(context: &UnitContext<'_>, command: Command) -> Execution {
+    let cdb = &command.cdb;
+    let with_timeouts = cdb.bit(2, 7);
+    let (opcode, service_action) = (cdb.byte(3), cdb.u16(4));
+    let rows = rows_of(opcode);
+    let has_service_actions = rows.first().is_some_and(|row| row.service_action.is_some());
+    let exact = rows.iter().find(|row| row.service_action() == service_action);
+    let found = match cdb.byte(2) & 7 {
+        0 => {
+            let list = all_commands(context.info, with_timeouts);
+            return data::respond(&command, list, cdb.u32(6)).into();
+        }
+        1 if has_service_actions => return Sense::invalid_cdb(2, 2).into(),
+        1 => rows.first(),
+        2 if !has_service_actions && !rows.is_empty() => return Sense::invalid_cdb(2, 2).into(),
+        2 | 3 => exact,
+        _ => return Sense::invalid_cdb(2, 2).into(),
+    };
+    let found = found.filter(|row| (row.available)(context.info));
+    data::respond(&command, one_command(found, with_timeouts), cdb.u32(6)).into()
+}
+
+fn all_commands(info: &DeviceInfo, with_timeouts: bool) -> Vec<u8> {
+    let mut out = vec![0; 4];
+    for row in ROWS.iter().filter(|row| (row.available)(info)) {
+        let flags = u8::from(with_timeouts) << 1 | u8::from(row.service_action.is_some());
+        let [high, low] = row.service_action().to_be_bytes();
+        out.extend([row.opcode, 0, high, low, 0, flags, 0, row.usage.len() as u8]);
+        if with_timeouts {
+            out.extend(TIMEOUTS);
+        }
+    }
+    let len = out.len() as u32 - 4;
+    out[..4].copy_from_slice(&len.to_be_bytes());
+    out
+}
+
+fn one_command(row: Option<&Row>, with_timeouts: bool) -> Vec<u8> {
+    let Some(row) = row else {
+        return vec![0, 1, 0, 0]; // SUPPORT: not supported
+    };
+    let conforming = 3; // SUPPORT: as a SCSI standard says
+    let mut out = vec![0, u8::from(with_timeouts) << 7 | conforming, 0, row.usage.len() as u8];
+    out.extend(row.usage);
+    if with_timeouts {
+        out.extend(TIMEOUTS);
+    }
+    out
+}
+
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.36): those of RFC 7143 §11.5.1 but CLEAR
+/// ACA and the recovery of reservations.
+fn report_task_management(_: &UnitContext<'_>, command: Command) -> Execution {
+    // ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET
+    const FUNCTIONS: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
+    let mut out = vec![FUNCTIONS, 0, 0, 0];
+    if command.cdb.bit(2, 7) {
+        out[3] = 12;
+        out.extend([0; 12]); // no timeouts
+    }
+    data::respond(&command, out, command.cdb.u32(6)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sorted_and_consistent() {
+        for pair in ROWS.windows(2) {
+            let key = |row: &Row| (row.opcode, row.service_action);
+            assert!(key(&pair[0]) < key(&pair[1]), "{:#x}", pair[1].opcode);
+        }
+        for row in ROWS {
+            let len = [6, 10, 10, 0, 16, 12, 0, 0][usize::from(row.opcode >> 5)];
+            assert_eq!(row.usage.len(), len, "{:#x}", row.opcode);
+            let mut cdb = [0; 16];
+            cdb[0] = row.opcode;
+            cdb[1] = row.service_action.unwrap_or(0);
+            let found = find(&Cdb::from_array(cdb)).unwrap();
+            assert_eq!((found.opcode, found.service_action), (row.opcode, row.service_action));
+            assert!(found.check(&Cdb::from_array(cdb)).is_ok(), "{:#x}", row.opcode);
+        }
+        assert!(find(&Cdb::new(&[0xff])).is_err());
+        assert_eq!(find(&Cdb::new(&[0x9e, 0x11])).err(), Some(Sense::invalid_cdb(1, 4)));
+    }
+
+    #[test]
+    fn reserved_bits_are_named() {
+        let cases: [(&[u8], Option<(u16, u8)>); 5] = [
+            (&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0], Some((1, 5))), // RDPROTECT
+            (&[0x28, 0x18, 0, 0, 0, 0, 0x1f, 0, 1, 0], None),      // DPO, FUA, group
+            (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0x04], Some((9, 2))), // NACA
+            (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0xc0, 0xff], None),   // vendor bits, behind the CDB
+            (&[0x9e, 0x30, 0, 0], Some((1, 5))),
+        ];
+        for (bytes, wrong) in cases {
+            let cdb = Cdb::new(bytes);
+            let result = find(&cdb).unwrap().check(&cdb).err();
+            assert_eq!(result, wrong.map(|(byte, bit)| Sense::invalid_cdb(byte, bit)));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! READ and WRITE of all lengths, SYNCHRONIZE CACHE and PRE-FETCH (SBC-3 §5.8 to §5.39).
+//!
+//! This is the hot path: a device that answers at once is served without a box, a lock held across
+//! I/O or a copy; a read allocates its data buffer and nothing else.
+//!
+//! FUA on a write: the data is stable before GOOD, by the device's own means or by a flush. FUA on
+//! a read: what a volatile cache holds for the blocks must be stable before it is returned, so such
+//! a device is flushed first. DPO is advice and ignored.
+//!
+//! When the initiator sends less than the CDB asks for, what came is written and the residual
+//! overflow tells the rest (RFC 7143 §11.4.5.1); a last block of which a part came keeps its tail.
+
+use std::sync::Arc;
+
+use block::{BlockError, Buf, Device, WriteFlags};
+use bytes::Bytes;
+
+use crate::cdb::Cdb;
+use crate::context::{Blocks, UnitContext};
+use crate::range_lock::RangeGuard;
+use crate::sense::Sense;
+use crate::unit::LogicalUnit;
+use crate::{Command, Execution, Response};
+
+/// FUA; the 6-byte forms have none.
+pub(crate) fn fua(cdb: &Cdb) -> bool {
+    cdb.opcode() >> 5 != 0 && cdb.bit(1, 3)
+}
+
+/// READ(6), READ(10), READ(12), READ(16).
+pub(crate) fn read(context: &UnitContext<'_>, command: Command) -> Execution {
+    let blocks = match context.transferred(&command.cdb) {
+        Ok(blocks) => blocks,
+        Err(sense) => return sense.into(),
+    };
+    // Whole blocks, and no more of them than the initiator has room for.
+    let room = blocks.len.min(command.data_in_max as u64);
+    let len = room.next_multiple_of(context.block_size());
+    if len == 0 {
+        return Response::good().wanting(blocks.len).into();
+    }
+    let device = &context.unit.device;
+    if fua(&command.cdb) && context.info.volatile_cache && context.info.can_flush {
+        let device = device.clone();
+        return Execution::later(async move {
+            if let Err(error) = device.flush().await {
+                return failed(&error, true, blocks.lba);
+            }
+            read_response(device.read(blocks.offset, Buf::new(len as usize)).await, room, blocks)
+        });
+    }
+    match device.read(blocks.offset, Buf::new(len as usize)).try_ready() {
+        Ok(result) => read_response(result, room, blocks).into(),
+        Err(io) => Execution::later(async move { read_response(io.await, room, blocks) }),
+    }
+}
+
+fn read_response(result: Result<Buf, BlockError>, room: u64, blocks: Blocks) -> Response {
+    match result {
+        Ok(mut buf) => {
+            buf.truncate(room as usize);
+            Response { data_in: buf.freeze(), ..Response::good() }.wanting(blocks.len)
+        }
+        Err(error) => failed(&error, false, blocks.lba),
+    }
+}
+
+pub(crate) fn failed(error: &BlockError, writing: bool, lba: u64) -> Response {
+    tracing::debug!(%error, writing, lba, "device error");
+    Response::check_condition(Sense::from_block(error, writing, lba))
+}
+
+/// WRITE(6), WRITE(10), WRITE(12), WRITE(16).
+pub(crate) fn write(context: &UnitContext<'_>, command: Command) -> Execution {
+    let blocks = match context.transferred(&command.cdb) {
+        Ok(blocks) => blocks,
+        Err(sense) => return sense.into(),
+    };
+    let mut data = command.data_out;
+    data.truncate(blocks.len.min(data.len() as u64) as usize);
+    if data.is_empty() {
+        return Response::good().wanting(blocks.len).into();
+    }
+    let unit = context.unit;
+    let write = WriteRun { blocks, data, fua: Fua::new(fua(&command.cdb), context) };
+    if write.data.len() as u64 % context.block_size() != 0 {
+        return Execution::later(write_partial(unit.clone(), write, context.block_size()));
+    }
+    let range = blocks.offset..blocks.offset + write.data.len() as u64;
+    let guard = match unit.ranges.shared(range) {
+        Ok(guard) => guard,
+        Err(waiting) => {
+            let unit = unit.clone();
+            return Execution::later(async move {
+                let guard = waiting.await;
+                write_guarded(&unit.device, write, guard).await
+            });
+        }
+    };
+    if write.fua.flush_after {
+        let unit = unit.clone();
+        return Execution::later(async move { write_guarded(&unit.device, write, guard).await });
+    }
+    match unit.device.write(blocks.offset, write.data, write.fua.flags).try_ready() {
+        Ok(result) => write_response(result, blocks).into(),
+        Err(io) => Execution::later(async move {
+            let result = io.await;
+            drop(guard);
+            write_response(result, blocks)
+        }),
+    }
+}
+
+/// How a write becomes stable.
+#[derive(Clone, Copy)]
+pub(crate) struct Fua {
+    pub(crate) flags: WriteFlags,
+    pub(crate) flush_after: bool,
+}
+
+impl Fua {
+    pub(crate) fn new(wanted: bool, context: &UnitContext<'_>) -> Self {
+        let by_device = wanted && context.info.can_fua;
+        let flags = if by_device { WriteFlags::FUA } else { WriteFlags::NONE };
+        Self { flags, flush_after: wanted && !by_device && context.info.can_flush }
+    }
+
+    /// Second half of a write.
+    pub(crate) async fn finish(self, device: &Device) -> Result<(), BlockError> {
+        if self.flush_after { device.flush().await } else { Ok(()) }
+    }
+}
+
+/// Data on its way to the device.
+struct WriteRun {
+    blocks: Blocks,
+    data: Bytes,
+    fua: Fua,
+}
+
+async fn write_guarded(device: &Device, write: WriteRun, guard: RangeGuard) -> Response {
+    let mut result = device.write(write.blocks.offset, write.data, write.fua.flags).await;
+    drop(guard);
+    if result.is_ok() {
+        result = write.fua.finish(device).await;
+    }
+    write_response(result, write.blocks)
+}
+
+/// Completes the last block from the medium. Exclusive, so that no write gets lost in between.
+async fn write_partial(unit: Arc<LogicalUnit>, mut write: WriteRun, block_size: u64) -> Response {
+    let offset = write.blocks.offset;
+    let whole = (write.data.len() as u64).next_multiple_of(block_size);
+    let guard = match unit.ranges.exclusive(offset..offset + whole) {
+        Ok(guard) => guard,
+        Err(waiting) => waiting.await,
+    };
+    let last = whole - block_size;
+    let tail = match unit.device.read(offset + last, Buf::new(block_size as usize)).await {
+        Ok(tail) => tail,
+        Err(error) => return failed(&error, false, write.blocks.lba),
+    };
+    let mut data = Buf::new(whole as usize);
+    data[last as usize..].copy_from_slice(&tail);
+    data[..write.data.len()].copy_from_slice(&write.data);
+    write.data = data.freeze();
+    write_guarded(&unit.device, write, guard).await
+}
+
+fn write_response(result: Result<(), BlockError>, blocks: Blocks) -> Response {
+    match result {
+        Ok(()) => Response::good(),
+        Err(error) => failed(&error, true, blocks.lba),
+    }
+    .wanting(blocks.len)
+}
+
+/// SYNCHRONIZE CACHE(10), SYNCHRONIZE CACHE(16). The whole cache, whatever the range (allowed by
+/// SBC-3 §5.26), and with IMMED, too, the status tells the outcome: nobody wants less.
+pub(crate) fn synchronize_cache(context: &UnitContext<'_>, command: Command) -> Execution {
+    match context.addressed(&command.cdb) {
+        Ok(blocks) => flush(context, blocks.lba),
+        Err(sense) => sense.into(),
+    }
+}
+
+pub(crate) fn flush(context: &UnitContext<'_>, lba: u64) -> Execution {
+    if !context.info.can_flush {
+        return Response::good().into();
+    }
+    let respond = move |result: Result<(), BlockError>| match result {
+        Ok(()) => Response::good(),
+        Err(error) => failed(&error, true, lba),
+    };
+    match context.unit.device.flush().try_ready() {
+        Ok(result) => respond(result).into(),
+        Err(io) => Execution::later(async move { respond(io.await) }),
+    }
+}
+
+/// PRE-FETCH(10), PRE-FETCH(16): advice that the devices here have no use for. GOOD, not CONDITION
+/// MET, as nothing is promised about a cache (SBC-3 §5.8).
+pub(crate) fn pre_fetch(context: &UnitContext<'_>, command: Command) -> Execution {
+    context.addressed(&command.cdb).map_or_else(Execution::from, |_| Response::good().into())
+}

@@ -1,0 +1,216 @@
+//! [`Target`]: the logical units of one SCSI target device, and the nexuses that use them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+
+use block::Device;
+
+use crate::lun::Lun;
+use crate::nexus::{Nexus, NexusState};
+use crate::sense::AdditionalSense;
+use crate::unit::{LogicalUnit, LunOptions};
+
+/// How a target presents itself.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct TargetConfig {
+    /// SCSI device name: the iSCSI name (RFC 7143 §4.2.7).
+    pub name: String,
+    /// Target portal group tag of the target port (RFC 7143 §4.4.2).
+    pub portal_group_tag: u16,
+    /// RELATIVE TARGET PORT IDENTIFIER (SPC-4 §7.8.6.8); 1 for the only port.
+    pub relative_port: u16,
+}
+
+impl TargetConfig {
+    /// A target with one port in portal group 1.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), portal_group_tag: 1, relative_port: 1 }
+    }
+
+    /// With another portal group tag.
+    pub fn with_portal_group_tag(mut self, tag: u16) -> Self {
+        self.portal_group_tag = tag;
+        self
+    }
+}
+
+/// Why a logical unit was not added.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AddLunError {
+    /// The number does not fit.
+    #[error("LUN {0} is above {max}", max = Lun::MAX)]
+    Number(u16),
+    /// The number is taken.
+    #[error("LUN {0} exists already")]
+    Exists(u16),
+    /// The device's block size is not a power of two from 512 to 65536.
+    #[error("a block size of {0} cannot be served (a power of two from 512 to 65536 can)")]
+    BlockSize(u32),
+    /// The device has no blocks.
+    #[error("the device is empty")]
+    Empty,
+    /// An identification text does not fit its field.
+    #[error("{what} {text:?} is not 1 to {max} printable ASCII characters")]
+    Text {
+        /// Which one.
+        what: &'static str,
+        /// Its value.
+        text: String,
+        /// Most characters allowed.
+        max: usize,
+    },
+    /// The NAA designator is of a type that is not 8 bytes long.
+    #[error("NAA {0:#018x} does not begin with 2, 3 or 5")]
+    Naa(u64),
+}
+
+/// There is no such logical unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no such logical unit")]
+pub struct NoSuchLun;
+
+/// A SCSI target device. Clones share everything.
+#[derive(Clone)]
+pub struct Target {
+    state: Arc<TargetState>,
+}
+
+pub(crate) struct TargetState {
+    pub(crate) config: TargetConfig,
+    units: RwLock<BTreeMap<Lun, Arc<LogicalUnit>>>,
+    nexuses: Mutex<Vec<Weak<NexusState>>>,
+}
+
+impl Target {
+    /// A target without logical units.
+    pub fn new(config: TargetConfig) -> Self {
+        let state = TargetState { config, units: RwLock::default(), nexuses: Mutex::default() };
+        Self { state: Arc::new(state) }
+    }
+
+    /// The name and port it was made with.
+    pub fn config(&self) -> &TargetConfig {
+        &self.state.config
+    }
+
+    /// Adds a logical unit. Initiators that are connected learn of it by a unit attention.
+    ///
+    /// # Errors
+    /// [`AddLunError`]; nothing has changed then.
+    pub fn add_lun(
+        &self,
+        number: u16,
+        device: Device,
+        options: LunOptions,
+    ) -> Result<(), AddLunError> {
+        let lun = Lun::new(number).ok_or(AddLunError::Number(number))?;
+        let unit = LogicalUnit::new(&self.state.config.name, lun, device, &options)?;
+        let mut units = self.state.write_units();
+        if units.contains_key(&lun) {
+            return Err(AddLunError::Exists(number));
+        }
+        units.insert(lun, Arc::new(unit));
+        let others: Vec<Lun> = units.keys().copied().filter(|other| *other != lun).collect();
+        drop(units);
+        let power_on = AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED;
+        self.state.each_nexus(|nexus| {
+            nexus.attentions.establish(lun, power_on);
+            nexus.luns_changed(&others);
+        });
+        Ok(())
+    }
+
+    /// Removes a logical unit. Commands under way on it go on to their end.
+    ///
+    /// # Errors
+    /// [`NoSuchLun`].
+    pub fn remove_lun(&self, number: u16) -> Result<(), NoSuchLun> {
+        let mut units = self.state.write_units();
+        let unit = Lun::new(number).and_then(|lun| units.remove(&lun)).ok_or(NoSuchLun)?;
+        let others: Vec<Lun> = units.keys().copied().collect();
+        drop(units);
+        self.state.each_nexus(|nexus| {
+            nexus.attentions.remove(unit.lun);
+            nexus.luns_changed(&others);
+        });
+        Ok(())
+    }
+
+    /// Numbers of the logical units, ascending.
+    pub fn luns(&self) -> Vec<u16> {
+        self.state.luns().into_iter().map(Lun::number).collect()
+    }
+
+    /// The state kept for one initiator port: one per iSCSI session, shared by its connections.
+    /// `initiator_port` is its SCSI port name (RFC 7143 §4.4.2: iSCSI name, `,i,0x`, ISID in hex).
+    /// Its first command on every unit reports POWER ON (SAM-5 §5.14.2).
+    pub fn nexus(&self, initiator_port: &str) -> Nexus {
+        let nexus = Arc::new(NexusState::new(self.state.clone(), initiator_port.to_owned()));
+        self.state.lock_nexuses().push(Arc::downgrade(&nexus));
+        let power_on = AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED;
+        self.state.luns().into_iter().for_each(|lun| nexus.attentions.establish(lun, power_on));
+        Nexus::new(nexus)
+    }
+
+    /// Number of nexuses.
+    pub fn nexus_count(&self) -> usize {
+        self.state.lock_nexuses().len()
+    }
+
+    /// Tells all initiators that the logical unit has another size now. Not needed where commands
+    /// keep coming: the next one notices by itself.
+    ///
+    /// # Errors
+    /// [`NoSuchLun`].
+    pub fn capacity_changed(&self, number: u16) -> Result<(), NoSuchLun> {
+        let unit = Lun::new(number).and_then(|lun| self.state.unit(lun)).ok_or(NoSuchLun)?;
+        unit.size_changed(unit.device.info().size);
+        self.state.establish(unit.lun, AdditionalSense::CAPACITY_DATA_HAS_CHANGED, None);
+        Ok(())
+    }
+}
+
+impl TargetState {
+    pub(crate) fn unit(&self, lun: Lun) -> Option<Arc<LogicalUnit>> {
+        self.units.read().unwrap_or_else(PoisonError::into_inner).get(&lun).cloned()
+    }
+
+    pub(crate) fn luns(&self) -> Vec<Lun> {
+        self.units.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    /// Establishes a unit attention for all nexuses, or all but one.
+    pub(crate) fn establish(
+        &self,
+        lun: Lun,
+        condition: AdditionalSense,
+        except: Option<&NexusState>,
+    ) {
+        self.each_nexus(|nexus| {
+            if except.is_none_or(|except| !std::ptr::eq(except, nexus)) {
+                nexus.attentions.establish(lun, condition);
+            }
+        });
+    }
+
+    pub(crate) fn each_nexus(&self, mut visit: impl FnMut(&NexusState)) {
+        // The list is copied first, as a nexus that ends in `visit` would want the same lock.
+        let nexuses: Vec<_> = self.lock_nexuses().iter().filter_map(Weak::upgrade).collect();
+        nexuses.iter().for_each(|nexus| visit(nexus));
+    }
+
+    /// Forgets a nexus that ends.
+    pub(crate) fn forget(&self, ended: &Arc<NexusState>) {
+        self.lock_nexuses().retain(|nexus| !std::ptr::eq(nexus.as_ptr(), Arc::as_ptr(ended)));
+    }
+
+    fn write_units(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<Lun, Arc<LogicalUnit>>> {
+        self.units.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_nexuses(&self) -> MutexGuard<'_, Vec<Weak<NexusState>>> {
+        self.nexuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,160 @@
+//! One logical unit: a device, who it says it is, and the ranges under exclusive use.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use block::Device;
+
+use crate::limits::Limits;
+use crate::lun::Lun;
+use crate::range_lock::RangeLocks;
+use crate::target::AddLunError;
+
+/// How a logical unit presents itself. Defaults identify it by target name and number, which is
+/// stable as long as both are.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LunOptions {
+    /// T10 VENDOR IDENTIFICATION: at most 8 printable ASCII characters.
+    pub vendor: String,
+    /// PRODUCT IDENTIFICATION: at most 16 printable ASCII characters.
+    pub product: String,
+    /// PRODUCT REVISION LEVEL: at most 4 printable ASCII characters.
+    pub revision: String,
+    /// Unit serial number (VPD page 80h), at most 128 printable ASCII characters. Set it where the
+    /// same data is served under several names, so that initiators see one disk.
+    pub serial: Option<String>,
+    /// 8-byte NAA designator (VPD page 83h); its first hex digit is 2, 3 or 5.
+    pub naa: Option<u64>,
+}
+
+impl Default for LunOptions {
+    fn default() -> Self {
+        Self {
+            vendor: "ENKAKU".into(),
+            product: "VIRTUAL DISK".into(),
+            revision: "1".into(),
+            serial: None,
+            naa: None,
+        }
+    }
+}
+
+impl LunOptions {
+    /// With this vendor and product.
+    pub fn with_product(mut self, vendor: impl Into<String>, product: impl Into<String>) -> Self {
+        (self.vendor, self.product) = (vendor.into(), product.into());
+        self
+    }
+
+    /// With this serial number.
+    pub fn with_serial(mut self, serial: impl Into<String>) -> Self {
+        self.serial = Some(serial.into());
+        self
+    }
+
+    /// With this NAA designator.
+    pub fn with_naa(mut self, naa: u64) -> Self {
+        self.naa = Some(naa);
+        self
+    }
+}
+
+/// Checked and padded identification.
+pub(crate) struct Identity {
+    pub(crate) vendor: [u8; 8],
+    pub(crate) product: [u8; 16],
+    pub(crate) revision: [u8; 4],
+    pub(crate) serial: String,
+    pub(crate) naa: u64,
+}
+
+/// Longest serial number taken: T10 vendor designator and page 80h both have one-byte lengths.
+const SERIAL_LEN_MAX: usize = 128;
+
+impl Identity {
+    fn new(target_name: &str, lun: Lun, options: &LunOptions) -> Result<Self, AddLunError> {
+        let derived = fnv1a(target_name, lun);
+        let serial = options.serial.clone().unwrap_or_else(|| format!("{derived:016x}"));
+        ascii("serial number", &serial, SERIAL_LEN_MAX)?;
+        // NAA 3h: locally assigned (SPC-4 §7.8.6.6.4), as there is no company identifier to use.
+        let naa = options.naa.unwrap_or(derived >> 4 | 0x3 << 60);
+        if !matches!(naa >> 60, 2 | 3 | 5) {
+            return Err(AddLunError::Naa(naa));
+        }
+        Ok(Self {
+            vendor: padded("vendor", &options.vendor)?,
+            product: padded("product", &options.product)?,
+            revision: padded("revision", &options.revision)?,
+            serial,
+            naa,
+        })
+    }
+}
+
+fn ascii(what: &'static str, text: &str, max: usize) -> Result<(), AddLunError> {
+    let printable = text.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
+    if !printable || text.len() > max || text.is_empty() {
+        return Err(AddLunError::Text { what, text: text.to_owned(), max });
+    }
+    Ok(())
+}
+
+/// Left-aligned, padded with spaces (SPC-4 §4.3.1).
+fn padded<const N: usize>(what: &'static str, text: &str) -> Result<[u8; N], AddLunError> {
+    ascii(what, text, N)?;
+    let mut out = [b' '; N];
+    out[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(out)
+}
+
+/// FNV-1a, 64 bits: the same identity after a restart, without storing one.
+fn fnv1a(target_name: &str, lun: Lun) -> u64 {
+    let bytes = target_name.bytes().chain(lun.number().to_be_bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// One logical unit of a target.
+pub(crate) struct LogicalUnit {
+    pub(crate) lun: Lun,
+    pub(crate) device: Device,
+    pub(crate) identity: Identity,
+    pub(crate) limits: Limits,
+    pub(crate) ranges: Arc<RangeLocks>,
+    /// Capacity in bytes that initiators know.
+    size_known: AtomicU64,
+}
+
+impl LogicalUnit {
+    pub(crate) fn new(
+        target_name: &str,
+        lun: Lun,
+        device: Device,
+        options: &LunOptions,
+    ) -> Result<Self, AddLunError> {
+        let info = device.info();
+        let identity = Identity::new(target_name, lun, options)?;
+        if !info.block_size.is_power_of_two() || !(512..=65536).contains(&info.block_size) {
+            return Err(AddLunError::BlockSize(info.block_size));
+        }
+        if info.size == 0 {
+            return Err(AddLunError::Empty);
+        }
+        Ok(Self {
+            lun,
+            identity,
+            limits: Limits::new(info.block_size),
+            ranges: Arc::default(),
+            size_known: AtomicU64::new(info.size),
+            device,
+        })
+    }
+
+    /// Takes note of the device's size; true when it has changed since the last time.
+    pub(crate) fn size_changed(&self, size: u64) -> bool {
+        self.size_known.load(Ordering::Relaxed) != size
+            && self.size_known.swap(size, Ordering::Relaxed) != size
+    }
+}

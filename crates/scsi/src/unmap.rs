@@ -1,0 +1,159 @@
+//! UNMAP and GET LBA STATUS (SBC-3 §5.30, §5.6): thin provisioning.
+
+use block::{BlockError, Extent};
+
+use crate::context::{Blocks, UnitContext};
+use crate::data;
+use crate::read_write::failed;
+use crate::sense::{AdditionalSense, Sense};
+use crate::{Command, Execution, Response};
+
+/// Length of the UNMAP parameter list header and of each of its descriptors.
+const HEADER_LEN: usize = 8;
+const DESCRIPTOR_LEN: usize = 16;
+
+/// UNMAP. All descriptors are checked before anything is unmapped.
+pub(crate) fn unmap(context: &UnitContext<'_>, command: Command) -> Execution {
+    let list_len = usize::from(command.cdb.u16(7));
+    let wanted = list_len as u64;
+    if list_len == 0 {
+        return Response::good().into();
+    }
+    let list = &command.data_out[..list_len.min(command.data_out.len())];
+    let runs = match runs(context, list) {
+        Ok(runs) => runs,
+        Err(sense) => return Response::check_condition(sense).wanting(wanted).into(),
+    };
+    let unit = context.unit.clone();
+    Execution::later(async move {
+        for blocks in runs {
+            let guard = match unit.ranges.shared(blocks.offset..blocks.offset + blocks.len) {
+                Ok(guard) => guard,
+                Err(waiting) => waiting.await,
+            };
+            let result = unit.device.trim(blocks.offset, blocks.len).await;
+            drop(guard);
+            if let Err(error) = result {
+                return failed(&error, true, blocks.lba).wanting(wanted);
+            }
+        }
+        Response::good().wanting(wanted)
+    })
+}
+
+/// The runs of blocks in an UNMAP parameter list (SBC-3 §5.30.2), empty ones left out.
+fn runs(context: &UnitContext<'_>, list: &[u8]) -> Result<Vec<Blocks>, Sense> {
+    let too_short = Sense::illegal(AdditionalSense::PARAMETER_LIST_LENGTH_ERROR);
+    let header = list.get(..HEADER_LEN).ok_or(too_short)?;
+    let described = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let descriptors = list.get(HEADER_LEN..HEADER_LEN + described).ok_or(too_short)?;
+    // A descriptor cut off at the end is ignored, as the standard says.
+    let descriptors = descriptors.chunks_exact(DESCRIPTOR_LEN);
+    let limits = &context.unit.limits;
+    if descriptors.len() as u32 > limits.unmap_descriptors {
+        return Err(Sense::invalid_parameter(2));
+    }
+    let mut runs = Vec::with_capacity(descriptors.len());
+    let mut total = 0;
+    for (index, descriptor) in descriptors.enumerate() {
+        let (lba, rest) = descriptor.split_at(8);
+        let lba = lba.iter().fold(0, |lba, byte| lba << 8 | u64::from(*byte));
+        let count = rest[..4].iter().fold(0, |count, byte| count << 8 | u64::from(*byte));
+        let blocks = context.blocks(lba, count)?;
+        total += count;
+        if total > u64::from(limits.unmap_blocks) {
+            let field = HEADER_LEN + index * DESCRIPTOR_LEN + 8;
+            return Err(Sense::invalid_parameter(field as u16));
+        }
+        if count > 0 {
+            runs.push(blocks);
+        }
+    }
+    Ok(runs)
+}
+
+/// GET LBA STATUS: from the given block on, which are mapped and which are not.
+pub(crate) fn get_lba_status(context: &UnitContext<'_>, command: Command) -> Execution {
+    let lba = command.cdb.u64(2);
+    let Some(rest) = context.capacity().checked_sub(lba).filter(|rest| *rest > 0) else {
+        return Sense::lba_out_of_range(lba).into();
+    };
+    let count = rest.min(context.unit.limits.lba_status_blocks);
+    let blocks = match context.blocks(lba, count) {
+        Ok(blocks) => blocks,
+        Err(sense) => return sense.into(),
+    };
+    let block_size = context.block_size();
+    let respond = move |result: Result<Vec<Extent>, BlockError>| match result {
+        Ok(extents) => {
+            let list = status_list(&extents, blocks, block_size);
+            data::respond(&command, list, command.cdb.u32(10))
+        }
+        Err(error) => failed(&error, false, lba),
+    };
+    match context.unit.device.extents(blocks.offset, blocks.len).try_ready() {
+        Ok(result) => respond(result).into(),
+        Err(io) => Execution::later(async move { respond(io.await) }),
+    }
+}
+
+const MAPPED: u8 = 0;
+const DEALLOCATED: u8 = 1;
+
+/// GET LBA STATUS parameter data (SBC-3 §5.6.2).
+fn status_list(extents: &[Extent], blocks: Blocks, block_size: u64) -> Vec<u8> {
+    let mut out = vec![0; 8];
+    for (lba, count, status) in status_runs(extents, blocks, block_size) {
+        out.extend(lba.to_be_bytes());
+        out.extend((count as u32).to_be_bytes());
+        out.extend([status, 0, 0, 0]);
+    }
+    let len = out.len() as u32 - 4;
+    out[..4].copy_from_slice(&len.to_be_bytes());
+    out
+}
+
+/// Runs of blocks of one status. A block of which a part holds data is mapped.
+fn status_runs(extents: &[Extent], blocks: Blocks, block_size: u64) -> Vec<(u64, u64, u8)> {
+    let mut runs: Vec<(u64, u64, u8)> = Vec::new();
+    let mut push = |from: u64, to: u64, status: u8| match runs.last_mut() {
+        _ if from >= to => {}
+        Some((_, count, last)) if *last == status => *count += to - from,
+        _ => runs.push((from, to - from, status)),
+    };
+    let mut at = blocks.lba;
+    for hole in extents.iter().filter(|extent| extent.hole) {
+        let from = hole.offset.div_ceil(block_size);
+        let to = (hole.offset + hole.len) / block_size;
+        if from < to {
+            push(at, from, MAPPED);
+            push(from, to, DEALLOCATED);
+            at = to;
+        }
+    }
+    push(at, blocks.lba + blocks.count, MAPPED);
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_rounded_inwards() {
+        let blocks = Blocks { lba: 1, count: 8, offset: 512, len: 4096 };
+        let extent = |offset, len, hole| Extent { offset, len, hole };
+        let extents = [
+            extent(512, 100, false),
+            extent(612, 1500, true), // whole blocks 2 and 3
+            extent(2112, 448, false),
+            extent(2560, 512, true),
+            extent(3072, 512, true),
+            extent(3584, 1024, false),
+        ];
+        let runs = status_runs(&extents, blocks, 512);
+        assert_eq!(runs, [(1, 1, 0), (2, 2, 1), (4, 1, 0), (5, 2, 1), (7, 2, 0)]);
+        let all = [extent(512, 4096, true)];
+        assert_eq!(status_runs(&all, blocks, 512), [(1, 8, 1)]);
+    }
+}

@@ -1,0 +1,98 @@
+//! WRITE SAME(10) and WRITE SAME(16) (SBC-3 §5.44, §5.45): one block many times, or zeroes.
+//!
+//! A block of zeroes becomes the device's own way of zeroing, which may release storage when UNMAP
+//! is set. UNMAP with other data writes it: SBC-3 §4.7.3.4 lets a block be unmapped only when it
+//! would read back as sent.
+
+use block::{BlockError, Buf, ZeroFlags};
+use bytes::Bytes;
+
+use crate::context::{Blocks, UnitContext};
+use crate::read_write::failed;
+use crate::sense::Sense;
+use crate::unit::LogicalUnit;
+use crate::verify::too_little_data;
+use crate::{Command, Execution, Response};
+
+/// Bytes of repeated data written at a time.
+const STEP_BYTES: u64 = 1 << 20;
+
+/// WRITE SAME(10).
+pub(crate) fn write_same_10(context: &UnitContext<'_>, command: Command) -> Execution {
+    let (lba, count) = (u64::from(command.cdb.u32(2)), u64::from(command.cdb.u16(7)));
+    write_same(context, command, lba, count, 7, false)
+}
+
+/// WRITE SAME(16).
+pub(crate) fn write_same_16(context: &UnitContext<'_>, command: Command) -> Execution {
+    let (lba, count) = (command.cdb.u64(2), u64::from(command.cdb.u32(10)));
+    let no_data = command.cdb.bit(1, 0); // NDOB
+    write_same(context, command, lba, count, 10, no_data)
+}
+
+fn write_same(
+    context: &UnitContext<'_>,
+    command: Command,
+    lba: u64,
+    count: u64,
+    count_byte: u16,
+    no_data: bool,
+) -> Execution {
+    let unmap = command.cdb.bit(1, 3);
+    if unmap && !context.info.can_trim {
+        return Sense::invalid_cdb(1, 3).into();
+    }
+    // 0 blocks: as far as the last one (WSNZ of VPD page B0h is 0).
+    let to_the_end = || context.capacity().saturating_sub(lba);
+    let blocks = match context.blocks(lba, if count == 0 { to_the_end() } else { count }) {
+        Ok(blocks) => blocks,
+        Err(sense) => return sense.into(),
+    };
+    if blocks.count > context.unit.limits.write_same_blocks {
+        return Sense::invalid_cdb(count_byte, 7).into();
+    }
+    let wanted = if no_data { 0 } else { context.block_size() };
+    if !no_data && command.data_out.len() as u64 != wanted {
+        return too_little_data(wanted);
+    }
+    if blocks.count == 0 {
+        return Response::good().wanting(wanted).into();
+    }
+    let zero = no_data || command.data_out.iter().all(|byte| *byte == 0);
+    let unit = context.unit.clone();
+    let data = command.data_out;
+    Execution::later(async move {
+        let range = blocks.offset..blocks.offset + blocks.len;
+        let guard = match unit.ranges.shared(range) {
+            Ok(guard) => guard,
+            Err(waiting) => waiting.await,
+        };
+        let result = match zero {
+            true => {
+                let flags = ZeroFlags::new(false, unmap);
+                unit.device.zero(blocks.offset, blocks.len, flags).await
+            }
+            false => repeat(&unit, blocks, &data).await,
+        };
+        drop(guard);
+        match result {
+            Ok(()) => Response::good(),
+            Err(error) => failed(&error, true, blocks.lba),
+        }
+        .wanting(wanted)
+    })
+}
+
+async fn repeat(unit: &LogicalUnit, blocks: Blocks, data: &[u8]) -> Result<(), BlockError> {
+    let mut buf = Buf::new(blocks.len.min(STEP_BYTES) as usize);
+    buf.chunks_mut(data.len()).for_each(|block| block.copy_from_slice(data));
+    let pattern: Bytes = buf.freeze();
+    let mut done = 0;
+    while done < blocks.len {
+        let len = (blocks.len - done).min(pattern.len() as u64);
+        let part = pattern.slice(..len as usize);
+        unit.device.write(blocks.offset + done, part, block::WriteFlags::NONE).await?;
+        done += len;
+    }
+    Ok(())
+}

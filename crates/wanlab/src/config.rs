@@ -1,0 +1,289 @@
+//! What a lab is asked to be: one [`DirectionConfig`] each way, the MTU, the TCP buffers.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::units::{UnitError, parse_size};
+
+/// What Ethernet adds to every IP packet on the wire: preamble and start delimiter 8, header 14,
+/// frame check sequence 4, gap between frames 12.
+pub const ETHERNET_OVERHEAD_BYTES: u32 = 38;
+
+/// The shortest time an Ethernet frame takes: 46 bytes of payload and the overhead.
+pub const ETHERNET_MIN_WIRE_BYTES: u32 = 46 + ETHERNET_OVERHEAD_BYTES;
+
+/// IPv6 refuses links with a smaller MTU (RFC 8200 §5); both protocols are always configured.
+pub const MTU_MIN: u32 = 1280;
+
+/// The largest MTU that a TUN device accepts.
+pub const MTU_MAX: u32 = 65_535;
+
+/// Half an hour. More is a slip of the unit, and times are added to a 64-bit clock.
+const DELAY_MAX: Duration = Duration::from_secs(1800);
+
+/// 10 Tbit/s; above it a segment would take less than the clock's resolution of 1 ns.
+const RATE_MAX_BITS_PER_S: u64 = 10_000_000_000_000;
+
+/// One direction of the link.
+///
+/// `Default` is a gigabit line without delay or loss.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DirectionConfig {
+    /// Bits per second on the wire, where a packet counts with [`ETHERNET_OVERHEAD_BYTES`].
+    pub rate_bits_per_s: u64,
+    /// From the end of a packet's serialisation to its delivery.
+    #[serde(rename = "delay_us", serialize_with = "as_micros")]
+    pub delay: Duration,
+    /// Probability of each segment to be lost on the line, after it took its time there.
+    pub loss: f64,
+    /// DropTail: a segment that finds this many waiting or being sent is dropped.
+    pub queue_packets: usize,
+    /// Same seed, same losses (of the n-th segment on the line).
+    pub seed: u64,
+}
+
+impl Default for DirectionConfig {
+    fn default() -> Self {
+        Self {
+            rate_bits_per_s: 1_000_000_000,
+            delay: Duration::ZERO,
+            loss: 0.0,
+            queue_packets: 2000,
+            seed: 1,
+        }
+    }
+}
+
+/// The whole lab: two namespaces, `near` and `far`, and what lies between.
+///
+/// `Default` is a symmetric gigabit line without delay or loss, MTU 1500, and the TCP buffer
+/// limits that distributions ship.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LabConfig {
+    /// What the near end sends.
+    pub near_to_far: DirectionConfig,
+    /// What the far end sends.
+    pub far_to_near: DirectionConfig,
+    /// Largest IP packet in bytes, [`MTU_MIN`] to [`MTU_MAX`].
+    pub mtu: u32,
+    /// `net.ipv4.tcp_wmem` of both namespaces.
+    pub tcp_wmem: TcpBuffer,
+    /// `net.ipv4.tcp_rmem` of both namespaces.
+    pub tcp_rmem: TcpBuffer,
+}
+
+impl Default for LabConfig {
+    fn default() -> Self {
+        Self::symmetric(DirectionConfig::default(), Duration::ZERO)
+    }
+}
+
+impl LabConfig {
+    /// Both directions alike. `rtt` is halved between them and replaces `line.delay`; the way back
+    /// gets its own stream of losses, derived from `line.seed`.
+    #[must_use]
+    pub fn symmetric(line: DirectionConfig, rtt: Duration) -> Self {
+        let there = rtt / 2;
+        Self {
+            near_to_far: DirectionConfig { delay: there, ..line.clone() },
+            far_to_near: DirectionConfig { delay: rtt - there, seed: !line.seed, ..line },
+            mtu: 1500,
+            tcp_wmem: TcpBuffer::WMEM_DEFAULT,
+            tcp_rmem: TcpBuffer::RMEM_DEFAULT,
+        }
+    }
+
+    /// Delay there and back, without queues and serialisation.
+    #[must_use]
+    pub fn rtt(&self) -> Duration {
+        self.near_to_far.delay + self.far_to_near.delay
+    }
+
+    /// Checks every value against what the link can be.
+    ///
+    /// # Errors
+    /// Names the first value that is out of range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        for (direction, config) in
+            [("near to far", &self.near_to_far), ("far to near", &self.far_to_near)]
+        {
+            let fail = |what| Err(ConfigError::Direction { direction, what });
+            if !(1..=RATE_MAX_BITS_PER_S).contains(&config.rate_bits_per_s) {
+                return fail("rate must lie between 1bit and 10tbit");
+            }
+            if config.delay > DELAY_MAX {
+                return fail("delay must not exceed 30 min");
+            }
+            if !(0.0..=1.0).contains(&config.loss) {
+                return fail("loss must lie between 0 and 1");
+            }
+            if config.queue_packets == 0 {
+                return fail("queue must hold at least 1 packet");
+            }
+        }
+        if !(MTU_MIN..=MTU_MAX).contains(&self.mtu) {
+            return Err(ConfigError::Mtu(self.mtu));
+        }
+        Ok(())
+    }
+}
+
+/// A value that no link can have.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// One of a direction's values.
+    #[error("{direction}: {what}")]
+    Direction {
+        /// Which way.
+        direction: &'static str,
+        /// Which value, and what it may be.
+        what: &'static str,
+    },
+    /// The MTU.
+    #[error("mtu {0} is outside {MTU_MIN}..={MTU_MAX}")]
+    Mtu(u32),
+}
+
+/// The IP version of a TCP connection, for its header's size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IpVersion {
+    /// 20 bytes of header.
+    V4,
+    /// 40 bytes of header.
+    V6,
+}
+
+/// What one or many TCP connections can carry at most, in payload bits per second:
+/// `rate × MSS / (MTU + 38)`, where the MSS leaves room for the IP header, the TCP header and the
+/// time-stamp option (RFC 7323) that Linux always sends. 94.1 % of the rate for IPv4 and MTU 1500.
+#[must_use]
+pub fn tcp_payload_limit_bits_per_s(rate_bits_per_s: u64, mtu: u32, version: IpVersion) -> f64 {
+    const TCP_HEADER_WITH_TIMESTAMPS: u32 = 20 + 12;
+    let ip_header = match version {
+        IpVersion::V4 => 20,
+        IpVersion::V6 => 40,
+    };
+    let mss = mtu.saturating_sub(ip_header + TCP_HEADER_WITH_TIMESTAMPS);
+    rate_bits_per_s as f64 * f64::from(mss) / f64::from(mtu + ETHERNET_OVERHEAD_BYTES)
+}
+
+/// `tcp_wmem` or `tcp_rmem`: the three limits of a socket buffer, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct TcpBuffer {
+    /// Always granted.
+    pub min: u64,
+    /// At the start of a connection.
+    pub default: u64,
+    /// What autotuning may reach.
+    pub max: u64,
+}
+
+impl TcpBuffer {
+    /// What the kernel sets where memory is plenty, and distributions leave alone.
+    pub const WMEM_DEFAULT: Self = Self { min: 4096, default: 16_384, max: 4_194_304 };
+    /// What the kernel sets where memory is plenty, and distributions leave alone.
+    pub const RMEM_DEFAULT: Self = Self { min: 4096, default: 131_072, max: 6_291_456 };
+
+    /// `"min default max"` as in the sysctl, or the max alone (`64M`), which keeps the other two
+    /// of `base` as far as they fit below it.
+    ///
+    /// # Errors
+    /// When a number is not a size, there are not one or three, or they do not ascend.
+    pub fn parse(input: &str, base: Self) -> Result<Self, TcpBufferError> {
+        let sizes = input.split_whitespace().map(parse_size).collect::<Result<Vec<_>, _>>()?;
+        let buffer = match *sizes.as_slice() {
+            [max] => Self { min: base.min.min(max), default: base.default.min(max), max },
+            [min, default, max] => Self { min, default, max },
+            _ => return Err(TcpBufferError::Count(input.to_owned())),
+        };
+        // The kernel keeps these as positive 32-bit integers.
+        if buffer.min == 0 || buffer.max > i32::MAX as u64 {
+            return Err(TcpBufferError::Range(input.to_owned()));
+        }
+        if buffer.min > buffer.default || buffer.default > buffer.max {
+            return Err(TcpBufferError::Order(input.to_owned()));
+        }
+        Ok(buffer)
+    }
+
+    /// As the sysctl wants it.
+    pub(crate) fn sysctl(&self) -> String {
+        format!("{} {} {}", self.min, self.default, self.max)
+    }
+}
+
+/// A TCP buffer setting that could not be understood.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TcpBufferError {
+    /// One of the numbers.
+    #[error(transparent)]
+    Size(#[from] UnitError),
+    /// Neither one number nor three.
+    #[error("TCP buffer {0:?}: give \"min default max\", or the max alone")]
+    Count(String),
+    /// Not min ≤ default ≤ max.
+    #[error("TCP buffer {0:?}: min, default and max must ascend")]
+    Order(String),
+    /// Zero, or more than the kernel can hold.
+    #[error("TCP buffer {0:?}: sizes must lie between 1 and 2147483647 bytes")]
+    Range(String),
+}
+
+fn as_micros<S: serde::Serializer>(delay: &Duration, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(delay.as_nanos() as f64 / 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_odd_rtt_is_kept_whole() {
+        let lab = LabConfig::symmetric(DirectionConfig::default(), Duration::from_nanos(7));
+        assert_eq!(lab.near_to_far.delay, Duration::from_nanos(3));
+        assert_eq!(lab.far_to_near.delay, Duration::from_nanos(4));
+        assert_eq!(lab.rtt(), Duration::from_nanos(7));
+        assert_ne!(lab.near_to_far.seed, lab.far_to_near.seed);
+    }
+
+    #[test]
+    fn a_gigabit_carries_941_megabit_of_tcp_payload() {
+        let limit = tcp_payload_limit_bits_per_s(1_000_000_000, 1500, IpVersion::V4);
+        assert_eq!(limit.round(), 941_482_445.0);
+        let limit = tcp_payload_limit_bits_per_s(1_000_000_000, 1500, IpVersion::V6);
+        assert_eq!(limit.round(), 928_478_544.0);
+    }
+
+    #[test]
+    fn tcp_buffers() {
+        let base = TcpBuffer::WMEM_DEFAULT;
+        let given = TcpBuffer::parse("4k 16k 4M", base);
+        assert_eq!(given, Ok(base));
+        assert_eq!(TcpBuffer::parse("64M", base), Ok(TcpBuffer { max: 64 << 20, ..base }));
+        let small = TcpBuffer { min: 2048, default: 2048, max: 2048 };
+        assert_eq!(TcpBuffer::parse("2k", base), Ok(small));
+        for bad in ["", "1 2", "3 2 1", "x", "2G", "0 1 2"] {
+            assert!(TcpBuffer::parse(bad, base).is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn what_no_link_can_have() {
+        let spoil = |change: fn(&mut LabConfig)| {
+            let mut lab = LabConfig::default();
+            change(&mut lab);
+            lab.validate().unwrap_err().to_string()
+        };
+        assert_eq!(LabConfig::default().validate(), Ok(()));
+        assert!(spoil(|lab| lab.near_to_far.rate_bits_per_s = 0).contains("near to far: rate"));
+        assert!(spoil(|lab| lab.far_to_near.loss = 1.5).contains("far to near: loss"));
+        assert!(spoil(|lab| lab.far_to_near.loss = f64::NAN).contains("loss"));
+        assert!(spoil(|lab| lab.near_to_far.queue_packets = 0).contains("queue"));
+        assert!(spoil(|lab| lab.near_to_far.delay = Duration::MAX).contains("delay"));
+        assert!(spoil(|lab| lab.mtu = 1279).contains("mtu 1279"));
+    }
+}

@@ -1,0 +1,11 @@
+"""The lab: runs enkaku and its peers as black boxes, measures them and draws the figures.
+
+It never links product code. Peers are real programs, started on free ports and stopped by
+process id; `peers/` holds one adapter per program.
+"""
+
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+OUT = REPOSITORY / "out"
+"""Everything that the lab writes (ignored by git)."""

@@ -1,0 +1,221 @@
+"""`make bench`: two targets, three clients and the limit side by side on loopback, in one run.
+
+Both targets serve an equal file in the page cache, so what is compared is the path of a command
+through client, protocol and target, not a disk. Runs are interleaved (A B C A B C …), so that a
+change of the machine's mood meets all of them; the table has medians and half ranges. Every number
+of ours is given as a ratio to tgt with the same client, or to one stream of iperf3.
+"""
+
+import argparse
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+from enkaku_lab import OUT, machine, table
+from enkaku_lab.peers import Measurement, NotSupported, Target, Workload
+from enkaku_lab.peers import enkaku, iperf3, libiscsi, qemu, tgt
+from enkaku_lab.progress import Progress
+from enkaku_lab.results import Results, median, read, spread
+
+FOLDER = OUT / "bench"
+DISK_BYTES = 512 << 20
+KIB = 1024
+SMALL = [
+    Workload(write, True, 4 * KIB, depth) for write in (False, True) for depth in (1, 32)
+]
+LARGE = [Workload(write, False, 256 * KIB, 8) for write in (False, True)]
+WORKLOADS = SMALL + LARGE
+PROBE_COMMANDS_MIN = 256
+"""qemu-img counts commands, not seconds: a short probe tells how many fill the time."""
+
+Client = Callable[[Target, Workload, int], Measurement]
+
+# What issue and README promise: (workload, target and client, over which, at least).
+REACH = [
+    (SMALL[1], ("enkaku", "iscsi-perf"), ("tgt", "iscsi-perf"), 3.0),
+    (SMALL[1], ("enkaku", "enkaku bench"), ("tgt", "iscsi-perf"), 8.0),
+    (LARGE[0], ("enkaku", "enkaku bench"), ("loopback", "iperf3"), 0.6),
+]
+
+
+class QemuBench:
+    """qemu-img bench for a time: the rate of a cell is probed once and remembered."""
+
+    def __init__(self) -> None:
+        self._commands_per_s: dict[tuple[str, Workload], float] = {}
+
+    def __call__(self, target: Target, workload: Workload, seconds: int) -> Measurement:
+        cell = (target.name, workload)
+        if cell not in self._commands_per_s:
+            probe = self._run(target, workload, PROBE_COMMANDS_MIN * workload.depth)
+            self._commands_per_s[cell] = probe.bytes / workload.block_bytes / probe.seconds
+        return self._run(target, workload, int(self._commands_per_s[cell] * seconds))
+
+    def _run(self, target: Target, workload: Workload, commands: int) -> Measurement:
+        commands = max(commands, PROBE_COMMANDS_MIN)
+        return qemu.bench(target.url(), workload, commands, DISK_BYTES)
+
+
+def _clients() -> dict[str, Client]:
+    return {
+        "iscsi-perf": lambda target, load, seconds: libiscsi.perf(target.url(), load, seconds),
+        "qemu-img bench": QemuBench(),
+        "enkaku bench": lambda target, load, seconds: enkaku.bench(target.url(), load, seconds),
+    }
+
+
+def measure(repetitions: int, seconds: int) -> Path:
+    """Runs everything; returns the file of raw results."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    clients = _clients()
+    cells = [
+        (workload, target, client)
+        for workload in WORKLOADS
+        for client in clients
+        for target in ("tgt", "enkaku")
+        if not (workload.write and client == "iscsi-perf")
+    ]
+    progress = Progress(repetitions * (len(cells) + 1))
+    results = Results(FOLDER / "results.jsonl", machine.facts())
+    with ExitStack() as stack:
+        stack.callback(results.close)
+        targets = {
+            "tgt": stack.enter_context(tgt.serve([_disk("tgt")], FOLDER)),
+            "enkaku": stack.enter_context(enkaku.serve([_disk("enkaku")], FOLDER)),
+        }
+        limit = stack.enter_context(iperf3.serve(FOLDER))
+        for repetition in range(repetitions):
+            progress.step("iperf3, one stream")
+            results.add({"repetition": repetition} | _iperf3(limit, seconds))
+            for workload, target, client in cells:
+                progress.step(f"{target} with {client}: {workload.label}")
+                one = _cell(targets[target], workload, clients[client], seconds)
+                results.add({"repetition": repetition, "client": client} | one)
+        progress.end()
+    return results.path
+
+
+def _cell(target: Target, workload: Workload, client: Client, seconds: int) -> dict:
+    before = target.peer.cpu_s()
+    got = client(target, workload, seconds)
+    return {
+        "kind": "bench",
+        "target": target.name,
+        "workload": asdict(workload),
+        **asdict(got),
+        "server_cpu_s": target.peer.cpu_s() - before,
+    }
+
+
+def _iperf3(limit: iperf3.Server, seconds: int) -> dict:
+    before = limit.peer.cpu_s()
+    got = iperf3.transfer(limit.address, limit.port, seconds=seconds)
+    return {
+        "kind": "limit",
+        "target": "loopback",
+        "client": "iperf3",
+        "bytes": got.bytes,
+        "seconds": got.seconds,
+        "client_cpu_s": got.cpu_s,
+        "server_cpu_s": limit.peer.cpu_s() - before,
+        "congestion_control": got.congestion_control,
+    }
+
+
+def _disk(name: str) -> Path:
+    """A file with data in every block, so that a read is never a hole; it stays in the cache."""
+    path = FOLDER / f"{name}.img"
+    block = bytes(range(256)) * (1 << 12)
+    with path.open("wb") as disk:
+        for _ in range(DISK_BYTES // len(block)):
+            disk.write(block)
+    return path
+
+
+class Summary:
+    """Raw results, grouped by what was measured."""
+
+    def __init__(self, records: list[dict]):
+        self.machine = records[0]
+        self._groups: dict[tuple, list[dict]] = {}
+        for record in records[1:]:
+            load = Workload(**record["workload"]) if "workload" in record else None
+            key = (load, record["target"], record["client"])
+            self._groups.setdefault(key, []).append(record)
+
+    def rows(self) -> list[list[str]]:
+        """In the order of the workloads; the limit last."""
+        keys = sorted(self._groups, key=lambda key: key[0] is None)
+        return [self._row(*key, self._groups[key]) for key in keys]
+
+    def rate(self, workload: Workload | None, target: str, client: str) -> float:
+        """Bytes per second, the median."""
+        runs = self._groups[(None if target == "loopback" else workload, target, client)]
+        return median([run["bytes"] / run["seconds"] for run in runs])
+
+    def _row(self, load: Workload | None, target: str, client: str, runs: list[dict]) -> list[str]:
+        rates = [run["bytes"] / run["seconds"] for run in runs]
+        rate = median(rates)
+        cpu = median(
+            [(run["client_cpu_s"] + run["server_cpu_s"]) / run["bytes"] * 1e9 for run in runs]
+        )
+        return [
+            load.label if load else "limit",
+            target,
+            client,
+            f"{rate / load.block_bytes:,.0f}" if load else table.GAP,
+            f"{rate / 1e6:,.1f}",
+            f"{spread(rates):.0%}",
+            f"×{rate / self.rate(load, 'tgt', client):.2f}" if target == "enkaku" else table.GAP,
+            f"{load.depth / (rate / load.block_bytes) * 1e6:,.0f}" if load else table.GAP,
+            _percentile(runs, "p50"),
+            _percentile(runs, "p99"),
+            f"{cpu:,.2f}",
+        ]
+
+
+HEAD = [
+    *("workload", "target", "client", "IOPS", "MB/s", "±", "to tgt"),
+    *("mean µs", "p50 µs", "p99 µs", "CPU s/GB"),
+]
+
+
+def _percentile(runs: list[dict], name: str) -> str:
+    values = [run["lat_us"][name] for run in runs if name in run.get("lat_us", {})]
+    return f"{median(values):,.0f}" if values else table.GAP
+
+
+def report(path: Path) -> str:
+    """The table and the ratios, as text."""
+    summary = Summary(read(path))
+    lines = [
+        table.render(HEAD, summary.rows()),
+        "",
+        "Medians; ± is half the range; ‘to tgt’ is the ratio with the same client. Mean latency is",
+        "depth / IOPS; percentiles are the client's own (iscsi-perf and qemu-img have none).",
+        "CPU seconds per GB are those of client and target together. iscsi-perf only reads;",
+        "qemu-img has no random order: it strides.",
+        machine.summary(summary.machine),
+        "",
+    ]
+    for load, ours, other, least in REACH:
+        ratio = summary.rate(load, *ours) / summary.rate(load, *other)
+        verdict = "reached" if ratio >= least else "NOT reached"
+        lines.append(
+            f"{load.label}: {' with '.join(ours)} is × {ratio:.2f} of {' with '.join(other)} "
+            f"(aim: ≥ {least:g}, {verdict})"
+        )
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="enkaku_lab bench", description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=2, help="length of each run")
+    options = parser.parse_args(arguments)
+    path = measure(options.repetitions, options.seconds)
+    text = report(path)
+    (FOLDER / "table.txt").write_text(text + "\n")
+    print(text)
+    print(f"\nRaw results: {path}")

@@ -1,0 +1,59 @@
+"""iperf3: what plain TCP reaches on the same path, the limit in every table."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from enkaku_lab.peers import log_path, need
+from enkaku_lab.process import Peer, free_port, peer, run
+
+
+@dataclass(frozen=True)
+class Server:
+    peer: Peer
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One run of the client: bytes that arrived, and who was the sender with which algorithm."""
+
+    bytes: int
+    seconds: float
+    cpu_s: float
+    congestion_control: str
+
+
+@contextmanager
+def serve(logs: Path, *, address: str = "127.0.0.1", port: int | None = None) -> Iterator[Server]:
+    port = port or free_port(address)
+    argv = [need("iperf3"), "--server", "--bind", address, "--port", port, "--forceflush"]
+    with peer(argv, log_path(logs, "iperf3", port)) as server:
+        server.wait_for_output("Server listening")
+        yield Server(server, address, port)
+
+
+def transfer(
+    address: str,
+    port: int,
+    *,
+    total_bytes: int | None = None,
+    seconds: int = 0,
+    from_server: bool = False,
+) -> Transfer:
+    """One stream, for so many bytes or so many seconds, to the server or from it."""
+    limit = ["--bytes", total_bytes] if total_bytes else ["--time", seconds]
+    reverse = ["--reverse"] if from_server else []
+    argv = [need("iperf3"), "--client", address, "--port", port, "--json", *limit, *reverse]
+    done = run(argv, timeout_s=seconds + 300)
+    end = json.loads(done.stdout)["end"]
+    received = end["sum_received"]
+    return Transfer(
+        received["bytes"],
+        received["seconds"],
+        done.cpu_s,
+        end.get("sender_tcp_congestion", "unknown"),
+    )

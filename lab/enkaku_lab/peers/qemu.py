@@ -1,0 +1,50 @@
+"""qemu-img: the stock client that copies (`convert`, `compare`) and one more benchmark."""
+
+import math
+import re
+from pathlib import Path
+
+from enkaku_lab.peers import Measurement, Workload, need
+from enkaku_lab.process import Completed, run
+
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def bench(url: str, workload: Workload, commands: int, disk_bytes: int) -> Measurement:
+    """`qemu-img bench` of so many commands. It reports no latencies.
+
+    It has no random order; a stride of about 0.618 of the disk (an odd number of blocks, so that
+    every block of a power of two is visited) leaves a disk or a cache as little to guess.
+    """
+    stride = workload.block_bytes
+    if workload.random:
+        stride *= int(disk_bytes // workload.block_bytes * GOLDEN) | 1
+    done = run(
+        [
+            *(need("qemu-img"), "bench", "-f", "raw", "-t", "none"),
+            *("-c", commands, "-d", workload.depth),
+            *("-s", workload.block_bytes, "-S", stride),
+            *(["-w"] if workload.write else []),
+            url,
+        ],
+        timeout_s=300,
+    )
+    seconds = float(re.search(r"Run completed in ([\d.]+) seconds", done.stdout)[1])
+    return Measurement(commands * workload.block_bytes, seconds, done.cpu_s)
+
+
+def convert(
+    source: str | Path, destination: str | Path, *, create: bool = False, **more
+) -> Completed:
+    """Copies raw to raw. A destination that exists (a LUN) keeps its size unless `create`."""
+    keep = [] if create else ["-n"]
+    return run(
+        [need("qemu-img"), "convert", "-f", "raw", "-O", "raw", *keep, source, destination],
+        timeout_s=600,
+        **more,
+    )
+
+
+def compare(one: str | Path, other: str | Path) -> Completed:
+    """Raises CommandFailed where the contents differ."""
+    return run([need("qemu-img"), "compare", "-f", "raw", "-F", "raw", one, other], timeout_s=600)

@@ -1,0 +1,85 @@
+"""tgt, Debian's user-space iSCSI target: the stock target that everything is compared with.
+
+Every instance has its own control number, so that it never meets a tgtd of the machine's owner.
+tgtd does not end on SIGTERM while a target exists; it is killed by process id, and the control
+socket that it leaves behind is removed.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from enkaku_lab.peers import Target, host_for_url, log_path, need
+from enkaku_lab.process import Peer, accepts, free_port, run
+
+IQN = "iqn.2026-01.lab.enkaku:tgt"
+CONTROL_FOLDER = Path("/var/run/tgtd")
+CONTROL_NUMBERS = range(1000, 30000)
+"""tgtd stores the number in 16 bits; the low ones are left to people."""
+FIRST_LUN = 1
+"""LUN 0 of a tgt target is its controller, not a disk."""
+
+
+@contextmanager
+def serve(
+    disks: list[Path],
+    logs: Path,
+    *,
+    address: str = "127.0.0.1",
+    port: int | None = None,
+    credentials: tuple[str, str] | None = None,
+    max_connections: int | None = None,
+) -> Iterator[Target]:
+    """A tgtd with one target whose LUNs 1, 2, … are the given files (backing store rdwr)."""
+    port = port or free_port(address)
+    control = _free_control_number()
+    portal = f"portal={host_for_url(address)}:{port}"
+    tgtd = Peer(
+        [need("tgtd"), "-f", "-C", control, "--iscsi", portal], log_path(logs, "tgtd", port)
+    )
+    try:
+        tgtd.wait_until(lambda: accepts(address, port), "its portal does not accept connections")
+        tgtd.wait_until(lambda: _admin_answers(control), "tgtadm gets no answer")
+        _configure(control, disks, credentials, max_connections)
+        yield Target("tgt", tgtd, address, port, IQN, FIRST_LUN)
+    finally:
+        tgtd.kill()
+        for leftover in (f"socket.{control}", f"socket.{control}.lock"):
+            (CONTROL_FOLDER / leftover).unlink(missing_ok=True)
+
+
+def _configure(
+    control: int,
+    disks: list[Path],
+    credentials: tuple[str, str] | None,
+    max_connections: int | None,
+) -> None:
+    def admin(*words: object) -> None:
+        run([need("tgtadm"), "-C", control, "--lld", "iscsi", *words])
+
+    target = ("--mode", "target", "--tid", 1)
+    admin("--op", "new", *target, "-T", IQN)
+    if max_connections is not None:
+        admin("--op", "update", *target, "--name", "MaxConnections", "--value", max_connections)
+    for lun, disk in enumerate(disks, FIRST_LUN):
+        admin("--op", "new", "--mode", "logicalunit", "--tid", 1, "--lun", lun, "-b", disk)
+    if credentials:
+        user, password = credentials
+        admin("--op", "new", "--mode", "account", "--user", user, "--password", password)
+        admin("--op", "bind", "--mode", "account", "--tid", 1, "--user", user)
+    admin("--op", "bind", *target, "-I", "ALL")
+
+
+def _free_control_number() -> int:
+    first = os.getpid() % len(CONTROL_NUMBERS)
+    for step in range(len(CONTROL_NUMBERS)):
+        number = CONTROL_NUMBERS[(first + step) % len(CONTROL_NUMBERS)]
+        if not (CONTROL_FOLDER / f"socket.{number}.lock").exists():
+            return number
+    raise RuntimeError("every control number of tgtd is taken")
+
+
+def _admin_answers(control: int) -> bool:
+    asked = run([need("tgtadm"), "-C", control, "--op", "show", "--mode", "sys"], check=False)
+    return asked.code == 0

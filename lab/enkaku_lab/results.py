@@ -1,0 +1,36 @@
+"""Raw results as JSON lines, written as they arise, and what is said about several of them."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+
+class Results:
+    """A file of results: one JSON object a line, on the disk as soon as it is known."""
+
+    def __init__(self, path: Path, head: dict):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = path.open("w")
+        self.add(head)
+
+    def add(self, record: dict) -> None:
+        print(json.dumps(record), file=self._file, flush=True)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def spread(values: Sequence[float]) -> float:
+    """Half of the range, relative to the median: 0.05 reads as ± 5 %."""
+    middle = median(values)
+    return (max(values) - min(values)) / 2 / middle if middle else 0.0

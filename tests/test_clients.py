@@ -1,0 +1,120 @@
+"""Stock clients against `enkaku serve`: libiscsi's tools and qemu-img, over IPv4 and IPv6."""
+
+from pathlib import Path
+
+import pytest
+from conftest import MIB, empty, noise, sha256
+
+from enkaku_lab.peers import Target, Workload, enkaku, libiscsi, qemu
+from enkaku_lab.process import CommandFailed
+
+pytestmark = pytest.mark.needs("iscsi-ls", "qemu-img")
+ADDRESSES = ["127.0.0.1", "::1"]
+SIZE = 64 * MIB
+USER, PASSWORD = "operator", "correct-horse-77"
+
+
+@pytest.fixture(params=ADDRESSES)
+def target(request, tmp_path: Path):
+    """Two LUNs: a file and memory."""
+    disk = empty(tmp_path / "lun0.img", SIZE)
+    with enkaku.serve([disk, "mem:32M"], tmp_path, address=request.param) as serving:
+        yield serving
+
+
+@pytest.fixture
+def chap_target(tmp_path: Path):
+    secret = tmp_path / "secret"
+    secret.write_text(PASSWORD + "\n")
+    secret.chmod(0o600)
+    options = ["--chap-user", USER, "--chap-password-file", secret]
+    with enkaku.serve([empty(tmp_path / "l.img", SIZE)], tmp_path, options=options) as serving:
+        yield serving
+
+
+def test_iscsi_ls_lists_target_and_luns(target: Target):
+    listed = libiscsi.ls(target.portal).stdout
+    assert f"Target:{target.iqn} Portal:{target.portal}" in listed
+    assert "Lun:0    Type:DIRECT_ACCESS (Size:63M)" in listed or "(Size:64M)" in listed
+    assert "Lun:1    Type:DIRECT_ACCESS" in listed
+    assert "Lun:2" not in listed
+
+
+def test_inquiry_names_the_device(target: Target):
+    standard = libiscsi.inq(target.url()).stdout
+    assert "Peripheral Device Type:DIRECT_ACCESS" in standard
+    assert "Vendor:ENKAKU" in standard.replace("Vendor Identification", "Vendor").upper().replace(
+        "VENDOR", "Vendor"
+    )
+
+
+@pytest.mark.parametrize("page", [0x00, 0x80, 0x83, 0xB0, 0xB1, 0xB2], ids=hex)
+def test_vital_product_data_page_is_there(target: Target, page: int):
+    assert f"(0x{page:02x})" in libiscsi.inq(target.url(), page).stdout.lower()
+
+
+def test_serial_numbers_of_two_luns_differ(target: Target):
+    pages = [libiscsi.inq(target.url(disk), 0x80).stdout for disk in (0, 1)]
+    assert pages[0] != pages[1]
+
+
+def test_capacity_is_that_of_the_file(target: Target):
+    assert f"Total size:{SIZE}" in libiscsi.readcapacity16(target.url()).stdout
+    assert f"Total size:{32 * MIB}" in libiscsi.readcapacity16(target.url(1)).stdout
+
+
+@pytest.mark.parametrize("random_order", [True, False], ids=["random", "sequential"])
+def test_iscsi_perf_runs_without_errors(target: Target, random_order: bool):
+    load = Workload(write=False, random=random_order, block_bytes=4096, depth=32)
+    assert libiscsi.perf(target.url(), load, seconds=1).bytes > 0
+
+
+def test_qemu_img_convert_and_compare_both_ways(target: Target, tmp_path: Path):
+    source = noise(tmp_path / "source", SIZE)
+    with source.open("r+b") as file:  # a hole, so that WRITE SAME or UNMAP is used too
+        file.seek(20 * MIB)
+        file.write(bytes(8 * MIB))
+    qemu.convert(source, target.url())
+    qemu.compare(source, target.url())
+    back = tmp_path / "back"
+    qemu.convert(target.url(), back, create=True)
+    qemu.compare(back, target.url())
+    assert sha256(back) == sha256(source)
+    assert sha256(tmp_path / "lun0.img") == sha256(source)
+
+
+def test_luns_do_not_share_data(target: Target, tmp_path: Path):
+    source = noise(tmp_path / "source", 32 * MIB)
+    qemu.convert(source, target.url(1))
+    with pytest.raises(CommandFailed):
+        qemu.compare(source, target.url(0))
+
+
+def test_qemu_img_with_chap(chap_target: Target, tmp_path: Path):
+    source = noise(tmp_path / "source", SIZE)
+    url = chap_target.url(credentials=(USER, PASSWORD))
+    qemu.convert(source, url)
+    qemu.compare(source, url)
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [None, (USER, "wrong-password-1"), ("stranger", PASSWORD)],
+    ids=["none", "wrong password", "unknown user"],
+)
+def test_login_without_the_right_secret_is_refused(chap_target: Target, credentials):
+    with pytest.raises(CommandFailed):
+        libiscsi.readcapacity16(chap_target.url(credentials=credentials))
+    # The refusal must not disturb whoever knows the secret.
+    libiscsi.readcapacity16(chap_target.url(credentials=(USER, PASSWORD)))
+
+
+def test_read_only_target_refuses_writes_and_serves_reads(tmp_path: Path):
+    disk = noise(tmp_path / "lun0.img", 16 * MIB)
+    before = sha256(disk)
+    with enkaku.serve([disk], tmp_path, options=["--read-only"]) as target:
+        other = noise(tmp_path / "other", 16 * MIB, seed=2)
+        with pytest.raises(CommandFailed):
+            qemu.convert(other, target.url())
+        qemu.compare(disk, target.url())
+    assert sha256(disk) == before

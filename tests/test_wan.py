@@ -1,0 +1,59 @@
+"""`enkaku wan run`: two commands at the ends of an emulated long-fat link."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from enkaku_lab.peers import enkaku, need
+from enkaku_lab.process import run
+
+pytestmark = pytest.mark.needs("root", "/dev/net/tun", "iperf3")
+LINK = ["wan", "run", "--rate", "200mbit", "--rtt", "20ms", "--queue", 500]
+IPERF3_SERVER = ["--far", "iperf3 --server --forceflush", "--far-ready", "Server listening"]
+TCP_PAYLOAD = 1448 / 1538
+"""A full packet's payload over its bytes on Ethernet."""
+
+
+def test_near_command_reaches_the_far_one_at_the_rate_of_the_line():
+    client = f"{need('iperf3')} --client $ENKAKU_FAR --time 4 --omit 1 --json"
+    done = enkaku.command(*LINK, *IPERF3_SERVER, "--", "sh", "-c", client)
+    received = json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
+    assert 0.85 * TCP_PAYLOAD <= received / 200e6 <= 1.01 * TCP_PAYLOAD
+
+
+def test_connecting_takes_a_round_trip():
+    connect = (
+        "import os, socket, time\n"
+        "begin = time.monotonic()\n"
+        "socket.create_connection((os.environ['ENKAKU_FAR'], 5201)).close()\n"
+        "print(time.monotonic() - begin)\n"
+    )
+    done = enkaku.command(*LINK, *IPERF3_SERVER, "--", sys.executable, "-c", connect)
+    assert 0.020 <= float(done.stdout) <= 0.030
+
+
+def test_exit_code_and_addresses_are_handed_on():
+    script = 'test -n "$ENKAKU_NEAR" && test -n "$ENKAKU_FAR" && exit 7'
+    done = enkaku.command(*LINK, "--", "sh", "-c", script, check=False)
+    assert done.code == 7, done
+
+
+def test_nothing_is_left_behind(tmp_path: Path):
+    before = (_namespaces(), _links())
+    far = f"sh -c 'echo $$ >{tmp_path}/far.pid; echo ready; exec sleep 60'"
+    enkaku.command(*LINK, "--far", far, "--far-ready", "ready", "--", "true")
+    assert (_namespaces(), _links()) == before
+    far_pid = int((tmp_path / "far.pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(far_pid, 0)
+
+
+def _namespaces() -> str:
+    return run([need("ip"), "netns", "list"]).stdout
+
+
+def _links() -> list[str]:
+    return sorted(os.listdir("/sys/class/net"))

@@ -1,0 +1,144 @@
+//! The shape of the files: a header that says what the file is, limits on length, no paths of
+//! somebody's machine. What rustfmt and clippy check is left to them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// Lines of a Rust file without its tests: what one reading holds.
+const FILE_LINES_MAX: usize = 500;
+/// Lines of a function outside tests: about one screen.
+const FUNCTION_LINES_MAX: usize = 70;
+/// Folders with source that is ours.
+const SOURCE_FOLDERS: &[&str] = &["crates", "sim", "xtask", "fuzz", "lab", "tests"];
+/// Written in two pieces so that this file does not contain them.
+const FOREIGN_PATHS: &[&str] =
+    &[concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/")];
+
+/// The violations in the repository at `root`, one line each.
+pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
+    let mut files = Vec::new();
+    for folder in SOURCE_FOLDERS.iter().map(|folder| root.join(folder)).filter(|f| f.is_dir()) {
+        collect(&folder, &mut files)?;
+    }
+    files.sort();
+    let mut violations = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
+        violations.extend(violations_in(&name, &text));
+    }
+    Ok(violations)
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                collect(&path, files)?;
+            }
+        } else if name.ends_with(".rs") || name.ends_with(".py") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn violations_in(name: &str, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        for path in FOREIGN_PATHS.iter().filter(|path| line.contains(**path)) {
+            found.push(format!("{name}:{number}: {path} is a path of somebody's machine"));
+        }
+    }
+    if name.ends_with(".py") {
+        if !text.trim().is_empty() && !text.starts_with("\"\"\"") {
+            found.push(format!("{name}: does not open with a docstring saying what it is"));
+        }
+        return found;
+    }
+    if !text.starts_with("//!") {
+        found.push(format!("{name}: does not open with `//!` saying what it is"));
+    }
+    let code = without_tests(text);
+    let lines = code.lines().count();
+    if lines > FILE_LINES_MAX && !is_test_file(name) {
+        found.push(format!("{name}: {lines} lines without tests, at most {FILE_LINES_MAX}"));
+    }
+    if !is_test_file(name) {
+        found.extend(long_functions(code).into_iter().map(|(number, lines)| {
+            format!("{name}:{number}: function of {lines} lines, at most {FUNCTION_LINES_MAX}")
+        }));
+    }
+    found
+}
+
+fn is_test_file(name: &str) -> bool {
+    name.contains("/tests/") || name.ends_with("tests.rs") || name.ends_with("_test.rs")
+}
+
+/// Tests stand last in a file, so everything from `#[cfg(test)]` before `mod tests` on is tests.
+fn without_tests(text: &str) -> &str {
+    text.find("\n#[cfg(test)]\nmod tests {").map_or(text, |end| &text[..end])
+}
+
+/// Line number and length of functions above the limit. Relies on rustfmt: a function ends at the
+/// first `}` with the indentation of its `fn`.
+fn long_functions(code: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = code.lines().collect();
+    let mut long = Vec::new();
+    for (start, line) in lines.iter().enumerate() {
+        let body = line.trim_start();
+        let indent = line.len() - body.len();
+        if !is_function_start(body) {
+            continue;
+        }
+        let end_line = format!("{:indent$}}}", "");
+        if let Some(length) = lines[start..].iter().position(|line| *line == end_line)
+            && length + 1 > FUNCTION_LINES_MAX
+        {
+            long.push((start + 1, length + 1));
+        }
+    }
+    long
+}
+
+fn is_function_start(line: &str) -> bool {
+    let qualifiers = ["pub ", "pub(crate) ", "pub(super) ", "const ", "async ", "unsafe "];
+    let mut rest = line;
+    while let Some(shorter) = qualifiers.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = shorter;
+    }
+    rest.starts_with("fn ") && !line.ends_with('}') && !line.ends_with(';')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repository_is_tidy() {
+        let violations = check(crate::root()).unwrap();
+        assert!(violations.is_empty(), "\n{}", violations.join("\n"));
+    }
+
+    #[test]
+    fn header_length_and_foreign_path_are_found() {
+        let long = format!("fn f() {{\n{}}}\n", "    g();\n".repeat(FILE_LINES_MAX));
+        let path = concat!("// see /ho", "me/me\n");
+        let found = violations_in("a.rs", &(long + path)).join("\n");
+        assert!(found.contains("does not open with `//!`"), "{found}");
+        assert!(found.contains("503 lines without tests"), "{found}");
+        assert!(found.contains("a.rs:1: function of 502 lines"), "{found}");
+        assert!(found.contains("a.rs:503: "), "{found}");
+    }
+
+    #[test]
+    fn tests_do_not_count() {
+        let tests = format!("\n#[cfg(test)]\nmod tests {{\n{}}}\n", "    // t\n".repeat(600));
+        assert_eq!(violations_in("a.rs", &format!("//! A.\n{tests}")), Vec::<String>::new());
+    }
+}
