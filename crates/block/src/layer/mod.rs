@@ -2,10 +2,12 @@
 
 pub mod delay;
 pub mod fault;
+pub mod read_only;
 pub mod stats;
 
 pub use delay::{Delay, DelayLayer, Delays};
 pub use fault::{Fault, FaultLayer};
+pub use read_only::ReadOnlyLayer;
 pub use stats::{OpStats, Stats, StatsLayer};
 
 /// The operations of a [`BlockDevice`](crate::BlockDevice).
