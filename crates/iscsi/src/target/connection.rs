@@ -144,19 +144,22 @@ impl TargetConnection {
             ));
             return self.complete(itt, completion(response));
         }
-        let command = scsi::Command::new(execute.lun.0, Cdb::new(&execute.cdb).with_extended(execute.extended_cdb))
-            .with_data_out(data_out)
-            .with_data_in_max(if execute.read {
-                execute.expected_data_transfer_length as usize
-            } else {
-                0
-            })
-            .with_attribute(attribute(execute.attribute));
+        let command = scsi::Command::new(
+            execute.lun.0,
+            Cdb::new(&execute.cdb).with_extended(execute.extended_cdb),
+        )
+        .with_data_out(data_out)
+        .with_data_in_max(if execute.read {
+            execute.expected_data_transfer_length as usize
+        } else {
+            0
+        })
+        .with_attribute(attribute(execute.attribute));
         match self.session.nexus.execute(command) {
             Execution::Done(response) => self.complete(itt, completion(response)),
-            Execution::Pending(future) => self.running.push(Box::pin(async move {
-                Finished::Command(itt, completion(future.await))
-            })),
+            Execution::Pending(future) => self
+                .running
+                .push(Box::pin(async move { Finished::Command(itt, completion(future.await)) })),
         }
     }
 
@@ -184,15 +187,19 @@ impl TargetConnection {
 impl Role for TargetConnection {
     fn handle_header(&mut self, header: &Header) -> Result<Dest, CloseReason> {
         let (conn, now) = (self.conn, now());
-        let (placement, write_length) = self.session.with(|core| {
-            let placement = core.handle_header(conn, now, header)?;
-            let write_length = match placement {
-                Placement::Task { itt, .. } => core.write_length(itt),
-                _ => 0,
-            };
-            Ok((placement, write_length))
-        })
-        .map_err(|error: iscsi_proto::target::SessionError| CloseReason::Protocol(error.to_string()))?;
+        let (placement, write_length) = self
+            .session
+            .with(|core| {
+                let placement = core.handle_header(conn, now, header)?;
+                let write_length = match placement {
+                    Placement::Task { itt, .. } => core.write_length(itt),
+                    _ => 0,
+                };
+                Ok((placement, write_length))
+            })
+            .map_err(|error: iscsi_proto::target::SessionError| {
+                CloseReason::Protocol(error.to_string())
+            })?;
         Ok(match placement {
             Placement::None => Dest::None,
             Placement::Scratch => Dest::Scratch,

@@ -29,7 +29,12 @@ pub(super) struct SharedSession {
 }
 
 impl SharedSession {
-    pub(super) fn new(tsih: Tsih, initiator_name: String, nexus: scsi::Nexus, core: Session) -> Self {
+    pub(super) fn new(
+        tsih: Tsih,
+        initiator_name: String,
+        nexus: scsi::Nexus,
+        core: Session,
+    ) -> Self {
         Self {
             tsih,
             initiator_name,
