@@ -173,10 +173,8 @@ pub struct Inquiry {
 
 /// ASCII of an INQUIRY field, with everything that is not printable replaced.
 pub fn ascii(field: &[u8]) -> String {
-    let text: String = field
-        .iter()
-        .map(|b| if (0x20..0x7f).contains(b) { char::from(*b) } else { '.' })
-        .collect();
+    let text: String =
+        field.iter().map(|b| if (0x20..0x7f).contains(b) { char::from(*b) } else { '.' }).collect();
     text.trim_matches([' ', '.']).to_string()
 }
 
@@ -338,7 +336,10 @@ mod tests {
     #[test]
     fn the_most_exact_name_of_the_unit_wins() {
         let body = [
-            &[0x02, 0x01, 0, 3][..], b"ABC", &[0x01, 0x13, 0, 1, 9], &[0x01, 0x03, 0, 2, 0x60, 0x01],
+            &[0x02, 0x01, 0, 3][..],
+            b"ABC",
+            &[0x01, 0x13, 0, 1, 9],
+            &[0x01, 0x03, 0, 2, 0x60, 0x01],
         ]
         .concat();
         assert_eq!(device_name(&body).as_deref(), Some("6001"));

@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use iscsi_proto::keys::{DigestPreference, Offer};
-
-use super::url::Secret;
+use iscsi_proto::login::chap::ChapCredentials;
 
 /// Settings of a [`RemoteDisk`](super::RemoteDisk).
 #[derive(Clone, Debug)]
@@ -18,9 +17,9 @@ pub struct Config {
     /// What we offer in the login negotiation.
     pub offer: Offer,
     /// CHAP name and secret; those of the URL come first.
-    pub chap: Option<Credentials>,
+    pub chap: Option<ChapCredentials>,
     /// The target has to prove itself with these (mutual CHAP).
-    pub chap_mutual: Option<Credentials>,
+    pub chap_mutual: Option<ChapCredentials>,
     /// SO_SNDBUF in bytes; `None` leaves it to the kernel's auto-tuning.
     pub send_buffer: Option<usize>,
     /// SO_RCVBUF in bytes; `None` leaves it to the kernel's auto-tuning.
@@ -42,15 +41,6 @@ pub struct Config {
     /// Most bytes kept of writes that a volatile cache may still lose. Half of it triggers a
     /// flush.
     pub unflushed_len_max: u64,
-}
-
-/// A CHAP name and its secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Credentials {
-    /// CHAP_N.
-    pub name: String,
-    /// The secret.
-    pub secret: Secret,
 }
 
 impl Default for Config {

@@ -37,7 +37,7 @@ pub(super) enum Effect {
     /// This range is stable, or undefined.
     Settled(u64, u64),
     /// Everything acknowledged before the mark is stable.
-    Flushed(Mark),
+    Flushed(Option<Mark>),
 }
 
 /// Who sent a command.
@@ -45,11 +45,19 @@ pub(super) enum Effect {
 pub(super) enum Origin {
     /// The disk's user: survives the session, is retried.
     User,
+    /// As `User`, for an answer of unknown length.
+    UserShort,
     /// Our own probing or replay: ends with the session, passes the gate, and sees every status
     /// instead of a retry.
     Session,
     /// A flush of our own, so that `Unflushed` stays within its limit.
     Trim,
+}
+
+impl Origin {
+    pub(super) const fn is_user(self) -> bool {
+        matches!(self, Self::User | Self::UserShort)
+    }
 }
 
 /// What the session core carries for us with each command.

@@ -43,9 +43,21 @@ impl Sense {
 impl std::fmt::Display for Sense {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const KEYS: [&str; 16] = [
-            "no sense", "recovered error", "not ready", "medium error", "hardware error",
-            "illegal request", "unit attention", "data protect", "blank check", "vendor specific",
-            "copy aborted", "aborted command", "reserved", "volume overflow", "miscompare",
+            "no sense",
+            "recovered error",
+            "not ready",
+            "medium error",
+            "hardware error",
+            "illegal request",
+            "unit attention",
+            "data protect",
+            "blank check",
+            "vendor specific",
+            "copy aborted",
+            "aborted command",
+            "reserved",
+            "volume overflow",
+            "miscompare",
             "completed",
         ];
         let name = KEYS[usize::from(self.key & 0xf)];

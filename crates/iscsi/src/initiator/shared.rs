@@ -2,15 +2,17 @@
 //! that ended: its outcome goes to the caller, or the command goes out again. The lock is never
 //! held while a caller is woken.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
-use block::{BlockError, Buf};
+use block::{BlockError, Buf, DeviceInfo};
 use iscsi_proto::initiator::{Command, TaskOutcome};
 use iscsi_proto::time::Instant;
 use tokio::sync::Notify;
 
 use super::Config;
 use super::op::{Effect, Origin, Outcome, Pending, Reply, Slot, Task};
+use super::probe::Unit;
 use super::sense::{Sense, Verdict, judge, status};
 use super::state::{Batch, State, session_ended};
 use super::url::Url;
@@ -22,8 +24,11 @@ pub(super) struct Shared {
     pub(super) changed: Notify,
     /// A timer was armed that may come before all others.
     pub(super) timers: Notify,
+    /// An incarnation has ended; for whoever waits for the last one.
+    pub(super) closed: Notify,
     epoch: std::time::Instant,
     state: Mutex<State>,
+    unit: RwLock<Option<Arc<Unit>>>,
 }
 
 impl Shared {
@@ -34,8 +39,10 @@ impl Shared {
             config,
             changed: Notify::new(),
             timers: Notify::new(),
+            closed: Notify::new(),
             epoch: std::time::Instant::now(),
             state: Mutex::new(state),
+            unit: RwLock::new(None),
         })
     }
 
@@ -60,6 +67,34 @@ impl Shared {
         let result = act(&mut self.lock(), &mut batch);
         self.deliver(&mut batch);
         result
+    }
+
+    /// The unit as it was last probed, `None` before the first time.
+    pub(super) fn unit(&self) -> Option<Arc<Unit>> {
+        self.unit.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_unit(&self, unit: Unit) {
+        *self.unit.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(unit));
+    }
+
+    pub(super) fn info(&self) -> DeviceInfo {
+        self.unit().map_or_else(|| DeviceInfo::new(0, 512), |unit| unit.info.clone())
+    }
+
+    /// How long the target wants us to wait before a session is reinstated (§13.15).
+    pub(super) fn time2wait(&self) -> Duration {
+        let state = self.lock();
+        let seconds = state.members.iter().map(|m| m.session.params().default_time2wait).max();
+        Duration::from_secs(seconds.unwrap_or(0).into())
+    }
+
+    /// Sends a command of the disk's user whose answer may be shorter than its buffer.
+    pub(super) async fn send_short(&self, command: Command) -> Outcome {
+        let buf = Buf::zeroed(command.data_in_len as usize);
+        let (pending, task) = self.task(Origin::UserShort, Some(buf), Effect::None);
+        self.with(|state, batch| state.enqueue(command, task, batch));
+        pending.await
     }
 
     /// Sends a command of the disk's user, or lets it wait.
@@ -105,6 +140,7 @@ impl Shared {
         }
         if std::mem::take(&mut batch.changed) {
             self.changed.notify_one();
+            self.closed.notify_one();
         }
         for (command, task, outcome) in batch.finished.drain(..) {
             self.finish(command, task, outcome);
@@ -133,7 +169,7 @@ impl Shared {
                 let buf = task.buf.take();
                 task.slot.complete(checked(&command, Reply { buf, ..reply }, task.origin));
             }
-            verdict if task.origin == Origin::User => self.again(command, task, verdict),
+            verdict if task.origin.is_user() => self.again(command, task, verdict),
             verdict => self.trim_failed(&task, &verdict),
         }
     }

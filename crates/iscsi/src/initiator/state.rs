@@ -14,11 +14,12 @@ use iscsi_proto::initiator::{
 };
 use iscsi_proto::pdu::{AsyncEvent, TaskAttribute};
 use iscsi_proto::time::Instant;
+use tokio::net::TcpStream;
 
 use super::cdb;
 use super::op::{Effect, Origin, Slot, Task};
 use super::sense::{Sense, Verdict, judge};
-use super::unflushed::Unflushed;
+use super::unflushed::{Content, Unflushed};
 
 /// Whether commands of the disk's user go out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,13 +38,17 @@ pub(super) enum Phase {
 pub(super) struct Member {
     pub(super) session: Session<Task>,
     pub(super) wakers: Vec<Option<Waker>>,
+    /// Sockets by connection, for reports.
+    pub(super) streams: Vec<Option<Arc<TcpStream>>>,
     /// Last round-trip time of a NOP.
     pub(super) rtt: Option<Duration>,
 }
 
 impl Member {
     pub(super) fn new(session: Session<Task>) -> Self {
-        Self { session, wakers: vec![None; CONNECTIONS_MAX], rtt: None }
+        let wakers = vec![None; CONNECTIONS_MAX];
+        let streams = (0..CONNECTIONS_MAX).map(|_| None).collect();
+        Self { session, wakers, streams, rtt: None }
     }
 }
 
@@ -158,8 +163,9 @@ impl State {
         batch: &mut Batch,
     ) -> Result<(), (Command, Task)> {
         // A flush covers what is acknowledged by the time it is sent.
+        // It may have been sent before, in a session that was lost; the mark may only move on.
         if let (Effect::Flushed(mark), Some(unflushed)) = (&mut task.effect, &self.unflushed) {
-            *mark = unflushed.mark();
+            *mark = Some(unflushed.mark());
         }
         let Some(member) = self.members.get_mut(index) else { return Err((command, task)) };
         match member.session.submit(command, task) {
@@ -196,9 +202,9 @@ impl State {
                 }
                 Event::TaskRequeue { command, context, .. } => {
                     self.in_flight -= 1;
-                    match context.origin {
-                        Origin::User => self.requeued.push((command, context)),
-                        _ => batch.failed.push((context.slot, session_ended())),
+                    match context.origin.is_user() {
+                        true => self.requeued.push((command, context)),
+                        false => batch.failed.push((context.slot, session_ended())),
                     }
                 }
                 Event::Pong { rtt, .. } => member.rtt = Some(rtt),
@@ -227,7 +233,10 @@ impl State {
                 self.note_done(&task.effect.clone());
             }
         }
-        if let Some(reason) = ended {
+        // Sessions that log out one after the other are not torn down by the first one.
+        let others_close = self.phase == Phase::Closed
+            && self.members.iter().any(|m| m.session.connections().any(|(.., s)| s.is_open()));
+        if let Some(reason) = ended.filter(|_| !others_close) {
             self.end(reason, batch);
         }
         self.go_on(batch);
@@ -281,6 +290,24 @@ impl State {
         }
     }
 
+    /// Takes no more commands, lets those under way finish, and logs out.
+    pub(super) fn close(&mut self, batch: &mut Batch) {
+        self.give_up(Phase::Closed, "the disk was closed", batch);
+        for index in 0..self.members.len() {
+            self.members[index].session.close();
+            self.collect(index, None, batch);
+        }
+    }
+
+    /// Keeps unflushed writes from now on, or no more; returns those that are kept.
+    pub(super) fn keep_unflushed(&mut self, keep: bool, limit: u64) -> Vec<(u64, Content)> {
+        if !keep {
+            self.unflushed = None;
+            return Vec::new();
+        }
+        self.unflushed.get_or_insert_with(|| Unflushed::new(limit)).pieces()
+    }
+
     /// Lets a command rest until `at`.
     pub(super) fn rest(&mut self, at: Instant, command: Command, task: Task) {
         self.resting.push((at, command, task));
@@ -329,7 +356,7 @@ impl State {
             Effect::None => {}
             Effect::Volatile(offset, content) => unflushed.acknowledged(*offset, content.clone()),
             Effect::Settled(offset, len) => unflushed.forget(*offset, *len),
-            Effect::Flushed(mark) => unflushed.flushed(*mark),
+            Effect::Flushed(mark) => mark.iter().for_each(|mark| unflushed.flushed(*mark)),
         }
     }
 
@@ -344,7 +371,8 @@ impl State {
         while self.in_flight < self.limit {
             let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
             match self.waiting.front() {
-                Some((_, task)) if !writes_wait || !matches!(task.effect, Effect::Volatile(..)) => {}
+                Some((_, task)) if !writes_wait || !matches!(task.effect, Effect::Volatile(..)) => {
+                }
                 _ => return,
             }
             let Some((command, task)) = self.waiting.pop_front() else { return };
@@ -357,12 +385,11 @@ impl State {
     }
 
     fn trim(&mut self, batch: &mut Batch) {
-        let Some(mark) = self.unflushed.as_ref().map(Unflushed::mark) else { return };
         let task = Task {
             slot: Slot::new(),
             origin: Origin::Trim,
             buf: None,
-            effect: Effect::Flushed(mark),
+            effect: Effect::Flushed(None),
             attempts: 0,
             asked_at: Instant::default(),
         };

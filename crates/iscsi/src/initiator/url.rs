@@ -7,37 +7,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use iscsi_proto::ids::Lun;
-
-/// The port that IANA assigned to iSCSI (RFC 7143 §16).
-pub const DEFAULT_PORT: u16 = 3260;
+use iscsi_proto::login::chap::Secret;
+use iscsi_proto::names::{NameError, PORT, TargetAddress, check_name};
 
 /// Largest LUN: 14 bits of flat addressing (SAM-4 §4.6.8). Targets number far fewer.
 pub const LUN_MAX: u16 = 0x3fff;
-
-/// Longest iSCSI name in bytes (RFC 7143 §4.2.7.1).
-const NAME_LEN_MAX: usize = 223;
-
-/// A secret that does not show itself when printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    /// Wraps a secret.
-    pub fn new(secret: impl Into<String>) -> Self {
-        Self(secret.into())
-    }
-
-    /// The secret itself, for the one place that computes with it.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
 
 /// Where to log in: a portal's address as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +23,7 @@ pub struct Portal {
 }
 
 /// A logical unit of a target, and who asks for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Url {
     /// Address of the portal.
     pub portal: Portal,
@@ -83,8 +57,13 @@ pub enum UrlError {
     #[error("port {0:?}: 1 to 65535 is allowed")]
     Port(String),
     /// Not a target name.
-    #[error("target name {0:?}: iqn.…, eui.… or naa.… of letters, digits, '-', '.' and ':' is allowed")]
-    Target(String),
+    #[error("target name {name:?}: {source}; allowed is iqn.YYYY-MM.DOMAIN[:NAME], eui.… or naa.…")]
+    Target {
+        /// As written.
+        name: String,
+        /// What is wrong with it.
+        source: NameError,
+    },
     /// Not a LUN.
     #[error("LUN {0:?}: 0 to {LUN_MAX} is allowed")]
     Lun(String),
@@ -118,8 +97,10 @@ impl FromStr for Portal {
             None => text.split_at(text.find(':').unwrap_or(text.len())),
         };
         let port = match rest.strip_prefix(':') {
-            Some(port) => port.parse().ok().filter(|p| *p != 0).ok_or_else(|| UrlError::Port(port.into()))?,
-            None if rest.is_empty() => DEFAULT_PORT,
+            Some(port) => {
+                port.parse().ok().filter(|p| *p != 0).ok_or_else(|| UrlError::Port(port.into()))?
+            }
+            None if rest.is_empty() => PORT,
             None => return Err(UrlError::Host(text.into())),
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
@@ -128,6 +109,12 @@ impl FromStr for Portal {
             return Err(UrlError::Host(text.into()));
         }
         Ok(Self { host: host.into(), port })
+    }
+}
+
+impl From<TargetAddress> for Portal {
+    fn from(address: TargetAddress) -> Self {
+        Self { host: address.host, port: address.port }
     }
 }
 
@@ -145,11 +132,11 @@ impl FromStr for Url {
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
         let rest = text.strip_prefix("iscsi://").ok_or(UrlError::Scheme)?;
-        // The password may hold any character, '/' and '@' included: what follows the last '@'
-        // before the target's name is the host.
-        let name_at = ["/iqn.", "/eui.", "/naa."].iter().filter_map(|p| rest.rfind(p)).max();
-        let slash = name_at.or_else(|| rest.rfind('@').map_or(0, |at| at).checked_add(0)
-            .and_then(|from| rest[from..].find('/').map(|i| from + i)));
+        // A password may hold any character, '/' and '@' too: the path begins at the target's
+        // name, or where a URL without a well-formed one would have it.
+        let names = ["/iqn.", "/eui.", "/naa."].iter().filter_map(|prefix| rest.rfind(prefix));
+        let host_at = rest.rfind('@').unwrap_or(0);
+        let slash = names.max().or_else(|| rest[host_at..].find('/').map(|at| host_at + at));
         let slash = slash.ok_or(UrlError::Missing("target name"))?;
         let (authority, path) = (&rest[..slash], &rest[slash + 1..]);
         let (login, portal) = match authority.rsplit_once('@') {
@@ -170,7 +157,8 @@ impl FromStr for Url {
             return Err(UrlError::User);
         }
         let mut path = path.splitn(3, '/');
-        let target = path.next().filter(|t| !t.is_empty()).ok_or(UrlError::Missing("target name"))?;
+        let target =
+            path.next().filter(|t| !t.is_empty()).ok_or(UrlError::Missing("target name"))?;
         let lun = path.next().filter(|l| !l.is_empty()).ok_or(UrlError::Missing("LUN"))?;
         if let Some(rest) = path.next() {
             return Err(UrlError::Trailing(rest.into()));
@@ -178,23 +166,13 @@ impl FromStr for Url {
         let number = lun.parse().ok().filter(|n| *n <= LUN_MAX);
         Ok(Self {
             portal: portal.parse()?,
-            target: check_target(target)?,
+            target: check_name(target)
+                .map_err(|source| UrlError::Target { name: target.into(), source })?,
             lun: number.ok_or_else(|| UrlError::Lun(lun.into()))?,
             user: user.map(Into::into),
             password,
         })
     }
-}
-
-//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.2
-//# iSCSI names are composed only of displayable characters.
-fn check_target(name: &str) -> Result<String, UrlError> {
-    let known = ["iqn.", "eui.", "naa."].iter().any(|p| name.len() > p.len() && name.starts_with(p));
-    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | ':');
-    if !known || name.len() > NAME_LEN_MAX || !name.chars().all(plain) {
-        return Err(UrlError::Target(name.into()));
-    }
-    Ok(name.to_lowercase())
 }
 
 impl fmt::Display for Url {
@@ -222,11 +200,11 @@ mod tests {
         let url = parse("storage.example.org");
         assert_eq!((url.portal.host.as_str(), url.portal.port), ("storage.example.org", 3260));
         assert_eq!((url.target.as_str(), url.lun), (IQN, 3));
-        assert_eq!((&url.user, &url.password), (&None, &None));
+        assert!(url.user.is_none() && url.password.is_none());
         let url = parse("me@10.0.0.1:3261");
         assert_eq!((url.user.as_deref(), url.portal.port), (Some("me"), 3261));
         let url = parse("me%pa/ss@w%rd@[fe80::1]:99");
-        assert_eq!(url.password, Some(Secret::new("pa/ss@w%rd")));
+        assert!(url.password.unwrap().is_same(&Secret::new("pa/ss@w%rd")));
         assert_eq!(url.portal, Portal { host: "fe80::1".into(), port: 99 });
         assert_eq!(url.portal.to_string(), "[fe80::1]:99");
     }
@@ -241,22 +219,25 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let error = |text: &str| text.parse::<Url>().unwrap_err();
-        assert_eq!(error("http://h/iqn.a/0"), UrlError::Scheme);
+        assert_eq!(error("http://h/iqn.2026-11.a/0"), UrlError::Scheme);
         assert_eq!(error("iscsi://host"), UrlError::Missing("target name"));
         assert_eq!(error("iscsi://host/"), UrlError::Missing("target name"));
-        assert_eq!(error("iscsi:///iqn.a/0"), UrlError::Missing("host"));
-        assert_eq!(error("iscsi://h/iqn.a"), UrlError::Missing("LUN"));
-        assert_eq!(error("iscsi://h/iqn.a/0/1"), UrlError::Trailing("1".into()));
-        assert_eq!(error("iscsi://h/iqn.a/16384"), UrlError::Lun("16384".into()));
-        assert_eq!(error("iscsi://h/iqn.a/-1"), UrlError::Lun("-1".into()));
-        assert_eq!(error("iscsi://h:0/iqn.a/0"), UrlError::Port("0".into()));
-        assert_eq!(error("iscsi://h:x/iqn.a/0"), UrlError::Port("x".into()));
-        assert_eq!(error("iscsi://fe80::1/iqn.a/0"), UrlError::Port(":1".into()));
-        assert_eq!(error("iscsi://[zz]/iqn.a/0"), UrlError::Host("[zz]".into()));
-        assert_eq!(error("iscsi://a;b/iqn.a/0"), UrlError::Host("a;b".into()));
-        assert_eq!(error("iscsi://h/disk/0"), UrlError::Target("disk".into()));
-        assert_eq!(error("iscsi://h/iqn.a$(x)/0"), UrlError::Target("iqn.a$(x)".into()));
-        assert_eq!(error("iscsi://@h/iqn.a/0"), UrlError::User);
+        assert_eq!(error("iscsi:///iqn.2026-11.a/0"), UrlError::Missing("host"));
+        assert_eq!(error("iscsi://h/iqn.2026-11.a"), UrlError::Missing("LUN"));
+        assert_eq!(error("iscsi://h/iqn.2026-11.a/0/1"), UrlError::Trailing("1".into()));
+        assert_eq!(error("iscsi://h/iqn.2026-11.a/16384"), UrlError::Lun("16384".into()));
+        assert_eq!(error("iscsi://h/iqn.2026-11.a/-1"), UrlError::Lun("-1".into()));
+        assert_eq!(error("iscsi://h:0/iqn.2026-11.a/0"), UrlError::Port("0".into()));
+        assert_eq!(error("iscsi://h:x/iqn.2026-11.a/0"), UrlError::Port("x".into()));
+        assert_eq!(error("iscsi://fe80::1/iqn.2026-11.a/0"), UrlError::Port(":1".into()));
+        assert_eq!(error("iscsi://[zz]/iqn.2026-11.a/0"), UrlError::Host("[zz]".into()));
+        assert_eq!(error("iscsi://a;b/iqn.2026-11.a/0"), UrlError::Host("a;b".into()));
+        let target = |name: &str, source| UrlError::Target { name: name.into(), source };
+        assert_eq!(error("iscsi://h/disk/0"), target("disk", NameError::Format));
+        let shell = "iqn.2026-11.a:$(x)";
+        let url = format!("iscsi://h/{shell}/0");
+        assert_eq!(error(&url), target(shell, NameError::Character('$')));
+        assert_eq!(error("iscsi://@h/iqn.2026-11.a/0"), UrlError::User);
     }
 
     #[test]
