@@ -20,7 +20,9 @@ fn device_errors_become_sense_data() {
     };
     let unmap = vec![0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0];
     type Case = (OpKind, fn() -> BlockError, Vec<u8>, usize, [u8; 3]);
-    let cases: [Case; 15] = [
+    let cases: [Case; 17] = [
+        (OpKind::Write, no_space, cdb(0x8b, 0, 5, 1), 512, [0x7, 0x27, 0x07]),
+        (OpKind::Read, medium, cdb(0x8b, 0, 5, 1), 512, [0x3, 0x11, 0x00]),
         (OpKind::Read, medium, cdb(0x28, 0, 5, 1), 512, [0x3, 0x11, 0x00]),
         (OpKind::Read, unreachable, cdb(0x28, 0, 5, 1), 512, [0x2, 0x04, 0x00]),
         (OpKind::Read, medium, cdb(0x2f, 0, 5, 1), 512, [0x3, 0x11, 0x00]),
@@ -55,7 +57,6 @@ fn device_errors_become_sense_data() {
             0x42 => data.copy_from_slice(&[
                 0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
             ]),
-            0x89 | 0x2a | 0x2e => {}
             _ => {}
         }
         fixture.faults.inject(Fault::on(kind, error));
@@ -130,7 +131,7 @@ fn a_read_only_device_is_write_protected() {
     let list = [&[0, 22, 0, 16, 0, 0, 0, 0][..], &[0; 8], &[0, 0, 0, 1, 0, 0, 0, 0]].concat();
     assert_sense(&fixture.run(&unmap, list, 0), 0x7, 0x27, 0x00);
     assert_sense(&fixture.run(&swap, vec![0; 1024], 0), 0x7, 0x27, 0x00);
-    for opcode in [0x2a, 0xaa, 0x8a, 0x41, 0x93, 0x2e, 0xae, 0x8e, 0x0a] {
+    for opcode in [0x2a, 0xaa, 0x8a, 0x41, 0x93, 0x2e, 0xae, 0x8e, 0x0a, 0x8b] {
         let response = fixture.run(&cdb(opcode, 0, 0, 1), vec![0; 512], 0);
         assert_sense(&response, 0x7, 0x27, 0x00);
     }

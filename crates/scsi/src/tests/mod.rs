@@ -7,6 +7,7 @@ mod errors;
 mod identity;
 mod mode;
 mod opcodes;
+mod or_write;
 mod provisioning;
 mod read_write;
 mod verify;
