@@ -1,7 +1,9 @@
 //! The thread that moves the packets, and when it wakes.
 //!
 //! One thread serves both directions: where data goes one way and acknowledgements the other, both
-//! are awake at the same moments, and a second thread would wake for itself.
+//! have work at the same moments. Measured on two cores with one TCP transfer, RTT 20 ms: a thread
+//! per direction took 1.2 times the processor time at 1 Gbit/s and 1.8 times at 4 Gbit/s, and
+//! carried 4.6 to 6.5 of 8 Gbit/s where the single one carries 7.2 to 7.5.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -20,7 +20,7 @@ const EXIT_USAGE: u8 = 2;
 
 /// A long-fat link on this machine
 #[derive(Debug, Args)]
-pub struct WanArgs {
+pub(crate) struct WanArgs {
     #[command(subcommand)]
     command: WanCommand,
 }
@@ -91,7 +91,7 @@ struct RunArgs {
 ///
 /// # Errors
 /// When the lab cannot be built, a command cannot be run, or the report cannot be written.
-pub fn run(args: WanArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: WanArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         WanCommand::Run(args) => run_commands(args),
     }
