@@ -99,8 +99,7 @@ impl TargetAddress {
 
 impl fmt::Display for TargetAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.8
-        //# An IPv6 address is enclosed in square brackets.
+        // Brackets tell the colons of an IPv6 address from the one before the port (§13.8).
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)?;
         } else {

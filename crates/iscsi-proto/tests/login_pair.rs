@@ -554,8 +554,8 @@ fn what_the_first_request_lacks_is_named() {
         (names().replace('=', ":"), LoginStatus::INITIATOR_ERROR),
         (format!("{}MaxConnections=4\0MaxConnections=4\0", names()), LoginStatus::INITIATOR_ERROR),
         (format!("{}TargetPortalGroupTag=1\0", names()), LoginStatus::INITIATOR_ERROR),
-        (format!("{}SendTargets=All\0", names()), LoginStatus::INVALID_DURING_LOGIN),
-        (format!("{}AuthMethod=None\0", names()), LoginStatus::INVALID_DURING_LOGIN),
+        (format!("{}SendTargets=All\0", names()), LoginStatus::INITIATOR_ERROR),
+        (format!("{}AuthMethod=None\0", names()), LoginStatus::INITIATOR_ERROR),
     ] {
         let mut target = target_login(Authentication::None);
         let failure = send(&mut target, operational(), &text).unwrap_err();
@@ -574,7 +574,7 @@ fn operational_keys_wait_for_their_stage() {
     let mut target = target_login(Authentication::None);
     let text = format!("{}AuthMethod=None\0MaxBurstLength=65536\0", names());
     let failure = send(&mut target, security(true), &text).unwrap_err();
-    assert_eq!(failure.status, LoginStatus::INVALID_DURING_LOGIN);
+    assert_eq!(failure.status, LoginStatus::INITIATOR_ERROR);
 }
 
 #[test]

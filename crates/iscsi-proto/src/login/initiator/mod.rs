@@ -315,7 +315,8 @@ impl Login {
             return Err(LoginError::Refused { status });
         }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
-        //# The response MUST contain at least one TargetAddress key
+        //# status class responses MUST return one or more text key parameters of the type
+        //# "TargetAddress", which indicates the target's new address.
         let pairs = parse(text)?;
         let address = pairs
             .iter()
@@ -381,13 +382,16 @@ impl Login {
         user: Option<String>,
         unanswered: &[u8],
     ) -> Result<Step, LoginError> {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.6
+        //# A Login Response with a T bit set to 1 MUST NOT contain key=value pairs that may require
+        //# additional answers from the initiator within the same stage.
         // That we do not understand a key needs not be said any more; all else needed an answer.
         if parse(unanswered)?.iter().any(|pair| pair.value != "NotUnderstood") {
             return Err(LoginError::LateOffer);
         }
         let discovery = self.config.target_name.is_none();
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.3
-        //# It MUST be set by the target in the final Login Response of a leading login
+        //# the target MUST generate a non-zero TSIH and ONLY return it in the
         if response.tsih == Tsih(0) && !discovery {
             return Err(LoginError::Mismatch { field: "TSIH" });
         }
