@@ -20,11 +20,11 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(cmd::serve::Args),
-//X     Discover(cmd::discover::Args),
-//X     Info(cmd::info::Args),
-//X     Copy(cmd::copy::Args),
-//X     Bench(cmd::bench::Args),
-//X     Attach(cmd::attach::Args),
+    //X     Discover(cmd::discover::Args),
+    //X     Info(cmd::info::Args),
+    //X     Copy(cmd::copy::Args),
+    //X     Bench(cmd::bench::Args),
+    //X     Attach(cmd::attach::Args),
     Wan(cmd::wan::WanArgs),
 }
 
@@ -33,11 +33,11 @@ fn main() -> ExitCode {
     cmd::init_logging(cli.verbose);
     let result = match cli.command {
         Command::Serve(args) => cmd::run_async(cmd::serve::run(args)),
-//X         Command::Discover(args) => cmd::run_async(cmd::discover::run(args)),
-//X         Command::Info(args) => cmd::run_async(cmd::info::run(args)),
-//X         Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),
-//X         Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),
-//X         Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
+        //X         Command::Discover(args) => cmd::run_async(cmd::discover::run(args)),
+        //X         Command::Info(args) => cmd::run_async(cmd::info::run(args)),
+        //X         Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),
+        //X         Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),
+        //X         Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
         Command::Wan(args) => cmd::wan::run(args),
     };
     match result {

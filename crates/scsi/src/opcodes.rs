@@ -11,8 +11,8 @@ use crate::cdb::Cdb;
 use crate::context::{Context, UnitContext};
 use crate::sense::{AdditionalSense, Sense};
 use crate::{Command, Execution, data};
-use crate::{capacity, compare_write, diagnostics, inquiry, mode, read_write, report_luns};
-use crate::{unmap, verify, write_same};
+use crate::{capacity, compare_write, diagnostics, inquiry, mode, or_write, read_write};
+use crate::{report_luns, unmap, verify, write_same};
 
 /// What a command does to the medium: decides write protection, and reservations once there are
 /// any (SPC-4 table 51 sorts commands the same way).
@@ -127,6 +127,8 @@ static ROWS: &[Row] = &[
     row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
         Unit(compare_write::compare_and_write)),
     row(&[0x8a, 0x1a, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)),
+    row(&[0x8b, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,
+        Unit(or_write::or_write)),
     row(&[0x8e, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,
         Unit(verify::write_and_verify)),
     row(&[0x8f, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read, Unit(verify::verify)),
@@ -300,7 +302,8 @@ mod tests {
 
     #[test]
     fn reserved_bits_are_named() {
-        let cases: [(&[u8], Option<(u16, u8)>); 5] = [
+        type Case<'a> = (&'a [u8], Option<(u16, u8)>);
+        let cases: [Case<'_>; 5] = [
             (&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0], Some((1, 5))), // RDPROTECT
             (&[0x28, 0x18, 0, 0, 0, 0, 0x1f, 0, 1, 0], None),      // DPO, FUA, group
             (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0x04], Some((9, 2))), // NACA

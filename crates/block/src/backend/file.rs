@@ -120,7 +120,7 @@ impl Inner {
 
     fn write_all(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
         let copied;
-        let data = match self.direct && data.as_ptr() as usize % PAGE != 0 {
+        let data = match self.direct && !(data.as_ptr() as usize).is_multiple_of(PAGE) {
             true => {
                 copied = Buf::copy_from(data);
                 &copied[..]

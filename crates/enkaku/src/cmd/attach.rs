@@ -19,7 +19,7 @@ use super::stop_signal;
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("front").required(true).args(["fuse", "nbd"]))]
-pub struct Args {
+pub(crate) struct Args {
     /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
     url: Url,
     /// Mount it in this empty directory, as the file `volume`.
@@ -36,10 +36,11 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let disk = args.remote.connect(&args.url).await?;
     let device: Device = Arc::new(disk.clone());
-    let device = if args.read_only { block::layer::read_only(device) } else { device };
+    let device: Device =
+        if args.read_only { Arc::new(block::layer::ReadOnlyLayer::new(device)) } else { device };
     let result = match (&args.fuse, &args.nbd) {
         (Some(dir), _) => attach_fuse(device, dir, args.read_only).await,
         (_, Some(socket)) => attach_nbd(device, socket).await,

@@ -15,7 +15,7 @@ use super::remote::RemoteArgs;
 
 /// Measures reads or writes of a volume. Writes destroy its content.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(crate) struct Args {
     /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
     url: Url,
     /// Kind of load.
@@ -93,7 +93,7 @@ struct Cpu {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let disk = args.remote.connect(&args.url).await?;
     let device: Device = Arc::new(disk.clone());
     let info = device.info();

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// Lists the targets that a portal offers and where they are reached.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(crate) struct Args {
     /// Portal to ask; the port is 3260 unless given.
     #[arg(value_name = "ADDR[:PORT]")]
     portal: String,
@@ -26,7 +26,7 @@ struct Found {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = iscsi::initiator::Config::new(&args.initiator_name)
         .map_err(|error| super::Usage::error(format!("--initiator-name: {error}")))?;
     let portal = iscsi::initiator::parse_portal(&args.portal)

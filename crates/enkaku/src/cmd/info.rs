@@ -10,7 +10,7 @@ use super::remote::RemoteArgs;
 
 /// Shows a volume's capacity, identity and the parameters negotiated with its target.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(crate) struct Args {
     /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
     url: Url,
     /// Print JSON.
@@ -21,7 +21,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let disk = args.remote.connect(&args.url).await?;
     let info = disk.info();
     let identity = disk.identity();

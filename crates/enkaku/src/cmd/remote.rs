@@ -18,38 +18,38 @@ const CONNECTIONS_MAX: u16 = 64;
 
 /// How to reach a volume.
 #[derive(clap::Args, Debug)]
-pub struct RemoteArgs {
+pub(crate) struct RemoteArgs {
     /// TCP connections to use, 1 to 64, or auto.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_connections)]
-    pub connections: Connections,
+    pub(crate) connections: Connections,
     /// Name of this initiator.
     #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME",
           default_value = "iqn.2026-11.io.enkaku:initiator")]
-    pub initiator_name: String,
+    pub(crate) initiator_name: String,
     /// File whose first line is the CHAP password of the URL's user.
     #[arg(long, value_name = "FILE")]
-    pub chap_password_file: Option<PathBuf>,
+    pub(crate) chap_password_file: Option<PathBuf>,
     /// Demand that the target proves itself as this CHAP user.
     #[arg(long, requires = "mutual_password_file", value_name = "USER")]
-    pub mutual_user: Option<String>,
+    pub(crate) mutual_user: Option<String>,
     /// File whose first line is the password for --mutual-user.
     #[arg(long, requires = "mutual_user", value_name = "FILE")]
-    pub mutual_password_file: Option<PathBuf>,
+    pub(crate) mutual_password_file: Option<PathBuf>,
     /// CRC32C over headers and data: none, prefer (if the target can) or require.
     #[arg(long, value_name = "WHEN", default_value = "none", value_parser = parse_digest)]
-    pub digest: DigestPreference,
+    pub(crate) digest: DigestPreference,
     /// How long I/O waits for a target that is gone before it fails.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = units::parse_time,
           allow_hyphen_values = true)]
-    pub replacement_timeout: Duration,
+    pub(crate) replacement_timeout: Duration,
     /// TCP congestion control of the connections (bbr, cubic, reno, …).
     #[arg(long, value_name = "NAME")]
-    pub congestion_control: Option<String>,
+    pub(crate) congestion_control: Option<String>,
 }
 
 /// How many connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connections {
+pub(crate) enum Connections {
     /// Chosen here.
     Auto,
     /// So many.
@@ -58,7 +58,7 @@ pub enum Connections {
 
 impl Connections {
     /// The number to start with.
-    pub fn count(self) -> u16 {
+    pub(crate) fn count(self) -> u16 {
         match self {
             Self::Auto => AUTO_CONNECTIONS,
             Self::Fixed(n) => n,
@@ -87,7 +87,7 @@ fn parse_digest(text: &str) -> Result<DigestPreference, String> {
 
 impl RemoteArgs {
     /// The configuration these options ask for.
-    pub fn config(&self, url: &Url) -> anyhow::Result<Config> {
+    pub(crate) fn config(&self, url: &Url) -> anyhow::Result<Config> {
         let mut config = Config::new(&self.initiator_name)
             .map_err(|error| Usage::error(format!("--initiator-name: {error}")))?;
         config.connections = self.connections.count();
@@ -106,7 +106,7 @@ impl RemoteArgs {
     }
 
     /// Logs in to the volume.
-    pub async fn connect(&self, url: &Url) -> anyhow::Result<RemoteDisk> {
+    pub(crate) async fn connect(&self, url: &Url) -> anyhow::Result<RemoteDisk> {
         Ok(RemoteDisk::connect(url, self.config(url)?).await?)
     }
 }

@@ -73,3 +73,79 @@ fn strip_prefix(value: &str, letter: u8) -> Option<&str> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers() {
+        for (text, number) in [
+            ("0", Some(0)),
+            ("00512", Some(512)),
+            ("0x1F", Some(31)),
+            ("0Xff", Some(255)),
+            ("18446744073709551615", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("0x10000000000000000", None),
+            ("", None),
+            ("0x", None),
+            ("-1", None),
+            ("+1", None),
+            ("0x+1", None),
+            ("1 ", None),
+            ("1f", None),
+            ("0bAQ==", None),
+            ("1~2", None),
+        ] {
+            assert_eq!(parse_number(text), number, "{text:?}");
+        }
+        assert_eq!(parse_in_range("512", (512, 1024)), Some(512));
+        assert_eq!(parse_in_range("511", (512, 1024)), None);
+        assert_eq!(parse_in_range("1025", (512, 1024)), None);
+        assert_eq!(parse_in_range("4294967808", (512, 1024)), None);
+    }
+
+    #[test]
+    fn booleans_are_spelled_exactly() {
+        assert_eq!(
+            ["Yes", "No", "yes", "1", ""].map(parse_bool).map(|b| b.map(bool_str)),
+            [Some("Yes"), Some("No"), None, None, None]
+        );
+    }
+
+    #[test]
+    fn binaries_are_measured_before_they_are_decoded() {
+        assert_eq!(parse_binary("0x00ff", 2), Some(vec![0, 255]));
+        assert_eq!(parse_binary("0x00ff00", 2), None);
+        assert_eq!(parse_binary("0X0g", 2), None);
+        assert_eq!(parse_binary("0x0", 2), None);
+        assert_eq!(parse_binary("0x", 2), None);
+        assert_eq!(parse_binary("0bAP8=", 2), Some(vec![0, 255]));
+        assert_eq!(parse_binary("0bAP8", 2), Some(vec![0, 255]));
+        assert_eq!(parse_binary("0bAP8A", 2), None);
+        assert_eq!(parse_binary("0bAP8AAAAA", 2), None);
+        assert_eq!(parse_binary("0b", 2), None);
+        assert_eq!(parse_binary("0bA!8=", 2), None);
+        assert_eq!(parse_binary("00ff", 2), None);
+        assert_eq!(parse_binary("0xéé", 4), None);
+    }
+
+    proptest! {
+        #[test]
+        fn binaries_there_and_back(bytes in proptest::collection::vec(any::<u8>(), 1..64)) {
+            prop_assert_eq!(parse_binary(&format_binary(&bytes), 64), Some(bytes.clone()));
+            let base64 = format!("0b{}", BASE64.encode(&bytes));
+            prop_assert_eq!(parse_binary(&base64, bytes.len()), Some(bytes));
+        }
+
+        #[test]
+        fn any_text(text in ".{0,40}") {
+            let _ = parse_number(&text);
+            if let Some(bytes) = parse_binary(&text, 8) {
+                prop_assert!((1..=8).contains(&bytes.len()));
+            }
+        }
+    }
+}

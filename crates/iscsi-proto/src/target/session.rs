@@ -9,7 +9,7 @@ use super::logout::PendingLogout;
 use super::management::PendingManagement;
 use super::order::{CommandOrder, Held};
 use super::state::{ConnectionEvent, ConnectionState};
-use super::task::{Completion, Execute, Phase, Task};
+use super::task::{Completion, Execute, Phase, Task, TransferFault};
 use super::text::TextExchange;
 use super::transmit::Reply;
 use crate::connection::Placement;
@@ -17,7 +17,8 @@ use crate::ids::{Cid, Itt, Lun, Ttt};
 use crate::keys::{ConnectionParams, SessionParams};
 use crate::login::Outcome;
 use crate::pdu::{
-    Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
+    BHS_LEN, Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand, TaskManagementFunction,
+    TaskManagementRequest,
 };
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
@@ -94,6 +95,8 @@ pub(super) struct Connection {
     pub(super) responding: VecDeque<Itt>,
     /// The PDU whose data segment is being read.
     receiving: Receiving,
+    /// Its header, for a Reject.
+    last_header: [u8; BHS_LEN],
     pub(super) text: Option<TextExchange>,
     pub(super) last_heard: Instant,
     pub(super) ping_sent: Option<Instant>,
@@ -161,7 +164,12 @@ impl Session {
     /// the old one ends as by an implicit logout (§6.3.4).
     ///
     /// `next_stat_sn` is the one after that of the final login response.
-    pub fn add_connection(&mut self, outcome: &Outcome, next_stat_sn: StatSn, now: Instant) -> ConnId {
+    pub fn add_connection(
+        &mut self,
+        outcome: &Outcome,
+        next_stat_sn: StatSn,
+        now: Instant,
+    ) -> ConnId {
         if let Some(old) = self.find_cid(outcome.cid) {
             self.end_connection(old, "connection reinstated");
         }
@@ -177,6 +185,7 @@ impl Session {
             replies: VecDeque::new(),
             responding: VecDeque::new(),
             receiving: Receiving::Nothing,
+            last_header: [0; BHS_LEN],
             text: None,
             last_heard: now,
             ping_sent: None,
@@ -207,8 +216,9 @@ impl Session {
                 return self.reject(conn, reason, header);
             }
         };
-        self.heard(conn, now, &pdu)?;
-        if self.discovery && !matches!(pdu, Pdu::TextRequest(_) | Pdu::LogoutRequest(_) | Pdu::NopOut(_))
+        self.heard(conn, now, &pdu, header)?;
+        if self.discovery
+            && !matches!(pdu, Pdu::TextRequest(_) | Pdu::LogoutRequest(_) | Pdu::NopOut(_))
         {
             return self.reject(conn, RejectReason::PROTOCOL_ERROR, header);
         }
@@ -241,9 +251,8 @@ impl Session {
     ) -> Result<(), SessionError> {
         let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
         let receiving = std::mem::replace(&mut connection.receiving, Receiving::Nothing);
-        if !digest_ok && !matches!(receiving, Receiving::Nothing | Receiving::Ignored) {
-            // Level 0: nothing can be asked for again, so the session recovers (§7.8).
-            return Err(self.error(conn, Itt::NONE, "data digest error"));
+        if !digest_ok {
+            self.digest_error(conn, &receiving)?;
         }
         match receiving {
             Receiving::Nothing | Receiving::Ignored => {}
@@ -262,12 +271,43 @@ impl Session {
         Ok(())
     }
 
+    /// A data segment arrived damaged. It is not asked for again at error recovery level 0: its
+    /// command fails, and a request that was not SCSI takes the connection with it.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# the target MUST answer with a Reject PDU with a reason code of Data-Digest-Error
+    fn digest_error(&mut self, conn: ConnId, receiving: &Receiving) -> Result<(), SessionError> {
+        let itt = match receiving {
+            Receiving::Nothing | Receiving::Ignored => return Ok(()),
+            Receiving::Command(itt) | Receiving::DataOut { itt, .. } => *itt,
+            Receiving::Scratch(_) => return Err(self.error(conn, Itt::NONE, "data digest error")),
+        };
+        let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
+        let header = Bytes::copy_from_slice(&connection.last_header);
+        self.push_reply(conn, Reply::Reject { reason: RejectReason::DATA_DIGEST_ERROR, header });
+        self.fail_transfer(itt, TransferFault::Damaged);
+        Ok(())
+    }
+
+    /// The data of a write is not what it should be: the command will be answered, not executed.
+    pub(super) fn fail_transfer(&mut self, itt: Itt, fault: TransferFault) {
+        if let Some(task) = self.tasks.get_mut(&itt)
+            && task.phase == Phase::Collecting
+        {
+            let outstanding = task.outstanding_bytes();
+            task.fault = Some(fault);
+            task.unsolicited = None;
+            task.bursts.clear();
+            self.solicited_bytes = self.solicited_bytes.saturating_sub(outstanding);
+            self.grant_waiting();
+            self.execute_if_complete(itt);
+        }
+    }
+
     /// The transport of `conn` is gone. At error recovery level 0 that ends its tasks and the
     /// session with it (§7.1.4), unless the connection was logged out, replaced or closed by us.
     pub fn handle_connection_lost(&mut self, conn: ConnId) {
         let Some(connection) = self.connections.get(&conn) else { return };
-        let orderly =
-            matches!(connection.state, ConnectionState::InLogout | ConnectionState::Free);
+        let orderly = matches!(connection.state, ConnectionState::InLogout | ConnectionState::Free);
         self.end_connection(conn, "connection lost");
         if !orderly {
             self.close("a connection of the session was lost");
@@ -334,18 +374,24 @@ impl Session {
         self.connections.get(&conn).is_none_or(|c| c.state == ConnectionState::Free)
     }
 
-    fn heard(&mut self, conn: ConnId, now: Instant, pdu: &Pdu) -> Result<(), SessionError> {
+    fn heard(
+        &mut self,
+        conn: ConnId,
+        now: Instant,
+        pdu: &Pdu,
+        header: &Header,
+    ) -> Result<(), SessionError> {
         let Some(connection) = self.connections.get_mut(&conn) else {
             return Err(self.error(conn, Itt::NONE, "PDU on a connection that is over"));
         };
         connection.last_heard = now;
         connection.ping_sent = None;
+        connection.last_header = header.bhs;
         if let Some(exp_stat_sn) = exp_stat_sn(pdu)
             && connection.exp_stat_sn.is_before(exp_stat_sn)
+            // libiscsi counts the StatSN that an R2T announces as used and runs one ahead.
+            && !connection.next_stat_sn.is_before(exp_stat_sn)
         {
-            if connection.next_stat_sn.is_before(exp_stat_sn) {
-                return Err(self.error(conn, Itt::NONE, "ExpStatSN beyond what was sent"));
-            }
             connection.exp_stat_sn = exp_stat_sn;
         }
         Ok(())
@@ -368,16 +414,16 @@ impl Session {
         if command.immediate && self.immediate_tasks() >= self.config.immediate_commands_max {
             return self.reject(conn, RejectReason::IMMEDIATE_COMMAND_REJECT, header);
         }
-        let too_long = command.write
-            && command.expected_data_transfer_length > self.config.write_length_max;
-        if let Some(what) = self.unsolicited_fault(&command, data_len) {
-            return Err(self.error(conn, itt, what));
-        }
-        self.tasks.insert(itt, Task::new(conn, command, data_len, too_long));
+        let too_long =
+            command.write && command.expected_data_transfer_length > self.config.write_length_max;
+        let fault = self.unsolicited_fault(&command, data_len);
+        let mut task = Task::new(conn, command, data_len, too_long);
+        task.fault = fault;
+        self.tasks.insert(itt, task);
         self.set_receiving(conn, Receiving::Command(itt));
         Ok(match data_len {
             0 => Placement::None,
-            _ if too_long => Placement::Discard,
+            _ if too_long || fault.is_some() => Placement::Discard,
             _ => Placement::Task { itt, offset: 0 },
         })
     }
@@ -455,8 +501,15 @@ impl Session {
             return;
         }
         task.phase = Phase::Running;
-        let (conn, execute) = (task.conn, task.execute(itt));
-        self.push_event(conn, Event::Execute(execute));
+        let conn = task.conn;
+        let Some(fault) = task.fault else {
+            let execute = task.execute(itt);
+            return self.push_event(conn, Event::Execute(execute));
+        };
+        self.push_event(conn, Event::Dropped(itt));
+        let completion =
+            Completion { status: CHECK_CONDITION, sense: fault.sense(), ..Completion::default() };
+        self.complete(itt, completion);
     }
 
     /// A command has ended; its answer is sent unless it was aborted meanwhile.
@@ -475,6 +528,7 @@ impl Session {
         let conn = task.conn;
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.responding.push_back(itt);
+            self.wakes.push_back(conn);
         }
     }
 
@@ -550,11 +604,22 @@ impl Session {
         SessionError { what, cid, itt, exp_cmd_sn: self.order.exp_cmd_sn() }
     }
 
-    pub(super) fn expect_data_out(&mut self, conn: ConnId, itt: Itt, ttt: Ttt, len: u32, is_final: bool) {
+    pub(super) fn expect_data_out(
+        &mut self,
+        conn: ConnId,
+        itt: Itt,
+        ttt: Ttt,
+        len: u32,
+        is_final: bool,
+    ) {
         self.set_receiving(conn, Receiving::DataOut { itt, ttt, len, is_final });
     }
 
-    pub(super) fn ignore(&mut self, conn: ConnId, data_len: u32) -> Result<Placement, SessionError> {
+    pub(super) fn ignore(
+        &mut self,
+        conn: ConnId,
+        data_len: u32,
+    ) -> Result<Placement, SessionError> {
         self.set_receiving(conn, Receiving::Ignored);
         Ok(if data_len == 0 { Placement::None } else { Placement::Discard })
     }
@@ -565,7 +630,10 @@ impl Session {
         reason: RejectReason,
         header: &Header,
     ) -> Result<Placement, SessionError> {
-        self.push_reply(conn, Reply::Reject { reason, header: Bytes::copy_from_slice(&header.bhs) });
+        self.push_reply(
+            conn,
+            Reply::Reject { reason, header: Bytes::copy_from_slice(&header.bhs) },
+        );
         self.ignore(conn, header.data_segment_length())
     }
 
@@ -607,6 +675,9 @@ impl Session {
         self.connections.get(&conn).map_or(0, |c| c.replies.len())
     }
 }
+
+/// SCSI status (SAM-5 §5.3.1).
+const CHECK_CONDITION: u8 = 2;
 
 /// Small answers queued on one connection before further requests are refused. The shell stops
 /// reading long before ([`Session::reply_backlog`]).

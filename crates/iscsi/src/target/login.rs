@@ -15,13 +15,13 @@ use iscsi_proto::names::TargetAddress;
 use iscsi_proto::pdu::{LoginStatus, Pdu};
 use iscsi_proto::target::{Attach, ConnId, Session};
 use tokio::net::TcpStream;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::access::PORTAL_GROUP;
 use super::connection::TargetConnection;
 use super::server::Shared;
 use super::session::{SharedSession, now};
-use crate::driver::drive;
+use crate::driver::{CloseReason, drive};
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
 
 /// Why a connection never reached its full-feature phase.
@@ -197,7 +197,13 @@ impl LoggedIn {
         let mut role =
             TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, portal);
         let reason = drive(&stream, framing, limits, &mut role).await;
-        info!(initiator = session.initiator_name, tsih = %session.tsih, %reason, "connection ended");
+        let (initiator, tsih) = (&session.initiator_name, session.tsih);
+        match reason {
+            CloseReason::Protocol(_) | CloseReason::Frame(_) | CloseReason::TimedOut(_) => {
+                warn!(initiator, %tsih, %reason, "connection ended");
+            }
+            _ => info!(initiator, %tsih, %reason, "connection ended"),
+        }
         drop(stream);
         role.finish();
         shared.forget(&session);
