@@ -177,6 +177,10 @@ impl Negotiation {
                 }
                 continue;
             };
+            if self.is_ours(key) && is_refusal(value) {
+                // The peer has no use for what we declared. LIO says so of SessionType.
+                continue;
+            }
             self.check_admissible(key, stage)?;
             match key.spec().rule {
                 Rule::Security => security.push((key, value)),
@@ -211,18 +215,22 @@ impl Negotiation {
         Ok((session, self.connection))
     }
 
+    /// A key that only our role sends.
+    fn is_ours(&self, key: Key) -> bool {
+        matches!(
+            (key.spec().sender, self.role),
+            (Sender::Initiator, Role::Initiator) | (Sender::Target, Role::Target)
+        )
+    }
+
     /// Whether the peer may send this key now.
     fn check_admissible(&self, key: Key, stage: Stage) -> Result<(), NegotiationError> {
-        let spec = key.spec();
-        if matches!(
-            (spec.sender, self.role),
-            (Sender::Initiator, Role::Initiator) | (Sender::Target, Role::Target)
-        ) {
+        if self.is_ours(key) {
             return Err(NegotiationError::WrongSender { key });
         }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-12
         //# Other keys MUST NOT be used.
-        let admissible = match spec.stage {
+        let admissible = match key.spec().stage {
             When::Security => stage == Stage::SECURITY_NEGOTIATION,
             When::Operational => stage == Stage::LOGIN_OPERATIONAL_NEGOTIATION,
             When::Login => stage != Stage::FULL_FEATURE_PHASE,
