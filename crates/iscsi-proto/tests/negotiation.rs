@@ -330,6 +330,18 @@ fn discovery_leaves_out_what_is_irrelevant() {
 }
 
 #[test]
+fn a_declaration_may_be_refused() {
+    let mut initiator = Negotiation::new(Role::Initiator, Offer::default(), None);
+    // LIO's answer on a later connection.
+    let text = "SessionType=NotUnderstood\0InitiatorAlias=Irrelevant\0TargetPortalGroupTag=1\0";
+    assert_eq!(handle(&mut initiator, SECURITY, text).as_deref(), Ok(""));
+    let mut target = Negotiation::new(Role::Target, Offer::default(), None);
+    let text = "TargetAlias=NotUnderstood\0MaxRecvDataSegmentLength=Reject\0";
+    assert_eq!(handle(&mut target, OPERATIONAL, text).as_deref(), Ok(""));
+    assert_eq!(target.finish().unwrap().1, ConnectionParams::default());
+}
+
+#[test]
 fn later_connections_keep_the_sessions_values() {
     let joined = SessionParams { max_connections: 3, initial_r2t: false, ..Default::default() };
     let mut initiator = Negotiation::new(Role::Initiator, Offer::default(), Some(joined));

@@ -35,6 +35,10 @@ async fn read(disk: &RemoteDisk, offset: u64, len: usize) -> Buf {
 
 async fn round_trip(connections: u16, config: Config) {
     let Some(tgt) = Tgt::start(SIZE) else { return };
+    if config.offer.data_digest == DigestPreference::Require {
+        tgt.require("HeaderDigest", "CRC32C");
+        tgt.require("DataDigest", "CRC32C");
+    }
     let disk = connect_with(&tgt, config.connections(connections)).await;
     assert_eq!(disk.info().size, SIZE);
     assert_eq!(disk.info().block_size, 512);

@@ -6,7 +6,9 @@ use super::offer::{DigestPreference, Offer};
 use super::params::{ConnectionParams, Declared, DigestKind, SessionParams};
 use super::table::{Key, Rule, Scope, Sender, TABLE, When};
 use super::text::{Pair, TextWriter};
-use super::value::{bool_str, parse_bool, parse_in_range};
+use super::value::{
+    IRRELEVANT, NOT_UNDERSTOOD, REJECT, bool_str, is_refusal, parse_bool, parse_in_range,
+};
 use crate::pdu::Stage;
 
 /// Longest text or number value (§6.1).
@@ -14,13 +16,6 @@ const TEXT_VALUE_MAX: usize = 255;
 
 /// The only TaskReporting value we implement, which is the default (§13.23).
 const TASK_REPORTING: &str = "RFC3720";
-
-/// Answer to a key we do not know.
-const NOT_UNDERSTOOD: &str = "NotUnderstood";
-/// Answer to a key that means nothing here.
-const IRRELEVANT: &str = "Irrelevant";
-/// Answer to a value we cannot accept.
-const REJECT: &str = "Reject";
 
 /// Which end of the connection we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +172,10 @@ impl Negotiation {
                 }
                 continue;
             };
+            if self.is_ours(key) && is_refusal(value) {
+                // The peer has no use for what we declared. LIO says so of SessionType.
+                continue;
+            }
             self.check_admissible(key, stage)?;
             match key.spec().rule {
                 Rule::Security => security.push((key, value)),
@@ -211,18 +210,22 @@ impl Negotiation {
         Ok((session, self.connection))
     }
 
+    /// A key that only our role sends.
+    fn is_ours(&self, key: Key) -> bool {
+        matches!(
+            (key.spec().sender, self.role),
+            (Sender::Initiator, Role::Initiator) | (Sender::Target, Role::Target)
+        )
+    }
+
     /// Whether the peer may send this key now.
     fn check_admissible(&self, key: Key, stage: Stage) -> Result<(), NegotiationError> {
-        let spec = key.spec();
-        if matches!(
-            (spec.sender, self.role),
-            (Sender::Initiator, Role::Initiator) | (Sender::Target, Role::Target)
-        ) {
+        if self.is_ours(key) {
             return Err(NegotiationError::WrongSender { key });
         }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-12
         //# Other keys MUST NOT be used.
-        let admissible = match spec.stage {
+        let admissible = match key.spec().stage {
             When::Security => stage == Stage::SECURITY_NEGOTIATION,
             When::Operational => stage == Stage::LOGIN_OPERATIONAL_NEGOTIATION,
             When::Login => stage != Stage::FULL_FEATURE_PHASE,
@@ -487,9 +490,4 @@ impl Negotiation {
             self.session.set_number(key, value);
         }
     }
-}
-
-/// One of the three answers that are no value (§6.2).
-fn is_refusal(value: &str) -> bool {
-    matches!(value, NOT_UNDERSTOOD | IRRELEVANT | REJECT)
 }

@@ -9,9 +9,9 @@ use iscsi_proto::frame::Limits;
 use iscsi_proto::ids::{Cid, Isid, Tsih};
 use iscsi_proto::keys::SessionParams;
 use iscsi_proto::login::Outcome;
-use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapCredentials, ChapRandom};
+use iscsi_proto::login::chap::{Algorithm, CHALLENGE_LEN, ChapCredentials, ChapRandom};
 use iscsi_proto::login::initiator::{InitiatorConfig, Login, LoginError, Step};
-use iscsi_proto::pdu::{Opcode, Pdu, PduError};
+use iscsi_proto::pdu::{LoginStatus, Opcode, Pdu, PduError};
 use iscsi_proto::serial::CmdSn;
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -150,13 +150,21 @@ pub(super) async fn connect(
     identity: &Identity,
 ) -> Result<Link, ConnectError> {
     let mut portal = portal.clone();
+    let mut login = login_config(config, chap, identity)?;
     for _ in 0..=REDIRECTIONS_MAX {
         let mut stream = open(&portal, config).await?;
-        match log_in(&mut stream, &portal, config, chap, identity).await? {
-            Ok(outcome) => return Ok(Link { stream, outcome, portal }),
-            Err(elsewhere) => {
+        match log_in(&mut stream, &portal, login.clone()).await? {
+            Answer::Established(outcome) => {
+                return Ok(Link { stream, outcome: *outcome, portal });
+            }
+            Answer::Redirected(elsewhere) => {
                 tracing::info!(from = %portal, to = %elsewhere, "redirected");
                 portal = elsewhere;
+            }
+            Answer::OldAlgorithmNumbers => {
+                tracing::info!(%portal, "CHAP algorithm 7 refused, going on with MD5");
+                login = login_config(config, chap, identity)?; // with a challenge of its own
+                login.algorithms = vec![Algorithm::Md5];
             }
         }
     }
@@ -202,16 +210,24 @@ fn socket(address: SocketAddr, config: &Config) -> Result<TcpSocket, ConnectErro
     Ok(socket)
 }
 
-/// `Ok(Err(portal))` is a redirection.
+/// How a login ended that did not fail.
+enum Answer {
+    Established(Box<Outcome>),
+    Redirected(Portal),
+    /// tgt 1.0.85 says 7 and means SHA-1, where IANA has SHA-256 (and 6 for SHA-1), so that the
+    /// right secret is refused. It has to be asked again without that choice.
+    OldAlgorithmNumbers,
+}
+
 async fn log_in(
     stream: &mut TcpStream,
     portal: &Portal,
-    config: &Config,
-    chap: Option<&ChapCredentials>,
-    identity: &Identity,
-) -> Result<Result<Outcome, Portal>, ConnectError> {
+    config: InitiatorConfig,
+) -> Result<Answer, ConnectError> {
     let failed = |source| ConnectError::Login { portal: portal.clone(), source };
-    let mut login = Login::new(login_config(config, chap, identity)?).map_err(failed)?;
+    let has_choice = config.algorithms.len() > 1;
+    let mut login = Login::new(config).map_err(failed)?;
+    let mut algorithm7 = false;
     let (mut request, mut text) = login.first();
     loop {
         let pdu = Transmit { header: request.encode(text.len() as u32), payload: text };
@@ -226,12 +242,23 @@ async fn log_in(
             }
             Err(source) => return Err(ConnectError::Malformed { portal: portal.clone(), source }),
         };
-        match login.handle(&response, &data).map_err(failed)? {
-            Step::Send(next_request, next_text) => (request, text) = (next_request, next_text),
-            Step::Established(outcome) => return Ok(Ok(*outcome)),
-            Step::Redirected { address, .. } => return Ok(Err(address.into())),
+        algorithm7 |= data.split(|byte| *byte == 0).any(|pair| pair == b"CHAP_A=7");
+        match login.handle(&response, &data) {
+            Ok(Step::Send(next_request, next_text)) => (request, text) = (next_request, next_text),
+            Ok(Step::Established(outcome)) => return Ok(Answer::Established(outcome)),
+            Ok(Step::Redirected { address, .. }) => return Ok(Answer::Redirected(address.into())),
+            Err(LoginError::Refused { status })
+                if has_choice && algorithm7 && is_denial(status) =>
+            {
+                return Ok(Answer::OldAlgorithmNumbers);
+            }
+            Err(error) => return Err(failed(error)),
         }
     }
+}
+
+fn is_denial(status: LoginStatus) -> bool {
+    [LoginStatus::INITIATOR_ERROR, LoginStatus::AUTHENTICATION_FAILURE].contains(&status)
 }
 
 fn read_error(portal: &Portal, source: ReadError) -> ConnectError {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use block::BlockError;
+use block::{BlockError, Buf};
 use iscsi_proto::ids::Lun;
 use iscsi_proto::initiator::{
     CONNECTIONS_MAX, Command, ConnectionId, Event, Session, SubmitError, TaskOutcome,
@@ -162,6 +162,10 @@ impl State {
         mut task: Task,
         batch: &mut Batch,
     ) -> Result<(), (Command, Task)> {
+        // The last session ended while its connection was filling the buffer.
+        if command.data_in_len > 0 && task.buf.is_none() {
+            task.buf = Some(Buf::zeroed(command.data_in_len as usize));
+        }
         // A flush covers what is acknowledged by the time it is sent.
         // It may have been sent before, in a session that was lost; the mark may only move on.
         if let (Effect::Flushed(mark), Some(unflushed)) = (&mut task.effect, &self.unflushed) {

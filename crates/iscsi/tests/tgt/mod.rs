@@ -6,9 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The target's name.
-pub const IQN: &str = "iqn.2026-11.org.example:test";
+pub(crate) const IQN: &str = "iqn.2026-11.org.example:test";
 
-pub struct Tgt {
+/// tgtd numbers its control sockets up to here.
+const CONTROL_MAX: u32 = 32_767;
+
+pub(crate) struct Tgt {
     child: Option<Child>,
     dir: tempfile::TempDir,
     port: u16,
@@ -18,11 +21,14 @@ pub struct Tgt {
 
 impl Tgt {
     /// `None`, and a line that says so, where tgt is not installed.
-    pub fn start(size: u64) -> Option<Self> {
+    pub(crate) fn start(size: u64) -> Option<Self> {
         Self::start_with(size, None)
     }
 
-    pub fn start_with(size: u64, chap: Option<(&'static str, &'static str)>) -> Option<Self> {
+    pub(crate) fn start_with(
+        size: u64,
+        chap: Option<(&'static str, &'static str)>,
+    ) -> Option<Self> {
         if !Path::new("/usr/sbin/tgtd").exists() {
             eprintln!("SKIPPED: tgtd is not installed (Debian package tgt)");
             return None;
@@ -30,26 +36,26 @@ impl Tgt {
         let dir = tempfile::tempdir().unwrap();
         std::fs::File::create(dir.path().join("disk")).unwrap().set_len(size).unwrap();
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut tgt = Self { child: None, dir, port, control: port.into(), chap };
+        let mut tgt = Self { child: None, dir, port, control: u32::from(port) % CONTROL_MAX, chap };
         tgt.run();
         Some(tgt)
     }
 
-    pub fn disk(&self) -> PathBuf {
+    pub(crate) fn disk(&self) -> PathBuf {
         self.dir.path().join("disk")
     }
 
-    pub fn portal(&self) -> String {
+    pub(crate) fn portal(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         let login = self.chap.map_or(String::new(), |(user, secret)| format!("{user}%{secret}@"));
         format!("iscsi://{login}{}/{IQN}/1", self.portal())
     }
 
     /// Ends tgtd without warning, as a crash would.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             child.kill().unwrap();
             child.wait().unwrap();
@@ -57,9 +63,7 @@ impl Tgt {
     }
 
     /// Starts tgtd on the same port with the same disk.
-    pub fn run(&mut self) {
-        // A killed tgtd leaves its control socket behind: every start has one of its own.
-        self.control += 65_536;
+    pub(crate) fn run(&mut self) {
         let portal = format!("portal={}", self.portal());
         let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
         let child = Command::new("/usr/sbin/tgtd")
@@ -88,6 +92,12 @@ impl Tgt {
         assert!(self.adm(&["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"]));
     }
 
+    /// Sets a key of the target.
+    pub(crate) fn require(&self, key: &str, value: &str) {
+        let update = ["--op", "update", "--mode", "target", "--tid", "1", "--name", key];
+        assert!(self.adm(&[&update[..], &["--value", value]].concat()));
+    }
+
     fn adm(&self, arguments: &[&str]) -> bool {
         Command::new("/usr/sbin/tgtadm")
             .args(["-C", &self.control.to_string(), "--lld", "iscsi"])
@@ -103,10 +113,8 @@ impl Tgt {
 impl Drop for Tgt {
     fn drop(&mut self) {
         self.kill();
-        for start in 1..=self.control / 65_536 {
-            let control = start * 65_536 + u32::from(self.port);
-            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{control}"));
-            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{control}.lock"));
+        for suffix in ["", ".lock"] {
+            let _ = std::fs::remove_file(format!("/var/run/tgtd/socket.{}{suffix}", self.control));
         }
     }
 }

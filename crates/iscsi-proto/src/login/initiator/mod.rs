@@ -251,7 +251,10 @@ impl Login {
         }
         match &self.config.target_name {
             Some(name) => {
-                out.push("SessionType", "Normal");
+                // Leading-only (§13.21).
+                if self.config.joining.is_none() {
+                    out.push("SessionType", "Normal");
+                }
                 out.push("TargetName", name);
             }
             None => out.push("SessionType", "Discovery"),
