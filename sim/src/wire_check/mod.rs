@@ -177,6 +177,8 @@ impl WireCheck {
         link.params = login.connection;
         link.delivered_stat_sn = login.next_stat_sn;
         link.exp_stat_sn = login.next_stat_sn;
+        let (at, max_cmd_sn, stat_sn) = (link.sent, window.1, login.next_stat_sn);
+        link.marks.push_back(Mark { at, max_cmd_sn, stat_sn, ended: None });
         Ok(())
     }
 
