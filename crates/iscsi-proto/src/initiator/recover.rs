@@ -145,6 +145,9 @@ impl<T> Session<T> {
                 if due > now {
                     connection.timers.set(Timer::Keepalive, due);
                 } else {
+                    // The clock runs from here, not from when the transport takes the NOP-Out:
+                    // into a full socket to a dead peer it never goes.
+                    connection.timers.set(Timer::Ping, now + config.ping_timeout);
                     self.ping(id);
                 }
             }
