@@ -35,6 +35,7 @@ impl<T> Session<T> {
         self.tasks.remove(pdu.itt);
         self.end_managed(function, lun, referenced, cmd_sn, pdu.response);
         self.events.push_back(Event::TaskManagementDone { itt: pdu.itt, response: pdu.response });
+        self.answered(id);
         Ok(Receiving::Nothing)
     }
 
@@ -122,6 +123,7 @@ impl<T> Session<T> {
             let response = std::mem::take(&mut text.response).freeze();
             self.tasks.remove(itt);
             self.events.push_back(Event::TextDone { itt, text: response });
+            self.answered(id);
             return Ok(());
         }
         // An empty request asks for more (§11.10.2); a tag is needed to name the exchange.
@@ -197,6 +199,7 @@ impl<T> Session<T> {
                 self.tasks.remove(itt);
                 let response = TaskManagementResponseCode::REJECTED;
                 self.events.push_back(Event::TaskManagementDone { itt, response });
+                self.answered(id);
                 Ok(())
             }
             _ => Err(Violation::Rejected(reason)),
