@@ -247,5 +247,6 @@ impl<T> Session<T> {
             let error = cid.filter(|_| requested);
             self.end(error.map(|cid| ConnectionError::LogoutRequested { cid }));
         }
+        self.close_if_idle(); // it may have waited for this logout
     }
 }

@@ -42,6 +42,7 @@ impl<T> Session<T> {
         if reason == LogoutReason::CLOSE_SESSION || !open {
             self.end(None);
         }
+        self.close_if_idle();
     }
 
     /// Ends a connection for cause, and with it, at level 0, the session.
