@@ -128,6 +128,8 @@ pub struct Session {
     pub(super) solicited_bytes: u64,
     pub(super) next_ttt: u32,
     pub(super) pending_management: Vec<PendingManagement>,
+    /// Functions that wait for commands sent before them.
+    pub(super) postponed: Vec<(ConnId, TaskManagementRequest)>,
     pub(super) pending_logouts: Vec<PendingLogout>,
     pub(super) wakes: VecDeque<ConnId>,
     next_conn: u32,
@@ -150,6 +152,7 @@ impl Session {
             solicited_bytes: 0,
             next_ttt: 1,
             pending_management: Vec::new(),
+            postponed: Vec::new(),
             pending_logouts: Vec::new(),
             wakes: VecDeque::new(),
             next_conn: 0,
@@ -427,6 +430,7 @@ impl Session {
         while let Some(held) = self.order.take_next() {
             self.deliver(held);
         }
+        self.carry_out_postponed();
     }
 
     fn deliver(&mut self, held: Held) {
@@ -441,7 +445,7 @@ impl Session {
             Held::Request { conn, pdu, data } => match *pdu {
                 Pdu::NopOut(request) => self.nop_out(conn, &request, data),
                 Pdu::TextRequest(request) => self.text_request(conn, &request, &data),
-                Pdu::TaskManagementRequest(request) => self.manage(conn, &request),
+                Pdu::TaskManagementRequest(request) => self.manage(conn, request),
                 Pdu::LogoutRequest(request) => self.logout(conn, &request),
                 _ => {}
             },

@@ -298,6 +298,28 @@ fn abort_of_a_command_that_has_not_arrived_fills_its_place() {
 }
 
 #[test]
+fn a_task_set_is_aborted_once_all_commands_before_have_arrived() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    let function = TaskManagementFunction::ABORT_TASK_SET;
+    let itt = Itt::NONE.0;
+    script.pdu(TaskManagementRequest { function, ..abort(9, 101, itt, 0) }, &[]);
+    assert!(script.sent(script.conn).is_none(), "command 100 is on its way on the other connection");
+    script.try_pdu(second, write(1, 100, 3000), &[]).unwrap();
+    assert!(matches!(script.sent(script.conn), Some((Pdu::TaskManagementResponse(_), _))));
+    assert!(script.executes(second).is_empty());
+    assert_eq!(script.session.task_count(), 0);
+}
+
+#[test]
+fn an_abort_cannot_make_a_command_disappear_that_was_not_sent_yet() {
+    let mut script = Script::new();
+    script.pdu(abort(9, 100, 7, 100), &[]);
+    script.pdu(command(1, 100), &[]);
+    assert_eq!(script.executes(script.conn), [1]);
+}
+
+#[test]
 fn late_data_of_an_aborted_write_is_thrown_away() {
     let mut script = Script::new();
     script.pdu(write(1, 100, 3000), &[]);
