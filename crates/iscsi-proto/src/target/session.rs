@@ -338,7 +338,10 @@ impl Session {
     }
 
     fn heard(&mut self, conn: ConnId, now: Instant, pdu: &Pdu) -> Result<(), SessionError> {
-        let Some(connection) = self.connections.get_mut(&conn) else {
+        // Also one that we are about to close: what still comes in must not be executed, or it would
+        // be after the session that replaces this one was told that nothing can be any more.
+        let alive = |c: &&mut Connection| c.state != ConnectionState::Free;
+        let Some(connection) = self.connections.get_mut(&conn).filter(alive) else {
             return Err(self.error(conn, Itt::NONE, "PDU on a connection that is over"));
         };
         connection.last_heard = now;

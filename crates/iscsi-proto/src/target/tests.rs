@@ -415,6 +415,16 @@ fn a_lost_connection_ends_the_session_at_level_0() {
 }
 
 #[test]
+fn nothing_is_taken_from_a_connection_that_is_about_to_be_closed() {
+    let mut script = Script::new();
+    script.session.close("session reinstated");
+    assert!(script.session.is_quiet());
+    assert!(script.try_pdu(script.conn, command(1, 100), &[]).is_err());
+    assert!(script.executes(script.conn).is_empty());
+    assert_eq!(script.session.task_count(), 0);
+}
+
+#[test]
 fn a_connection_with_a_known_cid_replaces_the_old_one() {
     let mut script = Script::new();
     let old = script.join(2);
