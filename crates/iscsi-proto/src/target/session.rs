@@ -110,7 +110,7 @@ impl Connection {
 enum Receiving {
     Nothing,
     Ignored,
-    Command(Itt),
+    Command { itt: Itt, cmd_sn: Option<CmdSn> },
     DataOut { itt: Itt, ttt: Ttt, len: u32, is_final: bool },
     Scratch(Box<Pdu>),
 }
@@ -250,7 +250,7 @@ impl Session {
         }
         match receiving {
             Receiving::Nothing | Receiving::Ignored => {}
-            Receiving::Command(itt) => self.command_received(itt),
+            Receiving::Command { itt, cmd_sn } => self.command_received(itt, cmd_sn),
             Receiving::DataOut { itt, ttt, len, is_final } => {
                 self.data_out_received(itt, ttt, len, is_final);
             }
@@ -379,8 +379,9 @@ impl Session {
         if let Some(what) = self.unsolicited_fault(&command, data_len) {
             return Err(self.error(conn, itt, what));
         }
+        let cmd_sn = (!command.immediate).then_some(command.cmd_sn);
         self.tasks.insert(itt, Task::new(conn, command, data_len, too_long));
-        self.set_receiving(conn, Receiving::Command(itt));
+        self.set_receiving(conn, Receiving::Command { itt, cmd_sn });
         Ok(match data_len {
             0 => Placement::None,
             _ if too_long => Placement::Discard,
@@ -393,13 +394,14 @@ impl Session {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    fn command_received(&mut self, itt: Itt) {
-        let Some(task) = self.tasks.get(&itt) else { return };
-        let (immediate, cmd_sn) = (task.command.immediate, task.cmd_sn());
-        if immediate {
-            self.deliver(Held::Command(itt));
-        } else {
-            self.order.hold(cmd_sn, Held::Command(itt));
+    /// The command PDU `itt` is complete; `cmd_sn` unless it is immediate.
+    fn command_received(&mut self, itt: Itt, cmd_sn: Option<CmdSn>) {
+        let aborted = !self.tasks.contains_key(&itt);
+        match cmd_sn {
+            // It was aborted while its data came in. Its number counts as received all the same.
+            Some(cmd_sn) if aborted => self.order.hold(cmd_sn, Held::Gap),
+            Some(cmd_sn) => self.order.hold(cmd_sn, Held::Command(itt)),
+            None => self.deliver(Held::Command(itt)),
         }
         self.start_data_out(itt);
         self.deliver_in_order();
@@ -488,6 +490,11 @@ impl Session {
     /// Forgets a task and opens the command window for another.
     pub(super) fn remove_task(&mut self, itt: Itt) {
         if let Some(task) = self.tasks.remove(&itt) {
+            // The tag may come again for another task: nothing may be left under it.
+            self.waiting_for_buffer.retain(|waiting| *waiting != itt);
+            if !task.command.immediate && !task.in_order {
+                self.order.forget(task.cmd_sn());
+            }
             let outstanding = task.outstanding_bytes();
             self.solicited_bytes = self.solicited_bytes.saturating_sub(outstanding);
             if outstanding > 0 {
