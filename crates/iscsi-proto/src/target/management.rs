@@ -146,13 +146,15 @@ impl Session {
     /// Ends one task without a response. True: it is executing and has to be awaited.
     pub(super) fn abort_task(&mut self, itt: Itt) -> bool {
         let Some(task) = self.tasks.get_mut(&itt) else { return false };
+        let conn = task.conn;
+        // Not executing yet if the shell has not fetched it.
+        let recalled = self.connections.get_mut(&conn).is_some_and(|c| c.recall(itt));
         match task.phase {
-            Phase::Running => {
+            Phase::Running if !recalled => {
                 task.aborted = true;
                 true
             }
-            Phase::Collecting | Phase::Responding => {
-                let conn = task.conn;
+            Phase::Running | Phase::Collecting | Phase::Responding => {
                 self.remove_task(itt);
                 if let Some(connection) = self.connections.get_mut(&conn) {
                     connection.responding.retain(|other| *other != itt);

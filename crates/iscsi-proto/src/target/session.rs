@@ -100,6 +100,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Takes back [`Event::Execute`] of a task. True if the shell had not seen it.
+    pub(super) fn recall(&mut self, itt: Itt) -> bool {
+        let before = self.events.len();
+        self.events
+            .retain(|event| !matches!(event, Event::Execute(execute) if execute.itt == itt));
+        self.events.len() < before
+    }
+
     pub(super) fn step(&mut self, event: ConnectionEvent) {
         if let Some(next) = self.state.after(event) {
             self.state = next;

@@ -455,6 +455,15 @@ fn a_lost_connection_ends_the_session_at_level_0() {
 }
 
 #[test]
+fn a_command_that_the_shell_has_not_fetched_is_taken_back() {
+    let mut script = Script::new();
+    script.pdu(command(1, 100), &[]);
+    script.session.handle_connection_lost(script.conn);
+    script.session.remove_connection(script.conn);
+    assert!(script.session.is_quiet(), "nobody is left to complete it");
+}
+
+#[test]
 fn nothing_is_taken_from_a_connection_that_is_about_to_be_closed() {
     let mut script = Script::new();
     script.session.close("session reinstated");
