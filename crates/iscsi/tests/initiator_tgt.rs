@@ -1,5 +1,7 @@
 //! Our initiator against a target that others wrote: tgt. Each test has its own tgtd.
 
+#![allow(clippy::unwrap_used)] // in a test a panic is the result
+
 mod tgt;
 
 use std::os::unix::fs::FileExt;
@@ -20,7 +22,7 @@ async fn connect(tgt: &Tgt, connections: u16) -> RemoteDisk {
 
 async fn connect_with(tgt: &Tgt, config: Config) -> RemoteDisk {
     let url: Url = tgt.url().parse().unwrap();
-    RemoteDisk::connect(url, config).await.unwrap()
+    RemoteDisk::connect(&url, config).await.unwrap()
 }
 
 /// Content that tells its place and its generation.
@@ -42,8 +44,7 @@ async fn round_trip(connections: u16, config: Config) {
     let disk = connect_with(&tgt, config.connections(connections)).await;
     assert_eq!(disk.info().size, SIZE);
     assert_eq!(disk.info().block_size, 512);
-    let members: usize = disk.sessions().iter().map(|s| s.connections.len()).sum();
-    assert_eq!(members, usize::from(connections));
+    assert_eq!(disk.connection_count(), usize::from(connections));
     // From less than a block of the page to more than one command, all at once.
     let lens = [512, 4096, 65_536, 262_144, 1 << 20, 3 << 20];
     let mut at = 0;
@@ -68,7 +69,8 @@ async fn round_trip(connections: u16, config: Config) {
         file.read_exact_at(&mut content, *at).unwrap();
         assert!(content == expected, "file at {at}");
     }
-    disk.close().await.unwrap();
+    disk.close().await;
+    assert!(matches!(disk.read(0, Buf::new(512)).await, Err(BlockError::Unreachable(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -102,7 +104,7 @@ async fn chap_lets_in_who_knows_the_secret_and_nobody_else() {
     assert!(read(&disk, 0, 512).await.iter().all(|b| *b == 0));
     for login in ["alice%wonderland-1866@", "bob%wonderland-1865@", ""] {
         let url = format!("iscsi://{login}{}/{IQN}/1", tgt.portal());
-        let refused = RemoteDisk::connect(url.parse().unwrap(), Config::default()).await;
+        let refused = RemoteDisk::connect(&url.parse().unwrap(), Config::default()).await;
         assert!(matches!(refused, Err(ConnectError::Login { .. })), "{login}: {refused:?}");
     }
 }
@@ -111,7 +113,7 @@ async fn chap_lets_in_who_knows_the_secret_and_nobody_else() {
 async fn what_is_not_there_is_named() {
     let Some(tgt) = Tgt::start(SIZE) else { return };
     let error = |url: String| async move {
-        let result = RemoteDisk::connect(url.parse().unwrap(), Config::default()).await;
+        let result = RemoteDisk::connect(&url.parse().unwrap(), Config::default()).await;
         result.unwrap_err().to_string()
     };
     let lun = error(format!("iscsi://{}/{IQN}/9", tgt.portal())).await;

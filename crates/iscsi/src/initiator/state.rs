@@ -344,11 +344,6 @@ impl State {
         }
     }
 
-    /// Commands that have not ended, wherever they are.
-    pub(super) fn unfinished(&self) -> usize {
-        self.in_flight + self.waiting.len() + self.requeued.len() + self.resting.len()
-    }
-
     fn note_done(&mut self, effect: &Effect) {
         self.calm += 1;
         if self.calm > self.limit && self.limit < self.limit_max {

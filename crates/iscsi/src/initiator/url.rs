@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use iscsi_proto::ids::Lun;
-use iscsi_proto::login::chap::Secret;
+use iscsi_proto::login::chap::{ChapCredentials, Secret};
 use iscsi_proto::names::{NameError, PORT, TargetAddress, check_name};
 
 /// Largest LUN: 14 bits of flat addressing (SAM-4 §4.6.8). Targets number far fewer.
@@ -25,17 +25,30 @@ pub struct Portal {
 /// A logical unit of a target, and who asks for it.
 #[derive(Clone, Debug)]
 pub struct Url {
-    /// Address of the portal.
-    pub portal: Portal,
-    /// Name of the target.
-    pub target: String,
-    /// Number of the logical unit.
-    pub lun: u16,
-    /// CHAP name.
-    pub user: Option<String>,
-    /// CHAP secret.
-    pub password: Option<Secret>,
+    portal: Portal,
+    target: String,
+    lun: u16,
+    user: Option<String>,
+    password: Option<Secret>,
 }
+
+/// Why nobody can be authenticated with what was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CredentialsError {
+    /// A password, but no name that goes with it.
+    #[error(
+        "a CHAP password but no user: put it before the host, user@host, or in {USER_VARIABLE}"
+    )]
+    NoUser,
+    /// A name, but no password.
+    #[error("no password for CHAP user: put it in a file, or in {PASSWORD_VARIABLE}")]
+    NoPassword,
+}
+
+/// Environment variables that libiscsi's tools read as well.
+const USER_VARIABLE: &str = "LIBISCSI_CHAP_USERNAME";
+const PASSWORD_VARIABLE: &str = "LIBISCSI_CHAP_PASSWORD";
 
 /// What is wrong with a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,11 +86,62 @@ pub enum UrlError {
 }
 
 impl Url {
+    /// Address of the portal.
+    pub const fn portal(&self) -> &Portal {
+        &self.portal
+    }
+
+    /// Name of the target, in lower case.
+    pub fn target_name(&self) -> &str {
+        &self.target
+    }
+
+    /// Number of the logical unit.
+    pub const fn lun(&self) -> u16 {
+        self.lun
+    }
+
+    /// CHAP name.
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// Whom to authenticate as: the URL's user, else `LIBISCSI_CHAP_USERNAME`, with the URL's
+    /// password, else `secret`, else `LIBISCSI_CHAP_PASSWORD`. `None` if there is neither.
+    ///
+    /// # Errors
+    /// [`CredentialsError`] if one of both is missing.
+    pub fn credentials(
+        &self,
+        secret: Option<String>,
+    ) -> Result<Option<ChapCredentials>, CredentialsError> {
+        let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
+        let user = self.user.clone().or_else(|| variable(USER_VARIABLE));
+        let given = self.password.clone().or(secret.map(Secret::new));
+        match (user, given) {
+            (Some(user), Some(secret)) => Ok(Some(ChapCredentials { user, secret })),
+            (Some(user), None) => {
+                let secret = variable(PASSWORD_VARIABLE).ok_or(CredentialsError::NoPassword)?;
+                Ok(Some(ChapCredentials { user, secret: Secret::new(secret) }))
+            }
+            (None, Some(_)) => Err(CredentialsError::NoUser),
+            (None, None) => Ok(None),
+        }
+    }
+
     /// The LUN as it goes over the wire: peripheral addressing up to 255, flat above (SAM-4 §4.6).
     pub const fn wire_lun(&self) -> Lun {
         let method = if self.lun < 256 { 0 } else { 0x4000 };
         Lun((((self.lun & LUN_MAX) | method) as u64) << 48)
     }
+}
+
+/// Reads `host`, `host:port`, `[v6]` or `[v6]:port`.
+///
+/// # Errors
+/// [`UrlError`] says what is wrong with it.
+pub fn parse_portal(text: &str) -> Result<Portal, UrlError> {
+    text.parse()
 }
 
 impl FromStr for Portal {
@@ -238,6 +302,20 @@ mod tests {
         let url = format!("iscsi://h/{shell}/0");
         assert_eq!(error(&url), target(shell, NameError::Character('$')));
         assert_eq!(error("iscsi://@h/iqn.2026-11.a/0"), UrlError::User);
+    }
+
+    #[test]
+    fn a_name_and_a_password_go_together() {
+        let secret = || Some("from a file".to_string());
+        let found = parse("me@h").credentials(secret()).unwrap().unwrap();
+        assert_eq!(found.user, "me");
+        assert!(found.secret.is_same(&Secret::new("from a file")));
+        let found = parse("me%from the URL@h").credentials(secret()).unwrap().unwrap();
+        assert!(found.secret.is_same(&Secret::new("from the URL")));
+        if std::env::var_os(USER_VARIABLE).is_none() {
+            assert_eq!(parse("h").credentials(secret()).unwrap_err(), CredentialsError::NoUser);
+            assert!(parse("h").credentials(None).unwrap().is_none());
+        }
     }
 
     #[test]
