@@ -6,7 +6,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use iscsi_proto::frame::{Framer, Framing, Limits};
 use iscsi_proto::ids::{Cid, Isid, Itt, Tsih};
+use iscsi_proto::keys::value::format_binary;
 use iscsi_proto::keys::{DigestKind, DigestPreference, Offer, SessionParams};
 use iscsi_proto::login::chap::{
     Algorithm, CHALLENGE_LEN, ChapCredentials, ChapError, ChapRandom, Secret,
@@ -17,7 +19,7 @@ use iscsi_proto::login::target::{
     TargetConfig,
 };
 use iscsi_proto::login::{LOGIN_PDUS_MAX, Outcome};
-use iscsi_proto::pdu::{LoginRequest, LoginResponse, LoginStatus, Stage};
+use iscsi_proto::pdu::{LoginRequest, LoginResponse, LoginStatus, Pdu, Stage};
 use iscsi_proto::serial::{CmdSn, StatSn};
 use proptest::prelude::*;
 
@@ -156,7 +158,6 @@ fn pair(config: InitiatorConfig, mut target: target::Login) -> End {
 }
 
 fn over_the_wire_request(request: &LoginRequest, text: &Bytes) -> LoginRequest {
-    use iscsi_proto::pdu::Pdu;
     match Pdu::parse(&request.encode(text.len() as u32)).unwrap() {
         Pdu::LoginRequest(parsed) => parsed,
         other => panic!("{other:?}"),
@@ -164,7 +165,6 @@ fn over_the_wire_request(request: &LoginRequest, text: &Bytes) -> LoginRequest {
 }
 
 fn over_the_wire_response(response: &LoginResponse, text: &Bytes) -> LoginResponse {
-    use iscsi_proto::pdu::Pdu;
     match Pdu::parse(&response.encode(text.len() as u32)).unwrap() {
         Pdu::LoginResponse(parsed) => parsed,
         other => panic!("{other:?}"),
@@ -299,7 +299,7 @@ fn a_reflected_challenge_is_refused() {
     send(&mut target, security(false), &first).unwrap();
     send(&mut target, security(false), "CHAP_A=5\0").unwrap();
     let proof = Algorithm::Md5.respond(1, &Secret::new("secret of alice"), &[1; CHALLENGE_LEN]);
-    let hex = |bytes: &[u8]| iscsi_proto::keys::value::format_binary(bytes);
+    let hex = |bytes: &[u8]| format_binary(bytes);
     let answer = format!(
         "CHAP_N=alice\0CHAP_R={}\0CHAP_I=9\0CHAP_C={}\0",
         hex(&proof),
@@ -341,7 +341,7 @@ fn who_skips_authentication_is_refused() {
 #[test]
 fn a_response_cannot_be_replayed_or_sent_before_its_challenge() {
     let proof = Algorithm::Md5.respond(1, &Secret::new("secret of alice"), &[1; CHALLENGE_LEN]);
-    let proof = iscsi_proto::keys::value::format_binary(&proof);
+    let proof = format_binary(&proof);
     let first = format!("InitiatorName={INITIATOR}\0TargetName={TARGET}\0AuthMethod=CHAP\0");
     let early = format!("{first}CHAP_A=5\0CHAP_N=alice\0CHAP_R={proof}\0");
     let failure =
@@ -754,6 +754,55 @@ proptest! {
                 Err(failure) => {
                     prop_assert!(!failure.status.is_success());
                     break;
+                }
+            }
+        }
+    }
+
+    /// A correct login as bytes, some of them changed, in pieces: through framer, codec and login.
+    #[test]
+    fn damaged_logins_neither_panic_nor_get_in_as_another(
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        piece in 1usize..200,
+    ) {
+        let proof = Algorithm::Sha256.respond(1, &Secret::new("secret of alice"), &[1; 32]);
+        let texts = [
+            (security(false), format!("{}AuthMethod=CHAP\0", names())),
+            (security(false), "CHAP_A=7\0".to_owned()),
+            (security(true), format!("CHAP_N=alice\0CHAP_R={}\0", format_binary(&proof))),
+            (operational(), "MaxBurstLength=65536\0HeaderDigest=CRC32C,None\0".to_owned()),
+        ];
+        let mut bytes = Vec::new();
+        for (request, text) in &texts {
+            let header = request.encode(text.len() as u32);
+            bytes.extend(Framing::default().pdu_bytes(&header, text.as_bytes()));
+        }
+        for (at, value) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = value;
+        }
+        let mut target = target_login(chap(&Algorithm::ALL, None));
+        let mut framer = Framer::new(Framing::default(), Limits::LOGIN);
+        'login: for piece in bytes.chunks(piece) {
+            framer.push(piece);
+            loop {
+                let pdu = match framer.next_pdu() {
+                    Ok(Some((header, text))) => Pdu::parse(&header).map(|pdu| (pdu, text)),
+                    Ok(None) => break,
+                    Err(_) => break 'login,
+                };
+                let Ok((Pdu::LoginRequest(request), text)) = pdu else { break 'login };
+                match target.handle(&request, &text) {
+                    Ok(target::Step::Send(..)) => {}
+                    Ok(target::Step::Ready(outcome)) => {
+                        prop_assert_eq!(outcome.authenticated_as.as_deref(), Some("alice"));
+                        break 'login;
+                    }
+                    Err(failure) => {
+                        let (response, _) = target.failure_response(&failure);
+                        prop_assert!(!response.status.is_success());
+                        break 'login;
+                    }
                 }
             }
         }

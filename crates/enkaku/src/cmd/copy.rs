@@ -15,12 +15,12 @@ use block::backend::{FileDevice, FileOptions, PaddedFile};
 use block::copy::{CopyOptions, Progress, copy};
 use block::stream::{StreamOptions, copy_in, copy_out};
 use indicatif::{ProgressBar, ProgressStyle};
-use iscsi::initiator::{RemoteDisk, Url};
+use iscsi::initiator::Url;
 use serde::Serialize;
 use wanlab::units;
 
 use super::Usage;
-use super::remote::RemoteArgs;
+use super::remote::{RemoteArgs, Volume};
 
 /// Block size in which files are cut; every volume's is a multiple or a divisor of the transfer.
 const FILE_BLOCK_SIZE: u32 = 512;
@@ -91,7 +91,7 @@ impl FromStr for Endpoint {
 /// An endpoint that is a device now.
 struct Opened {
     device: Device,
-    remote: Option<RemoteDisk>,
+    remote: Option<Volume>,
     /// It is new and reads as zeroes.
     is_zero: bool,
 }
@@ -102,17 +102,20 @@ impl Opened {
     }
 
     async fn remote(url: &Url, args: &RemoteArgs) -> anyhow::Result<Self> {
-        let disk = args.connect(url).await?;
-        Ok(Self { device: Arc::new(disk.clone()), remote: Some(disk), is_zero: false })
+        let volume = args.connect(url).await?;
+        Ok(Self { device: volume.device(), remote: Some(volume), is_zero: false })
     }
 
-    fn connections(&self) -> u16 {
-        self.remote.as_ref().map_or(0, RemoteDisk::connection_count)
+    fn connections(&self) -> usize {
+        self.remote.as_ref().map_or(0, Volume::connections)
     }
 
-    async fn close(self) {
-        if let Some(remote) = self.remote {
-            remote.close().await;
+    async fn close(self) -> anyhow::Result<()> {
+        let Self { device, remote, .. } = self;
+        drop(device);
+        match remote {
+            Some(remote) => remote.close().await,
+            None => Ok(()),
         }
     }
 }
@@ -122,7 +125,7 @@ struct Report {
     bytes: u64,
     seconds: f64,
     bytes_per_s: f64,
-    connections: u16,
+    connections: usize,
     verified: bool,
     /// Of `bytes`, those that were zero and were not sent as data.
     zero_bytes: u64,
@@ -147,11 +150,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn between(
-    source: &Endpoint,
-    destination: &Endpoint,
-    args: &Args,
-) -> anyhow::Result<Report> {
+async fn between(source: &Endpoint, destination: &Endpoint, args: &Args) -> anyhow::Result<Report> {
     let source = open_source(source, args).await?;
     let length = source.device.info().size;
     let destination = open_destination(destination, length, args).await?;
@@ -181,8 +180,8 @@ async fn between(
         compare(&source.device, &destination.device, &options, |step| advance(&bar, step)).await?;
         bar.finish_and_clear();
     }
-    source.close().await;
-    destination.close().await;
+    source.close().await?;
+    destination.close().await?;
     Ok(Report {
         bytes: copied.bytes,
         seconds,
@@ -213,7 +212,7 @@ async fn from_stdin(destination: &Endpoint, args: &Args) -> anyhow::Result<Repor
             .await
             .context("copying")?;
     bar.finish_and_clear();
-    destination.close().await;
+    destination.close().await?;
     Ok(Report { bytes, connections, ..Report::default() })
 }
 
@@ -229,7 +228,7 @@ async fn to_stdout(source: &Endpoint, args: &Args) -> anyhow::Result<Report> {
         .await
         .context("copying")?;
     bar.finish_and_clear();
-    source.close().await;
+    source.close().await?;
     Ok(Report { bytes, connections, ..Report::default() })
 }
 

@@ -1,10 +1,11 @@
 //! One subcommand per file, and what all of them share: the runtime, logging, exit codes.
 
-//X pub(crate) mod attach;
-//X pub(crate) mod bench;
-//X pub(crate) mod copy;
-//X pub(crate) mod discover;
-//X pub(crate) mod info;
+pub(crate) mod attach;
+pub(crate) mod bench;
+pub(crate) mod copy;
+pub(crate) mod discover;
+pub(crate) mod info;
+pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod wan;
 
@@ -72,6 +73,22 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     eprintln!("enkaku: {}", line.replace('\n', " "));
     let usage = error.chain().any(|cause| cause.is::<Usage>());
     ExitCode::from(if usage { 2 } else { 1 })
+}
+
+/// Help and version as clap prints them; anything else as one line, exit code 2.
+pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind as K;
+    if matches!(error.kind(), K::DisplayHelp | K::DisplayVersion) {
+        let _ = error.print(); // a closed stdout is nobody's error
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    // clap adds usage and hints in paragraphs of their own; the first one says what is wrong.
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.split_whitespace().collect();
+    let line = words.join(" ");
+    eprintln!("enkaku: {} (see --help)", line.trim_start_matches("error: "));
+    ExitCode::from(2)
 }
 
 /// Completes at SIGINT or SIGTERM.

@@ -1,10 +1,13 @@
 //! Options of every command that uses a remote volume, and connecting to one.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use iscsi::initiator::{Config, RemoteDisk, Url};
+use block::{BlockDevice, Device};
+use iscsi::initiator::{ChapCredentials, Config, RemoteDisk, Secret, Url};
 use iscsi_proto::keys::DigestPreference;
+use iscsi_proto::names::check_name;
 use wanlab::units;
 
 use super::{Usage, read_secret};
@@ -22,10 +25,9 @@ pub(crate) struct RemoteArgs {
     /// TCP connections to use, 1 to 64, or auto.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_connections)]
     pub(crate) connections: Connections,
-    /// Name of this initiator.
-    #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME",
-          default_value = "iqn.2026-11.io.enkaku:initiator")]
-    pub(crate) initiator_name: String,
+    /// Name of this initiator [default: made of the host's name].
+    #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME")]
+    pub(crate) initiator_name: Option<String>,
     /// File whose first line is the CHAP password of the URL's user.
     #[arg(long, value_name = "FILE")]
     pub(crate) chap_password_file: Option<PathBuf>,
@@ -86,27 +88,72 @@ fn parse_digest(text: &str) -> Result<DigestPreference, String> {
 }
 
 impl RemoteArgs {
-    /// The configuration these options ask for.
-    pub(crate) fn config(&self, url: &Url) -> anyhow::Result<Config> {
-        let mut config = Config::new(&self.initiator_name)
-            .map_err(|error| Usage::error(format!("--initiator-name: {error}")))?;
-        config.connections = self.connections.count();
-        config.offer.header_digest = self.digest;
-        config.offer.data_digest = self.digest;
-        config.replacement_timeout = self.replacement_timeout;
-        config.congestion_control = self.congestion_control.clone();
-        let secret = self.chap_password_file.as_deref().map(read_secret).transpose()?;
-        config.chap = url
-            .credentials(secret)
-            .map_err(|error| Usage::error(format!("{url}: {error}")))?;
+    /// The configuration these options ask for, for a volume or a portal.
+    fn config(&self) -> anyhow::Result<Config> {
+        let mut config = Config::default()
+            .connections(self.connections.count())
+            .digests(self.digest, self.digest)
+            .replacement_timeout(self.replacement_timeout);
+        if let Some(name) = &self.initiator_name {
+            config.initiator_name = initiator_name(name)?;
+        }
+        config.congestion_control.clone_from(&self.congestion_control);
         if let (Some(user), Some(file)) = (&self.mutual_user, &self.mutual_password_file) {
-            config.set_mutual(user, &read_secret(file)?);
+            let secret = Secret::new(read_secret(file)?);
+            config.chap_mutual = Some(ChapCredentials { user: user.clone(), secret });
         }
         Ok(config)
     }
 
     /// Logs in to the volume.
-    pub(crate) async fn connect(&self, url: &Url) -> anyhow::Result<RemoteDisk> {
-        Ok(RemoteDisk::connect(url, self.config(url)?).await?)
+    pub(crate) async fn connect(&self, url: &Url) -> anyhow::Result<Volume> {
+        let config = self.config()?;
+        let mut url = url.clone();
+        if let Some(file) = &self.chap_password_file {
+            if url.user.is_none() {
+                return Err(Usage::error(format!(
+                    "--chap-password-file: {url} names no user; write iscsi://USER@HOST/…"
+                )));
+            }
+            url.password = Some(Secret::new(read_secret(file)?));
+        }
+        Ok(Volume { disk: Arc::new(RemoteDisk::connect(url, config).await?) })
+    }
+}
+
+/// Checks the name an initiator calls itself.
+pub(crate) fn initiator_name(name: &str) -> anyhow::Result<String> {
+    check_name(name).map_err(|error| Usage::error(format!("initiator name {name}: {error}")))
+}
+
+/// A remote volume in use.
+#[derive(Clone)]
+pub(crate) struct Volume {
+    disk: Arc<RemoteDisk>,
+}
+
+impl Volume {
+    /// As a block device.
+    pub(crate) fn device(&self) -> Device {
+        self.disk.clone()
+    }
+
+    /// As what it is.
+    pub(crate) fn disk(&self) -> &RemoteDisk {
+        &self.disk
+    }
+
+    /// Connections in use now.
+    pub(crate) fn connections(&self) -> usize {
+        self.disk.sessions().iter().map(|session| session.connections.len()).sum()
+    }
+
+    /// Flushes and logs out. All devices taken from it must be gone; otherwise it only flushes.
+    pub(crate) async fn close(self) -> anyhow::Result<()> {
+        match Arc::try_unwrap(self.disk) {
+            Ok(disk) => disk.close().await?,
+            Err(shared) => shared.flush().await?,
+        }
+        Ok(())
     }
 }

@@ -6,7 +6,9 @@ use super::offer::{DigestPreference, Offer};
 use super::params::{ConnectionParams, Declared, DigestKind, SessionParams};
 use super::table::{Key, Rule, Scope, Sender, TABLE, When};
 use super::text::{Pair, TextWriter};
-use super::value::{bool_str, parse_bool, parse_in_range};
+use super::value::{
+    IRRELEVANT, NOT_UNDERSTOOD, REJECT, bool_str, is_refusal, parse_bool, parse_in_range,
+};
 use crate::pdu::Stage;
 
 /// Longest text or number value (§6.1).
@@ -14,13 +16,6 @@ const TEXT_VALUE_MAX: usize = 255;
 
 /// The only TaskReporting value we implement, which is the default (§13.23).
 const TASK_REPORTING: &str = "RFC3720";
-
-/// Answer to a key we do not know.
-const NOT_UNDERSTOOD: &str = "NotUnderstood";
-/// Answer to a key that means nothing here.
-const IRRELEVANT: &str = "Irrelevant";
-/// Answer to a value we cannot accept.
-const REJECT: &str = "Reject";
 
 /// Which end of the connection we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -495,9 +490,4 @@ impl Negotiation {
             self.session.set_number(key, value);
         }
     }
-}
-
-/// One of the three answers that are no value (§6.2).
-fn is_refusal(value: &str) -> bool {
-    matches!(value, NOT_UNDERSTOOD | IRRELEVANT | REJECT)
 }

@@ -10,6 +10,13 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
+/// Answer to a key we do not know.
+pub(super) const NOT_UNDERSTOOD: &str = "NotUnderstood";
+/// Answer to a key that means nothing here.
+pub(super) const IRRELEVANT: &str = "Irrelevant";
+/// Answer to a value we cannot accept.
+pub(super) const REJECT: &str = "Reject";
+
 /// A numerical value: decimal, or hex with 0x.
 pub fn parse_number(value: &str) -> Option<u64> {
     let (digits, radix) = match strip_prefix(value, b'x') {
@@ -64,6 +71,11 @@ pub fn parse_binary(value: &str, max: usize) -> Option<Vec<u8>> {
 /// A binary value in hex.
 pub fn format_binary(bytes: &[u8]) -> String {
     bytes.iter().fold(String::from("0x"), |text, byte| text + &format!("{byte:02x}"))
+}
+
+/// One of the three answers that are no value (§6.2).
+pub(super) fn is_refusal(value: &str) -> bool {
+    matches!(value, NOT_UNDERSTOOD | IRRELEVANT | REJECT)
 }
 
 /// What follows `0` and the letter, in either case.

@@ -126,7 +126,7 @@ async fn find_session(
     shared: &Arc<Shared>,
     outcome: &Outcome,
 ) -> Result<Arc<SharedSession>, LoginStatus> {
-    let (session, old) = {
+    let session = {
         let mut sessions = shared.lock();
         match sessions.registry.attach(outcome)? {
             Attach::Join { tsih } => {
@@ -139,18 +139,13 @@ async fn find_session(
                 let port = format!("{name},i,0x{}", outcome.isid);
                 let nexus = shared.scsi.nexus(&port);
                 let core = Session::new(shared.config.session.clone(), outcome);
-                let session = Arc::new(SharedSession::new(tsih, name, nexus, core));
+                let session = Arc::new(SharedSession::new(tsih, name, nexus, core, old));
                 sessions.live.insert(tsih, Arc::clone(&session));
-                (session, old)
+                session
             }
         }
     };
-    if let Some(old) = old {
-        // A write of the old session that is still executing must not land after the initiator
-        // has written the same blocks again on the new one.
-        info!(tsih = %old.tsih, "session reinstated");
-        old.close("session reinstated").await;
-    }
+    session.outlive_predecessor().await;
     Ok(session)
 }
 
@@ -206,7 +201,6 @@ impl LoggedIn {
         }
         drop(stream);
         role.finish();
-        shared.forget(&session);
     }
 }
 

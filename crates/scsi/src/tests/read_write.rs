@@ -85,7 +85,7 @@ fn protection_and_reserved_flags_are_refused() {
 fn too_long_transfers_are_refused() {
     let device = MemoryDevice::new(64 << 20, 512).unwrap();
     let fixture = Fixture::on(Arc::new(device));
-    for (opcode, byte) in [(0x88, 10), (0xa8, 6), (0x28, 7)] {
+    for (opcode, byte) in [(0x88, 10), (0xa8, 6), (0x28, 7), (0x8f, 10), (0xaf, 6), (0x8b, 10)] {
         let response = fixture.run(&cdb(opcode, 0, 0, 32769), "", 0);
         assert_invalid_cdb(&response, byte, 7);
     }

@@ -1,0 +1,148 @@
+//! What both ends of the simulation share: clock, chance, network, observer, model, counters.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use iscsi_proto::connection::Transmit;
+use iscsi_proto::time::Instant;
+
+use crate::clock::Clock;
+use crate::coverage::Coverage;
+use crate::model::Model;
+use crate::net::{Arrival, Link, Network, Side};
+use crate::rng::Rng;
+use crate::sabotage::Sabotage;
+use crate::scenario::Scenario;
+use crate::stream::Stream;
+use crate::wire_check::WireCheck;
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    /// Bytes, or the end of the stream, are there for an end of a connection.
+    Arrive(Link, Side),
+    InitiatorTimer,
+    TargetTimer(Link),
+    /// A command ends at the medium.
+    Storage(u64),
+    /// A connection breaks.
+    Fault,
+    /// The application wants another number of connections.
+    Membership,
+    /// The application aborts something.
+    Management,
+    /// The application closes its session and opens another.
+    Restart,
+    /// The initiator logs in (again).
+    Dial,
+    /// A login has taken too long.
+    LoginTimeout(Link, Side),
+    /// The target closes a connection, once what it has to say is said.
+    TargetCloses(Link, Instant),
+}
+
+/// What has to be done before time goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Todo {
+    /// An end can write again.
+    Writable(Link, Side),
+    /// The target may read on where it had held back.
+    TargetInput(Link),
+}
+
+/// The shared part of the world.
+#[derive(Debug)]
+pub(crate) struct Env {
+    pub(crate) clock: Clock<Event>,
+    pub(crate) rng: Rng,
+    pub(crate) net: Network,
+    pub(crate) wire: WireCheck,
+    pub(crate) model: Model,
+    pub(crate) coverage: Coverage,
+    pub(crate) scenario: Scenario,
+    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) verbose: bool,
+    pub(crate) todo: VecDeque<Todo>,
+    /// When an operation ended last: nothing may wait for ever.
+    pub(crate) progress: Instant,
+    /// Over all PDUs and their times: equal for equal runs.
+    pub(crate) digest: u64,
+}
+
+impl Env {
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn log(&self, what: impl FnOnce() -> String) {
+        if self.verbose {
+            println!("{:>12.6} {}", self.now().0.as_secs_f64(), what());
+        }
+    }
+
+    /// Turns a PDU into bytes, shows it to the observer and queues it.
+    pub(crate) fn transmit(
+        &mut self,
+        link: Link,
+        from: Side,
+        stream: &mut Stream,
+        transmit: &Transmit,
+    ) -> Result<(), String> {
+        let mut bytes = stream.encode(transmit);
+        if let Some(sabotage) = self.sabotage {
+            sabotage.damage(&mut bytes);
+        }
+        let now = self.now();
+        self.mix(now.0.as_nanos() as u64);
+        self.mix(u64::from(crc32c::crc32c(&bytes)));
+        let pdu = self.wire.sent(link, from, &bytes, &mut self.coverage)?;
+        self.log(|| format!("{link} {from:?}: {pdu:?} + {} bytes", transmit.payload.len()));
+        stream.queue(&bytes);
+        Ok(())
+    }
+
+    fn mix(&mut self, value: u64) {
+        self.digest = (self.digest ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23);
+    }
+
+    /// Moves queued bytes into the network. True if there is room for more.
+    pub(crate) fn flush(&mut self, link: Link, from: Side, stream: &mut Stream) -> bool {
+        let bytes = stream.take(self.net.room(link, from));
+        if !bytes.is_empty() {
+            self.send(link, from, bytes);
+        }
+        stream.is_sent() && self.net.room(link, from) > 0
+    }
+
+    fn send(&mut self, link: Link, from: Side, bytes: Bytes) {
+        let now = self.now();
+        for due in self.net.send(link, from, bytes, now) {
+            self.clock.at(due, Event::Arrive(link, from.peer()));
+        }
+    }
+
+    pub(crate) fn receive(&mut self, link: Link, to: Side) -> Arrival {
+        let now = self.now();
+        let arrival = self.net.receive(link, to, now);
+        if let (Arrival::Bytes(bytes), Side::Initiator) = (&arrival, to) {
+            self.wire.delivered(link, bytes.len());
+        }
+        arrival
+    }
+
+    /// An end has taken bytes out of its socket buffer, so the other can write.
+    pub(crate) fn consumed(&mut self, link: Link, by: Side, len: usize) {
+        if len > 0 {
+            self.net.consumed(link, by, len);
+            self.todo.push_back(Todo::Writable(link, by.peer()));
+        }
+    }
+
+    /// Closes an end of a connection.
+    pub(crate) fn close(&mut self, link: Link, side: Side) {
+        let now = self.now();
+        if let Some(due) = self.net.close(link, side, now) {
+            self.clock.at(due, Event::Arrive(link, side.peer()));
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `sim`: runs seeds, says what happened in them, and how to see a failure again.
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use sim::{Coverage, Options, run};
+
+/// Runs the iSCSI cores against each other under a virtual clock.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Seeds to run, as FIRST..LAST (LAST not included)
+    #[arg(long, default_value = "0..1000", value_parser = seeds)]
+    seeds: Range<u64>,
+    /// Run this seed only
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Print every PDU
+    #[arg(short, long)]
+    verbose: bool,
+    /// Go on after a failure
+    #[arg(long)]
+    keep_going: bool,
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let (first, last) = text.split_once("..").ok_or("expected FIRST..LAST")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text:?}: {error}"));
+    Ok(number(first)?..number(last)?)
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let seeds = arguments.seed.map_or(arguments.seeds, |seed| seed..seed + 1);
+    let options = Options { verbose: arguments.verbose, ..Options::default() };
+    let started = Instant::now();
+    let (mut coverage, mut runs, mut failures) = (Coverage::default(), 0u64, 0u64);
+    for seed in seeds {
+        let report = run(seed, options);
+        runs += 1;
+        coverage.merge(&report.coverage);
+        if let Some(failure) = report.failure {
+            failures += 1;
+            println!("seed {seed} failed {failure}");
+            println!("again: cargo run -p sim --release -- --seed {seed} -v\n");
+            if !arguments.keep_going {
+                break;
+            }
+        } else if arguments.verbose {
+            println!("seed {seed}: digest {:016x}, {:?}", report.digest, report.elapsed);
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    print!("{coverage}");
+    println!("{runs} seeds, {failures} failed, {:.0} seeds/s", runs as f64 / seconds);
+    if failures > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

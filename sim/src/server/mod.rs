@@ -1,0 +1,464 @@
+//! The target's end: lets connections log in, runs its session cores against the medium, and ends
+//! what has ended. It does what the server in `crates/iscsi` does, in the same order.
+
+mod sessions;
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use iscsi_proto::connection::{Placement, Transmit};
+use iscsi_proto::ids::{Itt, Tsih};
+use iscsi_proto::login::Outcome;
+use iscsi_proto::login::target::Login;
+use iscsi_proto::pdu::{LoginResponse, LoginStatus, TaskManagementResponseCode};
+use iscsi_proto::target::{
+    Attach, ConnId, Event as CoreEvent, Execute, Received, Registry, Session,
+};
+use iscsi_proto::time::Instant;
+
+use crate::env::{Env, Event, Todo};
+use crate::net::{Arrival, Link, Side};
+use crate::sabotage::Sabotage;
+use crate::storage::Storage;
+use crate::stream::Stream;
+use crate::wire_check::{Promises, SessionKey};
+
+/// Answers that may wait on one connection; beyond, its input is not read.
+const REPLY_BACKLOG_MAX: usize = 64;
+
+/// Time for the last words of a connection that nobody reads.
+const LINGER: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Time for a login.
+pub(crate) const LOGIN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(15);
+
+/// A connection as the target has it.
+pub(crate) struct TargetLink {
+    pub(crate) stream: Stream,
+    pub(crate) stage: Stage,
+    /// Data of writes that are being collected.
+    buffers: BTreeMap<Itt, Vec<u8>>,
+    placement: Placement,
+    /// Bytes taken from the network that the sender has not been told of, while input is held
+    /// back.
+    owed: usize,
+    closing: bool,
+    timer: Option<Instant>,
+}
+
+pub(crate) enum Stage {
+    Login(Box<Login>),
+    /// Login is done; the session it reinstates is not quiet yet.
+    Waiting,
+    Member(SessionKey, ConnId),
+    Over,
+}
+
+/// A session.
+pub(crate) struct TargetSession {
+    pub(crate) core: Session,
+    tsih: Tsih,
+    links: BTreeMap<ConnId, Link>,
+    /// Commands of each connection that execute.
+    running: BTreeMap<ConnId, u32>,
+    /// Sabotage: a command held back.
+    held: Option<(ConnId, Execute, Vec<u8>)>,
+}
+
+/// A login that waits for older sessions of its initiator to be quiet.
+struct Waiting {
+    link: Link,
+    session: SessionKey,
+    login: Box<Login>,
+    outcome: Box<Outcome>,
+    older: Vec<SessionKey>,
+}
+
+/// The target.
+pub(crate) struct Server {
+    pub(crate) registry: Registry,
+    pub(crate) sessions: BTreeMap<SessionKey, TargetSession>,
+    pub(crate) links: BTreeMap<Link, TargetLink>,
+    live: BTreeMap<Tsih, SessionKey>,
+    waiting: Vec<Waiting>,
+    pub(crate) storage: Storage,
+    next_session: u32,
+}
+
+type Outcomes = Result<(), String>;
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self {
+            registry: Registry::new(16),
+            sessions: BTreeMap::new(),
+            links: BTreeMap::new(),
+            live: BTreeMap::new(),
+            waiting: Vec::new(),
+            storage: Storage::new(),
+            next_session: 0,
+        }
+    }
+
+    /// A connection comes in.
+    pub(crate) fn accept(&mut self, env: &mut Env, link: Link) {
+        let login = crate::logins::target(env);
+        let target_link = TargetLink {
+            stream: Stream::new(),
+            stage: Stage::Login(Box::new(login)),
+            buffers: BTreeMap::new(),
+            placement: Placement::None,
+            owed: 0,
+            closing: false,
+            timer: None,
+        };
+        self.links.insert(link, target_link);
+        env.clock.after(LOGIN_TIMEOUT, Event::LoginTimeout(link, Side::Target));
+    }
+
+    /// Bytes, or an end, are there.
+    pub(crate) fn arrive(&mut self, env: &mut Env, link: Link) -> Outcomes {
+        let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
+        if matches!(target_link.stage, Stage::Over) {
+            return Ok(());
+        }
+        match env.receive(link, Side::Target) {
+            Arrival::Nothing => return Ok(()),
+            Arrival::End => return self.lost(env, link),
+            Arrival::Bytes(bytes) => {
+                target_link.stream.push(&bytes);
+                target_link.owed += bytes.len();
+            }
+        }
+        self.process(env, link)
+    }
+
+    /// Handles what has been received, as far as it goes.
+    pub(crate) fn process(&mut self, env: &mut Env, link: Link) -> Outcomes {
+        loop {
+            let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
+            let went_on = match &target_link.stage {
+                Stage::Login(_) => self.process_login(env, link)?,
+                Stage::Member(session, conn) => {
+                    let (session, conn) = (*session, *conn);
+                    self.process_member(env, link, session, conn)?
+                }
+                Stage::Waiting | Stage::Over => false,
+            };
+            if !went_on {
+                return Ok(());
+            }
+        }
+    }
+
+    fn process_member(
+        &mut self,
+        env: &mut Env,
+        link: Link,
+        key: SessionKey,
+        conn: ConnId,
+    ) -> Result<bool, String> {
+        let Some(target_link) = self.links.get_mut(&link) else { return Ok(false) };
+        let Some(session) = self.sessions.get_mut(&key) else { return Ok(false) };
+        let backlog = session.core.reply_backlog(conn);
+        if backlog >= REPLY_BACKLOG_MAX {
+            env.coverage.hit("target: input held back");
+            return Ok(false);
+        }
+        let owed = std::mem::take(&mut target_link.owed);
+        env.consumed(link, Side::Target, owed);
+        let header = target_link.stream.next_header().map_err(|e| format!("target {link}: {e}"))?;
+        if let Some(header) = header {
+            let over = session.core.is_connection_over(conn);
+            match session.core.handle_header(conn, env.clock.now(), &header) {
+                Ok(placement) => target_link.placement = placement,
+                // Whatever was under way when the session ended comes too late.
+                Err(_) if over => {
+                    env.coverage.hit("target: PDU on a connection that is over");
+                    self.close(env, link)?;
+                    return Ok(false);
+                }
+                Err(error) => return Err(format!("target {link}: {error}")),
+            }
+            if let Placement::Task { itt, .. } = target_link.placement {
+                let len = session.core.write_length(itt) as usize;
+                target_link.buffers.entry(itt).or_insert_with(|| vec![0; len]);
+            }
+        }
+        let Some((data, digest_ok)) = target_link.stream.next_data() else {
+            self.drain(env, key, Some(conn))?;
+            return Ok(false);
+        };
+        let received = match target_link.placement {
+            Placement::Scratch => Received::Scratch(data),
+            Placement::Task { itt, offset } => {
+                if let Some(buffer) = target_link.buffers.get_mut(&itt) {
+                    let offset = offset as usize;
+                    let place = buffer.get_mut(offset..offset + data.len());
+                    place.ok_or("data beyond the task's buffer")?.copy_from_slice(&data);
+                }
+                Received::Placed
+            }
+            Placement::None | Placement::Discard => Received::Placed,
+        };
+        let over = session.core.is_connection_over(conn);
+        match session.core.handle_data(conn, received, digest_ok) {
+            Err(error) if !over => return Err(format!("target {link}: {error}")),
+            _ => {}
+        }
+        self.drain(env, key, Some(conn))?;
+        Ok(true)
+    }
+
+    /// A connection can take more.
+    pub(crate) fn writable(&mut self, env: &mut Env, link: Link) -> Outcomes {
+        let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
+        match target_link.stage {
+            Stage::Member(key, conn) => self.drain(env, key, Some(conn)),
+            _ => {
+                env.flush(link, Side::Target, &mut target_link.stream);
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends what a connection has to say. Answers that leave make room for input.
+    fn pump(&mut self, env: &mut Env, link: Link) -> Outcomes {
+        let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
+        let mut said = false;
+        while env.flush(link, Side::Target, &mut target_link.stream) {
+            let Stage::Member(key, conn) = target_link.stage else { return Ok(()) };
+            let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
+            let Some(transmit) = session.core.poll_transmit(conn) else { break };
+            env.transmit(link, Side::Target, &mut target_link.stream, &transmit)?;
+            said = true;
+        }
+        if said && target_link.owed > 0 {
+            env.todo.push_back(Todo::TargetInput(link));
+        }
+        self.arm(env, link);
+        Ok(())
+    }
+
+    /// Handles events of a session: those of `first` and of all connections it woke.
+    pub(crate) fn drain(
+        &mut self,
+        env: &mut Env,
+        key: SessionKey,
+        first: Option<ConnId>,
+    ) -> Outcomes {
+        let mut turn: Vec<ConnId> = first.into_iter().collect();
+        loop {
+            let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
+            while let Some(conn) = session.core.poll_wake() {
+                if !turn.contains(&conn) {
+                    turn.push(conn);
+                }
+            }
+            if turn.is_empty() {
+                break;
+            }
+            let at =
+                if env.scenario.shuffled { env.rng.below(turn.len() as u64) as usize } else { 0 };
+            let conn = turn.remove(at);
+            let Some(link) = session.links.get(&conn).copied() else { continue };
+            while let Some(event) =
+                self.sessions.get_mut(&key).and_then(|session| session.core.poll_event(conn))
+            {
+                self.handle_event(env, key, conn, link, event)?;
+            }
+            self.pump(env, link)?;
+        }
+        self.look_at_waiting(env)?;
+        self.reap(env, key)
+    }
+
+    fn handle_event(
+        &mut self,
+        env: &mut Env,
+        key: SessionKey,
+        conn: ConnId,
+        link: Link,
+        event: CoreEvent,
+    ) -> Outcomes {
+        let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
+        let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
+        match event {
+            CoreEvent::Execute(execute) => {
+                let data = target_link.buffers.remove(&execute.itt).unwrap_or_default();
+                if env.sabotage == Some(Sabotage::ReorderExecution) && session.held.is_none() {
+                    session.held = Some((conn, execute, data));
+                    return Ok(());
+                }
+                self.execute(env, key, conn, &execute, &data)?;
+                let held = self.sessions.get_mut(&key).and_then(|session| session.held.take());
+                match held {
+                    Some((conn, execute, data)) => self.execute(env, key, conn, &execute, &data),
+                    None => Ok(()),
+                }
+            }
+            CoreEvent::Dropped(itt) => {
+                target_link.buffers.remove(&itt);
+                env.coverage.hit("target: task dropped");
+                Ok(())
+            }
+            CoreEvent::Management { itt, .. } => {
+                session.core.management_done(itt, TaskManagementResponseCode::COMPLETE);
+                Ok(())
+            }
+            CoreEvent::Text { itt, text } => {
+                // Any answer will do, as long as it needs several PDUs now and then.
+                let answer = text.repeat(1 + env.rng.skewed(300) as usize);
+                session.core.text_reply(conn, itt, Bytes::from(answer));
+                Ok(())
+            }
+            CoreEvent::Close { .. } => {
+                if !std::mem::replace(&mut target_link.closing, true) {
+                    // A driver reads on for a while before it notices.
+                    let delay = std::time::Duration::from_micros(env.rng.skewed(5000));
+                    env.clock.after(delay, Event::TargetCloses(link, env.clock.now() + LINGER));
+                }
+                Ok(())
+            }
+            other => Err(format!("target: unknown event {other:?}")),
+        }
+    }
+
+    fn execute(
+        &mut self,
+        env: &mut Env,
+        key: SessionKey,
+        conn: ConnId,
+        execute: &Execute,
+        data: &[u8],
+    ) -> Outcomes {
+        let ended = self.storage.start(env, key, conn, execute, data)?;
+        if let Some(session) = self.sessions.get_mut(&key) {
+            *session.running.entry(conn).or_default() += 1;
+        }
+        match ended {
+            Some(id) => self.complete(env, id),
+            None => Ok(()),
+        }
+    }
+
+    fn complete(&mut self, env: &mut Env, id: u64) -> Outcomes {
+        let Some((running, completion)) = self.storage.finish(env, id)? else { return Ok(()) };
+        let Some(session) = self.sessions.get_mut(&running.session) else {
+            return Err(format!("session {:?} was forgotten under {running:?}", running.session));
+        };
+        if let Some(count) = session.running.get_mut(&running.conn) {
+            *count -= 1;
+        }
+        session.core.complete(running.itt, completion);
+        Ok(())
+    }
+
+    /// A command ends at the medium, later than it started.
+    pub(crate) fn storage_done(&mut self, env: &mut Env, id: u64) -> Outcomes {
+        let Some((key, conn)) = self.storage.owner(id) else { return Ok(()) };
+        self.complete(env, id)?;
+        self.drain(env, key, Some(conn))?;
+        self.forget_connection(key, conn);
+        self.look_at_waiting(env)?;
+        self.reap(env, key)
+    }
+
+    /// The transport is gone.
+    fn lost(&mut self, env: &mut Env, link: Link) -> Outcomes {
+        env.close(link, Side::Target);
+        env.wire.gone(link);
+        let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
+        match std::mem::replace(&mut target_link.stage, Stage::Over) {
+            Stage::Member(key, conn) => {
+                if let Some(session) = self.sessions.get_mut(&key) {
+                    session.core.handle_connection_lost(conn);
+                }
+                self.forget_connection(key, conn);
+                self.drain(env, key, None)
+            }
+            // A login that waits keeps its place, for a successor has to wait for the same.
+            Stage::Waiting | Stage::Login(_) | Stage::Over => Ok(()),
+        }
+    }
+
+    /// Forgets a connection that has ended and has nothing executing any more.
+    fn forget_connection(&mut self, key: SessionKey, conn: ConnId) {
+        let Some(session) = self.sessions.get_mut(&key) else { return };
+        let executing = session.running.get(&conn).is_some_and(|count| *count > 0);
+        let link = session.links.get(&conn).and_then(|link| self.links.get(link));
+        let over = link.is_none_or(|link| matches!(link.stage, Stage::Over));
+        if over && !executing {
+            session.core.remove_connection(conn);
+            session.links.remove(&conn);
+        }
+    }
+
+    pub(crate) fn close(&mut self, env: &mut Env, link: Link) -> Outcomes {
+        match self.links.get(&link) {
+            Some(TargetLink { stage: Stage::Over, .. }) | None => Ok(()),
+            Some(_) => self.lost(env, link),
+        }
+    }
+
+    /// The moment has come to close a connection, unless it has still something to say.
+    pub(crate) fn close_when_sent(
+        &mut self,
+        env: &mut Env,
+        link: Link,
+        deadline: Instant,
+    ) -> Outcomes {
+        let sent = self.links.get(&link).is_none_or(|link| link.stream.is_sent());
+        if sent || env.now() >= deadline {
+            return self.close(env, link);
+        }
+        let again = std::time::Duration::from_millis(100);
+        env.clock.after(again, Event::TargetCloses(link, deadline));
+        Ok(())
+    }
+
+    pub(crate) fn login_timeout(&mut self, env: &mut Env, link: Link) -> Outcomes {
+        match self.links.get(&link).map(|link| &link.stage) {
+            Some(Stage::Login(_)) => self.lost(env, link),
+            _ => Ok(()), // a login that waits for an older session is the initiator's to give up
+        }
+    }
+
+    pub(crate) fn timer(&mut self, env: &mut Env, link: Link) -> Outcomes {
+        let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
+        target_link.timer = None;
+        let Stage::Member(key, conn) = target_link.stage else { return Ok(()) };
+        let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
+        if !session.core.handle_timeout(conn, env.clock.now()) {
+            env.coverage.hit("target: ping timeout");
+            return self.lost(env, link);
+        }
+        self.drain(env, key, Some(conn))
+    }
+
+    fn arm(&mut self, env: &mut Env, link: Link) {
+        let Some(target_link) = self.links.get_mut(&link) else { return };
+        let Stage::Member(key, conn) = target_link.stage else { return };
+        let due = self.sessions.get(&key).and_then(|session| session.core.poll_timeout(conn));
+        if let Some(due) = due
+            && target_link.timer.is_none_or(|armed| due < armed)
+        {
+            target_link.timer = Some(due);
+            env.clock.at(due, Event::TargetTimer(link));
+        }
+    }
+
+    /// What it was doing, for a report of a failure.
+    pub(crate) fn state(&self) -> String {
+        let sessions = self.sessions.iter().map(|(key, session)| {
+            let links: Vec<_> = session.links.values().map(|link| link.0).collect();
+            let (tasks, running) = (session.core.task_count(), &session.running);
+            let (closed, quiet) = (session.core.is_closed(), session.core.is_quiet());
+            format!(
+                "{key:?}: links {links:?}, {tasks} tasks, executing {running:?}, closed {closed}, \
+                 quiet {quiet}"
+            )
+        });
+        sessions.collect::<Vec<_>>().join("; ")
+    }
+}

@@ -1,0 +1,194 @@
+//! What a target may send (RFC 7143 §4.2.2, §4.2.3.1, §11.4, §11.6–§11.8).
+
+use iscsi_proto::ids::{Itt, Ttt};
+use iscsi_proto::pdu::{Pdu, TaskManagementResponseCode};
+use iscsi_proto::serial::{CmdSn, StatSn};
+
+use super::task::TaskCheck;
+use super::{Ended, LinkCheck, Mark, RequestKind, SessionCheck, Verdict, ensure};
+use crate::coverage::Coverage;
+use crate::net::Link;
+
+/// Does the PDU use up the StatSN that it carries?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Uses(StatSn),
+    Announces(StatSn),
+    /// Data-In without status.
+    None,
+}
+
+pub(super) fn check(
+    link: Link,
+    check: &mut LinkCheck,
+    session: &mut SessionCheck,
+    pdu: &Pdu,
+    data_len: u32,
+    at: u64,
+    coverage: &mut Coverage,
+) -> Verdict {
+    if let Pdu::LoginResponse(response) = pdu {
+        let expected = check.next_stat_sn.unwrap_or(response.stat_sn);
+        ensure!(response.stat_sn == expected, "StatSN, expected {expected}");
+        check.next_stat_sn = Some(expected.next());
+        return Ok(());
+    }
+    ensure!(!check.logout_answered, "after its logout response");
+    let (status, exp_cmd_sn, max_cmd_sn) = numbers(pdu).ok_or("no place for this PDU")?;
+    status_fits(check, status)?;
+    window_fits(session, exp_cmd_sn, max_cmd_sn)?;
+    let ended = match pdu {
+        Pdu::DataIn(pdu) => {
+            coverage.hit("pdu: Data-In");
+            let params = session.params;
+            task(session, link, pdu.itt)?.data_in(pdu, data_len, &params)?;
+            None
+        }
+        Pdu::R2t(pdu) => {
+            ensure!(data_len == 0, "R2T with data");
+            let params = session.params;
+            task(session, link, pdu.itt)?.r2t(pdu, &params)?;
+            coverage.hit("pdu: R2T");
+            solicited_fits(session, pdu.ttt)?;
+            None
+        }
+        Pdu::ScsiResponse(pdu) => {
+            coverage.hit("pdu: SCSI response");
+            let task = task(session, link, pdu.itt)?;
+            task.response(pdu.status, pdu.residual, pdu.exp_data_sn)?;
+            None
+        }
+        _ => answer(link, check, session, pdu, coverage)?,
+    };
+    let stat_sn = check.next_stat_sn.unwrap_or_default();
+    check.marks.push_back(Mark { at, max_cmd_sn, stat_sn, ended });
+    Ok(())
+}
+
+/// Answers to requests that are not SCSI commands, and what a target says unasked.
+fn answer(
+    link: Link,
+    check: &mut LinkCheck,
+    session: &mut SessionCheck,
+    pdu: &Pdu,
+    coverage: &mut Coverage,
+) -> Result<Option<Ended>, String> {
+    match pdu {
+        Pdu::NopIn(nop) if nop.itt == Itt::NONE => {
+            coverage.hit("pdu: NOP-In as question");
+            Ok(None)
+        }
+        Pdu::NopIn(nop) => {
+            ensure!(nop.ttt == Ttt::NONE, "answer with a transfer tag");
+            let kind = request(session, link, nop.itt)?;
+            ensure!(matches!(kind, RequestKind::Nop), "no NOP-Out has this tag");
+            Ok(None)
+        }
+        Pdu::TaskManagementResponse(response) => {
+            let RequestKind::Management(ended) = request(session, link, response.itt)? else {
+                return Err("no task management request has this tag".into());
+            };
+            if response.response != TaskManagementResponseCode::COMPLETE {
+                return Ok(None);
+            }
+            coverage.hit("task management: complete");
+            session.each_ended(ended, |task| {
+                if !task.over {
+                    coverage.hit("task management: task ended");
+                    task.over = true;
+                }
+            });
+            Ok(Some(ended))
+        }
+        Pdu::TextResponse(response) => {
+            let kind = request(session, link, response.itt)?;
+            ensure!(matches!(kind, RequestKind::Text), "no text request has this tag");
+            Ok(None)
+        }
+        Pdu::LogoutResponse(response) => {
+            let kind = request(session, link, response.itt)?;
+            ensure!(matches!(kind, RequestKind::Logout), "no logout request has this tag");
+            check.logout_answered = true;
+            coverage.hit("pdu: logout response");
+            Ok(None)
+        }
+        Pdu::AsyncMessage(_) => {
+            coverage.hit("pdu: asynchronous message");
+            Ok(None)
+        }
+        Pdu::Reject(reject) => Err(format!("nobody did anything to be rejected: {reject:?}")),
+        _ => Err("no place for this PDU in full-feature phase".into()),
+    }
+}
+
+fn task(session: &mut SessionCheck, link: Link, itt: Itt) -> Result<&mut TaskCheck, String> {
+    let task = session.tasks.get_mut(&itt).ok_or("no such task")?;
+    ensure!(task.link == link, "the task belongs to {}", task.link);
+    Ok(task)
+}
+
+fn request(session: &mut SessionCheck, link: Link, itt: Itt) -> Result<RequestKind, String> {
+    let request = session.requests.remove(&itt).ok_or("no such request")?;
+    ensure!(request.link == link, "the request came on {}", request.link);
+    Ok(request.kind)
+}
+
+/// The transfer tag names one transfer, and the session's budget holds. One R2T may exceed that if
+/// it is alone, or nothing longer than the budget would ever move.
+fn solicited_fits(session: &SessionCheck, ttt: Ttt) -> Verdict {
+    let live = session.tasks.values().filter(|task| !task.over);
+    let named = live.clone().filter(|task| task.is_asked(ttt)).count();
+    ensure!(named == 1, "transfer tag is in use by another task");
+    let solicited: u64 = live.filter(|task| !task.ending).map(TaskCheck::outstanding).sum();
+    let burst = u64::from(session.params.max_burst_length);
+    let limit = session.solicited_max.max(burst);
+    ensure!(solicited <= limit, "{solicited} bytes asked for at once, limit {limit}");
+    Ok(())
+}
+
+fn status_fits(check: &mut LinkCheck, status: Status) -> Verdict {
+    let next = check.next_stat_sn.ok_or("no login on this connection")?;
+    match status {
+        Status::None => {}
+        Status::Announces(stat_sn) => ensure!(stat_sn == next, "StatSN, expected {next}"),
+        Status::Uses(stat_sn) => {
+            ensure!(stat_sn == next, "StatSN, expected {next}");
+            check.next_stat_sn = Some(next.next());
+        }
+    }
+    Ok(())
+}
+
+fn window_fits(session: &mut SessionCheck, exp_cmd_sn: CmdSn, max_cmd_sn: CmdSn) -> Verdict {
+    let (last_exp, last_max) = (session.exp_cmd_sn, session.max_cmd_sn);
+    ensure!(!exp_cmd_sn.is_before(last_exp), "ExpCmdSN went back from {last_exp}");
+    ensure!(!max_cmd_sn.is_before(last_max), "MaxCmdSN went back from {last_max}");
+    let next = session.next_cmd_sn;
+    ensure!(!next.is_before(exp_cmd_sn), "ExpCmdSN of a command not sent yet ({next} is next)");
+    ensure!(!max_cmd_sn.next().is_before(exp_cmd_sn), "MaxCmdSN below ExpCmdSN − 1");
+    let width = max_cmd_sn.since(exp_cmd_sn) + 1;
+    let fits = u32::try_from(width).is_ok_and(|width| width <= session.window);
+    ensure!(fits, "window of {width} commands, {} agreed", session.window);
+    (session.exp_cmd_sn, session.max_cmd_sn) = (exp_cmd_sn, max_cmd_sn);
+    Ok(())
+}
+
+fn numbers(pdu: &Pdu) -> Option<(Status, CmdSn, CmdSn)> {
+    use Status::{Announces, Uses};
+    Some(match pdu {
+        Pdu::DataIn(p) => {
+            let status = p.status.map_or(Status::None, |_| Uses(p.stat_sn));
+            (status, p.exp_cmd_sn, p.max_cmd_sn)
+        }
+        Pdu::R2t(p) => (Announces(p.stat_sn), p.exp_cmd_sn, p.max_cmd_sn),
+        Pdu::NopIn(p) if p.itt == Itt::NONE => (Announces(p.stat_sn), p.exp_cmd_sn, p.max_cmd_sn),
+        Pdu::NopIn(p) => (Uses(p.stat_sn), p.exp_cmd_sn, p.max_cmd_sn),
+        Pdu::ScsiResponse(p) => (Uses(p.stat_sn), p.exp_cmd_sn, p.max_cmd_sn),
+        Pdu::TaskManagementResponse(p) => (Uses(p.stat_sn), p.exp_cmd_sn, p.max_cmd_sn),
+        Pdu::TextResponse(p) => (Uses(p.stat_sn), p.exp_cmd_sn, p.max_cmd_sn),
+        Pdu::LogoutResponse(p) => (Uses(p.stat_sn), p.exp_cmd_sn, p.max_cmd_sn),
+        Pdu::AsyncMessage(p) => (Uses(p.stat_sn), p.exp_cmd_sn, p.max_cmd_sn),
+        Pdu::Reject(p) => (Uses(p.stat_sn), p.exp_cmd_sn, p.max_cmd_sn),
+        _ => return None,
+    })
+}
