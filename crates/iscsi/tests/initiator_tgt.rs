@@ -22,7 +22,7 @@ async fn connect(tgt: &Tgt, connections: u16) -> RemoteDisk {
 
 async fn connect_with(tgt: &Tgt, config: Config) -> RemoteDisk {
     let url: Url = tgt.url().parse().unwrap();
-    RemoteDisk::connect(&url, config).await.unwrap()
+    RemoteDisk::connect(url, config).await.unwrap()
 }
 
 /// Content that tells its place and its generation.
@@ -69,7 +69,7 @@ async fn round_trip(connections: u16, config: Config) {
         file.read_exact_at(&mut content, *at).unwrap();
         assert!(content == expected, "file at {at}");
     }
-    disk.close().await;
+    disk.close().await.unwrap();
     assert!(matches!(disk.read(0, Buf::new(512)).await, Err(BlockError::Unreachable(_))));
 }
 
@@ -104,7 +104,7 @@ async fn chap_lets_in_who_knows_the_secret_and_nobody_else() {
     assert!(read(&disk, 0, 512).await.iter().all(|b| *b == 0));
     for login in ["alice%wonderland-1866@", "bob%wonderland-1865@", ""] {
         let url = format!("iscsi://{login}{}/{IQN}/1", tgt.portal());
-        let refused = RemoteDisk::connect(&url.parse().unwrap(), Config::default()).await;
+        let refused = RemoteDisk::connect(url.parse().unwrap(), Config::default()).await;
         assert!(matches!(refused, Err(ConnectError::Login { .. })), "{login}: {refused:?}");
     }
 }
@@ -113,7 +113,7 @@ async fn chap_lets_in_who_knows_the_secret_and_nobody_else() {
 async fn what_is_not_there_is_named() {
     let Some(tgt) = Tgt::start(SIZE) else { return };
     let error = |url: String| async move {
-        let result = RemoteDisk::connect(&url.parse().unwrap(), Config::default()).await;
+        let result = RemoteDisk::connect(url.parse().unwrap(), Config::default()).await;
         result.unwrap_err().to_string()
     };
     let lun = error(format!("iscsi://{}/{IQN}/9", tgt.portal())).await;

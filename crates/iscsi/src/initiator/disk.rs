@@ -55,11 +55,11 @@ impl RemoteDisk {
     ///
     /// # Errors
     /// [`ConnectError`], without further attempts.
-    pub async fn connect(url: &Url, config: Config) -> std::result::Result<Self, ConnectError> {
+    pub async fn connect(url: Url, config: Config) -> std::result::Result<Self, ConnectError> {
         let mut bits = [0; 4];
         getrandom::fill(&mut bits).map_err(ConnectError::Random)?;
         let isid_bits = u32::from_be_bytes(bits);
-        let shared = Shared::new(url.clone(), config);
+        let shared = Shared::new(url, config);
         let mut tasks = JoinSet::new();
         tasks.spawn(keep_time(shared.clone()));
         let first = bring_up(&shared, isid_bits).await?;
@@ -67,10 +67,15 @@ impl RemoteDisk {
         Ok(Self(Arc::new(Inner { shared, _tasks: tasks })))
     }
 
-    /// Lets what is under way finish, logs out of all sessions, and closes the connections. Flush
-    /// before it, if what was written is to be stable. Every later operation fails.
-    pub async fn close(&self) {
+    /// Flushes, lets what is under way finish, logs out of all sessions, and closes the
+    /// connections. Every later operation fails, on every handle.
+    ///
+    /// # Errors
+    /// That of the flush; the disk is closed in any case.
+    pub async fn close(&self) -> Result<()> {
         let shared = &self.0.shared;
+        let info = shared.info();
+        let flushed = if info.can_flush && !info.read_only { shared.flush().await } else { Ok(()) };
         let ended = async {
             shared.with(|state, batch| state.close(batch));
             shared.timers.notify_one();
@@ -81,6 +86,7 @@ impl RemoteDisk {
         if tokio::time::timeout(CLOSE_TIMEOUT, ended).await.is_err() {
             tracing::debug!("no answer to logout");
         }
+        flushed
     }
 
     /// The URL it was connected to.

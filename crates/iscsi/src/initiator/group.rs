@@ -34,12 +34,12 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
     let config = &shared.config;
     let chap = credentials(&shared.url, config);
     let identity = |qualifier| Identity {
-        target: Some(shared.url.target_name().to_string()),
+        target: Some(shared.url.target.clone()),
         isid: Isid::random(isid_bits, qualifier),
         cid: Cid(1),
         joining: None,
     };
-    let leading = connect(shared.url.portal(), config, chap.as_ref(), &identity(0)).await?;
+    let leading = connect(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
     let outcome = leading.outcome.clone();
     let wanted = config.connections.max(1);
     let portal = leading.portal.clone();

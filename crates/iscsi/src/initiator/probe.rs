@@ -140,7 +140,7 @@ impl Prober<'_> {
                     attentions += 1;
                 }
                 // LOGICAL UNIT NOT SUPPORTED
-                _ if is_no_unit(&reply) => return Err(ProbeError::NoUnit(self.shared.url.lun())),
+                _ if is_no_unit(&reply) => return Err(ProbeError::NoUnit(self.shared.url.lun)),
                 Verdict::Later(_) | Verdict::Full(_) => tokio::time::sleep(READY_PAUSE).await,
                 Verdict::Failed(source) => {
                     return Err(ProbeError::Command { command: name, source });
@@ -212,7 +212,7 @@ impl Prober<'_> {
         let name = "INQUIRY";
         let data = self.data(name, cdb::inquiry(None), cdb::ALLOCATION_LEN.into()).await?;
         let inquiry = Inquiry::parse(&data).ok_or(ProbeError::Short(name))?;
-        let lun = self.shared.url.lun();
+        let lun = self.shared.url.lun;
         match inquiry.peripheral {
             0 => {}
             // Qualifier 001b or 011b: nothing there.

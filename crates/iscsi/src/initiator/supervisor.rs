@@ -45,7 +45,7 @@ pub(super) async fn bring_up(
     shared: &Arc<Shared>,
     isid_bits: u32,
 ) -> Result<Incarnation, ConnectError> {
-    let portal = shared.url.portal();
+    let portal = &shared.url.portal;
     let limit = shared.config.login_timeout;
     let timed_out = || ConnectError::TimedOut { portal: portal.clone(), seconds: limit.as_secs() };
     let groups = tokio::time::timeout(limit, establish(shared, isid_bits))

@@ -25,11 +25,16 @@ pub struct Portal {
 /// A logical unit of a target, and who asks for it.
 #[derive(Clone, Debug)]
 pub struct Url {
-    portal: Portal,
-    target: String,
-    lun: u16,
-    user: Option<String>,
-    password: Option<Secret>,
+    /// Address of the portal.
+    pub portal: Portal,
+    /// Name of the target, in lower case.
+    pub target: String,
+    /// Number of the logical unit.
+    pub lun: u16,
+    /// CHAP name.
+    pub user: Option<String>,
+    /// CHAP secret.
+    pub password: Option<Secret>,
 }
 
 /// Why nobody can be authenticated with what was given.
@@ -86,26 +91,6 @@ pub enum UrlError {
 }
 
 impl Url {
-    /// Address of the portal.
-    pub const fn portal(&self) -> &Portal {
-        &self.portal
-    }
-
-    /// Name of the target, in lower case.
-    pub fn target_name(&self) -> &str {
-        &self.target
-    }
-
-    /// Number of the logical unit.
-    pub const fn lun(&self) -> u16 {
-        self.lun
-    }
-
-    /// CHAP name.
-    pub fn user(&self) -> Option<&str> {
-        self.user.as_deref()
-    }
-
     /// Whom to authenticate as: the URL's user, else `LIBISCSI_CHAP_USERNAME`, with the URL's
     /// password, else `secret`, else `LIBISCSI_CHAP_PASSWORD`. `None` if there is neither.
     ///
@@ -134,14 +119,6 @@ impl Url {
         let method = if self.lun < 256 { 0 } else { 0x4000 };
         Lun((((self.lun & LUN_MAX) | method) as u64) << 48)
     }
-}
-
-/// Reads `host`, `host:port`, `[v6]` or `[v6]:port`.
-///
-/// # Errors
-/// [`UrlError`] says what is wrong with it.
-pub fn parse_portal(text: &str) -> Result<Portal, UrlError> {
-    text.parse()
 }
 
 impl FromStr for Portal {
