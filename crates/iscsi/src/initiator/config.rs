@@ -36,6 +36,9 @@ pub struct Config {
     pub keepalive_interval: Duration,
     /// After this long without an answer and without data moving, a connection is dead.
     pub ping_timeout: Duration,
+    /// A command without an answer for this long ends its session, so that it goes out again:
+    /// the target has lost it, or hangs.
+    pub command_timeout: Duration,
     /// Most bytes of one READ or WRITE; longer operations become several, side by side.
     pub transfer_len_max: u32,
     /// Most commands at the target at once; more wait here.
@@ -81,6 +84,8 @@ impl Config {
             replacement_timeout: Duration::from_secs(120),
             keepalive_interval: Duration::from_secs(5),
             ping_timeout: Duration::from_secs(10),
+            // Longer than a disk array takes to fail over inside.
+            command_timeout: Duration::from_secs(60),
             transfer_len_max: 1 << 20,
             commands_max: 1024,
             unflushed_len_max: 256 << 20,
