@@ -106,16 +106,16 @@ const G: u8 = 0x1f;
 static ROWS: &[Row] = &[
     row(&[0x00, 0, 0, 0, 0, 0], Free, Unit(diagnostics::test_unit_ready)),
     row(&[0x03, 0x01, 0, 0, F, 0], Free, Any(diagnostics::request_sense)),
-    row(&[0x08, 0x1f, F, F, F, 0], Read, Unit(read_write::read)),                         // READ(6)
-    row(&[0x0a, 0x1f, F, F, F, 0], Write, Unit(read_write::write)),                       // WRITE(6)
+    row(&[0x08, 0x1f, F, F, F, 0], Read, Unit(read_write::read)), // READ(6)
+    row(&[0x0a, 0x1f, F, F, F, 0], Write, Unit(read_write::write)), // WRITE(6)
     row(&[0x12, 0x01, F, F, F, 0], Free, Any(inquiry::inquiry)),
     row(&[0x1a, 0x08, F, F, F, 0], Free, Unit(mode::mode_sense_6)),
     row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Flush, Unit(diagnostics::start_stop_unit)),
     row(&[0x1d, 0x17, 0, 0, 0, 0], Free, Unit(diagnostics::send_diagnostic)),
     // PMI and the address are obsolete since SBC-3; older initiators still send them.
     row(&[0x25, 0x01, F, F, F, F, 0, 0, 0x01, 0], Free, Unit(capacity::read_capacity_10)),
-    row(&[0x28, 0x1e, F, F, F, F, G, F, F, 0], Read, Unit(read_write::read)),             // READ(10)
-    row(&[0x2a, 0x1a, F, F, F, F, G, F, F, 0], Write, Unit(read_write::write)),           // WRITE(10)
+    row(&[0x28, 0x1e, F, F, F, F, G, F, F, 0], Read, Unit(read_write::read)), // READ(10)
+    row(&[0x2a, 0x1a, F, F, F, F, G, F, F, 0], Write, Unit(read_write::write)), // WRITE(10)
     row(&[0x2e, 0x16, F, F, F, F, G, F, F, 0], Write, Unit(verify::write_and_verify)),
     row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], Read, Unit(verify::verify)),
     row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], Read, Unit(read_write::pre_fetch)),
@@ -145,8 +145,8 @@ static ROWS: &[Row] = &[
     row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Free, Any(report_luns::report_luns)),
     service(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Free, Unit(report_opcodes)),
     service(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Free, Unit(report_task_management)),
-    row(&[0xa8, 0x1e, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)),       // READ(12)
-    row(&[0xaa, 0x1a, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)),     // WRITE(12)
+    row(&[0xa8, 0x1e, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)), // READ(12)
+    row(&[0xaa, 0x1a, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)), // WRITE(12)
     row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], Write, Unit(verify::write_and_verify)),
     row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], Read, Unit(verify::verify)),
 ];

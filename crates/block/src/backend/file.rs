@@ -1,10 +1,10 @@
 //! [`FileDevice`]: a regular file, sparse or not, or a block device of this machine.
 //!
-//! What the page cache can serve is served at once (`RWF_NOWAIT`), and so is all of a file system in
-//! memory (tmpfs). Where writes into the page cache cannot be told not to wait (ext4), whole pages are
-//! still written in the caller's thread, until one stalls (`stall`); then by one thread of the file's
-//! own (`writer`). Everything else that may wait for a disk is done by tokio's blocking pool, and
-//! outside a runtime in the caller's thread.
+//! What the page cache can serve is served at once (`RWF_NOWAIT`), and so is all of a file system
+//! in memory (tmpfs). Where writes into the page cache cannot be told not to wait (ext4), whole
+//! pages are still written in the caller's thread, until one stalls (`stall`); then by one thread
+//! of the file's own (`writer`). Everything else that may wait for a disk is done by tokio's
+//! blocking pool, and outside a runtime in the caller's thread.
 //!
 //! **After a failed sync** the kernel may have dropped the pages that it could not write and marked
 //! them clean, so that a second fdatasync would succeed without the data being anywhere. Therefore

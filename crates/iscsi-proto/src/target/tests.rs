@@ -320,7 +320,8 @@ fn late_data_of_an_aborted_write_is_thrown_away() {
 
 #[test]
 fn faulty_data_out_fails_its_command_and_nothing_else() {
-    let cases: [(&str, u8, fn(Ttt) -> (DataOut, usize)); 5] = [
+    type Case = (&'static str, u8, fn(Ttt) -> (DataOut, usize));
+    let cases: [Case; 5] = [
         ("gap in DataSN", 0x47, |ttt| (data_out(1, ttt, 1, 0, false), 512)),
         ("gap in offset", 0x47, |ttt| (data_out(1, ttt, 0, 512, false), 512)),
         ("beyond the burst", 0x0c, |ttt| (data_out(1, ttt, 0, 0, true), 2049)),

@@ -1,9 +1,9 @@
 //! [`Stalls`]: may a write into the page cache be done in the caller's thread?
 //!
 //! As a rule such a write is a copy and waits for nothing, and handing it to another thread would
-//! cost ten times as much. But the kernel may make it wait: for a journal, or when it throttles those
-//! who write faster than the disk. So the first one that stalls sends the following ones to the
-//! writer thread for a while, and for twice as long every time it happens again.
+//! cost several times as much. But the kernel may make it wait: for a journal, or when it throttles
+//! those who write faster than the disk. So the first one that stalls sends the following ones to
+//! the writer thread for a while, and for twice as long every time it happens again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
