@@ -273,6 +273,16 @@ impl<T> Session<T> {
         self.tasks.command_mut(itt).map(|task| &mut task.context)
     }
 
+    /// The owner's part of every command that the target may have by now.
+    pub fn sent_contexts(&self) -> impl Iterator<Item = &T> {
+        self.tasks.iter().filter(|(_, task)| task.is_sent()).filter_map(|(_, task)| {
+            match &task.kind {
+                Kind::Command(command) => Some(&command.context),
+                _ => None,
+            }
+        })
+    }
+
     /// Transport of this connection is to be closed: `Ok` after a logout, `Err` after a failure.
     pub fn is_closing(&self, id: ConnectionId) -> Option<Result<(), ConnectionError>> {
         match self.connection(id) {

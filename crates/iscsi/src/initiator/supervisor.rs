@@ -62,13 +62,17 @@ pub(super) async fn bring_up(
         members.push(member);
     }
     let sessions = members.len();
-    let incarnation = shared.lock().begin(members);
+    let now = shared.now();
+    let incarnation = shared.with(|state, batch| state.begin(members, now, batch));
     let mut drivers = JoinSet::new();
     for (member, id, stream, params) in links {
         let mut role = ConnectionRole::new(shared.clone(), incarnation, member, id);
+        let shared = shared.clone();
         drivers.spawn(async move {
             let reason = drive(&stream, params.framing(), params.limits(), &mut role).await;
+            let closed = shared.lock().phase == Phase::Closed;
             match reason {
+                reason if closed => tracing::debug!(incarnation, member, %reason, "closed"),
                 CloseReason::LoggedOut => tracing::debug!(incarnation, member, "logged out"),
                 reason => tracing::warn!(incarnation, member, %reason, "connection ended"),
             }

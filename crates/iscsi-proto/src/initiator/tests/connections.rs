@@ -204,3 +204,16 @@ fn a_target_that_closes_instead_of_answering_the_logout_loses_nothing() {
     assert!(matches!(events[..], [Event::LoggedOut { .. }]), "{events:?}");
     assert!(peer.session.is_open());
 }
+
+#[test]
+fn a_target_that_closes_the_others_before_its_logout_response_is_read_loses_nothing() {
+    let mut peer = Peer::new(2);
+    peer.session.close();
+    let out = peer.drain(0);
+    let [(Pdu::LogoutRequest(logout), _)] = &out[..] else { panic!("{out:?}") };
+    peer.session.handle_connection_lost(peer.ids[1], at(1));
+    assert!(matches!(peer.events()[..], [Event::LoggedOut { .. }]));
+    logout_response(&mut peer, 0, logout.itt);
+    let events = peer.events();
+    assert!(matches!(events[..], [Event::LoggedOut { .. }, Event::SessionEnded { error: None }]));
+}
