@@ -15,7 +15,7 @@ import pytest
 from enkaku_lab.peers import enkaku
 
 MIB = 1 << 20
-SKIPPED_CHECKS: list[str] = []
+SKIPPED_CHECKS: dict[str, str] = {}
 """Tests that iscsi-test-cu skipped; shown at the end, because it counts them as passed."""
 
 
@@ -38,8 +38,8 @@ def _lack(what: str) -> str | None:
 def pytest_terminal_summary(terminalreporter) -> None:
     if SKIPPED_CHECKS:
         terminalreporter.section(f"{len(SKIPPED_CHECKS)} checks skipped by iscsi-test-cu itself")
-        for line in SKIPPED_CHECKS:
-            terminalreporter.write_line(line)
+        for name, why in sorted(SKIPPED_CHECKS.items()):
+            terminalreporter.write_line(f"{name}: {why}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -35,7 +35,7 @@ def chap_target(tmp_path: Path):
 def test_iscsi_ls_lists_target_and_luns(target: Target):
     listed = libiscsi.ls(target.portal).stdout
     assert f"Target:{target.iqn} Portal:{target.portal}" in listed
-    assert "Lun:0    Type:DIRECT_ACCESS (Size:63M)" in listed or "(Size:64M)" in listed
+    assert "Lun:0    Type:DIRECT_ACCESS (Size:63M)" in listed  # the tool rounds down twice
     assert "Lun:1    Type:DIRECT_ACCESS" in listed
     assert "Lun:2" not in listed
 
@@ -43,14 +43,22 @@ def test_iscsi_ls_lists_target_and_luns(target: Target):
 def test_inquiry_names_the_device(target: Target):
     standard = libiscsi.inq(target.url()).stdout
     assert "Peripheral Device Type:DIRECT_ACCESS" in standard
-    assert "Vendor:ENKAKU" in standard.replace("Vendor Identification", "Vendor").upper().replace(
-        "VENDOR", "Vendor"
-    )
+    assert "Vendor:ENKAKU" in standard
 
 
-@pytest.mark.parametrize("page", [0x00, 0x80, 0x83, 0xB0, 0xB1, 0xB2], ids=hex)
-def test_vital_product_data_page_is_there(target: Target, page: int):
-    assert f"(0x{page:02x})" in libiscsi.inq(target.url(), page).stdout.lower()
+VITAL_PRODUCT_DATA = {
+    0x00: "Page:0xb2 LOGICAL_BLOCK_PROVISIONING",
+    0x80: "Unit Serial Number:[",
+    0x83: "Designator Type:(3) NAA",
+    0xB0: "maximum transfer length:",
+    0xB1: "Medium Rotation Rate:1RPM",  # 1 means: does not rotate
+    0xB2: "lbpu:1",  # UNMAP is there
+}
+
+
+@pytest.mark.parametrize("page, says", VITAL_PRODUCT_DATA.items(), ids=lambda v: str(v)[:8])
+def test_vital_product_data_page_is_there(target: Target, page: int, says: str):
+    assert says in libiscsi.inq(target.url(), page).stdout
 
 
 def test_serial_numbers_of_two_luns_differ(target: Target):

@@ -29,6 +29,11 @@ NOT_IMPLEMENTED = {
     "ALL.ReceiveCopyResults": "EXTENDED COPY is not implemented",
     "ALL.WriteAtomic16": "WRITE ATOMIC is not implemented",
 }
+TOOL_DEFECTS = {
+    # Asks for LBA i + 1 and expects the answer to begin at i + 8 (blocks of a physical block);
+    # SBC-3 §5.6.2 wants it to begin at the LBA that was asked for.
+    ("ALL.GetLBAStatus.UnmapSingle", 512),
+}
 
 
 def _suites() -> list:
@@ -44,13 +49,17 @@ def _suites() -> list:
     ]
 
 
+@pytest.mark.parametrize("block_size", [512, 4096])
 @pytest.mark.parametrize("suite", _suites())
-def test_suite(suite: str, tmp_path: Path):
-    disk = empty(tmp_path / "lun0.img", 128 * MIB)
-    options = ["--read-only"] if suite == "ALL.ReadOnly" else []
+def test_suite(suite: str, block_size: int, tmp_path: Path):
+    disk = empty(tmp_path / "lun0.img", 256 * MIB)
+    options = ["--block-size", block_size]
+    if suite == "ALL.ReadOnly":
+        options.append("--read-only")
     with enkaku.serve([disk], tmp_path, options=options) as target:
         paths = 2 if suite == "ALL.MultipathIO" else 1
         result = libiscsi.compliance_suite(suite, *[target.url()] * paths)
         assert target.peer.running(), target.peer.output()[-2000:]
-    SKIPPED_CHECKS.extend(f"{suite}.{name}: {why}" for name, why in result.skipped.items())
-    assert result.tests and not result.failed, result.output[:3000]
+    SKIPPED_CHECKS.update((f"{suite}.{name}", why) for name, why in result.skipped.items())
+    failed = [name for name in result.failed if (f"{suite}.{name}", block_size) not in TOOL_DEFECTS]
+    assert result.tests and not failed, result.output[:3000]

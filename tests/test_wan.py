@@ -17,22 +17,28 @@ TCP_PAYLOAD = 1448 / 1538
 """A full packet's payload over its bytes on Ethernet."""
 
 
-def test_near_command_reaches_the_far_one_at_the_rate_of_the_line():
-    client = f"{need('iperf3')} --client $ENKAKU_FAR --time 4 --omit 1 --json"
-    done = enkaku.command(*LINK, *IPERF3_SERVER, "--", "sh", "-c", client)
-    received = json.loads(done.stdout)["end"]["sum_received"]["bits_per_second"]
+def test_near_command_reaches_the_far_one_at_the_rate_of_the_line(tmp_path: Path):
+    result = tmp_path / "iperf3.json"
+    client = f"{need('iperf3')} --client $ENKAKU_FAR --time 4 --omit 1 --json >{result}"
+    enkaku.command(*LINK, *IPERF3_SERVER, "--", "sh", "-c", client)
+    received = json.loads(result.read_text())["end"]["sum_received"]["bits_per_second"]
     assert 0.85 * TCP_PAYLOAD <= received / 200e6 <= 1.01 * TCP_PAYLOAD
 
 
-def test_connecting_takes_a_round_trip():
-    connect = (
-        "import os, socket, time\n"
-        "begin = time.monotonic()\n"
-        "socket.create_connection((os.environ['ENKAKU_FAR'], 5201)).close()\n"
-        "print(time.monotonic() - begin)\n"
-    )
-    done = enkaku.command(*LINK, *IPERF3_SERVER, "--", sys.executable, "-c", connect)
-    assert 0.020 <= float(done.stdout) <= 0.030
+CONNECT = """
+import os, socket, sys, time
+def seconds():
+    begin = time.monotonic()
+    socket.create_connection((os.environ["ENKAKU_FAR"], 5201)).close()
+    return time.monotonic() - begin
+open(sys.argv[1], "w").write(str(min(seconds() for _ in range(10))))
+"""
+
+
+def test_connecting_takes_a_round_trip(tmp_path: Path):
+    best = tmp_path / "best"
+    enkaku.command(*LINK, *IPERF3_SERVER, "--", sys.executable, "-c", CONNECT, best)
+    assert 0.020 <= float(best.read_text()) <= 0.025
 
 
 def test_exit_code_and_addresses_are_handed_on():

@@ -9,19 +9,20 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 from enkaku_lab import machine
 from enkaku_lab.peers import disk_url, enkaku, iperf3, qemu, tgt
-from enkaku_lab.process import Completed
+from enkaku_lab.process import Completed, LabError
 from enkaku_lab.progress import say
 from enkaku_lab.results import Results
 from enkaku_lab.sockets import Watch, algorithms
 
 FAR_READY = "far end ready"
 IPERF3_PORT, TGT_PORT, ENKAKU_PORT = 5201, 3260, 3261
+PLAIN_TCP_BYTES = 256 << 20
 TIMEOUT_S = 120
 
 
@@ -61,36 +62,40 @@ def far(files: Files) -> None:
 def near(files: Files) -> None:
     """Writes and reads through every stack and records what each reached."""
     results = Results(files.results, machine.facts())
+    connections = 1
     try:
-        for transfer in (_plain_tcp, _stock, _enkaku):
-            for record in transfer(files):
+        for record in (*_plain_tcp("tcp", 1), *_stock(files), *_enkaku(files)):
+            results.add({"kind": "transfer", **record})
+            connections = record["connections"]
+        if connections > 1:
+            for record in _plain_tcp("tcp_n", connections):
                 results.add({"kind": "transfer", **record})
     finally:
         results.close()
 
 
-def _plain_tcp(files: Files):
-    """As many bytes as the file has, in one stream, each way; no disk takes part."""
-    size = files.source.stat().st_size
+def _plain_tcp(stack: str, streams: int) -> Iterator[dict]:
+    """Bytes from memory to memory, each way; no disk takes part."""
     for direction in ("write", "read"):
-        say(f"plain TCP (iperf3): {direction} …")
+        say(f"plain TCP (iperf3, streams: {streams}): {direction} …")
         got = iperf3.transfer(
             os.environ["ENKAKU_FAR"],
             IPERF3_PORT,
-            total_bytes=size,
+            total_bytes=PLAIN_TCP_BYTES,
             from_server=direction == "read",
+            streams=streams,
         )
         yield {
-            "stack": "tcp",
+            "stack": stack,
             "direction": direction,
             "bytes": got.bytes,
             "seconds": got.seconds,
-            "connections": 1,
+            "connections": streams,
             "congestion_control": [got.congestion_control],
         }
 
 
-def _stock(files: Files):
+def _stock(files: Files) -> Iterator[dict]:
     """qemu-img convert, as an administrator would call it, on the slice."""
     url = disk_url(f"{os.environ['ENKAKU_FAR']}:{TGT_PORT}", tgt.IQN, tgt.FIRST_LUN)
     commands = {
@@ -111,7 +116,8 @@ def _stock(files: Files):
         }
 
 
-def _enkaku(files: Files):
+def _enkaku(files: Files) -> Iterator[dict]:
+    """The whole file, by `enkaku copy` as a user would call it."""
     url = disk_url(f"{os.environ['ENKAKU_FAR']}:{ENKAKU_PORT}", enkaku.IQN, 0)
     for direction, ends in {
         "write": (files.source, url),
@@ -163,4 +169,7 @@ def _replace(path: Path, seen: dict) -> None:
 
 
 if __name__ == "__main__":
-    {"far": far, "near": near}[sys.argv[1]](Files(Path(sys.argv[2])))
+    try:
+        {"far": far, "near": near}[sys.argv[1]](Files(Path(sys.argv[2])))
+    except LabError as error:
+        sys.exit(f"{sys.argv[1]} end: {error}")

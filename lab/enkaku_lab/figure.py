@@ -10,7 +10,7 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 
 # Okabe and Ito's palette, one colour per stack in every figure.
-COLOURS = {"tcp": "#56B4E9", "stock": "#E69F00", "enkaku": "#009E73"}
+COLOURS = {"tcp": "#56B4E9", "tcp_n": "#0072B2", "stock": "#E69F00", "enkaku": "#009E73"}
 LIMIT = {"color": "#D55E00", "linestyle": "--", "linewidth": 1.5}
 STYLE = {
     "font.size": 11,

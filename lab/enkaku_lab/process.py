@@ -96,6 +96,10 @@ def run(
             raise
         if not ended:
             child.kill()
+            # A child that hangs inside the kernel (a mount without its server) cannot be waited
+            # for: it ends when the context managers around us take that server down.
+            if not _wait(child.pid, time.monotonic() + STOP_S_MAX, None):
+                raise CommandFailed(words, None, _text(out), _text(err))
         _, status, usage = os.wait4(child.pid, 0)
         seconds = time.monotonic() - begin
         child.returncode = os.waitstatus_to_exitcode(status)

@@ -1,5 +1,6 @@
 //! The shape of the files: a header that says what the file is, limits on length, no paths of
-//! somebody's machine. What rustfmt and clippy check is left to them.
+//! somebody's machine; documents that name only what exists. What rustfmt and clippy check is left
+//! to them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,9 @@ const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
 /// Folders with source that is ours.
 const SOURCE_FOLDERS: &[&str] = &["crates", "sim", "xtask", "fuzz", "lab", "tests"];
+/// Documents whose links and names of files are checked.
+const DOCUMENTS: &[&str] =
+    &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "PROTOCOL.md", "CHANGELOG.md"];
 /// Written in two pieces so that this file does not contain them.
 const FOREIGN_PATHS: &[&str] =
     &[concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/")];
@@ -29,7 +33,45 @@ pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
         let name = file.strip_prefix(root).unwrap_or(&file).display().to_string();
         violations.extend(violations_in(&name, &text));
     }
+    violations.extend(dead_links(root)?);
     Ok(violations)
+}
+
+/// Links of the documents at the root to files that do not exist, and names of code files that
+/// exist nowhere: documents go stale silently.
+fn dead_links(root: &Path) -> Result<Vec<String>> {
+    let mut sources = Vec::new();
+    for folder in SOURCE_FOLDERS.iter().map(|folder| root.join(folder)).filter(|f| f.is_dir()) {
+        collect(&folder, &mut sources)?;
+    }
+    let mut dead = Vec::new();
+    for document in DOCUMENTS {
+        let text = fs::read_to_string(root.join(document)).context(*document)?;
+        let link_is_dead = |link: &&str| !link.contains("://") && !root.join(link).exists();
+        let links = between(&text, "](", ")").filter(link_is_dead);
+        let name_is_dead = |name: &&str| {
+            let is_code = name.ends_with(".rs") || name.ends_with(".py");
+            is_code && !name.contains(' ') && !sources.iter().any(|path| path.ends_with(name))
+        };
+        let names = between(&text, "`", "`").filter(name_is_dead);
+        dead.extend(links.chain(names).map(|what| format!("{document}: {what} does not exist")));
+    }
+    Ok(dead)
+}
+
+/// The parts of a text between an opening and a closing mark.
+fn between<'a>(
+    text: &'a str,
+    open: &'static str,
+    close: &'static str,
+) -> impl Iterator<Item = &'a str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (_, behind) = rest.split_once(open)?;
+        let (inside, behind) = behind.split_once(close)?;
+        rest = behind;
+        Some(inside)
+    })
 }
 
 fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
@@ -37,7 +79,8 @@ fn collect(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if path.is_dir() {
-            if name != "target" && !name.starts_with('.') {
+            // Cargo marks its own folders; `target` alone is also the name of a module.
+            if !path.join("CACHEDIR.TAG").exists() && !name.starts_with('.') {
                 collect(&path, files)?;
             }
         } else if name.ends_with(".rs") || name.ends_with(".py") {

@@ -1,4 +1,4 @@
-//! Copies one device to another: pipelined, skipping holes, checked afterwards if wished.
+//! Copies one device to another, pipelined and skipping holes, and compares two devices.
 //!
 //! It keeps `depth` transfers under way in ascending order, so that a path with a long round trip
 //! stays full and a sequential medium stays sequential.
@@ -20,8 +20,6 @@ pub struct CopyOptions {
     pub transfer_size: u32,
     /// Transfers under way at once.
     pub depth: usize,
-    /// Read both sides again afterwards and compare.
-    pub verify: bool,
     /// The destination reads as zeroes now: holes need no work.
     pub destination_is_zero: bool,
 }
@@ -30,13 +28,7 @@ impl CopyOptions {
     /// Everything of a source of `length` bytes, 64 transfers of 256 KiB at once: 16 MiB under
     /// way, which fills 1 Gbit/s up to a round trip of 130 ms.
     pub fn new(length: u64) -> Self {
-        Self {
-            length,
-            transfer_size: 256 << 10,
-            depth: 64,
-            verify: false,
-            destination_is_zero: false,
-        }
+        Self { length, transfer_size: 256 << 10, depth: 64, destination_is_zero: false }
     }
 }
 
@@ -47,8 +39,6 @@ pub struct CopyReport {
     pub bytes: u64,
     /// Of these, bytes that were zero and sent as a command or not at all.
     pub zero_bytes: u64,
-    /// Both sides were read again and are equal.
-    pub verified: bool,
 }
 
 /// A step forward.
@@ -118,10 +108,6 @@ pub async fn copy(
         settle(Some(done), &mut report, &mut progress)?;
     }
     destination.flush().await.map_err(CopyError::Flush)?;
-    if options.verify {
-        verify(source, destination, options, &mut progress).await?;
-        report.verified = true;
-    }
     Ok(report)
 }
 
@@ -247,11 +233,15 @@ impl<'a> Pieces<'a> {
     }
 }
 
-async fn verify(
+/// Reads `options.length` bytes of both devices and compares them.
+///
+/// # Errors
+/// [`CopyError::Differs`], or what went wrong while reading.
+pub async fn verify(
     source: &Device,
     destination: &Device,
     options: &CopyOptions,
-    progress: &mut impl FnMut(Progress),
+    mut progress: impl FnMut(Progress),
 ) -> Result<(), CopyError> {
     let mut reads = JoinSet::new();
     let mut offset = 0;
@@ -316,15 +306,15 @@ mod tests {
         write(&source, 300 << 10, 5, 700 << 10).await;
         write(&source, SIZE - 512, 6, 512).await;
         write(&destination, 0, 9, SIZE as usize).await;
-        let options = CopyOptions { verify: true, depth: 3, ..CopyOptions::new(SIZE) };
+        let options = CopyOptions { depth: 3, ..CopyOptions::new(SIZE) };
         let (mut copied, mut verified) = (0, 0);
-        let report = copy(&source, &destination, &options, |step| match step {
+        let mut step = |step| match step {
             Progress::Copied(n) => copied += n,
             Progress::Verified(n) => verified += n,
-        })
-        .await
-        .unwrap();
-        assert_eq!((copied, verified, report.bytes, report.verified), (SIZE, SIZE, SIZE, true));
+        };
+        let report = copy(&source, &destination, &options, &mut step).await.unwrap();
+        verify(&source, &destination, &options, &mut step).await.unwrap();
+        assert_eq!((copied, verified, report.bytes), (SIZE, SIZE, SIZE));
         assert!(report.zero_bytes > SIZE / 2, "{report:?}");
         assert!(content(&source).await[..] == content(&destination).await[..]);
     }
@@ -336,7 +326,7 @@ mod tests {
         write(&destination, 0, 5, SIZE as usize).await;
         write(&destination, 1 << 20, 6, 512).await;
         let options = CopyOptions::new(SIZE);
-        let error = verify(&source, &destination, &options, &mut |_| ()).await.unwrap_err();
+        let error = verify(&source, &destination, &options, |_| ()).await.unwrap_err();
         assert!(matches!(error, CopyError::Differs { offset: 1_048_576 }), "{error}");
     }
 

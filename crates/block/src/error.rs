@@ -1,4 +1,5 @@
-//! What can go wrong with a block device, by cause: the caller's request, the medium, or the way there.
+//! What can go wrong with a block device, by cause: the caller's request, the medium, or the way
+//! there.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Block devices: one trait, the places data lives (`backend`), and features stacked on top (`layer`).
+//! Block devices: one trait, the places data lives (`backend`), and features stacked on top
+//! (`layer`).
 //!
 //! A device is a flat array of bytes addressed by byte offset. It knows no LUN, no PDU and no
 //! client; the shape of the trait follows nbdkit's (ask capabilities, do not assume).

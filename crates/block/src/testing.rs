@@ -20,7 +20,7 @@ pub async fn conformance(device: &dyn BlockDevice) {
     assert!(info.block_size.is_power_of_two() && (512..=65536).contains(&info.block_size));
     assert!(info.preferred_block_size.is_power_of_two());
     assert!(info.preferred_block_size >= info.block_size);
-    assert!(info.size >= SIZE_BYTES_MIN && info.size % u64::from(info.block_size) == 0);
+    assert!(info.size >= SIZE_BYTES_MIN && info.size.is_multiple_of(u64::from(info.block_size)));
     read_after_write(device, &info).await;
     bounds(device, &info).await;
     zeroes(device, &info).await;

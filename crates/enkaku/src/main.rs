@@ -20,24 +20,27 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(cmd::serve::Args),
-//X     Discover(cmd::discover::Args),
-//X     Info(cmd::info::Args),
-//X     Copy(cmd::copy::Args),
-//X     Bench(cmd::bench::Args),
-//X     Attach(cmd::attach::Args),
+    Discover(cmd::discover::Args),
+    Info(cmd::info::Args),
+    Copy(cmd::copy::Args),
+    Bench(cmd::bench::Args),
+    Attach(cmd::attach::Args),
     Wan(cmd::wan::WanArgs),
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return cmd::report_usage(&error),
+    };
     cmd::init_logging(cli.verbose);
     let result = match cli.command {
         Command::Serve(args) => cmd::run_async(cmd::serve::run(args)),
-//X         Command::Discover(args) => cmd::run_async(cmd::discover::run(args)),
-//X         Command::Info(args) => cmd::run_async(cmd::info::run(args)),
-//X         Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),
-//X         Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),
-//X         Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
+        Command::Discover(args) => cmd::run_async(cmd::discover::run(args)),
+        Command::Info(args) => cmd::run_async(cmd::info::run(args)),
+        Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),
+        Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),
+        Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
         Command::Wan(args) => cmd::wan::run(args),
     };
     match result {

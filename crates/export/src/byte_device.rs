@@ -287,3 +287,156 @@ fn clip_extents(extents: Vec<Extent>, offset: u64, len: u64) -> Vec<Extent> {
     };
     extents.into_iter().filter_map(clip).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::test_device::{TestDevice, pattern};
+
+    const SIZE: u64 = 256 << 10;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Read,
+        Write { fua: bool },
+        Zero { may_trim: bool },
+        Trim,
+        Extents,
+    }
+
+    fn step() -> impl Strategy<Value = (Step, u64, u64)> {
+        let kind = prop_oneof![
+            Just(Step::Read),
+            any::<bool>().prop_map(|fua| Step::Write { fua }),
+            any::<bool>().prop_map(|may_trim| Step::Zero { may_trim }),
+            Just(Step::Trim),
+            Just(Step::Extents),
+        ];
+        // Offsets and lengths near multiples of a block, and anything else.
+        let near = |max: u64| {
+            let block = (0..max / 512, 0u64..3).prop_map(|(n, odd)| (n * 512 + odd).max(1) - 1);
+            prop_oneof![block, 0..max]
+        };
+        (kind, near(SIZE), near(20_000)).prop_map(|(kind, offset, len)| {
+            (kind, offset.min(SIZE), len.min(SIZE - offset.min(SIZE)))
+        })
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap()
+            .block_on(future)
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_behave_like_a_plain_array(
+            steps in proptest::collection::vec(step(), 1..40),
+            large_blocks: bool, can_zero: bool, can_fua: bool,
+        ) {
+            let block_size = if large_blocks { 4096 } else { 512 };
+            let mut device = TestDevice::new(SIZE, block_size);
+            device.info.can_zero = can_zero;
+            device.info.can_fua = can_fua;
+            device.info.can_trim = can_zero;
+            let device = Arc::new(device);
+            let bytes = ByteDevice::new(device.clone());
+            let mut model = vec![0; SIZE as usize];
+            for (kind, offset, len) in steps {
+                let range = offset as usize..(offset + len) as usize;
+                match kind {
+                    Step::Read => {
+                        let data = block_on(bytes.read(offset, len as usize)).unwrap();
+                        prop_assert!(*data == model[range]);
+                    }
+                    Step::Write { fua } => {
+                        let data = pattern(len as usize, offset + len);
+                        let flushes = device.flushes.load(Ordering::Relaxed);
+                        block_on(bytes.write(offset, Bytes::from(data.clone()), fua)).unwrap();
+                        let flushed = device.flushes.load(Ordering::Relaxed) > flushes;
+                        prop_assert_eq!(flushed, fua && !can_fua && len > 0);
+                        model[range].copy_from_slice(&data);
+                    }
+                    Step::Zero { may_trim } => {
+                        block_on(bytes.zero(offset, len, false, may_trim)).unwrap();
+                        model[range].fill(0);
+                    }
+                    Step::Trim => {
+                        block_on(bytes.trim(offset, len, false)).unwrap();
+                        let (start, end) = bytes.narrow(offset, len);
+                        if can_zero && start < end {
+                            model[start as usize..end as usize].fill(0);
+                        }
+                    }
+                    Step::Extents => {
+                        let extents = block_on(bytes.extents(offset, len)).unwrap();
+                        let mut at = offset;
+                        for extent in extents {
+                            prop_assert_eq!(extent.offset, at);
+                            let content = &model[at as usize..(at + extent.len) as usize];
+                            prop_assert!(!extent.hole || content.iter().all(|b| *b == 0));
+                            at += extent.len;
+                        }
+                        prop_assert_eq!(at, offset + len);
+                    }
+                }
+            }
+            prop_assert!(device.peek(0, model.len()) == model);
+        }
+    }
+
+    #[tokio::test]
+    async fn neighbours_in_a_block_lose_nothing_when_written_at_once() {
+        let device = TestDevice::new(SIZE, 4096).delayed(Duration::from_millis(1));
+        let device = Arc::new(device);
+        let bytes = ByteDevice::new(device.clone());
+        let content = pattern(SIZE as usize, 3);
+        let mut writes = Vec::new();
+        let mut offset = 0;
+        // Parts of blocks, whole blocks and both in one, next to each other.
+        for len in [100, 3996, 4096, 5000, 3192, 8192, 1, 4095].into_iter().cycle() {
+            if offset + len > content.len() {
+                break;
+            }
+            let data = Bytes::copy_from_slice(&content[offset..offset + len]);
+            writes.push(tokio::spawn(bytes.write(offset as u64, data, false)));
+            offset += len;
+        }
+        for write in writes {
+            write.await.unwrap().unwrap();
+        }
+        assert!(device.peek(0, offset) == content[..offset]);
+    }
+
+    #[test]
+    fn whole_blocks_of_a_fast_device_are_ready_at_once() {
+        let bytes = ByteDevice::new(Arc::new(TestDevice::new(SIZE, 512)));
+        assert!(bytes.read(512, 1024).try_ready().is_ok());
+        assert!(bytes.write(512, Bytes::from_static(&[1; 512]), true).try_ready().is_ok());
+        assert!(bytes.zero(0, 4096, true, true).try_ready().is_ok());
+        assert!(bytes.extents(1, 77).try_ready().is_ok());
+    }
+
+    #[test]
+    fn ranges_outside_and_changes_of_read_only_devices_fail() {
+        let mut device = TestDevice::new(SIZE, 512);
+        let bytes = ByteDevice::new(Arc::new(TestDevice::new(SIZE, 512)));
+        for (offset, len) in [(SIZE, 1), (SIZE - 1, 2), (u64::MAX, 2)] {
+            let read = block_on(bytes.read(offset, len));
+            assert!(matches!(read, Err(BlockError::OutOfRange { .. })));
+            let zero = block_on(bytes.zero(offset, len as u64, false, true));
+            assert!(matches!(zero, Err(BlockError::OutOfRange { .. })));
+        }
+        device.info.read_only = true;
+        let bytes = ByteDevice::new(Arc::new(device));
+        let write = block_on(bytes.write(1, Bytes::from_static(b"x"), false));
+        assert!(matches!(write, Err(BlockError::ReadOnly)));
+    }
+}

@@ -1,5 +1,7 @@
 //! The NBD server against real clients (qemu, libnbd, fio) and against hostile ones.
 
+#![allow(clippy::unwrap_used)] // a failure is the test's
+
 mod common;
 
 use std::os::unix::fs::PermissionsExt;
@@ -28,7 +30,7 @@ struct Running {
 impl Running {
     async fn unix(device: Arc<TestDevice>) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let listen = Listen::Unix(folder.path().join("s"));
+        let listen = Listen::Unix(folder.path().join("a socket"));
         Self::start(device, listen, folder).await
     }
 
@@ -264,7 +266,7 @@ async fn qemu_io_does_odd_things() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_requests_take_one_delay() {
-    let delay = Duration::from_millis(50);
+    let delay = Duration::from_millis(100);
     let server = Running::unix(Arc::new(TestDevice::new(64 * MIB, 512).delayed(delay))).await;
     let mut stream = client(&server).await;
     let begin = Instant::now();
@@ -287,7 +289,8 @@ async fn sixty_four_requests_take_one_delay() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn parts_of_blocks_work_for_clients_that_know_no_blocks() {
-    let device = Arc::new(TestDevice::new(MIB, 4096));
+    let device = TestDevice::new(MIB, 4096).delayed(Duration::from_millis(1));
+    let device = Arc::new(device);
     let server = Running::unix(device.clone()).await;
     let mut stream = server.connect().await;
     stream.read_exact(&mut [0; 18]).await.unwrap();
@@ -414,6 +417,91 @@ async fn shutdown_answers_what_is_under_way_and_flushes() {
     assert_eq!(device.peek(0, 512), [7; 512]);
     assert_eq!(device.flushes.load(Ordering::Relaxed), 1);
     assert!(!path.exists(), "the socket file is removed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_after_the_shutdown_are_refused() {
+    let device = Arc::new(TestDevice::new(MIB, 512).delayed(Duration::from_secs(1)));
+    let server = Running::unix(device.clone()).await;
+    let path = server.path();
+    let mut stream = client(&server).await;
+    stream.write_all(&request(Command::FLUSH, 1, 0, 0)).await.unwrap();
+    while device.flushes.load(Ordering::Relaxed) == 0 {
+        tokio::task::yield_now().await;
+    }
+    let stopping = tokio::spawn(server.stop());
+    while path.exists() {
+        tokio::task::yield_now().await;
+    }
+    // Until the server has seen its own signal a request may still be taken on.
+    let mut cookie = 2;
+    loop {
+        stream.write_all(&request(Command::READ, cookie, 0, 0)).await.unwrap();
+        let (error, replied) = reply(&mut stream).await;
+        assert_eq!(replied, cookie);
+        if error == 108 {
+            break;
+        }
+        cookie += 1;
+    }
+    assert_eq!(reply(&mut stream).await, (0, 1), "what was under way is answered");
+    assert!(at_end(&mut stream).await);
+    stopping.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_never_stops_does_not_hold_up_the_shutdown() {
+    let device = Arc::new(TestDevice::new(MIB, 512));
+    let server = Running::unix(device.clone()).await;
+    let stream = client(&server).await;
+    let (mut receiving, mut sending) = stream.into_split();
+    let writes: Vec<u8> = (0..64).flat_map(|i| request(Command::FLUSH, i, 0, 0)).collect();
+    let flood = tokio::spawn(async move { while sending.write_all(&writes).await.is_ok() {} });
+    let drink = tokio::spawn(async move {
+        let mut replies = vec![0; 1 << 16];
+        while receiving.read(&mut replies).await.is_ok_and(|count| count > 0) {}
+    });
+    while device.flushes.load(Ordering::Relaxed) < 1000 {
+        tokio::task::yield_now().await;
+    }
+    let begin = Instant::now();
+    server.stop().await;
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    flood.await.unwrap();
+    drink.await.unwrap();
+}
+
+// With a paused clock time passes when everybody waits: limits are reached at once.
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_finish_the_handshake_is_dropped() {
+    let server = Running::unix(Arc::new(TestDevice::new(MIB, 512))).await;
+    let begin = tokio::time::Instant::now();
+    let mut stream = server.connect().await;
+    stream.read_exact(&mut [0; 18]).await.unwrap();
+    stream.write_all(&[0, 0, 0, 3]).await.unwrap();
+    assert!(at_end(&mut stream).await);
+    assert!(begin.elapsed() >= Duration::from_secs(15));
+    server.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_that_stall_do_not_hold_up_the_shutdown() {
+    let device = Arc::new(TestDevice::new(MIB, 512));
+    let server = Running::unix(device.clone()).await;
+    // One takes no replies, one stops in the middle of a request.
+    let mut greedy = client(&server).await;
+    let requests: Vec<u8> =
+        (0..100).flat_map(|i| request(Command::READ, i, 0, MIB as u32)).collect();
+    greedy.write_all(&requests).await.unwrap();
+    let mut stalled = client(&server).await;
+    stalled.write_all(&request(Command::WRITE, 1, 0, 512)).await.unwrap();
+    stalled.write_all(&[1; 511]).await.unwrap();
+    let begin = tokio::time::Instant::now();
+    server.stop().await;
+    assert!(begin.elapsed() <= Duration::from_secs(30), "{:?}", begin.elapsed());
+    assert_eq!(device.writes.load(Ordering::Relaxed), 0);
+    assert_eq!(device.flushes.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

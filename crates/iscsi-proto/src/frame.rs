@@ -165,7 +165,7 @@ pub fn parse_header(
         data_len,
         pad_len: pad_len(data_len),
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.3
-        //# A zero-length Data Segment also implies a zero-length Data-Digest.
+        //# A zero-length Data Segment also implies a zero-length data digest.
         data_digest: framing.data_digest && data_len > 0,
     }))
 }

@@ -99,8 +99,7 @@ impl TargetAddress {
 
 impl fmt::Display for TargetAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.8
-        //# An IPv6 address is enclosed in square brackets.
+        // Brackets tell the colons of an IPv6 address from the one before the port (§13.8).
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)?;
         } else {
@@ -156,4 +155,100 @@ fn is_host(host: &str) -> bool {
     };
     host.parse::<IpAddr>().is_ok()
         || host.len() <= HOST_MAX && host.trim_end_matches('.').split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_names() {
+        for name in [
+            "iqn.1993-08.org.debian:01:8a4f2ad3d4b",
+            "iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-ls",
+            "iqn.2001-04.com.example",
+            "iqn.2001-04.com.example:disk_1.a-b",
+            "eui.02004567A425678D",
+            "naa.52004567BA64678D",
+            "naa.62004567BA64678D0123456789ABCDEF",
+        ] {
+            assert_eq!(check_name(name), Ok(name.to_ascii_lowercase()), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_not() {
+        let long = format!("iqn.2001-04.com.example:{}", "a".repeat(200));
+        assert_eq!(check_name(&long), Err(NameError::Length { length: 224 }));
+        assert!(check_name(&long[..NAME_MAX]).is_ok());
+        assert_eq!(check_name(""), Err(NameError::Length { length: 0 }));
+        for name in [
+            "disk",
+            "iqn",
+            "iqn.",
+            "iqn.2001-04",
+            "iqn.2001-04.",
+            "iqn.2001.com.example",
+            "iqn.01-04.com.example",
+            "iqn.20o1-04.com.example",
+            "eui.02004567A425678",
+            "eui.02004567A425678G",
+            "naa.52004567BA64678D0",
+        ] {
+            assert_eq!(check_name(name), Err(NameError::Format), "{name}");
+        }
+        for (name, c) in [
+            ("iqn.2001-04.com.example:../../etc/passwd", '/'),
+            ("iqn.2001-04.com.example:$(id)", '$'),
+            ("iqn.2001-04.com.example:a b", ' '),
+            ("iqn.2001-04.com.example:a;b", ';'),
+            ("iqn.2001-04.com.example:a\nb", '\n'),
+            ("iqn.2001-04.com.example:é", 'é'),
+        ] {
+            assert_eq!(check_name(name), Err(NameError::Character(c)), "{name}");
+        }
+    }
+
+    #[test]
+    fn addresses_there_and_back() {
+        for (text, host, port, group) in [
+            ("10.0.0.1:3260,1", "10.0.0.1", 3260, Some(1)),
+            ("10.0.0.1", "10.0.0.1", PORT, None),
+            ("[2001:db8::1]:860,65535", "2001:db8::1", 860, Some(65535)),
+            ("[::1]", "::1", PORT, None),
+            ("San1.Example.com:3261", "san1.example.com", 3261, None),
+        ] {
+            let address: TargetAddress = text.parse().unwrap();
+            let expected = TargetAddress { host: host.to_owned(), port, group };
+            assert_eq!(address, expected);
+            assert_eq!(address.to_string().parse(), Ok(expected));
+        }
+        let socket = "[2001:db8::1]:3260".parse().unwrap();
+        assert_eq!(TargetAddress::new(socket, 1).to_string(), "[2001:db8::1]:3260,1");
+    }
+
+    #[test]
+    fn addresses_that_are_not() {
+        for text in [
+            "",
+            ":3260",
+            "10.0.0.1:",
+            "10.0.0.1:65536",
+            "10.0.0.1:+1",
+            "10.0.0.1,",
+            "10.0.0.1,65536",
+            "10.0.0.1,1,1",
+            "2001:db8::1",
+            "[2001:db8::1",
+            "[2001:db8::1]3260",
+            "[host]:1",
+            "../x",
+            "a b",
+            "-oProxyCommand=x",
+            "a..b",
+            "$(id)",
+        ] {
+            assert_eq!(text.parse::<TargetAddress>(), Err(NameError::Address), "{text:?}");
+        }
+    }
 }

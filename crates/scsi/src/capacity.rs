@@ -1,7 +1,10 @@
 //! READ CAPACITY(10) and READ CAPACITY(16) (SBC-3 §5.15, §5.16).
 
+use block::DeviceInfo;
+
 use crate::context::UnitContext;
 use crate::data;
+use crate::unit::LogicalUnit;
 use crate::{Command, Execution};
 
 /// READ CAPACITY(10): the last block, or all ones when it needs more than 32 bits.
@@ -19,13 +22,14 @@ pub(crate) fn read_capacity_16(context: &UnitContext<'_>, command: Command) -> E
     let mut out = vec![0; 32];
     out[..8].copy_from_slice(&context.capacity().saturating_sub(1).to_be_bytes());
     out[8..12].copy_from_slice(&info.block_size.to_be_bytes());
-    out[13] = physical_exponent(info);
+    out[13] = physical_exponent(context.unit, info);
     out[14] = u8::from(info.can_trim) << 7 | u8::from(info.can_trim && info.trim_zeroes) << 6;
     data::respond(&command, out, command.cdb.u32(10)).into()
 }
 
 /// LOGICAL BLOCKS PER PHYSICAL BLOCK EXPONENT: a field of four bits.
-pub(crate) fn physical_exponent(info: &block::DeviceInfo) -> u8 {
-    let ratio = (info.preferred_block_size / info.block_size.max(1)).max(1);
+pub(crate) fn physical_exponent(unit: &LogicalUnit, info: &DeviceInfo) -> u8 {
+    let physical = unit.physical_block_size.unwrap_or(info.preferred_block_size);
+    let ratio = (physical / info.block_size.max(1)).max(1);
     (ratio.ilog2() as u8).min(15)
 }

@@ -24,7 +24,9 @@ pub(crate) fn compare_and_write(context: &UnitContext<'_>, command: Command) -> 
         return Sense::invalid_cdb(13, 7).into();
     }
     if count == 0 {
-        return Response::good().into();
+        // No blocks, but data for some: more of them than the field can say.
+        let agrees = command.data_out.is_empty();
+        return if agrees { Response::good().into() } else { Sense::invalid_cdb(13, 7).into() };
     }
     let wanted = 2 * blocks.len;
     // Neither half can be guessed, so the length must be right.

@@ -2,7 +2,12 @@
 //!
 //! In: a logical unit number, a CDB and the data that came with it. Out: status, sense and data.
 //! It knows no PDU, no connection and no CmdSN; which commands were lost, aborted or retried is
-//! the transport's business (dropping an [`Execution`] abandons the command).
+//! the transport's business.
+//!
+//! **Aborting.** A write that was handed to the operating system cannot be called back. A transport
+//! that aborts commands (ABORT TASK, LOGICAL UNIT RESET, the end of a session) polls their
+//! [`Execution`]s to completion and throws the responses away before it answers; otherwise an
+//! aborted write might land on top of a later one.
 //!
 //! ```
 //! use scsi::{Cdb, Command, LunOptions, Status, Target, TargetConfig};
@@ -40,6 +45,7 @@ mod lun;
 mod mode;
 mod nexus;
 mod opcodes;
+mod or_write;
 mod range_lock;
 mod read_write;
 mod report_luns;
@@ -198,7 +204,8 @@ impl Response {
 pub enum Execution {
     /// Finished at once.
     Done(Response),
-    /// Finishes when polled to completion. Dropped before, it leaves a write in an unknown state.
+    /// Finishes when polled to completion. Dropped before, it leaves a write in an unknown state,
+    /// and still under way perhaps: see *Aborting* above.
     Pending(Pin<Box<dyn Future<Output = Response> + Send>>),
 }
 

@@ -7,8 +7,8 @@ const TRANSFER_BYTES_MAX: u32 = 16 << 20;
 /// Transfer that suits disk and network best.
 const TRANSFER_BYTES_OPTIMAL: u32 = 1 << 20;
 
-/// Most bytes that one WRITE SAME covers: bounds the time until its status.
-const WRITE_SAME_BYTES_MAX: u64 = 256 << 20;
+/// Most bytes that one WRITE SAME covers: what could be written the plain way, too.
+const WRITE_SAME_BYTES_MAX: u64 = TRANSFER_BYTES_MAX as u64;
 
 /// Most bytes that one UNMAP releases in all.
 const UNMAP_BYTES_MAX: u32 = 512 << 20;

@@ -11,8 +11,8 @@ use crate::cdb::Cdb;
 use crate::context::{Context, UnitContext};
 use crate::sense::{AdditionalSense, Sense};
 use crate::{Command, Execution, data};
-use crate::{capacity, compare_write, diagnostics, inquiry, mode, read_write, report_luns};
-use crate::{unmap, verify, write_same};
+use crate::{capacity, compare_write, diagnostics, inquiry, mode, or_write, read_write};
+use crate::{report_luns, unmap, verify, write_same};
 
 /// What a command does to the medium: decides write protection, and reservations once there are
 /// any (SPC-4 table 51 sorts commands the same way).
@@ -106,16 +106,16 @@ const G: u8 = 0x1f;
 static ROWS: &[Row] = &[
     row(&[0x00, 0, 0, 0, 0, 0], Free, Unit(diagnostics::test_unit_ready)),
     row(&[0x03, 0x01, 0, 0, F, 0], Free, Any(diagnostics::request_sense)),
-    row(&[0x08, 0x1f, F, F, F, 0], Read, Unit(read_write::read)),                         // READ(6)
-    row(&[0x0a, 0x1f, F, F, F, 0], Write, Unit(read_write::write)),                       // WRITE(6)
+    row(&[0x08, 0x1f, F, F, F, 0], Read, Unit(read_write::read)), // READ(6)
+    row(&[0x0a, 0x1f, F, F, F, 0], Write, Unit(read_write::write)), // WRITE(6)
     row(&[0x12, 0x01, F, F, F, 0], Free, Any(inquiry::inquiry)),
     row(&[0x1a, 0x08, F, F, F, 0], Free, Unit(mode::mode_sense_6)),
     row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Flush, Unit(diagnostics::start_stop_unit)),
     row(&[0x1d, 0x17, 0, 0, 0, 0], Free, Unit(diagnostics::send_diagnostic)),
     // PMI and the address are obsolete since SBC-3; older initiators still send them.
     row(&[0x25, 0x01, F, F, F, F, 0, 0, 0x01, 0], Free, Unit(capacity::read_capacity_10)),
-    row(&[0x28, 0x1e, F, F, F, F, G, F, F, 0], Read, Unit(read_write::read)),             // READ(10)
-    row(&[0x2a, 0x1a, F, F, F, F, G, F, F, 0], Write, Unit(read_write::write)),           // WRITE(10)
+    row(&[0x28, 0x1e, F, F, F, F, G, F, F, 0], Read, Unit(read_write::read)), // READ(10)
+    row(&[0x2a, 0x1a, F, F, F, F, G, F, F, 0], Write, Unit(read_write::write)), // WRITE(10)
     row(&[0x2e, 0x16, F, F, F, F, G, F, F, 0], Write, Unit(verify::write_and_verify)),
     row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], Read, Unit(verify::verify)),
     row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], Read, Unit(read_write::pre_fetch)),
@@ -127,6 +127,8 @@ static ROWS: &[Row] = &[
     row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
         Unit(compare_write::compare_and_write)),
     row(&[0x8a, 0x1a, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)),
+    row(&[0x8b, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,
+        Unit(or_write::or_write)),
     row(&[0x8e, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,
         Unit(verify::write_and_verify)),
     row(&[0x8f, 0x16, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read, Unit(verify::verify)),
@@ -143,8 +145,8 @@ static ROWS: &[Row] = &[
     row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Free, Any(report_luns::report_luns)),
     service(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Free, Unit(report_opcodes)),
     service(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Free, Unit(report_task_management)),
-    row(&[0xa8, 0x1e, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)),       // READ(12)
-    row(&[0xaa, 0x1a, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)),     // WRITE(12)
+    row(&[0xa8, 0x1e, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)), // READ(12)
+    row(&[0xaa, 0x1a, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)), // WRITE(12)
     row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], Write, Unit(verify::write_and_verify)),
     row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], Read, Unit(verify::verify)),
 ];
@@ -300,7 +302,8 @@ mod tests {
 
     #[test]
     fn reserved_bits_are_named() {
-        let cases: [(&[u8], Option<(u16, u8)>); 5] = [
+        type Case<'a> = (&'a [u8], Option<(u16, u8)>);
+        let cases: [Case<'_>; 5] = [
             (&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0], Some((1, 5))), // RDPROTECT
             (&[0x28, 0x18, 0, 0, 0, 0, 0x1f, 0, 1, 0], None),      // DPO, FUA, group
             (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0x04], Some((9, 2))), // NACA

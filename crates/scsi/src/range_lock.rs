@@ -3,8 +3,9 @@
 //!
 //! Changes are shared among each other (the order of overlapping writes is the initiator's
 //! business); an exclusive holder waits for the earlier ones that overlap and holds back the later
-//! ones. First come, first served, so nobody starves. The mutex is held for bookkeeping only, never
-//! across I/O; without an exclusive range around, taking and leaving a range is a push and a remove.
+//! ones. First come, first served, so nobody starves. The mutex is held for bookkeeping only,
+//! never across I/O; without an exclusive range around, taking and leaving a range is a push and a
+//! remove.
 
 use std::future::Future;
 use std::ops::Range;

@@ -83,7 +83,7 @@ pub(crate) fn write(context: &UnitContext<'_>, command: Command) -> Execution {
     }
     let unit = context.unit;
     let write = WriteRun { blocks, data, fua: Fua::new(fua(&command.cdb), context) };
-    if write.data.len() as u64 % context.block_size() != 0 {
+    if !(write.data.len() as u64).is_multiple_of(context.block_size()) {
         return Execution::later(write_partial(unit.clone(), write, context.block_size()));
     }
     let range = blocks.offset..blocks.offset + write.data.len() as u64;

@@ -48,6 +48,16 @@ pub enum AddLunError {
     /// The device's block size is not a power of two from 512 to 65536.
     #[error("a block size of {0} cannot be served (a power of two from 512 to 65536 can)")]
     BlockSize(u32),
+    /// The physical block size is not a power of two from the block size up.
+    #[error(
+        "a physical block size of {size} cannot be told (a power of two from {block_size} can)"
+    )]
+    PhysicalBlockSize {
+        /// The one asked for, in bytes.
+        size: u32,
+        /// Block size of the device in bytes.
+        block_size: u32,
+    },
     /// The device has no blocks.
     #[error("the device is empty")]
     Empty,

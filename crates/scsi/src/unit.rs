@@ -26,6 +26,10 @@ pub struct LunOptions {
     pub serial: Option<String>,
     /// 8-byte NAA designator (VPD page 83h); its first hex digit is 2, 3 or 5.
     pub naa: Option<u64>,
+    /// Physical block size in bytes to report instead of the device's preferred one: a power of
+    /// two, at least its block size. For initiators that cannot do with 512-byte blocks on 4 KiB
+    /// ones.
+    pub physical_block_size: Option<u32>,
 }
 
 impl Default for LunOptions {
@@ -36,6 +40,7 @@ impl Default for LunOptions {
             revision: "1".into(),
             serial: None,
             naa: None,
+            physical_block_size: None,
         }
     }
 }
@@ -50,6 +55,12 @@ impl LunOptions {
     /// With this serial number.
     pub fn with_serial(mut self, serial: impl Into<String>) -> Self {
         self.serial = Some(serial.into());
+        self
+    }
+
+    /// With this physical block size.
+    pub fn with_physical_block_size(mut self, bytes: u32) -> Self {
+        self.physical_block_size = Some(bytes);
         self
     }
 
@@ -122,6 +133,7 @@ pub(crate) struct LogicalUnit {
     pub(crate) device: Device,
     pub(crate) identity: Identity,
     pub(crate) limits: Limits,
+    pub(crate) physical_block_size: Option<u32>,
     pub(crate) ranges: Arc<RangeLocks>,
     /// Capacity in bytes that initiators know.
     size_known: AtomicU64,
@@ -142,10 +154,16 @@ impl LogicalUnit {
         if info.size == 0 {
             return Err(AddLunError::Empty);
         }
+        let physical_block_size = options.physical_block_size;
+        let fits = |size: &u32| size.is_power_of_two() && *size >= info.block_size;
+        if let Some(size) = physical_block_size.filter(|size| !fits(size)) {
+            return Err(AddLunError::PhysicalBlockSize { size, block_size: info.block_size });
+        }
         Ok(Self {
             lun,
             identity,
             limits: Limits::new(info.block_size),
+            physical_block_size,
             ranges: Arc::default(),
             size_known: AtomicU64::new(info.size),
             device,

@@ -1,7 +1,8 @@
 //! VERIFY and WRITE AND VERIFY of all lengths (SBC-3 §5.31 to §5.43).
 //!
 //! BYTCHK 00b reads the blocks to see whether they can be read; 01b compares them with data of the
-//! same length; 11b compares every block with the one block sent (VERIFY only).
+//! same length; 11b compares every block with the one block sent (VERIFY only). MAXIMUM TRANSFER
+//! LENGTH holds for all of them, so that no command keeps the device busy for minutes.
 
 use std::sync::Arc;
 
@@ -29,12 +30,10 @@ enum Expected {
 /// VERIFY(10), VERIFY(12), VERIFY(16).
 pub(crate) fn verify(context: &UnitContext<'_>, command: Command) -> Execution {
     let byte_check = command.cdb.byte(1) >> 1 & 3;
-    let blocks = match byte_check {
-        1 => context.transferred(&command.cdb),
-        2 => Err(Sense::invalid_cdb(1, 2)),
-        _ => context.addressed(&command.cdb),
-    };
-    let blocks = match blocks {
+    if byte_check == 2 {
+        return Sense::invalid_cdb(1, 2).into();
+    }
+    let blocks = match context.transferred(&command.cdb) {
         Ok(blocks) if blocks.count == 0 => return Response::good().into(),
         Ok(blocks) => blocks,
         Err(sense) => return sense.into(),

@@ -83,9 +83,10 @@ fn name_string(name: &str) -> Vec<u8> {
 fn block_limits(unit: &LogicalUnit) -> Vec<u8> {
     let info = unit.device.info();
     let limits = &unit.limits;
-    let physical = 1u32 << physical_exponent(&info);
+    let physical = 1u32 << physical_exponent(unit, &info);
     let mut out = vec![0; 60];
     // Offsets here are those of the page less its header of four bytes.
+    out[0] = 0x01; // WSNZ
     out[1] = limits.compare_blocks;
     out[2..4].copy_from_slice(&(physical.min(0xffff) as u16).to_be_bytes());
     out[4..8].copy_from_slice(&limits.transfer_blocks.to_be_bytes());

@@ -42,21 +42,17 @@ fn write_same(
     if unmap && !context.info.can_trim {
         return Sense::invalid_cdb(1, 3).into();
     }
-    // 0 blocks: as far as the last one (WSNZ of VPD page B0h is 0).
-    let to_the_end = || context.capacity().saturating_sub(lba);
-    let blocks = match context.blocks(lba, if count == 0 { to_the_end() } else { count }) {
+    let blocks = match context.blocks(lba, count) {
         Ok(blocks) => blocks,
         Err(sense) => return sense.into(),
     };
-    if blocks.count > context.unit.limits.write_same_blocks {
+    // 0 would mean all blocks to the end, hardly ever on purpose: WSNZ of VPD page B0h is 1.
+    if blocks.count == 0 || blocks.count > context.unit.limits.write_same_blocks {
         return Sense::invalid_cdb(count_byte, 7).into();
     }
     let wanted = if no_data { 0 } else { context.block_size() };
     if !no_data && command.data_out.len() as u64 != wanted {
         return too_little_data(wanted);
-    }
-    if blocks.count == 0 {
-        return Response::good().wanting(wanted).into();
     }
     let zero = no_data || command.data_out.iter().all(|byte| *byte == 0);
     let unit = context.unit.clone();

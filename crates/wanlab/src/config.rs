@@ -26,6 +26,10 @@ const DELAY_MAX: Duration = Duration::from_secs(1800);
 /// 10 Tbit/s; above it a segment would take less than the clock's resolution of 1 ns.
 const RATE_MAX_BITS_PER_S: u64 = 10_000_000_000_000;
 
+/// Tells the two directions' seeds apart; a number that JSON readers keep exact, and far from the
+/// small ones that people use.
+const SEED_BACK: u64 = 1 << 40;
+
 /// One direction of the link.
 ///
 /// `Default` is a gigabit line without delay or loss.
@@ -88,7 +92,11 @@ impl LabConfig {
         let there = rtt / 2;
         Self {
             near_to_far: DirectionConfig { delay: there, ..line.clone() },
-            far_to_near: DirectionConfig { delay: rtt - there, seed: !line.seed, ..line },
+            far_to_near: DirectionConfig {
+                delay: rtt - there,
+                seed: line.seed ^ SEED_BACK,
+                ..line
+            },
             mtu: 1500,
             tcp_wmem: TcpBuffer::WMEM_DEFAULT,
             tcp_rmem: TcpBuffer::RMEM_DEFAULT,

@@ -220,7 +220,7 @@ mod tests {
     /// A super-packet as the kernel hands it over.
     fn craft(v6: bool, payload: &[u8], mss: u16, flags: u8, options: usize) -> Vec<u8> {
         let tcp_len = 20 + options + payload.len();
-        let mut ip = if v6 {
+        let ip = if v6 {
             let mut ip = vec![0x60, 0x0a, 0xbc, 0xde, 0, 0, 6, 64];
             ip.extend((0..32).map(|i| i * 7 + 3));
             put_u16(&mut ip, 4, tcp_len as u16);
@@ -236,7 +236,7 @@ mod tests {
         let tcp_at = ip.len();
         let addresses = if v6 { sum_of(&ip[8..40]) } else { sum_of(&ip[12..20]) };
         let mut tcp = vec![0x12, 0x34, 0x0c, 0xbc, 0xff, 0xff, 0xf0, 0x00, 1, 2, 3, 4];
-        tcp.extend([((20 + options) / 4 << 4) as u8, flags, 0x01, 0xf5, 0, 0, 0, 0]);
+        tcp.extend([(((20 + options) / 4) << 4) as u8, flags, 0x01, 0xf5, 0, 0, 0, 0]);
         tcp.extend(std::iter::repeat_n(1, options));
         put_u16(&mut tcp, 16, fold(addresses + 6 + tcp_len as u64));
         let vnet = VnetHdr {

@@ -34,7 +34,7 @@ pub enum LabError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Neither root nor a user namespace.
-    #[error("the lab needs root or a user namespace, and {reason}: {source}")]
+    #[error("the lab needs root or a user namespace, and {reason}")]
     Privilege {
         /// What stands in the way.
         reason: &'static str,
@@ -42,19 +42,19 @@ pub enum LabError {
         source: io::Error,
     },
     /// A namespace could not be made or entered.
-    #[error("network namespace: {source}")]
+    #[error("network namespace")]
     Namespace {
         /// What the kernel said.
         source: io::Error,
     },
     /// The TUN device could not be made.
-    #[error("TUN device (/dev/net/tun): {source}")]
+    #[error("TUN device (/dev/net/tun)")]
     Tun {
         /// What the kernel said.
         source: io::Error,
     },
     /// The TUN device could not be set up.
-    #[error("configuring {what} of the emulated link: {source}")]
+    #[error("configuring {what} of the emulated link")]
     Configure {
         /// Which step.
         what: &'static str,
@@ -62,7 +62,7 @@ pub enum LabError {
         source: io::Error,
     },
     /// A sysctl could not be read or set.
-    #[error("sysctl {name}: {source}")]
+    #[error("sysctl {name}")]
     Sysctl {
         /// Its dotted name.
         name: String,
@@ -70,7 +70,7 @@ pub enum LabError {
         source: io::Error,
     },
     /// A process or thread of the lab could not be started.
-    #[error("starting the lab: {0}")]
+    #[error("starting the lab")]
     Start(#[from] io::Error),
 }
 

@@ -35,6 +35,7 @@ pub mod link;
 mod netns;
 mod packet_log;
 mod run;
+mod signals;
 mod sys;
 mod tun;
 pub mod units;

@@ -160,7 +160,8 @@ mod tests {
                 log.append(&packet, i as u64);
                 model.push_back(packet);
                 for _ in 0..pops {
-                    prop_assert_eq!(log.due(u64::MAX), model.pop_front().as_deref());
+                    let expected = model.pop_front();
+                    prop_assert_eq!(log.due(u64::MAX), expected.as_deref());
                     log.pop();
                 }
             }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{ChildStdout, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
@@ -16,6 +16,7 @@ use crate::config::{IpVersion, LabConfig, tcp_payload_limit_bits_per_s};
 use crate::emulator::EmulatorStats;
 use crate::group::{Group, terminate};
 use crate::lab::{End, Lab, LabError, TcpSettings};
+use crate::signals::Signals;
 use crate::sys;
 
 /// What to run on what link.
@@ -73,7 +74,7 @@ pub enum RunError {
     #[error(transparent)]
     Lab(#[from] LabError),
     /// A command could not be started.
-    #[error("{end} command {program:?}: {source}")]
+    #[error("the {end} command {program:?} cannot be started")]
     Spawn {
         /// At which end.
         end: &'static str,
@@ -109,20 +110,20 @@ pub enum RunError {
     #[error("the emulated link failed during the run")]
     LinkFailed,
     /// Watching the commands failed.
-    #[error("watching the commands: {0}")]
+    #[error("watching the commands")]
     Watch(#[from] io::Error),
 }
 
 /// Builds the lab, runs the commands, takes all down.
 ///
-/// SIGINT, SIGTERM and SIGHUP end both commands and the run; for that the calling thread blocks
-/// these signals meanwhile, and should be the only thread that could take them. A far command that
-/// ends with status 0 has done its work and the near one goes on; any other end of it is an error.
+/// SIGINT, SIGTERM and SIGHUP end both commands and the run (of several runs in one process, the
+/// first takes them). A far command that ends with status 0 has done its work and the near one
+/// goes on; any other end of it is an error.
 ///
 /// # Errors
 /// When the lab cannot be built, a command cannot be started, or the far command fails.
 pub fn run(spec: &RunSpec) -> Result<RunReport, RunError> {
-    let signals = Signals::block()?;
+    let signals = Signals::catch()?;
     let lab = Lab::new(&spec.lab)?;
     let mut session = Session { lab, signals, far: None, far_output: None, far_ready: false };
     let outcome = session.conduct(spec);
@@ -263,7 +264,7 @@ impl Session {
             let ready = self.far_output.as_ref().and_then(|output| output.ready.as_ref());
             let fd_or_none = |fd: Option<i32>| sys::readable(fd.unwrap_or(-1));
             let mut polled = [
-                sys::readable(self.signals.fd.as_raw_fd()),
+                sys::readable(self.signals.fd().as_raw_fd()),
                 sys::readable(self.lab.emulator_ended().as_raw_fd()),
                 fd_or_none(near.as_ref().map(|near| near.ended())),
                 fd_or_none(self.far.as_ref().map(Group::ended)),
@@ -273,8 +274,8 @@ impl Session {
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             sys::poll(&mut polled, timeout)?;
             let [signal, emulator, _, _, said] = polled.map(|polled| polled.revents != 0);
-            if signal && let Some(signal) = self.signals.take()? {
-                return Ok(Event::Interrupted(signal));
+            if signal {
+                return Ok(Event::Interrupted(self.signals.take()?));
             }
             if emulator {
                 return Err(RunError::LinkFailed);
@@ -344,49 +345,6 @@ impl FarOutput {
                 }
             }
         }
-    }
-}
-
-/// Signals that end the run, as a descriptor. Children start with none blocked: the standard
-/// library sees to that.
-struct Signals {
-    fd: OwnedFd,
-    before: libc::sigset_t,
-}
-
-impl Signals {
-    fn block() -> io::Result<Self> {
-        // SAFETY: the sets are plain data, filled in before they are read.
-        unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            let mut before: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                libc::sigaddset(&raw mut set, signal);
-            }
-            let fd = libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-            let fd = OwnedFd::from_raw_fd(sys::check(fd)?);
-            match libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut before) {
-                0 => Ok(Self { fd, before }),
-                error => Err(io::Error::from_raw_os_error(error)),
-            }
-        }
-    }
-
-    /// The signal that came, if one did.
-    fn take(&self) -> io::Result<Option<u8>> {
-        // `signalfd_siginfo` starts with the signal's number.
-        let mut info = [0; size_of::<libc::signalfd_siginfo>()];
-        Ok(sys::read(self.fd.as_fd(), &mut info)?.map(|_| info[0]))
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        // SAFETY: `before` was filled in by the call that blocked the signals.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
-        };
     }
 }
 

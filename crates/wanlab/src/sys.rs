@@ -52,10 +52,11 @@ pub(crate) fn set_timer_slack(slack: Duration) -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns) }).map(drop)
 }
 
-/// Scheduling weight of the calling thread, -20 to 19.
-pub(crate) fn set_thread_nice(nice: libc::c_int) -> io::Result<()> {
-    // SAFETY: takes no pointers; on Linux, process 0 of PRIO_PROCESS is the calling thread.
-    check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }).map(drop)
+/// Lets the calling thread run before all ordinary ones.
+pub(crate) fn set_realtime_priority(priority: libc::c_int) -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: process 0 is the calling thread; `parameters` lives until the call returns.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) }).map(drop)
 }
 
 /// Processor time that the calling thread has used.

@@ -2,12 +2,16 @@
 //!
 //! Links are set up with `ioctl`. It needs a dozen lines where the asynchronous `rtnetlink` needs
 //! a runtime, which would have to be started inside the namespace's thread; and a TUN device takes
-//! no further netlink (it has no ARP, so the kernel also skips duplicate address detection).
+//! no further netlink.
 
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing::debug;
 
 use crate::config::LabConfig;
 use crate::lab::LabError;
@@ -32,6 +36,9 @@ const PREFIX_V6: u32 = 64;
 /// own queue, so that senders meet DropTail and never this limit; it must only last while the
 /// emulator's thread waits for a processor. The kernel's default of 500 is 8 ms at 700 kpps.
 const DEVICE_QUEUE_PACKETS: libc::c_int = 16_384;
+
+/// Takes the kernel some microseconds; on a machine with much else to do, more.
+const ADDRESS_USABLE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A TUN device that ends with its descriptor.
 #[derive(Debug)]
@@ -58,9 +65,10 @@ impl Tun {
         let links = Links { socket: socket.as_raw_fd() };
         links.up("lo").map_err(step("loopback"))?;
         links.set_number(DEVICE, libc::SIOCSIFMTU, config.mtu as i32).map_err(step("mtu"))?;
-        links
-            .set_number(DEVICE, libc::SIOCSIFTXQLEN, DEVICE_QUEUE_PACKETS)
-            .map_err(step("queue length"))?;
+        // Refused in a user namespace, where the kernel's default must do.
+        if let Err(error) = links.set_number(DEVICE, libc::SIOCSIFTXQLEN, DEVICE_QUEUE_PACKETS) {
+            debug!(%error, "device queue keeps its default length");
+        }
         links.set_address(DEVICE, libc::SIOCSIFADDR, v4).map_err(step("IPv4 address"))?;
         links.set_address(DEVICE, libc::SIOCSIFNETMASK, NETMASK_V4).map_err(step("netmask"))?;
         links.up(DEVICE).map_err(step("the device"))?;
@@ -68,6 +76,7 @@ impl Tun {
             let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).map_err(step("a socket"))?;
             let links = Links { socket: socket.as_raw_fd() };
             links.add_address_v6(DEVICE, v6).map_err(step("IPv6 address"))?;
+            wait_until_usable(v6).map_err(step("IPv6 address"))?;
         }
         Ok(tun)
     }
@@ -100,6 +109,20 @@ impl Tun {
 impl AsFd for Tun {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+/// Waits until the kernel lets sockets use a new address. There is nobody on this link to detect a
+/// duplicate, but the kernel decides so in a work queue of its own.
+fn wait_until_usable(v6: Ipv6Addr) -> io::Result<()> {
+    let deadline = Instant::now() + ADDRESS_USABLE_WITHIN;
+    loop {
+        match UdpSocket::bind((v6, 0)) {
+            Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable && Instant::now() < deadline => {
+                thread::sleep(Duration::from_millis(1));
+            }
+            bound => return bound.map(drop),
+        }
     }
 }
 

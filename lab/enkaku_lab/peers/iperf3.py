@@ -43,11 +43,13 @@ def transfer(
     total_bytes: int | None = None,
     seconds: int = 0,
     from_server: bool = False,
+    streams: int = 1,
 ) -> Transfer:
-    """One stream, for so many bytes or so many seconds, to the server or from it."""
+    """So many bytes (of all streams together) or so many seconds, to the server or from it."""
     limit = ["--bytes", total_bytes] if total_bytes else ["--time", seconds]
     reverse = ["--reverse"] if from_server else []
-    argv = [need("iperf3"), "--client", address, "--port", port, "--json", *limit, *reverse]
+    argv = [need("iperf3"), "--client", address, "--port", port, "--json", *limit]
+    argv += [*reverse, "--parallel", streams]
     done = run(argv, timeout_s=seconds + 300)
     end = json.loads(done.stdout)["end"]
     received = end["sum_received"]

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enkaku_lab.peers import Measurement, NotSupported, Workload, need
 from enkaku_lab.process import Completed, LabError, run
 
-SKIPPED = r"\[SKIPPED\] *(.*)"
+SKIPPED = re.compile(r"\[SKIPPED\] *(.*)")
+VERDICT = re.compile(r"passed|FAILED$", re.MULTILINE)
 
 
 def perf(url: str, workload: Workload, seconds: int) -> Measurement:
@@ -83,7 +84,10 @@ def compliance_suite(suite: str, *urls: str) -> SuiteResult:
     _, *tests = re.split(r"^  Test: ", done.stdout.split("Run Summary")[0], flags=re.MULTILINE)
     by_name = {text.split(" ", 1)[0]: text for text in tests}
     skips = {
-        name: skip[1] for name, text in by_name.items() if (skip := re.search(SKIPPED, text))
+        # What follows the verdict belongs to the suite's own cleaning up.
+        name: skip[1]
+        for name, text in by_name.items()
+        if (skip := re.search(SKIPPED, re.split(VERDICT, text)[0]))
     }
     failed = [name for name, text in by_name.items() if re.search(r"FAILED$", text, re.MULTILINE)]
     if done.code != 0 and not failed:

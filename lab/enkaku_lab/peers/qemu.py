@@ -40,11 +40,11 @@ def convert(
     keep = [] if create else ["-n"]
     return run(
         [need("qemu-img"), "convert", "-f", "raw", "-O", "raw", *keep, source, destination],
-        timeout_s=600,
+        timeout_s=120,
         **more,
     )
 
 
 def compare(one: str | Path, other: str | Path) -> Completed:
     """Raises CommandFailed where the contents differ."""
-    return run([need("qemu-img"), "compare", "-f", "raw", "-F", "raw", one, other], timeout_s=600)
+    return run([need("qemu-img"), "compare", "-f", "raw", "-F", "raw", one, other], timeout_s=120)

@@ -1,7 +1,10 @@
 //! [`FileDevice`]: a regular file, sparse or not, or a block device of this machine.
 //!
-//! What the page cache can serve is served at once (`RWF_NOWAIT`); everything that may wait for a
-//! disk goes to tokio's blocking pool. Outside a runtime everything is done in the caller's thread.
+//! What the page cache can serve is served at once (`RWF_NOWAIT`), and so is all of a file system
+//! in memory (tmpfs). Where writes into the page cache cannot be told not to wait (ext4), whole
+//! pages are still written in the caller's thread, until one stalls (`stall`); then by one thread
+//! of the file's own (`writer`). Everything else that may wait for a disk is done by tokio's
+//! blocking pool, and outside a runtime in the caller's thread.
 //!
 //! **After a failed sync** the kernel may have dropped the pages that it could not write and marked
 //! them clean, so that a second fdatasync would succeed without the data being anywhere. Therefore
@@ -12,17 +15,23 @@
 //! cannot write to the same one; read-only ones are locked shared.
 
 mod open;
+mod stall;
 mod sys;
+mod writer;
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use bytes::Bytes;
 
 pub use open::{FileOptions, OpenError};
+
+use stall::Stalls;
+use writer::Writer;
 
 use crate::buf::PAGE;
 use crate::{BlockDevice, BlockError, Buf, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags};
@@ -33,6 +42,7 @@ const ZEROES_BYTES: usize = 1 << 20;
 /// A file or block device of this machine.
 pub struct FileDevice {
     inner: Arc<Inner>,
+    writer: Writer,
 }
 
 struct Inner {
@@ -41,25 +51,46 @@ struct Inner {
     /// O_DIRECT: data must be aligned in memory, and there is no cache to hit.
     direct: bool,
     block_device: bool,
+    /// The file system lives in memory: nothing ever waits for a disk.
+    in_memory: bool,
     /// Cleared for good when the file system knows no RWF_NOWAIT.
     nowait_read: AtomicBool,
     nowait_write: AtomicBool,
+    stalls: Stalls,
     /// The first sync that failed (errno).
     sync_failed: OnceLock<i32>,
 }
 
 impl FileDevice {
     fn new(file: File, info: DeviceInfo, direct: bool, block_device: bool) -> Self {
+        let in_memory = !direct && sys::in_memory(&file);
         let inner = Inner {
             file,
             info,
             direct,
             block_device,
+            in_memory,
             nowait_read: AtomicBool::new(!direct),
             nowait_write: AtomicBool::new(!direct),
+            stalls: Stalls::new(),
             sync_failed: OnceLock::new(),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), writer: Writer::default() }
+    }
+
+    /// Writes whole pages into a page cache that knows no RWF_NOWAIT.
+    fn write_pages(&self, offset: u64, data: Bytes) -> Io<()> {
+        let start = Instant::now();
+        let in_runtime = tokio::runtime::Handle::try_current().is_ok();
+        if !in_runtime || self.inner.stalls.none_lately(start) {
+            let result = self.inner.write_all(&data, offset, false);
+            self.inner.stalls.record(start, Instant::now());
+            return Io::done(result);
+        }
+        match self.writer.write(&self.inner, offset, data) {
+            Ok(io) => io,
+            Err(data) => self.blocking(move |inner| inner.write_all(&data, offset, false)),
+        }
     }
 
     /// Does `work` where waiting for a disk hurts nobody.
@@ -87,7 +118,8 @@ impl Inner {
     fn read_cached(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         while done < buf.len() && self.nowait_read.load(Ordering::Relaxed) {
-            match sys::read_nowait(&self.file, &mut buf[done..], offset + done as u64) {
+            let at = offset + done as u64;
+            match sys::read(&self.file, &mut buf[done..], at, self.inline_flags()) {
                 Ok(0) => return Err(truncated()),
                 Ok(n) => done += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -104,8 +136,8 @@ impl Inner {
     fn write_cached(&self, data: &[u8], offset: u64) -> Result<usize> {
         let mut done = 0;
         while done < data.len() && self.nowait_write.load(Ordering::Relaxed) {
-            let flags = libc::RWF_NOWAIT;
-            match sys::write(&self.file, &data[done..], offset + done as u64, flags) {
+            let at = offset + done as u64;
+            match sys::write(&self.file, &data[done..], at, self.inline_flags()) {
                 Ok(0) => break,
                 Ok(n) => done += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -118,9 +150,14 @@ impl Inner {
         Ok(done)
     }
 
+    /// How to do I/O in the caller's thread.
+    fn inline_flags(&self) -> libc::c_int {
+        if self.in_memory { 0 } else { libc::RWF_NOWAIT }
+    }
+
     fn write_all(&self, data: &[u8], offset: u64, fua: bool) -> Result<()> {
         let copied;
-        let data = match self.direct && data.as_ptr() as usize % PAGE != 0 {
+        let data = match self.direct && !(data.as_ptr() as usize).is_multiple_of(PAGE) {
             true => {
                 copied = Buf::copy_from(data);
                 &copied[..]
@@ -153,6 +190,12 @@ impl Inner {
             self.remember(&error);
         }
         error.into()
+    }
+
+    /// Whole pages into the page cache: a copy under the inode's lock. Parts of pages may have to
+    /// be read first, and direct I/O waits for the disk: many of those should wait side by side.
+    fn whole_pages(&self, offset: u64, data: &[u8]) -> bool {
+        !self.direct && (offset | data.len() as u64).is_multiple_of(PAGE as u64)
     }
 
     fn sync(&self) -> Result<()> {
@@ -276,6 +319,9 @@ impl BlockDevice for FileDevice {
         let cached = if flags.fua { Ok(0) } else { self.inner.write_cached(&data, offset) };
         match cached {
             Ok(done) if done == data.len() => Io::ok(()),
+            Ok(0) if !flags.fua && self.inner.whole_pages(offset, &data) => {
+                self.write_pages(offset, data)
+            }
             Ok(done) => self.blocking(move |inner| {
                 inner.write_all(&data[done..], offset + done as u64, flags.fua)
             }),
@@ -286,6 +332,9 @@ impl BlockDevice for FileDevice {
     fn flush(&self) -> Io<()> {
         if self.inner.info.read_only {
             return Io::ok(());
+        }
+        if self.inner.in_memory {
+            return Io::done(self.inner.sync());
         }
         self.blocking(Inner::sync)
     }

@@ -19,7 +19,7 @@ use super::stop_signal;
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("front").required(true).args(["fuse", "nbd"]))]
-pub struct Args {
+pub(crate) struct Args {
     /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
     url: Url,
     /// Mount it in this empty directory, as the file `volume`.
@@ -36,24 +36,27 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let disk = args.remote.connect(&args.url).await?;
-    let device: Device = Arc::new(disk.clone());
-    let device = if args.read_only { block::layer::read_only(device) } else { device };
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let volume = args.remote.connect(&args.url).await?;
+    let mut device = volume.device();
+    if args.read_only {
+        device = Arc::new(block::layer::ReadOnlyLayer::new(device));
+    }
     let result = match (&args.fuse, &args.nbd) {
         (Some(dir), _) => attach_fuse(device, dir, args.read_only).await,
         (_, Some(socket)) => attach_nbd(device, socket).await,
         _ => Ok(()),
     };
-    disk.close().await;
-    result.map(|()| ExitCode::SUCCESS)
+    let closed = volume.close().await;
+    result?;
+    closed.context("logging out")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn attach_fuse(device: Device, dir: &Path, read_only: bool) -> anyhow::Result<()> {
     let config = FuseConfig::default().file_name("volume").read_only(read_only);
-    let mut mount =
-        export::fuse::mount(device, dir, config, tokio::runtime::Handle::current())
-            .map_err(|error| super::Usage::error(error.to_string()))?;
+    let mut mount = export::fuse::mount(device, dir, config, tokio::runtime::Handle::current())
+        .map_err(|error| super::Usage::error(error.to_string()))?;
     println!("attached as {}", mount.file().display());
     loop {
         tokio::select! {

@@ -1,10 +1,8 @@
 //! `enkaku bench`: a load on a volume, measured.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use block::Device;
 use block::load::{self, LoadOptions, LoadReport, Pattern};
 use iscsi::initiator::Url;
 use serde::Serialize;
@@ -15,7 +13,7 @@ use super::remote::RemoteArgs;
 
 /// Measures reads or writes of a volume. Writes destroy its content.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(crate) struct Args {
     /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
     url: Url,
     /// Kind of load.
@@ -68,7 +66,7 @@ struct Report {
     rw: &'static str,
     block_size: u64,
     depth: u32,
-    connections: u16,
+    connections: usize,
     seconds: f64,
     bytes: u64,
     bytes_per_s: f64,
@@ -93,9 +91,9 @@ struct Cpu {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let disk = args.remote.connect(&args.url).await?;
-    let device: Device = Arc::new(disk.clone());
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let volume = args.remote.connect(&args.url).await?;
+    let device = volume.device();
     let info = device.info();
     let block_size = u32::try_from(args.bs)
         .ok()
@@ -115,10 +113,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         seed: 0x9e37_79b9_7f4a_7c15,
     };
     // On a worker thread: the main one would pay a futex call for every wake-up.
-    let measured =
-        tokio::spawn(async move { load::run(&device, &options).await }).await??;
-    let report = report(&args, name, disk.connection_count(), &measured)?;
-    disk.close().await;
+    let measured = tokio::spawn(async move { load::run(&device, &options).await }).await??;
+    let report = report(&args, name, volume.connections(), &measured)?;
+    volume.close().await?;
     if args.json {
         println!("{}", serde_json::to_string(&report)?);
     } else {
@@ -130,7 +127,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn report(
     args: &Args,
     rw: &'static str,
-    connections: u16,
+    connections: usize,
     measured: &LoadReport,
 ) -> anyhow::Result<Report> {
     let seconds = measured.elapsed.as_secs_f64();

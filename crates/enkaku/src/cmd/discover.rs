@@ -2,18 +2,20 @@
 
 use std::process::ExitCode;
 
+use iscsi::initiator::{Config, Portal};
 use serde::Serialize;
+
+use super::remote::initiator_name;
 
 /// Lists the targets that a portal offers and where they are reached.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(crate) struct Args {
     /// Portal to ask; the port is 3260 unless given.
     #[arg(value_name = "ADDR[:PORT]")]
-    portal: String,
-    /// Name of this initiator.
-    #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME",
-          default_value = "iqn.2026-11.io.enkaku:initiator")]
-    initiator_name: String,
+    portal: Portal,
+    /// Name of this initiator [default: made of the host's name].
+    #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME")]
+    initiator_name: Option<String>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -26,12 +28,12 @@ struct Found {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let config = iscsi::initiator::Config::new(&args.initiator_name)
-        .map_err(|error| super::Usage::error(format!("--initiator-name: {error}")))?;
-    let portal = iscsi::initiator::parse_portal(&args.portal)
-        .map_err(|error| super::Usage::error(format!("{}: {error}", args.portal)))?;
-    let records = iscsi::initiator::discover(&portal, &config).await?;
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let mut config = Config::default();
+    if let Some(name) = &args.initiator_name {
+        config.initiator_name = initiator_name(name)?;
+    }
+    let records = iscsi::initiator::discover(&args.portal, &config).await?;
     let found: Vec<Found> = records
         .into_iter()
         .map(|record| Found {

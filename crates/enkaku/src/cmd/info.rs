@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 
-use block::BlockDevice;
-use iscsi::initiator::Url;
+use iscsi::initiator::{SessionReport, Url};
 use serde_json::json;
 
 use super::remote::RemoteArgs;
 
 /// Shows a volume's capacity, identity and the parameters negotiated with its target.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(crate) struct Args {
     /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
     url: Url,
     /// Print JSON.
@@ -21,15 +20,14 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let disk = args.remote.connect(&args.url).await?;
-    let info = disk.info();
-    let identity = disk.identity();
-    let session = disk.session_params();
-    let connection = disk.connection_params();
-    let report = json!({
-        "target": args.url.target_name(),
-        "lun": args.url.lun(),
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let volume = args.remote.connect(&args.url).await?;
+    let info = volume.device().info();
+    let identity = volume.disk().identity();
+    let sessions = volume.disk().sessions();
+    let mut report = json!({
+        "target": args.url.target,
+        "lun": args.url.lun,
         "size": info.size,
         "block_size": info.block_size,
         "physical_block_size": info.preferred_block_size,
@@ -40,30 +38,46 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         "product": identity.product,
         "revision": identity.revision,
         "serial": identity.serial,
-        "connections": disk.connection_count(),
-        "negotiated": {
-            "MaxConnections": session.max_connections,
-            "InitialR2T": session.initial_r2t,
-            "ImmediateData": session.immediate_data,
-            "FirstBurstLength": session.first_burst_length,
-            "MaxBurstLength": session.max_burst_length,
-            "MaxOutstandingR2T": session.max_outstanding_r2t,
-            "ErrorRecoveryLevel": session.error_recovery_level,
-            "DefaultTime2Wait": session.default_time2wait,
-            "DefaultTime2Retain": session.default_time2retain,
-            "HeaderDigest": connection.header_digest.as_str(),
-            "DataDigest": connection.data_digest.as_str(),
-            "MaxRecvDataSegmentLength": connection.max_recv_data_segment_length,
-            "TargetMaxRecvDataSegmentLength": connection.max_send_data_segment_length,
-        },
+        "device_name": identity.name,
+        "sessions": sessions.len(),
+        "connections": volume.connections(),
     });
-    disk.close().await;
+    if let Some(session) = sessions.first() {
+        report["negotiated"] = negotiated(session);
+    }
+    drop(sessions);
+    volume.close().await?;
     if args.json {
         println!("{report}");
     } else {
         print_tree(&report, 0);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The keys of RFC 7143 §13 as they were agreed, for the session and its first connection.
+fn negotiated(session: &SessionReport) -> serde_json::Value {
+    let params = &session.params;
+    let mut keys = json!({
+        "MaxConnections": params.max_connections,
+        "InitialR2T": params.initial_r2t,
+        "ImmediateData": params.immediate_data,
+        "FirstBurstLength": params.first_burst_length,
+        "MaxBurstLength": params.max_burst_length,
+        "MaxOutstandingR2T": params.max_outstanding_r2t,
+        "ErrorRecoveryLevel": params.error_recovery_level,
+        "DefaultTime2Wait": params.default_time2wait,
+        "DefaultTime2Retain": params.default_time2retain,
+        "CommandWindow": session.window,
+    });
+    if let Some(connection) = session.connections.first() {
+        let params = &connection.params;
+        keys["HeaderDigest"] = params.header_digest.as_str().into();
+        keys["DataDigest"] = params.data_digest.as_str().into();
+        keys["MaxRecvDataSegmentLength"] = params.max_recv_data_segment_length.into();
+        keys["TargetMaxRecvDataSegmentLength"] = params.max_send_data_segment_length.into();
+    }
+    keys
 }
 
 fn print_tree(value: &serde_json::Value, indent: usize) {

@@ -1,14 +1,16 @@
 //! One subcommand per file, and what all of them share: the runtime, logging, exit codes.
 
-//X pub mod attach;
-//X pub mod bench;
-//X pub mod copy;
-//X pub mod discover;
-//X pub mod info;
-pub mod serve;
-pub mod wan;
+pub(crate) mod attach;
+pub(crate) mod bench;
+pub(crate) mod copy;
+pub(crate) mod discover;
+pub(crate) mod info;
+pub(crate) mod remote;
+pub(crate) mod serve;
+pub(crate) mod wan;
 
 use std::future::Future;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -20,17 +22,17 @@ use tracing_subscriber::EnvFilter;
 /// The request itself is wrong: exit code 2, as for an option clap refuses.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Usage(pub String);
+pub(crate) struct Usage(pub(crate) String);
 
 impl Usage {
     /// As an error for `?`.
-    pub fn error(message: impl Into<String>) -> anyhow::Error {
+    pub(crate) fn error(message: impl Into<String>) -> anyhow::Error {
         Self(message.into()).into()
     }
 }
 
 /// Logs go to stderr: warnings, or more with `-v`, or what ENKAKU_LOG says.
-pub fn init_logging(verbose: u8) {
+pub(crate) fn init_logging(verbose: u8) {
     let level = match verbose {
         0 => "warn",
         1 => "info",
@@ -38,11 +40,15 @@ pub fn init_logging(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("ENKAKU_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 /// Runs a command on the tokio runtime.
-pub fn run_async(
+pub(crate) fn run_async(
     command: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -53,7 +59,7 @@ pub fn run_async(
 }
 
 /// One line: what failed, and why. Exit code 2 if the request was wrong, 1 otherwise.
-pub fn report(error: &anyhow::Error) -> ExitCode {
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     // Libraries repeat their cause in their own text; say each thing once.
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -69,8 +75,24 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if usage { 2 } else { 1 })
 }
 
+/// Help and version as clap prints them; anything else as one line, exit code 2.
+pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind as K;
+    if matches!(error.kind(), K::DisplayHelp | K::DisplayVersion) {
+        let _ = error.print(); // a closed stdout is nobody's error
+        return ExitCode::SUCCESS;
+    }
+    let text = error.render().to_string();
+    // clap adds usage and hints in paragraphs of their own; the first one says what is wrong.
+    let first = text.split("\n\n").next().unwrap_or_default();
+    let words: Vec<&str> = first.split_whitespace().collect();
+    let line = words.join(" ");
+    eprintln!("enkaku: {} (see --help)", line.trim_start_matches("error: "));
+    ExitCode::from(2)
+}
+
 /// Completes at SIGINT or SIGTERM.
-pub async fn stop_signal() -> anyhow::Result<&'static str> {
+pub(crate) async fn stop_signal() -> anyhow::Result<&'static str> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     Ok(tokio::select! {
@@ -80,7 +102,7 @@ pub async fn stop_signal() -> anyhow::Result<&'static str> {
 }
 
 /// Reads a secret: the first line of a file, so that it stands in no argument list.
-pub fn read_secret(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path)
         .with_context(|| Usage(format!("cannot read the password file {}", path.display())))?;
     let secret = text.lines().next().unwrap_or_default().to_owned();
@@ -92,24 +114,24 @@ pub fn read_secret(path: &Path) -> anyhow::Result<String> {
 
 /// CHAP options of the commands that listen.
 #[derive(clap::Args, Debug)]
-pub struct ChapArgs {
+pub(crate) struct ChapArgs {
     /// Initiators must know this CHAP user.
     #[arg(long, requires = "chap_password_file", value_name = "USER")]
-    pub chap_user: Option<String>,
+    pub(crate) chap_user: Option<String>,
     /// File whose first line is the user's password.
     #[arg(long, requires = "chap_user", value_name = "FILE")]
-    pub chap_password_file: Option<PathBuf>,
+    pub(crate) chap_password_file: Option<PathBuf>,
     /// Name the target proves itself with when the initiator asks it to (mutual CHAP).
     #[arg(long, requires = "mutual_password_file", requires = "chap_user", value_name = "USER")]
-    pub mutual_user: Option<String>,
+    pub(crate) mutual_user: Option<String>,
     /// File whose first line is the password for --mutual-user.
     #[arg(long, requires = "mutual_user", value_name = "FILE")]
-    pub mutual_password_file: Option<PathBuf>,
+    pub(crate) mutual_password_file: Option<PathBuf>,
 }
 
 impl ChapArgs {
     /// The credentials these options name.
-    pub fn chap(&self) -> anyhow::Result<Option<Chap>> {
+    pub(crate) fn chap(&self) -> anyhow::Result<Option<Chap>> {
         let (Some(user), Some(file)) = (&self.chap_user, &self.chap_password_file) else {
             return Ok(None);
         };

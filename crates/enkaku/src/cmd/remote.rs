@@ -1,10 +1,13 @@
 //! Options of every command that uses a remote volume, and connecting to one.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use iscsi::initiator::{Config, RemoteDisk, Url};
+use block::{BlockDevice, Device};
+use iscsi::initiator::{ChapCredentials, Config, RemoteDisk, Secret, Url};
 use iscsi_proto::keys::DigestPreference;
+use iscsi_proto::names::check_name;
 use wanlab::units;
 
 use super::{Usage, read_secret};
@@ -18,38 +21,37 @@ const CONNECTIONS_MAX: u16 = 64;
 
 /// How to reach a volume.
 #[derive(clap::Args, Debug)]
-pub struct RemoteArgs {
+pub(crate) struct RemoteArgs {
     /// TCP connections to use, 1 to 64, or auto.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_connections)]
-    pub connections: Connections,
-    /// Name of this initiator.
-    #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME",
-          default_value = "iqn.2026-11.io.enkaku:initiator")]
-    pub initiator_name: String,
+    pub(crate) connections: Connections,
+    /// Name of this initiator [default: made of the host's name].
+    #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME")]
+    pub(crate) initiator_name: Option<String>,
     /// File whose first line is the CHAP password of the URL's user.
     #[arg(long, value_name = "FILE")]
-    pub chap_password_file: Option<PathBuf>,
+    pub(crate) chap_password_file: Option<PathBuf>,
     /// Demand that the target proves itself as this CHAP user.
     #[arg(long, requires = "mutual_password_file", value_name = "USER")]
-    pub mutual_user: Option<String>,
+    pub(crate) mutual_user: Option<String>,
     /// File whose first line is the password for --mutual-user.
     #[arg(long, requires = "mutual_user", value_name = "FILE")]
-    pub mutual_password_file: Option<PathBuf>,
+    pub(crate) mutual_password_file: Option<PathBuf>,
     /// CRC32C over headers and data: none, prefer (if the target can) or require.
     #[arg(long, value_name = "WHEN", default_value = "none", value_parser = parse_digest)]
-    pub digest: DigestPreference,
+    pub(crate) digest: DigestPreference,
     /// How long I/O waits for a target that is gone before it fails.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = units::parse_time,
           allow_hyphen_values = true)]
-    pub replacement_timeout: Duration,
+    pub(crate) replacement_timeout: Duration,
     /// TCP congestion control of the connections (bbr, cubic, reno, …).
     #[arg(long, value_name = "NAME")]
-    pub congestion_control: Option<String>,
+    pub(crate) congestion_control: Option<String>,
 }
 
 /// How many connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Connections {
+pub(crate) enum Connections {
     /// Chosen here.
     Auto,
     /// So many.
@@ -58,7 +60,7 @@ pub enum Connections {
 
 impl Connections {
     /// The number to start with.
-    pub fn count(self) -> u16 {
+    pub(crate) fn count(self) -> u16 {
         match self {
             Self::Auto => AUTO_CONNECTIONS,
             Self::Fixed(n) => n,
@@ -86,27 +88,72 @@ fn parse_digest(text: &str) -> Result<DigestPreference, String> {
 }
 
 impl RemoteArgs {
-    /// The configuration these options ask for.
-    pub fn config(&self, url: &Url) -> anyhow::Result<Config> {
-        let mut config = Config::new(&self.initiator_name)
-            .map_err(|error| Usage::error(format!("--initiator-name: {error}")))?;
-        config.connections = self.connections.count();
-        config.offer.header_digest = self.digest;
-        config.offer.data_digest = self.digest;
-        config.replacement_timeout = self.replacement_timeout;
-        config.congestion_control = self.congestion_control.clone();
-        let secret = self.chap_password_file.as_deref().map(read_secret).transpose()?;
-        config.chap = url
-            .credentials(secret)
-            .map_err(|error| Usage::error(format!("{url}: {error}")))?;
+    /// The configuration these options ask for, for a volume or a portal.
+    fn config(&self) -> anyhow::Result<Config> {
+        let mut config = Config::default()
+            .connections(self.connections.count())
+            .digests(self.digest, self.digest)
+            .replacement_timeout(self.replacement_timeout);
+        if let Some(name) = &self.initiator_name {
+            config.initiator_name = initiator_name(name)?;
+        }
+        config.congestion_control.clone_from(&self.congestion_control);
         if let (Some(user), Some(file)) = (&self.mutual_user, &self.mutual_password_file) {
-            config.set_mutual(user, &read_secret(file)?);
+            let secret = Secret::new(read_secret(file)?);
+            config.chap_mutual = Some(ChapCredentials { user: user.clone(), secret });
         }
         Ok(config)
     }
 
     /// Logs in to the volume.
-    pub async fn connect(&self, url: &Url) -> anyhow::Result<RemoteDisk> {
-        Ok(RemoteDisk::connect(url, self.config(url)?).await?)
+    pub(crate) async fn connect(&self, url: &Url) -> anyhow::Result<Volume> {
+        let config = self.config()?;
+        let mut url = url.clone();
+        if let Some(file) = &self.chap_password_file {
+            if url.user.is_none() {
+                return Err(Usage::error(format!(
+                    "--chap-password-file: {url} names no user; write iscsi://USER@HOST/…"
+                )));
+            }
+            url.password = Some(Secret::new(read_secret(file)?));
+        }
+        Ok(Volume { disk: Arc::new(RemoteDisk::connect(url, config).await?) })
+    }
+}
+
+/// Checks the name an initiator calls itself.
+pub(crate) fn initiator_name(name: &str) -> anyhow::Result<String> {
+    check_name(name).map_err(|error| Usage::error(format!("initiator name {name}: {error}")))
+}
+
+/// A remote volume in use.
+#[derive(Clone)]
+pub(crate) struct Volume {
+    disk: Arc<RemoteDisk>,
+}
+
+impl Volume {
+    /// As a block device.
+    pub(crate) fn device(&self) -> Device {
+        self.disk.clone()
+    }
+
+    /// As what it is.
+    pub(crate) fn disk(&self) -> &RemoteDisk {
+        &self.disk
+    }
+
+    /// Connections in use now.
+    pub(crate) fn connections(&self) -> usize {
+        self.disk.sessions().iter().map(|session| session.connections.len()).sum()
+    }
+
+    /// Flushes and logs out. All devices taken from it must be gone; otherwise it only flushes.
+    pub(crate) async fn close(self) -> anyhow::Result<()> {
+        match Arc::try_unwrap(self.disk) {
+            Ok(disk) => disk.close().await?,
+            Err(shared) => shared.flush().await?,
+        }
+        Ok(())
     }
 }

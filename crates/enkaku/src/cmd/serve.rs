@@ -18,7 +18,7 @@ const DEFAULT_BLOCK_SIZE: u32 = 512;
 
 /// Serves files, block devices or memory as an iSCSI target until interrupted.
 #[derive(clap::Args, Debug)]
-pub struct Args {
+pub(crate) struct Args {
     /// Address to listen on; port 0 takes a free one. May be given several times.
     #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:3260")]
     listen: Vec<SocketAddr>,
@@ -53,7 +53,7 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
 }
 
 /// Runs the command.
-pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = server_config(&args)?;
     let target = Target::new(TargetConfig::new(&args.iqn));
     let mut devices = Vec::new();

@@ -15,9 +15,12 @@ use wanlab::{
     TcpBufferError,
 };
 
+/// As clap exits where it finds a wrong value.
+const EXIT_USAGE: u8 = 2;
+
 /// A long-fat link on this machine
 #[derive(Debug, Args)]
-pub struct WanArgs {
+pub(crate) struct WanArgs {
     #[command(subcommand)]
     command: WanCommand,
 }
@@ -88,22 +91,27 @@ struct RunArgs {
 ///
 /// # Errors
 /// When the lab cannot be built, a command cannot be run, or the report cannot be written.
-pub fn run(args: WanArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: WanArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         WanCommand::Run(args) => run_commands(args),
     }
 }
 
 fn run_commands(args: RunArgs) -> anyhow::Result<ExitCode> {
+    let (json, report_path) = (args.json, args.report.clone());
+    let spec = spec(args);
+    if let Err(error) = spec.lab.validate() {
+        eprintln!("error: {error}");
+        return Ok(ExitCode::from(EXIT_USAGE));
+    }
     // Opened first: a run may take hours, and its numbers must not be lost to a wrong path.
-    let report_file = match &args.report {
+    let report_file = match &report_path {
         Some(path) => {
             Some(File::create(path).with_context(|| format!("report {}", path.display()))?)
         }
         None => None,
     };
-    let json = args.json;
-    let report = wanlab::run(&spec(args))?;
+    let report = wanlab::run(&spec)?;
     if json {
         write_report(&report, io::stderr().lock())?;
     }

@@ -3,28 +3,21 @@
 //! No request waits here: what is not ready at once goes on in the runtime and is answered from
 //! there, so slow remote I/O holds up nobody. Two inodes: the directory and the file.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-use block::{BlockError, Buf, Io};
+use block::{Buf, Io};
 use fuser::{
-    BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, PollEvents,
-    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    BsdFileFlags, Errno, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, PollEvents, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use tokio::runtime::Handle;
 use tracing::{debug, trace};
 
-use super::{Busy, sys};
-use crate::byte_device::ByteDevice;
-
-/// The file's inode; the directory is [`INodeNo::ROOT`].
-const FILE: INodeNo = INodeNo(2);
+use super::volume::{FILE, Volume, seek};
 
 /// Longest read or write in bytes: the most the kernel does with its default limits (256 pages).
 const TRANSFER_LEN_MAX: u32 = 1 << 20;
@@ -36,134 +29,11 @@ const BACKGROUND_MAX: u16 = 128;
 /// How long the kernel may trust what it was told. Only this process changes it.
 const VALID: Duration = Duration::from_secs(1);
 
-/// Bytes searched for data or a hole with one question to the device, so that a question about a
-/// huge volume is not one huge question.
-const SEEK_WINDOW: u64 = 1 << 30;
-
 /// Name length that statfs reports (NAME_MAX).
 const NAME_LEN_MAX: u32 = 255;
 
-/// The file system: one directory, one file.
-pub(super) struct VolumeFs {
-    device: ByteDevice,
-    file_name: OsString,
-    read_only: bool,
-    owner: (u32, u32),
-    mounted: SystemTime,
-    modified: Mutex<SystemTime>,
-    runtime: Handle,
-    /// Held by the file system and by every operation under way.
-    busy: Busy,
-}
-
-impl VolumeFs {
-    pub(super) fn new(
-        device: ByteDevice,
-        file_name: OsString,
-        read_only: bool,
-        runtime: Handle,
-        busy: Busy,
-    ) -> Self {
-        let now = SystemTime::now();
-        let modified = Mutex::new(now);
-        let owner = sys::owner();
-        Self { device, file_name, read_only, owner, mounted: now, modified, runtime, busy }
-    }
-
-    /// Answers at once if `io` is ready, else from the runtime.
-    fn answer<T: Send + Unpin + 'static>(
-        &self,
-        io: Io<T>,
-        reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
-    ) {
-        match io.try_ready() {
-            Ok(result) => reply(result.map_err(errno)),
-            Err(io) => {
-                let busy = self.busy.clone();
-                self.runtime.spawn(async move {
-                    reply(io.await.map_err(errno));
-                    drop(busy);
-                });
-            }
-        }
-    }
-
-    fn answer_empty(&self, io: Io<()>, reply: ReplyEmpty) {
-        self.answer(io, move |result| match result {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        });
-    }
-
-    fn attributes(&self, inode: INodeNo) -> Option<FileAttr> {
-        let info = self.device.info();
-        let (kind, perm, nlink, size) = match inode {
-            INodeNo::ROOT => (FileType::Directory, 0o700, 2, 0),
-            FILE => {
-                (FileType::RegularFile, if self.read_only { 0o400 } else { 0o600 }, 1, info.size)
-            }
-            _ => return None,
-        };
-        let modified = *self.modified.lock().unwrap_or_else(|e| e.into_inner());
-        Some(FileAttr {
-            ino: inode,
-            size,
-            blocks: size / 512,
-            atime: self.mounted,
-            mtime: modified,
-            ctime: modified,
-            crtime: self.mounted,
-            kind,
-            perm,
-            nlink,
-            uid: self.owner.0,
-            gid: self.owner.1,
-            rdev: 0,
-            blksize: info.preferred_block_size,
-            flags: 0,
-        })
-    }
-
-    fn set_modified(&self, time: SystemTime) {
-        *self.modified.lock().unwrap_or_else(|e| e.into_inner()) = time;
-    }
-
-    fn name_of(&self, parent: INodeNo, name: &OsStr) -> Result<INodeNo, Errno> {
-        if parent == INodeNo::ROOT && name == self.file_name {
-            Ok(FILE)
-        } else {
-            Err(Errno::ENOENT)
-        }
-    }
-}
-
-fn errno(error: BlockError) -> Errno {
-    debug!(%error, "operation failed");
-    match error {
-        BlockError::ReadOnly => Errno::EROFS,
-        BlockError::NoSpace => Errno::ENOSPC,
-        BlockError::OutOfRange { .. } | BlockError::Misaligned { .. } => Errno::EINVAL,
-        BlockError::Unsupported(_) => Errno::EOPNOTSUPP,
-        _ => Errno::EIO,
-    }
-}
-
-/// Finds the first data (or hole) at or after `offset`.
-async fn seek(device: ByteDevice, mut offset: u64, hole: bool) -> Result<Option<u64>, BlockError> {
-    let size = device.info().size;
-    while offset < size {
-        let len = SEEK_WINDOW.min(size - offset);
-        let extents = device.extents(offset, len).await?;
-        if let Some(found) = extents.into_iter().find(|extent| extent.hole == hole) {
-            return Ok(Some(found.offset));
-        }
-        offset += len;
-    }
-    Ok(None)
-}
-
 // The names of parameters that are not used tell what the kernel sends.
-impl Filesystem for VolumeFs {
+impl Filesystem for Volume {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Each setter's Err is the nearest value the kernel takes.
         if let Err(nearest) = config.set_max_write(TRANSFER_LEN_MAX) {
@@ -250,9 +120,7 @@ impl Filesystem for VolumeFs {
         } else if self.read_only && flags.acc_mode() != OpenAccMode::O_RDONLY {
             reply.error(Errno::EROFS);
         } else {
-            // No flags: O_DIRECT and the page cache both work, as the opener wishes. (The kernel's
-            // FOPEN_DIRECT_IO would do the parts of one large request one after the other.)
-            reply.opened(FileHandle(0), FopenFlags::empty());
+            reply.opened(FileHandle(0), self.open_flags(flags));
         }
     }
 

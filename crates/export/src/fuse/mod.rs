@@ -1,9 +1,9 @@
 //! FUSE mount: a directory with one file that is the block device.
 //!
 //! The file behaves like a block device where files and devices differ: its size is fixed, writes
-//! past the end fail with ENOSPC, and opening it with O_TRUNC changes nothing. It is stable what
-//! `fsync` has confirmed (or `sync` on a file system in it), and everything once the mount has
-//! ended; `close` and umount(8) alone confirm nothing.
+//! past the end fail with ENOSPC, and opening it with O_TRUNC changes nothing. What was written is
+//! stable once `fsync` has confirmed it, or [`Mount::unmount`] or [`Mount::wait_unmounted`] have
+//! returned; `close` and umount(8) alone confirm nothing.
 //!
 //! The kernel's write-back cache stays off: with it, writing past the end would fill memory
 //! instead of failing. Whoever wants write-behind puts a cache under the device, where FLUSH rules
@@ -11,8 +11,10 @@
 
 mod filesystem;
 mod sys;
+mod volume;
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -23,7 +25,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
-use self::filesystem::VolumeFs;
+use self::volume::Volume;
 use crate::byte_device::ByteDevice;
 
 /// Longest file name of Linux (NAME_MAX) in bytes.
@@ -44,11 +46,20 @@ pub struct FuseConfig {
     /// Bytes that the kernel reads ahead of a sequential reader of the page cache. FUSE begins at
     /// 128 KiB; the default is made for a gigabit over 30 ms. Takes root, else it stays as it was.
     pub read_ahead_bytes: u64,
+    /// Lets many threads write through O_DIRECT at once, which the kernel otherwise does one after
+    /// the other (asynchronous I/O, and so a loop device, is parallel either way). The price: one
+    /// large O_DIRECT request of one thread is then done in 1 MiB steps, one after the other.
+    pub parallel_direct_writes: bool,
 }
 
 impl Default for FuseConfig {
     fn default() -> Self {
-        Self { file_name: "volume".into(), read_only: false, read_ahead_bytes: 4 << 20 }
+        Self {
+            file_name: "volume".into(),
+            read_only: false,
+            read_ahead_bytes: 4 << 20,
+            parallel_direct_writes: false,
+        }
     }
 }
 
@@ -68,6 +79,12 @@ impl FuseConfig {
     /// Sets the kernel's read-ahead.
     pub fn read_ahead_bytes(mut self, bytes: u64) -> Self {
         self.read_ahead_bytes = bytes;
+        self
+    }
+
+    /// Chooses between many writers with O_DIRECT and one with large requests.
+    pub fn parallel_direct_writes(mut self, parallel: bool) -> Self {
+        self.parallel_direct_writes = parallel;
         self
     }
 }
@@ -164,8 +181,9 @@ pub fn mount(
     let file = dir.join(&config.file_name);
     let device = ByteDevice::new(device);
     let (busy, operations) = mpsc::channel(1);
-    let read_only = config.read_only || device.info().read_only;
-    let volume = VolumeFs::new(device.clone(), config.file_name, read_only, runtime, busy);
+    let read_ahead_bytes = config.read_ahead_bytes;
+    let volume = Volume::new(device.clone(), config, runtime, busy);
+    let read_only = volume.read_only;
     let failed = |source| MountError::Mount { dir: dir.clone(), source };
     let session = Session::new(volume, &dir, &session_config(read_only)).map_err(failed)?;
 
@@ -180,7 +198,7 @@ pub fn mount(
     // Only now, since the session answers it.
     let dev = std::fs::metadata(&dir).map(|metadata| metadata.dev()).ok();
     if let Some(dev) = dev {
-        set_read_ahead(dev, config.read_ahead_bytes);
+        set_read_ahead(dev, read_ahead_bytes);
     }
     info!(file = %file.display(), "mounted");
     Ok(Mount { dir, file, dev, device, ended, operations })
@@ -200,7 +218,8 @@ fn session_config(read_only: bool) -> Config {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     config.n_threads = Some(cores.min(THREADS_MAX));
     // One descriptor per thread, so that they do not share one queue of requests in progress.
-    config.clone_fd = true;
+    // Takes access to the device node, which a mount by way of fusermount3 can do without.
+    config.clone_fd = File::options().read(true).write(true).open("/dev/fuse").is_ok();
     config
 }
 
@@ -306,7 +325,7 @@ impl Drop for Mount {
 fn unmount_ours(dir: &Path, dev: Option<u64>, detach: bool) -> io::Result<()> {
     let there = std::fs::symlink_metadata(dir).map(|metadata| metadata.dev()).ok();
     if dev.is_some() && there.is_some() && dev != there {
-        return Ok(());
+        return Err(io::Error::other("another file system is mounted over it"));
     }
     sys::unmount(dir, detach)
 }

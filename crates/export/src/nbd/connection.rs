@@ -4,49 +4,32 @@
 //! when there is room for it, and its room is freed when its reply is on the socket; so a client
 //! that does not read its replies stops being read, too.
 
-use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use block::{BlockError, Buf, Bytes, Extent, Io};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{JoinHandle, coop};
+use tokio::sync::watch;
+use tokio::task::{JoinSet, coop};
 use tokio::time::timeout;
 use tracing::{debug, trace};
 
 use super::Export;
 use super::handshake::{Handshake, HandshakeError, Outcome, Session};
+use super::inbox::Inbox;
 use super::listen::Stream;
+use super::outbox::{Closing, Limits, Outbox, Room, send_replies};
 use super::transmission::{
     Action, PAYLOAD_LEN_MAX, Refusal, Reply, admit, cache_len, memory_len, payload_len,
 };
-use super::wire::{BadMagic, REQUEST_HEADER_LEN, RequestHeader};
+use super::wire::{BadMagic, RequestHeader};
 
 /// Time a client has for the handshake. It takes a few round trips; who needs longer than this
 /// holds a connection for nothing.
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(15);
 
-/// Requests of one connection under way at once: twice the deepest queue of common clients
-/// (the kernel's nbd has 128).
-const REQUESTS_MAX: usize = 256;
-
-/// Payload bytes of one connection under way at once: room for two of the longest requests, so
-/// that one is received while the other is carried out.
-const BYTES_MAX: usize = 2 * PAYLOAD_LEN_MAX as usize;
-
-/// Payload is counted in units of this many bytes, since that is how buffers are allocated.
-const BYTES_UNIT: usize = block::buf::PAGE;
-
 /// Time a client has to take its last replies once the connection is ending.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(10);
-
-/// Bytes read ahead of the request being handled: some hundred headers, or several small writes.
-/// Payload beyond it goes from the socket straight into its buffer.
-const INBOX_LEN: usize = 16 << 10;
-
-/// Replies per system call; each takes two of the 1024 slices the kernel accepts.
-const REPLIES_PER_WRITE: usize = 64;
 
 /// Why a connection ended, other than by the client's wish.
 #[derive(Debug, thiserror::Error)]
@@ -86,8 +69,13 @@ pub(super) async fn serve(
 
     let shared = Arc::new(Shared { export, session, outbox: Outbox::default() });
     let limits = Limits::default();
-    let writer = tokio::spawn(send_replies(Arc::clone(&stream), Arc::clone(&shared)));
-    let mut reader = Reader { inbox, shared: Arc::clone(&shared), limits: &limits, writer };
+    // A set, so that the writer ends with this task, however that ends.
+    let mut writer = JoinSet::new();
+    writer.spawn({
+        let shared = Arc::clone(&shared);
+        async move { send_replies(&stream, &shared.outbox).await }
+    });
+    let mut reader = Reader { inbox, shared: Arc::clone(&shared), limits: &limits };
     let mut patience_after_stop = stopped.clone();
     let result = tokio::select! {
         result = reader.run(stopped) => result,
@@ -98,18 +86,17 @@ pub(super) async fn serve(
             tokio::time::sleep(DRAIN_TIME_MAX).await;
         } => Ok(()),
     };
-    let writer = reader.writer;
     if timeout(DRAIN_TIME_MAX, limits.drained()).await.is_err() {
         debug!("client does not take its replies");
-        writer.abort();
+        writer.abort_all();
         shared.outbox.close(Closing::Discard);
         // What the device has begun is finished: a write is not abandoned half done.
         limits.drained().await;
     }
     shared.outbox.close(Closing::Send);
-    match writer.await {
-        Ok(sent) => result.and(sent.map_err(ConnectionError::Io)),
-        Err(_aborted) => result,
+    match writer.join_next().await {
+        Some(Ok(sent)) => result.and(sent.map_err(ConnectionError::Io)),
+        _aborted => result,
     }
 }
 
@@ -145,46 +132,6 @@ async fn negotiate(
                 }
             }
         }
-    }
-}
-
-/// Room for requests under way.
-struct Limits {
-    requests: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
-}
-
-/// The room of one request, freed when dropped.
-struct Room {
-    _request: OwnedSemaphorePermit,
-    _bytes: Option<OwnedSemaphorePermit>,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
-            bytes: Arc::new(Semaphore::new(BYTES_MAX / BYTES_UNIT)),
-        }
-    }
-}
-
-impl Limits {
-    /// Waits for room. `None` cannot happen: the semaphores are never closed.
-    async fn room(&self, bytes: u32) -> Option<Room> {
-        let request = Arc::clone(&self.requests).acquire_owned().await.ok()?;
-        let bytes = if bytes == 0 {
-            None
-        } else {
-            let units = (bytes as usize).div_ceil(BYTES_UNIT) as u32;
-            Some(Arc::clone(&self.bytes).acquire_many_owned(units).await.ok()?)
-        };
-        Some(Room { _request: request, _bytes: bytes })
-    }
-
-    /// Waits until no request is under way and all replies are sent or discarded.
-    async fn drained(&self) {
-        let _ = self.requests.acquire_many(REQUESTS_MAX as u32).await;
     }
 }
 
@@ -237,7 +184,6 @@ struct Reader<'a> {
     inbox: Inbox,
     shared: Arc<Shared>,
     limits: &'a Limits,
-    writer: JoinHandle<io::Result<()>>,
 }
 
 impl Reader<'_> {
@@ -247,6 +193,8 @@ impl Reader<'_> {
         loop {
             // Yields now and then, so that a device that is always ready does not keep the thread.
             coop::consume_budget().await;
+            // Not only in the select: there a client that always has requests would hide it.
+            stopping |= *stopped.borrow();
             let header = tokio::select! {
                 biased;
                 header = self.inbox.header() => header?,
@@ -340,166 +288,4 @@ impl Reader<'_> {
 enum Next {
     Request,
     Disconnect,
-}
-
-/// Buffered reading: headers from a small buffer, payload past it.
-struct Inbox {
-    stream: Arc<Stream>,
-    buffer: Vec<u8>,
-    start: usize,
-    end: usize,
-}
-
-impl Inbox {
-    fn new(stream: Arc<Stream>) -> Self {
-        Self { stream, buffer: vec![0; INBOX_LEN], start: 0, end: 0 }
-    }
-
-    /// Takes what the handshake received too much.
-    fn put_back(&mut self, bytes: &[u8]) {
-        self.buffer = bytes.to_vec();
-        self.buffer.resize(bytes.len().max(INBOX_LEN), 0);
-        (self.start, self.end) = (0, bytes.len());
-    }
-
-    /// The next header; `None` at the end of the stream. Cancelling loses nothing.
-    async fn header(&mut self) -> Result<Option<[u8; REQUEST_HEADER_LEN]>, ConnectionError> {
-        loop {
-            let held = &self.buffer[self.start..self.end];
-            if let Some(header) = held.first_chunk() {
-                self.start += REQUEST_HEADER_LEN;
-                return Ok(Some(*header));
-            }
-            let held = held.len();
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, held);
-            let mut slices = [IoSliceMut::new(&mut self.buffer[held..])];
-            match self.stream.read(&mut slices).await? {
-                0 if held == 0 => return Ok(None),
-                0 => return Err(ConnectionError::Truncated),
-                count => self.end += count,
-            }
-        }
-    }
-
-    /// Fills `payload`; one system call also takes the headers behind it.
-    async fn payload(&mut self, payload: &mut [u8]) -> Result<(), ConnectionError> {
-        let held = (self.end - self.start).min(payload.len());
-        payload[..held].copy_from_slice(&self.buffer[self.start..self.start + held]);
-        self.start += held;
-        let mut missing = &mut payload[held..];
-        while !missing.is_empty() {
-            // Nothing is held any more, so the whole buffer is free.
-            let mut slices = [IoSliceMut::new(missing), IoSliceMut::new(&mut self.buffer)];
-            let count = self.stream.read(&mut slices).await?;
-            if count == 0 {
-                return Err(ConnectionError::Truncated);
-            }
-            let filled = count.min(missing.len());
-            missing = &mut missing[filled..];
-            (self.start, self.end) = (0, count - filled);
-        }
-        Ok(())
-    }
-}
-
-/// Replies on their way to the socket.
-#[derive(Default)]
-struct Outbox {
-    state: Mutex<OutboxState>,
-    /// For the writer: there is something to send, or nothing will come any more.
-    filled: Notify,
-    /// For the reader: the socket does not take replies any more.
-    broken: Notify,
-}
-
-#[derive(Default)]
-struct OutboxState {
-    replies: VecDeque<(Reply, Room)>,
-    closing: Option<Closing>,
-}
-
-/// What happens to the replies of a closed outbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closing {
-    /// Those that are there are sent.
-    Send,
-    /// They and all later ones are dropped.
-    Discard,
-}
-
-impl Outbox {
-    fn lock(&self) -> MutexGuard<'_, OutboxState> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    fn push(&self, reply: Reply, room: Room) {
-        let mut state = self.lock();
-        if state.closing == Some(Closing::Discard) {
-            return;
-        }
-        state.replies.push_back((reply, room));
-        let first = state.replies.len() == 1;
-        drop(state);
-        // The writer empties the queue before it waits: only the first reply must wake it.
-        if first {
-            self.filled.notify_one();
-        }
-    }
-
-    /// The next replies to send; empty when closed.
-    async fn take(&self) -> Vec<(Reply, Room)> {
-        loop {
-            {
-                let mut state = self.lock();
-                let count = state.replies.len().min(REPLIES_PER_WRITE);
-                if count > 0 {
-                    return state.replies.drain(..count).collect();
-                }
-                if state.closing.is_some() {
-                    return Vec::new();
-                }
-            }
-            self.filled.notified().await;
-        }
-    }
-
-    fn close(&self, closing: Closing) {
-        let mut state = self.lock();
-        state.closing = Some(state.closing.filter(|c| *c == Closing::Discard).unwrap_or(closing));
-        let dropped = match state.closing {
-            Some(Closing::Discard) => std::mem::take(&mut state.replies),
-            _ => VecDeque::new(),
-        };
-        drop(state);
-        drop(dropped);
-        self.filled.notify_one();
-    }
-
-    async fn broken(&self) {
-        self.broken.notified().await;
-    }
-}
-
-/// The task that sends replies, many with one system call.
-async fn send_replies(stream: Arc<Stream>, shared: Arc<Shared>) -> io::Result<()> {
-    let outbox = &shared.outbox;
-    loop {
-        let replies = outbox.take().await;
-        if replies.is_empty() {
-            return Ok(());
-        }
-        let mut slices = [IoSlice::new(&[]); 2 * REPLIES_PER_WRITE];
-        for ((reply, _), pair) in replies.iter().zip(slices.chunks_exact_mut(2)) {
-            let [head, body] = reply.parts();
-            pair[0] = IoSlice::new(head);
-            pair[1] = IoSlice::new(body);
-        }
-        let sent = stream.write_all(&mut slices[..2 * replies.len()]).await;
-        if let Err(error) = sent {
-            outbox.close(Closing::Discard);
-            outbox.broken.notify_one();
-            return Err(error);
-        }
-    }
 }

@@ -284,7 +284,7 @@ impl Handshake {
         }
         let matches =
             |query: &&[u8]| *query == ALLOCATION_CONTEXT.as_bytes() || (!set && *query == b"base:");
-        if queries.iter().any(|query| matches(query)) || (!set && queries.is_empty()) {
+        if queries.iter().any(matches) || (!set && queries.is_empty()) {
             let id = if set { ALLOCATION_CONTEXT_ID } else { 0 };
             let context = [&id.to_be_bytes(), ALLOCATION_CONTEXT.as_bytes()].concat();
             reply(OptionReply::META_CONTEXT, &context);

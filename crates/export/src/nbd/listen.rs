@@ -34,10 +34,24 @@ impl LocalAddr {
     /// The NBD URI of the default export, as qemu and libnbd take it.
     pub fn uri(&self) -> String {
         match self {
-            Self::Unix(path) => format!("nbd+unix:///?socket={}", path.display()),
+            Self::Unix(path) => {
+                let path = path.as_os_str().as_encoded_bytes();
+                format!("nbd+unix:///?socket={}", percent_encoded(path))
+            }
             Self::Tcp(address) => format!("nbd://{address}"),
         }
     }
+}
+
+/// RFC 3986 §2.1, with the slash left as it is.
+fn percent_encoded(bytes: &[u8]) -> String {
+    let encode = |byte: &u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+            char::from(*byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    bytes.iter().map(encode).collect()
 }
 
 impl fmt::Display for LocalAddr {
@@ -67,6 +81,9 @@ impl Listener {
             Listen::Unix(path) => bind_unix(path),
             Listen::Tcp(address) => {
                 let refused = |source| BindError::Io { address: address.to_string(), source };
+                if !address.ip().is_loopback() {
+                    warn!(%address, "NBD has no passwords: whoever reaches this port has the data");
+                }
                 let listener = TcpListener::bind(address).await.map_err(refused)?;
                 let local_addr = LocalAddr::Tcp(listener.local_addr().map_err(refused)?);
                 Ok(Self { socket: ListenSocket::Tcp(listener), local_addr, _file: None })
@@ -226,5 +243,18 @@ impl Stream {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_survive_odd_paths() {
+        let uri = LocalAddr::Unix("/tmp/a b?&%é/s".into()).uri();
+        assert_eq!(uri, "nbd+unix:///?socket=/tmp/a%20b%3F%26%25%C3%A9/s");
+        let uri = LocalAddr::Tcp("[::1]:10809".parse().unwrap()).uri();
+        assert_eq!(uri, "nbd://[::1]:10809");
     }
 }

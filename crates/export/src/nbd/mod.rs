@@ -4,12 +4,14 @@
 //! replies, `base:allocation`. Not here: TLS, extended headers, resize, several exports. Whoever
 //! can connect can read and write, so TCP belongs on a loopback or an otherwise guarded address.
 //!
-//! `wire`, `handshake` and `transmission` know no sockets; `connection` and `listen` know little
-//! else.
+//! `wire`, `handshake` and `transmission` know no sockets; `connection`, `inbox`, `outbox` and
+//! `listen` know little else.
 
 mod connection;
 pub mod handshake;
+mod inbox;
 mod listen;
+mod outbox;
 mod transmission;
 pub mod wire;
 

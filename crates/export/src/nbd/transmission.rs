@@ -231,8 +231,7 @@ impl Reply {
         if !session.structured_replies {
             return Self::of(&[&simple_reply(Some(refusal.code), header.cookie)], Body::None);
         }
-        // Texts are ours and short; the protocol's limit for strings is 4096.
-        let text = &refusal.text.as_bytes()[..refusal.text.len().min(1024)];
+        let text = shortened(&refusal.text).as_bytes();
         let mut payload = refusal.code.0.to_be_bytes().to_vec();
         payload.extend_from_slice(&(text.len() as u16).to_be_bytes());
         payload.extend_from_slice(text);
@@ -279,6 +278,16 @@ impl Reply {
         };
         [&self.head[..self.head_len], body]
     }
+}
+
+/// A text as long as its 16-bit length and common sense allow; the protocol's limit is 4096.
+fn shortened(text: &str) -> &str {
+    const TEXT_LEN_MAX: usize = 1024;
+    let mut end = text.len().min(TEXT_LEN_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// Whether all bytes are zero. Data usually shows in the first step, so that only holes are
@@ -352,6 +361,14 @@ mod tests {
         assert!(check(Command::READ, CommandFlags::FUA, &STRUCTURED, &info));
         info.can_flush = false;
         assert!(!check(Command::WRITE, CommandFlags::FUA, &STRUCTURED, &info));
+    }
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        assert_eq!(shortened(&"é".repeat(1000)).len(), 1024);
+        assert_eq!(shortened(&"x".repeat(1023)).len(), 1023);
+        assert_eq!(shortened(&format!("x{}", "é".repeat(1000))).len(), 1023);
     }
 
     #[test]

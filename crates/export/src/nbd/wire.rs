@@ -22,7 +22,9 @@ pub const STRING_LEN_MAX: usize = 4096;
 
 /// A code on the wire: any value can be held, known ones have a name.
 macro_rules! wire_code {
-    ($(#[$meta:meta])* $name:ident($int:ty) { $($(#[$item:meta])* $constant:ident = $value:expr,)* }) => {
+    ($(#[$meta:meta])* $name:ident($int:ty) {
+        $($(#[$item:meta])* $constant:ident = $value:expr,)*
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         pub struct $name(pub $int);
@@ -44,7 +46,9 @@ macro_rules! wire_code {
 
 /// Flags on the wire: a set of bits.
 macro_rules! wire_flags {
-    ($(#[$meta:meta])* $name:ident($int:ty) { $($(#[$item:meta])* $constant:ident = $value:expr,)* }) => {
+    ($(#[$meta:meta])* $name:ident($int:ty) {
+        $($(#[$item:meta])* $constant:ident = $value:expr,)*
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $name(pub $int);

@@ -1,4 +1,4 @@
-//! A device in memory for the tests of the front ends: sparse pages, optional delay, faults, counts.
+//! A device in memory for the tests of the front ends: sparse, with delay, faults and counts.
 
 #![allow(dead_code)] // each test binary uses a part
 

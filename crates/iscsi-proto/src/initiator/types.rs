@@ -6,6 +6,7 @@ use bytes::Bytes;
 use super::TASKS_MAX;
 use crate::ids::{Cid, Lun, Tsih};
 use crate::keys::{ConnectionParams, SessionParams};
+use crate::login::Outcome;
 use crate::pdu::TaskAttribute;
 use crate::serial::{CmdSn, StatSn};
 
@@ -121,5 +122,20 @@ impl Command {
     /// What the command weighs when connections are compared.
     pub(super) fn cost(&self) -> u64 {
         self.data_out.len() as u64 + u64::from(self.data_in_len) + super::COMMAND_COST_BYTES
+    }
+}
+
+impl From<&Outcome> for Established {
+    fn from(outcome: &Outcome) -> Self {
+        Self {
+            tsih: outcome.tsih,
+            cid: outcome.cid,
+            session: outcome.session,
+            connection: outcome.connection,
+            cmd_sn: outcome.cmd_sn,
+            exp_cmd_sn: outcome.exp_cmd_sn,
+            max_cmd_sn: outcome.max_cmd_sn,
+            exp_stat_sn: outcome.next_stat_sn,
+        }
     }
 }

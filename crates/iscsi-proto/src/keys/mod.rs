@@ -4,6 +4,7 @@
 //! Security keys are in the table so that their stage is checked like any other's; what they mean
 //! is [`crate::login::chap`]'s business.
 
+mod error;
 mod negotiate;
 mod offer;
 mod params;
@@ -12,7 +13,8 @@ pub mod table;
 pub mod text;
 pub mod value;
 
-pub use negotiate::{Declared, Negotiation, NegotiationError, Role};
+pub use error::NegotiationError;
+pub use negotiate::{Negotiation, Role};
 pub use offer::{DigestPreference, Offer};
-pub use params::{ConnectionParams, DigestKind, SessionParams};
+pub use params::{ConnectionParams, Declared, DigestKind, SessionParams};
 pub use table::Key;

@@ -1,11 +1,14 @@
 //! Negotiation of operational keys, either role (RFC 7143 §6.2, §6.3.3): what comes in against
 //! what we want, by the rules of the table. Security keys are handed back to the login.
 
+use super::error::NegotiationError;
 use super::offer::{DigestPreference, Offer};
-use super::params::{ConnectionParams, DigestKind, SessionParams};
+use super::params::{ConnectionParams, Declared, DigestKind, SessionParams};
 use super::table::{Key, Rule, Scope, Sender, TABLE, When};
 use super::text::{Pair, TextWriter};
-use super::value::{bool_str, parse_bool, parse_in_range};
+use super::value::{
+    IRRELEVANT, NOT_UNDERSTOOD, REJECT, bool_str, is_refusal, parse_bool, parse_in_range,
+};
 use crate::pdu::Stage;
 
 /// Longest text or number value (§6.1).
@@ -14,13 +17,6 @@ const TEXT_VALUE_MAX: usize = 255;
 /// The only TaskReporting value we implement, which is the default (§13.23).
 const TASK_REPORTING: &str = "RFC3720";
 
-/// Answer to a key we do not know.
-const NOT_UNDERSTOOD: &str = "NotUnderstood";
-/// Answer to a key that means nothing here.
-const IRRELEVANT: &str = "Irrelevant";
-/// Answer to a value we cannot accept.
-const REJECT: &str = "Reject";
-
 /// Which end of the connection we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -28,54 +24,6 @@ pub enum Role {
     Initiator,
     /// The one that is logged in to.
     Target,
-}
-
-/// Why a negotiation cannot go on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum NegotiationError {
-    /// A key came a second time, with another value or as a second offer.
-    #[error("{key} more than once")]
-    Repeated {
-        /// The key.
-        key: Key,
-    },
-    /// A key that only we may send.
-    #[error("{key} is not the peer's to send")]
-    WrongSender {
-        /// The key.
-        key: Key,
-    },
-    /// A key that may not come in this stage.
-    #[error("{key} in stage {stage}")]
-    WrongStage {
-        /// The key.
-        key: Key,
-        /// The stage.
-        stage: Stage,
-    },
-    /// A declared value out of its range, or text longer than 255 bytes.
-    #[error("{key}: value {value:?} is not valid")]
-    InvalidValue {
-        /// The key.
-        key: Key,
-        /// The value.
-        value: String,
-    },
-    /// The answer to our offer is not one that the offer allows.
-    #[error("{key}: answer {value:?} does not fit what was offered")]
-    IllegalAnswer {
-        /// The key.
-        key: Key,
-        /// The answer.
-        value: String,
-    },
-    /// Both sides have nothing in common where they must.
-    #[error("{key}: no value that both sides accept")]
-    NoCommonValue {
-        /// The key.
-        key: Key,
-    },
 }
 
 /// Where a key stands in this negotiation.
@@ -87,23 +35,6 @@ enum Progress {
     Offered,
     /// Settled.
     Done,
-}
-
-/// What the peer declared about itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Declared {
-    /// InitiatorName.
-    pub initiator_name: Option<String>,
-    /// TargetName.
-    pub target_name: Option<String>,
-    /// InitiatorAlias or TargetAlias, whichever is the peer's.
-    pub alias: Option<String>,
-    /// TargetAddress, of a redirection.
-    pub target_address: Option<String>,
-    /// SessionType.
-    pub session_type: Option<String>,
-    /// TargetPortalGroupTag.
-    pub portal_group_tag: Option<u16>,
 }
 
 /// The negotiation of one login.
@@ -187,7 +118,7 @@ impl Negotiation {
                     continue;
                 }
                 Rule::Min(..) | Rule::Max(..) => self.want(spec.key).to_string(),
-                Rule::And | Rule::Or => bool_str(flag(&self.offer.session, spec.key)).to_owned(),
+                Rule::And | Rule::Or => bool_str(self.offer.session.flag(spec.key)).to_owned(),
                 _ => continue,
             };
             out.push(spec.name, value);
@@ -234,14 +165,17 @@ impl Negotiation {
         for Pair { key: name, value } in ordered {
             let Some(key) = Key::from_name(name) else {
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
-                //# If the acceptor does not understand (or support) a key, it MUST answer with
-                //# "NotUnderstood".
+                //# the answer for a key not understood MUST be key=NotUnderstood.
                 // An answer of that kind to a key we never sent needs no answer.
                 if value != NOT_UNDERSTOOD {
                     out.push(name, NOT_UNDERSTOOD);
                 }
                 continue;
             };
+            if self.is_ours(key) && is_refusal(value) {
+                // The peer has no use for what we declared. LIO says so of SessionType.
+                continue;
+            }
             self.check_admissible(key, stage)?;
             match key.spec().rule {
                 Rule::Security => security.push((key, value)),
@@ -276,18 +210,22 @@ impl Negotiation {
         Ok((session, self.connection))
     }
 
+    /// A key that only our role sends.
+    fn is_ours(&self, key: Key) -> bool {
+        matches!(
+            (key.spec().sender, self.role),
+            (Sender::Initiator, Role::Initiator) | (Sender::Target, Role::Target)
+        )
+    }
+
     /// Whether the peer may send this key now.
     fn check_admissible(&self, key: Key, stage: Stage) -> Result<(), NegotiationError> {
-        let spec = key.spec();
-        if matches!(
-            (spec.sender, self.role),
-            (Sender::Initiator, Role::Initiator) | (Sender::Target, Role::Target)
-        ) {
+        if self.is_ours(key) {
             return Err(NegotiationError::WrongSender { key });
         }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-12
         //# Other keys MUST NOT be used.
-        let admissible = match spec.stage {
+        let admissible = match key.spec().stage {
             When::Security => stage == Stage::SECURITY_NEGOTIATION,
             When::Operational => stage == Stage::LOGIN_OPERATIONAL_NEGOTIATION,
             When::Login => stage != Stage::FULL_FEATURE_PHASE,
@@ -402,10 +340,10 @@ impl Negotiation {
     fn answer_on_later_connection(&self, key: Key, out: &mut TextWriter) {
         match (self.role, key.spec().rule) {
             (Role::Initiator, Rule::Min(..) | Rule::Max(..)) if key != Key::ProtocolLevel => {
-                out.push(key.name(), number(&self.session, key));
+                out.push(key.name(), self.session.number(key));
             }
             (Role::Initiator, Rule::And | Rule::Or) => {
-                out.push(key.name(), bool_str(flag(&self.session, key)));
+                out.push(key.name(), bool_str(self.session.flag(key)));
             }
             _ => out.push(key.name(), IRRELEVANT),
         }
@@ -438,9 +376,9 @@ impl Negotiation {
                     out.push(name, REJECT);
                     return Ok(());
                 };
-                let ours = flag(&self.offer.session, key);
+                let ours = self.offer.session.flag(key);
                 let agreed = if rule == Rule::And { theirs && ours } else { theirs || ours };
-                set_flag(&mut self.session, key, agreed);
+                self.session.set_flag(key, agreed);
                 out.push(name, bool_str(agreed));
             }
             Rule::List => self.answer_list(key, value, out)?,
@@ -497,12 +435,12 @@ impl Negotiation {
             }
             rule @ (Rule::And | Rule::Or) => {
                 let agreed = parse_bool(value).ok_or(illegal.clone())?;
-                let ours = flag(&self.offer.session, key);
+                let ours = self.offer.session.flag(key);
                 // Who said No to AND, or Yes to OR, has decided it.
                 if ours == (rule == Rule::Or) && agreed != ours {
                     return Err(illegal);
                 }
-                set_flag(&mut self.session, key, agreed);
+                self.session.set_flag(key, agreed);
             }
             _ => {
                 let kinds = self.digest_preference(key).map_or(&[][..], DigestPreference::kinds);
@@ -541,7 +479,7 @@ impl Negotiation {
                 let burst = if agreed { burst.min(self.session.max_burst_length) } else { burst };
                 self.offer.session.first_burst_length.min(burst)
             }
-            _ => number(&self.offer.session, key),
+            _ => self.offer.session.number(key),
         }
     }
 
@@ -549,61 +487,7 @@ impl Negotiation {
         if key == Key::ProtocolLevel {
             self.protocol_level = value;
         } else {
-            set_number(&mut self.session, key, value);
+            self.session.set_number(key, value);
         }
-    }
-}
-
-/// One of the three answers that are no value (§6.2).
-fn is_refusal(value: &str) -> bool {
-    matches!(value, NOT_UNDERSTOOD | IRRELEVANT | REJECT)
-}
-
-/// A session's number for a key; 0 for a key that is none.
-fn number(params: &SessionParams, key: Key) -> u32 {
-    match key {
-        Key::MaxConnections => params.max_connections.into(),
-        Key::MaxBurstLength => params.max_burst_length,
-        Key::FirstBurstLength => params.first_burst_length,
-        Key::DefaultTime2Wait => params.default_time2wait.into(),
-        Key::DefaultTime2Retain => params.default_time2retain.into(),
-        Key::MaxOutstandingR2T => params.max_outstanding_r2t.into(),
-        Key::ErrorRecoveryLevel => params.error_recovery_level.into(),
-        _ => 0,
-    }
-}
-
-/// The table's ranges fit the fields, so that nothing is cut off.
-fn set_number(params: &mut SessionParams, key: Key, value: u32) {
-    match key {
-        Key::MaxConnections => params.max_connections = value as u16,
-        Key::MaxBurstLength => params.max_burst_length = value,
-        Key::FirstBurstLength => params.first_burst_length = value,
-        Key::DefaultTime2Wait => params.default_time2wait = value as u16,
-        Key::DefaultTime2Retain => params.default_time2retain = value as u16,
-        Key::MaxOutstandingR2T => params.max_outstanding_r2t = value as u16,
-        Key::ErrorRecoveryLevel => params.error_recovery_level = value as u8,
-        _ => {}
-    }
-}
-
-/// A session's boolean for a key; `false` for a key that is none.
-fn flag(params: &SessionParams, key: Key) -> bool {
-    match key {
-        Key::InitialR2T => params.initial_r2t,
-        Key::ImmediateData => params.immediate_data,
-        Key::DataPDUInOrder => params.data_pdu_in_order,
-        Key::DataSequenceInOrder => params.data_sequence_in_order,
-        _ => false,
-    }
-}
-
-fn set_flag(params: &mut SessionParams, key: Key, value: bool) {
-    match key {
-        Key::InitialR2T => params.initial_r2t = value,
-        Key::ImmediateData => params.immediate_data = value,
-        Key::DataPDUInOrder => params.data_pdu_in_order = value,
-        Key::DataSequenceInOrder => params.data_sequence_in_order = value,
-        _ => {}
     }
 }

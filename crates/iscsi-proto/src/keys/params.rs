@@ -1,5 +1,6 @@
 //! What a negotiation ends with: the parameters of a session and of each of its connections.
 
+use super::table::Key;
 use crate::frame::{Framing, Limits};
 
 /// A digest algorithm (RFC 7143 §13.1).
@@ -69,6 +70,58 @@ impl Default for SessionParams {
     }
 }
 
+impl SessionParams {
+    /// The number that a key sets; 0 for a key that sets none.
+    pub(super) fn number(&self, key: Key) -> u32 {
+        match key {
+            Key::MaxConnections => self.max_connections.into(),
+            Key::MaxBurstLength => self.max_burst_length,
+            Key::FirstBurstLength => self.first_burst_length,
+            Key::DefaultTime2Wait => self.default_time2wait.into(),
+            Key::DefaultTime2Retain => self.default_time2retain.into(),
+            Key::MaxOutstandingR2T => self.max_outstanding_r2t.into(),
+            Key::ErrorRecoveryLevel => self.error_recovery_level.into(),
+            _ => 0,
+        }
+    }
+
+    /// Sets it. The table's ranges fit the fields, so that nothing is cut off.
+    pub(super) fn set_number(&mut self, key: Key, value: u32) {
+        match key {
+            Key::MaxConnections => self.max_connections = value as u16,
+            Key::MaxBurstLength => self.max_burst_length = value,
+            Key::FirstBurstLength => self.first_burst_length = value,
+            Key::DefaultTime2Wait => self.default_time2wait = value as u16,
+            Key::DefaultTime2Retain => self.default_time2retain = value as u16,
+            Key::MaxOutstandingR2T => self.max_outstanding_r2t = value as u16,
+            Key::ErrorRecoveryLevel => self.error_recovery_level = value as u8,
+            _ => {}
+        }
+    }
+
+    /// The boolean that a key sets; `false` for a key that sets none.
+    pub(super) fn flag(&self, key: Key) -> bool {
+        match key {
+            Key::InitialR2T => self.initial_r2t,
+            Key::ImmediateData => self.immediate_data,
+            Key::DataPDUInOrder => self.data_pdu_in_order,
+            Key::DataSequenceInOrder => self.data_sequence_in_order,
+            _ => false,
+        }
+    }
+
+    /// Sets it.
+    pub(super) fn set_flag(&mut self, key: Key, value: bool) {
+        match key {
+            Key::InitialR2T => self.initial_r2t = value,
+            Key::ImmediateData => self.immediate_data = value,
+            Key::DataPDUInOrder => self.data_pdu_in_order = value,
+            Key::DataSequenceInOrder => self.data_sequence_in_order = value,
+            _ => {}
+        }
+    }
+}
+
 /// Agreed parameters of one connection (§13). [`Default`] is the RFC's default for each key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionParams {
@@ -106,4 +159,21 @@ impl Default for ConnectionParams {
             max_send_data_segment_length: 8192,
         }
     }
+}
+
+/// What the peer declared about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// InitiatorName.
+    pub initiator_name: Option<String>,
+    /// TargetName.
+    pub target_name: Option<String>,
+    /// InitiatorAlias or TargetAlias, whichever is the peer's.
+    pub alias: Option<String>,
+    /// TargetAddress, of a redirection.
+    pub target_address: Option<String>,
+    /// SessionType.
+    pub session_type: Option<String>,
+    /// TargetPortalGroupTag.
+    pub portal_group_tag: Option<u16>,
 }

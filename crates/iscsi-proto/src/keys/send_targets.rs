@@ -116,3 +116,50 @@ pub fn decode(text: &[u8]) -> Result<Vec<TargetRecord>, SendTargetsError> {
     }
     Ok(records)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_there_and_back() {
+        let records = vec![
+            TargetRecord {
+                name: "iqn.2026-11.org.example:a".to_owned(),
+                portals: vec![
+                    TargetAddress::new("10.0.0.1:3260".parse().unwrap(), 1),
+                    TargetAddress::new("[2001:db8::1]:3261".parse().unwrap(), 2),
+                ],
+            },
+            TargetRecord { name: "iqn.2026-11.org.example:b".to_owned(), portals: vec![] },
+        ];
+        let text = encode(&records);
+        let expected = "TargetName=iqn.2026-11.org.example:a\0TargetAddress=10.0.0.1:3260,1\0\
+                        TargetAddress=[2001:db8::1]:3261,2\0TargetName=iqn.2026-11.org.example:b\0";
+        assert_eq!(text, expected);
+        assert_eq!(decode(&text), Ok(records));
+    }
+
+    #[test]
+    fn hostile_answers_are_refused() {
+        for text in [
+            "TargetName=../../etc/cron.d/x\0",
+            "TargetName=iqn.2026-11.org.example:`id`\0",
+            "TargetAddress=10.0.0.1:3260,1\0",
+            "TargetName=iqn.2026-11.org.example:a\0TargetAddress=;reboot:3260,1\0",
+            "TargetName=iqn.2026-11.org.example:a\0Surprise=1\0",
+            "TargetName=iqn.2026-11.org.example:a",
+        ] {
+            assert!(decode(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for() {
+        assert_eq!(SendTargets::from_value("All"), Ok(SendTargets::All));
+        assert_eq!(SendTargets::from_value(""), Ok(SendTargets::This));
+        let name = "iqn.2026-11.org.example:a";
+        assert_eq!(SendTargets::from_value(name), Ok(SendTargets::Named(name.to_owned())));
+        assert!(SendTargets::from_value("all").is_err());
+    }
+}

@@ -157,7 +157,7 @@ keys! {
     DataPDUInOrder "DataPDUInOrder": Or, Both, Operational, Leading, Normal, "Yes";
     DataSequenceInOrder "DataSequenceInOrder": Or, Both, Operational, Leading, Normal, "Yes";
     ErrorRecoveryLevel "ErrorRecoveryLevel": Min(0, 2), Both, Operational, Leading, Any, "0";
-    SessionType "SessionType": DeclareText, Initiator, Login, Session, Any, "Normal";
+    SessionType "SessionType": DeclareText, Initiator, Login, Leading, Any, "Normal";
     TaskReporting "TaskReporting": List, Both, Operational, Leading, Normal, "RFC3720";
     ProtocolLevel "iSCSIProtocolLevel": Min(0, 31), Both, Operational, Leading, Normal, "1";
     OFMarker "OFMarker": Marker, Both, Operational, Connection, Any, "No";

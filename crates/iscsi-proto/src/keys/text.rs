@@ -187,3 +187,65 @@ impl TextSender {
         (segment, self.is_pending())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn pairs() {
+        let pair = |key, value| Pair { key, value };
+        assert_eq!(parse(b""), Ok(vec![]));
+        assert_eq!(
+            parse(b"A=1\0B=\0C==x\0"),
+            Ok(vec![pair("A", "1"), pair("B", ""), pair("C", "=x")])
+        );
+        assert_eq!(parse(b"A=1\0\0\0B=2\0\0"), Ok(vec![pair("A", "1"), pair("B", "2")]));
+        assert_eq!(parse(b"A=1\0B=2"), Err(TextError::Unterminated { at: 4 }));
+        assert_eq!(parse(b"A=1\0B\0"), Err(TextError::NoEquals { at: 4 }));
+        assert_eq!(parse(b"=1\0"), Err(TextError::KeyName { at: 0 }));
+        assert_eq!(parse(b"A B=1\0"), Err(TextError::KeyName { at: 0 }));
+        let encoding = Err(TextError::ValueEncoding { key: "A".to_owned() });
+        assert_eq!(parse(b"A=\xff\0"), encoding);
+        assert_eq!(parse(b"A=x\x1b[2J\0"), encoding);
+        let name = "K".repeat(KEY_NAME_MAX);
+        assert!(parse(format!("{name}=\0").as_bytes()).is_ok());
+        assert_eq!(parse(format!("{name}K=\0").as_bytes()), Err(TextError::KeyName { at: 0 }));
+        let value = "v".repeat(VALUE_MAX + 1);
+        assert!(parse(format!("A={}\0", &value[1..]).as_bytes()).is_ok());
+        assert!(parse(format!("A={value}\0").as_bytes()).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = parse(&bytes);
+        }
+
+        #[test]
+        fn cut_and_put_together(text in proptest::collection::vec(any::<u8>(), 0..500), max in 1usize..100) {
+            let mut sender = TextSender::default();
+            sender.start(text.clone().into());
+            let mut reader = TextReader::new(500);
+            loop {
+                let (segment, continues) = sender.next_segment(max);
+                prop_assert!(segment.len() <= max);
+                prop_assert_eq!(continues, sender.is_pending());
+                if let Some(whole) = reader.push(&segment, continues).unwrap() {
+                    prop_assert_eq!(whole, text);
+                    break;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn readers_stop_at_their_limit() {
+        let mut reader = TextReader::new(4);
+        assert_eq!(reader.push(b"abc", true), Ok(None));
+        assert_eq!(reader.push(b"de", false), Err(TextError::TooLong { max: 4 }));
+        assert_eq!(reader.push(b"d", false), Ok(Some(b"abcd".to_vec())));
+        assert!(!reader.is_partial());
+    }
+}

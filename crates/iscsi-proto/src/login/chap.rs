@@ -35,6 +35,11 @@ impl Algorithm {
     /// All of them, the strongest first.
     pub const ALL: [Self; 4] = [Self::Sha3_256, Self::Sha256, Self::Sha1, Self::Md5];
 
+    /// What an initiator offers if nothing else is configured; a target takes the first one it
+    /// knows. SHA-256 comes last: targets that have it have SHA3-256 too (LIO), while tgt 1.0.85
+    /// answers to its number with SHA-1, and a login with it fails.
+    pub const OFFERED: [Self; 4] = [Self::Sha3_256, Self::Sha1, Self::Md5, Self::Sha256];
+
     /// The number on the wire.
     pub const fn number(self) -> u8 {
         match self {
@@ -226,4 +231,62 @@ pub(super) fn parse_response(value: &str, algorithm: Algorithm) -> Result<Vec<u8
 //# any target
 pub(super) fn check_secrets_differ(one: &Secret, other: &Secret) -> Result<(), ChapError> {
     if one.is_same(other) { Err(ChapError::SameSecret) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computed with Python's hashlib over 0x2a, "correct horse" and the bytes 0 to 15.
+    #[test]
+    fn responses_are_hashes_of_identifier_secret_challenge() {
+        let challenge: Vec<u8> = (0..16).collect();
+        let secret = Secret::new("correct horse");
+        for (algorithm, expected) in VECTORS {
+            let response = algorithm.respond(0x2a, &secret, &challenge);
+            assert_eq!(parse_binary(expected, 32), Some(response.clone()), "{algorithm:?}");
+            assert_eq!(response.len(), algorithm.response_len());
+            assert!(algorithm.verify(0x2a, Some(&secret), &challenge, &response));
+            assert!(!algorithm.verify(0x2b, Some(&secret), &challenge, &response));
+            assert!(!algorithm.verify(0x2a, Some(&Secret::new("x")), &challenge, &response));
+            assert!(!algorithm.verify(0x2a, None, &challenge, &response));
+            assert!(!algorithm.verify(0x2a, Some(&secret), &challenge, &response[1..]));
+            assert!(!algorithm.verify(0x2a, Some(&secret), &challenge, &[]));
+        }
+    }
+
+    const VECTORS: [(Algorithm, &str); 4] = [
+        (Algorithm::Md5, "0xfc73c22f9704f64cbb0c3fa1b242791e"),
+        (Algorithm::Sha1, "0x870a1a8fbcadb9a684b53cfe8839fb36c4a72944"),
+        (Algorithm::Sha256, "0x0062c8896cddd4635141c07841fe8cd9d08764cd1b08b3cd3c10e34077e8ced3"),
+        (Algorithm::Sha3_256, "0xc87508e42c9a18a157ecaf58885e8e697982108d7bc3650b9a3fb6471b8302eb"),
+    ];
+
+    #[test]
+    fn an_unknown_user_is_not_the_one_with_the_dummy_secret() {
+        let dummy = Secret::new(vec![0; 16]);
+        let response = Algorithm::Md5.respond(1, &dummy, b"challenge");
+        assert!(!Algorithm::Md5.verify(1, None, b"challenge", &response));
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let credentials =
+            ChapCredentials { user: "alice".to_owned(), secret: Secret::new("hunter2hunter2") };
+        assert!(!format!("{credentials:?}").contains("hunter2"));
+        assert!(!credentials.secret.is_short());
+        assert!(Secret::new("hunter2").is_short());
+    }
+
+    #[test]
+    fn values_of_the_wrong_length_are_refused() {
+        assert!(parse_challenge("0x01", &[]).is_ok());
+        assert!(parse_challenge(&format!("0x{}", "00".repeat(1024)), &[]).is_ok());
+        assert!(parse_challenge(&format!("0x{}", "00".repeat(1025)), &[]).is_err());
+        assert!(parse_response(&format!("0x{}", "00".repeat(16)), Algorithm::Md5).is_ok());
+        assert!(parse_response(&format!("0x{}", "00".repeat(15)), Algorithm::Md5).is_err());
+        assert!(parse_response(&format!("0x{}", "00".repeat(16)), Algorithm::Sha1).is_err());
+        assert_eq!(parse_identifier("255"), Ok(255));
+        assert!(parse_identifier("256").is_err());
+    }
 }

@@ -127,7 +127,8 @@ macro_rules! pdus {
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.5
                 //# The TotalAHSLength is only used in PDUs that have an AHS and MUST be 0 in all
                 //# other PDUs.
-                if !header.ahs.is_empty() && opcode != Opcode::SCSI_COMMAND {
+                let has_ahs = opcode == Opcode::SCSI_COMMAND || opcode.name().is_none();
+                if !header.ahs.is_empty() && !has_ahs {
                     return Err(PduError::UnexpectedAhs { opcode, length: header.ahs.len() });
                 }
                 match opcode {

@@ -24,7 +24,11 @@ impl Session {
                 continue;
             };
             let data_done = task.sent >= task.read_length();
-            return if data_done { self.transmit_status(conn, itt) } else { self.transmit_data(conn, itt) };
+            return if data_done {
+                self.transmit_status(conn, itt)
+            } else {
+                self.transmit_data(conn, itt)
+            };
         }
     }
 
@@ -52,8 +56,7 @@ impl Session {
         if with_status {
             self.finish(conn, itt);
         }
-        let stat_sn =
-            if with_status { self.take_stat_sn(conn)? } else { StatSn::default() };
+        let stat_sn = if with_status { self.take_stat_sn(conn)? } else { StatSn::default() };
         let (exp_cmd_sn, max_cmd_sn) = self.command_window();
         let pdu = DataIn {
             is_final,

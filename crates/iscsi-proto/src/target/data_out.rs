@@ -1,7 +1,7 @@
 //! Data from the initiator: immediate, unsolicited and solicited (RFC 7143 §4.2.5.2, §11.7, §11.8).
 
 use super::session::{ConnId, Session, SessionError};
-use super::task::{Burst, Phase, Task};
+use super::task::{Burst, Phase, Task, TransferFault};
 use super::transmit::Reply;
 use crate::connection::Placement;
 use crate::ids::{Itt, Ttt};
@@ -14,18 +14,14 @@ impl Session {
         &self,
         command: &ScsiCommand,
         data_len: u32,
-    ) -> Option<&'static str> {
-        let expected =
-            if command.write { command.expected_data_transfer_length } else { 0 };
+    ) -> Option<TransferFault> {
+        let expected = if command.write { command.expected_data_transfer_length } else { 0 };
         let limit = expected.min(self.params.first_burst_length);
-        if data_len > 0 && !command.write {
-            Some("immediate data with a command that does not write")
-        } else if data_len > 0 && !self.params.immediate_data {
-            Some("immediate data although ImmediateData=No")
+        let announced = !command.is_final && self.params.initial_r2t;
+        if announced || data_len > 0 && !(command.write && self.params.immediate_data) {
+            Some(TransferFault::UnexpectedUnsolicited)
         } else if data_len > limit {
-            Some("immediate data beyond FirstBurstLength or the expected length")
-        } else if !command.is_final && self.params.initial_r2t {
-            Some("unsolicited data announced although InitialR2T=Yes")
+            Some(TransferFault::IncorrectAmount)
         } else {
             None
         }
@@ -34,7 +30,7 @@ impl Session {
     /// Opens the unsolicited sequence or starts to solicit, after the command PDU is complete.
     pub(super) fn start_data_out(&mut self, itt: Itt) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
-        if !task.command.write {
+        if !task.command.write || task.fault.is_some() {
             return;
         }
         task.unsolicited_length = task.immediate_length;
@@ -61,7 +57,10 @@ impl Session {
         if task.conn != conn {
             return Err(self.error(conn, pdu.itt, "Data-Out on a foreign connection"));
         }
-        if task.phase != Phase::Collecting || task.aborted || !task.command.write {
+        if task.fault.is_some() {
+            return self.ignore(conn, len); // what was under way before it learns of the fault
+        }
+        if task.phase != Phase::Collecting || !task.command.write {
             return self.reject(conn, RejectReason::INVALID_PDU_FIELD, header);
         }
         let too_long = task.too_long;
@@ -70,8 +69,16 @@ impl Session {
         } else {
             check_solicited(task, pdu, len)
         };
-        if let Err(what) = checked {
-            return Err(self.error(conn, pdu.itt, what));
+        match checked {
+            Ok(()) => {}
+            Err(Some(fault)) => {
+                self.fail_transfer(pdu.itt, fault);
+                return self.ignore(conn, len);
+            }
+            Err(None) => {
+                let what = "Data-Out for a transfer tag that is not outstanding";
+                return Err(self.error(conn, pdu.itt, what));
+            }
         }
         self.expect_data_out(conn, pdu.itt, pdu.ttt, len, pdu.is_final);
         Ok(match len {
@@ -162,40 +169,32 @@ fn r2t(task: &mut Task, itt: Itt, ttt: Ttt, offset: u32, len: u32) -> R2t {
     }
 }
 
+/// Is this the next PDU of the unsolicited sequence?
 fn check_unsolicited(
     task: &Task,
     pdu: &DataOut,
     len: u32,
     first_burst_length: u32,
-) -> Result<(), &'static str> {
-    let Some(data_sn) = task.unsolicited else {
-        return Err("unsolicited Data-Out that was not announced");
-    };
+) -> Result<(), Option<TransferFault>> {
+    let data_sn = task.unsolicited.ok_or(Some(TransferFault::UnexpectedUnsolicited))?;
     let limit = task.command.expected_data_transfer_length.min(first_burst_length);
-    if pdu.data_sn != data_sn {
-        Err("gap in DataSN of unsolicited Data-Out")
-    } else if pdu.buffer_offset != task.unsolicited_length {
-        Err("gap in buffer offset of unsolicited Data-Out")
+    if pdu.data_sn != data_sn || pdu.buffer_offset != task.unsolicited_length {
+        Err(Some(TransferFault::Damaged))
     } else if pdu.buffer_offset.checked_add(len).is_none_or(|end| end > limit) {
-        Err("unsolicited data beyond FirstBurstLength or the expected length")
+        Err(Some(TransferFault::IncorrectAmount))
     } else {
         Ok(())
     }
 }
 
-fn check_solicited(task: &Task, pdu: &DataOut, len: u32) -> Result<(), &'static str> {
-    let Some(burst) = task.bursts.iter().find(|burst| burst.ttt == pdu.ttt) else {
-        return Err("Data-Out for a transfer tag that is not outstanding");
-    };
+/// Is this the next PDU of a burst we asked for? `Err(None)`: of none.
+fn check_solicited(task: &Task, pdu: &DataOut, len: u32) -> Result<(), Option<TransferFault>> {
+    let burst = task.bursts.iter().find(|burst| burst.ttt == pdu.ttt).ok_or(None)?;
     let left = burst.len - burst.received;
-    if pdu.data_sn != burst.data_sn {
-        Err("gap in DataSN of solicited Data-Out")
-    } else if pdu.buffer_offset != burst.offset + burst.received {
-        Err("gap in buffer offset of solicited Data-Out")
-    } else if len > left {
-        Err("Data-Out beyond the length asked for")
-    } else if pdu.is_final != (len == left) {
-        Err("final bit of Data-Out does not match the end of its sequence")
+    if pdu.data_sn != burst.data_sn || pdu.buffer_offset != burst.offset + burst.received {
+        Err(Some(TransferFault::Damaged))
+    } else if len > left || pdu.is_final != (len == left) {
+        Err(Some(TransferFault::IncorrectAmount))
     } else {
         Ok(())
     }

@@ -28,7 +28,9 @@ impl Session {
             LogoutReason::CLOSE_SESSION => self.connections.keys().copied().collect(),
             LogoutReason::CLOSE_CONNECTION => match self.find_cid(request.cid) {
                 Some(id) => vec![id],
-                None => return self.refuse_logout(conn, request, LogoutResponseCode::CID_NOT_FOUND),
+                None => {
+                    return self.refuse_logout(conn, request, LogoutResponseCode::CID_NOT_FOUND);
+                }
             },
             _ => {
                 let response = LogoutResponseCode::RECOVERY_NOT_SUPPORTED;
@@ -50,7 +52,12 @@ impl Session {
         self.settle();
     }
 
-    fn refuse_logout(&mut self, conn: ConnId, request: &LogoutRequest, response: LogoutResponseCode) {
+    fn refuse_logout(
+        &mut self,
+        conn: ConnId,
+        request: &LogoutRequest,
+        response: LogoutResponseCode,
+    ) {
         let answer = Answer { itt: request.itt, response, closes: Vec::new() };
         self.push_reply(conn, Reply::Logout(answer));
     }

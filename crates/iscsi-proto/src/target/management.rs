@@ -34,8 +34,8 @@ impl Session {
         let one = request.function == TaskManagementFunction::ABORT_TASK;
         let limit = self.order.exp_cmd_sn().plus(self.config.command_window);
         // Commands that cannot arrive any more, being outside the window, are not waited for.
-        let waits = self.order.exp_cmd_sn().is_before(request.cmd_sn)
-            && !limit.is_before(request.cmd_sn);
+        let waits =
+            self.order.exp_cmd_sn().is_before(request.cmd_sn) && !limit.is_before(request.cmd_sn);
         if !one && waits {
             self.postponed.push((conn, request));
         } else {

@@ -17,6 +17,7 @@ mod data_out;
 mod logout;
 mod management;
 mod order;
+mod receive;
 pub mod registry;
 mod session;
 mod state;

@@ -60,9 +60,9 @@ impl CommandOrder {
     pub(super) fn accepts(&self, cmd_sn: CmdSn) -> bool {
         !cmd_sn.is_before(self.exp_cmd_sn)
             && !self.max_cmd_sn.is_before(cmd_sn)
-            && self.slot(cmd_sn).is_none_or(|index| {
-                self.held.get(index).is_none_or(Option::is_none)
-            })
+            && self
+                .slot(cmd_sn)
+                .is_none_or(|index| self.held.get(index).is_none_or(Option::is_none))
     }
 
     /// Is the number inside the window, arrived or not?

@@ -7,18 +7,16 @@ use bytes::Bytes;
 use super::config::SessionConfig;
 use super::logout::PendingLogout;
 use super::management::PendingManagement;
-use super::order::{CommandOrder, Held};
+use super::order::CommandOrder;
+use super::receive::Receiving;
 use super::state::{ConnectionEvent, ConnectionState};
 use super::task::{Completion, Execute, Phase, Task};
 use super::text::TextExchange;
 use super::transmit::Reply;
-use crate::connection::Placement;
-use crate::ids::{Cid, Itt, Lun, Ttt};
+use crate::ids::{Cid, Itt, Lun};
 use crate::keys::{ConnectionParams, SessionParams};
 use crate::login::Outcome;
-use crate::pdu::{
-    Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
-};
+use crate::pdu::{BHS_LEN, TaskManagementFunction, TaskManagementRequest};
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
 
@@ -93,7 +91,9 @@ pub(super) struct Connection {
     /// Tasks in [`Phase::Responding`], in the order of their completion.
     pub(super) responding: VecDeque<Itt>,
     /// The PDU whose data segment is being read.
-    receiving: Receiving,
+    pub(super) receiving: Receiving,
+    /// Its header, for a Reject.
+    pub(super) last_header: [u8; BHS_LEN],
     pub(super) text: Option<TextExchange>,
     pub(super) last_heard: Instant,
     pub(super) ping_sent: Option<Instant>,
@@ -103,8 +103,7 @@ impl Connection {
     /// Takes back [`Event::Execute`] of a task. True if the shell had not seen it.
     pub(super) fn recall(&mut self, itt: Itt) -> bool {
         let before = self.events.len();
-        self.events
-            .retain(|event| !matches!(event, Event::Execute(execute) if execute.itt == itt));
+        self.events.retain(|event| !matches!(event, Event::Execute(execute) if execute.itt == itt));
         self.events.len() < before
     }
 
@@ -113,14 +112,6 @@ impl Connection {
             self.state = next;
         }
     }
-}
-
-enum Receiving {
-    Nothing,
-    Ignored,
-    Command { itt: Itt, cmd_sn: Option<CmdSn> },
-    DataOut { itt: Itt, ttt: Ttt, len: u32, is_final: bool },
-    Scratch(Box<Pdu>),
 }
 
 /// A full-feature session.
@@ -172,7 +163,12 @@ impl Session {
     /// the old one ends as by an implicit logout (§6.3.4).
     ///
     /// `next_stat_sn` is the one after that of the final login response.
-    pub fn add_connection(&mut self, outcome: &Outcome, next_stat_sn: StatSn, now: Instant) -> ConnId {
+    pub fn add_connection(
+        &mut self,
+        outcome: &Outcome,
+        next_stat_sn: StatSn,
+        now: Instant,
+    ) -> ConnId {
         if let Some(old) = self.find_cid(outcome.cid) {
             self.end_connection(old, "connection reinstated");
         }
@@ -188,6 +184,7 @@ impl Session {
             replies: VecDeque::new(),
             responding: VecDeque::new(),
             receiving: Receiving::Nothing,
+            last_header: [0; BHS_LEN],
             text: None,
             last_heard: now,
             ping_sent: None,
@@ -196,89 +193,11 @@ impl Session {
         id
     }
 
-    /// A header arrived on `conn`: says where its data segment belongs. Call
-    /// [`handle_data`](Self::handle_data) next, also when there is none.
-    ///
-    /// # Errors
-    /// The connection has to be closed ([`handle_connection_lost`](Self::handle_connection_lost)).
-    pub fn handle_header(
-        &mut self,
-        conn: ConnId,
-        now: Instant,
-        header: &Header,
-    ) -> Result<Placement, SessionError> {
-        let pdu = match Pdu::parse(header) {
-            Ok(pdu) => pdu,
-            Err(error) => {
-                let reason = if matches!(error, PduError::Opcode { .. }) {
-                    RejectReason::COMMAND_NOT_SUPPORTED
-                } else {
-                    RejectReason::INVALID_PDU_FIELD
-                };
-                return self.reject(conn, reason, header);
-            }
-        };
-        self.heard(conn, now, &pdu)?;
-        if self.discovery && !matches!(pdu, Pdu::TextRequest(_) | Pdu::LogoutRequest(_) | Pdu::NopOut(_))
-        {
-            return self.reject(conn, RejectReason::PROTOCOL_ERROR, header);
-        }
-        let data_len = header.data_segment_length();
-        match pdu {
-            Pdu::ScsiCommand(command) => self.handle_command(conn, command, data_len, header),
-            Pdu::DataOut(data_out) => self.handle_data_out(conn, &data_out, data_len, header),
-            Pdu::NopOut(NopOut { itt: Itt::NONE, .. }) => self.ignore(conn, data_len),
-            Pdu::NopOut(_)
-            | Pdu::TextRequest(_)
-            | Pdu::TaskManagementRequest(_)
-            | Pdu::LogoutRequest(_) => self.receive_scratch(conn, pdu, data_len, header),
-            Pdu::SnackRequest(_) => self.reject(conn, RejectReason::SNACK_REJECT, header),
-            Pdu::LoginRequest(request) => {
-                Err(self.error(conn, request.itt, "login request in full-feature phase"))
-            }
-            _ => self.reject(conn, RejectReason::PROTOCOL_ERROR, header),
-        }
-    }
-
-    /// The data segment of the last header on `conn` is where it belongs.
-    ///
-    /// # Errors
-    /// The connection has to be closed.
-    pub fn handle_data(
-        &mut self,
-        conn: ConnId,
-        received: Received,
-        digest_ok: bool,
-    ) -> Result<(), SessionError> {
-        let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
-        let receiving = std::mem::replace(&mut connection.receiving, Receiving::Nothing);
-        if !digest_ok && !matches!(receiving, Receiving::Nothing | Receiving::Ignored) {
-            // Level 0: nothing can be asked for again, so the session recovers (§7.8).
-            return Err(self.error(conn, Itt::NONE, "data digest error"));
-        }
-        match receiving {
-            Receiving::Nothing | Receiving::Ignored => {}
-            Receiving::Command { itt, cmd_sn } => self.command_received(itt, cmd_sn),
-            Receiving::DataOut { itt, ttt, len, is_final } => {
-                self.data_out_received(itt, ttt, len, is_final);
-            }
-            Receiving::Scratch(pdu) => {
-                let data = match received {
-                    Received::Scratch(data) => data,
-                    Received::Placed => Bytes::new(),
-                };
-                self.request_received(conn, *pdu, data)?;
-            }
-        }
-        Ok(())
-    }
-
     /// The transport of `conn` is gone. At error recovery level 0 that ends its tasks and the
     /// session with it (§7.1.4), unless the connection was logged out, replaced or closed by us.
     pub fn handle_connection_lost(&mut self, conn: ConnId) {
         let Some(connection) = self.connections.get(&conn) else { return };
-        let orderly =
-            matches!(connection.state, ConnectionState::InLogout | ConnectionState::Free);
+        let orderly = matches!(connection.state, ConnectionState::InLogout | ConnectionState::Free);
         self.end_connection(conn, "connection lost");
         if !orderly {
             self.close("a connection of the session was lost");
@@ -345,137 +264,6 @@ impl Session {
         self.connections.get(&conn).is_none_or(|c| c.state == ConnectionState::Free)
     }
 
-    fn heard(&mut self, conn: ConnId, now: Instant, pdu: &Pdu) -> Result<(), SessionError> {
-        // Also one that we are about to close: what still comes in must not be executed, or it would
-        // be after the session that replaces this one was told that nothing can be any more.
-        let alive = |c: &&mut Connection| c.state != ConnectionState::Free;
-        let Some(connection) = self.connections.get_mut(&conn).filter(alive) else {
-            return Err(self.error(conn, Itt::NONE, "PDU on a connection that is over"));
-        };
-        connection.last_heard = now;
-        connection.ping_sent = None;
-        if let Some(exp_stat_sn) = exp_stat_sn(pdu)
-            && connection.exp_stat_sn.is_before(exp_stat_sn)
-        {
-            if connection.next_stat_sn.is_before(exp_stat_sn) {
-                return Err(self.error(conn, Itt::NONE, "ExpStatSN beyond what was sent"));
-            }
-            connection.exp_stat_sn = exp_stat_sn;
-        }
-        Ok(())
-    }
-
-    fn handle_command(
-        &mut self,
-        conn: ConnId,
-        command: ScsiCommand,
-        data_len: u32,
-        header: &Header,
-    ) -> Result<Placement, SessionError> {
-        if !command.immediate && !self.order.accepts(command.cmd_sn) {
-            return self.ignore(conn, data_len);
-        }
-        let itt = command.itt;
-        if itt == Itt::NONE || self.tasks.contains_key(&itt) {
-            return self.reject(conn, RejectReason::TASK_IN_PROGRESS, header);
-        }
-        if command.immediate && self.immediate_tasks() >= self.config.immediate_commands_max {
-            return self.reject(conn, RejectReason::IMMEDIATE_COMMAND_REJECT, header);
-        }
-        let too_long = command.write
-            && command.expected_data_transfer_length > self.config.write_length_max;
-        if let Some(what) = self.unsolicited_fault(&command, data_len) {
-            return Err(self.error(conn, itt, what));
-        }
-        let cmd_sn = (!command.immediate).then_some(command.cmd_sn);
-        self.tasks.insert(itt, Task::new(conn, command, data_len, too_long));
-        self.set_receiving(conn, Receiving::Command { itt, cmd_sn });
-        Ok(match data_len {
-            0 => Placement::None,
-            _ if too_long => Placement::Discard,
-            _ => Placement::Task { itt, offset: 0 },
-        })
-    }
-
-    fn immediate_tasks(&self) -> u32 {
-        let count = self.tasks.values().filter(|task| task.command.immediate).count();
-        u32::try_from(count).unwrap_or(u32::MAX)
-    }
-
-    /// The command PDU `itt` is complete; `cmd_sn` unless it is immediate.
-    fn command_received(&mut self, itt: Itt, cmd_sn: Option<CmdSn>) {
-        let aborted = !self.tasks.contains_key(&itt);
-        match cmd_sn {
-            // It was aborted while its data came in. Its number counts as received all the same.
-            Some(cmd_sn) if aborted => self.order.hold(cmd_sn, Held::Gap),
-            Some(cmd_sn) => self.order.hold(cmd_sn, Held::Command(itt)),
-            None => self.deliver(Held::Command(itt)),
-        }
-        self.start_data_out(itt);
-        self.deliver_in_order();
-    }
-
-    /// A request with a scratch data segment is complete.
-    fn request_received(
-        &mut self,
-        conn: ConnId,
-        pdu: Pdu,
-        data: Bytes,
-    ) -> Result<(), SessionError> {
-        let (immediate, cmd_sn) = match &pdu {
-            Pdu::NopOut(p) => (p.immediate, p.cmd_sn),
-            Pdu::TextRequest(p) => (p.immediate, p.cmd_sn),
-            Pdu::TaskManagementRequest(p) => (p.immediate, p.cmd_sn),
-            Pdu::LogoutRequest(p) => (p.immediate, p.cmd_sn),
-            _ => return Ok(()),
-        };
-        let held = Held::Request { conn, pdu: Box::new(pdu), data };
-        if immediate {
-            self.deliver(held);
-        } else {
-            self.order.hold(cmd_sn, held);
-            self.deliver_in_order();
-        }
-        Ok(())
-    }
-
-    pub(super) fn deliver_in_order(&mut self) {
-        while let Some(held) = self.order.take_next() {
-            self.deliver(held);
-        }
-        self.carry_out_postponed();
-    }
-
-    fn deliver(&mut self, held: Held) {
-        match held {
-            Held::Command(itt) => {
-                if let Some(task) = self.tasks.get_mut(&itt) {
-                    task.in_order = true;
-                    self.execute_if_complete(itt);
-                }
-            }
-            Held::Gap => {}
-            Held::Request { conn, pdu, data } => match *pdu {
-                Pdu::NopOut(request) => self.nop_out(conn, &request, data),
-                Pdu::TextRequest(request) => self.text_request(conn, &request, &data),
-                Pdu::TaskManagementRequest(request) => self.manage(conn, request),
-                Pdu::LogoutRequest(request) => self.logout(conn, &request),
-                _ => {}
-            },
-        }
-    }
-
-    /// Hands a command to the shell once its turn has come and its data is there.
-    pub(super) fn execute_if_complete(&mut self, itt: Itt) {
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
-        if task.phase != Phase::Collecting || !task.in_order || !task.has_all_data() {
-            return;
-        }
-        task.phase = Phase::Running;
-        let (conn, execute) = (task.conn, task.execute(itt));
-        self.push_event(conn, Event::Execute(execute));
-    }
-
     /// A command has ended; its answer is sent unless it was aborted meanwhile.
     pub fn complete(&mut self, itt: Itt, completion: Completion) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
@@ -492,6 +280,7 @@ impl Session {
         let conn = task.conn;
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.responding.push_back(itt);
+            self.wakes.push_back(conn);
         }
     }
 
@@ -572,78 +361,9 @@ impl Session {
         SessionError { what, cid, itt, exp_cmd_sn: self.order.exp_cmd_sn() }
     }
 
-    pub(super) fn expect_data_out(&mut self, conn: ConnId, itt: Itt, ttt: Ttt, len: u32, is_final: bool) {
-        self.set_receiving(conn, Receiving::DataOut { itt, ttt, len, is_final });
-    }
-
-    pub(super) fn ignore(&mut self, conn: ConnId, data_len: u32) -> Result<Placement, SessionError> {
-        self.set_receiving(conn, Receiving::Ignored);
-        Ok(if data_len == 0 { Placement::None } else { Placement::Discard })
-    }
-
-    pub(super) fn reject(
-        &mut self,
-        conn: ConnId,
-        reason: RejectReason,
-        header: &Header,
-    ) -> Result<Placement, SessionError> {
-        self.push_reply(conn, Reply::Reject { reason, header: Bytes::copy_from_slice(&header.bhs) });
-        self.ignore(conn, header.data_segment_length())
-    }
-
-    fn receive_scratch(
-        &mut self,
-        conn: ConnId,
-        pdu: Pdu,
-        data_len: u32,
-        header: &Header,
-    ) -> Result<Placement, SessionError> {
-        let (immediate, cmd_sn) = match &pdu {
-            Pdu::NopOut(p) => (p.immediate, p.cmd_sn),
-            Pdu::TextRequest(p) => (p.immediate, p.cmd_sn),
-            Pdu::TaskManagementRequest(TaskManagementRequest { immediate, cmd_sn, .. }) => {
-                (*immediate, *cmd_sn)
-            }
-            Pdu::LogoutRequest(p) => (p.immediate, p.cmd_sn),
-            _ => (true, CmdSn(0)),
-        };
-        if !immediate && !self.order.accepts(cmd_sn) {
-            return self.ignore(conn, data_len);
-        }
-        if self.reply_backlog(conn) > REPLIES_MAX {
-            return self.reject(conn, RejectReason::LONG_OPERATION_REJECT, header);
-        }
-        self.set_receiving(conn, Receiving::Scratch(Box::new(pdu)));
-        Ok(if data_len == 0 { Placement::None } else { Placement::Scratch })
-    }
-
-    fn set_receiving(&mut self, conn: ConnId, receiving: Receiving) {
-        if let Some(connection) = self.connections.get_mut(&conn) {
-            connection.receiving = receiving;
-        }
-    }
-
     /// Answers that wait to be sent on `conn`: the shell stops reading while there are many, so
     /// that a peer that asks and never reads costs bounded memory.
     pub fn reply_backlog(&self, conn: ConnId) -> usize {
         self.connections.get(&conn).map_or(0, |c| c.replies.len())
     }
-}
-
-/// Small answers queued on one connection before further requests are refused. The shell stops
-/// reading long before ([`Session::reply_backlog`]).
-const REPLIES_MAX: usize = 4096;
-
-/// ExpStatSN of a request, where it has one.
-fn exp_stat_sn(pdu: &Pdu) -> Option<StatSn> {
-    Some(match pdu {
-        Pdu::NopOut(p) => p.exp_stat_sn,
-        Pdu::ScsiCommand(p) => p.exp_stat_sn,
-        Pdu::TaskManagementRequest(p) => p.exp_stat_sn,
-        Pdu::TextRequest(p) => p.exp_stat_sn,
-        Pdu::DataOut(p) => p.exp_stat_sn,
-        Pdu::LogoutRequest(p) => p.exp_stat_sn,
-        Pdu::SnackRequest(p) => p.exp_stat_sn,
-        _ => return None,
-    })
 }

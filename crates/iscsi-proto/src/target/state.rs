@@ -67,10 +67,7 @@ mod tests {
             table(LoggedIn),
             [Some(InLogout), Some(LogoutRequested), None, Some(CleanupWait), Some(Free), None]
         );
-        assert_eq!(
-            table(InLogout),
-            [None, None, Some(Free), Some(CleanupWait), Some(Free), None]
-        );
+        assert_eq!(table(InLogout), [None, None, Some(Free), Some(CleanupWait), Some(Free), None]);
         assert_eq!(
             table(LogoutRequested),
             [Some(InLogout), Some(LogoutRequested), None, Some(CleanupWait), Some(Free), None]

@@ -46,6 +46,37 @@ pub struct Completion {
     pub wanted_length: u64,
 }
 
+/// What was wrong with a command's data, with the sense that says so (RFC 7143 §11.4.7.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TransferFault {
+    /// Data that was not asked for and not agreed on.
+    UnexpectedUnsolicited,
+    /// More or less than announced.
+    IncorrectAmount,
+    /// A PDU is missing or its digest is wrong.
+    Damaged,
+}
+
+impl TransferFault {
+    /// Sense in fixed format: ABORTED COMMAND with the additional sense of §11.4.7.2.
+    pub(super) fn sense(self) -> Bytes {
+        const CURRENT_FIXED: u8 = 0x70;
+        const ABORTED_COMMAND: u8 = 0x0b;
+        let [code, qualifier] = match self {
+            Self::UnexpectedUnsolicited => [0x0c, 0x0c],
+            Self::IncorrectAmount => [0x0c, 0x0d],
+            Self::Damaged => [0x47, 0x05],
+        };
+        let mut sense = vec![0; 18];
+        sense[0] = CURRENT_FIXED;
+        sense[2] = ABORTED_COMMAND;
+        sense[7] = 10; // bytes that follow the first eight
+        sense[12] = code;
+        sense[13] = qualifier;
+        Bytes::from(sense)
+    }
+}
+
 /// Where a task stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -77,6 +108,8 @@ pub(super) struct Task {
     /// No response may be sent any more.
     pub(super) aborted: bool,
     pub(super) too_long: bool,
+    /// The transfer went wrong: the command is answered with this and never executed.
+    pub(super) fault: Option<TransferFault>,
     /// Bytes of immediate data that came with the command.
     pub(super) immediate_length: u32,
     /// Next DataSN of the unsolicited sequence, while that is open.
@@ -95,7 +128,12 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub(super) fn new(conn: ConnId, command: ScsiCommand, immediate_length: u32, too_long: bool) -> Self {
+    pub(super) fn new(
+        conn: ConnId,
+        command: ScsiCommand,
+        immediate_length: u32,
+        too_long: bool,
+    ) -> Self {
         Self {
             conn,
             command,
@@ -103,6 +141,7 @@ impl Task {
             in_order: false,
             aborted: false,
             too_long,
+            fault: None,
             immediate_length,
             unsolicited: None,
             unsolicited_length: 0,
@@ -121,7 +160,7 @@ impl Task {
 
     /// Bytes the initiator has to send.
     pub(super) fn write_length(&self) -> u32 {
-        if self.command.write && !self.too_long {
+        if self.command.write && !self.too_long && self.fault.is_none() {
             self.command.expected_data_transfer_length
         } else {
             0
@@ -141,9 +180,10 @@ impl Task {
     }
 
     pub(super) fn has_all_data(&self) -> bool {
-        self.unsolicited.is_none()
-            && self.bursts.is_empty()
-            && self.solicited_to >= self.write_length()
+        self.fault.is_some()
+            || self.unsolicited.is_none()
+                && self.bursts.is_empty()
+                && self.solicited_to >= self.write_length()
     }
 
     pub(super) fn take_r2t_sn(&mut self) -> R2tSn {

@@ -69,7 +69,12 @@ impl Script {
         self.session.add_connection(&outcome(cid, params()), StatSn(1), NOW)
     }
 
-    fn try_pdu(&mut self, conn: ConnId, pdu: impl Into<Pdu>, data: &[u8]) -> Result<Placement, SessionError> {
+    fn try_pdu(
+        &mut self,
+        conn: ConnId,
+        pdu: impl Into<Pdu>,
+        data: &[u8],
+    ) -> Result<Placement, SessionError> {
         let header = pdu.into().encode(u32::try_from(data.len()).unwrap());
         let placement = self.session.handle_header(conn, NOW, &header)?;
         let received = match placement {
@@ -176,7 +181,13 @@ fn a_read_is_cut_into_segments_and_bursts_with_status_on_the_last() {
     script.session.complete(Itt(7), good(&[3; 4500]));
     let mut seen = Vec::new();
     while let Some((Pdu::DataIn(pdu), data)) = script.sent(script.conn) {
-        seen.push((pdu.buffer_offset, data.len(), pdu.is_final, pdu.data_sn.0, pdu.status.is_some()));
+        seen.push((
+            pdu.buffer_offset,
+            data.len(),
+            pdu.is_final,
+            pdu.data_sn.0,
+            pdu.status.is_some(),
+        ));
         if let Some(status) = pdu.status {
             assert_eq!(status.residual, Residual::Underflow(500));
             assert_eq!(pdu.stat_sn, StatSn(1));
@@ -304,7 +315,10 @@ fn a_task_set_is_aborted_once_all_commands_before_have_arrived() {
     let function = TaskManagementFunction::ABORT_TASK_SET;
     let itt = Itt::NONE.0;
     script.pdu(TaskManagementRequest { function, ..abort(9, 101, itt, 0) }, &[]);
-    assert!(script.sent(script.conn).is_none(), "command 100 is on its way on the other connection");
+    assert!(
+        script.sent(script.conn).is_none(),
+        "command 100 is on its way on the other connection"
+    );
     script.try_pdu(second, write(1, 100, 3000), &[]).unwrap();
     assert!(matches!(script.sent(script.conn), Some((Pdu::TaskManagementResponse(_), _))));
     assert!(script.executes(second).is_empty());
@@ -370,21 +384,61 @@ fn late_data_of_an_aborted_write_is_thrown_away() {
 }
 
 #[test]
-fn hostile_data_out_closes_the_connection() {
-    let cases: [(&str, fn(Ttt) -> (DataOut, usize)); 6] = [
-        ("wrong tag", |ttt| (data_out(1, Ttt(ttt.0 + 77), 0, 0, false), 512)),
-        ("gap in DataSN", |ttt| (data_out(1, ttt, 1, 0, false), 512)),
-        ("gap in offset", |ttt| (data_out(1, ttt, 0, 512, false), 512)),
-        ("beyond the burst", |ttt| (data_out(1, ttt, 0, 0, true), 2049)),
-        ("final too early", |ttt| (data_out(1, ttt, 0, 0, true), 512)),
-        ("unsolicited", |_| (data_out(1, Ttt::NONE, 0, 0, true), 512)),
+fn faulty_data_out_fails_its_command_and_nothing_else() {
+    type Case = (&'static str, u8, fn(Ttt) -> (DataOut, usize));
+    let cases: [Case; 5] = [
+        ("gap in DataSN", 0x47, |ttt| (data_out(1, ttt, 1, 0, false), 512)),
+        ("gap in offset", 0x47, |ttt| (data_out(1, ttt, 0, 512, false), 512)),
+        ("beyond the burst", 0x0c, |ttt| (data_out(1, ttt, 0, 0, true), 2049)),
+        ("final too early", 0x0c, |ttt| (data_out(1, ttt, 0, 0, true), 512)),
+        ("unsolicited", 0x0c, |_| (data_out(1, Ttt::NONE, 0, 0, true), 512)),
     ];
-    for (name, case) in cases {
+    for (name, additional_sense, case) in cases {
         let mut script = Script::new();
         script.pdu(write(1, 100, 4096), &[]);
         let (pdu, len) = case(script.r2t().ttt);
-        assert!(script.try_pdu(script.conn, pdu, &vec![0; len]).is_err(), "{name}");
+        script.r2t();
+        assert_eq!(script.pdu(pdu, &vec![0; len]), Placement::Discard, "{name}");
+        assert_eq!(fault_sense(&mut script), additional_sense, "{name}");
+        assert!(script.executes(script.conn).is_empty(), "{name}: it must not be executed");
+        script.pdu(command(2, 101), &[]);
+        assert_eq!(script.executes(script.conn), [2], "{name}: the session goes on");
     }
+}
+
+/// The additional sense code of the answer to a command that failed in transfer.
+fn fault_sense(script: &mut Script) -> u8 {
+    let Some((Pdu::ScsiResponse(response), data)) = script.sent(script.conn) else {
+        panic!("expected a response")
+    };
+    assert_eq!(response.status, 2);
+    let sense = parse_sense(&data);
+    assert_eq!(sense[2], 0x0b, "ABORTED COMMAND");
+    sense[12]
+}
+
+#[test]
+fn a_transfer_tag_of_nobody_closes_the_connection() {
+    let mut script = Script::new();
+    script.pdu(write(1, 100, 4096), &[]);
+    let foreign = data_out(1, Ttt(77), 0, 0, false);
+    assert!(script.try_pdu(script.conn, foreign, &[0; 512]).is_err());
+}
+
+#[test]
+fn a_wrong_data_digest_is_rejected_and_fails_the_command() {
+    let mut script = Script::new();
+    let header = Pdu::from(write(1, 100, 512)).encode(512);
+    script.session.handle_header(script.conn, NOW, &header).unwrap();
+    script.session.handle_data(script.conn, Received::Placed, false).unwrap();
+    match script.sent(script.conn) {
+        Some((Pdu::Reject(reject), data)) => {
+            assert_eq!(reject.reason, RejectReason::DATA_DIGEST_ERROR);
+            assert_eq!(&data[..], &header.bhs[..]);
+        }
+        other => panic!("expected a reject, got {other:?}"),
+    }
+    assert_eq!(fault_sense(&mut script), 0x47);
 }
 
 #[test]
@@ -397,13 +451,14 @@ fn data_out_on_a_foreign_connection_is_refused() {
 }
 
 #[test]
-fn immediate_data_beyond_what_was_agreed_is_refused() {
-    let mut script = Script::new();
-    assert!(script.try_pdu(script.conn, write(1, 100, 4096), &[0; 1025]).is_err());
-    let mut script = Script::new();
-    assert!(script.try_pdu(script.conn, write(1, 100, 512), &[0; 513]).is_err());
-    let mut script = Script::new();
-    assert!(script.try_pdu(script.conn, read(1, 100, 512), &[0; 4]).is_err());
+fn immediate_data_beyond_what_was_agreed_fails_the_command() {
+    for (command, len) in
+        [(write(1, 100, 4096), 1025), (write(1, 100, 512), 513), (read(1, 100, 512), 4)]
+    {
+        let mut script = Script::new();
+        assert_eq!(script.pdu(command, &vec![0; len]), Placement::Discard);
+        assert_eq!(fault_sense(&mut script), 0x0c);
+    }
 }
 
 #[test]

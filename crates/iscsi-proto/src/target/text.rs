@@ -26,7 +26,9 @@ impl Session {
         let ttt = Ttt(self.next_ttt);
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let exchange = match connection.text.take() {
-            Some(exchange) if exchange.ttt == request.ttt && exchange.itt == request.itt => exchange,
+            Some(exchange) if exchange.ttt == request.ttt && exchange.itt == request.itt => {
+                exchange
+            }
             // §11.10.4: a request with the reserved tag starts anew and ends what was before.
             _ => TextExchange {
                 itt: request.itt,

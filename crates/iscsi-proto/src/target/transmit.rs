@@ -113,7 +113,10 @@ impl Session {
         let Some(connection) = self.connections.get(&conn) else { return };
         let limit = connection.params.max_send_data_segment_length as usize;
         let data = data.slice(..data.len().min(limit));
-        self.push_reply(conn, Reply::Nop { itt: request.itt, lun: request.lun, ttt: Ttt::NONE, data });
+        self.push_reply(
+            conn,
+            Reply::Nop { itt: request.itt, lun: request.lun, ttt: Ttt::NONE, data },
+        );
     }
 
     /// Tells the initiator on `conn` of `event` (§11.9).

@@ -1,1 +1,35 @@
-//! The initiator: connections, sessions and the remote disk.
+//! The initiator: a logical unit of a target as a [`block::BlockDevice`], over one or several
+//! connections, that survives the loss of them and a restart of the target.
+//!
+//! From the outside in: [`RemoteDisk`] turns block operations into SCSI commands (`disk`, `cdb`);
+//! `shared` and `state` hold what is under way and decide what becomes of a command that ended;
+//! `role` is a connection as the driver loop sees it; `supervisor` keeps sessions alive, with
+//! `group`, `connect` and `probe`; [`unflushed`] keeps what a volatile cache may lose. The protocol
+//! itself is `iscsi_proto::initiator`.
+
+pub mod cdb;
+mod config;
+mod connect;
+mod discovery;
+mod disk;
+mod group;
+mod op;
+mod probe;
+mod report;
+mod role;
+pub mod sense;
+mod shared;
+mod state;
+mod supervisor;
+pub mod unflushed;
+pub mod url;
+
+pub use config::Config;
+pub use connect::ConnectError;
+pub use discovery::discover;
+pub use disk::RemoteDisk;
+pub use iscsi_proto::keys::send_targets::TargetRecord;
+pub use iscsi_proto::login::chap::{ChapCredentials, Secret};
+pub use probe::{ProbeError, UnitIdentity};
+pub use report::{ConnectionReport, SessionReport};
+pub use url::{Portal, Url, UrlError};

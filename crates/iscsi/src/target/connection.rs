@@ -79,14 +79,10 @@ impl TargetConnection {
     /// The connection is over. Commands that execute go on to their end: their effect must not
     /// come later than whoever waits for this session's end believes.
     pub(super) fn finish(self) {
-        let Self { session, conn, mut running, .. } = self;
+        let Self { server, session, conn, mut running, .. } = self;
         session.unregister(conn);
         session.with(|core| core.handle_connection_lost(conn));
-        if running.is_empty() {
-            session.with(|core| core.remove_connection(conn));
-            return session.settle();
-        }
-        tokio::spawn(async move {
+        let ended = async move {
             while let Some(finished) = running.next().await {
                 match finished {
                     Finished::Command(itt, completion) => session.complete_late(itt, completion),
@@ -97,13 +93,18 @@ impl TargetConnection {
             }
             session.with(|core| core.remove_connection(conn));
             session.settle();
-        });
+            server.forget(&session);
+        };
+        // Without a command that waits this is done at once, before the next login looks.
+        if let Some(rest) = not_yet(ended) {
+            tokio::spawn(rest);
+        }
     }
 
     fn drain_events(&mut self) {
         let conn = self.conn;
         let mut events = std::mem::take(&mut self.events);
-        self.session.with(|core| {
+        self.session.with_own(self.conn, |core| {
             while let Some(event) = core.poll_event(conn) {
                 events.push(event);
             }
@@ -120,7 +121,7 @@ impl TargetConnection {
             Event::Dropped(itt) => drop(self.buffers.remove(&itt)),
             Event::Text { itt, text } => {
                 let answer = login::answer_text(&self.server, self.portal.clone(), &text);
-                self.session.with(|core| core.text_reply(self.conn, itt, answer));
+                self.session.with_own(self.conn, |core| core.text_reply(self.conn, itt, answer));
             }
             Event::Management { itt, function, lun } => {
                 let server = Arc::clone(&self.server);
@@ -144,30 +145,33 @@ impl TargetConnection {
             ));
             return self.complete(itt, completion(response));
         }
-        let command = scsi::Command::new(execute.lun.0, Cdb::new(&execute.cdb).with_extended(execute.extended_cdb))
-            .with_data_out(data_out)
-            .with_data_in_max(if execute.read {
-                execute.expected_data_transfer_length as usize
-            } else {
-                0
-            })
-            .with_attribute(attribute(execute.attribute));
+        let command = scsi::Command::new(
+            execute.lun.0,
+            Cdb::new(&execute.cdb).with_extended(execute.extended_cdb),
+        )
+        .with_data_out(data_out)
+        .with_data_in_max(if execute.read {
+            execute.expected_data_transfer_length as usize
+        } else {
+            0
+        })
+        .with_attribute(attribute(execute.attribute));
         match self.session.nexus.execute(command) {
             Execution::Done(response) => self.complete(itt, completion(response)),
-            Execution::Pending(future) => self.running.push(Box::pin(async move {
-                Finished::Command(itt, completion(future.await))
-            })),
+            Execution::Pending(future) => self
+                .running
+                .push(Box::pin(async move { Finished::Command(itt, completion(future.await)) })),
         }
     }
 
     fn complete(&self, itt: Itt, completion: Completion) {
-        self.session.with(|core| core.complete(itt, completion));
+        self.session.with_own(self.conn, |core| core.complete(itt, completion));
     }
 
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<(), CloseReason> {
         while self.timer.as_mut().poll(context).is_ready() {
             let conn = self.conn;
-            let (alive, due) = self.session.with(|core| {
+            let (alive, due) = self.session.with_own(self.conn, |core| {
                 let now = now();
                 (core.handle_timeout(conn, now), core.poll_timeout(conn).map(|due| due.since(now)))
             });
@@ -184,15 +188,19 @@ impl TargetConnection {
 impl Role for TargetConnection {
     fn handle_header(&mut self, header: &Header) -> Result<Dest, CloseReason> {
         let (conn, now) = (self.conn, now());
-        let (placement, write_length) = self.session.with(|core| {
-            let placement = core.handle_header(conn, now, header)?;
-            let write_length = match placement {
-                Placement::Task { itt, .. } => core.write_length(itt),
-                _ => 0,
-            };
-            Ok((placement, write_length))
-        })
-        .map_err(|error: iscsi_proto::target::SessionError| CloseReason::Protocol(error.to_string()))?;
+        let (placement, write_length) = self
+            .session
+            .with_own(conn, |core| {
+                let placement = core.handle_header(conn, now, header)?;
+                let write_length = match placement {
+                    Placement::Task { itt, .. } => core.write_length(itt),
+                    _ => 0,
+                };
+                Ok((placement, write_length))
+            })
+            .map_err(|error: iscsi_proto::target::SessionError| {
+                CloseReason::Protocol(error.to_string())
+            })?;
         Ok(match placement {
             Placement::None => Dest::None,
             Placement::Scratch => Dest::Scratch,
@@ -219,7 +227,7 @@ impl Role for TargetConnection {
         };
         let conn = self.conn;
         self.session
-            .with(|core| core.handle_data(conn, received, digest_ok))
+            .with_own(conn, |core| core.handle_data(conn, received, digest_ok))
             .map_err(|error| CloseReason::Protocol(error.to_string()))?;
         self.drain_events();
         Ok(())
@@ -232,7 +240,7 @@ impl Role for TargetConnection {
             match finished {
                 Finished::Command(itt, completion) => self.session.complete_late(itt, completion),
                 Finished::Management(itt, response) => {
-                    self.session.with(|core| core.management_done(itt, response));
+                    self.session.with_own(self.conn, |core| core.management_done(itt, response));
                 }
             }
         }
@@ -241,17 +249,17 @@ impl Role for TargetConnection {
 
     fn poll_transmit(&mut self) -> Option<Transmit> {
         let conn = self.conn;
-        self.session.with(|core| core.poll_transmit(conn))
+        self.session.with_own(self.conn, |core| core.poll_transmit(conn))
     }
 
     fn note_progress(&mut self) {
         let (conn, now) = (self.conn, now());
-        self.session.with(|core| core.note_progress(conn, now));
+        self.session.with_own(self.conn, |core| core.note_progress(conn, now));
     }
 
     fn wants_input(&self) -> bool {
         let conn = self.conn;
-        self.session.with(|core| core.reply_backlog(conn)) < REPLY_BACKLOG_MAX
+        self.session.with_own(self.conn, |core| core.reply_backlog(conn)) < REPLY_BACKLOG_MAX
     }
 
     fn is_finished(&self) -> Option<CloseReason> {
@@ -260,6 +268,15 @@ impl Role for TargetConnection {
             reason => CloseReason::Local(reason.to_owned()),
         })
     }
+}
+
+/// Polls a future once; hands it back if it has to wait.
+fn not_yet(
+    future: impl Future<Output = ()> + Send + 'static,
+) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+    let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
+    let polled = future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()));
+    polled.is_pending().then_some(future)
 }
 
 fn completion(response: scsi::Response) -> Completion {

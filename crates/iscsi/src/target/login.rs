@@ -15,13 +15,13 @@ use iscsi_proto::names::TargetAddress;
 use iscsi_proto::pdu::{LoginStatus, Pdu};
 use iscsi_proto::target::{Attach, ConnId, Session};
 use tokio::net::TcpStream;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::access::PORTAL_GROUP;
 use super::connection::TargetConnection;
 use super::server::Shared;
 use super::session::{SharedSession, now};
-use crate::driver::drive;
+use crate::driver::{CloseReason, drive};
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
 
 /// Why a connection never reached its full-feature phase.
@@ -126,7 +126,7 @@ async fn find_session(
     shared: &Arc<Shared>,
     outcome: &Outcome,
 ) -> Result<Arc<SharedSession>, LoginStatus> {
-    let (session, old) = {
+    let session = {
         let mut sessions = shared.lock();
         match sessions.registry.attach(outcome)? {
             Attach::Join { tsih } => {
@@ -139,18 +139,13 @@ async fn find_session(
                 let port = format!("{name},i,0x{}", outcome.isid);
                 let nexus = shared.scsi.nexus(&port);
                 let core = Session::new(shared.config.session.clone(), outcome);
-                let session = Arc::new(SharedSession::new(tsih, name, nexus, core));
+                let session = Arc::new(SharedSession::new(tsih, name, nexus, core, old));
                 sessions.live.insert(tsih, Arc::clone(&session));
-                (session, old)
+                session
             }
         }
     };
-    if let Some(old) = old {
-        // A write of the old session that is still executing must not land after the initiator
-        // has written the same blocks again on the new one.
-        info!(tsih = %old.tsih, "session reinstated");
-        old.close("session reinstated").await;
-    }
+    session.outlive_predecessor().await;
     Ok(session)
 }
 
@@ -197,10 +192,15 @@ impl LoggedIn {
         let mut role =
             TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, portal);
         let reason = drive(&stream, framing, limits, &mut role).await;
-        info!(initiator = session.initiator_name, tsih = %session.tsih, %reason, "connection ended");
+        let (initiator, tsih) = (&session.initiator_name, session.tsih);
+        match reason {
+            CloseReason::Protocol(_) | CloseReason::Frame(_) | CloseReason::TimedOut(_) => {
+                warn!(initiator, %tsih, %reason, "connection ended");
+            }
+            _ => info!(initiator, %tsih, %reason, "connection ended"),
+        }
         drop(stream);
         role.finish();
-        shared.forget(&session);
     }
 }
 

@@ -256,9 +256,10 @@ impl Shared {
         self.sessions.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Forgets a session whose last connection has ended.
+    /// Forgets a session whose last connection has ended. One with commands still executing is
+    /// kept: whoever logs in again has to wait for them.
     pub(super) fn forget(&self, session: &Arc<SharedSession>) {
-        if session.with(|core| core.connection_count() > 0) {
+        if session.with(|core| core.connection_count() > 0 || !core.is_quiet()) {
             return;
         }
         let mut sessions = self.lock();

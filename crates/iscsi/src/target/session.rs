@@ -23,18 +23,27 @@ pub(super) struct SharedSession {
     pub(super) initiator_name: String,
     pub(super) nexus: scsi::Nexus,
     core: Mutex<Session>,
+    /// The session this one reinstates, until none of its commands can execute any more.
+    predecessor: Mutex<Option<Arc<SharedSession>>>,
     wakers: Mutex<BTreeMap<ConnId, Arc<AtomicWaker>>>,
     /// Told whenever a command ends that did not end at once.
     settled: Notify,
 }
 
 impl SharedSession {
-    pub(super) fn new(tsih: Tsih, initiator_name: String, nexus: scsi::Nexus, core: Session) -> Self {
+    pub(super) fn new(
+        tsih: Tsih,
+        initiator_name: String,
+        nexus: scsi::Nexus,
+        core: Session,
+        predecessor: Option<Arc<Self>>,
+    ) -> Self {
         Self {
             tsih,
             initiator_name,
             nexus,
             core: Mutex::new(core),
+            predecessor: Mutex::new(predecessor),
             wakers: Mutex::default(),
             settled: Notify::new(),
         }
@@ -43,29 +52,32 @@ impl SharedSession {
     /// Runs `f` on the core, then wakes the connections it gave work to. Nothing that waits,
     /// copies or computes digests belongs into `f`.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut Session) -> T) -> T {
-        let mut core = self.lock();
+        self.run(None, f)
+    }
+
+    /// As [`with`](Self::with), from the task of `conn`, which looks for its own work itself.
+    pub(super) fn with_own<T>(&self, conn: ConnId, f: impl FnOnce(&mut Session) -> T) -> T {
+        self.run(Some(conn), f)
+    }
+
+    fn run<T>(&self, own: Option<ConnId>, f: impl FnOnce(&mut Session) -> T) -> T {
+        let mut core = locked(&self.core);
         let result = f(&mut core);
-        let mut woken: Option<Vec<ConnId>> = None;
+        let mut woken = Vec::new(); // allocates only if another connection has work
         while let Some(conn) = core.poll_wake() {
-            let woken = woken.get_or_insert_default();
-            if !woken.contains(&conn) {
+            if Some(conn) != own && !woken.contains(&conn) {
                 woken.push(conn);
             }
         }
         drop(core);
-        if let Some(woken) = woken {
+        if !woken.is_empty() {
             self.wake(&woken);
         }
         result
     }
 
-    fn lock(&self) -> MutexGuard<'_, Session> {
-        // A panic elsewhere is our bug; the numbers in the core are still the best there are.
-        self.core.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     fn wake(&self, conns: &[ConnId]) {
-        let wakers = self.wakers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let wakers = locked(&self.wakers);
         for waker in conns.iter().filter_map(|conn| wakers.get(conn)) {
             waker.wake();
         }
@@ -73,13 +85,13 @@ impl SharedSession {
 
     pub(super) fn register(&self, conn: ConnId) -> Arc<AtomicWaker> {
         let waker = Arc::new(AtomicWaker::new());
-        let mut wakers = self.wakers.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut wakers = locked(&self.wakers);
         wakers.insert(conn, Arc::clone(&waker));
         waker
     }
 
     pub(super) fn unregister(&self, conn: ConnId) {
-        self.wakers.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&conn);
+        locked(&self.wakers).remove(&conn);
     }
 
     /// A command that had to wait for its medium has ended.
@@ -91,7 +103,18 @@ impl SharedSession {
     /// Ends the session and waits until none of its commands can reach the medium any more.
     pub(super) async fn close(&self, reason: &'static str) {
         self.with(|core| core.close(reason));
+        self.outlive_predecessor().await;
         self.wait_until(Session::is_quiet).await;
+    }
+
+    /// Waits until no command of the session this one reinstates, or of those before it, can reach
+    /// the medium: a stale write must not land on what the initiator writes from now on.
+    pub(super) async fn outlive_predecessor(&self) {
+        let predecessor = locked(&self.predecessor).clone();
+        if let Some(predecessor) = predecessor {
+            Box::pin(predecessor.close("session reinstated")).await;
+            locked(&self.predecessor).take();
+        }
     }
 
     /// Another session ended all tasks of a unit (`None`: of all units): returns when none of
@@ -117,4 +140,9 @@ impl SharedSession {
     pub(super) fn settle(&self) {
         self.settled.notify_waiters();
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic elsewhere is our bug; what the lock guards is still the best there is.
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -26,7 +26,10 @@ pub enum ReadError {
 ///
 /// # Errors
 /// The socket's, or what is wrong with the bytes.
-pub async fn read_pdu(stream: &mut TcpStream, limits: Limits) -> Result<(Header, Bytes), ReadError> {
+pub async fn read_pdu(
+    stream: &mut TcpStream,
+    limits: Limits,
+) -> Result<(Header, Bytes), ReadError> {
     let mut head = vec![0; BHS_LEN];
     stream.read_exact(&mut head).await?;
     let mut frame = parse_header(&head, Framing::default(), limits)?;

@@ -102,8 +102,7 @@ impl Receiver {
                     free.len()
                 };
                 let rest = &mut buf[*next..*next + *data_left];
-                let mut slices =
-                    [IoSliceMut::new(rest), IoSliceMut::new(&mut free[..staging_len])];
+                let mut slices = [IoSliceMut::new(rest), IoSliceMut::new(&mut free[..staging_len])];
                 let n = stream.try_read_vectored(&mut slices)?;
                 let placed = n.min(*data_left);
                 if let Some(digest) = digest {

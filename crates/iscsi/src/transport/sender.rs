@@ -84,11 +84,7 @@ impl Sender {
         }
     }
 
-    fn poll_write(
-        &self,
-        context: &mut Context<'_>,
-        stream: &TcpStream,
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(&self, context: &mut Context<'_>, stream: &TcpStream) -> Poll<io::Result<usize>> {
         loop {
             ready!(stream.poll_write_ready(context))?;
             match self.write(stream) {

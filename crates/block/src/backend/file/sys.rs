@@ -11,13 +11,29 @@ pub(super) fn unsupported(error: &io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY))
 }
 
-/// Reads what is in the page cache, without waiting for a disk.
-pub(super) fn read_nowait(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+/// The file is on tmpfs or ramfs.
+pub(super) fn in_memory(file: &File) -> bool {
+    const RAMFS_MAGIC: i64 = 0x8584_58f6;
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: fstatfs writes one statfs, which is only read when it says that it has done so.
+    let kind = unsafe {
+        match libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()) {
+            0 => stat.assume_init().f_type,
+            _ => return false,
+        }
+    };
+    // A device node in a tmpfs is not a file of the tmpfs.
+    let regular = file.metadata().is_ok_and(|metadata| metadata.is_file());
+    regular && (kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
+}
+
+/// One preadv2 with `flags` (`RWF_…`). May read less than all.
+pub(super) fn read(file: &File, buf: &mut [u8], offset: u64, flags: c_int) -> io::Result<usize> {
     let vector = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let offset = offset_of(offset)?;
     retry(|| {
         // SAFETY: `vector` describes `buf`, which is writable and outlives the call.
-        unsafe { libc::preadv2(file.as_raw_fd(), &vector, 1, offset, libc::RWF_NOWAIT) as i64 }
+        unsafe { libc::preadv2(file.as_raw_fd(), &vector, 1, offset, flags) as i64 }
     })
     .map(|n| n as usize)
 }

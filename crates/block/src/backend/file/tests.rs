@@ -62,6 +62,28 @@ fn works_outside_a_runtime() {
     assert!(buf.iter().all(|b| *b == 5));
 }
 
+/// The same content, whichever way the writes take.
+#[tokio::test]
+async fn writes_after_a_stall_go_through_the_writer() {
+    let folder = folder();
+    let device = open(&sparse(&folder, "disk", 1 << 20));
+    device.inner.nowait_write.store(false, Ordering::Relaxed);
+    let now = Instant::now();
+    device.inner.stalls.record(now - std::time::Duration::from_secs(1), now);
+    let writes: Vec<_> = (0..64u8)
+        .map(|page| {
+            let data = Bytes::from(vec![page; 4096]);
+            device.write(u64::from(page) * 4096, data, WriteFlags::NONE)
+        })
+        .collect();
+    assert!(writes.iter().all(|write| matches!(write, Io::Later(_))), "in the caller's thread");
+    for write in writes {
+        write.await.unwrap();
+    }
+    let back = device.read(0, Buf::new(64 * 4096)).await.unwrap();
+    assert!(back.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / 4096));
+}
+
 #[tokio::test]
 async fn a_cached_read_crosses_no_thread() {
     let folder = folder();

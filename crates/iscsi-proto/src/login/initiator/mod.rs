@@ -1,8 +1,12 @@
 //! Login as the initiator sees it (RFC 7143 §6.3, §11.12, §11.13).
 //!
 //! [`Login::first`] is what to send first; [`Login::handle`] takes each Login Response and says
-//! what comes next, until the login is [`Step::Established`], redirected or failed. Without CHAP
-//! it starts in the operational stage, so that a login is one round trip.
+//! what comes next, until the login is [`Step::Established`], redirected or failed.
+//!
+//! It starts in the security stage even without CHAP, as every initiator in the field does. The
+//! RFC allows to begin with the operational stage, which saves a round trip, but tgt 1.0.85 looks
+//! for the session of a TSIH only when a connection leaves the security stage: a second connection
+//! that skips it gets a session of its own.
 
 mod security;
 
@@ -76,7 +80,7 @@ impl InitiatorConfig {
             joining: None,
             chap: None,
             mutual: None,
-            algorithms: Algorithm::ALL.to_vec(),
+            algorithms: Algorithm::OFFERED.to_vec(),
             random,
         }
     }
@@ -247,26 +251,21 @@ impl Login {
         }
         match &self.config.target_name {
             Some(name) => {
-                out.push("SessionType", "Normal");
+                // Leading-only (§13.21).
+                if self.config.joining.is_none() {
+                    out.push("SessionType", "Normal");
+                }
                 out.push("TargetName", name);
             }
             None => out.push("SessionType", "Discovery"),
         }
-        self.state = match self.config.chap.clone() {
-            Some(ours) => {
-                let chap = Chap {
-                    ours,
-                    theirs: self.config.mutual.clone(),
-                    algorithms: self.config.algorithms.clone(),
-                    random: self.config.random.clone(),
-                };
-                State::Security(Expected::start(chap, &mut out))
-            }
-            None => {
-                self.negotiation.write_offers(&mut out);
-                State::Operational(None)
-            }
-        };
+        let chap = self.config.chap.clone().map(|ours| Chap {
+            ours,
+            theirs: self.config.mutual.clone(),
+            algorithms: self.config.algorithms.clone(),
+            random: self.config.random.clone(),
+        });
+        self.state = State::Security(Expected::start(chap, &mut out));
         self.sender.start(out.finish());
         self.next_request()
     }
@@ -319,7 +318,8 @@ impl Login {
             return Err(LoginError::Refused { status });
         }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
-        //# The response MUST contain at least one TargetAddress key
+        //# status class responses MUST return one or more text key parameters of the type
+        //# "TargetAddress", which indicates the target's new address.
         let pairs = parse(text)?;
         let address = pairs
             .iter()
@@ -385,13 +385,16 @@ impl Login {
         user: Option<String>,
         unanswered: &[u8],
     ) -> Result<Step, LoginError> {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.6
+        //# A Login Response with a T bit set to 1 MUST NOT contain key=value pairs that may require
+        //# additional answers from the initiator within the same stage.
         // That we do not understand a key needs not be said any more; all else needed an answer.
         if parse(unanswered)?.iter().any(|pair| pair.value != "NotUnderstood") {
             return Err(LoginError::LateOffer);
         }
         let discovery = self.config.target_name.is_none();
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.3
-        //# It MUST be set by the target in the final Login Response of a leading login
+        //# the target MUST generate a non-zero TSIH and ONLY return it in the
         if response.tsih == Tsih(0) && !discovery {
             return Err(LoginError::Mismatch { field: "TSIH" });
         }

@@ -22,6 +22,8 @@ pub(super) struct Chap {
 /// The message that is expected next.
 #[derive(Clone, Debug)]
 pub(super) enum Expected {
+    /// AuthMethod=None: we have nothing to prove and want no proof.
+    NoProof,
     /// AuthMethod.
     Method(Chap),
     /// CHAP_A, CHAP_I and CHAP_C.
@@ -34,7 +36,11 @@ pub(super) enum Expected {
 
 impl Expected {
     /// Writes AuthMethod.
-    pub(super) fn start(chap: Chap, out: &mut TextWriter) -> Self {
+    pub(super) fn start(chap: Option<Chap>, out: &mut TextWriter) -> Self {
+        let Some(chap) = chap else {
+            out.push("AuthMethod", "None");
+            return Self::NoProof;
+        };
         // Without a proof of the target's there is nothing that "None" would take from us: a
         // target that does not want our proof may have it its way.
         let methods = if chap.theirs.is_some() { "CHAP" } else { "CHAP,None" };
@@ -49,6 +55,12 @@ impl Expected {
         out: &mut TextWriter,
     ) -> Result<Self, LoginError> {
         match self {
+            // "None" is the default: a target that does not mention it has agreed (§12.1).
+            Self::NoProof if !keys.has_chap() => match keys.auth_method {
+                None | Some("None") => Ok(Self::Nothing(None)),
+                Some(answer) => Err(LoginError::AuthMethod { answer: answer.to_owned() }),
+            },
+            Self::NoProof => Err(ChapError::Invalid { key: "CHAP_A" }.into()),
             Self::Method(chap) => handle_method(chap, keys, out),
             Self::Challenge(chap) => Ok(handle_challenge(chap, keys, out)?),
             Self::Proof(chap, algorithm) => Ok(handle_proof(chap, algorithm, keys)?),
@@ -61,7 +73,7 @@ impl Expected {
 
     /// We are ready to leave the stage: the target's proof, if any, may come with its agreement.
     pub(super) fn may_ask_for_transit(&self) -> bool {
-        matches!(self, Self::Proof(..) | Self::Nothing(_))
+        matches!(self, Self::NoProof | Self::Proof(..) | Self::Nothing(_))
     }
 }
 

@@ -117,9 +117,6 @@ impl FailureReason {
             Self::AuthMethod { .. } | Self::AuthenticationRequired | Self::Chap(_) => {
                 LoginStatus::AUTHENTICATION_FAILURE
             }
-            Self::Negotiation(NegotiationError::WrongStage { .. }) => {
-                LoginStatus::INVALID_DURING_LOGIN
-            }
             _ => LoginStatus::INITIATOR_ERROR,
         }
     }

@@ -169,9 +169,7 @@ impl Login {
         }
         self.check_stage(request)?;
         if self.sender.is_pending() {
-            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
-            //# the target MUST NOT send any Login Response or Text Response with the F or T bit
-            //# until it has sent the whole text
+            // The initiator fetches the rest of our text with requests that carry none (§6.2).
             if !text.is_empty() || request.continues {
                 return Err(FailureReason::UnexpectedText.into());
             }
@@ -306,7 +304,7 @@ impl Login {
         let initiator_name = name("InitiatorName", &declared.initiator_name)?;
         //= https://www.rfc-editor.org/rfc/rfc7143#section-13.4
         //# The initiator of the TCP connection MUST provide this key to the remote endpoint in the
-        //# first Login Request if the initiator is not establishing a discovery session.
+        //# first Login Request if the initiator is not establishing a
         let target_name = match self.negotiation.is_discovery() {
             true => None,
             false => Some(name("TargetName", &declared.target_name)?),
@@ -327,8 +325,8 @@ impl Login {
         };
         if target_name.is_some() {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-13.9
-            //# If the target implements multiple portal groups or not, the target MUST return this
-            //# key in the first Login Response
+            //# returns this key to the initiator in the Login Response PDU to the first Login
+            //# Request PDU that has the C bit set to 0 when TargetName is given by the initiator.
             if let Some(alias) = &grant.target_alias {
                 out.push("TargetAlias", alias);
             }
@@ -341,6 +339,9 @@ impl Login {
     fn respond(&mut self, request: &LoginRequest) -> Result<Step, LoginFailure> {
         let (text, continues) = self.sender.next_segment(self.negotiation.login_segment_max());
         let complete = !continues && !request.continues && !self.reader.is_partial();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.6
+        //# If the status class is 0, the T bit MUST NOT be set to 1 if the T bit in the request was
+        //# set to 0.
         let transit = request.transit && complete && self.may_leave_stage()?;
         if transit && request.nsg == Stage::FULL_FEATURE_PHASE {
             let outcome = self.outcome()?;

@@ -1,0 +1,331 @@
+//! `enkaku copy`: between volumes, files, block devices and pipes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use block::Device;
+use block::backend::{FileDevice, FileOptions, PaddedFile};
+use block::copy::{CopyOptions, Progress, copy};
+use block::stream::{StreamOptions, copy_in, copy_out};
+use indicatif::{ProgressBar, ProgressStyle};
+use iscsi::initiator::Url;
+use serde::Serialize;
+use wanlab::units;
+
+use super::Usage;
+use super::remote::{RemoteArgs, Volume};
+
+/// Block size in which files are cut; every volume's is a multiple or a divisor of the transfer.
+const FILE_BLOCK_SIZE: u32 = 512;
+
+/// Copies a volume, file, block device or standard input to another of these.
+///
+/// Holes of the source stay holes where the destination can have them. The destination is flushed
+/// before the command ends well. A volume is overwritten from its start; what lies behind the
+/// source's end stays as it was.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// Where from: iscsi://[user[%password]@]host[:port]/target-iqn/lun, a path, or - for stdin.
+    #[arg(value_name = "SRC")]
+    source: Endpoint,
+    /// Where to, likewise; - is stdout.
+    #[arg(value_name = "DST")]
+    destination: Endpoint,
+    /// Read both sides again at the end and compare.
+    #[arg(long)]
+    verify: bool,
+    /// Overwrite an existing file or a block device.
+    #[arg(long)]
+    force: bool,
+    /// Transfers under way at once.
+    #[arg(long, value_name = "N", default_value_t = 64,
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    depth: u32,
+    /// Bytes per transfer.
+    #[arg(long, value_name = "SIZE", default_value = "256k", value_parser = parse_block_size)]
+    block_size: u32,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    remote: RemoteArgs,
+}
+
+fn parse_block_size(text: &str) -> Result<u32, String> {
+    let size = units::parse_size(text).map_err(|error| error.to_string())?;
+    match u32::try_from(size) {
+        Ok(size) if size.is_power_of_two() && (4096..=16 << 20).contains(&size) => Ok(size),
+        _ => Err(format!("{text:?} is not a power of two from 4k to 16M")),
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Endpoint {
+    Remote(Box<Url>),
+    Path(PathBuf),
+    Stream,
+}
+
+impl FromStr for Endpoint {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "-" => Ok(Self::Stream),
+            "" => Err("an empty path".to_owned()),
+            url if url.contains("://") => {
+                url.parse().map(|url| Self::Remote(Box::new(url))).map_err(|e| format!("{e}"))
+            }
+            path => Ok(Self::Path(PathBuf::from(path))),
+        }
+    }
+}
+
+/// An endpoint that is a device now.
+struct Opened {
+    device: Device,
+    remote: Option<Volume>,
+    /// It is new and reads as zeroes.
+    is_zero: bool,
+}
+
+impl Opened {
+    fn local(device: impl block::BlockDevice, is_zero: bool) -> Self {
+        Self { device: Arc::new(device), remote: None, is_zero }
+    }
+
+    async fn remote(url: &Url, args: &RemoteArgs) -> anyhow::Result<Self> {
+        let volume = args.connect(url).await?;
+        Ok(Self { device: volume.device(), remote: Some(volume), is_zero: false })
+    }
+
+    fn connections(&self) -> usize {
+        self.remote.as_ref().map_or(0, Volume::connections)
+    }
+
+    async fn close(self) -> anyhow::Result<()> {
+        let Self { device, remote, .. } = self;
+        drop(device);
+        match remote {
+            Some(remote) => remote.close().await,
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    bytes: u64,
+    seconds: f64,
+    bytes_per_s: f64,
+    connections: usize,
+    verified: bool,
+    /// Of `bytes`, those that were zero and were not sent as data.
+    zero_bytes: u64,
+}
+
+/// Runs the command.
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let start = Instant::now();
+    let mut report = match (&args.source, &args.destination) {
+        (Endpoint::Stream, Endpoint::Stream) => {
+            return Err(Usage::error("SRC and DST are both -; one must be a volume or a path"));
+        }
+        (Endpoint::Stream, destination) => from_stdin(destination, &args).await?,
+        (source, Endpoint::Stream) => to_stdout(source, &args).await?,
+        (source, destination) => between(source, destination, &args).await?,
+    };
+    if report.seconds == 0.0 {
+        report.seconds = start.elapsed().as_secs_f64();
+    }
+    report.bytes_per_s = report.bytes as f64 / report.seconds;
+    print(&report, &args)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn between(source: &Endpoint, destination: &Endpoint, args: &Args) -> anyhow::Result<Report> {
+    let source = open_source(source, args).await?;
+    let length = source.device.info().size;
+    let destination = open_destination(destination, length, args).await?;
+    let (have, block) = (destination.device.info().size, destination.device.info().block_size);
+    // The last transfer has to end on a block of the destination.
+    if length > have || !length.is_multiple_of(u64::from(block)) {
+        return Err(Usage::error(format!(
+            "the source of {length} bytes does not fit the destination of {have} bytes \
+             (in blocks of {block})"
+        )));
+    }
+    let mut options = CopyOptions::new(length);
+    options.transfer_size = args.block_size;
+    options.depth = args.depth as usize;
+    options.destination_is_zero = destination.is_zero;
+    let connections = source.connections().max(destination.connections());
+    let bar = progress_bar(args, length, "copying");
+    let start = Instant::now();
+    let copied = copy(&source.device, &destination.device, &options, |step| advance(&bar, step))
+        .await
+        .context("copying")?;
+    let seconds = start.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    if args.verify {
+        let bar = progress_bar(args, length, "comparing");
+        let compare = block::copy::verify;
+        compare(&source.device, &destination.device, &options, |step| advance(&bar, step)).await?;
+        bar.finish_and_clear();
+    }
+    source.close().await?;
+    destination.close().await?;
+    Ok(Report {
+        bytes: copied.bytes,
+        seconds,
+        connections,
+        verified: args.verify,
+        zero_bytes: copied.zero_bytes,
+        ..Report::default()
+    })
+}
+
+fn advance(bar: &ProgressBar, step: Progress) {
+    let (Progress::Copied(n) | Progress::Verified(n)) = step;
+    bar.inc(n);
+}
+
+async fn from_stdin(destination: &Endpoint, args: &Args) -> anyhow::Result<Report> {
+    if args.verify {
+        return Err(Usage::error("--verify needs a source that can be read twice, not -"));
+    }
+    let Endpoint::Remote(url) = destination else {
+        return Err(Usage::error("copying - to a file is what cat is for; DST must be a volume"));
+    };
+    let destination = Opened::remote(url, &args.remote).await?;
+    let connections = destination.connections();
+    let bar = progress_bar(args, 0, "copying");
+    let bytes =
+        copy_in(tokio::io::stdin(), &destination.device, &stream_options(args), |n| bar.inc(n))
+            .await
+            .context("copying")?;
+    bar.finish_and_clear();
+    destination.close().await?;
+    Ok(Report { bytes, connections, ..Report::default() })
+}
+
+async fn to_stdout(source: &Endpoint, args: &Args) -> anyhow::Result<Report> {
+    if args.verify {
+        return Err(Usage::error("--verify needs a destination that can be read, not -"));
+    }
+    let source = open_source(source, args).await?;
+    let (bytes, connections) = (source.device.info().size, source.connections());
+    let bar = progress_bar(args, bytes, "copying");
+    let options = stream_options(args);
+    copy_out(&source.device, bytes, tokio::io::stdout(), &options, |n| bar.inc(n))
+        .await
+        .context("copying")?;
+    bar.finish_and_clear();
+    source.close().await?;
+    Ok(Report { bytes, connections, ..Report::default() })
+}
+
+fn stream_options(args: &Args) -> StreamOptions {
+    StreamOptions { transfer_size: args.block_size, depth: args.depth as usize }
+}
+
+async fn open_source(source: &Endpoint, args: &Args) -> anyhow::Result<Opened> {
+    let path = match source {
+        Endpoint::Remote(url) => return Opened::remote(url, &args.remote).await,
+        Endpoint::Path(path) => path,
+        Endpoint::Stream => return Err(Usage::error("- is no device")),
+    };
+    let unreadable = |error: io::Error| Usage::error(format!("{}: {error}", path.display()));
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    if metadata.is_file() && !metadata.len().is_multiple_of(u64::from(FILE_BLOCK_SIZE)) {
+        let file = PaddedFile::open(path, FILE_BLOCK_SIZE).map_err(unreadable)?;
+        return Ok(Opened::local(file, false));
+    }
+    let options = FileOptions::default().with_read_only(true);
+    let file = FileDevice::open(path, &options).map_err(|e| Usage::error(e.to_string()))?;
+    Ok(Opened::local(file, false))
+}
+
+async fn open_destination(
+    destination: &Endpoint,
+    length: u64,
+    args: &Args,
+) -> anyhow::Result<Opened> {
+    let path = match destination {
+        Endpoint::Remote(url) => return Opened::remote(url, &args.remote).await,
+        Endpoint::Path(path) => path,
+        Endpoint::Stream => return Err(Usage::error("- is no device")),
+    };
+    let is_new = prepare_destination(path, length, args.force)?;
+    let options = FileOptions::default().with_create(length);
+    let file = FileDevice::open(path, &options).map_err(|e| Usage::error(e.to_string()))?;
+    Ok(Opened::local(file, is_new))
+}
+
+/// Makes sure that nothing is overwritten unasked. True: the file will be new.
+fn prepare_destination(path: &Path, length: u64, force: bool) -> anyhow::Result<bool> {
+    let metadata = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Err(error) => return Err(Usage::error(format!("{}: {error}", path.display()))),
+    };
+    let what = if metadata.file_type().is_block_device() { "is a block device" } else { "exists" };
+    if !force {
+        let path = path.display();
+        return Err(Usage::error(format!("{path} {what}; give --force to overwrite it")));
+    }
+    if metadata.is_file() {
+        // Its old length and content go; removing it would break links to it.
+        File::options()
+            .write(true)
+            .truncate(true)
+            .open(path)
+            .and_then(|file| file.set_len(length))
+            .map_err(|error| Usage::error(format!("{}: {error}", path.display())))?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress_bar(args: &Args, length: u64, what: &'static str) -> ProgressBar {
+    if args.json {
+        return ProgressBar::hidden();
+    }
+    let known = "{msg} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    let unknown = "{msg} {spinner} {bytes} {bytes_per_sec}";
+    let template = if length > 0 { known } else { unknown };
+    let style = ProgressStyle::with_template(template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ");
+    let bar = ProgressBar::new(length).with_style(style).with_message(what);
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
+    let text = if args.json {
+        serde_json::to_string(report)?
+    } else {
+        format!(
+            "{} bytes in {:.2} s: {:.1} MB/s{}",
+            report.bytes,
+            report.seconds,
+            report.bytes_per_s / 1e6,
+            if report.verified { ", verified" } else { "" }
+        )
+    };
+    if matches!(args.destination, Endpoint::Stream) {
+        eprintln!("{text}"); // stdout carries the data
+    } else {
+        println!("{text}");
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! The file and its directory: attributes, answers now or later, where data is.
+
+use std::ffi::{OsStr, OsString};
+use std::sync::Mutex;
+use std::time::SystemTime;
+
+use block::{BlockError, Io};
+use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, OpenFlags, ReplyEmpty};
+use tokio::runtime::Handle;
+use tracing::debug;
+
+use super::{Busy, FuseConfig, sys};
+use crate::byte_device::ByteDevice;
+
+/// The file's inode; the directory is [`INodeNo::ROOT`].
+pub(super) const FILE: INodeNo = INodeNo(2);
+
+/// Bytes searched for data or a hole with one question to the device, so that a question about a
+/// huge volume is not one huge question.
+const SEEK_WINDOW: u64 = 1 << 30;
+
+/// The device as a file, and the directory it is in.
+pub(super) struct Volume {
+    pub(super) device: ByteDevice,
+    pub(super) file_name: OsString,
+    pub(super) read_only: bool,
+    parallel_direct_writes: bool,
+    owner: (u32, u32),
+    mounted: SystemTime,
+    modified: Mutex<SystemTime>,
+    pub(super) runtime: Handle,
+    /// Held by the file system and by every operation under way.
+    busy: Busy,
+}
+
+impl Volume {
+    pub(super) fn new(device: ByteDevice, config: FuseConfig, runtime: Handle, busy: Busy) -> Self {
+        let now = SystemTime::now();
+        Self {
+            read_only: config.read_only || device.info().read_only,
+            device,
+            file_name: config.file_name,
+            parallel_direct_writes: config.parallel_direct_writes,
+            owner: sys::owner(),
+            mounted: now,
+            modified: Mutex::new(now),
+            runtime,
+            busy,
+        }
+    }
+
+    /// How the kernel treats a file that is opened with `flags`.
+    pub(super) fn open_flags(&self, flags: OpenFlags) -> FopenFlags {
+        if self.parallel_direct_writes && flags.0 & libc::O_DIRECT != 0 {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            FopenFlags::empty()
+        }
+    }
+
+    /// Answers at once if `io` is ready, else from the runtime.
+    pub(super) fn answer<T: Send + Unpin + 'static>(
+        &self,
+        io: Io<T>,
+        reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
+    ) {
+        match io.try_ready() {
+            Ok(result) => reply(result.map_err(errno)),
+            Err(io) => {
+                let busy = self.busy.clone();
+                self.runtime.spawn(async move {
+                    reply(io.await.map_err(errno));
+                    drop(busy);
+                });
+            }
+        }
+    }
+
+    pub(super) fn answer_empty(&self, io: Io<()>, reply: ReplyEmpty) {
+        self.answer(io, move |result| match result {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    pub(super) fn attributes(&self, inode: INodeNo) -> Option<FileAttr> {
+        let info = self.device.info();
+        let (kind, perm, nlink, size) = match inode {
+            INodeNo::ROOT => (FileType::Directory, 0o700, 2, 0),
+            FILE => {
+                (FileType::RegularFile, if self.read_only { 0o400 } else { 0o600 }, 1, info.size)
+            }
+            _ => return None,
+        };
+        let modified = *self.modified.lock().unwrap_or_else(|e| e.into_inner());
+        Some(FileAttr {
+            ino: inode,
+            size,
+            blocks: size / 512,
+            atime: self.mounted,
+            mtime: modified,
+            ctime: modified,
+            crtime: self.mounted,
+            kind,
+            perm,
+            nlink,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            rdev: 0,
+            blksize: info.preferred_block_size,
+            flags: 0,
+        })
+    }
+
+    pub(super) fn set_modified(&self, time: SystemTime) {
+        *self.modified.lock().unwrap_or_else(|e| e.into_inner()) = time;
+    }
+
+    pub(super) fn name_of(&self, parent: INodeNo, name: &OsStr) -> Result<INodeNo, Errno> {
+        if parent == INodeNo::ROOT && name == self.file_name {
+            Ok(FILE)
+        } else {
+            Err(Errno::ENOENT)
+        }
+    }
+}
+
+pub(super) fn errno(error: BlockError) -> Errno {
+    debug!(%error, "operation failed");
+    match error {
+        BlockError::ReadOnly => Errno::EROFS,
+        BlockError::NoSpace => Errno::ENOSPC,
+        BlockError::OutOfRange { .. } | BlockError::Misaligned { .. } => Errno::EINVAL,
+        BlockError::Unsupported(_) => Errno::EOPNOTSUPP,
+        _ => Errno::EIO,
+    }
+}
+
+/// Finds the first data (or hole) at or after `offset`.
+pub(super) async fn seek(
+    device: ByteDevice,
+    mut offset: u64,
+    hole: bool,
+) -> Result<Option<u64>, BlockError> {
+    let size = device.info().size;
+    while offset < size {
+        let len = SEEK_WINDOW.min(size - offset);
+        let extents = device.extents(offset, len).await?;
+        if let Some(found) = extents.into_iter().find(|extent| extent.hole == hole) {
+            return Ok(Some(found.offset));
+        }
+        offset += len;
+    }
+    Ok(None)
+}

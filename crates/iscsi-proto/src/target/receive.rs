@@ -1,0 +1,373 @@
+//! The way of a PDU through the session: header, data segment, its turn, execution
+//! (RFC 7143 §4.2.2, §4.2.5, §11).
+
+use bytes::Bytes;
+
+use super::order::Held;
+use super::session::{ConnId, Connection, Event, Received, Session, SessionError};
+use super::state::ConnectionState;
+use super::task::{Completion, Phase, Task, TransferFault};
+use super::transmit::Reply;
+use crate::connection::Placement;
+use crate::ids::{Itt, Ttt};
+use crate::pdu::{Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand, TaskManagementRequest};
+use crate::serial::{CmdSn, StatSn};
+use crate::time::Instant;
+
+/// SCSI status (SAM-5 §5.3.1).
+const CHECK_CONDITION: u8 = 2;
+
+/// Small answers queued on one connection before further requests are refused. The shell stops
+/// reading long before ([`Session::reply_backlog`]).
+const REPLIES_MAX: usize = 4096;
+
+/// The PDU whose data segment is being read.
+pub(super) enum Receiving {
+    Nothing,
+    Ignored,
+    /// `cmd_sn` unless it is immediate.
+    Command {
+        itt: Itt,
+        cmd_sn: Option<CmdSn>,
+    },
+    DataOut {
+        itt: Itt,
+        ttt: Ttt,
+        len: u32,
+        is_final: bool,
+    },
+    Scratch(Box<Pdu>),
+}
+
+impl Session {
+    /// A header arrived on `conn`: says where its data segment belongs. Call
+    /// [`handle_data`](Self::handle_data) next, also when there is none.
+    ///
+    /// # Errors
+    /// The connection has to be closed ([`handle_connection_lost`](Self::handle_connection_lost)).
+    pub fn handle_header(
+        &mut self,
+        conn: ConnId,
+        now: Instant,
+        header: &Header,
+    ) -> Result<Placement, SessionError> {
+        let pdu = match Pdu::parse(header) {
+            Ok(pdu) => pdu,
+            Err(error) => {
+                let reason = if matches!(error, PduError::Opcode { .. }) {
+                    RejectReason::COMMAND_NOT_SUPPORTED
+                } else {
+                    RejectReason::INVALID_PDU_FIELD
+                };
+                return self.reject(conn, reason, header);
+            }
+        };
+        self.heard(conn, now, &pdu, header)?;
+        if self.discovery
+            && !matches!(pdu, Pdu::TextRequest(_) | Pdu::LogoutRequest(_) | Pdu::NopOut(_))
+        {
+            return self.reject(conn, RejectReason::PROTOCOL_ERROR, header);
+        }
+        let data_len = header.data_segment_length();
+        match pdu {
+            Pdu::ScsiCommand(command) => self.handle_command(conn, command, data_len, header),
+            Pdu::DataOut(data_out) => self.handle_data_out(conn, &data_out, data_len, header),
+            Pdu::NopOut(NopOut { itt: Itt::NONE, .. }) => self.ignore(conn, data_len),
+            Pdu::NopOut(_)
+            | Pdu::TextRequest(_)
+            | Pdu::TaskManagementRequest(_)
+            | Pdu::LogoutRequest(_) => self.receive_scratch(conn, pdu, data_len, header),
+            Pdu::SnackRequest(_) => self.reject(conn, RejectReason::SNACK_REJECT, header),
+            Pdu::LoginRequest(request) => {
+                Err(self.error(conn, request.itt, "login request in full-feature phase"))
+            }
+            _ => self.reject(conn, RejectReason::PROTOCOL_ERROR, header),
+        }
+    }
+
+    /// The data segment of the last header on `conn` is where it belongs.
+    ///
+    /// # Errors
+    /// The connection has to be closed.
+    pub fn handle_data(
+        &mut self,
+        conn: ConnId,
+        received: Received,
+        digest_ok: bool,
+    ) -> Result<(), SessionError> {
+        let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
+        let receiving = std::mem::replace(&mut connection.receiving, Receiving::Nothing);
+        if !digest_ok {
+            self.digest_error(conn, &receiving)?;
+        }
+        match receiving {
+            Receiving::Nothing | Receiving::Ignored => {}
+            Receiving::Command { itt, cmd_sn } => self.command_received(itt, cmd_sn),
+            Receiving::DataOut { itt, ttt, len, is_final } => {
+                self.data_out_received(itt, ttt, len, is_final);
+            }
+            Receiving::Scratch(pdu) => {
+                let data = match received {
+                    Received::Scratch(data) => data,
+                    Received::Placed => Bytes::new(),
+                };
+                self.request_received(conn, *pdu, data)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A data segment arrived damaged. It is not asked for again at error recovery level 0: its
+    /// command fails, and a request that was not SCSI takes the connection with it.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# the target MUST answer with a Reject PDU with a reason code of Data-Digest-Error
+    fn digest_error(&mut self, conn: ConnId, receiving: &Receiving) -> Result<(), SessionError> {
+        let itt = match receiving {
+            Receiving::Nothing | Receiving::Ignored => return Ok(()),
+            Receiving::Command { itt, .. } | Receiving::DataOut { itt, .. } => *itt,
+            Receiving::Scratch(_) => return Err(self.error(conn, Itt::NONE, "data digest error")),
+        };
+        let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
+        let header = Bytes::copy_from_slice(&connection.last_header);
+        self.push_reply(conn, Reply::Reject { reason: RejectReason::DATA_DIGEST_ERROR, header });
+        self.fail_transfer(itt, TransferFault::Damaged);
+        Ok(())
+    }
+
+    /// The data of a write is not what it should be: the command will be answered, not executed.
+    pub(super) fn fail_transfer(&mut self, itt: Itt, fault: TransferFault) {
+        if let Some(task) = self.tasks.get_mut(&itt)
+            && task.phase == Phase::Collecting
+        {
+            let outstanding = task.outstanding_bytes();
+            task.fault = Some(fault);
+            task.unsolicited = None;
+            task.bursts.clear();
+            self.solicited_bytes = self.solicited_bytes.saturating_sub(outstanding);
+            self.grant_waiting();
+            self.execute_if_complete(itt);
+        }
+    }
+
+    fn heard(
+        &mut self,
+        conn: ConnId,
+        now: Instant,
+        pdu: &Pdu,
+        header: &Header,
+    ) -> Result<(), SessionError> {
+        // Also one that we are about to close: what still comes in must not be executed, or it would
+        // be after the session that replaces this one was told that nothing can be any more.
+        let alive = |c: &&mut Connection| c.state != ConnectionState::Free;
+        let Some(connection) = self.connections.get_mut(&conn).filter(alive) else {
+            return Err(self.error(conn, Itt::NONE, "PDU on a connection that is over"));
+        };
+        connection.last_heard = now;
+        connection.ping_sent = None;
+        connection.last_header = header.bhs;
+        if let Some(exp_stat_sn) = exp_stat_sn(pdu)
+            && connection.exp_stat_sn.is_before(exp_stat_sn)
+            // libiscsi counts the StatSN that an R2T announces as used and runs one ahead.
+            && !connection.next_stat_sn.is_before(exp_stat_sn)
+        {
+            connection.exp_stat_sn = exp_stat_sn;
+        }
+        Ok(())
+    }
+
+    fn handle_command(
+        &mut self,
+        conn: ConnId,
+        command: ScsiCommand,
+        data_len: u32,
+        header: &Header,
+    ) -> Result<Placement, SessionError> {
+        if !command.immediate && !self.order.accepts(command.cmd_sn) {
+            return self.ignore(conn, data_len);
+        }
+        let itt = command.itt;
+        if itt == Itt::NONE || self.tasks.contains_key(&itt) {
+            return self.reject(conn, RejectReason::TASK_IN_PROGRESS, header);
+        }
+        if command.immediate && self.immediate_tasks() >= self.config.immediate_commands_max {
+            return self.reject(conn, RejectReason::IMMEDIATE_COMMAND_REJECT, header);
+        }
+        let too_long =
+            command.write && command.expected_data_transfer_length > self.config.write_length_max;
+        let fault = self.unsolicited_fault(&command, data_len);
+        let cmd_sn = (!command.immediate).then_some(command.cmd_sn);
+        let mut task = Task::new(conn, command, data_len, too_long);
+        task.fault = fault;
+        self.tasks.insert(itt, task);
+        self.set_receiving(conn, Receiving::Command { itt, cmd_sn });
+        Ok(match data_len {
+            0 => Placement::None,
+            _ if too_long || fault.is_some() => Placement::Discard,
+            _ => Placement::Task { itt, offset: 0 },
+        })
+    }
+
+    fn immediate_tasks(&self) -> u32 {
+        let count = self.tasks.values().filter(|task| task.command.immediate).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    fn command_received(&mut self, itt: Itt, cmd_sn: Option<CmdSn>) {
+        let aborted = !self.tasks.contains_key(&itt);
+        match cmd_sn {
+            // It was aborted while its data came in. Its number counts as received all the same.
+            Some(cmd_sn) if aborted => self.order.hold(cmd_sn, Held::Gap),
+            Some(cmd_sn) => self.order.hold(cmd_sn, Held::Command(itt)),
+            None => self.deliver(Held::Command(itt)),
+        }
+        self.start_data_out(itt);
+        self.deliver_in_order();
+    }
+
+    /// A request with a scratch data segment is complete.
+    fn request_received(
+        &mut self,
+        conn: ConnId,
+        pdu: Pdu,
+        data: Bytes,
+    ) -> Result<(), SessionError> {
+        let (immediate, cmd_sn) = match &pdu {
+            Pdu::NopOut(p) => (p.immediate, p.cmd_sn),
+            Pdu::TextRequest(p) => (p.immediate, p.cmd_sn),
+            Pdu::TaskManagementRequest(p) => (p.immediate, p.cmd_sn),
+            Pdu::LogoutRequest(p) => (p.immediate, p.cmd_sn),
+            _ => return Ok(()),
+        };
+        let held = Held::Request { conn, pdu: Box::new(pdu), data };
+        if immediate {
+            self.deliver(held);
+        } else {
+            self.order.hold(cmd_sn, held);
+            self.deliver_in_order();
+        }
+        Ok(())
+    }
+
+    pub(super) fn deliver_in_order(&mut self) {
+        while let Some(held) = self.order.take_next() {
+            self.deliver(held);
+        }
+        self.carry_out_postponed();
+    }
+
+    fn deliver(&mut self, held: Held) {
+        match held {
+            Held::Command(itt) => {
+                if let Some(task) = self.tasks.get_mut(&itt) {
+                    task.in_order = true;
+                    self.execute_if_complete(itt);
+                }
+            }
+            Held::Gap => {}
+            Held::Request { conn, pdu, data } => match *pdu {
+                Pdu::NopOut(request) => self.nop_out(conn, &request, data),
+                Pdu::TextRequest(request) => self.text_request(conn, &request, &data),
+                Pdu::TaskManagementRequest(request) => self.manage(conn, request),
+                Pdu::LogoutRequest(request) => self.logout(conn, &request),
+                _ => {}
+            },
+        }
+    }
+
+    /// Hands a command to the shell once its turn has come and its data is there.
+    pub(super) fn execute_if_complete(&mut self, itt: Itt) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        if task.phase != Phase::Collecting || !task.in_order || !task.has_all_data() {
+            return;
+        }
+        task.phase = Phase::Running;
+        let conn = task.conn;
+        let Some(fault) = task.fault else {
+            let execute = task.execute(itt);
+            return self.push_event(conn, Event::Execute(execute));
+        };
+        self.push_event(conn, Event::Dropped(itt));
+        let completion =
+            Completion { status: CHECK_CONDITION, sense: fault.sense(), ..Completion::default() };
+        self.complete(itt, completion);
+    }
+
+    pub(super) fn expect_data_out(
+        &mut self,
+        conn: ConnId,
+        itt: Itt,
+        ttt: Ttt,
+        len: u32,
+        is_final: bool,
+    ) {
+        self.set_receiving(conn, Receiving::DataOut { itt, ttt, len, is_final });
+    }
+
+    pub(super) fn ignore(
+        &mut self,
+        conn: ConnId,
+        data_len: u32,
+    ) -> Result<Placement, SessionError> {
+        self.set_receiving(conn, Receiving::Ignored);
+        Ok(if data_len == 0 { Placement::None } else { Placement::Discard })
+    }
+
+    pub(super) fn reject(
+        &mut self,
+        conn: ConnId,
+        reason: RejectReason,
+        header: &Header,
+    ) -> Result<Placement, SessionError> {
+        self.push_reply(
+            conn,
+            Reply::Reject { reason, header: Bytes::copy_from_slice(&header.bhs) },
+        );
+        self.ignore(conn, header.data_segment_length())
+    }
+
+    fn receive_scratch(
+        &mut self,
+        conn: ConnId,
+        pdu: Pdu,
+        data_len: u32,
+        header: &Header,
+    ) -> Result<Placement, SessionError> {
+        let (immediate, cmd_sn) = match &pdu {
+            Pdu::NopOut(p) => (p.immediate, p.cmd_sn),
+            Pdu::TextRequest(p) => (p.immediate, p.cmd_sn),
+            Pdu::TaskManagementRequest(TaskManagementRequest { immediate, cmd_sn, .. }) => {
+                (*immediate, *cmd_sn)
+            }
+            Pdu::LogoutRequest(p) => (p.immediate, p.cmd_sn),
+            _ => (true, CmdSn(0)),
+        };
+        if !immediate && !self.order.accepts(cmd_sn) {
+            return self.ignore(conn, data_len);
+        }
+        if self.reply_backlog(conn) > REPLIES_MAX {
+            return self.reject(conn, RejectReason::LONG_OPERATION_REJECT, header);
+        }
+        self.set_receiving(conn, Receiving::Scratch(Box::new(pdu)));
+        Ok(if data_len == 0 { Placement::None } else { Placement::Scratch })
+    }
+
+    fn set_receiving(&mut self, conn: ConnId, receiving: Receiving) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.receiving = receiving;
+        }
+    }
+}
+
+/// ExpStatSN of a request, where it has one.
+fn exp_stat_sn(pdu: &Pdu) -> Option<StatSn> {
+    Some(match pdu {
+        Pdu::NopOut(p) => p.exp_stat_sn,
+        Pdu::ScsiCommand(p) => p.exp_stat_sn,
+        Pdu::TaskManagementRequest(p) => p.exp_stat_sn,
+        Pdu::TextRequest(p) => p.exp_stat_sn,
+        Pdu::DataOut(p) => p.exp_stat_sn,
+        Pdu::LogoutRequest(p) => p.exp_stat_sn,
+        Pdu::SnackRequest(p) => p.exp_stat_sn,
+        _ => return None,
+    })
+}

@@ -1,0 +1,105 @@
+//! What the user of a remote disk can set. The defaults are tuned for one 1–10 Gbit/s path of up to
+//! 300 ms; a LAN loses nothing by them.
+
+use std::time::Duration;
+
+use iscsi_proto::keys::{DigestPreference, Offer};
+use iscsi_proto::login::chap::ChapCredentials;
+
+/// Settings of a [`RemoteDisk`](super::RemoteDisk).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Our iSCSI name.
+    pub initiator_name: String,
+    /// TCP connections: of one session if the target allows it, else one session each.
+    pub connections: u16,
+    /// What we offer in the login negotiation.
+    pub offer: Offer,
+    /// CHAP name and secret; those of the URL come first.
+    pub chap: Option<ChapCredentials>,
+    /// The target has to prove itself with these (mutual CHAP).
+    pub chap_mutual: Option<ChapCredentials>,
+    /// SO_SNDBUF in bytes; `None` leaves it to the kernel's auto-tuning.
+    pub send_buffer: Option<usize>,
+    /// SO_RCVBUF in bytes; `None` leaves it to the kernel's auto-tuning.
+    pub receive_buffer: Option<usize>,
+    /// TCP_CONGESTION, such as `bbr`; `None` keeps the system's default.
+    pub congestion_control: Option<String>,
+    /// How long connecting and logging in may take, all connections together.
+    pub login_timeout: Duration,
+    /// How long I/O waits for a target that is gone before it fails.
+    pub replacement_timeout: Duration,
+    /// After this long without anything received, the target is asked for a sign of life.
+    pub keepalive_interval: Duration,
+    /// After this long without an answer and without data moving, a connection is dead.
+    pub ping_timeout: Duration,
+    /// Most bytes of one READ or WRITE; longer operations become several, side by side.
+    pub transfer_len_max: u32,
+    /// Most commands at the target at once; more wait here.
+    pub commands_max: usize,
+    /// Most bytes kept of writes that a volatile cache may still lose. Half of it triggers a
+    /// flush.
+    pub unflushed_len_max: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let mut offer = Offer::default();
+        // Nothing is gained by waiting to reinstate a session whose target says it may be done
+        // at once; the target's own minimum still counts (§13.15).
+        offer.session.default_time2wait = 0;
+        // We cannot reassign tasks (level 2), so a target need not keep any (§13.16).
+        offer.session.default_time2retain = 0;
+        Self {
+            initiator_name: default_name(),
+            connections: 1,
+            offer,
+            chap: None,
+            chap_mutual: None,
+            send_buffer: None,
+            receive_buffer: None,
+            congestion_control: None,
+            login_timeout: Duration::from_secs(15),
+            replacement_timeout: Duration::from_secs(120),
+            keepalive_interval: Duration::from_secs(5),
+            ping_timeout: Duration::from_secs(10),
+            transfer_len_max: 1 << 20,
+            commands_max: 1024,
+            unflushed_len_max: 256 << 20,
+        }
+    }
+}
+
+impl Config {
+    /// Sets the number of connections.
+    #[must_use]
+    pub fn connections(mut self, connections: u16) -> Self {
+        self.connections = connections.max(1);
+        self
+    }
+
+    /// Sets what is said about both digests.
+    #[must_use]
+    pub fn digests(mut self, header: DigestPreference, data: DigestPreference) -> Self {
+        self.offer.header_digest = header;
+        self.offer.data_digest = data;
+        self
+    }
+
+    /// Sets how long I/O waits for a target that is gone.
+    #[must_use]
+    pub fn replacement_timeout(mut self, timeout: Duration) -> Self {
+        self.replacement_timeout = timeout;
+        self
+    }
+}
+
+/// `iqn.2026-11.org.enkaku:` and the host's name.
+fn default_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let plain = |c: &char| c.is_ascii_alphanumeric() || *c == '-';
+    let host: String = host.trim().to_lowercase().chars().filter(plain).take(64).collect();
+    let host = if host.is_empty() { "localhost" } else { &host };
+    format!("iqn.2026-11.org.enkaku:{host}")
+}

@@ -1,0 +1,287 @@
+//! From an address to a connection in full-feature phase: resolve, connect, set socket options, log
+//! in, follow redirections. One connection at a time; who needs how many is `group`'s business.
+
+use std::io;
+use std::net::SocketAddr;
+
+use iscsi_proto::connection::Transmit;
+use iscsi_proto::frame::Limits;
+use iscsi_proto::ids::{Cid, Isid, Tsih};
+use iscsi_proto::keys::SessionParams;
+use iscsi_proto::login::Outcome;
+use iscsi_proto::login::chap::{Algorithm, CHALLENGE_LEN, ChapCredentials, ChapRandom};
+use iscsi_proto::login::initiator::{InitiatorConfig, Login, LoginError, Step};
+use iscsi_proto::pdu::{LoginStatus, Opcode, Pdu, PduError};
+use iscsi_proto::serial::CmdSn;
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::url::{Portal, Url};
+use super::{Config, ProbeError};
+use crate::transport::login::{ReadError, read_pdu, write_pdu};
+
+/// Redirections followed before giving up: a cluster needs one or two.
+const REDIRECTIONS_MAX: u32 = 4;
+
+/// Why a target could not be reached or used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The name has no address.
+    #[error("{host}: cannot resolve: {source}")]
+    Resolve {
+        /// The name.
+        host: String,
+        /// The resolver's reason.
+        source: io::Error,
+    },
+    /// No address of the portal accepts connections.
+    #[error("{portal}: cannot connect: {source}")]
+    Connect {
+        /// The portal.
+        portal: Portal,
+        /// The last address's reason.
+        source: io::Error,
+    },
+    /// A socket option was refused.
+    #[error("socket option {option}: {source}")]
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Login failed.
+    #[error("{portal}: login: {source}")]
+    Login {
+        /// The portal.
+        portal: Portal,
+        /// The reason.
+        source: LoginError,
+    },
+    /// The connection broke, or carried something else than iSCSI.
+    #[error("{portal}: {source}")]
+    Read {
+        /// The portal.
+        portal: Portal,
+        /// The reason.
+        source: ReadError,
+    },
+    /// Something that is no answer came.
+    #[error("{portal}: {opcode} instead of an answer")]
+    Unexpected {
+        /// The portal.
+        portal: Portal,
+        /// What came.
+        opcode: Opcode,
+    },
+    /// A PDU that contradicts itself.
+    #[error("{portal}: {source}")]
+    Malformed {
+        /// The portal.
+        portal: Portal,
+        /// The reason.
+        source: PduError,
+    },
+    /// One redirection after the other.
+    #[error("{portal}: more than {REDIRECTIONS_MAX} redirections")]
+    Redirections {
+        /// The last one.
+        portal: Portal,
+    },
+    /// Not done in time.
+    #[error("{portal}: no answer within {seconds} s")]
+    TimedOut {
+        /// The portal.
+        portal: Portal,
+        /// The limit.
+        seconds: u64,
+    },
+    /// The system has no random numbers.
+    #[error("random numbers: {0}")]
+    Random(getrandom::Error),
+    /// The target's list of targets is not one.
+    #[error("{portal}: {reason}")]
+    Discovery {
+        /// The portal.
+        portal: Portal,
+        /// The reason.
+        reason: String,
+    },
+    /// The unit is not a disk that can be used.
+    #[error("{0}")]
+    Probe(#[from] ProbeError),
+}
+
+/// A connection in full-feature phase.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) stream: TcpStream,
+    pub(super) outcome: Outcome,
+    /// Where it was accepted, redirections followed.
+    pub(super) portal: Portal,
+}
+
+/// What distinguishes one login from another of the same disk.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    /// `None` is discovery.
+    pub(super) target: Option<String>,
+    pub(super) isid: Isid,
+    pub(super) cid: Cid,
+    /// Handle, parameters and next CmdSN of the session that is joined.
+    pub(super) joining: Option<(Tsih, SessionParams, CmdSn)>,
+}
+
+/// CHAP name and secret: the URL's, else the configuration's.
+pub(super) fn credentials(url: &Url, config: &Config) -> Option<ChapCredentials> {
+    match (&url.user, &url.password) {
+        (Some(user), Some(secret)) => {
+            Some(ChapCredentials { user: user.clone(), secret: secret.clone() })
+        }
+        _ => config.chap.clone(),
+    }
+}
+
+/// Connects and logs in.
+pub(super) async fn connect(
+    portal: &Portal,
+    config: &Config,
+    chap: Option<&ChapCredentials>,
+    identity: &Identity,
+) -> Result<Link, ConnectError> {
+    let mut portal = portal.clone();
+    let mut login = login_config(config, chap, identity)?;
+    for _ in 0..=REDIRECTIONS_MAX {
+        let mut stream = open(&portal, config).await?;
+        match log_in(&mut stream, &portal, login.clone()).await? {
+            Answer::Established(outcome) => {
+                return Ok(Link { stream, outcome: *outcome, portal });
+            }
+            Answer::Redirected(elsewhere) => {
+                tracing::info!(from = %portal, to = %elsewhere, "redirected");
+                portal = elsewhere;
+            }
+            Answer::OldAlgorithmNumbers => {
+                tracing::info!(%portal, "CHAP algorithm 7 refused, going on with MD5");
+                login = login_config(config, chap, identity)?; // with a challenge of its own
+                login.algorithms = vec![Algorithm::Md5];
+            }
+        }
+    }
+    Err(ConnectError::Redirections { portal })
+}
+
+async fn open(portal: &Portal, config: &Config) -> Result<TcpStream, ConnectError> {
+    let resolved = tokio::net::lookup_host((portal.host.as_str(), portal.port)).await;
+    let addresses =
+        resolved.map_err(|source| ConnectError::Resolve { host: portal.host.clone(), source })?;
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in addresses {
+        match socket(address, config)?.connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(ConnectError::Connect { portal: portal.clone(), source: last })
+}
+
+/// A socket with its options; buffers count only if set before the connection is made.
+fn socket(address: SocketAddr, config: &Config) -> Result<TcpSocket, ConnectError> {
+    let option = |option| move |source| ConnectError::Option { option, source };
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    };
+    let socket = socket.map_err(option("socket"))?;
+    // Every PDU is written whole; waiting for more would only add latency.
+    socket.set_nodelay(true).map_err(option("TCP_NODELAY"))?;
+    if let Some(bytes) = config.send_buffer {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        socket.set_send_buffer_size(bytes).map_err(option("SO_SNDBUF"))?;
+    }
+    if let Some(bytes) = config.receive_buffer {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        socket.set_recv_buffer_size(bytes).map_err(option("SO_RCVBUF"))?;
+    }
+    if let Some(algorithm) = &config.congestion_control {
+        let socket = socket2::SockRef::from(&socket);
+        socket.set_tcp_congestion(algorithm.as_bytes()).map_err(option("TCP_CONGESTION"))?;
+    }
+    Ok(socket)
+}
+
+/// How a login ended that did not fail.
+enum Answer {
+    Established(Box<Outcome>),
+    Redirected(Portal),
+    /// tgt 1.0.85 says 7 and means SHA-1, where IANA has SHA-256 (and 6 for SHA-1), so that the
+    /// right secret is refused. It has to be asked again without that choice.
+    OldAlgorithmNumbers,
+}
+
+async fn log_in(
+    stream: &mut TcpStream,
+    portal: &Portal,
+    config: InitiatorConfig,
+) -> Result<Answer, ConnectError> {
+    let failed = |source| ConnectError::Login { portal: portal.clone(), source };
+    let has_choice = config.algorithms.len() > 1;
+    let mut login = Login::new(config).map_err(failed)?;
+    let mut algorithm7 = false;
+    let (mut request, mut text) = login.first();
+    loop {
+        let pdu = Transmit { header: request.encode(text.len() as u32), payload: text };
+        write_pdu(stream, &pdu).await.map_err(|e| read_error(portal, e.into()))?;
+        let received = read_pdu(stream, Limits::LOGIN).await;
+        let (header, data) = received.map_err(|error| read_error(portal, error))?;
+        let response = match Pdu::parse(&header) {
+            Ok(Pdu::LoginResponse(response)) => response,
+            Ok(other) => {
+                let opcode = other.opcode();
+                return Err(ConnectError::Unexpected { portal: portal.clone(), opcode });
+            }
+            Err(source) => return Err(ConnectError::Malformed { portal: portal.clone(), source }),
+        };
+        algorithm7 |= data.split(|byte| *byte == 0).any(|pair| pair == b"CHAP_A=7");
+        match login.handle(&response, &data) {
+            Ok(Step::Send(next_request, next_text)) => (request, text) = (next_request, next_text),
+            Ok(Step::Established(outcome)) => return Ok(Answer::Established(outcome)),
+            Ok(Step::Redirected { address, .. }) => return Ok(Answer::Redirected(address.into())),
+            Err(LoginError::Refused { status })
+                if has_choice && algorithm7 && is_denial(status) =>
+            {
+                return Ok(Answer::OldAlgorithmNumbers);
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+fn is_denial(status: LoginStatus) -> bool {
+    [LoginStatus::INITIATOR_ERROR, LoginStatus::AUTHENTICATION_FAILURE].contains(&status)
+}
+
+fn read_error(portal: &Portal, source: ReadError) -> ConnectError {
+    ConnectError::Read { portal: portal.clone(), source }
+}
+
+fn login_config(
+    config: &Config,
+    chap: Option<&ChapCredentials>,
+    identity: &Identity,
+) -> Result<InitiatorConfig, ConnectError> {
+    let mut random = [0; 1 + CHALLENGE_LEN];
+    getrandom::fill(&mut random).map_err(ConnectError::Random)?;
+    let random = ChapRandom::from_bytes(random);
+    let name = config.initiator_name.as_str();
+    let mut login = InitiatorConfig::new(name, identity.target.clone(), identity.isid, random);
+    login.cid = identity.cid;
+    login.offer = config.offer;
+    login.offer.session.max_connections = config.connections.max(1);
+    login.chap = chap.cloned();
+    login.mutual = config.chap_mutual.clone().filter(|_| chap.is_some());
+    if let Some((tsih, params, cmd_sn)) = identity.joining {
+        (login.tsih, login.joining, login.cmd_sn) = (tsih, Some(params), cmd_sn);
+    }
+    Ok(login)
+}

@@ -1,0 +1,372 @@
+//! [`RemoteDisk`]: a logical unit behind iSCSI as a [`BlockDevice`]. Turns block operations into
+//! SCSI commands, several where one would be too long; knows nothing of connections.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use block::{
+    BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags,
+};
+use futures_util::future::try_join_all;
+use iscsi_proto::initiator::Command;
+use tokio::task::JoinSet;
+
+use super::Config;
+use super::cdb;
+use super::connect::ConnectError;
+use super::op::{Effect, Pending, Reply};
+use super::probe::{Unit, UnitIdentity};
+use super::report::{self, SessionReport};
+use super::shared::Shared;
+use super::state::{Phase, command};
+use super::supervisor::{bring_up, keep_time, supervise};
+use super::unflushed::Content;
+use super::url::Url;
+
+/// How long an orderly end may take before the connections are simply closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Bytes asked for with GET LBA STATUS: 256 descriptors.
+const LBA_STATUS_LEN: u32 = 8 + 256 * 16;
+
+/// A remote disk. Reconnects by itself; an operation fails for lack of a target only after the
+/// configured replacement timeout. Dropping it closes its connections at once, without flush.
+pub struct RemoteDisk {
+    shared: Arc<Shared>,
+    /// Supervisor and timers; aborted on drop.
+    tasks: JoinSet<()>,
+}
+
+impl std::fmt::Debug for RemoteDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RemoteDisk({})", self.shared.url)
+    }
+}
+
+impl RemoteDisk {
+    /// Logs in and probes the unit. Must run inside a tokio runtime, which then drives the
+    /// connections; operations may be started from any thread.
+    ///
+    /// # Errors
+    /// [`ConnectError`], without further attempts.
+    pub async fn connect(url: Url, config: Config) -> std::result::Result<Self, ConnectError> {
+        let mut bits = [0; 4];
+        getrandom::fill(&mut bits).map_err(ConnectError::Random)?;
+        let isid_bits = u32::from_be_bytes(bits);
+        let shared = Shared::new(url, config);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(keep_time(shared.clone()));
+        let first = bring_up(&shared, isid_bits).await?;
+        tasks.spawn(supervise(shared.clone(), isid_bits, first));
+        Ok(Self { shared, tasks })
+    }
+
+    /// Flushes, logs out of all sessions, and closes the connections.
+    ///
+    /// # Errors
+    /// That of the flush; the connections are closed in any case.
+    pub async fn close(mut self) -> Result<()> {
+        let flushed = self.flush().await;
+        let shared = self.shared.clone();
+        let ended = async {
+            shared.with(|state, batch| state.close(batch));
+            shared.timers.notify_one();
+            while shared.lock().ended.is_none() {
+                shared.closed.notified().await;
+            }
+        };
+        if tokio::time::timeout(CLOSE_TIMEOUT, ended).await.is_err() {
+            tracing::debug!("no answer to logout");
+        }
+        self.tasks.shutdown().await;
+        flushed
+    }
+
+    /// The URL it was connected to.
+    pub fn url(&self) -> &Url {
+        &self.shared.url
+    }
+
+    /// Who the unit says it is.
+    pub fn identity(&self) -> UnitIdentity {
+        self.shared.unit().map(|unit| unit.identity.clone()).unwrap_or_default()
+    }
+
+    /// Sessions and connections as of now: what was agreed, and what is under way.
+    pub fn sessions(&self) -> Vec<SessionReport> {
+        report::sessions(&mut self.shared.lock())
+    }
+
+    /// Times that the sessions were set up, the first one included.
+    pub fn incarnations(&self) -> u64 {
+        self.shared.lock().incarnation
+    }
+
+    fn unit(&self) -> Result<Arc<Unit>> {
+        self.shared.unit().ok_or_else(|| BlockError::Unreachable("not connected".into()))
+    }
+}
+
+impl Drop for RemoteDisk {
+    fn drop(&mut self) {
+        self.shared.with(|state, batch| {
+            state.give_up(Phase::Closed, "the disk was closed", batch);
+            state.end("closed".into(), batch);
+        });
+    }
+}
+
+impl Shared {
+    fn command(&self, cdb: cdb::Cdb) -> Command {
+        command(self.url.wire_lun(), cdb)
+    }
+
+    fn read_one(&self, unit: &Unit, offset: u64, buf: Buf) -> Pending {
+        let block_len = u64::from(unit.info.block_size);
+        let blocks = (buf.len() as u64 / block_len) as u32; // at most one transfer
+        let cdb = cdb::read(offset / block_len, blocks);
+        let command = Command { data_in_len: buf.len() as u32, ..self.command(cdb) };
+        self.send(command, Some(buf), Effect::None)
+    }
+
+    fn write_one(&self, unit: &Unit, offset: u64, data: Bytes, fua: bool) -> Pending {
+        let block_len = u64::from(unit.info.block_size);
+        let len = data.len() as u64;
+        let cdb = cdb::write(offset / block_len, (len / block_len) as u32, fua);
+        let effect = match (unit.info.volatile_cache, fua) {
+            (false, _) => Effect::None,
+            (true, true) => Effect::Settled(offset, len),
+            (true, false) => Effect::Volatile(offset, Content::Data(data.clone())),
+        };
+        self.send(Command { data_out: data, ..self.command(cdb) }, None, effect)
+    }
+
+    async fn flush(&self) -> Result<()> {
+        let flush = self.send(self.command(cdb::synchronize_cache()), None, Effect::Flushed(None));
+        match flush.await {
+            Ok(_) => Ok(()),
+            // Nothing to flush where there is no cache.
+            Err(BlockError::Unsupported(_)) if !self.info().volatile_cache => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn trim(&self, unit: &Unit, offset: u64, len: u64) -> Result<()> {
+        let block_len = u64::from(unit.info.block_size);
+        for (at, len) in pieces(offset, len, unit.unmap_len) {
+            let list = cdb::unmap_list(&[(at / block_len, (len / block_len) as u32)]);
+            let cdb = cdb::unmap(list.len() as u16);
+            let command = Command { data_out: list.into(), ..self.command(cdb) };
+            self.send(command, None, Effect::Settled(at, len)).await?;
+        }
+        Ok(())
+    }
+
+    async fn zero(&self, unit: &Unit, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
+        let mut done = 0;
+        while done < len && !unit.no_write_same.load(Ordering::Relaxed) {
+            let step = (len - done).min(unit.write_same_len);
+            match self.write_same(unit, offset + done, step, flags.may_trim).await {
+                Ok(_) => done += step,
+                Err(BlockError::Unsupported(_)) => {
+                    unit.no_write_same.store(true, Ordering::Relaxed);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let zeroes = Bytes::from_owner(Buf::zeroed(unit.transfer_len as usize));
+        for (at, len) in pieces(offset + done, len - done, unit.transfer_len.into()) {
+            self.write_one(unit, at, zeroes.slice(..len as usize), false).await?;
+        }
+        if flags.fua { self.flush().await } else { Ok(()) }
+    }
+
+    fn write_same(&self, unit: &Unit, at: u64, len: u64, may_trim: bool) -> Pending {
+        let block_len = u64::from(unit.info.block_size);
+        let unmap = may_trim && unit.write_same_unmaps;
+        let cdb = cdb::write_same16(at / block_len, (len / block_len) as u32, unmap, false);
+        let data_out = Bytes::from(vec![0; block_len as usize]);
+        let effect = match unit.info.volatile_cache {
+            true => Effect::Volatile(at, Content::Zeroes(len)),
+            false => Effect::None,
+        };
+        self.send(Command { data_out, ..self.command(cdb) }, None, effect)
+    }
+
+    /// Extents by GET LBA STATUS; what the unit does not tell is data.
+    async fn extents(&self, unit: &Unit, offset: u64, len: u64) -> Result<Vec<Extent>> {
+        let block_len = u64::from(unit.info.block_size);
+        let end = offset + len;
+        let (mut at, mut found) = (offset, Vec::new());
+        while at < end && !unit.no_lba_status.load(Ordering::Relaxed) {
+            let cdb = cdb::get_lba_status(at / block_len, LBA_STATUS_LEN);
+            let command = Command { data_in_len: LBA_STATUS_LEN, ..self.command(cdb) };
+            let reply = match self.send_short(command).await {
+                Ok(reply) => reply,
+                Err(BlockError::Unsupported(_)) => {
+                    unit.no_lba_status.store(true, Ordering::Relaxed);
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            let before = at;
+            let buf = reply.buf.as_deref().unwrap_or(&[]);
+            for (lba, blocks, mapped) in cdb::lba_status(&buf[..reply.len.min(buf.len())]) {
+                let start = lba.saturating_mul(block_len);
+                let stop = start.saturating_add(u64::from(blocks) * block_len).min(end);
+                if start > at || stop <= at {
+                    continue; // not what follows
+                }
+                push(&mut found, Extent { offset: at, len: stop - at, hole: !mapped });
+                at = stop;
+            }
+            if at == before {
+                break;
+            }
+        }
+        if at < end {
+            push(&mut found, Extent { offset: at, len: end - at, hole: false });
+        }
+        Ok(found)
+    }
+}
+
+/// Appends an extent, joined with the last one if they are of a kind.
+fn push(found: &mut Vec<Extent>, extent: Extent) {
+    match found.last_mut() {
+        Some(last) if last.hole == extent.hole => last.len += extent.len,
+        _ => found.push(extent),
+    }
+}
+
+/// A range cut into pieces of at most `step` bytes.
+fn pieces(offset: u64, len: u64, step: u64) -> impl Iterator<Item = (u64, u64)> {
+    let step = step.max(1);
+    (0..len.div_ceil(step)).map(move |n| {
+        let at = offset + n * step;
+        (at, step.min(offset + len - at))
+    })
+}
+
+fn buffer(reply: Reply) -> Result<Buf> {
+    reply.buf.ok_or_else(|| BlockError::Unreachable("buffer lost with its session".into()))
+}
+
+/// Runs `op` on the unit if `check` allows it.
+macro_rules! checked {
+    ($self:ident, $check:ident($offset:expr, $len:expr)) => {
+        match $self.unit().and_then(|unit| unit.info.$check($offset, $len).map(|()| unit)) {
+            Ok(unit) => unit,
+            Err(error) => return Io::err(error),
+        }
+    };
+}
+
+impl BlockDevice for RemoteDisk {
+    fn info(&self) -> DeviceInfo {
+        self.shared.info()
+    }
+
+    fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
+        let unit = checked!(self, check(offset, buf.len() as u64));
+        if buf.is_empty() {
+            return Io::ok(buf);
+        }
+        if buf.len() <= unit.transfer_len as usize {
+            let pending = self.shared.read_one(&unit, offset, buf);
+            return Io::later(async move { buffer(pending.await?) });
+        }
+        let parts = pieces(offset, buf.len() as u64, unit.transfer_len.into());
+        let parts: Vec<Pending> = parts
+            .map(|(at, len)| self.shared.read_one(&unit, at, Buf::new(len as usize)))
+            .collect();
+        Io::later(async move {
+            let mut at = 0;
+            for part in try_join_all(parts).await? {
+                let part = buffer(part)?;
+                buf[at..at + part.len()].copy_from_slice(&part);
+                at += part.len();
+            }
+            Ok(buf)
+        })
+    }
+
+    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
+        let unit = checked!(self, check_write(offset, data.len() as u64));
+        if data.is_empty() {
+            return Io::ok(());
+        }
+        let fua = flags.fua && unit.info.can_fua;
+        let flush_after = flags.fua && !fua;
+        if data.len() <= unit.transfer_len as usize && !flush_after {
+            let pending = self.shared.write_one(&unit, offset, data, fua);
+            return Io::later(async move { pending.await.map(drop) });
+        }
+        let parts = pieces(offset, data.len() as u64, unit.transfer_len.into());
+        let parts: Vec<Pending> = parts
+            .map(|(at, len)| {
+                let from = (at - offset) as usize;
+                self.shared.write_one(&unit, at, data.slice(from..from + len as usize), fua)
+            })
+            .collect();
+        let shared = self.shared.clone();
+        Io::later(async move {
+            try_join_all(parts).await?;
+            if flush_after { shared.flush().await } else { Ok(()) }
+        })
+    }
+
+    fn flush(&self) -> Io<()> {
+        let shared = self.shared.clone();
+        Io::later(async move { shared.flush().await })
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Io<()> {
+        let unit = checked!(self, check_write(offset, len));
+        if !unit.info.can_trim || len == 0 {
+            return Io::ok(());
+        }
+        let shared = self.shared.clone();
+        Io::later(async move { shared.trim(&unit, offset, len).await })
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
+        let unit = checked!(self, check_write(offset, len));
+        if len == 0 {
+            return Io::ok(());
+        }
+        let shared = self.shared.clone();
+        Io::later(async move { shared.zero(&unit, offset, len, flags).await })
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        let unit = checked!(self, check(offset, len));
+        if len == 0 {
+            return Io::ok(Vec::new());
+        }
+        let shared = self.shared.clone();
+        Io::later(async move { shared.extents(&unit, offset, len).await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_the_range_exactly() {
+        assert_eq!(pieces(10, 25, 10).collect::<Vec<_>>(), [(10, 10), (20, 10), (30, 5)]);
+        assert_eq!(pieces(0, 0, 10).count(), 0);
+    }
+
+    #[test]
+    fn extents_of_a_kind_are_joined() {
+        let mut found = Vec::new();
+        for (offset, hole) in [(0, false), (10, false), (20, true)] {
+            push(&mut found, Extent { offset, len: 10, hole });
+        }
+        assert_eq!(found.len(), 2);
+        assert_eq!(found[0], Extent { offset: 0, len: 20, hole: false });
+    }
+}

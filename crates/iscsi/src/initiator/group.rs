@@ -1,0 +1,88 @@
+//! The connections that one incarnation of a disk consists of: N connections of one session where
+//! the target allows it (MC/S), else N sessions of one connection each.
+//!
+//! All of them live and die together. At error recovery level 0 that is the rule for connections
+//! of a session anyway; for sessions it makes sure that no old session still executes a write
+//! when the command goes out again on another one.
+
+use futures_util::future::join_all;
+use iscsi_proto::ids::{Cid, Isid};
+use iscsi_proto::initiator::{self as core, ConnectionId, Established, Session};
+use iscsi_proto::keys::ConnectionParams;
+use iscsi_proto::time::Instant;
+use tokio::net::TcpStream;
+
+use super::connect::{ConnectError, Identity, Link, connect, credentials};
+use super::op::Task;
+use super::shared::Shared;
+
+/// A connection whose driver has not started.
+pub(super) struct Ready {
+    pub(super) id: ConnectionId,
+    pub(super) stream: TcpStream,
+    pub(super) params: ConnectionParams,
+}
+
+/// A session and its connections.
+pub(super) struct Group {
+    pub(super) session: Session<Task>,
+    pub(super) connections: Vec<Ready>,
+}
+
+/// Logs in with as many connections as configured; with fewer if the target refuses some.
+pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Group>, ConnectError> {
+    let config = &shared.config;
+    let chap = credentials(&shared.url, config);
+    let identity = |qualifier| Identity {
+        target: Some(shared.url.target.clone()),
+        isid: Isid::random(isid_bits, qualifier),
+        cid: Cid(1),
+        joining: None,
+    };
+    let leading = connect(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
+    let outcome = leading.outcome.clone();
+    let wanted = config.connections.max(1);
+    let portal = leading.portal.clone();
+    let mut groups = vec![group(shared, leading)];
+    let granted = outcome.session.max_connections.max(1).min(wanted);
+    let others = if granted > 1 {
+        (2..=granted)
+            .map(|cid| Identity {
+                cid: Cid(cid),
+                joining: Some((outcome.tsih, outcome.session, outcome.cmd_sn)),
+                ..identity(0)
+            })
+            .collect::<Vec<_>>()
+    } else {
+        (1..wanted).map(identity).collect()
+    };
+    let logins = others.iter().map(|other| connect(&portal, config, chap.as_ref(), other));
+    for result in join_all(logins).await {
+        match result {
+            Ok(link) if granted > 1 => join(&mut groups[0], link, shared.now()),
+            Ok(link) => groups.push(group(shared, link)),
+            Err(error) => tracing::warn!(%error, "going on with fewer connections"),
+        }
+    }
+    Ok(groups)
+}
+
+fn group(shared: &Shared, link: Link) -> Group {
+    let mut config = core::Config::default();
+    config.keepalive_interval = shared.config.keepalive_interval;
+    config.ping_timeout = shared.config.ping_timeout;
+    let established = Established::from(&link.outcome);
+    let (session, id) = Session::new(config, &established, shared.now());
+    let params = link.outcome.connection;
+    Group { session, connections: vec![Ready { id, stream: link.stream, params }] }
+}
+
+fn join(group: &mut Group, link: Link, now: Instant) {
+    match group.session.add_connection(&Established::from(&link.outcome), now) {
+        Ok(id) => {
+            let params = link.outcome.connection;
+            group.connections.push(Ready { id, stream: link.stream, params });
+        }
+        Err(error) => tracing::warn!(%error, "going on without this connection"),
+    }
+}

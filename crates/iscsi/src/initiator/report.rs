@@ -1,0 +1,80 @@
+//! What a disk tells about its sessions: agreed parameters and present load. Reads only.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iscsi_proto::ids::{Cid, Tsih};
+use iscsi_proto::keys::{ConnectionParams, SessionParams};
+use tokio::net::TcpStream;
+
+use super::state::State;
+
+/// A session as of now.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SessionReport {
+    /// The target's handle.
+    pub tsih: Tsih,
+    /// Agreed parameters.
+    pub params: SessionParams,
+    /// Commands that the target would take now.
+    pub window: u32,
+    /// Round-trip time of the last NOP, if there was one.
+    pub rtt: Option<Duration>,
+    /// Its connections.
+    pub connections: Vec<ConnectionReport>,
+}
+
+/// A connection as of now.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ConnectionReport {
+    /// Connection ID.
+    pub cid: Cid,
+    /// Agreed parameters.
+    pub params: ConnectionParams,
+    /// Unfinished commands.
+    pub in_flight: u32,
+    /// Their payload in bytes, both ways, with a fixed cost per command.
+    pub outstanding_bytes: u64,
+    /// Our address.
+    pub local: Option<SocketAddr>,
+    /// The portal's address.
+    pub peer: Option<SocketAddr>,
+    /// The socket, for whoever reads TCP_INFO. Do not read or write.
+    pub stream: Option<Arc<TcpStream>>,
+}
+
+pub(super) fn sessions(state: &mut State) -> Vec<SessionReport> {
+    if state.ended.is_some() {
+        return Vec::new();
+    }
+    state
+        .members
+        .iter()
+        .map(|member| {
+            let session = &member.session;
+            let connections = session.connections().filter_map(|(id, cid, _)| {
+                let stream = member.streams[id.index()].clone();
+                let load = session.load(id)?;
+                Some(ConnectionReport {
+                    cid,
+                    params: session.connection_params(id)?,
+                    in_flight: load.in_flight,
+                    outstanding_bytes: load.outstanding_bytes,
+                    local: stream.as_ref().and_then(|stream| stream.local_addr().ok()),
+                    peer: stream.as_ref().and_then(|stream| stream.peer_addr().ok()),
+                    stream,
+                })
+            });
+            SessionReport {
+                tsih: session.tsih(),
+                params: *session.params(),
+                window: session.window(),
+                rtt: member.rtt,
+                connections: connections.collect(),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,168 @@
+//! One connection as the driver loop sees it: hands headers to the session core under the disk's
+//! lock and passes buffers through. Holds no state of the protocol.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use iscsi_proto::connection::{Placement, Transmit};
+use iscsi_proto::ids::Itt;
+use iscsi_proto::initiator::{ConnectionError, ConnectionId};
+use iscsi_proto::pdu::Header;
+
+use super::op::Task;
+use super::shared::Shared;
+use super::state::{Batch, Member};
+use crate::driver::{CloseReason, Dest, Filled, Role};
+
+/// PDUs taken from the core with one lock, and payload bytes after which to stop: enough for one
+/// vectored write, little enough that priorities and sequence numbers do not age.
+const AHEAD_PDUS: usize = 32;
+const AHEAD_BYTES: usize = 256 << 10;
+
+pub(super) struct ConnectionRole {
+    shared: Arc<Shared>,
+    incarnation: u64,
+    member: usize,
+    id: ConnectionId,
+    /// The task whose buffer is with the receiver.
+    filling: Option<Itt>,
+    moved: bool,
+    ahead: VecDeque<Transmit>,
+    batch: Batch,
+}
+
+impl ConnectionRole {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        incarnation: u64,
+        member: usize,
+        id: ConnectionId,
+    ) -> Self {
+        let (ahead, batch) = (VecDeque::with_capacity(AHEAD_PDUS), Batch::default());
+        Self { shared, incarnation, member, id, filling: None, moved: false, ahead, batch }
+    }
+
+    /// Runs something on the session, then delivers what it caused.
+    fn with<R>(
+        &mut self,
+        act: impl FnOnce(&mut Member, ConnectionId) -> Result<R, ConnectionError>,
+    ) -> Result<R, CloseReason> {
+        let mut state = self.shared.lock();
+        let Some(member) = state.member(self.incarnation, self.member) else {
+            return Err(CloseReason::Local("session was replaced".into()));
+        };
+        let result = act(member, self.id);
+        state.collect(self.member, Some(self.id), &mut self.batch);
+        drop(state);
+        self.shared.deliver(&mut self.batch);
+        result.map_err(reason)
+    }
+}
+
+fn reason(error: ConnectionError) -> CloseReason {
+    match error {
+        ConnectionError::Protocol { .. } => CloseReason::Protocol(error.to_string()),
+        ConnectionError::NotConnected => CloseReason::LoggedOut,
+        ConnectionError::PingTimeout { .. } => CloseReason::TimedOut("no sign of life"),
+        error => CloseReason::Local(error.to_string()),
+    }
+}
+
+fn register(slot: &mut Option<Waker>, context: &Context<'_>) {
+    match slot {
+        Some(waker) if waker.will_wake(context.waker()) => {}
+        slot => *slot = Some(context.waker().clone()),
+    }
+}
+
+impl Role for ConnectionRole {
+    fn handle_header(&mut self, header: &Header) -> Result<Dest, CloseReason> {
+        let now = self.shared.now();
+        let mut filling = None;
+        let dest = self.with(|member, id| {
+            Ok(match member.session.handle_header(id, now, header)? {
+                Placement::None => Dest::None,
+                Placement::Task { itt, offset } => {
+                    let task: Option<&mut Task> = member.session.context_mut(itt);
+                    match task.and_then(|task| task.buf.take()) {
+                        Some(buf) => {
+                            filling = Some(itt);
+                            Dest::Buffer { buf, offset: offset as usize }
+                        }
+                        None => Dest::Discard,
+                    }
+                }
+                Placement::Scratch => Dest::Scratch,
+                Placement::Discard => Dest::Discard,
+            })
+        })?;
+        self.filling = filling;
+        Ok(dest)
+    }
+
+    fn handle_data(&mut self, filled: Filled, digest_ok: bool) -> Result<(), CloseReason> {
+        let (buf, scratch) = match filled {
+            Filled::None => return Ok(()),
+            Filled::Buffer(buf) => (Some(buf), None),
+            Filled::Scratch(bytes) => (None, Some(bytes)),
+            Filled::Discarded => (None, None),
+        };
+        let now = self.shared.now();
+        let filling = self.filling.take();
+        self.with(|member, id| {
+            if let Some(task) = filling.and_then(|itt| member.session.context_mut(itt)) {
+                task.buf = buf;
+            }
+            member.session.handle_data(id, now, scratch.as_deref().unwrap_or(&[]), digest_ok)
+        })
+    }
+
+    fn poll_work(&mut self, context: &mut Context<'_>) -> Result<(), CloseReason> {
+        let now = self.shared.now();
+        let moved = std::mem::take(&mut self.moved);
+        let mut state = self.shared.lock();
+        let Some(member) = state.member(self.incarnation, self.member) else {
+            return Err(CloseReason::Local("session was replaced".into()));
+        };
+        if moved {
+            member.session.note_progress(self.id, now);
+        }
+        register(&mut member.wakers[self.id.index()], context);
+        match member.session.is_closing(self.id) {
+            None => Ok(()),
+            Some(Ok(())) => Err(CloseReason::LoggedOut),
+            Some(Err(error)) => Err(reason(error)),
+        }
+    }
+
+    fn poll_transmit(&mut self) -> Option<Transmit> {
+        if self.ahead.is_empty() {
+            let now = self.shared.now();
+            let mut state = self.shared.lock();
+            let member = state.member(self.incarnation, self.member)?;
+            let mut bytes = 0;
+            while self.ahead.len() < AHEAD_PDUS && bytes < AHEAD_BYTES {
+                let Some(transmit) = member.session.poll_transmit(self.id, now) else { break };
+                bytes += transmit.payload.len();
+                self.ahead.push_back(transmit);
+            }
+        }
+        self.ahead.pop_front()
+    }
+
+    fn note_progress(&mut self) {
+        self.moved = true;
+    }
+}
+
+impl Drop for ConnectionRole {
+    /// The driver has ended, for whatever reason: the core hears of it exactly once.
+    fn drop(&mut self) {
+        let now = self.shared.now();
+        let _ = self.with(|member, id| {
+            member.session.handle_connection_lost(id, now);
+            Ok(())
+        });
+    }
+}

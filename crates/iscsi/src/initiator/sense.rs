@@ -1,0 +1,193 @@
+//! What a SCSI status and its sense data mean for a block operation: done, again, or an error
+//! (SAM-4 §5.3, SPC-4 §4.5). Decides only; whoever retries does it elsewhere.
+
+use std::io;
+use std::time::Duration;
+
+use block::BlockError;
+
+/// Sense key, additional sense code and qualifier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sense {
+    /// Sense key, 4 bits.
+    pub key: u8,
+    /// Additional sense code.
+    pub asc: u8,
+    /// Additional sense code qualifier.
+    pub ascq: u8,
+}
+
+impl Sense {
+    /// Reads fixed (70h, 71h) and descriptor (72h, 73h) format. Missing bytes count as 0.
+    pub fn parse(data: &[u8]) -> Self {
+        let at = |i: usize| data.get(i).copied().unwrap_or(0);
+        match at(0) & 0x7f {
+            0x70 | 0x71 => Self { key: at(2) & 0x0f, asc: at(12), ascq: at(13) },
+            0x72 | 0x73 => Self { key: at(1) & 0x0f, asc: at(2), ascq: at(3) },
+            _ => Self::default(),
+        }
+    }
+
+    /// The logical unit was powered on or reset: a volatile cache may have lost its content.
+    /// 29/07, loss of the I_T nexus, is not among them: the unit itself lived on.
+    pub const fn is_power_on(self) -> bool {
+        self.key == 0x6 && self.asc == 0x29 && self.ascq <= 0x04
+    }
+
+    /// Capacity, mode or identity changed: what was probed is out of date.
+    pub const fn is_changed(self) -> bool {
+        self.key == 0x6 && matches!(self.asc, 0x2a | 0x3f)
+    }
+}
+
+impl std::fmt::Display for Sense {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const KEYS: [&str; 16] = [
+            "no sense",
+            "recovered error",
+            "not ready",
+            "medium error",
+            "hardware error",
+            "illegal request",
+            "unit attention",
+            "data protect",
+            "blank check",
+            "vendor specific",
+            "copy aborted",
+            "aborted command",
+            "reserved",
+            "volume overflow",
+            "miscompare",
+            "completed",
+        ];
+        let name = KEYS[usize::from(self.key & 0xf)];
+        write!(f, "{name} ({:x}/{:02x}/{:02x})", self.key, self.asc, self.ascq)
+    }
+}
+
+/// SCSI status bytes (SAM-4 §5.3.1).
+pub mod status {
+    /// GOOD.
+    pub const GOOD: u8 = 0x00;
+    /// CHECK CONDITION.
+    pub const CHECK_CONDITION: u8 = 0x02;
+    /// CONDITION MET.
+    pub const CONDITION_MET: u8 = 0x04;
+    /// BUSY.
+    pub const BUSY: u8 = 0x08;
+    /// RESERVATION CONFLICT.
+    pub const RESERVATION_CONFLICT: u8 = 0x18;
+    /// TASK SET FULL.
+    pub const TASK_SET_FULL: u8 = 0x28;
+    /// ACA ACTIVE.
+    pub const ACA_ACTIVE: u8 = 0x30;
+    /// TASK ABORTED.
+    pub const TASK_ABORTED: u8 = 0x40;
+}
+
+/// What to do about a command that ended.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It is done.
+    Done,
+    /// Send it again at once: a unit attention came first.
+    Again(Sense),
+    /// Send it again after a pause.
+    Later(Duration),
+    /// As `Later`, and fewer at once from now on.
+    Full(Duration),
+    /// It failed for good.
+    Failed(BlockError),
+}
+
+/// First pause before a command that the target was too busy for is sent again; doubles each time.
+const PAUSE_MIN: Duration = Duration::from_millis(4);
+/// Longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Pause while the unit becomes ready.
+const NOT_READY_PAUSE: Duration = Duration::from_millis(500);
+/// Times an aborted command is sent again before it counts as failed.
+const ABORTED_ATTEMPTS_MAX: u32 = 5;
+
+/// The pause before attempt number `attempts` + 1.
+pub fn pause(attempts: u32) -> Duration {
+    PAUSE_MIN.saturating_mul(1 << attempts.min(16)).min(PAUSE_MAX)
+}
+
+/// Judges a status after `attempts` earlier ones of the same command.
+pub fn judge(status: u8, sense: &[u8], attempts: u32) -> Verdict {
+    match status {
+        status::GOOD | status::CONDITION_MET => Verdict::Done,
+        status::CHECK_CONDITION => judge_sense(Sense::parse(sense), attempts),
+        status::BUSY | status::ACA_ACTIVE => Verdict::Later(pause(attempts)),
+        status::TASK_SET_FULL => Verdict::Full(pause(attempts)),
+        status::TASK_ABORTED if attempts < ABORTED_ATTEMPTS_MAX => Verdict::Later(pause(attempts)),
+        status::RESERVATION_CONFLICT => {
+            failed(io::ErrorKind::PermissionDenied, "reservation conflict".into())
+        }
+        other => failed(io::ErrorKind::Other, format!("SCSI status {other:#04x}")),
+    }
+}
+
+fn judge_sense(sense: Sense, attempts: u32) -> Verdict {
+    match (sense.key, sense.asc, sense.ascq) {
+        (0x0 | 0x1, ..) => Verdict::Done,
+        (0x2, 0x3a, _) => failed(io::ErrorKind::NotFound, sense.to_string()), // no medium
+        (0x2, ..) => Verdict::Later(NOT_READY_PAUSE),
+        (0x5, 0x20, _) => Verdict::Failed(BlockError::Unsupported("this SCSI command")),
+        (0x5, 0x21, _) => failed(io::ErrorKind::InvalidInput, sense.to_string()),
+        (0x5, 0x24 | 0x26, _) => Verdict::Failed(BlockError::Unsupported("a field of the command")),
+        (0x6, ..) => Verdict::Again(sense),
+        // SPACE ALLOCATION FAILED WRITE PROTECT: thin provisioning ran out (SBC-3 §4.7.3.6).
+        (0x7, 0x27, 0x07) | (0xd, ..) => Verdict::Failed(BlockError::NoSpace),
+        (0x7, ..) => Verdict::Failed(BlockError::ReadOnly),
+        (0xb, ..) if attempts < ABORTED_ATTEMPTS_MAX => Verdict::Later(pause(attempts)),
+        _ => failed(io::ErrorKind::Other, sense.to_string()),
+    }
+}
+
+fn failed(kind: io::ErrorKind, text: String) -> Verdict {
+    Verdict::Failed(BlockError::Medium(io::Error::new(kind, text)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixed(key: u8, asc: u8, ascq: u8) -> Vec<u8> {
+        let mut data = vec![0; 18];
+        (data[0], data[2], data[12], data[13]) = (0x70, key, asc, ascq);
+        data
+    }
+
+    #[test]
+    fn both_formats_say_the_same() {
+        let descriptor = [0x72, 6, 0x29, 1, 0, 0, 0, 0];
+        assert_eq!(Sense::parse(&descriptor), Sense::parse(&fixed(6, 0x29, 1)));
+        assert!(Sense::parse(&descriptor).is_power_on());
+        assert!(!Sense::parse(&fixed(6, 0x29, 7)).is_power_on());
+        assert_eq!(Sense::parse(&[]), Sense::default());
+        assert_eq!(Sense::parse(&[0x70, 0]), Sense::default());
+    }
+
+    #[test]
+    fn a_full_disk_is_no_space_and_a_protected_one_is_read_only() {
+        let of = |key, asc, ascq| judge(2, &fixed(key, asc, ascq), 0);
+        assert!(matches!(of(7, 0x27, 7), Verdict::Failed(BlockError::NoSpace)));
+        assert!(matches!(of(7, 0x27, 0), Verdict::Failed(BlockError::ReadOnly)));
+        assert!(matches!(of(3, 0x11, 0), Verdict::Failed(BlockError::Medium(_))));
+        assert!(matches!(of(6, 0x2a, 9), Verdict::Again(sense) if sense.is_changed()));
+        assert!(matches!(of(2, 4, 1), Verdict::Later(_)));
+        assert!(matches!(of(5, 0x20, 0), Verdict::Failed(BlockError::Unsupported(_))));
+    }
+
+    #[test]
+    fn pauses_grow_and_end() {
+        assert_eq!(pause(0), PAUSE_MIN);
+        assert!(pause(3) > pause(2));
+        assert_eq!(pause(1000), PAUSE_MAX);
+        assert!(matches!(judge(0x28, &[], 0), Verdict::Full(_)));
+        assert!(matches!(judge(0x40, &[], ABORTED_ATTEMPTS_MAX), Verdict::Failed(_)));
+        assert!(matches!(judge(0x18, &[], 0), Verdict::Failed(BlockError::Medium(_))));
+    }
+}

@@ -1,0 +1,251 @@
+//! Callers' side of the remote disk: sends their commands, and decides what becomes of a command
+//! that ended: its outcome goes to the caller, or the command goes out again. The lock is never
+//! held while a caller is woken.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use block::{BlockError, Buf, DeviceInfo};
+use iscsi_proto::initiator::{Command, TaskOutcome};
+use iscsi_proto::time::Instant;
+use tokio::sync::Notify;
+
+use super::Config;
+use super::op::{Effect, Origin, Outcome, Pending, Reply, Slot, Task};
+use super::probe::Unit;
+use super::sense::{Sense, Verdict, judge, status};
+use super::state::{Batch, State, session_ended};
+use super::url::Url;
+
+pub(super) struct Shared {
+    pub(super) url: Url,
+    pub(super) config: Config,
+    /// Something for the supervisor: the incarnation ended, the unit changed, the disk closes.
+    pub(super) changed: Notify,
+    /// A timer was armed that may come before all others.
+    pub(super) timers: Notify,
+    /// An incarnation has ended; for whoever waits for the last one.
+    pub(super) closed: Notify,
+    epoch: std::time::Instant,
+    state: Mutex<State>,
+    unit: RwLock<Option<Arc<Unit>>>,
+}
+
+impl Shared {
+    pub(super) fn new(url: Url, config: Config) -> Arc<Self> {
+        let state = State::new(url.wire_lun(), config.commands_max.max(1));
+        Arc::new(Self {
+            url,
+            config,
+            changed: Notify::new(),
+            timers: Notify::new(),
+            closed: Notify::new(),
+            epoch: std::time::Instant::now(),
+            state: Mutex::new(state),
+            unit: RwLock::new(None),
+        })
+    }
+
+    /// Time on this disk's clock.
+    pub(super) fn now(&self) -> Instant {
+        Instant(self.epoch.elapsed())
+    }
+
+    /// The clock's `at` as tokio counts it.
+    pub(super) fn deadline(&self, at: Instant) -> tokio::time::Instant {
+        (self.epoch + at.0).into()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it is held; if something did, going on beats hanging.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs something under the lock and delivers what it left behind.
+    pub(super) fn with<R>(&self, act: impl FnOnce(&mut State, &mut Batch) -> R) -> R {
+        let mut batch = Batch::default();
+        let result = act(&mut self.lock(), &mut batch);
+        self.deliver(&mut batch);
+        result
+    }
+
+    /// The unit as it was last probed, `None` before the first time.
+    pub(super) fn unit(&self) -> Option<Arc<Unit>> {
+        self.unit.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_unit(&self, unit: Unit) {
+        *self.unit.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(unit));
+    }
+
+    pub(super) fn info(&self) -> DeviceInfo {
+        self.unit().map_or_else(|| DeviceInfo::new(0, 512), |unit| unit.info.clone())
+    }
+
+    /// How long the target wants us to wait before a session is reinstated (§13.15).
+    pub(super) fn time2wait(&self) -> Duration {
+        let state = self.lock();
+        let seconds = state.members.iter().map(|m| m.session.params().default_time2wait).max();
+        Duration::from_secs(seconds.unwrap_or(0).into())
+    }
+
+    /// Sends a command of the disk's user whose answer may be shorter than its buffer.
+    pub(super) async fn send_short(&self, command: Command) -> Outcome {
+        let buf = Buf::zeroed(command.data_in_len as usize);
+        let (pending, task) = self.task(Origin::UserShort, Some(buf), Effect::None);
+        self.with(|state, batch| state.enqueue(command, task, batch));
+        pending.await
+    }
+
+    /// Sends a command of the disk's user, or lets it wait.
+    pub(super) fn send(&self, command: Command, buf: Option<Buf>, effect: Effect) -> Pending {
+        let (pending, task) = self.task(Origin::User, buf, effect);
+        self.with(|state, batch| state.enqueue(command, task, batch));
+        pending
+    }
+
+    /// Sends a command on one session of an incarnation, past the gate.
+    pub(super) fn send_on(
+        &self,
+        (incarnation, member): (u64, usize),
+        command: Command,
+        buf: Option<Buf>,
+    ) -> Pending {
+        let (pending, task) = self.task(Origin::Session, buf, Effect::None);
+        self.with(|state, batch| {
+            let result = match state.incarnation == incarnation {
+                true => state.submit(member, command, task, batch),
+                false => Err((command, task)),
+            };
+            if let Err((_, task)) = result {
+                batch.failed.push((task.slot, session_ended()));
+            }
+        });
+        pending
+    }
+
+    fn task(&self, origin: Origin, buf: Option<Buf>, effect: Effect) -> (Pending, Task) {
+        let slot = Slot::new();
+        let pending = Pending(slot.clone());
+        (pending, Task { slot, origin, buf, effect, attempts: 0, asked_at: self.now() })
+    }
+
+    /// Delivers what a locked section left behind; the batch can be used again.
+    pub(super) fn deliver(&self, batch: &mut Batch) {
+        for waker in batch.wakers.drain(..) {
+            waker.wake();
+        }
+        for (slot, error) in batch.failed.drain(..) {
+            slot.complete(Err(error));
+        }
+        if std::mem::take(&mut batch.changed) {
+            self.changed.notify_one();
+            self.closed.notify_one();
+        }
+        for (command, task, outcome) in batch.finished.drain(..) {
+            self.finish(command, task, outcome);
+        }
+    }
+
+    fn finish(&self, command: Command, mut task: Task, outcome: TaskOutcome) {
+        let (verdict, reply) = match outcome {
+            TaskOutcome::Completed { status, data_in_len, sense, .. } => {
+                let verdict = match task.origin {
+                    Origin::Session => Verdict::Done,
+                    _ => judge(status, &sense, task.attempts),
+                };
+                let len = data_in_len as usize;
+                (verdict, Reply { buf: None, len, status, sense })
+            }
+            TaskOutcome::Rejected(reason) => {
+                let error = std::io::Error::other(format!("target rejected the command: {reason}"));
+                (Verdict::Failed(BlockError::Medium(error)), Reply::default())
+            }
+            // Ended by somebody's reset, or not delivered by the target: as TASK ABORTED.
+            _ => (judge(status::TASK_ABORTED, &[], task.attempts), Reply::default()),
+        };
+        match verdict {
+            Verdict::Done => {
+                let buf = task.buf.take();
+                task.slot.complete(checked(&command, Reply { buf, ..reply }, task.origin));
+            }
+            verdict if task.origin.is_user() => self.again(command, task, verdict),
+            verdict => self.trim_failed(&task, &verdict),
+        }
+    }
+
+    /// A flush of our own did not end with GOOD.
+    fn trim_failed(&self, task: &Task, verdict: &Verdict) {
+        match verdict {
+            Verdict::Failed(error) if task.origin == Origin::Trim => {
+                // Without a flush nothing would ever be removed, and writes would wait for ever.
+                tracing::warn!(%error, "target cannot flush: unflushed writes are not kept");
+                self.with(|state, _| state.unflushed = None);
+            }
+            // The next write that is acknowledged tries again.
+            _ => tracing::debug!(?verdict, "flush not done"),
+        }
+        task.slot.complete(Err(session_ended()));
+    }
+
+    /// A user's command that is not done: sends it again, unless that is hopeless.
+    fn again(&self, command: Command, mut task: Task, verdict: Verdict) {
+        let now = self.now();
+        let waited = now.since(task.asked_at);
+        task.attempts += 1;
+        let verdict = match verdict {
+            Verdict::Again(_) | Verdict::Later(_) | Verdict::Full(_)
+                if waited >= self.config.replacement_timeout =>
+            {
+                let text = format!("target put the command off for {} s", waited.as_secs());
+                Verdict::Failed(BlockError::Unreachable(text))
+            }
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::Done => {} // handled by the caller
+            Verdict::Failed(error) => task.slot.complete(Err(error)),
+            Verdict::Again(sense) => self.with(|state, batch| {
+                tracing::debug!(%sense, "unit attention");
+                note_attention(state, sense, batch);
+                state.enqueue(command, task, batch);
+            }),
+            Verdict::Later(pause) => {
+                self.with(|state, _| state.rest(now + pause, command, task));
+                self.timers.notify_one();
+            }
+            Verdict::Full(pause) => {
+                self.with(|state, _| {
+                    state.shrink();
+                    state.rest(now + pause, command, task);
+                });
+                self.timers.notify_one();
+            }
+        }
+    }
+}
+
+/// Acts on what a unit attention says about the unit.
+fn note_attention(state: &mut State, sense: Sense, batch: &mut Batch) {
+    if sense.is_power_on() {
+        // The cache may be empty now. A new session probes, and replays what was not flushed.
+        state.power_on = true;
+        state.end("target was powered on".into(), batch);
+    } else if sense.is_changed() {
+        state.unit_changed = true;
+        batch.changed = true;
+    }
+}
+
+/// A read that ended well has filled its buffer.
+fn checked(command: &Command, reply: Reply, origin: Origin) -> Outcome {
+    let expected = command.data_in_len as usize;
+    if expected > 0 && reply.buf.is_none() {
+        return Err(session_ended());
+    }
+    if origin == Origin::User && reply.len < expected {
+        let text = format!("target returned {} of {expected} bytes", reply.len);
+        return Err(BlockError::Medium(std::io::Error::other(text)));
+    }
+    Ok(reply)
+}

@@ -1,0 +1,434 @@
+//! What the remote disk's lock protects: sessions of the present incarnation, commands that wait,
+//! and what is acknowledged but not flushed. Bookkeeping only: whatever wakes somebody or runs a
+//! caller's code is put into a [`Batch`] and done after the lock is released.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use block::{BlockError, Buf};
+use iscsi_proto::ids::Lun;
+use iscsi_proto::initiator::{
+    CONNECTIONS_MAX, Command, ConnectionId, Event, Session, SubmitError, TaskOutcome,
+};
+use iscsi_proto::pdu::{AsyncEvent, TaskAttribute};
+use iscsi_proto::time::Instant;
+use tokio::net::TcpStream;
+
+use super::cdb;
+use super::op::{Effect, Origin, Slot, Task};
+use super::sense::{Sense, Verdict, judge};
+use super::unflushed::{Content, Unflushed};
+
+/// Whether commands of the disk's user go out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// No session, or one that is still being probed: commands wait.
+    Down,
+    /// Commands go out.
+    Up,
+    /// Down for longer than the replacement timeout: commands fail with this reason.
+    Unreachable(String),
+    /// Closed by the user.
+    Closed,
+}
+
+/// One session of the incarnation and what wakes its connections' drivers.
+pub(super) struct Member {
+    pub(super) session: Session<Task>,
+    pub(super) wakers: Vec<Option<Waker>>,
+    /// Sockets by connection, for reports.
+    pub(super) streams: Vec<Option<Arc<TcpStream>>>,
+    /// Last round-trip time of a NOP.
+    pub(super) rtt: Option<Duration>,
+}
+
+impl Member {
+    pub(super) fn new(session: Session<Task>) -> Self {
+        let wakers = vec![None; CONNECTIONS_MAX];
+        let streams = (0..CONNECTIONS_MAX).map(|_| None).collect();
+        Self { session, wakers, streams, rtt: None }
+    }
+}
+
+pub(super) struct State {
+    pub(super) phase: Phase,
+    /// Counts session set-ups; a connection of an older one has nothing to say here.
+    pub(super) incarnation: u64,
+    pub(super) members: Vec<Member>,
+    pub(super) unflushed: Option<Unflushed>,
+    /// Why the incarnation ended.
+    pub(super) ended: Option<String>,
+    /// The target said that it was powered on, and what it lost has not been replayed.
+    pub(super) power_on: bool,
+    /// The target said that something about the unit changed.
+    pub(super) unit_changed: bool,
+    pub(super) lun: Lun,
+    waiting: VecDeque<(Command, Task)>,
+    requeued: Vec<(Command, Task)>,
+    resting: Vec<(Instant, Command, Task)>,
+    in_flight: usize,
+    limit: usize,
+    limit_max: usize,
+    /// Commands that ended well since the limit was last changed.
+    calm: usize,
+    trimming: bool,
+}
+
+/// What is to be done after the lock is released.
+#[derive(Default)]
+pub(super) struct Batch {
+    pub(super) finished: Vec<(Command, Task, TaskOutcome)>,
+    pub(super) failed: Vec<(Arc<Slot>, BlockError)>,
+    pub(super) wakers: Vec<Waker>,
+    /// The supervisor has something to do.
+    pub(super) changed: bool,
+}
+
+impl State {
+    pub(super) fn new(lun: Lun, limit: usize) -> Self {
+        Self {
+            phase: Phase::Down,
+            incarnation: 0,
+            members: Vec::new(),
+            unflushed: None,
+            ended: None,
+            power_on: false,
+            unit_changed: false,
+            lun,
+            waiting: VecDeque::new(),
+            requeued: Vec::new(),
+            resting: Vec::new(),
+            in_flight: 0,
+            limit,
+            limit_max: limit,
+            calm: 0,
+            trimming: false,
+        }
+    }
+
+    /// The session a driver works for, unless its incarnation is over.
+    pub(super) fn member(&mut self, incarnation: u64, index: usize) -> Option<&mut Member> {
+        if self.incarnation != incarnation {
+            return None;
+        }
+        self.members.get_mut(index)
+    }
+
+    /// Sends a user's command now, or keeps it for later.
+    pub(super) fn enqueue(&mut self, command: Command, task: Task, batch: &mut Batch) {
+        match &self.phase {
+            Phase::Unreachable(reason) => {
+                let error = BlockError::Unreachable(reason.clone());
+                return batch.failed.push((task.slot, error));
+            }
+            Phase::Closed => {
+                let error = BlockError::Unreachable("the disk was closed".into());
+                return batch.failed.push((task.slot, error));
+            }
+            Phase::Down | Phase::Up => {}
+        }
+        let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
+        let volatile = matches!(task.effect, Effect::Volatile(..));
+        let held = volatile && (writes_wait || !self.waiting.is_empty());
+        if self.phase != Phase::Up || self.in_flight >= self.limit || held {
+            self.waiting.push_back((command, task));
+        } else {
+            self.submit_anywhere(command, task, batch);
+        }
+    }
+
+    /// Sends a command on the session with the fewest unfinished ones.
+    fn submit_anywhere(&mut self, command: Command, task: Task, batch: &mut Batch) {
+        let open = self.members.iter().enumerate().filter(|(_, m)| m.session.is_open());
+        let best = open.min_by_key(|(_, m)| m.session.in_flight()).map(|(index, _)| index);
+        match best {
+            Some(index) => {
+                if let Err((command, task)) = self.submit(index, command, task, batch) {
+                    self.waiting.push_back((command, task));
+                }
+            }
+            None => self.waiting.push_back((command, task)),
+        }
+    }
+
+    /// Sends a command on one session. `Err` hands it back if the session takes none now.
+    #[allow(clippy::result_large_err)] // handed back by value, as it was given
+    pub(super) fn submit(
+        &mut self,
+        index: usize,
+        command: Command,
+        mut task: Task,
+        batch: &mut Batch,
+    ) -> Result<(), (Command, Task)> {
+        // The last session ended while its connection was filling the buffer.
+        if command.data_in_len > 0 && task.buf.is_none() {
+            task.buf = Some(Buf::zeroed(command.data_in_len as usize));
+        }
+        // A flush covers what is acknowledged by the time it is sent.
+        // It may have been sent before, in a session that was lost; the mark may only move on.
+        if let (Effect::Flushed(mark), Some(unflushed)) = (&mut task.effect, &self.unflushed) {
+            *mark = Some(unflushed.mark());
+        }
+        let Some(member) = self.members.get_mut(index) else { return Err((command, task)) };
+        match member.session.submit(command, task) {
+            Ok(_) => {
+                self.in_flight += 1;
+                collect_wakes(member, None, batch);
+                Ok(())
+            }
+            Err((SubmitError::Transfer, _, task)) => {
+                let error = BlockError::Unsupported("a transfer of this length");
+                batch.failed.push((task.slot, error));
+                Ok(())
+            }
+            Err((_, command, task)) => Err((command, task)),
+        }
+    }
+
+    /// Takes everything that session `index` has to say. `driver` is the connection whose driver
+    /// is calling; it looks for something to send anyway and needs no waking.
+    pub(super) fn collect(
+        &mut self,
+        index: usize,
+        driver: Option<ConnectionId>,
+        batch: &mut Batch,
+    ) {
+        let Some(member) = self.members.get_mut(index) else { return };
+        let mut ended = None;
+        let finished_before = batch.finished.len();
+        while let Some(event) = member.session.poll_event() {
+            match event {
+                Event::TaskDone { command, context, outcome, .. } => {
+                    self.in_flight -= 1;
+                    batch.finished.push((command, context, outcome));
+                }
+                Event::TaskRequeue { command, context, .. } => {
+                    self.in_flight -= 1;
+                    match context.origin.is_user() {
+                        true => self.requeued.push((command, context)),
+                        false => batch.failed.push((context.slot, session_ended())),
+                    }
+                }
+                Event::Pong { rtt, .. } => member.rtt = Some(rtt),
+                Event::ConnectionFailed { error, .. } => tracing::warn!(%error, "failed"),
+                Event::SessionEnded { error } => {
+                    ended = Some(error.map_or("logged out".into(), |e| e.to_string()));
+                }
+                Event::Async { event, data, .. } => {
+                    tracing::info!(%event, "asynchronous message");
+                    if event == AsyncEvent::SCSI_EVENT && Sense::parse(&data).is_changed() {
+                        self.unit_changed = true;
+                        batch.changed = true;
+                    }
+                }
+                other => tracing::debug!(event = ?other, "session event"),
+            }
+        }
+        collect_wakes(member, driver, batch);
+        for position in finished_before..batch.finished.len() {
+            let (_, task, outcome) = &batch.finished[position];
+            let done = is_done(outcome);
+            if task.origin == Origin::Trim {
+                self.trimming = false;
+            }
+            if done {
+                self.note_done(&task.effect.clone());
+            }
+        }
+        // Sessions that log out one after the other are not torn down by the first one.
+        let others_close = self.phase == Phase::Closed
+            && self.members.iter().any(|m| m.session.connections().any(|(.., s)| s.is_open()));
+        if let Some(reason) = ended.filter(|_| !others_close) {
+            self.end(reason, batch);
+        }
+        self.go_on(batch);
+    }
+
+    /// Ends the incarnation: at error recovery level 0 its sessions live and die together.
+    pub(super) fn end(&mut self, reason: String, batch: &mut Batch) {
+        batch.changed = true;
+        if self.ended.is_some() {
+            return;
+        }
+        self.ended = Some(reason);
+        if self.phase == Phase::Up {
+            self.phase = Phase::Down;
+        }
+        for index in 0..self.members.len() {
+            self.members[index].session.abandon();
+            self.collect(index, None, batch);
+        }
+    }
+
+    /// Installs the sessions of a new incarnation, still closed for the user.
+    pub(super) fn begin(&mut self, members: Vec<Member>) -> u64 {
+        self.incarnation += 1;
+        self.members = members;
+        self.ended = None;
+        self.trimming = false;
+        // What was under way comes first, in the order in which it was asked for.
+        for entry in std::mem::take(&mut self.requeued).into_iter().rev() {
+            self.waiting.push_front(entry);
+        }
+        self.incarnation
+    }
+
+    /// Opens the gate.
+    pub(super) fn open(&mut self, batch: &mut Batch) {
+        if self.ended.is_none() && self.phase != Phase::Closed {
+            self.phase = Phase::Up;
+            self.power_on = false;
+            self.go_on(batch);
+        }
+    }
+
+    /// Fails everything that waits, and what will come, until the gate opens.
+    pub(super) fn give_up(&mut self, phase: Phase, reason: &str, batch: &mut Batch) {
+        self.phase = phase;
+        let requeued = std::mem::take(&mut self.requeued).into_iter();
+        let resting = std::mem::take(&mut self.resting).into_iter().map(|(_, c, t)| (c, t));
+        for (_, task) in requeued.chain(std::mem::take(&mut self.waiting)).chain(resting) {
+            batch.failed.push((task.slot, BlockError::Unreachable(reason.into())));
+        }
+    }
+
+    /// Takes no more commands, lets those under way finish, and logs out.
+    pub(super) fn close(&mut self, batch: &mut Batch) {
+        self.give_up(Phase::Closed, "the disk was closed", batch);
+        for index in 0..self.members.len() {
+            self.members[index].session.close();
+            self.collect(index, None, batch);
+        }
+    }
+
+    /// Keeps unflushed writes from now on, or no more; returns those that are kept.
+    pub(super) fn keep_unflushed(&mut self, keep: bool, limit: u64) -> Vec<(u64, Content)> {
+        if !keep {
+            self.unflushed = None;
+            return Vec::new();
+        }
+        self.unflushed.get_or_insert_with(|| Unflushed::new(limit)).pieces()
+    }
+
+    /// Lets a command rest until `at`.
+    pub(super) fn rest(&mut self, at: Instant, command: Command, task: Task) {
+        self.resting.push((at, command, task));
+    }
+
+    /// Fewer commands at once: the target's queue is full.
+    pub(super) fn shrink(&mut self) {
+        self.limit = (self.in_flight.min(self.limit) * 3 / 4).max(1);
+        self.calm = 0;
+        tracing::debug!(limit = self.limit, "task set full");
+    }
+
+    /// When [`Self::expire`] is due.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        let sessions = self.members.iter().filter_map(|m| Some(m.session.poll_timeout()?.0));
+        sessions.chain(self.resting.iter().map(|(at, ..)| *at)).min()
+    }
+
+    /// Acts on timers of the sessions and wakes resting commands.
+    pub(super) fn expire(&mut self, now: Instant, batch: &mut Batch) {
+        for index in 0..self.members.len() {
+            self.members[index].session.handle_timeout(now);
+            self.collect(index, None, batch);
+        }
+        let (due, resting) =
+            std::mem::take(&mut self.resting).into_iter().partition(|(at, ..)| *at <= now);
+        self.resting = resting;
+        for (_, command, task) in due {
+            self.enqueue(command, task, batch);
+        }
+    }
+
+    /// Commands that have not ended, wherever they are.
+    pub(super) fn unfinished(&self) -> usize {
+        self.in_flight + self.waiting.len() + self.requeued.len() + self.resting.len()
+    }
+
+    fn note_done(&mut self, effect: &Effect) {
+        self.calm += 1;
+        if self.calm > self.limit && self.limit < self.limit_max {
+            self.limit += 1;
+            self.calm = 0;
+        }
+        let Some(unflushed) = &mut self.unflushed else { return };
+        match effect {
+            Effect::None => {}
+            Effect::Volatile(offset, content) => unflushed.acknowledged(*offset, content.clone()),
+            Effect::Settled(offset, len) => unflushed.forget(*offset, *len),
+            Effect::Flushed(mark) => mark.iter().for_each(|mark| unflushed.flushed(*mark)),
+        }
+    }
+
+    /// Sends what may go out now: commands that wait, and a flush if too much is unflushed.
+    fn go_on(&mut self, batch: &mut Batch) {
+        if self.phase != Phase::Up {
+            return;
+        }
+        if !self.trimming && self.unflushed.as_ref().is_some_and(Unflushed::wants_flush) {
+            self.trim(batch);
+        }
+        while self.in_flight < self.limit {
+            let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
+            match self.waiting.front() {
+                Some((_, task)) if !writes_wait || !matches!(task.effect, Effect::Volatile(..)) => {
+                }
+                _ => return,
+            }
+            let Some((command, task)) = self.waiting.pop_front() else { return };
+            let waiting = self.waiting.len();
+            self.submit_anywhere(command, task, batch);
+            if self.waiting.len() > waiting {
+                return; // no session takes commands; it is back in the queue
+            }
+        }
+    }
+
+    fn trim(&mut self, batch: &mut Batch) {
+        let task = Task {
+            slot: Slot::new(),
+            origin: Origin::Trim,
+            buf: None,
+            effect: Effect::Flushed(None),
+            attempts: 0,
+            asked_at: Instant::default(),
+        };
+        let command = command(self.lun, cdb::synchronize_cache());
+        if let Some(index) = self.members.iter().position(|m| m.session.is_open()) {
+            self.trimming = self.submit(index, command, task, batch).is_ok();
+        }
+    }
+}
+
+/// A command without data.
+pub(super) fn command(lun: Lun, cdb: cdb::Cdb) -> Command {
+    let attribute = TaskAttribute::SIMPLE;
+    Command { lun, cdb, data_out: block::Bytes::new(), data_in_len: 0, attribute }
+}
+
+pub(super) fn session_ended() -> BlockError {
+    BlockError::Unreachable("session has ended".into())
+}
+
+fn is_done(outcome: &TaskOutcome) -> bool {
+    match outcome {
+        TaskOutcome::Completed { status: 0, .. } => true,
+        TaskOutcome::Completed { status, sense, .. } => {
+            matches!(judge(*status, sense, 0), Verdict::Done)
+        }
+        _ => false,
+    }
+}
+
+fn collect_wakes(member: &mut Member, driver: Option<ConnectionId>, batch: &mut Batch) {
+    for id in member.session.take_wakes() {
+        if Some(id) != driver {
+            // Taken, so that a busy driver is woken once and not for every command.
+            batch.wakers.extend(member.wakers[id.index()].take());
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Keeps a disk's sessions alive: sets up an incarnation, waits for its end, sets up the next one,
+//! and tells the callers when it has been gone for too long.
+//!
+//! An incarnation is up when every connection has logged in (with the same ISIDs, so that the
+//! target drops what it still has of the last one, RFC 7143 §6.3.5), the unit is ready and is the
+//! same as before, and what a volatile cache may have lost has been written again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::iter;
+use iscsi_proto::initiator::Command;
+use tokio::task::JoinSet;
+
+use super::cdb;
+use super::connect::ConnectError;
+use super::group::establish;
+use super::probe::{ProbeError, Prober};
+use super::role::ConnectionRole;
+use super::sense::{Verdict, judge};
+use super::shared::Shared;
+use super::state::{Member, Phase, command};
+use super::unflushed::Content;
+use crate::driver::{CloseReason, drive};
+
+/// First pause between two attempts to reconnect; the first attempt is made at once.
+const BACKOFF_MIN: Duration = Duration::from_millis(20);
+/// Longest such pause.
+const BACKOFF_MAX: Duration = Duration::from_secs(1);
+
+/// Commands of a replay under way at once.
+const REPLAY_DEPTH: usize = 16;
+/// Unit attentions that may interrupt one command of a replay.
+const REPLAY_ATTEMPTS_MAX: u32 = 8;
+
+/// The drivers of an incarnation. Dropping it closes their sockets.
+pub(super) struct Incarnation {
+    drivers: JoinSet<()>,
+}
+
+/// Connects, logs in, probes, replays, and opens the gate.
+pub(super) async fn bring_up(
+    shared: &Arc<Shared>,
+    isid_bits: u32,
+) -> Result<Incarnation, ConnectError> {
+    let portal = &shared.url.portal;
+    let limit = shared.config.login_timeout;
+    let timed_out = || ConnectError::TimedOut { portal: portal.clone(), seconds: limit.as_secs() };
+    let groups = tokio::time::timeout(limit, establish(shared, isid_bits))
+        .await
+        .map_err(|_| timed_out())??;
+    let (mut members, mut links) = (Vec::new(), Vec::new());
+    for (index, group) in groups.into_iter().enumerate() {
+        let mut member = Member::new(group.session);
+        for ready in group.connections {
+            let stream = Arc::new(ready.stream);
+            member.streams[ready.id.index()] = Some(stream.clone());
+            links.push((index, ready.id, stream, ready.params));
+        }
+        members.push(member);
+    }
+    let sessions = members.len();
+    let incarnation = shared.lock().begin(members);
+    let mut drivers = JoinSet::new();
+    for (member, id, stream, params) in links {
+        let mut role = ConnectionRole::new(shared.clone(), incarnation, member, id);
+        drivers.spawn(async move {
+            let reason = drive(&stream, params.framing(), params.limits(), &mut role).await;
+            match reason {
+                CloseReason::LoggedOut => tracing::debug!(incarnation, member, "logged out"),
+                reason => tracing::warn!(incarnation, member, %reason, "connection ended"),
+            }
+        });
+    }
+    shared.timers.notify_one();
+    let probing = tokio::time::timeout(limit, prepare(shared, incarnation, sessions));
+    probing.await.map_err(|_| timed_out())??;
+    shared.with(|state, batch| state.open(batch));
+    Ok(Incarnation { drivers })
+}
+
+/// Everything between login and the user's first command.
+async fn prepare(shared: &Shared, incarnation: u64, sessions: usize) -> Result<(), ConnectError> {
+    let prober = |member| Prober { shared, incarnation, member };
+    // Each session is a nexus of its own, with unit attentions of its own.
+    for member in 0..sessions {
+        let power_on = prober(member).settle().await?;
+        shared.lock().power_on |= power_on;
+    }
+    let unit = prober(0).describe().await?;
+    if let Some(before) = shared.unit() {
+        unit.check_same(&before)?;
+    }
+    let volatile = unit.info.volatile_cache && shared.config.unflushed_len_max > 0;
+    let transfer_len = unit.transfer_len;
+    shared.set_unit(unit);
+    let lost = {
+        let mut state = shared.lock();
+        let lost = state.keep_unflushed(volatile, shared.config.unflushed_len_max);
+        if state.power_on { lost } else { Vec::new() }
+    };
+    if !lost.is_empty() {
+        replay(&prober(0), lost, transfer_len).await?;
+    }
+    Ok(())
+}
+
+/// Writes again what the target had acknowledged and may have lost. It stays unflushed.
+async fn replay(
+    prober: &Prober<'_>,
+    pieces: Vec<(u64, Content)>,
+    transfer_len: u32,
+) -> Result<(), ProbeError> {
+    let block_len = u64::from(prober.shared.info().block_size);
+    let lun = prober.shared.url.wire_lun();
+    tracing::info!(pieces = pieces.len(), "target was restarted: writing unflushed data again");
+    let zeroes = Bytes::from(vec![0; transfer_len as usize]);
+    let chunks = pieces.into_iter().flat_map(|(offset, content)| {
+        let step = u64::from(transfer_len);
+        let zeroes = zeroes.clone();
+        (0..content.len()).step_by(step as usize).map(move |from| {
+            let to = content.len().min(from + step);
+            let data = match &content {
+                Content::Data(data) => data.slice(from as usize..to as usize),
+                Content::Zeroes(_) => zeroes.slice(..(to - from) as usize),
+            };
+            (offset + from, data)
+        })
+    });
+    let writes = chunks.map(|(offset, data)| {
+        let blocks = (data.len() as u64 / block_len) as u32; // at most one transfer
+        let cdb = cdb::write(offset / block_len, blocks, false);
+        write_again(prober, Command { data_out: data, ..command(lun, cdb) })
+    });
+    let mut results = iter(writes).buffer_unordered(REPLAY_DEPTH);
+    while let Some(result) = results.next().await {
+        result?;
+    }
+    Ok(())
+}
+
+async fn write_again(prober: &Prober<'_>, command: Command) -> Result<(), ProbeError> {
+    let name = "WRITE";
+    for attempts in 0..REPLAY_ATTEMPTS_MAX {
+        let sent = prober.send(command.clone()).await;
+        let reply = sent.map_err(|source| ProbeError::Command { command: name, source })?;
+        match judge(reply.status, &reply.sense, attempts) {
+            Verdict::Done => return Ok(()),
+            Verdict::Again(_) => {}
+            Verdict::Later(pause) | Verdict::Full(pause) => tokio::time::sleep(pause).await,
+            Verdict::Failed(source) => return Err(ProbeError::Command { command: name, source }),
+        }
+    }
+    let source = block::BlockError::Unreachable("the unit does not become ready".into());
+    Err(ProbeError::Command { command: name, source })
+}
+
+/// Runs until the disk is closed.
+pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarnation) {
+    let mut incarnation = first;
+    loop {
+        let why = loop {
+            shared.changed.notified().await;
+            let (ended, unit_changed, closed) = {
+                let mut state = shared.lock();
+                let unit_changed = std::mem::take(&mut state.unit_changed);
+                (state.ended.clone(), unit_changed, state.phase == Phase::Closed)
+            };
+            match ended {
+                _ if closed && ended.is_some() => return drain(incarnation).await,
+                Some(why) => break why,
+                None if unit_changed => refresh(&shared).await,
+                None => {}
+            }
+        };
+        tracing::warn!(%why, "session ended, reconnecting");
+        let time2wait = shared.time2wait();
+        drain(incarnation).await;
+        match reconnect(&shared, isid_bits, &why, time2wait).await {
+            Some(next) => incarnation = next,
+            None => return,
+        }
+    }
+}
+
+/// Lets the drivers of an ended incarnation close their sockets.
+async fn drain(mut incarnation: Incarnation) {
+    // They were woken and have nothing to wait for; who does not go is dropped.
+    let all = async { while incarnation.drivers.join_next().await.is_some() {} };
+    let _ = tokio::time::timeout(BACKOFF_MAX, all).await;
+}
+
+/// Tries until it succeeds, or the disk is closed (`None`).
+async fn reconnect(
+    shared: &Arc<Shared>,
+    isid_bits: u32,
+    why: &str,
+    time2wait: Duration,
+) -> Option<Incarnation> {
+    let give_up_at = tokio::time::Instant::now() + shared.config.replacement_timeout;
+    let mut last = why.to_string();
+    let mut pause = time2wait;
+    let mut backoff = BACKOFF_MIN;
+    let mut waiting = true;
+    loop {
+        let delay = pause;
+        let attempt = async {
+            tokio::time::sleep(delay).await;
+            bring_up(shared, isid_bits).await
+        };
+        tokio::pin!(attempt);
+        let result = loop {
+            tokio::select! {
+                result = &mut attempt => break result,
+                () = tokio::time::sleep_until(give_up_at), if waiting => {
+                    waiting = false;
+                    tracing::error!(%last, "target gone for too long: I/O fails");
+                    let phase = Phase::Unreachable(last.clone());
+                    shared.with(|state, batch| state.give_up(phase, &last, batch));
+                }
+                () = shared.changed.notified() => {
+                    if shared.lock().phase == Phase::Closed {
+                        return None;
+                    }
+                }
+            }
+        };
+        match result {
+            Ok(incarnation) => {
+                tracing::info!("reconnected");
+                return Some(incarnation);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "cannot reconnect yet");
+                last = error.to_string();
+                shared.with(|state, batch| state.end(last.clone(), batch));
+                pause = backoff;
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+            }
+        }
+    }
+}
+
+/// The unit said that it changed: learn its new size.
+async fn refresh(shared: &Shared) {
+    let incarnation = shared.lock().incarnation;
+    match (Prober { shared, incarnation, member: 0 }).describe().await {
+        Ok(unit) => {
+            tracing::info!(size = unit.info.size, "unit changed");
+            shared.set_unit(unit);
+        }
+        Err(error) => tracing::warn!(%error, "unit changed, but does not say how"),
+    }
+}
+
+/// Serves the timers of sessions and resting commands until the disk is closed.
+pub(super) async fn keep_time(shared: Arc<Shared>) {
+    loop {
+        let next = shared.lock().next_timeout();
+        let due = async {
+            match next {
+                Some(at) => tokio::time::sleep_until(shared.deadline(at)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => shared.with(|state, batch| state.expire(shared.now(), batch)),
+            () = shared.timers.notified() => {}
+        }
+    }
+}

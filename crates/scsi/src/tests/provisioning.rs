@@ -1,0 +1,144 @@
+//! UNMAP and GET LBA STATUS.
+
+use super::*;
+
+fn list(descriptors: &[(u64, u32)]) -> Vec<u8> {
+    let len = 16 * descriptors.len() as u16;
+    let mut list = [(6 + len).to_be_bytes(), len.to_be_bytes(), [0; 2], [0; 2]].concat();
+    for (lba, count) in descriptors {
+        list.extend(lba.to_be_bytes());
+        list.extend(count.to_be_bytes());
+        list.extend([0; 4]);
+    }
+    list
+}
+
+fn unmap(fixture: &Fixture, list: Vec<u8>) -> Response {
+    let [high, low] = (list.len() as u16).to_be_bytes();
+    fixture.run(&[0x42, 0, 0, 0, 0, 0, 0, high, low, 0], list, 0)
+}
+
+fn status(fixture: &Fixture, lba: u64, room: u8) -> Response {
+    let mut cdb = cdb(0x9e, 0x12, lba, u32::from(room));
+    cdb[14] = 0;
+    fixture.run(&cdb, "", room.into())
+}
+
+#[test]
+fn unmapped_blocks_read_as_zeroes() {
+    for block_size in [512, 4096] {
+        let fixture = Fixture::with_block_size(block_size);
+        fixture.fill(0, 300, 0xff);
+        let response = unmap(&fixture, list(&[(1, 3), (10, 1), (250, 50)]));
+        assert_good(&response);
+        assert_eq!(response.data_len_wanted, 8 + 3 * 16);
+        for lba in 0..300 {
+            let gone = (1..4).contains(&lba) || lba == 10 || lba >= 250;
+            let byte = if gone { 0 } else { 0xff };
+            assert_eq!(fixture.blocks(lba, 1), fixture.block(byte), "block {lba}");
+        }
+    }
+}
+
+#[test]
+fn nothing_to_unmap_is_good() {
+    let fixture = Fixture::new();
+    assert_good(&fixture.run(&[0x42, 0, 0, 0, 0, 0, 0, 0, 0, 0], "", 0));
+    assert_good(&unmap(&fixture, list(&[])));
+    let many: Vec<_> = (0..256).map(|lba| (lba / 2, 0)).collect();
+    assert_good(&unmap(&fixture, list(&many)));
+    assert_good(&unmap(&fixture, list(&[(BLOCKS, 0)])));
+}
+
+#[test]
+fn wrong_lists_change_nothing() {
+    let fixture = Fixture::new();
+    fixture.fill(0, 8, 0xff);
+    let good = list(&[(0, 8)]);
+    assert_sense(&unmap(&fixture, list(&[(0, 8), (BLOCKS, 1)])), 0x5, 0x21, 0x00);
+    assert_sense(&unmap(&fixture, list(&[(0, 8), (u64::MAX, 1)])), 0x5, 0x21, 0x00);
+    assert_sense(&unmap(&fixture, vec![0; 7]), 0x5, 0x1a, 0x00);
+    assert_sense(&unmap(&fixture, good[..20].to_vec()), 0x5, 0x1a, 0x00);
+    let many = list(&vec![(0, 1); 257]);
+    assert_sense(&unmap(&fixture, many), 0x5, 0x26, 0x00);
+    let anchor = fixture.run(&[0x42, 1, 0, 0, 0, 0, 0, 0, 24, 0], good, 0);
+    assert_invalid_cdb(&anchor, 1, 0);
+    // The transport brought less than the CDB says.
+    let short = fixture.run(&[0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], vec![0; 4], 0);
+    assert_sense(&short, 0x5, 0x1a, 0x00);
+    assert_eq!(short.data_len_wanted, 24);
+    assert_eq!(fixture.blocks(0, 8), vec![0xff; 4096]);
+}
+
+#[test]
+fn too_many_blocks_at_once() {
+    let fixture = Fixture::on(Arc::new(MemoryDevice::new(2 << 30, 512).unwrap()));
+    assert_good(&unmap(&fixture, list(&[(0, 1 << 20)])));
+    let response = unmap(&fixture, list(&[(0, 1 << 20), (1 << 20, 1)]));
+    assert_eq!(response.sense, Some(Sense::invalid_parameter(32)));
+}
+
+#[test]
+fn lba_status_tells_mapped_from_not() {
+    let fixture = Fixture::on(Arc::new(MemoryDevice::new(1 << 30, 512).unwrap()));
+    fixture.fill(256, 128, 1); // one chunk of 64 KiB behind two empty ones
+    let response = status(&fixture, 5, 255);
+    let descriptor = |lba: u64, count: u32, status| {
+        [&lba.to_be_bytes()[..], &count.to_be_bytes(), &[status, 0, 0, 0]].concat()
+    };
+    let expected = [
+        &[0, 0, 0, 52, 0, 0, 0, 0][..],
+        &descriptor(5, 251, 1),
+        &descriptor(256, 128, 0),
+        &descriptor(384, (2 << 20) - 384, 1),
+    ]
+    .concat();
+    assert_eq!(response.data_in, expected);
+    let first = status(&fixture, 300, 24);
+    assert_eq!(
+        first.data_in[..],
+        [&[0, 0, 0, 36, 0, 0, 0, 0][..], &descriptor(300, 84, 0)].concat()
+    );
+    for lba in [2 << 20, (2 << 20) + 1, 1 << 63, u64::MAX] {
+        assert_sense(&status(&fixture, lba, 24), 0x5, 0x21, 0x00);
+    }
+}
+
+#[test]
+fn a_thick_device_has_no_unmap() {
+    struct Thick(MemoryDevice);
+    impl block::BlockDevice for Thick {
+        fn info(&self) -> block::DeviceInfo {
+            let mut info = self.0.info();
+            (info.can_trim, info.trim_zeroes) = (false, false);
+            info
+        }
+        fn read(&self, offset: u64, buf: Buf) -> block::Io<Buf> {
+            self.0.read(offset, buf)
+        }
+        fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> block::Io<()> {
+            self.0.write(offset, data, flags)
+        }
+        fn flush(&self) -> block::Io<()> {
+            self.0.flush()
+        }
+        fn trim(&self, _: u64, _: u64) -> block::Io<()> {
+            panic!("trimmed")
+        }
+        fn zero(&self, offset: u64, len: u64, flags: block::ZeroFlags) -> block::Io<()> {
+            self.0.zero(offset, len, flags)
+        }
+        fn extents(&self, offset: u64, len: u64) -> block::Io<Vec<block::Extent>> {
+            self.0.extents(offset, len)
+        }
+    }
+    let fixture = Fixture::on(Arc::new(Thick(MemoryDevice::new(1 << 20, 512).unwrap())));
+    assert_sense(&unmap(&fixture, list(&[(0, 1)])), 0x5, 0x20, 0x00);
+    let supported = fixture.data(&[0xa3, 0x0c, 1, 0x42, 0, 0, 0, 0, 0xff, 0xff, 0, 0], 65535);
+    assert_eq!(supported, [0, 1, 0, 0]);
+    assert_invalid_cdb(&fixture.run(&cdb(0x93, 0x08, 0, 1), vec![0; 512], 0), 1, 3);
+    assert_good(&fixture.run(&cdb(0x93, 0, 0, 1), vec![0; 512], 0));
+    assert_eq!(fixture.data(&[0x12, 1, 0xb2, 0, 255, 0], 255), [0, 0xb2, 0, 4, 0, 0, 1, 0]);
+    let limits = fixture.data(&[0x12, 1, 0xb0, 0, 255, 0], 255);
+    assert!(limits[20..36].iter().all(|b| *b == 0));
+}

@@ -1,0 +1,125 @@
+//! TCP data arrive as they were sent while segments are dropped and super-packets cut.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::{can_run, wait_for_line};
+use wanlab::{DirectionConfig, End, FAR_V4, FAR_V6, Lab, LabConfig};
+
+const ROLE: &str = "WANLAB_TEST_ROLE";
+const ADDRESS: &str = "WANLAB_TEST_ADDRESS";
+const BYTES: &str = "WANLAB_TEST_BYTES";
+const PORT: u16 = 7077;
+
+/// Which bytes belong at each place of the stream: a generator that no cut, repetition or swap of
+/// segments could agree with.
+struct Pattern(u64);
+
+impl Pattern {
+    fn fill(&mut self, buffer: &mut [u8]) {
+        for word in buffer.chunks_mut(8) {
+            // xorshift64.
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            word.copy_from_slice(&self.0.to_le_bytes()[..word.len()]);
+        }
+    }
+}
+
+/// Not a test: what this program does when a test runs it inside the lab.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let address: IpAddr = std::env::var(ADDRESS).unwrap().parse().unwrap();
+    let bytes: usize = std::env::var(BYTES).unwrap().parse().unwrap();
+    let mut pattern = Pattern(0x1234_5678_9abc_def1);
+    let mut expected = vec![0; 1 << 16];
+    match role.as_str() {
+        "receive" => {
+            let listener = TcpListener::bind((address, PORT)).unwrap();
+            println!("listening");
+            let (mut peer, _) = listener.accept().unwrap();
+            let mut got = vec![0; 1 << 16];
+            for block in 0..bytes >> 16 {
+                peer.read_exact(&mut got).unwrap();
+                pattern.fill(&mut expected);
+                assert!(got == expected, "block {block} of 64 KiB differs");
+            }
+            assert_eq!(peer.read(&mut got).unwrap(), 0, "more than was sent");
+            peer.write_all(b"intact").unwrap();
+        }
+        "send" => {
+            let mut peer = TcpStream::connect((address, PORT)).unwrap();
+            for _ in 0..bytes >> 16 {
+                pattern.fill(&mut expected);
+                peer.write_all(&expected).unwrap();
+            }
+            peer.shutdown(Shutdown::Write).unwrap();
+            let mut verdict = String::new();
+            peer.read_to_string(&mut verdict).unwrap();
+            assert_eq!(verdict, "intact");
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+fn transfer(address: IpAddr, bytes: usize, line: DirectionConfig) {
+    let config = LabConfig::symmetric(line, Duration::from_millis(4));
+    let lab = Lab::new(&config).unwrap();
+    let run = |end, role| {
+        let mut command = lab.command(end, std::env::current_exe().unwrap());
+        command.args(["--exact", "role", "--nocapture"]).env(ROLE, role);
+        command.env(ADDRESS, address.to_string()).env(BYTES, bytes.to_string());
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut receiver = run(End::Far, "receive");
+    wait_for_line(&mut receiver, "listening");
+    let sender = run(End::Near, "send").wait_with_output().unwrap();
+    assert!(sender.status.success(), "{}", String::from_utf8_lossy(&sender.stdout));
+    assert!(receiver.wait().unwrap().success());
+    let link = lab.stop();
+    println!("{address}: {} MiB intact, {link:?}", bytes >> 20);
+    assert!(link.near_to_far.bytes >= bytes as u64);
+    let dropped = link.near_to_far.dropped_loss + link.near_to_far.dropped_queue;
+    assert!(dropped > 20, "nothing was dropped, so nothing was tested: {link:?}");
+}
+
+#[test]
+fn data_arrive_intact_under_loss() {
+    if !can_run("integrity", &[]) {
+        return;
+    }
+    let lossy = DirectionConfig { loss: 1e-3, seed: 5, ..DirectionConfig::default() };
+    transfer(FAR_V4.into(), 256 << 20, lossy.clone());
+    transfer(FAR_V6.into(), 64 << 20, lossy);
+}
+
+/// A short queue cuts super-packets at their tail, many times more often than random loss does.
+#[test]
+fn data_arrive_intact_through_a_short_queue() {
+    if !can_run("integrity", &[]) {
+        return;
+    }
+    let short = DirectionConfig { queue_packets: 30, seed: 5, ..DirectionConfig::default() };
+    transfer(FAR_V4.into(), 64 << 20, short.clone());
+    transfer(FAR_V6.into(), 64 << 20, short);
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test -p wanlab -- --ignored"]
+fn a_gibibyte_arrives_intact_under_loss() {
+    if !can_run("integrity", &[]) {
+        return;
+    }
+    let lossy = DirectionConfig { loss: 1e-3, seed: 6, ..DirectionConfig::default() };
+    transfer(FAR_V4.into(), 1 << 30, lossy);
+}
