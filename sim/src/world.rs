@@ -125,6 +125,7 @@ impl World {
             Event::Arrive(link, Side::Target) => server.arrive(env, link),
             Event::InitiatorTimer => host.timer(env),
             Event::TargetTimer(link) => server.timer(env, link),
+            Event::TargetWakes(link) => server.writable(env, link),
             Event::Storage(id) => server.storage_done(env, id),
             Event::LoginTimeout(link, Side::Initiator) => host.login_timeout(env, link),
             Event::LoginTimeout(link, Side::Target) => server.login_timeout(env, link),

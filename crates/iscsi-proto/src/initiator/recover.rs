@@ -55,6 +55,7 @@ impl<T> Session<T> {
         if reason == LogoutReason::CLOSE_SESSION || !open {
             self.end(None);
         }
+        self.close_if_idle();
     }
 
     /// Ends a connection for cause, and with it, at level 0, the session.
@@ -158,6 +159,9 @@ impl<T> Session<T> {
                 if due > now {
                     connection.timers.set(Timer::Keepalive, due);
                 } else {
+                    // The clock runs from here, not from when the transport takes the NOP-Out:
+                    // into a full socket to a dead peer it never goes.
+                    connection.timers.set(Timer::Ping, now + config.ping_timeout);
                     self.ping(id);
                 }
             }

@@ -16,7 +16,7 @@ use super::transmit::Reply;
 use crate::ids::{Cid, Itt, Lun};
 use crate::keys::{ConnectionParams, SessionParams};
 use crate::login::Outcome;
-use crate::pdu::{BHS_LEN, TaskManagementFunction};
+use crate::pdu::{BHS_LEN, TaskManagementFunction, TaskManagementRequest};
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
 
@@ -100,6 +100,13 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Takes back [`Event::Execute`] of a task. True if the shell had not seen it.
+    pub(super) fn recall(&mut self, itt: Itt) -> bool {
+        let before = self.events.len();
+        self.events.retain(|event| !matches!(event, Event::Execute(execute) if execute.itt == itt));
+        self.events.len() < before
+    }
+
     pub(super) fn step(&mut self, event: ConnectionEvent) {
         if let Some(next) = self.state.after(event) {
             self.state = next;
@@ -120,6 +127,8 @@ pub struct Session {
     pub(super) solicited_bytes: u64,
     pub(super) next_ttt: u32,
     pub(super) pending_management: Vec<PendingManagement>,
+    /// Functions that wait for commands sent before them.
+    pub(super) postponed: Vec<(ConnId, TaskManagementRequest)>,
     pub(super) pending_logouts: Vec<PendingLogout>,
     pub(super) wakes: VecDeque<ConnId>,
     next_conn: u32,
@@ -142,6 +151,7 @@ impl Session {
             solicited_bytes: 0,
             next_ttt: 1,
             pending_management: Vec::new(),
+            postponed: Vec::new(),
             pending_logouts: Vec::new(),
             wakes: VecDeque::new(),
             next_conn: 0,
@@ -277,6 +287,11 @@ impl Session {
     /// Forgets a task and opens the command window for another.
     pub(super) fn remove_task(&mut self, itt: Itt) {
         if let Some(task) = self.tasks.remove(&itt) {
+            // The tag may come again for another task: nothing may be left under it.
+            self.waiting_for_buffer.retain(|waiting| *waiting != itt);
+            if !task.command.immediate && !task.in_order {
+                self.order.forget(task.cmd_sn());
+            }
             let outstanding = task.outstanding_bytes();
             self.solicited_bytes = self.solicited_bytes.saturating_sub(outstanding);
             if outstanding > 0 {
