@@ -179,7 +179,6 @@ impl State {
         mut task: Task,
         batch: &mut Batch,
     ) -> Result<(), (Command, Task)> {
-        task.submitted_at = self.now();
         // The last session ended while its connection was filling the buffer.
         if command.data_in_len > 0 && task.buf.is_none() {
             task.buf = Some(Buf::zeroed(command.data_in_len as usize));
@@ -374,7 +373,8 @@ impl State {
         let (due, resting) =
             std::mem::take(&mut self.resting).into_iter().partition(|(at, ..)| *at <= now);
         self.resting = resting;
-        for (_, command, task) in due {
+        for (_, command, mut task) in due {
+            task.submitted_at = now;
             self.enqueue(command, task, batch);
         }
     }
@@ -418,7 +418,8 @@ impl State {
                 }
                 _ => return,
             }
-            let Some((command, task)) = self.waiting.pop_front() else { return };
+            let Some((command, mut task)) = self.waiting.pop_front() else { return };
+            task.submitted_at = self.now();
             let waiting = self.waiting.len();
             self.submit_anywhere(command, task, batch);
             if self.waiting.len() > waiting {
@@ -472,3 +473,6 @@ fn collect_wakes(member: &mut Member, driver: Option<ConnectionId>, batch: &mut 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

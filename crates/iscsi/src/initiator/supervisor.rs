@@ -166,18 +166,19 @@ pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarn
     let mut incarnation = first;
     loop {
         let why = loop {
-            shared.changed.notified().await;
+            // Looks before it waits: the session may have ended while it was being set up.
             let (ended, unit_changed, closed) = {
                 let mut state = shared.lock();
                 let unit_changed = std::mem::take(&mut state.unit_changed);
                 (state.ended.clone(), unit_changed, state.phase == Phase::Closed)
             };
             match ended {
-                _ if closed && ended.is_some() => return drain(incarnation).await,
+                Some(_) if closed => return drain(incarnation).await,
                 Some(why) => break why,
                 None if unit_changed => refresh(&shared).await,
                 None => {}
             }
+            shared.changed.notified().await;
         };
         tracing::warn!(%why, "session ended, reconnecting");
         let time2wait = shared.time2wait();
