@@ -60,7 +60,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     for (number, lun) in args.lun.iter().enumerate() {
         let number = u16::try_from(number).context("too many LUNs")?;
         let device = open(lun, &args)?;
-        target.add_lun(number, Arc::clone(&device), LunOptions::default())?;
+        target
+            .add_lun(number, Arc::clone(&device), LunOptions::default())
+            .map_err(|error| Usage::error(format!("--lun {lun}: {error}")))?;
         devices.push(device);
     }
     let server = Server::bind(config, target, &args.listen).map_err(anyhow::Error::from)?;

@@ -233,7 +233,10 @@ impl State {
                     }
                 }
                 Event::Pong { rtt, .. } => member.rtt = Some(rtt),
-                Event::ConnectionFailed { error, .. } => tracing::warn!(%error, "failed"),
+                // While it is being set up or closed, whoever does that knows and says it.
+                Event::ConnectionFailed { error, .. } if self.phase == Phase::Up => {
+                    tracing::warn!(%error, "connection failed");
+                }
                 Event::SessionEnded { error } => {
                     ended = Some(error.map_or("logged out".into(), |e| e.to_string()));
                 }

@@ -70,11 +70,14 @@ pub(super) async fn bring_up(
         let shared = shared.clone();
         drivers.spawn(async move {
             let reason = drive(&stream, params.framing(), params.limits(), &mut role).await;
-            let closed = shared.lock().phase == Phase::Closed;
+            // Otherwise it is being set up or closed, and whoever does that says what went wrong.
+            let in_use = shared.lock().phase == Phase::Up;
             match reason {
-                reason if closed => tracing::debug!(incarnation, member, %reason, "closed"),
                 CloseReason::LoggedOut => tracing::debug!(incarnation, member, "logged out"),
-                reason => tracing::warn!(incarnation, member, %reason, "connection ended"),
+                reason if in_use => {
+                    tracing::warn!(incarnation, member, %reason, "connection ended");
+                }
+                reason => tracing::debug!(incarnation, member, %reason, "connection ended"),
             }
         });
     }
