@@ -1,10 +1,7 @@
 //! Hundreds of seeds, and the proof that they mean something: what has to happen in them happens,
 //! they can be repeated, and mistakes made on purpose are found.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use sim::{Coverage, Options, Report, Sabotage, run};
+use sim::{Coverage, Options, Report, Sabotage, run_all};
 
 /// Seeds run by default; `SIM_SEEDS=N` or `SIM_SEEDS=FIRST..LAST` asks for others.
 const SEEDS: std::ops::Range<u64> = 0..450;
@@ -18,26 +15,13 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-/// Runs seeds on all cores.
-fn run_all(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
-    let next = AtomicU64::new(seeds.start);
-    let reports = Mutex::new(Vec::new());
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
-                    let report = run(seed, options);
-                    reports.lock().expect("no thread panics").push(report);
-                }
-            });
-        }
+fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
+    let mut reports = Vec::new();
+    run_all(seeds, options, |report| {
+        reports.push(report);
+        true
     });
-    reports.into_inner().expect("no thread panics")
+    reports
 }
 
 /// What a few hundred seeds must have seen, or the simulation has lost its teeth.
@@ -82,7 +66,7 @@ const EVENTS: [&str; 36] = [
 
 #[test]
 fn seeds_hold_and_meet_everything_they_should() {
-    let reports = run_all(seeds(), Options::default());
+    let reports = reports(seeds(), Options::default());
     let mut coverage = Coverage::default();
     for report in &reports {
         if let Some(failure) = &report.failure {
@@ -110,8 +94,8 @@ fn a_seed_is_the_same_run_every_time() {
         digests.sort_unstable();
         digests
     };
-    let first = digests(run_all(0..30, Options::default()));
-    assert_eq!(first, digests(run_all(0..30, Options::default())));
+    let first = digests(reports(0..30, Options::default()));
+    assert_eq!(first, digests(reports(0..30, Options::default())));
     let mut distinct: Vec<u64> = first.iter().map(|(_, digest, _)| *digest).collect();
     distinct.sort_unstable();
     distinct.dedup();
@@ -137,7 +121,7 @@ const MISTAKES: [(Sabotage, &[&str]); 11] = [
 fn mistakes_made_on_purpose_are_found() {
     for (mistake, verdicts) in MISTAKES {
         let options = Options { sabotage: Some(mistake), ..Options::default() };
-        let reports = run_all(0..24, options);
+        let reports = reports(0..24, options);
         let found = reports.iter().filter_map(|report| report.failure.as_ref());
         let (right, wrong): (Vec<_>, Vec<_>) =
             found.partition(|found| verdicts.iter().any(|verdict| found.contains(verdict)));
