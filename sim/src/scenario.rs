@@ -137,7 +137,12 @@ impl Scenario {
     /// How the next connection behaves.
     pub(crate) fn profile(&self, rng: &mut Rng) -> Profile {
         let micros = |duration: Duration| duration.as_micros() as u64;
-        let pieces = if self.path.crumbs { &[3, 50, 700][..] } else { &[700, 1460, 9000, 65_536] };
+        // A few bytes at a time, but not megabytes that way: it would take minutes.
+        let pieces = match (self.path.crumbs, self.mix.blocks_max) {
+            (true, 0..=4) => &[3, 50, 700][..],
+            (true, _) => &[200, 700],
+            (false, _) => &[1460, 9000, 65_536],
+        };
         Profile {
             latency: Duration::from_micros(rng.range(10, micros(self.path.latency_max) + 20)),
             jitter: Duration::from_micros(rng.below(micros(self.path.jitter_max) + 1)),

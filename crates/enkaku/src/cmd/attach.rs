@@ -1,6 +1,5 @@
 //! `enkaku attach`: a remote volume as a local file or an NBD export.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,14 +12,14 @@ use export::nbd::{ExportConfig, Listen, Server};
 use iscsi::initiator::Url;
 use tracing::warn;
 
-use super::remote::RemoteArgs;
+use super::remote::{RemoteArgs, URL_HELP};
 use super::stop_signal;
 
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("front").required(true).args(["fuse", "nbd"]))]
 pub(crate) struct Args {
-    /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
+    #[arg(help = URL_HELP)]
     url: Url,
     /// Mount it in this empty directory, as the file `volume`.
     #[arg(long, value_name = "DIR")]
@@ -85,6 +84,6 @@ async fn attach_nbd(device: Device, socket: &str) -> anyhow::Result<()> {
     server.run(stopped()).await.context("the last flush failed")
 }
 
-fn stopped() -> impl Future<Output = ()> {
-    async { drop(stop_signal().await) }
+async fn stopped() {
+    drop(stop_signal().await);
 }

@@ -9,12 +9,12 @@ use serde::Serialize;
 use wanlab::units;
 
 use super::Usage;
-use super::remote::RemoteArgs;
+use super::remote::{RemoteArgs, URL_HELP};
 
 /// Measures reads or writes of a volume. Writes destroy its content.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
+    #[arg(help = URL_HELP)]
     url: Url,
     /// Kind of load.
     #[arg(long, value_enum, default_value = "read")]
@@ -114,7 +114,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     // On a worker thread: the main one would pay a futex call for every wake-up.
     let measured = tokio::spawn(async move { load::run(&device, &options).await }).await??;
-    let report = report(&args, name, volume.connections(), &measured)?;
+    let report = report(&args, name, volume.disk().connection_count(), &measured)?;
     volume.close().await?;
     if args.json {
         println!("{}", serde_json::to_string(&report)?);

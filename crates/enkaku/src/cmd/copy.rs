@@ -32,8 +32,10 @@ const FILE_BLOCK_SIZE: u32 = 512;
 /// source's end stays as it was.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where from: iscsi://[user[%password]@]host[:port]/target-iqn/lun, a path, or - for stdin.
-    #[arg(value_name = "SRC")]
+    #[arg(value_name = "SRC", help = concat!(
+        "Where from: iscsi://[user[%password]@]host[:port]/target-iqn/lun, a path, ",
+        "or - for stdin"
+    ))]
     source: Endpoint,
     /// Where to, likewise; - is stdout.
     #[arg(value_name = "DST")]
@@ -107,13 +109,11 @@ impl Opened {
     }
 
     fn connections(&self) -> usize {
-        self.remote.as_ref().map_or(0, Volume::connections)
+        self.remote.as_ref().map_or(0, |volume| volume.disk().connection_count())
     }
 
     async fn close(self) -> anyhow::Result<()> {
-        let Self { device, remote, .. } = self;
-        drop(device);
-        match remote {
+        match self.remote {
             Some(remote) => remote.close().await,
             None => Ok(()),
         }

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use iscsi::initiator::{SessionReport, Url};
 use serde_json::json;
 
-use super::remote::RemoteArgs;
+use super::remote::{RemoteArgs, URL_HELP};
 
 /// Shows a volume's capacity, identity and the parameters negotiated with its target.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
+    #[arg(help = URL_HELP)]
     url: Url,
     /// Print JSON.
     #[arg(long)]
@@ -40,7 +40,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         "serial": identity.serial,
         "device_name": identity.name,
         "sessions": sessions.len(),
-        "connections": volume.connections(),
+        "connections": volume.disk().connection_count(),
     });
     if let Some(session) = sessions.first() {
         report["negotiated"] = negotiated(session);

@@ -25,8 +25,17 @@ const REPLIES_MAX: usize = 4096;
 pub(super) enum Receiving {
     Nothing,
     Ignored,
-    Command { itt: Itt, cmd_sn: Option<CmdSn> },
-    DataOut { itt: Itt, ttt: Ttt, len: u32, is_final: bool },
+    /// `cmd_sn` unless it is immediate.
+    Command {
+        itt: Itt,
+        cmd_sn: Option<CmdSn>,
+    },
+    DataOut {
+        itt: Itt,
+        ttt: Ttt,
+        len: u32,
+        is_final: bool,
+    },
     Scratch(Box<Pdu>),
 }
 

@@ -70,7 +70,7 @@ pub enum Event {
     },
 }
 
-/// The data segment of the PDU under way, as [`Placement`] asked for it.
+/// The data segment of the PDU under way, as [`Placement`](crate::connection::Placement) asked for it.
 #[derive(Clone, Debug)]
 pub enum Received {
     /// No data, or it lies where it was placed, or it was thrown away.

@@ -179,7 +179,6 @@ impl State {
         mut task: Task,
         batch: &mut Batch,
     ) -> Result<(), (Command, Task)> {
-        task.submitted_at = self.now();
         // The last session ended while its connection was filling the buffer.
         if command.data_in_len > 0 && task.buf.is_none() {
             task.buf = Some(Buf::zeroed(command.data_in_len as usize));
@@ -234,7 +233,10 @@ impl State {
                     }
                 }
                 Event::Pong { rtt, .. } => member.rtt = Some(rtt),
-                Event::ConnectionFailed { error, .. } => tracing::warn!(%error, "failed"),
+                // While it is being set up or closed, whoever does that knows and says it.
+                Event::ConnectionFailed { error, .. } if self.phase == Phase::Up => {
+                    tracing::warn!(%error, "connection failed");
+                }
                 Event::SessionEnded { error } => {
                     ended = Some(error.map_or("logged out".into(), |e| e.to_string()));
                 }
@@ -374,7 +376,8 @@ impl State {
         let (due, resting) =
             std::mem::take(&mut self.resting).into_iter().partition(|(at, ..)| *at <= now);
         self.resting = resting;
-        for (_, command, task) in due {
+        for (_, command, mut task) in due {
+            task.submitted_at = now;
             self.enqueue(command, task, batch);
         }
     }
@@ -418,7 +421,8 @@ impl State {
                 }
                 _ => return,
             }
-            let Some((command, task)) = self.waiting.pop_front() else { return };
+            let Some((command, mut task)) = self.waiting.pop_front() else { return };
+            task.submitted_at = self.now();
             let waiting = self.waiting.len();
             self.submit_anywhere(command, task, batch);
             if self.waiting.len() > waiting {
@@ -472,3 +476,6 @@ fn collect_wakes(member: &mut Member, driver: Option<ConnectionId>, batch: &mut 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
