@@ -161,7 +161,7 @@ const fn rng_connections(initiator: u16) -> u16 {
 fn session_config(rng: &mut Rng) -> SessionConfig {
     let mut config = SessionConfig::default();
     config.command_window = rng.pick(&[1, 2, 3, 8, 32, 128]);
-    config.solicited_bytes_max = rng.pick(&[512, 4096, 70_000, 128 << 20]);
+    config.buffered_bytes_max = rng.pick(&[512, 4096, 70_000, 128 << 20]);
     config.ping_after = Duration::from_secs(rng.pick(&[3, 30]));
     config.ping_timeout = Duration::from_secs(10);
     config

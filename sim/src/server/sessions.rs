@@ -137,7 +137,7 @@ impl Server {
         let conn = session.core.add_connection(outcome, outcome.next_stat_sn, now);
         let promises = Promises {
             command_window: env.scenario.target.command_window,
-            solicited_bytes_max: env.scenario.target.solicited_bytes_max,
+            solicited_bytes_max: env.scenario.target.buffered_bytes_max,
         };
         // The last response is the last PDU of the login phase: it goes out as such.
         send(env, link, &mut target_link.stream, &response, text)?;

@@ -139,12 +139,11 @@ impl Session {
         if let Some(task) = self.tasks.get_mut(&itt)
             && task.phase == Phase::Collecting
         {
-            let outstanding = task.outstanding_bytes();
             task.fault = Some(fault);
             task.unsolicited = None;
             task.bursts.clear();
-            self.solicited_bytes = self.solicited_bytes.saturating_sub(outstanding);
-            self.grant_waiting();
+            self.waiting_for_buffer.retain(|waiting| *waiting != itt);
+            self.release(itt);
             self.execute_if_complete(itt);
         }
     }
@@ -262,6 +261,7 @@ impl Session {
                 if let Some(task) = self.tasks.get_mut(&itt) {
                     task.in_order = true;
                     self.execute_if_complete(itt);
+                    self.grant_waiting();
                 }
             }
             Held::Gap => {}

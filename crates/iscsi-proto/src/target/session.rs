@@ -122,9 +122,10 @@ pub struct Session {
     pub(super) order: CommandOrder,
     pub(super) connections: BTreeMap<ConnId, Connection>,
     pub(super) tasks: BTreeMap<Itt, Task>,
-    /// Writes whose R2Ts wait until others have received their data.
+    /// Writes that are not solicited before others have completed.
     pub(super) waiting_for_buffer: VecDeque<Itt>,
-    pub(super) solicited_bytes: u64,
+    /// Memory promised to writes that have not completed.
+    pub(super) granted_bytes: u64,
     pub(super) next_ttt: u32,
     pub(super) pending_management: Vec<PendingManagement>,
     /// Functions that wait for commands sent before them.
@@ -148,7 +149,7 @@ impl Session {
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),
             waiting_for_buffer: VecDeque::new(),
-            solicited_bytes: 0,
+            granted_bytes: 0,
             next_ttt: 1,
             pending_management: Vec::new(),
             postponed: Vec::new(),
@@ -199,7 +200,7 @@ impl Session {
         let Some(connection) = self.connections.get(&conn) else { return };
         let orderly = matches!(connection.state, ConnectionState::InLogout | ConnectionState::Free);
         self.end_connection(conn, "connection lost");
-        if !orderly {
+        if !orderly || self.closed {
             self.close("a connection of the session was lost");
         }
     }
@@ -278,6 +279,7 @@ impl Session {
         task.completion = completion;
         task.phase = Phase::Responding;
         let conn = task.conn;
+        self.release(itt);
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.responding.push_back(itt);
             self.wakes.push_back(conn);
@@ -286,16 +288,12 @@ impl Session {
 
     /// Forgets a task and opens the command window for another.
     pub(super) fn remove_task(&mut self, itt: Itt) {
+        self.release(itt);
         if let Some(task) = self.tasks.remove(&itt) {
             // The tag may come again for another task: nothing may be left under it.
             self.waiting_for_buffer.retain(|waiting| *waiting != itt);
             if !task.command.immediate && !task.in_order {
                 self.order.forget(task.cmd_sn());
-            }
-            let outstanding = task.outstanding_bytes();
-            self.solicited_bytes = self.solicited_bytes.saturating_sub(outstanding);
-            if outstanding > 0 {
-                self.grant_waiting();
             }
         }
     }

@@ -360,7 +360,7 @@ fn a_tag_used_again_is_not_taken_for_the_aborted_command_before() {
 
 #[test]
 fn a_tag_used_again_does_not_inherit_the_wait_for_memory() {
-    let config = SessionConfig { solicited_bytes_max: 2048, ..SessionConfig::default() };
+    let config = SessionConfig { buffered_bytes_max: 2048, ..SessionConfig::default() };
     let mut script = Script::with(params(), config);
     script.pdu(write(1, 100, 2048), &[]);
     let r2t = script.r2t();
@@ -463,7 +463,7 @@ fn immediate_data_beyond_what_was_agreed_fails_the_command() {
 
 #[test]
 fn solicited_memory_is_bounded_and_handed_on() {
-    let config = SessionConfig { solicited_bytes_max: 4096, ..SessionConfig::default() };
+    let config = SessionConfig { buffered_bytes_max: 4096, ..SessionConfig::default() };
     let mut script = Script::with(params(), config);
     for n in 0..3 {
         script.pdu(write(n, 100 + n, 4096), &[]);
@@ -472,7 +472,21 @@ fn solicited_memory_is_bounded_and_handed_on() {
     assert!(script.sent(script.conn).is_none(), "the budget is used up");
     assert_eq!((a.itt, b.itt), (Itt(0), Itt(0)));
     script.pdu(data_out(0, a.ttt, 0, 0, true), &[0; 2048]);
+    script.pdu(data_out(0, b.ttt, 0, 2048, true), &[0; 2048]);
+    assert_eq!(script.executes(script.conn), [0]);
+    assert!(script.sent(script.conn).is_none(), "an executing write still holds its memory");
+    script.session.complete(Itt(0), Completion::default());
     assert_eq!(script.r2t().itt, Itt(1), "the next write gets what has become free");
+}
+
+#[test]
+fn a_write_whose_turn_it_is_does_not_wait_for_memory_held_by_later_ones() {
+    let config = SessionConfig { buffered_bytes_max: 4096, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    let second = script.join(2);
+    script.try_pdu(second, write(2, 101, 4096), &[]).unwrap();
+    script.pdu(write(1, 100, 4096), &[]);
+    assert_eq!(script.r2t().itt, Itt(1));
 }
 
 #[test]
