@@ -24,27 +24,44 @@
 //! with their last segment; where a segment is dropped, the others go on as smaller super-packets.
 //! Packets under way are in memory: rate × delay, and the queue.
 
+mod burst;
+mod capture;
 mod config;
+mod control;
 mod direction;
 mod emulator;
 mod group;
 mod gso;
 mod guardian;
+mod jitter;
 mod lab;
 pub mod link;
 mod netns;
+mod owner;
 mod packet_log;
+mod profile;
+mod random;
 mod run;
+mod settings;
 mod signals;
 mod sys;
+mod topology;
 mod tun;
 pub mod units;
 
+pub use burst::{BurstError, GilbertElliott};
+pub use capture::{CaptureConfig, SNAP_BYTES_DEFAULT};
 pub use config::{
     ConfigError, DirectionConfig, ETHERNET_MIN_WIRE_BYTES, ETHERNET_OVERHEAD_BYTES, IpVersion,
-    LabConfig, MTU_MAX, MTU_MIN, TcpBuffer, TcpBufferError, tcp_payload_limit_bits_per_s,
+    LabConfig, MTU_MAX, MTU_MIN, Queue, QueueError, TcpBuffer, TcpBufferError,
+    tcp_payload_limit_bits_per_s,
 };
-pub use emulator::EmulatorStats;
-pub use lab::{End, Lab, LabError, TcpSettings};
+pub use control::{ControlError, LabName};
+pub use jitter::{Distribution, Jitter, JitterError};
+pub use lab::{End, Lab, LabError, LabSpec, TcpSettings};
+pub use owner::{ShowReport, UpSpec, up};
+pub use profile::{Profile, ProfileError};
 pub use run::{FarCommand, Ready, RunError, RunReport, RunSpec, run};
+pub use settings::{EachWay, SettingError, Settings, Side, Sysctl};
+pub use topology::{EmulatorStats, NodeStats, Topology};
 pub use tun::{DEVICE, FAR_V4, FAR_V6, NEAR_V4, NEAR_V6};

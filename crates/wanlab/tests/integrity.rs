@@ -109,7 +109,11 @@ fn data_arrive_intact_through_a_short_queue() {
     if !can_run("integrity", &[]) {
         return;
     }
-    let short = DirectionConfig { queue_packets: 30, seed: 5, ..DirectionConfig::default() };
+    let short = DirectionConfig {
+        queue: wanlab::Queue::Packets(30),
+        seed: 5,
+        ..DirectionConfig::default()
+    };
     transfer(FAR_V4.into(), 64 << 20, short.clone());
     transfer(FAR_V6.into(), 64 << 20, short);
 }
