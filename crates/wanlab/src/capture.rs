@@ -3,7 +3,9 @@
 //!
 //! Each direction is an interface. Segments of a super-packet are logged one by one; what the
 //! line dropped carries the reason as a comment. The time is that of arrival at the queue.
-//! Checksums are those that the kernel left to the hardware, so they are incomplete.
+//! Checksums are those that the kernel left to the hardware, so they are incomplete. The Ethernet
+//! header is made up, with the line's number in the addresses: libpcap refuses pcapng files with
+//! several interfaces of bare IP.
 //!
 //! The emulator must never wait for a disk: records gather in buffers that a thread of its own
 //! writes. Where that falls behind, records are left out and counted, the line is not held up.
@@ -19,8 +21,9 @@ use tracing::warn;
 
 use crate::link::{Counters, Fate};
 
-/// Captured bytes of each packet unless said otherwise: IP and TCP headers with all options.
-pub const SNAP_BYTES_DEFAULT: u32 = 128;
+/// Captured bytes of each packet unless said otherwise: Ethernet, IPv6 and TCP headers with all
+/// options, and some payload.
+pub const SNAP_BYTES_DEFAULT: u32 = 144;
 
 /// A buffer goes to the writer when it holds so much, or when the line rests.
 const BUFFER_BYTES: usize = 1 << 18;
@@ -32,7 +35,10 @@ const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const INTERFACE_STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
-const LINKTYPE_RAW: u16 = 101;
+const LINKTYPE_ETHERNET: u16 = 1;
+const ETHERNET_HEADER_LEN: usize = 14;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const OPT_COMMENT: u16 = 1;
 const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
@@ -47,7 +53,7 @@ const NANOSECONDS: u8 = 9;
 pub struct CaptureConfig {
     /// The file, which is replaced.
     pub path: PathBuf,
-    /// Bytes kept of each packet.
+    /// Bytes kept of each packet, of which the Ethernet header takes 14.
     pub snap_bytes: u32,
 }
 
@@ -109,18 +115,25 @@ impl Recorder {
             Fate::DroppedBurst => Some("dropped: burst loss"),
         };
         let at_ns = self.epoch_unix_ns + now_ns;
-        let captured = &ip[..ip.len().min(self.snap_bytes)];
+        let kept = self.snap_bytes.saturating_sub(ETHERNET_HEADER_LEN).min(ip.len());
         block(&mut self.buffer, ENHANCED_PACKET, |body| {
             for number in [
                 interface as u32,
                 (at_ns >> 32) as u32,
                 at_ns as u32,
-                captured.len() as u32,
-                ip.len() as u32,
+                (ETHERNET_HEADER_LEN + kept) as u32,
+                (ETHERNET_HEADER_LEN + ip.len()) as u32,
             ] {
                 body.extend(number.to_ne_bytes());
             }
-            body.extend_from_slice(captured);
+            let [high, low] = (interface as u16).to_be_bytes();
+            for end in [1, 0] {
+                // Locally administered.
+                body.extend([2, 0, 0, high, low, end]);
+            }
+            let v6 = ip.first().is_some_and(|first| first >> 4 == 6);
+            body.extend(if v6 { ETHERTYPE_IPV6 } else { ETHERTYPE_IPV4 });
+            body.extend_from_slice(&ip[..kept]);
             pad(body);
             if let Some(comment) = comment {
                 option(body, OPT_COMMENT, comment.as_bytes());
@@ -192,7 +205,7 @@ fn section_header(out: &mut Vec<u8>) {
 
 fn interface_description(out: &mut Vec<u8>, name: &str, snap_bytes: u32) {
     block(out, INTERFACE_DESCRIPTION, |body| {
-        body.extend(LINKTYPE_RAW.to_ne_bytes());
+        body.extend(LINKTYPE_ETHERNET.to_ne_bytes());
         body.extend(0_u16.to_ne_bytes());
         body.extend(snap_bytes.to_ne_bytes());
         option(body, IF_NAME, name.as_bytes());
@@ -244,7 +257,7 @@ mod tests {
     #[test]
     fn each_segment_is_a_block_with_its_fate() {
         let folder = tempfile::tempdir().unwrap();
-        let config = CaptureConfig { path: folder.path().join("log"), snap_bytes: 6 };
+        let config = CaptureConfig { path: folder.path().join("log"), snap_bytes: 20 };
         let names = ["a to b".to_owned(), "b to a".to_owned()];
         let mut recorder = Recorder::create(&config, &names).unwrap();
         let carried = Fate::Delivered { at_ns: 5, departs_ns: 4 };
@@ -259,9 +272,10 @@ mod tests {
         let number = |block: usize, at: usize| {
             u32::from_ne_bytes(blocks[block].1[at..at + 4].try_into().unwrap())
         };
-        assert_eq!((number(3, 0), number(3, 12), number(3, 16)), (0, 5, 5));
-        assert_eq!(blocks[3].1.len(), 20 + 8);
-        assert_eq!((number(4, 0), number(4, 12), number(4, 16)), (1, 6, 1500));
+        assert_eq!((number(3, 0), number(3, 12), number(3, 16)), (0, 19, 19));
+        assert_eq!(blocks[3].1.len(), 20 + 20);
+        assert_eq!((number(4, 0), number(4, 12), number(4, 16)), (1, 20, 1514));
+        assert_eq!(blocks[4].1[20 + 12..20 + 16], [0x86, 0xdd, 0x60, 0x60]);
         let has = |block: usize, text: &[u8]| {
             blocks[block].1.windows(text.len()).any(|part| part == text)
         };

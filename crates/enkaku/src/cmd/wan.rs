@@ -108,7 +108,7 @@ fn run_commands(args: RunArgs) -> anyhow::Result<ExitCode> {
     };
     let report = wanlab::run(&spec).map_err(|error| match error {
         RunError::Lab(error) if error.is_usage() => {
-            anyhow::Error::new(error).context(Usage("wan run".into()))
+            Usage::error(format!("{:#}", anyhow::Error::new(error)))
         }
         error => error.into(),
     })?;

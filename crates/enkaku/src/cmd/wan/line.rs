@@ -110,9 +110,9 @@ pub(crate) struct RecordArgs {
     /// Log every packet into this pcapng file, an interface per direction, drops with their reason
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Bytes kept of each logged packet
+    /// Bytes kept of each logged packet, Ethernet header included
     #[arg(long, value_name = "BYTES", default_value_t = SNAP_BYTES_DEFAULT, requires = "pcap",
-          value_parser = clap::value_parser!(u32).range(20..=65_575))]
+          value_parser = clap::value_parser!(u32).range(34..=65_589))]
     snaplen: u32,
 }
 
