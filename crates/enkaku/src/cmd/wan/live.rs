@@ -21,7 +21,8 @@ pub(crate) struct UpArgs {
     #[command(flatten)]
     record: RecordArgs,
     /// N nodes around a switch instead of a near and a far end; --rate A:B is then from a node to
-    /// the switch and from the switch to a node, and --rtt between two nodes
+    /// the switch and from the switch to a node, and --rtt from a node to the switch and back, so
+    /// that two nodes are twice as far apart
     #[arg(long, value_name = "N")]
     star: Option<usize>,
     /// Networks that join the nodes, each with a switch: 1 or 2
