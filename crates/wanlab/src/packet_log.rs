@@ -276,6 +276,53 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever changes when: packets keep their order, none is early for its line, and all
+        /// that the line carried arrives.
+        #[test]
+        fn order_is_kept_while_the_line_changes(
+            steps in prop::collection::vec((0_u64..3_000_000, 0_u8..8, 1_u64..1000), 1..300),
+        ) {
+            let mut config = crate::DirectionConfig {
+                rate_bits_per_s: 100_000_000,
+                jitter: crate::Jitter::parse("1ms,hold=0").unwrap(),
+                ..crate::DirectionConfig::default()
+            };
+            let mut link = crate::link::Link::new(&config);
+            let mut log = PacketLog::new(PACKET_MAX);
+            let (mut now_ns, mut sent, mut arrived) = (0, 0_u64, Vec::new());
+            for (gap_ns, what, value) in steps {
+                now_ns += gap_ns;
+                while let Some(packet) = log.due(now_ns) {
+                    arrived.push(u64::from_ne_bytes(packet[..8].try_into().unwrap()));
+                    log.pop();
+                }
+                match what {
+                    0 => config.rate_bits_per_s = value * 1_000_000,
+                    1 => config.delay = std::time::Duration::from_micros(value * 20),
+                    _ => {
+                        let fate = link.enqueue(now_ns, 1500);
+                        if let crate::link::Fate::Delivered { at_ns, departs_ns } = fate {
+                            prop_assert!(now_ns < departs_ns && departs_ns <= at_ns);
+                            log.append(&sent.to_ne_bytes(), Times { departs_ns, at_ns });
+                            sent += 1;
+                        }
+                    }
+                }
+                if let Some(retiming) = link.set(now_ns, &config) {
+                    let last_at_ns = log.retime(retiming);
+                    link.deliveries_moved(last_at_ns);
+                }
+            }
+            prop_assert!(log.overtaking.is_empty());
+            arrived.extend(
+                drain(&mut log)
+                    .into_iter()
+                    .map(|(_, packet)| u64::from_ne_bytes(packet[..8].try_into().unwrap())),
+            );
+            prop_assert_eq!(arrived, (0..sent).collect::<Vec<_>>());
+            prop_assert_eq!(link.counters().segments, sent);
+        }
+
         #[test]
         fn what_goes_in_comes_out_in_order(
             steps in prop::collection::vec((0..PACKET_MAX, 0_usize..4), 1..200),

@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::config::{ConfigError, LabConfig};
 use crate::settings::{SettingError, Settings};
+use crate::topology::Topology;
 use crate::units::{UnitError, parse_time};
 
 /// Settings, each at its time since the start.
@@ -23,12 +24,13 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// Reads a profile for a lab that starts as `lab`.
+    /// Reads a profile for a lab of this form that starts as `lab`. Whether the kernel has a sysctl
+    /// and takes its value shows only when it is set.
     ///
     /// # Errors
     /// Names the first line that is wrong: its time, a setting, times that run backwards, or
     /// settings that do not go with what is in force then.
-    pub fn parse(text: &str, lab: &LabConfig) -> Result<Self, ProfileError> {
+    pub fn parse(text: &str, lab: &LabConfig, form: Topology) -> Result<Self, ProfileError> {
         let mut lab = lab.clone();
         let mut steps: Vec<(Duration, Settings)> = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -46,6 +48,7 @@ impl Profile {
             }
             let settings = Settings::parse(settings).map_err(|error| fail(error.into()))?;
             lab = settings.applied_to(&lab).map_err(|error| fail(error.into()))?;
+            form.validate(&lab).map_err(|error| fail(error.into()))?;
             steps.push((time, settings));
         }
         Ok(Self { steps })
@@ -108,7 +111,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Profile, ProfileError> {
-        Profile::parse(text, &LabConfig::default())
+        Profile::parse(text, &LabConfig::default(), Topology::Pair)
     }
 
     #[test]
@@ -135,6 +138,9 @@ mod tests {
         assert!(message("1s loss=0\n\n0s loss=1").contains("line 3: its time"));
         assert!(message("1 loss=0").contains("line 1: time \"1\": has no unit"));
         assert!(message("1s loss=2").contains("is above 1"));
+        let star = Topology::Star { nodes: 2, networks: 1 };
+        let text = "1s sysctl=far.net.ipv4.tcp_sack=0";
+        assert!(Profile::parse(text, &LabConfig::default(), star).is_err());
         // Each right, but not together.
         assert!(message("1s queue=2k\n2s mtu=9000").contains("line 2: near to far: queue"));
     }

@@ -35,7 +35,7 @@ fn a_profile_changes_the_line_on_time() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("times");
     let lab = config("rate=1gbit rtt=2ms");
-    let profile = Profile::parse("0s loss=0\n700ms rtt=60ms\n", &lab).unwrap();
+    let profile = Profile::parse("0s loss=0\n700ms rtt=60ms\n", &lab, Topology::Pair).unwrap();
     let near = format!("ping -n -c 14 -i 0.1 10.77.0.2 > {}", file.display());
     let near = ["sh".into(), "-c".into(), near.into()].to_vec();
     let report = run(&RunSpec { lab, near, far: None, profile, capture: None }).unwrap();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use wanlab::units::parse_time;
-use wanlab::{FarCommand, Ready, RunError, RunReport, RunSpec};
+use wanlab::{FarCommand, Ready, RunError, RunReport, RunSpec, Topology};
 
 use self::line::{LineArgs, RecordArgs};
 use crate::cmd::Usage;
@@ -123,7 +123,7 @@ fn run_commands(args: RunArgs) -> anyhow::Result<ExitCode> {
 
 fn spec(args: RunArgs) -> anyhow::Result<RunSpec> {
     let lab = args.line.config()?;
-    let profile = args.record.profile(&lab)?;
+    let profile = args.record.profile(&lab, Topology::Pair)?;
     let capture = args.record.capture();
     let timeout = args.far_ready_timeout;
     let ready = args.far_ready.map(|text| Ready { text, timeout });

@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use wanlab::{CaptureConfig, LabConfig, Profile, SNAP_BYTES_DEFAULT, SettingError, Settings};
+use wanlab::{
+    CaptureConfig, LabConfig, Profile, SNAP_BYTES_DEFAULT, SettingError, Settings, Topology,
+};
 
 use crate::cmd::Usage;
 
@@ -118,13 +120,13 @@ pub(crate) struct RecordArgs {
 
 impl RecordArgs {
     /// Reads and checks the whole profile.
-    pub(crate) fn profile(&self, line: &LabConfig) -> anyhow::Result<Profile> {
+    pub(crate) fn profile(&self, line: &LabConfig, topology: Topology) -> anyhow::Result<Profile> {
         let Some(path) = &self.profile else {
             return Ok(Profile::default());
         };
         let text = std::fs::read_to_string(path)
             .map_err(|error| Usage::error(format!("profile {}: {error}", path.display())))?;
-        Profile::parse(&text, line)
+        Profile::parse(&text, line, topology)
             .map_err(|error| Usage::error(format!("{}: {error}", path.display())))
     }
 

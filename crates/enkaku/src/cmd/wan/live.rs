@@ -78,11 +78,11 @@ pub(crate) struct DownArgs {
 
 pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
     let config = args.line.config()?;
-    let profile = args.record.profile(&config)?;
     let topology = match args.star {
         Some(nodes) => Topology::Star { nodes, networks: args.networks },
         None => Topology::Pair,
     };
+    let profile = args.record.profile(&config, topology)?;
     let lab = LabSpec { config, topology, capture: args.record.capture() };
     let name = args.name.clone();
     wanlab::up(&UpSpec { name, lab, profile, log: args.log }).map_err(usage)?;
