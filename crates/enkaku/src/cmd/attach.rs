@@ -13,7 +13,7 @@ use iscsi::initiator::Url;
 use tracing::warn;
 
 use super::remote::{RemoteArgs, URL_HELP};
-use super::stop_signal;
+use super::{say, stop_signal};
 
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
 #[derive(clap::Args, Debug)]
@@ -56,7 +56,7 @@ async fn attach_fuse(device: Device, dir: &Path, read_only: bool) -> anyhow::Res
     let config = FuseConfig::default().file_name("volume").read_only(read_only);
     let mut mount = export::fuse::mount(device, dir, config, tokio::runtime::Handle::current())
         .map_err(|error| super::Usage::error(error.to_string()))?;
-    println!("attached as {}", mount.file().display());
+    say(format_args!("attached as {}", mount.file().display()))?;
     loop {
         tokio::select! {
             ended = mount.wait_unmounted() => return ended.context("the mount ended badly"),
@@ -80,7 +80,7 @@ async fn attach_nbd(device: Device, socket: &str) -> anyhow::Result<()> {
     };
     let config = ExportConfig { name: String::new(), device };
     let server = Server::bind(listen, config).await?;
-    println!("listening on {}", server.local_addr());
+    say(format_args!("listening on {}", server.local_addr()))?;
     server.run(stopped()).await.context("the last flush failed")
 }
 

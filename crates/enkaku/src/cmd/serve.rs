@@ -11,7 +11,7 @@ use iscsi::target::{Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
-use super::{ChapArgs, Usage, stop_signal};
+use super::{ChapArgs, Usage, say, stop_signal};
 
 /// Block size of memory, and of files unless told otherwise: what every client can use.
 const DEFAULT_BLOCK_SIZE: u32 = 512;
@@ -67,7 +67,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let server = Server::bind(config, target, &args.listen).map_err(anyhow::Error::from)?;
     for address in server.local_addrs() {
-        println!("listening on {address}");
+        say(format_args!("listening on {address}"))?;
     }
     server.run(async { drop(stop_signal().await) }).await;
     for device in devices {
