@@ -2,9 +2,10 @@
 
 use crate::context::{Context, UnitContext};
 use crate::data;
+use crate::opcodes::Access;
 use crate::read_write::flush;
 use crate::sense::{AdditionalSense, Sense};
-use crate::{Command, Execution, Response};
+use crate::{Command, Execution, Response, Status};
 
 /// TEST UNIT READY (SPC-4 §6.47): a unit that exists is ready.
 pub(crate) fn test_unit_ready(_: &UnitContext<'_>, _: Command) -> Execution {
@@ -33,6 +34,10 @@ pub(crate) fn request_sense(context: &Context<'_>, command: &Command) -> Executi
 pub(crate) fn start_stop_unit(context: &UnitContext<'_>, command: Command) -> Execution {
     let flags = command.cdb.byte(4);
     let power_condition = flags >> 4;
+    // Only starting is everybody's right while the unit is reserved (SPC-4 table 51).
+    if (flags & 1 == 0 || power_condition != 0) && !context.admits(Access::Manage) {
+        return Response::status(Status::RESERVATION_CONFLICT).into();
+    }
     let (no_flush, load_eject, start) = (flags & 4 != 0, flags & 2 != 0, flags & 1 != 0);
     match power_condition {
         0x0 if load_eject => Sense::invalid_cdb(4, 1).into(),

@@ -9,24 +9,32 @@ use block::DeviceInfo;
 
 use crate::cdb::Cdb;
 use crate::context::{Context, UnitContext};
+use crate::read_write;
+use crate::reservation::{input, output, spc2};
 use crate::sense::{AdditionalSense, Sense};
 use crate::{Command, Execution, data};
-use crate::{capacity, compare_write, diagnostics, inquiry, mode, or_write, read_write};
+use crate::{capacity, compare_write, diagnostics, inquiry, mode, mode_select, or_write};
 use crate::{report_luns, unmap, verify, write_same};
 
-/// What a command does to the medium: decides write protection, and reservations once there are
-/// any (SPC-4 table 51 sorts commands the same way).
+/// What a command does: decides write protection, and which reservations of others keep it out
+/// (SPC-4 table 51 and SBC-3 table 13 sort commands the same way).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Nothing.
-    None,
-    /// Reads it.
+    /// Asks for what is no secret: allowed whatever is reserved.
+    Free,
+    /// The same, but kept out by RESERVE, which SPC-2 made stricter.
+    Query,
+    /// The handler decides itself.
+    Own,
+    /// Reads the medium.
     Read,
     /// Changes it.
     Write,
     /// Makes earlier changes stable: counts as a change for reservations, but not for read-only
     /// devices.
     Flush,
+    /// Neither reads nor changes the medium, but is kept out by every reservation.
+    Manage,
 }
 
 #[derive(Clone, Copy)]
@@ -94,7 +102,7 @@ fn thin(info: &DeviceInfo) -> bool {
     info.can_trim
 }
 
-use Access::{Flush, None as Free, Read, Write};
+use Access::{Flush, Free, Manage, Own, Query, Read, Write};
 use Handler::{Any, Unit};
 
 const F: u8 = 0xff;
@@ -104,14 +112,17 @@ const G: u8 = 0x1f;
 /// Sorted by opcode and service action.
 #[rustfmt::skip]
 static ROWS: &[Row] = &[
-    row(&[0x00, 0, 0, 0, 0, 0], Free, Unit(diagnostics::test_unit_ready)),
+    row(&[0x00, 0, 0, 0, 0, 0], Query, Unit(diagnostics::test_unit_ready)),
     row(&[0x03, 0x01, 0, 0, F, 0], Free, Any(diagnostics::request_sense)),
     row(&[0x08, 0x1f, F, F, F, 0], Read, Unit(read_write::read)), // READ(6)
     row(&[0x0a, 0x1f, F, F, F, 0], Write, Unit(read_write::write)), // WRITE(6)
     row(&[0x12, 0x01, F, F, F, 0], Free, Any(inquiry::inquiry)),
-    row(&[0x1a, 0x08, F, F, F, 0], Free, Unit(mode::mode_sense_6)),
-    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Flush, Unit(diagnostics::start_stop_unit)),
-    row(&[0x1d, 0x17, 0, 0, 0, 0], Free, Unit(diagnostics::send_diagnostic)),
+    row(&[0x15, 0x11, 0, 0, F, 0], Manage, Unit(mode_select::mode_select_6)),
+    row(&[0x16, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve)), // RESERVE(6)
+    row(&[0x17, 0, 0, 0, 0, 0], Own, Unit(spc2::release)), // RELEASE(6)
+    row(&[0x1a, 0x08, F, F, F, 0], Manage, Unit(mode::mode_sense_6)),
+    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Own, Unit(diagnostics::start_stop_unit)),
+    row(&[0x1d, 0x17, 0, 0, 0, 0], Manage, Unit(diagnostics::send_diagnostic)),
     // PMI and the address are obsolete since SBC-3; older initiators still send them.
     row(&[0x25, 0x01, F, F, F, F, 0, 0, 0x01, 0], Free, Unit(capacity::read_capacity_10)),
     row(&[0x28, 0x1e, F, F, F, F, G, F, F, 0], Read, Unit(read_write::read)), // READ(10)
@@ -122,7 +133,23 @@ static ROWS: &[Row] = &[
     row(&[0x35, 0x06, F, F, F, F, G, F, F, 0], Flush, Unit(read_write::synchronize_cache)),
     row(&[0x41, 0x08, F, F, F, F, G, F, F, 0], Write, Unit(write_same::write_same_10)),
     if_thin(row(&[0x42, 0, 0, 0, 0, 0, G, F, F, 0], Write, Unit(unmap::unmap))),
-    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Free, Unit(mode::mode_sense_10)),
+    row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Manage, Unit(mode_select::mode_select_10)),
+    row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve)), // RESERVE(10)
+    row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::release)), // RELEASE(10)
+    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Manage, Unit(mode::mode_sense_10)),
+    // PERSISTENT RESERVE IN, PERSISTENT RESERVE OUT
+    service(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_keys)),
+    service(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_reservation)),
+    service(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::report_capabilities)),
+    service(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_full_status)),
+    service(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
     row(&[0x88, 0x1e, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)),
     row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
         Unit(compare_write::compare_and_write)),
@@ -143,8 +170,8 @@ static ROWS: &[Row] = &[
     service(&[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], Read,
         Unit(unmap::get_lba_status)),
     row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Free, Any(report_luns::report_luns)),
-    service(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Free, Unit(report_opcodes)),
-    service(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Free, Unit(report_task_management)),
+    service(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Query, Unit(report_opcodes)),
+    service(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Query, Unit(report_task_management)),
     row(&[0xa8, 0x1e, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)), // READ(12)
     row(&[0xaa, 0x1a, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)), // WRITE(12)
     row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], Write, Unit(verify::write_and_verify)),

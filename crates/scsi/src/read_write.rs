@@ -119,7 +119,9 @@ pub(crate) struct Fua {
 }
 
 impl Fua {
+    /// As the command wants it, or as WCE of the Caching mode page does.
     pub(crate) fn new(wanted: bool, context: &UnitContext<'_>) -> Self {
+        let wanted = wanted || context.info.volatile_cache && context.unit.mode.write_through();
         let by_device = wanted && context.info.can_fua;
         let flags = if by_device { WriteFlags::FUA } else { WriteFlags::NONE };
         Self { flags, flush_after: wanted && !by_device && context.info.can_flush }

@@ -93,10 +93,20 @@ additional_sense! {
     WRITE_PROTECTED = 0x27, 0x00;
     /// A thin logical unit found no storage for the block.
     SPACE_ALLOCATION_FAILED_WRITE_PROTECT = 0x27, 0x07;
+    /// RELEASE with another type than that of the reservation held.
+    INVALID_RELEASE_OF_PERSISTENT_RESERVATION = 0x26, 0x04;
     /// First command after the logical unit or the nexus came up.
     POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED = 0x29, 0x00;
     /// A LUN RESET or TARGET RESET was done.
     BUS_DEVICE_RESET_FUNCTION_OCCURRED = 0x29, 0x03;
+    /// MODE SELECT of another nexus.
+    MODE_PARAMETERS_CHANGED = 0x2a, 0x01;
+    /// CLEAR or PREEMPT of another nexus took the reservation.
+    RESERVATIONS_PREEMPTED = 0x2a, 0x03;
+    /// The reservation this nexus had a part in is gone.
+    RESERVATIONS_RELEASED = 0x2a, 0x04;
+    /// PREEMPT of another nexus took the registration.
+    REGISTRATIONS_PREEMPTED = 0x2a, 0x05;
     /// The logical unit has another size now.
     CAPACITY_DATA_HAS_CHANGED = 0x2a, 0x09;
     /// CLEAR TASK SET of another nexus.
@@ -107,6 +117,8 @@ additional_sense! {
     REPORTED_LUNS_DATA_HAS_CHANGED = 0x3f, 0x0e;
     /// The device failed in a way that no other code tells.
     INTERNAL_TARGET_FAILURE = 0x44, 0x00;
+    /// As many nexuses are registered as can be.
+    INSUFFICIENT_REGISTRATION_RESOURCES = 0x55, 0x04;
 }
 
 impl std::fmt::Debug for AdditionalSense {

@@ -1,12 +1,15 @@
 //! [`Target`]: the logical units of one SCSI target device, and the nexuses that use them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use block::Device;
 
+use crate::host::{Host, NoHost};
 use crate::lun::Lun;
-use crate::nexus::{Nexus, NexusState};
+use crate::nexus::{Nexus, NexusId, NexusState};
+use crate::reservation::StateError;
 use crate::sense::AdditionalSense;
 use crate::unit::{LogicalUnit, LunOptions};
 
@@ -71,6 +74,9 @@ pub enum AddLunError {
         /// Most characters allowed.
         max: usize,
     },
+    /// Persistent reservations were saved, and cannot be had back.
+    #[error("persistent reservations: {0}")]
+    State(#[from] StateError),
     /// The NAA designator is of a type that is not 8 bytes long.
     #[error("NAA {0:#018x} does not begin with 2, 3 or 5")]
     Naa(u64),
@@ -91,13 +97,27 @@ pub(crate) struct TargetState {
     pub(crate) config: TargetConfig,
     units: RwLock<BTreeMap<Lun, Arc<LogicalUnit>>>,
     nexuses: Mutex<Vec<Weak<NexusState>>>,
+    next_nexus: AtomicU64,
+    host: RwLock<Arc<dyn Host>>,
 }
 
 impl Target {
     /// A target without logical units.
     pub fn new(config: TargetConfig) -> Self {
-        let state = TargetState { config, units: RwLock::default(), nexuses: Mutex::default() };
+        let state = TargetState {
+            config,
+            units: RwLock::default(),
+            nexuses: Mutex::default(),
+            next_nexus: AtomicU64::new(0),
+            host: RwLock::new(Arc::new(NoHost)),
+        };
         Self { state: Arc::new(state) }
+    }
+
+    /// Tells the transport that the target runs under. Before that, PREEMPT AND ABORT aborts
+    /// nothing and background work runs on threads.
+    pub fn set_host(&self, host: Arc<dyn Host>) {
+        *self.state.host.write().unwrap_or_else(PoisonError::into_inner) = host;
     }
 
     /// The name and port it was made with.
@@ -157,7 +177,8 @@ impl Target {
     /// `initiator_port` is its SCSI port name (RFC 7143 §4.4.2: iSCSI name, `,i,0x`, ISID in hex).
     /// Its first command on every unit reports POWER ON (SAM-5 §5.14.2).
     pub fn nexus(&self, initiator_port: &str) -> Nexus {
-        let nexus = Arc::new(NexusState::new(self.state.clone(), initiator_port.to_owned()));
+        let id = NexusId(self.state.next_nexus.fetch_add(1, Ordering::Relaxed));
+        let nexus = Arc::new(NexusState::new(self.state.clone(), id, initiator_port));
         self.state.lock_nexuses().push(Arc::downgrade(&nexus));
         let power_on = AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED;
         self.state.luns().into_iter().for_each(|lun| nexus.attentions.establish(lun, power_on));
@@ -191,6 +212,21 @@ impl TargetState {
         self.units.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
+    pub(crate) fn units(&self) -> Vec<Arc<LogicalUnit>> {
+        self.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    pub(crate) fn host(&self) -> Arc<dyn Host> {
+        self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// LOGICAL UNIT RESET of one unit: every nexus is told.
+    pub(crate) fn reset(&self, unit: &LogicalUnit) {
+        unit.reset();
+        let reset = AdditionalSense::BUS_DEVICE_RESET_FUNCTION_OCCURRED;
+        self.establish(unit.lun, reset, None);
+    }
+
     /// Establishes a unit attention for all nexuses, or all but one.
     pub(crate) fn establish(
         &self,
@@ -213,6 +249,7 @@ impl TargetState {
 
     /// Forgets a nexus that ends.
     pub(crate) fn forget(&self, ended: &Arc<NexusState>) {
+        self.units().iter().for_each(|unit| unit.nexus_lost(ended.id));
         self.lock_nexuses().retain(|nexus| !std::ptr::eq(nexus.as_ptr(), Arc::as_ptr(ended)));
     }
 

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::Device;
+use block::{Device, DeviceInfo};
 
 use crate::limits::Limits;
 use crate::lun::Lun;
+use crate::mode_pages::ModeParameters;
+use crate::nexus::NexusId;
 use crate::range_lock::RangeLocks;
+use crate::reservation::{Reservations, StateStore};
 use crate::target::AddLunError;
 
 /// How a logical unit presents itself. Defaults identify it by target name and number, which is
@@ -30,6 +33,9 @@ pub struct LunOptions {
     /// two, at least its block size. For initiators that cannot do with 512-byte blocks on 4 KiB
     /// ones.
     pub physical_block_size: Option<u32>,
+    /// Where persistent reservations outlive a restart (APTPL). Without one, initiators are told
+    /// that they do not.
+    pub state: Option<Arc<dyn StateStore>>,
 }
 
 impl Default for LunOptions {
@@ -41,6 +47,7 @@ impl Default for LunOptions {
             serial: None,
             naa: None,
             physical_block_size: None,
+            state: None,
         }
     }
 }
@@ -61,6 +68,12 @@ impl LunOptions {
     /// With this physical block size.
     pub fn with_physical_block_size(mut self, bytes: u32) -> Self {
         self.physical_block_size = Some(bytes);
+        self
+    }
+
+    /// With a place where persistent reservations outlive a restart.
+    pub fn with_state(mut self, store: impl StateStore + 'static) -> Self {
+        self.state = Some(Arc::new(store));
         self
     }
 
@@ -135,6 +148,8 @@ pub(crate) struct LogicalUnit {
     pub(crate) limits: Limits,
     pub(crate) physical_block_size: Option<u32>,
     pub(crate) ranges: Arc<RangeLocks>,
+    pub(crate) reservations: Reservations,
+    pub(crate) mode: ModeParameters,
     /// Capacity in bytes that initiators know.
     size_known: AtomicU64,
 }
@@ -165,6 +180,8 @@ impl LogicalUnit {
             limits: Limits::new(info.block_size),
             physical_block_size,
             ranges: Arc::default(),
+            reservations: Reservations::open(options.state.clone())?,
+            mode: ModeParameters::default(),
             size_known: AtomicU64::new(info.size),
             device,
         })
@@ -174,5 +191,21 @@ impl LogicalUnit {
     pub(crate) fn size_changed(&self, size: u64) -> bool {
         self.size_known.load(Ordering::Relaxed) != size
             && self.size_known.swap(size, Ordering::Relaxed) != size
+    }
+
+    /// Writes are refused, by the device or by SWP of the Control mode page.
+    pub(crate) fn is_write_protected(&self, info: &DeviceInfo) -> bool {
+        info.read_only || self.mode.software_write_protect()
+    }
+
+    /// A reset of the unit (SAM-5 §6.3.3): what is not kept through it goes.
+    pub(crate) fn reset(&self) {
+        self.reservations.reset();
+        self.mode.reset();
+    }
+
+    /// A nexus has ended (SAM-5 §6.3.4).
+    pub(crate) fn nexus_lost(&self, nexus: NexusId) {
+        self.reservations.nexus_lost(nexus);
     }
 }

@@ -6,10 +6,13 @@ mod compare_write;
 mod errors;
 mod identity;
 mod mode;
+mod mode_select;
 mod opcodes;
 mod or_write;
 mod provisioning;
 mod read_write;
+mod reservation_model;
+mod reservations;
 mod verify;
 mod write_same;
 
