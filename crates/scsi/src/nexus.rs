@@ -7,7 +7,7 @@ use block::DeviceInfo;
 
 use crate::context::{Context, UnitContext};
 use crate::lun::Lun;
-use crate::opcodes::{self, Access, Handler, Row};
+use crate::opcodes::{self, Access, Gate, Handler, Row};
 use crate::reservation::Port;
 use crate::sense::{AdditionalSense, Sense};
 use crate::target::{NoSuchLun, TargetState};
@@ -71,10 +71,33 @@ impl NexusState {
         if !unit.reservations.admits(self.id, self.port(), row.access) {
             return Response::status(Status::RESERVATION_CONFLICT).into();
         }
-        if let Err(sense) = ready(unit, &info, row, &command) {
+        if let Err(sense) = self.ready(unit, &info, row, &command) {
             return sense.into();
         }
         handler(&UnitContext { nexus: self, unit, info: &info }, command)
+    }
+
+    /// Everything of a command that can be checked without knowing which it is.
+    fn ready(
+        &self,
+        unit: &LogicalUnit,
+        info: &DeviceInfo,
+        row: &Row,
+        command: &Command,
+    ) -> Result<(), Sense> {
+        row.check_available(unit, info)?;
+        row.check(&command.cdb)?;
+        if row.gate != Gate::Always {
+            self.target.access_state().check()?;
+            unit.sanitize.check(row.gate == Gate::Sanitize)?;
+        }
+        if matches!(row.gate, Gate::Medium | Gate::Sanitize) {
+            unit.medium.check()?;
+        }
+        if row.access == Access::Write && unit.is_write_protected(info) {
+            return Err(Sense::write_protected());
+        }
+        Ok(())
     }
 
     /// REPORTED LUNS DATA HAS CHANGED on every other unit.
@@ -170,16 +193,6 @@ impl Drop for Nexus {
     fn drop(&mut self) {
         self.state.target.forget(&self.state);
     }
-}
-
-/// Everything of a command that can be checked without knowing which it is.
-fn ready(unit: &LogicalUnit, info: &DeviceInfo, row: &Row, command: &Command) -> Result<(), Sense> {
-    row.check_available(info)?;
-    row.check(&command.cdb)?;
-    if row.access == Access::Write && unit.is_write_protected(info) {
-        return Err(Sense::write_protected());
-    }
-    Ok(())
 }
 
 fn unsupported_unit() -> Sense {

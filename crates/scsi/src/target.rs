@@ -1,7 +1,7 @@
 //! [`Target`]: the logical units of one SCSI target device, and the nexuses that use them.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use block::Device;
@@ -9,8 +9,10 @@ use block::Device;
 use crate::host::{Host, NoHost};
 use crate::lun::Lun;
 use crate::nexus::{Nexus, NexusId, NexusState};
+use crate::port_groups::AccessState;
 use crate::reservation::StateError;
 use crate::sense::AdditionalSense;
+use crate::space::SpaceUsage;
 use crate::unit::{LogicalUnit, LunOptions};
 
 /// How a target presents itself.
@@ -99,6 +101,7 @@ pub(crate) struct TargetState {
     nexuses: Mutex<Vec<Weak<NexusState>>>,
     next_nexus: AtomicU64,
     host: RwLock<Arc<dyn Host>>,
+    access_state: AtomicU8,
 }
 
 impl Target {
@@ -110,6 +113,7 @@ impl Target {
             nexuses: Mutex::default(),
             next_nexus: AtomicU64::new(0),
             host: RwLock::new(Arc::new(NoHost)),
+            access_state: AtomicU8::new(AccessState::default() as u8),
         };
         Self { state: Arc::new(state) }
     }
@@ -190,6 +194,29 @@ impl Target {
         self.state.lock_nexuses().len()
     }
 
+    /// Tells how much storage there is behind a thin logical unit. LOG SENSE passes it on, and
+    /// initiators are warned when the threshold of the unit is crossed.
+    ///
+    /// # Errors
+    /// [`NoSuchLun`].
+    pub fn report_space(&self, number: u16, usage: SpaceUsage) -> Result<(), NoSuchLun> {
+        let unit = Lun::new(number).and_then(|lun| self.state.unit(lun)).ok_or(NoSuchLun)?;
+        if unit.space.report(usage) {
+            let low = AdditionalSense::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED;
+            self.state.establish(unit.lun, low, None);
+        }
+        Ok(())
+    }
+
+    /// Gives the target port another access state (ALUA), and tells all initiators.
+    pub fn set_access_state(&self, access_state: AccessState) {
+        let before = self.state.access_state.swap(access_state as u8, Ordering::AcqRel);
+        if before != access_state as u8 {
+            let changed = AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
+            self.state.luns().into_iter().for_each(|lun| self.state.establish(lun, changed, None));
+        }
+    }
+
     /// Tells all initiators that the logical unit has another size now. Not needed where commands
     /// keep coming: the next one notices by itself.
     ///
@@ -214,6 +241,10 @@ impl TargetState {
 
     pub(crate) fn units(&self) -> Vec<Arc<LogicalUnit>> {
         self.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    pub(crate) fn access_state(&self) -> AccessState {
+        AccessState::from_code(self.access_state.load(Ordering::Acquire))
     }
 
     pub(crate) fn host(&self) -> Arc<dyn Host> {

@@ -38,10 +38,11 @@ pub(crate) fn unmap(context: &UnitContext<'_>, command: Command) -> Execution {
                 return failed(&error, true, blocks.lba).wanting(wanted);
             }
         }
-        if fua.flags.fua || fua.flush_after {
-            if let Err(error) = unit.device.flush().await {
-                return failed(&error, true, 0).wanting(wanted);
-            }
+        // A trim has no FUA.
+        if (fua.flags.fua || fua.flush_after)
+            && let Err(error) = unit.device.flush().await
+        {
+            return failed(&error, true, 0).wanting(wanted);
         }
         Response::good().wanting(wanted)
     })

@@ -37,6 +37,12 @@ pub(crate) struct Args {
     /// Logical block size, 512 or 4k [default: 512, or that of the block device].
     #[arg(long, value_name = "SIZE", value_parser = parse_block_size)]
     block_size: Option<u32>,
+    /// Say that the medium is removable, and eject it when asked to.
+    #[arg(long)]
+    removable: bool,
+    /// Offer WRITE ATOMIC up to this size: the storage below must write so much all or not at all.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    atomic_writes: Option<u64>,
     /// Bypass the page cache (O_DIRECT).
     #[arg(long)]
     direct: bool,
@@ -56,11 +62,14 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = server_config(&args)?;
     let target = Target::new(TargetConfig::new(&args.iqn));
+    let atomic = u32::try_from(args.atomic_writes.unwrap_or(0)).unwrap_or(u32::MAX);
+    let options =
+        LunOptions::default().with_removable(args.removable).with_atomic_write_bytes(atomic);
     let mut devices = Vec::new();
     for (number, lun) in args.lun.iter().enumerate() {
         let number = u16::try_from(number).context("too many LUNs")?;
         let device = open(lun, &args)?;
-        target.add_lun(number, Arc::clone(&device), LunOptions::default())?;
+        target.add_lun(number, Arc::clone(&device), options.clone())?;
         devices.push(device);
     }
     let server = Server::bind(config, target, &args.listen).map_err(anyhow::Error::from)?;

@@ -111,12 +111,12 @@ impl Reservations {
         let before = self.snapshot();
         let mut after = before.clone();
         let effects = change(&mut after)?;
-        if let Some(store) = self.store.as_deref().filter(|_| must_be_saved(&before, &after)) {
-            if let Err(error) = store.save(&store::encode(&after)) {
-                tracing::error!(%error, ?store, "reservations cannot be saved");
-                let failed = AdditionalSense::INTERNAL_TARGET_FAILURE;
-                return Err(Refusal::Invalid(Sense::new(SenseKey::HARDWARE_ERROR, failed)));
-            }
+        if let Some(store) = self.store.as_deref().filter(|_| must_be_saved(&before, &after))
+            && let Err(error) = store.save(&store::encode(&after))
+        {
+            tracing::error!(%error, ?store, "reservations cannot be saved");
+            let failed = AdditionalSense::INTERNAL_TARGET_FAILURE;
+            return Err(Refusal::Invalid(Sense::new(SenseKey::HARDWARE_ERROR, failed)));
         }
         let mut current = self.write();
         current.persistent = after;

@@ -33,7 +33,7 @@ impl TransportId {
             return None;
         }
         let name_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        let fits = (NAME_LEN_MIN..=NAME_LEN_MAX).contains(&name_len) && name_len % 4 == 0;
+        let fits = (NAME_LEN_MIN..=NAME_LEN_MAX).contains(&name_len) && name_len.is_multiple_of(4);
         let name = bytes.get(HEADER_LEN..HEADER_LEN + name_len).filter(|_| fits)?;
         let end = name.iter().position(|byte| *byte == 0)?;
         let name = std::str::from_utf8(&name[..end]).ok()?.to_ascii_lowercase();
@@ -78,7 +78,7 @@ mod tests {
             let bytes = encode(port);
             let id = TransportId::Port(port.to_owned());
             assert_eq!(TransportId::parse(&bytes), Some((id, bytes.len())));
-            assert!(bytes.len() >= 24 && bytes.len() % 4 == 0);
+            assert!(bytes.len() >= 24 && bytes.len().is_multiple_of(4));
         }
     }
 

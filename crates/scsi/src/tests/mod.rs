@@ -4,7 +4,9 @@ mod any_bytes;
 mod attention;
 mod compare_write;
 mod errors;
+mod extended_copy;
 mod identity;
+mod medium;
 mod mode;
 mod mode_select;
 mod opcodes;
@@ -13,6 +15,8 @@ mod provisioning;
 mod read_write;
 mod reservation_model;
 mod reservations;
+mod sanitize;
+mod surroundings;
 mod verify;
 mod write_same;
 
