@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use crate::nexus::NexusId;
 
@@ -14,6 +15,9 @@ pub trait Host: Send + Sync {
     /// Completes when none of them can reach the medium any more. Their initiators get no answer.
     fn abort_tasks(&self, lun: u64, nexuses: Vec<NexusId>) -> BoxFuture;
 
+    /// Waits: background work that is to leave something to others.
+    fn pause(&self, time: Duration) -> BoxFuture;
+
     /// Runs work that no command waits for to its end.
     fn spawn(&self, work: BoxFuture);
 }
@@ -24,6 +28,10 @@ pub(crate) struct NoHost;
 impl Host for NoHost {
     fn abort_tasks(&self, _: u64, _: Vec<NexusId>) -> BoxFuture {
         Box::pin(std::future::ready(()))
+    }
+
+    fn pause(&self, time: Duration) -> BoxFuture {
+        Box::pin(crate::blocking::run(move || std::thread::sleep(time)))
     }
 
     fn spawn(&self, work: BoxFuture) {

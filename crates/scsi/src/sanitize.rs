@@ -4,13 +4,16 @@
 //! to its end. Meanwhile other commands are answered NOT READY with the progress.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use block::{BlockError, Buf, Bytes, Io, WriteFlags};
 
 use crate::context::UnitContext;
+use crate::host::Host;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::unit::LogicalUnit;
 use crate::{Command, Execution, Response};
@@ -27,6 +30,7 @@ pub(crate) struct Sanitize {
     busy: AtomicU64,
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
+    bytes_per_s: Option<NonZeroU32>,
 }
 
 const IDLE: u64 = 0;
@@ -47,6 +51,10 @@ enum State {
 }
 
 impl Sanitize {
+    pub(crate) fn new(bytes_per_s: Option<NonZeroU32>) -> Self {
+        Self { bytes_per_s, ..Self::default() }
+    }
+
     /// Refuses commands while the medium is being sanitized or after that has failed.
     /// `repairs` is true for SANITIZE itself, which ends a failure.
     pub(crate) fn check(&self, repairs: bool) -> Result<(), Sense> {
@@ -180,10 +188,11 @@ fn start(context: &UnitContext<'_>, command: &Command, method: Method, wanted: u
         return unit.sanitize.in_progress().into();
     }
     tracing::warn!(lun = %unit.lun, initiator = context.nexus.port(), "sanitizing the medium");
+    let host = context.nexus.target.host();
     let work = {
-        let unit = unit.clone();
+        let (unit, host) = (unit.clone(), host.clone());
         async move {
-            let result = run(&unit, size, &method).await;
+            let result = run(&unit, &*host, size, &method).await;
             match &result {
                 Ok(()) => tracing::info!(lun = %unit.lun, "sanitized"),
                 Err(error) => tracing::error!(lun = %unit.lun, %error, "sanitizing failed"),
@@ -191,7 +200,7 @@ fn start(context: &UnitContext<'_>, command: &Command, method: Method, wanted: u
             unit.sanitize.end(result.is_err(), may_exit);
         }
     };
-    context.nexus.target.host().spawn(Box::pin(work));
+    host.spawn(Box::pin(work));
     if immediate {
         return Response::good().wanting(wanted).into();
     }
@@ -223,7 +232,12 @@ async fn finished(unit: &Arc<LogicalUnit>) -> Result<(), Sense> {
     unit.sanitize.check(false)
 }
 
-async fn run(unit: &LogicalUnit, size: u64, method: &Method) -> Result<(), BlockError> {
+async fn run(
+    unit: &LogicalUnit,
+    host: &dyn Host,
+    size: u64,
+    method: &Method,
+) -> Result<(), BlockError> {
     // Behind everything that was under way; new commands are refused already.
     let _guard = match unit.ranges.exclusive(0..u64::MAX) {
         Ok(guard) => guard,
@@ -231,7 +245,7 @@ async fn run(unit: &LogicalUnit, size: u64, method: &Method) -> Result<(), Block
     };
     match method {
         Method::Erase => {
-            for_each_step(unit, size, ERASE_STEP_BYTES, |offset, len| {
+            for_each_step(unit, host, size, ERASE_STEP_BYTES, |offset, len| {
                 unit.device.trim(offset, len)
             })
             .await?;
@@ -242,7 +256,7 @@ async fn run(unit: &LogicalUnit, size: u64, method: &Method) -> Result<(), Block
                 // With INVERT every other pass is inverted, the last one never (SBC-3 §5.24.2.2).
                 let inverted = *invert && (passes - pass).is_multiple_of(2);
                 let data = repeated(pattern, block_size, size.min(STEP_BYTES) as usize, inverted);
-                for_each_step(unit, size, STEP_BYTES, |offset, len| {
+                for_each_step(unit, host, size, STEP_BYTES, |offset, len| {
                     let data = data.slice(..len as usize);
                     unit.device.write(offset, data, WriteFlags::NONE)
                 })
@@ -256,6 +270,7 @@ async fn run(unit: &LogicalUnit, size: u64, method: &Method) -> Result<(), Block
 
 async fn for_each_step(
     unit: &LogicalUnit,
+    host: &dyn Host,
     size: u64,
     step: u64,
     operation: impl Fn(u64, u64) -> Io<()>,
@@ -266,9 +281,17 @@ async fn for_each_step(
         operation(offset, len).await?;
         offset += len;
         unit.sanitize.done_bytes.fetch_add(len, Ordering::Relaxed);
-        yield_now().await;
+        match unit.sanitize.bytes_per_s.filter(|_| step == STEP_BYTES) {
+            Some(rate) => host.pause(time_of(len, rate)).await,
+            None => yield_now().await,
+        }
     }
     Ok(())
+}
+
+/// How long so many bytes take at a rate.
+fn time_of(len: u64, bytes_per_s: NonZeroU32) -> Duration {
+    Duration::from_secs_f64(len as f64 / f64::from(bytes_per_s.get()))
 }
 
 /// Every block begins with the pattern.

@@ -1,5 +1,6 @@
 //! One logical unit: a device, who it says it is, and the ranges under exclusive use.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,6 +47,9 @@ pub struct LunOptions {
     /// Initiators are warned when less space than this is available for a thin unit; see
     /// [`Target::report_space`](crate::Target::report_space). 0 never warns.
     pub space_threshold_bytes: u64,
+    /// Most bytes a second that SANITIZE overwrites: what it leaves is for the other units on the
+    /// same storage. `None` sets no limit.
+    pub sanitize_bytes_per_s: Option<NonZeroU32>,
     /// Where persistent reservations outlive a restart (APTPL). Without one, initiators are told
     /// that they do not.
     pub state: Option<Arc<dyn StateStore>>,
@@ -63,6 +67,7 @@ impl Default for LunOptions {
             removable: false,
             atomic_write_bytes: 0,
             space_threshold_bytes: 0,
+            sanitize_bytes_per_s: None,
             state: None,
         }
     }
@@ -102,6 +107,12 @@ impl LunOptions {
     /// With a warning when less space than this is available.
     pub fn with_space_threshold_bytes(mut self, bytes: u64) -> Self {
         self.space_threshold_bytes = bytes;
+        self
+    }
+
+    /// With a limit to the rate of SANITIZE.
+    pub fn with_sanitize_bytes_per_s(mut self, rate: Option<NonZeroU32>) -> Self {
+        self.sanitize_bytes_per_s = rate;
         self
     }
 
@@ -244,7 +255,7 @@ impl LogicalUnit {
             reservations: Reservations::open(options.state.clone())?,
             mode: ModeParameters::default(),
             medium: Medium::new(options.removable),
-            sanitize: Sanitize::default(),
+            sanitize: Sanitize::new(options.sanitize_bytes_per_s),
             copies: Copies::default(),
             space: Space::new(options.space_threshold_bytes),
             atomic_blocks: atomic_blocks(options, info.block_size),

@@ -1,6 +1,7 @@
 //! `enkaku serve`: an ad-hoc target, without a configuration file.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -43,6 +44,9 @@ pub(crate) struct Args {
     /// Offer WRITE ATOMIC up to this size: the storage below must write so much all or not at all.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     atomic_writes: Option<u64>,
+    /// Most bytes a second that SANITIZE overwrites.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    sanitize_rate: Option<u64>,
     /// Bypass the page cache (O_DIRECT).
     #[arg(long)]
     direct: bool,
@@ -62,9 +66,7 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = server_config(&args)?;
     let target = Target::new(TargetConfig::new(&args.iqn));
-    let atomic = u32::try_from(args.atomic_writes.unwrap_or(0)).unwrap_or(u32::MAX);
-    let options =
-        LunOptions::default().with_removable(args.removable).with_atomic_write_bytes(atomic);
+    let options = lun_options(&args);
     let mut devices = Vec::new();
     for (number, lun) in args.lun.iter().enumerate() {
         let number = u16::try_from(number).context("too many LUNs")?;
@@ -81,6 +83,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         device.flush().await.context("flushing a LUN at the end")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn lun_options(args: &Args) -> LunOptions {
+    let clamped = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+    LunOptions::default()
+        .with_removable(args.removable)
+        .with_atomic_write_bytes(clamped(args.atomic_writes.unwrap_or(0)))
+        .with_sanitize_bytes_per_s(args.sanitize_rate.map(clamped).and_then(NonZeroU32::new))
 }
 
 fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {

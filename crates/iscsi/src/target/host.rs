@@ -1,6 +1,7 @@
 //! What the SCSI device server asks of the sessions around it: [`scsi::Host`].
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use iscsi_proto::ids::Lun;
 use scsi::{BoxFuture, NexusId};
@@ -23,6 +24,10 @@ impl scsi::Host for Sessions {
                 session.abort_and_wait(Some(Lun(lun))).await;
             }
         })
+    }
+
+    fn pause(&self, time: Duration) -> BoxFuture {
+        Box::pin(tokio::time::sleep(time))
     }
 
     fn spawn(&self, work: BoxFuture) {

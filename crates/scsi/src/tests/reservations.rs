@@ -322,6 +322,9 @@ fn preempt_and_abort_names_the_victims() {
             self.0.lock().unwrap().push((lun, nexuses));
             Box::pin(std::future::ready(()))
         }
+        fn pause(&self, _: std::time::Duration) -> BoxFuture {
+            Box::pin(std::future::ready(()))
+        }
         fn spawn(&self, _: BoxFuture) {}
     }
     let cluster = Cluster::new(3);

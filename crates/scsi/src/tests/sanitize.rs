@@ -15,6 +15,9 @@ impl Host for Held {
     fn abort_tasks(&self, _: u64, _: Vec<NexusId>) -> BoxFuture {
         Box::pin(std::future::ready(()))
     }
+    fn pause(&self, _: std::time::Duration) -> BoxFuture {
+        Box::pin(std::future::ready(()))
+    }
     fn spawn(&self, work: BoxFuture) {
         self.0.lock().unwrap().push(work);
     }
