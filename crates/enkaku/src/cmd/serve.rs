@@ -47,6 +47,9 @@ pub(crate) struct Args {
     /// Most bytes a second that SANITIZE overwrites.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     sanitize_rate: Option<u64>,
+    /// Physical block size to report [default: what suits the storage best].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    physical_block_size: Option<u64>,
     /// Bypass the page cache (O_DIRECT).
     #[arg(long)]
     direct: bool,
@@ -87,7 +90,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn lun_options(args: &Args) -> LunOptions {
     let clamped = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
-    LunOptions::default()
+    let mut options = LunOptions::default();
+    options.physical_block_size = args.physical_block_size.map(clamped);
+    options
         .with_removable(args.removable)
         .with_atomic_write_bytes(clamped(args.atomic_writes.unwrap_or(0)))
         .with_sanitize_bytes_per_s(args.sanitize_rate.map(clamped).and_then(NonZeroU32::new))
