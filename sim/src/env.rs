@@ -23,6 +23,8 @@ pub(crate) enum Event {
     Arrive(Link, Side),
     InitiatorTimer,
     TargetTimer(Link),
+    /// The target gets round to a connection that was woken.
+    TargetWakes(Link),
     /// A command ends at the medium.
     Storage(u64),
     /// A connection breaks.

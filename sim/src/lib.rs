@@ -27,4 +27,4 @@ mod world;
 pub use coverage::Coverage;
 pub use net::Fault;
 pub use sabotage::Sabotage;
-pub use world::{Options, Report, run};
+pub use world::{Options, Report, run, run_all};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use sim::{Coverage, Options, run};
+use sim::{Coverage, Options, run_all};
 
 /// Runs the iSCSI cores against each other under a virtual clock.
 #[derive(Debug, Parser)]
@@ -36,21 +36,19 @@ fn main() -> ExitCode {
     let options = Options { verbose: arguments.verbose, ..Options::default() };
     let started = Instant::now();
     let (mut coverage, mut runs, mut failures) = (Coverage::default(), 0u64, 0u64);
-    for seed in seeds {
-        let report = run(seed, options);
+    run_all(seeds, options, |report| {
+        let seed = report.seed;
         runs += 1;
         coverage.merge(&report.coverage);
-        if let Some(failure) = report.failure {
+        if let Some(failure) = &report.failure {
             failures += 1;
             println!("seed {seed} failed {failure}");
             println!("again: cargo run -p sim --release -- --seed {seed} -v\n");
-            if !arguments.keep_going {
-                break;
-            }
         } else if arguments.verbose {
             println!("seed {seed}: digest {:016x}, {:?}", report.digest, report.elapsed);
         }
-    }
+        failures == 0 || arguments.keep_going
+    });
     let seconds = started.elapsed().as_secs_f64();
     print!("{coverage}");
     println!("{runs} seeds, {failures} failed, {:.0} seeds/s", runs as f64 / seconds);

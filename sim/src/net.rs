@@ -137,10 +137,6 @@ impl Network {
         if pipe.open { pipe.profile.capacity.saturating_sub(pipe.unread) } else { 0 }
     }
 
-    pub(crate) fn is_open(&self, link: Link, from: Side) -> bool {
-        self.pipe(link, from).open
-    }
-
     /// Writes bytes. Returns when pieces of them arrive at the other end.
     pub(crate) fn send(
         &mut self,

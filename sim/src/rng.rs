@@ -33,7 +33,7 @@ impl Rng {
 
     /// A number below `n`, 0 if `n` is 0. The bias of 2⁻⁶⁴·n does not matter here.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(n) >> 64) as u64 // the upper half fits by nature
+        ((u128::from(self.next()) * u128::from(n)) >> 64) as u64 // the upper half fits by nature
     }
 
     /// A number from `low` to `high`, both included.
@@ -65,9 +65,9 @@ impl Rng {
 fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]

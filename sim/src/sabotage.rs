@@ -24,7 +24,7 @@ pub enum Sabotage {
     CmdSn,
     /// Padding is not zero.
     Padding,
-    /// A status names a task of another connection, or none.
+    /// A status names a task that does not exist.
     Task,
 }
 
@@ -57,8 +57,8 @@ impl Sabotage {
             Self::MaxCmdSn if opcode == 0x21 => bump(pdu, 32, u32::MAX - 500),
             Self::DataSn if opcode == 0x25 || opcode == 0x31 => bump(pdu, 36, 1),
             Self::CmdSn if opcode == 0x01 => bump(pdu, 24, 1),
-            Self::Task if opcode == 0x21 => bump(pdu, 16, 1),
-            Self::Padding if data_len % 4 != 0 => {
+            Self::Task if opcode == 0x21 => bump(pdu, 16, 0x7000_0000),
+            Self::Padding if !data_len.is_multiple_of(4) => {
                 if let Some(last) = pdu.last_mut() {
                     *last = 1;
                 }

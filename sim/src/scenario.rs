@@ -137,7 +137,12 @@ impl Scenario {
     /// How the next connection behaves.
     pub(crate) fn profile(&self, rng: &mut Rng) -> Profile {
         let micros = |duration: Duration| duration.as_micros() as u64;
-        let pieces = if self.path.crumbs { &[3, 50, 700][..] } else { &[700, 1460, 9000, 65_536] };
+        // A few bytes at a time, but not megabytes that way: it would take minutes.
+        let pieces = match (self.path.crumbs, self.mix.blocks_max) {
+            (true, 0..=4) => &[3, 50, 700][..],
+            (true, _) => &[200, 700],
+            (false, _) => &[1460, 9000, 65_536],
+        };
         Profile {
             latency: Duration::from_micros(rng.range(10, micros(self.path.latency_max) + 20)),
             jitter: Duration::from_micros(rng.below(micros(self.path.jitter_max) + 1)),
@@ -156,7 +161,7 @@ const fn rng_connections(initiator: u16) -> u16 {
 fn session_config(rng: &mut Rng) -> SessionConfig {
     let mut config = SessionConfig::default();
     config.command_window = rng.pick(&[1, 2, 3, 8, 32, 128]);
-    config.solicited_bytes_max = rng.pick(&[512, 4096, 70_000, 128 << 20]);
+    config.buffered_bytes_max = rng.pick(&[512, 4096, 70_000, 128 << 20]);
     config.ping_after = Duration::from_secs(rng.pick(&[3, 30]));
     config.ping_timeout = Duration::from_secs(10);
     config

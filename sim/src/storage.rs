@@ -79,10 +79,10 @@ impl Storage {
     ) -> Result<Option<u64>, String> {
         let (op, action) = Action::parse(&execute.cdb).ok_or("the command block is damaged")?;
         check_transfer(op, action, execute, data)?;
-        self.check_order(env, session, conn, execute.itt)?;
         if !self.executed.insert((session, op)) {
             return Err(format!("{op} is executed twice in session {session:?}"));
         }
+        self.check_order(env, session, conn, execute.itt)?;
         self.count += 1;
         env.coverage.hit("command executed");
         if self.count == 20 && env.sabotage == Some(Sabotage::LoseCommand) {
@@ -179,7 +179,7 @@ impl Storage {
                 env.model.take_effect(op)
             }
             // Nobody who could know is asked: only a later read can notice.
-            Some(Sabotage::StaleData) if self.count == 28 => {
+            Some(Sabotage::StaleData) if env.model.take_effect(op).is_err() => {
                 let blocks = &mut self.units[unit as usize];
                 extent.blocks().for_each(|block| blocks[block as usize] = op);
                 Ok(())

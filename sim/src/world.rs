@@ -1,5 +1,6 @@
 //! One run: both ends, what happens between them, and the verdict.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -55,6 +56,39 @@ pub fn run(seed: u64, options: Options) -> Report {
         .map(|what| format!("at {:?}: {what}\n{}", world.env.now().0, world.host.state()));
     let Env { coverage, digest, .. } = world.env;
     Report { seed, coverage, digest, elapsed: world.ended, failure }
+}
+
+/// Runs seeds on all cores. `each` gets every report, in the order in which runs end, and says
+/// whether to go on.
+pub fn run_all(
+    seeds: std::ops::Range<u64>,
+    options: Options,
+    mut each: impl FnMut(Report) -> bool,
+) {
+    let next = AtomicU64::new(seeds.start);
+    let next_seed = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    // Few reports wait, so that little is run in vain after the last one that is wanted.
+    let (sender, receiver) = std::sync::mpsc::sync_channel(threads);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let sender = sender.clone();
+            let next_seed = &next_seed;
+            scope.spawn(move || {
+                while let Some(seed) = next_seed() {
+                    if sender.send(run(seed, options)).is_err() {
+                        return; // nobody wants to know
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for report in receiver {
+            if !each(report) {
+                return;
+            }
+        }
+    });
 }
 
 struct World {
@@ -125,6 +159,7 @@ impl World {
             Event::Arrive(link, Side::Target) => server.arrive(env, link),
             Event::InitiatorTimer => host.timer(env),
             Event::TargetTimer(link) => server.timer(env, link),
+            Event::TargetWakes(link) => server.writable(env, link),
             Event::Storage(id) => server.storage_done(env, id),
             Event::LoginTimeout(link, Side::Initiator) => host.login_timeout(env, link),
             Event::LoginTimeout(link, Side::Target) => server.login_timeout(env, link),

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Mutex;
 
 use bytes::Bytes;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 /// Alignment and granule of every buffer in bytes.
 pub const PAGE: usize = 4096;
@@ -81,8 +81,9 @@ fn take(class: usize) -> Vec<Page> {
     recycled.unwrap_or_else(|| fresh(1 << class))
 }
 
+/// Zeroed by the kernel as it is touched: a buffer that is announced and never filled costs nothing.
 fn fresh(pages: usize) -> Vec<Page> {
-    vec![Page([0; PAGE]); pages]
+    Page::new_vec_zeroed(pages).unwrap_or_else(|_| vec![Page([0; PAGE]); pages])
 }
 
 impl Drop for Buf {

@@ -1,5 +1,7 @@
 //! Our initiator against a target that others wrote: tgt. Each test has its own tgtd.
 
+#![allow(clippy::unwrap_used)] // in a test a panic is the result
+
 mod tgt;
 
 use std::os::unix::fs::FileExt;
@@ -42,8 +44,7 @@ async fn round_trip(connections: u16, config: Config) {
     let disk = connect_with(&tgt, config.connections(connections)).await;
     assert_eq!(disk.info().size, SIZE);
     assert_eq!(disk.info().block_size, 512);
-    let members: usize = disk.sessions().iter().map(|s| s.connections.len()).sum();
-    assert_eq!(members, usize::from(connections));
+    assert_eq!(disk.connection_count(), usize::from(connections));
     // From less than a block of the page to more than one command, all at once.
     let lens = [512, 4096, 65_536, 262_144, 1 << 20, 3 << 20];
     let mut at = 0;
@@ -69,6 +70,7 @@ async fn round_trip(connections: u16, config: Config) {
         assert!(content == expected, "file at {at}");
     }
     disk.close().await.unwrap();
+    assert!(matches!(disk.read(0, Buf::new(512)).await, Err(BlockError::Unreachable(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

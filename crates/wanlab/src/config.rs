@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::burst::GilbertElliott;
+use crate::jitter::Jitter;
+use crate::settings::Sysctl;
 use crate::units::{UnitError, parse_size};
 
 /// What Ethernet adds to every IP packet on the wire: preamble and start delimiter 8, header 14,
@@ -28,7 +31,7 @@ const RATE_MAX_BITS_PER_S: u64 = 10_000_000_000_000;
 
 /// Tells the two directions' seeds apart; a number that JSON readers keep exact, and far from the
 /// small ones that people use.
-const SEED_BACK: u64 = 1 << 40;
+pub(crate) const SEED_BACK: u64 = 1 << 40;
 
 /// One direction of the link.
 ///
@@ -40,10 +43,15 @@ pub struct DirectionConfig {
     /// From the end of a packet's serialisation to its delivery.
     #[serde(rename = "delay_us", serialize_with = "as_micros")]
     pub delay: Duration,
+    /// How the delay varies.
+    pub jitter: Option<Jitter>,
     /// Probability of each segment to be lost on the line, after it took its time there.
     pub loss: f64,
-    /// DropTail: a segment that finds this many waiting or being sent is dropped.
-    pub queue_packets: usize,
+    /// Loss in bursts, besides the above.
+    pub burst: Option<GilbertElliott>,
+    /// DropTail: what fits in while earlier segments wait or are being sent.
+    #[serde(flatten)]
+    pub queue: Queue,
     /// Same seed, same losses (of the n-th segment on the line).
     pub seed: u64,
 }
@@ -53,12 +61,49 @@ impl Default for DirectionConfig {
         Self {
             rate_bits_per_s: 1_000_000_000,
             delay: Duration::ZERO,
+            jitter: None,
             loss: 0.0,
-            queue_packets: 2000,
+            burst: None,
+            queue: Queue::Packets(2000),
             seed: 1,
         }
     }
 }
+
+/// How much waits for the line before more is dropped, what is being sent included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Queue {
+    /// So many segments.
+    #[serde(rename = "queue_packets")]
+    Packets(usize),
+    /// So many bytes of IP packets.
+    #[serde(rename = "queue_bytes")]
+    Bytes(u64),
+}
+
+impl Queue {
+    /// `2000` packets, or bytes as a size with its unit: `256k`, `9000b`.
+    ///
+    /// # Errors
+    /// When it is neither, or zero.
+    pub fn parse(input: &str) -> Result<Self, QueueError> {
+        let fail = || QueueError(input.to_owned());
+        if let Ok(packets) = input.trim().parse::<usize>() {
+            return if packets > 0 { Ok(Self::Packets(packets)) } else { Err(fail()) };
+        }
+        match parse_size(input) {
+            Ok(bytes) if bytes > 0 => Ok(Self::Bytes(bytes)),
+            _ => Err(fail()),
+        }
+    }
+}
+
+/// A queue that could not be understood.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "queue {0:?}: a queue holds 1 packet or more, or bytes with their unit, as in 2000 or 256k"
+)]
+pub struct QueueError(String);
 
 /// The whole lab: two namespaces, `near` and `far`, and what lies between.
 ///
@@ -76,6 +121,8 @@ pub struct LabConfig {
     pub tcp_wmem: TcpBuffer,
     /// `net.ipv4.tcp_rmem` of both namespaces.
     pub tcp_rmem: TcpBuffer,
+    /// Other sysctls, written after these two.
+    pub sysctls: Vec<Sysctl>,
 }
 
 impl Default for LabConfig {
@@ -100,6 +147,7 @@ impl LabConfig {
             mtu: 1500,
             tcp_wmem: TcpBuffer::WMEM_DEFAULT,
             tcp_rmem: TcpBuffer::RMEM_DEFAULT,
+            sysctls: Vec::new(),
         }
     }
 
@@ -127,8 +175,18 @@ impl LabConfig {
             if !(0.0..=1.0).contains(&config.loss) {
                 return fail("loss must lie between 0 and 1");
             }
-            if config.queue_packets == 0 {
-                return fail("queue must hold at least 1 packet");
+            let holds_one = match config.queue {
+                Queue::Packets(packets) => packets > 0,
+                Queue::Bytes(bytes) => bytes >= u64::from(self.mtu),
+            };
+            if !holds_one {
+                return fail("queue must hold at least 1 packet of the MTU");
+            }
+            if config.jitter.is_some_and(|jitter| jitter.amount.max(jitter.hold) > DELAY_MAX) {
+                return fail("jitter must not exceed 30 min");
+            }
+            if let Some(Err(what)) = config.burst.map(|burst| burst.validate()) {
+                return fail(what);
             }
         }
         if !(MTU_MIN..=MTU_MAX).contains(&self.mtu) {
@@ -150,6 +208,9 @@ pub enum ConfigError {
         /// Which value, and what it may be.
         what: &'static str,
     },
+    /// The number of nodes or networks of a star, or what a star does not have.
+    #[error("star: {0}")]
+    Star(&'static str),
     /// The MTU.
     #[error("mtu {0} is outside {MTU_MIN}..={MTU_MAX}")]
     Mtu(u32),
@@ -179,7 +240,7 @@ pub fn tcp_payload_limit_bits_per_s(rate_bits_per_s: u64, mtu: u32, version: IpV
 }
 
 /// `tcp_wmem` or `tcp_rmem`: the three limits of a socket buffer, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TcpBuffer {
     /// Always granted.
     pub min: u64,
@@ -290,7 +351,7 @@ mod tests {
         assert!(spoil(|lab| lab.near_to_far.rate_bits_per_s = 0).contains("near to far: rate"));
         assert!(spoil(|lab| lab.far_to_near.loss = 1.5).contains("far to near: loss"));
         assert!(spoil(|lab| lab.far_to_near.loss = f64::NAN).contains("loss"));
-        assert!(spoil(|lab| lab.near_to_far.queue_packets = 0).contains("queue"));
+        assert!(spoil(|lab| lab.near_to_far.queue = Queue::Bytes(1499)).contains("queue"));
         assert!(spoil(|lab| lab.near_to_far.delay = Duration::MAX).contains("delay"));
         assert!(spoil(|lab| lab.mtu = 1279).contains("mtu 1279"));
     }

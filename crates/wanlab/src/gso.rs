@@ -7,6 +7,7 @@
 //! sequence number, FIN and PSH on the last segment only, CWR on the first only, and the sum of
 //! the pseudo-header where the receiver expects a partial checksum. Pure functions on bytes.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
 /// Length of the `virtio_net_hdr` in front of each packet.
@@ -55,6 +56,22 @@ impl VnetHdr {
         for field in [self.hdr_len, self.gso_size, self.csum_start, self.csum_offset] {
             out.extend(field.to_ne_bytes());
         }
+    }
+}
+
+/// Where a frame (`virtio_net_hdr` and IP packet) wants to go.
+pub(crate) fn destination(frame: &[u8]) -> Option<IpAddr> {
+    let ip = frame.get(VNET_HDR_LEN..)?;
+    match ip.first()? >> 4 {
+        4 => {
+            let octets: [u8; 4] = ip.get(16..20)?.try_into().ok()?;
+            Some(Ipv4Addr::from(octets).into())
+        }
+        6 => {
+            let octets: [u8; 16] = ip.get(24..40)?.try_into().ok()?;
+            Some(Ipv6Addr::from(octets).into())
+        }
+        _ => None,
     }
 }
 
@@ -348,6 +365,23 @@ mod tests {
         let frame = craft(true, &[0; 2856], 1428, 0x10, 12);
         let train = Train::read(&frame).unwrap();
         assert_eq!((train.segments(), train.ip_bytes(1)), (2, 1500));
+    }
+
+    #[test]
+    fn destinations() {
+        for v6 in [false, true] {
+            let frame = craft(v6, &[0; 10], 1448, 0x10, 0);
+            let at = VNET_HDR_LEN + if v6 { 24 } else { 16 };
+            let len = if v6 { 16 } else { 4 };
+            let octets = match destination(&frame).unwrap() {
+                IpAddr::V4(v4) => v4.octets().to_vec(),
+                IpAddr::V6(v6) => v6.octets().to_vec(),
+            };
+            assert_eq!(octets, frame[at..at + len]);
+            assert_eq!(destination(&frame[..at + len - 1]), None);
+        }
+        assert_eq!(destination(&[0; VNET_HDR_LEN]), None);
+        assert_eq!(destination(&[0; 60]), None);
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //! A signal for the death of the parent reaches direct children only. The guardian is forked
 //! before anything runs in the lab and waits for the end of a pipe that the lab holds, which the
 //! kernel closes even after SIGKILL. Then it kills every process whose network namespace is one of
-//! the lab's, daemons that left their process group included, until none is left.
+//! the lab's, daemons that left their process group included, until none is left. A lab that others
+//! control through a socket gives its file to the guardian as well.
 //!
 //! The lab may live in a program with threads, so the code between `fork` and `_exit` uses system
 //! calls and its own stack only: no allocation, no locks.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -18,7 +20,26 @@ use crate::sys;
 const ROUNDS_MAX: u32 = 500;
 const ROUND_PAUSE_NS: libc::c_long = 2_000_000;
 
-type Identity = (libc::dev_t, libc::ino_t);
+pub(crate) type Identity = (libc::dev_t, libc::ino_t);
+
+/// A file to remove when the lab is gone, unless another one has taken its place.
+#[derive(Debug)]
+pub(crate) struct Leftover {
+    pub(crate) path: CString,
+    pub(crate) identity: Identity,
+}
+
+/// What the guardian needs to know, made before it is forked.
+struct Duty {
+    /// The end of the lifeline.
+    watch: RawFd,
+    /// This and the namespaces, ascending. They stay open so that their inodes cannot be given to
+    /// others before the guardian has finished.
+    keep: Vec<libc::c_uint>,
+    namespaces: Vec<Identity>,
+    lab: libc::pid_t,
+    leftover: Option<Leftover>,
+}
 
 /// Kills all processes in the namespaces when dropped, or when this process dies.
 #[derive(Debug)]
@@ -29,20 +50,25 @@ pub(crate) struct Guardian {
 }
 
 impl Guardian {
-    pub(crate) fn start(namespaces: [&Namespace; 2]) -> io::Result<Self> {
-        let identities = [
-            sys::identity(namespaces[0].fd().as_fd())?,
-            sys::identity(namespaces[1].fd().as_fd())?,
-        ];
+    pub(crate) fn start(namespaces: &[Namespace], leftover: Option<Leftover>) -> io::Result<Self> {
+        let identities = namespaces.iter().map(|namespace| sys::identity(namespace.fd().as_fd()));
+        let identities = identities.collect::<io::Result<Vec<_>>>()?;
         let (watch, lifeline) = sys::pipe()?;
-        // The namespaces stay open there, so that their inodes cannot be given to others before
-        // the guardian has finished.
-        let keep = [watch.as_raw_fd(), namespaces[0].raw(), namespaces[1].raw()];
-        let lab = std::process::id() as libc::pid_t;
+        let mut keep: Vec<libc::c_uint> =
+            namespaces.iter().map(|namespace| namespace.raw() as libc::c_uint).collect();
+        keep.push(watch.as_raw_fd() as libc::c_uint);
+        keep.sort_unstable();
+        let duty = Duty {
+            watch: watch.as_raw_fd(),
+            keep,
+            namespaces: identities,
+            lab: std::process::id() as libc::pid_t,
+            leftover,
+        };
         // SAFETY: the child calls `guard` only, which keeps to system calls and never returns.
         match unsafe { libc::fork() } {
             -1 => Err(io::Error::last_os_error()),
-            0 => guard(keep, identities, lab),
+            0 => guard(&duty),
             pid => Ok(Self { pid, lifeline: Some(lifeline) }),
         }
     }
@@ -51,29 +77,31 @@ impl Guardian {
 impl Drop for Guardian {
     fn drop(&mut self) {
         self.lifeline = None;
-        let mut status = 0;
-        // SAFETY: `status` is a valid place for the result; the child is ours and not yet reaped.
-        while unsafe { libc::waitpid(self.pid, &raw mut status, 0) } < 0
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
+        sys::reap(self.pid);
     }
 }
 
 /// The life of the guardian.
-fn guard(keep: [RawFd; 3], namespaces: [Identity; 2], lab: libc::pid_t) -> ! {
-    // SAFETY: system calls on memory of this function; none of them allocates or takes a lock.
+fn guard(duty: &Duty) -> ! {
+    // SAFETY: system calls on memory of this function and its caller; none of them allocates or
+    // takes a lock.
     unsafe {
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"wanlab-guardian".as_ptr());
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
         libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
-        close_others(keep);
+        close_others(&duty.keep);
         let mut byte = 0_u8;
         // Nothing is ever written: this returns 0 at the end, or an error worth no further wait.
-        libc::read(keep[0], (&raw mut byte).cast(), 1);
+        libc::read(duty.watch, (&raw mut byte).cast(), 1);
+        if let Some(leftover) = &duty.leftover
+            && identity_at(libc::AT_FDCWD, leftover.path.as_ptr()) == Some(leftover.identity)
+        {
+            libc::unlink(leftover.path.as_ptr());
+        }
         for _ in 0..ROUNDS_MAX {
-            if kill_members(namespaces, lab) == 0 {
+            if kill_members(&duty.namespaces, duty.lab) == 0 {
                 break;
             }
             let pause = libc::timespec { tv_sec: 0, tv_nsec: ROUND_PAUSE_NS };
@@ -83,13 +111,11 @@ fn guard(keep: [RawFd; 3], namespaces: [Identity; 2], lab: libc::pid_t) -> ! {
     }
 }
 
-/// Closes everything but `keep`, standard streams included: a reader of the lab's output must see
-/// its end, and other labs' pipes must not be held open here.
-fn close_others(keep: [RawFd; 3]) {
-    let mut keep = keep.map(|fd| fd as libc::c_uint);
-    keep.sort_unstable();
+/// Closes everything but `keep` (ascending), standard streams included: a reader of the lab's
+/// output must see its end, and other labs' pipes must not be held open here.
+fn close_others(keep: &[libc::c_uint]) {
     let mut from = 0;
-    for fd in keep {
+    for &fd in keep {
         if fd > from {
             // SAFETY: nothing in this process uses the descriptors that are closed.
             unsafe { libc::close_range(from, fd - 1, 0) };
@@ -100,8 +126,21 @@ fn close_others(keep: [RawFd; 3]) {
     unsafe { libc::close_range(from, libc::c_uint::MAX, 0) };
 }
 
+/// Device and inode of a file.
+///
+/// # Safety
+/// `path` must end with a zero byte.
+unsafe fn identity_at(directory: RawFd, path: *const libc::c_char) -> Option<Identity> {
+    // SAFETY: all-zero bytes are a valid `stat`, which lives until the call returns.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        let done = libc::fstatat(directory, path, &raw mut stat, 0);
+        (done == 0).then_some((stat.st_dev, stat.st_ino))
+    }
+}
+
 /// Kills whoever is in one of the namespaces; how many there were.
-fn kill_members(namespaces: [Identity; 2], lab: libc::pid_t) -> usize {
+fn kill_members(namespaces: &[Identity], lab: libc::pid_t) -> usize {
     let mut found = 0;
     // SAFETY: the directory's entries are read into `entries` and looked at within what the kernel
     // says it has written; all paths end with a zero byte.
@@ -166,12 +205,8 @@ fn namespace_of(proc: RawFd, pid: libc::pid_t) -> Option<Identity> {
     let len = digits.len() - at;
     path.get_mut(..len)?.copy_from_slice(&digits[at..]);
     path.get_mut(len..len + SUFFIX.len())?.copy_from_slice(SUFFIX);
-    // SAFETY: all-zero bytes are a valid `stat`; the path ends with a zero byte.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        let done = libc::fstatat(proc, path.as_ptr().cast(), &raw mut stat, 0);
-        (done == 0).then_some((stat.st_dev, stat.st_ino))
-    }
+    // SAFETY: the path ends with a zero byte.
+    unsafe { identity_at(proc, path.as_ptr().cast()) }
 }
 
 #[cfg(test)]

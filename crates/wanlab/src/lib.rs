@@ -1,14 +1,18 @@
 //! Network namespaces joined by an emulated long-fat link.
 //!
-//! A [`Lab`] is two network namespaces on this machine, `near` and `far`, and a line between them
-//! with a rate, a delay, random loss and a DropTail queue. [`run`] executes one command at each
-//! end. No product code is linked here: what is measured in the lab is a black box to it.
+//! A [`Lab`] is network namespaces on this machine and lines between them. A pair has two, `near`
+//! and `far`, and a line each way; a star has nodes around a switch ([`Topology`]). Each direction
+//! has a rate, a delay with or without jitter, random and bursty loss, and a DropTail queue in
+//! packets or bytes, all of which can change while traffic flows ([`Settings`], [`Profile`]).
+//! [`run`] executes one command at each end of a pair; [`up`] keeps a lab in the background. No
+//! product code is linked here: what is measured in the lab is a black box to it.
 //!
-//! The line is emulated in user space between two TUN devices with segmentation offload, because
+//! The line is emulated in user space between TUN devices with segmentation offload, because
 //! the kernels that this project is tested on have no netem, and because the line's own counters
 //! (what was dropped, and why) are part of the result. The way of a packet:
 //!
-//! TUN device → [`link::Link`], segment by segment → log of packets under way → TUN device.
+//! TUN device → [`link::Link`], segment by segment → log of packets under way → TUN device, or in
+//! a star a switch and the line behind it.
 //!
 //! # What the rate means
 //!
@@ -22,29 +26,47 @@
 //! The emulator takes packets from the sending device at once and queues them itself, so senders
 //! meet DropTail, not back-pressure. Super-packets are accounted segment by segment and arrive
 //! with their last segment; where a segment is dropped, the others go on as smaller super-packets.
+//! Packets keep their order unless the jitter says otherwise, also when a delay falls.
 //! Packets under way are in memory: rate × delay, and the queue.
 
+mod burst;
+mod capture;
 mod config;
+mod control;
 mod direction;
 mod emulator;
 mod group;
 mod gso;
 mod guardian;
+mod jitter;
 mod lab;
 pub mod link;
 mod netns;
+mod owner;
 mod packet_log;
+mod profile;
+mod random;
 mod run;
+mod settings;
 mod signals;
 mod sys;
+mod topology;
 mod tun;
 pub mod units;
 
+pub use burst::{BurstError, GilbertElliott};
+pub use capture::{CaptureConfig, SNAP_BYTES_DEFAULT};
 pub use config::{
     ConfigError, DirectionConfig, ETHERNET_MIN_WIRE_BYTES, ETHERNET_OVERHEAD_BYTES, IpVersion,
-    LabConfig, MTU_MAX, MTU_MIN, TcpBuffer, TcpBufferError, tcp_payload_limit_bits_per_s,
+    LabConfig, MTU_MAX, MTU_MIN, Queue, QueueError, TcpBuffer, TcpBufferError,
+    tcp_payload_limit_bits_per_s,
 };
-pub use emulator::EmulatorStats;
-pub use lab::{End, Lab, LabError, TcpSettings};
+pub use control::{ControlError, LabName};
+pub use jitter::{Distribution, Jitter, JitterError};
+pub use lab::{End, Lab, LabError, LabSpec, TcpSettings};
+pub use owner::{ShowReport, UpSpec, up};
+pub use profile::{Profile, ProfileError};
 pub use run::{FarCommand, Ready, RunError, RunReport, RunSpec, run};
+pub use settings::{EachWay, SettingError, Settings, Side, Sysctl};
+pub use topology::{EmulatorStats, NodeStats, Topology};
 pub use tun::{DEVICE, FAR_V4, FAR_V6, NEAR_V4, NEAR_V6};

@@ -1,15 +1,24 @@
-//! One direction of the line as a pure model: serialisation, DropTail queue, delay, random loss.
+//! One direction of the line as a pure model: serialisation, DropTail queue, delay and jitter,
+//! random and bursty loss.
 //!
 //! No clock, no sockets, no packets: segments are sizes, time is an argument. Departure is
-//! `max(now, busy until) + size / rate`, delivery is departure + delay.
+//! `max(now, busy until) + size / rate`, delivery is departure + delay. Segments keep their order
+//! unless the jitter says otherwise.
 
 use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::config::{DirectionConfig, ETHERNET_MIN_WIRE_BYTES, ETHERNET_OVERHEAD_BYTES};
+use crate::burst::Burst;
+use crate::config::{DirectionConfig, ETHERNET_MIN_WIRE_BYTES, ETHERNET_OVERHEAD_BYTES, Queue};
+use crate::jitter::Wander;
+use crate::random::SplitMix64;
 
 const NANOS_PER_S: u64 = 1_000_000_000;
+
+/// Tell the streams of random numbers apart that one seed stands for.
+const SEED_BURST: u64 = 0x6275_7273_7400_0000;
+const SEED_JITTER: u64 = 0x6a69_7474_6572_0000;
 
 /// What became of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,14 +27,19 @@ pub enum Fate {
     Delivered {
         /// On the clock that `now_ns` was read from.
         at_ns: u64,
+        /// When its last bit is on the line.
+        departs_ns: u64,
     },
     /// The queue was full.
     DroppedQueue,
     /// It left, took its time on the line and was lost there.
     DroppedLoss,
+    /// The same, in a burst.
+    DroppedBurst,
 }
 
-/// What a direction has done with the segments offered to it; their sum is what was offered.
+/// What a direction has done with the segments offered to it; segments and the two kinds of drops
+/// make up what was offered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
     /// Segments carried to the other end.
@@ -34,10 +48,30 @@ pub struct Counters {
     pub bytes: u64,
     /// Segments that found the queue full.
     pub dropped_queue: u64,
-    /// Segments lost at random.
+    /// Segments lost on the line, in bursts or not.
     pub dropped_loss: u64,
+    /// Of these, the ones lost in bursts.
+    pub dropped_burst: u64,
     /// The most segments that ever waited or were being sent.
     pub queue_packets_max: u64,
+    /// The most IP bytes that ever waited or were being sent.
+    pub queue_bytes_max: u64,
+}
+
+impl Counters {
+    /// Of two lines together; the longest queue is that of either.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            segments: self.segments + other.segments,
+            bytes: self.bytes + other.bytes,
+            dropped_queue: self.dropped_queue + other.dropped_queue,
+            dropped_loss: self.dropped_loss + other.dropped_loss,
+            dropped_burst: self.dropped_burst + other.dropped_burst,
+            queue_packets_max: self.queue_packets_max.max(other.queue_packets_max),
+            queue_bytes_max: self.queue_bytes_max.max(other.queue_bytes_max),
+        }
+    }
 }
 
 /// One direction of the line.
@@ -45,62 +79,182 @@ pub struct Counters {
 pub struct Link {
     rate_bits_per_s: u64,
     delay_ns: u64,
-    queue_packets: usize,
+    queue: Queue,
     loss: f64,
+    seed: u64,
     random: SplitMix64,
+    burst: Option<Burst>,
+    jitter: Option<Wander>,
     /// When the last accepted segment will have left.
     busy_until_ns: u64,
     /// What division by the rate left over, in bits × 1e9: without it, rounding to whole
     /// nanoseconds would make a fast line up to a percent too fast.
     remainder: u64,
-    /// Departures of the segments still in the queue, oldest first.
-    departures_ns: VecDeque<u64>,
+    /// The segments still in the queue, oldest first: departure and IP bytes.
+    queued: VecDeque<(u64, u32)>,
+    queued_bytes: u64,
+    /// The latest delivery so far, before which nothing may arrive that keeps its order.
+    last_at_ns: u64,
     counters: Counters,
+}
+
+/// How departures move when the rate changes: what is still in the queue leaves at the new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retiming {
+    now_ns: u64,
+    from_bits_per_s: u64,
+    to_bits_per_s: u64,
+}
+
+impl Retiming {
+    /// The new departure of a segment that was to depart at `departs_ns`.
+    #[must_use]
+    pub fn departure_ns(&self, departs_ns: u64) -> u64 {
+        let Some(left_ns) = departs_ns.checked_sub(self.now_ns) else {
+            return departs_ns;
+        };
+        let left_ns =
+            u128::from(left_ns) * u128::from(self.from_bits_per_s) / u128::from(self.to_bits_per_s);
+        self.now_ns.saturating_add(u64::try_from(left_ns).unwrap_or(u64::MAX))
+    }
 }
 
 impl Link {
     /// An idle line.
     #[must_use]
     pub fn new(config: &DirectionConfig) -> Self {
-        Self {
+        let mut link = Self {
             rate_bits_per_s: config.rate_bits_per_s.max(1),
-            delay_ns: u64::try_from(config.delay.as_nanos()).unwrap_or(u64::MAX),
-            queue_packets: config.queue_packets,
-            loss: config.loss,
-            random: SplitMix64(config.seed),
+            delay_ns: 0,
+            queue: config.queue,
+            loss: 0.0,
+            seed: config.seed,
+            random: SplitMix64::new(config.seed),
+            burst: None,
+            jitter: None,
             busy_until_ns: 0,
             remainder: 0,
-            departures_ns: VecDeque::new(),
+            queued: VecDeque::new(),
+            queued_bytes: 0,
+            last_at_ns: 0,
             counters: Counters::default(),
+        };
+        link.set(0, config);
+        link
+    }
+
+    /// Makes this another line from now on; counters go on, and so do the streams of random
+    /// numbers unless the seed changes. Segments under way keep the delay they left with, those in
+    /// the queue leave at the new rate, and a queue that is too long now only takes no more.
+    ///
+    /// The caller must move the deliveries it keeps by the difference of their departures, and say
+    /// with [`Link::deliveries_moved`] which is the latest now.
+    pub fn set(&mut self, now_ns: u64, config: &DirectionConfig) -> Option<Retiming> {
+        if config.seed != self.seed {
+            self.seed = config.seed;
+            self.random = SplitMix64::new(config.seed);
+            (self.burst, self.jitter) = (None, None);
         }
+        self.delay_ns = u64::try_from(config.delay.as_nanos()).unwrap_or(u64::MAX);
+        self.queue = config.queue;
+        self.loss = config.loss;
+        match (config.burst, &mut self.burst) {
+            (Some(model), Some(burst)) => burst.set(model),
+            (model, burst) => {
+                *burst = model.map(|model| Burst::new(model, config.seed ^ SEED_BURST));
+            }
+        }
+        match (config.jitter, &mut self.jitter) {
+            (Some(jitter), Some(wander)) => wander.set(jitter),
+            (jitter, wander) => {
+                *wander = jitter.map(|jitter| Wander::new(jitter, config.seed ^ SEED_JITTER));
+            }
+        }
+        let rate = config.rate_bits_per_s.max(1);
+        if rate == self.rate_bits_per_s {
+            return None;
+        }
+        let retiming =
+            Retiming { now_ns, from_bits_per_s: self.rate_bits_per_s, to_bits_per_s: rate };
+        self.rate_bits_per_s = rate;
+        self.remainder = 0;
+        self.busy_until_ns = retiming.departure_ns(self.busy_until_ns);
+        for (departs_ns, _) in &mut self.queued {
+            *departs_ns = retiming.departure_ns(*departs_ns);
+        }
+        Some(retiming)
+    }
+
+    /// The latest delivery after a [`Retiming`]; `None` if nothing is under way.
+    pub fn deliveries_moved(&mut self, last_at_ns: Option<u64>) {
+        self.last_at_ns = last_at_ns.unwrap_or(0);
+    }
+
+    /// Whether packets may overtake each other.
+    #[must_use]
+    pub fn reorders(&self) -> bool {
+        self.jitter.as_ref().is_some_and(Wander::reorders)
     }
 
     /// Offers a segment of `ip_bytes` to the line. Times must not run backwards.
     pub fn enqueue(&mut self, now_ns: u64, ip_bytes: u32) -> Fate {
-        while self.departures_ns.front().is_some_and(|&departure_ns| departure_ns <= now_ns) {
-            self.departures_ns.pop_front();
+        while let Some(&(departs_ns, bytes)) = self.queued.front()
+            && departs_ns <= now_ns
+        {
+            self.queued.pop_front();
+            self.queued_bytes -= u64::from(bytes);
         }
-        if self.departures_ns.len() >= self.queue_packets {
+        if self.is_full(ip_bytes) {
             self.counters.dropped_queue += 1;
             return Fate::DroppedQueue;
         }
-        let departure_ns = self.serialise(now_ns, ip_bytes);
-        self.departures_ns.push_back(departure_ns);
-        self.counters.queue_packets_max =
-            self.counters.queue_packets_max.max(self.departures_ns.len() as u64);
-        if self.loss > 0.0 && self.random.next_unit() < self.loss {
+        let departs_ns = self.serialise(now_ns, ip_bytes);
+        self.queued.push_back((departs_ns, ip_bytes));
+        self.queued_bytes += u64::from(ip_bytes);
+        let counters = &mut self.counters;
+        counters.queue_packets_max = counters.queue_packets_max.max(self.queued.len() as u64);
+        counters.queue_bytes_max = counters.queue_bytes_max.max(self.queued_bytes);
+        // Each draws its number in any case, so that one does not shift what the other loses.
+        let lost = self.loss > 0.0 && self.random.next_unit() < self.loss;
+        let lost_in_burst = self.burst.as_mut().is_some_and(Burst::loses);
+        if lost || lost_in_burst {
             self.counters.dropped_loss += 1;
-            return Fate::DroppedLoss;
+            if lost {
+                return Fate::DroppedLoss;
+            }
+            self.counters.dropped_burst += 1;
+            return Fate::DroppedBurst;
         }
         self.counters.segments += 1;
         self.counters.bytes += u64::from(ip_bytes);
-        Fate::Delivered { at_ns: departure_ns.saturating_add(self.delay_ns) }
+        Fate::Delivered { at_ns: self.arrival_ns(departs_ns), departs_ns }
     }
 
     /// What has happened so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    fn is_full(&self, ip_bytes: u32) -> bool {
+        match self.queue {
+            Queue::Packets(packets) => self.queued.len() >= packets,
+            Queue::Bytes(bytes) => self.queued_bytes + u64::from(ip_bytes) > bytes,
+        }
+    }
+
+    fn arrival_ns(&mut self, departs_ns: u64) -> u64 {
+        let delay_ns = match &mut self.jitter {
+            Some(jitter) => jitter.delay_ns(departs_ns, self.delay_ns),
+            None => self.delay_ns,
+        };
+        let at_ns = departs_ns.saturating_add(delay_ns);
+        if self.reorders() {
+            self.last_at_ns = self.last_at_ns.max(at_ns);
+            return at_ns;
+        }
+        self.last_at_ns = self.last_at_ns.max(at_ns);
+        self.last_at_ns
     }
 
     fn serialise(&mut self, now_ns: u64, ip_bytes: u32) -> u64 {
@@ -116,26 +270,6 @@ impl Link {
     }
 }
 
-/// Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014): small, and the
-/// same on every machine, so that a seed means the same losses everywhere.
-#[derive(Debug)]
-struct SplitMix64(u64);
-
-impl SplitMix64 {
-    fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in `[0, 1)`, with the 53 bits that a double can tell apart.
-    fn next_unit(&mut self) -> f64 {
-        (self.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -145,12 +279,13 @@ mod tests {
     use super::*;
 
     fn line(rate_bits_per_s: u64, queue_packets: usize) -> DirectionConfig {
-        DirectionConfig { rate_bits_per_s, queue_packets, ..DirectionConfig::default() }
+        let queue = Queue::Packets(queue_packets);
+        DirectionConfig { rate_bits_per_s, queue, ..DirectionConfig::default() }
     }
 
     fn at(fate: Fate) -> u64 {
         match fate {
-            Fate::Delivered { at_ns } => at_ns,
+            Fate::Delivered { at_ns, .. } => at_ns,
             other => panic!("expected a delivery, got {other:?}"),
         }
     }
@@ -188,8 +323,9 @@ mod tests {
             segments: 4,
             bytes: 6000,
             dropped_queue: 3,
-            dropped_loss: 0,
             queue_packets_max: 3,
+            queue_bytes_max: 4500,
+            ..Counters::default()
         };
         assert_eq!(link.counters(), expected);
     }
@@ -238,6 +374,102 @@ mod tests {
         }
     }
 
+    fn jittered(spec: &str) -> DirectionConfig {
+        let jitter = crate::jitter::Jitter::parse(spec).unwrap();
+        let delay = Duration::from_millis(10);
+        DirectionConfig { jitter, delay, ..line(1_000_000_000, usize::MAX) }
+    }
+
+    #[test]
+    fn a_queue_of_bytes_drops_what_does_not_fit() {
+        let queue = Queue::Bytes(4000);
+        let mut link = Link::new(&DirectionConfig { queue, ..line(1_000_000_000, 1) });
+        at(link.enqueue(0, 1500));
+        at(link.enqueue(0, 1500));
+        assert_eq!(link.enqueue(0, 1500), Fate::DroppedQueue);
+        at(link.enqueue(0, 1000));
+        assert_eq!(link.enqueue(0, 1), Fate::DroppedQueue);
+        at(link.enqueue(12_304, 1500));
+        assert_eq!(link.counters().queue_bytes_max, 4000);
+    }
+
+    #[test]
+    fn jitter_keeps_the_order_unless_asked_not_to() {
+        let arrivals = |spec: &str| {
+            let mut link = Link::new(&jittered(spec));
+            (0..10_000_u64).map(|i| at(link.enqueue(i * 20_000, 1500))).collect::<Vec<_>>()
+        };
+        for spec in ["5ms", "5ms,hold=0", "5ms,normal", "5ms,exponential"] {
+            let kept = arrivals(spec);
+            assert!(kept.is_sorted(), "{spec}");
+            assert_eq!(kept, arrivals(spec));
+        }
+        assert!(!arrivals("5ms,reorder").is_sorted());
+    }
+
+    /// A delay that falls must not let later segments overtake earlier ones either.
+    #[test]
+    fn a_delay_that_falls_keeps_the_order() {
+        let config = |ms| DirectionConfig {
+            delay: Duration::from_millis(ms),
+            ..line(1_000_000_000, usize::MAX)
+        };
+        let mut link = Link::new(&config(50));
+        let before = at(link.enqueue(0, 1500));
+        assert_eq!(link.set(1000, &config(10)), None);
+        assert_eq!(at(link.enqueue(20_000, 1500)), before);
+        assert_eq!(at(link.enqueue(60_000_000, 1500)), 60_000_000 + 12_304 + 10_000_000);
+    }
+
+    #[test]
+    fn what_waits_leaves_at_the_new_rate() {
+        let mut link = Link::new(&line(10_000_000, 100));
+        // 1538 bytes at 10 Mbit/s take 1,230,400 ns; half of the first has left at the change.
+        for _ in 0..10 {
+            at(link.enqueue(0, 1500));
+        }
+        let half = 615_200;
+        let retiming = link.set(half, &line(100_000_000, 100)).unwrap();
+        assert_eq!(retiming.departure_ns(100), 100);
+        assert_eq!(retiming.departure_ns(1_230_400), half + half / 10);
+        let last = half + (10 * 1_230_400 - half) / 10;
+        assert_eq!(retiming.departure_ns(10 * 1_230_400), last);
+        link.deliveries_moved(Some(last));
+        assert_eq!(at(link.enqueue(half, 1500)), last + 123_040);
+        // And back: slower again.
+        let retiming = link.set(half, &line(10_000_000, 100)).unwrap();
+        assert_eq!(retiming.departure_ns(last), 10 * 1_230_400);
+    }
+
+    #[test]
+    fn settings_that_change_do_not_shift_the_losses() {
+        let lossy = |rate| DirectionConfig { loss: 0.1, ..line(rate, usize::MAX) };
+        let losses = |change_at: u64| {
+            let mut link = Link::new(&lossy(1_000_000_000));
+            let mut lost = Vec::new();
+            for i in 0..1000 {
+                if i == change_at {
+                    link.set(
+                        i,
+                        &DirectionConfig {
+                            burst: Some(crate::GilbertElliott { p: 0.1, r: 0.5, h: 0.0, k: 1.0 }),
+                            delay: Duration::from_millis(1),
+                            ..lossy(2_000_000_000)
+                        },
+                    );
+                }
+                lost.push(link.enqueue(i, 1500) == Fate::DroppedLoss);
+            }
+            (lost, link.counters())
+        };
+        let (before, counters) = losses(u64::MAX);
+        let (after, changed) = losses(500);
+        assert_eq!(before, after);
+        assert_eq!(counters.dropped_burst, 0);
+        assert!(changed.dropped_burst > 0 && changed.dropped_loss > changed.dropped_burst);
+        assert_eq!(changed.segments + changed.dropped_loss, 1000);
+    }
+
     proptest! {
         /// Whatever is offered whenever: deliveries keep their order, the queue never holds more
         /// than its limit, and a queue of q packets delays by at most q × packet / rate.
@@ -253,7 +485,7 @@ mod tests {
             let bound_ns = (queue as u64 * 1538 * 8 * NANOS_PER_S).div_ceil(rate);
             for (gap_ns, bytes) in offers {
                 now_ns += gap_ns;
-                if let Fate::Delivered { at_ns } = link.enqueue(now_ns, bytes) {
+                if let Fate::Delivered { at_ns, .. } = link.enqueue(now_ns, bytes) {
                     prop_assert!(at_ns >= last_ns);
                     prop_assert!(at_ns - now_ns <= bound_ns);
                     last_ns = at_ns;

@@ -12,12 +12,14 @@ use serde::Serialize;
 use thiserror::Error;
 use tracing::warn;
 
+use crate::capture::CaptureConfig;
 use crate::config::{IpVersion, LabConfig, tcp_payload_limit_bits_per_s};
-use crate::emulator::EmulatorStats;
 use crate::group::{Group, terminate};
-use crate::lab::{End, Lab, LabError, TcpSettings};
+use crate::lab::{End, Lab, LabError, LabSpec, TcpSettings};
+use crate::profile::{Player, Profile};
 use crate::signals::Signals;
 use crate::sys;
+use crate::topology::EmulatorStats;
 
 /// What to run on what link.
 #[derive(Debug, Clone)]
@@ -28,6 +30,10 @@ pub struct RunSpec {
     pub near: Vec<OsString>,
     /// A shell command line at the far end, started first.
     pub far: Option<FarCommand>,
+    /// How the link changes from the start of the near command.
+    pub profile: Profile,
+    /// Where every segment is logged, if at all.
+    pub capture: Option<CaptureConfig>,
 }
 
 /// The command at the far end.
@@ -51,12 +57,15 @@ pub struct Ready {
 /// How the run ended, and what the link did meanwhile.
 #[derive(Debug, Clone, Serialize)]
 pub struct RunReport {
-    /// The link.
+    /// The link as it was at the end.
     pub link: LabConfig,
-    /// What TCP over IPv4 could carry from near to far at most, in payload bits per second.
+    /// What TCP over IPv4 could carry from near to far at most, in payload bits per second, at
+    /// the start.
     pub tcp_payload_limit_bits_per_s: f64,
-    /// The TCP settings of both namespaces.
+    /// The TCP settings of the near namespace.
     pub tcp: TcpSettings,
+    /// The TCP settings of the far namespace.
+    pub tcp_far: TcpSettings,
     /// From the start of the near command to its end.
     pub seconds: f64,
     /// What the link carried and dropped.
@@ -124,12 +133,19 @@ pub enum RunError {
 /// When the lab cannot be built, a command cannot be started, or the far command fails.
 pub fn run(spec: &RunSpec) -> Result<RunReport, RunError> {
     let signals = Signals::catch()?;
-    let lab = Lab::new(&spec.lab)?;
-    let mut session = Session { lab, signals, far: None, far_output: None, far_ready: false };
+    let lab = Lab::build(&LabSpec {
+        config: spec.lab.clone(),
+        capture: spec.capture.clone(),
+        ..LabSpec::default()
+    })?;
+    let player = Profile::default().play();
+    let mut session =
+        Session { lab, signals, player, far: None, far_output: None, far_ready: false };
     let outcome = session.conduct(spec);
     let far_ended = session.far.as_mut().map_or(Ok(()), |far| terminate(&mut [far]));
     let Session { lab, far_output, .. } = session;
-    let tcp = lab.tcp_settings().clone();
+    let settings = lab.tcp_settings().to_vec();
+    let link = lab.config().clone();
     let stats = lab.stop();
     // The last process that could hold this pipe has ended with the lab.
     if let Some(output) = far_output
@@ -140,14 +156,17 @@ pub fn run(spec: &RunSpec) -> Result<RunReport, RunError> {
     let (exit_code, time) = outcome?;
     far_ended?;
     let near_to_far = &spec.lab.near_to_far;
+    let [tcp, tcp_far] = <[TcpSettings; 2]>::try_from(settings)
+        .map_err(|_| io::Error::other("a pair has two namespaces"))?;
     Ok(RunReport {
         tcp_payload_limit_bits_per_s: tcp_payload_limit_bits_per_s(
             near_to_far.rate_bits_per_s,
             spec.lab.mtu,
             IpVersion::V4,
         ),
-        link: spec.lab.clone(),
+        link,
         tcp,
+        tcp_far,
         seconds: time.as_secs_f64(),
         stats,
         exit_code,
@@ -158,6 +177,7 @@ pub fn run(spec: &RunSpec) -> Result<RunReport, RunError> {
 struct Session {
     lab: Lab,
     signals: Signals,
+    player: Player,
     far: Option<Group>,
     far_output: Option<FarOutput>,
     /// Whether the far command has said that it is ready.
@@ -193,6 +213,7 @@ impl Session {
             program: program.clone(),
             source,
         })?;
+        self.player = spec.profile.play();
         let event = self.wait(Some(&mut near), None);
         let time = started.elapsed();
         let mut groups = vec![&mut near];
@@ -243,6 +264,9 @@ impl Session {
         deadline: Option<Instant>,
     ) -> Result<Event, RunError> {
         loop {
+            while let Some(settings) = self.player.due(Instant::now()) {
+                self.lab.set(&settings)?;
+            }
             if let Some(status) = near.as_mut().map_or(Ok(None), |near| near.status())? {
                 return Ok(Event::NearEnded(status));
             }
@@ -270,8 +294,8 @@ impl Session {
                 fd_or_none(self.far.as_ref().map(Group::ended)),
                 fd_or_none(ready.map(AsRawFd::as_raw_fd)),
             ];
-            let timeout =
-                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let wake = deadline.into_iter().chain(self.player.next_at()).min();
+            let timeout = wake.map(|wake| wake.saturating_duration_since(Instant::now()));
             sys::poll(&mut polled, timeout)?;
             let [signal, emulator, _, _, said] = polled.map(|polled| polled.revents != 0);
             if signal {

@@ -39,6 +39,44 @@ pub(crate) fn enter_network_namespace(namespace: RawFd) -> io::Result<()> {
     check(unsafe { libc::setns(namespace, libc::CLONE_NEWNET) }).map(drop)
 }
 
+/// Moves the calling process, which must have a single thread, into a user namespace.
+pub(crate) fn enter_user_namespace(namespace: RawFd) -> io::Result<()> {
+    // SAFETY: takes no pointers; a descriptor of the wrong kind is an error.
+    check(unsafe { libc::setns(namespace, libc::CLONE_NEWUSER) }).map(drop)
+}
+
+/// For a process that was just forked to go on in the background: a session of its own, nothing
+/// to read or write but errors into `log`, and no descriptor of the parent's but `keep`.
+pub(crate) fn leave_terminal(log: Option<OwnedFd>, keep: RawFd) -> io::Result<()> {
+    let nothing = open(c"/dev/null", libc::O_RDWR)?;
+    let errors = log.as_ref().unwrap_or(&nothing).as_raw_fd();
+    // SAFETY: takes no pointers.
+    unsafe {
+        check(libc::setsid())?;
+        check(libc::dup2(nothing.as_raw_fd(), 0))?;
+        check(libc::dup2(nothing.as_raw_fd(), 1))?;
+        check(libc::dup2(errors, 2))?;
+    }
+    drop((nothing, log));
+    let keep = keep as libc::c_uint;
+    // SAFETY: the standard streams and `keep` stay; nothing else is open in this program yet.
+    unsafe {
+        if keep > 3 {
+            check(libc::close_range(3, keep - 1, 0))?;
+        }
+        check(libc::close_range(keep + 1, libc::c_uint::MAX, 0)).map(drop)
+    }
+}
+
+/// Waits for the end of a child.
+pub(crate) fn reap(child: libc::pid_t) {
+    let mut status = 0;
+    // SAFETY: `status` is a valid place for the result.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+}
+
 /// The signal that the calling process gets when the thread that started it ends.
 pub(crate) fn set_parent_death_signal(signal: libc::c_int) -> io::Result<()> {
     // SAFETY: this option takes a number.

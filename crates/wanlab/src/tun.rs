@@ -15,9 +15,10 @@ use tracing::debug;
 
 use crate::config::LabConfig;
 use crate::lab::LabError;
+use crate::settings::Side;
 use crate::sys;
 
-/// The name of the device in both namespaces.
+/// The name of the device in both namespaces; the second network's of a star is `wan1`.
 pub const DEVICE: &str = "wan0";
 
 /// The near end.
@@ -29,8 +30,46 @@ pub const NEAR_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 /// The far end.
 pub const FAR_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 
-const NETMASK_V4: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 252);
+/// Of a pair: four addresses.
+const PAIR_PREFIX_V4: u32 = 30;
+/// Of a star's network.
+const STAR_PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 64;
+
+/// What a device is called and which addresses it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Port {
+    network: u8,
+    prefix_v4: u32,
+    pub(crate) v4: Ipv4Addr,
+    pub(crate) v6: Ipv6Addr,
+}
+
+impl Port {
+    pub(crate) const NEAR: Self =
+        Self { network: 0, prefix_v4: PAIR_PREFIX_V4, v4: NEAR_V4, v6: NEAR_V6 };
+    pub(crate) const FAR: Self =
+        Self { network: 0, prefix_v4: PAIR_PREFIX_V4, v4: FAR_V4, v6: FAR_V6 };
+
+    /// Of a star: network k is `10.(77+k).0.0/24` and `fd(77+k)::/64`, node n (from 1) ends in n.
+    pub(crate) const fn star(network: u8, node: u8) -> Self {
+        let group = 0xfd77 + network as u16;
+        Self {
+            network,
+            prefix_v4: STAR_PREFIX_V4,
+            v4: Ipv4Addr::new(10, 77 + network, 0, node),
+            v6: Ipv6Addr::new(group, 0, 0, 0, 0, 0, 0, node as u16),
+        }
+    }
+
+    fn device(&self) -> String {
+        format!("wan{}", self.network)
+    }
+
+    fn netmask_v4(&self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::MAX << (32 - self.prefix_v4))
+    }
+}
 
 /// Packets between the kernel and the emulator. The emulator empties this at once and keeps its
 /// own queue, so that senders meet DropTail and never this limit; it must only last while the
@@ -48,42 +87,44 @@ pub(crate) struct Tun {
 
 impl Tun {
     /// Creates and configures the device in the namespace of the calling thread.
-    pub(crate) fn new(v4: Ipv4Addr, v6: Ipv6Addr, config: &LabConfig) -> Result<Self, LabError> {
-        let tun = Self::create().map_err(|source| LabError::Tun { source })?;
+    pub(crate) fn new(port: Port, mtu: u32) -> Result<Self, LabError> {
+        let device = port.device();
+        let device = device.as_str();
+        let tun = Self::create(device).map_err(|source| LabError::Tun { source })?;
         // Before the device goes up: neither link-local addresses nor router solicitations, which
         // would be counted as traffic. A kernel without IPv6 has none of this, and no address.
         let ipv6 = fs::exists("/proc/sys/net/ipv6").unwrap_or(false);
         if ipv6 {
-            set_sysctl(&format!("net/ipv6/conf/{DEVICE}/addr_gen_mode"), "1")?;
-            set_sysctl(&format!("net/ipv6/conf/{DEVICE}/router_solicitations"), "0")?;
-            set_sysctl(&format!("net/ipv6/conf/{DEVICE}/disable_ipv6"), "0")?;
+            set_sysctl(&format!("net/ipv6/conf/{device}/addr_gen_mode"), "1")?;
+            set_sysctl(&format!("net/ipv6/conf/{device}/router_solicitations"), "0")?;
+            set_sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "0")?;
         }
-        set_sysctl("net/ipv4/tcp_wmem", &config.tcp_wmem.sysctl())?;
-        set_sysctl("net/ipv4/tcp_rmem", &config.tcp_rmem.sysctl())?;
         let step = |what| move |source| LabError::Configure { what, source };
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(step("a socket"))?;
         let links = Links { socket: socket.as_raw_fd() };
         links.up("lo").map_err(step("loopback"))?;
-        links.set_number(DEVICE, libc::SIOCSIFMTU, config.mtu as i32).map_err(step("mtu"))?;
+        links.set_number(device, libc::SIOCSIFMTU, mtu as i32).map_err(step("mtu"))?;
         // Refused in a user namespace, where the kernel's default must do.
-        if let Err(error) = links.set_number(DEVICE, libc::SIOCSIFTXQLEN, DEVICE_QUEUE_PACKETS) {
+        if let Err(error) = links.set_number(device, libc::SIOCSIFTXQLEN, DEVICE_QUEUE_PACKETS) {
             debug!(%error, "device queue keeps its default length");
         }
-        links.set_address(DEVICE, libc::SIOCSIFADDR, v4).map_err(step("IPv4 address"))?;
-        links.set_address(DEVICE, libc::SIOCSIFNETMASK, NETMASK_V4).map_err(step("netmask"))?;
-        links.up(DEVICE).map_err(step("the device"))?;
+        links.set_address(device, libc::SIOCSIFADDR, port.v4).map_err(step("IPv4 address"))?;
+        links
+            .set_address(device, libc::SIOCSIFNETMASK, port.netmask_v4())
+            .map_err(step("netmask"))?;
+        links.up(device).map_err(step("the device"))?;
         if ipv6 {
             let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).map_err(step("a socket"))?;
             let links = Links { socket: socket.as_raw_fd() };
-            links.add_address_v6(DEVICE, v6).map_err(step("IPv6 address"))?;
-            wait_until_usable(v6).map_err(step("IPv6 address"))?;
+            links.add_address_v6(device, port.v6).map_err(step("IPv6 address"))?;
+            wait_until_usable(port.v6).map_err(step("IPv6 address"))?;
         }
         Ok(tun)
     }
 
-    fn create() -> io::Result<Self> {
+    fn create(device: &str) -> io::Result<Self> {
         let fd = sys::open(c"/dev/net/tun", libc::O_RDWR | libc::O_NONBLOCK)?;
-        let mut request = request(DEVICE);
+        let mut request = request(device);
         request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
         // SAFETY: the request lives until the call returns.
         sys::check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF, &raw mut request) })?;
@@ -131,6 +172,27 @@ pub(crate) fn sysctl(name: &str) -> Result<String, LabError> {
     fs::read_to_string(format!("/proc/sys/{name}"))
         .map(|value| value.split_whitespace().collect::<Vec<_>>().join(" "))
         .map_err(|source| LabError::Sysctl { name: name.replace('/', "."), source })
+}
+
+/// Sets the TCP buffers and other sysctls of the calling thread's network namespace.
+pub(crate) fn set_sysctls(config: &LabConfig, sides: &[Side]) -> Result<(), LabError> {
+    set_sysctl("net/ipv4/tcp_wmem", &config.tcp_wmem.sysctl())?;
+    set_sysctl("net/ipv4/tcp_rmem", &config.tcp_rmem.sysctl())?;
+    for wanted in config.sysctls.iter().filter(|wanted| sides.contains(&wanted.side)) {
+        set_sysctl(&wanted.path(), &wanted.value)?;
+    }
+    Ok(())
+}
+
+/// Changes the MTU of all devices of the calling thread's network namespace that are the lab's.
+pub(crate) fn set_mtu(ports: &[Port], mtu: u32) -> Result<(), LabError> {
+    let step = |source| LabError::Configure { what: "mtu", source };
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(step)?;
+    let links = Links { socket: socket.as_raw_fd() };
+    for port in ports {
+        links.set_number(&port.device(), libc::SIOCSIFMTU, mtu as i32).map_err(step)?;
+    }
+    Ok(())
 }
 
 fn set_sysctl(name: &str, value: &str) -> Result<(), LabError> {
@@ -197,4 +259,21 @@ fn request(device: &str) -> libc::ifreq {
         *to = from as libc::c_char;
     }
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stars_addresses() {
+        let port = Port::star(1, 5);
+        assert_eq!(port.device(), "wan1");
+        assert_eq!(
+            (port.v4.to_string(), port.v6.to_string()),
+            ("10.78.0.5".into(), "fd78::5".into())
+        );
+        assert_eq!(port.netmask_v4().to_string(), "255.255.255.0");
+        assert_eq!(Port::NEAR.netmask_v4().to_string(), "255.255.255.252");
+    }
 }

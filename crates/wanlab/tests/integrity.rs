@@ -73,8 +73,18 @@ fn role() {
 }
 
 fn transfer(address: IpAddr, bytes: usize, line: DirectionConfig) {
+    transfer_while(address, bytes, line, |_| {});
+}
+
+/// With something to be done to the lab again and again while data flow.
+fn transfer_while(
+    address: IpAddr,
+    bytes: usize,
+    line: DirectionConfig,
+    mut disturb: impl FnMut(&mut Lab),
+) {
     let config = LabConfig::symmetric(line, Duration::from_millis(4));
-    let lab = Lab::new(&config).unwrap();
+    let mut lab = Lab::new(&config).unwrap();
     let run = |end, role| {
         let mut command = lab.command(end, std::env::current_exe().unwrap());
         command.args(["--exact", "role", "--nocapture"]).env(ROLE, role);
@@ -83,7 +93,12 @@ fn transfer(address: IpAddr, bytes: usize, line: DirectionConfig) {
     };
     let mut receiver = run(End::Far, "receive");
     wait_for_line(&mut receiver, "listening");
-    let sender = run(End::Near, "send").wait_with_output().unwrap();
+    let mut sender = run(End::Near, "send");
+    while sender.try_wait().unwrap().is_none() {
+        disturb(&mut lab);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let sender = sender.wait_with_output().unwrap();
     assert!(sender.status.success(), "{}", String::from_utf8_lossy(&sender.stdout));
     assert!(receiver.wait().unwrap().success());
     let link = lab.stop();
@@ -109,9 +124,44 @@ fn data_arrive_intact_through_a_short_queue() {
     if !can_run("integrity", &[]) {
         return;
     }
-    let short = DirectionConfig { queue_packets: 30, seed: 5, ..DirectionConfig::default() };
+    let short = DirectionConfig {
+        queue: wanlab::Queue::Packets(30),
+        seed: 5,
+        ..DirectionConfig::default()
+    };
     transfer(FAR_V4.into(), 64 << 20, short.clone());
     transfer(FAR_V6.into(), 64 << 20, short);
+}
+
+/// Packets that overtake each other, bursts that cut super-packets, and a line whose rate, delay,
+/// queue and MTU change fifty times a second.
+#[test]
+fn data_arrive_intact_on_a_line_that_changes() {
+    if !can_run("integrity", &[]) {
+        return;
+    }
+    let line = DirectionConfig {
+        jitter: wanlab::Jitter::parse("1ms,reorder").unwrap(),
+        burst: Some(wanlab::GilbertElliott::parse("0.0005,0.4").unwrap()),
+        seed: 5,
+        ..DirectionConfig::default()
+    };
+    let mut steps = [
+        "rate=300mbit delay=1ms:5ms",
+        "rate=2gbit rtt=1ms mtu=1400",
+        "mtu=1500",
+        "queue=64k jitter=0",
+        "queue=500 jitter=500us,normal,reorder rate=1gbit",
+    ]
+    .map(|text| wanlab::Settings::parse(text).unwrap())
+    .into_iter()
+    .cycle();
+    transfer_while(FAR_V4.into(), 64 << 20, line.clone(), |lab| {
+        lab.set(&steps.next().unwrap()).unwrap();
+    });
+    transfer_while(FAR_V6.into(), 16 << 20, line, |lab| {
+        lab.set(&steps.next().unwrap()).unwrap();
+    });
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn a_full_queue_delays_by_its_length_and_no_more() {
     let (rate, queue) = (20_000_000, 200);
     let line = DirectionConfig {
         rate_bits_per_s: rate,
-        queue_packets: queue,
+        queue: wanlab::Queue::Packets(queue),
         ..DirectionConfig::default()
     };
     let lab = Lab::new(&LabConfig::symmetric(line, Duration::from_millis(10))).unwrap();
@@ -140,8 +140,8 @@ fn the_namespaces_are_what_was_promised() {
     let small = wanlab::TcpBuffer { min: 4096, default: 8192, max: 65_536 };
     let config = LabConfig { mtu: 9000, tcp_wmem: small, ..LabConfig::default() };
     let lab = Lab::new(&config).unwrap();
-    assert_eq!(lab.tcp_settings().tcp_wmem, "4096 8192 65536");
-    assert_eq!(lab.tcp_settings().tcp_rmem, "4096 131072 6291456");
+    assert_eq!(lab.tcp_settings()[0].tcp_wmem, "4096 8192 65536");
+    assert_eq!(lab.tcp_settings()[0].tcp_rmem, "4096 131072 6291456");
     for (end, v4, v6) in
         [(End::Near, "10.77.0.1/30", "fd77::1/64"), (End::Far, "10.77.0.2/30", "fd77::2/64")]
     {

@@ -23,6 +23,8 @@ fn spec(near: &str, far: Option<(&str, Option<&str>)>) -> RunSpec {
         lab: LabConfig::default(),
         near: ["sh", "-c", near].map(OsString::from).to_vec(),
         far: far.map(|(shell, text)| FarCommand { shell: shell.into(), ready: text.map(ready) }),
+        profile: wanlab::Profile::default(),
+        capture: None,
     }
 }
 

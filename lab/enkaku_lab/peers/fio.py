@@ -21,6 +21,7 @@ def start_verify(
             *(need("fio"), "--name=verify", *engine, "--rw=randwrite", "--bsrange=4k-256k"),
             *("--iodepth=16", f"--size={size_mib}M", "--randseed=1", "--thread"),
             *("--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--end_fsync=1"),
+            "--verify_state_save=0",
             *([f"--rate={rate_mib_per_s}M"] if rate_mib_per_s else []),
         ],
         log,

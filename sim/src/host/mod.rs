@@ -131,9 +131,12 @@ impl Host {
         }
         if let (Placement::Task { offset, .. }, Some(op)) = (host_link.placement, host_link.filling)
         {
-            let offset = offset as usize;
-            let place = self.ops[op.0 as usize].buffer.get_mut(offset..offset + data.len());
-            place.ok_or("data beyond the command's buffer")?.copy_from_slice(&data);
+            let (op, offset) = (&mut self.ops[op.0 as usize], offset as usize);
+            // Aborted between header and data: the buffer is the application's again.
+            if op.ending.is_none() {
+                let place = op.buffer.get_mut(offset..offset + data.len());
+                place.ok_or("data beyond the command's buffer")?.copy_from_slice(&data);
+            }
         }
         let scratch = if host_link.placement == Placement::Scratch { &data[..] } else { &[] };
         match core.handle_data(id, now, scratch, digest_ok) {

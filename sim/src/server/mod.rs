@@ -61,6 +61,8 @@ pub(crate) struct TargetSession {
     links: BTreeMap<ConnId, Link>,
     /// Commands of each connection that execute.
     running: BTreeMap<ConnId, u32>,
+    /// Its successor's login was answered: nothing may happen in it any more.
+    superseded: bool,
     /// Sabotage: a command held back.
     held: Option<(ConnId, Execute, Vec<u8>)>,
 }
@@ -262,6 +264,12 @@ impl Server {
                 if env.scenario.shuffled { env.rng.below(turn.len() as u64) as usize } else { 0 };
             let conn = turn.remove(at);
             let Some(link) = session.links.get(&conn).copied() else { continue };
+            if env.scenario.shuffled && Some(conn) != first && env.rng.percent(20) {
+                // The thread that serves this connection is busy elsewhere.
+                let delay = std::time::Duration::from_micros(env.rng.skewed(2000));
+                env.clock.after(delay, Event::TargetWakes(link));
+                continue;
+            }
             while let Some(event) =
                 self.sessions.get_mut(&key).and_then(|session| session.core.poll_event(conn))
             {
@@ -315,7 +323,7 @@ impl Server {
             CoreEvent::Close { .. } => {
                 if !std::mem::replace(&mut target_link.closing, true) {
                     // A driver reads on for a while before it notices.
-                    let delay = std::time::Duration::from_micros(env.rng.skewed(5000));
+                    let delay = std::time::Duration::from_micros(env.rng.skewed(200_000));
                     env.clock.after(delay, Event::TargetCloses(link, env.clock.now() + LINGER));
                 }
                 Ok(())
@@ -332,6 +340,9 @@ impl Server {
         execute: &Execute,
         data: &[u8],
     ) -> Outcomes {
+        if self.sessions.get(&key).is_none_or(|session| session.superseded) {
+            return Err(format!("{execute:?} in {key:?}, whose successor's login was answered"));
+        }
         let ended = self.storage.start(env, key, conn, execute, data)?;
         if let Some(session) = self.sessions.get_mut(&key) {
             *session.running.entry(conn).or_default() += 1;

@@ -62,8 +62,9 @@ impl Server {
                 let core = Session::new(env.scenario.target.clone(), &outcome);
                 let links = BTreeMap::new();
                 let running = BTreeMap::new();
-                self.sessions
-                    .insert(session, TargetSession { core, tsih, links, running, held: None });
+                let (superseded, held) = (false, None);
+                let state = TargetSession { core, tsih, links, running, superseded, held };
+                self.sessions.insert(session, state);
                 self.live.insert(tsih, session);
                 let older = match reinstates {
                     Some(old) => self.end_older(env, old)?,
@@ -101,7 +102,12 @@ impl Server {
             |key: &SessionKey| sessions.get(key).is_none_or(|session| session.core.is_quiet());
         let ready = self.waiting.iter().position(|waiting| waiting.older.iter().all(quiet));
         let Some(at) = ready else { return Ok(()) };
-        let Waiting { link, session, login, outcome, .. } = self.waiting.remove(at);
+        let Waiting { link, session, login, outcome, older } = self.waiting.remove(at);
+        for key in older {
+            if let Some(session) = self.sessions.get_mut(&key) {
+                session.superseded = true;
+            }
+        }
         match self.links.get(&link).map(|link| &link.stage) {
             Some(Stage::Waiting) => self.become_member(env, link, session, login, &outcome)?,
             _ => {
@@ -131,7 +137,7 @@ impl Server {
         let conn = session.core.add_connection(outcome, outcome.next_stat_sn, now);
         let promises = Promises {
             command_window: env.scenario.target.command_window,
-            solicited_bytes_max: env.scenario.target.solicited_bytes_max,
+            solicited_bytes_max: env.scenario.target.buffered_bytes_max,
         };
         // The last response is the last PDU of the login phase: it goes out as such.
         send(env, link, &mut target_link.stream, &response, text)?;

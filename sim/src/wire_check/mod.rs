@@ -105,6 +105,8 @@ struct SessionCheck {
     tasks: BTreeMap<Itt, TaskCheck>,
     requests: BTreeMap<Itt, Request>,
     solicited_max: u64,
+    /// A logout of the whole session was asked for.
+    logout_requested: bool,
 }
 
 /// The observer.
@@ -159,13 +161,16 @@ impl WireCheck {
             tasks: BTreeMap::new(),
             requests: BTreeMap::new(),
             solicited_max: promises.solicited_bytes_max,
+            logout_requested: false,
         });
         let params = &check.params;
         ensure!(
             params.first_burst_length <= params.max_burst_length,
             "FirstBurstLength exceeds MaxBurstLength: {params:?}"
         );
-        let members = self.links.values().filter(|l| l.session == Some(session) && !l.gone).count();
+        let is_member =
+            |l: &&LinkCheck| l.session == Some(session) && !l.gone && !l.logout_answered;
+        let members = self.links.values().filter(is_member).count();
         ensure!(
             members < usize::from(params.max_connections),
             "more connections than MaxConnections={}",
@@ -177,6 +182,8 @@ impl WireCheck {
         link.params = login.connection;
         link.delivered_stat_sn = login.next_stat_sn;
         link.exp_stat_sn = login.next_stat_sn;
+        let (at, max_cmd_sn, stat_sn) = (link.sent, window.1, login.next_stat_sn);
+        link.marks.push_back(Mark { at, max_cmd_sn, stat_sn, ended: None });
         Ok(())
     }
 

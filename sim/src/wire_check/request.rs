@@ -1,7 +1,9 @@
 //! What an initiator may send (RFC 7143 §4.2.2, §4.2.3, §11.3, §11.5, §11.7).
 
 use iscsi_proto::ids::Itt;
-use iscsi_proto::pdu::{Pdu, ScsiCommand, TaskManagementFunction, TaskManagementRequest};
+use iscsi_proto::pdu::{
+    LogoutReason, Pdu, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
+};
 use iscsi_proto::serial::{CmdSn, StatSn};
 
 use super::task::{TaskCheck, check_tag};
@@ -17,7 +19,9 @@ pub(super) fn check(
     data_len: u32,
     coverage: &mut Coverage,
 ) -> Verdict {
-    ensure!(!check.logout_requested, "after its logout request");
+    let is_answer = matches!(pdu, Pdu::NopOut(nop) if nop.itt == Itt::NONE);
+    let leaving = check.logout_requested || session.logout_requested;
+    ensure!(is_answer || !leaving, "after a logout request");
     if let Some(exp_stat_sn) = exp_stat_sn(pdu) {
         exp_stat_sn_fits(check, exp_stat_sn)?;
     }
@@ -58,6 +62,7 @@ pub(super) fn check(
         Pdu::LogoutRequest(request) => {
             numbered(session, request.immediate, request.cmd_sn)?;
             check.logout_requested = true;
+            session.logout_requested |= request.reason == LogoutReason::CLOSE_SESSION;
             coverage.hit("pdu: logout request");
             new_request(link, session, request.itt, RequestKind::Logout)
         }

@@ -1,6 +1,5 @@
 //! `enkaku attach`: a remote volume as a local file or an NBD export.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,14 +12,14 @@ use export::nbd::{ExportConfig, Listen, Server};
 use iscsi::initiator::Url;
 use tracing::warn;
 
-use super::remote::RemoteArgs;
-use super::stop_signal;
+use super::remote::{RemoteArgs, URL_HELP};
+use super::{say, stop_signal};
 
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("front").required(true).args(["fuse", "nbd"]))]
 pub(crate) struct Args {
-    /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
+    #[arg(help = URL_HELP)]
     url: Url,
     /// Mount it in this empty directory, as the file `volume`.
     #[arg(long, value_name = "DIR")]
@@ -57,7 +56,7 @@ async fn attach_fuse(device: Device, dir: &Path, read_only: bool) -> anyhow::Res
     let config = FuseConfig::default().file_name("volume").read_only(read_only);
     let mut mount = export::fuse::mount(device, dir, config, tokio::runtime::Handle::current())
         .map_err(|error| super::Usage::error(error.to_string()))?;
-    println!("attached as {}", mount.file().display());
+    say(format_args!("attached as {}", mount.file().display()))?;
     loop {
         tokio::select! {
             ended = mount.wait_unmounted() => return ended.context("the mount ended badly"),
@@ -81,10 +80,10 @@ async fn attach_nbd(device: Device, socket: &str) -> anyhow::Result<()> {
     };
     let config = ExportConfig { name: String::new(), device };
     let server = Server::bind(listen, config).await?;
-    println!("listening on {}", server.local_addr());
+    say(format_args!("listening on {}", server.local_addr()))?;
     server.run(stopped()).await.context("the last flush failed")
 }
 
-fn stopped() -> impl Future<Output = ()> {
-    async { drop(stop_signal().await) }
+async fn stopped() {
+    drop(stop_signal().await);
 }

@@ -8,13 +8,13 @@ use iscsi::initiator::Url;
 use serde::Serialize;
 use wanlab::units;
 
-use super::Usage;
-use super::remote::RemoteArgs;
+use super::remote::{RemoteArgs, URL_HELP};
+use super::{Usage, say};
 
 /// Measures reads or writes of a volume. Writes destroy its content.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
+    #[arg(help = URL_HELP)]
     url: Url,
     /// Kind of load.
     #[arg(long, value_enum, default_value = "read")]
@@ -114,12 +114,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     // On a worker thread: the main one would pay a futex call for every wake-up.
     let measured = tokio::spawn(async move { load::run(&device, &options).await }).await??;
-    let report = report(&args, name, volume.connections(), &measured)?;
+    let report = report(&args, name, volume.disk().connection_count(), &measured)?;
     volume.close().await?;
     if args.json {
-        println!("{}", serde_json::to_string(&report)?);
+        say(serde_json::to_string(&report)?)?;
     } else {
-        print_table(&report);
+        print_table(&report)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -165,8 +165,8 @@ fn cpu() -> anyhow::Result<Cpu> {
 /// USER_HZ, 100 on every Linux architecture but Alpha.
 const TICKS_PER_S: f64 = 100.0;
 
-fn print_table(report: &Report) {
-    println!(
+fn print_table(report: &Report) -> anyhow::Result<()> {
+    say(format_args!(
         "{} {} bytes, depth {}, {} connection(s): {:.1} MB/s, {:.0} IOPS",
         report.rw,
         report.block_size,
@@ -174,11 +174,11 @@ fn print_table(report: &Report) {
         report.connections,
         report.bytes_per_s / 1e6,
         report.iops
-    );
+    ))?;
     let Latency { p50, p95, p99, p999, max } = report.lat_us;
-    println!(
+    say(format_args!(
         "latency: p50 {p50:.0} µs, p95 {p95:.0} µs, p99 {p99:.0} µs, p99.9 {p999:.0} µs, \
          max {max:.0} µs"
-    );
-    println!("cpu: {:.2} s user, {:.2} s system", report.cpu_s.user, report.cpu_s.sys);
+    ))?;
+    say(format_args!("cpu: {:.2} s user, {:.2} s system", report.cpu_s.user, report.cpu_s.sys))
 }

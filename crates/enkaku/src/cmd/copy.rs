@@ -1,7 +1,7 @@
 //! `enkaku copy`: between volumes, files, block devices and pipes.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,8 +19,8 @@ use iscsi::initiator::Url;
 use serde::Serialize;
 use wanlab::units;
 
-use super::Usage;
 use super::remote::{RemoteArgs, Volume};
+use super::{Usage, say};
 
 /// Block size in which files are cut; every volume's is a multiple or a divisor of the transfer.
 const FILE_BLOCK_SIZE: u32 = 512;
@@ -32,8 +32,10 @@ const FILE_BLOCK_SIZE: u32 = 512;
 /// source's end stays as it was.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Where from: iscsi://[user[%password]@]host[:port]/target-iqn/lun, a path, or - for stdin.
-    #[arg(value_name = "SRC")]
+    #[arg(value_name = "SRC", help = concat!(
+        "Where from: iscsi://[user[%password]@]host[:port]/target-iqn/lun, a path, ",
+        "or - for stdin"
+    ))]
     source: Endpoint,
     /// Where to, likewise; - is stdout.
     #[arg(value_name = "DST")]
@@ -107,13 +109,11 @@ impl Opened {
     }
 
     fn connections(&self) -> usize {
-        self.remote.as_ref().map_or(0, Volume::connections)
+        self.remote.as_ref().map_or(0, |volume| volume.disk().connection_count())
     }
 
     async fn close(self) -> anyhow::Result<()> {
-        let Self { device, remote, .. } = self;
-        drop(device);
-        match remote {
+        match self.remote {
             Some(remote) => remote.close().await,
             None => Ok(()),
         }
@@ -323,9 +323,8 @@ fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
         )
     };
     if matches!(args.destination, Endpoint::Stream) {
-        eprintln!("{text}"); // stdout carries the data
-    } else {
-        println!("{text}");
+        let _ = writeln!(io::stderr(), "{text}"); // stdout carries the data
+        return Ok(());
     }
-    Ok(())
+    say(text)
 }

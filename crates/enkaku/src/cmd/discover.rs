@@ -6,6 +6,7 @@ use iscsi::initiator::{Config, Portal};
 use serde::Serialize;
 
 use super::remote::initiator_name;
+use super::say;
 
 /// Lists the targets that a portal offers and where they are reached.
 #[derive(clap::Args, Debug)]
@@ -42,11 +43,11 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         })
         .collect();
     if args.json {
-        println!("{}", serde_json::to_string(&found)?);
+        say(serde_json::to_string(&found)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     for Found { target, portals } in found {
-        println!("{target}\t{}", portals.join(" "));
+        say(format_args!("{target}\t{}", portals.join(" ")))?;
     }
     Ok(ExitCode::SUCCESS)
 }

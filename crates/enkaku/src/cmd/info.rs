@@ -5,12 +5,13 @@ use std::process::ExitCode;
 use iscsi::initiator::{SessionReport, Url};
 use serde_json::json;
 
-use super::remote::RemoteArgs;
+use super::remote::{RemoteArgs, URL_HELP};
+use super::say;
 
 /// Shows a volume's capacity, identity and the parameters negotiated with its target.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// iscsi://[user[%password]@]host[:port]/target-iqn/lun
+    #[arg(help = URL_HELP)]
     url: Url,
     /// Print JSON.
     #[arg(long)]
@@ -40,7 +41,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         "serial": identity.serial,
         "device_name": identity.name,
         "sessions": sessions.len(),
-        "connections": volume.connections(),
+        "connections": volume.disk().connection_count(),
     });
     if let Some(session) = sessions.first() {
         report["negotiated"] = negotiated(session);
@@ -48,9 +49,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     drop(sessions);
     volume.close().await?;
     if args.json {
-        println!("{report}");
+        say(&report)?;
     } else {
-        print_tree(&report, 0);
+        print_tree(&report, 0)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -80,15 +81,16 @@ fn negotiated(session: &SessionReport) -> serde_json::Value {
     keys
 }
 
-fn print_tree(value: &serde_json::Value, indent: usize) {
-    let Some(object) = value.as_object() else { return };
+fn print_tree(value: &serde_json::Value, indent: usize) -> anyhow::Result<()> {
+    let Some(object) = value.as_object() else { return Ok(()) };
     for (key, value) in object {
         if value.is_object() {
-            println!("{:indent$}{key}", "");
-            print_tree(value, indent + 2);
+            say(format_args!("{:indent$}{key}", ""))?;
+            print_tree(value, indent + 2)?;
         } else {
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            println!("{:indent$}{key:<32} {text}", "");
+            say(format_args!("{:indent$}{key:<32} {text}", ""))?;
         }
     }
+    Ok(())
 }

@@ -10,7 +10,7 @@ pub(crate) mod serve;
 pub(crate) mod wan;
 
 use std::future::Future;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -70,8 +70,9 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
             line.push_str(&cause);
         }
     }
-    eprintln!("enkaku: {}", line.replace('\n', " "));
-    let usage = error.chain().any(|cause| cause.is::<Usage>());
+    complain(&line.replace('\n', " "));
+    // A context of anyhow is found by the error, not by its chain.
+    let usage = error.is::<Usage>() || error.chain().any(|cause| cause.is::<Usage>());
     ExitCode::from(if usage { 2 } else { 1 })
 }
 
@@ -87,8 +88,22 @@ pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     let first = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = first.split_whitespace().collect();
     let line = words.join(" ");
-    eprintln!("enkaku: {} (see --help)", line.trim_start_matches("error: "));
+    complain(&format!("{} (see --help)", line.trim_start_matches("error: ")));
     ExitCode::from(2)
+}
+
+fn complain(line: &str) {
+    // If stderr is gone too, the exit code says it all.
+    let _ = writeln!(std::io::stderr(), "enkaku: {line}");
+}
+
+/// Prints a line on stdout. If nobody reads it any more (a closed pipe), that is no failure.
+pub(crate) fn say(line: impl std::fmt::Display) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{line}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Completes at SIGINT or SIGTERM.

@@ -4,13 +4,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{BlockDevice, Device};
+use block::Device;
 use iscsi::initiator::{ChapCredentials, Config, RemoteDisk, Secret, Url};
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use wanlab::units;
 
 use super::{Usage, read_secret};
+
+/// The form of a volume's URL, libiscsi's.
+pub(crate) const URL_HELP: &str = "iscsi://[user[%password]@]host[:port]/target-iqn/lun";
 
 /// Connections used when the number is `auto`. The path controller replaces this constant; four
 /// default-sized send buffers (4 MiB each) cover 1 Gbit/s up to a round trip of 130 ms.
@@ -117,7 +120,7 @@ impl RemoteArgs {
             }
             url.password = Some(Secret::new(read_secret(file)?));
         }
-        Ok(Volume { disk: Arc::new(RemoteDisk::connect(url, config).await?) })
+        Ok(Volume { disk: RemoteDisk::connect(url, config).await? })
     }
 }
 
@@ -129,13 +132,13 @@ pub(crate) fn initiator_name(name: &str) -> anyhow::Result<String> {
 /// A remote volume in use.
 #[derive(Clone)]
 pub(crate) struct Volume {
-    disk: Arc<RemoteDisk>,
+    disk: RemoteDisk,
 }
 
 impl Volume {
     /// As a block device.
     pub(crate) fn device(&self) -> Device {
-        self.disk.clone()
+        Arc::new(self.disk.clone())
     }
 
     /// As what it is.
@@ -143,17 +146,8 @@ impl Volume {
         &self.disk
     }
 
-    /// Connections in use now.
-    pub(crate) fn connections(&self) -> usize {
-        self.disk.sessions().iter().map(|session| session.connections.len()).sum()
-    }
-
-    /// Flushes and logs out. All devices taken from it must be gone; otherwise it only flushes.
+    /// Flushes and logs out.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        match Arc::try_unwrap(self.disk) {
-            Ok(disk) => disk.close().await?,
-            Err(shared) => shared.flush().await?,
-        }
-        Ok(())
+        Ok(self.disk.close().await?)
     }
 }

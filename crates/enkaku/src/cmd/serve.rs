@@ -12,7 +12,7 @@ use iscsi::target::{Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
-use super::{ChapArgs, Usage, stop_signal};
+use super::{ChapArgs, Usage, say, stop_signal};
 
 /// Block size of memory, and of files unless told otherwise: what every client can use.
 const DEFAULT_BLOCK_SIZE: u32 = 512;
@@ -74,12 +74,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     for (number, lun) in args.lun.iter().enumerate() {
         let number = u16::try_from(number).context("too many LUNs")?;
         let device = open(lun, &args)?;
-        target.add_lun(number, Arc::clone(&device), options.clone())?;
+        target
+            .add_lun(number, Arc::clone(&device), options.clone())
+            .map_err(|error| Usage::error(format!("--lun {lun}: {error}")))?;
         devices.push(device);
     }
     let server = Server::bind(config, target, &args.listen).map_err(anyhow::Error::from)?;
     for address in server.local_addrs() {
-        println!("listening on {address}");
+        say(format_args!("listening on {address}"))?;
     }
     server.run(async { drop(stop_signal().await) }).await;
     for device in devices {

@@ -1,5 +1,8 @@
 //! `enkaku wan`: commands across an emulated long-fat link on this machine.
 
+mod line;
+mod live;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -9,14 +12,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use wanlab::units::{parse_probability, parse_rate, parse_time};
-use wanlab::{
-    DirectionConfig, FarCommand, LabConfig, MTU_MAX, MTU_MIN, Ready, RunReport, RunSpec, TcpBuffer,
-    TcpBufferError,
-};
+use wanlab::units::parse_time;
+use wanlab::{FarCommand, Ready, RunError, RunReport, RunSpec, Topology};
 
-/// As clap exits where it finds a wrong value.
-const EXIT_USAGE: u8 = 2;
+use self::line::{LineArgs, RecordArgs};
+use crate::cmd::Usage;
 
 /// A long-fat link on this machine
 #[derive(Debug, Args)]
@@ -35,37 +35,31 @@ enum WanCommand {
     /// kernel that lets users create user namespaces.
     #[command(after_help = "Example: enkaku wan run --rate 1gbit --rtt 20ms --far 'iperf3 -s' \
                             --far-ready 'Server listening' -- sh -c 'iperf3 -c $ENKAKU_FAR'")]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
+    /// Keep a lab up in the background, under a name
+    ///
+    /// Commands run in it with `wan exec`. It ends with `wan down`, and all that runs in it ends
+    /// with it, also when its process is killed.
+    #[command(after_help = "Example: enkaku wan up lab --rate 1gbit:100mbit --rtt 20ms && \
+                            enkaku wan exec lab near -- sh -c 'ping -c 3 $ENKAKU_FAR' && \
+                            enkaku wan set lab --loss 1e-3 && enkaku wan down lab")]
+    Up(Box<live::UpArgs>),
+    /// Change a lab while traffic flows
+    Set(Box<live::SetArgs>),
+    /// Say what a lab is and what it has carried and dropped
+    Show(live::ShowArgs),
+    /// Run a command in a lab
+    Exec(live::ExecArgs),
+    /// End a lab and all that runs in it
+    Down(live::DownArgs),
 }
 
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// Bits per second on the wire, Ethernet framing included: 1gbit, 2.5gbit, 100mbit
-    #[arg(long, value_parser = parse_rate, allow_hyphen_values = true)]
-    rate: u64,
-    /// Delay there and back, half of it each way: 20ms, 500us, 0
-    #[arg(long, value_parser = parse_time, allow_hyphen_values = true)]
-    rtt: Duration,
-    /// Probability of each packet to be lost on the line, in both directions
-    #[arg(long, value_parser = parse_probability, default_value = "0",
-          allow_hyphen_values = true)]
-    loss: f64,
-    /// Packets that wait for the line in each direction before more are dropped
-    #[arg(long, default_value_t = 2000, value_parser = parse_queue, allow_hyphen_values = true)]
-    queue: usize,
-    /// Same seed, same losses
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Largest IP packet in bytes
-    #[arg(long, default_value_t = 1500,
-          value_parser = clap::value_parser!(u32).range(i64::from(MTU_MIN)..=i64::from(MTU_MAX)))]
-    mtu: u32,
-    /// TCP send buffers (tcp_wmem): "min default max", or the max alone [default: 4k 16k 4M]
-    #[arg(long, value_name = "SIZES", value_parser = parse_wmem)]
-    wmem: Option<TcpBuffer>,
-    /// TCP receive buffers (tcp_rmem): "min default max", or the max alone [default: 4k 128k 6M]
-    #[arg(long, value_name = "SIZES", value_parser = parse_rmem)]
-    rmem: Option<TcpBuffer>,
+    #[command(flatten)]
+    line: LineArgs,
+    #[command(flatten)]
+    record: RecordArgs,
     /// Shell command line for the far end
     #[arg(long, value_name = "COMMAND")]
     far: Option<OsString>,
@@ -93,17 +87,18 @@ struct RunArgs {
 /// When the lab cannot be built, a command cannot be run, or the report cannot be written.
 pub(crate) fn run(args: WanArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        WanCommand::Run(args) => run_commands(args),
+        WanCommand::Run(args) => run_commands(*args),
+        WanCommand::Up(args) => live::up(*args),
+        WanCommand::Set(args) => live::set(*args),
+        WanCommand::Show(args) => live::show(args),
+        WanCommand::Exec(args) => live::exec(&args),
+        WanCommand::Down(args) => live::down(&args),
     }
 }
 
 fn run_commands(args: RunArgs) -> anyhow::Result<ExitCode> {
     let (json, report_path) = (args.json, args.report.clone());
-    let spec = spec(args);
-    if let Err(error) = spec.lab.validate() {
-        eprintln!("error: {error}");
-        return Ok(ExitCode::from(EXIT_USAGE));
-    }
+    let spec = spec(args)?;
     // Opened first: a run may take hours, and its numbers must not be lost to a wrong path.
     let report_file = match &report_path {
         Some(path) => {
@@ -111,7 +106,12 @@ fn run_commands(args: RunArgs) -> anyhow::Result<ExitCode> {
         }
         None => None,
     };
-    let report = wanlab::run(&spec)?;
+    let report = wanlab::run(&spec).map_err(|error| match error {
+        RunError::Lab(error) if error.is_usage() => {
+            Usage::error(format!("{:#}", anyhow::Error::new(error)))
+        }
+        error => error.into(),
+    })?;
     if json {
         write_report(&report, io::stderr().lock())?;
     }
@@ -121,25 +121,14 @@ fn run_commands(args: RunArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(report.exit_code))
 }
 
-fn spec(args: RunArgs) -> RunSpec {
-    let line = DirectionConfig {
-        rate_bits_per_s: args.rate,
-        delay: Duration::ZERO,
-        loss: args.loss,
-        queue_packets: args.queue,
-        seed: args.seed,
-    };
-    let symmetric = LabConfig::symmetric(line, args.rtt);
-    let lab = LabConfig {
-        mtu: args.mtu,
-        tcp_wmem: args.wmem.unwrap_or(symmetric.tcp_wmem),
-        tcp_rmem: args.rmem.unwrap_or(symmetric.tcp_rmem),
-        ..symmetric
-    };
+fn spec(args: RunArgs) -> anyhow::Result<RunSpec> {
+    let lab = args.line.config()?;
+    let profile = args.record.profile(&lab, Topology::Pair)?;
+    let capture = args.record.capture();
     let timeout = args.far_ready_timeout;
     let ready = args.far_ready.map(|text| Ready { text, timeout });
     let far = args.far.map(|shell| FarCommand { shell, ready });
-    RunSpec { lab, near: args.near, far }
+    Ok(RunSpec { lab, near: args.near, far, profile, capture })
 }
 
 fn write_report(report: &RunReport, mut to: impl Write) -> io::Result<()> {
@@ -148,24 +137,10 @@ fn write_report(report: &RunReport, mut to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-fn parse_queue(input: &str) -> Result<usize, String> {
-    match input.parse() {
-        Ok(0) | Err(_) => Err("a queue holds 1 packet or more".into()),
-        Ok(packets) => Ok(packets),
-    }
-}
-
-fn parse_wmem(input: &str) -> Result<TcpBuffer, TcpBufferError> {
-    TcpBuffer::parse(input, TcpBuffer::WMEM_DEFAULT)
-}
-
-fn parse_rmem(input: &str) -> Result<TcpBuffer, TcpBufferError> {
-    TcpBuffer::parse(input, TcpBuffer::RMEM_DEFAULT)
-}
-
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use wanlab::{Queue, TcpBuffer};
 
     use super::*;
 
@@ -175,10 +150,10 @@ mod tests {
         wan: WanArgs,
     }
 
-    fn parse(line: &str) -> Result<RunSpec, clap::Error> {
+    fn parse(line: &str) -> Result<anyhow::Result<RunSpec>, clap::Error> {
         let cli = Cli::try_parse_from(["wan", "run"].into_iter().chain(line.split(' ')))?;
-        let WanCommand::Run(args) = cli.wan.command;
-        Ok(spec(args))
+        let WanCommand::Run(args) = cli.wan.command else { panic!("not a run: {line}") };
+        Ok(spec(*args))
     }
 
     #[test]
@@ -187,10 +162,11 @@ mod tests {
             "--rate 2.5gbit --rtt 20ms --loss 1e-3 --queue 300 --seed 7 --mtu 9000 --wmem 64M \
              --far cat --far-ready listening --far-ready-timeout 2s -- echo -n hi",
         )
+        .unwrap()
         .unwrap();
         assert_eq!(spec.lab.near_to_far.rate_bits_per_s, 2_500_000_000);
         assert_eq!(spec.lab.rtt(), Duration::from_millis(20));
-        assert_eq!(spec.lab.far_to_near.queue_packets, 300);
+        assert_eq!(spec.lab.far_to_near.queue, Queue::Packets(300));
         assert_eq!(spec.lab.tcp_wmem.max, 64 << 20);
         assert_eq!(spec.lab.tcp_rmem, TcpBuffer::RMEM_DEFAULT);
         assert_eq!(spec.near, ["echo", "-n", "hi"]);

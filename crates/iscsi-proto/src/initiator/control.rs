@@ -14,6 +14,7 @@ use crate::pdu::{
     Reject, RejectReason, TaskManagementFunction, TaskManagementResponse,
     TaskManagementResponseCode, TextResponse, parse_sense,
 };
+use crate::serial::CmdSn;
 use crate::time::Instant;
 
 impl<T> Session<T> {
@@ -26,15 +27,15 @@ impl<T> Session<T> {
         if task.connection != id {
             return Err(Violation::Allegiance);
         }
-        let order = task.order;
-        let (Kind::Management(request), true) = (&task.kind, task.is_sent()) else {
+        let (Kind::Management(request), Some(cmd_sn)) = (&task.kind, task.cmd_sn) else {
             return Err(Violation::WrongTask);
         };
         let (function, lun, referenced) = (request.function, request.lun, request.referenced);
         self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
         self.tasks.remove(pdu.itt);
-        self.end_managed(function, lun, referenced, order, pdu.response);
+        self.end_managed(function, lun, referenced, cmd_sn, pdu.response);
         self.events.push_back(Event::TaskManagementDone { itt: pdu.itt, response: pdu.response });
+        self.answered(id);
         Ok(Receiving::Nothing)
     }
 
@@ -44,7 +45,7 @@ impl<T> Session<T> {
         function: TaskManagementFunction,
         lun: Lun,
         referenced: Itt,
-        order: u64,
+        cmd_sn: CmdSn,
         response: TaskManagementResponseCode,
     ) {
         use TaskManagementFunction as F;
@@ -62,10 +63,14 @@ impl<T> Session<T> {
         if response != R::COMPLETE || !(unit || target) {
             return;
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+        //# Task management requests must act on all the commands from the same session having a
+        //# CmdSN lower than the task management CmdSN.
+        // Not on commands that were only queued when the function was sent: they live on.
         let hit: Vec<Itt> = self
             .tasks
             .iter()
-            .filter(|(_, task)| task.order < order && task.is_sent())
+            .filter(|(_, task)| task.cmd_sn.is_some_and(|sn| sn.is_before(cmd_sn)))
             .filter(|(_, task)| match &task.kind {
                 Kind::Command(command) => target || command.command.lun == lun,
                 _ => false,
@@ -118,6 +123,7 @@ impl<T> Session<T> {
             let response = std::mem::take(&mut text.response).freeze();
             self.tasks.remove(itt);
             self.events.push_back(Event::TextDone { itt, text: response });
+            self.answered(id);
             return Ok(());
         }
         // An empty request asks for more (§11.10.2); a tag is needed to name the exchange.
@@ -193,6 +199,7 @@ impl<T> Session<T> {
                 self.tasks.remove(itt);
                 let response = TaskManagementResponseCode::REJECTED;
                 self.events.push_back(Event::TaskManagementDone { itt, response });
+                self.answered(id);
                 Ok(())
             }
             _ => Err(Violation::Rejected(reason)),
@@ -240,5 +247,6 @@ impl<T> Session<T> {
             let error = cid.filter(|_| requested);
             self.end(error.map(|cid| ConnectionError::LogoutRequested { cid }));
         }
+        self.close_if_idle(); // it may have waited for this logout
     }
 }

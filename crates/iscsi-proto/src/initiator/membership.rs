@@ -126,7 +126,9 @@ impl<T> Session<T> {
 
     pub(super) fn logout_if_drained(&mut self, id: ConnectionId) {
         let drained = |c: &Connection| c.draining && c.in_flight == 0 && c.state.is_open();
-        if !self.connection(id).is_some_and(|c| drained(c) && !c.state.is_leaving()) {
+        if !self.connection(id).is_some_and(|c| drained(c) && !c.state.is_leaving())
+            || self.awaits_answer(|connection| connection == id)
+        {
             return;
         }
         let others = self.connections().any(|(other, _, s)| other != id && s.is_open());
@@ -138,7 +140,7 @@ impl<T> Session<T> {
     }
 
     pub(super) fn close_if_idle(&mut self) {
-        if self.phase != Phase::Closing || self.in_flight() > 0 {
+        if self.phase != Phase::Closing || self.in_flight() > 0 || self.awaits_answer(|_| true) {
             return;
         }
         let first = self.connections().find(|(_, _, state)| state.is_open());
@@ -146,6 +148,20 @@ impl<T> Session<T> {
         if !self.connections().any(|(_, _, state)| state == State::InLogout) {
             self.queue_logout(first, LogoutReason::CLOSE_SESSION);
         }
+    }
+
+    /// A task management function or text exchange is under way on one of these connections: a
+    /// logout would lose its answer.
+    fn awaits_answer(&self, on: impl Fn(ConnectionId) -> bool) -> bool {
+        self.tasks.iter().any(|(_, task)| {
+            on(task.connection) && matches!(task.kind, Kind::Management(_) | Kind::Text(_))
+        })
+    }
+
+    /// A function or exchange is over: goes on with a logout that waited for it.
+    pub(super) fn answered(&mut self, id: ConnectionId) {
+        self.logout_if_drained(id);
+        self.close_if_idle();
     }
 
     fn queue_logout(&mut self, id: ConnectionId, reason: LogoutReason) {

@@ -222,8 +222,14 @@ impl<T> Session<T> {
 
     /// Asks for a sign of life; [`Event::Pong`] tells the round-trip time.
     pub fn ping(&mut self, connection: ConnectionId) {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+        //# After sending the Logout Request PDU, an initiator MUST NOT send any new iSCSI requests
+        //# on the closing connection. If the Logout Request is intended to close the session, new
+        //# iSCSI requests MUST NOT be sent on any of the connections participating in the session.
+        let leaving = self.phase == Phase::Closing
+            && self.connections().any(|(_, _, state)| state.is_leaving());
         let Some(c) = self.connection_mut(connection) else { return };
-        if c.pinging || !c.state.is_open() {
+        if c.pinging || !c.state.is_open() || c.state.is_leaving() || leaving {
             return;
         }
         let Some(itt) = self.add_task(connection, Kind::Ping { sent_at: None }) else { return };
@@ -265,6 +271,16 @@ impl<T> Session<T> {
     /// The owner's part of a command.
     pub fn context_mut(&mut self, itt: Itt) -> Option<&mut T> {
         self.tasks.command_mut(itt).map(|task| &mut task.context)
+    }
+
+    /// The owner's part of every command that the target may have by now.
+    pub fn sent_contexts(&self) -> impl Iterator<Item = &T> {
+        self.tasks.iter().filter(|(_, task)| task.is_sent()).filter_map(|(_, task)| {
+            match &task.kind {
+                Kind::Command(command) => Some(&command.context),
+                _ => None,
+            }
+        })
     }
 
     /// Transport of this connection is to be closed: `Ok` after a logout, `Err` after a failure.

@@ -13,9 +13,10 @@ impl<T> Session<T> {
         let Some(connection) = self.connection(id) else { return };
         let cid = connection.cid();
         if connection.closing.is_none() {
-            if connection.in_flight == 0 && connection.state.is_leaving() {
-                // Everything was answered and the target closed instead of answering the logout:
-                // nothing is in doubt.
+            let idle = connection.in_flight == 0;
+            if idle && (connection.state.is_leaving() || self.is_logging_out()) {
+                // Everything was answered, and the target closed instead of answering the logout,
+                // or before its answer on another connection was read: nothing is in doubt.
                 self.leave_without_response(id);
             } else {
                 self.fail(id, ConnectionError::TransportLost { cid });
@@ -26,22 +27,35 @@ impl<T> Session<T> {
         }
     }
 
+    /// The logout that closes the whole session is under way.
+    fn is_logging_out(&self) -> bool {
+        self.tasks.iter().any(|(_, task)| {
+            matches!(task.kind, Kind::Logout { reason: LogoutReason::CLOSE_SESSION })
+        })
+    }
+
     fn leave_without_response(&mut self, id: ConnectionId) {
         let logout = self.tasks.iter().find_map(|(itt, task)| match task.kind {
             Kind::Logout { reason } if task.connection == id => Some((itt, reason)),
             _ => None,
         });
-        let Some((itt, reason)) = logout else { return };
-        self.tasks.remove(itt);
         if let Some(connection) = self.connection_mut(id) {
             connection.advance(Input::SessionClosed);
             connection.closing = Some(Ok(()));
         }
+        let reason = match logout {
+            Some((itt, reason)) => {
+                self.tasks.remove(itt);
+                reason
+            }
+            None => LogoutReason::CLOSE_CONNECTION, // the session's own logout goes on
+        };
         self.events.push_back(Event::LoggedOut { connection: id, reason });
         let open = self.connections().any(|(_, _, state)| state.is_open());
         if reason == LogoutReason::CLOSE_SESSION || !open {
             self.end(None);
         }
+        self.close_if_idle();
     }
 
     /// Ends a connection for cause, and with it, at level 0, the session.
@@ -145,6 +159,9 @@ impl<T> Session<T> {
                 if due > now {
                     connection.timers.set(Timer::Keepalive, due);
                 } else {
+                    // The clock runs from here, not from when the transport takes the NOP-Out:
+                    // into a full socket to a dead peer it never goes.
+                    connection.timers.set(Timer::Ping, now + config.ping_timeout);
                     self.ping(id);
                 }
             }

@@ -7,13 +7,13 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::task::{Kind, Task};
-use super::{Command, Connection, ConnectionId, Phase, Session, State, Timer};
+use super::{Command, Connection, ConnectionId, Event, Phase, Session, State, Timer};
 use crate::connection::Transmit;
 use crate::ids::{Cid, Itt, Lun, Ttt};
 use crate::keys::{ConnectionParams, SessionParams};
 use crate::pdu::{
     DATA_SEGMENT_LENGTH_LIMIT, DataOut, Header, LogoutRequest, NopOut, ScsiCommand,
-    TaskManagementRequest, TextRequest,
+    TaskManagementRequest, TaskManagementResponseCode, TextRequest,
 };
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::time::Instant;
@@ -127,6 +127,9 @@ impl<T> Session<T> {
     /// Control PDUs are immediate: they need no room in the command window, and they leave no
     /// hole in it when a connection fails.
     fn control_task(&mut self, id: ConnectionId, itt: Itt, now: Instant) -> Option<Transmit> {
+        if self.abort_is_pointless(itt) {
+            return None;
+        }
         let (cmd_sn, logout_timeout) = (self.cmd_sn, self.config.logout_timeout);
         let connection = self.connection(id)?;
         let (cid, exp_stat_sn) = (connection.cid, connection.exp_stat_sn);
@@ -158,7 +161,7 @@ impl<T> Session<T> {
                     referenced_task_tag,
                     cmd_sn,
                     exp_stat_sn,
-                    ref_cmd_sn: aborted.and_then(|t| t.cmd_sn).unwrap_or(cmd_sn),
+                    ref_cmd_sn: aborted.and_then(|t| t.cmd_sn).unwrap_or_default(),
                     exp_data_sn: 0,
                 };
                 (pdu.encode(0), Bytes::new())
@@ -185,6 +188,25 @@ impl<T> Session<T> {
             c.timers.set(timer, now + delay);
         }
         Some(Transmit { header, payload })
+    }
+
+    /// The command has ended while its ABORT TASK waited to be sent. There is no RefCmdSN to be
+    /// given any more; a wrong one would make the target skip a command (§11.6.1).
+    fn abort_is_pointless(&mut self, itt: Itt) -> bool {
+        let Some(Task { connection, kind: Kind::Management(management), .. }) = self.tasks.get(itt)
+        else {
+            return false;
+        };
+        let (connection, referenced) = (*connection, management.referenced);
+        if referenced == Itt::NONE || self.tasks.get(referenced).is_some() {
+            return false;
+        }
+        self.tasks.remove(itt);
+        let response = TaskManagementResponseCode::TASK_DOES_NOT_EXIST;
+        self.events.push_back(Event::TaskManagementDone { itt, response });
+        self.answered(connection);
+        self.wake(connection); // so that the event is looked at
+        true
     }
 
     fn next_data(&mut self, id: ConnectionId) -> Option<Transmit> {

@@ -14,8 +14,10 @@ pub struct SessionConfig {
     /// Largest expected data transfer length of a write in bytes. A longer command is answered
     /// with an error instead of being given a buffer.
     pub write_length_max: u32,
-    /// Bytes solicited by R2T and not yet received, over all tasks of the session. Bounds memory.
-    pub solicited_bytes_max: u64,
+    /// Memory for solicited writes in bytes, from the first R2T to the end of the command, over all
+    /// tasks of the session. Unsolicited data comes on top, at most FirstBurstLength times
+    /// `command_window`.
+    pub buffered_bytes_max: u64,
     /// Text of one request, over all its PDUs, in bytes.
     pub text_length_max: usize,
     /// Silence after which the target asks with a NOP-In whether the initiator is there.
@@ -30,7 +32,7 @@ impl Default for SessionConfig {
             command_window: 512,
             immediate_commands_max: 32,
             write_length_max: 32 << 20,
-            solicited_bytes_max: 128 << 20,
+            buffered_bytes_max: 256 << 20,
             text_length_max: 64 << 10,
             ping_after: Duration::from_secs(30),
             ping_timeout: Duration::from_secs(60),

@@ -105,15 +105,26 @@ impl Session {
                 burst.data_sn = burst.data_sn.next();
             }
             task.bursts.retain(|burst| burst.received < burst.len);
-            self.solicited_bytes = self.solicited_bytes.saturating_sub(u64::from(len));
             self.solicit(itt);
-            self.grant_waiting();
         }
         self.execute_if_complete(itt);
     }
 
-    /// Sends R2Ts for what is missing, up to MaxOutstandingR2T and the session's memory.
+    /// Sends R2Ts for what is missing, up to MaxOutstandingR2T, once the write may have memory.
     fn solicit(&mut self, itt: Itt) {
+        let Some(task) = self.tasks.get(&itt) else { return };
+        if task.solicited_to >= task.write_length() {
+            return;
+        }
+        if task.granted == 0 {
+            // Behind those that wait already; grant_waiting takes it from there if it may go on.
+            self.waiting_for_buffer.push_back(itt);
+            return self.grant_waiting();
+        }
+        self.send_r2ts(itt);
+    }
+
+    fn send_r2ts(&mut self, itt: Itt) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         let end = task.write_length();
         let mut r2ts = Vec::new();
@@ -121,20 +132,11 @@ impl Session {
             && task.bursts.len() < usize::from(self.params.max_outstanding_r2t)
         {
             let len = self.params.max_burst_length.min(end - task.solicited_to);
-            let over = self.solicited_bytes + u64::from(len) > self.config.solicited_bytes_max;
-            if over && self.solicited_bytes > 0 {
-                if !self.waiting_for_buffer.contains(&itt) {
-                    self.waiting_for_buffer.push_back(itt);
-                }
-                break;
-            }
             let ttt = Ttt(self.next_ttt);
-            // Ttt::NONE is reserved; 0 is skipped with it.
-            self.next_ttt = (self.next_ttt + 1) % u32::MAX;
+            self.next_ttt = (self.next_ttt + 1) % u32::MAX; // never Ttt::NONE
             let offset = task.solicited_to;
             task.bursts.push_back(Burst { ttt, offset, len, received: 0, data_sn: DataSn(0) });
             task.solicited_to += len;
-            self.solicited_bytes += u64::from(len);
             r2ts.push(r2t(task, itt, ttt, offset, len));
         }
         let conn = task.conn;
@@ -143,13 +145,42 @@ impl Session {
         }
     }
 
-    /// Lets writes that wait for memory go on, oldest first.
+    /// Lets writes that wait for memory go on: oldest first, as long as there is some.
     pub(super) fn grant_waiting(&mut self) {
-        while self.solicited_bytes < self.config.solicited_bytes_max {
-            let Some(itt) = self.waiting_for_buffer.pop_front() else { return };
-            self.solicit(itt);
-            if self.waiting_for_buffer.back() == Some(&itt) {
-                return; // still no room for it
+        while let Some(index) = self.next_to_grant() {
+            let Some(itt) = self.waiting_for_buffer.remove(index) else { return };
+            if let Some(task) = self.tasks.get_mut(&itt) {
+                task.granted = task.write_length();
+                self.granted_bytes += u64::from(task.granted);
+                self.send_r2ts(itt);
+            }
+        }
+    }
+
+    /// Position of the waiting write that may have memory now.
+    fn next_to_grant(&self) -> Option<usize> {
+        let first = self.tasks.get(self.waiting_for_buffer.front()?)?;
+        let wanted = self.granted_bytes + u64::from(first.write_length());
+        if self.granted_bytes == 0 || wanted <= self.config.buffered_bytes_max {
+            return Some(0);
+        }
+        // Memory may be held by writes that came early on other connections and wait for the turn
+        // of one that waits for memory here. A write whose turn it is therefore never waits for
+        // those behind it: one at a time may go beyond the limit.
+        if self.tasks.values().any(|task| task.granted > 0 && task.in_order) {
+            return None;
+        }
+        let in_order = |itt: &Itt| self.tasks.get(itt).is_some_and(|task| task.in_order);
+        self.waiting_for_buffer.iter().position(in_order)
+    }
+
+    /// The write's memory is free again.
+    pub(super) fn release(&mut self, itt: Itt) {
+        if let Some(task) = self.tasks.get_mut(&itt) {
+            let granted = std::mem::take(&mut task.granted);
+            self.granted_bytes -= u64::from(granted);
+            if granted > 0 {
+                self.grant_waiting();
             }
         }
     }

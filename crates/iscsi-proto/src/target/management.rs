@@ -24,7 +24,37 @@ pub(super) struct PendingManagement {
 }
 
 impl Session {
-    pub(super) fn manage(&mut self, conn: ConnId, request: &TaskManagementRequest) {
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+    //# Task management requests must act on all the commands from the same session having a CmdSN
+    //# lower than the task management CmdSN.
+    //# […] If the task management request is marked for immediate delivery, it must be considered
+    //# immediately for execution, but the operations involved (all or part of them) may be
+    //# postponed to allow the target to receive all relevant tasks.
+    pub(super) fn manage(&mut self, conn: ConnId, request: TaskManagementRequest) {
+        let one = request.function == TaskManagementFunction::ABORT_TASK;
+        let limit = self.order.exp_cmd_sn().plus(self.config.command_window);
+        // Commands that cannot arrive any more, being outside the window, are not waited for.
+        let waits =
+            self.order.exp_cmd_sn().is_before(request.cmd_sn) && !limit.is_before(request.cmd_sn);
+        if !one && waits {
+            self.postponed.push((conn, request));
+        } else {
+            self.carry_out(conn, &request);
+        }
+    }
+
+    /// Carries out functions that waited for commands before them, now that these have arrived.
+    pub(super) fn carry_out_postponed(&mut self) {
+        let exp_cmd_sn = self.order.exp_cmd_sn();
+        let ready = |(_, request): &mut (ConnId, TaskManagementRequest)| {
+            !exp_cmd_sn.is_before(request.cmd_sn)
+        };
+        for (conn, request) in self.postponed.extract_if(.., ready).collect::<Vec<_>>() {
+            self.carry_out(conn, &request);
+        }
+    }
+
+    fn carry_out(&mut self, conn: ConnId, request: &TaskManagementRequest) {
         use TaskManagementFunction as F;
         use TaskManagementResponseCode as R;
         let itt = request.itt;
@@ -88,8 +118,13 @@ impl Session {
         }
         // §11.6.1: a task that has not arrived counts as received, so that it is never executed
         // and the command order does not wait for it.
+        // Only one from before this request can be meant; any other is an initiator's mistake, and
+        // to count it as received would make a command disappear that is still to come.
         let ref_cmd_sn = request.ref_cmd_sn;
-        if self.order.is_in_window(ref_cmd_sn) && self.order.accepts(ref_cmd_sn) {
+        if ref_cmd_sn.is_before(request.cmd_sn)
+            && self.order.is_in_window(ref_cmd_sn)
+            && self.order.accepts(ref_cmd_sn)
+        {
             self.order.hold(ref_cmd_sn, Held::Gap);
             self.deliver_in_order();
             return (R::COMPLETE, Vec::new());
@@ -111,13 +146,15 @@ impl Session {
     /// Ends one task without a response. True: it is executing and has to be awaited.
     pub(super) fn abort_task(&mut self, itt: Itt) -> bool {
         let Some(task) = self.tasks.get_mut(&itt) else { return false };
+        let conn = task.conn;
+        // Not executing yet if the shell has not fetched it.
+        let recalled = self.connections.get_mut(&conn).is_some_and(|c| c.recall(itt));
         match task.phase {
-            Phase::Running => {
+            Phase::Running if !recalled => {
                 task.aborted = true;
                 true
             }
-            Phase::Collecting | Phase::Responding => {
-                let conn = task.conn;
+            Phase::Running | Phase::Collecting | Phase::Responding => {
                 self.remove_task(itt);
                 if let Some(connection) = self.connections.get_mut(&conn) {
                     connection.responding.retain(|other| *other != itt);

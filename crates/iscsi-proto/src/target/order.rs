@@ -81,6 +81,15 @@ impl CommandOrder {
         }
     }
 
+    /// A held command was aborted: its turn comes, and passes.
+    pub(super) fn forget(&mut self, cmd_sn: CmdSn) {
+        if let Some(index) = self.slot(cmd_sn)
+            && let Some(held @ Some(_)) = self.held.get_mut(index)
+        {
+            *held = Some(Held::Gap);
+        }
+    }
+
     /// The command whose turn it is, if it has arrived.
     pub(super) fn take_next(&mut self) -> Option<Held> {
         if !matches!(self.held.front(), Some(Some(_))) {

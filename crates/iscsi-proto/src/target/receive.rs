@@ -4,7 +4,8 @@
 use bytes::Bytes;
 
 use super::order::Held;
-use super::session::{ConnId, Event, Received, Session, SessionError};
+use super::session::{ConnId, Connection, Event, Received, Session, SessionError};
+use super::state::ConnectionState;
 use super::task::{Completion, Phase, Task, TransferFault};
 use super::transmit::Reply;
 use crate::connection::Placement;
@@ -24,8 +25,17 @@ const REPLIES_MAX: usize = 4096;
 pub(super) enum Receiving {
     Nothing,
     Ignored,
-    Command(Itt),
-    DataOut { itt: Itt, ttt: Ttt, len: u32, is_final: bool },
+    /// `cmd_sn` unless it is immediate.
+    Command {
+        itt: Itt,
+        cmd_sn: Option<CmdSn>,
+    },
+    DataOut {
+        itt: Itt,
+        ttt: Ttt,
+        len: u32,
+        is_final: bool,
+    },
     Scratch(Box<Pdu>),
 }
 
@@ -92,7 +102,7 @@ impl Session {
         }
         match receiving {
             Receiving::Nothing | Receiving::Ignored => {}
-            Receiving::Command(itt) => self.command_received(itt),
+            Receiving::Command { itt, cmd_sn } => self.command_received(itt, cmd_sn),
             Receiving::DataOut { itt, ttt, len, is_final } => {
                 self.data_out_received(itt, ttt, len, is_final);
             }
@@ -114,7 +124,7 @@ impl Session {
     fn digest_error(&mut self, conn: ConnId, receiving: &Receiving) -> Result<(), SessionError> {
         let itt = match receiving {
             Receiving::Nothing | Receiving::Ignored => return Ok(()),
-            Receiving::Command(itt) | Receiving::DataOut { itt, .. } => *itt,
+            Receiving::Command { itt, .. } | Receiving::DataOut { itt, .. } => *itt,
             Receiving::Scratch(_) => return Err(self.error(conn, Itt::NONE, "data digest error")),
         };
         let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
@@ -129,12 +139,11 @@ impl Session {
         if let Some(task) = self.tasks.get_mut(&itt)
             && task.phase == Phase::Collecting
         {
-            let outstanding = task.outstanding_bytes();
             task.fault = Some(fault);
             task.unsolicited = None;
             task.bursts.clear();
-            self.solicited_bytes = self.solicited_bytes.saturating_sub(outstanding);
-            self.grant_waiting();
+            self.waiting_for_buffer.retain(|waiting| *waiting != itt);
+            self.release(itt);
             self.execute_if_complete(itt);
         }
     }
@@ -146,7 +155,10 @@ impl Session {
         pdu: &Pdu,
         header: &Header,
     ) -> Result<(), SessionError> {
-        let Some(connection) = self.connections.get_mut(&conn) else {
+        // Also one that we are about to close: what still comes in must not be executed, or it would
+        // be after the session that replaces this one was told that nothing can be any more.
+        let alive = |c: &&mut Connection| c.state != ConnectionState::Free;
+        let Some(connection) = self.connections.get_mut(&conn).filter(alive) else {
             return Err(self.error(conn, Itt::NONE, "PDU on a connection that is over"));
         };
         connection.last_heard = now;
@@ -182,10 +194,11 @@ impl Session {
         let too_long =
             command.write && command.expected_data_transfer_length > self.config.write_length_max;
         let fault = self.unsolicited_fault(&command, data_len);
+        let cmd_sn = (!command.immediate).then_some(command.cmd_sn);
         let mut task = Task::new(conn, command, data_len, too_long);
         task.fault = fault;
         self.tasks.insert(itt, task);
-        self.set_receiving(conn, Receiving::Command(itt));
+        self.set_receiving(conn, Receiving::Command { itt, cmd_sn });
         Ok(match data_len {
             0 => Placement::None,
             _ if too_long || fault.is_some() => Placement::Discard,
@@ -198,13 +211,14 @@ impl Session {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    fn command_received(&mut self, itt: Itt) {
-        let Some(task) = self.tasks.get(&itt) else { return };
-        let (immediate, cmd_sn) = (task.command.immediate, task.cmd_sn());
-        if immediate {
-            self.deliver(Held::Command(itt));
-        } else {
-            self.order.hold(cmd_sn, Held::Command(itt));
+    /// The command PDU `itt` is complete; `cmd_sn` unless it is immediate.
+    fn command_received(&mut self, itt: Itt, cmd_sn: Option<CmdSn>) {
+        let aborted = !self.tasks.contains_key(&itt);
+        match cmd_sn {
+            // It was aborted while its data came in. Its number counts as received all the same.
+            Some(cmd_sn) if aborted => self.order.hold(cmd_sn, Held::Gap),
+            Some(cmd_sn) => self.order.hold(cmd_sn, Held::Command(itt)),
+            None => self.deliver(Held::Command(itt)),
         }
         self.start_data_out(itt);
         self.deliver_in_order();
@@ -238,6 +252,7 @@ impl Session {
         while let Some(held) = self.order.take_next() {
             self.deliver(held);
         }
+        self.carry_out_postponed();
     }
 
     fn deliver(&mut self, held: Held) {
@@ -246,13 +261,14 @@ impl Session {
                 if let Some(task) = self.tasks.get_mut(&itt) {
                     task.in_order = true;
                     self.execute_if_complete(itt);
+                    self.grant_waiting();
                 }
             }
             Held::Gap => {}
             Held::Request { conn, pdu, data } => match *pdu {
                 Pdu::NopOut(request) => self.nop_out(conn, &request, data),
                 Pdu::TextRequest(request) => self.text_request(conn, &request, &data),
-                Pdu::TaskManagementRequest(request) => self.manage(conn, &request),
+                Pdu::TaskManagementRequest(request) => self.manage(conn, request),
                 Pdu::LogoutRequest(request) => self.logout(conn, &request),
                 _ => {}
             },
@@ -328,6 +344,11 @@ impl Session {
         };
         if !immediate && !self.order.accepts(cmd_sn) {
             return self.ignore(conn, data_len);
+        }
+        let waiting =
+            self.postponed.len() + self.pending_management.len() + self.pending_logouts.len();
+        if immediate && waiting >= self.config.immediate_commands_max as usize {
+            return self.reject(conn, RejectReason::IMMEDIATE_COMMAND_REJECT, header);
         }
         if self.reply_backlog(conn) > REPLIES_MAX {
             return self.reject(conn, RejectReason::LONG_OPERATION_REJECT, header);

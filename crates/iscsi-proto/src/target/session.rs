@@ -16,7 +16,7 @@ use super::transmit::Reply;
 use crate::ids::{Cid, Itt, Lun};
 use crate::keys::{ConnectionParams, SessionParams};
 use crate::login::Outcome;
-use crate::pdu::{BHS_LEN, TaskManagementFunction};
+use crate::pdu::{BHS_LEN, TaskManagementFunction, TaskManagementRequest};
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
 
@@ -70,7 +70,7 @@ pub enum Event {
     },
 }
 
-/// The data segment of the PDU under way, as [`Placement`] asked for it.
+/// The data segment of the PDU under way, as [`Placement`](crate::connection::Placement) asked for it.
 #[derive(Clone, Debug)]
 pub enum Received {
     /// No data, or it lies where it was placed, or it was thrown away.
@@ -100,6 +100,13 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Takes back [`Event::Execute`] of a task. True if the shell had not seen it.
+    pub(super) fn recall(&mut self, itt: Itt) -> bool {
+        let before = self.events.len();
+        self.events.retain(|event| !matches!(event, Event::Execute(execute) if execute.itt == itt));
+        self.events.len() < before
+    }
+
     pub(super) fn step(&mut self, event: ConnectionEvent) {
         if let Some(next) = self.state.after(event) {
             self.state = next;
@@ -115,11 +122,14 @@ pub struct Session {
     pub(super) order: CommandOrder,
     pub(super) connections: BTreeMap<ConnId, Connection>,
     pub(super) tasks: BTreeMap<Itt, Task>,
-    /// Writes whose R2Ts wait until others have received their data.
+    /// Writes that are not solicited before others have completed.
     pub(super) waiting_for_buffer: VecDeque<Itt>,
-    pub(super) solicited_bytes: u64,
+    /// Memory promised to writes that have not completed.
+    pub(super) granted_bytes: u64,
     pub(super) next_ttt: u32,
     pub(super) pending_management: Vec<PendingManagement>,
+    /// Functions that wait for commands sent before them.
+    pub(super) postponed: Vec<(ConnId, TaskManagementRequest)>,
     pub(super) pending_logouts: Vec<PendingLogout>,
     pub(super) wakes: VecDeque<ConnId>,
     next_conn: u32,
@@ -139,9 +149,10 @@ impl Session {
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),
             waiting_for_buffer: VecDeque::new(),
-            solicited_bytes: 0,
+            granted_bytes: 0,
             next_ttt: 1,
             pending_management: Vec::new(),
+            postponed: Vec::new(),
             pending_logouts: Vec::new(),
             wakes: VecDeque::new(),
             next_conn: 0,
@@ -189,7 +200,7 @@ impl Session {
         let Some(connection) = self.connections.get(&conn) else { return };
         let orderly = matches!(connection.state, ConnectionState::InLogout | ConnectionState::Free);
         self.end_connection(conn, "connection lost");
-        if !orderly {
+        if !orderly || self.closed {
             self.close("a connection of the session was lost");
         }
     }
@@ -268,6 +279,7 @@ impl Session {
         task.completion = completion;
         task.phase = Phase::Responding;
         let conn = task.conn;
+        self.release(itt);
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.responding.push_back(itt);
             self.wakes.push_back(conn);
@@ -276,11 +288,12 @@ impl Session {
 
     /// Forgets a task and opens the command window for another.
     pub(super) fn remove_task(&mut self, itt: Itt) {
+        self.release(itt);
         if let Some(task) = self.tasks.remove(&itt) {
-            let outstanding = task.outstanding_bytes();
-            self.solicited_bytes = self.solicited_bytes.saturating_sub(outstanding);
-            if outstanding > 0 {
-                self.grant_waiting();
+            // The tag may come again for another task: nothing may be left under it.
+            self.waiting_for_buffer.retain(|waiting| *waiting != itt);
+            if !task.command.immediate && !task.in_order {
+                self.order.forget(task.cmd_sn());
             }
         }
     }

@@ -119,6 +119,8 @@ pub(super) struct Task {
     /// Everything before this offset has been asked for or was sent unsolicited.
     pub(super) solicited_to: u32,
     pub(super) bursts: VecDeque<Burst>,
+    /// Bytes of the session's memory for writes that are reserved for it; 0: not yet.
+    pub(super) granted: u32,
     /// R2Ts and Data-In PDUs share one series (§4.2.2.3).
     pub(super) next_data_sn: u32,
     pub(super) completion: Completion,
@@ -147,6 +149,7 @@ impl Task {
             unsolicited_length: 0,
             solicited_to: 0,
             bursts: VecDeque::new(),
+            granted: 0,
             next_data_sn: 0,
             completion: Completion::default(),
             sent: 0,
@@ -194,11 +197,6 @@ impl Task {
         let this = self.next_data_sn;
         self.next_data_sn = this.wrapping_add(1);
         DataSn(this)
-    }
-
-    /// Bytes asked for with R2Ts that have not arrived.
-    pub(super) fn outstanding_bytes(&self) -> u64 {
-        self.bursts.iter().map(|burst| u64::from(burst.len - burst.received)).sum()
     }
 
     /// §11.4.5: what the command wanted against what the initiator expected.

@@ -309,6 +309,71 @@ fn abort_of_a_command_that_has_not_arrived_fills_its_place() {
 }
 
 #[test]
+fn a_task_set_is_aborted_once_all_commands_before_have_arrived() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    let function = TaskManagementFunction::ABORT_TASK_SET;
+    let itt = Itt::NONE.0;
+    script.pdu(TaskManagementRequest { function, ..abort(9, 101, itt, 0) }, &[]);
+    assert!(
+        script.sent(script.conn).is_none(),
+        "command 100 is on its way on the other connection"
+    );
+    script.try_pdu(second, write(1, 100, 3000), &[]).unwrap();
+    assert!(matches!(script.sent(script.conn), Some((Pdu::TaskManagementResponse(_), _))));
+    assert!(script.executes(second).is_empty());
+    assert_eq!(script.session.task_count(), 0);
+}
+
+#[test]
+fn an_abort_cannot_make_a_command_disappear_that_was_not_sent_yet() {
+    let mut script = Script::new();
+    script.pdu(abort(9, 100, 7, 100), &[]);
+    script.pdu(command(1, 100), &[]);
+    assert_eq!(script.executes(script.conn), [1]);
+}
+
+#[test]
+fn a_command_aborted_while_its_data_comes_in_leaves_no_hole() {
+    let mut script = Script::new();
+    let header = Pdu::from(write(1, 100, 512)).encode(512);
+    script.session.handle_header(script.conn, NOW, &header).unwrap();
+    script.session.abort_all(None); // another session has reset the unit
+    script.session.handle_data(script.conn, Received::Placed, true).unwrap();
+    script.pdu(command(2, 101), &[]);
+    assert_eq!(script.executes(script.conn), [2]);
+}
+
+#[test]
+fn a_tag_used_again_is_not_taken_for_the_aborted_command_before() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.pdu(command(1, 101), &[]);
+    script.pdu(abort(9, 103, 1, 101), &[]);
+    // The same tag again, behind 102, which has not arrived.
+    script.pdu(command(1, 103), &[]);
+    script.try_pdu(second, command(2, 100), &[]).unwrap();
+    assert!(script.executes(script.conn).is_empty(), "102 is missing");
+    script.try_pdu(second, command(3, 102), &[]).unwrap();
+    assert_eq!(script.executes(script.conn), [1]);
+}
+
+#[test]
+fn a_tag_used_again_does_not_inherit_the_wait_for_memory() {
+    let config = SessionConfig { buffered_bytes_max: 2048, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    script.pdu(write(1, 100, 2048), &[]);
+    let r2t = script.r2t();
+    script.pdu(write(2, 101, 2048), &[]);
+    script.pdu(abort(9, 102, 2, 101), &[]);
+    assert!(matches!(script.sent(script.conn), Some((Pdu::TaskManagementResponse(_), _))));
+    let announced = ScsiCommand { is_final: false, ..write(2, 102, 4096) };
+    script.pdu(announced, &[]);
+    script.pdu(data_out(1, r2t.ttt, 0, 0, true), &[1; 2048]);
+    assert!(script.sent(script.conn).is_none(), "no R2T before unsolicited data has ended");
+}
+
+#[test]
 fn late_data_of_an_aborted_write_is_thrown_away() {
     let mut script = Script::new();
     script.pdu(write(1, 100, 3000), &[]);
@@ -398,7 +463,7 @@ fn immediate_data_beyond_what_was_agreed_fails_the_command() {
 
 #[test]
 fn solicited_memory_is_bounded_and_handed_on() {
-    let config = SessionConfig { solicited_bytes_max: 4096, ..SessionConfig::default() };
+    let config = SessionConfig { buffered_bytes_max: 4096, ..SessionConfig::default() };
     let mut script = Script::with(params(), config);
     for n in 0..3 {
         script.pdu(write(n, 100 + n, 4096), &[]);
@@ -407,7 +472,21 @@ fn solicited_memory_is_bounded_and_handed_on() {
     assert!(script.sent(script.conn).is_none(), "the budget is used up");
     assert_eq!((a.itt, b.itt), (Itt(0), Itt(0)));
     script.pdu(data_out(0, a.ttt, 0, 0, true), &[0; 2048]);
+    script.pdu(data_out(0, b.ttt, 0, 2048, true), &[0; 2048]);
+    assert_eq!(script.executes(script.conn), [0]);
+    assert!(script.sent(script.conn).is_none(), "an executing write still holds its memory");
+    script.session.complete(Itt(0), Completion::default());
     assert_eq!(script.r2t().itt, Itt(1), "the next write gets what has become free");
+}
+
+#[test]
+fn a_write_whose_turn_it_is_does_not_wait_for_memory_held_by_later_ones() {
+    let config = SessionConfig { buffered_bytes_max: 4096, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    let second = script.join(2);
+    script.try_pdu(second, write(2, 101, 4096), &[]).unwrap();
+    script.pdu(write(1, 100, 4096), &[]);
+    assert_eq!(script.r2t().itt, Itt(1));
 }
 
 #[test]
@@ -442,6 +521,25 @@ fn a_lost_connection_ends_the_session_at_level_0() {
     script.session.handle_connection_lost(second);
     assert!(script.session.is_closed());
     assert!(matches!(script.session.poll_event(script.conn), Some(Event::Close { .. })));
+}
+
+#[test]
+fn a_command_that_the_shell_has_not_fetched_is_taken_back() {
+    let mut script = Script::new();
+    script.pdu(command(1, 100), &[]);
+    script.session.handle_connection_lost(script.conn);
+    script.session.remove_connection(script.conn);
+    assert!(script.session.is_quiet(), "nobody is left to complete it");
+}
+
+#[test]
+fn nothing_is_taken_from_a_connection_that_is_about_to_be_closed() {
+    let mut script = Script::new();
+    script.session.close("session reinstated");
+    assert!(script.session.is_quiet());
+    assert!(script.try_pdu(script.conn, command(1, 100), &[]).is_err());
+    assert!(script.executes(script.conn).is_empty());
+    assert_eq!(script.session.task_count(), 0);
 }
 
 #[test]

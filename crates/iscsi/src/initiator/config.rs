@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use iscsi_proto::keys::{DigestPreference, Offer};
-use iscsi_proto::login::chap::ChapCredentials;
+use iscsi_proto::login::chap::{ChapCredentials, Secret};
+use iscsi_proto::names::{NameError, check_name};
 
 /// Settings of a [`RemoteDisk`](super::RemoteDisk).
 #[derive(Clone, Debug)]
@@ -16,7 +17,8 @@ pub struct Config {
     pub connections: u16,
     /// What we offer in the login negotiation.
     pub offer: Offer,
-    /// CHAP name and secret; those of the URL come first.
+    /// CHAP name and secret, such as [`Url::credentials`](super::Url::credentials) finds; `None`
+    /// takes those of the URL.
     pub chap: Option<ChapCredentials>,
     /// The target has to prove itself with these (mutual CHAP).
     pub chap_mutual: Option<ChapCredentials>,
@@ -34,6 +36,9 @@ pub struct Config {
     pub keepalive_interval: Duration,
     /// After this long without an answer and without data moving, a connection is dead.
     pub ping_timeout: Duration,
+    /// A command without an answer for this long ends its session, so that it goes out again:
+    /// the target has lost it, or hangs.
+    pub command_timeout: Duration,
     /// Most bytes of one READ or WRITE; longer operations become several, side by side.
     pub transfer_len_max: u32,
     /// Most commands at the target at once; more wait here.
@@ -44,7 +49,22 @@ pub struct Config {
 }
 
 impl Default for Config {
+    /// As [`Config::new`] with a name made of the host's.
     fn default() -> Self {
+        Self::with_name(default_name())
+    }
+}
+
+impl Config {
+    /// Defaults for an initiator of this name.
+    ///
+    /// # Errors
+    /// It is no iSCSI name (RFC 7143 §4.2.7).
+    pub fn new(initiator_name: &str) -> Result<Self, NameError> {
+        check_name(initiator_name).map(Self::with_name)
+    }
+
+    fn with_name(initiator_name: String) -> Self {
         let mut offer = Offer::default();
         // Nothing is gained by waiting to reinstate a session whose target says it may be done
         // at once; the target's own minimum still counts (§13.15).
@@ -52,7 +72,7 @@ impl Default for Config {
         // We cannot reassign tasks (level 2), so a target need not keep any (§13.16).
         offer.session.default_time2retain = 0;
         Self {
-            initiator_name: default_name(),
+            initiator_name,
             connections: 1,
             offer,
             chap: None,
@@ -64,14 +84,20 @@ impl Default for Config {
             replacement_timeout: Duration::from_secs(120),
             keepalive_interval: Duration::from_secs(5),
             ping_timeout: Duration::from_secs(10),
+            // Longer than a disk array takes to fail over inside.
+            command_timeout: Duration::from_secs(60),
             transfer_len_max: 1 << 20,
             commands_max: 1024,
             unflushed_len_max: 256 << 20,
         }
     }
-}
 
-impl Config {
+    /// Demands that the target proves itself as this user; needs `chap`, too.
+    pub fn set_mutual(&mut self, user: &str, secret: &str) {
+        let (user, secret) = (user.to_string(), Secret::new(secret));
+        self.chap_mutual = Some(ChapCredentials { user, secret });
+    }
+
     /// Sets the number of connections.
     #[must_use]
     pub fn connections(mut self, connections: u16) -> Self {

@@ -132,14 +132,9 @@ pub(super) struct Identity {
     pub(super) joining: Option<(Tsih, SessionParams, CmdSn)>,
 }
 
-/// CHAP name and secret: the URL's, else the configuration's.
+/// CHAP name and secret: the configuration's, else the URL's own.
 pub(super) fn credentials(url: &Url, config: &Config) -> Option<ChapCredentials> {
-    match (&url.user, &url.password) {
-        (Some(user), Some(secret)) => {
-            Some(ChapCredentials { user: user.clone(), secret: secret.clone() })
-        }
-        _ => config.chap.clone(),
-    }
+    config.chap.clone().or_else(|| url.credentials(None).ok().flatten())
 }
 
 /// Connects and logs in.

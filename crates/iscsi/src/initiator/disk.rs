@@ -23,6 +23,7 @@ use super::state::{Phase, command};
 use super::supervisor::{bring_up, keep_time, supervise};
 use super::unflushed::Content;
 use super::url::Url;
+use iscsi_proto::keys::{ConnectionParams, SessionParams};
 
 /// How long an orderly end may take before the connections are simply closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,16 +32,20 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 const LBA_STATUS_LEN: u32 = 8 + 256 * 16;
 
 /// A remote disk. Reconnects by itself; an operation fails for lack of a target only after the
-/// configured replacement timeout. Dropping it closes its connections at once, without flush.
-pub struct RemoteDisk {
+/// configured replacement timeout. Clones are handles to the same disk; when the last one goes,
+/// its connections are closed at once, without a flush.
+#[derive(Clone)]
+pub struct RemoteDisk(Arc<Inner>);
+
+struct Inner {
     shared: Arc<Shared>,
-    /// Supervisor and timers; aborted on drop.
-    tasks: JoinSet<()>,
+    /// Supervisor and timers; aborted with the disk.
+    _tasks: JoinSet<()>,
 }
 
 impl std::fmt::Debug for RemoteDisk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "RemoteDisk({})", self.shared.url)
+        write!(f, "RemoteDisk({})", self.0.shared.url)
     }
 }
 
@@ -59,16 +64,18 @@ impl RemoteDisk {
         tasks.spawn(keep_time(shared.clone()));
         let first = bring_up(&shared, isid_bits).await?;
         tasks.spawn(supervise(shared.clone(), isid_bits, first));
-        Ok(Self { shared, tasks })
+        Ok(Self(Arc::new(Inner { shared, _tasks: tasks })))
     }
 
-    /// Flushes, logs out of all sessions, and closes the connections.
+    /// Flushes, lets what is under way finish, logs out of all sessions, and closes the
+    /// connections. Every later operation fails, on every handle.
     ///
     /// # Errors
-    /// That of the flush; the connections are closed in any case.
-    pub async fn close(mut self) -> Result<()> {
-        let flushed = self.flush().await;
-        let shared = self.shared.clone();
+    /// That of the flush; the disk is closed in any case.
+    pub async fn close(&self) -> Result<()> {
+        let shared = &self.0.shared;
+        let info = shared.info();
+        let flushed = if info.can_flush && !info.read_only { shared.flush().await } else { Ok(()) };
         let ended = async {
             shared.with(|state, batch| state.close(batch));
             shared.timers.notify_one();
@@ -79,36 +86,52 @@ impl RemoteDisk {
         if tokio::time::timeout(CLOSE_TIMEOUT, ended).await.is_err() {
             tracing::debug!("no answer to logout");
         }
-        self.tasks.shutdown().await;
         flushed
     }
 
     /// The URL it was connected to.
     pub fn url(&self) -> &Url {
-        &self.shared.url
+        &self.0.shared.url
     }
 
     /// Who the unit says it is.
     pub fn identity(&self) -> UnitIdentity {
-        self.shared.unit().map(|unit| unit.identity.clone()).unwrap_or_default()
+        self.0.shared.unit().map(|unit| unit.identity.clone()).unwrap_or_default()
     }
 
     /// Sessions and connections as of now: what was agreed, and what is under way.
     pub fn sessions(&self) -> Vec<SessionReport> {
-        report::sessions(&mut self.shared.lock())
+        report::sessions(&mut self.0.shared.lock())
+    }
+
+    /// Session parameters as agreed; the RFC's defaults while there is no session.
+    pub fn session_params(&self) -> SessionParams {
+        self.sessions().first().map(|session| session.params).unwrap_or_default()
+    }
+
+    /// Parameters of the leading connection as agreed; the RFC's defaults while there is none.
+    pub fn connection_params(&self) -> ConnectionParams {
+        let sessions = self.sessions();
+        let leading = sessions.first().and_then(|session| session.connections.first());
+        leading.map(|connection| connection.params).unwrap_or_default()
+    }
+
+    /// Connections that are up, over all sessions.
+    pub fn connection_count(&self) -> usize {
+        self.sessions().iter().map(|session| session.connections.len()).sum()
     }
 
     /// Times that the sessions were set up, the first one included.
     pub fn incarnations(&self) -> u64 {
-        self.shared.lock().incarnation
+        self.0.shared.lock().incarnation
     }
 
     fn unit(&self) -> Result<Arc<Unit>> {
-        self.shared.unit().ok_or_else(|| BlockError::Unreachable("not connected".into()))
+        self.0.shared.unit().ok_or_else(|| BlockError::Unreachable("not connected".into()))
     }
 }
 
-impl Drop for RemoteDisk {
+impl Drop for Inner {
     fn drop(&mut self) {
         self.shared.with(|state, batch| {
             state.give_up(Phase::Closed, "the disk was closed", batch);
@@ -265,7 +288,7 @@ macro_rules! checked {
 
 impl BlockDevice for RemoteDisk {
     fn info(&self) -> DeviceInfo {
-        self.shared.info()
+        self.0.shared.info()
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
@@ -274,12 +297,12 @@ impl BlockDevice for RemoteDisk {
             return Io::ok(buf);
         }
         if buf.len() <= unit.transfer_len as usize {
-            let pending = self.shared.read_one(&unit, offset, buf);
+            let pending = self.0.shared.read_one(&unit, offset, buf);
             return Io::later(async move { buffer(pending.await?) });
         }
         let parts = pieces(offset, buf.len() as u64, unit.transfer_len.into());
         let parts: Vec<Pending> = parts
-            .map(|(at, len)| self.shared.read_one(&unit, at, Buf::new(len as usize)))
+            .map(|(at, len)| self.0.shared.read_one(&unit, at, Buf::new(len as usize)))
             .collect();
         Io::later(async move {
             let mut at = 0;
@@ -300,17 +323,17 @@ impl BlockDevice for RemoteDisk {
         let fua = flags.fua && unit.info.can_fua;
         let flush_after = flags.fua && !fua;
         if data.len() <= unit.transfer_len as usize && !flush_after {
-            let pending = self.shared.write_one(&unit, offset, data, fua);
+            let pending = self.0.shared.write_one(&unit, offset, data, fua);
             return Io::later(async move { pending.await.map(drop) });
         }
         let parts = pieces(offset, data.len() as u64, unit.transfer_len.into());
         let parts: Vec<Pending> = parts
             .map(|(at, len)| {
                 let from = (at - offset) as usize;
-                self.shared.write_one(&unit, at, data.slice(from..from + len as usize), fua)
+                self.0.shared.write_one(&unit, at, data.slice(from..from + len as usize), fua)
             })
             .collect();
-        let shared = self.shared.clone();
+        let shared = self.0.shared.clone();
         Io::later(async move {
             try_join_all(parts).await?;
             if flush_after { shared.flush().await } else { Ok(()) }
@@ -318,7 +341,7 @@ impl BlockDevice for RemoteDisk {
     }
 
     fn flush(&self) -> Io<()> {
-        let shared = self.shared.clone();
+        let shared = self.0.shared.clone();
         Io::later(async move { shared.flush().await })
     }
 
@@ -327,7 +350,7 @@ impl BlockDevice for RemoteDisk {
         if !unit.info.can_trim || len == 0 {
             return Io::ok(());
         }
-        let shared = self.shared.clone();
+        let shared = self.0.shared.clone();
         Io::later(async move { shared.trim(&unit, offset, len).await })
     }
 
@@ -336,7 +359,7 @@ impl BlockDevice for RemoteDisk {
         if len == 0 {
             return Io::ok(());
         }
-        let shared = self.shared.clone();
+        let shared = self.0.shared.clone();
         Io::later(async move { shared.zero(&unit, offset, len, flags).await })
     }
 
@@ -345,7 +368,7 @@ impl BlockDevice for RemoteDisk {
         if len == 0 {
             return Io::ok(Vec::new());
         }
-        let shared = self.shared.clone();
+        let shared = self.0.shared.clone();
         Io::later(async move { shared.extents(&unit, offset, len).await })
     }
 }

@@ -32,4 +32,4 @@ pub use iscsi_proto::keys::send_targets::TargetRecord;
 pub use iscsi_proto::login::chap::{ChapCredentials, Secret};
 pub use probe::{ProbeError, UnitIdentity};
 pub use report::{ConnectionReport, SessionReport};
-pub use url::{Portal, Url, UrlError};
+pub use url::{CredentialsError, Portal, Url, UrlError};

@@ -71,6 +71,8 @@ pub(super) struct Task {
     pub(super) attempts: u32,
     /// When the caller asked for it; the limit of retries counts from here.
     pub(super) asked_at: Instant,
+    /// When it was last handed to a session.
+    pub(super) submitted_at: Instant,
 }
 
 #[derive(Debug)]

@@ -153,14 +153,18 @@ impl Prober<'_> {
         }
     }
 
-    /// Asks for everything.
+    /// Asks for everything, all at once: one round trip instead of seven.
     pub(super) async fn describe(&self) -> Result<Unit, ProbeError> {
-        let identity = self.identify().await?;
-        let capacity = self.capacity().await?;
-        let mode = self.optional("MODE SENSE", cdb::mode_sense_caching()).await?;
+        let (identity, capacity, mode, limits, provisioning) = tokio::try_join!(
+            self.identify(),
+            self.capacity(),
+            self.optional("MODE SENSE", cdb::mode_sense_caching()),
+            self.vpd(0xb0),
+            self.vpd(0xb2),
+        )?;
         let mode = mode.and_then(|data| Mode::parse6(&data)).unwrap_or_default();
-        let limits = self.vpd(0xb0).await?.map(|body| BlockLimits::parse(&body));
-        let provisioning = self.vpd(0xb2).await?.map(|body| Provisioning::parse(&body));
+        let limits = limits.map(|body| BlockLimits::parse(&body));
+        let provisioning = provisioning.map(|body| Provisioning::parse(&body));
         self.unit(identity, capacity, mode, limits.unwrap_or_default(), provisioning)
     }
 
@@ -210,7 +214,11 @@ impl Prober<'_> {
 
     async fn identify(&self) -> Result<UnitIdentity, ProbeError> {
         let name = "INQUIRY";
-        let data = self.data(name, cdb::inquiry(None), cdb::ALLOCATION_LEN.into()).await?;
+        let (data, serial, designators) = tokio::try_join!(
+            self.data(name, cdb::inquiry(None), cdb::ALLOCATION_LEN.into()),
+            self.vpd(0x80),
+            self.vpd(0x83),
+        )?;
         let inquiry = Inquiry::parse(&data).ok_or(ProbeError::Short(name))?;
         let lun = self.shared.url.lun;
         match inquiry.peripheral {
@@ -219,8 +227,8 @@ impl Prober<'_> {
             kind if kind & 0xe0 != 0 => return Err(ProbeError::NoUnit(lun)),
             kind => return Err(ProbeError::NotADisk { lun, kind }),
         }
-        let serial = self.vpd(0x80).await?.map(|body| cdb::ascii(&body));
-        let name = self.vpd(0x83).await?.and_then(|body| cdb::device_name(&body));
+        let serial = serial.map(|body| cdb::ascii(&body));
+        let name = designators.and_then(|body| cdb::device_name(&body));
         Ok(UnitIdentity {
             vendor: inquiry.vendor,
             product: inquiry.product,

@@ -9,6 +9,7 @@ use iscsi_proto::connection::{Placement, Transmit};
 use iscsi_proto::ids::Itt;
 use iscsi_proto::initiator::{ConnectionError, ConnectionId};
 use iscsi_proto::pdu::Header;
+use iscsi_proto::time::Instant;
 
 use super::op::Task;
 use super::shared::Shared;
@@ -28,6 +29,8 @@ pub(super) struct ConnectionRole {
     /// The task whose buffer is with the receiver.
     filling: Option<Itt>,
     moved: bool,
+    /// The time of this turn of the driver loop: turns are short, and a clock read per PDU shows.
+    now: Instant,
     ahead: VecDeque<Transmit>,
     batch: Batch,
 }
@@ -40,7 +43,8 @@ impl ConnectionRole {
         id: ConnectionId,
     ) -> Self {
         let (ahead, batch) = (VecDeque::with_capacity(AHEAD_PDUS), Batch::default());
-        Self { shared, incarnation, member, id, filling: None, moved: false, ahead, batch }
+        let (filling, moved, now) = (None, false, shared.now());
+        Self { shared, incarnation, member, id, filling, moved, now, ahead, batch }
     }
 
     /// Runs something on the session, then delivers what it caused.
@@ -78,7 +82,7 @@ fn register(slot: &mut Option<Waker>, context: &Context<'_>) {
 
 impl Role for ConnectionRole {
     fn handle_header(&mut self, header: &Header) -> Result<Dest, CloseReason> {
-        let now = self.shared.now();
+        let now = self.now;
         let mut filling = None;
         let dest = self.with(|member, id| {
             Ok(match member.session.handle_header(id, now, header)? {
@@ -108,7 +112,7 @@ impl Role for ConnectionRole {
             Filled::Scratch(bytes) => (None, Some(bytes)),
             Filled::Discarded => (None, None),
         };
-        let now = self.shared.now();
+        let now = self.now;
         let filling = self.filling.take();
         self.with(|member, id| {
             if let Some(task) = filling.and_then(|itt| member.session.context_mut(itt)) {
@@ -120,6 +124,7 @@ impl Role for ConnectionRole {
 
     fn poll_work(&mut self, context: &mut Context<'_>) -> Result<(), CloseReason> {
         let now = self.shared.now();
+        self.now = now;
         let moved = std::mem::take(&mut self.moved);
         let mut state = self.shared.lock();
         let Some(member) = state.member(self.incarnation, self.member) else {
@@ -138,7 +143,7 @@ impl Role for ConnectionRole {
 
     fn poll_transmit(&mut self) -> Option<Transmit> {
         if self.ahead.is_empty() {
-            let now = self.shared.now();
+            let now = self.now;
             let mut state = self.shared.lock();
             let member = state.member(self.incarnation, self.member)?;
             let mut bytes = 0;

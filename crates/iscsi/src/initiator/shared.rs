@@ -14,7 +14,7 @@ use super::Config;
 use super::op::{Effect, Origin, Outcome, Pending, Reply, Slot, Task};
 use super::probe::Unit;
 use super::sense::{Sense, Verdict, judge, status};
-use super::state::{Batch, State, session_ended};
+use super::state::{Batch, Limits, State, session_ended};
 use super::url::Url;
 
 pub(super) struct Shared {
@@ -33,14 +33,20 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(url: Url, config: Config) -> Arc<Self> {
-        let state = State::new(url.wire_lun(), config.commands_max.max(1));
+        let limits = Limits {
+            commands: config.commands_max.max(1),
+            command_timeout: config.command_timeout,
+            replacement_timeout: config.replacement_timeout,
+        };
+        let epoch = std::time::Instant::now();
+        let state = State::new(url.wire_lun(), limits, epoch);
         Arc::new(Self {
             url,
             config,
             changed: Notify::new(),
             timers: Notify::new(),
             closed: Notify::new(),
-            epoch: std::time::Instant::now(),
+            epoch,
             state: Mutex::new(state),
             unit: RwLock::new(None),
         })
@@ -127,7 +133,9 @@ impl Shared {
     fn task(&self, origin: Origin, buf: Option<Buf>, effect: Effect) -> (Pending, Task) {
         let slot = Slot::new();
         let pending = Pending(slot.clone());
-        (pending, Task { slot, origin, buf, effect, attempts: 0, asked_at: self.now() })
+        let now = self.now();
+        let (asked_at, submitted_at) = (now, now);
+        (pending, Task { slot, origin, buf, effect, attempts: 0, asked_at, submitted_at })
     }
 
     /// Delivers what a locked section left behind; the batch can be used again.

@@ -52,6 +52,18 @@ impl Member {
     }
 }
 
+/// Limits that the user set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Commands at the target at once.
+    pub(super) commands: usize,
+    pub(super) command_timeout: Duration,
+    pub(super) replacement_timeout: Duration,
+}
+
+/// How often unanswered commands are looked for, in parts of their timeout.
+const WATCH_PARTS: u32 = 8;
+
 pub(super) struct State {
     pub(super) phase: Phase,
     /// Counts session set-ups; a connection of an older one has nothing to say here.
@@ -65,12 +77,15 @@ pub(super) struct State {
     /// The target said that something about the unit changed.
     pub(super) unit_changed: bool,
     pub(super) lun: Lun,
+    epoch: std::time::Instant,
     waiting: VecDeque<(Command, Task)>,
     requeued: Vec<(Command, Task)>,
     resting: Vec<(Instant, Command, Task)>,
     in_flight: usize,
     limit: usize,
-    limit_max: usize,
+    limits: Limits,
+    /// When unanswered commands are looked for again.
+    watch_at: Instant,
     /// Commands that ended well since the limit was last changed.
     calm: usize,
     trimming: bool,
@@ -87,8 +102,9 @@ pub(super) struct Batch {
 }
 
 impl State {
-    pub(super) fn new(lun: Lun, limit: usize) -> Self {
+    pub(super) fn new(lun: Lun, limits: Limits, epoch: std::time::Instant) -> Self {
         Self {
+            epoch,
             phase: Phase::Down,
             incarnation: 0,
             members: Vec::new(),
@@ -101,8 +117,9 @@ impl State {
             requeued: Vec::new(),
             resting: Vec::new(),
             in_flight: 0,
-            limit,
-            limit_max: limit,
+            limit: limits.commands,
+            limits,
+            watch_at: Instant::default(),
             calm: 0,
             trimming: false,
         }
@@ -187,6 +204,10 @@ impl State {
         }
     }
 
+    fn now(&self) -> Instant {
+        Instant(self.epoch.elapsed())
+    }
+
     /// Takes everything that session `index` has to say. `driver` is the connection whose driver
     /// is calling; it looks for something to send anyway and needs no waking.
     pub(super) fn collect(
@@ -212,7 +233,10 @@ impl State {
                     }
                 }
                 Event::Pong { rtt, .. } => member.rtt = Some(rtt),
-                Event::ConnectionFailed { error, .. } => tracing::warn!(%error, "failed"),
+                // While it is being set up or closed, whoever does that knows and says it.
+                Event::ConnectionFailed { error, .. } if self.phase == Phase::Up => {
+                    tracing::warn!(%error, "connection failed");
+                }
                 Event::SessionEnded { error } => {
                     ended = Some(error.map_or("logged out".into(), |e| e.to_string()));
                 }
@@ -263,15 +287,23 @@ impl State {
     }
 
     /// Installs the sessions of a new incarnation, still closed for the user.
-    pub(super) fn begin(&mut self, members: Vec<Member>) -> u64 {
+    pub(super) fn begin(&mut self, members: Vec<Member>, now: Instant, batch: &mut Batch) -> u64 {
         self.incarnation += 1;
         self.members = members;
         self.ended = None;
         self.trimming = false;
         // What was under way comes first, in the order in which it was asked for.
-        for entry in std::mem::take(&mut self.requeued).into_iter().rev() {
-            self.waiting.push_front(entry);
+        for (command, mut task) in std::mem::take(&mut self.requeued).into_iter().rev() {
+            task.attempts += 1;
+            // Perhaps it is this very command that ends the sessions.
+            if now.since(task.asked_at) < self.limits.replacement_timeout {
+                self.waiting.push_front((command, task));
+            } else {
+                let error = BlockError::Unreachable("one session after the other ended".into());
+                batch.failed.push((task.slot, error));
+            }
         }
+        self.watch_at = now + self.limits.command_timeout / WATCH_PARTS;
         self.incarnation
     }
 
@@ -327,7 +359,8 @@ impl State {
     /// When [`Self::expire`] is due.
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let sessions = self.members.iter().filter_map(|m| Some(m.session.poll_timeout()?.0));
-        sessions.chain(self.resting.iter().map(|(at, ..)| *at)).min()
+        let watch = (!self.members.is_empty()).then_some(self.watch_at);
+        sessions.chain(self.resting.iter().map(|(at, ..)| *at)).chain(watch).min()
     }
 
     /// Acts on timers of the sessions and wakes resting commands.
@@ -336,22 +369,31 @@ impl State {
             self.members[index].session.handle_timeout(now);
             self.collect(index, None, batch);
         }
+        if now >= self.watch_at {
+            self.watch_at = now + self.limits.command_timeout / WATCH_PARTS;
+            self.end_if_unanswered(now, batch);
+        }
         let (due, resting) =
             std::mem::take(&mut self.resting).into_iter().partition(|(at, ..)| *at <= now);
         self.resting = resting;
-        for (_, command, task) in due {
+        for (_, command, mut task) in due {
+            task.submitted_at = now;
             self.enqueue(command, task, batch);
         }
     }
 
-    /// Commands that have not ended, wherever they are.
-    pub(super) fn unfinished(&self) -> usize {
-        self.in_flight + self.waiting.len() + self.requeued.len() + self.resting.len()
+    /// Ends the incarnation if the target owes an answer for too long.
+    fn end_if_unanswered(&mut self, now: Instant, batch: &mut Batch) {
+        let tasks = self.members.iter().flat_map(|m| m.session.sent_contexts());
+        let Some(oldest) = tasks.map(|task| now.since(task.submitted_at)).max() else { return };
+        if oldest > self.limits.command_timeout {
+            self.end(format!("a command has no answer for {} s", oldest.as_secs()), batch);
+        }
     }
 
     fn note_done(&mut self, effect: &Effect) {
         self.calm += 1;
-        if self.calm > self.limit && self.limit < self.limit_max {
+        if self.calm > self.limit && self.limit < self.limits.commands {
             self.limit += 1;
             self.calm = 0;
         }
@@ -379,7 +421,8 @@ impl State {
                 }
                 _ => return,
             }
-            let Some((command, task)) = self.waiting.pop_front() else { return };
+            let Some((command, mut task)) = self.waiting.pop_front() else { return };
+            task.submitted_at = self.now();
             let waiting = self.waiting.len();
             self.submit_anywhere(command, task, batch);
             if self.waiting.len() > waiting {
@@ -395,7 +438,8 @@ impl State {
             buf: None,
             effect: Effect::Flushed(None),
             attempts: 0,
-            asked_at: Instant::default(),
+            asked_at: self.now(),
+            submitted_at: self.now(),
         };
         let command = command(self.lun, cdb::synchronize_cache());
         if let Some(index) = self.members.iter().position(|m| m.session.is_open()) {
@@ -432,3 +476,6 @@ fn collect_wakes(member: &mut Member, driver: Option<ConnectionId>, batch: &mut 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

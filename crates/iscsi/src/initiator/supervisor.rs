@@ -62,15 +62,22 @@ pub(super) async fn bring_up(
         members.push(member);
     }
     let sessions = members.len();
-    let incarnation = shared.lock().begin(members);
+    let now = shared.now();
+    let incarnation = shared.with(|state, batch| state.begin(members, now, batch));
     let mut drivers = JoinSet::new();
     for (member, id, stream, params) in links {
         let mut role = ConnectionRole::new(shared.clone(), incarnation, member, id);
+        let shared = shared.clone();
         drivers.spawn(async move {
             let reason = drive(&stream, params.framing(), params.limits(), &mut role).await;
+            // Otherwise it is being set up or closed, and whoever does that says what went wrong.
+            let in_use = shared.lock().phase == Phase::Up;
             match reason {
                 CloseReason::LoggedOut => tracing::debug!(incarnation, member, "logged out"),
-                reason => tracing::warn!(incarnation, member, %reason, "connection ended"),
+                reason if in_use => {
+                    tracing::warn!(incarnation, member, %reason, "connection ended");
+                }
+                reason => tracing::debug!(incarnation, member, %reason, "connection ended"),
             }
         });
     }
@@ -162,18 +169,19 @@ pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarn
     let mut incarnation = first;
     loop {
         let why = loop {
-            shared.changed.notified().await;
+            // Looks before it waits: the session may have ended while it was being set up.
             let (ended, unit_changed, closed) = {
                 let mut state = shared.lock();
                 let unit_changed = std::mem::take(&mut state.unit_changed);
                 (state.ended.clone(), unit_changed, state.phase == Phase::Closed)
             };
             match ended {
-                _ if closed && ended.is_some() => return drain(incarnation).await,
+                Some(_) if closed => return drain(incarnation).await,
                 Some(why) => break why,
                 None if unit_changed => refresh(&shared).await,
                 None => {}
             }
+            shared.changed.notified().await;
         };
         tracing::warn!(%why, "session ended, reconnecting");
         let time2wait = shared.time2wait();

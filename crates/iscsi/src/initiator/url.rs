@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use iscsi_proto::ids::Lun;
-use iscsi_proto::login::chap::Secret;
+use iscsi_proto::login::chap::{ChapCredentials, Secret};
 use iscsi_proto::names::{NameError, PORT, TargetAddress, check_name};
 
 /// Largest LUN: 14 bits of flat addressing (SAM-4 §4.6.8). Targets number far fewer.
@@ -27,7 +27,7 @@ pub struct Portal {
 pub struct Url {
     /// Address of the portal.
     pub portal: Portal,
-    /// Name of the target.
+    /// Name of the target, in lower case.
     pub target: String,
     /// Number of the logical unit.
     pub lun: u16,
@@ -36,6 +36,24 @@ pub struct Url {
     /// CHAP secret.
     pub password: Option<Secret>,
 }
+
+/// Why nobody can be authenticated with what was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CredentialsError {
+    /// A password, but no name that goes with it.
+    #[error(
+        "a CHAP password but no user: put it before the host, user@host, or in {USER_VARIABLE}"
+    )]
+    NoUser,
+    /// A name, but no password.
+    #[error("no password for CHAP user: put it in a file, or in {PASSWORD_VARIABLE}")]
+    NoPassword,
+}
+
+/// Environment variables that libiscsi's tools read as well.
+const USER_VARIABLE: &str = "LIBISCSI_CHAP_USERNAME";
+const PASSWORD_VARIABLE: &str = "LIBISCSI_CHAP_PASSWORD";
 
 /// What is wrong with a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,6 +91,29 @@ pub enum UrlError {
 }
 
 impl Url {
+    /// Whom to authenticate as: the URL's user, else `LIBISCSI_CHAP_USERNAME`, with the URL's
+    /// password, else `secret`, else `LIBISCSI_CHAP_PASSWORD`. `None` if there is neither.
+    ///
+    /// # Errors
+    /// [`CredentialsError`] if one of both is missing.
+    pub fn credentials(
+        &self,
+        secret: Option<String>,
+    ) -> Result<Option<ChapCredentials>, CredentialsError> {
+        let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
+        let user = self.user.clone().or_else(|| variable(USER_VARIABLE));
+        let given = self.password.clone().or(secret.map(Secret::new));
+        match (user, given) {
+            (Some(user), Some(secret)) => Ok(Some(ChapCredentials { user, secret })),
+            (Some(user), None) => {
+                let secret = variable(PASSWORD_VARIABLE).ok_or(CredentialsError::NoPassword)?;
+                Ok(Some(ChapCredentials { user, secret: Secret::new(secret) }))
+            }
+            (None, Some(_)) => Err(CredentialsError::NoUser),
+            (None, None) => Ok(None),
+        }
+    }
+
     /// The LUN as it goes over the wire: peripheral addressing up to 255, flat above (SAM-4 §4.6).
     pub const fn wire_lun(&self) -> Lun {
         let method = if self.lun < 256 { 0 } else { 0x4000 };
@@ -238,6 +279,20 @@ mod tests {
         let url = format!("iscsi://h/{shell}/0");
         assert_eq!(error(&url), target(shell, NameError::Character('$')));
         assert_eq!(error("iscsi://@h/iqn.2026-11.a/0"), UrlError::User);
+    }
+
+    #[test]
+    fn a_name_and_a_password_go_together() {
+        let secret = || Some("from a file".to_string());
+        let found = parse("me@h").credentials(secret()).unwrap().unwrap();
+        assert_eq!(found.user, "me");
+        assert!(found.secret.is_same(&Secret::new("from a file")));
+        let found = parse("me%from the URL@h").credentials(secret()).unwrap().unwrap();
+        assert!(found.secret.is_same(&Secret::new("from the URL")));
+        if std::env::var_os(USER_VARIABLE).is_none() {
+            assert_eq!(parse("h").credentials(secret()).unwrap_err(), CredentialsError::NoUser);
+            assert!(parse("h").credentials(None).unwrap().is_none());
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use block::Buf;
 use bytes::Bytes;
@@ -27,6 +28,9 @@ use crate::driver::{CloseReason, Dest, Filled, Role};
 /// Unsent answers at which reading stops. A peer that asks without reading answers is held back
 /// by its own full socket.
 const REPLY_BACKLOG_MAX: usize = 1024;
+
+/// How long a peer may take to read what is left to say on a connection that is being closed.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// Something that ended outside the driver's loop.
 enum Finished {
@@ -71,7 +75,7 @@ impl TargetConnection {
             filling: None,
             running: FuturesUnordered::new(),
             events: Vec::new(),
-            timer: Box::pin(tokio::time::sleep(std::time::Duration::ZERO)),
+            timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             close: None,
         }
     }
@@ -118,7 +122,12 @@ impl TargetConnection {
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::Execute(execute) => self.execute(execute),
-            Event::Dropped(itt) => drop(self.buffers.remove(&itt)),
+            Event::Dropped(itt) => {
+                self.buffers.remove(&itt);
+                if self.filling == Some(itt) {
+                    self.filling = None; // its buffer is with the receiver and goes from there
+                }
+            }
             Event::Text { itt, text } => {
                 let answer = login::answer_text(&self.server, self.portal.clone(), &text);
                 self.session.with_own(self.conn, |core| core.text_reply(self.conn, itt, answer));
@@ -130,7 +139,10 @@ impl TargetConnection {
                     Finished::Management(itt, server.manage(&session, function, lun).await)
                 }));
             }
-            Event::Close { reason } => self.close = Some(reason),
+            Event::Close { reason } => {
+                self.close = Some(reason);
+                self.timer.as_mut().reset(tokio::time::Instant::now() + LINGER);
+            }
             other => debug!(?other, "event without a meaning here"),
         }
     }
@@ -170,6 +182,9 @@ impl TargetConnection {
 
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<(), CloseReason> {
         while self.timer.as_mut().poll(context).is_ready() {
+            if self.close.is_some() {
+                return Err(CloseReason::TimedOut("last words not taken"));
+            }
             let conn = self.conn;
             let (alive, due) = self.session.with_own(self.conn, |core| {
                 let now = now();

@@ -145,8 +145,28 @@ async fn find_session(
             }
         }
     };
+    // This may take as long as the slowest command, and the login may be given up meanwhile.
+    let guard = Unattached { shared, session: &session };
     session.outlive_predecessor().await;
+    std::mem::forget(guard);
     Ok(session)
+}
+
+/// A session that no connection has entered yet; dropped, it is forgotten. One that still waits
+/// for its predecessor is kept until that is quiet, for the next login to wait for.
+struct Unattached<'a> {
+    shared: &'a Arc<Shared>,
+    session: &'a Arc<SharedSession>,
+}
+
+impl Drop for Unattached<'_> {
+    fn drop(&mut self) {
+        let (shared, session) = (Arc::clone(self.shared), Arc::clone(self.session));
+        tokio::spawn(async move {
+            session.outlive_predecessor().await;
+            shared.forget(&session);
+        });
+    }
 }
 
 fn join(session: Arc<SharedSession>) -> Result<Arc<SharedSession>, LoginStatus> {

@@ -62,10 +62,15 @@ impl ServerConfig {
     /// # Errors
     /// `target_name` is no iSCSI name (RFC 7143 §4.2.7).
     pub fn new(target_name: &str) -> Result<Self, NameError> {
+        let mut offer = Offer::default();
+        // Nothing here needs time before a session can be reinstated, and no task is kept for
+        // reassignment at level 0 (§13.15, §13.16).
+        offer.session.default_time2wait = 0;
+        offer.session.default_time2retain = 0;
         Ok(Self {
             target_name: check_name(target_name)?,
             target_alias: None,
-            offer: Offer::default(),
+            offer,
             chap: None,
             session: SessionConfig::default(),
             login_timeout: Duration::from_secs(15),

@@ -1,4 +1,4 @@
-//! Bytes in and out of a socket: [`Receiver`] lands payload where it belongs, [`Sender`] writes
+//! Bytes in and out of a socket: `Receiver` lands payload where it belongs, `Sender` writes
 //! many PDUs with one system call, [`login`] exchanges single PDUs before the full-feature phase.
 
 pub mod login;

@@ -22,6 +22,10 @@ const STAGING_LEN: usize = 64 << 10;
 /// headers, little enough that the next payload is not copied out of staging.
 const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
 
+/// PDUs handled before answers are sent. Handling everything that one read brought would make the
+/// two ends take turns: each would sleep while the other works.
+const PDUS_PER_ROUND: usize = 8;
+
 /// A payload with more than this left to read counts as large.
 const LARGE_PAYLOAD: usize = 16 << 10;
 
@@ -32,6 +36,8 @@ pub(crate) struct Receiver {
     /// Unconsumed bytes are `staging[start..end]`.
     start: usize,
     end: usize,
+    /// Staging may hold PDUs that can be handled without reading more.
+    backlog: bool,
     payload: Option<Payload>,
 }
 
@@ -56,16 +62,20 @@ enum Place {
 impl Receiver {
     pub(crate) fn new(framing: Framing, limits: Limits) -> Self {
         let staging = vec![0; STAGING_LEN].into_boxed_slice();
-        Self { framing, limits, staging, start: 0, end: 0, payload: None }
+        Self { framing, limits, staging, start: 0, end: 0, backlog: false, payload: None }
     }
 
-    /// Reads once and handles what came. True: there may be more; false: waiting for the socket.
+    /// Reads once, unless there is a backlog, and handles some of what came. True: there may be
+    /// more; false: waiting for the socket.
     pub(crate) fn poll_receive<R: Role>(
         &mut self,
         context: &mut Context<'_>,
         stream: &TcpStream,
         role: &mut R,
     ) -> Result<bool, CloseReason> {
+        if self.backlog {
+            return self.consume(role).map(|()| true);
+        }
         match self.poll_read(context, stream) {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error.into()),
@@ -131,14 +141,16 @@ impl Receiver {
         }
     }
 
-    /// Handles everything that is complete in staging.
+    /// Handles what is complete in staging, one round of it.
     fn consume<R: Role>(&mut self, role: &mut R) -> Result<(), CloseReason> {
-        loop {
+        self.backlog = true;
+        for _ in 0..PDUS_PER_ROUND {
             if let Some(payload) = &mut self.payload {
                 let staged = &self.staging[self.start..self.end];
                 self.start += payload.absorb(staged);
                 let staged = &self.staging[self.start..self.end];
                 if payload.data_left > 0 || staged.len() < payload.trailer_len() {
+                    self.backlog = false;
                     return Ok(());
                 }
                 let digest_ok = payload.check_trailer(staged);
@@ -150,12 +162,14 @@ impl Receiver {
             }
             let staged = &self.staging[self.start..self.end];
             let Some(frame) = parse_header(staged, self.framing, self.limits)? else {
+                self.backlog = false;
                 return Ok(());
             };
             self.start += frame.header_len;
             let dest = role.handle_header(&frame.header)?;
             self.payload = Some(Payload::new(&frame, dest)?);
         }
+        Ok(())
     }
 }
 

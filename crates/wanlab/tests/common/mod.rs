@@ -39,7 +39,7 @@ pub(crate) fn roomy(rate_bits_per_s: u64, rtt: Duration) -> LabConfig {
     let product = rate_bits_per_s as f64 * rtt.as_secs_f64() / 8.0 / 1538.0;
     let line = DirectionConfig {
         rate_bits_per_s,
-        queue_packets: (product * 1.25) as usize + 1000,
+        queue: wanlab::Queue::Packets((product * 1.25) as usize + 1000),
         ..DirectionConfig::default()
     };
     let large = TcpBuffer { min: 4096, default: 262_144, max: 1 << 30 };

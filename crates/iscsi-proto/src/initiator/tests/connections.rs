@@ -204,3 +204,100 @@ fn a_target_that_closes_instead_of_answering_the_logout_loses_nothing() {
     assert!(matches!(events[..], [Event::LoggedOut { .. }]), "{events:?}");
     assert!(peer.session.is_open());
 }
+
+#[test]
+fn a_target_that_closes_the_others_before_its_logout_response_is_read_loses_nothing() {
+    let mut peer = Peer::new(2);
+    peer.session.close();
+    let out = peer.drain(0);
+    let [(Pdu::LogoutRequest(logout), _)] = &out[..] else { panic!("{out:?}") };
+    peer.session.handle_connection_lost(peer.ids[1], at(1));
+    assert!(matches!(peer.events()[..], [Event::LoggedOut { .. }]));
+    logout_response(&mut peer, 0, logout.itt);
+    let events = peer.events();
+    assert!(matches!(events[..], [Event::LoggedOut { .. }, Event::SessionEnded { error: None }]));
+}
+
+fn management_response(peer: &mut Peer, k: usize, itt: Itt) {
+    let response = crate::pdu::TaskManagementResponse {
+        response: crate::pdu::TaskManagementResponseCode::COMPLETE,
+        itt,
+        stat_sn: peer.stat_sn[k].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+    };
+    peer.give(k, &response.encode(0), &[]).unwrap();
+}
+
+#[test]
+fn a_reset_does_not_end_a_command_that_was_sent_after_it() {
+    let mut peer = Peer::new(1);
+    peer.read(512, 1);
+    let reset = peer.session.manage(TaskManagementFunction::LOGICAL_UNIT_RESET, Lun(0)).unwrap();
+    // The function overtakes the command, which then has the higher CmdSN.
+    let out = peer.drain(0);
+    assert!(matches!(out[..], [(Pdu::TaskManagementRequest(_), _), (Pdu::ScsiCommand(_), _)]));
+    management_response(&mut peer, 0, reset);
+    assert!(peer.done().is_empty(), "the target executes it");
+    assert_eq!(peer.session.in_flight(), 1);
+}
+
+#[test]
+fn an_abort_of_a_command_that_ends_first_is_not_sent() {
+    let mut peer = Peer::new(1);
+    let itt = peer.read(512, 1);
+    peer.drain(0);
+    let abort = peer.session.abort(itt).unwrap();
+    let last = peer.last_data_in(0, itt, 0, 0).encode(512);
+    peer.give(0, &last, &[]).unwrap();
+    assert!(peer.drain(0).is_empty());
+    assert!(peer.events().iter().any(|e| matches!(
+        e,
+        Event::TaskManagementDone { itt, .. } if *itt == abort
+    )));
+}
+
+#[test]
+fn a_logout_waits_for_the_answer_to_a_function() {
+    let mut peer = Peer::new(1);
+    let reset = peer.session.manage(TaskManagementFunction::LOGICAL_UNIT_RESET, Lun(0)).unwrap();
+    peer.session.close();
+    assert!(matches!(peer.drain(0)[..], [(Pdu::TaskManagementRequest(_), _)]));
+    management_response(&mut peer, 0, reset);
+    assert!(matches!(peer.drain(0)[..], [(Pdu::LogoutRequest(_), _)]));
+}
+
+#[test]
+fn a_session_closes_although_a_connection_is_just_leaving() {
+    let mut peer = Peer::new(2);
+    peer.session.remove_connection(peer.ids[1]).unwrap();
+    let out = peer.drain(1);
+    let [(Pdu::LogoutRequest(logout), _)] = &out[..] else { panic!("{out:?}") };
+    peer.session.close();
+    assert!(peer.drain(0).is_empty(), "one logout at a time");
+    logout_response(&mut peer, 1, logout.itt);
+    assert!(matches!(peer.drain(0)[..], [(Pdu::LogoutRequest(_), _)]));
+}
+
+#[test]
+fn a_dead_peer_is_noticed_although_nothing_can_be_sent() {
+    let mut peer = Peer::new(1);
+    peer.read(512, 1);
+    peer.drain(0);
+    // The socket's buffer is full: nobody asks for the NOP-Out.
+    for _ in 0..2 {
+        let (at, ..) = peer.session.poll_timeout().expect("a timer is always armed");
+        peer.session.handle_timeout(at);
+    }
+    let closing = peer.session.is_closing(peer.ids[0]);
+    assert!(matches!(closing, Some(Err(ConnectionError::PingTimeout { .. }))));
+}
+
+#[test]
+fn no_ping_follows_a_logout() {
+    let mut peer = Peer::new(1);
+    peer.session.close();
+    assert_eq!(peer.drain(0).len(), 1);
+    peer.session.ping(peer.ids[0]);
+    assert!(peer.drain(0).is_empty());
+}

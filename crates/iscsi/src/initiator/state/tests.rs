@@ -1,0 +1,206 @@
+//! Commands through the gate: what waits, what comes back, and that nothing is lost or doubled.
+
+use block::{Bytes, Result};
+use iscsi_proto::ids::{Cid, Tsih};
+use iscsi_proto::initiator::{Config, Established};
+use iscsi_proto::keys::{ConnectionParams, SessionParams};
+use iscsi_proto::pdu::{Pdu, Residual, ResponseCode, ScsiResponse};
+use iscsi_proto::serial::{CmdSn, StatSn};
+
+use super::*;
+use crate::initiator::unflushed::Content;
+
+struct Rig {
+    state: State,
+    batch: Batch,
+    id: ConnectionId,
+    stat_sn: StatSn,
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant(Duration::from_secs(seconds))
+}
+
+impl Rig {
+    fn new(commands: usize) -> Self {
+        let limits = Limits {
+            commands,
+            command_timeout: Duration::from_secs(60),
+            replacement_timeout: Duration::from_secs(120),
+        };
+        let state = State::new(Lun(0), limits, std::time::Instant::now());
+        let mut rig = Self { state, batch: Batch::default(), id: member().1, stat_sn: StatSn(1) };
+        rig.bring_up(0);
+        rig
+    }
+
+    fn bring_up(&mut self, seconds: u64) {
+        let (member, id) = member();
+        (self.id, self.stat_sn) = (id, StatSn(1));
+        self.state.begin(vec![member], at(seconds), &mut self.batch);
+        self.state.open(&mut self.batch);
+    }
+
+    fn send(&mut self, lba: u8, effect: Effect) {
+        let mut cdb = [0; 16];
+        cdb[5] = lba;
+        let task = Task {
+            slot: Slot::new(),
+            origin: Origin::User,
+            buf: None,
+            effect,
+            attempts: 0,
+            asked_at: at(0),
+            submitted_at: at(0),
+        };
+        self.state.enqueue(command(Lun(0), cdb), task, &mut self.batch);
+    }
+
+    /// Transmits what may go out; LBAs and tags in order.
+    fn sent(&mut self) -> Vec<(u8, iscsi_proto::ids::Itt)> {
+        let session = &mut self.state.members[0].session;
+        let mut sent = Vec::new();
+        while let Some(transmit) = session.poll_transmit(self.id, at(0)) {
+            if let Ok(Pdu::ScsiCommand(command)) = Pdu::parse(&transmit.header) {
+                sent.push((command.cdb[5], command.itt));
+            }
+        }
+        sent
+    }
+
+    fn answer(&mut self, itt: iscsi_proto::ids::Itt, status: u8) {
+        let response = ScsiResponse {
+            response: ResponseCode::COMPLETED,
+            status,
+            residual: Residual::None,
+            bidi_read_residual: Residual::None,
+            itt,
+            snack_tag: 0,
+            stat_sn: self.stat_sn.take(),
+            exp_cmd_sn: CmdSn(1),
+            max_cmd_sn: CmdSn(1000),
+            exp_data_sn: 0,
+        };
+        let session = &mut self.state.members[0].session;
+        session.handle_header(self.id, at(0), &response.encode(0)).unwrap();
+        self.state.collect(0, None, &mut self.batch);
+    }
+
+    fn failed(&mut self) -> usize {
+        self.batch.failed.drain(..).count()
+    }
+}
+
+fn member() -> (Member, ConnectionId) {
+    let established = Established {
+        tsih: Tsih(1),
+        cid: Cid(1),
+        session: SessionParams::default(),
+        connection: ConnectionParams::default(),
+        cmd_sn: CmdSn(1),
+        exp_cmd_sn: CmdSn(1),
+        max_cmd_sn: CmdSn(1000),
+        exp_stat_sn: StatSn(1),
+    };
+    let (session, id) = Session::new(Config::default(), &established, at(0));
+    (Member::new(session), id)
+}
+
+fn lbas(sent: &[(u8, iscsi_proto::ids::Itt)]) -> Vec<u8> {
+    sent.iter().map(|(lba, _)| *lba).collect()
+}
+
+fn write_effect(len: usize) -> Effect {
+    Effect::Volatile(0, Content::Data(Bytes::from(vec![1; len])))
+}
+
+#[test]
+fn what_was_under_way_comes_first_in_the_next_session_and_in_its_order() -> Result<()> {
+    let mut rig = Rig::new(3);
+    (1..=5).for_each(|lba| rig.send(lba, Effect::None));
+    assert_eq!(lbas(&rig.sent()), [1, 2, 3]);
+    rig.state.end("lost".into(), &mut rig.batch);
+    rig.send(6, Effect::None);
+    assert_eq!(rig.failed(), 0);
+    rig.state.limit = 6;
+    rig.bring_up(1);
+    assert_eq!(lbas(&rig.sent()), [1, 2, 3, 4, 5, 6]);
+    Ok(())
+}
+
+#[test]
+fn a_full_queue_means_fewer_commands_and_more_again_after_a_calm_time() {
+    let mut rig = Rig::new(8);
+    (0..20).for_each(|lba| rig.send(lba, Effect::None));
+    let sent = rig.sent();
+    assert_eq!(sent.len(), 8);
+    rig.state.shrink();
+    assert_eq!(rig.state.limit, 6);
+    rig.answer(sent[0].1, 0);
+    assert!(rig.sent().is_empty(), "seven are still there, six are allowed");
+    rig.answer(sent[1].1, 0);
+    rig.answer(sent[2].1, 0);
+    assert_eq!(rig.sent().len(), 1);
+    rig.state.calm = 100;
+    rig.answer(sent[3].1, 0);
+    assert_eq!(rig.state.limit, 7);
+}
+
+#[test]
+fn a_target_gone_for_too_long_fails_what_waits_and_what_comes() {
+    let mut rig = Rig::new(2);
+    (0..4).for_each(|lba| rig.send(lba, Effect::None));
+    rig.sent();
+    rig.state.end("lost".into(), &mut rig.batch);
+    rig.state.give_up(Phase::Unreachable("gone".into()), "gone", &mut rig.batch);
+    assert_eq!(rig.failed(), 4);
+    rig.send(9, Effect::None);
+    assert_eq!(rig.failed(), 1);
+    rig.bring_up(200);
+    rig.send(10, Effect::None);
+    assert_eq!((rig.failed(), lbas(&rig.sent())), (0, vec![10]));
+}
+
+#[test]
+fn a_command_that_ends_every_session_fails_in_the_end() {
+    let mut rig = Rig::new(2);
+    rig.send(1, Effect::None);
+    for seconds in [1, 60, 119] {
+        rig.sent();
+        rig.state.end("lost".into(), &mut rig.batch);
+        rig.bring_up(seconds);
+        assert_eq!(rig.failed(), 0);
+    }
+    rig.state.end("lost".into(), &mut rig.batch);
+    rig.bring_up(121);
+    assert_eq!(rig.failed(), 1);
+}
+
+#[test]
+fn an_unanswered_command_ends_the_session() {
+    let mut rig = Rig::new(2);
+    rig.send(1, Effect::None);
+    rig.sent();
+    rig.state.expire(at(59), &mut rig.batch);
+    // The silent link is asked for a sign of life first; that is not what is tested here.
+    assert!(rig.state.ended.is_none());
+    rig.state.watch_at = at(61);
+    rig.state.end_if_unanswered(at(61), &mut rig.batch);
+    assert!(rig.state.ended.as_ref().is_some_and(|why| why.contains("no answer")));
+}
+
+#[test]
+fn too_much_unflushed_starts_a_flush_and_holds_writes_but_not_reads() {
+    let mut rig = Rig::new(8);
+    rig.state.keep_unflushed(true, 2000);
+    rig.send(1, write_effect(3000));
+    let sent = rig.sent();
+    rig.answer(sent[0].1, 0);
+    let flush = rig.sent(); // SYNCHRONIZE CACHE has no LBA
+    assert_eq!(lbas(&flush), [0]);
+    rig.send(2, write_effect(10));
+    rig.send(3, Effect::None);
+    assert_eq!(lbas(&rig.sent()), [3]);
+    rig.answer(flush[0].1, 0);
+    assert_eq!(lbas(&rig.sent()), [2]);
+}

@@ -1,0 +1,159 @@
+//! Our initiator against our own target, in one process: several connections in one session,
+//! digests, and a target that goes away and comes back.
+
+#![allow(clippy::unwrap_used)] // in a test a panic is the result
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::backend::MemoryDevice;
+use block::{BlockDevice, BlockError, Buf, Bytes, Device, WriteFlags, ZeroFlags};
+use iscsi::initiator::{Config, RemoteDisk, Url, discover};
+use iscsi::target::{Server, ServerConfig};
+use iscsi_proto::keys::DigestPreference;
+use scsi::{LunOptions, Target, TargetConfig};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+const IQN: &str = "iqn.2026-11.org.example:own";
+const SIZE: u64 = 32 << 20;
+
+struct Serving {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+fn serve(device: Device, address: &str) -> Serving {
+    let target = Target::new(TargetConfig::new(IQN));
+    target.add_lun(0, device, LunOptions::default()).unwrap();
+    let mut config = ServerConfig::new(IQN).unwrap();
+    config.offer.session.default_time2wait = 0;
+    let server = Server::bind(config, target, &[address.parse().unwrap()]).unwrap();
+    let address = server.local_addrs()[0];
+    let (stop, stopped) = oneshot::channel::<()>();
+    let task = tokio::spawn(server.run(async { drop(stopped.await) }));
+    Serving { address, stop, task }
+}
+
+impl Serving {
+    fn url(&self) -> Url {
+        format!("iscsi://{}/{IQN}/0", self.address).parse().unwrap()
+    }
+
+    async fn end(self) -> SocketAddr {
+        drop(self.stop);
+        self.task.await.unwrap();
+        self.address
+    }
+}
+
+fn memory() -> Device {
+    Arc::new(MemoryDevice::new(SIZE, 512).unwrap())
+}
+
+fn pattern(offset: u64, len: usize, generation: u64) -> Bytes {
+    let words = (0..len as u64 / 8).map(|i| (offset + i * 8) ^ (generation << 48));
+    words.flat_map(u64::to_le_bytes).collect::<Vec<_>>().into()
+}
+
+async fn write_and_read(disk: &RemoteDisk) {
+    let chunks: Vec<(u64, usize)> = (0..24).map(|n| (n * (1 << 20), 512 << (n % 12))).collect();
+    let writes =
+        chunks.iter().map(|(at, len)| disk.write(*at, pattern(*at, *len, 7), WriteFlags::FUA));
+    for result in futures_util::future::join_all(writes).await {
+        result.unwrap();
+    }
+    for (at, len) in chunks {
+        let buf = disk.read(at, Buf::new(len)).await.unwrap();
+        assert!(buf[..] == pattern(at, len, 7), "at {at}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_of_one_session_share_the_work() {
+    let serving = serve(memory(), "127.0.0.1:0");
+    for (connections, digest) in
+        [(1, DigestPreference::Never), (4, DigestPreference::Never), (3, DigestPreference::Require)]
+    {
+        let config = Config::default().connections(connections).digests(digest, digest);
+        let disk = RemoteDisk::connect(serving.url(), config).await.unwrap();
+        let sessions = disk.sessions();
+        assert_eq!(sessions.len(), 1, "one session of {connections} connections");
+        assert_eq!(sessions[0].connections.len(), usize::from(connections));
+        drop(sessions);
+        write_and_read(&disk).await;
+        disk.close().await.unwrap();
+        let late = disk.read(0, Buf::new(512)).await;
+        assert!(matches!(late, Err(BlockError::Unreachable(_))));
+    }
+    serving.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zero_trim_and_extents() {
+    let serving = serve(memory(), "127.0.0.1:0");
+    let disk = RemoteDisk::connect(serving.url(), Config::default()).await.unwrap();
+    let len = 4 << 20;
+    disk.write(0, pattern(0, len, 1), WriteFlags::NONE).await.unwrap();
+    disk.zero(1 << 20, 1 << 20, ZeroFlags::new(true, true)).await.unwrap();
+    disk.trim(3 << 20, 1 << 20).await.unwrap();
+    let buf = disk.read(0, Buf::new(len)).await.unwrap();
+    assert!(buf[..1 << 20] == pattern(0, len, 1)[..1 << 20]);
+    assert!(buf[1 << 20..2 << 20].iter().all(|byte| *byte == 0));
+    assert!(buf[2 << 20..3 << 20] == pattern(0, len, 1)[2 << 20..3 << 20]);
+    let extents = disk.extents(0, SIZE).await.unwrap();
+    assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), SIZE);
+    if disk.info().can_extents {
+        assert!(extents.iter().any(|extent| extent.hole), "{extents:?}");
+    }
+    serving.end().await;
+}
+
+#[tokio::test]
+async fn discovery_names_the_target_and_its_portal() {
+    let serving = serve(memory(), "127.0.0.1:0");
+    let portal = serving.url().portal;
+    let found = discover(&portal, &Config::default()).await.unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].name, IQN);
+    assert_eq!(found[0].portals[0].port, serving.address.port());
+    serving.end().await;
+}
+
+/// An orderly restart: the target logs its initiators out, or drops them, and is back soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn io_goes_on_when_the_target_is_restarted() {
+    let device = memory();
+    let mut serving = serve(device.clone(), "127.0.0.1:0");
+    let config = Config::default().connections(3);
+    let disk = RemoteDisk::connect(serving.url(), config).await.unwrap();
+    for round in 1..=3u64 {
+        let (stop, mut stopped) = oneshot::channel::<()>();
+        let writer = {
+            let disk = disk.clone();
+            tokio::spawn(async move {
+                let mut n = 0;
+                while n < 8 || stopped.try_recv().is_err() {
+                    let at = n % 32 * 65_536;
+                    let data = pattern(at, 65_536, n);
+                    disk.write(at, data.clone(), WriteFlags::NONE).await.unwrap();
+                    assert!(disk.read(at, Buf::new(65_536)).await.unwrap()[..] == data);
+                    n += 1;
+                }
+            })
+        };
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let address = serving.end().await;
+        serving = serve(device.clone(), &address.to_string());
+        let begun = std::time::Instant::now();
+        while disk.connection_count() < 3 || disk.incarnations() <= round {
+            assert!(begun.elapsed() < Duration::from_secs(20), "does not come back");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        stop.send(()).unwrap();
+        writer.await.unwrap();
+    }
+    serving.end().await;
+}
