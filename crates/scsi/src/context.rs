@@ -6,17 +6,19 @@ use block::DeviceInfo;
 
 use crate::cdb::Cdb;
 use crate::nexus::NexusState;
+use crate::opcodes::Access;
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 
 /// For commands that are answered without a logical unit, too.
 pub(crate) struct Context<'a> {
-    pub(crate) nexus: &'a NexusState,
+    pub(crate) nexus: &'a Arc<NexusState>,
     pub(crate) unit: Option<&'a Arc<LogicalUnit>>,
 }
 
 /// For commands to a logical unit.
 pub(crate) struct UnitContext<'a> {
+    pub(crate) nexus: &'a Arc<NexusState>,
     pub(crate) unit: &'a Arc<LogicalUnit>,
     /// The device as of the start of this command.
     pub(crate) info: &'a DeviceInfo,
@@ -32,6 +34,11 @@ pub(crate) struct Blocks {
 }
 
 impl UnitContext<'_> {
+    /// No reservation of another nexus keeps such a command out.
+    pub(crate) fn admits(&self, access: Access) -> bool {
+        self.unit.reservations.admits(self.nexus.id, self.nexus.port(), access)
+    }
+
     pub(crate) fn block_size(&self) -> u64 {
         u64::from(self.info.block_size)
     }

@@ -2,9 +2,11 @@
 
 use crate::context::{Context, UnitContext};
 use crate::data;
+use crate::medium::load_eject as load_eject_medium;
+use crate::opcodes::Access;
 use crate::read_write::flush;
 use crate::sense::{AdditionalSense, Sense};
-use crate::{Command, Execution, Response};
+use crate::{Command, Execution, Response, Status};
 
 /// TEST UNIT READY (SPC-4 §6.47): a unit that exists is ready.
 pub(crate) fn test_unit_ready(_: &UnitContext<'_>, _: Command) -> Execution {
@@ -15,8 +17,8 @@ pub(crate) fn test_unit_ready(_: &UnitContext<'_>, _: Command) -> Execution {
 pub(crate) fn request_sense(context: &Context<'_>, command: &Command) -> Execution {
     let sense = match context.unit {
         Some(unit) => {
-            let condition = context.nexus.attentions.take(unit.lun);
-            condition.map_or(Sense::NONE, Sense::unit_attention)
+            let condition = context.nexus.attentions.take(unit.lun).map(Sense::unit_attention);
+            condition.or_else(|| unit.sanitize.pending()).unwrap_or(Sense::NONE)
         }
         None => Sense::illegal(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED),
     };
@@ -29,13 +31,21 @@ pub(crate) fn request_sense(context: &Context<'_>, command: &Command) -> Executi
 }
 
 /// START STOP UNIT (SBC-3 §5.25). There is no spindle, and other initiators may be using the unit:
-/// stopping it makes its data stable and leaves it ready. Nothing can be ejected.
+/// stopping it makes its data stable and leaves it ready. Only a removable medium can be ejected.
 pub(crate) fn start_stop_unit(context: &UnitContext<'_>, command: Command) -> Execution {
     let flags = command.cdb.byte(4);
     let power_condition = flags >> 4;
+    // Only starting is everybody's right while the unit is reserved (SPC-4 table 51).
+    if (flags & 1 == 0 || power_condition != 0) && !context.admits(Access::Manage) {
+        return Response::status(Status::RESERVATION_CONFLICT).into();
+    }
     let (no_flush, load_eject, start) = (flags & 4 != 0, flags & 2 != 0, flags & 1 != 0);
     match power_condition {
-        0x0 if load_eject => Sense::invalid_cdb(4, 1).into(),
+        0x0 if load_eject => match load_eject_medium(context, start) {
+            Ok(()) if !start && !no_flush => flush(context, 0),
+            Ok(()) => Response::good().into(),
+            Err(sense) => sense.into(),
+        },
         0x0 if start || no_flush => Response::good().into(),
         0x0 => flush(context, 0),
         // ACTIVE and LU_CONTROL: what it is and does anyway.

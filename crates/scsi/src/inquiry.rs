@@ -1,8 +1,11 @@
 //! INQUIRY (SPC-4 §6.6): standard data. Vital product data is in `vpd`.
 
+use std::sync::Arc;
+
 use crate::context::Context;
 use crate::data;
 use crate::sense::Sense;
+use crate::unit::LogicalUnit;
 use crate::vpd;
 use crate::{Command, Execution};
 
@@ -18,7 +21,7 @@ pub(crate) fn inquiry(context: &Context<'_>, command: &Command) -> Execution {
     let (vital, page) = (cdb.bit(1, 0), cdb.byte(2));
     let out = match (vital, context.unit) {
         (false, _) if page != 0 => return Sense::invalid_cdb(2, 7).into(),
-        (false, unit) => standard(unit.map(|unit| &unit.identity)),
+        (false, unit) => standard(unit),
         (true, Some(unit)) => match vpd::page(context.nexus, unit, page) {
             Some(out) => out,
             None => return Sense::invalid_cdb(2, 7).into(),
@@ -29,12 +32,15 @@ pub(crate) fn inquiry(context: &Context<'_>, command: &Command) -> Execution {
     data::respond(command, out, u32::from(cdb.u16(3))).into()
 }
 
-fn standard(identity: Option<&crate::unit::Identity>) -> Vec<u8> {
+fn standard(unit: Option<&Arc<LogicalUnit>>) -> Vec<u8> {
+    let identity = unit.map(|unit| &unit.identity);
     let mut out = vec![0; STANDARD_LEN];
     out[0] = if identity.is_some() { 0 } else { vpd::NO_UNIT };
+    out[1] = u8::from(unit.is_some_and(|unit| unit.medium.removable)) << 7; // RMB
     out[2] = 0x06; // VERSION: SPC-4
     out[3] = 0x10 | 0x02; // HISUP, RESPONSE DATA FORMAT 2
     out[4] = STANDARD_LEN as u8 - 5;
+    out[5] = 0x10 | 0x08; // TPGS: implicit, 3PC
     out[7] = 0x02; // CMDQUE
     out[8..36].fill(b' ');
     if let Some(identity) = identity {

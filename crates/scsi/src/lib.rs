@@ -29,42 +29,63 @@
 //! # }
 //! ```
 //!
+//! **Surroundings.** [`Host`] is the little that the device server asks of its transport: ending
+//! the commands of other nexuses, and running work that outlives a command. [`StateStore`] is where
+//! persistent reservations outlive a restart.
+//!
 //! Sources: SPC-4 (INCITS 513), SBC-3 (INCITS 514), SAM-5 (INCITS 515).
 
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod capacity;
 mod cdb;
 mod compare_write;
 mod context;
 mod data;
+mod defects;
 mod diagnostics;
+mod extended_copy;
+mod host;
 mod inquiry;
 mod limits;
+mod log_pages;
 mod lun;
+mod medium;
 mod mode;
+mod mode_pages;
+mod mode_select;
 mod nexus;
 mod opcodes;
 mod or_write;
+mod port_groups;
 mod range_lock;
 mod read_write;
 mod report_luns;
+mod reservation;
+mod sanitize;
 mod sense;
+mod space;
 mod target;
 mod unit;
 mod unit_attention;
 mod unmap;
 mod verify;
 mod vpd;
+mod write_atomic;
 mod write_same;
 
 #[cfg(test)]
 mod tests;
 
 pub use cdb::Cdb;
+pub use host::{BoxFuture, Host};
 pub use lun::Lun;
-pub use nexus::Nexus;
+pub use nexus::{Nexus, NexusId};
+pub use port_groups::AccessState;
+pub use reservation::{FileStore, StateError, StateStore};
 pub use sense::{AdditionalSense, Sense, SenseKey};
+pub use space::SpaceUsage;
 pub use target::{AddLunError, NoSuchLun, Target, TargetConfig};
 pub use unit::LunOptions;
 
@@ -187,6 +208,11 @@ impl Response {
         Self { status: Status::GOOD, sense: None, data_in: Bytes::new(), data_len_wanted: 0 }
     }
 
+    /// Another status than GOOD and CHECK CONDITION.
+    pub(crate) fn status(status: Status) -> Self {
+        Self { status, ..Self::good() }
+    }
+
     /// CHECK CONDITION without data.
     pub fn check_condition(sense: Sense) -> Self {
         Self { status: Status::CHECK_CONDITION, sense: Some(sense), ..Self::good() }
@@ -212,6 +238,20 @@ pub enum Execution {
 impl Execution {
     pub(crate) fn later(future: impl Future<Output = Response> + Send + 'static) -> Self {
         Self::Pending(Box::pin(future))
+    }
+
+    /// Sense data, if there will be some, in descriptor format.
+    fn with_descriptor_sense(self) -> Self {
+        let convert = |mut response: Response| {
+            if let Some(sense) = &mut response.sense {
+                sense.descriptor_format = true;
+            }
+            response
+        };
+        match self {
+            Self::Done(response) => Self::Done(convert(response)),
+            Self::Pending(future) => Self::later(async move { convert(future.await) }),
+        }
     }
 }
 

@@ -1,11 +1,8 @@
-//! MODE SENSE(6) and MODE SENSE(10) (SPC-4 §6.13, §6.14) and the mode pages of a disk.
-//!
-//! Nothing is changeable and nothing is saved, so there is no MODE SELECT.
-
-use block::DeviceInfo;
+//! MODE SENSE(6) and MODE SENSE(10) (SPC-4 §6.13, §6.14). The pages are in `mode_pages`.
 
 use crate::context::UnitContext;
 use crate::data;
+use crate::mode_pages::{ModeParameters, PAGES, Page};
 use crate::sense::{AdditionalSense, Sense};
 use crate::{Command, Execution};
 
@@ -14,23 +11,8 @@ const ALL_SUBPAGES: u8 = 0xff;
 
 /// PAGE CONTROL.
 const CHANGEABLE: u8 = 1;
+const DEFAULT: u8 = 2;
 const SAVED: u8 = 3;
-
-/// One mode page: code, subpage, and its content behind the header.
-struct Page {
-    code: u8,
-    subpage: u8,
-    content: fn(&DeviceInfo) -> Vec<u8>,
-}
-
-/// Ascending by code and subpage, as SPC-4 §6.13.1 wants them returned.
-const PAGES: &[Page] = &[
-    Page { code: 0x01, subpage: 0, content: error_recovery },
-    Page { code: 0x08, subpage: 0, content: caching },
-    Page { code: 0x0a, subpage: 0, content: control },
-    Page { code: 0x0a, subpage: 1, content: control_extension },
-    Page { code: 0x1c, subpage: 0, content: informational_exceptions },
-];
 
 /// MODE SENSE(6).
 pub(crate) fn mode_sense_6(context: &UnitContext<'_>, command: Command) -> Execution {
@@ -39,7 +21,7 @@ pub(crate) fn mode_sense_6(context: &UnitContext<'_>, command: Command) -> Execu
         Err(sense) => return sense.into(),
     };
     let len = 3 + descriptor.len() + pages.len();
-    let mut out = vec![len as u8, 0, device_specific(context.info), descriptor.len() as u8];
+    let mut out = vec![len as u8, 0, device_specific(context), descriptor.len() as u8];
     out.extend(descriptor);
     out.extend(pages);
     data::respond(&command, out, u32::from(command.cdb.byte(4))).into()
@@ -54,7 +36,7 @@ pub(crate) fn mode_sense_10(context: &UnitContext<'_>, command: Command) -> Exec
     };
     let [high, low] = (6 + descriptor.len() as u16 + pages.len() as u16).to_be_bytes();
     let long = u8::from(descriptor.len() == 16);
-    let mut out = vec![high, low, 0, device_specific(context.info), long, 0, 0];
+    let mut out = vec![high, low, 0, device_specific(context), long, 0, 0];
     out.push(descriptor.len() as u8);
     out.extend(descriptor);
     out.extend(pages);
@@ -62,8 +44,8 @@ pub(crate) fn mode_sense_10(context: &UnitContext<'_>, command: Command) -> Exec
 }
 
 /// DEVICE-SPECIFIC PARAMETER of a disk (SBC-3 §6.5.1): WP, and DPOFUA, which is always there.
-fn device_specific(info: &DeviceInfo) -> u8 {
-    u8::from(info.read_only) << 7 | 0x10
+fn device_specific(context: &UnitContext<'_>) -> u8 {
+    u8::from(context.unit.is_write_protected(context.info)) << 7 | 0x10
 }
 
 /// Block descriptor and pages that a CDB asks for.
@@ -85,9 +67,12 @@ fn parts(
     };
     let mut pages = Vec::new();
     for page in PAGES.iter().filter(wanted) {
-        let mut content = (page.content)(context.info);
+        let mut content = (page.content)(context.info, &context.unit.mode);
+        if control == DEFAULT {
+            content = (page.content)(context.info, &ModeParameters::default());
+        }
         if control == CHANGEABLE {
-            content.fill(0);
+            content = page.mask(context.info, content.len());
         }
         match page.subpage {
             0 => pages.extend([page.code, content.len() as u8]),
@@ -123,38 +108,4 @@ fn block_descriptor(context: &UnitContext<'_>, long_lba: bool) -> Vec<u8> {
         out.extend(context.info.block_size.to_be_bytes());
     }
     out
-}
-
-/// Read-Write Error Recovery (SBC-3 §6.5.8): no retries to tune.
-fn error_recovery(_: &DeviceInfo) -> Vec<u8> {
-    vec![0; 10]
-}
-
-/// Caching (SBC-3 §6.5.5).
-fn caching(info: &DeviceInfo) -> Vec<u8> {
-    let mut content = vec![0; 18];
-    content[0] = u8::from(info.volatile_cache) << 2; // WCE
-    content[10] = 0x20; // DRA: read-ahead is not this unit's business
-    content
-}
-
-/// Control (SPC-4 §7.5.8).
-fn control(_: &DeviceInfo) -> Vec<u8> {
-    let mut content = vec![0; 10];
-    content[0] = 0x02; // GLTSD: no log parameters are saved
-    content[1] = 0x10; // QUEUE ALGORITHM MODIFIER: unrestricted reordering
-    content[6..8].fill(0xff); // BUSY TIMEOUT PERIOD: unlimited
-    content
-}
-
-/// Control Extension (SPC-4 §7.5.9): 18 bytes of sense data at most of what is returned always.
-fn control_extension(_: &DeviceInfo) -> Vec<u8> {
-    vec![0; 28]
-}
-
-/// Informational Exceptions Control (SBC-3 §6.5.7): none are reported (MRIE 0).
-fn informational_exceptions(_: &DeviceInfo) -> Vec<u8> {
-    let mut content = vec![0; 10];
-    content[0] = 0x08; // DEXCPT
-    content
 }

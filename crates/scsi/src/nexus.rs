@@ -3,13 +3,17 @@
 
 use std::sync::Arc;
 
+use block::DeviceInfo;
+
 use crate::context::{Context, UnitContext};
 use crate::lun::Lun;
-use crate::opcodes::{self, Access, Handler};
+use crate::opcodes::{self, Access, Gate, Handler, Row};
+use crate::reservation::Port;
 use crate::sense::{AdditionalSense, Sense};
 use crate::target::{NoSuchLun, TargetState};
+use crate::unit::LogicalUnit;
 use crate::unit_attention::UnitAttentions;
-use crate::{Command, Execution};
+use crate::{Command, Execution, Response, Status};
 
 /// An I_T nexus: one iSCSI session. Its state ends with it.
 pub struct Nexus {
@@ -19,12 +23,81 @@ pub struct Nexus {
 pub(crate) struct NexusState {
     pub(crate) target: Arc<TargetState>,
     pub(crate) attentions: UnitAttentions,
-    initiator_port: String,
+    pub(crate) id: NexusId,
+    pub(crate) initiator_port: Port,
 }
 
+/// Identity of a nexus as long as the process runs. Never used twice, unlike port names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NexusId(pub(crate) u64);
+
 impl NexusState {
-    pub(crate) fn new(target: Arc<TargetState>, initiator_port: String) -> Self {
-        Self { target, attentions: UnitAttentions::default(), initiator_port }
+    pub(crate) fn new(target: Arc<TargetState>, id: NexusId, initiator_port: &str) -> Self {
+        // Names compare without regard to case (RFC 7143 §4.2.7.2, §13.2).
+        let initiator_port = initiator_port.to_ascii_lowercase().into();
+        Self { target, attentions: UnitAttentions::default(), id, initiator_port }
+    }
+
+    /// SCSI port name of the initiator.
+    pub(crate) fn port(&self) -> &str {
+        &self.initiator_port
+    }
+
+    /// A command to a unit that exists: unit attention, reservation, CDB fields, readiness, write
+    /// protection, handler, in this order.
+    fn execute(
+        self: &Arc<Self>,
+        unit: &Arc<LogicalUnit>,
+        row: &'static Row,
+        command: Command,
+    ) -> Execution {
+        let handler = match row.handler {
+            Handler::Unit(handler) => handler,
+            Handler::Any(handler) => {
+                let context = Context { nexus: self, unit: Some(unit) };
+                let checked = row.check(&command.cdb);
+                return checked.map_or_else(Execution::from, |_| handler(&context, &command));
+            }
+        };
+        let info = unit.device.info();
+        if unit.size_changed(info.size) {
+            let changed = AdditionalSense::CAPACITY_DATA_HAS_CHANGED;
+            self.target.establish(unit.lun, changed, None);
+        }
+        if let Some(condition) = self.attentions.take(unit.lun) {
+            return Sense::unit_attention(condition).into();
+        }
+        // Before anything else of the command is looked at (SPC-4 §5.12.1).
+        if !unit.reservations.admits(self.id, self.port(), row.access) {
+            return Response::status(Status::RESERVATION_CONFLICT).into();
+        }
+        if let Err(sense) = self.ready(unit, &info, row, &command) {
+            return sense.into();
+        }
+        handler(&UnitContext { nexus: self, unit, info: &info }, command)
+    }
+
+    /// Everything of a command that can be checked without knowing which it is.
+    fn ready(
+        &self,
+        unit: &LogicalUnit,
+        info: &DeviceInfo,
+        row: &Row,
+        command: &Command,
+    ) -> Result<(), Sense> {
+        row.check_available(unit, info)?;
+        row.check(&command.cdb)?;
+        if row.gate != Gate::Always {
+            self.target.access_state().check()?;
+            unit.sanitize.check(row.gate == Gate::Sanitize)?;
+        }
+        if matches!(row.gate, Gate::Medium | Gate::Sanitize) {
+            unit.medium.check()?;
+        }
+        if row.access == Access::Write && unit.is_write_protected(info) {
+            return Err(Sense::write_protected());
+        }
+        Ok(())
     }
 
     /// REPORTED LUNS DATA HAS CHANGED on every other unit.
@@ -40,6 +113,11 @@ impl Nexus {
         Self { state }
     }
 
+    /// What [`Host::abort_tasks`](crate::Host::abort_tasks) knows this nexus by.
+    pub fn id(&self) -> NexusId {
+        self.state.id
+    }
+
     /// SCSI port name of the initiator.
     pub fn initiator_port(&self) -> &str {
         &self.state.initiator_port
@@ -50,44 +128,26 @@ impl Nexus {
     pub fn execute(&self, command: Command) -> Execution {
         let unit = Lun::decode(command.lun).and_then(|lun| self.state.target.unit(lun));
         let row = opcodes::find(&command.cdb);
-        let handler = match row {
-            Ok(row) => row.handler,
-            // Which commands exist is a question to a logical unit that exists.
-            Err(sense) if unit.is_some() => return self.attention(&unit).unwrap_or(sense).into(),
-            Err(_) => return unsupported_unit().into(),
-        };
         let nexus = &self.state;
-        match (handler, unit) {
-            (Handler::Any(handler), unit) => match row.and_then(|row| row.check(&command.cdb)) {
-                Ok(_) => handler(&Context { nexus, unit: unit.as_ref() }, &command),
-                Err(sense) => sense.into(),
-            },
-            (Handler::Unit(_), None) => unsupported_unit().into(),
-            (Handler::Unit(handler), Some(unit)) => {
-                let info = unit.device.info();
-                if unit.size_changed(info.size) {
-                    let changed = AdditionalSense::CAPACITY_DATA_HAS_CHANGED;
-                    nexus.target.establish(unit.lun, changed, None);
+        let Some(unit) = unit else {
+            return match row {
+                Ok(Row { handler: Handler::Any(handler), .. }) => {
+                    let checked = row.and_then(|row| row.check(&command.cdb));
+                    let execute = |_| handler(&Context { nexus, unit: None }, &command);
+                    checked.map_or_else(Execution::from, execute)
                 }
-                if let Some(condition) = nexus.attentions.take(unit.lun) {
-                    return Sense::unit_attention(condition).into();
-                }
-                // Reservations are checked here, by the row's access, before anything else of the
-                // command is looked at (SPC-4 §5.12.1).
-                let checked = row.and_then(|row| {
-                    row.check_available(&info)?;
-                    row.check(&command.cdb)
-                });
-                let access = match checked {
-                    Ok(row) => row.access,
-                    Err(sense) => return sense.into(),
-                };
-                if access == Access::Write && info.read_only {
-                    return Sense::write_protected().into();
-                }
-                handler(&UnitContext { unit: &unit, info: &info }, command)
+                _ => unsupported_unit().into(),
+            };
+        };
+        let descriptor_format = unit.mode.descriptor_sense();
+        let execution = match row {
+            Ok(row) => nexus.execute(&unit, row, command),
+            Err(sense) => {
+                let pending = nexus.attentions.take(unit.lun).map(Sense::unit_attention);
+                pending.unwrap_or(sense).into()
             }
-        }
+        };
+        if descriptor_format { execution.with_descriptor_sense() } else { execution }
     }
 
     /// LOGICAL UNIT RESET (SAM-5 §7.6). Every nexus, this one too, gets a unit attention. Aborting
@@ -97,17 +157,13 @@ impl Nexus {
     /// [`NoSuchLun`].
     pub fn lun_reset(&self, lun: u64) -> Result<(), NoSuchLun> {
         let unit = self.unit(lun)?;
-        let reset = AdditionalSense::BUS_DEVICE_RESET_FUNCTION_OCCURRED;
-        self.state.target.establish(unit, reset, None);
+        self.state.target.reset(&unit);
         Ok(())
     }
 
     /// TARGET WARM RESET and TARGET COLD RESET (RFC 7143 §11.5.1): all logical units.
     pub fn target_reset(&self) {
-        let reset = AdditionalSense::BUS_DEVICE_RESET_FUNCTION_OCCURRED;
-        for lun in self.state.target.luns() {
-            self.state.target.establish(lun, reset, None);
-        }
+        self.state.target.units().iter().for_each(|unit| self.state.target.reset(unit));
     }
 
     /// CLEAR TASK SET (SAM-5 §7.4): tells the other nexuses that their commands are gone. They had
@@ -118,7 +174,7 @@ impl Nexus {
     pub fn clear_task_set(&self, lun: u64) -> Result<(), NoSuchLun> {
         let unit = self.unit(lun)?;
         let cleared = AdditionalSense::COMMANDS_CLEARED_BY_ANOTHER_INITIATOR;
-        self.state.target.establish(unit, cleared, Some(&self.state));
+        self.state.target.establish(unit.lun, cleared, Some(&self.state));
         Ok(())
     }
 
@@ -127,14 +183,9 @@ impl Nexus {
         self.unit(lun).is_ok()
     }
 
-    fn unit(&self, lun: u64) -> Result<Lun, NoSuchLun> {
+    fn unit(&self, lun: u64) -> Result<Arc<LogicalUnit>, NoSuchLun> {
         let lun = Lun::decode(lun).ok_or(NoSuchLun)?;
-        self.state.target.unit(lun).map(|unit| unit.lun).ok_or(NoSuchLun)
-    }
-
-    fn attention(&self, unit: &Option<Arc<crate::unit::LogicalUnit>>) -> Option<Sense> {
-        let lun = unit.as_ref()?.lun;
-        self.state.attentions.take(lun).map(Sense::unit_attention)
+        self.state.target.unit(lun).ok_or(NoSuchLun)
     }
 }
 

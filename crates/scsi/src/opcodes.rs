@@ -9,24 +9,46 @@ use block::DeviceInfo;
 
 use crate::cdb::Cdb;
 use crate::context::{Context, UnitContext};
+use crate::reservation::{input, output, spc2};
 use crate::sense::{AdditionalSense, Sense};
+use crate::unit::LogicalUnit;
 use crate::{Command, Execution, data};
-use crate::{capacity, compare_write, diagnostics, inquiry, mode, or_write, read_write};
-use crate::{report_luns, unmap, verify, write_same};
+use crate::{capacity, compare_write, defects, diagnostics, extended_copy, inquiry, log_pages};
+use crate::{medium, mode, mode_select, or_write, port_groups, read_write, report_luns, sanitize};
+use crate::{unmap, verify, write_atomic, write_same};
 
-/// What a command does to the medium: decides write protection, and reservations once there are
-/// any (SPC-4 table 51 sorts commands the same way).
+/// What a command does: decides write protection, and which reservations of others keep it out
+/// (SPC-4 table 51 and SBC-3 table 13 sort commands the same way).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
-    /// Nothing.
-    None,
-    /// Reads it.
+    /// Asks for what is no secret: allowed whatever is reserved.
+    Free,
+    /// The same, but kept out by RESERVE, which SPC-2 made stricter.
+    Query,
+    /// The handler decides itself.
+    Own,
+    /// Reads the medium.
     Read,
     /// Changes it.
     Write,
     /// Makes earlier changes stable: counts as a change for reservations, but not for read-only
     /// devices.
     Flush,
+    /// Neither reads nor changes the medium, but is kept out by every reservation.
+    Manage,
+}
+
+/// What a command needs to be executed at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// Nothing: the unit tells about itself whatever its state.
+    Always,
+    /// A unit that is active and not being sanitized.
+    Ready,
+    /// The same with a medium in it.
+    Medium,
+    /// The same, but a failed SANITIZE is no obstacle: it ends the failure.
+    Sanitize,
 }
 
 #[derive(Clone, Copy)]
@@ -47,7 +69,8 @@ pub(crate) struct Row {
     reserved: u128,
     pub(crate) access: Access,
     pub(crate) handler: Handler,
-    available: fn(&DeviceInfo) -> bool,
+    pub(crate) gate: Gate,
+    available: fn(&LogicalUnit, &DeviceInfo) -> bool,
 }
 
 /// Bits of the CONTROL byte that are ignored: all but NACA, which asks for a feature (SAM-5 §5.2).
@@ -69,32 +92,47 @@ const fn row(usage: &'static [u8], access: Access, handler: Handler) -> Row {
         reserved,
         access,
         handler,
-        available: always,
+        gate: match access {
+            Access::Free => Gate::Always,
+            Access::Read | Access::Write | Access::Flush => Gate::Medium,
+            Access::Query | Access::Own | Access::Manage => Gate::Ready,
+        },
+        available: |_, _| true,
     }
 }
 
-/// A command that shares its opcode; byte 1 of `usage` is the service action.
+/// A command that shares its opcode; byte 1 of `usage` is the service action and flags above it.
 const fn service(usage: &'static [u8], access: Access, handler: Handler) -> Row {
     let mut row = row(usage, access, handler);
-    row.service_action = Some(usage[1]);
+    row.service_action = Some(usage[1] & 0x1f);
     row.reserved &= !(0x1f << (14 * 8));
     row
 }
 
-const fn if_thin(mut row: Row) -> Row {
-    row.available = thin;
+const fn gate(gate: Gate, mut row: Row) -> Row {
+    row.gate = gate;
     row
 }
 
-fn always(_: &DeviceInfo) -> bool {
-    true
+const fn only_if(available: fn(&LogicalUnit, &DeviceInfo) -> bool, mut row: Row) -> Row {
+    row.available = available;
+    row
 }
 
-fn thin(info: &DeviceInfo) -> bool {
+fn thin(_: &LogicalUnit, info: &DeviceInfo) -> bool {
     info.can_trim
 }
 
-use Access::{Flush, None as Free, Read, Write};
+/// Erased blocks must not be readable: trimming has to be more than advice.
+fn erasable(_: &LogicalUnit, info: &DeviceInfo) -> bool {
+    info.can_trim && info.trim_zeroes
+}
+
+fn atomic(unit: &LogicalUnit, _: &DeviceInfo) -> bool {
+    unit.atomic_blocks > 0
+}
+
+use Access::{Flush, Free, Manage, Own, Query, Read, Write};
 use Handler::{Any, Unit};
 
 const F: u8 = 0xff;
@@ -104,25 +142,64 @@ const G: u8 = 0x1f;
 /// Sorted by opcode and service action.
 #[rustfmt::skip]
 static ROWS: &[Row] = &[
-    row(&[0x00, 0, 0, 0, 0, 0], Free, Unit(diagnostics::test_unit_ready)),
+    gate(Gate::Medium, row(&[0x00, 0, 0, 0, 0, 0], Query, Unit(diagnostics::test_unit_ready))),
     row(&[0x03, 0x01, 0, 0, F, 0], Free, Any(diagnostics::request_sense)),
     row(&[0x08, 0x1f, F, F, F, 0], Read, Unit(read_write::read)), // READ(6)
     row(&[0x0a, 0x1f, F, F, F, 0], Write, Unit(read_write::write)), // WRITE(6)
     row(&[0x12, 0x01, F, F, F, 0], Free, Any(inquiry::inquiry)),
-    row(&[0x1a, 0x08, F, F, F, 0], Free, Unit(mode::mode_sense_6)),
-    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Flush, Unit(diagnostics::start_stop_unit)),
-    row(&[0x1d, 0x17, 0, 0, 0, 0], Free, Unit(diagnostics::send_diagnostic)),
+    row(&[0x15, 0x11, 0, 0, F, 0], Manage, Unit(mode_select::mode_select_6)),
+    row(&[0x16, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve)), // RESERVE(6)
+    row(&[0x17, 0, 0, 0, 0, 0], Own, Unit(spc2::release)), // RELEASE(6)
+    row(&[0x1a, 0x08, F, F, F, 0], Manage, Unit(mode::mode_sense_6)),
+    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Own, Unit(diagnostics::start_stop_unit)),
+    row(&[0x1d, 0x17, 0, 0, 0, 0], Manage, Unit(diagnostics::send_diagnostic)),
+    row(&[0x1e, 0, 0, 0, 0x03, 0], Own, Unit(medium::prevent_allow)),
     // PMI and the address are obsolete since SBC-3; older initiators still send them.
-    row(&[0x25, 0x01, F, F, F, F, 0, 0, 0x01, 0], Free, Unit(capacity::read_capacity_10)),
+    gate(Gate::Medium,
+        row(&[0x25, 0x01, F, F, F, F, 0, 0, 0x01, 0], Free, Unit(capacity::read_capacity_10))),
     row(&[0x28, 0x1e, F, F, F, F, G, F, F, 0], Read, Unit(read_write::read)), // READ(10)
     row(&[0x2a, 0x1a, F, F, F, F, G, F, F, 0], Write, Unit(read_write::write)), // WRITE(10)
     row(&[0x2e, 0x16, F, F, F, F, G, F, F, 0], Write, Unit(verify::write_and_verify)),
     row(&[0x2f, 0x16, F, F, F, F, G, F, F, 0], Read, Unit(verify::verify)),
     row(&[0x34, 0x02, F, F, F, F, G, F, F, 0], Read, Unit(read_write::pre_fetch)),
     row(&[0x35, 0x06, F, F, F, F, G, F, F, 0], Flush, Unit(read_write::synchronize_cache)),
+    row(&[0x37, 0, 0x1f, 0, 0, 0, 0, F, F, 0], Read, Unit(defects::read_defect_data_10)),
     row(&[0x41, 0x08, F, F, F, F, G, F, F, 0], Write, Unit(write_same::write_same_10)),
-    if_thin(row(&[0x42, 0, 0, 0, 0, 0, G, F, F, 0], Write, Unit(unmap::unmap))),
-    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Free, Unit(mode::mode_sense_10)),
+    only_if(thin, row(&[0x42, 0, 0, 0, 0, 0, G, F, F, 0], Write, Unit(unmap::unmap))),
+    // SANITIZE
+    gate(Gate::Sanitize,
+        service(&[0x48, 0xa1, 0, 0, 0, 0, 0, F, F, 0], Write, Unit(sanitize::overwrite))),
+    gate(Gate::Sanitize, only_if(erasable,
+        service(&[0x48, 0xa2, 0, 0, 0, 0, 0, F, F, 0], Write, Unit(sanitize::block_erase)))),
+    gate(Gate::Sanitize,
+        service(&[0x48, 0x1f, 0, 0, 0, 0, 0, F, F, 0], Write, Unit(sanitize::exit_failure_mode))),
+    row(&[0x4d, 0x01, F, F, 0, F, F, F, F, 0], Free, Unit(log_pages::log_sense)),
+    row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Manage, Unit(mode_select::mode_select_10)),
+    row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve)), // RESERVE(10)
+    row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::release)), // RELEASE(10)
+    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Manage, Unit(mode::mode_sense_10)),
+    // PERSISTENT RESERVE IN, PERSISTENT RESERVE OUT
+    service(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_keys)),
+    service(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_reservation)),
+    service(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::report_capabilities)),
+    service(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_full_status)),
+    service(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    service(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    // EXTENDED COPY(LID1), and what became of it
+    service(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
+        Unit(extended_copy::extended_copy)),
+    service(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
+        Unit(extended_copy::copy_status)),
+    service(&[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
+        Unit(extended_copy::operating_parameters)),
+    service(&[0x84, 0x04, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
+        Unit(extended_copy::failed_segment_details)),
     row(&[0x88, 0x1e, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)),
     row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
         Unit(compare_write::compare_and_write)),
@@ -138,17 +215,21 @@ static ROWS: &[Row] = &[
         Unit(read_write::synchronize_cache)),
     row(&[0x93, 0x09, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,
         Unit(write_same::write_same_16)),
-    service(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Free,
-        Unit(capacity::read_capacity_16)),
+    only_if(atomic, row(&[0x9c, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,
+        Unit(write_atomic::write_atomic))),
+    gate(Gate::Medium, service(&[0x9e, 0x10, F, F, F, F, F, F, F, F, F, F, F, F, 0x01, 0], Free,
+        Unit(capacity::read_capacity_16))),
     service(&[0x9e, 0x12, F, F, F, F, F, F, F, F, F, F, F, F, 0, 0], Read,
         Unit(unmap::get_lba_status)),
     row(&[0xa0, 0, F, 0, 0, 0, F, F, F, F, 0, 0], Free, Any(report_luns::report_luns)),
+    service(&[0xa3, 0xea, 0, 0, 0, 0, F, F, F, F, 0, 0], Free, Unit(port_groups::report)),
     service(&[0xa3, 0x0c, 0x87, F, F, F, F, F, F, F, 0, 0], Free, Unit(report_opcodes)),
     service(&[0xa3, 0x0d, 0x80, 0, 0, 0, F, F, F, F, 0, 0], Free, Unit(report_task_management)),
     row(&[0xa8, 0x1e, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)), // READ(12)
     row(&[0xaa, 0x1a, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)), // WRITE(12)
     row(&[0xae, 0x16, F, F, F, F, F, F, F, F, G, 0], Write, Unit(verify::write_and_verify)),
     row(&[0xaf, 0x16, F, F, F, F, F, F, F, F, G, 0], Read, Unit(verify::verify)),
+    row(&[0xb7, 0x1f, F, F, F, F, F, F, F, F, 0, 0], Read, Unit(defects::read_defect_data_12)),
 ];
 
 /// Where the rows of an opcode begin, plus one; 0 where there are none.
@@ -200,8 +281,16 @@ impl Row {
     }
 
     /// Refuses commands that this device does not have.
-    pub(crate) fn check_available(&self, info: &DeviceInfo) -> Result<(), Sense> {
-        if (self.available)(info) { Ok(()) } else { Err(invalid_opcode()) }
+    pub(crate) fn check_available(
+        &self,
+        unit: &LogicalUnit,
+        info: &DeviceInfo,
+    ) -> Result<(), Sense> {
+        match self.service_action {
+            _ if (self.available)(unit, info) => Ok(()),
+            Some(_) => Err(Sense::invalid_cdb(1, 4)),
+            None => Err(invalid_opcode()),
+        }
     }
 
     fn service_action(&self) -> u16 {
@@ -222,7 +311,7 @@ fn report_opcodes(context: &UnitContext<'_>, command: Command) -> Execution {
     let exact = rows.iter().find(|row| row.service_action() == service_action);
     let found = match cdb.byte(2) & 7 {
         0 => {
-            let list = all_commands(context.info, with_timeouts);
+            let list = all_commands(context, with_timeouts);
             return data::respond(&command, list, cdb.u32(6)).into();
         }
         1 if has_service_actions => return Sense::invalid_cdb(2, 2).into(),
@@ -231,13 +320,13 @@ fn report_opcodes(context: &UnitContext<'_>, command: Command) -> Execution {
         2 | 3 => exact,
         _ => return Sense::invalid_cdb(2, 2).into(),
     };
-    let found = found.filter(|row| (row.available)(context.info));
+    let found = found.filter(|row| (row.available)(context.unit, context.info));
     data::respond(&command, one_command(found, with_timeouts), cdb.u32(6)).into()
 }
 
-fn all_commands(info: &DeviceInfo, with_timeouts: bool) -> Vec<u8> {
+fn all_commands(context: &UnitContext<'_>, with_timeouts: bool) -> Vec<u8> {
     let mut out = vec![0; 4];
-    for row in ROWS.iter().filter(|row| (row.available)(info)) {
+    for row in ROWS.iter().filter(|row| (row.available)(context.unit, context.info)) {
         let flags = u8::from(with_timeouts) << 1 | u8::from(row.service_action.is_some());
         let [high, low] = row.service_action().to_be_bytes();
         out.extend([row.opcode, 0, high, low, 0, flags, 0, row.usage.len() as u8]);

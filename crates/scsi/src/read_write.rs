@@ -41,18 +41,36 @@ pub(crate) fn read(context: &UnitContext<'_>, command: Command) -> Execution {
     }
     let device = &context.unit.device;
     if fua(&command.cdb) && context.info.volatile_cache && context.info.can_flush {
-        let device = device.clone();
+        let flushed = device.flush();
+        let read = read_whole(context, blocks, len, room);
         return Execution::later(async move {
-            if let Err(error) = device.flush().await {
-                return failed(&error, true, blocks.lba);
+            match flushed.await {
+                Ok(()) => read.await,
+                Err(error) => failed(&error, true, blocks.lba),
             }
-            read_response(device.read(blocks.offset, Buf::new(len as usize)).await, room, blocks)
         });
+    }
+    if context.unit.atomic_blocks > 0 {
+        return read_whole(context, blocks, len, room);
     }
     match device.read(blocks.offset, Buf::new(len as usize)).try_ready() {
         Ok(result) => read_response(result, room, blocks).into(),
         Err(io) => Execution::later(async move { read_response(io.await, room, blocks) }),
     }
+}
+
+/// READ on a unit with WRITE ATOMIC: never sees half of one.
+fn read_whole(context: &UnitContext<'_>, blocks: Blocks, len: u64, room: u64) -> Execution {
+    let unit = context.unit.clone();
+    Execution::later(async move {
+        let guard = match unit.ranges.shared(blocks.offset..blocks.offset + len) {
+            Ok(guard) => guard,
+            Err(waiting) => waiting.await,
+        };
+        let result = unit.device.read(blocks.offset, Buf::new(len as usize)).await;
+        drop(guard);
+        read_response(result, room, blocks)
+    })
 }
 
 fn read_response(result: Result<Buf, BlockError>, room: u64, blocks: Blocks) -> Response {
@@ -119,7 +137,9 @@ pub(crate) struct Fua {
 }
 
 impl Fua {
+    /// As the command wants it, or as WCE of the Caching mode page does.
     pub(crate) fn new(wanted: bool, context: &UnitContext<'_>) -> Self {
+        let wanted = wanted || context.info.volatile_cache && context.unit.mode.write_through();
         let by_device = wanted && context.info.can_fua;
         let flags = if by_device { WriteFlags::FUA } else { WriteFlags::NONE };
         Self { flags, flush_after: wanted && !by_device && context.info.can_flush }

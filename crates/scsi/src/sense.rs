@@ -21,6 +21,8 @@ impl SenseKey {
     pub const UNIT_ATTENTION: Self = Self(0x6);
     /// The block must not be written or read.
     pub const DATA_PROTECT: Self = Self(0x7);
+    /// EXTENDED COPY stopped at a segment.
+    pub const COPY_ABORTED: Self = Self(0xa);
     /// The device aborted the command.
     pub const ABORTED_COMMAND: Self = Self(0xb);
     /// Data differ from those on the medium.
@@ -37,6 +39,7 @@ impl std::fmt::Debug for SenseKey {
             Self::ILLEGAL_REQUEST => f.write_str("ILLEGAL REQUEST"),
             Self::UNIT_ATTENTION => f.write_str("UNIT ATTENTION"),
             Self::DATA_PROTECT => f.write_str("DATA PROTECT"),
+            Self::COPY_ABORTED => f.write_str("COPY ABORTED"),
             Self::ABORTED_COMMAND => f.write_str("ABORTED COMMAND"),
             Self::MISCOMPARE => f.write_str("MISCOMPARE"),
             Self(other) => write!(f, "sense key {other:#x}"),
@@ -67,10 +70,26 @@ macro_rules! additional_sense {
 additional_sense! {
     /// Nothing to add.
     NO_ADDITIONAL_SENSE_INFORMATION = 0x00, 0x00;
+    /// The list identifier belongs to a copy that is under way.
+    OPERATION_IN_PROGRESS = 0x00, 0x16;
     /// The way to the storage is gone and nothing more is known.
     LOGICAL_UNIT_NOT_READY_CAUSE_NOT_REPORTABLE = 0x04, 0x00;
+    /// The port's access state is standby.
+    TARGET_PORT_IN_STANDBY_STATE = 0x04, 0x0b;
+    /// The port's access state is unavailable.
+    TARGET_PORT_IN_UNAVAILABLE_STATE = 0x04, 0x0c;
+    /// SANITIZE is at work; the sense data tell how far.
+    LOGICAL_UNIT_NOT_READY_SANITIZE_IN_PROGRESS = 0x04, 0x1b;
+    /// A segment names a descriptor that is not in the list.
+    UNREACHABLE_COPY_TARGET = 0x08, 0x04;
     /// The medium did not take the data.
     WRITE_ERROR = 0x0c, 0x00;
+    /// A unit that takes part in a copy refused its half.
+    THIRD_PARTY_DEVICE_FAILURE = 0x0d, 0x01;
+    /// No unit of this target has the designator.
+    COPY_TARGET_DEVICE_NOT_REACHABLE = 0x0d, 0x02;
+    /// The unit has blocks of another size.
+    INCORRECT_COPY_TARGET_DEVICE_TYPE = 0x0d, 0x03;
     /// The transport delivered another number of bytes than the command needs.
     INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT = 0x0e, 0x03;
     /// The medium did not give the data.
@@ -93,20 +112,56 @@ additional_sense! {
     WRITE_PROTECTED = 0x27, 0x00;
     /// A thin logical unit found no storage for the block.
     SPACE_ALLOCATION_FAILED_WRITE_PROTECT = 0x27, 0x07;
+    /// RELEASE with another type than that of the reservation held.
+    INVALID_RELEASE_OF_PERSISTENT_RESERVATION = 0x26, 0x04;
+    /// More CSCD descriptors than can be.
+    TOO_MANY_TARGET_DESCRIPTORS = 0x26, 0x06;
+    /// CSCD descriptor of a kind that is not supported.
+    UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE = 0x26, 0x07;
+    /// More segment descriptors than can be.
+    TOO_MANY_SEGMENT_DESCRIPTORS = 0x26, 0x08;
+    /// Segment descriptor of a kind that is not supported.
+    UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE = 0x26, 0x09;
+    /// The segment is not whole blocks of both units.
+    UNEXPECTED_INEXACT_SEGMENT = 0x26, 0x0a;
+    /// Inline data, of which none are taken.
+    INLINE_DATA_LENGTH_EXCEEDED = 0x26, 0x0b;
+    /// A medium was put in.
+    NOT_READY_TO_READY_CHANGE = 0x28, 0x00;
     /// First command after the logical unit or the nexus came up.
     POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED = 0x29, 0x00;
     /// A LUN RESET or TARGET RESET was done.
     BUS_DEVICE_RESET_FUNCTION_OCCURRED = 0x29, 0x03;
+    /// MODE SELECT of another nexus.
+    MODE_PARAMETERS_CHANGED = 0x2a, 0x01;
+    /// CLEAR or PREEMPT of another nexus took the reservation.
+    RESERVATIONS_PREEMPTED = 0x2a, 0x03;
+    /// The reservation this nexus had a part in is gone.
+    RESERVATIONS_RELEASED = 0x2a, 0x04;
+    /// PREEMPT of another nexus took the registration.
+    REGISTRATIONS_PREEMPTED = 0x2a, 0x05;
+    /// The target was given another access state.
+    ASYMMETRIC_ACCESS_STATE_CHANGED = 0x2a, 0x06;
     /// The logical unit has another size now.
     CAPACITY_DATA_HAS_CHANGED = 0x2a, 0x09;
     /// CLEAR TASK SET of another nexus.
     COMMANDS_CLEARED_BY_ANOTHER_INITIATOR = 0x2f, 0x00;
+    /// SANITIZE did not reach its end.
+    SANITIZE_COMMAND_FAILED = 0x31, 0x03;
+    /// Storage behind a thin logical unit runs low.
+    THIN_PROVISIONING_SOFT_THRESHOLD_REACHED = 0x38, 0x07;
     /// Saved values of mode pages were asked for.
     SAVING_PARAMETERS_NOT_SUPPORTED = 0x39, 0x00;
+    /// There is no medium.
+    MEDIUM_NOT_PRESENT = 0x3a, 0x00;
     /// Logical units were added or removed.
     REPORTED_LUNS_DATA_HAS_CHANGED = 0x3f, 0x0e;
     /// The device failed in a way that no other code tells.
     INTERNAL_TARGET_FAILURE = 0x44, 0x00;
+    /// Somebody wants the medium to stay.
+    MEDIUM_REMOVAL_PREVENTED = 0x53, 0x02;
+    /// As many nexuses are registered as can be.
+    INSUFFICIENT_REGISTRATION_RESOURCES = 0x55, 0x04;
 }
 
 impl std::fmt::Debug for AdditionalSense {
@@ -133,6 +188,27 @@ impl FieldPointer {
     }
 }
 
+/// SENSE KEY SPECIFIC (SPC-4 §4.5.2.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeySpecific {
+    /// With ILLEGAL REQUEST.
+    Field(FieldPointer),
+    /// With NOT READY: 65536ths done.
+    Progress(u16),
+}
+
+impl KeySpecific {
+    fn encode(self) -> [u8; 3] {
+        match self {
+            Self::Field(field) => field.encode(),
+            Self::Progress(progress) => {
+                let [high, low] = progress.to_be_bytes();
+                [0x80, high, low]
+            }
+        }
+    }
+}
+
 /// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -143,7 +219,9 @@ pub struct Sense {
     pub additional: AdditionalSense,
     /// INFORMATION: an LBA, or the byte offset of a miscompare.
     pub information: Option<u64>,
-    pub(crate) field: Option<FieldPointer>,
+    /// COMMAND-SPECIFIC INFORMATION.
+    pub command_specific: Option<u64>,
+    pub(crate) specific: Option<KeySpecific>,
     /// The logical unit reports in descriptor format (D_SENSE of the Control mode page).
     pub(crate) descriptor_format: bool,
 }
@@ -151,7 +229,14 @@ pub struct Sense {
 impl Sense {
     /// Sense data with nothing but the codes.
     pub const fn new(key: SenseKey, additional: AdditionalSense) -> Self {
-        Self { key, additional, information: None, field: None, descriptor_format: false }
+        Self {
+            key,
+            additional,
+            information: None,
+            command_specific: None,
+            specific: None,
+            descriptor_format: false,
+        }
     }
 
     /// Nothing to report.
@@ -165,15 +250,27 @@ impl Sense {
     /// INVALID FIELD IN CDB, pointing at a byte and the highest bit of the field in it.
     pub(crate) const fn invalid_cdb(byte: u16, bit: u8) -> Self {
         let mut sense = Self::illegal(AdditionalSense::INVALID_FIELD_IN_CDB);
-        sense.field = Some(FieldPointer { in_cdb: true, byte, bit: Some(bit) });
+        let field = FieldPointer { in_cdb: true, byte, bit: Some(bit) };
+        sense.specific = Some(KeySpecific::Field(field));
         sense
     }
 
     /// INVALID FIELD IN PARAMETER LIST, pointing at a byte.
     pub(crate) const fn invalid_parameter(byte: u16) -> Self {
-        let mut sense = Self::illegal(AdditionalSense::INVALID_FIELD_IN_PARAMETER_LIST);
-        sense.field = Some(FieldPointer { in_cdb: false, byte, bit: None });
-        sense
+        Self::illegal(AdditionalSense::INVALID_FIELD_IN_PARAMETER_LIST).with_parameter(byte)
+    }
+
+    /// Pointing at a byte of the parameter list.
+    pub(crate) const fn with_parameter(mut self, byte: u16) -> Self {
+        let field = FieldPointer { in_cdb: false, byte, bit: None };
+        self.specific = Some(KeySpecific::Field(field));
+        self
+    }
+
+    /// With how far something has come, in 65536ths.
+    pub(crate) const fn with_progress(mut self, progress: u16) -> Self {
+        self.specific = Some(KeySpecific::Progress(progress));
+        self
     }
 
     /// LOGICAL BLOCK ADDRESS OUT OF RANGE. INFORMATION is the first address that does not exist.
@@ -248,8 +345,11 @@ impl Sense {
         out[7] = 10; // ADDITIONAL SENSE LENGTH
         out[12] = self.additional.0;
         out[13] = self.additional.1;
-        if let Some(field) = self.field {
-            out[15..18].copy_from_slice(&field.encode());
+        if let Some(Ok(information)) = self.command_specific.map(u32::try_from) {
+            out[8..12].copy_from_slice(&information.to_be_bytes());
+        }
+        if let Some(specific) = self.specific {
+            out[15..18].copy_from_slice(&specific.encode());
         }
         out
     }
@@ -261,9 +361,13 @@ impl Sense {
             out.extend([0x00, 0x0a, 0x80, 0]);
             out.extend(information.to_be_bytes());
         }
-        if let Some(field) = self.field {
+        if let Some(information) = self.command_specific {
+            out.extend([0x01, 0x0a, 0, 0]);
+            out.extend(information.to_be_bytes());
+        }
+        if let Some(specific) = self.specific {
             out.extend([0x02, 0x06, 0, 0]);
-            out.extend(field.encode());
+            out.extend(specific.encode());
             out.push(0);
         }
         out[7] = (out.len() - 8) as u8;

@@ -1,13 +1,18 @@
 //! [`Target`]: the logical units of one SCSI target device, and the nexuses that use them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use block::Device;
 
+use crate::host::{Host, NoHost};
 use crate::lun::Lun;
-use crate::nexus::{Nexus, NexusState};
+use crate::nexus::{Nexus, NexusId, NexusState};
+use crate::port_groups::AccessState;
+use crate::reservation::StateError;
 use crate::sense::AdditionalSense;
+use crate::space::SpaceUsage;
 use crate::unit::{LogicalUnit, LunOptions};
 
 /// How a target presents itself.
@@ -71,6 +76,9 @@ pub enum AddLunError {
         /// Most characters allowed.
         max: usize,
     },
+    /// Persistent reservations were saved, and cannot be had back.
+    #[error("persistent reservations: {0}")]
+    State(#[from] StateError),
     /// The NAA designator is of a type that is not 8 bytes long.
     #[error("NAA {0:#018x} does not begin with 2, 3 or 5")]
     Naa(u64),
@@ -91,13 +99,29 @@ pub(crate) struct TargetState {
     pub(crate) config: TargetConfig,
     units: RwLock<BTreeMap<Lun, Arc<LogicalUnit>>>,
     nexuses: Mutex<Vec<Weak<NexusState>>>,
+    next_nexus: AtomicU64,
+    host: RwLock<Arc<dyn Host>>,
+    access_state: AtomicU8,
 }
 
 impl Target {
     /// A target without logical units.
     pub fn new(config: TargetConfig) -> Self {
-        let state = TargetState { config, units: RwLock::default(), nexuses: Mutex::default() };
+        let state = TargetState {
+            config,
+            units: RwLock::default(),
+            nexuses: Mutex::default(),
+            next_nexus: AtomicU64::new(0),
+            host: RwLock::new(Arc::new(NoHost)),
+            access_state: AtomicU8::new(AccessState::default() as u8),
+        };
         Self { state: Arc::new(state) }
+    }
+
+    /// Tells the transport that the target runs under. Before that, PREEMPT AND ABORT aborts
+    /// nothing and background work runs on threads.
+    pub fn set_host(&self, host: Arc<dyn Host>) {
+        *self.state.host.write().unwrap_or_else(PoisonError::into_inner) = host;
     }
 
     /// The name and port it was made with.
@@ -157,7 +181,8 @@ impl Target {
     /// `initiator_port` is its SCSI port name (RFC 7143 §4.4.2: iSCSI name, `,i,0x`, ISID in hex).
     /// Its first command on every unit reports POWER ON (SAM-5 §5.14.2).
     pub fn nexus(&self, initiator_port: &str) -> Nexus {
-        let nexus = Arc::new(NexusState::new(self.state.clone(), initiator_port.to_owned()));
+        let id = NexusId(self.state.next_nexus.fetch_add(1, Ordering::Relaxed));
+        let nexus = Arc::new(NexusState::new(self.state.clone(), id, initiator_port));
         self.state.lock_nexuses().push(Arc::downgrade(&nexus));
         let power_on = AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED;
         self.state.luns().into_iter().for_each(|lun| nexus.attentions.establish(lun, power_on));
@@ -167,6 +192,29 @@ impl Target {
     /// Number of nexuses.
     pub fn nexus_count(&self) -> usize {
         self.state.lock_nexuses().len()
+    }
+
+    /// Tells how much storage there is behind a thin logical unit. LOG SENSE passes it on, and
+    /// initiators are warned when the threshold of the unit is crossed.
+    ///
+    /// # Errors
+    /// [`NoSuchLun`].
+    pub fn report_space(&self, number: u16, usage: SpaceUsage) -> Result<(), NoSuchLun> {
+        let unit = Lun::new(number).and_then(|lun| self.state.unit(lun)).ok_or(NoSuchLun)?;
+        if unit.space.report(usage) {
+            let low = AdditionalSense::THIN_PROVISIONING_SOFT_THRESHOLD_REACHED;
+            self.state.establish(unit.lun, low, None);
+        }
+        Ok(())
+    }
+
+    /// Gives the target port another access state (ALUA), and tells all initiators.
+    pub fn set_access_state(&self, access_state: AccessState) {
+        let before = self.state.access_state.swap(access_state as u8, Ordering::AcqRel);
+        if before != access_state as u8 {
+            let changed = AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
+            self.state.luns().into_iter().for_each(|lun| self.state.establish(lun, changed, None));
+        }
     }
 
     /// Tells all initiators that the logical unit has another size now. Not needed where commands
@@ -191,6 +239,25 @@ impl TargetState {
         self.units.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
+    pub(crate) fn units(&self) -> Vec<Arc<LogicalUnit>> {
+        self.units.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    pub(crate) fn access_state(&self) -> AccessState {
+        AccessState::from_code(self.access_state.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn host(&self) -> Arc<dyn Host> {
+        self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// LOGICAL UNIT RESET of one unit: every nexus is told.
+    pub(crate) fn reset(&self, unit: &LogicalUnit) {
+        unit.reset();
+        let reset = AdditionalSense::BUS_DEVICE_RESET_FUNCTION_OCCURRED;
+        self.establish(unit.lun, reset, None);
+    }
+
     /// Establishes a unit attention for all nexuses, or all but one.
     pub(crate) fn establish(
         &self,
@@ -213,6 +280,7 @@ impl TargetState {
 
     /// Forgets a nexus that ends.
     pub(crate) fn forget(&self, ended: &Arc<NexusState>) {
+        self.units().iter().for_each(|unit| unit.nexus_lost(ended.id));
         self.lock_nexuses().retain(|nexus| !std::ptr::eq(nexus.as_ptr(), Arc::as_ptr(ended)));
     }
 

@@ -1,13 +1,21 @@
 //! One logical unit: a device, who it says it is, and the ranges under exclusive use.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use block::Device;
+use block::{Device, DeviceInfo};
 
+use crate::extended_copy::Copies;
 use crate::limits::Limits;
 use crate::lun::Lun;
+use crate::medium::Medium;
+use crate::mode_pages::ModeParameters;
+use crate::nexus::NexusId;
 use crate::range_lock::RangeLocks;
+use crate::reservation::{Reservations, StateStore};
+use crate::sanitize::Sanitize;
+use crate::space::Space;
 use crate::target::AddLunError;
 
 /// How a logical unit presents itself. Defaults identify it by target name and number, which is
@@ -30,6 +38,21 @@ pub struct LunOptions {
     /// two, at least its block size. For initiators that cannot do with 512-byte blocks on 4 KiB
     /// ones.
     pub physical_block_size: Option<u32>,
+    /// The medium can be ejected (RMB). Off, as a rule: a disk that can go away is treated with
+    /// caution by operating systems.
+    pub removable: bool,
+    /// Bytes that the storage below writes all or not at all, whenever the power may fail: offers
+    /// WRITE ATOMIC up to that. 0, the default, does not.
+    pub atomic_write_bytes: u32,
+    /// Initiators are warned when less space than this is available for a thin unit; see
+    /// [`Target::report_space`](crate::Target::report_space). 0 never warns.
+    pub space_threshold_bytes: u64,
+    /// Most bytes a second that SANITIZE overwrites: what it leaves is for the other units on the
+    /// same storage. `None` sets no limit.
+    pub sanitize_bytes_per_s: Option<NonZeroU32>,
+    /// Where persistent reservations outlive a restart (APTPL). Without one, initiators are told
+    /// that they do not.
+    pub state: Option<Arc<dyn StateStore>>,
 }
 
 impl Default for LunOptions {
@@ -41,6 +64,11 @@ impl Default for LunOptions {
             serial: None,
             naa: None,
             physical_block_size: None,
+            removable: false,
+            atomic_write_bytes: 0,
+            space_threshold_bytes: 0,
+            sanitize_bytes_per_s: None,
+            state: None,
         }
     }
 }
@@ -61,6 +89,36 @@ impl LunOptions {
     /// With this physical block size.
     pub fn with_physical_block_size(mut self, bytes: u32) -> Self {
         self.physical_block_size = Some(bytes);
+        self
+    }
+
+    /// With a medium that can be ejected.
+    pub fn with_removable(mut self, removable: bool) -> Self {
+        self.removable = removable;
+        self
+    }
+
+    /// With WRITE ATOMIC of so many bytes.
+    pub fn with_atomic_write_bytes(mut self, bytes: u32) -> Self {
+        self.atomic_write_bytes = bytes;
+        self
+    }
+
+    /// With a warning when less space than this is available.
+    pub fn with_space_threshold_bytes(mut self, bytes: u64) -> Self {
+        self.space_threshold_bytes = bytes;
+        self
+    }
+
+    /// With a limit to the rate of SANITIZE.
+    pub fn with_sanitize_bytes_per_s(mut self, rate: Option<NonZeroU32>) -> Self {
+        self.sanitize_bytes_per_s = rate;
+        self
+    }
+
+    /// With a place where persistent reservations outlive a restart.
+    pub fn with_state(mut self, store: impl StateStore + 'static) -> Self {
+        self.state = Some(Arc::new(store));
         self
     }
 
@@ -103,6 +161,21 @@ impl Identity {
     }
 }
 
+impl Identity {
+    /// A designator of VPD page 83h that belongs to the unit is this one's.
+    pub(crate) fn is(&self, kind: u8, designator: &[u8]) -> bool {
+        const T10_VENDOR_ID: u8 = 1;
+        const NAA: u8 = 3;
+        match kind {
+            T10_VENDOR_ID => designator
+                .strip_prefix(&self.vendor[..])
+                .is_some_and(|serial| serial == self.serial.as_bytes()),
+            NAA => designator == self.naa.to_be_bytes(),
+            _ => false,
+        }
+    }
+}
+
 fn ascii(what: &'static str, text: &str, max: usize) -> Result<(), AddLunError> {
     let printable = text.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
     if !printable || text.len() > max || text.is_empty() {
@@ -127,6 +200,12 @@ fn fnv1a(target_name: &str, lun: Lun) -> u64 {
     })
 }
 
+/// Whole blocks, at most what one command transfers and the 16-bit field can say.
+fn atomic_blocks(options: &LunOptions, block_size: u32) -> u32 {
+    let blocks = options.atomic_write_bytes / block_size;
+    blocks.min(Limits::new(block_size).transfer_blocks).min(u32::from(u16::MAX))
+}
+
 /// One logical unit of a target.
 pub(crate) struct LogicalUnit {
     pub(crate) lun: Lun,
@@ -135,6 +214,14 @@ pub(crate) struct LogicalUnit {
     pub(crate) limits: Limits,
     pub(crate) physical_block_size: Option<u32>,
     pub(crate) ranges: Arc<RangeLocks>,
+    pub(crate) reservations: Reservations,
+    pub(crate) mode: ModeParameters,
+    pub(crate) medium: Medium,
+    pub(crate) sanitize: Sanitize,
+    pub(crate) copies: Copies,
+    pub(crate) space: Space,
+    /// MAXIMUM ATOMIC TRANSFER LENGTH; 0 without WRITE ATOMIC.
+    pub(crate) atomic_blocks: u32,
     /// Capacity in bytes that initiators know.
     size_known: AtomicU64,
 }
@@ -165,6 +252,13 @@ impl LogicalUnit {
             limits: Limits::new(info.block_size),
             physical_block_size,
             ranges: Arc::default(),
+            reservations: Reservations::open(options.state.clone())?,
+            mode: ModeParameters::default(),
+            medium: Medium::new(options.removable),
+            sanitize: Sanitize::new(options.sanitize_bytes_per_s),
+            copies: Copies::default(),
+            space: Space::new(options.space_threshold_bytes),
+            atomic_blocks: atomic_blocks(options, info.block_size),
             size_known: AtomicU64::new(info.size),
             device,
         })
@@ -174,5 +268,26 @@ impl LogicalUnit {
     pub(crate) fn size_changed(&self, size: u64) -> bool {
         self.size_known.load(Ordering::Relaxed) != size
             && self.size_known.swap(size, Ordering::Relaxed) != size
+    }
+
+    /// Writes are refused, by the device or by SWP of the Control mode page.
+    pub(crate) fn is_write_protected(&self, info: &DeviceInfo) -> bool {
+        info.read_only || self.mode.software_write_protect()
+    }
+
+    /// A reset of the unit (SAM-5 §6.3.3): what is not kept through it goes.
+    pub(crate) fn reset(&self) {
+        self.reservations.reset();
+        self.mode.reset();
+        self.medium.reset();
+        self.sanitize.reset();
+        self.copies.reset();
+    }
+
+    /// A nexus has ended (SAM-5 §6.3.4).
+    pub(crate) fn nexus_lost(&self, nexus: NexusId) {
+        self.reservations.nexus_lost(nexus);
+        self.medium.nexus_lost(nexus);
+        self.copies.nexus_lost(nexus);
     }
 }

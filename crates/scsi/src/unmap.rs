@@ -4,7 +4,7 @@ use block::{BlockError, Extent};
 
 use crate::context::{Blocks, UnitContext};
 use crate::data;
-use crate::read_write::failed;
+use crate::read_write::{Fua, failed};
 use crate::sense::{AdditionalSense, Sense};
 use crate::{Command, Execution, Response};
 
@@ -24,6 +24,7 @@ pub(crate) fn unmap(context: &UnitContext<'_>, command: Command) -> Execution {
         Ok(runs) => runs,
         Err(sense) => return Response::check_condition(sense).wanting(wanted).into(),
     };
+    let fua = Fua::new(false, context);
     let unit = context.unit.clone();
     Execution::later(async move {
         for blocks in runs {
@@ -36,6 +37,12 @@ pub(crate) fn unmap(context: &UnitContext<'_>, command: Command) -> Execution {
             if let Err(error) = result {
                 return failed(&error, true, blocks.lba).wanting(wanted);
             }
+        }
+        // A trim has no FUA.
+        if (fua.flags.fua || fua.flush_after)
+            && let Err(error) = unit.device.flush().await
+        {
+            return failed(&error, true, 0).wanting(wanted);
         }
         Response::good().wanting(wanted)
     })

@@ -1,7 +1,11 @@
 //! Vital product data pages of INQUIRY (SPC-4 §7.8, SBC-3 §6.6).
 
+use block::DeviceInfo;
+
 use crate::capacity::physical_exponent;
+use crate::extended_copy;
 use crate::nexus::NexusState;
+use crate::port_groups;
 use crate::target::TargetConfig;
 use crate::unit::LogicalUnit;
 
@@ -11,15 +15,17 @@ pub(crate) const NO_UNIT: u8 = 0x7f;
 const SUPPORTED_PAGES: u8 = 0x00;
 const UNIT_SERIAL_NUMBER: u8 = 0x80;
 const DEVICE_IDENTIFICATION: u8 = 0x83;
+const THIRD_PARTY_COPY: u8 = 0x8f;
 const BLOCK_LIMITS: u8 = 0xb0;
 const BLOCK_DEVICE_CHARACTERISTICS: u8 = 0xb1;
 const LOGICAL_BLOCK_PROVISIONING: u8 = 0xb2;
 
 /// Ascending, as SPC-4 §7.8.15 wants it.
-const PAGES: [u8; 6] = [
+const PAGES: [u8; 7] = [
     SUPPORTED_PAGES,
     UNIT_SERIAL_NUMBER,
     DEVICE_IDENTIFICATION,
+    THIRD_PARTY_COPY,
     BLOCK_LIMITS,
     BLOCK_DEVICE_CHARACTERISTICS,
     LOGICAL_BLOCK_PROVISIONING,
@@ -31,8 +37,9 @@ pub(crate) fn page(nexus: &NexusState, unit: &LogicalUnit, code: u8) -> Option<V
         SUPPORTED_PAGES => PAGES.to_vec(),
         UNIT_SERIAL_NUMBER => unit.identity.serial.clone().into_bytes(),
         DEVICE_IDENTIFICATION => identification(&nexus.target.config, unit),
+        THIRD_PARTY_COPY => extended_copy::vpd_page(),
         BLOCK_LIMITS => block_limits(unit),
-        BLOCK_DEVICE_CHARACTERISTICS => characteristics(),
+        BLOCK_DEVICE_CHARACTERISTICS => characteristics(&unit.device.info()),
         LOGICAL_BLOCK_PROVISIONING => provisioning(unit),
         _ => return None,
     };
@@ -59,6 +66,9 @@ fn identification(config: &TargetConfig, unit: &LogicalUnit) -> Vec<u8> {
     designator(&mut out, ISCSI << 4 | 0x01, 0x80 | 0x10 | 0x04, &[0, 0, high, low]);
     let port = format!("{},t,0x{:04x}", config.name, config.portal_group_tag);
     designator(&mut out, ISCSI << 4 | 0x03, 0x80 | 0x10 | 0x08, &name_string(&port));
+    // Target port group: the one there is.
+    let [high, low] = port_groups::group(config).to_be_bytes();
+    designator(&mut out, ISCSI << 4 | 0x01, 0x80 | 0x10 | 0x05, &[0, 0, high, low]);
     // Target device.
     designator(&mut out, ISCSI << 4 | 0x03, 0x80 | 0x20 | 0x08, &name_string(&config.name));
     out
@@ -98,13 +108,18 @@ fn block_limits(unit: &LogicalUnit) -> Vec<u8> {
         out[28] = 0x80; // UGAVALID: alignment 0
     }
     out[32..40].copy_from_slice(&limits.write_same_blocks.to_be_bytes());
+    // Any alignment and granularity; no boundaries within.
+    out[40..44].copy_from_slice(&unit.atomic_blocks.to_be_bytes());
     out
 }
 
 /// Block Device Characteristics (SBC-3 §6.6.2): no rotation.
-fn characteristics() -> Vec<u8> {
+fn characteristics(info: &DeviceInfo) -> Vec<u8> {
     let mut out = vec![0; 60];
     out[1] = 1; // MEDIUM ROTATION RATE: non-rotating
+    if info.can_trim && info.trim_zeroes {
+        out[3] = 0b01 << 6; // WABEREQ: reads are possible right after SANITIZE
+    }
     out
 }
 
@@ -118,5 +133,10 @@ fn provisioning(unit: &LogicalUnit) -> Vec<u8> {
     const LBPWS: u8 = 0x40;
     const LBPWS10: u8 = 0x20;
     let reads_zero = u8::from(info.trim_zeroes) << 2; // LBPRZ
-    vec![0, LBPU | LBPWS | LBPWS10 | reads_zero, 0x02, 0] // PROVISIONING TYPE: thin
+    // THRESHOLD EXPONENT, where there is a threshold; PROVISIONING TYPE: thin.
+    let exponent = match unit.space.threshold_bytes {
+        0 => 0,
+        _ => unit.space.threshold_exponent(&info),
+    };
+    vec![exponent, LBPU | LBPWS | LBPWS10 | reads_zero, 0x02, 0]
 }

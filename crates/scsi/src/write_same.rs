@@ -4,11 +4,11 @@
 //! is set. UNMAP with other data writes it: SBC-3 §4.7.3.4 lets a block be unmapped only when it
 //! would read back as sent.
 
-use block::{BlockError, Buf, ZeroFlags};
+use block::{BlockError, Buf, WriteFlags, ZeroFlags};
 use bytes::Bytes;
 
 use crate::context::{Blocks, UnitContext};
-use crate::read_write::failed;
+use crate::read_write::{Fua, failed};
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 use crate::verify::too_little_data;
@@ -55,6 +55,7 @@ fn write_same(
         return too_little_data(wanted);
     }
     let zero = no_data || command.data_out.iter().all(|byte| *byte == 0);
+    let fua = Fua::new(false, context);
     let unit = context.unit.clone();
     let data = command.data_out;
     Execution::later(async move {
@@ -65,12 +66,16 @@ fn write_same(
         };
         let result = match zero {
             true => {
-                let flags = ZeroFlags::new(false, unmap);
+                let flags = ZeroFlags::new(fua.flags.fua, unmap);
                 unit.device.zero(blocks.offset, blocks.len, flags).await
             }
-            false => repeat(&unit, blocks, &data).await,
+            false => repeat(&unit, blocks, &data, fua.flags).await,
         };
         drop(guard);
+        let result = match result {
+            Ok(()) => fua.finish(&unit.device).await,
+            Err(error) => Err(error),
+        };
         match result {
             Ok(()) => Response::good(),
             Err(error) => failed(&error, true, blocks.lba),
@@ -79,7 +84,12 @@ fn write_same(
     })
 }
 
-async fn repeat(unit: &LogicalUnit, blocks: Blocks, data: &[u8]) -> Result<(), BlockError> {
+async fn repeat(
+    unit: &LogicalUnit,
+    blocks: Blocks,
+    data: &[u8],
+    flags: WriteFlags,
+) -> Result<(), BlockError> {
     let mut buf = Buf::new(blocks.len.min(STEP_BYTES) as usize);
     buf.chunks_mut(data.len()).for_each(|block| block.copy_from_slice(data));
     let pattern: Bytes = buf.freeze();
@@ -87,7 +97,7 @@ async fn repeat(unit: &LogicalUnit, blocks: Blocks, data: &[u8]) -> Result<(), B
     while done < blocks.len {
         let len = (blocks.len - done).min(pattern.len() as u64);
         let part = pattern.slice(..len as usize);
-        unit.device.write(blocks.offset + done, part, block::WriteFlags::NONE).await?;
+        unit.device.write(blocks.offset + done, part, flags).await?;
         done += len;
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! `enkaku serve`: an ad-hoc target, without a configuration file.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -37,6 +38,18 @@ pub(crate) struct Args {
     /// Logical block size, 512 or 4k [default: 512, or that of the block device].
     #[arg(long, value_name = "SIZE", value_parser = parse_block_size)]
     block_size: Option<u32>,
+    /// Say that the medium is removable, and eject it when asked to.
+    #[arg(long)]
+    removable: bool,
+    /// Offer WRITE ATOMIC up to this size: the storage below must write so much all or not at all.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    atomic_writes: Option<u64>,
+    /// Most bytes a second that SANITIZE overwrites.
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    sanitize_rate: Option<u64>,
+    /// Physical block size to report [default: what suits the storage best].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    physical_block_size: Option<u64>,
     /// Bypass the page cache (O_DIRECT).
     #[arg(long)]
     direct: bool,
@@ -56,12 +69,13 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = server_config(&args)?;
     let target = Target::new(TargetConfig::new(&args.iqn));
+    let options = lun_options(&args);
     let mut devices = Vec::new();
     for (number, lun) in args.lun.iter().enumerate() {
         let number = u16::try_from(number).context("too many LUNs")?;
         let device = open(lun, &args)?;
         target
-            .add_lun(number, Arc::clone(&device), LunOptions::default())
+            .add_lun(number, Arc::clone(&device), options.clone())
             .map_err(|error| Usage::error(format!("--lun {lun}: {error}")))?;
         devices.push(device);
     }
@@ -74,6 +88,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         device.flush().await.context("flushing a LUN at the end")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn lun_options(args: &Args) -> LunOptions {
+    let clamped = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+    let mut options = LunOptions::default();
+    options.physical_block_size = args.physical_block_size.map(clamped);
+    options
+        .with_removable(args.removable)
+        .with_atomic_write_bytes(clamped(args.atomic_writes.unwrap_or(0)))
+        .with_sanitize_bytes_per_s(args.sanitize_rate.map(clamped).and_then(NonZeroU32::new))
 }
 
 fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {

@@ -3,6 +3,7 @@
 
 mod access;
 mod connection;
+mod host;
 mod login;
 mod server;
 mod session;

@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, info, info_span, warn};
 
 use super::access::{Access, Chap, PORTAL_GROUP};
+use super::host::Sessions as Host;
 use super::login;
 use super::session::SharedSession;
 
@@ -148,7 +149,9 @@ impl Server {
             connections: Arc::new(Semaphore::new(config.connections_max)),
             config,
         };
-        Ok(Self { shared: Arc::new(shared), listeners })
+        let shared = Arc::new(shared);
+        shared.scsi.set_host(Arc::new(Host(Arc::downgrade(&shared))));
+        Ok(Self { shared, listeners })
     }
 
     /// The portals, with the ports the kernel chose where 0 was asked for.

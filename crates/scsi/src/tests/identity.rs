@@ -24,7 +24,7 @@ fn vpd(fixture: &Fixture, page: u8) -> Vec<u8> {
 fn standard_inquiry() {
     let data = fixture(512).data(&[0x12, 0, 0, 1, 4, 0], 260);
     assert_eq!(data.len(), 96);
-    assert_eq!(data[..8], [0x00, 0x00, 0x06, 0x12, 91, 0, 0, 0x02]);
+    assert_eq!(data[..8], [0x00, 0x00, 0x06, 0x12, 91, 0x18, 0, 0x02], "TPGS, 3PC");
     assert_eq!(&data[8..36], b"ENKAKU  VIRTUAL DISK    1   ");
     assert!(data[36..58].iter().all(|b| *b == 0));
     assert_eq!(data[58..66], [0x00, 0xa0, 0x09, 0x60, 0x04, 0x60, 0x04, 0xc0]);
@@ -56,7 +56,7 @@ fn refused_pages() {
 fn supported_pages_are_ascending_and_exist() {
     let fixture = fixture(512);
     let pages = vpd(&fixture, 0);
-    assert_eq!(pages, [0, 0, 0, 6, 0x00, 0x80, 0x83, 0xb0, 0xb1, 0xb2]);
+    assert_eq!(pages, [0, 0, 0, 7, 0x00, 0x80, 0x83, 0x8f, 0xb0, 0xb1, 0xb2]);
     pages[4..].iter().for_each(|page| drop(vpd(&fixture, *page)));
 }
 
@@ -75,6 +75,7 @@ fn device_identification() {
     expected.extend([0x51, 0x94, 0, 4, 0, 0, 0, 1]);
     expected.extend([0x53, 0x98, 0, 40]);
     expected.extend(b"iqn.2026-11.org.example:disk,t,0x0002\0\0\0");
+    expected.extend([0x51, 0x95, 0, 4, 0, 0, 0, 2]);
     expected.extend([0x53, 0xa8, 0, 32]);
     expected.extend(b"iqn.2026-11.org.example:disk\0\0\0\0");
     expected[3] = expected.len() as u8 - 4;
@@ -120,7 +121,7 @@ fn block_limits() {
 fn characteristics_and_provisioning() {
     let fixture = fixture(512);
     let page = vpd(&fixture, 0xb1);
-    assert_eq!((page.len(), &page[4..8]), (64, &[0, 1, 0, 0][..]));
+    assert_eq!((page.len(), &page[4..8]), (64, &[0, 1, 0, 0x40][..]));
     assert_eq!(vpd(&fixture, 0xb2), [0, 0xb2, 0, 4, 0, 0xe4, 2, 0]);
 }
 
