@@ -132,6 +132,8 @@ additional_sense! {
     POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED = 0x29, 0x00;
     /// A LUN RESET or TARGET RESET was done.
     BUS_DEVICE_RESET_FUNCTION_OCCURRED = 0x29, 0x03;
+    /// The nexus was lost and is back; the logical unit was up all the time.
+    I_T_NEXUS_LOSS_OCCURRED = 0x29, 0x07;
     /// MODE SELECT of another nexus.
     MODE_PARAMETERS_CHANGED = 0x2a, 0x01;
     /// CLEAR or PREEMPT of another nexus took the reservation.

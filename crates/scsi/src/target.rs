@@ -1,6 +1,6 @@
 //! [`Target`]: the logical units of one SCSI target device, and the nexuses that use them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
@@ -14,6 +14,10 @@ use crate::reservation::StateError;
 use crate::sense::AdditionalSense;
 use crate::space::SpaceUsage;
 use crate::unit::{LogicalUnit, LunOptions};
+
+/// Initiator ports remembered, so that a peer that invents names costs bounded memory. One that is
+/// not remembered is told of a power-on, which costs it a replay and nothing else.
+const PORTS_LOST_MAX: usize = 4096;
 
 /// How a target presents itself.
 #[derive(Clone, Debug)]
@@ -100,6 +104,8 @@ pub(crate) struct TargetState {
     units: RwLock<BTreeMap<Lun, Arc<LogicalUnit>>>,
     nexuses: Mutex<Vec<Weak<NexusState>>>,
     next_nexus: AtomicU64,
+    /// Initiator ports that have had, and lost, a nexus since the target came up.
+    ports_lost: Mutex<BTreeSet<String>>,
     host: RwLock<Arc<dyn Host>>,
     access_state: AtomicU8,
 }
@@ -112,6 +118,7 @@ impl Target {
             units: RwLock::default(),
             nexuses: Mutex::default(),
             next_nexus: AtomicU64::new(0),
+            ports_lost: Mutex::default(),
             host: RwLock::new(Arc::new(NoHost)),
             access_state: AtomicU8::new(AccessState::default() as u8),
         };
@@ -184,9 +191,20 @@ impl Target {
         let id = NexusId(self.state.next_nexus.fetch_add(1, Ordering::Relaxed));
         let nexus = Arc::new(NexusState::new(self.state.clone(), id, initiator_port));
         self.state.lock_nexuses().push(Arc::downgrade(&nexus));
-        let power_on = AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED;
-        self.state.luns().into_iter().for_each(|lun| nexus.attentions.establish(lun, power_on));
+        let attention = self.first_attention(initiator_port);
+        self.state.luns().into_iter().for_each(|lun| nexus.attentions.establish(lun, attention));
         Nexus::new(nexus)
+    }
+
+    /// What a new nexus is told first. An initiator that learns of a power-on has to assume that
+    /// volatile caches were lost, so one that was merely away is told just that (SAM-5 §6.3).
+    fn first_attention(&self, initiator_port: &str) -> AdditionalSense {
+        let lost = self.state.ports_lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if lost.contains(&initiator_port.to_ascii_lowercase()) {
+            AdditionalSense::I_T_NEXUS_LOSS_OCCURRED
+        } else {
+            AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED
+        }
     }
 
     /// Number of nexuses.
@@ -280,6 +298,11 @@ impl TargetState {
 
     /// Forgets a nexus that ends.
     pub(crate) fn forget(&self, ended: &Arc<NexusState>) {
+        let mut lost = self.ports_lost.lock().unwrap_or_else(PoisonError::into_inner);
+        if lost.len() < PORTS_LOST_MAX {
+            lost.insert(ended.initiator_port.to_string());
+        }
+        drop(lost);
         self.units().iter().for_each(|unit| unit.nexus_lost(ended.id));
         self.lock_nexuses().retain(|nexus| !std::ptr::eq(nexus.as_ptr(), Arc::as_ptr(ended)));
     }

@@ -25,16 +25,17 @@ fn run(nexus: &Nexus, lun: u64, cdb: &[u8]) -> Response {
 }
 
 #[test]
-fn power_on_is_reported_once_per_nexus_and_unit() {
+fn power_on_then_nexus_loss_is_reported_once_per_nexus_and_unit() {
     let target = target(2);
-    for _ in 0..2 {
+    // The second nexus is the first one's port coming back: no cache can have been lost.
+    for qualifier in [0x00, 0x07] {
         let nexus = target.nexus(INITIATOR);
         for lun in [LUN0, LUN1] {
             // These three never report it ...
             assert_good(&run(&nexus, lun, &INQUIRY));
             assert_good(&run(&nexus, lun, &REPORT_LUNS));
             // ... not even an unknown opcode is looked at before it.
-            assert_sense(&run(&nexus, lun, &[0xff; 16]), 0x6, 0x29, 0x00);
+            assert_sense(&run(&nexus, lun, &[0xff; 16]), 0x6, 0x29, qualifier);
             assert_good(&run(&nexus, lun, &TEST_UNIT_READY));
             assert_sense(&run(&nexus, lun, &[0xff; 16]), 0x5, 0x20, 0x00);
         }
