@@ -1,6 +1,11 @@
 //! The options that say what a line is, shared by all that build or change one. The grammar is
 //! `wanlab`'s, as in profile files; nothing is parsed here.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "clap prints these comments as help; their brackets are the command line's"
+)]
+
 use std::path::PathBuf;
 
 use clap::Args;
