@@ -6,6 +6,9 @@ use crate::ids::{Isid, Tsih};
 use crate::login::Outcome;
 use crate::pdu::LoginStatus;
 
+/// Half of the 65535 handles, so that a free one is found at once and none is reused soon.
+const SESSIONS_LIMIT: usize = 32_767;
+
 /// Sessions of one target, discovery sessions included.
 #[derive(Debug)]
 pub struct Registry {
@@ -41,8 +44,9 @@ pub enum Attach {
 }
 
 impl Registry {
-    /// No sessions yet, and room for `sessions_max`.
+    /// No sessions yet, and room for `sessions_max`, or as many as there are handles to spare.
     pub fn new(sessions_max: usize) -> Self {
+        let sessions_max = sessions_max.min(SESSIONS_LIMIT);
         Self { sessions: BTreeMap::new(), next_tsih: 1, sessions_max }
     }
 
