@@ -432,9 +432,9 @@ async fn promises_of_data_cost_no_memory() {
     let arena = Arena::new().await;
     let before = resident_bytes();
     let mut attackers = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..2 {
         let attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
-        for n in 0..256 {
+        for n in 0..128 {
             attacker.write_command(n, 32 << 20, &[0xee; 512]).await;
         }
         attackers.push(attacker);
@@ -447,4 +447,31 @@ async fn promises_of_data_cost_no_memory() {
     arena.serves().await;
     drop(attackers);
     arena.settles().await;
+}
+
+/// Pings that wait for a command that never comes: the connection ends before they fill memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pings_behind_a_gap() {
+    let arena = Arena::new().await;
+    let before = resident_bytes();
+    let mut attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
+    let payload = vec![0x55; 200_000];
+    for n in 1..500 {
+        let ping = NopOut {
+            immediate: false,
+            lun: Lun(0),
+            itt: Itt(n),
+            ttt: Ttt::NONE,
+            cmd_sn: attacker.cmd_sn().plus(n), // the first one is left out
+            exp_stat_sn: StatSn(0),
+        };
+        if !attacker.try_send(&ping.encode(200_000), &payload).await {
+            break;
+        }
+    }
+    assert!(!attacker.ping().await.1, "{} bytes more", resident_bytes().saturating_sub(before));
+    arena.logged(&format!("peer={}", attacker.peer), "a command that is missing").await;
+    let growth = resident_bytes().saturating_sub(before);
+    assert!(growth < GROWTH_MAX, "{growth} bytes more than before");
+    arena.serves().await;
 }

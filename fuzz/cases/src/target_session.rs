@@ -168,6 +168,7 @@ impl Shell {
                 let (offset, len) = (offset as usize, len as usize);
                 let write_length = self.session.write_length(itt) as usize;
                 assert!(write_length <= WRITE_LENGTH_MAX as usize);
+                assert!(offset + len <= self.session.buffer_length(itt) as usize);
                 let buffer = self.buffers.entry(itt).or_insert_with(|| vec![false; write_length]);
                 assert!(offset + len <= buffer.len(), "{offset} + {len} > {}", buffer.len());
                 buffer[offset..offset + len].fill(true);
@@ -247,6 +248,12 @@ impl Shell {
         let tasks = self.session.task_count();
         assert!(tasks <= 2 * (WINDOW + IMMEDIATE_MAX) as usize, "{tasks} tasks");
         assert!(self.buffers.len() <= tasks, "{} buffers, {tasks} tasks", self.buffers.len());
+        let memory: usize =
+            self.buffers.keys().map(|itt| self.session.buffer_length(*itt) as usize).sum();
+        let unsolicited = tasks * 512;
+        // One write may go beyond the limit, so that those before it in CmdSN order can end.
+        let solicited = 2 * WRITE_LENGTH_MAX as usize;
+        assert!(memory <= solicited + unsolicited, "{memory} bytes for {tasks} writes");
         assert!(self.texts.len() <= 512);
         let (exp_cmd_sn, max_cmd_sn) = self.session.command_window();
         assert!((-1..WINDOW as i32).contains(&max_cmd_sn.since(exp_cmd_sn)));

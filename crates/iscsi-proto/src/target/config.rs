@@ -14,8 +14,8 @@ pub struct SessionConfig {
     /// Largest expected data transfer length of a write in bytes. A longer command is answered
     /// with an error instead of being given a buffer.
     pub write_length_max: u32,
-    /// Memory for solicited writes in bytes, from the first R2T to the end of the command, over all
-    /// tasks of the session. Unsolicited data comes on top, at most FirstBurstLength times
+    /// Memory for solicited writes in bytes, from the first R2T (or from the command, if data comes
+    /// with it and there is room) to the end of the command, over all tasks of the session. Unsolicited data comes on top, at most FirstBurstLength times
     /// `command_window`.
     pub buffered_bytes_max: u64,
     /// Text of one request, over all its PDUs, in bytes.

@@ -21,6 +21,10 @@ const CHECK_CONDITION: u8 = 2;
 /// reading long before ([`Session::reply_backlog`]).
 const REPLIES_MAX: usize = 4096;
 
+/// Data of pings and texts that may wait for their turn behind a CmdSN that has not arrived, in
+/// bytes. Without a limit it would be a whole segment for each place in the command window.
+const HELD_DATA_MAX: usize = 4 << 20;
+
 /// The PDU whose data segment is being read.
 pub(super) enum Receiving {
     Nothing,
@@ -202,7 +206,10 @@ impl Session {
         Ok(match data_len {
             0 => Placement::None,
             _ if too_long || fault.is_some() => Placement::Discard,
-            _ => Placement::Task { itt, offset: 0 },
+            _ => {
+                self.grant_early(itt);
+                Placement::Task { itt, offset: 0 }
+            }
         })
     }
 
@@ -242,6 +249,10 @@ impl Session {
         if immediate {
             self.deliver(held);
         } else {
+            if self.order.held_data_len() + held.data_len() > HELD_DATA_MAX {
+                let what = "more data than may wait for a command that is missing";
+                return Err(self.error(conn, Itt::NONE, what));
+            }
             self.order.hold(cmd_sn, held);
             self.deliver_in_order();
         }

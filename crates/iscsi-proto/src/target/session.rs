@@ -88,6 +88,8 @@ pub(super) struct Connection {
     pub(super) events: VecDeque<Event>,
     /// Small answers, sent before data.
     pub(super) replies: VecDeque<Reply>,
+    /// Bytes of ping data in them.
+    pub(super) reply_data_len: usize,
     /// Tasks in [`Phase::Responding`], in the order of their completion.
     pub(super) responding: VecDeque<Itt>,
     /// The PDU whose data segment is being read.
@@ -183,6 +185,7 @@ impl Session {
             exp_stat_sn: next_stat_sn,
             events: VecDeque::new(),
             replies: VecDeque::new(),
+            reply_data_len: 0,
             responding: VecDeque::new(),
             receiving: Receiving::Nothing,
             last_header: [0; BHS_LEN],
@@ -255,6 +258,16 @@ impl Session {
         self.tasks.get(&itt).map_or(0, Task::write_length)
     }
 
+    /// Bytes that the buffer of the write `itt` needs now: all of it once the session's memory is
+    /// promised to it; before that only what may come unasked.
+    pub fn buffer_length(&self, itt: Itt) -> u32 {
+        let Some(task) = self.tasks.get(&itt) else { return 0 };
+        match task.granted {
+            0 => task.write_length().min(self.params.first_burst_length),
+            _ => task.write_length(),
+        }
+    }
+
     /// The agreed session-wide parameters.
     pub fn params(&self) -> &SessionParams {
         &self.params
@@ -318,6 +331,7 @@ impl Session {
         {
             connection.step(ConnectionEvent::Failed);
             connection.replies.clear();
+            connection.reply_data_len = 0;
             connection.events.push_back(Event::Close { reason });
             self.wakes.push_back(conn);
         }
@@ -344,6 +358,7 @@ impl Session {
 
     pub(super) fn push_reply(&mut self, conn: ConnId, reply: Reply) {
         if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.reply_data_len += reply.data_len();
             connection.replies.push_back(reply);
             self.wakes.push_back(conn);
         }
@@ -357,6 +372,11 @@ impl Session {
     pub(super) fn error(&self, conn: ConnId, itt: Itt, what: &'static str) -> SessionError {
         let cid = self.connections.get(&conn).map_or(Cid(0), |c| c.cid);
         SessionError { what, cid, itt, exp_cmd_sn: self.order.exp_cmd_sn() }
+    }
+
+    /// Bytes of ping data in the answers that wait to be sent on `conn`.
+    pub fn reply_data_len(&self, conn: ConnId) -> usize {
+        self.connections.get(&conn).map_or(0, |c| c.reply_data_len)
     }
 
     /// Answers that wait to be sent on `conn`: the shell stops reading while there are many, so

@@ -270,6 +270,11 @@ impl Attacker {
         Self { stream, peer, framing, framer, cmd_sn }
     }
 
+    /// CmdSN of the next command.
+    pub fn cmd_sn(&self) -> CmdSn {
+        CmdSn(self.cmd_sn.load(Ordering::Relaxed))
+    }
+
     /// Sends a PDU; false if the target takes no more.
     pub async fn try_send(&mut self, header: &Header, data: &[u8]) -> bool {
         let bytes = self.framing.pdu_bytes(header, data);
@@ -309,7 +314,7 @@ impl Attacker {
     /// What the target says until it answers a ping, and whether it does.
     pub async fn ping(&mut self) -> (Vec<Pdu>, bool) {
         let itt = Itt(0xabcd_0000);
-        let cmd_sn = CmdSn(self.cmd_sn.load(Ordering::Relaxed));
+        let cmd_sn = self.cmd_sn();
         let exp_stat_sn = StatSn(0);
         let ping =
             NopOut { immediate: true, lun: Lun(0), itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn };
