@@ -393,7 +393,9 @@ async fn lies_about_a_read() {
         }),
         ("text that nobody asked for", |fake, command| fake.text(command.itt, b"A=1\0", false)),
         ("an unknown opcode", |fake, _| fake.out.extend([0x3c; 48])),
-        ("noise", |fake, _| fake.out.extend((0..8192u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8))),
+        ("noise", |fake, _| {
+            fake.out.extend((0..8192u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8))
+        }),
         ("silence", |_, _| {}),
     ];
     let failing = lies.iter().map(|(what, lie)| fails(what, true, *lie));
@@ -458,8 +460,7 @@ async fn lies_in_discovery() {
         let found = tokio::time::timeout(PATIENCE, discover(&portal, &config)).await;
         let found = found.unwrap_or_else(|_| panic!("{what}: no end"));
         let error = found.expect_err(what);
-        let named =
-            matches!(error, ConnectError::Discovery { .. } | ConnectError::TimedOut { .. });
+        let named = matches!(error, ConnectError::Discovery { .. } | ConnectError::TimedOut { .. });
         assert!(named, "{what}: {error}");
     }
 }

@@ -222,7 +222,8 @@ async fn pdus_out_of_place() {
         cmd_sn: CmdSn(0x4000_0000),
         exp_stat_sn,
     };
-    let raw = |opcode: u8| Header { bhs: bhs(opcode, 0x80, 0, 0).try_into().unwrap(), ahs: Bytes::new() };
+    let raw =
+        |opcode: u8| Header { bhs: bhs(opcode, 0x80, 0, 0).try_into().unwrap(), ahs: Bytes::new() };
     let mut bad_ahs = Header { bhs: bhs(0x01, 0x80, 1, 0).try_into().unwrap(), ahs: Bytes::new() };
     bad_ahs.bhs[24..28].copy_from_slice(&1u32.to_be_bytes());
     bad_ahs.ahs = Bytes::from_static(&[0, 99, 77, 0]);
@@ -231,12 +232,22 @@ async fn pdus_out_of_place() {
         ("Data-Out for no R2T", data_out(Ttt(9), 0).encode(512), &[0; 512], Verdict::Ignored),
         ("SNACK for nothing", snack.encode(0), &[], Verdict::Rejected(RejectReason::SNACK_REJECT)),
         ("CmdSN far ahead", far.encode(0), &[], Verdict::Ignored),
-        ("CmdSN far behind", NopOut { cmd_sn: CmdSn(0xf000_0000), ..far }.encode(0), &[], Verdict::Ignored),
+        (
+            "CmdSN far behind",
+            NopOut { cmd_sn: CmdSn(0xf000_0000), ..far }.encode(0),
+            &[],
+            Verdict::Ignored,
+        ),
         ("unknown opcode", raw(0x1c), &[], Verdict::Rejected(RejectReason::COMMAND_NOT_SUPPORTED)),
         ("answer of a target", raw(0x21), &[], Verdict::Rejected(RejectReason::PROTOCOL_ERROR)),
         ("AHS beyond its end", bad_ahs, &[], Verdict::Rejected(RejectReason::INVALID_PDU_FIELD)),
         ("second login", login_request(0).0.encode(0), &[], Verdict::Closed),
-        ("too long a segment", Header { bhs: bhs(0x40, 0x80, 0, 0xff_ffff).try_into().unwrap(), ahs: Bytes::new() }, &[], Verdict::Closed),
+        (
+            "too long a segment",
+            Header { bhs: bhs(0x40, 0x80, 0, 0xff_ffff).try_into().unwrap(), ahs: Bytes::new() },
+            &[],
+            Verdict::Closed,
+        ),
     ];
     for (what, header, data, verdict) in attacks {
         let mut attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
@@ -244,7 +255,9 @@ async fn pdus_out_of_place() {
         let (answers, alive) = attacker.ping().await;
         let rejects: Vec<RejectReason> = answers.iter().filter_map(reject_reason).collect();
         match verdict {
-            Verdict::Rejected(reason) => assert_eq!((rejects, alive), (vec![reason], true), "{what}"),
+            Verdict::Rejected(reason) => {
+                assert_eq!((rejects, alive), (vec![reason], true), "{what}")
+            }
             // A Reject is allowed, too.
             Verdict::Ignored => assert!(alive && rejects.len() <= 1, "{what}: {answers:?}"),
             Verdict::Closed => {
@@ -415,7 +428,9 @@ async fn a_peer_that_never_reads() {
         let payload = vec![0x55; if n == 0 { 200_000 } else { 0 }];
         let mut sent = 0;
         // Until the socket takes no more: the target does not read any more.
-        while sent < 1 << 30 && attacker.try_send(&ping.encode(payload.len() as u32), &payload).await {
+        while sent < 1 << 30
+            && attacker.try_send(&ping.encode(payload.len() as u32), &payload).await
+        {
             sent += 48 + payload.len();
         }
         assert!(sent < 1 << 30, "a gigabyte was taken without an answer being read");
@@ -474,4 +489,22 @@ async fn pings_behind_a_gap() {
     let growth = resident_bytes().saturating_sub(before);
     assert!(growth < GROWTH_MAX, "{growth} bytes more than before");
     arena.serves().await;
+}
+
+/// Reads of the greatest length by a peer that takes no answer: they wait, and hold no memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_that_nobody_takes() {
+    let arena = Arena::new().await;
+    let before = resident_bytes();
+    let mut attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
+    for n in 0..256 {
+        let bytes = attacker.bytes_of_read(n, 8 << 20);
+        attacker.stream.write_all(&bytes).await.unwrap();
+    }
+    // Behind them all, and answered by the session that reads what it asked for.
+    arena.serves().await;
+    let growth = resident_bytes().saturating_sub(before);
+    assert!(growth < GROWTH_MAX, "{growth} bytes more than before");
+    attacker.reset();
+    arena.settles().await;
 }

@@ -90,6 +90,10 @@ pub(super) struct Connection {
     pub(super) replies: VecDeque<Reply>,
     /// Bytes of ping data in them.
     pub(super) reply_data_len: usize,
+    /// Reads that are not executed before others have been sent.
+    pub(super) waiting_to_read: VecDeque<Itt>,
+    /// Memory of reads that execute or are being sent.
+    pub(super) read_bytes: u64,
     /// Tasks in [`Phase::Responding`], in the order of their completion.
     pub(super) responding: VecDeque<Itt>,
     /// The PDU whose data segment is being read.
@@ -107,6 +111,16 @@ impl Connection {
         let before = self.events.len();
         self.events.retain(|event| !matches!(event, Event::Execute(execute) if execute.itt == itt));
         self.events.len() < before
+    }
+
+    /// Takes memory for what a read brings, if there is some.
+    pub(super) fn reserve_read(&mut self, len: u32, read_bytes_max: u64) -> bool {
+        let wanted = self.read_bytes + u64::from(len);
+        let fits = self.read_bytes == 0 || wanted <= read_bytes_max;
+        if fits {
+            self.read_bytes = wanted;
+        }
+        fits
     }
 
     pub(super) fn step(&mut self, event: ConnectionEvent) {
@@ -186,6 +200,8 @@ impl Session {
             events: VecDeque::new(),
             replies: VecDeque::new(),
             reply_data_len: 0,
+            waiting_to_read: VecDeque::new(),
+            read_bytes: 0,
             responding: VecDeque::new(),
             receiving: Receiving::Nothing,
             last_header: [0; BHS_LEN],
@@ -289,10 +305,13 @@ impl Session {
             self.settle();
             return;
         }
+        let kept = u32::try_from(completion.data_in.len()).unwrap_or(u32::MAX).min(task.reading);
+        let freed = std::mem::replace(&mut task.reading, kept) - kept;
         task.completion = completion;
         task.phase = Phase::Responding;
         let conn = task.conn;
         self.release(itt);
+        self.release_read(conn, freed);
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.responding.push_back(itt);
             self.wakes.push_back(conn);
@@ -305,9 +324,13 @@ impl Session {
         if let Some(task) = self.tasks.remove(&itt) {
             // The tag may come again for another task: nothing may be left under it.
             self.waiting_for_buffer.retain(|waiting| *waiting != itt);
+            if let Some(connection) = self.connections.get_mut(&task.conn) {
+                connection.waiting_to_read.retain(|waiting| *waiting != itt);
+            }
             if !task.command.immediate && !task.in_order {
                 self.order.forget(task.cmd_sn());
             }
+            self.release_read(task.conn, task.reading);
         }
     }
 

@@ -329,17 +329,33 @@ impl Attacker {
         (answers, false)
     }
 
+    /// READ (10) from the start of the disk.
+    pub fn bytes_of_read(&self, itt: u32, length: u32) -> Vec<u8> {
+        self.bytes_of_command(itt, 0x28, 0, length, &[])
+    }
+
     /// WRITE (10) to where nothing may ever be written, with immediate data.
     pub fn bytes_of_write(&self, itt: u32, length: u32, immediate: &[u8]) -> Vec<u8> {
+        self.bytes_of_command(itt, 0x2a, VICTIM_LBA as u32, length, immediate)
+    }
+
+    fn bytes_of_command(
+        &self,
+        itt: u32,
+        opcode: u8,
+        lba: u32,
+        length: u32,
+        immediate: &[u8],
+    ) -> Vec<u8> {
         let mut cdb = [0; 16];
-        cdb[0] = 0x2a;
-        cdb[2..6].copy_from_slice(&(VICTIM_LBA as u32).to_be_bytes());
+        cdb[0] = opcode;
+        cdb[2..6].copy_from_slice(&lba.to_be_bytes());
         cdb[7..9].copy_from_slice(&((length / 512) as u16).to_be_bytes());
         let command = ScsiCommand {
             immediate: false,
             is_final: true,
-            read: false,
-            write: true,
+            read: opcode == 0x28,
+            write: opcode == 0x2a,
             attribute: TaskAttribute::SIMPLE,
             lun: Lun(0),
             itt: Itt(itt),
