@@ -84,7 +84,7 @@ async fn strangers_are_shown_out() {
         ("tls", [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3][..], &noise(509)].concat(), "login"),
         ("noise", noise(4096), "login"),
         ("half a header", vec![0x43; 20], "login took too long"),
-        ("ping first", bhs(0x40, 0x80, 0, 0), "the first PDU is NOP-Out"),
+        ("ping first", bhs(0x40, 0x80, 0, 0), "not a login request"),
         ("command first", bhs(0x01, 0xc0, 0, 0), "not a login request"),
         ("answer first", bhs(0x23, 0x87, 0, 0), "not a login request"),
         ("longest data", bhs(0x43, 0x87, 0, 0xff_ffff), "16777215 bytes, at most 8192"),
@@ -157,7 +157,7 @@ async fn stalled_logins_are_cut_on_time() {
 }
 
 /// A thousand connections opened and dropped, in order and by reset, at every point of a login:
-/// no descriptor and no session is left.
+/// no connection is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_come_and_go() {
     let arena = Arena::new().await;

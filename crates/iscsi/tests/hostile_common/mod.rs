@@ -39,7 +39,7 @@ const DISK_LEN: u64 = 16 << 20;
 /// Attackers write here.
 pub const VICTIM_LBA: u64 = 12 << 11;
 
-/// One test at a time: they measure memory and descriptors of the process.
+/// One test at a time: they measure the memory of the process.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 static SEQUENCE: AtomicU32 = AtomicU32::new(1);
@@ -79,8 +79,17 @@ pub fn resident_bytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
 }
 
-fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+/// Connections that the target at this port has not closed yet.
+fn connections(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let ours = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let local = fields.next().unwrap_or_default();
+        let state = fields.nth(1).unwrap_or_default();
+        let is_open = state != "0A" && fields.nth(5) != Some("0");
+        is_open && local.ends_with(&format!(":{port:04X}"))
+    };
+    table.lines().filter(ours).count()
 }
 
 /// Waits for a condition that something else brings about.
@@ -100,7 +109,6 @@ pub struct Arena {
     worker: JoinHandle<()>,
     serving: JoinHandle<()>,
     _stop: oneshot::Sender<()>,
-    descriptors: usize,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -127,18 +135,8 @@ impl Arena {
         let healthy = connect(address).await;
         let (count, rounds) = watch::channel(0);
         let worker = tokio::spawn(work(healthy.clone(), count));
-        let mut arena = Self {
-            address,
-            rounds,
-            healthy,
-            worker,
-            serving,
-            _stop: stop,
-            descriptors: 0,
-            _turn: turn,
-        };
+        let arena = Self { address, rounds, healthy, worker, serving, _stop: stop, _turn: turn };
         arena.serves().await;
-        arena.descriptors = descriptors();
         arena
     }
 
@@ -159,7 +157,8 @@ impl Arena {
 
     /// Everything the attackers opened is closed again.
     pub async fn settles(&self) {
-        until("descriptors are closed", || descriptors() <= self.descriptors).await;
+        // Only the healthy session's is left.
+        until("connections are closed", || connections(self.address.port()) == 1).await;
     }
 
     /// No attacker wrote anything.
