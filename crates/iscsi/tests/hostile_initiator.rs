@@ -36,6 +36,9 @@ const WINDOW: u32 = 64;
 /// Bytes of a READ or WRITE of these tests.
 const LEN: usize = 8192;
 
+/// What each lie is about, and how it is told.
+type Lies<T> = &'static [(&'static str, T)];
+
 /// What a connection gets to hear.
 #[derive(Clone, Copy)]
 enum Lie {
@@ -312,7 +315,7 @@ fn good_read(fake: &mut Fake, command: &ScsiCommand, residual: Residual) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lies_about_a_read() {
-    let lies: &[(&str, fn(&mut Fake, &ScsiCommand))] = &[
+    let lies: Lies<fn(&mut Fake, &ScsiCommand)> = &[
         ("Data-In of another tag", |fake, command| {
             let pdu = DataIn { itt: Itt(0x0bad_0bad), ..fake.data_in(command, 0) };
             fake.send(&pdu.encode(512), &[1; 512]);
@@ -404,7 +407,7 @@ async fn lies_about_a_read() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lies_about_a_write() {
-    let lies: &[(&str, fn(&mut Fake, &ScsiCommand))] = &[
+    let lies: Lies<fn(&mut Fake, &ScsiCommand)> = &[
         ("Data-In for a write", |fake, command| {
             let pdu = fake.data_in(command, 0);
             fake.send(&pdu.encode(512), &[1; 512]);
@@ -429,7 +432,7 @@ async fn lies_about_a_write() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lies_in_discovery() {
-    let lies: &[(&str, fn(&mut Fake, Itt))] = &[
+    let lies: Lies<fn(&mut Fake, Itt)> = &[
         ("path in a name", |fake, itt| {
             fake.text(itt, b"TargetName=iqn.2026-11.org.example:../../etc/passwd\0", false);
         }),
@@ -487,7 +490,7 @@ fn login_response(change: impl FnOnce(&mut LoginResponse), text: &[u8]) -> Vec<u
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lies_at_login() {
-    let lies: &[(&str, fn() -> Vec<u8>)] = &[
+    let lies: Lies<fn() -> Vec<u8>> = &[
         ("http", || b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_vec()),
         ("zeroes", || vec![0; 4096]),
         ("ones", || vec![255; 4096]),
