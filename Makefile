@@ -1,6 +1,6 @@
 # Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
 .DEFAULT_GOAL := build
-.PHONY: help setup build demo test bench lint fmt clean
+.PHONY: help setup build demo test bench fuzz lint fmt clean
 
 CARGO ?= cargo
 PY := .venv/bin/python
@@ -24,6 +24,18 @@ bench: build    ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients,
 test: build     ## unit, property and simulation tests, then black-box tests with real peers
 	$(CARGO) test --workspace --locked
 	$(PY) -m pytest tests
+
+# Inputs that are found are kept in fuzz/work; only chosen ones belong in fuzz/corpus.
+TIME ?= 60
+FUZZ ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+fuzz:           ## hostile input for TIME seconds a target (needs cargo-fuzz)
+	@$(CARGO) fuzz --version >/dev/null 2>&1 || \
+	    { echo "fuzz: cargo-fuzz is missing (cargo install cargo-fuzz)"; exit 1; }
+	@for target in $(FUZZ); do mkdir -p fuzz/work/$$target; \
+	    RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$target \
+	        fuzz/work/$$target fuzz/corpus/$$target \
+	        -- -max_total_time=$(TIME) -timeout=10 -rss_limit_mb=2048 -max_len=8192 || exit 1; \
+	done
 
 lint: setup     ## format, clippy, docs, licences, Python syntax
 	$(CARGO) fmt --all --check

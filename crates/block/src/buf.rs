@@ -25,25 +25,75 @@ const CLASSES: usize = (RECYCLED_LEN_MAX / PAGE).ilog2() as usize + 1;
 #[repr(C, align(4096))]
 struct Page([u8; PAGE]);
 
-static FREE: [Mutex<Vec<Vec<Page>>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
+/// Buffers longer than this come from the kernel as they are touched, in bytes: malloc maps them.
+const EAGER_LEN_MAX: usize = 128 << 10;
+
+/// Memory that begins on a page.
+enum Memory {
+    Pages(Vec<Page>),
+    /// The page is looked for inside a longer run: the allocator zeroes aligned memory by hand,
+    /// touching all of it, and any other by asking the kernel for fresh pages.
+    Bytes {
+        bytes: Vec<u8>,
+        start: usize,
+    },
+}
+
+impl Memory {
+    /// Zeroed by the kernel as it is touched, if it is long: a buffer that is announced and never
+    /// filled costs nothing.
+    fn fresh(pages: usize) -> Self {
+        let len = pages * PAGE;
+        if len > EAGER_LEN_MAX {
+            let bytes = vec![0u8; len + PAGE];
+            let start = bytes.as_ptr().align_offset(PAGE).min(PAGE);
+            return Self::Bytes { bytes, start };
+        }
+        let zeroed = Page::new_vec_zeroed(pages);
+        Self::Pages(zeroed.unwrap_or_else(|_| vec![Page([0; PAGE]); pages]))
+    }
+
+    fn pages(&self) -> usize {
+        match self {
+            Self::Pages(pages) => pages.len(),
+            Self::Bytes { bytes, .. } => (bytes.len() / PAGE).saturating_sub(1),
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Pages(pages) => pages.as_slice().as_bytes(),
+            Self::Bytes { bytes, start } => &bytes[*start..],
+        }
+    }
+
+    fn as_mut_bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Pages(pages) => pages.as_mut_slice().as_mut_bytes(),
+            Self::Bytes { bytes, start } => &mut bytes[*start..],
+        }
+    }
+}
+
+static FREE: [Mutex<Vec<Memory>>; CLASSES] = [const { Mutex::new(Vec::new()) }; CLASSES];
 
 /// An owned, page-aligned run of bytes. Returns to its pool when dropped.
 ///
 /// A new buffer's content is unspecified (zeroes, or what its last user left): whoever takes one
 /// fills all of it before anyone else sees it.
 pub struct Buf {
-    pages: Vec<Page>,
+    memory: Memory,
     len: usize,
 }
 
 impl Buf {
     /// A buffer of `len` bytes with unspecified content.
     pub fn new(len: usize) -> Self {
-        let pages = match class_of(len) {
+        let memory = match class_of(len) {
             Some(class) => take(class),
-            None => fresh(len.div_ceil(PAGE)),
+            None => Memory::fresh(len.div_ceil(PAGE)),
         };
-        Self { pages, len }
+        Self { memory, len }
     }
 
     /// A buffer of `len` zero bytes.
@@ -76,26 +126,22 @@ fn class_of(len: usize) -> Option<usize> {
         .then(|| len.div_ceil(PAGE).max(1).next_power_of_two().ilog2() as usize)
 }
 
-fn take(class: usize) -> Vec<Page> {
+fn take(class: usize) -> Memory {
     let recycled = FREE[class].lock().unwrap_or_else(|e| e.into_inner()).pop();
-    recycled.unwrap_or_else(|| fresh(1 << class))
-}
-
-/// Zeroed by the kernel as it is touched: a buffer that is announced and never filled costs nothing.
-fn fresh(pages: usize) -> Vec<Page> {
-    Page::new_vec_zeroed(pages).unwrap_or_else(|_| vec![Page([0; PAGE]); pages])
+    recycled.unwrap_or_else(|| Memory::fresh(1 << class))
 }
 
 impl Drop for Buf {
     fn drop(&mut self) {
-        let pages = std::mem::take(&mut self.pages);
-        if !pages.len().is_power_of_two() || pages.len() * PAGE > RECYCLED_LEN_MAX {
+        let memory = std::mem::replace(&mut self.memory, Memory::Pages(Vec::new()));
+        let pages = memory.pages();
+        if !pages.is_power_of_two() || pages * PAGE > RECYCLED_LEN_MAX {
             return;
         }
-        let class = pages.len().ilog2() as usize;
+        let class = pages.ilog2() as usize;
         let mut free = FREE[class].lock().unwrap_or_else(|e| e.into_inner());
-        if free.len() * pages.len() * PAGE < KEPT_BYTES_PER_CLASS {
-            free.push(pages);
+        if free.len() * pages * PAGE < KEPT_BYTES_PER_CLASS {
+            free.push(memory);
         }
     }
 }
@@ -104,13 +150,13 @@ impl Deref for Buf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.pages.as_slice().as_bytes()[..self.len]
+        &self.memory.as_bytes()[..self.len]
     }
 }
 
 impl DerefMut for Buf {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.pages.as_mut_slice().as_mut_bytes()[..self.len]
+        &mut self.memory.as_mut_bytes()[..self.len]
     }
 }
 

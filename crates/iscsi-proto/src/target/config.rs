@@ -14,10 +14,14 @@ pub struct SessionConfig {
     /// Largest expected data transfer length of a write in bytes. A longer command is answered
     /// with an error instead of being given a buffer.
     pub write_length_max: u32,
-    /// Memory for solicited writes in bytes, from the first R2T to the end of the command, over all
-    /// tasks of the session. Unsolicited data comes on top, at most FirstBurstLength times
+    /// Memory for solicited writes in bytes, from the first R2T (or from the command, if data comes
+    /// with it and there is room) to the end of the command, over all tasks of the session. Unsolicited data comes on top, at most FirstBurstLength times
     /// `command_window`.
     pub buffered_bytes_max: u64,
+    /// Memory for what reads bring, from their execution until it is sent, over all tasks of a
+    /// connection: a path that has died holds up no other. A read that finds it used up waits; one
+    /// alone may be longer.
+    pub read_bytes_max: u64,
     /// Text of one request, over all its PDUs, in bytes.
     pub text_length_max: usize,
     /// Silence after which the target asks with a NOP-In whether the initiator is there.
@@ -33,6 +37,8 @@ impl Default for SessionConfig {
             immediate_commands_max: 32,
             write_length_max: 32 << 20,
             buffered_bytes_max: 256 << 20,
+            // 1 Gbit/s × 300 ms fits, and disks read ahead of the network by as much again.
+            read_bytes_max: 64 << 20,
             text_length_max: 64 << 10,
             ping_after: Duration::from_secs(30),
             ping_timeout: Duration::from_secs(60),

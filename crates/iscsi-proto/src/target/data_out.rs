@@ -110,6 +110,20 @@ impl Session {
         self.execute_if_complete(itt);
     }
 
+    /// Reserves the memory of a write whose first data comes with the command, if there is room and
+    /// none waits for it. Without that it gets a small buffer first ([`Self::buffer_length`]).
+    pub(super) fn grant_early(&mut self, itt: Itt) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let wanted = task.write_length();
+        if wanted > self.params.first_burst_length
+            && self.waiting_for_buffer.is_empty()
+            && self.granted_bytes + u64::from(wanted) <= self.config.buffered_bytes_max
+        {
+            task.granted = wanted;
+            self.granted_bytes += u64::from(wanted);
+        }
+    }
+
     /// Sends R2Ts for what is missing, up to MaxOutstandingR2T, once the write may have memory.
     fn solicit(&mut self, itt: Itt) {
         let Some(task) = self.tasks.get(&itt) else { return };

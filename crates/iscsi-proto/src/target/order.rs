@@ -20,6 +20,16 @@ pub(super) enum Held {
     Gap,
 }
 
+impl Held {
+    /// Bytes of data that it keeps.
+    pub(super) fn data_len(&self) -> usize {
+        match self {
+            Self::Request { data, .. } => data.len(),
+            Self::Command(_) | Self::Gap => 0,
+        }
+    }
+}
+
 /// ExpCmdSN, MaxCmdSN and what has arrived between them.
 #[derive(Debug)]
 pub(super) struct CommandOrder {
@@ -97,6 +107,11 @@ impl CommandOrder {
         }
         self.exp_cmd_sn = self.exp_cmd_sn.next();
         self.held.pop_front().flatten()
+    }
+
+    /// Bytes of data kept by what waits for its turn.
+    pub(super) fn held_data_len(&self) -> usize {
+        self.held.iter().flatten().map(Held::data_len).sum()
     }
 
     fn slot(&self, cmd_sn: CmdSn) -> Option<usize> {

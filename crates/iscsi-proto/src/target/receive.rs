@@ -21,6 +21,10 @@ const CHECK_CONDITION: u8 = 2;
 /// reading long before ([`Session::reply_backlog`]).
 const REPLIES_MAX: usize = 4096;
 
+/// Data of pings and texts that may wait for their turn behind a CmdSN that has not arrived, in
+/// bytes. Without a limit it would be a whole segment for each place in the command window.
+const HELD_DATA_MAX: usize = 4 << 20;
+
 /// The PDU whose data segment is being read.
 pub(super) enum Receiving {
     Nothing,
@@ -202,7 +206,10 @@ impl Session {
         Ok(match data_len {
             0 => Placement::None,
             _ if too_long || fault.is_some() => Placement::Discard,
-            _ => Placement::Task { itt, offset: 0 },
+            _ => {
+                self.grant_early(itt);
+                Placement::Task { itt, offset: 0 }
+            }
         })
     }
 
@@ -242,6 +249,10 @@ impl Session {
         if immediate {
             self.deliver(held);
         } else {
+            if self.order.held_data_len() + held.data_len() > HELD_DATA_MAX {
+                let what = "more data than may wait for a command that is missing";
+                return Err(self.error(conn, Itt::NONE, what));
+            }
             self.order.hold(cmd_sn, held);
             self.deliver_in_order();
         }
@@ -277,10 +288,58 @@ impl Session {
 
     /// Hands a command to the shell once its turn has come and its data is there.
     pub(super) fn execute_if_complete(&mut self, itt: Itt) {
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let Some(task) = self.tasks.get(&itt) else { return };
         if task.phase != Phase::Collecting || !task.in_order || !task.has_all_data() {
             return;
         }
+        if task.fault.is_none() && task.read_room() > 0 && !self.may_read(itt) {
+            return;
+        }
+        self.start(itt);
+    }
+
+    /// Has a read memory for what it brings? Without, it waits behind those before it.
+    fn may_read(&mut self, itt: Itt) -> bool {
+        let Some(task) = self.tasks.get_mut(&itt) else { return false };
+        let Some(connection) = self.connections.get_mut(&task.conn) else { return false };
+        let room = task.read_room();
+        if connection.waiting_to_read.is_empty()
+            && connection.reserve_read(room, self.config.read_bytes_max)
+        {
+            task.reading = room;
+            return true;
+        }
+        if !connection.waiting_to_read.contains(&itt) {
+            connection.waiting_to_read.push_back(itt);
+        }
+        false
+    }
+
+    /// Memory of reads is free again: executes those that waited for it, oldest first.
+    pub(super) fn release_read(&mut self, conn: ConnId, freed: u32) {
+        if freed == 0 {
+            return;
+        }
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.read_bytes -= u64::from(freed);
+        }
+        while let Some(connection) = self.connections.get_mut(&conn)
+            && let Some(itt) = connection.waiting_to_read.front().copied()
+        {
+            let room = self.tasks.get(&itt).map_or(0, Task::read_room);
+            if !connection.reserve_read(room, self.config.read_bytes_max) {
+                return;
+            }
+            connection.waiting_to_read.pop_front();
+            if let Some(task) = self.tasks.get_mut(&itt) {
+                task.reading = room;
+            }
+            self.start(itt);
+        }
+    }
+
+    fn start(&mut self, itt: Itt) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
         task.phase = Phase::Running;
         let conn = task.conn;
         let Some(fault) = task.fault else {

@@ -88,6 +88,12 @@ pub(super) struct Connection {
     pub(super) events: VecDeque<Event>,
     /// Small answers, sent before data.
     pub(super) replies: VecDeque<Reply>,
+    /// Bytes of ping data in them.
+    pub(super) reply_data_len: usize,
+    /// Reads that are not executed before others have been sent.
+    pub(super) waiting_to_read: VecDeque<Itt>,
+    /// Memory of reads that execute or are being sent.
+    pub(super) read_bytes: u64,
     /// Tasks in [`Phase::Responding`], in the order of their completion.
     pub(super) responding: VecDeque<Itt>,
     /// The PDU whose data segment is being read.
@@ -105,6 +111,16 @@ impl Connection {
         let before = self.events.len();
         self.events.retain(|event| !matches!(event, Event::Execute(execute) if execute.itt == itt));
         self.events.len() < before
+    }
+
+    /// Takes memory for what a read brings, if there is some.
+    pub(super) fn reserve_read(&mut self, len: u32, read_bytes_max: u64) -> bool {
+        let wanted = self.read_bytes + u64::from(len);
+        let fits = self.read_bytes == 0 || wanted <= read_bytes_max;
+        if fits {
+            self.read_bytes = wanted;
+        }
+        fits
     }
 
     pub(super) fn step(&mut self, event: ConnectionEvent) {
@@ -183,6 +199,9 @@ impl Session {
             exp_stat_sn: next_stat_sn,
             events: VecDeque::new(),
             replies: VecDeque::new(),
+            reply_data_len: 0,
+            waiting_to_read: VecDeque::new(),
+            read_bytes: 0,
             responding: VecDeque::new(),
             receiving: Receiving::Nothing,
             last_header: [0; BHS_LEN],
@@ -255,6 +274,16 @@ impl Session {
         self.tasks.get(&itt).map_or(0, Task::write_length)
     }
 
+    /// Bytes that the buffer of the write `itt` needs now: all of it once the session's memory is
+    /// promised to it; before that only what may come unasked.
+    pub fn buffer_length(&self, itt: Itt) -> u32 {
+        let Some(task) = self.tasks.get(&itt) else { return 0 };
+        match task.granted {
+            0 => task.write_length().min(self.params.first_burst_length),
+            _ => task.write_length(),
+        }
+    }
+
     /// The agreed session-wide parameters.
     pub fn params(&self) -> &SessionParams {
         &self.params
@@ -276,10 +305,13 @@ impl Session {
             self.settle();
             return;
         }
+        let kept = u32::try_from(completion.data_in.len()).unwrap_or(u32::MAX).min(task.reading);
+        let freed = std::mem::replace(&mut task.reading, kept) - kept;
         task.completion = completion;
         task.phase = Phase::Responding;
         let conn = task.conn;
         self.release(itt);
+        self.release_read(conn, freed);
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.responding.push_back(itt);
             self.wakes.push_back(conn);
@@ -292,9 +324,13 @@ impl Session {
         if let Some(task) = self.tasks.remove(&itt) {
             // The tag may come again for another task: nothing may be left under it.
             self.waiting_for_buffer.retain(|waiting| *waiting != itt);
+            if let Some(connection) = self.connections.get_mut(&task.conn) {
+                connection.waiting_to_read.retain(|waiting| *waiting != itt);
+            }
             if !task.command.immediate && !task.in_order {
                 self.order.forget(task.cmd_sn());
             }
+            self.release_read(task.conn, task.reading);
         }
     }
 
@@ -318,6 +354,7 @@ impl Session {
         {
             connection.step(ConnectionEvent::Failed);
             connection.replies.clear();
+            connection.reply_data_len = 0;
             connection.events.push_back(Event::Close { reason });
             self.wakes.push_back(conn);
         }
@@ -344,6 +381,7 @@ impl Session {
 
     pub(super) fn push_reply(&mut self, conn: ConnId, reply: Reply) {
         if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.reply_data_len += reply.data_len();
             connection.replies.push_back(reply);
             self.wakes.push_back(conn);
         }
@@ -357,6 +395,11 @@ impl Session {
     pub(super) fn error(&self, conn: ConnId, itt: Itt, what: &'static str) -> SessionError {
         let cid = self.connections.get(&conn).map_or(Cid(0), |c| c.cid);
         SessionError { what, cid, itt, exp_cmd_sn: self.order.exp_cmd_sn() }
+    }
+
+    /// Bytes of ping data in the answers that wait to be sent on `conn`.
+    pub fn reply_data_len(&self, conn: ConnId) -> usize {
+        self.connections.get(&conn).map_or(0, |c| c.reply_data_len)
     }
 
     /// Answers that wait to be sent on `conn`: the shell stops reading while there are many, so

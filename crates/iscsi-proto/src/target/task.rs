@@ -121,6 +121,8 @@ pub(super) struct Task {
     pub(super) bursts: VecDeque<Burst>,
     /// Bytes of the session's memory for writes that are reserved for it; 0: not yet.
     pub(super) granted: u32,
+    /// Bytes of the session's memory for reads that it holds.
+    pub(super) reading: u32,
     /// R2Ts and Data-In PDUs share one series (§4.2.2.3).
     pub(super) next_data_sn: u32,
     pub(super) completion: Completion,
@@ -150,6 +152,7 @@ impl Task {
             solicited_to: 0,
             bursts: VecDeque::new(),
             granted: 0,
+            reading: 0,
             next_data_sn: 0,
             completion: Completion::default(),
             sent: 0,
@@ -170,15 +173,20 @@ impl Task {
         }
     }
 
-    /// Bytes of Data-In that will be sent: never more than expected.
-    pub(super) fn read_length(&self) -> u32 {
-        let expected = if self.command.write {
+    /// Bytes that the initiator has room for.
+    pub(super) fn read_room(&self) -> u32 {
+        if self.command.write {
             self.command.bidi_read_length.unwrap_or(0)
         } else if self.command.read {
             self.command.expected_data_transfer_length
         } else {
             0
-        };
+        }
+    }
+
+    /// Bytes of Data-In that will be sent: never more than expected.
+    pub(super) fn read_length(&self) -> u32 {
+        let expected = self.read_room();
         u32::try_from(self.completion.data_in.len()).map_or(expected, |len| len.min(expected))
     }
 

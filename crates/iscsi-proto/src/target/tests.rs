@@ -480,6 +480,54 @@ fn solicited_memory_is_bounded_and_handed_on() {
 }
 
 #[test]
+fn a_write_gets_its_whole_buffer_only_with_memory_promised() {
+    let config = SessionConfig { buffered_bytes_max: 8192, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    for n in 0..4 {
+        script.pdu(write(n, 100 + n, 4096), &[0; 512]);
+    }
+    let lengths: Vec<u32> = (0..4).map(|n| script.session.buffer_length(Itt(n))).collect();
+    assert_eq!(lengths, [4096, 4096, 1024, 1024], "two fit; the others have their first burst");
+}
+
+#[test]
+fn reads_wait_until_those_before_them_are_sent() {
+    let config = SessionConfig { read_bytes_max: 4096, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    for n in 0..3 {
+        script.pdu(read(n, 100 + n, 4096), &[]);
+    }
+    script.pdu(command(3, 103), &[]);
+    assert_eq!(script.executes(script.conn), [0, 3], "only what brings data waits");
+    let data_in = Bytes::from(vec![0; 4096]);
+    let completion = Completion { data_in, wanted_length: 4096, ..Completion::default() };
+    script.session.complete(Itt(0), completion);
+    assert!(script.executes(script.conn).is_empty(), "its data is still here");
+    while script.sent(script.conn).is_some() {}
+    assert_eq!(script.executes(script.conn), [1]);
+    script.pdu(abort(9, 104, 2, 102), &[]);
+    script.session.complete(Itt(1), Completion::default());
+    assert!(script.executes(script.conn).is_empty(), "the last one was aborted");
+}
+
+#[test]
+fn data_behind_a_gap_is_limited() {
+    let mut script = Script::new();
+    let ping = |n| NopOut {
+        immediate: false,
+        lun: Lun(0),
+        itt: Itt(n),
+        ttt: Ttt::NONE,
+        cmd_sn: CmdSn(100 + n),
+        exp_stat_sn: StatSn(1),
+    };
+    let data = vec![0; 1 << 20];
+    let conn = script.conn;
+    let taken = (1..10).take_while(|n| script.try_pdu(conn, ping(*n), &data).is_ok()).count();
+    assert_eq!(taken, 4);
+}
+
+#[test]
 fn a_write_whose_turn_it_is_does_not_wait_for_memory_held_by_later_ones() {
     let config = SessionConfig { buffered_bytes_max: 4096, ..SessionConfig::default() };
     let mut script = Script::with(params(), config);

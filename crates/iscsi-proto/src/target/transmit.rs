@@ -27,6 +27,16 @@ pub(super) enum Reply {
     Async { event: AsyncEvent, lun: Lun, parameters: [u16; 3], data: Bytes },
 }
 
+impl Reply {
+    /// Bytes of the initiator's own that it carries back: what makes an answer big.
+    pub(super) fn data_len(&self) -> usize {
+        match self {
+            Self::Nop { data, .. } => data.len(),
+            _ => 0,
+        }
+    }
+}
+
 impl Session {
     /// The next PDU to send on `conn`.
     pub fn poll_transmit(&mut self, conn: ConnId) -> Option<Transmit> {
@@ -35,7 +45,10 @@ impl Session {
             return None;
         }
         match connection.replies.pop_front() {
-            Some(reply) => self.transmit_reply(conn, reply),
+            Some(reply) => {
+                connection.reply_data_len -= reply.data_len();
+                self.transmit_reply(conn, reply)
+            }
             None => self.transmit_response(conn),
         }
     }

@@ -29,6 +29,9 @@ use crate::driver::{CloseReason, Dest, Filled, Role};
 /// by its own full socket.
 const REPLY_BACKLOG_MAX: usize = 1024;
 
+/// Bytes of ping data in unsent answers at which reading stops.
+const REPLY_DATA_MAX: usize = 1 << 20;
+
 /// How long a peer may take to read what is left to say on a connection that is being closed.
 const LINGER: Duration = Duration::from_secs(10);
 
@@ -203,15 +206,15 @@ impl TargetConnection {
 impl Role for TargetConnection {
     fn handle_header(&mut self, header: &Header) -> Result<Dest, CloseReason> {
         let (conn, now) = (self.conn, now());
-        let (placement, write_length) = self
+        let (placement, buffer_length) = self
             .session
             .with_own(conn, |core| {
                 let placement = core.handle_header(conn, now, header)?;
-                let write_length = match placement {
-                    Placement::Task { itt, .. } => core.write_length(itt),
+                let buffer_length = match placement {
+                    Placement::Task { itt, .. } => core.buffer_length(itt),
                     _ => 0,
                 };
-                Ok((placement, write_length))
+                Ok((placement, buffer_length))
             })
             .map_err(|error: iscsi_proto::target::SessionError| {
                 CloseReason::Protocol(error.to_string())
@@ -222,8 +225,7 @@ impl Role for TargetConnection {
             Placement::Discard => Dest::Discard,
             Placement::Task { itt, offset } => {
                 self.filling = Some(itt);
-                let buf = self.buffers.remove(&itt);
-                let buf = buf.unwrap_or_else(|| Buf::new(write_length as usize));
+                let buf = with_length(self.buffers.remove(&itt), buffer_length as usize);
                 Dest::Buffer { buf, offset: offset as usize }
             }
         })
@@ -274,7 +276,10 @@ impl Role for TargetConnection {
 
     fn wants_input(&self) -> bool {
         let conn = self.conn;
-        self.session.with_own(self.conn, |core| core.reply_backlog(conn)) < REPLY_BACKLOG_MAX
+        self.session.with_own(conn, |core| {
+            core.reply_backlog(conn) < REPLY_BACKLOG_MAX
+                && core.reply_data_len(conn) < REPLY_DATA_MAX
+        })
     }
 
     fn is_finished(&self) -> Option<CloseReason> {
@@ -282,6 +287,20 @@ impl Role for TargetConnection {
             "logged out" => CloseReason::LoggedOut,
             reason => CloseReason::Local(reason.to_owned()),
         })
+    }
+}
+
+/// A buffer of at least this length with what has arrived already. It grows once at most, when
+/// memory is promised to a write that had to wait for it.
+fn with_length(old: Option<Buf>, len: usize) -> Buf {
+    match old {
+        Some(buf) if buf.len() >= len => buf,
+        Some(short) => {
+            let mut buf = Buf::new(len);
+            buf[..short.len()].copy_from_slice(&short);
+            buf
+        }
+        None => Buf::new(len),
     }
 }
 

@@ -1,0 +1,388 @@
+//! A target under attack with a healthy session beside it, and a peer that says whatever it is told
+//! to: plain PDUs over a real socket, logged in by the codec's own login.
+
+#![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use block::backend::MemoryDevice;
+use block::{BlockDevice, Buf, Bytes, WriteFlags};
+use iscsi::initiator::{Config, RemoteDisk};
+use iscsi::target::{Server, ServerConfig};
+use iscsi_proto::frame::{FrameError, Framer, Framing, Limits};
+use iscsi_proto::ids::{Isid, Itt, Lun, Ttt};
+use iscsi_proto::keys::DigestPreference;
+use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapRandom};
+use iscsi_proto::login::initiator::{InitiatorConfig, Login, Step};
+use iscsi_proto::pdu::{Header, NopOut, Pdu, ScsiCommand, TaskAttribute};
+use iscsi_proto::serial::{CmdSn, StatSn};
+use scsi::{LunOptions, Target, TargetConfig};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{MutexGuard, oneshot, watch};
+use tokio::task::JoinHandle;
+
+/// Name of the target.
+pub const IQN: &str = "iqn.2026-11.org.example:fortress";
+/// Limit of every wait: whatever takes longer hangs.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// The target's limit for a login.
+pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Without a byte taken for this long, the other side has stopped reading.
+const STUCK: Duration = Duration::from_millis(700);
+/// Disk length; the first half is the healthy session's, the second half must stay zero.
+const DISK_LEN: u64 = 16 << 20;
+/// Attackers write here.
+pub const VICTIM_LBA: u64 = 12 << 11;
+
+/// One test at a time: they measure the memory of the process.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+static SEQUENCE: AtomicU32 = AtomicU32::new(1);
+
+/// Everything that is logged, kept to be looked through.
+#[derive(Clone, Copy)]
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LOG.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn keep_log() {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log);
+        log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
+    });
+}
+
+/// An ISID of its own for each session.
+pub fn isid() -> Isid {
+    Isid::random(SEQUENCE.fetch_add(1, Ordering::Relaxed), 1)
+}
+
+/// VmRSS.
+pub fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+/// Connections that the target at this port has not closed yet.
+fn connections(port: u16) -> usize {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let ours = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let local = fields.next().unwrap_or_default();
+        let state = fields.nth(1).unwrap_or_default();
+        let is_open = state != "0A" && fields.nth(5) != Some("0");
+        is_open && local.ends_with(&format!(":{port:04X}"))
+    };
+    table.lines().filter(ours).count()
+}
+
+/// Waits for a condition that something else brings about.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let limit = tokio::time::Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(tokio::time::Instant::now() < limit, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A target, and a healthy session that writes and verifies all the time.
+pub struct Arena {
+    pub address: SocketAddr,
+    rounds: watch::Receiver<u64>,
+    healthy: RemoteDisk,
+    worker: JoinHandle<()>,
+    serving: JoinHandle<()>,
+    _stop: oneshot::Sender<()>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.worker.abort();
+        self.serving.abort();
+    }
+}
+
+impl Arena {
+    pub async fn new() -> Self {
+        let turn = TURN.lock().await;
+        keep_log();
+        let scsi = Target::new(TargetConfig::new(IQN));
+        let device = Arc::new(MemoryDevice::new(DISK_LEN, 512).unwrap());
+        scsi.add_lun(0, device, LunOptions::default()).unwrap();
+        let mut config = ServerConfig::new(IQN).unwrap();
+        config.login_timeout = LOGIN_TIMEOUT;
+        let server = Server::bind(config, scsi, &["127.0.0.1:0".parse().unwrap()]).unwrap();
+        let address = server.local_addrs()[0];
+        let (stop, stopped) = oneshot::channel::<()>();
+        let serving = tokio::spawn(server.run(async { drop(stopped.await) }));
+        let healthy = connect(address).await;
+        let (count, rounds) = watch::channel(0);
+        let worker = tokio::spawn(work(healthy.clone(), count));
+        let arena = Self { address, rounds, healthy, worker, serving, _stop: stop, _turn: turn };
+        arena.serves().await;
+        arena
+    }
+
+    /// Another healthy session.
+    pub async fn connect(&self) -> RemoteDisk {
+        connect(self.address).await
+    }
+
+    /// The healthy session verifies a whole round that began after this call, and never lost its
+    /// connection.
+    pub async fn serves(&self) {
+        let mut rounds = self.rounds.clone();
+        let wanted = *rounds.borrow() + 2;
+        let round = tokio::time::timeout(PATIENCE, rounds.wait_for(|round| *round >= wanted));
+        assert!(round.await.is_ok_and(|round| round.is_ok()), "the healthy session stands still");
+        assert_eq!(self.healthy.incarnations(), 1, "the healthy session was interrupted");
+    }
+
+    /// Everything the attackers opened is closed again.
+    pub async fn settles(&self) {
+        // Only the healthy session's is left.
+        until("connections are closed", || connections(self.address.port()) == 1).await;
+    }
+
+    /// No attacker wrote anything.
+    pub async fn victim_is_untouched(&self) {
+        let buf = self.healthy.read(VICTIM_LBA * 512, Buf::new(1 << 20)).await.unwrap();
+        assert!(buf.iter().all(|byte| *byte == 0));
+    }
+
+    /// The log has a line with both of these.
+    pub async fn logged(&self, peer: &str, reason: &str) {
+        let what = format!("a line in the log with {peer} and {reason:?}");
+        until(&what, || {
+            let log = LOG.lock().unwrap();
+            let log = String::from_utf8_lossy(&log);
+            log.lines().any(|line| line.contains(peer) && line.contains(reason))
+        })
+        .await;
+    }
+}
+
+async fn connect(address: SocketAddr) -> RemoteDisk {
+    let url = format!("iscsi://{address}/{IQN}/0").parse().unwrap();
+    tokio::time::timeout(PATIENCE, RemoteDisk::connect(url, Config::default()))
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+/// Writes a new pattern and reads it back, for ever.
+async fn work(disk: RemoteDisk, rounds: watch::Sender<u64>) {
+    for round in 1.. {
+        for chunk in 0..4u64 {
+            let (at, len) = (chunk << 20, 4096 << (chunk * 2));
+            let data: Bytes = (0..len as u64 / 8)
+                .flat_map(|word| (word ^ (round << 32) ^ chunk).to_le_bytes())
+                .collect::<Vec<_>>()
+                .into();
+            disk.write(at, data.clone(), WriteFlags::NONE).await.unwrap();
+            let back = disk.read(at, Buf::new(len)).await.unwrap();
+            assert!(back[..] == data[..], "round {round}, chunk {chunk}");
+        }
+        rounds.send_replace(round);
+    }
+}
+
+/// The other side closes, in order or not, within the time allowed; what it still says is dropped.
+pub async fn ends(stream: &mut TcpStream) -> bool {
+    let mut sink = vec![0; 65_536];
+    let end = async { while !matches!(stream.read(&mut sink).await, Ok(0) | Err(_)) {} };
+    tokio::time::timeout(PATIENCE, end).await.is_ok()
+}
+
+/// One PDU; `None` when the connection has ended.
+pub async fn read(stream: &mut TcpStream, framing: Framing) -> Option<(Pdu, Bytes)> {
+    let read = async {
+        let mut framer = Framer::new(framing, Limits::full_feature(1 << 24));
+        let mut byte = [0];
+        loop {
+            // Byte by byte: nothing of the next PDU may be taken.
+            stream.read_exact(&mut byte).await.ok()?;
+            framer.push(&byte);
+            if let Some((header, data)) = framer.next_pdu().unwrap() {
+                return Some((Pdu::parse(&header).unwrap(), data));
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, read).await.expect("neither a PDU nor the end")
+}
+
+/// A peer that is logged in.
+pub struct Attacker {
+    pub stream: TcpStream,
+    pub peer: SocketAddr,
+    framing: Framing,
+    framer: Framer,
+    cmd_sn: AtomicU32,
+}
+
+impl Attacker {
+    pub async fn log_in(address: SocketAddr, digests: DigestPreference) -> Self {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let peer = stream.local_addr().unwrap();
+        let random = ChapRandom::from_bytes([1; 1 + CHALLENGE_LEN]);
+        let name = "iqn.2026-11.org.example:attacker";
+        let mut config = InitiatorConfig::new(name, Some(IQN.to_owned()), isid(), random);
+        config.offer.header_digest = digests;
+        config.offer.data_digest = digests;
+        // Every write is answered by an R2T for what did not come with the command.
+        config.offer.session.initial_r2t = true;
+        config.offer.session.first_burst_length = 512;
+        let mut login = Login::new(config).unwrap();
+        let (mut request, mut text) = login.first();
+        let outcome = loop {
+            let header = request.encode(text.len() as u32);
+            stream.write_all(&Framing::default().pdu_bytes(&header, &text)).await.unwrap();
+            let (pdu, data) = read(&mut stream, Framing::default()).await.unwrap();
+            let Pdu::LoginResponse(response) = pdu else { panic!("{pdu:?}") };
+            match login.handle(&response, &data).unwrap() {
+                Step::Send(next, next_text) => (request, text) = (next, next_text),
+                Step::Established(outcome) => break outcome,
+                other => panic!("{other:?}"),
+            }
+        };
+        let framing = outcome.connection.framing();
+        let framer = Framer::new(framing, Limits::full_feature(1 << 24));
+        let cmd_sn = AtomicU32::new(outcome.cmd_sn.0);
+        Self { stream, peer, framing, framer, cmd_sn }
+    }
+
+    /// CmdSN of the next command.
+    pub fn cmd_sn(&self) -> CmdSn {
+        CmdSn(self.cmd_sn.load(Ordering::Relaxed))
+    }
+
+    /// Sends a PDU; false if the target takes no more.
+    pub async fn try_send(&mut self, header: &Header, data: &[u8]) -> bool {
+        let bytes = self.framing.pdu_bytes(header, data);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            match tokio::time::timeout(STUCK, self.stream.write(rest)).await {
+                Ok(Ok(sent)) if sent > 0 => rest = &rest[sent..],
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    pub async fn send(&mut self, header: &Header, data: &[u8]) {
+        // The target may have closed already, which the reader finds out.
+        let _ = self.stream.write_all(&self.framing.pdu_bytes(header, data)).await;
+    }
+
+    /// The next PDU; `None` at the end of the connection.
+    pub async fn read(&mut self) -> Option<Pdu> {
+        let limit = tokio::time::Instant::now() + PATIENCE;
+        let mut buffer = [0; 16_384];
+        loop {
+            match self.framer.next_pdu() {
+                Ok(Some((header, _))) => return Some(Pdu::parse(&header).unwrap()),
+                Ok(None) | Err(FrameError::DataDigest { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+            let read = tokio::time::timeout_at(limit, self.stream.read(&mut buffer)).await;
+            match read.expect("neither a PDU nor the end") {
+                Ok(0) | Err(_) => return None,
+                Ok(len) => self.framer.push(&buffer[..len]),
+            }
+        }
+    }
+
+    /// What the target says until it answers a ping, and whether it does.
+    pub async fn ping(&mut self) -> (Vec<Pdu>, bool) {
+        let itt = Itt(0xabcd_0000);
+        let cmd_sn = self.cmd_sn();
+        let exp_stat_sn = StatSn(0);
+        let ping =
+            NopOut { immediate: true, lun: Lun(0), itt, ttt: Ttt::NONE, cmd_sn, exp_stat_sn };
+        self.send(&ping.encode(0), &[]).await;
+        let mut answers = Vec::new();
+        while let Some(pdu) = self.read().await {
+            if matches!(&pdu, Pdu::NopIn(nop) if nop.itt == itt) {
+                return (answers, true);
+            }
+            answers.push(pdu);
+        }
+        (answers, false)
+    }
+
+    /// READ (10) from the start of the disk.
+    pub fn bytes_of_read(&self, itt: u32, length: u32) -> Vec<u8> {
+        self.bytes_of_command(itt, 0x28, 0, length, &[])
+    }
+
+    /// WRITE (10) to where nothing may ever be written, with immediate data.
+    pub fn bytes_of_write(&self, itt: u32, length: u32, immediate: &[u8]) -> Vec<u8> {
+        self.bytes_of_command(itt, 0x2a, VICTIM_LBA as u32, length, immediate)
+    }
+
+    fn bytes_of_command(
+        &self,
+        itt: u32,
+        opcode: u8,
+        lba: u32,
+        length: u32,
+        immediate: &[u8],
+    ) -> Vec<u8> {
+        let mut cdb = [0; 16];
+        cdb[0] = opcode;
+        cdb[2..6].copy_from_slice(&lba.to_be_bytes());
+        cdb[7..9].copy_from_slice(&((length / 512) as u16).to_be_bytes());
+        let command = ScsiCommand {
+            immediate: false,
+            is_final: true,
+            read: opcode == 0x28,
+            write: opcode == 0x2a,
+            attribute: TaskAttribute::SIMPLE,
+            lun: Lun(0),
+            itt: Itt(itt),
+            expected_data_transfer_length: length,
+            cmd_sn: CmdSn(self.cmd_sn.fetch_add(1, Ordering::Relaxed)),
+            exp_stat_sn: StatSn(0),
+            cdb,
+            extended_cdb: Bytes::new(),
+            bidi_read_length: None,
+        };
+        self.framing.pdu_bytes(&command.encode(immediate.len() as u32), immediate)
+    }
+
+    pub async fn write_command(&self, itt: u32, length: u32, immediate: &[u8]) {
+        let bytes = self.bytes_of_write(itt, length, immediate);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            self.stream.writable().await.unwrap();
+            match self.stream.try_write(rest) {
+                Ok(sent) => rest = &rest[sent..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Drops the connection with a reset.
+    pub fn reset(self) {
+        socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+}

@@ -1,0 +1,39 @@
+//! What hostile input must not be able to do: one function per kind of input, with the invariants
+//! as assertions. The fuzz targets feed it bytes of their own making, the test of this crate
+//! replays the corpora under `fuzz/corpus`.
+//!
+//! It is not a test of what the code does with good input; that is where the code is.
+
+#![forbid(unsafe_code)]
+
+mod initiator_session;
+mod login;
+mod misc;
+mod reader;
+mod seeds;
+mod target_session;
+mod wire;
+
+pub use initiator_session::initiator_session;
+pub use login::{login_initiator, login_target};
+pub use misc::{cdb, names, nbd_handshake, scsi_replies};
+pub use seeds::seeds;
+pub use target_session::target_session;
+pub use wire::{framer, text_keys};
+
+/// Runs one input; panics if an invariant does not hold.
+pub type Case = fn(&[u8]);
+
+/// Every case by the name of its fuzz target and corpus.
+pub const CASES: &[(&str, Case)] = &[
+    ("framer", framer),
+    ("text_keys", text_keys),
+    ("login_target", login_target),
+    ("login_initiator", login_initiator),
+    ("target_session", target_session),
+    ("initiator_session", initiator_session),
+    ("cdb", cdb),
+    ("nbd_handshake", nbd_handshake),
+    ("scsi_replies", scsi_replies),
+    ("names", names),
+];
