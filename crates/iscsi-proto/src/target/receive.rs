@@ -10,7 +10,7 @@ use super::task::{Completion, Phase, Task, TransferFault};
 use super::transmit::Reply;
 use crate::connection::Placement;
 use crate::ids::{Itt, Ttt};
-use crate::pdu::{Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand, TaskManagementRequest};
+use crate::pdu::{Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand};
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
 
@@ -238,13 +238,7 @@ impl Session {
         pdu: Pdu,
         data: Bytes,
     ) -> Result<(), SessionError> {
-        let (immediate, cmd_sn) = match &pdu {
-            Pdu::NopOut(p) => (p.immediate, p.cmd_sn),
-            Pdu::TextRequest(p) => (p.immediate, p.cmd_sn),
-            Pdu::TaskManagementRequest(p) => (p.immediate, p.cmd_sn),
-            Pdu::LogoutRequest(p) => (p.immediate, p.cmd_sn),
-            _ => return Ok(()),
-        };
+        let Some((immediate, cmd_sn)) = delivery(&pdu) else { return Ok(()) };
         let held = Held::Request { conn, pdu: Box::new(pdu), data };
         if immediate {
             self.deliver(held);
@@ -392,15 +386,7 @@ impl Session {
         data_len: u32,
         header: &Header,
     ) -> Result<Placement, SessionError> {
-        let (immediate, cmd_sn) = match &pdu {
-            Pdu::NopOut(p) => (p.immediate, p.cmd_sn),
-            Pdu::TextRequest(p) => (p.immediate, p.cmd_sn),
-            Pdu::TaskManagementRequest(TaskManagementRequest { immediate, cmd_sn, .. }) => {
-                (*immediate, *cmd_sn)
-            }
-            Pdu::LogoutRequest(p) => (p.immediate, p.cmd_sn),
-            _ => (true, CmdSn(0)),
-        };
+        let (immediate, cmd_sn) = delivery(&pdu).unwrap_or((true, CmdSn(0)));
         if !immediate && !self.order.accepts(cmd_sn) {
             return self.ignore(conn, data_len);
         }
@@ -421,6 +407,17 @@ impl Session {
             connection.receiving = receiving;
         }
     }
+}
+
+/// How a request other than a SCSI command is to be delivered: at once, or in its turn.
+fn delivery(pdu: &Pdu) -> Option<(bool, CmdSn)> {
+    Some(match pdu {
+        Pdu::NopOut(p) => (p.immediate, p.cmd_sn),
+        Pdu::TextRequest(p) => (p.immediate, p.cmd_sn),
+        Pdu::TaskManagementRequest(p) => (p.immediate, p.cmd_sn),
+        Pdu::LogoutRequest(p) => (p.immediate, p.cmd_sn),
+        _ => return None,
+    })
 }
 
 /// ExpStatSN of a request, where it has one.
