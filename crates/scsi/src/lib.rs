@@ -59,7 +59,6 @@ mod nexus;
 mod opcodes;
 mod or_write;
 mod port_groups;
-mod range_lock;
 mod read_write;
 mod report_luns;
 mod reservation;

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use block::range_lock::RangeLocks;
 use block::{Device, DeviceInfo};
 
 use crate::extended_copy::Copies;
@@ -12,7 +13,6 @@ use crate::lun::Lun;
 use crate::medium::Medium;
 use crate::mode_pages::ModeParameters;
 use crate::nexus::NexusId;
-use crate::range_lock::RangeLocks;
 use crate::reservation::{Reservations, StateStore};
 use crate::sanitize::Sanitize;
 use crate::space::Space;
