@@ -151,7 +151,9 @@ impl Session {
         let recalled = self.connections.get_mut(&conn).is_some_and(|c| c.recall(itt));
         match task.phase {
             Phase::Running if !recalled => {
-                task.aborted = true;
+                if !std::mem::replace(&mut task.aborted, true) {
+                    self.aborts.push_back(itt);
+                }
                 true
             }
             Phase::Running | Phase::Collecting | Phase::Responding => {

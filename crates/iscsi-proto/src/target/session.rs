@@ -148,6 +148,7 @@ pub struct Session {
     pub(super) postponed: Vec<(ConnId, TaskManagementRequest)>,
     pub(super) pending_logouts: Vec<PendingLogout>,
     pub(super) wakes: VecDeque<ConnId>,
+    pub(super) aborts: VecDeque<Itt>,
     next_conn: u32,
     closed: bool,
 }
@@ -171,6 +172,7 @@ impl Session {
             postponed: Vec::new(),
             pending_logouts: Vec::new(),
             wakes: VecDeque::new(),
+            aborts: VecDeque::new(),
             next_conn: 0,
             closed: false,
         }
@@ -242,6 +244,12 @@ impl Session {
     /// A connection that has output now because of something that happened on another one.
     pub fn poll_wake(&mut self) -> Option<ConnId> {
         self.wakes.pop_front()
+    }
+
+    /// A command that executes and whose answer nobody waits for any more: it may end early, and is
+    /// completed when it has.
+    pub fn poll_abort(&mut self) -> Option<Itt> {
+        self.aborts.pop_front()
     }
 
     /// No command is executing: nothing can reach the medium through this session any more.

@@ -170,7 +170,8 @@ impl TargetConnection {
         } else {
             0
         })
-        .with_attribute(attribute(execute.attribute));
+        .with_attribute(attribute(execute.attribute))
+        .with_tag(u64::from(itt.0));
         match self.session.nexus.execute(command) {
             Execution::Done(response) => self.complete(itt, completion(response)),
             Execution::Pending(future) => self

@@ -69,7 +69,12 @@ impl SharedSession {
                 woken.push(conn);
             }
         }
+        let mut aborted = Vec::new(); // and this one only if a command was aborted
+        while let Some(itt) = core.poll_abort() {
+            aborted.push(itt);
+        }
         drop(core);
+        aborted.into_iter().for_each(|itt| self.nexus.abort(u64::from(itt.0)));
         if !woken.is_empty() {
             self.wake(&woken);
         }
