@@ -119,6 +119,10 @@ pub(crate) fn get_lba_status(context: &UnitContext<'_>, command: Command) -> Exe
         }
         Err(error) => failed(&error, false, lba),
     };
+    if !context.info.can_trim {
+        // Fully provisioned, whatever the storage below is like.
+        return respond(Ok(Vec::new())).into();
+    }
     match context.unit.device.extents(blocks.offset, blocks.len).try_ready() {
         Ok(result) => respond(result).into(),
         Err(io) => Execution::later(async move { respond(io.await) }),

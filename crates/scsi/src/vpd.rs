@@ -36,7 +36,8 @@ const PAGES: [u8; 8] = [
 /// A page with its header, if there is such a page.
 pub(crate) fn page(nexus: &NexusState, unit: &LogicalUnit, code: u8) -> Option<Vec<u8>> {
     let body = match code {
-        SUPPORTED_PAGES => PAGES.to_vec(),
+        _ if !exists(unit, code) => return None,
+        SUPPORTED_PAGES => PAGES.into_iter().filter(|page| exists(unit, *page)).collect(),
         UNIT_SERIAL_NUMBER => unit.identity.serial.clone().into_bytes(),
         DEVICE_IDENTIFICATION => identification(&nexus.target.config, unit),
         EXTENDED_INQUIRY => extended_inquiry(),
@@ -50,6 +51,11 @@ pub(crate) fn page(nexus: &NexusState, unit: &LogicalUnit, code: u8) -> Option<V
     let mut out = vec![0, code, high, low];
     out.extend(body);
     Some(out)
+}
+
+/// A fully provisioned unit has nothing to say about provisioning.
+fn exists(unit: &LogicalUnit, code: u8) -> bool {
+    code != LOGICAL_BLOCK_PROVISIONING || unit.device.info().can_trim
 }
 
 /// PROTOCOL IDENTIFIER of iSCSI, valid in designators with PIV.
@@ -133,12 +139,9 @@ fn characteristics(info: &DeviceInfo) -> Vec<u8> {
     out
 }
 
-/// Logical Block Provisioning (SBC-3 §6.6.5).
+/// Logical Block Provisioning of a thin unit (SBC-3 §6.6.5).
 fn provisioning(unit: &LogicalUnit) -> Vec<u8> {
     let info = unit.device.info();
-    if !info.can_trim {
-        return vec![0, 0, 0x01, 0]; // PROVISIONING TYPE: fully provisioned
-    }
     const LBPU: u8 = 0x80;
     const LBPWS: u8 = 0x40;
     const LBPWS10: u8 = 0x20;
