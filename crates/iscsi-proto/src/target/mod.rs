@@ -11,6 +11,7 @@
 //!   `poll_transmit(conn)` when the socket has room.
 //! * getters.
 
+mod attributes;
 mod config;
 mod data_in;
 mod data_out;

@@ -263,10 +263,8 @@ impl Session {
     fn deliver(&mut self, held: Held) {
         match held {
             Held::Command(itt) => {
-                if let Some(task) = self.tasks.get_mut(&itt) {
-                    task.in_order = true;
-                    self.execute_if_complete(itt);
-                    self.grant_waiting();
+                if !self.is_held_back(itt) {
+                    self.take_turn(itt);
                 }
             }
             Held::Gap => {}
@@ -277,6 +275,15 @@ impl Session {
                 Pdu::LogoutRequest(request) => self.logout(conn, &request),
                 _ => {}
             },
+        }
+    }
+
+    /// All that has to be before this command is.
+    pub(super) fn take_turn(&mut self, itt: Itt) {
+        if let Some(task) = self.tasks.get_mut(&itt) {
+            task.in_order = true;
+            self.execute_if_complete(itt);
+            self.grant_waiting();
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
+use super::attributes::Attributes;
 use super::config::SessionConfig;
 use super::logout::PendingLogout;
 use super::management::PendingManagement;
@@ -149,6 +150,7 @@ pub struct Session {
     pub(super) pending_logouts: Vec<PendingLogout>,
     pub(super) wakes: VecDeque<ConnId>,
     pub(super) aborts: VecDeque<Itt>,
+    pub(super) attributes: Attributes,
     next_conn: u32,
     closed: bool,
 }
@@ -173,6 +175,7 @@ impl Session {
             pending_logouts: Vec::new(),
             wakes: VecDeque::new(),
             aborts: VecDeque::new(),
+            attributes: Attributes::default(),
             next_conn: 0,
             closed: false,
         }
@@ -324,6 +327,7 @@ impl Session {
             connection.responding.push_back(itt);
             self.wakes.push_back(conn);
         }
+        self.ended(itt);
     }
 
     /// Forgets a task and opens the command window for another.
@@ -339,6 +343,7 @@ impl Session {
                 self.order.forget(task.cmd_sn());
             }
             self.release_read(task.conn, task.reading);
+            self.ended(itt);
         }
     }
 
