@@ -56,7 +56,7 @@ pub(super) fn sessions(state: &mut State) -> Vec<SessionReport> {
         .map(|member| {
             let session = &member.session;
             let connections = session.connections().filter_map(|(id, cid, _)| {
-                let stream = member.streams[id.index()].clone();
+                let stream = member.streams[id.index()].upgrade();
                 let load = session.load(id)?;
                 Some(ConnectionReport {
                     cid,

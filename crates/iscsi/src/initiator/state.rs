@@ -3,7 +3,7 @@
 //! caller's code is put into a [`Batch`] and done after the lock is released.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -38,8 +38,9 @@ pub(super) enum Phase {
 pub(super) struct Member {
     pub(super) session: Session<Task>,
     pub(super) wakers: Vec<Option<Waker>>,
-    /// Sockets by connection, for reports.
-    pub(super) streams: Vec<Option<Arc<TcpStream>>>,
+    /// Sockets by connection, for reports. Weak: a socket closes when its driver ends, so that the
+    /// target sees the end of its connections before the session is reinstated.
+    pub(super) streams: Vec<Weak<TcpStream>>,
     /// Last round-trip time of a NOP.
     pub(super) rtt: Option<Duration>,
 }
@@ -47,7 +48,7 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn new(session: Session<Task>) -> Self {
         let wakers = vec![None; CONNECTIONS_MAX];
-        let streams = (0..CONNECTIONS_MAX).map(|_| None).collect();
+        let streams = vec![Weak::new(); CONNECTIONS_MAX];
         Self { session, wakers, streams, rtt: None }
     }
 }
