@@ -36,7 +36,9 @@ class _Way:
 class Link:
     """One proxied connection, served by a thread of its own."""
 
-    def __init__(self, client: socket.socket, server: socket.socket):
+    def __init__(self, client: socket.socket, server: socket.socket, opened_beside: int):
+        self.opened_beside = opened_beside
+        """Connections of the initiator that were open when this one came."""
         self.dropped = 0
         """Bytes that were swallowed."""
         self.open = True
@@ -53,6 +55,11 @@ class Link:
     @property
     def from_target(self) -> int:
         return self._back.bytes
+
+    @property
+    def client_open(self) -> bool:
+        """Whether the initiator still has its end open."""
+        return self.open and not self._there.ended
 
     @property
     def carried(self) -> int:
@@ -177,4 +184,5 @@ class Proxy:
             for end in (client, server):
                 end.setblocking(False)
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.links.append(Link(client, server))
+            beside = sum(link.client_open for link in self.links)
+            self.links.append(Link(client, server, beside))

@@ -23,7 +23,7 @@ class Lio:
 
     def url(self, port: int | None = None) -> str:
         """The LUN, reached through a port of this host (a proxy's), else the forwarded one."""
-        return disk_url(f"127.0.0.1:{port or self.guest.port}", self.iqn, 0, self.credentials)
+        return disk_url(f"127.0.0.1:{port or self.guest.port}", self.iqn, 0)
 
     @property
     def file(self) -> str:
@@ -32,11 +32,6 @@ class Lio:
     def sha256(self) -> str:
         """Of what LIO keeps, computed in the guest, past the target."""
         return self.guest.run(f"sha256sum {self.file}").split()[0]
-
-    def connections(self) -> int:
-        """Connections that LIO counts in this target's sessions at the moment."""
-        states = self.guest.run(f"cat {self._group}/dynamic_sessions", check=False)
-        return len(states.split())
 
     @property
     def _group(self) -> str:

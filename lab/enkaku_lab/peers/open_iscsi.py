@@ -42,6 +42,11 @@ class Session:
     portal: str
     disk: str
 
+    WAIT_FOR_TASK_MANAGEMENT = """
+        until iscsiadm -m session -s | grep -q 'tmfcmd_pdus: [1-9]'; do sleep 0.2; done
+    """
+    """Until the kernel has sent a task management function in some session."""
+
     def parameters(self) -> dict[str, str]:
         """What was negotiated, from `iscsiadm -m session -P 2`: `HeaderDigest`: `CRC32C`, …"""
         shown = self.guest.run("iscsiadm -m session -P 2")
