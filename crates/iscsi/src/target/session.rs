@@ -2,6 +2,7 @@
 //! connection's task is woken by another.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::task::AtomicWaker;
@@ -9,6 +10,9 @@ use iscsi_proto::ids::{Itt, Lun, Tsih};
 use iscsi_proto::target::{Completion, ConnId, Session};
 use iscsi_proto::time::Instant;
 use tokio::sync::Notify;
+
+use super::budget::Account;
+use super::overview::{About, Link};
 
 /// The clock of every core: time since the process asked first.
 pub(crate) fn now() -> Instant {
@@ -22,6 +26,11 @@ pub(super) struct SharedSession {
     pub(super) tsih: Tsih,
     pub(super) initiator_name: String,
     pub(super) nexus: scsi::Nexus,
+    pub(super) about: About,
+    pub(super) account: Arc<Account>,
+    links: Mutex<BTreeMap<ConnId, Link>>,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
     core: Mutex<Session>,
     /// The session this one reinstates, until none of its commands can execute any more.
     predecessor: Mutex<Option<Arc<SharedSession>>>,
@@ -35,6 +44,8 @@ impl SharedSession {
         tsih: Tsih,
         initiator_name: String,
         nexus: scsi::Nexus,
+        about: About,
+        account: Arc<Account>,
         core: Session,
         predecessor: Option<Arc<Self>>,
     ) -> Self {
@@ -42,6 +53,11 @@ impl SharedSession {
             tsih,
             initiator_name,
             nexus,
+            about,
+            account,
+            links: Mutex::default(),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
             core: Mutex::new(core),
             predecessor: Mutex::new(predecessor),
             wakers: Mutex::default(),
@@ -92,6 +108,35 @@ impl SharedSession {
 
     pub(super) fn unregister(&self, conn: ConnId) {
         locked(&self.wakers).remove(&conn);
+    }
+
+    /// A connection is in full-feature phase: operators may see it.
+    pub(super) fn add_link(&self, conn: ConnId, link: Link) {
+        locked(&self.links).insert(conn, link);
+    }
+
+    pub(super) fn remove_link(&self, conn: ConnId) {
+        locked(&self.links).remove(&conn);
+    }
+
+    pub(super) fn links<T>(&self, f: impl FnOnce(&mut dyn Iterator<Item = &Link>) -> T) -> T {
+        f(&mut locked(&self.links).values())
+    }
+
+    /// Connections in full-feature phase.
+    pub(super) fn connections(&self) -> Vec<ConnId> {
+        locked(&self.links).keys().copied().collect()
+    }
+
+    /// Counts the data of a command.
+    pub(super) fn moved(&self, read_len: usize, written_len: usize) {
+        self.read_bytes.fetch_add(read_len as u64, Ordering::Relaxed);
+        self.written_bytes.fetch_add(written_len as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes read and written so far.
+    pub(super) fn traffic(&self) -> (u64, u64) {
+        (self.read_bytes.load(Ordering::Relaxed), self.written_bytes.load(Ordering::Relaxed))
     }
 
     /// A command that had to wait for its medium has ended.
