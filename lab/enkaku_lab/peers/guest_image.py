@@ -1,4 +1,4 @@
-"""What the stock-kernel guest boots: a Debian kernel and an initrd with open-iscsi and LIO's modules.
+"""What the guest boots: a stock Debian kernel, an initrd with open-iscsi and the kernel's modules.
 
 The packages are downloaded with apt-get and unpacked into a cache folder; nothing is installed, so
 neither the host's kernel nor an iSCSI service of its own is touched. The initrd is made once for

@@ -48,7 +48,7 @@ def serve(
     credentials: tuple[str, str] | None = None,
     mutual: tuple[str, str] | None = None,
 ) -> Iterator[Lio]:
-    """A target that everybody may write to. `parameters` are LIO's: MaxConnections, ErrorRecoveryLevel, …
+    """A target that everybody may write to; `parameters` are its keys: MaxConnections, …
 
     With `credentials`, initiators must know them; with `mutual`, LIO proves itself with those.
     """

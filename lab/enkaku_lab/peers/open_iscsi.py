@@ -21,7 +21,7 @@ def chap(
     algorithm: str = "SHA256",
     prefix: str = "node.session.auth",
 ) -> dict[str, str]:
-    """Settings for CHAP with one algorithm (MD5, SHA1, SHA256, SHA3-256), mutual when both are given."""
+    """Settings for CHAP with one algorithm: MD5, SHA1, SHA256 or SHA3-256; mutual with `mutual`."""
     settings = {
         f"{prefix}.authmethod": "CHAP",
         f"{prefix}.username": credentials[0],
@@ -88,16 +88,25 @@ def try_login(machine: Guest, iqn: str, port: int, settings: dict[str, str]) -> 
 
 @contextmanager
 def session(
-    machine: Guest, iqn: str, port: int, settings: dict[str, str] | None = None
+    machine: Guest,
+    iqn: str,
+    port: int,
+    settings: dict[str, str] | None = None,
+    *,
+    discovered: bool = False,
 ) -> Iterator[Session]:
     """A session with a target on the host, logged out and forgotten at the end.
 
-    The record is made by hand: what SendTargets says is where the *host* reaches the target.
+    The target's record is made by hand, because targets usually say where the *host* reaches them;
+    with `discovered`, it is made of what SendTargets says.
     """
     where = _where(iqn, port)
+    record = f"{where} -o new"
+    if discovered:
+        record = f"-m discovery -t sendtargets -p {guest.HOST}:{port}"
     machine.run(
         _configuration(settings or {})
-        + f"iscsiadm {where} -o new >/dev/null && iscsiadm {where} --login",
+        + f"iscsiadm {record} >/dev/null && iscsiadm {where} --login",
         LOGIN_S_MAX,
     )
     try:
