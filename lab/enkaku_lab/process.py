@@ -187,6 +187,9 @@ class Peer:
     def wait_for_output(self, text: str) -> None:
         self.wait_until(lambda: text in self.output(), f"it never said {text!r}")
 
+    def signal(self, number: signal.Signals) -> None:
+        self._child.send_signal(number)
+
     def kill(self) -> None:
         """SIGKILL, as a power cut would be."""
         self._child.kill()

@@ -1,7 +1,7 @@
 //! One session of an incarnation, with what its connections' drivers and the log need. Bookkeeping
 //! only; [`State`](super::state::State) decides.
 
-use std::sync::Arc;
+use std::sync::Weak;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -16,8 +16,9 @@ use super::rejoin::{Backoff, Home};
 pub(super) struct Member {
     pub(super) session: Session<Task>,
     pub(super) wakers: Vec<Option<Waker>>,
-    /// Sockets by connection, for reports.
-    pub(super) streams: Vec<Option<Arc<TcpStream>>>,
+    /// Sockets by connection, for reports. Weak: a socket closes when its driver ends, so that the
+    /// target sees the end of a connection before anything takes its place.
+    pub(super) streams: Vec<Weak<TcpStream>>,
     /// Last round-trip time of a NOP.
     pub(super) rtt: Option<Duration>,
     /// Where its connections lead, to open them again; `None` if they are not.
@@ -33,7 +34,7 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn new(session: Session<Task>) -> Self {
         let wakers = vec![None; CONNECTIONS_MAX];
-        let streams = (0..CONNECTIONS_MAX).map(|_| None).collect();
+        let streams = vec![Weak::new(); CONNECTIONS_MAX];
         let (rejoining, backoff) = (Vec::new(), Backoff::default());
         Self { session, wakers, streams, rtt: None, home: None, rejoining, backoff, repairs: 0 }
     }
@@ -56,7 +57,6 @@ impl Member {
         match what {
             Recovery::Started { tasks } => {
                 tracing::info!("connection {cid} lost; recovering {tasks} tasks (TASK REASSIGN)");
-                self.streams[connection.index()] = None;
             }
             Recovery::Finished { reassigned, retried, requeued } => tracing::info!(
                 "connection {cid} recovered: {reassigned} tasks reassigned, {retried} sent again, \

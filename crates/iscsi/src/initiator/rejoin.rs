@@ -169,7 +169,7 @@ pub(super) fn install(
         match member.session.add_connection(&Established::from(&link.outcome), now) {
             Ok(id) => {
                 tracing::info!("connection {} opened again", cid.0);
-                member.streams[id.index()] = Some(stream.clone());
+                member.streams[id.index()] = Arc::downgrade(&stream);
                 state.collect(index, None, batch);
                 Some((id, stream, params))
             }

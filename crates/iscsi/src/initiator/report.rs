@@ -57,7 +57,7 @@ pub(super) fn sessions(state: &mut State) -> Vec<SessionReport> {
             let session = &member.session;
             let open = session.connections().filter(|(.., state)| state.is_open());
             let connections = open.filter_map(|(id, cid, _)| {
-                let stream = member.streams[id.index()].clone();
+                let stream = member.streams[id.index()].upgrade();
                 let load = session.load(id)?;
                 Some(ConnectionReport {
                     cid,

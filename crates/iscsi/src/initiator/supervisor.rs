@@ -112,7 +112,7 @@ pub(super) async fn bring_up(
         member.home = Some(group.home);
         for ready in group.connections {
             let stream = Arc::new(ready.stream);
-            member.streams[ready.id.index()] = Some(stream.clone());
+            member.streams[ready.id.index()] = Arc::downgrade(&stream);
             links.push((index, ready.id, stream, ready.params));
         }
         members.push(member);
