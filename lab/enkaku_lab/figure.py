@@ -31,6 +31,21 @@ def new(width_in: float = 8.0, height_in: float = 4.5):
         return plt.subplots(figsize=(width_in, height_in), layout="constrained")
 
 
+def panels(rows: int, columns: int, width_in: float, height_in: float):
+    """A figure with axes in rows and columns that share their scales; the axes as a flat list."""
+    with plt.rc_context(STYLE):
+        chart, grid = plt.subplots(
+            rows,
+            columns,
+            figsize=(width_in, height_in),
+            layout="constrained",
+            sharex=True,
+            sharey=True,
+            squeeze=False,
+        )
+    return chart, list(grid.flat)
+
+
 def save(figure, path: Path) -> tuple[Path, Path]:
     """Writes PATH.svg and PATH.png and returns their paths."""
     path.parent.mkdir(parents=True, exist_ok=True)

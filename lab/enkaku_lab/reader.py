@@ -1,0 +1,218 @@
+"""`python -m enkaku_lab.reader`: an application that reads a file, as those of the papers did.
+
+open, read(block) until the end, close: one call after the other, each block compared with what was
+written. It mounts (or logs in) first, says `ready` and waits for a line on standard input, so that
+only open to close is timed. After `--seconds` it stops; what was read by then counts. A read that
+never returns cannot stop it: another thread then reports and ends the process.
+
+The libraries are the real ones, called through ctypes: libnfs and libsmbclient. A `file` is any
+path, so a FUSE mount too.
+"""
+
+import argparse
+import ctypes
+import json
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+STUCK_S = 4.0
+"""So long may the last read take beyond the end; the data it brings do not count then."""
+Reading = Callable[[ctypes.Array, int], int]
+
+
+class Broken(Exception):
+    """The open or a read failed."""
+
+
+class FileSource:
+    """A path; nothing to mount."""
+
+    def __init__(self, path: str, cold: bool):
+        self._path = path
+        if cold:
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+    def open(self) -> None:
+        self._descriptor = os.open(self._path, os.O_RDONLY)
+
+    def read(self, buffer: ctypes.Array, count: int) -> int:
+        return os.readv(self._descriptor, [memoryview(buffer)[:count]])
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class NfsUrl(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_char_p) for name in ("server", "path", "file")]
+
+
+class NfsSource:
+    """libnfs 4's blocking calls. Its NFSv4 has no read-ahead: a call is a READ."""
+
+    def __init__(self, url: str):
+        self._lib = lib = ctypes.CDLL("libnfs.so.13")
+        lib.nfs_init_context.restype = ctypes.c_void_p
+        lib.nfs_parse_url_full.restype = ctypes.POINTER(NfsUrl)
+        lib.nfs_get_error.restype = ctypes.c_char_p
+        self._context = ctypes.c_void_p(lib.nfs_init_context())
+        self._url = lib.nfs_parse_url_full(self._context, url.encode())
+        if not self._url:
+            raise Broken(self._error())
+        self._must(lib.nfs_mount(self._context, self._url.contents.server, self._url.contents.path))
+        lib.nfs_read.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p]
+
+    def open(self) -> None:
+        self._file = ctypes.c_void_p()
+        file = self._url.contents.file
+        opened = self._lib.nfs_open(self._context, file, os.O_RDONLY, ctypes.byref(self._file))
+        self._must(opened)
+
+    def read(self, buffer: ctypes.Array, count: int) -> int:
+        return self._must(self._lib.nfs_read(self._context, self._file, count, buffer))
+
+    def close(self) -> None:
+        self._lib.nfs_close(self._context, self._file)
+
+    def _must(self, code: int) -> int:
+        if code < 0:
+            raise Broken(self._error())
+        return code
+
+    def _error(self) -> str:
+        return (self._lib.nfs_get_error(self._context) or b"libnfs failed").decode()
+
+
+class SmbSource:
+    """libsmbclient's blocking calls, as a guest."""
+
+    def __init__(self, url: str):
+        self._lib = lib = ctypes.CDLL("libsmbclient.so.0", use_errno=True)
+        # Samba stores the callback, so it must live as long as this object.
+        self._nobody = ctypes.CFUNCTYPE(None)(lambda: None)
+        lib.smbc_read.restype = ctypes.c_ssize_t
+        lib.smbc_read.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t]
+        self._url = url.encode()
+        self._must(lib.smbc_init(self._nobody, 0))
+        # The first open makes the connection; later ones share it.
+        self._must(lib.smbc_close(self._must(lib.smbc_open(self._url, os.O_RDONLY, 0))))
+        self._first = self._must(lib.smbc_open(self._url, os.O_RDONLY, 0))
+
+    def open(self) -> None:
+        self._file = self._must(self._lib.smbc_open(self._url, os.O_RDONLY, 0))
+
+    def read(self, buffer: ctypes.Array, count: int) -> int:
+        return self._must(self._lib.smbc_read(self._file, buffer, count))
+
+    def close(self) -> None:
+        self._lib.smbc_close(self._file)
+
+    def _must(self, code: int) -> int:
+        if code < 0:
+            raise Broken(f"libsmbclient: {os.strerror(ctypes.get_errno())}")
+        return code
+
+
+class Original:
+    """The file as it was written, to compare with."""
+
+    def __init__(self, path: Path):
+        with path.open("rb") as file:
+            # A private mapping, because ctypes wants it writable; nothing is written.
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        self._begin = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._memcmp = ctypes.CDLL(None).memcmp
+        self._memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+    def check(self, buffer: ctypes.Array, count: int, offset: int) -> None:
+        if offset + count > len(self._map) or self._memcmp(buffer, self._begin + offset, count):
+            raise Broken(f"the block at {offset} is not what was written")
+
+
+class Clock:
+    """Counts bytes and prints the result exactly once, whoever comes first."""
+
+    def __init__(self, verified: bool):
+        self.bytes = 0
+        self._verified = verified
+        self._lock = threading.Lock()
+        self._begin = time.monotonic()
+        self._last = self._begin
+
+    def add(self, count: int) -> None:
+        self.bytes += count
+        self._last = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begin
+
+    def report(self, cut: bool) -> None:
+        self._lock.acquire()
+        said = {
+            "bytes": self.bytes,
+            "seconds": time.monotonic() - self._begin,
+            "verified": self._verified,
+            "cut": cut,
+            "cpu_s": time.process_time(),
+        }
+        print(json.dumps(said), flush=True)
+
+
+def read_file(source, original: Original | None, block: int, total: int, seconds: float) -> None:
+    """open, read … close; one line of JSON about it on standard output."""
+    buffer = (ctypes.c_char * block)()
+    clock = Clock(original is not None)
+
+    def stuck() -> None:
+        clock.report(cut=True)
+        os._exit(0)
+
+    watchdog = threading.Timer(seconds + STUCK_S, stuck)
+    watchdog.daemon = True
+    watchdog.start()
+    source.open()
+    while clock.bytes < total and clock.seconds < seconds:
+        count = source.read(buffer, min(block, total - clock.bytes))
+        if count == 0:
+            break
+        if original:
+            original.check(buffer, count, clock.bytes)
+        clock.add(count)
+    clock.report(cut=False)
+    watchdog.cancel()
+    source.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="enkaku_lab.reader", description=__doc__)
+    parser.add_argument("kind", choices=["file", "nfs", "smb"])
+    parser.add_argument("where", help="path or URL")
+    parser.add_argument("--block", type=int, required=True, help="bytes per read call")
+    parser.add_argument("--bytes", type=int, required=True, help="stop after so many")
+    parser.add_argument("--seconds", type=float, required=True, help="stop after so long")
+    parser.add_argument("--original", type=Path, help="compare with this file")
+    parser.add_argument("--cold", action="store_true", help="drop the file's cached pages first")
+    options = parser.parse_args()
+    try:
+        if options.kind == "file":
+            source = FileSource(options.where, options.cold)
+        else:
+            source = {"nfs": NfsSource, "smb": SmbSource}[options.kind](options.where)
+        original = Original(options.original) if options.original else None
+        print("ready", flush=True)
+        sys.stdin.readline()
+        read_file(source, original, options.block, options.bytes, options.seconds)
+    except (Broken, OSError) as error:
+        sys.exit(f"reader: {error}")
+
+
+if __name__ == "__main__":
+    main()
