@@ -3,11 +3,11 @@ line's payload rate, the paper's values, quartiles as bars; what could not run i
 
 from pathlib import Path
 
-from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, NullFormatter
+from matplotlib.container import ErrorbarContainer
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from enkaku_lab import figure
 from enkaku_lab.curves import Curve, Curves
-from enkaku_lab.stacks.all import STACKS
 
 # Okabe and Ito's palette: a colour per stack. The mark differs too, for readers without colour.
 STYLES = {
@@ -24,31 +24,39 @@ PAPER = {"color": "#555555", "alpha": 0.35}
 LIMIT_LABEL = "the line (TCP payload)"
 ZERO_LOG_STEP = 0.4
 """Where 0 is drawn on a logarithmic axis: this share of the smallest value above it."""
-PANEL_IN, SINGLE_IN, HEIGHT_IN = 4.6, 8.0, 4.6
+PANELS_IN = {1: (7.0, 3.5), 2: (4.7, 3.5), 4: (4.7, 2.7)}
+"""Size of the axes by the number of panels."""
+LEGEND_COLUMNS = 3
 
 
 def draw(curves: Curves, path: Path) -> tuple[Path, Path]:
     """The figure as PATH.svg and PATH.png."""
     panels = list(curves.experiment.panels)
     rows, columns = (2, 2) if len(panels) == 4 else (1, len(panels))
-    width = SINGLE_IN if columns == 1 else PANEL_IN * columns
-    height = HEIGHT_IN if rows == 1 else HEIGHT_IN * 1.7
-    chart, grid = figure.panels(rows, columns, width, height)
+    shown = len({curve.series.label for curve in curves.curves if curve.measured})
+    entries = 1 + shown + bool(curves.experiment.points)
+    margins = figure.Margins() if panels != [""] else figure.Margins(top=0.55)
+    chart, grid, legend_at = figure.panels(
+        rows, columns, PANELS_IN[len(panels)], -(-entries // LEGEND_COLUMNS), margins
+    )
     for axes, panel in zip(grid, panels, strict=True):
         _panel(axes, curves, panel)
     for axes in grid[-columns:]:
         axes.set_xlabel(curves.experiment.x.label)
     for axes in grid[::columns]:
         axes.set_ylabel("throughput (Mbit/s)")
-    _legend(chart, grid, columns)
-    chart.suptitle(_title(curves), fontsize=12)
-    chart.supxlabel(_small_print(curves), fontsize=7.5, color="#444444")
+    _legend(chart, grid, legend_at)
+    height = chart.get_size_inches()[1]
+    chart.suptitle(_title(curves), fontsize=11.5, y=1 - 0.1 / height)
+    small = {"fontsize": 7, "color": "#444444", "ha": "center", "va": "bottom"}
+    chart.text(0.5, 0.07 / height, _small_print(curves), **small)
     return figure.save(chart, path)
 
 
 def _title(curves: Curves) -> str:
     experiment = curves.experiment
-    return f"{experiment.title}\n({experiment.name}; {experiment.source})"
+    source = f"; {experiment.source}" if experiment.paper else ""
+    return f"{experiment.title}\n({experiment.name}{source})"
 
 
 def _panel(axes, curves: Curves, panel: str) -> None:
@@ -59,25 +67,25 @@ def _panel(axes, curves: Curves, panel: str) -> None:
     shown = _Places(experiment.x.scale, xs)
     axes.axhline(curves.limit_mbit, label=LIMIT_LABEL, zorder=1, **figure.LIMIT)
     _paper(axes, curves, panel, shown)
-    lacking = []
+    lacking: dict[str, list[str]] = {}
     for curve in curves.curves:
         if curve.panel != panel:
             continue
         if curve.measured:
             _curve(axes, curve, shown)
         else:
-            lacking.append(f"{curve.series.label}: {_short_reason(curves, curve)}")
+            lacking.setdefault(_short_reason(curves, curve), []).append(curve.series.label)
     _axes(axes, curves, shown)
     if lacking:
         axes.text(
             0.02,
             0.02,
-            "\n".join(["not measured:", *lacking]),
+            "\n".join(f"no {', '.join(labels)}:\n{why}" for why, labels in lacking.items()),
             transform=axes.transAxes,
             fontsize=7.5,
             color="#a00000",
             va="bottom",
-            wrap=True,
+            zorder=5,
         )
 
 
@@ -101,16 +109,12 @@ def _curve(axes, curve: Curve, shown: "_Places") -> None:
         return
     # A point that could not be measured is a gap, not a bridge.
     heights = [point.mbit if point.mbit is not None else float("nan") for point in curve.points]
-    bars = [
-        [
-            (point.mbit - point.low) if point.mbit is not None else 0
-            for point in curve.points
-        ],
-        [
-            (point.high - point.mbit) if point.mbit is not None else 0
-            for point in curve.points
-        ],
-    ]
+    bars = None
+    if any(point.runs > 1 for point in curve.points):
+        middle = [point.mbit or 0 for point in curve.points]
+        below = [m - (p.low if p.mbit else 0) for m, p in zip(middle, curve.points, strict=True)]
+        above = [(p.high if p.mbit else 0) - m for m, p in zip(middle, curve.points, strict=True)]
+        bars = [below, above]
     axes.errorbar(
         [shown.place(point.x) for point in curve.points],
         heights,
@@ -142,9 +146,9 @@ def _paper(axes, curves: Curves, panel: str, shown: "_Places") -> None:
             yerr=reach,
             linestyle="none",
             marker="*",
-            markersize=12,
+            markersize=11,
             markeredgecolor="white",
-            color="#555555",
+            color="#333333",
             capsize=3,
             label=label,
             zorder=4,
@@ -174,7 +178,10 @@ def _axes(axes, curves: Curves, shown: _Places) -> None:
     highest = [p.high for c in curves.curves for p in c.measured] + [curves.limit_mbit]
     if curves.experiment.log_y:
         axes.set_yscale("log")
-        axes.set_ylim(min(lowest, default=1) / 1.6, max(highest) * 1.6)
+        low, high = min(lowest, default=1) / 1.6, max(highest) * 1.6
+        axes.set_ylim(low, high)
+        # Few decades need more than one number each.
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 300 else (1,)))
         axes.yaxis.set_major_formatter(FuncFormatter(_plain))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
@@ -199,19 +206,24 @@ def _plain(value: float, _position: int) -> str:
     return f"{value:g}"
 
 
-def _legend(chart, grid, columns: int) -> None:
-    """One legend below all panels, so that it never covers data; what is the same, once."""
+def _legend(chart, grid, place: tuple[float, float]) -> None:
+    """One legend below all panels; what is the same in several panels, once."""
     entries: dict[str, object] = {}
     for axes in grid:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
+            # Of a curve with bars, the line and the mark are enough.
+            line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
+            entries.setdefault(label, line)
     chart.legend(
         entries.values(),
         entries.keys(),
-        loc="outside lower center",
-        ncols=3,
+        loc="lower center",
+        bbox_to_anchor=place,
+        ncols=LEGEND_COLUMNS,
         fontsize=8.5,
         frameon=False,
+        borderaxespad=0,
+        handlelength=2.6,
     )
 
 
@@ -230,8 +242,3 @@ def _small_print(curves: Curves) -> str:
         f"{quick}{head['processor']}, {head['cores']} cores, {gib:.0f} GiB, Linux {head['kernel']} · "
         f"{when} · {middle}"
     )
-
-
-def labels() -> dict[str, str]:
-    """What the stacks are called, for the report."""
-    return {name: stack.label for name, stack in STACKS.items()}

@@ -6,7 +6,9 @@ only open to close is timed. After `--seconds` it stops; what was read by then c
 never returns cannot stop it: another thread then reports and ends the process.
 
 The libraries are the real ones, called through ctypes: libnfs and libsmbclient. A `file` is any
-path, so a FUSE mount too.
+path, so a FUSE mount too. A `copy` is a command (a JSON array, to which a destination is added)
+that reads by itself, as fast as it can. Its login is over when the first bytes are there, so the
+clock starts with them, and does not count them.
 """
 
 import argparse
@@ -14,12 +16,22 @@ import ctypes
 import json
 import mmap
 import os
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from enkaku_lab.process import die_with_parent
+
+OPEN_S_MAX = 12.0
+"""So long may the open take, where it is a login too."""
+POLL_S = 0.005
+CHECK_BYTES = 1 << 20
+MEMORY = Path("/dev/shm")
+"""Where a copy goes, so that no disk takes part."""
 STUCK_S = 4.0
 """So long may the last read take beyond the end; the data it brings do not count then."""
 Reading = Callable[[ctypes.Array, int], int]
@@ -48,6 +60,38 @@ class FileSource:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+
+class Copy:
+    """A command that fills a file, in any order; how much of it is there is asked of the file
+    system, so that it can be stopped at any time."""
+
+    def __init__(self, command: str):
+        self._argv = json.loads(command)
+
+    def start(self, destination: Path) -> None:
+        self._file = destination
+        argv = [*self._argv, str(destination)]
+        self._child = subprocess.Popen(argv, preexec_fn=die_with_parent)
+
+    @property
+    def bytes(self) -> int:
+        try:
+            status = self._file.stat()
+        except FileNotFoundError:
+            return 0
+        return min(status.st_blocks * 512, status.st_size)
+
+    @property
+    def ended(self) -> bool:
+        code = self._child.poll()
+        if code:
+            raise Broken(f"{self._argv[0]} ended with code {code}")
+        return code == 0
+
+    def stop(self) -> None:
+        self._child.kill()
+        self._child.wait()
 
 
 class NfsUrl(ctypes.Structure):
@@ -136,65 +180,118 @@ class Original:
             raise Broken(f"the block at {offset} is not what was written")
 
 
+    def check_written(self, file: Path) -> None:
+        """Compares what a sparse file has, extent by extent."""
+        buffer = (ctypes.c_char * CHECK_BYTES)()
+        with file.open("rb", buffering=0) as written:
+            descriptor, end = written.fileno(), file.stat().st_size
+            offset = 0
+            while offset < end:
+                try:
+                    offset = os.lseek(descriptor, offset, os.SEEK_DATA)
+                except OSError:
+                    return
+                hole = os.lseek(descriptor, offset, os.SEEK_HOLE)
+                while offset < hole:
+                    os.lseek(descriptor, offset, os.SEEK_SET)
+                    count = os.readv(descriptor, [memoryview(buffer)[: hole - offset]])
+                    self.check(buffer, count, offset)
+                    offset += count
+
+
 class Clock:
-    """Counts bytes and prints the result exactly once, whoever comes first."""
+    """Counts bytes from its start on, and prints the result exactly once, whoever comes first."""
 
-    def __init__(self, verified: bool):
-        self.bytes = 0
+    def __init__(self, verified: bool, seconds_max: float):
         self._verified = verified
+        self._seconds_max = seconds_max
         self._lock = threading.Lock()
-        self._begin = time.monotonic()
-        self._last = self._begin
+        self.offset = 0
+        self._start(OPEN_S_MAX)
 
-    def add(self, count: int) -> None:
-        self.bytes += count
-        self._last = time.monotonic()
+    def start(self) -> None:
+        """From here on it counts; what came before does not."""
+        self._watchdog.cancel()
+        self._start(self._seconds_max + STUCK_S)
+
+    def _start(self, stuck_s: float) -> None:
+        self._first = self.offset
+        self._begin = time.monotonic()
+        self._watchdog = threading.Timer(stuck_s, self._stuck)
+        self._watchdog.daemon = True
+        self._watchdog.start()
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._begin
+    def over(self) -> bool:
+        return time.monotonic() - self._begin >= self._seconds_max
 
-    def report(self, cut: bool) -> None:
+    def stop(self, cut: bool = False) -> Callable[[], None]:
+        """No more time and no more bytes; what is returned prints them."""
         self._lock.acquire()
+        self._watchdog.cancel()
         said = {
-            "bytes": self.bytes,
+            "bytes": self.offset - self._first,
             "seconds": time.monotonic() - self._begin,
             "verified": self._verified,
             "cut": cut,
             "cpu_s": time.process_time(),
         }
-        print(json.dumps(said), flush=True)
+        return lambda: print(json.dumps(said), flush=True)
+
+    def report(self, cut: bool = False) -> None:
+        self.stop(cut)()
+
+    def _stuck(self) -> None:
+        self.report(cut=True)
+        os._exit(0)
 
 
 def read_file(source, original: Original | None, block: int, total: int, seconds: float) -> None:
     """open, read … close; one line of JSON about it on standard output."""
     buffer = (ctypes.c_char * block)()
-    clock = Clock(original is not None)
+    clock = Clock(original is not None, seconds)
 
-    def stuck() -> None:
-        clock.report(cut=True)
-        os._exit(0)
-
-    watchdog = threading.Timer(seconds + STUCK_S, stuck)
-    watchdog.daemon = True
-    watchdog.start()
-    source.open()
-    while clock.bytes < total and clock.seconds < seconds:
-        count = source.read(buffer, min(block, total - clock.bytes))
-        if count == 0:
-            break
+    def read_one() -> bool:
+        count = source.read(buffer, min(block, total - clock.offset))
         if original:
-            original.check(buffer, count, clock.bytes)
-        clock.add(count)
-    clock.report(cut=False)
-    watchdog.cancel()
+            original.check(buffer, count, clock.offset)
+        clock.offset += count
+        return count > 0
+
+    clock.start()
+    source.open()
+    while clock.offset < total and not clock.over and read_one():
+        pass
+    clock.report()
     source.close()
+
+
+def follow_copy(copy: Copy, original: Original, seconds: float) -> None:
+    """The same line about a command that copies, from its first bytes on; then all that it wrote
+    is compared."""
+    folder = MEMORY if os.access(MEMORY, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="enkaku-copy-", dir=folder) as where:
+        file = Path(where) / "copied"
+        clock = Clock(True, seconds)
+        copy.start(file)
+        while not copy.bytes and not copy.ended:
+            time.sleep(POLL_S)
+        clock.offset = copy.bytes
+        clock.start()
+        while not clock.over and not copy.ended:
+            time.sleep(POLL_S)
+            clock.offset = copy.bytes
+        clock.offset = copy.bytes
+        said = clock.stop()
+        copy.stop()
+        original.check_written(file)
+        said()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab.reader", description=__doc__)
-    parser.add_argument("kind", choices=["file", "nfs", "smb"])
-    parser.add_argument("where", help="path or URL")
+    parser.add_argument("kind", choices=["file", "nfs", "smb", "copy"])
+    parser.add_argument("where", help="path, URL, or command as JSON")
     parser.add_argument("--block", type=int, required=True, help="bytes per read call")
     parser.add_argument("--bytes", type=int, required=True, help="stop after so many")
     parser.add_argument("--seconds", type=float, required=True, help="stop after so long")
@@ -202,13 +299,16 @@ def main() -> None:
     parser.add_argument("--cold", action="store_true", help="drop the file's cached pages first")
     options = parser.parse_args()
     try:
+        kinds = {"nfs": NfsSource, "smb": SmbSource, "copy": Copy}
         if options.kind == "file":
             source = FileSource(options.where, options.cold)
         else:
-            source = {"nfs": NfsSource, "smb": SmbSource}[options.kind](options.where)
+            source = kinds[options.kind](options.where)
         original = Original(options.original) if options.original else None
         print("ready", flush=True)
         sys.stdin.readline()
+        if options.kind == "copy":
+            return follow_copy(source, original, options.seconds)
         read_file(source, original, options.block, options.bytes, options.seconds)
     except (Broken, OSError) as error:
         sys.exit(f"reader: {error}")

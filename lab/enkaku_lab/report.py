@@ -6,7 +6,6 @@ writes the same page with its figures beside it, small enough to be committed.
 
 import html
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -206,7 +205,3 @@ def _session(head: dict) -> str:
         f"<details><summary>{html.escape(machine.summary(head))}</summary>"
         f"<pre>{listed}</pre></details>"
     )
-
-
-def clear(folder: Path) -> None:
-    shutil.rmtree(folder / "figures", ignore_errors=True)

@@ -1,5 +1,7 @@
 """Ours: throughput against RTT, loss and number of connections, and where the line is."""
 
+import math
+
 from enkaku_lab.curves import Curves
 from enkaku_lab.experiment import Axis, Experiment, Load, Series
 from enkaku_lab.experiments.common import PIPELINED, last_x, rate, share, times
@@ -18,7 +20,7 @@ def _label(connections: int | str) -> str:
 
 
 def _panel(loss: float) -> str:
-    return "no loss" if loss == 0 else f"loss {loss:g}"
+    return "no loss" if loss == 0 else f"loss 1e{round(math.log10(loss))}"
 
 
 def sentence(curves: Curves) -> str:
@@ -61,7 +63,7 @@ EXPERIMENT = Experiment(
     sentence=sentence,
     repeat_max=1,
     note=(
-        "64 reads of 1 MiB are always under way, so commands never bind; congestion control is "
+        "128 reads of 256 KiB (32 MiB) are always under way, so commands never bind; congestion control is "
         "cubic, socket buffers are Linux's defaults (4 MiB to send, 6 MiB to receive). Slow start "
         "counts: at 200 ms a run of 5 s spends half of it there."
     ),

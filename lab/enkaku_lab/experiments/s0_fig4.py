@@ -7,7 +7,7 @@ from enkaku_lab.experiments.common import falls, rate, share, times
 STOCK = "tgt + libiscsi, defaults"
 TUNED = "tgt with 4 MiB bursts, enkaku as initiator"
 ONE = "enkaku, one 4 MiB command at a time"
-MANY = "enkaku, 16 × 4 MiB under way"
+MANY = "enkaku, 8 × 4 MiB under way"
 
 
 def sentence(curves: Curves) -> str:
@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
         Series("tgt-libiscsi", STOCK),
         Series("tgt-tuned", TUNED, load={"connections": 1}, line="--"),
         Series("enkaku-pipelined", ONE, load={"connections": 1}, line=":", marker="o"),
-        Series("enkaku-pipelined", MANY, load={"depth": 16}, line="--"),
+        Series("enkaku-pipelined", MANY, load={"depth": 8}, line="--"),
         Series("tcp", "plain TCP, 1 connection", load={"connections": 1}),
         Series("local", "local file, with fsync", flat=True),
     ],

@@ -42,11 +42,11 @@ EXPERIMENT = Experiment(
         STOCK,
         ATTACH,
         Series(
-            "enkaku-pipelined", "enkaku bench, 64 × 1 MiB", load=PIPELINED, line="--", flat=True
+            "enkaku-pipelined", "enkaku copy, 128 × 256 KiB", load=PIPELINED, line="--", flat=True
         ),
         Series("tcp", "plain TCP, 1 connection", load={"connections": 1}, flat=True),
     ],
     points=[PaperPoint("paper", None, 101, 104)],
     sentence=sentence,
-    note=READ_NOTE + " enkaku bench and plain TCP have no block size of calls: lines without marks.",
+    note=READ_NOTE + " enkaku copy and plain TCP have no block size of calls: lines without marks.",
 )

@@ -4,7 +4,7 @@ from enkaku_lab.curves import Curves
 from enkaku_lab.experiment import Experiment, PaperPoint
 from enkaku_lab.experiments.common import (
     ATTACH,
-    BENCH,
+    COPY,
     READ_NOTE,
     RTT_AXIS,
     STOCK,
@@ -19,16 +19,16 @@ from enkaku_lab.experiments.common import (
 
 
 def sentence(curves: Curves) -> str:
-    stock, attach, bench, tcp = (
-        curves.get(one.label) for one in (STOCK, ATTACH, BENCH, TCP_1)
+    stock, attach, copy, tcp = (
+        curves.get(one.label) for one in (STOCK, ATTACH, COPY, TCP_1)
     )
     last = last_x(curves)
     return (
         f"The paper's iSCSI falls as 1/RTT; here {falls(stock)} and {falls(attach)}. At "
         f"{last:g} ms tgt + libiscsi reaches {rate(stock.at(last))}, enkaku attach "
         f"{rate(attach.at(last))} ({times(attach.at(last), stock.at(last))} that, "
-        f"{share(attach.at(last), curves.limit_mbit)} of the line), enkaku bench "
-        f"{rate(bench.at(last))} ({share(bench.at(last), curves.limit_mbit)}) and one plain TCP "
+        f"{share(attach.at(last), curves.limit_mbit)} of the line), enkaku copy "
+        f"{rate(copy.at(last))} ({share(copy.at(last), curves.limit_mbit)}) and one plain TCP "
         f"connection {rate(tcp.at(last))} ({share(tcp.at(last), curves.limit_mbit)})."
     )
 
@@ -39,7 +39,7 @@ EXPERIMENT = Experiment(
     source="Teraoka et al. 2004, figure 5",
     paper="falls as 1/RTT, 0 to 200 ms; about 40 Mbit/s at 16 ms",
     x=RTT_AXIS,
-    series=[STOCK, ATTACH, BENCH, TCP_1, TCP_4],
+    series=[STOCK, ATTACH, COPY, TCP_1, TCP_4],
     points=[PaperPoint("paper", 16, 40, 40)],
     sentence=sentence,
     note=READ_NOTE + " Block size of the calls 64 KiB; Linux's default socket buffers.",

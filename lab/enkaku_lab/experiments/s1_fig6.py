@@ -4,7 +4,7 @@ from enkaku_lab.curves import Curves
 from enkaku_lab.experiment import Experiment, PaperPoint
 from enkaku_lab.experiments.common import (
     ATTACH,
-    BENCH,
+    COPY,
     READ_NOTE,
     RTT_DETAIL_AXIS,
     STOCK,
@@ -17,14 +17,14 @@ from enkaku_lab.experiments.common import (
 
 
 def sentence(curves: Curves) -> str:
-    (at, stock), (_, attach), (_, bench), (_, tcp) = (
-        nearest(curves.get(one.label), 16) for one in (STOCK, ATTACH, BENCH, TCP_1)
+    (at, stock), (_, attach), (_, copy), (_, tcp) = (
+        nearest(curves.get(one.label), 16) for one in (STOCK, ATTACH, COPY, TCP_1)
     )
     return (
         f"The paper's iSCSI has about 40 Mbit/s left at RTT 16 ms; at {at:g} ms tgt + libiscsi has "
         f"{rate(stock)} ({times(stock, 40)} the paper's), enkaku attach {rate(attach)} "
-        f"({share(attach, curves.limit_mbit)} of the line), enkaku bench {rate(bench)} "
-        f"({share(bench, curves.limit_mbit)}), plain TCP {rate(tcp)}."
+        f"({share(attach, curves.limit_mbit)} of the line), enkaku copy {rate(copy)} "
+        f"({share(copy, curves.limit_mbit)}), plain TCP {rate(tcp)}."
     )
 
 
@@ -34,7 +34,7 @@ EXPERIMENT = Experiment(
     source="Teraoka et al. 2004, figure 6",
     paper="the first 40 ms of figure 5; about 40 Mbit/s at 16 ms",
     x=RTT_DETAIL_AXIS,
-    series=[STOCK, ATTACH, BENCH, TCP_1],
+    series=[STOCK, ATTACH, COPY, TCP_1],
     points=[PaperPoint("paper", 16, 40, 40)],
     sentence=sentence,
     log_y=False,

@@ -16,13 +16,13 @@ from enkaku_lab.experiments.common import (
 
 LAN, WAN = "RTT 0 ms (as in the paper)", "RTT 20 ms"
 BBR = {"cc": "bbr"}
-CUBIC_BENCH, BBR_BENCH = "enkaku bench, cubic", "enkaku bench, bbr"
+CUBIC_COPY, BBR_COPY = "enkaku copy, cubic", "enkaku copy, bbr"
 
 
 def sentence(curves: Curves) -> str:
     at = 1e-3
     stock, attach = curves.get(STOCK.label, LAN), curves.get(ATTACH.label, LAN)
-    cubic, bbr = curves.get(CUBIC_BENCH, WAN), curves.get(BBR_BENCH, WAN)
+    cubic, bbr = curves.get(CUBIC_COPY, WAN), curves.get(BBR_COPY, WAN)
     least = min(point.x for point in cubic.points)
     return (
         f"At an error rate of 1e-3 the paper's iSCSI has 240–260 Mbit/s; without added delay "
@@ -46,14 +46,14 @@ EXPERIMENT = Experiment(
         ATTACH,
         Series(
             "enkaku-pipelined",
-            CUBIC_BENCH,
+            CUBIC_COPY,
             load=PIPELINED,
             line="--",
             panels=[WAN],
         ),
         Series(
             "enkaku-pipelined",
-            BBR_BENCH,
+            BBR_COPY,
             load=PIPELINED,
             link=BBR,
             line=":",

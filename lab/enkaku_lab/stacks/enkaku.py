@@ -1,10 +1,12 @@
 """enkaku: its target, and its two clients.
 
 `enkaku` is what an application sees: a file below `attach --fuse`, read through the kernel's page
-cache. `enkaku-pipelined` is what its own tools do: `enkaku bench`, with as many commands under way
-as the load says (`copy` does the same).
+cache. `enkaku-pipelined` is what its own tools do, with as many commands under way as the load
+says: reads are `enkaku copy` to a file in memory (which can be stopped at any time, and compared),
+writes are `enkaku bench`.
 """
 
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,18 +56,23 @@ class Enkaku(Stack):
 
 
 class EnkakuPipelined(Enkaku):
-    """`enkaku bench`: many commands under way, over one session."""
+    """Many commands under way, over one session."""
 
     name = "enkaku-pipelined"
-    label = "enkaku bench"
+    label = "enkaku copy"
     programs = ()
     kinds = ("read", "write")
 
     @contextmanager
     def opened(self, place: Place, link: Link, load: Load) -> Iterator[Go]:
-        lun = SCRATCH_LUN if load.kind == "write" else DATA_LUN
-        url = self.url(place, lun)
-        yield command_client(lambda: bench(url, load))
+        if load.kind == "write":
+            yield command_client(lambda: bench(self.url(place, SCRATCH_LUN), load))
+            return
+        words = ["copy", self.url(place, DATA_LUN), "--depth", load.depth]
+        words += ["--block-size", load.block_bytes, "--connections", load.connections]
+        command = json.dumps([str(word) for word in (enkaku.binary(), *words)])
+        with reader("copy", command, load, original=place.data) as go:
+            yield go
 
 
 def bench(url: str, load: Load) -> Reached:

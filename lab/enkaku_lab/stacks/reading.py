@@ -13,6 +13,7 @@ from enkaku_lab.process import LabError, die_with_parent
 from enkaku_lab.stacks import GIVE_UP_S, GaveUp, Go, Reached
 
 READY_S_MAX = 30.0
+READER_ENDS_S_MAX = 1.0
 
 
 @contextmanager
@@ -54,15 +55,13 @@ def reader(
         yield go
     finally:
         child.kill()
-        child.stdin.close()
-
-
-def reap(child: subprocess.Popen) -> None:
-    """A child that hangs in the kernel is gone only when its mount is."""
-    try:
-        child.wait(5.0)
-    except subprocess.TimeoutExpired:
-        pass
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            pipe.close()
+        # One that hangs in a read of a mount ends only with that mount, which is taken down next.
+        try:
+            child.wait(READER_ENDS_S_MAX)
+        except subprocess.TimeoutExpired:
+            pass
 
 
 def _reached(said: dict, load: Load) -> Reached:
