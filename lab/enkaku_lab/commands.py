@@ -5,6 +5,7 @@ import hashlib
 import time
 from pathlib import Path
 
+from enkaku_lab import docs as docs_report
 from enkaku_lab import machine, report, runner, wan
 from enkaku_lab.curves import collect
 from enkaku_lab.experiment import FULL, QUICK, Experiment, Pace
@@ -88,9 +89,7 @@ def _report(store: Store, pace: Pace, out: Path, docs: Path | None = None) -> Pa
         raise LabError(f"nothing was measured at the pace “{pace.name}” yet; see `run`")
     if docs is None:
         return report.write(found, pace, store, out / f"report-{pace.name}")
-    page = report.write(found, pace, store, docs, inline=False)
-    report.publish(docs, page)
-    return page
+    return docs_report.write(found, pace, store, docs)
 
 
 def _has_results(experiment: Experiment, pace: Pace, store: Store) -> bool:

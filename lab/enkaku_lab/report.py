@@ -1,7 +1,6 @@
 """The report: one HTML page that needs nothing besides itself, with every figure and its numbers.
 
-It is made from the file of raw results alone, so it can be written again at any time. `--docs`
-writes the same page with its figures beside it, small enough to be committed.
+It is made from the file of raw results alone, so it can be written again at any time.
 """
 
 import html
@@ -37,7 +36,7 @@ details summary { cursor: pointer; margin: .5rem 0; }
 
 
 def write(
-    experiments: Sequence[Experiment], pace: Pace, store: Store, folder: Path, inline: bool = True
+    experiments: Sequence[Experiment], pace: Pace, store: Store, folder: Path
 ) -> Path:
     """Draws the figures into FOLDER/figures and writes FOLDER/index.html; returns its path."""
     figures = folder / "figures"
@@ -46,23 +45,12 @@ def write(
     every = [collect(experiment, pace, store) for experiment in experiments]
     for curves in every:
         svg, _png = plot.draw(curves, figures / curves.experiment.name)
-        sections.append(_section(curves, svg, inline))
+        sections.append(_section(curves, svg))
         name, title = curves.experiment.name, curves.experiment.title
         index.append(f'<a href="#{name}">{name}: {html.escape(title)}</a>')
     page = folder / "index.html"
     page.write_text(_page(pace, every, index, sections))
     return page
-
-
-def publish(folder: Path, page: Path, bytes_max: int = 100 << 10) -> None:
-    """Leaves what is to be committed: of each figure the SVG, or the PNG where that is too big."""
-    for svg in sorted((folder / "figures").glob("*.svg")):
-        if svg.stat().st_size <= bytes_max:
-            svg.with_suffix(".png").unlink()
-        else:
-            text = page.read_text().replace(f"figures/{svg.name}", f"figures/{svg.stem}.png")
-            page.write_text(text)
-            svg.unlink()
 
 
 def sentence(curves: Curves) -> str:
@@ -95,7 +83,7 @@ The dashed red line is what the line carries of TCP payload.</p>
 """
 
 
-def _section(curves: Curves, svg: Path, inline: bool) -> str:
+def _section(curves: Curves, svg: Path) -> str:
     experiment = curves.experiment
     paper = (
         f"<p><b>The paper</b> ({html.escape(experiment.source)}): {html.escape(experiment.paper)}."
@@ -103,20 +91,15 @@ def _section(curves: Curves, svg: Path, inline: bool) -> str:
         if experiment.paper
         else ""
     )
-    picture = (
-        _inline(svg)
-        if inline
-        else f'<img src="figures/{svg.name}" alt="{html.escape(experiment.title)}">'
-    )
     lacks = "".join(
         f'<p class="lack">{html.escape(STACKS[name].label)} could not run: {html.escape(why)}</p>'
         for name, why in curves.unavailable.items()
     )
     return f"""
 <section id="{experiment.name}"><h2>{experiment.name}: {html.escape(experiment.title)}</h2>
-{paper}<figure>{picture}</figure>
+{paper}<figure>{_inline(svg)}</figure>
 <p class="found">{html.escape(sentence(curves))}</p>{lacks}
-<p class="note">{html.escape(experiment.note)} {_conditions(curves)}</p>
+<p class="note">{html.escape(experiment.note)} {conditions(curves)}</p>
 {"".join(_table(curves, panel) for panel in experiment.panels)}</section>"""
 
 
@@ -129,7 +112,8 @@ def _inline(svg: Path) -> str:
     return text
 
 
-def _conditions(curves: Curves) -> str:
+def conditions(curves: Curves) -> str:
+    """The line and how long was measured."""
     link, pace = curves.experiment.link, curves.pace
     return (
         f"Line: {link.rate}, DropTail queue of {link.queue_packets} packets, MTU 1500; it carries "
@@ -160,11 +144,12 @@ def _table(curves: Curves, panel: str) -> str:
 def _cell(point: Point, limit_mbit: float) -> str:
     if point.mbit is None:
         return "–"
-    between = f" [{_number(point.low)}–{_number(point.high)}]" if point.runs > 1 else ""
-    return f"{_number(point.mbit)}{between}, {point.mbit / limit_mbit:.0%}"
+    between = f" [{number(point.low)}–{number(point.high)}]" if point.runs > 1 else ""
+    return f"{number(point.mbit)}{between}, {point.mbit / limit_mbit:.0%}"
 
 
-def _number(mbit: float) -> str:
+def number(mbit: float) -> str:
+    """Mbit/s with three digits that matter."""
     return f"{mbit:.0f}" if mbit >= 100 else f"{mbit:.1f}" if mbit >= 1 else f"{mbit:.3f}"
 
 

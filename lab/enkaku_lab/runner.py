@@ -20,7 +20,7 @@ from enkaku_lab.stacks import GaveUp, Place, Stack
 from enkaku_lab.store import Store
 
 FOLDER = OUT / "lab"
-OVERHEAD_S, OVERHEAD_ROUND_TRIPS = 0.9, 14
+OVERHEAD_S, OVERHEAD_ROUND_TRIPS = 0.6, 12
 """Mounting, login and closing of one measurement, as measured; for the estimate alone."""
 LAB_S = 4.0
 """Setting up a lab and its servers."""
