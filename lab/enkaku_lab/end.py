@@ -6,6 +6,7 @@ runner, and all that they started with them.
 """
 
 import json
+import shutil
 import sys
 import threading
 from contextlib import ExitStack
@@ -14,7 +15,8 @@ from pathlib import Path
 
 from enkaku_lab import sockets, wan
 from enkaku_lab.experiment import Link, Load
-from enkaku_lab.process import LabError
+from enkaku_lab.peers import need
+from enkaku_lab.process import LabError, run
 from enkaku_lab.stacks import GaveUp, Place
 from enkaku_lab.stacks.all import STACKS
 
@@ -90,6 +92,8 @@ class Near(End):
     def __init__(self, place: Place):
         super().__init__(place)
         self._open = ExitStack()
+        place.memory.mkdir(exist_ok=True)
+        run([need("mount"), "-t", "tmpfs", "lab", place.memory])
 
     def open(self, stack: str, link: dict, load: dict) -> None:
         opened = STACKS[stack].opened(self.place, Link(**link), Load(**load))
@@ -100,6 +104,9 @@ class Near(End):
 
     def close(self) -> None:
         self._open.close()
+        # A client that was killed left what it had copied.
+        for left in self.place.memory.iterdir():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def main() -> None:

@@ -82,7 +82,7 @@ class Pace:
         return round(self.seconds + self.round_trips * link.rtt_ms / 1000, 3)
 
 
-FULL = Pace("full", 1.0, 20, 3)
+FULL = Pace("full", 1.0, 16, 3)
 QUICK = Pace("quick", 0.4, 10, 1)
 
 
@@ -148,6 +148,8 @@ class Experiment:
     note: str = ""
     """What was scaled, and what else a reader must know to believe the figure."""
     repeat_max: int = 99
+    seconds_more: float = 0.0
+    """Longer runs, in multiples of the pace's, where the line is so slow that little is read."""
 
     def cells(self, pace: Pace) -> list[Cell]:
         """Every cell, in the order x, panel, stack: what is interleaved lies side by side."""
@@ -163,15 +165,16 @@ class Experiment:
         return self.x.quick if pace is QUICK else self.x.values
 
     def cell(self, pace: Pace, panel: str, series: Series, x: float) -> Cell:
-        if series.flat:
-            x = self.values(pace)[0]
         link = replace(self.link, **self.panels[panel], **series.link)
         load = replace(self.load, **series.load)
-        if hasattr(link, self.x.field):
+        if series.flat:
+            pass
+        elif hasattr(link, self.x.field):
             link = replace(link, **{self.x.field: x})
         else:
             load = replace(load, **{self.x.field: int(x)})
         if series.stack == "local":
             link = Link()
-        load = replace(load, seconds_max=pace.seconds_max(link))
+        seconds = pace.seconds_max(link) + self.seconds_more * pace.seconds
+        load = replace(load, seconds_max=round(seconds, 3))
         return Cell(series.stack, link, load)

@@ -7,8 +7,8 @@ never returns cannot stop it: another thread then reports and ends the process.
 
 The libraries are the real ones, called through ctypes: libnfs and libsmbclient. A `file` is any
 path, so a FUSE mount too. A `copy` is a command (a JSON array, to which a destination is added)
-that reads by itself, as fast as it can. Its login is over when the first bytes are there, so the
-clock starts with them, and does not count them.
+that reads by itself, as fast as it can. Its login is over when it has made the destination as
+large as the volume is, so the clock starts there.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from enkaku_lab.process import die_with_parent
 
 OPEN_S_MAX = 12.0
 """So long may the open take, where it is a login too."""
+STALL_S = 0.001
+"""A read that takes longer waits for the network; one from the page cache takes microseconds."""
 POLL_S = 0.005
 CHECK_BYTES = 1 << 20
-MEMORY = Path("/dev/shm")
-"""Where a copy goes, so that no disk takes part."""
 STUCK_S = 4.0
 """So long may the last read take beyond the end; the data it brings do not count then."""
 Reading = Callable[[ctypes.Array, int], int]
@@ -72,14 +72,17 @@ class Copy:
     def start(self, destination: Path) -> None:
         self._file = destination
         argv = [*self._argv, str(destination)]
-        self._child = subprocess.Popen(argv, preexec_fn=die_with_parent)
+        self._child = subprocess.Popen(
+            argv, stdout=subprocess.DEVNULL, preexec_fn=die_with_parent
+        )
+
+    @property
+    def logged_in(self) -> bool:
+        return self._file.exists() and self._file.stat().st_size > 0
 
     @property
     def bytes(self) -> int:
-        try:
-            status = self._file.stat()
-        except FileNotFoundError:
-            return 0
+        status = self._file.stat()
         return min(status.st_blocks * 512, status.st_size)
 
     @property
@@ -214,9 +217,22 @@ class Clock:
         self._watchdog.cancel()
         self._start(self._seconds_max + STUCK_S)
 
+    def waited(self, since: float) -> None:
+        """The reader waited for what it reads now, since then: all that had come was read."""
+        if time.monotonic() - since > STALL_S:
+            self._all_read = (self.offset, since - self._begin)
+
+    def cut_to_whole_cycles(self) -> None:
+        """Back to the last moment at which all that had come was read. Read-ahead fetches much and
+        then waits: to end in the middle would count its time without its bytes."""
+        offset, seconds = self._all_read
+        if offset and seconds > self._seconds_max / 2:
+            self.offset, self._ended_s = offset, seconds
+
     def _start(self, stuck_s: float) -> None:
-        self._first = self.offset
         self._begin = time.monotonic()
+        self._all_read = (0, 0.0)
+        self._ended_s: float | None = None
         self._watchdog = threading.Timer(stuck_s, self._stuck)
         self._watchdog.daemon = True
         self._watchdog.start()
@@ -230,8 +246,8 @@ class Clock:
         self._lock.acquire()
         self._watchdog.cancel()
         said = {
-            "bytes": self.offset - self._first,
-            "seconds": time.monotonic() - self._begin,
+            "bytes": self.offset,
+            "seconds": self._ended_s or time.monotonic() - self._begin,
             "verified": self._verified,
             "cut": cut,
             "cpu_s": time.process_time(),
@@ -252,31 +268,34 @@ def read_file(source, original: Original | None, block: int, total: int, seconds
     clock = Clock(original is not None, seconds)
 
     def read_one() -> bool:
+        since = time.monotonic()
         count = source.read(buffer, min(block, total - clock.offset))
         if original:
             original.check(buffer, count, clock.offset)
+        clock.waited(since)
         clock.offset += count
         return count > 0
 
     clock.start()
     source.open()
-    while clock.offset < total and not clock.over and read_one():
-        pass
+    more = read_one()
+    while more and clock.offset < total and not clock.over:
+        more = read_one()
+    if more and clock.offset < total:
+        clock.cut_to_whole_cycles()
     clock.report()
     source.close()
 
 
-def follow_copy(copy: Copy, original: Original, seconds: float) -> None:
-    """The same line about a command that copies, from its first bytes on; then all that it wrote
-    is compared."""
-    folder = MEMORY if os.access(MEMORY, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="enkaku-copy-", dir=folder) as where:
+def follow_copy(copy: Copy, original: Original, into: Path | None, seconds: float) -> None:
+    """The same line about a command that copies, from its login on; then all that it wrote is
+    compared."""
+    with tempfile.TemporaryDirectory(dir=into) as where:
         file = Path(where) / "copied"
         clock = Clock(True, seconds)
         copy.start(file)
-        while not copy.bytes and not copy.ended:
+        while not copy.logged_in and not copy.ended:
             time.sleep(POLL_S)
-        clock.offset = copy.bytes
         clock.start()
         while not clock.over and not copy.ended:
             time.sleep(POLL_S)
@@ -285,7 +304,8 @@ def follow_copy(copy: Copy, original: Original, seconds: float) -> None:
         said = clock.stop()
         copy.stop()
         original.check_written(file)
-        said()
+    # Who gets the line may end this process.
+    said()
 
 
 def main() -> None:
@@ -297,6 +317,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True, help="stop after so long")
     parser.add_argument("--original", type=Path, help="compare with this file")
     parser.add_argument("--cold", action="store_true", help="drop the file's cached pages first")
+    parser.add_argument("--into", type=Path, help="folder for what is copied")
     options = parser.parse_args()
     try:
         kinds = {"nfs": NfsSource, "smb": SmbSource, "copy": Copy}
@@ -308,7 +329,7 @@ def main() -> None:
         print("ready", flush=True)
         sys.stdin.readline()
         if options.kind == "copy":
-            return follow_copy(source, original, options.seconds)
+            return follow_copy(source, original, options.into, options.seconds)
         read_file(source, original, options.block, options.bytes, options.seconds)
     except (Broken, OSError) as error:
         sys.exit(f"reader: {error}")

@@ -3,12 +3,12 @@
 from enkaku_lab.curves import Curve, Curves
 from enkaku_lab.experiment import KIB, Axis, Series
 
-PIPELINED = {"kind": "read", "block_bytes": 256 * KIB, "depth": 128}
+PIPELINED = {"kind": "read", "block_bytes": 128 * KIB, "depth": 256}
 """32 MiB under way, more than the line holds at 200 ms (25 MB): commands never bind."""
 
 STOCK = Series("tgt-libiscsi", "tgt + libiscsi")
 ATTACH = Series("enkaku", "enkaku attach")
-COPY = Series("enkaku-pipelined", "enkaku copy, 128 × 256 KiB", load=PIPELINED, line="--")
+COPY = Series("enkaku-pipelined", "enkaku copy, 256 × 128 KiB", load=PIPELINED, line="--")
 NFS = Series("nfs", "NFSv4, libnfs")
 TCP_1 = Series("tcp", "plain TCP, 1 connection", load={"connections": 1})
 TCP_4 = Series("tcp", "plain TCP, 4 connections", load={"connections": 4}, line="--")
@@ -21,11 +21,11 @@ BLOCK_AXIS = Axis(
     [KIB, 16 * KIB, 256 * KIB],
     factor=1 / KIB,
 )
-RTTS_WIDE = [0, 2, 8, 24, 50, 100, 200]
+RTTS_WIDE = [0, 2, 8, 16, 40, 100, 200]
 RTT_AXIS = Axis("RTT (ms)", "rtt_ms", RTTS_WIDE, [0, 8, 100], "zero-log")
 RTTS_DETAIL = [0, 2, 4, 8, 16, 24, 40]
 RTT_DETAIL_AXIS = Axis("RTT (ms)", "rtt_ms", RTTS_DETAIL, [0, 8, 24], "linear")
-LOSSES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 5e-2, 1e-1, 5e-1]
+LOSSES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 5e-1]
 LOSS_AXIS = Axis("packet loss probability", "loss", LOSSES, [1e-5, 1e-3, 1e-1])
 
 READ_NOTE = (

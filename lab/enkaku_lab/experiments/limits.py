@@ -46,7 +46,7 @@ EXPERIMENT = Experiment(
     title="enkaku: read throughput against RTT, loss and connections",
     source="ours",
     paper="",
-    x=Axis("RTT (ms)", "rtt_ms", [0, 10, 50, 100, 200], [0, 20, 100], "zero-log"),
+    x=Axis("RTT (ms)", "rtt_ms", [0, 10, 50, 200], [0, 20, 100], "zero-log"),
     load=Load(**PIPELINED),
     panels={_panel(loss): {"loss": loss} for loss in LOSSES},
     series=[
@@ -63,8 +63,8 @@ EXPERIMENT = Experiment(
     sentence=sentence,
     repeat_max=1,
     note=(
-        "128 reads of 256 KiB (32 MiB) are always under way, so commands never bind; congestion control is "
+        "256 reads of 128 KiB (32 MiB) are always under way, so commands never bind; congestion control is "
         "cubic, socket buffers are Linux's defaults (4 MiB to send, 6 MiB to receive). Slow start "
-        "counts: at 200 ms a run of 5 s spends half of it there."
+        "counts: at 200 ms a run of 4 s spends half of it there."
     ),
 )

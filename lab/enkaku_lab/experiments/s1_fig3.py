@@ -42,7 +42,7 @@ EXPERIMENT = Experiment(
         STOCK,
         ATTACH,
         Series(
-            "enkaku-pipelined", "enkaku copy, 128 × 256 KiB", load=PIPELINED, line="--", flat=True
+            "enkaku-pipelined", "enkaku copy, 256 × 128 KiB", load=PIPELINED, line="--", flat=True
         ),
         Series("tcp", "plain TCP, 1 connection", load={"connections": 1}, flat=True),
     ],

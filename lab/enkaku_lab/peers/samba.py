@@ -69,7 +69,9 @@ def serve(folder: Path, state: Path, *, address: str, port: int) -> Iterator[Ser
             folder=folder,
         )
     )
-    options = ["--foreground", "--no-process-group", "--debug-stdout"]
+    # In a process group of its own (so never --no-process-group): when it ends it sends SIGTERM to
+    # its whole group.
+    options = ["--foreground", "--debug-stdout"]
     argv = [need("smbd"), *options, "--configfile", configuration]
     with peer(argv, log_path(state, "smbd", port)) as serving:
         serving.wait_until(lambda: accepts(address, port), "its port does not accept connections")

@@ -50,6 +50,12 @@ class Place:
     def logs(self) -> Path:
         return self.folder / "logs"
 
+    @property
+    def memory(self) -> Path:
+        """A file system in memory that only the near end sees, for mounts and copies. It vanishes
+        with the last process there."""
+        return self.folder / "memory"
+
     def prepare(self, size: int = FILE_BYTES) -> None:
         """The files, unless they are there. Noise, so that nothing can be left out or packed."""
         self.served.mkdir(parents=True, exist_ok=True)

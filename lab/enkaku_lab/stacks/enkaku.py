@@ -46,7 +46,7 @@ class Enkaku(Stack):
     def opened(self, place: Place, link: Link, load: Load) -> Iterator[Go]:
         options = ["--read-only", "--connections", load.connections]
         with (
-            tempfile.TemporaryDirectory(prefix="enkaku-mount-") as folder,
+            tempfile.TemporaryDirectory(dir=place.memory) as folder,
             enkaku.attach_fuse(
                 self.url(place, DATA_LUN), Path(folder) / "m", place.logs, options
             ) as file,
@@ -71,7 +71,7 @@ class EnkakuPipelined(Enkaku):
         words = ["copy", self.url(place, DATA_LUN), "--depth", load.depth]
         words += ["--block-size", load.block_bytes, "--connections", load.connections]
         command = json.dumps([str(word) for word in (enkaku.binary(), *words)])
-        with reader("copy", command, load, original=place.data) as go:
+        with reader("copy", command, load, original=place.data, into=place.memory) as go:
             yield go
 
 

@@ -24,6 +24,7 @@ def reader(
     *,
     original: Path | None,
     cold: bool = False,
+    into: Path | None = None,
     env: dict[str, str] | None = None,
 ) -> Iterator[Go]:
     """A reader that is mounted and waits; what is yielded lets it read and returns its figures."""
@@ -31,6 +32,7 @@ def reader(
     argv += ["--bytes", load.bytes_max, "--seconds", load.seconds_max]
     argv += ["--original", original] if original else []
     argv += ["--cold"] if cold else []
+    argv += ["--into", into] if into else []
     child = subprocess.Popen(
         [str(word) for word in argv],
         stdin=subprocess.PIPE,
@@ -66,7 +68,7 @@ def reader(
 
 def _reached(said: dict, load: Load) -> Reached:
     if said["bytes"] == 0:
-        raise GaveUp(f"nothing arrived in {said['seconds']:.0f} s")
+        raise GaveUp(f"nothing arrived in {said['seconds']:.1f} s")
     return Reached(
         said["bytes"],
         said["seconds"],

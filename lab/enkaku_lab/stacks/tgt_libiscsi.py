@@ -45,7 +45,7 @@ class TgtLibiscsi(Stack):
             yield command_client(lambda: _bench(target.url(SCRATCH), load))
             return
         with (
-            tempfile.TemporaryDirectory(prefix="enkaku-mount-") as folder,
+            tempfile.TemporaryDirectory(dir=place.memory) as folder,
             qemu.attach_fuse(target, DATA, Path(folder) / "m", place.logs) as file,
             reader("file", file, load, original=place.data) as go,
         ):
