@@ -56,7 +56,8 @@ class Completed:
     cpu_s: float
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """For `preexec_fn`: the child is killed when this process ends, however that happens."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -86,7 +87,7 @@ def run(
             stdout=out,
             stderr=err,
             env={**os.environ, **(env or {})},
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         try:
             ended = _wait(child.pid, begin + timeout_s, while_running)
@@ -152,7 +153,7 @@ class Peer:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(self.env or {})},
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     @property

@@ -34,7 +34,7 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn new(session: Session<Task>) -> Self {
         let wakers = vec![None; CONNECTIONS_MAX];
-        let streams = vec![Weak::new(); CONNECTIONS_MAX];
+        let streams = (0..CONNECTIONS_MAX).map(|_| Weak::new()).collect();
         let (rejoining, backoff) = (Vec::new(), Backoff::default());
         Self { session, wakers, streams, rtt: None, home: None, rejoining, backoff, repairs: 0 }
     }
@@ -52,7 +52,7 @@ impl Member {
     }
 
     /// Says which way of recovery is taken.
-    pub(super) fn note_recovery(&mut self, connection: ConnectionId, cid: Cid, what: &Recovery) {
+    pub(super) fn note_recovery(&mut self, cid: Cid, what: &Recovery) {
         let cid = cid.0;
         match what {
             Recovery::Started { tasks } => {

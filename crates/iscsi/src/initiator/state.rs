@@ -225,7 +225,7 @@ impl State {
                     tracing::warn!(%error, "connection failed");
                 }
                 Event::Recovery { connection, cid, what } => {
-                    member.note_recovery(connection, cid, &what);
+                    member.note_recovery(cid, &what);
                     batch.changed = true;
                 }
                 Event::SessionEnded { error } => {
