@@ -64,7 +64,7 @@ pub struct AsynchronousEvent {
 }
 
 impl AsynchronousEvent {
-    /// ADDITIONAL RESPONSE INFORMATION (SAM-5 table 44): UADE DEPTH and sense key, ASC, ASCQ.
+    /// Additional Response Information (SAM-5 §7.10): UADE DEPTH and sense key, ASC, ASCQ.
     pub fn to_bytes(self) -> [u8; 3] {
         let depth: u8 = if self.more { 0b10 } else { 0b01 };
         let AdditionalSense(code, qualifier) = self.condition;
@@ -280,7 +280,7 @@ impl Nexus {
         Ok(pending.map(|(condition, more)| AsynchronousEvent { condition, more }))
     }
 
-    /// I_T NEXUS RESET (SAM-5 §7.7): what the units keep for this nexus goes as if it had been lost,
+    /// I_T NEXUS RESET (SAM-5 §7.6): what the units keep for this nexus goes as if it had been lost,
     /// and it is told so; registrations and persistent reservations stay. Aborting its commands is
     /// up to the transport, which knows them.
     pub fn nexus_reset(&self) {
@@ -298,7 +298,7 @@ impl Nexus {
         self.state.queries.store(carried_out, Ordering::Relaxed);
     }
 
-    /// LOGICAL UNIT RESET (SAM-5 §7.6). Every nexus, this one too, gets a unit attention. Aborting
+    /// LOGICAL UNIT RESET (SAM-5 §7.7). Every nexus, this one too, gets a unit attention. Aborting
     /// the commands that are under way is up to the transport, which knows them.
     ///
     /// # Errors
@@ -314,7 +314,7 @@ impl Nexus {
         self.state.target.units().iter().for_each(|unit| self.state.target.reset(unit));
     }
 
-    /// CLEAR TASK SET (SAM-5 §7.4): tells the other nexuses that their commands are gone. They had
+    /// CLEAR TASK SET (SAM-5 §7.5): tells the other nexuses that their commands are gone. They had
     /// some under way as far as this crate knows, so all are told.
     ///
     /// # Errors
