@@ -104,6 +104,7 @@ impl Host {
             (None, None) => {
                 let (core, id) = Session::new(env.scenario.initiator, &established, now);
                 self.core = Some(core);
+                self.session = env.wire.session(link).ok_or("a session that nobody answered")?;
                 self.generation += 1;
                 env.progress = now;
                 env.coverage.hit("session established");

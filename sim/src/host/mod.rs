@@ -16,6 +16,7 @@ use self::ops::{Op, TaskManagement};
 use crate::env::{Env, Event};
 use crate::net::{Arrival, Link, Side};
 use crate::stream::Stream;
+use crate::wire_check::SessionKey;
 use crate::workload::OpId;
 
 type Verdict = Result<(), String>;
@@ -38,6 +39,8 @@ enum Stage {
 /// The initiator and its application.
 pub(crate) struct Host {
     core: Option<Session<OpId>>,
+    /// The session as the observer knows it.
+    session: SessionKey,
     links: BTreeMap<Link, HostLink>,
     members: BTreeMap<ConnectionId, Link>,
     /// Sessions established so far: a login that began in an older one comes too late.
@@ -62,6 +65,7 @@ impl Host {
     pub(crate) fn new() -> Self {
         Self {
             core: None,
+            session: SessionKey(0),
             links: BTreeMap::new(),
             members: BTreeMap::new(),
             generation: 0,

@@ -200,6 +200,18 @@ impl WireCheck {
         Some((task.cmd_sn, task.needed_more_data()))
     }
 
+    /// The session that a connection belongs to.
+    pub(crate) fn session(&self, link: Link) -> Option<SessionKey> {
+        self.links.get(&link)?.session
+    }
+
+    /// A task management function was sent that ends this task: one that names it, or one for its
+    /// unit with a later CmdSN.
+    pub(crate) fn may_be_aborted(&self, session: SessionKey, itt: Itt) -> bool {
+        let tasks = self.sessions.get(&session).map(|session| &session.tasks);
+        tasks.and_then(|tasks| tasks.get(&itt)).is_some_and(|task| task.ending)
+    }
+
     /// One whole PDU is sent. Returns it decoded.
     pub(crate) fn sent(
         &mut self,
