@@ -7,6 +7,8 @@ use iscsi_proto::initiator::Config;
 use iscsi_proto::keys::{DigestPreference, Offer, SessionParams};
 use iscsi_proto::target::SessionConfig;
 
+use crate::cuts::{Cut, Moment};
+use crate::damage::Plan;
 use crate::net::Profile;
 use crate::rng::Rng;
 use crate::workload::{BLOCKS, Mix};
@@ -23,6 +25,9 @@ pub(crate) struct Scenario {
     pub(crate) medium: Medium,
     pub(crate) path: Path,
     pub(crate) trouble: Trouble,
+    pub(crate) damage: Plan,
+    /// Connections broken at certain moments, in addition.
+    pub(crate) cuts: Vec<Cut>,
     /// CHAP is required.
     pub(crate) chap: bool,
     /// Connections of a target are served in any order, as threads would, not as they were woken.
@@ -88,6 +93,14 @@ impl Scenario {
             management_every: ms(rng.pick(&[1, 20, 150])),
             restarts: if rng.percent(20) { rng.range(1, 2) as u32 } else { 0 },
         };
+        let damaged = rng.percent(45);
+        let damage = Plan {
+            count: if damaged { rng.range(1, 6) as u32 } else { 0 },
+            one_in: rng.pick(&[4, 25, 100, 400]),
+            losses: false,
+        };
+        let cut_count = if troubled && rng.percent(60) { rng.range(1, 3) } else { 0 };
+        let cuts = (0..cut_count).map(|_| Cut::new(rng, &Moment::COMMON)).collect();
         let mix = Mix {
             operations: rng.range(30, 150) as u32,
             depth: rng.pick(&[1, 2, 4, 8, 16, 40, 100]),
@@ -98,7 +111,7 @@ impl Scenario {
         Self {
             initiator: Config::default(),
             target: session_config(rng),
-            target_offer: offer(rng, rng_connections(connections_max)),
+            target_offer: offer(rng, rng_connections(connections_max), damaged),
             connections_max,
             mix,
             medium: Medium {
@@ -108,6 +121,8 @@ impl Scenario {
             },
             path,
             trouble,
+            damage,
+            cuts,
             chap: rng.percent(15),
             shuffled: rng.coin(),
             digests_allowed: true,
@@ -120,13 +135,15 @@ impl Scenario {
         self.trouble.faults = 0;
         self.trouble.managements = 0;
         self.trouble.restarts = 0;
+        self.damage.count = 0;
+        self.cuts.clear();
         self.medium.errors = 0;
         self
     }
 
     /// What the initiator offers for its next session or connection.
     pub(crate) fn offer(&self, rng: &mut Rng) -> Offer {
-        let mut offer = offer(rng, self.connections_max);
+        let mut offer = offer(rng, self.connections_max, self.damage.count > 0);
         if !self.digests_allowed {
             offer.header_digest = DigestPreference::Never;
             offer.data_digest = DigestPreference::Never;
@@ -167,12 +184,15 @@ fn session_config(rng: &mut Rng) -> SessionConfig {
     config
 }
 
-fn offer(rng: &mut Rng, max_connections: u16) -> Offer {
+fn offer(rng: &mut Rng, max_connections: u16, damaged: bool) -> Offer {
     let max_burst_length = rng.pick(&BURSTS);
     let first: Vec<u32> = BURSTS.into_iter().filter(|first| *first <= max_burst_length).collect();
     // The digest of choice need not be that of the other side; a login that fails for it would
     // only be a dull run.
-    let digest = |rng: &mut Rng| rng.pick(&[DigestPreference::Avoid, DigestPreference::Prefer]);
+    let digest = |rng: &mut Rng| match rng.percent(if damaged { 85 } else { 50 }) {
+        true => DigestPreference::Prefer,
+        false => DigestPreference::Avoid,
+    };
     Offer {
         session: SessionParams {
             max_connections,

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::coverage::Coverage;
+use crate::cuts::Cuts;
+use crate::damage::Damage;
 use crate::env::{Env, Event, Todo};
 use crate::host::Host;
 use crate::model::Model;
@@ -108,6 +110,8 @@ impl World {
         }
         let net = Network::new(rng.fork());
         let left = scenario.trouble;
+        let damage = Damage::new(scenario.damage, rng.fork());
+        let cuts = Cuts::new(scenario.cuts.clone());
         let env = Env {
             clock: Clock::new(),
             rng,
@@ -115,6 +119,8 @@ impl World {
             wire: WireCheck::default(),
             model: Model::new(),
             coverage: Coverage::default(),
+            damage,
+            cuts,
             scenario,
             sabotage: options.sabotage,
             verbose: options.verbose,
@@ -170,6 +176,10 @@ impl World {
                 Ok(())
             }
             Event::Fault => self.fault(),
+            Event::Cut(link, fault) => {
+                self.break_link(link, fault);
+                Ok(())
+            }
             Event::Membership => self.membership(),
             Event::Management => self.management(),
             Event::Restart => {
@@ -217,13 +227,21 @@ impl World {
         let Some(link) = self.host.any_link(&mut self.env) else { return Ok(()) };
         self.left.faults -= 1;
         let fault = self.env.rng.pick(&Fault::ALL);
+        self.break_link(link, fault);
+        Ok(())
+    }
+
+    fn break_link(&mut self, link: Link, fault: Fault) {
+        if !self.host.is_open(link) {
+            return;
+        }
         self.env.coverage.hit(fault.counter());
+        self.env.coverage.hit(self.env.wire.activity(link));
         self.env.log(|| format!("{link}: {fault:?}"));
         let now = self.env.now();
         for (side, due) in self.env.net.break_link(link, fault, now) {
             self.env.clock.at(due, Event::Arrive(link, side));
         }
-        Ok(())
     }
 
     fn membership(&mut self) -> Result<(), String> {

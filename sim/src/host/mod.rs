@@ -7,9 +7,13 @@ pub(crate) mod ops;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iscsi_proto::connection::Placement;
+use iscsi_proto::frame::FrameError;
 use iscsi_proto::ids::Itt;
-use iscsi_proto::initiator::{ConnectionId, Event as CoreEvent, Session};
+use iscsi_proto::initiator::{
+    ConnectionError, ConnectionId, Event as CoreEvent, Session, Violation,
+};
 use iscsi_proto::login::initiator::Login;
+use iscsi_proto::pdu::RejectReason;
 use iscsi_proto::time::Instant;
 
 use self::ops::{Op, TaskManagement};
@@ -116,8 +120,16 @@ impl Host {
         let Stage::Member(id) = host_link.stage else { return Ok(false) };
         let Some(core) = &mut self.core else { return Ok(false) };
         let now = env.clock.now();
-        let header =
-            host_link.stream.next_header().map_err(|e| format!("initiator {link}: {e}"))?;
+        let header = match host_link.stream.next_header() {
+            Ok(header) => header,
+            // The length of the PDU is unknown, and with it where the next one begins (§7.8).
+            Err(FrameError::HeaderDigest { .. }) if env.wire.is_damaged(link, Side::Target) => {
+                env.coverage.hit("initiator: header digest error");
+                self.close_link(env, link);
+                return Ok(false);
+            }
+            Err(error) => return Err(format!("initiator {link}: {error}")),
+        };
         if let Some(header) = header {
             host_link.placement = core
                 .handle_header(id, now, &header)
@@ -142,10 +154,17 @@ impl Host {
                 place.ok_or("data beyond the command's buffer")?.copy_from_slice(&data);
             }
         }
+        if !digest_ok {
+            env.coverage.hit("initiator: data digest error");
+            if !env.wire.is_damaged(link, Side::Target) {
+                return Err(format!("initiator {link}: data digest error that nobody caused"));
+            }
+        }
         let scratch = if host_link.placement == Placement::Scratch { &data[..] } else { &[] };
         match core.handle_data(id, now, scratch, digest_ok) {
             // Another connection has failed between header and data.
             Err(_) if core.is_closing(id).is_some() => Ok(false),
+            Err(ConnectionError::DataDigest { .. }) if !digest_ok => Ok(false),
             result => result.map(|()| true).map_err(|error| format!("initiator {link}: {error}")),
         }
     }
@@ -256,8 +275,16 @@ impl Host {
                 Ok(())
             }
             CoreEvent::ConnectionFailed { error, .. } => {
-                use iscsi_proto::initiator::ConnectionError as E;
+                use ConnectionError as E;
                 match error {
+                    // It gives up where it cannot send again what the target could not read.
+                    E::Protocol { violation: Violation::Rejected(reason), cid, .. }
+                        if reason == RejectReason::DATA_DIGEST_ERROR =>
+                    {
+                        env.log(|| format!("initiator: gives up {cid}"));
+                        env.coverage.hit("connection ended by a Reject");
+                    }
+                    E::DataDigest { .. } => env.coverage.hit("connection ended by a data digest"),
                     E::TransportLost { .. } => env.coverage.hit("connection lost"),
                     E::PingTimeout { .. } => env.coverage.hit("initiator: ping timeout"),
                     E::Logout { response: None, .. } => env.coverage.hit("logout timeout"),
@@ -318,6 +345,10 @@ impl Host {
             self.timer = Some(due);
             env.clock.at(due, Event::InitiatorTimer);
         }
+    }
+
+    pub(crate) fn is_open(&self, link: Link) -> bool {
+        self.links.get(&link).is_some_and(|link| !matches!(link.stage, Stage::Over))
     }
 
     /// A live connection, for something to go wrong with.

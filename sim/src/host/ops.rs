@@ -143,7 +143,8 @@ impl Host {
         // is decided by CmdSN, hence by what was sent before it, and not by what the application
         // asked for first.
         let abortable = state.aborting || env.wire.may_be_aborted(self.session, itt);
-        let verdict = judge(op, state, outcome, abortable);
+        let may_fail = env.wire.may_fail(self.session, itt);
+        let verdict = judge(op, state, outcome, abortable, may_fail);
         let ending = verdict.map_err(|what| format!("{op} {state:?}: {what}"))?;
         state.ending = Some(ending);
         env.coverage.hit(match ending {
@@ -253,7 +254,13 @@ fn end(env: &mut Env, op: OpId, state: &Op, ending: Ending) -> Verdict {
 }
 
 /// Is the outcome one that this operation can have?
-fn judge(op: OpId, state: &Op, outcome: &TaskOutcome, abortable: bool) -> Result<Ending, String> {
+fn judge(
+    op: OpId,
+    state: &Op,
+    outcome: &TaskOutcome,
+    abortable: bool,
+    may_fail: bool,
+) -> Result<Ending, String> {
     match outcome {
         TaskOutcome::Completed { status: 0, residual, data_in_len, .. } => {
             let expected = state.action.data_in_len();
@@ -271,6 +278,8 @@ fn judge(op: OpId, state: &Op, outcome: &TaskOutcome, abortable: bool) -> Result
             }
             Ok(Ending::Good)
         }
+        TaskOutcome::Rejected(_) if may_fail => Ok(Ending::Failed),
+        TaskOutcome::Completed { status: CHECK_CONDITION, .. } if may_fail => Ok(Ending::Failed),
         TaskOutcome::Completed { status: CHECK_CONDITION, sense: got, .. } => {
             if *got != sense(op) {
                 return Err(format!("sense of another command: {got:?}"));

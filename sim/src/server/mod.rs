@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use iscsi_proto::connection::{Placement, Transmit};
+use iscsi_proto::frame::FrameError;
 use iscsi_proto::ids::{Itt, Tsih};
 use iscsi_proto::login::Outcome;
 use iscsi_proto::login::target::Login;
@@ -169,7 +170,16 @@ impl Server {
         }
         let owed = std::mem::take(&mut target_link.owed);
         env.consumed(link, Side::Target, owed);
-        let header = target_link.stream.next_header().map_err(|e| format!("target {link}: {e}"))?;
+        let header = match target_link.stream.next_header() {
+            Ok(header) => header,
+            // The length of the PDU is unknown, and with it where the next one begins (§7.8).
+            Err(FrameError::HeaderDigest { .. }) if env.wire.is_damaged(link, Side::Initiator) => {
+                env.coverage.hit("target: header digest error");
+                self.close(env, link)?;
+                return Ok(false);
+            }
+            Err(error) => return Err(format!("target {link}: {error}")),
+        };
         if let Some(header) = header {
             let over = session.core.is_connection_over(conn);
             match session.core.handle_header(conn, env.clock.now(), &header) {
@@ -203,8 +213,19 @@ impl Server {
             }
             Placement::None | Placement::Discard => Received::Placed,
         };
+        if !digest_ok {
+            env.coverage.hit("target: data digest error");
+            if !env.wire.is_damaged(link, Side::Initiator) {
+                return Err(format!("target {link}: data digest error that nobody caused"));
+            }
+        }
         let over = session.core.is_connection_over(conn);
         match session.core.handle_data(conn, received, digest_ok) {
+            // A request that is no command cannot be asked for again.
+            Err(_) if !digest_ok => {
+                self.close(env, link)?;
+                return Ok(false);
+            }
             Err(error) if !over => return Err(format!("target {link}: {error}")),
             _ => {}
         }

@@ -6,17 +6,18 @@ mod request;
 mod response;
 mod task;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iscsi_proto::frame::{DIGEST_LEN, DataDigest, Framing, Limits, parse_header};
 use iscsi_proto::ids::{Itt, Lun};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::login::Outcome;
-use iscsi_proto::pdu::{Pdu, TaskManagementFunction};
+use iscsi_proto::pdu::{DataOut, Pdu, ScsiCommand, Stage, TaskManagementFunction};
 use iscsi_proto::serial::{CmdSn, StatSn};
 
 use self::task::TaskCheck;
 use crate::coverage::Coverage;
+use crate::damage::Fate;
 use crate::net::{Link, Side};
 
 /// A session as the simulation counts them: never reused, unlike a TSIH.
@@ -43,6 +44,8 @@ struct LinkCheck {
     /// As agreed, seen from the target; the defaults during login.
     params: ConnectionParams,
     next_stat_sn: Option<StatSn>,
+    /// Statuses that have arrived before another that is missing.
+    arrived: BTreeSet<u32>,
     /// StatSN up to which statuses have arrived at the initiator.
     delivered_stat_sn: StatSn,
     exp_stat_sn: StatSn,
@@ -54,6 +57,14 @@ struct LinkCheck {
     logout_requested: bool,
     logout_answered: bool,
     gone: bool,
+    /// Something from either side was damaged.
+    damaged: [bool; 2],
+    /// What comes after a damaged header is not understood any more.
+    unreadable: [bool; 2],
+    /// Damaged data segments that the target has to answer with a Reject.
+    rejects_due: u32,
+    /// Stage of the login, as the last PDU of it said.
+    stage: Option<Stage>,
 }
 
 /// What a PDU of the target tells, once its header has arrived.
@@ -61,10 +72,12 @@ struct LinkCheck {
 struct Mark {
     at: u64,
     max_cmd_sn: CmdSn,
-    /// StatSN after it.
-    stat_sn: StatSn,
+    /// The StatSN that it uses.
+    stat_sn: Option<StatSn>,
     /// Tasks that a task management function has ended.
     ended: Option<Ended>,
+    /// It is the last Login Response.
+    is_login: bool,
 }
 
 /// Which tasks a task management function has ended.
@@ -102,6 +115,8 @@ struct SessionCheck {
     /// As last sent by the target.
     exp_cmd_sn: CmdSn,
     max_cmd_sn: CmdSn,
+    /// Commands that the target has not got: they do not count as received (§7.3).
+    missing: BTreeSet<u32>,
     tasks: BTreeMap<Itt, TaskCheck>,
     requests: BTreeMap<Itt, Request>,
     solicited_max: u64,
@@ -130,6 +145,7 @@ impl WireCheck {
             framing: Framing::default(),
             params: ConnectionParams::default(),
             next_stat_sn: None,
+            arrived: BTreeSet::new(),
             delivered_stat_sn: StatSn(0),
             exp_stat_sn: StatSn(0),
             sent: 0,
@@ -138,6 +154,10 @@ impl WireCheck {
             logout_requested: false,
             logout_answered: false,
             gone: false,
+            damaged: [false; 2],
+            unreadable: [false; 2],
+            rejects_due: 0,
+            stage: None,
         };
         self.links.insert(link, check);
     }
@@ -158,6 +178,7 @@ impl WireCheck {
             known_max_cmd_sn: window.1,
             exp_cmd_sn: window.0,
             max_cmd_sn: window.1,
+            missing: BTreeSet::new(),
             tasks: BTreeMap::new(),
             requests: BTreeMap::new(),
             solicited_max: promises.solicited_bytes_max,
@@ -182,8 +203,8 @@ impl WireCheck {
         link.params = login.connection;
         link.delivered_stat_sn = login.next_stat_sn;
         link.exp_stat_sn = login.next_stat_sn;
-        let (at, max_cmd_sn, stat_sn) = (link.sent, window.1, login.next_stat_sn);
-        link.marks.push_back(Mark { at, max_cmd_sn, stat_sn, ended: None });
+        let (at, max_cmd_sn) = (link.sent, window.1);
+        link.marks.push_back(Mark { at, max_cmd_sn, stat_sn: None, ended: None, is_login: true });
         Ok(())
     }
 
@@ -212,20 +233,55 @@ impl WireCheck {
         tasks.and_then(|tasks| tasks.get(&itt)).is_some_and(|task| task.ending)
     }
 
+    /// The session on this connection can make good for a PDU that is lost.
+    pub(crate) fn survives_loss(&self, link: Link) -> bool {
+        let session = self.session(link).and_then(|key| self.sessions.get(&key));
+        session.is_some_and(SessionCheck::recovers)
+    }
+
+    /// Something that `from` sent on this connection was damaged.
+    pub(crate) fn is_damaged(&self, link: Link, from: Side) -> bool {
+        self.links.get(&link).is_some_and(|link| link.damaged[from as usize])
+    }
+
+    /// The counter for a connection that breaks now.
+    pub(crate) fn activity(&self, link: Link) -> &'static str {
+        let Some(check) = self.links.get(&link) else { return "cut: not connected" };
+        match check.stage {
+            _ if check.logout_answered => "cut: logout answered",
+            _ if check.logout_requested => "cut: logout asked for",
+            _ if check.session.is_some() && check.marks.iter().any(|mark| mark.is_login) => {
+                "cut: last login response under way"
+            }
+            _ if check.session.is_some() => "cut: full feature phase",
+            None => "cut: before login",
+            Some(Stage::SECURITY_NEGOTIATION) => "cut: login, security stage",
+            Some(_) => "cut: login, operational stage",
+        }
+    }
+
+    /// Data of this write was damaged on its way, and at level 0 it cannot be had again.
+    pub(crate) fn may_fail(&self, session: SessionKey, itt: Itt) -> bool {
+        let Some(session) = self.sessions.get(&session) else { return false };
+        !session.recovers() && session.tasks.get(&itt).is_some_and(|task| task.data_damaged)
+    }
+
     /// One whole PDU is sent. Returns it decoded.
     pub(crate) fn sent(
         &mut self,
         link: Link,
         from: Side,
         bytes: &[u8],
+        fate: Fate,
         coverage: &mut Coverage,
     ) -> Result<Pdu, String> {
         let check = self.links.get_mut(&link).ok_or("PDU on an unknown connection")?;
         let (pdu, data_len, header_len) = decode(check, from, bytes)?;
         let at = check.sent + header_len as u64;
-        if from == Side::Target {
+        if from == Side::Target && fate != Fate::Lost {
             check.sent += bytes.len() as u64;
         }
+        let marks = check.marks.len();
         let session = check.session.and_then(|key| self.sessions.get_mut(&key));
         let verdict = match (from, session) {
             (Side::Initiator, Some(session)) => {
@@ -238,6 +294,12 @@ impl WireCheck {
         };
         verdict
             .map_err(|what| format!("{link} {from:?} sent {pdu:?} ({data_len} bytes): {what}"))?;
+        let session = check.session.and_then(|key| self.sessions.get_mut(&key));
+        let recovers = session.as_ref().is_some_and(|session| session.recovers());
+        check.suffers(from, fate, marks, recovers);
+        if let (Side::Initiator, Some(session)) = (from, session) {
+            session.suffers(&pdu, fate, check.unreadable[from as usize]);
+        }
         Ok(pdu)
     }
 
@@ -252,7 +314,10 @@ impl WireCheck {
             if session.known_max_cmd_sn.is_before(mark.max_cmd_sn) {
                 session.known_max_cmd_sn = mark.max_cmd_sn;
             }
-            check.delivered_stat_sn = mark.stat_sn;
+            check.arrived.extend(mark.stat_sn.map(|stat_sn| stat_sn.0));
+            while check.arrived.remove(&check.delivered_stat_sn.0) {
+                check.delivered_stat_sn = check.delivered_stat_sn.next();
+            }
             if let Some(ended) = mark.ended {
                 session.each_ended(ended, |task| task.end_is_known = true);
             }
@@ -261,7 +326,62 @@ impl WireCheck {
     }
 }
 
+impl LinkCheck {
+    /// The PDU that was just looked at does not arrive, or not as it was. It left the marks from
+    /// `marks` on.
+    fn suffers(&mut self, from: Side, fate: Fate, marks: usize, recovers: bool) {
+        let from_target = from == Side::Target;
+        self.damaged[from as usize] |= fate != Fate::Arrives;
+        self.unreadable[from as usize] |= fate == Fate::HeaderDamaged;
+        match fate {
+            Fate::DataDamaged if from_target => {
+                // The header says what it says, but it ends nothing. Where the session is to end for
+                // it, it does not matter whether the status counts as received until then.
+                for mark in self.marks.range_mut(marks..) {
+                    mark.ended = None;
+                    mark.stat_sn = mark.stat_sn.filter(|_| !recovers);
+                }
+            }
+            Fate::DataDamaged => self.rejects_due += 1,
+            _ => {}
+        }
+        if from_target && (fate == Fate::Lost || self.unreadable[from as usize]) {
+            self.marks.truncate(marks);
+        }
+    }
+}
+
 impl SessionCheck {
+    /// PDUs can be had again.
+    fn recovers(&self) -> bool {
+        self.params.error_recovery_level > 0
+    }
+
+    /// The PDU of the initiator that was just looked at does not arrive, or not as it was, or it
+    /// plugs a hole.
+    fn suffers(&mut self, pdu: &Pdu, fate: Fate, unreadable: bool) {
+        match request::cmd_sn(pdu) {
+            Some(cmd_sn) if fate != Fate::Arrives || unreadable => {
+                self.missing.insert(cmd_sn.0);
+            }
+            Some(cmd_sn) => {
+                self.missing.remove(&cmd_sn.0);
+            }
+            None => {}
+        }
+        if let (Pdu::TaskManagementRequest(request), Fate::Arrives, false) = (pdu, fate, unreadable)
+            && request.function == TaskManagementFunction::ABORT_TASK
+        {
+            self.missing.remove(&request.ref_cmd_sn.0);
+        }
+        if let Pdu::ScsiCommand(ScsiCommand { itt, .. }) | Pdu::DataOut(DataOut { itt, .. }) = pdu
+            && fate == Fate::DataDamaged
+            && let Some(task) = self.tasks.get_mut(itt)
+        {
+            task.data_damaged = true;
+        }
+    }
+
     fn each_ended(&mut self, ended: Ended, mut visit: impl FnMut(&mut TaskCheck)) {
         use TaskManagementFunction as F;
         for (itt, task) in &mut self.tasks {
@@ -307,7 +427,10 @@ fn decode(check: &LinkCheck, from: Side, bytes: &[u8]) -> Result<(Pdu, u32, usiz
 
 fn login(check: &mut LinkCheck, pdu: &Pdu) -> Verdict {
     match pdu {
-        Pdu::LoginRequest(_) => Ok(()),
+        Pdu::LoginRequest(request) => {
+            check.stage = Some(request.csg);
+            Ok(())
+        }
         Pdu::LoginResponse(response) => {
             let expected = check.next_stat_sn.unwrap_or(response.stat_sn);
             ensure!(response.stat_sn == expected, "StatSN, expected {expected}");

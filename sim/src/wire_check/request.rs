@@ -146,6 +146,19 @@ fn is_free(session: &SessionCheck, itt: Itt) -> Verdict {
     Ok(())
 }
 
+/// CmdSN of a request that is delivered in its turn.
+pub(super) fn cmd_sn(pdu: &Pdu) -> Option<CmdSn> {
+    let (immediate, cmd_sn) = match pdu {
+        Pdu::ScsiCommand(pdu) => (pdu.immediate, pdu.cmd_sn),
+        Pdu::TaskManagementRequest(pdu) => (pdu.immediate, pdu.cmd_sn),
+        Pdu::NopOut(pdu) => (pdu.immediate, pdu.cmd_sn),
+        Pdu::TextRequest(pdu) => (pdu.immediate, pdu.cmd_sn),
+        Pdu::LogoutRequest(pdu) => (pdu.immediate, pdu.cmd_sn),
+        _ => return None,
+    };
+    (!immediate).then_some(cmd_sn)
+}
+
 fn exp_stat_sn(pdu: &Pdu) -> Option<StatSn> {
     Some(match pdu {
         Pdu::ScsiCommand(pdu) => pdu.exp_stat_sn,

@@ -37,6 +37,8 @@ pub(super) struct TaskCheck {
     is_final: bool,
     /// A task management function is on its way that may end it: its buffer may be free already.
     pub(super) ending: bool,
+    /// Some of its data was damaged on the way to the target.
+    pub(super) data_damaged: bool,
     /// Status was sent, or a task management function has ended it.
     pub(super) over: bool,
     /// The initiator has been told so.
@@ -78,6 +80,7 @@ impl TaskCheck {
             burst: 0,
             is_final: true,
             ending: false,
+            data_damaged: false,
             over: false,
             end_is_known: false,
         })
