@@ -19,6 +19,8 @@ pub(crate) struct Scenario {
     pub(crate) initiator: Config,
     pub(crate) target: SessionConfig,
     pub(crate) target_offer: Offer,
+    /// ErrorRecoveryLevel that the initiator offers.
+    pub(crate) recovery_level: u8,
     /// Connections that the application would like at most.
     pub(crate) connections_max: u16,
     pub(crate) mix: Mix,
@@ -71,6 +73,10 @@ pub(crate) struct Trouble {
     pub(crate) restarts: u32,
 }
 
+/// ErrorRecoveryLevel as the initiator offers it, and the target: the lower one holds.
+const LEVELS: [u8; 1] = [0];
+const TARGET_LEVELS: [u8; 1] = [0];
+
 const BURSTS: [u32; 7] = [512, 1024, 3000, 8192, 65_536, 262_144, 1 << 20];
 const SEGMENTS: [u32; 6] = [512, 1000, 4096, 8192, 65_536, 262_144];
 
@@ -95,12 +101,17 @@ impl Scenario {
         };
         let damaged = rng.percent(45);
         let damage = Plan {
-            count: if damaged { rng.range(1, 6) as u32 } else { 0 },
+            count: if damaged { rng.range(1, 12) as u32 } else { 0 },
             one_in: rng.pick(&[4, 25, 100, 400]),
-            losses: false,
+            losses: rng.coin(),
         };
         let cut_count = if troubled && rng.percent(60) { rng.range(1, 3) } else { 0 };
-        let cuts = (0..cut_count).map(|_| Cut::new(rng, &Moment::COMMON)).collect();
+        let recovery_level = rng.pick(&LEVELS);
+        let cuts = (0..cut_count).map(|_| {
+            let recovers = recovery_level == 2 && rng.percent(70);
+            Cut::new(rng, if recovers { &Moment::RECOVERY } else { &Moment::COMMON })
+        });
+        let cuts = cuts.collect();
         let mix = Mix {
             operations: rng.range(30, 150) as u32,
             depth: rng.pick(&[1, 2, 4, 8, 16, 40, 100]),
@@ -108,10 +119,19 @@ impl Scenario {
             blocks_max: rng.pick(&[1, 4, 16, 64, BLOCKS]),
             hot_blocks: rng.range(1, 40) as u32,
         };
+        let target_offer = offer(rng, rng_connections(connections_max), damaged);
         Self {
             initiator: Config::default(),
             target: session_config(rng),
-            target_offer: offer(rng, rng_connections(connections_max), damaged),
+            target_offer: Offer {
+                session: SessionParams {
+                    // Mostly the level that the initiator would like.
+                    error_recovery_level: rng.pick(&TARGET_LEVELS),
+                    ..target_offer.session
+                },
+                ..target_offer
+            },
+            recovery_level,
             connections_max,
             mix,
             medium: Medium {
@@ -144,6 +164,7 @@ impl Scenario {
     /// What the initiator offers for its next session or connection.
     pub(crate) fn offer(&self, rng: &mut Rng) -> Offer {
         let mut offer = offer(rng, self.connections_max, self.damage.count > 0);
+        offer.session.error_recovery_level = self.recovery_level;
         if !self.digests_allowed {
             offer.header_digest = DigestPreference::Never;
             offer.data_digest = DigestPreference::Never;

@@ -30,6 +30,8 @@ const EVENTS_MAX: u64 = 20_000_000;
 pub struct Options {
     /// Print every PDU.
     pub verbose: bool,
+    /// Runs at once; one for each core if not said.
+    pub jobs: Option<std::num::NonZeroUsize>,
     /// Do something wrong on purpose.
     pub sabotage: Option<Sabotage>,
 }
@@ -60,7 +62,7 @@ pub fn run(seed: u64, options: Options) -> Report {
     Report { seed, coverage, digest, elapsed: world.ended, failure }
 }
 
-/// Runs seeds on all cores. `each` gets every report, in the order in which runs end, and says
+/// Runs seeds, several at once. `each` gets every report, in the order in which runs end, and says
 /// whether to go on.
 pub fn run_all(
     seeds: std::ops::Range<u64>,
@@ -69,7 +71,8 @@ pub fn run_all(
 ) {
     let next = AtomicU64::new(seeds.start);
     let next_seed = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = options.jobs.or_else(|| std::thread::available_parallelism().ok());
+    let threads = jobs.map_or(1, usize::from);
     // Few reports wait, so that little is run in vain after the last one that is wanted.
     let (sender, receiver) = std::sync::mpsc::sync_channel(threads);
     std::thread::scope(|scope| {

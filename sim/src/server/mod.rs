@@ -37,8 +37,6 @@ pub(crate) const LOGIN_TIMEOUT: std::time::Duration = std::time::Duration::from_
 pub(crate) struct TargetLink {
     pub(crate) stream: Stream,
     pub(crate) stage: Stage,
-    /// Data of writes that are being collected.
-    buffers: BTreeMap<Itt, Vec<u8>>,
     placement: Placement,
     /// Bytes taken from the network that the sender has not been told of, while input is held
     /// back.
@@ -60,6 +58,8 @@ pub(crate) struct TargetSession {
     pub(crate) core: Session,
     tsih: Tsih,
     links: BTreeMap<ConnId, Link>,
+    /// Data of writes that are being collected: a write may go on over another connection.
+    buffers: BTreeMap<Itt, Vec<u8>>,
     /// Commands of each connection that execute.
     running: BTreeMap<ConnId, u32>,
     /// Its successor's login was answered: nothing may happen in it any more.
@@ -109,7 +109,6 @@ impl Server {
         let target_link = TargetLink {
             stream: Stream::new(),
             stage: Stage::Login(Box::new(login)),
-            buffers: BTreeMap::new(),
             placement: Placement::None,
             owed: 0,
             closing: false,
@@ -194,7 +193,7 @@ impl Server {
             }
             if let Placement::Task { itt, .. } = target_link.placement {
                 let len = session.core.write_length(itt) as usize;
-                target_link.buffers.entry(itt).or_insert_with(|| vec![0; len]);
+                session.buffers.entry(itt).or_insert_with(|| vec![0; len]);
             }
         }
         let Some((data, digest_ok)) = target_link.stream.next_data() else {
@@ -204,7 +203,7 @@ impl Server {
         let received = match target_link.placement {
             Placement::Scratch => Received::Scratch(data),
             Placement::Task { itt, offset } => {
-                if let Some(buffer) = target_link.buffers.get_mut(&itt) {
+                if let Some(buffer) = session.buffers.get_mut(&itt) {
                     let offset = offset as usize;
                     let place = buffer.get_mut(offset..offset + data.len());
                     place.ok_or("data beyond the task's buffer")?.copy_from_slice(&data);
@@ -314,7 +313,7 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
         match event {
             CoreEvent::Execute(execute) => {
-                let data = target_link.buffers.remove(&execute.itt).unwrap_or_default();
+                let data = session.buffers.remove(&execute.itt).unwrap_or_default();
                 if env.sabotage == Some(Sabotage::ReorderExecution) && session.held.is_none() {
                     session.held = Some((conn, execute, data));
                     return Ok(());
@@ -327,7 +326,7 @@ impl Server {
                 }
             }
             CoreEvent::Dropped(itt) => {
-                target_link.buffers.remove(&itt);
+                session.buffers.remove(&itt);
                 env.coverage.hit("target: task dropped");
                 Ok(())
             }
@@ -405,6 +404,9 @@ impl Server {
             Stage::Member(key, conn) => {
                 if let Some(session) = self.sessions.get_mut(&key) {
                     session.core.handle_connection_lost(conn);
+                    // Nobody is told of those that end with the connection.
+                    let TargetSession { core, buffers, .. } = session;
+                    buffers.retain(|itt, _| core.write_length(*itt) > 0);
                 }
                 self.forget_connection(key, conn);
                 self.drain(env, key, None)

@@ -60,10 +60,15 @@ impl Server {
                 let session = SessionKey(self.next_session);
                 self.next_session += 1;
                 let core = Session::new(env.scenario.target.clone(), &outcome);
-                let links = BTreeMap::new();
-                let running = BTreeMap::new();
-                let (superseded, held) = (false, None);
-                let state = TargetSession { core, tsih, links, running, superseded, held };
+                let state = TargetSession {
+                    core,
+                    tsih,
+                    links: BTreeMap::new(),
+                    buffers: BTreeMap::new(),
+                    running: BTreeMap::new(),
+                    superseded: false,
+                    held: None,
+                };
                 self.sessions.insert(session, state);
                 self.live.insert(tsih, session);
                 let older = match reinstates {
@@ -181,6 +186,10 @@ impl Server {
                 "session {key:?} is over with {} tasks",
                 session.core.task_count()
             ));
+        }
+        if !session.buffers.is_empty() {
+            let left: Vec<_> = session.buffers.keys().collect();
+            return Err(format!("session {key:?} is over, buffers are left: {left:?}"));
         }
         let tsih = session.tsih;
         if self.live.get(&tsih) == Some(&key) {

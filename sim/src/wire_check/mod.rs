@@ -2,6 +2,7 @@
 //! RFC 7143. It shares the codec with them and nothing else; what it knows of a session it has
 //! seen on the wire or heard at login.
 
+mod recovery;
 mod request;
 mod response;
 mod task;
@@ -9,12 +10,13 @@ mod task;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iscsi_proto::frame::{DIGEST_LEN, DataDigest, Framing, Limits, parse_header};
-use iscsi_proto::ids::{Itt, Lun};
+use iscsi_proto::ids::{Cid, Itt, Lun};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::login::Outcome;
-use iscsi_proto::pdu::{DataOut, Pdu, ScsiCommand, Stage, TaskManagementFunction};
+use iscsi_proto::pdu::{DataOut, LogoutReason, Pdu, ScsiCommand, Stage, TaskManagementFunction};
 use iscsi_proto::serial::{CmdSn, StatSn};
 
+use self::recovery::{Asked, Image};
 use self::task::TaskCheck;
 use crate::coverage::Coverage;
 use crate::damage::Fate;
@@ -40,12 +42,19 @@ use ensure;
 #[derive(Debug)]
 struct LinkCheck {
     session: Option<SessionKey>,
+    cid: Cid,
     framing: Framing,
     /// As agreed, seen from the target; the defaults during login.
     params: ConnectionParams,
     next_stat_sn: Option<StatSn>,
     /// Statuses that have arrived before another that is missing.
     arrived: BTreeSet<u32>,
+    /// Statuses sent, as far as they may be asked for again.
+    statuses: BTreeMap<u32, SentStatus>,
+    /// Statuses that were asked for again.
+    status_asked: Asked,
+    /// SNACKs that came too late, and may be rejected.
+    late_snacks: u32,
     /// StatSN up to which statuses have arrived at the initiator.
     delivered_stat_sn: StatSn,
     exp_stat_sn: StatSn,
@@ -67,17 +76,43 @@ struct LinkCheck {
     stage: Option<Stage>,
 }
 
-/// What a PDU of the target tells, once its header has arrived.
+/// A status as it was sent first.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
-    at: u64,
-    max_cmd_sn: CmdSn,
+struct SentStatus {
+    image: Image,
+    told: Told,
+}
+
+/// What a PDU of the target tells.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
     /// The StatSN that it uses.
     stat_sn: Option<StatSn>,
     /// Tasks that a task management function has ended.
     ended: Option<Ended>,
+    /// A Data-In PDU.
+    data_in: Option<(Itt, u32)>,
+}
+
+/// Where in the target's stream something becomes known.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: u64,
+    /// ExpCmdSN and MaxCmdSN.
+    window: Option<(CmdSn, CmdSn)>,
+    told: Told,
     /// It is the last Login Response.
     is_login: bool,
+}
+
+/// A PDU on its way: where, what, and whether it gets there.
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    link: Link,
+    data_len: u32,
+    image: Image,
+    /// It arrives as it was sent, if the connection holds.
+    intact: bool,
 }
 
 /// Which tasks a task management function has ended.
@@ -94,6 +129,7 @@ struct Ended {
 struct Request {
     link: Link,
     kind: RequestKind,
+    image: Image,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +137,9 @@ enum RequestKind {
     Management(Ended),
     Nop,
     Text,
-    Logout,
+    Logout(LogoutReason, Cid),
+    /// TASK REASSIGN of a task, which has all data before a DataSN.
+    Reassign(Itt, u32),
 }
 
 #[derive(Debug)]
@@ -110,13 +148,19 @@ struct SessionCheck {
     window: u32,
     /// The CmdSN that the next command carries.
     next_cmd_sn: CmdSn,
-    /// The highest MaxCmdSN that has arrived at the initiator.
+    /// The highest MaxCmdSN and ExpCmdSN that have arrived at the initiator.
     known_max_cmd_sn: CmdSn,
+    known_exp_cmd_sn: CmdSn,
     /// As last sent by the target.
     exp_cmd_sn: CmdSn,
     max_cmd_sn: CmdSn,
     /// Commands that the target has not got: they do not count as received (§7.3).
     missing: BTreeSet<u32>,
+    /// The connections by their CIDs.
+    cids: BTreeMap<Cid, Link>,
+    /// Connections that were logged out for recovery, or taken the place of: their tasks may go
+    /// elsewhere.
+    released: BTreeSet<Link>,
     tasks: BTreeMap<Itt, TaskCheck>,
     requests: BTreeMap<Itt, Request>,
     solicited_max: u64,
@@ -142,10 +186,14 @@ impl WireCheck {
     pub(crate) fn connect(&mut self, link: Link) {
         let check = LinkCheck {
             session: None,
+            cid: Cid(0),
             framing: Framing::default(),
             params: ConnectionParams::default(),
             next_stat_sn: None,
             arrived: BTreeSet::new(),
+            statuses: BTreeMap::new(),
+            status_asked: Asked::default(),
+            late_snacks: 0,
             delivered_stat_sn: StatSn(0),
             exp_stat_sn: StatSn(0),
             sent: 0,
@@ -176,9 +224,12 @@ impl WireCheck {
             window: promises.command_window,
             next_cmd_sn: login.cmd_sn,
             known_max_cmd_sn: window.1,
+            known_exp_cmd_sn: window.0,
             exp_cmd_sn: window.0,
             max_cmd_sn: window.1,
             missing: BTreeSet::new(),
+            cids: BTreeMap::new(),
+            released: BTreeSet::new(),
             tasks: BTreeMap::new(),
             requests: BTreeMap::new(),
             solicited_max: promises.solicited_bytes_max,
@@ -189,22 +240,27 @@ impl WireCheck {
             params.first_burst_length <= params.max_burst_length,
             "FirstBurstLength exceeds MaxBurstLength: {params:?}"
         );
-        let is_member =
-            |l: &&LinkCheck| l.session == Some(session) && !l.gone && !l.logout_answered;
+        let is_member = |l: &&LinkCheck| {
+            l.session == Some(session) && !l.gone && !l.logout_answered && l.cid != login.cid
+        };
         let members = self.links.values().filter(is_member).count();
         ensure!(
             members < usize::from(params.max_connections),
             "more connections than MaxConnections={}",
             params.max_connections
         );
+        if let Some(replaced) = check.cids.insert(login.cid, link) {
+            check.released.insert(replaced);
+        }
         let Some(link) = self.links.get_mut(&link) else { return Ok(()) };
+        link.cid = login.cid;
         link.session = Some(session);
         link.framing = login.connection.framing();
         link.params = login.connection;
         link.delivered_stat_sn = login.next_stat_sn;
         link.exp_stat_sn = login.next_stat_sn;
-        let (at, max_cmd_sn) = (link.sent, window.1);
-        link.marks.push_back(Mark { at, max_cmd_sn, stat_sn: None, ended: None, is_login: true });
+        let (at, window, told) = (link.sent, Some(window), Told::default());
+        link.marks.push_back(Mark { at, window, told, is_login: true });
         Ok(())
     }
 
@@ -282,13 +338,16 @@ impl WireCheck {
             check.sent += bytes.len() as u64;
         }
         let marks = check.marks.len();
+        let intact = fate == Fate::Arrives && !check.unreadable[from as usize];
+        let data = &bytes[header_len..header_len + data_len as usize];
+        let sight = Sight { link, data_len, image: Image::new(&pdu, bytes, data), intact };
         let session = check.session.and_then(|key| self.sessions.get_mut(&key));
         let verdict = match (from, session) {
             (Side::Initiator, Some(session)) => {
-                request::check(link, check, session, &pdu, data_len, coverage)
+                request::check(sight, check, session, &pdu, coverage)
             }
             (Side::Target, Some(session)) => {
-                response::check(link, check, session, &pdu, data_len, at, coverage)
+                response::check(sight, check, session, &pdu, at, coverage)
             }
             (_, None) => login(check, &pdu),
         };
@@ -311,15 +370,24 @@ impl WireCheck {
             return;
         };
         while let Some(mark) = check.marks.front().filter(|mark| mark.at <= check.delivered) {
-            if session.known_max_cmd_sn.is_before(mark.max_cmd_sn) {
-                session.known_max_cmd_sn = mark.max_cmd_sn;
+            if let Some((exp_cmd_sn, max_cmd_sn)) = mark.window {
+                let known = &mut session.known_max_cmd_sn;
+                *known = if known.is_before(max_cmd_sn) { max_cmd_sn } else { *known };
+                let known = &mut session.known_exp_cmd_sn;
+                *known = if known.is_before(exp_cmd_sn) { exp_cmd_sn } else { *known };
             }
-            check.arrived.extend(mark.stat_sn.map(|stat_sn| stat_sn.0));
+            let told = mark.told;
+            check.arrived.extend(told.stat_sn.map(|stat_sn| stat_sn.0));
             while check.arrived.remove(&check.delivered_stat_sn.0) {
                 check.delivered_stat_sn = check.delivered_stat_sn.next();
             }
-            if let Some(ended) = mark.ended {
+            if let Some(ended) = told.ended {
                 session.each_ended(ended, |task| task.end_is_known = true);
+            }
+            if let Some((itt, data_sn)) = told.data_in
+                && let Some(task) = session.tasks.get_mut(&itt)
+            {
+                task.data_in_arrived(data_sn);
             }
             check.marks.pop_front();
         }
@@ -338,8 +406,8 @@ impl LinkCheck {
                 // The header says what it says, but it ends nothing. Where the session is to end for
                 // it, it does not matter whether the status counts as received until then.
                 for mark in self.marks.range_mut(marks..) {
-                    mark.ended = None;
-                    mark.stat_sn = mark.stat_sn.filter(|_| !recovers);
+                    let stat_sn = mark.told.stat_sn.filter(|_| !recovers);
+                    mark.told = Told { stat_sn, ..Told::default() };
                 }
             }
             Fate::DataDamaged => self.rejects_due += 1,
