@@ -41,6 +41,8 @@ pub(crate) enum Event {
     Restart,
     /// The initiator logs in (again).
     Dial,
+    /// The initiator logs in again with a connection of a session that has lost them all.
+    Reinstate,
     /// A login has taken too long.
     LoginTimeout(Link, Side),
     /// The target closes a connection, once what it has to say is said.

@@ -178,6 +178,11 @@ impl World {
                 self.connected(link);
                 Ok(())
             }
+            Event::Reinstate => {
+                let link = host.reinstate(env)?;
+                self.connected(link);
+                Ok(())
+            }
             Event::Fault => self.fault(),
             Event::Cut(link, fault) => {
                 self.break_link(link, fault);

@@ -10,7 +10,7 @@ use iscsi_proto::connection::Placement;
 use iscsi_proto::frame::FrameError;
 use iscsi_proto::ids::Itt;
 use iscsi_proto::initiator::{
-    ConnectionError, ConnectionId, Event as CoreEvent, Session, Violation,
+    ConnectionError, ConnectionId, Event as CoreEvent, Recovery, Session, Violation,
 };
 use iscsi_proto::login::initiator::Login;
 use iscsi_proto::pdu::RejectReason;
@@ -52,6 +52,8 @@ pub(crate) struct Host {
     /// Connections whose login is under way, and in which generation it began.
     joining: BTreeMap<Link, u32>,
     next_cid: u16,
+    /// A login that continues the session is planned.
+    reinstating: bool,
     timer: Option<Instant>,
     ops: Vec<Op>,
     generated: u32,
@@ -75,6 +77,7 @@ impl Host {
             generation: 0,
             joining: BTreeMap::new(),
             next_cid: 1,
+            reinstating: false,
             timer: None,
             ops: Vec::new(),
             generated: 0,
@@ -185,6 +188,7 @@ impl Host {
                 self.pump(env, link)?;
             }
         }
+        self.plan_reinstatement(env);
         self.arm(env);
         Ok(())
     }
@@ -243,6 +247,7 @@ impl Host {
     }
 
     fn handle_event(&mut self, env: &mut Env, event: CoreEvent<OpId>) -> Verdict {
+        use ConnectionError as E;
         env.log(|| format!("initiator event: {event:?}"));
         match event {
             CoreEvent::TaskDone { itt, context, outcome, .. } => {
@@ -275,8 +280,8 @@ impl Host {
                 Ok(())
             }
             CoreEvent::ConnectionFailed { error, .. } => {
-                use ConnectionError as E;
                 match error {
+                    E::NotRepaired { .. } => env.coverage.hit("connection ended unrepaired"),
                     // It gives up where it cannot send again what the target could not read.
                     E::Protocol { violation: Violation::Rejected(reason), cid, .. }
                         if reason == RejectReason::DATA_DIGEST_ERROR =>
@@ -291,6 +296,15 @@ impl Host {
                     error => return Err(format!("initiator: {error}")),
                 }
                 Ok(())
+            }
+            CoreEvent::Recovery { what, .. } => {
+                env.progress = env.now();
+                env.coverage.hit(recovery_counter(&what));
+                Ok(())
+            }
+            CoreEvent::SessionEnded { error: Some(E::RecoveryTimeout { .. }) } => {
+                env.coverage.hit("session recovery as the last resort");
+                self.session_ended(env, false)
             }
             CoreEvent::SessionEnded { error } => self.session_ended(env, error.is_none()),
             other => Err(format!("initiator: unexpected event {other:?}")),
@@ -371,6 +385,20 @@ impl Host {
             self.management,
             self.core.as_ref().map(Session::window),
         )
+    }
+}
+
+/// The counter of what error recovery did.
+fn recovery_counter(what: &Recovery) -> &'static str {
+    match what {
+        Recovery::DataSnack { .. } => "initiator: data SNACK",
+        Recovery::R2tSnack { .. } => "initiator: R2T SNACK",
+        Recovery::StatusSnack { .. } => "initiator: status SNACK",
+        Recovery::R2tAgain { .. } => "initiator: recovery R2T",
+        Recovery::CommandRetry { .. } => "initiator: command sent again",
+        Recovery::Started { .. } => "connection recovery started",
+        Recovery::Finished { .. } => "connection recovery finished",
+        _ => "initiator: other recovery",
     }
 }
 

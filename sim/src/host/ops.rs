@@ -209,6 +209,10 @@ impl Host {
         let abort = function == TaskManagementFunction::ABORT_TASK;
         match response {
             R::COMPLETE => {}
+            // Its connection was lost: nobody knows.
+            R::REJECTED if env.wire.recovers(self.session) => {
+                env.coverage.hit("task management lost");
+            }
             R::TASK_DOES_NOT_EXIST if abort => env.coverage.hit("abort came too late"),
             other => return Err(format!("{function} was answered with {other}")),
         }

@@ -295,6 +295,11 @@ impl WireCheck {
         session.is_some_and(SessionCheck::recovers)
     }
 
+    /// PDUs of this session can be had again.
+    pub(crate) fn recovers(&self, session: SessionKey) -> bool {
+        self.sessions.get(&session).is_some_and(SessionCheck::recovers)
+    }
+
     /// Something that `from` sent on this connection was damaged.
     pub(crate) fn is_damaged(&self, link: Link, from: Side) -> bool {
         self.links.get(&link).is_some_and(|link| link.damaged[from as usize])
