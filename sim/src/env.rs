@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
+use iscsi_proto::target::ConnId;
 use iscsi_proto::time::Instant;
 
 use crate::clock::Clock;
@@ -16,7 +17,7 @@ use crate::rng::Rng;
 use crate::sabotage::Sabotage;
 use crate::scenario::Scenario;
 use crate::stream::Stream;
-use crate::wire_check::WireCheck;
+use crate::wire_check::{SessionKey, WireCheck};
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +28,8 @@ pub(crate) enum Event {
     TargetTimer(Link),
     /// The target gets round to a connection that was woken.
     TargetWakes(Link),
+    /// The target looks whether it still has to keep the tasks of a lost connection.
+    TargetRetains(SessionKey, ConnId),
     /// A command ends at the medium.
     Storage(u64),
     /// A connection breaks.

@@ -74,8 +74,8 @@ pub(crate) struct Trouble {
 }
 
 /// ErrorRecoveryLevel as the initiator offers it, and the target: the lower one holds.
-const LEVELS: [u8; 1] = [0];
-const TARGET_LEVELS: [u8; 1] = [0];
+const LEVELS: [u8; 4] = [0, 1, 2, 2];
+const TARGET_LEVELS: [u8; 6] = [0, 1, 2, 2, 2, 2];
 
 const BURSTS: [u32; 7] = [512, 1024, 3000, 8192, 65_536, 262_144, 1 << 20];
 const SEGMENTS: [u32; 6] = [512, 1000, 4096, 8192, 65_536, 262_144];
@@ -217,6 +217,11 @@ fn offer(rng: &mut Rng, max_connections: u16, damaged: bool) -> Offer {
     Offer {
         session: SessionParams {
             max_connections,
+            // No if both say so.
+            data_pdu_in_order: rng.percent(30),
+            data_sequence_in_order: rng.percent(30),
+            default_time2wait: rng.pick(&[0, 0, 1, 3]),
+            default_time2retain: rng.pick(&[0, 4, 20, 60, 60]),
             // The outcome is the OR of both; so that both values come out often:
             initial_r2t: rng.percent(25),
             immediate_data: rng.percent(75),

@@ -169,6 +169,7 @@ impl World {
             Event::InitiatorTimer => host.timer(env),
             Event::TargetTimer(link) => server.timer(env, link),
             Event::TargetWakes(link) => server.writable(env, link),
+            Event::TargetRetains(key, conn) => server.retention_over(env, key, conn),
             Event::Storage(id) => server.storage_done(env, id),
             Event::LoginTimeout(link, Side::Initiator) => host.login_timeout(env, link),
             Event::LoginTimeout(link, Side::Target) => server.login_timeout(env, link),

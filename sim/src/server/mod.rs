@@ -13,7 +13,7 @@ use iscsi_proto::login::Outcome;
 use iscsi_proto::login::target::Login;
 use iscsi_proto::pdu::{LoginResponse, LoginStatus, TaskManagementResponseCode};
 use iscsi_proto::target::{
-    Attach, ConnId, Event as CoreEvent, Execute, Received, Registry, Session,
+    Attach, ConnId, Event as CoreEvent, Execute, Received, Recovery, Registry, Session,
 };
 use iscsi_proto::time::Instant;
 
@@ -88,6 +88,27 @@ pub(crate) struct Server {
     next_session: u32,
 }
 
+impl TargetSession {
+    /// Of tasks that end with their connection nobody is told.
+    fn drop_orphans(&mut self) {
+        let Self { core, buffers, .. } = self;
+        buffers.retain(|itt, _| core.has_task(*itt));
+    }
+}
+
+/// The counter of what the core made up for.
+fn recovery_counter(recovery: &Recovery) -> &'static str {
+    match recovery {
+        Recovery::RecoveryR2t { .. } => "target: recovery R2T",
+        Recovery::R2tAgain { .. } => "target: R2T again",
+        Recovery::DataAgain { .. } => "target: Data-In again",
+        Recovery::DataRecut { .. } => "target: Data-In cut anew",
+        Recovery::StatusAgain { .. } => "target: status again",
+        Recovery::Reassigned { .. } => "target: task reassigned",
+        _ => "target: other recovery",
+    }
+}
+
 type Outcomes = Result<(), String>;
 
 impl Server {
@@ -130,6 +151,11 @@ impl Server {
             Arrival::Bytes(bytes) => {
                 target_link.stream.push(&bytes);
                 target_link.owed += bytes.len();
+                if let Stage::Member(key, conn) = target_link.stage
+                    && let Some(session) = self.sessions.get_mut(&key)
+                {
+                    session.core.note_progress(conn, env.clock.now());
+                }
             }
         }
         self.process(env, link)
@@ -340,6 +366,17 @@ impl Server {
                 session.core.text_reply(conn, itt, Bytes::from(answer));
                 Ok(())
             }
+            // It was given up: others wait for its tasks.
+            CoreEvent::Close { at_once: true, .. } => {
+                env.coverage.hit("target: connection cut for recovery");
+                let now = env.clock.now();
+                env.clock.at(now, Event::TargetCloses(link, now));
+                Ok(())
+            }
+            CoreEvent::Recovery(recovery) => {
+                env.coverage.hit(recovery_counter(&recovery));
+                Ok(())
+            }
             CoreEvent::Close { .. } => {
                 if !std::mem::replace(&mut target_link.closing, true) {
                     // A driver reads on for a while before it notices.
@@ -403,17 +440,45 @@ impl Server {
         match std::mem::replace(&mut target_link.stage, Stage::Over) {
             Stage::Member(key, conn) => {
                 if let Some(session) = self.sessions.get_mut(&key) {
-                    session.core.handle_connection_lost(conn);
-                    // Nobody is told of those that end with the connection.
-                    let TargetSession { core, buffers, .. } = session;
-                    buffers.retain(|itt, _| core.write_length(*itt) > 0);
+                    session.core.handle_connection_lost(conn, env.clock.now());
+                    session.drop_orphans();
                 }
                 self.forget_connection(key, conn);
+                self.retain(env, key, conn);
                 self.drain(env, key, None)
             }
             // A login that waits keeps its place, for a successor has to wait for the same.
             Stage::Waiting | Stage::Login(_) | Stage::Over => Ok(()),
         }
+    }
+
+    /// Plans to look at a lost connection again when its tasks have been kept long enough.
+    fn retain(&mut self, env: &mut Env, key: SessionKey, conn: ConnId) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        if let Some(due) = session.core.poll_timeout(conn) {
+            env.coverage.hit("target: tasks kept");
+            env.clock.at(due, Event::TargetRetains(key, conn));
+        }
+    }
+
+    /// A lost connection may have waited for recovery for long enough.
+    pub(crate) fn retention_over(
+        &mut self,
+        env: &mut Env,
+        key: SessionKey,
+        conn: ConnId,
+    ) -> Outcomes {
+        let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
+        let now = env.clock.now();
+        if session.core.poll_timeout(conn).is_some_and(|due| due <= now) {
+            env.coverage.hit("target: tasks given up");
+        }
+        session.core.handle_timeout(conn, now);
+        session.drop_orphans();
+        if let Some(due) = session.core.poll_timeout(conn) {
+            env.clock.at(due, Event::TargetRetains(key, conn));
+        }
+        self.drain(env, key, None)
     }
 
     /// Forgets a connection that has ended and has nothing executing any more.

@@ -43,12 +43,7 @@ impl Server {
                 let status = match session.map(|session| &session.core) {
                     None => LoginStatus::SESSION_DOES_NOT_EXIST,
                     Some(core) if core.is_closed() => LoginStatus::SESSION_DOES_NOT_EXIST,
-                    Some(core)
-                        if core.connection_count()
-                            >= usize::from(core.params().max_connections) =>
-                    {
-                        LoginStatus::TOO_MANY_CONNECTIONS
-                    }
+                    Some(core) if !core.admits(outcome.cid) => LoginStatus::TOO_MANY_CONNECTIONS,
                     Some(_) => {
                         let key = key.unwrap_or(SessionKey(0));
                         return self.become_member(env, link, key, login, &outcome);
@@ -178,7 +173,9 @@ impl Server {
     pub(super) fn reap(&mut self, env: &mut Env, key: SessionKey) -> Outcomes {
         let Some(session) = self.sessions.get(&key) else { return Ok(()) };
         let waited_for = self.waiting.iter().any(|waiting| waiting.session == key);
-        if waited_for || !session.links.is_empty() || !session.core.is_quiet() {
+        let core = &session.core;
+        let alive = !session.links.is_empty() || !core.is_quiet() || core.awaits_recovery();
+        if waited_for || alive {
             return Ok(());
         }
         if session.core.task_count() > 0 {

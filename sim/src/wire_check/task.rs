@@ -72,6 +72,8 @@ pub(super) struct TaskCheck {
     is_final: bool,
     /// It has just been reassigned: what comes next begins anew.
     resumed: bool,
+    /// It was reassigned, however long ago.
+    moved: bool,
     /// A task management function is on its way that may end it: its buffer may be free already.
     pub(super) ending: bool,
     /// Some of its data was damaged on the way to the target.
@@ -131,6 +133,7 @@ impl TaskCheck {
             burst: 0,
             is_final: true,
             resumed: false,
+            moved: false,
             ending: false,
             data_damaged: false,
             stat_sn: None,
@@ -142,7 +145,10 @@ impl TaskCheck {
 
     /// The command was not complete with its first PDU.
     pub(super) fn needed_more_data(&self) -> bool {
-        self.had_unsolicited || self.data_damaged || self.next_target_sn > 0 && self.write
+        self.moved
+            || self.had_unsolicited
+            || self.data_damaged
+            || self.next_target_sn > 0 && self.write
     }
 
     pub(super) const fn is_write(&self) -> bool {
@@ -402,7 +408,7 @@ impl TaskCheck {
         self.is_final = true;
         self.stat_sn = None;
         self.over = false;
-        self.resumed = true;
+        (self.resumed, self.moved) = (true, true);
         Ok(())
     }
 
