@@ -3,8 +3,9 @@
 //! A function is answered only when no task it ended can reach the medium any more: a write that
 //! was executing when it was aborted may not land after the initiator was told it is over.
 
+use super::event::{ConnId, Event};
 use super::order::Held;
-use super::session::{ConnId, Event, Session};
+use super::session::Session;
 use super::task::Phase;
 use super::transmit::Reply;
 use crate::ids::{Itt, Lun};
@@ -14,8 +15,8 @@ use crate::serial::CmdSn;
 /// A function whose answer waits for tasks to end.
 #[derive(Debug)]
 pub(super) struct PendingManagement {
-    conn: ConnId,
-    itt: Itt,
+    pub(super) conn: ConnId,
+    pub(super) itt: Itt,
     response: TaskManagementResponseCode,
     /// Executing tasks that were aborted.
     waits_for: Vec<Itt>,
@@ -31,7 +32,8 @@ impl Session {
     //# immediately for execution, but the operations involved (all or part of them) may be
     //# postponed to allow the target to receive all relevant tasks.
     pub(super) fn manage(&mut self, conn: ConnId, request: TaskManagementRequest) {
-        let one = request.function == TaskManagementFunction::ABORT_TASK;
+        use TaskManagementFunction as F;
+        let one = matches!(request.function, F::ABORT_TASK | F::TASK_REASSIGN);
         let limit = self.order.exp_cmd_sn().plus(self.config.command_window);
         // Commands that cannot arrive any more, being outside the window, are not waited for.
         let waits =
@@ -77,10 +79,7 @@ impl Session {
                 self.finish_management(conn, itt, R::COMPLETE, waits_for, true);
                 self.ask_shell(conn, request);
             }
-            F::TASK_REASSIGN => {
-                let response = R::REASSIGNMENT_NOT_SUPPORTED;
-                self.finish_management(conn, itt, response, Vec::new(), false);
-            }
+            F::TASK_REASSIGN => self.reassign(conn, request),
             _ => self.finish_management(conn, itt, R::NOT_SUPPORTED, Vec::new(), false),
         }
     }

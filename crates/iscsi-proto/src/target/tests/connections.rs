@@ -1,0 +1,109 @@
+//! Connections: logout, loss, silence, what they reject (§6.3, §11.14, §11.17).
+
+use super::*;
+
+#[test]
+fn logout_of_the_connection_waits_for_its_writes_and_leaves_others_alone() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.try_pdu(second, write(1, 100, 512), &[0; 512]).unwrap();
+    assert_eq!(script.executes(second), [1]);
+    let logout = LogoutRequest {
+        immediate: false,
+        reason: LogoutReason::CLOSE_CONNECTION,
+        itt: Itt(2),
+        cid: Cid(2),
+        cmd_sn: CmdSn(101),
+        exp_stat_sn: StatSn(1),
+    };
+    script.try_pdu(second, logout, &[]).unwrap();
+    assert!(script.sent(second).is_none());
+    script.session.complete(Itt(1), Completion::default());
+    assert!(matches!(script.sent(second), Some((Pdu::LogoutResponse(_), _))));
+    assert!(matches!(script.session.poll_event(second), Some(Event::Close { .. })));
+    script.session.handle_connection_lost(second, NOW);
+    assert!(!script.session.is_closed());
+    script.pdu(command(3, 102), &[]);
+    assert_eq!(script.executes(script.conn), [3]);
+}
+
+#[test]
+fn a_lost_connection_ends_the_session_at_level_0() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.session.handle_connection_lost(second, NOW);
+    assert!(script.session.is_closed());
+    assert!(matches!(script.session.poll_event(script.conn), Some(Event::Close { .. })));
+}
+
+#[test]
+fn a_command_that_the_shell_has_not_fetched_is_taken_back() {
+    let mut script = Script::new();
+    script.pdu(command(1, 100), &[]);
+    script.session.handle_connection_lost(script.conn, NOW);
+    script.session.remove_connection(script.conn);
+    assert!(script.session.is_quiet(), "nobody is left to complete it");
+}
+
+#[test]
+fn nothing_is_taken_from_a_connection_that_is_about_to_be_closed() {
+    let mut script = Script::new();
+    script.session.close("session reinstated");
+    assert!(script.session.is_quiet());
+    assert!(script.try_pdu(script.conn, command(1, 100), &[]).is_err());
+    assert!(script.executes(script.conn).is_empty());
+    assert_eq!(script.session.task_count(), 0);
+}
+
+#[test]
+fn a_connection_with_a_known_cid_replaces_the_old_one() {
+    let mut script = Script::new();
+    let old = script.join(2);
+    script.try_pdu(old, write(1, 100, 2048), &[]).unwrap();
+    let new = script.join(2);
+    assert!(matches!(script.session.poll_event(old), Some(Event::Dropped(Itt(1)))));
+    assert!(matches!(script.session.poll_event(old), Some(Event::Close { .. })));
+    assert_eq!(script.session.connection_count(), 2);
+    script.try_pdu(new, command(2, 101), &[]).unwrap();
+    assert_eq!(script.executes(new), [2]);
+}
+
+#[test]
+fn silence_is_answered_with_a_ping_and_then_with_the_end() {
+    let mut script = Script::new();
+    let conn = script.conn;
+    let asked = script.session.poll_timeout(conn).unwrap();
+    assert!(script.session.handle_timeout(conn, asked));
+    let Some((Pdu::NopIn(ping), _)) = script.sent(conn) else { panic!("expected a NOP-In") };
+    assert_eq!(ping.itt, Itt::NONE);
+    assert_ne!(ping.ttt, Ttt::NONE);
+    let given_up = script.session.poll_timeout(conn).unwrap();
+    assert!(!script.session.handle_timeout(conn, given_up));
+}
+
+#[test]
+fn moving_data_keeps_a_slow_connection_alive() {
+    let mut script = Script::new();
+    let conn = script.conn;
+    let asked = script.session.poll_timeout(conn).unwrap();
+    assert!(script.session.handle_timeout(conn, asked));
+    let given_up = script.session.poll_timeout(conn).unwrap();
+    script.session.note_progress(conn, given_up);
+    assert!(script.session.handle_timeout(conn, given_up), "bytes have moved");
+}
+
+#[test]
+fn unknown_opcodes_are_rejected_with_their_header() {
+    let mut script = Script::new();
+    let mut header = Pdu::from(command(1, 100)).encode(0);
+    header.bhs[0] = 0x1e;
+    let conn = script.conn;
+    assert_eq!(script.session.handle_header(conn, NOW, &header).unwrap(), Placement::None);
+    match script.sent(conn) {
+        Some((Pdu::Reject(reject), data)) => {
+            assert_eq!(reject.reason, RejectReason::COMMAND_NOT_SUPPORTED);
+            assert_eq!(&data[..], &header.bhs[..]);
+        }
+        other => panic!("expected a reject, got {other:?}"),
+    }
+}

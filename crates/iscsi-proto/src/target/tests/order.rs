@@ -1,0 +1,59 @@
+//! Command order and the command window (§4.2.2.1).
+
+use super::*;
+
+#[test]
+fn commands_of_two_connections_are_executed_in_cmd_sn_order() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.try_pdu(second, command(2, 101), &[]).unwrap();
+    assert!(script.executes(second).is_empty());
+    script.pdu(command(1, 100), &[]);
+    assert_eq!(script.executes(script.conn), [1]);
+    let woken: Vec<ConnId> = std::iter::from_fn(|| script.session.poll_wake()).collect();
+    assert!(woken.contains(&second), "the other connection has to be told");
+    assert_eq!(script.executes(second), [2]);
+}
+
+#[test]
+fn commands_outside_the_window_and_duplicates_are_ignored() {
+    let config = SessionConfig { command_window: 4, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    script.pdu(command(1, 104), &[]);
+    script.pdu(command(2, 99), &[]);
+    script.pdu(command(3, 101), &[]);
+    script.pdu(command(4, 101), &[]);
+    assert_eq!(script.session.task_count(), 1);
+    script.pdu(command(5, 100), &[]);
+    assert_eq!(script.executes(script.conn), [5, 3]);
+}
+
+#[test]
+fn window_closes_with_unanswered_commands_and_opens_with_the_answer_itself() {
+    let config = SessionConfig { command_window: 2, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    script.pdu(command(1, 100), &[]);
+    script.pdu(command(2, 101), &[]);
+    script.pdu(command(3, 102), &[]);
+    assert_eq!(script.executes(script.conn), [1, 2], "102 lies outside the window");
+    script.session.complete(Itt(1), Completion::default());
+    let Some((Pdu::ScsiResponse(response), _)) = script.sent(script.conn) else { panic!() };
+    assert_eq!((response.exp_cmd_sn, response.max_cmd_sn), (CmdSn(102), CmdSn(102)));
+}
+
+#[test]
+fn data_behind_a_gap_is_limited() {
+    let mut script = Script::new();
+    let ping = |n| NopOut {
+        immediate: false,
+        lun: Lun(0),
+        itt: Itt(n),
+        ttt: Ttt::NONE,
+        cmd_sn: CmdSn(100 + n),
+        exp_stat_sn: StatSn(1),
+    };
+    let data = vec![0; 1 << 20];
+    let conn = script.conn;
+    let taken = (1..10).take_while(|n| script.try_pdu(conn, ping(*n), &data).is_ok()).count();
+    assert_eq!(taken, 4);
+}
