@@ -2,7 +2,7 @@
 
 use iscsi_proto::ids::Itt;
 use iscsi_proto::pdu::{
-    LogoutReason, Pdu, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
+    LogoutReason, LogoutRequest, Pdu, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
 };
 use iscsi_proto::serial::{CmdSn, StatSn};
 
@@ -22,7 +22,9 @@ pub(super) fn check(
     let is_answer = matches!(pdu, Pdu::NopOut(nop) if nop.itt == Itt::NONE);
     let leaving = check.logout_requested || session.logout_requested;
     ensure!(is_answer || !leaving, "after a logout request");
-    if let Some(exp_stat_sn) = exp_stat_sn(pdu) {
+    let other = matches!(pdu, Pdu::LogoutRequest(logout) if closes_another(logout, check));
+    // A logout carries the ExpStatSN of the connection that it closes (§11.14.4).
+    if let Some(exp_stat_sn) = exp_stat_sn(pdu).filter(|_| !other) {
         exp_stat_sn_fits(check, exp_stat_sn)?;
     }
     match pdu {
@@ -111,6 +113,10 @@ fn numbered(session: &mut SessionCheck, immediate: bool, cmd_sn: CmdSn) -> Resul
     Ok(Turn::New)
 }
 
+fn closes_another(logout: &LogoutRequest, check: &LinkCheck) -> bool {
+    logout.reason != LogoutReason::CLOSE_SESSION && logout.cid != check.cid
+}
+
 fn exp_stat_sn_fits(check: &mut LinkCheck, exp_stat_sn: StatSn) -> Verdict {
     let (last, delivered) = (check.exp_stat_sn, check.delivered_stat_sn);
     ensure!(!exp_stat_sn.is_before(last), "ExpStatSN went back from {last}");
@@ -135,7 +141,10 @@ fn command_again(
     ensure!(task.image == sight.image, "a command again, but not the same");
     let moved = task.link != sight.link;
     ensure!(!moved || session.released.contains(&task.link), "again, but not on {}", task.link);
-    if moved || session.missing.contains(&command.cmd_sn.0) {
+    if moved {
+        // Whether the target has got it the first time is not known here.
+        *task = TaskCheck::new(sight, command, &session.params)?.perhaps(task);
+    } else if session.missing.contains(&command.cmd_sn.0) {
         *task = TaskCheck::new(sight, command, &session.params)?;
     } else {
         task.repeat(sight, command, &session.params);

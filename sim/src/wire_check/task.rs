@@ -155,6 +155,16 @@ impl TaskCheck {
         self.write
     }
 
+    /// This new task may be the `old` one.
+    pub(super) fn perhaps(mut self, old: &mut Self) -> Self {
+        self.next_target_sn = old.next_target_sn;
+        self.numbered = std::mem::take(&mut old.numbered);
+        self.arrived = std::mem::take(&mut old.arrived);
+        self.ending = old.ending;
+        (self.resumed, self.moved) = (true, true);
+        self
+    }
+
     /// The command was sent again although the target had it.
     pub(super) fn repeat(&mut self, sight: Sight, command: &ScsiCommand, params: &SessionParams) {
         let first = self.expected.min(params.first_burst_length);
