@@ -31,7 +31,8 @@ const LATER_DELAY: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct Failed {
     stage: Stage,
-    /// Its transport is gone: the slot is free when its tasks are.
+    /// Its transport is gone, and with it whoever could still fill a task's buffer: its tasks may
+    /// go on elsewhere, and then its slot is free.
     pub(super) gone: bool,
     /// Not before this may the target be asked for anything about it (Time2Wait).
     not_before: Instant,
@@ -78,7 +79,7 @@ impl<T> Session<T> {
             return None;
         }
         self.connections.iter().flatten().find_map(|c| {
-            let not_before = c.failed.as_ref()?.not_before;
+            let not_before = c.failed.as_ref().filter(|failed| failed.gone)?.not_before;
             Some(Reinstatement { cid: c.cid, exp_stat_sn: c.status.expected(), not_before })
         })
     }
@@ -196,6 +197,7 @@ impl<T> Session<T> {
         let now = self.now;
         let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) else { return };
         match failed.stage {
+            _ if !failed.gone => {}
             Stage::Waiting | Stage::LoggedOut | Stage::Reassigning if now < failed.not_before => {}
             Stage::Waiting => {
                 let reason = LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY;

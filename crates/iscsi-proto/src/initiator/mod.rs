@@ -102,8 +102,8 @@ struct Connection {
     transmitted_at: Instant,
     /// Times that missing PDUs were asked for since one came.
     repair_attempts: u8,
-    /// The first command that was not acknowledged when last looked at.
-    oldest_unacknowledged: Option<CmdSn>,
+    /// The first command that was not acknowledged when last looked at, and since when it is.
+    oldest_unacknowledged: Option<(CmdSn, Instant)>,
     /// The ping under way is to tell whether this command has arrived.
     probing: Option<CmdSn>,
     /// It was lost, and its tasks wait to go on elsewhere.

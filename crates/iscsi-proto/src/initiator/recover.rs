@@ -25,6 +25,7 @@ impl<T> Session<T> {
         }
         if let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) {
             failed.gone = true; // its tasks still name it
+            self.fail_over();
         } else if let Some(slot) = self.connections.get_mut(id.index()) {
             *slot = None;
         }

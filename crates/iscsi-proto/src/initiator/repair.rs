@@ -298,9 +298,20 @@ impl<T> Session<T> {
         let due = now + self.config.repair_timeout;
         let Some(c) = self.connection_mut(id) else { return };
         c.timers.set(Timer::Retry, due);
-        let stuck = c.oldest_unacknowledged.replace(first) == Some(first);
-        if here && stuck && !c.pinging {
-            c.probing = Some(first);
+        let Some((_, since)) = c.oldest_unacknowledged.filter(|(oldest, _)| *oldest == first)
+        else {
+            c.oldest_unacknowledged = Some((first, now));
+            return;
+        };
+        // A ping that was sent before the command tells nothing about it.
+        let early = self.tasks.iter().any(|(_, task)| match task.kind {
+            Kind::Ping { sent_at: Some(at) } => task.connection == id && at < since,
+            _ => false,
+        });
+        if here && !early {
+            if let Some(c) = self.connection_mut(id) {
+                c.probing = Some(first);
+            }
             self.ping(id);
         }
     }
