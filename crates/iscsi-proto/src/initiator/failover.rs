@@ -250,21 +250,15 @@ impl<T> Session<T> {
 
     /// A connection has joined with the CID of a lost one: an implicit logout "for recovery".
     pub(super) fn reinstated(&mut self, cid: Cid) {
-        let lost = self
-            .connections
-            .iter()
-            .position(|c| c.as_ref().is_some_and(|c| c.failed.is_some() && c.cid == cid));
-        if let Some(index) = lost {
-            let id = ConnectionId(index as u8); // below CONNECTIONS_MAX
-            let now = self.now;
-            if let Some(c) = self.connection_mut(id)
-                && let Some(failed) = &mut c.failed
-            {
-                c.timers.stop(Timer::Logout);
-                if matches!(failed.stage, Stage::Waiting | Stage::LoggingOut(_)) {
-                    failed.stage = Stage::LoggedOut;
-                    failed.not_before = now;
-                }
+        let now = self.now;
+        // More than one, if the one that had taken over was lost too. To log out any of them would
+        // close the new one.
+        for c in self.connections.iter_mut().flatten().filter(|c| c.cid == cid) {
+            let Some(failed) = &mut c.failed else { continue };
+            c.timers.stop(Timer::Logout);
+            if matches!(failed.stage, Stage::Waiting | Stage::LoggingOut(_)) {
+                failed.stage = Stage::LoggedOut;
+                failed.not_before = now;
             }
         }
         self.fail_over();

@@ -330,3 +330,26 @@ fn a_target_that_breaks_the_protocol_gets_no_second_chance() {
     assert!(peer.give(0, &header, &[]).is_err());
     assert!(peer.events().iter().any(|e| matches!(e, Event::SessionEnded { .. })));
 }
+
+#[test]
+fn a_cid_that_is_lost_again_and_again_is_never_logged_out_under_its_new_holder() {
+    let mut peer = Peer::with(params(), 1);
+    let itt = peer.read(512, 0);
+    peer.drain(0);
+    for k in 0..3 {
+        peer.session.handle_connection_lost(peer.ids[k], peer.now);
+        let wanted = peer.session.reinstatement().unwrap();
+        assert_eq!(wanted.cid, Cid(1));
+        let login = Established {
+            exp_cmd_sn: peer.exp_cmd_sn,
+            max_cmd_sn: peer.max_cmd_sn(),
+            ..established(1, params())
+        };
+        let id = peer.session.add_connection(&login, peer.now).unwrap();
+        peer.ids.push(id);
+        peer.stat_sn.push(login.exp_stat_sn);
+        let out = peer.drain(k + 1);
+        assert!(!out.iter().any(|(pdu, _)| matches!(pdu, Pdu::LogoutRequest(_))), "{out:?}");
+        assert_eq!(reassignments(&out).iter().map(|r| r.referenced_task_tag).next(), Some(itt));
+    }
+}
