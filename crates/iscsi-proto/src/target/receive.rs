@@ -127,7 +127,9 @@ impl Session {
         let recovers = self.recovers();
         match receiving {
             Receiving::Nothing | Receiving::Ignored if !recovers => return Ok(true),
-            Receiving::Scratch(_) if !recovers => {
+            // The number of a command that is discarded stays free (§7.3), and at level 0 its
+            // initiator need not know how to fill the gap: the session begins anew.
+            Receiving::Scratch(_) | Receiving::Command { .. } if !recovers => {
                 return Err(self.error(conn, Itt::NONE, "data digest error"));
             }
             _ => {}
@@ -137,14 +139,10 @@ impl Session {
         let reason = RejectReason::DATA_DIGEST_ERROR;
         self.push_reply(conn, Reply::Reject { reason, data_sn: 0, header });
         match receiving {
-            Receiving::Command { itt, .. } if recovers => {
+            Receiving::Command { itt, .. } => {
                 // Its number stays free: the same command comes again.
                 self.discard_command(conn, *itt);
                 Ok(true)
-            }
-            Receiving::Command { itt, .. } => {
-                self.damage(*itt);
-                Ok(false)
             }
             Receiving::DataOut { pdu, .. } => {
                 if !recovers {
