@@ -90,10 +90,14 @@ pub(super) fn snack(
             ensure!(pdu.ttt_or_snack_tag == Ttt::NONE.0, "tag of a SNACK that has none");
             let acked = task.stat_sn.is_some_and(|stat_sn| stat_sn.is_before(check.exp_stat_sn));
             ensure!(!acked, "after the acknowledgement of the command's status");
-            if task.over_by_management {
+            if task.ending {
                 check.late_snacks += 1;
+            }
+            if task.over_by_management {
                 return Ok(());
             }
+            // The target may have given up an R2T in favour of a recovery R2T.
+            check.late_snacks += u32::from(task.has_superseded());
             task.data_snack(pdu.beg_run, pdu.run_length, sight.intact)
         }
         SnackKind::DATA_ACK => {
@@ -104,6 +108,9 @@ pub(super) fn snack(
             let named = session.tasks.values_mut().find(|task| task.asks_ack(ttt));
             let task = named.ok_or("no Data-In with the A bit had this tag")?;
             ensure!(task.lun == pdu.lun, "LUN of the command is {}", task.lun);
+            if task.ending || task.over {
+                check.late_snacks += 1;
+            }
             task.data_ack(pdu.beg_run, sight.intact)
         }
         SnackKind::R_DATA => {

@@ -100,7 +100,9 @@ enum Turn {
 fn numbered(session: &mut SessionCheck, immediate: bool, cmd_sn: CmdSn) -> Result<Turn, String> {
     let next = session.next_cmd_sn;
     let unacknowledged = !cmd_sn.is_before(session.known_exp_cmd_sn) && cmd_sn.is_before(next);
-    if session.recovers() && unacknowledged && !immediate {
+    // A hole may be filled at any level (§7.3).
+    let may_fill = session.recovers() || session.missing.contains(&cmd_sn.0);
+    if may_fill && unacknowledged && !immediate {
         return Ok(Turn::Again);
     }
     ensure!(cmd_sn == next, "CmdSN, expected {next}");

@@ -12,6 +12,9 @@ use super::{Sight, Verdict, ensure};
 use crate::coverage::Coverage;
 use crate::net::Link;
 
+/// Recovery R2Ts that a target may have numbered and not sent when its connection breaks.
+const RECOVERY_R2TS_MAX: u32 = 64;
+
 /// A sequence of Data-Out PDUs.
 #[derive(Clone, Copy, Debug)]
 struct Sequence {
@@ -219,7 +222,9 @@ impl TaskCheck {
         ensure!(self.write, "R2T for a command that does not write");
         let next = self.next_target_sn;
         ensure!(pdu.r2t_sn.0 == next || self.resumed, "R2TSN, expected {next}");
-        ensure!(pdu.r2t_sn.0 <= next, "R2TSN, expected {next} at most");
+        // R2Ts that waited on the connection that was lost have had their numbers.
+        let waited = u32::from(params.max_outstanding_r2t) + RECOVERY_R2TS_MAX;
+        ensure!(pdu.r2t_sn.0 <= next + waited, "R2TSN, expected about {next}");
         let (offset, len) = (pdu.buffer_offset, pdu.desired_data_transfer_length);
         ensure!(len > 0 && len <= params.max_burst_length, "length 0 or beyond MaxBurstLength");
         ensure!(offset <= self.expected && len <= self.expected - offset, "beyond the command");
@@ -425,6 +430,10 @@ impl TaskCheck {
     /// An R2T with this tag is outstanding.
     pub(super) fn is_asked(&self, ttt: Ttt) -> bool {
         self.asked.iter().any(|sequence| sequence.ttt == ttt)
+    }
+
+    pub(super) fn has_superseded(&self) -> bool {
+        self.asked.iter().any(|sequence| sequence.superseded)
     }
 
     /// Bytes asked for that have not been sent.
