@@ -90,6 +90,7 @@ impl Server {
         }
         if let Some(session) = self.sessions.get_mut(&key) {
             session.core.close("session reinstated");
+            session.drop_orphans();
         }
         self.drain(env, key, None)?;
         Ok(older)

@@ -147,7 +147,8 @@ fn command_again(
         // Whether the target has got it the first time is not known here.
         *task = TaskCheck::new(sight, command, &session.params)?.perhaps(task);
     } else if session.missing.contains(&command.cmd_sn.0) {
-        *task = TaskCheck::new(sight, command, &session.params)?;
+        let ending = task.ending;
+        *task = TaskCheck { ending, ..TaskCheck::new(sight, command, &session.params)? };
     } else {
         task.repeat(sight, command, &session.params);
     }
