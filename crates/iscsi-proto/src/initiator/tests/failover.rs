@@ -353,3 +353,28 @@ fn a_cid_that_is_lost_again_and_again_is_never_logged_out_under_its_new_holder()
         assert_eq!(reassignments(&out).iter().map(|r| r.referenced_task_tag).next(), Some(itt));
     }
 }
+
+#[test]
+fn a_session_that_closes_is_reinstated_to_end_in_order() {
+    let mut peer = Peer::with(params(), 1);
+    let itt = peer.read(512, 0);
+    peer.drain(0);
+    peer.session.close();
+    peer.session.handle_connection_lost(peer.ids[0], peer.now);
+    assert!(peer.session.reinstatement().is_some());
+    let login = Established {
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        ..established(1, params())
+    };
+    let id = peer.session.add_connection(&login, peer.now).unwrap();
+    peer.ids.push(id);
+    peer.stat_sn.push(login.exp_stat_sn);
+    let out = peer.drain(1);
+    managed(&mut peer, 1, reassignments(&out)[0].itt, TaskManagementResponseCode::COMPLETE);
+    peer.respond(1, itt);
+    assert_eq!(peer.done(), [0]);
+    let out = peer.drain(1);
+    let [(Pdu::LogoutRequest(request), _)] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(request.reason, LogoutReason::CLOSE_SESSION);
+}
