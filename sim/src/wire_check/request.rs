@@ -147,8 +147,9 @@ fn command_again(
         // Whether the target has got it the first time is not known here.
         *task = TaskCheck::new(sight, command, &session.params)?.perhaps(task);
     } else if session.missing.contains(&command.cmd_sn.0) {
-        let ending = task.ending;
-        *task = TaskCheck { ending, ..TaskCheck::new(sight, command, &session.params)? };
+        let mut fresh = TaskCheck::new(sight, command, &session.params)?;
+        fresh.ending = task.ending;
+        *task = fresh;
     } else {
         task.repeat(sight, command, &session.params);
     }

@@ -224,7 +224,7 @@ impl State {
                 Event::ConnectionFailed { error, .. } if self.phase == Phase::Up => {
                     tracing::warn!(%error, "connection failed");
                 }
-                Event::Recovery { connection, cid, what } => {
+                Event::Recovery { cid, what, .. } => {
                     member.note_recovery(cid, &what);
                     batch.changed = true;
                 }
