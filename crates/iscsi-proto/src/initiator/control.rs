@@ -203,6 +203,8 @@ impl<T> Session<T> {
             // A late word on a finished task, or a NOP reply (which has no tag): nothing is lost.
             return match opcode {
                 Opcode::NOP_OUT => Ok(()),
+                // A Reject that was lost may come again long after what it was about.
+                _ if self.repairs() && reason == RejectReason::DATA_DIGEST_ERROR => Ok(()),
                 _ if self.retired.contains(&itt) => Ok(()),
                 _ => Err(Violation::Rejected(reason)),
             };

@@ -246,6 +246,14 @@ fn a_rejected_data_out_ends_nothing() {
     let again = peer.r2t(0, itt, 1, 8192, 8000).encode(0);
     peer.give(0, &again, &[]).unwrap();
     assert_eq!(peer.drain(0).len(), 1);
+    // Lost and sent again, it may be the last word about a command that is long over.
+    peer.respond(0, itt);
+    assert_eq!(peer.done(), [1]);
+    for n in 0..300 {
+        peer.read(512, 2 + n);
+    }
+    rejected(&mut peer, RejectReason::DATA_DIGEST_ERROR, &pdu.encode(payload.len() as u32));
+    assert!(peer.session.is_open());
 }
 
 #[test]
