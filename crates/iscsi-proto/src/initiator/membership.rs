@@ -24,7 +24,9 @@ impl<T> Session<T> {
         joining: &Established,
         now: Instant,
     ) -> Result<ConnectionId, MembershipError> {
-        if self.phase != Phase::LoggedIn {
+        // A session that lost its connections while it closes needs one to end in order.
+        let wanted = self.phase == Phase::LoggedIn || self.reinstatement().is_some();
+        if !wanted {
             return Err(MembershipError::Ended);
         }
         if joining.tsih != self.tsih {
