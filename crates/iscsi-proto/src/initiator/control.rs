@@ -212,15 +212,7 @@ impl<T> Session<T> {
         match (opcode, &task.kind) {
             (Opcode::SCSI_COMMAND, Kind::Command(_)) => {
                 let cmd_sn = task.cmd_sn;
-                // Its immediate data came damaged: it can be sent again as it was (§11.17.1).
-                if reason == RejectReason::DATA_DIGEST_ERROR && self.retry(itt) {
-                    return Ok(());
-                }
-                self.retire(itt);
-                self.finish(itt, TaskOutcome::Rejected(reason));
-                if let Some(cmd_sn) = cmd_sn {
-                    self.plug(id, cmd_sn);
-                }
+                self.command_rejected(id, itt, cmd_sn, reason);
                 Ok(())
             }
             // A recovery R2T or the command's status follows (§7.8).
@@ -250,6 +242,28 @@ impl<T> Session<T> {
                 Ok(())
             }
             _ => Err(Violation::Rejected(reason)),
+        }
+    }
+
+    fn command_rejected(
+        &mut self,
+        id: ConnectionId,
+        itt: Itt,
+        cmd_sn: Option<CmdSn>,
+        reason: RejectReason,
+    ) {
+        // Its immediate data came damaged: it can be sent again as it was (§11.17.1).
+        if reason == RejectReason::DATA_DIGEST_ERROR && self.retry(itt) {
+            return;
+        }
+        // It was sent again, and the first copy is there after all.
+        if reason == RejectReason::TASK_IN_PROGRESS && self.repairs() {
+            return;
+        }
+        self.retire(itt);
+        self.finish(itt, TaskOutcome::Rejected(reason));
+        if let Some(cmd_sn) = cmd_sn {
+            self.plug(id, cmd_sn);
         }
     }
 
