@@ -448,7 +448,8 @@ def _left_behind(pid: int, folder: Path) -> list[str]:
     """What a run with this process id in this folder could have left: its lab, mounts, processes."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "enkaku"
     labs = [str(path) for path in runtime.glob(f"wan-lab-{pid}.sock")]
-    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
+    mounted = Path("/proc/mounts").read_text().splitlines()
+    mounts = [line for line in mounted if str(folder) in line]
     copies = [str(path) for path in (folder / "memory").glob("*")]
     return labs + mounts + copies + _processes(folder)
 

@@ -62,7 +62,8 @@ def main_run(arguments: list[str]) -> None:
         store.forget({job.cell.key for job in work})
     begin = time.monotonic()
     session = store.begin(facts())
-    say(f"{len(work)} measurements, about {runner.seconds(work) / 60:.0f} minutes when none is done")
+    minutes = runner.seconds(work) / 60
+    say(f"{len(work)} measurements, about {minutes:.0f} minutes when none is done yet")
     failed = runner.measure(work, store, session, STACKS, laboratory, place)
     page = _report(store, pace, place.folder)
     say(f"{(time.monotonic() - begin) / 60:.1f} minutes; {failed} measurements failed")
