@@ -126,6 +126,16 @@ def test_a_cell_that_two_experiments_need_is_measured_once():
     assert len(cells) == len(set(cells)) == 9 + 3
 
 
+def test_a_whole_number_and_its_float_are_one_cell(tmp_path: Path):
+    whole, real = (Cell("tcp", Link(rtt_ms=number), Load()) for number in (20, 20.0))
+    assert whole == real and whole.key == real.key
+    assert whole.key != Cell("tcp", Link(rtt_ms=20.5), Load()).key
+    path = tmp_path / "results.jsonl"
+    store = Store(path)
+    store.failed(store.begin(FACTS), whole, 0, "nothing arrived", gave_up=True)
+    assert Store(path).finished(real, 0)
+
+
 def test_the_default_repetitions_are_those_of_pace_and_experiment():
     assert len(runner.jobs([FAKE], FULL)) == 9 * FULL.repeat
     assert len(runner.jobs([replace(FAKE, repeat_max=1)], FULL)) == 9

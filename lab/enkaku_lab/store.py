@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from enkaku_lab.experiment import Cell
+from enkaku_lab.experiment import Cell, Link, Load
 
 
 class Store:
@@ -38,7 +38,7 @@ class Store:
             for key in record["keys"]:
                 self.records.pop(key, None)
         else:
-            self.records.setdefault(record["key"], []).append(record)
+            self.records.setdefault(_key(record["cell"]), []).append(record)
 
     def begin(self, facts: dict) -> str:
         """A new session; returns its name."""
@@ -80,7 +80,6 @@ class Store:
         self._add(
             {
                 "kind": "measurement",
-                "key": cell.key,
                 "repetition": repetition,
                 "session": session,
                 "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -96,3 +95,7 @@ class Store:
         with self.path.open("a") as file:
             file.write(prefix + json.dumps(record) + "\n")
         self._take(record)
+
+
+def _key(cell: dict) -> str:
+    return Cell(cell["stack"], Link(**cell["link"]), Load(**cell["load"])).key
