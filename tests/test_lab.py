@@ -347,6 +347,14 @@ def test_wrong_words_get_one_clear_line(tmp_path: Path):
         assert "Traceback" not in done.stderr
 
 
+def test_two_runs_do_not_share_a_folder(tmp_path: Path):
+    with runner.alone(Place(tmp_path)):
+        second = _lab("run", "s1-fig2", "--quick", "--out", tmp_path)
+    assert second.returncode == 1 and "another run is at work" in second.stderr
+    with runner.alone(Place(tmp_path)):
+        pass
+
+
 def test_list_names_everything_with_its_time():
     listed = _lab("list").stdout
     for experiment in EVERY:
