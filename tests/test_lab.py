@@ -16,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import MIB, noise, sha256
+from conftest import MIB, empty, noise, sha256
 
 from enkaku_lab import commands, curves, docs, experiments, report, runner, wan
 from enkaku_lab.experiment import (
+    FILE_BYTES,
     FULL,
     KIB,
     QUICK,
@@ -82,6 +83,9 @@ class Imaginary:
     @contextmanager
     def __call__(self, link, place, stacks):
         yield self
+
+    def facts(self) -> dict:
+        return {"tcp": {}}
 
     def measure(self, cell: Cell) -> dict:
         self.asked.append(cell)
@@ -493,6 +497,8 @@ def test_a_tiny_run_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Mo
     ours = [line for line in measured if line["cell"]["stack"] == "enkaku"]
     assert all(line["reached"]["verified"] for line in ours)
     assert all(line["congestion_control"] == ["cubic"] for line in ours)
+    (lab,) = [line for line in lines if line["kind"] == "lab"]
+    assert lab["tcp"]["far"]["tcp_wmem"] == "4096 16384 4194304"
     assert lines[0]["kernel"] and lines[0]["sysctl"] and lines[0]["versions"]["enkaku"]
     page = (tmp_path / "report-quick/index.html").read_text()
     assert "whatever the block size" in page
@@ -506,6 +512,11 @@ def test_a_tiny_run_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_run_leaves_nothing_and_loses_nothing(tmp_path: Path, how: signal.Signals):
     results = tmp_path / "results.jsonl"
+    made = Place(tmp_path)
+    made.served.mkdir()
+    for path in (made.data, made.scratch, made.local):
+        # Holes are content enough here.
+        empty(path, FILE_BYTES)
     argv = [*MODULE, "run", "s1-fig5", "--quick", "--out", str(tmp_path)]
     with (tmp_path / "log").open("w") as log:
         child = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)

@@ -97,6 +97,7 @@ def measure(
         mine = list(group)
         names = list(dict.fromkeys(job.cell.stack for job in mine))
         with laboratories(mine[0].cell.link, place, names) as laboratory:
+            store.lab(session, laboratory.facts())
             for job in mine:
                 progress.step(_title(job, stacks))
                 failed += not _one(job, store, session, laboratory)

@@ -37,7 +37,7 @@ class Store:
         elif record["kind"] == "forget":
             for key in record["keys"]:
                 self.records.pop(key, None)
-        else:
+        elif record["kind"] == "measurement":
             self.records.setdefault(_key(record["cell"]), []).append(record)
 
     def begin(self, facts: dict) -> str:
@@ -45,6 +45,10 @@ class Store:
         name = f"{facts['taken']}#{len(self.sessions)}"
         self._add({**facts, "kind": "session", "session": name})
         return name
+
+    def lab(self, session: str, facts: dict) -> None:
+        """The lab in which the measurements that follow were taken."""
+        self._add({**facts, "kind": "lab", "session": session})
 
     def forget(self, keys: set[str]) -> None:
         """These cells count as never measured from now on; their lines stay in the file."""
