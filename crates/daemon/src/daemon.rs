@@ -20,7 +20,7 @@ use crate::state::{Changes, State};
 const SPACE_EVERY: Duration = Duration::from_secs(10);
 
 /// A target daemon.
-pub struct Daemon {
+pub(crate) struct Daemon {
     pub(crate) server: Server,
     pub(crate) started: Instant,
     config_path: PathBuf,
@@ -229,15 +229,19 @@ impl Daemon {
 
     fn status(&self) -> Status {
         let portals = self.server.portals();
+        let (failures, targets) = {
+            let state = self.lock();
+            (state.failures(), state.targets.keys().cloned().collect())
+        };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             config: self.config_path.clone(),
             uptime_s: self.started.elapsed().as_secs(),
             state: if self.is_stopping() { "stopping" } else { "serving" }.to_owned(),
-            failures: self.lock().failures(),
+            failures,
             portals: portals.iter().map(|(_, address)| address.to_string()).collect(),
-            targets: self.lock().targets.keys().cloned().collect(),
+            targets,
             sessions: self.server.sessions().len(),
             memory_bytes: self.server.memory().0,
         }

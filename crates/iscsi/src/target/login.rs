@@ -320,8 +320,10 @@ impl LoggedIn {
             self.shared.forget(&self.session);
             return Err(error);
         }
+        self.shared.counters.logins.fetch_add(1, Ordering::Relaxed);
         info!(
             initiator = self.session.initiator_name,
+            target = self.session.about.target(),
             tsih = %self.session.tsih,
             connections = self.session.with(|core| core.connection_count()),
             "logged in"
