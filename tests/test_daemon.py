@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -56,10 +57,10 @@ listen = "{self.portal}"
     def write(self, *targets: str) -> None:
         self.config.write_text(self.head() + "".join(targets))
 
-    def start(self) -> None:
+    def start(self, env: dict[str, str] | None = None) -> None:
         if self.peer is None:
             argv = [enkaku.binary(), "target", "run", "--config", self.config]
-            self.peer = Peer(argv, self.folder / "daemon.log")
+            self.peer = Peer(argv, self.folder / "daemon.log", env)
         else:
             self.peer.restart()
         self.peer.wait_for_output("metrics on")
@@ -140,13 +141,18 @@ def test_check_tells_every_mistake_with_its_line(daemon: Daemon):
 def test_two_targets_and_what_each_initiator_is_shown(daemon: Daemon):
     listed = f'[[target.initiator]]\nname = "{HOST}"\n'
     only_host = target(NAME_B, "mem:16M", more="") + listed
-    daemon.write(target(NAME_A, "mem:32M"), only_host)
+    behind_nat = (
+        f'[[portal]]\nname = "nat"\nlisten = "127.0.0.1:{free_port()}"\n'
+        'external = "san.example.org:3261"\n'
+    )
+    daemon.write(target(NAME_A, "mem:32M"), only_host, behind_nat)
     daemon.start()
     shown = {
         name: run(["iscsi-ls", "-i", name, f"iscsi://{daemon.portal}"]).stdout
         for name in (HOST, BACKUP)
     }
     assert f"Target:{NAME_A} Portal:{daemon.portal},1" in shown[HOST]
+    assert f"Target:{NAME_A} Portal:san.example.org:3261,1" in shown[HOST]
     assert f"Target:{NAME_B} Portal:{daemon.portal},1" in shown[HOST]
     assert NAME_A in shown[BACKUP] and NAME_B not in shown[BACKUP]
     with session(daemon.portal, NAME_B, HOST) as host:
@@ -185,6 +191,57 @@ mutual_password_file = "{daemon.folder}/mutual"
     argv = Path(f"/proc/{daemon.peer.pid}/cmdline").read_text()
     for secret in (PASSWORD, MUTUAL_PASSWORD):
         assert secret not in argv and secret not in daemon.peer.output()
+
+
+def test_discovery_asks_for_a_secret_where_it_is_told_to(daemon: Daemon):
+    path = daemon.folder / "secret"
+    path.write_text(PASSWORD + "\n")
+    chap = f'[chap.op]\nuser = "{USER}"\npassword_file = "{path}"\n[discovery]\nchap = "op"\n'
+    daemon.write(chap, target(NAME_A, "mem:16M"))
+    path.chmod(0o644)
+    daemon.start()
+    assert "can be read by everybody" in daemon.peer.output()
+    with pytest.raises(CommandFailed):
+        run(["iscsi-ls", f"iscsi://{daemon.portal}"])
+    listed = run(["iscsi-ls", f"iscsi://{USER}%{PASSWORD}@{daemon.portal}"]).stdout
+    assert NAME_A in listed
+
+
+def test_sessions_of_one_initiator_are_limited(daemon: Daemon):
+    daemon.write("[limits]\nsessions_per_initiator = 1\n", target(NAME_A, "mem:16M"))
+    daemon.start()
+    with session(daemon.portal, NAME_A, HOST) as host:
+        with pytest.raises(LabError, match="login"), session(daemon.portal, NAME_A, HOST):
+            pass
+        with session(daemon.portal, NAME_A, BACKUP) as backup:
+            assert backup.test_unit_ready() == Outcome(0)
+        assert host.test_unit_ready() == Outcome(0)
+    assert daemon.metric("enkaku_login_failures_total", reason="limit") == 1
+
+
+def test_systemd_is_told_and_the_journal_gets_priorities(daemon: Daemon):
+    log = daemon.folder / "daemon.log"
+    log.touch()
+    stat = log.stat()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(daemon.folder / "notify"))
+        notified.settimeout(20)
+        daemon.write(target(NAME_A, "mem:16M"))
+        daemon.start(
+            {
+                "NOTIFY_SOCKET": notified.getsockname(),
+                "JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino}",
+            }
+        )
+        assert "READY=1" in notified.recv(4096).decode()
+        os.kill(daemon.peer.pid, signal.SIGHUP)
+        reloading = notified.recv(4096).decode()
+        assert "RELOADING=1" in reloading and "MONOTONIC_USEC=" in reloading
+        assert "READY=1" in notified.recv(4096).decode()
+        assert daemon.peer.stop() == 0
+        assert "STOPPING=1" in notified.recv(4096).decode()
+    lines = [line for line in log.read_text().splitlines() if "reloaded" in line]
+    assert lines and all(line.startswith("<6>") for line in lines)
 
 
 def test_reload_under_load_disturbs_no_session(daemon: Daemon):

@@ -15,6 +15,8 @@ from enkaku_lab.process import LabError
 NORMAL_SESSION = 2
 XFER_NONE, XFER_READ, XFER_WRITE = 0, 1, 2
 CHECK_CONDITION = 2
+STATUS_MAX = 0xFF
+"""Above this, libiscsi tells of its own troubles: cancelled, timed out, connection gone."""
 TIMEOUT_S = 10
 
 
@@ -79,6 +81,9 @@ class Session:
         if not done:
             raise LabError(f"libiscsi: {self._library.iscsi_get_error(self._context).decode()}")
         result = done.contents
+        if result.status > STATUS_MAX:
+            self._library.scsi_free_scsi_task(done)
+            raise LabError("libiscsi: the command was not answered")
         sense = (result.key, result.ascq) if result.status == CHECK_CONDITION else (0, 0)
         outcome = Outcome(result.status, *sense)
         self._library.scsi_free_scsi_task(done)

@@ -384,7 +384,8 @@ pub(super) fn answer_text(
 
 /// What an initiator may know of: the targets that have a rule for it, and a portal.
 //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-//# A SendTargets command consists of a single Text Request PDU.
+//# A SendTargets response MUST NOT contain target names if there are no targets for the
+//# requesting initiator to access.
 fn targets_for(
     shared: &Shared,
     session: &SharedSession,

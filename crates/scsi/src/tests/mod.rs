@@ -18,6 +18,7 @@ mod reservations;
 mod sanitize;
 mod surroundings;
 mod verify;
+mod write_protection;
 mod write_same;
 
 use std::sync::Arc;
