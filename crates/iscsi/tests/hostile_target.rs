@@ -508,3 +508,70 @@ async fn reads_that_nobody_takes() {
     attacker.reset();
     arena.settles().await;
 }
+
+/// Many sessions of one initiator fill buffers and never finish: together they get no more than
+/// their shares and half of the common memory. What they cannot have is answered TASK SET FULL, and
+/// the healthy session goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_is_limited_over_all_sessions() {
+    const SESSIONS: usize = 8;
+    const WRITES: u32 = 6;
+    const LEN: u32 = 4 << 20;
+    const CHUNK: u32 = 128 << 10;
+    const TASK_SET_FULL: u8 = 0x28;
+    // Shares of 4 MiB, and 64 MiB for all, of which 32 for one initiator.
+    let arena = Arena::with(|config| {
+        config.limits.memory_bytes_max = 128 << 20;
+        config.limits.sessions_max = 16;
+    })
+    .await;
+    let before = resident_bytes();
+    let (mut attackers, mut waiting) = (Vec::new(), Vec::new());
+    for _ in 0..SESSIONS {
+        let mut attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
+        for itt in 0..WRITES {
+            attacker.write_command(itt, LEN, &[]).await;
+            let answer = attacker.read().await;
+            let Some(Pdu::R2t(r2t)) = answer else { panic!("{answer:?}") };
+            assert_eq!(r2t.desired_data_transfer_length, LEN);
+            // All but the last chunk.
+            for number in 0..LEN / CHUNK - 1 {
+                let data = data_out(itt, r2t.ttt, number, false, CHUNK);
+                attacker.send(&data.encode(CHUNK), &[0xee; CHUNK as usize]).await;
+            }
+            waiting.push((waiting.len() / WRITES as usize, itt, r2t.ttt));
+        }
+        let (_, alive) = attacker.ping().await;
+        assert!(alive);
+        attackers.push(attacker);
+    }
+    arena.serves().await;
+    let growth = resident_bytes().saturating_sub(before);
+    assert!(growth < GROWTH_MAX, "{growth} bytes");
+    let mut refused = 0;
+    for (index, itt, ttt) in waiting {
+        let attacker = &mut attackers[index];
+        let data = data_out(itt, ttt, LEN / CHUNK - 1, true, CHUNK);
+        attacker.send(&data.encode(CHUNK), &[0xee; CHUNK as usize]).await;
+        let answer = attacker.read().await;
+        let Some(Pdu::ScsiResponse(response)) = answer else { panic!("{answer:?}") };
+        refused += u32::from(response.status == TASK_SET_FULL);
+    }
+    // 8 shares of one write each, and 8 more in the common half.
+    assert_eq!(refused, SESSIONS as u32 * WRITES - 16);
+    drop(attackers);
+    arena.settles().await;
+    arena.serves().await;
+}
+
+fn data_out(itt: u32, ttt: Ttt, number: u32, is_final: bool, chunk: u32) -> DataOut {
+    DataOut {
+        is_final,
+        lun: Lun(0),
+        itt: Itt(itt),
+        ttt,
+        exp_stat_sn: StatSn(0),
+        data_sn: DataSn(number),
+        buffer_offset: number * chunk,
+    }
+}

@@ -317,8 +317,10 @@ impl LoggedIn {
             self.shared.forget(&self.session);
             return Err(error);
         }
+        self.shared.counters.logins.fetch_add(1, Ordering::Relaxed);
         info!(
             initiator = self.session.initiator_name,
+            target = self.session.about.target(),
             tsih = %self.session.tsih,
             connections = self.session.with(|core| core.connection_count()),
             "logged in"
@@ -379,7 +381,8 @@ pub(super) fn answer_text(
 
 /// What an initiator may know of: the targets that have a rule for it, and a portal.
 //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-//# A SendTargets command consists of a single Text Request PDU.
+//# A SendTargets response MUST NOT contain target names if there are no targets for the
+//# requesting initiator to access.
 fn targets_for(
     shared: &Shared,
     session: &SharedSession,

@@ -109,9 +109,6 @@ impl Shared {
 
     /// Where an initiator that reached us at `here` through `portal` finds a target: there first,
     /// then at its other portals that have an address of their own.
-    //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-    //# A SendTargets response MUST NOT contain target names if there are no targets for the
-    //# requesting initiator to access.
     pub(super) fn portals_for(
         &self,
         target: &TargetSpec,

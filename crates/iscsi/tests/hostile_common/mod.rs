@@ -121,6 +121,11 @@ impl Drop for Arena {
 
 impl Arena {
     pub async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// A target with other limits.
+    pub async fn with(change: impl FnOnce(&mut ServerConfig)) -> Self {
         let turn = TURN.lock().await;
         keep_log();
         let scsi = Target::new(TargetConfig::new(IQN));
@@ -128,6 +133,7 @@ impl Arena {
         scsi.add_lun(0, device, LunOptions::default()).unwrap();
         let mut config = ServerConfig::new(IQN).unwrap();
         config.login_timeout = LOGIN_TIMEOUT;
+        change(&mut config);
         let server = Server::bind(config, scsi, &["127.0.0.1:0".parse().unwrap()]).unwrap();
         let address = server.local_addrs()[0];
         let (stop, stopped) = oneshot::channel::<()>();
