@@ -148,7 +148,8 @@ fn command_again(
         *task = TaskCheck::new(sight, command, &session.params)?.perhaps(task);
     } else if session.missing.contains(&command.cmd_sn.0) {
         let ending = task.ending;
-        *task = TaskCheck { ending, ..TaskCheck::new(sight, command, &session.params)? };
+        *task = TaskCheck::new(sight, command, &session.params)?;
+        task.ending = ending;
     } else {
         task.repeat(sight, command, &session.params);
     }
