@@ -463,6 +463,12 @@ impl Session {
         self.connections.get(&conn).map_or(0, |c| c.replies.len())
     }
 
+    /// Answered tasks that are kept.
+    #[cfg(test)]
+    pub(super) fn retained_count(&self) -> usize {
+        self.answered.len()
+    }
+
     /// Runs that wait to be sent again.
     #[cfg(test)]
     pub(super) fn run_count(&self, conn: ConnId) -> usize {
