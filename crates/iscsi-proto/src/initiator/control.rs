@@ -216,6 +216,10 @@ impl<T> Session<T> {
                 if reason == RejectReason::DATA_DIGEST_ERROR && self.retry(itt) {
                     return Ok(());
                 }
+                // It was sent again, and the first copy is there after all.
+                if reason == RejectReason::TASK_IN_PROGRESS && self.repairs() {
+                    return Ok(());
+                }
                 self.retire(itt);
                 self.finish(itt, TaskOutcome::Rejected(reason));
                 if let Some(cmd_sn) = cmd_sn {
