@@ -183,41 +183,6 @@ fn commands_that_never_arrived_are_sent_again_with_their_numbers() {
 }
 
 #[test]
-fn a_command_whose_first_copy_the_target_kept_is_claimed() {
-    let mut peer = Peer::with(params(), 2);
-    (0..4).for_each(|n| {
-        peer.read(512, n);
-    });
-    let expected = peer.exp_cmd_sn;
-    let lost = peer.drain_commands(1);
-    // Nothing is acknowledged when the connection is lost: all of it is sent again.
-    let id = peer.ids[1];
-    peer.session.handle_connection_lost(id, peer.now);
-    peer.exp_cmd_sn = expected;
-    let out = peer.drain(0);
-    peer.exp_cmd_sn = expected;
-    logged_out(&mut peer, 0, logout(&out).itt, LogoutResponseCode::CLOSED, 0);
-    assert_eq!(peer.drain_commands(0).len(), 2);
-    assert_eq!(finished(&peer.events()), [(0, 2, 0)]);
-    // The target acknowledges everything, answers one, and is silent about the other.
-    peer.exp_cmd_sn = expected.plus(4);
-    peer.respond(0, lost[0].itt);
-    let mut claims = Vec::new();
-    while claims.is_empty() {
-        let (due, ..) = peer.session.poll_timeout().unwrap();
-        peer.now = due;
-        peer.session.handle_timeout(due);
-        claims.extend(reassignments(&peer.drain(0)));
-    }
-    let named: Vec<Itt> = claims.iter().map(|claim| claim.referenced_task_tag).collect();
-    assert_eq!(named, [lost[1].itt]);
-    managed(&mut peer, 0, claims[0].itt, TaskManagementResponseCode::COMPLETE);
-    peer.respond(0, lost[1].itt);
-    assert_eq!(peer.done().len(), 2);
-    assert!(peer.session.is_open());
-}
-
-#[test]
 fn a_task_the_target_does_not_know_is_given_back() {
     let (mut peer, ..) = interrupted();
     let request = logout(&peer.drain(0));
