@@ -147,9 +147,9 @@ fn command_again(
         // Whether the target has got it the first time is not known here.
         *task = TaskCheck::new(sight, command, &session.params)?.perhaps(task);
     } else if session.missing.contains(&command.cmd_sn.0) {
-        let mut fresh = TaskCheck::new(sight, command, &session.params)?;
-        fresh.ending = task.ending;
-        *task = fresh;
+        let ending = task.ending;
+        *task = TaskCheck::new(sight, command, &session.params)?;
+        task.ending = ending;
     } else {
         task.repeat(sight, command, &session.params);
     }

@@ -158,14 +158,11 @@ impl<T> Session<T> {
                 Kind::Management(Management { function, referenced, .. })
                     if function == TaskManagementFunction::TASK_REASSIGN =>
                 {
-                    // One of its own is only claimed, not moved: it is sorted out with the others.
-                    if self.tasks.get(referenced).is_some_and(|task| task.connection == id) {
-                        continue;
-                    }
                     let Some(failed) = self.failed_of(referenced) else { continue };
                     failed.asked = failed.asked.saturating_sub(1);
                     failed.waiting.push_front(referenced);
                 }
+                Kind::Text(_) => self.events.push_back(Event::TextLost { itt }),
                 Kind::Management(_) => {
                     let response = TaskManagementResponseCode::REJECTED;
                     self.events.push_back(Event::TaskManagementDone { itt, response });
@@ -282,12 +279,14 @@ impl<T> Session<T> {
         let (mut waiting, mut retried, mut requeued) = (VecDeque::new(), 0, 0);
         for (_, itt, arrived) in tasks {
             match (arrived, kept) {
-                (true, true) => waiting.push_back(itt),
+                // Also where ExpCmdSN has not come so far: an earlier command may be missing, and
+                // then the target has this one and would ignore it if it came again.
+                (_, true) => waiting.push_back(itt),
                 (true, false) => {
                     requeued += 1;
                     self.requeue(itt);
                 }
-                (false, _) => {
+                (false, false) => {
                     retried += 1;
                     self.retry_elsewhere(itt);
                 }
@@ -313,35 +312,12 @@ impl<T> Session<T> {
         let Some(to) = self.dispatch() else { return };
         if let Some(task) = self.tasks.command_mut(itt) {
             task.restart();
-            task.rebound = true;
         }
         self.bind(itt, to);
         if let Some(c) = self.connection_mut(to) {
             c.queues.retries.push_back(itt);
         }
         self.wake(to);
-    }
-
-    /// Commands that were sent again on this connection and have been acknowledged, but not answered
-    /// for a while: if the target kept the copy that came on the lost connection, and ignored this
-    /// one as a duplicate (§4.2.2.1), it is claimed.
-    pub(super) fn claim_rebound(&mut self, id: ConnectionId) {
-        let exp_cmd_sn = self.exp_cmd_sn;
-        let mut claimed = Vec::new();
-        for (itt, task) in self.tasks.iter() {
-            let Kind::Command(command) = &task.kind else { continue };
-            let arrived = task.cmd_sn.is_some_and(|sn| sn.is_before(exp_cmd_sn));
-            if command.rebound && task.connection == id && arrived {
-                claimed.push((itt, command.command.lun));
-            }
-        }
-        for (referenced, lun) in claimed {
-            if let Some(task) = self.tasks.command_mut(referenced) {
-                task.rebound = false;
-            }
-            let function = TaskManagementFunction::TASK_REASSIGN;
-            self.add_management(id, Management { function, lun, referenced });
-        }
     }
 
     fn reassign_more(&mut self, id: ConnectionId) {
@@ -411,20 +387,14 @@ impl<T> Session<T> {
     ) {
         use TaskManagementResponseCode as R;
         let now = self.now;
-        let Some(from) = self.tasks.get(referenced).map(|task| task.connection) else {
+        let Some(task) = self.tasks.get(referenced) else {
             return self.reassignment_over(request);
         };
+        let from = task.connection;
+        let never_arrived = task.cmd_sn.is_some_and(|sn| !sn.is_before(self.exp_cmd_sn));
         let Some(c) = self.connection_mut(from) else { return };
         let cid = c.cid;
-        let Some(failed) = &mut c.failed else {
-            // Asked to make sure (`claim_rebound`); whatever else it says, the second copy counts.
-            if response == R::COMPLETE
-                && let Some(task) = self.tasks.command_mut(referenced)
-            {
-                task.move_on();
-            }
-            return;
-        };
+        let Some(failed) = &mut c.failed else { return };
         failed.asked = failed.asked.saturating_sub(1);
         match response {
             R::COMPLETE => {
@@ -434,8 +404,11 @@ impl<T> Session<T> {
                 }
                 self.bind(referenced, to);
             }
-            // Its answer was lost with the connection, or it never got there: nothing more
-            // happens about it at the target.
+            R::TASK_DOES_NOT_EXIST if never_arrived => {
+                failed.retried += 1;
+                self.retry_elsewhere(referenced);
+            }
+            // The target has lost it with the connection: nothing more happens about it there.
             R::TASK_DOES_NOT_EXIST | R::LUN_DOES_NOT_EXIST => {
                 failed.requeued += 1;
                 self.requeue(referenced);

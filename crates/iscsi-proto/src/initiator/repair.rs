@@ -290,7 +290,6 @@ impl<T> Session<T> {
     /// The first command that the target has not acknowledged is still the one it was a while ago:
     /// a NOP-Out behind it will tell whether it has arrived.
     pub(super) fn retry_expired(&mut self, id: ConnectionId, now: Instant) {
-        self.claim_rebound(id);
         let (first, last) = (self.exp_cmd_sn, self.cmd_sn);
         if first == last {
             return; // all are acknowledged; armed again by the next one

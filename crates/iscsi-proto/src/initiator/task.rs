@@ -85,9 +85,6 @@ pub(super) struct CommandTask<T> {
     pub(super) retries: u8,
     /// The target does not send its data again: it ends without it.
     pub(super) unrecoverable: bool,
-    /// It was not acknowledged when its connection was lost, and was sent again on another one: the
-    /// target may have kept the first copy, and ignored the second.
-    pub(super) rebound: bool,
     /// It has moved to another connection: the target numbers its R2Ts as it likes.
     reassigned: bool,
 }
@@ -105,7 +102,6 @@ impl<T> CommandTask<T> {
             recovery_r2ts: 0,
             retries: 0,
             unrecoverable: false,
-            rebound: false,
             reassigned: false,
         }
     }
