@@ -32,6 +32,7 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "nbd_handshake" => nbd(),
         "scsi_replies" => scsi_replies(),
         "names" => names(),
+        "target_toml" => target_toml(),
         _ => Vec::new(),
     }
 }
@@ -75,6 +76,76 @@ fn text_keys() -> Vec<(&'static str, Vec<u8>)> {
         ("security", [&[0, 255][..], names].concat()),
         ("chap", [&[0, 255][..], chap].concat()),
     ]
+}
+
+fn target_toml() -> Vec<(&'static str, Vec<u8>)> {
+    let small = r#"
+        [[portal]]
+        listen = "127.0.0.1:3260"
+        [[target]]
+        name = "iqn.2026-11.org.example:disk"
+        anyone = true
+        [[target.lun]]
+        number = 0
+        path = "mem:1G"
+    "#;
+    let large = r#"
+        [server]
+        state_directory = "/var/lib/enkaku"
+        admin_socket = "/run/enkaku/admin"
+        log = "info,iscsi=debug"
+        shutdown_timeout = "10s"
+        [metrics]
+        listen = "127.0.0.1:9100"
+        [limits]
+        connections = 4096
+        sessions = 1024
+        sessions_per_initiator = 8
+        logins = 256
+        logins_per_address = 16
+        login_timeout = "15s"
+        command_window = 512
+        memory = "1G"
+        [chap.host]
+        user = "host"
+        password_env = "PATH"
+        algorithms = ["sha256", "md5"]
+        [parameters]
+        max_connections = 8
+        initial_r2t = false
+        immediate_data = true
+        max_burst_length = "1M"
+        first_burst_length = "256K"
+        header_digest = "prefer"
+        data_digest = "avoid"
+        [[portal]]
+        name = "a"
+        listen = "[::1]:3260"
+        external = "198.51.100.1:3260"
+        [[target]]
+        name = "iqn.2026-11.org.example:disk"
+        alias = "a disk"
+        portals = ["a"]
+        [[target.initiator]]
+        name = "iqn.2026-11.org.example:host"
+        chap = "host"
+        read_only = [1]
+        [[target.lun]]
+        number = 1
+        path = "/srv/disk.img"
+        create = "10G"
+        block_size = 4096
+        physical_block_size = 4096
+        thin = false
+        write_cache = false
+        direct = true
+        serial = "S1"
+        naa = "3000000000000001"
+        vendor = "ENKAKU"
+        product = "DISK"
+        space_warning = "1G"
+    "#;
+    vec![("small", small.into()), ("large", large.into())]
 }
 
 fn record(what: u8, header: &Header, data: &[u8]) -> Vec<u8> {
