@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod drivers;
 mod initiator_session;
 mod login;
 mod misc;

@@ -13,6 +13,8 @@ use iscsi_proto::pdu::{DataOut, Header, LogoutReason, LogoutRequest, NopOut, Tex
 use iscsi_proto::serial::{CmdSn, DataSn, StatSn};
 use iscsi_proto::time::Instant;
 
+mod recovery;
+
 /// Name and input of every seed of a case.
 pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
     match case {
@@ -26,8 +28,8 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "login_initiator" => [("none", 0u8), ("chap", 2), ("mutual", 6), ("discovery", 1)]
             .map(|(name, flags)| (name, [&[flags][..], &login_streams(flags).1].concat()))
             .to_vec(),
-        "target_session" => target_session(),
-        "initiator_session" => initiator_session(),
+        "target_session" => [target_session(), recovery::target_session()].concat(),
+        "initiator_session" => [initiator_session(), recovery::initiator_session()].concat(),
         "cdb" => cdbs(),
         "nbd_handshake" => nbd(),
         "scsi_replies" => scsi_replies(),
@@ -145,7 +147,12 @@ fn target_toml() -> Vec<(&'static str, Vec<u8>)> {
         product = "DISK"
         space_warning = "1G"
     "#;
-    vec![("small", small.into()), ("large", large.into())]
+    // The documented one, with secrets that are no files.
+    let documented = include_str!("../../../contrib/target.toml")
+        .replace("password_file", "password_env")
+        .replace("/etc/enkaku/operator.secret", "PATH")
+        .replace("/etc/enkaku/enkaku.secret", "PWD");
+    vec![("small", small.into()), ("large", large.into()), ("documented", documented.into())]
 }
 
 fn record(what: u8, header: &Header, data: &[u8]) -> Vec<u8> {
@@ -232,15 +239,17 @@ fn target_session() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// A header by hand: opcode, flags, and bytes by offset.
+fn bhs(opcode: u8, flags: u8, fields: &[(usize, &[u8])]) -> Header {
+    let mut header = Header { bhs: [0; 48], ahs: Bytes::new() };
+    (header.bhs[0], header.bhs[1]) = (opcode, flags);
+    for (at, bytes) in fields {
+        header.bhs[*at..*at + bytes.len()].copy_from_slice(bytes);
+    }
+    header
+}
+
 fn initiator_session() -> Vec<(&'static str, Vec<u8>)> {
-    let bhs = |opcode: u8, flags: u8, fields: &[(usize, &[u8])]| {
-        let mut header = Header { bhs: [0; 48], ahs: Bytes::new() };
-        (header.bhs[0], header.bhs[1]) = (opcode, flags);
-        for (at, bytes) in fields {
-            header.bhs[*at..*at + bytes.len()].copy_from_slice(bytes);
-        }
-        header
-    };
     let none: (usize, &[u8]) = (20, &[255; 4]);
     let window: (usize, &[u8]) = (32, &[0, 0, 0, 16]);
     let response = bhs(0x21, 0x80, &[none, window]);
