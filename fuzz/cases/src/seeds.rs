@@ -256,7 +256,7 @@ fn initiator_session() -> Vec<(&'static str, Vec<u8>)> {
     let data_in = bhs(0x25, 0x81, &[(5, &[0, 2, 0]), none, window]);
     let r2t = bhs(0x31, 0x80, &[(20, &[0, 0, 0, 1]), window, (44, &[0, 0, 2, 0])]);
     let ping = bhs(0x20, 0x80, &[(16, &[255; 4]), (20, &[0, 0, 0, 1]), window, (7, &[4])]);
-    let text = bhs(0x24, 0x80, &[(7, &[8]), none, window]);
+    let text = bhs(0x24, 0x80, &[(7, &[8]), (19, &[1]), none, window]);
     let reject = bhs(0x3f, 0x80, &[(2, &[4]), (16, &[255; 4]), (7, &[48]), window]);
     let sense = bhs(0x21, 0x80, &[(3, &[2]), (7, &[20]), none, window]);
     let (read, write, send) = ([16, 2, 0], [18, 4, 0], [20]);

@@ -90,9 +90,11 @@ pub(super) fn target_session() -> Vec<(&'static str, Vec<u8>)> {
     let write = pdu(FIRST, command(2, 0x2a, 0, 1024, 0));
     let (half, rest) = (data_out(2, 0, 0, 256, false), data_out(2, 1, 256, 256, true));
     let (half, rest) = (pdu(FIRST, half), |what| pdu(what, rest.clone()));
+    let missing = data_out(2, 0, 0, 256, true); // what a recovery R2T asks for
     let whole = pdu(SECOND, data_out(2, 0, 0, 512, true));
     let moved = [pdu(SECOND, logout(1)), pdu(SECOND, reassign(2)), pdu(SECOND, reassign(1))];
-    let again = [whole.clone(), fetch_second.clone(), whole, complete.clone()].concat();
+    let again = [pdu(SECOND, missing.clone()), fetch_second.clone(), whole].concat();
+    let again = [again, complete.clone(), complete.clone(), fetch_second.clone()].concat();
     let begin = [read.clone(), write.clone(), fetch.clone()].concat();
     vec![
         (
@@ -117,26 +119,18 @@ pub(super) fn target_session() -> Vec<(&'static str, Vec<u8>)> {
                 &half,
                 &rest(FIRST | DAMAGED),
                 &fetch,
-                &rest(FIRST),
-                &minute,
+                &pdu(FIRST, missing),
+                &fetch,
+                &pdu(FIRST, data_out(2, 0, 0, 512, true)),
+                &complete,
                 &fetch,
             ]
             .concat(),
         ),
         (
             "reassigned",
-            [
-                &[LEVEL_2 | 3][..],
-                &begin,
-                &half,
-                &lose,
-                &moved.concat(),
-                &fetch_second,
-                &again,
-                &complete,
-                &fetch_second,
-            ]
-            .concat(),
+            [&[LEVEL_2 | 3][..], &begin, &half, &lose, &moved.concat(), &fetch_second, &again]
+                .concat(),
         ),
         (
             "reinstated",
@@ -189,7 +183,19 @@ pub(super) fn initiator_session() -> Vec<(&'static str, Vec<u8>)> {
             [&[LEVEL_1][..], &begin, &first(0, &late), &send, &seconds, &seconds, &send].concat(),
         ),
         ("moved", [&[LEVEL_2][..], &begin, &lose, &seconds, &moved, &second(&data_in)].concat()),
-        ("came_back", [&[LEVEL_2][..], &begin, &lose, &join, &seconds, &send, &moved].concat()),
+        (
+            "came_back",
+            [
+                &[LEVEL_2][..],
+                &begin,
+                &lose,
+                &join,
+                &send_second,
+                &second(&taken_over),
+                &second(&data_in),
+            ]
+            .concat(),
+        ),
         ("never_came_back", [&[LEVEL_2][..], &begin, &lose, &[31, 0], &seconds].concat()),
     ]
 }
