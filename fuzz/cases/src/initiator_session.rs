@@ -105,23 +105,26 @@ impl Agreed {
 
     fn established(self, cid: u16, exp_cmd_sn: CmdSn) -> Established {
         let Self { flags, more } = self;
+        let mut session = SessionParams {
+            max_connections: 2,
+            initial_r2t: flags & 1 != 0,
+            immediate_data: flags & 2 == 0,
+            max_burst_length: 4096,
+            first_burst_length: 1024,
+            max_outstanding_r2t: if flags & 4 != 0 { 3 } else { 1 },
+            error_recovery_level: self.level(),
+            data_pdu_in_order: more & 1 == 0,
+            data_sequence_in_order: more & 2 == 0,
+            default_time2retain: if more & 4 != 0 { 0 } else { 20 },
+            ..SessionParams::default()
+        };
+        if more & 16 != 0 {
+            session.default_time2wait = 0;
+        }
         Established {
             tsih: Tsih(7),
             cid: Cid(cid),
-            session: SessionParams {
-                max_connections: 2,
-                initial_r2t: flags & 1 != 0,
-                immediate_data: flags & 2 == 0,
-                max_burst_length: 4096,
-                first_burst_length: 1024,
-                max_outstanding_r2t: if flags & 4 != 0 { 3 } else { 1 },
-                error_recovery_level: self.level(),
-                data_pdu_in_order: more & 1 == 0,
-                data_sequence_in_order: more & 2 == 0,
-                default_time2retain: if more & 4 != 0 { 0 } else { 20 },
-                default_time2wait: if more & 16 != 0 { 0 } else { 2 },
-                ..SessionParams::default()
-            },
+            session,
             connection: ConnectionParams {
                 max_recv_data_segment_length: SEGMENT_MAX,
                 max_send_data_segment_length: 512,
@@ -424,7 +427,7 @@ impl Owner {
     /// Every command ends: because the owner gives up the session, or because time passes in which
     /// no connection comes back.
     fn end(mut self) {
-        if self.now.0.as_millis() % 2 == 0 {
+        if self.now.0.as_millis().is_multiple_of(2) {
             self.session.abandon();
         }
         (0..self.links.len()).for_each(|k| self.lose(k));

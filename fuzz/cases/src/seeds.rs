@@ -80,18 +80,8 @@ fn text_keys() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-fn target_toml() -> Vec<(&'static str, Vec<u8>)> {
-    let small = r#"
-        [[portal]]
-        listen = "127.0.0.1:3260"
-        [[target]]
-        name = "iqn.2026-11.org.example:disk"
-        anyone = true
-        [[target.lun]]
-        number = 0
-        path = "mem:1G"
-    "#;
-    let large = r#"
+/// A configuration with about everything in it.
+const LARGE_TOML: &str = r#"
         [server]
         state_directory = "/var/lib/enkaku"
         admin_socket = "/run/enkaku/admin"
@@ -147,12 +137,24 @@ fn target_toml() -> Vec<(&'static str, Vec<u8>)> {
         product = "DISK"
         space_warning = "1G"
     "#;
+
+fn target_toml() -> Vec<(&'static str, Vec<u8>)> {
+    let small = r#"
+        [[portal]]
+        listen = "127.0.0.1:3260"
+        [[target]]
+        name = "iqn.2026-11.org.example:disk"
+        anyone = true
+        [[target.lun]]
+        number = 0
+        path = "mem:1G"
+    "#;
     // The documented one, with secrets that are no files.
     let documented = include_str!("../../../contrib/target.toml")
         .replace("password_file", "password_env")
         .replace("/etc/enkaku/operator.secret", "PATH")
         .replace("/etc/enkaku/enkaku.secret", "PWD");
-    vec![("small", small.into()), ("large", large.into()), ("documented", documented.into())]
+    vec![("small", small.into()), ("large", LARGE_TOML.into()), ("documented", documented.into())]
 }
 
 fn record(what: u8, header: &Header, data: &[u8]) -> Vec<u8> {

@@ -421,7 +421,7 @@ impl Shell {
     /// Every connection is lost, what runs completes, and the time for recovery passes: no task, no
     /// buffer and no timer may be left. Half of the inputs close the session before that.
     fn end(mut self) {
-        if self.now.0.as_secs() % 2 == 0 {
+        if self.now.0.as_secs().is_multiple_of(2) {
             self.session.close("the end");
         }
         for conn in self.drivers.all() {

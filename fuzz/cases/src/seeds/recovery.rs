@@ -83,19 +83,17 @@ fn reassign(referenced: u32) -> Header {
 }
 
 pub(super) fn target_session() -> Vec<(&'static str, Vec<u8>)> {
+    [within_a_connection(), over_another_connection()].concat()
+}
+
+fn within_a_connection() -> Vec<(&'static str, Vec<u8>)> {
     let pdu = |what: u8, header: Header| record(what, &header, &[]);
-    let (complete, fetch, fetch_second) = (vec![20, 0], vec![22, 255], vec![23, 255]);
-    let (lose, join, bury, minute) = (vec![30, 0], vec![30, 1], vec![30, 5], vec![26, 60]);
+    let (complete, fetch) = ([20, 0], [22, 255]);
     let read = pdu(FIRST, command(1, 0x28, 2048, 0, 0));
     let write = pdu(FIRST, command(2, 0x2a, 0, 1024, 0));
-    let (half, rest) = (data_out(2, 0, 0, 256, false), data_out(2, 1, 256, 256, true));
-    let (half, rest) = (pdu(FIRST, half), |what| pdu(what, rest.clone()));
+    let half = pdu(FIRST, data_out(2, 0, 0, 256, false));
+    let damaged = pdu(FIRST | DAMAGED, data_out(2, 1, 256, 256, true));
     let missing = data_out(2, 0, 0, 256, true); // what a recovery R2T asks for
-    let whole = pdu(SECOND, data_out(2, 0, 0, 512, true));
-    let moved = [pdu(SECOND, logout(1)), pdu(SECOND, reassign(2)), pdu(SECOND, reassign(1))];
-    let again = [pdu(SECOND, missing.clone()), fetch_second.clone(), whole].concat();
-    let again = [again, complete.clone(), complete.clone(), fetch_second.clone()].concat();
-    let begin = [read.clone(), write.clone(), fetch.clone()].concat();
     vec![
         (
             "snack",
@@ -117,7 +115,7 @@ pub(super) fn target_session() -> Vec<(&'static str, Vec<u8>)> {
                 &write,
                 &fetch,
                 &half,
-                &rest(FIRST | DAMAGED),
+                &damaged,
                 &fetch,
                 &pdu(FIRST, missing),
                 &fetch,
@@ -127,6 +125,24 @@ pub(super) fn target_session() -> Vec<(&'static str, Vec<u8>)> {
             ]
             .concat(),
         ),
+    ]
+}
+
+fn over_another_connection() -> Vec<(&'static str, Vec<u8>)> {
+    let pdu = |what: u8, header: Header| record(what, &header, &[]);
+    let (complete, fetch, fetch_second) = (vec![20, 0], vec![22, 255], vec![23, 255]);
+    let (lose, join, bury, minute) = (vec![30, 0], vec![30, 1], vec![30, 5], vec![26, 60]);
+    let read = pdu(FIRST, command(1, 0x28, 2048, 0, 0));
+    let write = pdu(FIRST, command(2, 0x2a, 0, 1024, 0));
+    let half = pdu(FIRST, data_out(2, 0, 0, 256, false));
+    let rest = pdu(FIRST, data_out(2, 1, 256, 256, true));
+    let missing = data_out(2, 0, 0, 256, true); // what a recovery R2T asks for
+    let whole = pdu(SECOND, data_out(2, 0, 0, 512, true));
+    let moved = [pdu(SECOND, logout(1)), pdu(SECOND, reassign(2)), pdu(SECOND, reassign(1))];
+    let again = [pdu(SECOND, missing), fetch_second.clone(), whole].concat();
+    let again = [again, complete.clone(), complete.clone(), fetch_second.clone()].concat();
+    let begin = [read.clone(), write.clone(), fetch.clone()].concat();
+    vec![
         (
             "reassigned",
             [&[LEVEL_2 | 3][..], &begin, &half, &lose, &moved.concat(), &fetch_second, &again]
@@ -152,10 +168,7 @@ pub(super) fn target_session() -> Vec<(&'static str, Vec<u8>)> {
             "never_taken_over",
             [&[LEVEL_2][..], &begin, &complete, &fetch, &lose, &minute, &fetch_second].concat(),
         ),
-        (
-            "any_order",
-            [&[LEVEL_2 | 0x80 | 3, 3][..], &begin, &rest(FIRST), &half, &fetch, &lose].concat(),
-        ),
+        ("any_order", [&[LEVEL_2 | 0x80 | 3, 3][..], &begin, &rest, &half, &fetch, &lose].concat()),
     ]
 }
 
