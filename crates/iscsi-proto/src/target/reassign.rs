@@ -180,6 +180,10 @@ impl Session {
             Some((lun, _)) if lun != request.lun => R::TASK_DOES_NOT_EXIST,
             Some((_, None)) => R::TASK_STILL_ALLEGIANT,
             Some((_, Some(waiting))) if !waiting.logged_out => R::TASK_STILL_ALLEGIANT,
+            // One request for it waits already; more of them must not fill memory.
+            Some((_, Some(waiting))) if !waiting.detached && self.is_to_be_reassigned(itt) => {
+                R::TASK_STILL_ALLEGIANT
+            }
             Some((_, Some(waiting))) if !waiting.detached => {
                 // Its buffer may still be in use there; the driver has been told to end.
                 return self.pending_reassignments.push((conn, request.clone()));
@@ -192,6 +196,11 @@ impl Session {
             self.take_over(conn, itt, request.exp_data_sn);
             self.reap_recovered();
         }
+    }
+
+    /// Does a TASK REASSIGN for this task wait until its connection has ended?
+    fn is_to_be_reassigned(&self, itt: Itt) -> bool {
+        self.pending_reassignments.iter().any(|(_, other)| other.referenced_task_tag == itt)
     }
 
     /// Moves a task to `conn` and goes on with it where its initiator stands.

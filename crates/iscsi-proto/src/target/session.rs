@@ -295,7 +295,12 @@ impl Session {
         // with no other purpose than to clean up.
         let spare = usize::from(self.reassigns());
         let limit = usize::from(self.params.max_connections) + spare;
-        !self.closed && (self.find_cid(cid).is_some() || self.connection_count() < limit)
+        let alive = self.connection_count();
+        // As many may wait for recovery; a peer that loses one after another, each with a CID of
+        // its own, has to come back with one of those.
+        let waiting = if self.reassigns() { self.connections.len() - alive } else { 0 };
+        let has_room = alive < limit && waiting < limit;
+        !self.closed && (self.find_cid(cid).is_some() || has_room)
     }
 
     /// Tasks that are not finished.

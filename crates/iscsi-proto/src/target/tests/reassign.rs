@@ -427,3 +427,37 @@ fn a_logout_acknowledges_answers_of_the_connection_that_it_closes() {
     script.try_pdu(second, snack(SnackKind::STATUS, u32::MAX, first.stat_sn.0, 1), &[]).unwrap();
     assert!(matches!(script.sent(second), Some((Pdu::NopIn(again), _)) if again == first));
 }
+
+#[test]
+fn connections_that_are_lost_one_after_another_are_bounded() {
+    let mut script = Script::at_level(2);
+    let limit = params().max_connections + 1;
+    let mut cid = 1;
+    script.session.handle_connection_lost(script.conn, NOW);
+    while script.session.admits(Cid(cid + 1)) {
+        cid += 1;
+        assert!(cid <= limit, "{cid} connections wait for recovery");
+        let conn = script.log_in(cid, NOW);
+        script.session.handle_connection_lost(conn, NOW);
+    }
+    assert_eq!(cid, limit);
+    assert!((1..=cid).all(|cid| script.session.admits(Cid(cid))), "each may come back");
+    let back = script.log_in(1, NOW);
+    assert!(script.session.connection_count() == 1 && !script.session.is_recoverable(back));
+}
+
+#[test]
+fn one_reassignment_of_a_task_waits_and_no_more() {
+    let mut script = Script::at_level(2);
+    script.pdu(write(1, 100, 1024), &[]);
+    script.r2t();
+    let new = script.log_in(1, NOW);
+    script.try_pdu(new, reassign(9, 1, 0), &[]).unwrap();
+    assert!(script.sent(new).is_none());
+    for itt in 10..1000 {
+        let again = reassigned(&mut script, new, reassign(itt, 1, 0));
+        assert_eq!(again, R::TASK_STILL_ALLEGIANT);
+    }
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert_eq!(management(&mut script, new), R::COMPLETE);
+}
