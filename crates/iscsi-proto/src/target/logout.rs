@@ -2,11 +2,11 @@
 
 use super::event::ConnId;
 use super::session::Session;
-use super::state::ConnectionEvent;
+use super::state::{ConnectionEvent, ConnectionState};
 use super::task::Phase;
 use super::transmit::Reply;
 use crate::ids::Itt;
-use crate::pdu::{LogoutReason, LogoutRequest, LogoutResponseCode};
+use crate::pdu::{LogoutReason, LogoutRequest, LogoutResponseCode, Pdu};
 
 /// A logout whose response waits until the tasks it ends no longer execute.
 #[derive(Debug)]
@@ -89,6 +89,17 @@ impl Session {
     ) {
         let answer = Answer { itt: request.itt, response, closes: Vec::new(), for_recovery: false };
         self.push_reply(conn, Reply::Logout(answer));
+    }
+
+    /// A new request after the logout of its connection, which no initiator may send (§11.14): it
+    /// would be executed after its initiator was told that nothing can be any more.
+    pub(super) fn is_behind_logout(&self, conn: ConnId, pdu: &Pdu) -> bool {
+        let is_new = matches!(
+            pdu,
+            Pdu::ScsiCommand(_) | Pdu::TextRequest(_) | Pdu::TaskManagementRequest(_)
+        );
+        let state = self.connections.get(&conn).map(|connection| connection.state);
+        is_new && state == Some(ConnectionState::InLogout)
     }
 
     pub(super) fn settle_logouts(&mut self) {

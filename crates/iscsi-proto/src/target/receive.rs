@@ -71,6 +71,9 @@ impl Session {
             return self.reject(conn, RejectReason::PROTOCOL_ERROR, header);
         }
         let data_len = header.data_segment_length();
+        if self.is_behind_logout(conn, &pdu) {
+            return self.ignore(conn, data_len);
+        }
         match pdu {
             Pdu::ScsiCommand(command) => self.handle_command(conn, command, data_len, header),
             Pdu::DataOut(data_out) => self.handle_data_out(conn, &data_out, data_len, header),

@@ -28,6 +28,22 @@ fn logout_of_the_connection_waits_for_its_writes_and_leaves_others_alone() {
 }
 
 #[test]
+fn what_comes_behind_a_logout_is_not_executed() {
+    for reason in [LogoutReason::CLOSE_CONNECTION, LogoutReason::CLOSE_SESSION] {
+        let mut script = Script::new();
+        let (itt, cid, cmd_sn, exp_stat_sn) = (Itt(1), Cid(1), CmdSn(100), StatSn(1));
+        let logout = LogoutRequest { immediate: false, reason, itt, cid, cmd_sn, exp_stat_sn };
+        script.pdu(logout, &[]);
+        script.pdu(write(2, 101, 512), &[0; 512]);
+        script.pdu(command(3, 102), &[]);
+        assert!(script.executes(script.conn).is_empty());
+        assert_eq!(script.session.task_count(), 0);
+        assert!(matches!(script.sent(script.conn), Some((Pdu::LogoutResponse(_), _))));
+        assert!(script.sent(script.conn).is_none());
+    }
+}
+
+#[test]
 fn a_lost_connection_ends_the_session_at_level_0() {
     let mut script = Script::new();
     let second = script.join(2);
