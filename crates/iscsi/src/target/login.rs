@@ -25,7 +25,7 @@ use tracing::{debug, info, warn};
 
 use super::access::{Gatekeeper, Proof};
 use super::catalog::{Catalog, TargetSpec, default_offer};
-use super::connection::TargetConnection;
+use super::connection::{Ends, TargetConnection};
 use super::counters::Observed;
 use super::overview::{About, Link};
 use super::session::{SharedSession, now};
@@ -317,6 +317,10 @@ impl LoggedIn {
             self.shared.forget(&self.session);
             return Err(error);
         }
+        if !self.shared.may_log(self.peer) {
+            self.session.leave_out();
+            return Ok(self);
+        }
         info!(
             initiator = self.session.initiator_name,
             tsih = %self.session.tsih,
@@ -330,18 +334,20 @@ impl LoggedIn {
     pub(super) async fn run(self) {
         let Self { shared, stream, peer, session, conn, cid, params } = self;
         let local = local_of(&stream);
+        let ends = Ends { peer, local };
         let stream = Arc::new(stream);
         let since = SystemTime::now();
         let link = Link { cid, peer, local, since, params, stream: Arc::clone(&stream) };
         session.add_link(conn, link);
         let counters = Arc::clone(&shared.counters);
-        let role = TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, local);
+        let role = TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, ends);
         let mut observed = Observed { role, counters };
         let reason = drive(&stream, params.framing(), params.limits(), &mut observed).await;
         session.remove_link(conn);
         shared.counters.closed(&reason);
         let (initiator, tsih) = (&session.initiator_name, session.tsih);
         match reason {
+            _ if !shared.may_log(peer) => {}
             CloseReason::Protocol(_) | CloseReason::Frame(_) | CloseReason::TimedOut(_) => {
                 warn!(initiator, %tsih, %reason, "connection ended");
             }

@@ -18,7 +18,8 @@ use super::budget::Budget;
 use super::catalog::{Catalog, TargetSpec};
 use super::counters::Counters;
 use super::gate::Gate;
-use super::session::SharedSession;
+use super::log_limit::LogLimit;
+use super::session::{SharedSession, now};
 
 pub(super) struct Shared {
     catalog: RwLock<Arc<Catalog>>,
@@ -29,6 +30,7 @@ pub(super) struct Shared {
     pub(super) logins: Arc<Gate>,
     pub(super) connections: Arc<Gate>,
     pub(super) counters: Arc<Counters>,
+    pub(super) log: LogLimit,
     pub(super) budget: Arc<Budget>,
     /// The SCSI side of discovery sessions: nothing.
     pub(super) nothing: scsi::Target,
@@ -58,6 +60,7 @@ impl Shared {
             logins: Arc::default(),
             connections: Arc::default(),
             counters: Arc::default(),
+            log: LogLimit::default(),
             nothing: scsi::Target::new(scsi::TargetConfig::new("discovery")),
             stopping: AtomicBool::new(false),
         }
@@ -74,6 +77,11 @@ impl Shared {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// May something about this peer be logged?
+    pub(super) fn may_log(&self, peer: SocketAddr) -> bool {
+        self.log.admits(peer.ip(), now())
     }
 
     pub(super) fn lock_portals(&self) -> MutexGuard<'_, BTreeMap<String, Portal>> {
@@ -101,7 +109,9 @@ impl Shared {
         if known {
             sessions.live.remove(&session.tsih);
             sessions.registry.remove(session.tsih);
-            info!(tsih = %session.tsih, initiator = session.initiator_name, "session ended");
+            if session.is_logged() {
+                info!(tsih = %session.tsih, initiator = session.initiator_name, "session ended");
+            }
         }
         drop(sessions);
         self.ended.notify_waiters();
