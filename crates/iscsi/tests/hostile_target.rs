@@ -13,6 +13,7 @@ use hostile_common::{Arena, Attacker, LOGIN_TIMEOUT, PATIENCE, ends, resident_by
 use iscsi_proto::frame::Framing;
 use iscsi_proto::ids::{Cid, Itt, Lun, Tsih, Ttt};
 use iscsi_proto::keys::DigestPreference;
+use iscsi_proto::login::initiator::InitiatorConfig;
 use iscsi_proto::pdu::{
     DataOut, Header, LoginRequest, LoginStatus, LogoutReason, LogoutRequest, LogoutResponseCode,
     NopOut, Pdu, RejectReason, SnackKind, SnackRequest, Stage, TaskManagementFunction,
@@ -352,7 +353,8 @@ async fn data_out_of_bounds() {
     arena.serves().await;
 }
 
-/// A wrong header digest ends the connection; a wrong data digest fails the command.
+/// A wrong header digest ends the connection; a wrong data digest with a command, too, unless it
+/// can be recovered from.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_digests() {
     let arena = Arena::new().await;
@@ -364,13 +366,26 @@ async fn wrong_digests() {
         assert!(!attacker.ping().await.1, "byte {at} of a header was believed");
         arena.logged(&format!("peer={}", attacker.peer), "header digest").await;
     }
-    let mut attacker = Attacker::log_in(arena.address, DigestPreference::Require).await;
-    let mut bytes = attacker.bytes_of_write(1, 512, &[0xee; 512]);
-    bytes[60] ^= 0x10;
-    attacker.stream.write_all(&bytes).await.unwrap();
-    let (answers, alive) = attacker.ping().await;
-    assert!(alive, "{answers:?}");
-    assert!(answers.iter().any(|pdu| reject_reason(pdu) == Some(RejectReason::DATA_DIGEST_ERROR)));
+    for level in [0, 1] {
+        let change = |config: &mut InitiatorConfig| {
+            config.offer.header_digest = DigestPreference::Require;
+            config.offer.data_digest = DigestPreference::Require;
+            config.offer.session.error_recovery_level = level;
+        };
+        let mut attacker = Attacker::enter(arena.address, change).await.unwrap();
+        let mut bytes = attacker.bytes_of_write(1, 512, &[0xee; 512]);
+        bytes[60] ^= 0x10;
+        attacker.stream.write_all(&bytes).await.unwrap();
+        let (answers, alive) = attacker.ping().await;
+        if level == 0 {
+            // The command counts as not received, and nobody could send it again (§7.3).
+            assert!(!alive, "{answers:?}");
+            arena.logged(&format!("peer={}", attacker.peer), "digest").await;
+        } else {
+            let rejected = |pdu| reject_reason(pdu) == Some(RejectReason::DATA_DIGEST_ERROR);
+            assert!(alive && answers.iter().any(rejected), "{answers:?}");
+        }
+    }
     arena.victim_is_untouched().await;
     arena.serves().await;
 }
