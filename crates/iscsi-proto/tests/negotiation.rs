@@ -330,6 +330,21 @@ fn discovery_leaves_out_what_is_irrelevant() {
 }
 
 #[test]
+fn discovery_has_no_error_recovery() {
+    let offer = session(|s| s.error_recovery_level = 2);
+    let mut target = Negotiation::new(Role::Target, offer, None);
+    let text = "SessionType=Discovery\0ErrorRecoveryLevel=2\0";
+    assert_eq!(handle(&mut target, OPERATIONAL, text).as_deref(), Ok("ErrorRecoveryLevel=0\0"));
+    assert_eq!(target.finish().unwrap().0.error_recovery_level, 0);
+    let mut initiator = Negotiation::new(Role::Initiator, offer, None);
+    initiator.set_discovery();
+    let mut out = TextWriter::default();
+    initiator.write_offers(&mut out);
+    let text = String::from_utf8(out.finish().to_vec()).unwrap();
+    assert!(text.contains("ErrorRecoveryLevel=0\0"), "{text}");
+}
+
+#[test]
 fn a_declaration_may_be_refused() {
     let mut initiator = Negotiation::new(Role::Initiator, Offer::default(), None);
     // LIO's answer on a later connection.

@@ -472,6 +472,8 @@ impl Negotiation {
     fn want(&self, key: Key) -> u32 {
         match key {
             Key::ProtocolLevel => self.offer.protocol_level.into(),
+            // There is nothing to recover in a session that only asks for targets.
+            Key::ErrorRecoveryLevel if self.discovery => 0,
             // Never more than one burst: what we would say of MaxBurstLength, or have agreed on.
             Key::FirstBurstLength => {
                 let burst = self.offer.session.max_burst_length;
