@@ -45,7 +45,11 @@ impl Authenticator for Site {
                 target_alias: Some("a disk".to_owned()),
             }),
             Some(MOVED) => {
-                Admission::Moved { address: "[2001:db8::1]:3261".parse().unwrap(), permanent: true }
+                // A redirection leaves the portal group out.
+                Admission::Moved {
+                    address: "[2001:db8::1]:3261,7".parse().unwrap(),
+                    permanent: true,
+                }
             }
             Some(_) => Admission::Refused(LoginStatus::NOT_FOUND),
         }
@@ -346,7 +350,7 @@ fn a_response_cannot_be_replayed_or_sent_before_its_challenge() {
     let early = format!("{first}CHAP_A=5\0CHAP_N=alice\0CHAP_R={proof}\0");
     let failure =
         send(&mut target_login(chap(&Algorithm::ALL, None)), security(true), &early).unwrap_err();
-    assert_eq!(failure.status, LoginStatus::AUTHENTICATION_FAILURE);
+    assert_eq!(failure.status, LoginStatus::INITIATOR_ERROR);
     // With another challenge the same proof is worth nothing.
     let mut target = target::Login::new(TargetConfig {
         offer: Offer::default(),
@@ -360,6 +364,90 @@ fn a_response_cannot_be_replayed_or_sent_before_its_challenge() {
     send(&mut target, security(false), "CHAP_A=5\0").unwrap();
     let replayed = format!("CHAP_N=alice\0CHAP_R={proof}\0");
     assert!(send(&mut target, security(true), &replayed).is_err());
+}
+
+#[test]
+fn chap_keys_out_of_step_are_told_from_a_wrong_proof() {
+    let first = format!("InitiatorName={INITIATOR}\0TargetName={TARGET}\0AuthMethod=CHAP\0");
+    for (answer, status) in [
+        ("CHAP_N=alice\0", LoginStatus::MISSING_PARAMETER),
+        ("CHAP_R=0x00112233445566778899aabbccddeeff\0", LoginStatus::MISSING_PARAMETER),
+        ("CHAP_A=5\0", LoginStatus::INITIATOR_ERROR),
+        ("CHAP_N=alice\0CHAP_R=0x00\0", LoginStatus::INITIATOR_ERROR),
+        (
+            "CHAP_N=alice\0CHAP_R=0x00112233445566778899aabbccddeeff\0",
+            LoginStatus::AUTHENTICATION_FAILURE,
+        ),
+    ] {
+        let mut target = target_login(chap(&Algorithm::ALL, None));
+        send(&mut target, security(false), &first).unwrap();
+        send(&mut target, security(false), "CHAP_A=5\0").unwrap();
+        let failure = send(&mut target, security(true), answer).unwrap_err();
+        assert_eq!(failure.status, status, "{answer:?}");
+    }
+}
+
+#[test]
+fn md5_is_offered_whatever_else_is() {
+    let mut initiator = initiator::Login::new(chap_config("secret of alice")).unwrap();
+    let (request, _) = initiator.first();
+    let response = initiator_response(&request);
+    let step = initiator.handle(&response, b"AuthMethod=CHAP\0").unwrap();
+    let initiator::Step::Send(_, text) = step else { panic!("{step:?}") };
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    let offered = text.trim_end_matches('\0').strip_prefix("CHAP_A=").unwrap();
+    assert!(offered.split(',').any(|number| number == "5"), "{offered}");
+}
+
+/// A response that agrees to nothing yet.
+fn initiator_response(request: &LoginRequest) -> LoginResponse {
+    assert_eq!((request.version_min, request.version_max), (0, 0));
+    LoginResponse {
+        transit: false,
+        continues: false,
+        csg: request.csg,
+        nsg: Stage(0),
+        version_max: 0,
+        version_active: 0,
+        isid: request.isid,
+        tsih: request.tsih,
+        itt: request.itt,
+        stat_sn: StatSn(0),
+        exp_cmd_sn: CmdSn(1),
+        max_cmd_sn: CmdSn(1),
+        status: LoginStatus::SUCCESS,
+    }
+}
+
+#[test]
+fn a_version_that_was_not_offered_ends_the_login() {
+    let mut initiator = initiator::Login::new(config()).unwrap();
+    let (request, _) = initiator.first();
+    let response = LoginResponse { version_active: 1, ..initiator_response(&request) };
+    let error = initiator.handle(&response, b"").unwrap_err();
+    assert_eq!(error, LoginError::Mismatch { field: "Version-active" });
+}
+
+#[test]
+fn an_offer_in_the_last_response_ends_the_login() {
+    let mut initiator = initiator::Login::new(config()).unwrap();
+    let (request, _) = initiator.first();
+    let to_operational = LoginResponse {
+        transit: true,
+        nsg: Stage::LOGIN_OPERATIONAL_NEGOTIATION,
+        ..initiator_response(&request)
+    };
+    let step = initiator.handle(&to_operational, b"AuthMethod=None\0").unwrap();
+    let initiator::Step::Send(request, _) = step else { panic!("{step:?}") };
+    assert!(request.transit && request.nsg == Stage::FULL_FEATURE_PHASE);
+    let last = LoginResponse {
+        transit: true,
+        nsg: Stage::FULL_FEATURE_PHASE,
+        tsih: Tsih(1),
+        ..initiator_response(&request)
+    };
+    let error = initiator.handle(&last, b"TaskReporting=RFC3720\0").unwrap_err();
+    assert_eq!(error, LoginError::LateOffer);
 }
 
 #[test]

@@ -111,7 +111,10 @@ impl FailureReason {
     fn status(&self) -> LoginStatus {
         match self {
             Self::Version { .. } => LoginStatus::UNSUPPORTED_VERSION,
-            Self::Missing { .. } => LoginStatus::MISSING_PARAMETER,
+            Self::Missing { .. } | Self::Chap(ChapError::Missing { .. }) => {
+                LoginStatus::MISSING_PARAMETER
+            }
+            Self::Chap(ChapError::Invalid { .. }) => LoginStatus::INITIATOR_ERROR,
             Self::NotAdmitted => LoginStatus::AUTHORIZATION_FAILURE,
             Self::Moved { .. } => LoginStatus::TARGET_MOVED_TEMPORARILY,
             Self::AuthMethod { .. } | Self::AuthenticationRequired | Self::Chap(_) => {

@@ -215,7 +215,7 @@ impl Login {
     pub fn failure_response(&mut self, failure: &LoginFailure) -> (LoginResponse, Bytes) {
         let mut out = TextWriter::default();
         if let FailureReason::Moved { address } = &failure.reason {
-            out.push("TargetAddress", address);
+            out.push("TargetAddress", TargetAddress { group: None, ..address.clone() });
         }
         (self.reject(failure.status), out.finish())
     }
