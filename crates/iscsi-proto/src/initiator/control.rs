@@ -100,7 +100,8 @@ impl<T> Session<T> {
             return Err(Violation::WrongTask);
         }
         self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
-        Ok(Receiving::Text { itt: pdu.itt, is_final: pdu.is_final, ttt: pdu.ttt })
+        let (itt, is_final, lun, ttt) = (pdu.itt, pdu.is_final, pdu.lun, pdu.ttt);
+        Ok(Receiving::Text { itt, is_final, lun, ttt })
     }
 
     pub(super) fn text_data(
@@ -108,7 +109,7 @@ impl<T> Session<T> {
         id: ConnectionId,
         itt: Itt,
         is_final: bool,
-        ttt: Ttt,
+        (lun, ttt): (Lun, Ttt),
         data: &[u8],
     ) -> Result<(), Violation> {
         let limit = self.config.text_len_max;
@@ -130,7 +131,7 @@ impl<T> Session<T> {
         if ttt == Ttt::NONE && text.request.is_empty() {
             return Err(Violation::WrongTask);
         }
-        text.ttt = ttt;
+        (text.lun, text.ttt) = (lun, ttt);
         if let Some(connection) = self.connection_mut(id) {
             connection.queues.control.push_back(Control::Task(itt));
         }
@@ -225,7 +226,7 @@ impl<T> Session<T> {
             AsyncEvent::CONNECTION_DROP | AsyncEvent::SESSION_DROP => {}
             AsyncEvent::NEGOTIATION_REQUEST => {
                 // An empty negotiation answers it: what was agreed stays (§11.9.1).
-                self.text(Bytes::new());
+                self.text_on(id, Bytes::new());
             }
             _ => {}
         }

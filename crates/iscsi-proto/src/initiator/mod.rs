@@ -210,10 +210,21 @@ impl<T> Session<T> {
         Some(itt)
     }
 
-    /// Asks the target for text, such as `SendTargets=All` (§11.10).
+    /// Asks the target for text, such as `SendTargets=All` (§11.10). `None` if no connection takes
+    /// requests, or the one chosen waits for the answer to an earlier one.
     pub fn text(&mut self, request: Bytes) -> Option<Itt> {
         let connection = self.dispatch()?;
-        let task = TextTask { request, ttt: Ttt::NONE, response: BytesMut::new() };
+        self.text_on(connection, request)
+    }
+
+    /// The same on one connection; `None` while an exchange is under way there.
+    fn text_on(&mut self, connection: ConnectionId, request: Bytes) -> Option<Itt> {
+        let is_text = |task: &Task<T>| matches!(task.kind, Kind::Text(_));
+        if self.tasks.iter().any(|(_, task)| task.connection == connection && is_text(task)) {
+            return None;
+        }
+        let (lun, ttt) = (Lun(0), Ttt::NONE);
+        let task = TextTask { request, lun, ttt, response: BytesMut::new() };
         let itt = self.add_task(connection, Kind::Text(task))?;
         self.connection_mut(connection)?.queues.control.push_back(transmit::Control::Task(itt));
         self.wake(connection);

@@ -42,6 +42,7 @@ pub(super) enum Receiving {
     Text {
         itt: Itt,
         is_final: bool,
+        lun: Lun,
         ttt: Ttt,
     },
     NopIn {
@@ -185,8 +186,8 @@ impl<T> Session<T> {
                 let outcome = TaskOutcome::Completed { status, residual, data_in_len, sense };
                 self.finish(itt, outcome);
             }
-            Receiving::Text { itt, is_final, ttt } => {
-                self.text_data(id, itt, is_final, ttt, data)?
+            Receiving::Text { itt, is_final, lun, ttt } => {
+                self.text_data(id, itt, is_final, (lun, ttt), data)?;
             }
             Receiving::NopIn { lun, ttt } => {
                 let room =

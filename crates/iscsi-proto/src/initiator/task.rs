@@ -88,6 +88,8 @@ pub(super) struct Management {
 #[derive(Debug)]
 pub(super) struct TextTask {
     pub(super) request: Bytes,
+    /// What the target wants back with the next request.
+    pub(super) lun: Lun,
     pub(super) ttt: Ttt,
     pub(super) response: BytesMut,
 }

@@ -174,7 +174,7 @@ impl<T> Session<T> {
                     immediate: true,
                     is_final: !continues,
                     continues,
-                    lun: Lun(0),
+                    lun: text.lun,
                     itt,
                     ttt: text.ttt,
                     cmd_sn,

@@ -5,5 +5,6 @@ mod connections;
 mod hostile;
 mod peer;
 mod properties;
+mod requirements;
 
 pub(super) use peer::session_params;
