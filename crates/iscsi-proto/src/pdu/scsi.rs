@@ -182,7 +182,7 @@ pub struct ScsiResponse {
     pub exp_cmd_sn: CmdSn,
     /// Highest CmdSN the target accepts.
     pub max_cmd_sn: CmdSn,
-    /// Number of Data-In and R2T PDUs the target has sent for the command (§11.4.8).
+    /// Number of Data-In PDUs the target has sent for the command (§11.4.8).
     pub exp_data_sn: u32,
 }
 

@@ -50,8 +50,10 @@ impl Session {
         let data_sn = task.take_data_sn();
         let (lun, residual) = (task.lun(), task.residual());
         // Status may ride on the last Data-In only when there is no sense to go with it.
-        let with_status =
-            is_last && task.completion.status == GOOD && task.completion.sense.is_empty();
+        let with_status = is_last
+            && task.completion.status == GOOD
+            && task.completion.sense.is_empty()
+            && !task.command.write;
         let status = with_status.then_some(DataInStatus { status: GOOD, residual });
         if with_status {
             self.finish(conn, itt);
@@ -77,7 +79,9 @@ impl Session {
     fn transmit_status(&mut self, conn: ConnId, itt: Itt) -> Option<Transmit> {
         let task = self.tasks.get_mut(&itt)?;
         let residual = task.residual();
-        let (status, exp_data_sn) = (task.completion.status, task.next_data_sn);
+        let status = task.completion.status;
+        // R2Ts share the series; without Data-In there is nothing that the initiator could miss.
+        let exp_data_sn = if task.sent > 0 { task.next_data_sn } else { 0 };
         let sense = std::mem::take(&mut task.completion.sense);
         self.finish(conn, itt);
         let stat_sn = self.take_stat_sn(conn)?;

@@ -21,6 +21,8 @@ pub(super) struct PendingManagement {
     waits_for: Vec<Itt>,
     /// The shell has still to do its part.
     shell: bool,
+    /// The session ends with the answer.
+    closes: bool,
 }
 
 impl Session {
@@ -75,6 +77,10 @@ impl Session {
             F::TARGET_WARM_RESET | F::TARGET_COLD_RESET => {
                 let waits_for = self.abort_lun(None, Some(request.cmd_sn));
                 self.finish_management(conn, itt, R::COMPLETE, waits_for, true);
+                if let Some(pending) = self.pending_management.last_mut() {
+                    // It waits for the shell, so it is still the last one.
+                    pending.closes = request.function == F::TARGET_COLD_RESET;
+                }
                 self.ask_shell(conn, request);
             }
             F::TASK_REASSIGN => {
@@ -112,6 +118,11 @@ impl Session {
     ) -> (TaskManagementResponseCode, Vec<Itt>) {
         use TaskManagementResponseCode as R;
         let referenced = request.referenced_task_tag;
+        let mut functions = self.pending_management.iter().map(|pending| pending.itt);
+        let mut postponed = self.postponed.iter().map(|(_, request)| request.itt);
+        if functions.any(|itt| itt == referenced) || postponed.any(|itt| itt == referenced) {
+            return (R::REJECTED, Vec::new());
+        }
         if self.tasks.contains_key(&referenced) {
             let running = self.abort_task(referenced);
             return (R::COMPLETE, running.then_some(referenced).into_iter().collect());
@@ -176,7 +187,9 @@ impl Session {
         waits_for: Vec<Itt>,
         shell: bool,
     ) {
-        self.pending_management.push(PendingManagement { conn, itt, response, waits_for, shell });
+        let closes = false;
+        let pending = PendingManagement { conn, itt, response, waits_for, shell, closes };
+        self.pending_management.push(pending);
         self.settle();
     }
 
@@ -187,12 +200,12 @@ impl Session {
             pending.waits_for.retain(|itt| tasks.get(itt).is_some_and(|task| task.aborted));
             let ready = pending.waits_for.is_empty() && !pending.shell;
             if ready {
-                done.push((pending.conn, pending.itt, pending.response));
+                done.push((pending.conn, pending.itt, pending.response, pending.closes));
             }
             !ready
         });
-        for (conn, itt, response) in done {
-            self.push_reply(conn, Reply::Management { itt, response });
+        for (conn, itt, response, closes) in done {
+            self.push_reply(conn, Reply::Management { itt, response, closes });
         }
     }
 }

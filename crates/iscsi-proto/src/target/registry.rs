@@ -110,3 +110,68 @@ impl Registry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Cid;
+    use crate::keys::{ConnectionParams, SessionParams};
+    use crate::serial::{CmdSn, StatSn};
+
+    fn login(isid: u32, tsih: u16, target: Option<&str>) -> Outcome {
+        Outcome {
+            initiator_name: "iqn.2026-11.test:initiator".into(),
+            target_name: target.map(str::to_owned),
+            isid: Isid::random(isid, 0),
+            tsih: Tsih(tsih),
+            cid: Cid(1),
+            session: SessionParams::default(),
+            connection: ConnectionParams::default(),
+            cmd_sn: CmdSn(1),
+            discovery: target.is_none(),
+            authenticated_as: None,
+            next_stat_sn: StatSn(1),
+            exp_cmd_sn: CmdSn(1),
+            max_cmd_sn: CmdSn(1),
+            peer_alias: None,
+            portal_group_tag: None,
+            protocol_level: 1,
+        }
+    }
+
+    const DISK: Option<&str> = Some("iqn.2026-11.test:disk");
+
+    fn new(registry: &mut Registry, login: &Outcome) -> (u16, Option<u16>) {
+        match registry.attach(login) {
+            Ok(Attach::New { tsih, reinstates }) => (tsih.0, reinstates.map(|tsih| tsih.0)),
+            other => panic!("expected a new session, got {other:?}"),
+        }
+    }
+
+    /// The table of §6.3.1.
+    #[test]
+    fn logins_open_join_and_reinstate_sessions() {
+        let mut registry = Registry::new(10);
+        let (first, reinstates) = new(&mut registry, &login(1, 0, DISK));
+        assert!(first != 0 && reinstates.is_none());
+        let (other, reinstates) = new(&mut registry, &login(2, 0, DISK));
+        assert!(other != 0 && other != first && reinstates.is_none());
+        assert_eq!(registry.attach(&login(1, first, DISK)), Ok(Attach::Join { tsih: Tsih(first) }));
+        let none = Err(LoginStatus::SESSION_DOES_NOT_EXIST);
+        assert_eq!(registry.attach(&login(3, first, DISK)), none, "not its session");
+        assert_eq!(registry.attach(&login(1, 77, DISK)), none, "nobody's session");
+        let (again, reinstates) = new(&mut registry, &login(1, 0, DISK));
+        assert!(again != 0 && again != first);
+        assert_eq!(reinstates, Some(first));
+        assert_eq!(registry.attach(&login(1, first, DISK)), none, "it was reinstated");
+        assert_eq!(registry.len(), 2);
+    }
+
+    #[test]
+    fn discovery_sessions_do_not_reinstate_each_other() {
+        let mut registry = Registry::new(10);
+        let (first, _) = new(&mut registry, &login(1, 0, None));
+        let (second, reinstates) = new(&mut registry, &login(1, 0, None));
+        assert!(first != second && reinstates.is_none());
+    }
+}

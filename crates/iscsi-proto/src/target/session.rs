@@ -259,6 +259,11 @@ impl Session {
         self.closed
     }
 
+    /// This is a discovery session.
+    pub fn is_discovery(&self) -> bool {
+        self.discovery
+    }
+
     /// Connections in the full-feature phase.
     pub fn connection_count(&self) -> usize {
         self.connections.values().filter(|c| c.state != ConnectionState::Free).count()

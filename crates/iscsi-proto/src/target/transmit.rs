@@ -19,12 +19,36 @@ use crate::time::Instant;
 #[derive(Debug)]
 pub(super) enum Reply {
     R2t(R2t),
-    Nop { itt: Itt, lun: Lun, ttt: Ttt, data: Bytes },
-    Management { itt: Itt, response: TaskManagementResponseCode },
-    Text { itt: Itt, lun: Lun, ttt: Ttt, text: Bytes, continues: bool },
+    Nop {
+        itt: Itt,
+        lun: Lun,
+        ttt: Ttt,
+        data: Bytes,
+    },
+    /// `closes`: TARGET COLD RESET, the last thing that is said in this session.
+    Management {
+        itt: Itt,
+        response: TaskManagementResponseCode,
+        closes: bool,
+    },
+    Text {
+        itt: Itt,
+        lun: Lun,
+        ttt: Ttt,
+        text: Bytes,
+        continues: bool,
+    },
     Logout(logout::Answer),
-    Reject { reason: RejectReason, header: Bytes },
-    Async { event: AsyncEvent, lun: Lun, parameters: [u16; 3], data: Bytes },
+    Reject {
+        reason: RejectReason,
+        header: Bytes,
+    },
+    Async {
+        event: AsyncEvent,
+        lun: Lun,
+        parameters: [u16; 3],
+        data: Bytes,
+    },
 }
 
 impl Reply {
@@ -71,12 +95,16 @@ impl Session {
                 let pdu = NopIn { lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn };
                 Transmit { header: pdu.encode(segment_length(&data)), payload: data }
             }
-            Reply::Management { itt, response } => {
+            Reply::Management { itt, response, closes } => {
+                if closes {
+                    self.close("target cold reset"); // behind this PDU, which is on its way
+                }
                 let pdu = TaskManagementResponse { response, itt, stat_sn, exp_cmd_sn, max_cmd_sn };
                 Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
             Reply::Text { itt, lun, ttt, text, continues } => {
-                let is_final = !continues;
+                // The tag names what is unfinished, and nothing else.
+                let is_final = ttt == Ttt::NONE;
                 let pdu = TextResponse {
                     is_final,
                     continues,

@@ -16,6 +16,7 @@ mod data_in;
 mod data_out;
 mod management;
 mod order;
+mod requirements;
 
 const NOW: Instant = Instant(std::time::Duration::ZERO);
 

@@ -1,0 +1,309 @@
+//! Single sentences of RFC 7143 that no other test of the target checks.
+
+use super::*;
+
+/// Sends a command on `conn` and lets it be executed.
+fn execute(script: &mut Script, conn: ConnId, command: ScsiCommand) {
+    let itt = command.itt.0;
+    script.try_pdu(conn, command, &[]).unwrap();
+    assert_eq!(script.executes(conn), [itt]);
+}
+
+fn function(function: TaskManagementFunction, itt: u32, cmd_sn: u32) -> TaskManagementRequest {
+    TaskManagementRequest { function, ..abort(itt, cmd_sn, Itt::NONE.0, 0) }
+}
+
+fn management_response(script: &mut Script) -> TaskManagementResponseCode {
+    match script.sent(script.conn) {
+        Some((Pdu::TaskManagementResponse(response), data)) => {
+            assert!(data.is_empty());
+            response.response
+        }
+        other => panic!("expected a task management response, got {other:?}"),
+    }
+}
+
+fn scsi_response(script: &mut Script) -> ScsiResponse {
+    match script.sent(script.conn) {
+        Some((Pdu::ScsiResponse(response), _)) => response,
+        other => panic!("expected a SCSI response, got {other:?}"),
+    }
+}
+
+#[test]
+fn everything_of_a_command_stays_on_its_connection() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.try_pdu(second, write(1, 100, 2048), &[]).unwrap();
+    assert!(script.sent(script.conn).is_none());
+    let Some((Pdu::R2t(r2t), data)) = script.sent(second) else { panic!("expected an R2T") };
+    assert!(data.is_empty() && r2t.ttt != Ttt::NONE);
+    script.try_pdu(second, data_out(1, r2t.ttt, 0, 0, true), &[0; 2048]).unwrap();
+    assert_eq!(script.executes(second), [1]);
+    execute(&mut script, second, read(2, 101, 512));
+    script.session.complete(Itt(1), Completion { wanted_length: 2048, ..Completion::default() });
+    script.session.complete(Itt(2), good(&[7; 512]));
+    assert!(script.sent(script.conn).is_none());
+    assert!(matches!(script.sent(second), Some((Pdu::ScsiResponse(_), _))));
+    match script.sent(second) {
+        Some((Pdu::DataIn(pdu), data)) => {
+            assert!(!pdu.acknowledge && pdu.status.is_some());
+            assert_eq!(&data[..], [7; 512]);
+        }
+        other => panic!("expected data, got {other:?}"),
+    }
+}
+
+#[test]
+fn immediate_requests_are_taken_while_the_window_is_full() {
+    let config = SessionConfig { command_window: 1, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    script.pdu(write(1, 100, 2048), &[]);
+    script.r2t();
+    script.pdu(command(2, 101), &[]);
+    assert_eq!(script.session.task_count(), 1, "the window is full");
+    let immediate = ScsiCommand { immediate: true, ..command(3, 101) };
+    script.pdu(immediate, &[]);
+    assert_eq!(script.executes(script.conn), [3]);
+    script.pdu(abort(4, 101, 1, 100), &[]);
+    assert_eq!(management_response(&mut script), TaskManagementResponseCode::COMPLETE);
+}
+
+#[test]
+fn a_tag_in_use_is_found_before_anything_else_is_done() {
+    let mut script = Script::new();
+    let conn = script.conn;
+    execute(&mut script, conn, command(1, 100));
+    script.pdu(command(1, 100), &[]);
+    assert!(script.sent(script.conn).is_none(), "a retry of what is executing");
+    script.pdu(command(1, 101), &[]);
+    match script.sent(script.conn) {
+        Some((Pdu::Reject(reject), _)) => assert_eq!(reject.reason, RejectReason::TASK_IN_PROGRESS),
+        other => panic!("expected a reject, got {other:?}"),
+    }
+    assert!(script.executes(conn).is_empty());
+    assert_eq!(script.session.task_count(), 1);
+}
+
+#[test]
+fn a_reset_is_handed_to_the_scsi_layer_and_answered_when_that_has() {
+    let mut script = Script::new();
+    script.pdu(write(1, 100, 2048), &[]);
+    script.r2t();
+    script.pdu(function(TaskManagementFunction::LOGICAL_UNIT_RESET, 2, 101), &[]);
+    assert_eq!(script.session.task_count(), 0);
+    assert!(script.sent(script.conn).is_none());
+    let asked = std::iter::from_fn(|| script.session.poll_event(script.conn));
+    let asked: Vec<Event> = asked.collect();
+    let reset = TaskManagementFunction::LOGICAL_UNIT_RESET;
+    assert!(asked.iter().any(
+        |e| matches!(e, Event::Management { itt: Itt(2), function, .. } if *function == reset)
+    ));
+    script.session.management_done(Itt(2), TaskManagementResponseCode::COMPLETE);
+    assert_eq!(management_response(&mut script), TaskManagementResponseCode::COMPLETE);
+}
+
+#[test]
+fn a_cold_reset_closes_every_connection_behind_its_answer() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    let cold = TaskManagementFunction::TARGET_COLD_RESET;
+    script.pdu(function(cold, 2, 100), &[]);
+    script.session.management_done(Itt(2), TaskManagementResponseCode::COMPLETE);
+    assert!(!script.session.is_closed());
+    assert_eq!(management_response(&mut script), TaskManagementResponseCode::COMPLETE);
+    assert!(script.session.is_closed());
+    for conn in [script.conn, second] {
+        let events = std::iter::from_fn(|| script.session.poll_event(conn));
+        assert!(events.into_iter().any(|event| matches!(event, Event::Close { .. })));
+    }
+    // A warm reset leaves them alone.
+    let mut script = Script::new();
+    script.pdu(function(TaskManagementFunction::TARGET_WARM_RESET, 2, 100), &[]);
+    script.session.management_done(Itt(2), TaskManagementResponseCode::COMPLETE);
+    assert_eq!(management_response(&mut script), TaskManagementResponseCode::COMPLETE);
+    assert!(!script.session.is_closed());
+}
+
+#[test]
+fn a_function_cannot_be_aborted() {
+    let mut script = Script::new();
+    let conn = script.conn;
+    execute(&mut script, conn, write(1, 100, 0));
+    script.pdu(abort(2, 101, 1, 100), &[]);
+    script.pdu(abort(3, 101, 2, 101), &[]);
+    assert_eq!(management_response(&mut script), TaskManagementResponseCode::REJECTED);
+    // Nor one that waits for commands before it.
+    script.pdu(function(TaskManagementFunction::ABORT_TASK_SET, 4, 105), &[]);
+    script.pdu(abort(5, 101, 4, 105), &[]);
+    assert_eq!(management_response(&mut script), TaskManagementResponseCode::REJECTED);
+    script.session.complete(Itt(1), Completion::default());
+    assert_eq!(management_response(&mut script), TaskManagementResponseCode::COMPLETE);
+}
+
+#[test]
+fn an_abort_of_what_was_answered_says_that_there_is_no_task() {
+    let mut script = Script::new();
+    let conn = script.conn;
+    execute(&mut script, conn, command(1, 100));
+    script.session.complete(Itt(1), Completion::default());
+    scsi_response(&mut script);
+    script.pdu(abort(2, 101, 1, 100), &[]);
+    assert_eq!(management_response(&mut script), TaskManagementResponseCode::TASK_DOES_NOT_EXIST);
+}
+
+#[test]
+fn residuals_tell_what_was_wanted_against_what_was_expected() {
+    for (expected, wanted, sent, residual) in [
+        (512, 600, 600, Residual::Overflow(88)),
+        (512, 512, 512, Residual::None),
+        (512, 100, 100, Residual::Underflow(412)),
+    ] {
+        let mut script = Script::new();
+        let conn = script.conn;
+        execute(&mut script, conn, read(1, 100, expected));
+        let data_in = Bytes::from(vec![0; sent]);
+        let completion = Completion { data_in, wanted_length: wanted, ..Completion::default() };
+        script.session.complete(Itt(1), completion);
+        match script.sent(conn) {
+            Some((Pdu::DataIn(pdu), data)) => {
+                assert_eq!(data.len(), sent.min(expected as usize));
+                assert_eq!(pdu.status.map(|status| status.residual), Some(residual));
+            }
+            other => panic!("expected data, got {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn exp_data_sn_counts_data_in_only() {
+    let mut script = Script::new();
+    script.pdu(write(1, 100, 2048), &[]);
+    let ttt = script.r2t().ttt;
+    script.pdu(data_out(1, ttt, 0, 0, true), &[0; 2048]);
+    script.session.complete(Itt(1), Completion { wanted_length: 2048, ..Completion::default() });
+    assert_eq!(scsi_response(&mut script).exp_data_sn, 0);
+    let conn = script.conn;
+    script.executes(conn);
+    execute(&mut script, conn, read(2, 101, 4096));
+    let sense = Bytes::from_static(&[0x70; 18]);
+    let data_in = Bytes::from(vec![0; 2048]);
+    let completion = Completion { status: 2, sense, data_in, wanted_length: 4096 };
+    script.session.complete(Itt(2), completion);
+    for _ in 0..2 {
+        assert!(matches!(script.sent(conn), Some((Pdu::DataIn(pdu), _)) if pdu.status.is_none()));
+    }
+    assert_eq!(scsi_response(&mut script).exp_data_sn, 2);
+}
+
+#[test]
+fn status_of_a_bidirectional_command_comes_in_a_response_of_its_own() {
+    let mut script = Script::new();
+    let both = ScsiCommand { read: true, bidi_read_length: Some(512), ..write(1, 100, 4) };
+    script.pdu(both, &[1; 4]);
+    assert_eq!(script.executes(script.conn), [1]);
+    let data_in = Bytes::from(vec![0; 512]);
+    script.session.complete(Itt(1), Completion { data_in, wanted_length: 4, ..Default::default() });
+    let conn = script.conn;
+    assert!(matches!(script.sent(conn), Some((Pdu::DataIn(pdu), _)) if pdu.status.is_none()));
+    assert_eq!(scsi_response(&mut script).status, 0);
+}
+
+#[test]
+fn empty_data_out_segments_are_received() {
+    let mut script = Script::new();
+    script.pdu(write(1, 100, 1024), &[]);
+    let ttt = script.r2t().ttt;
+    assert_eq!(script.pdu(data_out(1, ttt, 0, 0, false), &[]), Placement::None);
+    script.pdu(data_out(1, ttt, 1, 0, true), &[0; 1024]);
+    assert_eq!(script.executes(script.conn), [1]);
+}
+
+#[test]
+fn without_immediate_data_and_unsolicited_data_neither_is_taken() {
+    let params = SessionParams { initial_r2t: true, immediate_data: false, ..params() };
+    for (is_final, data) in [(true, &[0; 4][..]), (false, &[])] {
+        let mut script = Script::with(params, SessionConfig::default());
+        script.pdu(ScsiCommand { is_final, ..write(1, 100, 512) }, data);
+        assert_eq!(scsi_response(&mut script).status, 2);
+        assert!(script.executes(script.conn).is_empty());
+    }
+}
+
+#[test]
+fn reassignment_is_not_supported_at_level_0() {
+    let mut script = Script::new();
+    script.pdu(function(TaskManagementFunction::TASK_REASSIGN, 2, 100), &[]);
+    let code = management_response(&mut script);
+    assert_eq!(code, TaskManagementResponseCode::REASSIGNMENT_NOT_SUPPORTED);
+}
+
+#[test]
+fn a_ping_is_answered_with_its_tag_and_data() {
+    let mut script = Script::new();
+    let ping = NopOut {
+        immediate: true,
+        lun: Lun(5),
+        itt: Itt(9),
+        ttt: Ttt::NONE,
+        cmd_sn: CmdSn(100),
+        exp_stat_sn: StatSn(1),
+    };
+    let data: Vec<u8> = (0..2000).map(|i| i as u8).collect();
+    script.pdu(ping.clone(), &data);
+    match script.sent(script.conn) {
+        Some((Pdu::NopIn(pong), echoed)) => {
+            assert_eq!((pong.itt, pong.ttt), (Itt(9), Ttt::NONE));
+            assert_eq!(&echoed[..], &data[..1024], "as much as the initiator takes");
+        }
+        other => panic!("expected a NOP-In, got {other:?}"),
+    }
+    script.pdu(NopOut { itt: Itt::NONE, ..ping }, &[]);
+    assert!(script.sent(script.conn).is_none(), "no answer was asked for");
+}
+
+fn text_request(ttt: Ttt, is_final: bool, continues: bool) -> TextRequest {
+    let (lun, itt) = (Lun(3), Itt(9));
+    let (cmd_sn, exp_stat_sn) = (CmdSn(100), StatSn(1));
+    TextRequest { immediate: true, is_final, continues, lun, itt, ttt, cmd_sn, exp_stat_sn }
+}
+
+fn text_response(script: &mut Script) -> (TextResponse, Bytes) {
+    match script.sent(script.conn) {
+        Some((Pdu::TextResponse(response), text)) => (response, text),
+        other => panic!("expected a text response, got {other:?}"),
+    }
+}
+
+#[test]
+fn text_that_goes_on_has_a_tag_and_text_that_ends_has_none() {
+    let mut script = Script::new();
+    let conn = script.conn;
+    // Half of the request: it is answered by nothing but the tag.
+    script.pdu(text_request(Ttt::NONE, false, true), b"SendTargets=");
+    let (response, text) = text_response(&mut script);
+    assert!(!response.is_final && !response.continues && text.is_empty());
+    assert!(response.ttt != Ttt::NONE && response.lun == Lun(3));
+    script.pdu(text_request(response.ttt, true, false), b"All\0");
+    match script.session.poll_event(conn) {
+        Some(Event::Text { itt: Itt(9), text }) => assert_eq!(&text[..], b"SendTargets=All\0"),
+        other => panic!("expected text, got {other:?}"),
+    }
+    // An answer of three PDUs.
+    let answer: Bytes = (0..2500).map(|i| i as u8).collect();
+    script.session.text_reply(conn, Itt(9), answer.clone());
+    let mut whole = Vec::new();
+    for piece in 0..3 {
+        let (response, text) = text_response(&mut script);
+        assert!(text.len() <= 1024);
+        whole.extend_from_slice(&text);
+        let ends = piece == 2;
+        assert_eq!((response.is_final, response.continues), (ends, !ends));
+        assert_eq!(response.ttt == Ttt::NONE, ends);
+        if !ends {
+            assert_eq!(response.lun, Lun(3));
+            script.pdu(text_request(response.ttt, true, false), &[]);
+        }
+    }
+    assert_eq!(whole, answer);
+}
