@@ -9,7 +9,7 @@ mod hostile_common;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hostile_common::{Arena, Attacker, LOGIN_TIMEOUT, PATIENCE, ends, resident_bytes};
+use hostile_common::{Arena, Attacker, IQN, LOGIN_TIMEOUT, PATIENCE, ends, resident_bytes};
 use iscsi_proto::frame::Framing;
 use iscsi_proto::ids::{Cid, Itt, Lun, Tsih, Ttt};
 use iscsi_proto::keys::DigestPreference;
@@ -133,6 +133,92 @@ async fn endless_logins_end() {
         }
     }
     arena.serves().await;
+}
+
+/// What is no login request is not looked at: before the login without a word, during it with one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_requests_during_login_are_refused() {
+    let arena = Arena::new().await;
+    let mut stream = TcpStream::connect(arena.address).await.unwrap();
+    stream.write_all(&bhs(0x40, 0x80, 0, 0)).await.unwrap();
+    assert_eq!(hostile_common::read(&mut stream, Framing::default()).await, None);
+    let mut stream = TcpStream::connect(arena.address).await.unwrap();
+    let (mut request, _) = login_request(0);
+    request.transit = false;
+    let text = format!("InitiatorName=iqn.2026-11.org.example:a\0TargetName={IQN}\0");
+    let bytes = Framing::default().pdu_bytes(&request.encode(text.len() as u32), text.as_bytes());
+    stream.write_all(&bytes).await.unwrap();
+    let answer = hostile_common::read(&mut stream, Framing::default()).await;
+    assert!(matches!(answer, Some((Pdu::LoginResponse(r), _)) if r.status.is_success()));
+    stream.write_all(&bhs(0x40, 0x80, 0, 0)).await.unwrap();
+    let answer = hostile_common::read(&mut stream, Framing::default()).await;
+    let Some((Pdu::LoginResponse(response), _)) = answer else { panic!("{answer:?}") };
+    assert_eq!(response.status, LoginStatus::INVALID_DURING_LOGIN);
+    assert!(ends(&mut stream).await);
+    arena.serves().await;
+}
+
+/// Text of the full-feature phase: the target of this session and nothing else; what was agreed at
+/// login stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_of_a_normal_session() {
+    let arena = Arena::new().await;
+    let mut attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
+    let record = format!("TargetName={IQN}\0TargetAddress={},1\0", arena.address);
+    for (n, (question, answer)) in [
+        ("SendTargets=\0", record.as_str()),
+        (&format!("SendTargets={IQN}\0"), &record),
+        ("SendTargets=All\0", "SendTargets=Reject\0"),
+        ("SendTargets=iqn.2026-11.org.example:other\0", ""),
+        ("MaxRecvDataSegmentLength=512\0", "MaxRecvDataSegmentLength=Reject\0"),
+        ("MaxBurstLength=512\0", "MaxBurstLength=Reject\0"),
+        ("InitiatorAlias=me\0X-com.example.a=1\0", "X-com.example.a=NotUnderstood\0"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let request = TextRequest {
+            immediate: true,
+            is_final: true,
+            continues: false,
+            lun: Lun(0),
+            itt: Itt(n as u32),
+            ttt: Ttt::NONE,
+            cmd_sn: attacker.cmd_sn(),
+            exp_stat_sn: StatSn(0),
+        };
+        attacker.send(&request.encode(question.len() as u32), question.as_bytes()).await;
+        let Some((Pdu::TextResponse(response), text)) = attacker.read_with_data().await else {
+            panic!("{question:?} is not answered")
+        };
+        assert_eq!((response.itt, response.is_final), (Itt(n as u32), true));
+        assert_eq!(String::from_utf8_lossy(&text), *answer, "{question:?}");
+    }
+    arena.serves().await;
+}
+
+/// TARGET COLD RESET ends the session that asked for it and every other one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cold_reset_ends_every_session() {
+    let arena = Arena::new().await;
+    let mut other = Attacker::log_in(arena.address, DigestPreference::Never).await;
+    let mut attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
+    let reset = TaskManagementRequest {
+        immediate: true,
+        function: TaskManagementFunction::TARGET_COLD_RESET,
+        lun: Lun(0),
+        itt: Itt(1),
+        referenced_task_tag: Itt::NONE,
+        cmd_sn: attacker.cmd_sn(),
+        exp_stat_sn: StatSn(0),
+        ref_cmd_sn: CmdSn(0),
+        exp_data_sn: 0,
+    };
+    attacker.send(&reset.encode(0), &[]).await;
+    let answer = attacker.read().await;
+    let Some(Pdu::TaskManagementResponse(response)) = answer else { panic!("{answer:?}") };
+    assert_eq!(response.response, TaskManagementResponseCode::COMPLETE);
+    assert!(ends(&mut attacker.stream).await && ends(&mut other.stream).await);
 }
 
 /// A crowd that connects and says nothing neither keeps a login out nor stays.

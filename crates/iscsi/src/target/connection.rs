@@ -132,7 +132,9 @@ impl TargetConnection {
                 }
             }
             Event::Text { itt, text } => {
-                let answer = login::answer_text(&self.server, self.portal.clone(), &text);
+                let discovery = self.session.with(|core| core.is_discovery());
+                let portal = self.portal.clone();
+                let answer = login::answer_text(&self.server, portal, discovery, &text);
                 self.session.with_own(self.conn, |core| core.text_reply(self.conn, itt, answer));
             }
             Event::Management { itt, function, lun } => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
 use iscsi_proto::frame::{Framing, Limits};
+use iscsi_proto::keys::Key;
 use iscsi_proto::keys::send_targets::{self, SendTargets, TargetRecord};
 use iscsi_proto::keys::text::{TextWriter, parse};
 use iscsi_proto::login::Outcome;
@@ -31,7 +32,7 @@ pub(super) enum LoginError {
     Read(#[from] ReadError),
     #[error("login response not sent: {0}")]
     Write(#[from] std::io::Error),
-    #[error("the first PDU is {0}, not a login request")]
+    #[error("{0} is not a login request")]
     NotLogin(iscsi_proto::pdu::Opcode),
     #[error("malformed login request: {0}")]
     Malformed(#[from] iscsi_proto::pdu::PduError),
@@ -66,12 +67,20 @@ pub(super) async fn login(
         authenticator: shared.access(),
         random: ChapRandom::from_bytes(random),
     });
+    let mut started = false;
     loop {
         let (header, text) = read_pdu(&mut stream, Limits::LOGIN).await?;
         let request = match Pdu::parse(&header)? {
             Pdu::LoginRequest(request) => request,
-            other => return Err(LoginError::NotLogin(other.opcode())),
+            other => {
+                if started {
+                    let response = login.reject(LoginStatus::INVALID_DURING_LOGIN);
+                    send(&mut stream, response, Bytes::new()).await?;
+                }
+                return Err(LoginError::NotLogin(other.opcode()));
+            }
         };
+        started = true;
         match login.handle(&request, &text) {
             Ok(Step::Send(response, text)) => send(&mut stream, response, text).await?,
             Ok(Step::Ready(outcome)) => return attach(shared, stream, login, *outcome).await,
@@ -226,16 +235,27 @@ impl LoggedIn {
 
 /// Answers a text request of the full-feature phase: SendTargets. Everything else was settled at
 /// login.
-pub(super) fn answer_text(shared: &Shared, local: Option<TargetAddress>, text: &[u8]) -> Bytes {
+pub(super) fn answer_text(
+    shared: &Shared,
+    local: Option<TargetAddress>,
+    discovery: bool,
+    text: &[u8],
+) -> Bytes {
     let Ok(pairs) = parse(text) else { return Bytes::new() };
     let mut out = TextWriter::default();
     for pair in pairs {
         if pair.key != "SendTargets" {
-            out.push(pair.key, "NotUnderstood");
+            if let Some(refusal) = refusal_of(pair.key) {
+                out.push(pair.key, refusal);
+            }
             continue;
         }
         let wanted = match SendTargets::from_value(pair.value) {
             Ok(SendTargets::Named(name)) => name == shared.config.target_name,
+            Ok(SendTargets::All) if !discovery => {
+                out.push(pair.key, "Reject");
+                continue;
+            }
             Ok(SendTargets::All | SendTargets::This) => true,
             Err(_) => false,
         };
@@ -246,6 +266,16 @@ pub(super) fn answer_text(shared: &Shared, local: Option<TargetAddress>, text: &
         }
     }
     out.finish()
+}
+
+/// The answer to a key of the full-feature phase other than SendTargets: what was agreed at login
+/// stays. What is only declared needs no answer.
+fn refusal_of(key: &str) -> Option<&'static str> {
+    match Key::from_name(key) {
+        Some(Key::InitiatorAlias | Key::NodeArchitecture) => None,
+        Some(_) => Some("Reject"),
+        None => Some("NotUnderstood"),
+    }
 }
 
 /// The portal a connection came in on, as SendTargets names it.

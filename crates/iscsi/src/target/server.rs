@@ -320,6 +320,9 @@ impl Shared {
         let others: Vec<_> = self.lock().live.values().cloned().collect();
         for other in others.iter().filter(|other| !Arc::ptr_eq(other, session)) {
             other.abort_and_wait((!everything).then_some(lun)).await;
+            if function == F::TARGET_COLD_RESET {
+                other.close("target cold reset").await;
+            }
         }
         TaskManagementResponseCode::COMPLETE
     }
