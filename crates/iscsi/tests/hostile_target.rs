@@ -72,6 +72,14 @@ fn noise(len: usize) -> Vec<u8> {
 
 /// Whoever does not begin with a login request goes, at the latest when the time for a login is
 /// over, and is named in the log.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# A target receiving any PDU except a Login Request before the Login Phase is started MUST
+//# immediately terminate the connection on which the PDU was received.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+//= type=test
+//# During login, any failure in negotiation MUST be considered a login process failure; the Login
+//# Phase, along with the connection, MUST be terminated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_are_shown_out() {
     let arena = Arena::new().await;
@@ -136,6 +144,17 @@ async fn endless_logins_end() {
 }
 
 /// What is no login request is not looked at: before the login without a word, during it with one.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# A target receiving any PDU except a Login Request before the Login Phase is started MUST
+//# immediately terminate the connection on which the PDU was received.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# Once the Login Phase has started, if the target receives any PDU except a Login Request, it MUST
+//# send a Login reject (with Status "invalid during login") and then disconnect.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+//= type=test
+//# If the Status-Class is not 0, the initiator and target MUST close the TCP connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_requests_during_login_are_refused() {
     let arena = Arena::new().await;
@@ -160,6 +179,38 @@ async fn other_requests_during_login_are_refused() {
 
 /// Text of the full-feature phase: the target of this session and nothing else; what was agreed at
 /// login stays.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# If used as specified, these keys MUST NOT be answered with NotUnderstood.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+//= type=test
+//# The operational parameters of the session or the connection MUST continue to be the values
+//# agreed upon during an earlier successful negotiation (i.e., any partial results of this
+//# unsuccessful negotiation MUST NOT take effect and MUST be discarded).
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# A target MUST support the SendTargets command on operational sessions; these will only return
+//# path information about the target to which the session is connected and do not need to return
+//# information about other target names that may be defined in the responding system.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# This MUST be supported on operational sessions and MUST NOT return targets other than the one to
+//# which the session is logged in.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# This value MUST be supported on a Discovery session and MUST NOT be supported on an operational
+//# session.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# This value MUST be supported on Discovery sessions.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# A Discovery session MUST be capable of returning addresses for those targets that would have
+//# been returned had value=All been designated.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# A SendTargets response MUST NOT contain target names if there are no targets for the requesting
+//# initiator to access.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn text_of_a_normal_session() {
     let arena = Arena::new().await;
@@ -198,6 +249,14 @@ async fn text_of_a_normal_session() {
 }
 
 /// TARGET COLD RESET ends the session that asked for it and every other one.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# Additionally, the target MUST treat the TARGET COLD RESET function as a power-on event, thus
+//# terminating all of its TCP connections to all initiators (all sessions are terminated).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+//= type=test
+//# For the TARGET COLD RESET function, the target MUST then close all of its TCP connections to all
+//# initiators (terminates all sessions).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cold_reset_ends_every_session() {
     let arena = Arena::new().await;
@@ -278,6 +337,23 @@ enum Verdict {
 }
 
 /// PDUs that belong to nobody, or somewhere else, or nowhere.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# Login Requests and Responses MUST be used exclusively during login.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# On any connection, the Login Phase MUST immediately follow TCP connection establishment, and a
+//# subsequent Login Phase MUST NOT occur before tearing down the connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.2
+//= type=test
+//# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+//= type=test
+//# Deprecated; MUST NOT be used
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+//= type=test
+//# Reason code 0x0b ("Negotiation Reset") as defined in Section 10.17.1 of [RFC3720] is deprecated
+//# and MUST NOT be used by implementations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pdus_out_of_place() {
     let arena = Arena::new().await;
@@ -439,6 +515,26 @@ async fn data_out_of_bounds() {
 }
 
 /// A wrong header digest ends the connection; a wrong data digest fails the command.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+//= type=test
+//# Targets MUST NOT implicitly terminate an active task by sending a Reject PDU for any PDU
+//# exchanged during the life of the task.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# When a target receives any iSCSI PDU with a payload digest error, it MUST answer with a Reject
+//# PDU with a reason code of Data-Digest-Error and discard the PDU.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a
+//# command PDU, the non-data PDU rule below applies), the target MUST do one of the following:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# When a target or an initiator receives any iSCSI PDU with a header digest error, it MUST either
+//# discard the header and all data up to the beginning of a later PDU or close the connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.1
+//= type=test
+//# When the initiator and target agree on a digest, this digest MUST be used for every PDU in the
+//# Full Feature Phase.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_digests() {
     let arena = Arena::new().await;

@@ -121,6 +121,10 @@ fn new_management(
     if function == TaskManagementFunction::ABORT_TASK {
         let task = session.tasks.get(&referenced).ok_or("abort of a task that never was")?;
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+        //= type=test
+        //# If the connection is still active (i.e., it is not undergoing an implicit or explicit
+        //# logout), an ABORT TASK MUST be issued on the same connection to which the task to be
+        //# aborted is allegiant at the time the task management request is issued.
         ensure!(task.link == link, "abort on another connection than the task's {}", task.link);
         ensure!(task.lun == lun, "abort with another LUN than the task's");
         ensure!(request.ref_cmd_sn == task.cmd_sn, "RefCmdSN, task has {}", task.cmd_sn);

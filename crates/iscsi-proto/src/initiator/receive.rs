@@ -95,6 +95,8 @@ impl<T> Session<T> {
         header: &Header,
     ) -> Result<Placement, Violation> {
         let len = header.data_segment_length();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.7
+        //# All initiator-detected PDU construction errors MUST be considered as format errors.
         let pdu = Pdu::parse(header)?;
         let data_in = match &pdu {
             Pdu::DataIn(pdu) => Some((pdu.itt, pdu.buffer_offset)),
@@ -113,8 +115,13 @@ impl<T> Session<T> {
                 Ok(Receiving::Async(pdu))
             }
             Pdu::Reject(pdu) => self.reject(id, &pdu),
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.2
+            //# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
             _ => Err(Violation::UnexpectedPdu),
         }?;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.7
+        //# The sending of 0-length data segments should be avoided, but initiators and targets MUST
+        //# be able to properly receive 0-length data segments.
         if len == 0 {
             self.complete(id, now, receiving, &[])?;
             return Ok(Placement::None);
@@ -158,6 +165,9 @@ impl<T> Session<T> {
             self.complete(id, now, receiving, scratch)
                 .map_err(|violation| ConnectionError::Protocol { cid, opcode, itt, violation })
         } else {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+            //# When an initiator receives any iSCSI PDU with a payload digest error, it MUST
+            //# discard the PDU.
             Err(ConnectionError::DataDigest { cid })
         };
         if let Err(error) = &result {
@@ -181,6 +191,10 @@ impl<T> Session<T> {
                 }
             }
             Receiving::Response { itt, status, residual } => {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-10.2
+                //# "Autosense" refers to the automatic return of sense data to the initiator in
+                //# cases where a command did not complete successfully. iSCSI initiators and
+                //# targets MUST support and use Autosense.
                 let sense = Bytes::copy_from_slice(parse_sense(data));
                 let data_in_len = self.tasks.command_mut(itt).map_or(0, |task| task.received);
                 let outcome = TaskOutcome::Completed { status, residual, data_in_len, sense };
@@ -204,6 +218,9 @@ impl<T> Session<T> {
     }
 
     /// Takes the sequence numbers of a PDU that carries a status (§4.2.2.2).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
+    //# Initiators MUST undertake recovery actions if the difference is greater than an
+    //# implementation-defined constant that MUST NOT exceed 2**31 - 1.
     pub(super) fn note_status(
         &mut self,
         id: ConnectionId,
@@ -216,6 +233,8 @@ impl<T> Session<T> {
             if stat_sn != expected {
                 return Err(Violation::StatSn { got: stat_sn.0, expected: expected.0 });
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
+            //# Initiators and targets MUST support the response-numbering scheme.
             connection.exp_stat_sn = expected.next();
         }
         self.note_window(exp_cmd_sn, max_cmd_sn);
@@ -235,6 +254,8 @@ impl<T> Session<T> {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+    //# The initiator MUST ignore the A bit set to 1 for sessions with ErrorRecoveryLevel=0.
     fn data_in(&mut self, id: ConnectionId, pdu: &DataIn, len: u32) -> Handled {
         let named = self.named(id, pdu.itt)?.is_some();
         match pdu.status {
@@ -249,6 +270,10 @@ impl<T> Session<T> {
         if offset.checked_add(len).is_none_or(|end| end > limit) {
             return Err(Violation::DataOverrun { offset, len, limit });
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.19
+        //# If DataSequenceInOrder is set to Yes, data sequences MUST be transferred using
+        //# continuously non-decreasing sequence offsets (R2T buffer offset for writes, or the
+        //# smallest SCSI Data-In buffer offset within a read data sequence).
         // DataPDUInOrder and DataSequenceInOrder are always Yes here: our offer says Yes, and Yes
         // wins (§13.18, §13.19). So data is contiguous and `received` tells what is in place.
         if offset != task.received {
@@ -260,6 +285,9 @@ impl<T> Session<T> {
         task.data_sn = task.data_sn.next();
         task.received += len;
         let data_in_len = task.received;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7
+        //# Although targets MAY choose to send even non-exception status in separate responses,
+        //# initiators MUST support non-exception status in Data-In PDUs.
         let outcome = match pdu.status {
             Some(status) => {
                 check_residual(status.residual, &task.command)?;
@@ -278,6 +306,9 @@ impl<T> Session<T> {
         self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
         let Some(residual_checked) = residual else { return Ok(Receiving::Discard) };
         if pdu.response != ResponseCode::COMPLETED {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.3
+            //# A non-zero response field indicates a failure to execute the command, in which case
+            //# the Status and Flag fields are undefined and MUST be ignored on reception.
             // No SCSI status then, and no sense worth reading (§11.4.3).
             self.finish(pdu.itt, TaskOutcome::TargetFailure(pdu.response));
             return Ok(Receiving::Discard);
@@ -286,6 +317,8 @@ impl<T> Session<T> {
         Ok(Receiving::Response { itt: pdu.itt, status: pdu.status, residual: pdu.residual })
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+    //# MUST continue to respond to each TTT received for the affected tasks.
     fn r2t(&mut self, id: ConnectionId, pdu: &R2t) -> Handled {
         let named = self.named(id, pdu.itt)?.is_some();
         self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
@@ -308,7 +341,16 @@ impl<T> Session<T> {
             return Err(Violation::R2tUnexpected);
         }
         task.r2t_sn = task.r2t_sn.next();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+        //# An initiator MUST honor an R2T data request for a valid outstanding command (i.e.,
+        //# carrying a valid Initiator Task Tag) and deliver all the requested data, provided the
+        //# command is supposed to deliver outgoing data and the R2T specifies data within the
+        //# command bounds.
         task.r2t_outstanding += 1;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+        //# For ABORT TASK SET and CLEAR TASK SET, the issuing initiator MUST continue to respond to
+        //# all valid Target Transfer Tags (received via R2T, Text Response, NOP-In, or SCSI Data-In
+        //# PDUs) related to the affected task set, even after issuing the task management request.
         task.solicited = end;
         let (itt, ttt, lun) = (pdu.itt, pdu.ttt, task.command.lun);
         if let Some(connection) = self.connection_mut(id) {

@@ -36,8 +36,16 @@ impl Session {
         let segment_max = self.connections.get(&conn)?.params.max_send_data_segment_length;
         let burst_max = self.params.max_burst_length;
         let task = self.tasks.get_mut(&itt)?;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.19
+        //# If DataSequenceInOrder is set to Yes, data sequences MUST be transferred using
+        //# continuously non-decreasing sequence offsets (R2T buffer offset for writes, or the
+        //# smallest SCSI Data-In buffer offset within a read data sequence).
         let offset = task.sent;
         let left = task.read_length() - offset;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.1
+        //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent,
+        //# and the total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed
+        //# MaxBurstLength (or FirstBurstLength for unsolicited data).
         let len = left.min(segment_max.max(1)).min(burst_max - task.burst_sent);
         let payload = task.completion.data_in.slice(offset as usize..(offset + len) as usize);
         task.sent += len;
@@ -49,7 +57,12 @@ impl Session {
         }
         let data_sn = task.take_data_sn();
         let (lun, residual) = (task.lun(), task.residual());
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.3
+        //# If the command is completed with an error, then the response and sense data MUST be sent
+        //# in a SCSI Response PDU (i.e., MUST NOT be sent in a SCSI data packet).
         // Status may ride on the last Data-In only when there is no sense to go with it.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.3
+        //# For bidirectional commands, the status MUST be sent in a SCSI Response PDU.
         let with_status = is_last
             && task.completion.status == GOOD
             && task.completion.sense.is_empty()
@@ -62,6 +75,8 @@ impl Session {
         let (exp_cmd_sn, max_cmd_sn) = self.command_window();
         let pdu = DataIn {
             is_final,
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+            //# The target MUST NOT set to 1 the A bit for sessions with ErrorRecoveryLevel=0.
             acknowledge: false,
             status,
             lun,
@@ -76,16 +91,33 @@ impl Session {
         Some(Transmit { header: pdu.encode(len), payload })
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //# A target command response or Data-In PDU with status MUST NOT precede the command
+    //# acknowledgment.
     fn transmit_status(&mut self, conn: ConnId, itt: Itt) -> Option<Transmit> {
         let task = self.tasks.get_mut(&itt)?;
         let residual = task.residual();
         let status = task.completion.status;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.8
+        //# This field MUST be 0 if the response code is not Command Completed at Target or the
+        //# target sent no Data-In PDUs for the command.
         // R2Ts share the series; without Data-In there is nothing that the initiator could miss.
         let exp_data_sn = if task.sent > 0 { task.next_data_sn } else { 0 };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-10.2
+        //# "Autosense" refers to the automatic return of sense data to the initiator in cases where
+        //# a command did not complete successfully. iSCSI initiators and targets MUST support and
+        //# use Autosense.
         let sense = std::mem::take(&mut task.completion.sense);
         self.finish(conn, itt);
         let stat_sn = self.take_stat_sn(conn)?;
         let (exp_cmd_sn, max_cmd_sn) = self.command_window();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.6.1.2
+        //# The use of Autosense ([SAM2]) is REQUIRED by iSCSI.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.7
+        //# iSCSI targets MUST support and enable Autosense.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.7
+        //# If Status is CHECK CONDITION (0x02), then the data segment MUST contain sense data for
+        //# the failed command.
         let payload = if sense.is_empty() { Bytes::new() } else { encode_sense(&sense) };
         let pdu = ScsiResponse {
             response: ResponseCode::COMPLETED,

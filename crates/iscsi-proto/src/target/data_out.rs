@@ -17,6 +17,10 @@ impl Session {
     ) -> Option<TransferFault> {
         let expected = if command.write { command.expected_data_transfer_length } else { 0 };
         let limit = expected.min(self.params.first_burst_length);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.11
+        //# If ImmediateData is set to No and InitialR2T is set to Yes, then the initiator MUST NOT
+        //# send unsolicited data and the target MUST reject unsolicited data with the corresponding
+        //# response code.
         let announced = !command.is_final && self.params.initial_r2t;
         if announced || data_len > 0 && !(command.write && self.params.immediate_data) {
             Some(TransferFault::UnexpectedUnsolicited)
@@ -51,6 +55,9 @@ impl Session {
         header: &Header,
     ) -> Result<Placement, SessionError> {
         let Some(task) = self.tasks.get_mut(&pdu.itt) else {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-10.7
+            //# However, the data transfers logically MUST be silently discarded by the target iSCSI
+            //# layer in all cases.
             // Data of a task that was aborted may still be on its way.
             return self.ignore(conn, len);
         };
@@ -82,6 +89,9 @@ impl Session {
         }
         self.expect_data_out(conn, pdu.itt, pdu.ttt, len, pdu.is_final);
         Ok(match len {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.7
+            //# The sending of 0-length data segments should be avoided, but initiators and targets
+            //# MUST be able to properly receive 0-length data segments.
             0 => Placement::None,
             _ if too_long => Placement::Discard,
             _ => Placement::Task { itt: pdu.itt, offset: pdu.buffer_offset },
@@ -145,9 +155,18 @@ impl Session {
         while task.solicited_to < end
             && task.bursts.len() < usize::from(self.params.max_outstanding_r2t)
         {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.4
+            //# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
             let len = self.params.max_burst_length.min(end - task.solicited_to);
             let ttt = Ttt(self.next_ttt);
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.5
+            //# There is no protocol rule about the Target Transfer Tag except that the value
+            //# 0xffffffff is reserved and MUST NOT be sent by a target in an R2T.
             self.next_ttt = (self.next_ttt + 1) % u32::MAX; // never Ttt::NONE
+
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+            //# If DataSequenceInOrder is Yes, then consecutive R2Ts MUST refer to continuous
+            //# non-overlapping ranges, except for Recovery-R2Ts.
             let offset = task.solicited_to;
             task.bursts.push_back(Burst { ttt, offset, len, received: 0, data_sn: DataSn(0) });
             task.solicited_to += len;
@@ -236,6 +255,8 @@ fn check_unsolicited(
 fn check_solicited(task: &Task, pdu: &DataOut, len: u32) -> Result<(), Option<TransferFault>> {
     let burst = task.bursts.iter().find(|burst| burst.ttt == pdu.ttt).ok_or(None)?;
     let left = burst.len - burst.received;
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+    //# The target MUST address these implied digest errors as described in Section 7.8.
     if pdu.data_sn != burst.data_sn || pdu.buffer_offset != burst.offset + burst.received {
         Err(Some(TransferFault::Damaged))
     } else if len > left || pdu.is_final != (len == left) {

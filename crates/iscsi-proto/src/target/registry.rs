@@ -55,6 +55,12 @@ impl Registry {
     ///
     /// # Errors
     /// The status to refuse the login with.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.15
+    //# A target MUST also be prepared to handle a session reinstatement request from the initiator
+    //# that may be addressing session errors.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.6
+    //# The target MUST check the value presented with the first Login Request and act as specified
+    //# in Section 6.3.1.
     pub fn attach(&mut self, login: &Outcome) -> Result<Attach, LoginStatus> {
         let name = Name {
             initiator_name: login.initiator_name.clone(),
@@ -69,6 +75,10 @@ impl Registry {
         }
         // Discovery sessions of one port may live side by side: ending one when the next begins
         // would let two discoveries that race fail each other.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.2.1
+        //# Each of the concurrent Discovery sessions, if established by the same initiator port to
+        //# other Network Portals, MUST be treated as independent sessions -- i.e., one session MUST
+        //# NOT reinstate the other.
         let reinstates = (name.target_name.is_some())
             .then(|| self.sessions.iter().find(|(_, known)| **known == name).map(|(t, _)| *t))
             .flatten();
@@ -100,6 +110,9 @@ impl Registry {
 
     /// A handle that no session has. Not reused at once, so that a late login for a session that
     /// is gone finds nothing instead of a stranger's session.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.3
+    //# For a new session, the target MUST generate a non-zero TSIH and ONLY return it in the Login
+    //# Final-Response (see Section 6.3).
     fn free_tsih(&mut self) -> Tsih {
         loop {
             let tsih = Tsih(self.next_tsih);
@@ -149,6 +162,18 @@ mod tests {
     }
 
     /// The table of §6.3.1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.15
+    //= type=test
+    //# A target MUST also be prepared to handle a session reinstatement request from the initiator
+    //# that may be addressing session errors.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.6
+    //= type=test
+    //# The target MUST check the value presented with the first Login Request and act as specified
+    //# in Section 6.3.1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.3
+    //= type=test
+    //# For a new session, the target MUST generate a non-zero TSIH and ONLY return it in the Login
+    //# Final-Response (see Section 6.3).
     #[test]
     fn logins_open_join_and_reinstate_sessions() {
         let mut registry = Registry::new(10);
@@ -167,6 +192,11 @@ mod tests {
         assert_eq!(registry.len(), 2);
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.2.1
+    //= type=test
+    //# Each of the concurrent Discovery sessions, if established by the same initiator port to
+    //# other Network Portals, MUST be treated as independent sessions -- i.e., one session MUST NOT
+    //# reinstate the other.
     #[test]
     fn discovery_sessions_do_not_reinstate_each_other() {
         let mut registry = Registry::new(10);

@@ -156,6 +156,9 @@ impl Session {
     /// A session as its leading login agreed on it. Add that connection with
     /// [`add_connection`](Self::add_connection).
     pub fn new(config: SessionConfig, leading: &Outcome) -> Self {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.8
+        //# If the Login Request is a leading Login Request, the target MUST use the value presented
+        //# in the CmdSN as the target value for the ExpCmdSN.
         let order = CommandOrder::new(leading.cmd_sn, config.command_window);
         Self {
             config,
@@ -180,6 +183,9 @@ impl Session {
     /// the old one ends as by an implicit logout (§6.3.4).
     ///
     /// `next_stat_sn` is the one after that of the final login response.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.1
+    //# iSCSI targets and initiators MUST support at least one TCP connection and MAY support
+    //# several connections in a session.
     pub fn add_connection(
         &mut self,
         outcome: &Outcome,
@@ -215,11 +221,16 @@ impl Session {
 
     /// The transport of `conn` is gone. At error recovery level 0 that ends its tasks and the
     /// session with it (§7.1.4), unless the connection was logged out, replaced or closed by us.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
+    //# Implementations MUST support error recovery level "0", while the rest are OPTIONAL to
+    //# implement.
     pub fn handle_connection_lost(&mut self, conn: ConnId) {
         let Some(connection) = self.connections.get(&conn) else { return };
         let orderly = matches!(connection.state, ConnectionState::InLogout | ConnectionState::Free);
         self.end_connection(conn, "connection lost");
         if !orderly || self.closed {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+            //# On connection failure, the initiator and target MUST do one of the following:
             self.close("a connection of the session was lost");
         }
     }
@@ -352,6 +363,10 @@ impl Session {
     }
 
     /// Ends a connection's tasks and the connection. Executing tasks stay until they complete.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+    //# On a connection failure, a target MUST terminate and/or discard all of the active immediate
+    //# commands, regardless of which of the above options is used (i.e., immediate commands are not
+    //# recoverable across connection failures).
     pub(super) fn end_connection(&mut self, conn: ConnId, reason: &'static str) {
         self.abort_connection_tasks(conn);
         if let Some(connection) = self.connections.get_mut(&conn)

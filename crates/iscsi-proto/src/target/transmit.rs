@@ -88,6 +88,8 @@ impl Session {
         };
         Some(match reply {
             Reply::R2t(pdu) => {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.1
+                //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
                 let pdu = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu };
                 Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
@@ -95,6 +97,8 @@ impl Session {
                 let pdu = NopIn { lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn };
                 Transmit { header: pdu.encode(segment_length(&data)), payload: data }
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.2
+            //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             Reply::Management { itt, response, closes } => {
                 if closes {
                     self.close("target cold reset"); // behind this PDU, which is on its way
@@ -103,10 +107,27 @@ impl Session {
                 Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
             Reply::Text { itt, lun, ttt, text, continues } => {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-6.4
+                //# Whenever the target responds with the F bit set to 0, it MUST set the Target
+                //# Transfer Tag to a value other than the default 0xffffffff.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.4
+                //# It MUST do so whenever it sets the F bit to 0 in the response.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.1
+                //# A Text Response with the F bit set to 1 MUST have a Target Transfer Tag field
+                //# set to the reserved value 0xffffffff.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.1
+                //# A Text Response with the F bit set to 0 MUST have a Target Transfer Tag field
+                //# set to a value other than the reserved value 0xffffffff.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+                //# When a target has more work to do (e.g., cannot transfer all the remaining text
+                //# data in a single Text Response or has to continue the negotiation) and has
+                //# enough resources to proceed, it MUST set the Target Transfer Tag to a value
+                //# other than the reserved value 0xffffffff.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+                //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
                 // The tag names what is unfinished, and nothing else.
-                let is_final = ttt == Ttt::NONE;
                 let pdu = TextResponse {
-                    is_final,
+                    is_final: ttt == Ttt::NONE,
                     continues,
                     lun,
                     itt,
@@ -117,6 +138,8 @@ impl Session {
                 };
                 Transmit { header: pdu.encode(segment_length(&text)), payload: text }
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.15.2
+            //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             Reply::Logout(answer) => {
                 self.logout_answered(conn, &answer);
                 let pdu = LogoutResponse {
@@ -150,6 +173,18 @@ impl Session {
     }
 
     /// Answers a NOP-Out with its own data (§11.19).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.1
+    //# When a target receives the NOP-Out with a valid Initiator Task Tag, it MUST respond with a
+    //# NOP-In Response (see Section 4.6.3.6).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+    //# When a target receives the NOP-Out with a valid Initiator Task Tag (not the reserved value
+    //# 0xffffffff), it MUST respond with a NOP-In with the same Initiator Task Tag that was
+    //# provided in the NOP-Out request.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+    //# It MUST also duplicate up to the first MaxRecvDataSegmentLength bytes of the
+    //# initiator-provided Ping Data.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+    //# For such a response, the Target Transfer Tag MUST be 0xffffffff.
     pub(super) fn nop_out(&mut self, conn: ConnId, request: &NopOut, data: Bytes) {
         let Some(connection) = self.connections.get(&conn) else { return };
         let limit = connection.params.max_send_data_segment_length as usize;
@@ -195,6 +230,13 @@ impl Session {
         }
         connection.ping_sent = Some(now);
         self.next_ttt = (self.next_ttt + 1) % u32::MAX;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+        //# Otherwise, when a target sends a NOP-In that is not a response to a NOP-Out received
+        //# from the initiator, the Initiator Task Tag MUST be set to 0xffffffff, and the data
+        //# segment MUST NOT contain any data (DataSegmentLength MUST be 0).
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19.3
+        //# A LUN MUST be set to a correct value when the Target Transfer Tag is valid (not the
+        //# reserved value 0xffffffff).
         let ttt = Ttt(self.next_ttt);
         self.push_reply(conn, Reply::Nop { itt: Itt::NONE, lun: Lun(0), ttt, data: Bytes::new() });
         true
@@ -217,6 +259,8 @@ impl Session {
         (self.order.exp_cmd_sn(), max_cmd_sn)
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
+    //# Initiators and targets MUST support the response-numbering scheme.
     pub(super) fn take_stat_sn(&mut self, conn: ConnId) -> Option<StatSn> {
         Some(self.connections.get_mut(&conn)?.next_stat_sn.take())
     }

@@ -88,6 +88,10 @@ impl TargetConnection {
     pub(super) fn finish(self) {
         let Self { server, session, conn, mut running, .. } = self;
         session.unregister(conn);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+        //# TCP connection failure: The target MUST close the connection and, if more than one
+        //# connection is available, the target SHOULD send an Asynchronous Message that indicates
+        //# that it has dropped the connection.
         session.with(|core| core.handle_connection_lost(conn));
         let ended = async move {
             while let Some(finished) = running.next().await {

@@ -56,6 +56,11 @@ pub(super) struct LoggedIn {
 
 /// Takes a connection through login. Nothing but login requests is answered, and nothing else is
 /// even looked at: the first PDU that is none ends the connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//# Login Requests and Responses MUST be used exclusively during login.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//# On any connection, the Login Phase MUST immediately follow TCP connection establishment, and a
+//# subsequent Login Phase MUST NOT occur before tearing down the connection.
 pub(super) async fn login(
     shared: &Arc<Shared>,
     mut stream: TcpStream,
@@ -70,9 +75,16 @@ pub(super) async fn login(
     let mut started = false;
     loop {
         let (header, text) = read_pdu(&mut stream, Limits::LOGIN).await?;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+        //# A target receiving any PDU except a Login Request before the Login Phase is started MUST
+        //# immediately terminate the connection on which the PDU was received.
         let request = match Pdu::parse(&header)? {
             Pdu::LoginRequest(request) => request,
             other => {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+                //# Once the Login Phase has started, if the target receives any PDU except a Login
+                //# Request, it MUST send a Login reject (with Status "invalid during login") and
+                //# then disconnect.
                 if started {
                     let response = login.reject(LoginStatus::INVALID_DURING_LOGIN);
                     send(&mut stream, response, Bytes::new()).await?;
@@ -87,6 +99,9 @@ pub(super) async fn login(
             Err(failure) => {
                 let (response, text) = login.failure_response(&failure);
                 send(&mut stream, response, text).await?;
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+                //# During login, any failure in negotiation MUST be considered a login process
+                //# failure; the Login Phase, along with the connection, MUST be terminated.
                 return Err(failure.into());
             }
         }
@@ -113,6 +128,9 @@ async fn attach(
         Ok(session) => session,
         Err(status) => {
             send(&mut stream, login.reject(status), Bytes::new()).await?;
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+            //# If the Status-Class is not 0, the initiator and target MUST close the TCP
+            //# connection.
             return Err(LoginError::Rejected(status));
         }
     };
@@ -245,20 +263,44 @@ pub(super) fn answer_text(
     let mut out = TextWriter::default();
     for pair in pairs {
         if pair.key != "SendTargets" {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+            //# The operational parameters of the session or the connection MUST continue to be the
+            //# values agreed upon during an earlier successful negotiation (i.e., any partial
+            //# results of this unsuccessful negotiation MUST NOT take effect and MUST be
+            //# discarded).
             if let Some(refusal) = refusal_of(pair.key) {
                 out.push(pair.key, refusal);
             }
             continue;
         }
         let wanted = match SendTargets::from_value(pair.value) {
+            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+            //# This value MUST be supported on Discovery sessions.
+            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+            //# A Discovery session MUST be capable of returning addresses for those targets that
+            //# would have been returned had value=All been designated.
             Ok(SendTargets::Named(name)) => name == shared.config.target_name,
+            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+            //# This value MUST be supported on a Discovery session and MUST NOT be supported on an
+            //# operational session.
             Ok(SendTargets::All) if !discovery => {
                 out.push(pair.key, "Reject");
                 continue;
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+            //# A target MUST support the SendTargets command on operational sessions; these will
+            //# only return path information about the target to which the session is connected and
+            //# do not need to return information about other target names that may be defined in
+            //# the responding system.
+            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+            //# This MUST be supported on operational sessions and MUST NOT return targets other
+            //# than the one to which the session is logged in.
             Ok(SendTargets::All | SendTargets::This) => true,
             Err(_) => false,
         };
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# A SendTargets response MUST NOT contain target names if there are no targets for the
+        //# requesting initiator to access.
         if wanted {
             let name = shared.config.target_name.clone();
             let portals = shared.portals_for(local);
@@ -270,6 +312,8 @@ pub(super) fn answer_text(
 
 /// The answer to a key of the full-feature phase other than SendTargets: what was agreed at login
 /// stays. What is only declared needs no answer.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//# If used as specified, these keys MUST NOT be answered with NotUnderstood.
 fn refusal_of(key: &str) -> Option<&'static str> {
     match Key::from_name(key) {
         Some(Key::InitiatorAlias | Key::NodeArchitecture) => None,

@@ -68,6 +68,9 @@ impl ServerConfig {
         offer.session.default_time2wait = 0;
         offer.session.default_time2retain = 0;
         Ok(Self {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.1
+            //# Each iSCSI node, whether it is an initiator, a target, or both, MUST have an iSCSI
+            //# name.
             target_name: check_name(target_name)?,
             target_alias: None,
             offer,
@@ -285,6 +288,10 @@ impl Shared {
 
     /// Where an initiator that reached us through `local` finds the target: there first, then at
     /// the other portals that have an address of their own.
+    //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+    //# In a Discovery session, a target MUST return all path information (IP address-port pairs and
+    //# Target Portal Group Tags) for the targets on the target Network Entity that the requesting
+    //# initiator is authorized to access.
     pub(super) fn portals_for(&self, local: Option<TargetAddress>) -> Vec<TargetAddress> {
         let specific = self.portals.iter().filter(|portal| !portal.ip().is_unspecified());
         let others = specific.map(|portal| TargetAddress::new(*portal, PORTAL_GROUP));
@@ -308,6 +315,9 @@ impl Shared {
         let everything = matches!(function, F::TARGET_WARM_RESET | F::TARGET_COLD_RESET);
         let done = match function {
             F::CLEAR_TASK_SET => session.nexus.clear_task_set(lun.0),
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# For the LOGICAL UNIT RESET function, the target MUST behave as dictated by the
+            //# Logical Unit Reset function in [SAM2].
             F::LOGICAL_UNIT_RESET => session.nexus.lun_reset(lun.0),
             _ => {
                 session.nexus.target_reset();
@@ -320,6 +330,13 @@ impl Shared {
         let others: Vec<_> = self.lock().live.values().cloned().collect();
         for other in others.iter().filter(|other| !Arc::ptr_eq(other, session)) {
             other.abort_and_wait((!everything).then_some(lun)).await;
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# Additionally, the target MUST treat the TARGET COLD RESET function as a power-on
+            //# event, thus terminating all of its TCP connections to all initiators (all sessions
+            //# are terminated).
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+            //# For the TARGET COLD RESET function, the target MUST then close all of its TCP
+            //# connections to all initiators (terminates all sessions).
             if function == F::TARGET_COLD_RESET {
                 other.close("target cold reset").await;
             }

@@ -7,6 +7,31 @@ use crate::pdu::{
     AsyncEvent, AsyncMessage, DataIn, NopIn, Pdu, ResponseCode, ScsiResponse, TextResponse,
 };
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# Commands meant for immediate delivery are marked with an immediate delivery flag; they MUST also
+//# carry the current CmdSN.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# The CmdSN MUST NOT advance after a command marked for immediate delivery is sent.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-10.6
+//= type=test
+//# All commands that change the state of the device (e.g., SPACE commands for sequential access
+//# devices and EXCHANGE MEDIUM commands for medium changer devices) MUST be issued as non-immediate
+//# commands for deterministic and ordered delivery to iSCSI targets.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.2
+//= type=test
+//# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.4
+//= type=test
+//# For all the other functions, this field MUST be set to the reserved value 0xffffffff.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.1
+//= type=test
+//# The NOP-Out MUST have the Initiator Task Tag set to a valid value only if a response in the form
+//# of a NOP-In is requested (i.e., the NOP-Out is used as a ping request).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.2
+//= type=test
+//# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
 #[test]
 fn immediate_requests_carry_the_next_cmd_sn_and_do_not_use_it_up() {
     let mut peer = Peer::new(1);
@@ -32,6 +57,14 @@ fn immediate_requests_carry_the_next_cmd_sn_and_do_not_use_it_up() {
     assert!(data.is_empty());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# MUST continue to respond to each TTT received for the affected tasks.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# For ABORT TASK SET and CLEAR TASK SET, the issuing initiator MUST continue to respond to all
+//# valid Target Transfer Tags (received via R2T, Text Response, NOP-In, or SCSI Data-In PDUs)
+//# related to the affected task set, even after issuing the task management request.
 #[test]
 fn r2ts_are_answered_while_a_reset_is_under_way() {
     let mut peer = Peer::new(1);
@@ -45,6 +78,23 @@ fn r2ts_are_answered_while_a_reset_is_under_way() {
     assert!(matches!(&out[..], [(Pdu::DataOut(_), _), (Pdu::DataOut(last), _)] if last.is_final));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+//= type=test
+//# If an initiator issues a write command, the initiator MUST send the data, if any, for that
+//# command over the same TCP connection that was used to deliver the SCSI command.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+//= type=test
+//# In addition, iSCSI initiators and targets MUST enforce some ordering rules.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+//= type=test
+//# When unsolicited data is used, the order of the unsolicited data on each connection MUST match
+//# the order in which the commands on that connection are sent.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+//= type=test
+//# Command and unsolicited data PDUs may be interleaved on a single connection as long as the
+//# ordering requirements of each are maintained (e.g., command N + 1 MAY be sent before the
+//# unsolicited Data-Out PDUs for command N, but the unsolicited Data-Out PDUs for command N MUST
+//# precede the unsolicited Data-Out PDUs of command N + 1).
 #[test]
 fn data_goes_the_way_of_its_command_and_in_its_order() {
     let params =
@@ -76,6 +126,11 @@ fn data_goes_the_way_of_its_command_and_in_its_order() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# If the connection is still active (i.e., it is not undergoing an implicit or explicit logout),
+//# an ABORT TASK MUST be issued on the same connection to which the task to be aborted is allegiant
+//# at the time the task management request is issued.
 #[test]
 fn an_abort_goes_the_way_of_its_command() {
     let mut peer = Peer::new(2);
@@ -90,6 +145,13 @@ fn an_abort_goes_the_way_of_its_command() {
         if abort.referenced_task_tag == second));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+//= type=test
+//# The initiator MUST ignore the A bit set to 1 for sessions with ErrorRecoveryLevel=0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.7
+//= type=test
+//# The sending of 0-length data segments should be avoided, but initiators and targets MUST be able
+//# to properly receive 0-length data segments.
 #[test]
 fn a_request_for_acknowledgement_is_ignored_at_level_0_and_empty_data_is_not_an_error() {
     let mut peer = Peer::new(1);
@@ -103,6 +165,10 @@ fn a_request_for_acknowledgement_is_ignored_at_level_0_and_empty_data_is_not_an_
     assert_eq!(peer.done(), [1]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.3
+//= type=test
+//# A non-zero response field indicates a failure to execute the command, in which case the Status
+//# and Flag fields are undefined and MUST be ignored on reception.
 #[test]
 fn status_counts_only_if_the_command_was_completed() {
     let mut peer = Peer::new(1);
@@ -118,6 +184,29 @@ fn status_counts_only_if_the_command_was_completed() {
     );
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18
+//= type=test
+//# Upon receipt of a NOP-In with the Target Transfer Tag set to a valid value (not the reserved
+//# value 0xffffffff), the initiator MUST respond with a NOP-Out.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18
+//= type=test
+//# In this case, the NOP-Out Target Transfer Tag MUST contain a copy of the NOP-In Target Transfer
+//# Tag.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.1
+//= type=test
+//# Otherwise, the Initiator Task Tag MUST be set to 0xffffffff.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.1
+//= type=test
+//# If the Initiator Task Tag contains 0xffffffff, the I bit MUST be set to 1, and the CmdSN is not
+//# advanced after this PDU is sent.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.2
+//= type=test
+//# The NOP-Out MUST only have the Target Transfer Tag set if it is issued in response to a NOP-In
+//# with a valid Target Transfer Tag.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.2
+//= type=test
+//# When the Target Transfer Tag is set to a value other than 0xffffffff, the LUN field MUST also be
+//# copied from the NOP-In.
 #[test]
 fn a_ping_of_the_target_is_answered_with_its_tag_and_lun() {
     let mut peer = Peer::new(1);
@@ -152,6 +241,33 @@ fn text_response(peer: &mut Peer, itt: Itt, ttt: Ttt, is_final: bool, continues:
     peer.give(0, &response.encode(4), b"A=1\0").unwrap();
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# An initiator receiving a Text or Login Response with the C bit set to 1 MUST answer with a Text
+//# or Login Request with no data segment (DataSegmentLength 0).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.4
+//= type=test
+//# The initiator MUST indicate its intent to finish the negotiation by setting the F bit to 1; the
+//# target sets the F bit to 1 on the last response.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.3
+//= type=test
+//# If the command is sent as part of a sequence of Text Requests and responses, the Initiator Task
+//# Tag MUST be the same for all the requests within the sequence (similar to linked SCSI commands).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.3
+//= type=test
+//# The I bit for all requests in a sequence also MUST be the same.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.4
+//= type=test
+//# The initiator MUST ignore the Target Transfer Tag in the Text Response when the F bit is set to
+//# 1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.5
+//= type=test
+//# The data lengths of a Text Request MUST NOT exceed the iSCSI target MaxRecvDataSegmentLength (a
+//# parameter that is negotiated per connection and per direction).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+//= type=test
+//# The initiator MUST copy the Target Transfer Tag and LUN in its next request to indicate that it
+//# wants the rest of the data.
 #[test]
 fn text_goes_on_under_one_tag_with_what_the_target_wants_back() {
     let mut peer = Peer::new(1);
@@ -199,6 +315,19 @@ fn negotiation_request(peer: &mut Peer, k: usize) {
     peer.give(k, &message.encode(0), &[]).unwrap();
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# There MUST NOT be more than one outstanding Text Request, or Text Response PDU on an iSCSI
+//# connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
+//= type=test
+//# The initiator MUST honor this request by issuing a Text Request (that can be empty) on the same
+//# connection as early as possible, but no later than Parameter3 seconds, unless a Text Request is
+//# already pending on the connection, or by issuing a Logout Request.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.10
+//= type=test
+//# An initiator MUST NOT have more than one outstanding Text Request on a connection at any given
+//# time.
 #[test]
 fn one_text_exchange_at_a_time_on_a_connection() {
     let mut peer = Peer::new(1);

@@ -30,6 +30,29 @@ fn scsi_response(script: &mut Script) -> ScsiResponse {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+//= type=test
+//# For any iSCSI request issued over a TCP connection, the corresponding response and/or other
+//# related PDU(s) MUST be sent over the same connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+//= type=test
+//# Thus, if an initiator issues a read command, the target MUST send the requested data, if any,
+//# followed by the status, to the initiator over the same TCP connection that was used to deliver
+//# the SCSI command.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+//= type=test
+//# The target MUST return Ready To Transfer (R2T), if any, and the status over the same TCP
+//# connection that was used to deliver the SCSI command.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+//= type=test
+//# The target MUST NOT set to 1 the A bit for sessions with ErrorRecoveryLevel=0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.1
+//= type=test
+//# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.5
+//= type=test
+//# There is no protocol rule about the Target Transfer Tag except that the value 0xffffffff is
+//# reserved and MUST NOT be sent by a target in an R2T.
 #[test]
 fn everything_of_a_command_stays_on_its_connection() {
     let mut script = Script::new();
@@ -54,6 +77,10 @@ fn everything_of_a_command_stays_on_its_connection() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# An iSCSI target MUST be able to handle at least one immediate task management command and one
+//# immediate non-task-management iSCSI command per connection at any time.
 #[test]
 fn immediate_requests_are_taken_while_the_window_is_full() {
     let config = SessionConfig { command_window: 1, ..SessionConfig::default() };
@@ -69,6 +96,10 @@ fn immediate_requests_are_taken_while_the_window_is_full() {
     assert_eq!(management_response(&mut script), TaskManagementResponseCode::COMPLETE);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# Testing for the execution state (represented by identifying the Initiator Task Tag) MUST precede
+//# any other action at the target.
 #[test]
 fn a_tag_in_use_is_found_before_anything_else_is_done() {
     let mut script = Script::new();
@@ -85,6 +116,16 @@ fn a_tag_in_use_is_found_before_anything_else_is_done() {
     assert_eq!(script.session.task_count(), 1);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# MUST propagate the TMF Request to, and receive the response from, the target SCSI layer.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# For the LOGICAL UNIT RESET function, the target MUST behave as dictated by the Logical Unit
+//# Reset function in [SAM2].
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.2
+//= type=test
+//# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
 #[test]
 fn a_reset_is_handed_to_the_scsi_layer_and_answered_when_that_has() {
     let mut script = Script::new();
@@ -103,6 +144,14 @@ fn a_reset_is_handed_to_the_scsi_layer_and_answered_when_that_has() {
     assert_eq!(management_response(&mut script), TaskManagementResponseCode::COMPLETE);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# Additionally, the target MUST treat the TARGET COLD RESET function as a power-on event, thus
+//# terminating all of its TCP connections to all initiators (all sessions are terminated).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+//= type=test
+//# For the TARGET COLD RESET function, the target MUST then close all of its TCP connections to all
+//# initiators (terminates all sessions).
 #[test]
 fn a_cold_reset_closes_every_connection_behind_its_answer() {
     let mut script = Script::new();
@@ -125,6 +174,10 @@ fn a_cold_reset_closes_every_connection_behind_its_answer() {
     assert!(!script.session.is_closed());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# At the target, an ABORT TASK function MUST NOT be executed on a task management request; such a
+//# request MUST result in a task management response of "Function rejected".
 #[test]
 fn a_function_cannot_be_aborted() {
     let mut script = Script::new();
@@ -141,6 +194,11 @@ fn a_function_cannot_be_aborted() {
     assert_eq!(management_response(&mut script), TaskManagementResponseCode::COMPLETE);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.11
+//= type=test
+//# If the abort request is received and the target can determine (based on the Referenced Task Tag)
+//# that the command was received and executed, and also that the response was sent prior to the
+//# abort, then the target MUST respond with the response code "Task Does Not Exist".
 #[test]
 fn an_abort_of_what_was_answered_says_that_there_is_no_task() {
     let mut script = Script::new();
@@ -152,6 +210,34 @@ fn an_abort_of_what_was_answered_says_that_there_is_no_task() {
     assert_eq!(management_response(&mut script), TaskManagementResponseCode::TASK_DOES_NOT_EXIST);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.2
+//= type=test
+//# If SPDTL > EDTL for a task, iSCSI Overflow MUST be signaled in the SCSI Response PDU as
+//# specified in Section 11.4.5.1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.2
+//= type=test
+//# The Residual Count MUST be set to the numerical value of (SPDTL - EDTL).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.2
+//= type=test
+//# If SPDTL < EDTL for a task, iSCSI Underflow MUST be signaled in the SCSI Response PDU as
+//# specified in Section 11.4.5.1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.2
+//= type=test
+//# The Residual Count MUST be set to the numerical value of (EDTL - SPDTL).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.3
+//= type=test
+//# If all of the LU inventory data presented to the iSCSI layer -- i.e., the data remaining after
+//# any SCSI truncation -- is transferred to the initiator by the iSCSI layer, an iSCSI Residual
+//# Overflow has not occurred and the iSCSI (O) bit MUST NOT be set in the SCSI Response or final
+//# SCSI Data-Out PDU.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.3
+//= type=test
+//# However, if the iSCSI EDTL is larger than the ALLOCATION LENGTH in this scenario, note that the
+//# iSCSI Underflow MUST be signaled in the SCSI Response PDU.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.3
+//= type=test
+//# An iSCSI Underflow MUST also be signaled when the iSCSI EDTL is equal to the ALLOCATION LENGTH
+//# but the LU inventory data presented to the iSCSI layer is smaller than the ALLOCATION LENGTH.
 #[test]
 fn residuals_tell_what_was_wanted_against_what_was_expected() {
     for (expected, wanted, sent, residual) in [
@@ -175,6 +261,10 @@ fn residuals_tell_what_was_wanted_against_what_was_expected() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.8
+//= type=test
+//# This field MUST be 0 if the response code is not Command Completed at Target or the target sent
+//# no Data-In PDUs for the command.
 #[test]
 fn exp_data_sn_counts_data_in_only() {
     let mut script = Script::new();
@@ -196,6 +286,9 @@ fn exp_data_sn_counts_data_in_only() {
     assert_eq!(scsi_response(&mut script).exp_data_sn, 2);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.3
+//= type=test
+//# For bidirectional commands, the status MUST be sent in a SCSI Response PDU.
 #[test]
 fn status_of_a_bidirectional_command_comes_in_a_response_of_its_own() {
     let mut script = Script::new();
@@ -209,6 +302,10 @@ fn status_of_a_bidirectional_command_comes_in_a_response_of_its_own() {
     assert_eq!(scsi_response(&mut script).status, 0);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.7
+//= type=test
+//# The sending of 0-length data segments should be avoided, but initiators and targets MUST be able
+//# to properly receive 0-length data segments.
 #[test]
 fn empty_data_out_segments_are_received() {
     let mut script = Script::new();
@@ -219,6 +316,11 @@ fn empty_data_out_segments_are_received() {
     assert_eq!(script.executes(script.conn), [1]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.11
+//= type=test
+//# If ImmediateData is set to No and InitialR2T is set to Yes, then the initiator MUST NOT send
+//# unsolicited data and the target MUST reject unsolicited data with the corresponding response
+//# code.
 #[test]
 fn without_immediate_data_and_unsolicited_data_neither_is_taken() {
     let params = SessionParams { initial_r2t: true, immediate_data: false, ..params() };
@@ -230,6 +332,10 @@ fn without_immediate_data_and_unsolicited_data_neither_is_taken() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# When a target does not support allegiance reassignment, it MUST respond with a task management
+//# response code of "Task allegiance reassignment not supported".
 #[test]
 fn reassignment_is_not_supported_at_level_0() {
     let mut script = Script::new();
@@ -238,6 +344,22 @@ fn reassignment_is_not_supported_at_level_0() {
     assert_eq!(code, TaskManagementResponseCode::REASSIGNMENT_NOT_SUPPORTED);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.1
+//= type=test
+//# When a target receives the NOP-Out with a valid Initiator Task Tag, it MUST respond with a
+//# NOP-In Response (see Section 4.6.3.6).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+//= type=test
+//# When a target receives the NOP-Out with a valid Initiator Task Tag (not the reserved value
+//# 0xffffffff), it MUST respond with a NOP-In with the same Initiator Task Tag that was provided in
+//# the NOP-Out request.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+//= type=test
+//# It MUST also duplicate up to the first MaxRecvDataSegmentLength bytes of the initiator-provided
+//# Ping Data.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+//= type=test
+//# For such a response, the Target Transfer Tag MUST be 0xffffffff.
 #[test]
 fn a_ping_is_answered_with_its_tag_and_data() {
     let mut script = Script::new();
@@ -275,6 +397,41 @@ fn text_response(script: &mut Script) -> (TextResponse, Bytes) {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a Text or
+//# Login Response with no data segment (DataSegmentLength 0).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.4
+//= type=test
+//# Whenever the target responds with the F bit set to 0, it MUST set the Target Transfer Tag to a
+//# value other than the default 0xffffffff.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.4
+//= type=test
+//# It MUST do so whenever it sets the F bit to 0 in the response.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.4
+//= type=test
+//# If the Target Transfer Tag is not 0xffffffff, the LUN field MUST be sent by the target in the
+//# Text Response.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.1
+//= type=test
+//# A Text Response with the F bit set to 1 MUST have a Target Transfer Tag field set to the
+//# reserved value 0xffffffff.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.1
+//= type=test
+//# A Text Response with the F bit set to 0 MUST have a Target Transfer Tag field set to a value
+//# other than the reserved value 0xffffffff.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+//= type=test
+//# When a target has more work to do (e.g., cannot transfer all the remaining text data in a single
+//# Text Response or has to continue the negotiation) and has enough resources to proceed, it MUST
+//# set the Target Transfer Tag to a value other than the reserved value 0xffffffff.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+//= type=test
+//# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.6
+//= type=test
+//# The data lengths of a Text Response MUST NOT exceed the iSCSI initiator MaxRecvDataSegmentLength
+//# (a parameter that is negotiated per connection and per direction).
 #[test]
 fn text_that_goes_on_has_a_tag_and_text_that_ends_has_none() {
     let mut script = Script::new();
