@@ -123,8 +123,12 @@ fn pair(config: InitiatorConfig, mut target: target::Login) -> End {
         Err(error) => return End::Initiator(error),
     };
     let (mut request, mut text) = initiator.first();
+    let fixed = |r: &LoginRequest| (r.version_min, r.version_max, r.isid, r.tsih, r.cid, r.itt);
+    let first = fixed(&request);
     for requests in 1.. {
         let received = over_the_wire_request(&request, &text);
+        assert_eq!(fixed(&received), first, "what identifies a login and its version stay");
+        assert_eq!((received.version_min, received.version_max), (0, 0));
         let mut attached = None;
         let (response, response_text) = match target.handle(&received, &text) {
             Ok(target::Step::Send(response, text)) => (response, text),
@@ -148,6 +152,7 @@ fn pair(config: InitiatorConfig, mut target: target::Login) -> End {
             }
         };
         let response = over_the_wire_response(&response, &response_text);
+        assert_eq!((response.version_active, response.version_max), (0, 0));
         match initiator.handle(&response, &response_text) {
             Ok(initiator::Step::Send(next, next_text)) => (request, text) = (next, next_text),
             Ok(initiator::Step::Established(ours)) => {
@@ -257,6 +262,15 @@ fn names_are_compared_in_lower_case() {
 //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
 //= type=test
 //# The initiator MUST continue with:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4
+//= type=test
+//# Therefore, both Version-min and Version-max MUST be set to 0x00.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.1
+//= type=test
+//# All Login Requests within the Login Phase MUST carry the same Version-max.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.2
+//= type=test
+//# All Login Requests within the Login Phase MUST carry the same Version-min.
 #[test]
 fn chap_with_every_algorithm_one_way_and_mutual() {
     for algorithm in Algorithm::ALL {
@@ -491,15 +505,6 @@ fn chap_keys_out_of_step_are_told_from_a_wrong_proof() {
     }
 }
 
-//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4
-//= type=test
-//# Therefore, both Version-min and Version-max MUST be set to 0x00.
-//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.1
-//= type=test
-//# All Login Requests within the Login Phase MUST carry the same Version-max.
-//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.2
-//= type=test
-//# All Login Requests within the Login Phase MUST carry the same Version-min.
 //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
 //= type=test
 //# To guarantee interoperability, initiators MUST always offer it as one of the proposed
@@ -665,6 +670,55 @@ fn discovery_needs_no_target_name_and_gets_no_group() {
 //= type=test
 //# If the TargetAddress is returned as the result of a redirect status in a Login Response, the
 //# comma and portal-group-tag MUST be omitted.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.1
+//= type=test
+//# During the Login Phase, the iSCSI target MUST return the TargetPortalGroupTag key
+//# with the first Login Response PDU with which it is allowed to do so (i.e., the first
+//# Login Response issued after the first Login Request with the C bit set to 0) for all
+//# session types.
+#[test]
+fn discovery_may_name_a_target_and_has_to_authenticate_for_it() {
+    let text = format!("{}SessionType=Discovery\0", names());
+    let mut target = target_login(Authentication::None);
+    let (_, answer) = sent(send(&mut target, security(true), &text).unwrap());
+    assert!(answer.contains("TargetPortalGroupTag=7\0"), "{answer}");
+    let outcome = match send(&mut target, operational(), "").unwrap() {
+        target::Step::Ready(outcome) => outcome,
+        step => panic!("{step:?}"),
+    };
+    assert!(outcome.discovery);
+    assert_eq!(outcome.target_name.as_deref(), Some(TARGET));
+    let other = text.replace(TARGET, "iqn.2026-11.org.example:none");
+    let failure = send(&mut target_login(Authentication::None), security(true), &other);
+    assert_eq!(failure.unwrap_err().status, LoginStatus::NOT_FOUND);
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.2
+//= type=test
+//# The target MUST reply with the first option in the list it supports and is allowed to
+//# use for the specific initiator, unless it does not support any, in which case it MUST
+//# answer with "Reject" (see Section 6.2).
+#[test]
+fn methods_are_chosen_or_rejected() {
+    let answer = |authentication, offered: &str| {
+        let mut target = target_login(authentication);
+        let text = format!("{}AuthMethod={offered}\0", names());
+        match send(&mut target, security(false), &text) {
+            Ok(step) => sent(step).1,
+            Err(failure) => {
+                let (response, text) = target.failure_response(&failure);
+                assert_eq!(response.status, LoginStatus::AUTHENTICATION_FAILURE);
+                String::from_utf8(text.to_vec()).unwrap()
+            }
+        }
+    };
+    let demanded = || chap(&Algorithm::ALL, None);
+    assert!(answer(demanded(), "KRB5,CHAP,None").ends_with("AuthMethod=CHAP\0"));
+    assert!(answer(Authentication::None, "KRB5,CHAP,None").ends_with("AuthMethod=None\0"));
+    assert_eq!(answer(demanded(), "KRB5,None"), "AuthMethod=Reject\0");
+    assert_eq!(answer(Authentication::None, "KRB5"), "AuthMethod=Reject\0");
+}
+
 #[test]
 fn admission_decides_by_name() {
     let other = |name: &str| InitiatorConfig { target_name: Some(name.to_owned()), ..config() };

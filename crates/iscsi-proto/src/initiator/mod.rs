@@ -172,6 +172,9 @@ impl<T> Session<T> {
     }
 
     fn dispatch(&self) -> Option<ConnectionId> {
+        if self.phase == Phase::Closing && self.is_logging_out() {
+            return None; // nothing new on any connection (§11.14)
+        }
         let open = self.connections.iter().enumerate().filter_map(|(index, c)| {
             let c = c.as_ref().filter(|c| c.takes_commands())?;
             Some(Candidate {
@@ -232,6 +235,9 @@ impl<T> Session<T> {
 
     /// The same on one connection; `None` while an exchange is under way there.
     fn text_on(&mut self, connection: ConnectionId, request: Bytes) -> Option<Itt> {
+        if self.connection(connection)?.state.is_leaving() {
+            return None;
+        }
         let is_text = |task: &Task<T>| matches!(task.kind, Kind::Text(_));
         //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
         //# There MUST NOT be more than one outstanding Text Request, or Text Response PDU on an

@@ -326,6 +326,15 @@ impl<T> Session<T> {
         let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {
             return Ok(Receiving::Nothing);
         };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.3
+        //# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI
+        //# initiator and target MUST verify that all other fields used in task-related PDUs have
+        //# values that are consistent with the values used at the task instantiation, based on the
+        //# Initiator Task Tag (e.g., the LUN used in an R2T PDU MUST be the same as the one used in
+        //# the SCSI Command PDU used to instantiate the task).
+        if pdu.lun != task.command.lun {
+            return Err(Violation::WrongTask);
+        }
         if pdu.r2t_sn != task.r2t_sn {
             return Err(Violation::DataSn { got: pdu.r2t_sn.0, expected: task.r2t_sn.0 });
         }

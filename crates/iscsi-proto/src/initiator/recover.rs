@@ -28,7 +28,7 @@ impl<T> Session<T> {
     }
 
     /// The logout that closes the whole session is under way.
-    fn is_logging_out(&self) -> bool {
+    pub(super) fn is_logging_out(&self) -> bool {
         self.tasks.iter().any(|(_, task)| {
             matches!(task.kind, Kind::Logout { reason: LogoutReason::CLOSE_SESSION })
         })

@@ -64,6 +64,15 @@ impl Session {
         if task.conn != conn {
             return Err(self.error(conn, pdu.itt, "Data-Out on a foreign connection"));
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.3
+        //# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI
+        //# initiator and target MUST verify that all other fields used in task-related PDUs have
+        //# values that are consistent with the values used at the task instantiation, based on the
+        //# Initiator Task Tag (e.g., the LUN used in an R2T PDU MUST be the same as the one used in
+        //# the SCSI Command PDU used to instantiate the task).
+        if pdu.ttt != Ttt::NONE && pdu.lun != task.lun() {
+            return Err(self.error(conn, pdu.itt, "Data-Out for another unit than its command's"));
+        }
         if task.fault.is_some() {
             return self.ignore(conn, len); // what was under way before it learns of the fault
         }

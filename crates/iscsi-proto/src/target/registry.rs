@@ -61,6 +61,9 @@ impl Registry {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.6
     //# The target MUST check the value presented with the first Login Request and act as specified
     //# in Section 6.3.1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.2.2
+    //# Since all the four elements of the 4-tuple are known, the ISID RULE MUST be enforced by
+    //# targets with no changes from Section 4.4.3 semantics.
     pub fn attach(&mut self, login: &Outcome) -> Result<Attach, LoginStatus> {
         let name = Name {
             initiator_name: login.initiator_name.clone(),
@@ -190,6 +193,18 @@ mod tests {
         assert_eq!(reinstates, Some(first));
         assert_eq!(registry.attach(&login(1, first, DISK)), none, "it was reinstated");
         assert_eq!(registry.len(), 2);
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.2.2
+    //= type=test
+    //# Since all the four elements of the 4-tuple are known, the ISID RULE MUST be enforced by
+    //# targets with no changes from Section 4.4.3 semantics.
+    #[test]
+    fn a_discovery_session_that_names_a_target_is_like_any_other() {
+        let mut registry = Registry::new(10);
+        let named = Outcome { discovery: true, ..login(1, 0, DISK) };
+        let (first, _) = new(&mut registry, &named);
+        assert_eq!(new(&mut registry, &named).1, Some(first));
     }
 
     //= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.2.1

@@ -141,6 +141,20 @@ fn r2t_out_of_order_without_tag_or_over_the_agreed_number() {
     assert_eq!(violation(&mut peer, &second, &[]), Violation::R2tUnexpected);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.3
+//= type=test
+//# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI initiator
+//# and target MUST verify that all other fields used in task-related PDUs have values that are
+//# consistent with the values used at the task instantiation, based on the Initiator Task Tag
+//# (e.g., the LUN used in an R2T PDU MUST be the same as the one used in the SCSI Command PDU used
+//# to instantiate the task).
+#[test]
+fn r2t_for_another_unit_than_the_commands() {
+    let (mut peer, itt) = writing(20_000);
+    let header = R2t { lun: Lun(1 << 48), ..peer.r2t(0, itt, 0, 8192, 512) }.encode(0);
+    assert_eq!(violation(&mut peer, &header, &[]), Violation::WrongTask);
+}
+
 #[test]
 fn pings_without_reading_the_answers() {
     let mut peer = Peer::new(1);

@@ -65,6 +65,27 @@ fn immediate_requests_carry_the_next_cmd_sn_and_do_not_use_it_up() {
 //# For ABORT TASK SET and CLEAR TASK SET, the issuing initiator MUST continue to respond to all
 //# valid Target Transfer Tags (received via R2T, Text Response, NOP-In, or SCSI Data-In PDUs)
 //# related to the affected task set, even after issuing the task management request.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# After sending the Logout Request PDU, an initiator MUST NOT send any new iSCSI requests on the
+//# closing connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# If the Logout Request is intended to close the session, new iSCSI requests MUST NOT be sent on
+//# any of the connections participating in the session.
+#[test]
+fn nothing_new_is_sent_once_the_session_logs_out() {
+    let mut peer = Peer::new(2);
+    peer.session.close();
+    assert!(matches!(peer.drain(0)[..], [(Pdu::LogoutRequest(_), _)]));
+    let reset = TaskManagementFunction::LOGICAL_UNIT_RESET;
+    assert_eq!(peer.session.manage(reset, Lun(0)), None);
+    assert_eq!(peer.session.text(Bytes::from_static(b"SendTargets=All\0")), None);
+    negotiation_request(&mut peer, 0);
+    peer.session.ping(peer.ids[1]);
+    assert!(peer.drain(0).is_empty() && peer.drain(1).is_empty());
+}
+
 #[test]
 fn r2ts_are_answered_while_a_reset_is_under_way() {
     let mut peer = Peer::new(1);

@@ -232,6 +232,13 @@ impl Login {
             //# Response, the comma and portal-group-tag MUST be omitted.
             out.push("TargetAddress", TargetAddress { group: None, ..address.clone() });
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.2
+        //# The target MUST reply with the first option in the list it supports and is allowed to
+        //# use for the specific initiator, unless it does not support any, in which case it MUST
+        //# answer with "Reject" (see Section 6.2).
+        if let FailureReason::AuthMethod { .. } = &failure.reason {
+            out.push("AuthMethod", "Reject");
+        }
         (self.reject(failure.status), out.finish())
     }
 
@@ -338,9 +345,9 @@ impl Login {
         //= https://www.rfc-editor.org/rfc/rfc7143#section-13.4
         //# The initiator of the TCP connection MUST provide this key to the remote endpoint in the
         //# first Login Request if the initiator is not establishing a Discovery session.
-        let target_name = match self.negotiation.is_discovery() {
-            true => None,
-            false => Some(name("TargetName", &declared.target_name)?),
+        let target_name = match (&declared.target_name, self.negotiation.is_discovery()) {
+            (None, true) => None,
+            (target_name, _) => Some(name("TargetName", target_name)?),
         };
         let authenticator = &self.config.authenticator;
         let grant = match authenticator.admit(&initiator_name, target_name.as_deref()) {
@@ -368,6 +375,12 @@ impl Login {
             //# The target MUST provide some basic parameters in order to enable the initiator to
             //# determine if it is connected to the correct port and the initial text parameters for
             //# the security exchange.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.1
+            //# During the Login Phase, the iSCSI target MUST return the TargetPortalGroupTag key
+            //# with the first Login Response PDU with which it is allowed to do so (i.e., the first
+            //# Login Response issued after the first Login Request with the C bit set to 0) for all
+            //# session types.
+            // It is allowed where a target was named (§13.9).
             out.push("TargetPortalGroupTag", grant.portal_group_tag);
         }
         Ok(Peer { initiator_name, target_name, grant })
@@ -434,7 +447,7 @@ impl Login {
         Ok(Outcome {
             initiator_name: peer.initiator_name.clone(),
             target_name: peer.target_name.clone(),
-            discovery: peer.target_name.is_none(),
+            discovery: self.negotiation.is_discovery(),
             isid: identity.isid,
             tsih: identity.tsih,
             cid: identity.cid,

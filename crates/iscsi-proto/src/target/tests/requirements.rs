@@ -302,6 +302,23 @@ fn status_of_a_bidirectional_command_comes_in_a_response_of_its_own() {
     assert_eq!(scsi_response(&mut script).status, 0);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.3
+//= type=test
+//# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI initiator
+//# and target MUST verify that all other fields used in task-related PDUs have values that are
+//# consistent with the values used at the task instantiation, based on the Initiator Task Tag
+//# (e.g., the LUN used in an R2T PDU MUST be the same as the one used in the SCSI Command PDU used
+//# to instantiate the task).
+#[test]
+fn data_for_another_unit_than_the_commands_is_refused() {
+    let mut script = Script::new();
+    script.pdu(write(1, 100, 1024), &[]);
+    let ttt = script.r2t().ttt;
+    let elsewhere = DataOut { lun: Lun(1 << 48), ..data_out(1, ttt, 0, 0, true) };
+    assert!(script.try_pdu(script.conn, elsewhere, &[0; 1024]).is_err());
+    assert!(script.executes(script.conn).is_empty());
+}
+
 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.7
 //= type=test
 //# The sending of 0-length data segments should be avoided, but initiators and targets MUST be able
