@@ -47,7 +47,9 @@ fn dead_links(root: &Path) -> Result<Vec<String>> {
     let mut dead = Vec::new();
     for document in DOCUMENTS {
         let text = fs::read_to_string(root.join(document)).context(*document)?;
-        let link_is_dead = |link: &&str| !link.contains("://") && !root.join(link).exists();
+        // What follows # is a place in the file, or in this one.
+        let file = |link: &str| link.split('#').next().unwrap_or_default().to_owned();
+        let link_is_dead = |link: &&str| !link.contains("://") && !root.join(file(link)).exists();
         let links = between(&text, "](", ")").filter(link_is_dead);
         let name_is_dead = |name: &&str| {
             let is_code = name.ends_with(".rs") || name.ends_with(".py");
