@@ -15,8 +15,9 @@ import pytest
 from enkaku_lab.peers import enkaku
 
 MIB = 1 << 20
-SKIPPED_CHECKS: dict[str, str] = {}
-"""Tests that iscsi-test-cu skipped; shown at the end, because it counts them as passed."""
+COMPLIANCE: dict[str, dict[str, str]] = {}
+"""Kind of unit → test of iscsi-test-cu → `passed`, `failed`, or why it skipped itself; counted at the
+end, because the tool calls skipped tests passed."""
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -36,10 +37,27 @@ def _lack(what: str) -> str | None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    if SKIPPED_CHECKS:
-        terminalreporter.section(f"{len(SKIPPED_CHECKS)} checks skipped by iscsi-test-cu itself")
-        for name, why in sorted(SKIPPED_CHECKS.items()):
-            terminalreporter.write_line(f"{name}: {why}")
+    if COMPLIANCE:
+        terminalreporter.section("iscsi-test-cu")
+        for line in compliance_summary(COMPLIANCE):
+            terminalreporter.write_line(line)
+
+
+def compliance_summary(results: dict[str, dict[str, str]]) -> list[str]:
+    """How many tests passed, skipped themselves and failed, then each reason with its tests."""
+    lines, reasons = [], {}
+    for unit, verdicts in results.items():
+        skips = {name: why for name, why in verdicts.items() if why not in ("passed", "failed")}
+        failed = sum(verdict == "failed" for verdict in verdicts.values())
+        passed = len(verdicts) - len(skips) - failed
+        counts = f"{passed} passed, {len(skips)} skipped, {failed} failed"
+        lines.append(f"{unit}: {len(verdicts)} tests: {counts}")
+        for name, why in skips.items():
+            reasons.setdefault(why, {}).setdefault(name, []).append(unit)
+    for why, tests in sorted(reasons.items()):
+        lines.append(f"skipped: {why}")
+        lines += [f"    {name} ({', '.join(units)})" for name, units in sorted(tests.items())]
+    return lines
 
 
 @pytest.fixture(scope="session", autouse=True)

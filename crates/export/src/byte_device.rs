@@ -8,11 +8,10 @@ use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
+use block::range_lock::{RangeGuard, RangeLocks, held};
 use block::{
     BlockError, Buf, Bytes, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags,
 };
-
-use crate::range_lock::{Mode, RangeGuard, RangeLocks};
 
 /// Zeroes are written in pieces of this many bytes where the device cannot zero by itself: large
 /// enough to be sequential I/O, small enough that one buffer of them is shared by all.
@@ -81,16 +80,20 @@ impl ByteDevice {
             return Io::ok(());
         }
         let whole = end - start == data.len() as u64;
-        let mode = if whole { Mode::Shared } else { Mode::Exclusive };
-        let guard = self.locks.acquire(start, end, mode);
+        let taken = match whole {
+            true => self.locks.shared(start..end),
+            false => self.locks.exclusive(start..end),
+        };
+        let taken = match taken {
+            Ok(guard) if whole => {
+                let io = self.device.write(offset, data, self.write_flags(fua));
+                return self.finish(io, guard, fua);
+            }
+            taken => taken,
+        };
         let this = self.clone();
-        if whole && guard.is_held() {
-            let io = self.device.write(offset, data, self.write_flags(fua));
-            return self.finish(io, guard, fua);
-        }
         Io::later(async move {
-            let mut guard = guard;
-            guard.held().await;
+            let guard = held(taken).await;
             let data = if whole { data } else { this.merge(start, end, offset, &data).await? };
             let io = this.device.write(start, data, this.write_flags(fua));
             this.finish(io, guard, fua).await
@@ -111,18 +114,17 @@ impl ByteDevice {
         if start >= end || !self.info().can_trim {
             return Io::ok(());
         }
-        let guard = self.locks.acquire(start, end, Mode::Shared);
-        if guard.is_held() {
-            let io = self.device.trim(start, end - start);
-            return self.flush_after(io, guard, fua);
+        match self.locks.shared(start..end) {
+            Ok(guard) => self.flush_after(self.device.trim(start, end - start), guard, fua),
+            Err(waiting) => {
+                let this = self.clone();
+                Io::later(async move {
+                    let guard = waiting.await;
+                    let io = this.device.trim(start, end - start);
+                    this.flush_after(io, guard, fua).await
+                })
+            }
         }
-        let this = self.clone();
-        Io::later(async move {
-            let mut guard = guard;
-            guard.held().await;
-            let io = this.device.trim(start, end - start);
-            this.flush_after(io, guard, fua).await
-        })
     }
 
     pub(crate) fn zero(&self, offset: u64, len: u64, fua: bool, may_trim: bool) -> Io<()> {
@@ -134,13 +136,13 @@ impl ByteDevice {
             return Io::ok(());
         }
         let whole = range == (offset, offset + len);
-        if whole && self.info().can_zero {
-            let guard = self.locks.acquire(offset, offset + len, Mode::Shared);
-            if guard.is_held() {
-                let flags = ZeroFlags::new(fua && self.info().can_fua, may_trim);
-                let io = self.device.zero(offset, len, flags);
-                return self.finish(io, guard, fua);
-            }
+        if whole
+            && self.info().can_zero
+            && let Ok(guard) = self.locks.shared(offset..offset + len)
+        {
+            let flags = ZeroFlags::new(fua && self.info().can_fua, may_trim);
+            let io = self.device.zero(offset, len, flags);
+            return self.finish(io, guard, fua);
         }
         let this = self.clone();
         Io::later(async move { this.zero_in_parts(offset, len, fua, may_trim).await })
@@ -254,8 +256,7 @@ impl ByteDevice {
 
     async fn zero_blocks(&self, start: u64, end: u64, may_trim: bool) -> Result<()> {
         if self.info().can_zero {
-            let mut guard = self.locks.acquire(start, end, Mode::Shared);
-            guard.held().await;
+            let _guard = held(self.locks.shared(start..end)).await;
             let flags = ZeroFlags::new(false, may_trim);
             return self.device.zero(start, end - start, flags).await;
         }

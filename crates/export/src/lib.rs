@@ -12,7 +12,6 @@
 mod byte_device;
 pub mod fuse;
 pub mod nbd;
-mod range_lock;
 
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]

@@ -109,6 +109,9 @@ pub trait Role: Send {
         true
     }
 
+    /// The connection has ended while this buffer was being filled.
+    fn take_back(&mut self, _buf: Buf) {}
+
     /// Everything has been said: close once what was handed out is written.
     fn is_finished(&self) -> Option<CloseReason> {
         None
@@ -124,11 +127,16 @@ pub async fn drive<R: Role>(
 ) -> CloseReason {
     let mut receiver = Receiver::new(framing, limits);
     let mut sender = Sender::new(framing);
-    poll_fn(|context| match poll_turn(context, stream, &mut receiver, &mut sender, role) {
-        Ok(poll) => poll,
-        Err(reason) => Poll::Ready(reason),
-    })
-    .await
+    let reason =
+        poll_fn(|context| match poll_turn(context, stream, &mut receiver, &mut sender, role) {
+            Ok(poll) => poll,
+            Err(reason) => Poll::Ready(reason),
+        })
+        .await;
+    if let Some(buf) = receiver.into_buffer() {
+        role.take_back(buf);
+    }
+    reason
 }
 
 /// One turn of the loop: ends in waiting (every source of work has our waker) or in closing.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use block::DeviceInfo;
 
+use crate::Command;
+use crate::abort::Task;
 use crate::cdb::Cdb;
 use crate::nexus::NexusState;
 use crate::opcodes::Access;
@@ -34,6 +36,11 @@ pub(crate) struct Blocks {
 }
 
 impl UnitContext<'_> {
+    /// For a command that takes long enough to look whether it was aborted.
+    pub(crate) fn task(&self, command: &Command) -> Task {
+        self.nexus.abortable.task(command.tag)
+    }
+
     /// No reservation of another nexus keeps such a command out.
     pub(crate) fn admits(&self, access: Access) -> bool {
         self.unit.reservations.admits(self.nexus.id, self.nexus.port(), access)

@@ -7,7 +7,10 @@
 //! **Aborting.** A write that was handed to the operating system cannot be called back. A transport
 //! that aborts commands (ABORT TASK, LOGICAL UNIT RESET, the end of a session) polls their
 //! [`Execution`]s to completion and throws the responses away before it answers; otherwise an
-//! aborted write might land on top of a later one.
+//! aborted write might land on top of a later one. [`Nexus::abort`] makes that end come soon.
+//!
+//! **Order.** Commands enter the task set of their unit when they are executed, so the transport
+//! executes them in the order in which they were sent. [`TaskAttribute`] tells which may overtake.
 //!
 //! ```
 //! use scsi::{Cdb, Command, LunOptions, Status, Target, TargetConfig};
@@ -37,6 +40,7 @@
 
 #![forbid(unsafe_code)]
 
+mod abort;
 mod blocking;
 mod capacity;
 mod cdb;
@@ -59,7 +63,6 @@ mod nexus;
 mod opcodes;
 mod or_write;
 mod port_groups;
-mod range_lock;
 mod read_write;
 mod report_luns;
 mod reservation;
@@ -67,6 +70,7 @@ mod sanitize;
 mod sense;
 mod space;
 mod target;
+mod task_set;
 mod unit;
 mod unit_attention;
 mod unmap;
@@ -81,7 +85,7 @@ mod tests;
 pub use cdb::Cdb;
 pub use host::{BoxFuture, Host};
 pub use lun::Lun;
-pub use nexus::{Nexus, NexusId};
+pub use nexus::{AsynchronousEvent, Nexus, NexusId};
 pub use port_groups::AccessState;
 pub use reservation::{FileStore, StateError, StateStore};
 pub use sense::{AdditionalSense, Sense, SenseKey};
@@ -94,6 +98,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use task_set::Member;
 
 /// One SCSI command as the transport received it.
 #[derive(Clone, Debug)]
@@ -109,16 +114,18 @@ pub struct Command {
     /// Most bytes that may be returned: the initiator's expected data transfer length for a read,
     /// 0 otherwise. What does not fit is cut off and shows in [`Response::data_len_wanted`].
     pub data_in_max: usize,
-    /// How the command is ordered against others of its nexus. The device server executes
-    /// commands as they come; the transport may hold back ORDERED ones.
+    /// How the command is ordered against the others of its unit.
     pub attribute: TaskAttribute,
+    /// What [`Nexus::abort`] will know it by: a number that no other command of the nexus has as
+    /// long as this one is under way.
+    pub tag: Option<u64>,
 }
 
 impl Command {
     /// A SIMPLE command without data.
     pub fn new(lun: u64, cdb: Cdb) -> Self {
         let attribute = TaskAttribute::Simple;
-        Self { lun, cdb, data_out: Bytes::new(), data_in_max: 0, attribute }
+        Self { lun, cdb, data_out: Bytes::new(), data_in_max: 0, attribute, tag: None }
     }
 
     /// With data from the initiator.
@@ -138,6 +145,12 @@ impl Command {
         self.attribute = attribute;
         self
     }
+
+    /// With a tag, so that it can be aborted.
+    pub fn with_tag(mut self, tag: u64) -> Self {
+        self.tag = Some(tag);
+        self
+    }
 }
 
 /// Task attribute (SAM-5 §8.6).
@@ -148,9 +161,9 @@ pub enum TaskAttribute {
     Simple,
     /// After all earlier ones, before all later ones.
     Ordered,
-    /// Before all others.
+    /// Before all others that have not begun.
     HeadOfQueue,
-    /// Auto contingent allegiance.
+    /// Auto contingent allegiance: refused, as there never is any.
     Aca,
 }
 
@@ -232,12 +245,28 @@ pub enum Execution {
     Done(Response),
     /// Finishes when polled to completion. Dropped before, it leaves a write in an unknown state,
     /// and still under way perhaps: see *Aborting* above.
-    Pending(Pin<Box<dyn Future<Output = Response> + Send>>),
+    Pending(Pending),
+}
+
+/// The rest of a command.
+#[must_use = "a pending command goes on only when polled"]
+pub struct Pending {
+    future: Pin<Box<dyn Future<Output = Response> + Send>>,
+    /// Its place in the unit's task set, until it ends.
+    member: Option<Member>,
 }
 
 impl Execution {
     pub(crate) fn later(future: impl Future<Output = Response> + Send + 'static) -> Self {
-        Self::Pending(Box::pin(future))
+        Self::Pending(Pending { future: Box::pin(future), member: None })
+    }
+
+    /// Gives up the place in the task set when the command ends.
+    pub(crate) fn with_member(mut self, member: Member) -> Self {
+        if let Self::Pending(pending) = &mut self {
+            pending.member = Some(member);
+        }
+        self
     }
 
     /// Sense data, if there will be some, in descriptor format.
@@ -250,7 +279,7 @@ impl Execution {
         };
         match self {
             Self::Done(response) => Self::Done(convert(response)),
-            Self::Pending(future) => Self::later(async move { convert(future.await) }),
+            Self::Pending(pending) => Self::later(async move { convert(pending.await) }),
         }
     }
 }
@@ -274,7 +303,20 @@ impl Future for Execution {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
         match self.get_mut() {
             Self::Done(response) => Poll::Ready(std::mem::replace(response, Response::good())),
-            Self::Pending(future) => future.as_mut().poll(context),
+            Self::Pending(pending) => Pin::new(pending).poll(context),
         }
+    }
+}
+
+impl Future for Pending {
+    type Output = Response;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+        let this = self.get_mut();
+        let polled = this.future.as_mut().poll(context);
+        if polled.is_ready() {
+            this.member = None;
+        }
+        polled
     }
 }

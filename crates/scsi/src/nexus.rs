@@ -2,18 +2,20 @@
 //! logical unit, unit attention, opcode, CDB fields, write protection, handler.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use block::DeviceInfo;
 
+use crate::abort::{self, Abortable};
 use crate::context::{Context, UnitContext};
 use crate::lun::Lun;
 use crate::opcodes::{self, Access, Gate, Handler, Row};
 use crate::reservation::Port;
-use crate::sense::{AdditionalSense, Sense};
+use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::target::{NoSuchLun, TargetState};
 use crate::unit::LogicalUnit;
 use crate::unit_attention::UnitAttentions;
-use crate::{Command, Execution, Response, Status};
+use crate::{Command, Execution, Response, Status, TaskAttribute};
 
 /// An I_T nexus: one iSCSI session. Its state ends with it.
 pub struct Nexus {
@@ -23,6 +25,8 @@ pub struct Nexus {
 pub(crate) struct NexusState {
     pub(crate) target: Arc<TargetState>,
     pub(crate) attentions: UnitAttentions,
+    pub(crate) abortable: Arc<Abortable>,
+    pub(crate) queries: AtomicBool,
     pub(crate) id: NexusId,
     pub(crate) initiator_port: Port,
 }
@@ -31,11 +35,37 @@ pub(crate) struct NexusState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NexusId(pub(crate) u64);
 
+/// A unit attention that an initiator has not been told yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsynchronousEvent {
+    /// The one that comes first.
+    pub condition: AdditionalSense,
+    /// There are more.
+    pub more: bool,
+}
+
+impl AsynchronousEvent {
+    /// ADDITIONAL RESPONSE INFORMATION (SAM-5 table 44): UADE DEPTH and sense key, ASC, ASCQ.
+    pub fn to_bytes(self) -> [u8; 3] {
+        let depth: u8 = if self.more { 0b10 } else { 0b01 };
+        let AdditionalSense(code, qualifier) = self.condition;
+        [depth << 4 | SenseKey::UNIT_ATTENTION.0, code, qualifier]
+    }
+}
+
 impl NexusState {
     pub(crate) fn new(target: Arc<TargetState>, id: NexusId, initiator_port: &str) -> Self {
         // Names compare without regard to case (RFC 7143 §4.2.7.2, §13.2).
         let initiator_port = initiator_port.to_ascii_lowercase().into();
-        Self { target, attentions: UnitAttentions::default(), id, initiator_port }
+        let attentions = UnitAttentions::default();
+        Self {
+            target,
+            attentions,
+            abortable: Arc::default(),
+            queries: AtomicBool::new(false),
+            id,
+            initiator_port,
+        }
     }
 
     /// SCSI port name of the initiator.
@@ -43,7 +73,37 @@ impl NexusState {
         &self.initiator_port
     }
 
-    /// A command to a unit that exists: unit attention, reservation, CDB fields, readiness, write
+    /// A command to a unit that exists, in its turn.
+    fn enter(
+        self: &Arc<Self>,
+        unit: &Arc<LogicalUnit>,
+        row: &'static Row,
+        command: Command,
+    ) -> Execution {
+        if row.is_head_of_queue() {
+            return self.execute(unit, row, command);
+        }
+        if command.attribute == TaskAttribute::Aca {
+            return Sense::illegal(AdditionalSense::INVALID_MESSAGE_ERROR).into();
+        }
+        match unit.tasks.enter(command.attribute) {
+            Ok(member) => self.execute(unit, row, command).with_member(member),
+            Err(dormant) => {
+                let (nexus, unit) = (self.clone(), unit.clone());
+                let task = self.abortable.task(command.tag);
+                Execution::later(async move {
+                    match task.unless_aborted(dormant).await {
+                        Some(member) => {
+                            nexus.execute(&unit, row, command).with_member(member).await
+                        }
+                        None => abort::aborted(),
+                    }
+                })
+            }
+        }
+    }
+
+    /// A command whose turn has come: unit attention, reservation, CDB fields, readiness, write
     /// protection, handler, in this order.
     fn execute(
         self: &Arc<Self>,
@@ -141,13 +201,56 @@ impl Nexus {
         };
         let descriptor_format = unit.mode.descriptor_sense();
         let execution = match row {
-            Ok(row) => nexus.execute(&unit, row, command),
+            Ok(row) => nexus.enter(&unit, row, command),
             Err(sense) => {
                 let pending = nexus.attentions.take(unit.lun).map(Sense::unit_attention);
                 pending.unwrap_or(sense).into()
             }
         };
         if descriptor_format { execution.with_descriptor_sense() } else { execution }
+    }
+
+    /// Nobody waits for the answer of the command with this tag any more: it ends as soon as what it
+    /// has asked of the device has come back, and is polled until then. One that ends by itself
+    /// soon may go on to its end.
+    pub fn abort(&self, tag: u64) {
+        self.state.abortable.abort(Some(tag));
+    }
+
+    /// The same for all commands of this nexus.
+    pub fn abort_all(&self) {
+        self.state.abortable.abort(None);
+    }
+
+    /// QUERY ASYNCHRONOUS EVENT (SAM-5 §7.10): what the next command on the unit would be told by a
+    /// unit attention, which stays. Deferred errors there are none.
+    ///
+    /// # Errors
+    /// [`NoSuchLun`].
+    pub fn query_asynchronous_event(
+        &self,
+        lun: u64,
+    ) -> Result<Option<AsynchronousEvent>, NoSuchLun> {
+        let pending = self.state.attentions.peek(self.unit(lun)?.lun);
+        Ok(pending.map(|(condition, more)| AsynchronousEvent { condition, more }))
+    }
+
+    /// I_T NEXUS RESET (SAM-5 §7.7): what the units keep for this nexus goes as if it had been lost,
+    /// and it is told so; registrations and persistent reservations stay. Aborting its commands is
+    /// up to the transport, which knows them.
+    pub fn nexus_reset(&self) {
+        for unit in self.state.target.units() {
+            unit.nexus_lost(self.state.id);
+            let lost = AdditionalSense::I_T_NEXUS_LOSS_OCCURRED;
+            self.state.attentions.establish(unit.lun, lost);
+        }
+    }
+
+    /// The transport carries out QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS
+    /// RESET for this nexus (it has to have agreed on RFC 7144), so REPORT SUPPORTED TASK MANAGEMENT
+    /// FUNCTIONS names them.
+    pub fn set_queries(&self, carried_out: bool) {
+        self.state.queries.store(carried_out, Ordering::Relaxed);
     }
 
     /// LOGICAL UNIT RESET (SAM-5 §7.6). Every nexus, this one too, gets a unit attention. Aborting

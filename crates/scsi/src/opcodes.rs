@@ -293,6 +293,13 @@ impl Row {
         }
     }
 
+    /// Commands that are never held back (SAM-5 §8.9): those that tell about the target, and
+    /// SANITIZE (SBC-3 §5.24.1), which does not hold back others either: they are answered that it
+    /// goes on.
+    pub(crate) fn is_head_of_queue(&self) -> bool {
+        matches!(self.handler, Handler::Any(_)) || self.gate == Gate::Sanitize
+    }
+
     fn service_action(&self) -> u16 {
         self.service_action.map_or(0, u16::from)
     }
@@ -353,11 +360,17 @@ fn one_command(row: Option<&Row>, with_timeouts: bool) -> Vec<u8> {
 }
 
 /// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.36): those of RFC 7143 §11.5.1 but CLEAR
-/// ACA and the recovery of reservations.
-fn report_task_management(_: &UnitContext<'_>, command: Command) -> Execution {
+/// ACA, and those of RFC 7144 where the transport has them.
+fn report_task_management(context: &UnitContext<'_>, command: Command) -> Execution {
     // ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET
     const FUNCTIONS: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
-    let mut out = vec![FUNCTIONS, 0, 0, 0];
+    const QUERY_TASK: u8 = 0x04;
+    // QUERY ASYNCHRONOUS EVENT, QUERY TASK SET, I_T NEXUS RESET
+    const QUERIES: u8 = 0x04 | 0x02 | 0x01;
+    let mut out = match context.nexus.queries.load(std::sync::atomic::Ordering::Relaxed) {
+        true => vec![FUNCTIONS | QUERY_TASK, QUERIES, 0, 0],
+        false => vec![FUNCTIONS, 0, 0, 0],
+    };
     if command.cdb.bit(2, 7) {
         out[3] = 12;
         out.extend([0; 12]); // no timeouts

@@ -12,12 +12,12 @@
 
 use std::sync::Arc;
 
+use block::range_lock::RangeGuard;
 use block::{BlockError, Buf, Device, WriteFlags};
 use bytes::Bytes;
 
 use crate::cdb::Cdb;
 use crate::context::{Blocks, UnitContext};
-use crate::range_lock::RangeGuard;
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 use crate::{Command, Execution, Response};

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use block::{BlockError, Buf, Bytes, Io, WriteFlags};
 
+use crate::abort;
 use crate::context::UnitContext;
 use crate::host::Host;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
@@ -178,7 +179,7 @@ pub(crate) fn exit_failure_mode(context: &UnitContext<'_>, command: Command) -> 
 
 fn start(context: &UnitContext<'_>, command: &Command, method: Method, wanted: u64) -> Execution {
     let (immediate, may_exit) = (command.cdb.bit(1, 7), command.cdb.bit(1, 5));
-    let unit = context.unit.clone();
+    let (task, unit) = (context.task(command), context.unit.clone());
     let passes = match &method {
         Method::Overwrite { passes, .. } => u64::from(*passes),
         Method::Erase => 1,
@@ -205,10 +206,13 @@ fn start(context: &UnitContext<'_>, command: &Command, method: Method, wanted: u
         return Response::good().wanting(wanted).into();
     }
     Execution::later(async move {
-        finished(&unit)
-            .await
-            .map_or_else(Response::check_condition, |()| Response::good())
-            .wanting(wanted)
+        // The command is let go; what it has begun goes on whatever ends it (SBC-3 §4.11.2).
+        match task.unless_aborted(finished(&unit)).await {
+            Some(result) => {
+                result.map_or_else(Response::check_condition, |()| Response::good()).wanting(wanted)
+            }
+            None => abort::aborted(),
+        }
     })
 }
 

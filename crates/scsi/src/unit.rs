@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use block::range_lock::RangeLocks;
 use block::{Device, DeviceInfo};
 
 use crate::extended_copy::Copies;
@@ -12,11 +13,11 @@ use crate::lun::Lun;
 use crate::medium::Medium;
 use crate::mode_pages::ModeParameters;
 use crate::nexus::NexusId;
-use crate::range_lock::RangeLocks;
 use crate::reservation::{Reservations, StateStore};
 use crate::sanitize::Sanitize;
 use crate::space::Space;
 use crate::target::AddLunError;
+use crate::task_set::TaskSet;
 
 /// How a logical unit presents itself. Defaults identify it by target name and number, which is
 /// stable as long as both are.
@@ -214,6 +215,7 @@ pub(crate) struct LogicalUnit {
     pub(crate) limits: Limits,
     pub(crate) physical_block_size: Option<u32>,
     pub(crate) ranges: Arc<RangeLocks>,
+    pub(crate) tasks: Arc<TaskSet>,
     pub(crate) reservations: Reservations,
     pub(crate) mode: ModeParameters,
     pub(crate) medium: Medium,
@@ -252,6 +254,7 @@ impl LogicalUnit {
             limits: Limits::new(info.block_size),
             physical_block_size,
             ranges: Arc::default(),
+            tasks: Arc::default(),
             reservations: Reservations::open(options.state.clone())?,
             mode: ModeParameters::default(),
             medium: Medium::new(options.removable),

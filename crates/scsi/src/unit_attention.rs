@@ -45,6 +45,13 @@ impl UnitAttentions {
         Some(condition)
     }
 
+    /// The oldest condition of a unit, which stays, and whether there are more.
+    pub(crate) fn peek(&self, lun: Lun) -> Option<(AdditionalSense, bool)> {
+        let queues = self.lock();
+        let queue = queues.get(&lun)?;
+        queue.first().map(|first| (*first, queue.len() > 1))
+    }
+
     /// Forgets a condition on all units, because the initiator has just seen the news itself.
     pub(crate) fn clear(&self, condition: AdditionalSense) {
         if self.pending.load(Ordering::Acquire) == 0 {

@@ -1,16 +1,22 @@
 //! UNMAP and GET LBA STATUS (SBC-3 §5.30, §5.6): thin provisioning.
 
+use block::range_lock::held;
 use block::{BlockError, Extent};
 
+use crate::abort::{self, Task};
 use crate::context::{Blocks, UnitContext};
 use crate::data;
 use crate::read_write::{Fua, failed};
 use crate::sense::{AdditionalSense, Sense};
+use crate::unit::LogicalUnit;
 use crate::{Command, Execution, Response};
 
 /// Length of the UNMAP parameter list header and of each of its descriptors.
 const HEADER_LEN: usize = 8;
 const DESCRIPTOR_LEN: usize = 16;
+
+/// Bytes released at a time; between two steps the command can be aborted.
+const STEP_BYTES: u64 = 64 << 20;
 
 /// UNMAP. All descriptors are checked before anything is unmapped.
 pub(crate) fn unmap(context: &UnitContext<'_>, command: Command) -> Execution {
@@ -25,18 +31,22 @@ pub(crate) fn unmap(context: &UnitContext<'_>, command: Command) -> Execution {
         Err(sense) => return Response::check_condition(sense).wanting(wanted).into(),
     };
     let fua = Fua::new(false, context);
+    let task = context.task(&command);
     let unit = context.unit.clone();
     Execution::later(async move {
         for blocks in runs {
-            let guard = match unit.ranges.shared(blocks.offset..blocks.offset + blocks.len) {
-                Ok(guard) => guard,
-                Err(waiting) => waiting.await,
+            let range = blocks.offset..blocks.offset + blocks.len;
+            let Some(guard) = task.unless_aborted(held(unit.ranges.shared(range))).await else {
+                return abort::aborted();
             };
-            let result = unit.device.trim(blocks.offset, blocks.len).await;
+            let result = release(&unit, blocks, &task).await;
             drop(guard);
             if let Err(error) = result {
                 return failed(&error, true, blocks.lba).wanting(wanted);
             }
+        }
+        if task.is_aborted() {
+            return abort::aborted();
         }
         // A trim has no FUA.
         if (fua.flags.fua || fua.flush_after)
@@ -46,6 +56,17 @@ pub(crate) fn unmap(context: &UnitContext<'_>, command: Command) -> Execution {
         }
         Response::good().wanting(wanted)
     })
+}
+
+/// Step by step, to the end or to the next step after an abort.
+async fn release(unit: &LogicalUnit, blocks: Blocks, task: &Task) -> Result<(), BlockError> {
+    let mut done = 0;
+    while done < blocks.len && !task.is_aborted() {
+        let len = (blocks.len - done).min(STEP_BYTES);
+        unit.device.trim(blocks.offset + done, len).await?;
+        done += len;
+    }
+    Ok(())
 }
 
 /// The runs of blocks in an UNMAP parameter list (SBC-3 §5.30.2), empty ones left out.
@@ -98,6 +119,10 @@ pub(crate) fn get_lba_status(context: &UnitContext<'_>, command: Command) -> Exe
         }
         Err(error) => failed(&error, false, lba),
     };
+    if !context.info.can_trim {
+        // Fully provisioned, whatever the storage below is like.
+        return respond(Ok(Vec::new())).into();
+    }
     match context.unit.device.extents(blocks.offset, blocks.len).try_ready() {
         Ok(result) => respond(result).into(),
         Err(io) => Execution::later(async move { respond(io.await) }),

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use block::{Buf, WriteFlags};
 use bytes::Bytes;
 
+use crate::abort::{self, Task};
 use crate::context::{Blocks, UnitContext};
 use crate::read_write::{Fua, failed};
 use crate::sense::{AdditionalSense, Sense};
 use crate::unit::LogicalUnit;
 use crate::{Command, Execution, Response};
 
-/// Bytes read at a time.
+/// Bytes read at a time; between two steps the command can be aborted.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// What the blocks are compared with.
@@ -52,8 +53,9 @@ pub(crate) fn verify(context: &UnitContext<'_>, command: Command) -> Execution {
         1 => Expected::Data(data),
         _ => Expected::Repeated(data),
     };
+    let task = context.task(&command);
     let unit = context.unit.clone();
-    Execution::later(async move { compare(&unit, blocks, expected).await.wanting(wanted) })
+    Execution::later(async move { compare(&unit, blocks, expected, &task).await.wanting(wanted) })
 }
 
 /// WRITE AND VERIFY(10), (12), (16): written through to stable storage, then as VERIFY.
@@ -71,6 +73,7 @@ pub(crate) fn write_and_verify(context: &UnitContext<'_>, command: Command) -> E
     let mut sent = command.data_out.clone();
     sent.truncate(blocks.len.min(sent.len() as u64) as usize);
     let written = (sent.len() as u64).next_multiple_of(context.block_size());
+    let task = context.task(&command);
     let write = crate::read_write::write(context, command);
     let verified = Blocks { len: written, ..blocks };
     let unit = context.unit.clone();
@@ -83,7 +86,7 @@ pub(crate) fn write_and_verify(context: &UnitContext<'_>, command: Command) -> E
             return failed(&error, true, blocks.lba).wanting(blocks.len);
         }
         let expected = if byte_check == 1 { Expected::Data(sent) } else { Expected::Nothing };
-        compare(&unit, verified, expected).await.wanting(blocks.len)
+        compare(&unit, verified, expected, &task).await.wanting(blocks.len)
     })
 }
 
@@ -96,9 +99,17 @@ async fn make_stable(unit: &Arc<LogicalUnit>, stable: Fua) -> block::Result<()> 
 
 /// Reads `blocks` step by step; CHECK CONDITION with MISCOMPARE tells the offset of the first byte
 /// that differs.
-async fn compare(unit: &Arc<LogicalUnit>, blocks: Blocks, expected: Expected) -> Response {
+async fn compare(
+    unit: &Arc<LogicalUnit>,
+    blocks: Blocks,
+    expected: Expected,
+    task: &Task,
+) -> Response {
     let mut done = 0;
     while done < blocks.len {
+        if task.is_aborted() {
+            return abort::aborted();
+        }
         let len = (blocks.len - done).min(STEP_BYTES);
         let found = match unit.device.read(blocks.offset + done, Buf::new(len as usize)).await {
             Ok(found) => found,

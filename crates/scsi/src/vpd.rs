@@ -15,16 +15,18 @@ pub(crate) const NO_UNIT: u8 = 0x7f;
 const SUPPORTED_PAGES: u8 = 0x00;
 const UNIT_SERIAL_NUMBER: u8 = 0x80;
 const DEVICE_IDENTIFICATION: u8 = 0x83;
+const EXTENDED_INQUIRY: u8 = 0x86;
 const THIRD_PARTY_COPY: u8 = 0x8f;
 const BLOCK_LIMITS: u8 = 0xb0;
 const BLOCK_DEVICE_CHARACTERISTICS: u8 = 0xb1;
 const LOGICAL_BLOCK_PROVISIONING: u8 = 0xb2;
 
 /// Ascending, as SPC-4 §7.8.15 wants it.
-const PAGES: [u8; 7] = [
+const PAGES: [u8; 8] = [
     SUPPORTED_PAGES,
     UNIT_SERIAL_NUMBER,
     DEVICE_IDENTIFICATION,
+    EXTENDED_INQUIRY,
     THIRD_PARTY_COPY,
     BLOCK_LIMITS,
     BLOCK_DEVICE_CHARACTERISTICS,
@@ -34,9 +36,11 @@ const PAGES: [u8; 7] = [
 /// A page with its header, if there is such a page.
 pub(crate) fn page(nexus: &NexusState, unit: &LogicalUnit, code: u8) -> Option<Vec<u8>> {
     let body = match code {
-        SUPPORTED_PAGES => PAGES.to_vec(),
+        _ if !exists(unit, code) => return None,
+        SUPPORTED_PAGES => PAGES.into_iter().filter(|page| exists(unit, *page)).collect(),
         UNIT_SERIAL_NUMBER => unit.identity.serial.clone().into_bytes(),
         DEVICE_IDENTIFICATION => identification(&nexus.target.config, unit),
+        EXTENDED_INQUIRY => extended_inquiry(),
         THIRD_PARTY_COPY => extended_copy::vpd_page(),
         BLOCK_LIMITS => block_limits(unit),
         BLOCK_DEVICE_CHARACTERISTICS => characteristics(&unit.device.info()),
@@ -47,6 +51,11 @@ pub(crate) fn page(nexus: &NexusState, unit: &LogicalUnit, code: u8) -> Option<V
     let mut out = vec![0, code, high, low];
     out.extend(body);
     Some(out)
+}
+
+/// A fully provisioned unit has nothing to say about provisioning.
+fn exists(unit: &LogicalUnit, code: u8) -> bool {
+    code != LOGICAL_BLOCK_PROVISIONING || unit.device.info().can_trim
 }
 
 /// PROTOCOL IDENTIFIER of iSCSI, valid in designators with PIV.
@@ -78,6 +87,13 @@ fn identification(config: &TargetConfig, unit: &LogicalUnit) -> Vec<u8> {
     designator(&mut out, ISCSI << 4 | 0x01, 0x80 | 0x10 | 0x05, &[0, 0, high, low]);
     // Target device.
     designator(&mut out, ISCSI << 4 | 0x03, 0x80 | 0x20 | 0x08, &name_string(&config.name));
+    out
+}
+
+/// Extended INQUIRY Data (SPC-4 §7.8.7).
+fn extended_inquiry() -> Vec<u8> {
+    let mut out = vec![0; 60];
+    out[1] = 0x07; // HEADSUP, ORDSUP, SIMPSUP
     out
 }
 
@@ -130,12 +146,9 @@ fn characteristics(info: &DeviceInfo) -> Vec<u8> {
     out
 }
 
-/// Logical Block Provisioning (SBC-3 §6.6.5).
+/// Logical Block Provisioning of a thin unit (SBC-3 §6.6.5).
 fn provisioning(unit: &LogicalUnit) -> Vec<u8> {
     let info = unit.device.info();
-    if !info.can_trim {
-        return vec![0, 0, 0x01, 0]; // PROVISIONING TYPE: fully provisioned
-    }
     const LBPU: u8 = 0x80;
     const LBPWS: u8 = 0x40;
     const LBPWS10: u8 = 0x20;

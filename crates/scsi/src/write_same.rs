@@ -4,9 +4,11 @@
 //! is set. UNMAP with other data writes it: SBC-3 §4.7.3.4 lets a block be unmapped only when it
 //! would read back as sent.
 
+use block::range_lock::held;
 use block::{BlockError, Buf, WriteFlags, ZeroFlags};
 use bytes::Bytes;
 
+use crate::abort::{self, Task};
 use crate::context::{Blocks, UnitContext};
 use crate::read_write::{Fua, failed};
 use crate::sense::Sense;
@@ -14,8 +16,11 @@ use crate::unit::LogicalUnit;
 use crate::verify::too_little_data;
 use crate::{Command, Execution, Response};
 
-/// Bytes of repeated data written at a time.
+/// Bytes written at a time; between two steps the command can be aborted.
 const STEP_BYTES: u64 = 1 << 20;
+
+/// The same for zeroes, which a device may have cheaper than by writing them.
+const ZERO_STEP_BYTES: u64 = 4 << 20;
 
 /// WRITE SAME(10).
 pub(crate) fn write_same_10(context: &UnitContext<'_>, command: Command) -> Execution {
@@ -56,23 +61,22 @@ fn write_same(
     }
     let zero = no_data || command.data_out.iter().all(|byte| *byte == 0);
     let fua = Fua::new(false, context);
+    let task = context.task(&command);
     let unit = context.unit.clone();
     let data = command.data_out;
     Execution::later(async move {
         let range = blocks.offset..blocks.offset + blocks.len;
-        let guard = match unit.ranges.shared(range) {
-            Ok(guard) => guard,
-            Err(waiting) => waiting.await,
+        let Some(guard) = task.unless_aborted(held(unit.ranges.shared(range))).await else {
+            return abort::aborted();
         };
-        let result = match zero {
-            true => {
-                let flags = ZeroFlags::new(fua.flags.fua, unmap);
-                unit.device.zero(blocks.offset, blocks.len, flags).await
-            }
-            false => repeat(&unit, blocks, &data, fua.flags).await,
+        let filling = match zero {
+            true => Filling::Zeroes(ZeroFlags::new(fua.flags.fua, unmap)),
+            false => Filling::Data(repeated(&data, blocks.len), fua.flags),
         };
+        let result = fill(&unit, blocks, &filling, &task).await;
         drop(guard);
         let result = match result {
+            Ok(()) if task.is_aborted() => return abort::aborted(),
             Ok(()) => fua.finish(&unit.device).await,
             Err(error) => Err(error),
         };
@@ -84,21 +88,41 @@ fn write_same(
     })
 }
 
-async fn repeat(
+/// What the blocks are filled with.
+enum Filling {
+    Zeroes(ZeroFlags),
+    /// The block as often as a step needs it.
+    Data(Bytes, WriteFlags),
+}
+
+fn repeated(block: &[u8], len: u64) -> Bytes {
+    let mut buf = Buf::new(len.min(STEP_BYTES) as usize);
+    buf.chunks_mut(block.len()).for_each(|part| part.copy_from_slice(block));
+    buf.freeze()
+}
+
+/// Step by step, to the end or to the next step after an abort.
+async fn fill(
     unit: &LogicalUnit,
     blocks: Blocks,
-    data: &[u8],
-    flags: WriteFlags,
+    filling: &Filling,
+    task: &Task,
 ) -> Result<(), BlockError> {
-    let mut buf = Buf::new(blocks.len.min(STEP_BYTES) as usize);
-    buf.chunks_mut(data.len()).for_each(|block| block.copy_from_slice(data));
-    let pattern: Bytes = buf.freeze();
     let mut done = 0;
-    while done < blocks.len {
-        let len = (blocks.len - done).min(pattern.len() as u64);
-        let part = pattern.slice(..len as usize);
-        unit.device.write(blocks.offset + done, part, flags).await?;
-        done += len;
+    while done < blocks.len && !task.is_aborted() {
+        let (offset, rest) = (blocks.offset + done, blocks.len - done);
+        done += match filling {
+            Filling::Zeroes(flags) => {
+                let len = rest.min(ZERO_STEP_BYTES);
+                unit.device.zero(offset, len, *flags).await?;
+                len
+            }
+            Filling::Data(data, flags) => {
+                let len = rest.min(STEP_BYTES);
+                unit.device.write(offset, data.slice(..len as usize), *flags).await?;
+                len
+            }
+        };
     }
     Ok(())
 }

@@ -13,14 +13,15 @@ use iscsi::initiator::sense::{Sense, judge};
 use iscsi::initiator::{Portal, Url};
 use iscsi_proto::keys::send_targets;
 use iscsi_proto::names::{TargetAddress, check_name};
-use scsi::{Cdb, Command, LunOptions, Status, Target, TargetConfig};
+use scsi::{Cdb, Command, LunOptions, Status, Target, TargetConfig, TaskAttribute as Attribute};
 
 use crate::reader::Reader;
 
 /// Capacity of the disk that commands go to: more than a command's data, less than a CDB can name.
 const DISK_LEN: u64 = 1 << 20;
 
-/// Commands to a disk: data stays within what the initiator has room for, a failure has a sense.
+/// Commands to a disk, of every task attribute, some of them aborted: they end, data stays within
+/// what the initiator has room for, a failure has a sense.
 pub fn cdb(data: &[u8]) {
     let mut input = Reader(data);
     let target = Target::new(TargetConfig::new(crate::login::TARGET));
@@ -39,8 +40,15 @@ pub fn cdb(data: &[u8]) {
             let payload = pattern.iter().copied().cycle().take(len.min(len * pattern.len()));
             command = command.with_data_out(payload.collect::<Vec<_>>().into());
         }
+        let attribute =
+            [Attribute::Simple, Attribute::Ordered, Attribute::HeadOfQueue, Attribute::Aca];
+        command = command.with_attribute(attribute[usize::from(kind >> 1 & 3)]).with_tag(1);
         let (room, what) = (command.data_in_max, format!("{:02x?}", command.cdb.bytes()));
-        let response = finish(nexus.execute(command), &what);
+        let execution = nexus.execute(command);
+        if kind & 8 != 0 {
+            nexus.abort(1);
+        }
+        let response = finish(execution, &what);
         assert!(response.data_in.len() <= room, "{what}");
         assert_eq!(response.status == Status::CHECK_CONDITION, response.sense.is_some(), "{what}");
         if let Some(sense) = &response.sense {

@@ -125,11 +125,11 @@ impl Shell {
             13 => {
                 self.now = self.now + Duration::from_secs(u64::from(input.u8()));
                 if !self.session.handle_timeout(conn, self.now) {
-                    self.session.handle_connection_lost(conn);
+                    self.session.handle_connection_lost(conn, self.now);
                 }
             }
             14 => self.answer_text(input),
-            _ if input.u8() == 0 => self.session.handle_connection_lost(conn),
+            _ if input.u8() == 0 => self.session.handle_connection_lost(conn, self.now),
             _ => self.session.abort_all(None),
         }
         self.events();
@@ -155,10 +155,10 @@ impl Shell {
                 self.events(); // as if another connection's driver had run meanwhile
                 let received = self.place(placement, data_len, input);
                 if self.session.handle_data(conn, received, what & 0x40 == 0).is_err() {
-                    self.session.handle_connection_lost(conn);
+                    self.session.handle_connection_lost(conn, self.now);
                 }
             }
-            Err(_) => self.session.handle_connection_lost(conn),
+            Err(_) => self.session.handle_connection_lost(conn, self.now),
         }
     }
 
@@ -265,7 +265,7 @@ impl Shell {
     /// Every connection is lost and what runs completes: no task and no buffer may be left.
     fn end(mut self) {
         for conn in self.conns.clone() {
-            self.session.handle_connection_lost(conn);
+            self.session.handle_connection_lost(conn, self.now);
         }
         self.session.close("the end");
         self.events();

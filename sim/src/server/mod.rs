@@ -383,7 +383,7 @@ impl Server {
         match std::mem::replace(&mut target_link.stage, Stage::Over) {
             Stage::Member(key, conn) => {
                 if let Some(session) = self.sessions.get_mut(&key) {
-                    session.core.handle_connection_lost(conn);
+                    session.core.handle_connection_lost(conn, env.clock.now());
                 }
                 self.forget_connection(key, conn);
                 self.drain(env, key, None)

@@ -155,8 +155,13 @@ impl TaskCheck {
 
     pub(super) fn response(&mut self, status: u8, residual: Residual, exp_data_sn: u32) -> Verdict {
         self.is_live()?;
-        let sent = self.next_target_sn;
-        ensure!(exp_data_sn == sent, "ExpDataSN, {sent} R2T and Data-In PDUs were sent");
+        // R2Ts share the series; without Data-In there is nothing that could be missed.
+        let sent = if self.data_in > 0 { self.next_target_sn } else { 0 };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.8
+        //= type=test
+        //# This field MUST be 0 if the response code is not Command Completed at Target or the
+        //# target sent no Data-In PDUs for the command.
+        ensure!(exp_data_sn == sent, "ExpDataSN, {sent} for the Data-In PDUs that were sent");
         self.status(status, residual)
     }
 

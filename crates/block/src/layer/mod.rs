@@ -4,11 +4,13 @@ pub mod delay;
 pub mod fault;
 pub mod read_only;
 pub mod stats;
+pub mod thick;
 
 pub use delay::{Delay, DelayLayer, Delays};
 pub use fault::{Fault, FaultLayer};
 pub use read_only::ReadOnlyLayer;
 pub use stats::{OpStats, Stats, StatsLayer};
+pub use thick::ThickLayer;
 
 /// The operations of a [`BlockDevice`](crate::BlockDevice).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

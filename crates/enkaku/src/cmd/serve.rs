@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use block::Device;
 use block::backend::{FileDevice, FileOptions, MemoryDevice};
+use block::layer::ThickLayer;
 use iscsi::target::{Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
@@ -38,6 +39,9 @@ pub(crate) struct Args {
     /// Logical block size, 512 or 4k [default: 512, or that of the block device].
     #[arg(long, value_name = "SIZE", value_parser = parse_block_size)]
     block_size: Option<u32>,
+    /// Present fully provisioned units: no UNMAP, and zeroed blocks keep their storage.
+    #[arg(long, visible_alias = "no-unmap")]
+    thick: bool,
     /// Say that the medium is removable, and eject it when asked to.
     #[arg(long)]
     removable: bool,
@@ -73,7 +77,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut devices = Vec::new();
     for (number, lun) in args.lun.iter().enumerate() {
         let number = u16::try_from(number).context("too many LUNs")?;
-        let device = open(lun, &args)?;
+        let mut device = open(lun, &args)?;
+        if args.thick {
+            device = Arc::new(ThickLayer::new(device));
+        }
         target
             .add_lun(number, Arc::clone(&device), options.clone())
             .map_err(|error| Usage::error(format!("--lun {lun}: {error}")))?;

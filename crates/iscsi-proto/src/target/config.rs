@@ -25,6 +25,15 @@ pub struct SessionConfig {
     /// connection: a path that has died holds up no other. A read that finds it used up waits; one
     /// alone may be longer.
     pub read_bytes_max: u64,
+    /// Answers that may be unacknowledged on a connection before SCSI responses are held back, at
+    /// error recovery level 1 and up. Their read data counts towards `read_bytes_max`.
+    pub unacknowledged_max: usize,
+    /// Silence of a connection after which Data-Out that was asked for is taken as lost, at error
+    /// recovery level 1 and up. TCP loses nothing, so that this is no matter of the path's quality:
+    /// the time must only be longer than any initiator hesitates.
+    pub data_timeout: Duration,
+    /// Time after which an initiator is asked again to acknowledge what holds up others.
+    pub acknowledge_after: Duration,
     /// Text of one request, over all its PDUs, in bytes.
     pub text_length_max: usize,
     /// Silence after which the target asks with a NOP-In whether the initiator is there.
@@ -42,6 +51,10 @@ impl Default for SessionConfig {
             buffered_bytes_max: 256 << 20,
             // 1 Gbit/s × 300 ms fits, and disks read ahead of the network by as much again.
             read_bytes_max: 64 << 20,
+            // Twice the command window: it never binds while the initiator acknowledges at all.
+            unacknowledged_max: 1024,
+            data_timeout: Duration::from_secs(10),
+            acknowledge_after: Duration::from_secs(1),
             text_length_max: 64 << 10,
             ping_after: Duration::from_secs(30),
             ping_timeout: Duration::from_secs(60),

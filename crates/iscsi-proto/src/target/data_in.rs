@@ -1,15 +1,19 @@
 //! Data and status to the initiator (RFC 7143 §11.7, §11.4, §4.2.5.3).
 //!
 //! Data-In PDUs are made one by one as the socket takes them, so that a long read costs no queue
-//! and every PDU carries the command window of the moment it leaves.
+//! and every PDU carries the command window of the moment it leaves. How a read is cut follows
+//! from a few numbers ([`super::task::Cut`]), so that any PDU can be made again.
 
 use bytes::Bytes;
 
-use super::session::{ConnId, Session};
+use super::event::ConnId;
+use super::retain::Numbered;
+use super::session::Session;
+use super::task::{Cut, Piece, Task};
 use crate::connection::Transmit;
 use crate::ids::{Itt, Ttt};
 use crate::pdu::{DataIn, DataInStatus, Residual, ResponseCode, ScsiResponse, encode_sense};
-use crate::serial::StatSn;
+use crate::serial::{CmdSn, DataSn, StatSn};
 
 /// SCSI status GOOD (SAM-5 §5.3.1).
 const GOOD: u8 = 0;
@@ -17,6 +21,9 @@ const GOOD: u8 = 0;
 impl Session {
     /// The next PDU of the oldest task that has something to send on `conn`.
     pub(super) fn transmit_response(&mut self, conn: ConnId) -> Option<Transmit> {
+        if self.recovers() && self.holds_responses(conn) {
+            return None;
+        }
         loop {
             let itt = *self.connections.get(&conn)?.responding.front()?;
             let Some(task) = self.tasks.get(&itt) else {
@@ -35,110 +42,97 @@ impl Session {
     fn transmit_data(&mut self, conn: ConnId, itt: Itt) -> Option<Transmit> {
         let segment_max = self.connections.get(&conn)?.params.max_send_data_segment_length;
         let burst_max = self.params.max_burst_length;
+        let recovers = self.recovers();
         let task = self.tasks.get_mut(&itt)?;
+        if task.cut.segment_max == 0 {
+            // R2Ts of a bidirectional command came before.
+            let data_sn = task.next_data_sn;
+
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.1
+            //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is
+            //# sent, and the total of all the DataSegmentLength of all PDUs in a sequence MUST NOT
+            //# exceed MaxBurstLength (or FirstBurstLength for unsolicited data).
+            task.cut = Cut { data_sn, offset: 0, segment_max: segment_max.max(1) };
+            task.acked_data_sn = data_sn;
+        }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-13.19
         //# If DataSequenceInOrder is set to Yes, data sequences MUST be transferred using
         //# continuously non-decreasing sequence offsets (R2T buffer offset for writes, or the
         //# smallest SCSI Data-In buffer offset within a read data sequence).
-        let offset = task.sent;
-        let left = task.read_length() - offset;
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.1
-        //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent,
-        //# and the total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed
-        //# MaxBurstLength (or FirstBurstLength for unsolicited data).
-        let len = left.min(segment_max.max(1)).min(burst_max - task.burst_sent);
-        let payload = task.completion.data_in.slice(offset as usize..(offset + len) as usize);
-        task.sent += len;
-        task.burst_sent += len;
-        let is_last = len == left;
-        let is_final = is_last || task.burst_sent >= burst_max;
-        if is_final {
-            task.burst_sent = 0;
-        }
+        let piece = task.piece(task.next_data_sn, burst_max)?;
+        task.sent = piece.offset + piece.len;
         let data_sn = task.take_data_sn();
-        let (lun, residual) = (task.lun(), task.residual());
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.3
         //# If the command is completed with an error, then the response and sense data MUST be sent
         //# in a SCSI Response PDU (i.e., MUST NOT be sent in a SCSI data packet).
-        // Status may ride on the last Data-In only when there is no sense to go with it.
+        // Status may ride on the last Data-In only when there is no sense to go with it, and no
+        // SNACK tag that a response has to carry.
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.3
         //# For bidirectional commands, the status MUST be sent in a SCSI Response PDU.
-        let with_status = is_last
+        task.collapsed = piece.is_last
             && task.completion.status == GOOD
             && task.completion.sense.is_empty()
-            && !task.command.write;
-        let status = with_status.then_some(DataInStatus { status: GOOD, residual });
-        if with_status {
-            self.finish(conn, itt);
+            && !task.command.write
+            && task.snack_tag == 0
+            && task.stat_sn.is_none();
+        if recovers && piece.is_final && !piece.is_last && task.ack_ttt.is_none() {
+            let ttt = self.take_ttt();
+            self.tasks.get_mut(&itt)?.ack_ttt = Some(ttt);
         }
-        let stat_sn = if with_status { self.take_stat_sn(conn)? } else { StatSn::default() };
-        let (exp_cmd_sn, max_cmd_sn) = self.command_window();
-        let pdu = DataIn {
-            is_final,
-            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
-            //# The target MUST NOT set to 1 the A bit for sessions with ErrorRecoveryLevel=0.
-            acknowledge: false,
-            status,
-            lun,
-            itt,
-            ttt: Ttt::NONE,
-            stat_sn,
-            exp_cmd_sn,
-            max_cmd_sn,
-            data_sn,
-            buffer_offset: offset,
-        };
-        Some(Transmit { header: pdu.encode(len), payload })
+        let task = self.tasks.get(&itt)?;
+        if !task.collapsed {
+            let window = self.order.window(self.tasks.len());
+            return Some(data_in(task, itt, data_sn, piece, recovers, window));
+        }
+        let (task, window) = self.answer(conn, itt)?;
+        let transmit = data_in(&task, itt, data_sn, piece, recovers, window);
+        self.retain_answer(conn, itt, task);
+        Some(transmit)
     }
 
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
     //# A target command response or Data-In PDU with status MUST NOT precede the command
     //# acknowledgment.
     fn transmit_status(&mut self, conn: ConnId, itt: Itt) -> Option<Transmit> {
-        let task = self.tasks.get_mut(&itt)?;
-        let residual = task.residual();
-        let status = task.completion.status;
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.8
-        //# This field MUST be 0 if the response code is not Command Completed at Target or the
-        //# target sent no Data-In PDUs for the command.
-        // R2Ts share the series; without Data-In there is nothing that the initiator could miss.
-        let exp_data_sn = if task.sent > 0 { task.next_data_sn } else { 0 };
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-10.2
-        //# "Autosense" refers to the automatic return of sense data to the initiator in cases where
-        //# a command did not complete successfully. iSCSI initiators and targets MUST support and
-        //# use Autosense.
-        let sense = std::mem::take(&mut task.completion.sense);
-        self.finish(conn, itt);
-        let stat_sn = self.take_stat_sn(conn)?;
-        let (exp_cmd_sn, max_cmd_sn) = self.command_window();
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.6.1.2
-        //# The use of Autosense ([SAM2]) is REQUIRED by iSCSI.
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.7
-        //# iSCSI targets MUST support and enable Autosense.
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.7
-        //# If Status is CHECK CONDITION (0x02), then the data segment MUST contain sense data for
-        //# the failed command.
-        let payload = if sense.is_empty() { Bytes::new() } else { encode_sense(&sense) };
-        let pdu = ScsiResponse {
-            response: ResponseCode::COMPLETED,
-            status,
-            residual,
-            bidi_read_residual: Residual::None,
-            itt,
-            snack_tag: 0,
-            stat_sn,
-            exp_cmd_sn,
-            max_cmd_sn,
-            exp_data_sn,
-        };
-        Some(Transmit { header: pdu.encode(segment_length(&payload)), payload })
+        let (task, window) = self.answer(conn, itt)?;
+        let transmit = scsi_response(&task, itt, window);
+        self.retain_answer(conn, itt, task);
+        Some(transmit)
     }
 
-    /// The task's last PDU is made: it no longer counts against the command window, which that
-    /// very PDU announces.
-    fn finish(&mut self, conn: ConnId, itt: Itt) {
+    /// The task's last PDU is being made: it no longer counts against the command window, which
+    /// that very PDU announces.
+    fn answer(&mut self, conn: ConnId, itt: Itt) -> Option<(Task, (CmdSn, CmdSn))> {
         self.pop_responding(conn);
-        self.remove_task(itt);
+        let mut task = self.take_task(itt)?;
+        if task.stat_sn.is_none() {
+            let numbered =
+                if self.recovers() { Numbered::Response(itt) } else { Numbered::Nothing };
+            task.stat_sn = Some(self.take_stat_sn(conn, numbered)?);
+        }
+        Some((task, self.command_window()))
+    }
+
+    /// A Data-In again, exactly as it was but for the command window.
+    pub(super) fn data_in_again(&mut self, conn: ConnId, itt: Itt, sn: u32) -> Option<Transmit> {
+        let window = self.command_window();
+        let task = self.find_answer(conn, itt)?;
+        if sn.wrapping_sub(task.next_data_sn) as i32 >= 0 {
+            return None; // it was rewound meanwhile
+        }
+        let piece = task.piece(sn, self.params.max_burst_length)?;
+        Some(data_in(task, itt, DataSn(sn), piece, true, window))
+    }
+
+    /// A task's status again: the PDU that carried it.
+    pub(super) fn status_again(&mut self, conn: ConnId, itt: Itt) -> Option<Transmit> {
+        let task = self.find_answer(conn, itt)?;
+        if task.collapsed {
+            let last = task.next_data_sn.wrapping_sub(1);
+            return self.data_in_again(conn, itt, last);
+        }
+        let window = self.command_window();
+        Some(scsi_response(self.find_answer(conn, itt)?, itt, window))
     }
 
     fn pop_responding(&mut self, conn: ConnId) {
@@ -146,6 +140,73 @@ impl Session {
             connection.responding.pop_front();
         }
     }
+}
+
+/// The A bit belongs to error recovery levels 1 and 2, and asks once every MaxBurstLength bytes
+/// (§11.7.2); the last bytes are acknowledged with the status.
+fn data_in(
+    task: &Task,
+    itt: Itt,
+    data_sn: DataSn,
+    piece: Piece,
+    recovers: bool,
+    (exp_cmd_sn, max_cmd_sn): (CmdSn, CmdSn),
+) -> Transmit {
+    let Piece { offset, len, is_final, is_last } = piece;
+    let with_status = is_last && task.collapsed;
+    let status = with_status
+        .then(|| DataInStatus { status: task.completion.status, residual: task.residual() });
+    let stat_sn = if with_status { task.stat_sn.unwrap_or_default() } else { StatSn::default() };
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+    //# The target MUST NOT set to 1 the A bit for sessions with ErrorRecoveryLevel=0.
+    let acknowledge = recovers && is_final && !is_last && task.ack_ttt.is_some();
+    let pdu = DataIn {
+        is_final,
+        acknowledge,
+        status,
+        lun: task.lun(),
+        itt,
+        ttt: if acknowledge { task.ack_ttt.unwrap_or(Ttt::NONE) } else { Ttt::NONE },
+        stat_sn,
+        exp_cmd_sn,
+        max_cmd_sn,
+        data_sn,
+        buffer_offset: offset,
+    };
+    let payload = task.completion.data_in.slice(offset as usize..(offset + len) as usize);
+    Transmit { header: pdu.encode(len), payload }
+}
+
+fn scsi_response(task: &Task, itt: Itt, (exp_cmd_sn, max_cmd_sn): (CmdSn, CmdSn)) -> Transmit {
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.6.1.2
+    //# The use of Autosense ([SAM2]) is REQUIRED by iSCSI.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-10.2
+    //# "Autosense" refers to the automatic return of sense data to the initiator in cases where a
+    //# command did not complete successfully. iSCSI initiators and targets MUST support and use
+    //# Autosense.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.7
+    //# iSCSI targets MUST support and enable Autosense.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.7
+    //# If Status is CHECK CONDITION (0x02), then the data segment MUST contain sense data for the
+    //# failed command.
+    let payload = encode_sense(&task.completion.sense);
+    let pdu = ScsiResponse {
+        response: ResponseCode::COMPLETED,
+        status: task.completion.status,
+        residual: task.residual(),
+        bidi_read_residual: Residual::None,
+        itt,
+        snack_tag: task.snack_tag,
+        stat_sn: task.stat_sn.unwrap_or_default(),
+        exp_cmd_sn,
+        max_cmd_sn,
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.8
+        //# This field MUST be 0 if the response code is not Command Completed at Target or the
+        //# target sent no Data-In PDUs for the command.
+        // R2Ts share the series; without Data-In there is nothing that the initiator could miss.
+        exp_data_sn: if task.sent > 0 { task.next_data_sn } else { 0 },
+    };
+    Transmit { header: pdu.encode(segment_length(&payload)), payload }
 }
 
 /// Length of a segment we built ourselves, far below the 24-bit limit of the field.

@@ -1,12 +1,18 @@
 //! Data from the initiator: immediate, unsolicited and solicited (RFC 7143 §4.2.5.2, §11.7, §11.8).
 
-use super::session::{ConnId, Session, SessionError};
-use super::task::{Burst, Phase, Task, TransferFault};
+use super::event::{ConnId, Recovery, SessionError};
+use super::sequence::{Rules, Sequence, Verdict};
+use super::session::Session;
+use super::task::{Phase, Task, TransferFault};
 use super::transmit::Reply;
 use crate::connection::Placement;
-use crate::ids::{Itt, Ttt};
+use crate::ids::{Itt, Lun, Ttt};
 use crate::pdu::{DataOut, Header, R2t, RejectReason, ScsiCommand};
-use crate::serial::{DataSn, StatSn};
+use crate::serial::{R2tSn, StatSn};
+
+/// Times that lost data is asked for without any of it coming. A path that damages everything
+/// must not be asked for ever.
+const RECOVERIES_MAX: u32 = 8;
 
 impl Session {
     /// Is the data that comes with (or is announced by) a command allowed?
@@ -33,17 +39,27 @@ impl Session {
 
     /// Opens the unsolicited sequence or starts to solicit, after the command PDU is complete.
     pub(super) fn start_data_out(&mut self, itt: Itt) {
+        let first_burst = self.params.first_burst_length;
+        let now = self.clock;
         let Some(task) = self.tasks.get_mut(&itt) else { return };
-        if !task.command.write || task.fault.is_some() {
+        // A command whose immediate data is damaged is answered when all its data has come.
+        if !task.command.write || task.fault.is_some_and(|f| f != TransferFault::Damaged) {
             return;
         }
-        task.unsolicited_length = task.immediate_length;
+        task.last_data = now;
         task.solicited_to = task.immediate_length;
         if !task.command.is_final {
-            task.unsolicited = Some(DataSn(0));
-            return;
+            let limit = task.command.expected_data_transfer_length.min(first_burst);
+            let from = task.immediate_length;
+            task.unsolicited = Some(Sequence::new(Ttt::NONE, R2tSn(0), from, limit.max(from)));
+            let conn = task.conn;
+            return self.arm_data_timer(conn);
         }
         self.solicit(itt);
+    }
+
+    fn rules(&self) -> Rules {
+        Rules { in_order: self.params.data_pdu_in_order, recovers: self.recovers() }
     }
 
     /// Checks a Data-Out PDU before its payload is read.
@@ -54,6 +70,10 @@ impl Session {
         len: u32,
         header: &Header,
     ) -> Result<Placement, SessionError> {
+        let (rules, now) = (self.rules(), self.clock);
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.last_data = now;
+        }
         let Some(task) = self.tasks.get_mut(&pdu.itt) else {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-10.7
             //# However, the data transfers logically MUST be silently discarded by the target iSCSI
@@ -73,30 +93,43 @@ impl Session {
         if pdu.ttt != Ttt::NONE && pdu.lun != task.lun() {
             return Err(self.error(conn, pdu.itt, "Data-Out for another unit than its command's"));
         }
+        task.last_data = now;
         if task.fault.is_some() {
-            return self.ignore(conn, len); // what was under way before it learns of the fault
+            // What was under way before it learns of the fault.
+            if pdu.is_final {
+                self.end_damaged_sequence(pdu.itt, pdu.ttt);
+            }
+            return self.ignore(conn, len);
         }
-        if task.phase != Phase::Collecting || !task.command.write {
+        if !task.command.write || task.phase != Phase::Collecting && !rules.recovers {
             return self.reject(conn, RejectReason::INVALID_PDU_FIELD, header);
         }
         let too_long = task.too_long;
-        let checked = if pdu.ttt == Ttt::NONE {
-            check_unsolicited(task, pdu, len, self.params.first_burst_length)
-        } else {
-            check_solicited(task, pdu, len)
+        let sequence = match pdu.ttt {
+            Ttt::NONE => task.unsolicited.as_ref(),
+            ttt => task.bursts.iter().find(|burst| burst.ttt == ttt),
         };
-        match checked {
-            Ok(()) => {}
-            Err(Some(fault)) => {
-                self.fail_transfer(pdu.itt, fault);
-                return self.ignore(conn, len);
+        let checked = match sequence {
+            Some(sequence) => sequence.check(pdu, len, rules),
+            // Late data of a sequence that was given up and asked for anew.
+            None if rules.recovers && (pdu.ttt != Ttt::NONE || !task.command.is_final) => {
+                Ok(Verdict::Duplicate)
             }
-            Err(None) => {
+            None if pdu.ttt == Ttt::NONE => Err(TransferFault::UnexpectedUnsolicited),
+            None => {
                 let what = "Data-Out for a transfer tag that is not outstanding";
                 return Err(self.error(conn, pdu.itt, what));
             }
+        };
+        match checked {
+            Ok(Verdict::Take) => {}
+            Ok(Verdict::Duplicate) => return self.ignore(conn, len),
+            Err(fault) => {
+                self.fail_transfer(pdu.itt, fault);
+                return self.ignore(conn, len);
+            }
         }
-        self.expect_data_out(conn, pdu.itt, pdu.ttt, len, pdu.is_final);
+        self.expect_data_out(conn, pdu, len);
         Ok(match len {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.7
             //# The sending of 0-length data segments should be avoided, but initiators and targets
@@ -107,24 +140,61 @@ impl Session {
         })
     }
 
-    /// The payload of a checked Data-Out PDU has arrived.
-    pub(super) fn data_out_received(&mut self, itt: Itt, ttt: Ttt, len: u32, is_final: bool) {
+    /// The payload of a checked Data-Out PDU has arrived, whole or not.
+    pub(super) fn data_out_received(&mut self, pdu: &DataOut, len: u32, intact: bool) {
+        let Some(task) = self.tasks.get_mut(&pdu.itt) else { return };
+        let sequence = match pdu.ttt {
+            Ttt::NONE => task.unsolicited.as_mut(),
+            ttt => task.bursts.iter_mut().find(|burst| burst.ttt == ttt),
+        };
+        let Some(sequence) = sequence else { return };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+        //# The target MUST address these implied digest errors as described in Section 7.8.
+        sequence.take(pdu.data_sn, pdu.buffer_offset, len, intact);
+        if intact && len > 0 {
+            task.fruitless = 0;
+        }
+        if pdu.is_final {
+            self.end_sequence(pdu.itt, pdu.ttt);
+        }
+    }
+
+    /// A sequence is over: what it left out is asked for again, then what comes behind it.
+    fn end_sequence(&mut self, itt: Itt, ttt: Ttt) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let missing = if ttt == Ttt::NONE {
+            let Some(sequence) = task.unsolicited.take() else { return };
+            task.solicited_to = sequence.frontier();
+            if task.too_long { Vec::new() } else { sequence.holes() }
+        } else {
+            let Some(index) = task.bursts.iter().position(|burst| burst.ttt == ttt) else { return };
+            task.bursts.remove(index).map(Sequence::rest).unwrap_or_default()
+        };
+        if missing.is_empty() || self.ask_again(itt, missing) {
+            self.solicit(itt);
+        }
+        self.execute_if_complete(itt);
+    }
+
+    /// Data is missing. False: it was asked for often enough.
+    pub(super) fn ask_again(&mut self, itt: Itt, missing: Vec<(u32, u32)>) -> bool {
+        let Some(task) = self.tasks.get_mut(&itt) else { return false };
+        task.fruitless += 1;
+        if task.fruitless > RECOVERIES_MAX {
+            self.fail_transfer(itt, TransferFault::Damaged);
+            return false;
+        }
+        task.lost.extend(missing);
+        true
+    }
+
+    /// The last PDU of a sequence whose command has failed: the answer may go when no more comes.
+    fn end_damaged_sequence(&mut self, itt: Itt, ttt: Ttt) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         if ttt == Ttt::NONE {
-            task.unsolicited_length += len;
-            task.solicited_to = task.unsolicited_length;
-            task.unsolicited = task.unsolicited.map(DataSn::next);
-            if is_final {
-                task.unsolicited = None;
-                self.solicit(itt);
-            }
+            task.unsolicited = None;
         } else {
-            if let Some(burst) = task.bursts.iter_mut().find(|burst| burst.ttt == ttt) {
-                burst.received += len;
-                burst.data_sn = burst.data_sn.next();
-            }
-            task.bursts.retain(|burst| burst.received < burst.len);
-            self.solicit(itt);
+            task.bursts.retain(|burst| burst.ttt != ttt);
         }
         self.execute_if_complete(itt);
     }
@@ -144,46 +214,66 @@ impl Session {
     }
 
     /// Sends R2Ts for what is missing, up to MaxOutstandingR2T, once the write may have memory.
-    fn solicit(&mut self, itt: Itt) {
+    pub(super) fn solicit(&mut self, itt: Itt) {
         let Some(task) = self.tasks.get(&itt) else { return };
-        if task.solicited_to >= task.write_length() {
+        if task.has_asked_for_all() || task.fault.is_some() {
             return;
         }
         if task.granted == 0 {
             // Behind those that wait already; grant_waiting takes it from there if it may go on.
-            self.waiting_for_buffer.push_back(itt);
+            if !self.waiting_for_buffer.contains(&itt) {
+                self.waiting_for_buffer.push_back(itt);
+            }
             return self.grant_waiting();
         }
         self.send_r2ts(itt);
     }
 
-    fn send_r2ts(&mut self, itt: Itt) {
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
-        let end = task.write_length();
-        let mut r2ts = Vec::new();
-        while task.solicited_to < end
-            && task.bursts.len() < usize::from(self.params.max_outstanding_r2t)
-        {
-            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.4
-            //# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
-            let len = self.params.max_burst_length.min(end - task.solicited_to);
-            let ttt = Ttt(self.next_ttt);
-            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.5
-            //# There is no protocol rule about the Target Transfer Tag except that the value
-            //# 0xffffffff is reserved and MUST NOT be sent by a target in an R2T.
-            self.next_ttt = (self.next_ttt + 1) % u32::MAX; // never Ttt::NONE
+    /// R2Ts that may be outstanding for a command. A lost sequence could not be asked for again in
+    /// order if others had been asked for behind it.
+    fn r2t_limit(&self) -> usize {
+        if self.recovers() && self.params.data_sequence_in_order {
+            1 // §13.19
+        } else {
+            usize::from(self.params.max_outstanding_r2t)
+        }
+    }
 
+    fn send_r2ts(&mut self, itt: Itt) {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.4
+        //# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
+        let (limit, burst_max, now) = (self.r2t_limit(), self.params.max_burst_length, self.clock);
+        while let Some(task) = self.tasks.get_mut(&itt)
+            && task.bursts.len() < limit
+        {
+            let end = task.write_length();
+            let again = task.lost.pop_front();
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
             //# If DataSequenceInOrder is Yes, then consecutive R2Ts MUST refer to continuous
             //# non-overlapping ranges, except for Recovery-R2Ts.
-            let offset = task.solicited_to;
-            task.bursts.push_back(Burst { ttt, offset, len, received: 0, data_sn: DataSn(0) });
-            task.solicited_to += len;
-            r2ts.push(r2t(task, itt, ttt, offset, len));
-        }
-        let conn = task.conn;
-        for r2t in r2ts {
+            let (from, to) = again.unwrap_or((task.solicited_to, end));
+            if from >= to {
+                return;
+            }
+            let len = burst_max.min(to - from);
+            if again.is_none() {
+                task.solicited_to += len;
+            } else if from + len < to {
+                task.lost.push_front((from + len, to));
+            }
+            task.last_data = now;
+            let (conn, lun, r2t_sn) = (task.conn, task.lun(), task.take_r2t_sn());
+            let ttt = self.take_ttt();
+            let burst = Sequence::new(ttt, r2t_sn, from, from + len);
+            let r2t = burst.r2t(itt, lun);
+            if let Some(task) = self.tasks.get_mut(&itt) {
+                task.bursts.push_back(burst);
+            }
+            if again.is_some() {
+                self.note(conn, Recovery::RecoveryR2t { itt, offset: from, len });
+            }
             self.push_reply(conn, Reply::R2t(r2t));
+            self.arm_data_timer(conn);
         }
     }
 
@@ -209,7 +299,9 @@ impl Session {
         // Memory may be held by writes that came early on other connections and wait for the turn
         // of one that waits for memory here. A write whose turn it is therefore never waits for
         // those behind it: one at a time may go beyond the limit.
-        if self.tasks.values().any(|task| task.granted > 0 && task.in_order) {
+        // (Those of a connection that is lost go on only when they are taken over.)
+        let active = |task: &Task| task.granted > 0 && task.in_order && !self.is_lost(task.conn);
+        if self.tasks.values().any(active) {
             return None;
         }
         let in_order = |itt: &Itt| self.tasks.get(itt).is_some_and(|task| task.in_order);
@@ -228,49 +320,19 @@ impl Session {
     }
 }
 
-fn r2t(task: &mut Task, itt: Itt, ttt: Ttt, offset: u32, len: u32) -> R2t {
-    R2t {
-        lun: task.lun(),
-        itt,
-        ttt,
-        stat_sn: StatSn(0), // stamped when sent, as the command window is
-        exp_cmd_sn: Default::default(),
-        max_cmd_sn: Default::default(),
-        r2t_sn: task.take_r2t_sn(),
-        buffer_offset: offset,
-        desired_data_transfer_length: len,
-    }
-}
-
-/// Is this the next PDU of the unsolicited sequence?
-fn check_unsolicited(
-    task: &Task,
-    pdu: &DataOut,
-    len: u32,
-    first_burst_length: u32,
-) -> Result<(), Option<TransferFault>> {
-    let data_sn = task.unsolicited.ok_or(Some(TransferFault::UnexpectedUnsolicited))?;
-    let limit = task.command.expected_data_transfer_length.min(first_burst_length);
-    if pdu.data_sn != data_sn || pdu.buffer_offset != task.unsolicited_length {
-        Err(Some(TransferFault::Damaged))
-    } else if pdu.buffer_offset.checked_add(len).is_none_or(|end| end > limit) {
-        Err(Some(TransferFault::IncorrectAmount))
-    } else {
-        Ok(())
-    }
-}
-
-/// Is this the next PDU of a burst we asked for? `Err(None)`: of none.
-fn check_solicited(task: &Task, pdu: &DataOut, len: u32) -> Result<(), Option<TransferFault>> {
-    let burst = task.bursts.iter().find(|burst| burst.ttt == pdu.ttt).ok_or(None)?;
-    let left = burst.len - burst.received;
-    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
-    //# The target MUST address these implied digest errors as described in Section 7.8.
-    if pdu.data_sn != burst.data_sn || pdu.buffer_offset != burst.offset + burst.received {
-        Err(Some(TransferFault::Damaged))
-    } else if len > left || pdu.is_final != (len == left) {
-        Err(Some(TransferFault::IncorrectAmount))
-    } else {
-        Ok(())
+impl Sequence {
+    /// The R2T that asks for it.
+    pub(super) fn r2t(&self, itt: Itt, lun: Lun) -> R2t {
+        R2t {
+            lun,
+            itt,
+            ttt: self.ttt,
+            stat_sn: StatSn(0), // stamped when sent, as the command window is
+            exp_cmd_sn: Default::default(),
+            max_cmd_sn: Default::default(),
+            r2t_sn: self.r2t_sn,
+            buffer_offset: self.offset,
+            desired_data_transfer_length: self.len(),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Logout of the session, of this connection or of another one (RFC 7143 §11.14, §11.15).
 
-use super::session::{ConnId, Session};
+use super::event::ConnId;
+use super::session::Session;
 use super::state::ConnectionEvent;
 use super::task::Phase;
 use super::transmit::Reply;
@@ -12,6 +13,8 @@ use crate::pdu::{LogoutReason, LogoutRequest, LogoutResponseCode};
 pub(super) struct PendingLogout {
     conn: ConnId,
     answer: Answer,
+    /// Connection whose driver has to end first.
+    detaches: Option<ConnId>,
 }
 
 /// The response to a logout, and what it closes once it has left.
@@ -20,6 +23,8 @@ pub(super) struct Answer {
     pub(super) itt: Itt,
     pub(super) response: LogoutResponseCode,
     pub(super) closes: Vec<ConnId>,
+    /// The tasks of the connection that the answer goes out on will be reassigned.
+    pub(super) for_recovery: bool,
 }
 
 impl Session {
@@ -32,6 +37,9 @@ impl Session {
                     return self.refuse_logout(conn, request, LogoutResponseCode::CID_NOT_FOUND);
                 }
             },
+            LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY if self.reassigns() => {
+                return self.logout_for_recovery(conn, request);
+            }
             _ => {
                 let response = LogoutResponseCode::RECOVERY_NOT_SUPPORTED;
                 return self.refuse_logout(conn, request, response);
@@ -51,8 +59,29 @@ impl Session {
             self.abort_connection_tasks(*id);
         }
         let response = LogoutResponseCode::CLOSED;
-        let answer = Answer { itt: request.itt, response, closes };
-        self.pending_logouts.push(PendingLogout { conn, answer });
+        let answer = Answer { itt: request.itt, response, closes, for_recovery: false };
+        self.pending_logouts.push(PendingLogout { conn, answer, detaches: None });
+        self.settle();
+    }
+
+    /// Gives up a connection so that its tasks can be reassigned: this one, or one that was lost
+    /// or is to be closed here.
+    fn logout_for_recovery(&mut self, conn: ConnId, request: &LogoutRequest) {
+        let Some(id) = self.find_cid(request.cid) else {
+            return self.refuse_logout(conn, request, LogoutResponseCode::CID_NOT_FOUND);
+        };
+        let for_recovery = id == conn;
+        let (closes, response) = (Vec::new(), LogoutResponseCode::CLOSED);
+        let answer = Answer { itt: request.itt, response, closes, for_recovery };
+        if for_recovery {
+            self.suspend(conn);
+            if let Some(connection) = self.connections.get_mut(&conn) {
+                connection.step(ConnectionEvent::LogoutReceived);
+            }
+            return self.push_reply(conn, Reply::Logout(answer));
+        }
+        self.remove_for_recovery(id, "removed for recovery");
+        self.pending_logouts.push(PendingLogout { conn, answer, detaches: Some(id) });
         self.settle();
     }
 
@@ -62,16 +91,20 @@ impl Session {
         request: &LogoutRequest,
         response: LogoutResponseCode,
     ) {
-        let answer = Answer { itt: request.itt, response, closes: Vec::new() };
+        let answer = Answer { itt: request.itt, response, closes: Vec::new(), for_recovery: false };
         self.push_reply(conn, Reply::Logout(answer));
     }
 
     pub(super) fn settle_logouts(&mut self) {
-        let tasks = &self.tasks;
+        let (tasks, connections) = (&self.tasks, &self.connections);
+        let attached = |id: &ConnId| {
+            connections.get(id).is_some_and(|c| c.recovery.is_some_and(|w| !w.detached))
+        };
         let mut ready = Vec::new();
         self.pending_logouts.retain(|pending| {
             let mut running = tasks.values().filter(|task| task.phase == Phase::Running);
-            let waits = running.any(|task| pending.answer.closes.contains(&task.conn));
+            let waits = running.any(|task| pending.answer.closes.contains(&task.conn))
+                || pending.detaches.as_ref().is_some_and(attached);
             if !waits {
                 ready.push((pending.conn, pending.answer.clone()));
             }
@@ -88,6 +121,9 @@ impl Session {
     //# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all
     //# connections must be closed if the logout reason was session close).
     pub(super) fn logout_answered(&mut self, conn: ConnId, answer: &Answer) {
+        if answer.for_recovery {
+            self.logged_out_for_recovery(conn);
+        }
         for id in &answer.closes {
             if let Some(connection) = self.connections.get_mut(id) {
                 connection.step(ConnectionEvent::LogoutDone);

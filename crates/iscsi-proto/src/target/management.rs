@@ -3,8 +3,9 @@
 //! A function is answered only when no task it ended can reach the medium any more: a write that
 //! was executing when it was aborted may not land after the initiator was told it is over.
 
+use super::event::{ConnId, Event};
 use super::order::Held;
-use super::session::{ConnId, Event, Session};
+use super::session::Session;
 use super::task::Phase;
 use super::transmit::Reply;
 use crate::ids::{Itt, Lun};
@@ -14,8 +15,8 @@ use crate::serial::CmdSn;
 /// A function whose answer waits for tasks to end.
 #[derive(Debug)]
 pub(super) struct PendingManagement {
-    conn: ConnId,
-    itt: Itt,
+    pub(super) conn: ConnId,
+    pub(super) itt: Itt,
     response: TaskManagementResponseCode,
     /// Executing tasks that were aborted.
     waits_for: Vec<Itt>,
@@ -34,7 +35,8 @@ impl Session {
     //# immediately for execution, but the operations involved (all or part of them) may be
     //# postponed to allow the target to receive all relevant tasks.
     pub(super) fn manage(&mut self, conn: ConnId, request: TaskManagementRequest) {
-        let one = request.function == TaskManagementFunction::ABORT_TASK;
+        use TaskManagementFunction as F;
+        let one = matches!(request.function, F::ABORT_TASK | F::TASK_REASSIGN);
         let limit = self.order.exp_cmd_sn().plus(self.config.command_window);
         // Commands that cannot arrive any more, being outside the window, are not waited for.
         let waits =
@@ -100,10 +102,7 @@ impl Session {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
             //# When a target does not support allegiance reassignment, it MUST respond with a task
             //# management response code of "Task allegiance reassignment not supported".
-            F::TASK_REASSIGN => {
-                let response = R::REASSIGNMENT_NOT_SUPPORTED;
-                self.finish_management(conn, itt, response, Vec::new(), false);
-            }
+            F::TASK_REASSIGN => self.reassign(conn, request),
             _ => self.finish_management(conn, itt, R::NOT_SUPPORTED, Vec::new(), false),
         }
     }
@@ -193,7 +192,9 @@ impl Session {
         let recalled = self.connections.get_mut(&conn).is_some_and(|c| c.recall(itt));
         match task.phase {
             Phase::Running if !recalled => {
-                task.aborted = true;
+                if !std::mem::replace(&mut task.aborted, true) {
+                    self.aborts.push_back(itt);
+                }
                 true
             }
             Phase::Running | Phase::Collecting | Phase::Responding => {

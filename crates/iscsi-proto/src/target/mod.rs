@@ -11,23 +11,31 @@
 //!   `poll_transmit(conn)` when the socket has room.
 //! * getters.
 
+mod attributes;
 mod config;
 mod data_in;
 mod data_out;
+mod event;
 mod logout;
 mod management;
 mod order;
+mod reassign;
 mod receive;
 pub mod registry;
+mod retain;
+mod sequence;
 mod session;
+mod snack;
 mod state;
 mod task;
 mod text;
+mod timer;
 mod transmit;
 
 pub use config::SessionConfig;
+pub use event::{ConnId, Event, Received, Recovery, SessionError};
 pub use registry::{Attach, Registry};
-pub use session::{ConnId, Event, Received, Session, SessionError};
+pub use session::Session;
 pub use state::{ConnectionEvent, ConnectionState};
 pub use task::{Completion, Execute};
 

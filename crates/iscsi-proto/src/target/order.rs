@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::session::ConnId;
+use super::event::ConnId;
 use crate::ids::Itt;
 use crate::pdu::Pdu;
 use crate::serial::CmdSn;
@@ -66,6 +66,11 @@ impl CommandOrder {
             self.max_cmd_sn = wanted;
         }
         self.max_cmd_sn
+    }
+
+    /// ExpCmdSN and MaxCmdSN to announce.
+    pub(super) fn window(&mut self, unanswered: usize) -> (CmdSn, CmdSn) {
+        (self.exp_cmd_sn, self.max_cmd_sn(unanswered))
     }
 
     /// Is the number inside the window and new? Others are to be ignored silently.

@@ -3,14 +3,14 @@
 
 use bytes::Bytes;
 
+use super::event::{ConnId, Event, Received, SessionError};
 use super::order::Held;
-use super::session::{ConnId, Connection, Event, Received, Session, SessionError};
-use super::state::ConnectionState;
+use super::session::{Connection, Session};
 use super::task::{Completion, Phase, Task, TransferFault};
 use super::transmit::Reply;
 use crate::connection::Placement;
-use crate::ids::{Itt, Ttt};
-use crate::pdu::{Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand};
+use crate::ids::Itt;
+use crate::pdu::{DataOut, Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand};
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
 
@@ -35,10 +35,8 @@ pub(super) enum Receiving {
         cmd_sn: Option<CmdSn>,
     },
     DataOut {
-        itt: Itt,
-        ttt: Ttt,
+        pdu: DataOut,
         len: u32,
-        is_final: bool,
     },
     Scratch(Box<Pdu>),
 }
@@ -84,7 +82,7 @@ impl Session {
             | Pdu::TextRequest(_)
             | Pdu::TaskManagementRequest(_)
             | Pdu::LogoutRequest(_) => self.receive_scratch(conn, pdu, data_len, header),
-            Pdu::SnackRequest(_) => self.reject(conn, RejectReason::SNACK_REJECT, header),
+            Pdu::SnackRequest(snack) => self.snack(conn, &snack, header),
             //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
             //# Login Requests and Responses MUST be used exclusively during login.
             //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
@@ -112,15 +110,13 @@ impl Session {
     ) -> Result<(), SessionError> {
         let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
         let receiving = std::mem::replace(&mut connection.receiving, Receiving::Nothing);
-        if !digest_ok {
-            self.digest_error(conn, &receiving)?;
+        if !digest_ok && self.digest_error(conn, &receiving)? {
+            return Ok(());
         }
         match receiving {
             Receiving::Nothing | Receiving::Ignored => {}
             Receiving::Command { itt, cmd_sn } => self.command_received(itt, cmd_sn),
-            Receiving::DataOut { itt, ttt, len, is_final } => {
-                self.data_out_received(itt, ttt, len, is_final);
-            }
+            Receiving::DataOut { pdu, len } => self.data_out_received(&pdu, len, digest_ok),
             Receiving::Scratch(pdu) => {
                 let data = match received {
                     Received::Scratch(data) => data,
@@ -132,8 +128,10 @@ impl Session {
         Ok(())
     }
 
-    /// A data segment arrived damaged. It is not asked for again at error recovery level 0: its
-    /// command fails, and a request that was not SCSI takes the connection with it.
+    /// A data segment arrived damaged; true: the whole PDU is discarded. From error recovery level
+    /// 1 on, lost data is asked for again and lost requests are sent again by the initiator
+    /// (§7.2.1). At level 0 nobody does that: a command fails, and any other request takes the
+    /// connection with it.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
     //# Targets MUST NOT implicitly terminate an active task by sending a Reject PDU for any PDU
     //# exchanged during the life of the task.
@@ -143,21 +141,59 @@ impl Session {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
     //# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a
     //# command PDU, the non-data PDU rule below applies), the target MUST do one of the following:
-    fn digest_error(&mut self, conn: ConnId, receiving: &Receiving) -> Result<(), SessionError> {
-        let itt = match receiving {
-            Receiving::Nothing | Receiving::Ignored => return Ok(()),
-            Receiving::Command { itt, .. } | Receiving::DataOut { itt, .. } => *itt,
-            Receiving::Scratch(_) => return Err(self.error(conn, Itt::NONE, "data digest error")),
-        };
-        let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
+    fn digest_error(&mut self, conn: ConnId, receiving: &Receiving) -> Result<bool, SessionError> {
+        let recovers = self.recovers();
+        match receiving {
+            Receiving::Nothing | Receiving::Ignored if !recovers => return Ok(true),
+            Receiving::Scratch(_) if !recovers => {
+                return Err(self.error(conn, Itt::NONE, "data digest error"));
+            }
+            _ => {}
+        }
+        let Some(connection) = self.connections.get_mut(&conn) else { return Ok(true) };
         let header = Bytes::copy_from_slice(&connection.last_header);
-        self.push_reply(conn, Reply::Reject { reason: RejectReason::DATA_DIGEST_ERROR, header });
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
-        //# In all the cases in which a pre-instantiated SCSI task is terminated because of the
-        //# reject, the target MUST issue a proper SCSI command response with CHECK CONDITION as
-        //# described in Section 11.4.3.
-        self.fail_transfer(itt, TransferFault::Damaged);
-        Ok(())
+        let reason = RejectReason::DATA_DIGEST_ERROR;
+        self.push_reply(conn, Reply::Reject { reason, data_sn: 0, header });
+        match receiving {
+            Receiving::Command { itt, .. } if recovers => {
+                // Its number stays free: the same command comes again.
+                self.discard_command(conn, *itt);
+                Ok(true)
+            }
+            Receiving::Command { itt, .. } => {
+                self.damage(*itt);
+                Ok(false)
+            }
+            Receiving::DataOut { pdu, .. } => {
+                if !recovers {
+                    self.damage(pdu.itt);
+                }
+                Ok(false)
+            }
+            Receiving::Nothing | Receiving::Ignored | Receiving::Scratch(_) => Ok(true),
+        }
+    }
+
+    /// Forgets a command whose PDU never arrived whole.
+    pub(super) fn discard_command(&mut self, conn: ConnId, itt: Itt) {
+        if self.take_task(itt).is_some() {
+            self.ended(itt);
+            self.push_event(conn, Event::Dropped(itt));
+        }
+    }
+
+    /// Data of the command is damaged and will not be asked for again: it is answered once all
+    /// that is under way has come.
+    fn damage(&mut self, itt: Itt) {
+        if let Some(task) = self.tasks.get_mut(&itt) {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+            //# In all the cases in which a pre-instantiated SCSI task is terminated because of the
+            //# reject, the target MUST issue a proper SCSI command response with CHECK CONDITION as
+            //# described in Section 11.4.3.
+            task.fault = task.fault.or(Some(TransferFault::Damaged));
+            self.waiting_for_buffer.retain(|waiting| *waiting != itt);
+            self.release(itt);
+        }
     }
 
     /// The data of a write is not what it should be: the command will be answered, not executed.
@@ -168,6 +204,7 @@ impl Session {
             task.fault = Some(fault);
             task.unsolicited = None;
             task.bursts.clear();
+            task.lost.clear();
             self.waiting_for_buffer.retain(|waiting| *waiting != itt);
             self.release(itt);
             self.execute_if_complete(itt);
@@ -181,9 +218,10 @@ impl Session {
         pdu: &Pdu,
         header: &Header,
     ) -> Result<(), SessionError> {
+        self.clock = self.clock.max(now);
         // Also one that we are about to close: what still comes in must not be executed, or it would
         // be after the session that replaces this one was told that nothing can be any more.
-        let alive = |c: &&mut Connection| c.state != ConnectionState::Free;
+        let alive = |c: &&mut Connection| c.state.is_alive();
         let Some(connection) = self.connections.get_mut(&conn).filter(alive) else {
             return Err(self.error(conn, Itt::NONE, "PDU on a connection that is over"));
         };
@@ -196,6 +234,9 @@ impl Session {
             && !connection.next_stat_sn.is_before(exp_stat_sn)
         {
             connection.exp_stat_sn = exp_stat_sn;
+            if self.recovers() {
+                self.acknowledge(conn, exp_stat_sn);
+            }
         }
         Ok(())
     }
@@ -222,6 +263,7 @@ impl Session {
         }
         let too_long =
             command.write && command.expected_data_transfer_length > self.config.write_length_max;
+        self.forget_answer(itt);
         let fault = self.unsolicited_fault(&command, data_len);
         let cmd_sn = (!command.immediate).then_some(command.cmd_sn);
         let mut task = Task::new(conn, command, data_len, too_long);
@@ -291,10 +333,8 @@ impl Session {
     fn deliver(&mut self, held: Held) {
         match held {
             Held::Command(itt) => {
-                if let Some(task) = self.tasks.get_mut(&itt) {
-                    task.in_order = true;
-                    self.execute_if_complete(itt);
-                    self.grant_waiting();
+                if !self.is_held_back(itt) {
+                    self.take_turn(itt);
                 }
             }
             Held::Gap => {}
@@ -308,11 +348,23 @@ impl Session {
         }
     }
 
+    /// All that has to be before this command is.
+    pub(super) fn take_turn(&mut self, itt: Itt) {
+        if let Some(task) = self.tasks.get_mut(&itt) {
+            task.in_order = true;
+            self.execute_if_complete(itt);
+            self.grant_waiting();
+        }
+    }
+
     /// Hands a command to the shell once its turn has come and its data is there.
     pub(super) fn execute_if_complete(&mut self, itt: Itt) {
         let Some(task) = self.tasks.get(&itt) else { return };
         if task.phase != Phase::Collecting || !task.in_order || !task.has_all_data() {
             return;
+        }
+        if self.is_lost(task.conn) {
+            return; // nobody is there to execute it before it is taken over
         }
         if task.fault.is_none() && task.read_room() > 0 && !self.may_read(itt) {
             return;
@@ -323,7 +375,8 @@ impl Session {
     /// Has a read memory for what it brings? Without, it waits behind those before it.
     fn may_read(&mut self, itt: Itt) -> bool {
         let Some(task) = self.tasks.get_mut(&itt) else { return false };
-        let Some(connection) = self.connections.get_mut(&task.conn) else { return false };
+        let conn = task.conn;
+        let Some(connection) = self.connections.get_mut(&conn) else { return false };
         let room = task.read_room();
         if connection.waiting_to_read.is_empty()
             && connection.reserve_read(room, self.config.read_bytes_max)
@@ -333,6 +386,9 @@ impl Session {
         }
         if !connection.waiting_to_read.contains(&itt) {
             connection.waiting_to_read.push_back(itt);
+        }
+        if self.recovers() {
+            self.ask_for_acknowledgement(conn);
         }
         false
     }
@@ -374,15 +430,8 @@ impl Session {
         self.complete(itt, completion);
     }
 
-    pub(super) fn expect_data_out(
-        &mut self,
-        conn: ConnId,
-        itt: Itt,
-        ttt: Ttt,
-        len: u32,
-        is_final: bool,
-    ) {
-        self.set_receiving(conn, Receiving::DataOut { itt, ttt, len, is_final });
+    pub(super) fn expect_data_out(&mut self, conn: ConnId, pdu: &DataOut, len: u32) {
+        self.set_receiving(conn, Receiving::DataOut { pdu: pdu.clone(), len });
     }
 
     pub(super) fn ignore(
@@ -402,7 +451,7 @@ impl Session {
     ) -> Result<Placement, SessionError> {
         self.push_reply(
             conn,
-            Reply::Reject { reason, header: Bytes::copy_from_slice(&header.bhs) },
+            Reply::Reject { reason, data_sn: 0, header: Bytes::copy_from_slice(&header.bhs) },
         );
         self.ignore(conn, header.data_segment_length())
     }
@@ -418,8 +467,10 @@ impl Session {
         if !immediate && !self.order.accepts(cmd_sn) {
             return self.ignore(conn, data_len);
         }
-        let waiting =
-            self.postponed.len() + self.pending_management.len() + self.pending_logouts.len();
+        let waiting = self.postponed.len()
+            + self.pending_management.len()
+            + self.pending_logouts.len()
+            + self.pending_reassignments.len();
         if immediate && waiting >= self.config.immediate_commands_max as usize {
             return self.reject(conn, RejectReason::IMMEDIATE_COMMAND_REJECT, header);
         }

@@ -2,82 +2,26 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
-
+use super::attributes::Attributes;
 use super::config::SessionConfig;
+use super::event::{ConnId, Event, SessionError};
 use super::logout::PendingLogout;
 use super::management::PendingManagement;
 use super::order::CommandOrder;
+use super::reassign::Waiting;
 use super::receive::Receiving;
+use super::retain::Numbered;
+use super::snack::Run;
 use super::state::{ConnectionEvent, ConnectionState};
-use super::task::{Completion, Execute, Phase, Task};
+use super::task::{Completion, Phase, Task};
 use super::text::TextExchange;
 use super::transmit::Reply;
-use crate::ids::{Cid, Itt, Lun};
+use crate::ids::{Cid, Itt};
 use crate::keys::{ConnectionParams, SessionParams};
 use crate::login::Outcome;
-use crate::pdu::{BHS_LEN, TaskManagementFunction, TaskManagementRequest};
-use crate::serial::{CmdSn, StatSn};
+use crate::pdu::{BHS_LEN, TaskManagementRequest};
+use crate::serial::StatSn;
 use crate::time::Instant;
-
-/// A connection within its session; never used twice in one session (a CID may be).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ConnId(pub u32);
-
-/// The peer broke the protocol so that the connection cannot go on.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} (CID {cid}, ITT {itt}, ExpCmdSN {exp_cmd_sn})")]
-pub struct SessionError {
-    /// What was wrong.
-    pub what: &'static str,
-    /// Connection it came on.
-    pub cid: Cid,
-    /// Task it named.
-    pub itt: Itt,
-    /// Where the session stood.
-    pub exp_cmd_sn: CmdSn,
-}
-
-/// What the shell has to do for a connection.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Event {
-    /// Execute a SCSI command, then call [`Session::complete`].
-    Execute(Execute),
-    /// The task is over without a response: drop its buffer.
-    Dropped(Itt),
-    /// Answer a text request, then call [`Session::text_reply`].
-    Text {
-        /// The request's task.
-        itt: Itt,
-        /// Its whole text.
-        text: Bytes,
-    },
-    /// Carry out what a task management function means beyond this session (other sessions'
-    /// tasks, the logical unit's state), then call [`Session::management_done`].
-    Management {
-        /// The request's task.
-        itt: Itt,
-        /// What to do.
-        function: TaskManagementFunction,
-        /// Where.
-        lun: Lun,
-    },
-    /// Close the connection, after what is queued has been sent.
-    Close {
-        /// Why.
-        reason: &'static str,
-    },
-}
-
-/// The data segment of the PDU under way, as [`Placement`](crate::connection::Placement) asked for it.
-#[derive(Clone, Debug)]
-pub enum Received {
-    /// No data, or it lies where it was placed, or it was thrown away.
-    Placed,
-    /// A scratch segment.
-    Scratch(Bytes),
-}
 
 pub(super) struct Connection {
     pub(super) cid: Cid,
@@ -96,6 +40,21 @@ pub(super) struct Connection {
     pub(super) read_bytes: u64,
     /// Tasks in [`Phase::Responding`], in the order of their completion.
     pub(super) responding: VecDeque<Itt>,
+    /// What is sent again, before anything new.
+    pub(super) runs: VecDeque<Run>,
+    /// Unacknowledged uses of StatSN, the last being the one before `next_stat_sn`; empty at error
+    /// recovery level 0.
+    pub(super) sent: VecDeque<Numbered>,
+    /// Bytes of data in them.
+    pub(super) sent_bytes: usize,
+    /// When the initiator was asked to acknowledge, until it does.
+    pub(super) ack_asked: Option<Instant>,
+    /// When to look for Data-Out that does not come.
+    pub(super) data_timer: Option<Instant>,
+    /// When Data-Out, or a part of it, was last received.
+    pub(super) last_data: Instant,
+    /// In [`ConnectionState::CleanupWait`]: how far that has got.
+    pub(super) recovery: Option<Waiting>,
     /// The PDU whose data segment is being read.
     pub(super) receiving: Receiving,
     /// Its header, for a Reject.
@@ -123,6 +82,14 @@ impl Connection {
         fits
     }
 
+    /// What goes with the transport: nothing of it can be sent any more.
+    pub(super) fn clear_output(&mut self) {
+        self.replies.clear();
+        self.reply_data_len = 0;
+        self.runs.clear();
+        self.responding.clear();
+    }
+
     pub(super) fn step(&mut self, event: ConnectionEvent) {
         if let Some(next) = self.state.after(event) {
             self.state = next;
@@ -138,6 +105,8 @@ pub struct Session {
     pub(super) order: CommandOrder,
     pub(super) connections: BTreeMap<ConnId, Connection>,
     pub(super) tasks: BTreeMap<Itt, Task>,
+    /// Tasks whose status was sent and is not acknowledged; empty at error recovery level 0.
+    pub(super) answered: BTreeMap<Itt, Task>,
     /// Writes that are not solicited before others have completed.
     pub(super) waiting_for_buffer: VecDeque<Itt>,
     /// Memory promised to writes that have not completed.
@@ -147,7 +116,13 @@ pub struct Session {
     /// Functions that wait for commands sent before them.
     pub(super) postponed: Vec<(ConnId, TaskManagementRequest)>,
     pub(super) pending_logouts: Vec<PendingLogout>,
+    /// Reassignments of tasks whose connection is not quite gone.
+    pub(super) pending_reassignments: Vec<(ConnId, TaskManagementRequest)>,
     pub(super) wakes: VecDeque<ConnId>,
+    pub(super) aborts: VecDeque<Itt>,
+    pub(super) attributes: Attributes,
+    /// The latest time that was told.
+    pub(super) clock: Instant,
     next_conn: u32,
     closed: bool,
 }
@@ -167,20 +142,26 @@ impl Session {
             order,
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),
+            answered: BTreeMap::new(),
             waiting_for_buffer: VecDeque::new(),
             granted_bytes: 0,
             next_ttt: 1,
             pending_management: Vec::new(),
             postponed: Vec::new(),
             pending_logouts: Vec::new(),
+            pending_reassignments: Vec::new(),
             wakes: VecDeque::new(),
+            aborts: VecDeque::new(),
+            attributes: Attributes::default(),
+            clock: Instant::default(),
             next_conn: 0,
             closed: false,
         }
     }
 
     /// A connection enters the full-feature phase. A connection with the same CID is reinstated:
-    /// the old one ends as by an implicit logout (§6.3.4).
+    /// the old one ends as by an implicit logout (§6.3.4), at error recovery level 2 with its tasks
+    /// kept to be reassigned.
     ///
     /// `next_stat_sn` is the one after that of the final login response.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.1
@@ -192,8 +173,13 @@ impl Session {
         next_stat_sn: StatSn,
         now: Instant,
     ) -> ConnId {
+        self.clock = self.clock.max(now);
         if let Some(old) = self.find_cid(outcome.cid) {
-            self.end_connection(old, "connection reinstated");
+            if self.reassigns() {
+                self.remove_for_recovery(old, "connection reinstated");
+            } else {
+                self.end_connection(old, "connection reinstated");
+            }
         }
         let id = ConnId(self.next_conn);
         self.next_conn += 1;
@@ -209,6 +195,13 @@ impl Session {
             waiting_to_read: VecDeque::new(),
             read_bytes: 0,
             responding: VecDeque::new(),
+            runs: VecDeque::new(),
+            sent: VecDeque::new(),
+            sent_bytes: 0,
+            ack_asked: None,
+            data_timer: None,
+            last_data: now,
+            recovery: None,
             receiving: Receiving::Nothing,
             last_header: [0; BHS_LEN],
             text: None,
@@ -216,21 +209,43 @@ impl Session {
             ping_sent: None,
         };
         self.connections.insert(id, connection);
+        self.reap_recovered();
         id
     }
 
-    /// The transport of `conn` is gone. At error recovery level 0 that ends its tasks and the
-    /// session with it (§7.1.4), unless the connection was logged out, replaced or closed by us.
+    /// The transport of `conn` is gone, and what the shell holds for its tasks lies where other
+    /// connections find it. At error recovery level 2 the tasks wait to be reassigned
+    /// ([`is_recoverable`](Self::is_recoverable)). Below that they end, and the session with them
+    /// (§7.1.4), unless the connection was logged out, replaced or closed by us.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
     //# Implementations MUST support error recovery level "0", while the rest are OPTIONAL to
     //# implement.
-    pub fn handle_connection_lost(&mut self, conn: ConnId) {
+    pub fn handle_connection_lost(&mut self, conn: ConnId, now: Instant) {
+        self.clock = self.clock.max(now);
         let Some(connection) = self.connections.get(&conn) else { return };
-        let orderly = matches!(connection.state, ConnectionState::InLogout | ConnectionState::Free);
+        let state = connection.state;
+        let orderly = matches!(state, ConnectionState::InLogout | ConnectionState::Free);
+        let recoverable = state == ConnectionState::CleanupWait
+            || state.is_alive() && connection.recovery.is_some()
+            || !orderly && self.reassigns() && self.params.default_time2retain > 0;
+        if recoverable && !self.closed {
+            return self.detach(conn);
+        }
         self.end_connection(conn, "connection lost");
-        if !orderly || self.closed {
+        let last = self.connection_count() == 0 && !self.awaits_recovery();
+        if self.closed || !orderly && (last || !self.reassigns()) {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
             //# On connection failure, the initiator and target MUST do one of the following:
+            self.close("a connection of the session was lost");
+        }
+    }
+
+    /// A login succeeded, but its last response could not be sent: the connection never was.
+    pub fn handle_login_lost(&mut self, conn: ConnId) {
+        self.end_connection(conn, "login lost");
+        self.connections.remove(&conn);
+        let last = self.connection_count() == 0 && !self.awaits_recovery();
+        if last || !self.reassigns() {
             self.close("a connection of the session was lost");
         }
     }
@@ -243,6 +258,10 @@ impl Session {
         for conn in conns {
             self.end_connection(conn, reason);
         }
+        self.pending_reassignments.clear();
+        self.answered.clear();
+        // Of those that wait for recovery nobody else takes care.
+        self.connections.retain(|_, c| c.recovery.as_ref().is_none_or(|waiting| !waiting.detached));
     }
 
     /// What the shell has to do for `conn`.
@@ -253,6 +272,12 @@ impl Session {
     /// A connection that has output now because of something that happened on another one.
     pub fn poll_wake(&mut self) -> Option<ConnId> {
         self.wakes.pop_front()
+    }
+
+    /// A command that executes and whose answer nobody waits for any more: it may end early, and is
+    /// completed when it has.
+    pub fn poll_abort(&mut self) -> Option<Itt> {
+        self.aborts.pop_front()
     }
 
     /// No command is executing: nothing can reach the medium through this session any more.
@@ -277,7 +302,16 @@ impl Session {
 
     /// Connections in the full-feature phase.
     pub fn connection_count(&self) -> usize {
-        self.connections.values().filter(|c| c.state != ConnectionState::Free).count()
+        self.connections.values().filter(|c| c.state.is_alive()).count()
+    }
+
+    /// May a connection of this CID join?
+    pub fn admits(&self, cid: Cid) -> bool {
+        // §6.3.4: a connection that is replaced does not count, and at level 2 one more may come
+        // with no other purpose than to clean up.
+        let spare = usize::from(self.reassigns());
+        let limit = usize::from(self.params.max_connections) + spare;
+        !self.closed && (self.find_cid(cid).is_some() || self.connection_count() < limit)
     }
 
     /// Tasks that are not finished.
@@ -310,6 +344,11 @@ impl Session {
         self.connections.get(&conn).is_none_or(|c| c.state == ConnectionState::Free)
     }
 
+    /// Is the task there, with data still to come or to be executed?
+    pub fn has_task(&self, itt: Itt) -> bool {
+        self.tasks.contains_key(&itt)
+    }
+
     /// A command has ended; its answer is sent unless it was aborted meanwhile.
     pub fn complete(&mut self, itt: Itt, completion: Completion) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
@@ -328,26 +367,38 @@ impl Session {
         let conn = task.conn;
         self.release(itt);
         self.release_read(conn, freed);
-        if let Some(connection) = self.connections.get_mut(&conn) {
+        // The answers of a lost connection wait for the one that takes them over.
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && connection.state.is_alive()
+            && connection.recovery.is_none()
+        {
             connection.responding.push_back(itt);
             self.wakes.push_back(conn);
         }
+        self.ended(itt);
     }
 
     /// Forgets a task and opens the command window for another.
     pub(super) fn remove_task(&mut self, itt: Itt) {
-        self.release(itt);
-        if let Some(task) = self.tasks.remove(&itt) {
-            // The tag may come again for another task: nothing may be left under it.
-            self.waiting_for_buffer.retain(|waiting| *waiting != itt);
-            if let Some(connection) = self.connections.get_mut(&task.conn) {
-                connection.waiting_to_read.retain(|waiting| *waiting != itt);
-            }
-            if !task.command.immediate && !task.in_order {
-                self.order.forget(task.cmd_sn());
-            }
+        if let Some(task) = self.take_task(itt) {
             self.release_read(task.conn, task.reading);
+            self.ended(itt);
         }
+    }
+
+    /// Takes a task out, with the memory it holds as a read.
+    pub(super) fn take_task(&mut self, itt: Itt) -> Option<Task> {
+        self.release(itt);
+        let task = self.tasks.remove(&itt)?;
+        // The tag may come again for another task: nothing may be left under it.
+        self.waiting_for_buffer.retain(|waiting| *waiting != itt);
+        if let Some(connection) = self.connections.get_mut(&task.conn) {
+            connection.waiting_to_read.retain(|waiting| *waiting != itt);
+        }
+        if !task.command.immediate && !task.in_order {
+            self.order.forget(task.cmd_sn());
+        }
+        Some(task)
     }
 
     pub(super) fn mark_closed(&mut self) {
@@ -372,18 +423,26 @@ impl Session {
         if let Some(connection) = self.connections.get_mut(&conn)
             && connection.state != ConnectionState::Free
         {
-            connection.step(ConnectionEvent::Failed);
-            connection.replies.clear();
-            connection.reply_data_len = 0;
-            connection.events.push_back(Event::Close { reason });
+            let event = match connection.state {
+                ConnectionState::CleanupWait => ConnectionEvent::CleanedUp,
+                _ => ConnectionEvent::Failed,
+            };
+            connection.step(event);
+            connection.clear_output();
+            connection.sent.clear();
+            connection.sent_bytes = 0;
+            connection.events.push_back(Event::Close { reason, at_once: false });
             self.wakes.push_back(conn);
         }
+        self.answered.retain(|_, task| task.conn != conn);
         self.settle();
     }
 
-    /// Forgets a connection whose driver is gone.
+    /// Forgets a connection whose driver is gone, unless its tasks wait to be reassigned.
     pub fn remove_connection(&mut self, conn: ConnId) {
-        self.connections.remove(&conn);
+        if self.connections.get(&conn).is_some_and(|c| c.state != ConnectionState::CleanupWait) {
+            self.connections.remove(&conn);
+        }
     }
 
     /// Looks whether task management and logouts that waited for tasks can go on.
@@ -393,23 +452,32 @@ impl Session {
     }
 
     pub(super) fn push_event(&mut self, conn: ConnId, event: Event) {
-        if let Some(connection) = self.connections.get_mut(&conn) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && !connection.is_detached()
+        {
             connection.events.push_back(event);
             self.wakes.push_back(conn);
         }
     }
 
     pub(super) fn push_reply(&mut self, conn: ConnId, reply: Reply) {
-        if let Some(connection) = self.connections.get_mut(&conn) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && connection.state.is_alive()
+        {
             connection.reply_data_len += reply.data_len();
             connection.replies.push_back(reply);
             self.wakes.push_back(conn);
         }
     }
 
+    /// The connection with this CID that is not logged out: one that works, or one that was lost.
     pub(super) fn find_cid(&self, cid: Cid) -> Option<ConnId> {
-        let mut live = self.connections.iter().filter(|(_, c)| c.state != ConnectionState::Free);
-        live.find(|(_, c)| c.cid == cid).map(|(id, _)| *id)
+        let known = |c: &Connection| match &c.recovery {
+            Some(waiting) => !waiting.logged_out,
+            None => c.state != ConnectionState::Free,
+        };
+        let mut known = self.connections.iter().filter(|(_, c)| known(c));
+        known.find(|(_, c)| c.cid == cid).map(|(id, _)| *id)
     }
 
     pub(super) fn error(&self, conn: ConnId, itt: Itt, what: &'static str) -> SessionError {
@@ -426,5 +494,19 @@ impl Session {
     /// that a peer that asks and never reads costs bounded memory.
     pub fn reply_backlog(&self, conn: ConnId) -> usize {
         self.connections.get(&conn).map_or(0, |c| c.replies.len())
+    }
+
+    /// Runs that wait to be sent again.
+    #[cfg(test)]
+    pub(super) fn run_count(&self, conn: ConnId) -> usize {
+        self.connections.get(&conn).map_or(0, |c| c.runs.len())
+    }
+
+    /// As if the initiator had declared another MaxRecvDataSegmentLength.
+    #[cfg(test)]
+    pub(super) fn set_segment_max(&mut self, conn: ConnId, segment_max: u32) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.params.max_send_data_segment_length = segment_max;
+        }
     }
 }

@@ -35,6 +35,11 @@ pub enum ConnectionEvent {
 }
 
 impl ConnectionState {
+    /// Its transport may be used.
+    pub const fn is_alive(self) -> bool {
+        matches!(self, Self::LoggedIn | Self::InLogout | Self::LogoutRequested)
+    }
+
     /// The next state, or `None` where the event cannot happen.
     pub const fn after(self, event: ConnectionEvent) -> Option<Self> {
         use ConnectionEvent as E;

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::session::ConnId;
+use super::event::ConnId;
+use super::sequence::Sequence;
 use crate::ids::{Itt, Lun, Ttt};
 use crate::pdu::{Residual, ScsiCommand, TaskAttribute};
-use crate::serial::{CmdSn, DataSn, R2tSn};
+use crate::serial::{CmdSn, DataSn, R2tSn, StatSn};
+use crate::time::Instant;
 
 /// A command whose turn has come and whose data is all there.
 #[derive(Clone, Debug)]
@@ -88,14 +90,25 @@ pub(super) enum Phase {
     Responding,
 }
 
-/// A burst asked for with an R2T.
-#[derive(Clone, Debug)]
-pub(super) struct Burst {
-    pub(super) ttt: Ttt,
+/// How Data-In PDUs are cut: from which number and offset on, into what. It changes when data is
+/// sent again on a connection that takes other segments (§7.2.2, §11.16.3).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cut {
+    pub(super) data_sn: u32,
+    pub(super) offset: u32,
+    /// Longest segment; 0: nothing has been cut yet.
+    pub(super) segment_max: u32,
+}
+
+/// The data of one Data-In PDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
     pub(super) offset: u32,
     pub(super) len: u32,
-    pub(super) received: u32,
-    pub(super) data_sn: DataSn,
+    /// The last of its sequence.
+    pub(super) is_final: bool,
+    /// The last of the command.
+    pub(super) is_last: bool,
 }
 
 #[derive(Debug)]
@@ -122,13 +135,18 @@ pub(super) struct Task {
     pub(super) fault: Option<TransferFault>,
     /// Bytes of immediate data that came with the command.
     pub(super) immediate_length: u32,
-    /// Next DataSN of the unsolicited sequence, while that is open.
-    pub(super) unsolicited: Option<DataSn>,
-    /// Bytes received in immediate and unsolicited data.
-    pub(super) unsolicited_length: u32,
+    /// The unsolicited sequence, while that is open.
+    pub(super) unsolicited: Option<Sequence>,
     /// Everything before this offset has been asked for or was sent unsolicited.
     pub(super) solicited_to: u32,
-    pub(super) bursts: VecDeque<Burst>,
+    /// Sequences asked for with R2Ts.
+    pub(super) bursts: VecDeque<Sequence>,
+    /// What was lost and has to be asked for again: from, to.
+    pub(super) lost: VecDeque<(u32, u32)>,
+    /// Times that lost data was asked for since some last came.
+    pub(super) fruitless: u32,
+    /// When it was last asked for data or brought some.
+    pub(super) last_data: Instant,
     /// Bytes of the session's memory for writes that are reserved for it; 0: not yet.
     pub(super) granted: u32,
     /// Bytes of the session's memory for reads that it holds.
@@ -136,9 +154,20 @@ pub(super) struct Task {
     /// R2Ts and Data-In PDUs share one series (§4.2.2.3).
     pub(super) next_data_sn: u32,
     pub(super) completion: Completion,
-    /// Bytes of Data-In sent, and in the current burst.
+    /// Bytes of Data-In sent.
     pub(super) sent: u32,
-    pub(super) burst_sent: u32,
+    pub(super) cut: Cut,
+    /// Data-In before this number is acknowledged, and where the data behind it begins.
+    pub(super) acked_data_sn: u32,
+    pub(super) acked_offset: u32,
+    /// Names the task in a DataACK, once one was asked for.
+    pub(super) ack_ttt: Option<Ttt>,
+    /// StatSN of its status on `conn`, once that was sent.
+    pub(super) stat_sn: Option<StatSn>,
+    /// The status was sent with the last Data-In.
+    pub(super) collapsed: bool,
+    /// Of the last R-Data SNACK, or 0.
+    pub(super) snack_tag: u32,
 }
 
 impl Task {
@@ -158,15 +187,23 @@ impl Task {
             fault: None,
             immediate_length,
             unsolicited: None,
-            unsolicited_length: 0,
             solicited_to: 0,
             bursts: VecDeque::new(),
+            lost: VecDeque::new(),
+            fruitless: 0,
+            last_data: Instant::default(),
             granted: 0,
             reading: 0,
             next_data_sn: 0,
             completion: Completion::default(),
             sent: 0,
-            burst_sent: 0,
+            cut: Cut::default(),
+            acked_data_sn: 0,
+            acked_offset: 0,
+            ack_ttt: None,
+            stat_sn: None,
+            collapsed: false,
+            snack_tag: 0,
         }
     }
 
@@ -201,10 +238,49 @@ impl Task {
     }
 
     pub(super) fn has_all_data(&self) -> bool {
-        self.fault.is_some()
-            || self.unsolicited.is_none()
-                && self.bursts.is_empty()
-                && self.solicited_to >= self.write_length()
+        !self.awaits_data() && (self.fault.is_some() || self.has_asked_for_all())
+    }
+
+    /// A sequence of Data-Out is open. The answer to a damaged one waits for its end (§7.8).
+    pub(super) fn awaits_data(&self) -> bool {
+        self.unsolicited.is_some() || !self.bursts.is_empty()
+    }
+
+    /// No R2T is left to be sent.
+    pub(super) fn has_asked_for_all(&self) -> bool {
+        self.lost.is_empty() && self.solicited_to >= self.write_length()
+    }
+
+    /// The data of the Data-In with this number, if there is one.
+    pub(super) fn piece(&self, data_sn: u32, burst_max: u32) -> Option<Piece> {
+        let n = u64::from(data_sn.wrapping_sub(self.cut.data_sn));
+        let burst_max = u64::from(burst_max.max(1));
+        let segment_max = u64::from(self.cut.segment_max.max(1)).min(burst_max);
+        let per_burst = burst_max.div_ceil(segment_max);
+        let in_burst = n % per_burst * segment_max;
+        let offset = u64::from(self.cut.offset) + n / per_burst * burst_max + in_burst;
+        let end = u64::from(self.read_length());
+        if offset >= end {
+            return None;
+        }
+        let len = segment_max.min(burst_max - in_burst).min(end - offset);
+        let is_last = offset + len == end;
+        let is_final = is_last || in_burst + len == burst_max;
+        // Both are at most `end`, which is 32 bits.
+        Some(Piece { offset: offset as u32, len: len as u32, is_final, is_last })
+    }
+
+    /// Where the data of the Data-In with this number begins, or would.
+    pub(super) fn offset_of(&self, data_sn: u32, burst_max: u32) -> u32 {
+        self.piece(data_sn, burst_max).map_or_else(|| self.read_length(), |piece| piece.offset)
+    }
+
+    /// Sends its data anew from what is acknowledged on, cut as `segment_max` says.
+    pub(super) fn rewind(&mut self, segment_max: u32) {
+        let (data_sn, offset) = (self.acked_data_sn, self.acked_offset);
+        self.cut = Cut { data_sn, offset, segment_max };
+        (self.next_data_sn, self.sent) = (data_sn, offset);
+        self.collapsed = false;
     }
 
     pub(super) fn take_r2t_sn(&mut self) -> R2tSn {

@@ -2,7 +2,8 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::session::{ConnId, Event, Session};
+use super::event::{ConnId, Event};
+use super::session::Session;
 use super::transmit::Reply;
 use crate::ids::{Itt, Lun, Ttt};
 use crate::pdu::TextRequest;
@@ -22,8 +23,7 @@ pub(super) struct TextExchange {
 impl Session {
     pub(super) fn text_request(&mut self, conn: ConnId, request: &TextRequest, data: &Bytes) {
         let limit = self.config.text_length_max;
-        self.next_ttt = (self.next_ttt + 1) % u32::MAX;
-        let ttt = Ttt(self.next_ttt);
+        let ttt = self.take_ttt();
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let exchange = match connection.text.take() {
             Some(exchange) if exchange.ttt == request.ttt && exchange.itt == request.itt => {

@@ -3,20 +3,21 @@
 use bytes::Bytes;
 
 use super::data_in::segment_length;
-use super::session::{ConnId, Session};
-use super::state::{ConnectionEvent, ConnectionState};
+use super::event::ConnId;
+use super::retain::Numbered;
+use super::session::Session;
+use super::state::ConnectionEvent;
 use super::{Event, logout};
 use crate::connection::Transmit;
 use crate::ids::{Itt, Lun, Ttt};
 use crate::pdu::{
-    AsyncEvent, AsyncMessage, LogoutResponse, NopIn, NopOut, R2t, Reject, RejectReason,
-    TaskManagementResponse, TaskManagementResponseCode, TextResponse,
+    AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, NopIn, NopOut, R2t, Reject,
+    RejectReason, TaskManagementResponse, TaskManagementResponseCode, TextResponse,
 };
 use crate::serial::{CmdSn, StatSn};
-use crate::time::Instant;
 
 /// A small answer. Sequence numbers are stamped when it leaves.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Reply {
     R2t(R2t),
     Nop {
@@ -41,6 +42,7 @@ pub(super) enum Reply {
     Logout(logout::Answer),
     Reject {
         reason: RejectReason,
+        data_sn: u32,
         header: Bytes,
     },
     Async {
@@ -59,34 +61,56 @@ impl Reply {
             _ => 0,
         }
     }
+
+    /// Bytes of data that it keeps.
+    pub(super) fn payload_len(&self) -> usize {
+        match self {
+            Self::Nop { data, .. } | Self::Async { data, .. } => data.len(),
+            Self::Text { text, .. } => text.len(),
+            Self::Reject { header, .. } => header.len(),
+            Self::R2t(_) | Self::Management { .. } | Self::Logout(_) => 0,
+        }
+    }
 }
 
 impl Session {
     /// The next PDU to send on `conn`.
     pub fn poll_transmit(&mut self, conn: ConnId) -> Option<Transmit> {
         let connection = self.connections.get_mut(&conn)?;
-        if connection.state == ConnectionState::Free {
+        if !connection.state.is_alive() {
             return None;
         }
-        match connection.replies.pop_front() {
-            Some(reply) => {
-                connection.reply_data_len -= reply.data_len();
-                self.transmit_reply(conn, reply)
-            }
-            None => self.transmit_response(conn),
+        if let Some(reply) = connection.replies.pop_front() {
+            connection.reply_data_len -= reply.data_len();
+            return self.transmit_reply(conn, reply);
         }
+        if !connection.runs.is_empty()
+            && let Some(transmit) = self.transmit_again(conn)
+        {
+            return Some(transmit);
+        }
+        self.transmit_response(conn)
     }
 
     fn transmit_reply(&mut self, conn: ConnId, reply: Reply) -> Option<Transmit> {
-        let (exp_cmd_sn, max_cmd_sn) = self.command_window();
         let stat_sn = match &reply {
             // These two announce StatSN without using it up (§11.8.2, §11.19.3 of RFC 7143).
             Reply::R2t(_) | Reply::Nop { itt: Itt::NONE, .. } => {
                 self.connections.get(&conn)?.next_stat_sn
             }
-            _ => self.take_stat_sn(conn)?,
+            _ if self.recovers() => self.take_stat_sn(conn, Numbered::Reply(reply.clone()))?,
+            _ => self.take_stat_sn(conn, Numbered::Nothing)?,
         };
-        Some(match reply {
+        if let Reply::Logout(answer) = &reply {
+            self.logout_answered(conn, answer);
+        }
+        Some(self.encode_reply(reply, stat_sn))
+    }
+
+    /// The PDU with the command window of now.
+    pub(super) fn encode_reply(&mut self, reply: Reply, stat_sn: StatSn) -> Transmit {
+        let (exp_cmd_sn, max_cmd_sn) = self.command_window();
+        match reply {
             Reply::R2t(pdu) => {
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.1
                 //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
@@ -141,20 +165,24 @@ impl Session {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.15.2
             //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             Reply::Logout(answer) => {
-                self.logout_answered(conn, &answer);
+                // They mean something only if tasks are kept, or if another logout may come (§11.15.3).
+                let not_found = answer.response == LogoutResponseCode::CID_NOT_FOUND;
+                let time2wait = if not_found { 0 } else { self.params.default_time2wait };
+                let retains = self.reassigns() && answer.response == LogoutResponseCode::CLOSED;
+                let time2retain = if retains { self.params.default_time2retain } else { 0 };
                 let pdu = LogoutResponse {
                     response: answer.response,
                     itt: answer.itt,
                     stat_sn,
                     exp_cmd_sn,
                     max_cmd_sn,
-                    time2wait: self.params.default_time2wait,
-                    time2retain: self.params.default_time2retain,
+                    time2wait,
+                    time2retain,
                 };
                 Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
-            Reply::Reject { reason, header } => {
-                let pdu = Reject { reason, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn: 0 };
+            Reply::Reject { reason, data_sn, header } => {
+                let pdu = Reject { reason, stat_sn, exp_cmd_sn, max_cmd_sn, data_sn };
                 Transmit { header: pdu.encode(segment_length(&header)), payload: header }
             }
             Reply::Async { event, lun, parameters, data } => {
@@ -169,7 +197,7 @@ impl Session {
                 };
                 Transmit { header: pdu.encode(segment_length(&data)), payload: data }
             }
-        })
+        }
     }
 
     /// Answers a NOP-Out with its own data (§11.19).
@@ -206,66 +234,21 @@ impl Session {
         self.push_reply(conn, reply);
     }
 
-    /// When `handle_timeout` wants to be called for `conn`: to ask whether the initiator is there,
-    /// or to give it up.
-    pub fn poll_timeout(&self, conn: ConnId) -> Option<Instant> {
-        let connection = self.connections.get(&conn)?;
-        if connection.state == ConnectionState::Free {
-            return None;
-        }
-        Some(match connection.ping_sent {
-            None => connection.last_heard + self.config.ping_after,
-            Some(sent) => sent + self.config.ping_timeout,
-        })
-    }
-
-    /// Time has passed. Returns false when the connection has to be given up.
-    pub fn handle_timeout(&mut self, conn: ConnId, now: Instant) -> bool {
-        if self.poll_timeout(conn).is_none_or(|due| now < due) {
-            return true;
-        }
-        let Some(connection) = self.connections.get_mut(&conn) else { return true };
-        if connection.ping_sent.is_some() {
-            return false;
-        }
-        connection.ping_sent = Some(now);
-        self.next_ttt = (self.next_ttt + 1) % u32::MAX;
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
-        //# Otherwise, when a target sends a NOP-In that is not a response to a NOP-Out received
-        //# from the initiator, the Initiator Task Tag MUST be set to 0xffffffff, and the data
-        //# segment MUST NOT contain any data (DataSegmentLength MUST be 0).
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19.3
-        //# A LUN MUST be set to a correct value when the Target Transfer Tag is valid (not the
-        //# reserved value 0xffffffff).
-        let ttt = Ttt(self.next_ttt);
-        self.push_reply(conn, Reply::Nop { itt: Itt::NONE, lun: Lun(0), ttt, data: Bytes::new() });
-        true
-    }
-
-    /// Bytes moved on `conn` without completing a PDU: a slow link is not a dead one.
-    pub fn note_progress(&mut self, conn: ConnId, now: Instant) {
-        if let Some(connection) = self.connections.get_mut(&conn) {
-            connection.last_heard = now;
-            if connection.ping_sent.is_some() {
-                connection.ping_sent = Some(now);
-            }
-        }
-    }
-
     /// ExpCmdSN and MaxCmdSN as they would be announced now.
     pub fn command_window(&mut self) -> (CmdSn, CmdSn) {
-        let unanswered = self.tasks.len();
-        let max_cmd_sn = self.order.max_cmd_sn(unanswered);
-        (self.order.exp_cmd_sn(), max_cmd_sn)
+        self.order.window(self.tasks.len())
     }
 
-    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
-    //# Initiators and targets MUST support the response-numbering scheme.
-    pub(super) fn take_stat_sn(&mut self, conn: ConnId) -> Option<StatSn> {
-        Some(self.connections.get_mut(&conn)?.next_stat_sn.take())
+    /// The next target transfer tag, never [`Ttt::NONE`].
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.5
+    //# There is no protocol rule about the Target Transfer Tag except that the value 0xffffffff is
+    //# reserved and MUST NOT be sent by a target in an R2T.
+    pub(super) fn take_ttt(&mut self) -> Ttt {
+        self.next_ttt = (self.next_ttt + 1) % u32::MAX;
+        Ttt(self.next_ttt)
     }
 
     pub(super) fn close_event(&mut self, conn: ConnId, reason: &'static str) {
-        self.push_event(conn, Event::Close { reason });
+        self.push_event(conn, Event::Close { reason, at_once: false });
     }
 }

@@ -15,10 +15,11 @@ use iscsi_proto::connection::{Placement, Transmit};
 use iscsi_proto::ids::Itt;
 use iscsi_proto::names::TargetAddress;
 use iscsi_proto::pdu::{Header, TaskAttribute, TaskManagementResponseCode};
-use iscsi_proto::target::{Completion, ConnId, Event, Execute, Received};
+use iscsi_proto::target::{Completion, ConnId, Event, Execute, Received, Recovery};
+use iscsi_proto::time::Instant;
 use scsi::{Cdb, Execution};
 use tokio::time::Sleep;
-use tracing::debug;
+use tracing::{debug, info};
 
 use super::login;
 use super::server::Shared;
@@ -34,6 +35,9 @@ const REPLY_DATA_MAX: usize = 1 << 20;
 
 /// How long a peer may take to read what is left to say on a connection that is being closed.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// Lines of a connection about recoveries that everybody sees; further ones are for debugging.
+const RECOVERIES_LOGGED_MAX: u32 = 100;
 
 /// Something that ended outside the driver's loop.
 enum Finished {
@@ -57,7 +61,15 @@ pub(super) struct TargetConnection {
     running: Running,
     events: Vec<Event>,
     timer: Pin<Box<Sleep>>,
+    /// When the timer fires.
+    due: Instant,
     close: Option<&'static str>,
+    /// Whatever is unsent then is not worth a wait.
+    cut: bool,
+    /// ErrorRecoveryLevel.
+    level: u8,
+    /// Lines about recovery in the log so far.
+    noted: u32,
 }
 
 impl TargetConnection {
@@ -68,6 +80,7 @@ impl TargetConnection {
         portal: Option<TargetAddress>,
     ) -> Self {
         let waker = session.register(conn);
+        let level = session.with(|core| core.params().error_recovery_level);
         Self {
             server,
             session,
@@ -79,20 +92,34 @@ impl TargetConnection {
             running: FuturesUnordered::new(),
             events: Vec::new(),
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
+            due: now(),
             close: None,
+            cut: false,
+            level,
+            noted: 0,
         }
     }
 
     /// The connection is over. Commands that execute go on to their end: their effect must not
     /// come later than whoever waits for this session's end believes.
+    ///
+    /// At error recovery level 2 the tasks themselves stay until another connection takes them
+    /// over or their time has passed.
     pub(super) fn finish(self) {
-        let Self { server, session, conn, mut running, .. } = self;
+        let Self { server, session, conn, mut running, buffers, level, .. } = self;
         session.unregister(conn);
+        if level == 2 {
+            session.adopt(buffers);
+        }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
         //# TCP connection failure: The target MUST close the connection and, if more than one
         //# connection is available, the target SHOULD send an Asynchronous Message that indicates
         //# that it has dropped the connection.
-        session.with(|core| core.handle_connection_lost(conn));
+        session.with(|core| core.handle_connection_lost(conn, now()));
+        if level == 2 {
+            session.bury_orphans();
+            await_recovery(&server, &session, conn);
+        }
         let ended = async move {
             while let Some(finished) = running.next().await {
                 match finished {
@@ -130,7 +157,7 @@ impl TargetConnection {
         match event {
             Event::Execute(execute) => self.execute(execute),
             Event::Dropped(itt) => {
-                self.buffers.remove(&itt);
+                self.take_buffer(itt);
                 if self.filling == Some(itt) {
                     self.filling = None; // its buffer is with the receiver and goes from there
                 }
@@ -148,17 +175,19 @@ impl TargetConnection {
                     Finished::Management(itt, server.manage(&session, function, lun).await)
                 }));
             }
-            Event::Close { reason } => {
+            Event::Close { reason, at_once } => {
                 self.close = Some(reason);
+                self.cut |= at_once;
                 self.timer.as_mut().reset(tokio::time::Instant::now() + LINGER);
             }
+            Event::Recovery(recovery) => self.log(recovery),
             other => debug!(?other, "event without a meaning here"),
         }
     }
 
     fn execute(&mut self, execute: Execute) {
         let itt = execute.itt;
-        let data_out = self.buffers.remove(&itt).map_or_else(Bytes::new, Buf::freeze);
+        let data_out = self.take_buffer(itt).map_or_else(Bytes::new, Buf::freeze);
         if execute.too_long {
             let response = scsi::Response::check_condition(scsi::Sense::new(
                 scsi::SenseKey::ILLEGAL_REQUEST,
@@ -176,7 +205,8 @@ impl TargetConnection {
         } else {
             0
         })
-        .with_attribute(attribute(execute.attribute));
+        .with_attribute(attribute(execute.attribute))
+        .with_tag(u64::from(itt.0));
         match self.session.nexus.execute(command) {
             Execution::Done(response) => self.complete(itt, completion(response)),
             Execution::Pending(future) => self
@@ -189,7 +219,33 @@ impl TargetConnection {
         self.session.with_own(self.conn, |core| core.complete(itt, completion));
     }
 
+    /// The buffer of a write, which may come from a connection that was lost.
+    fn take_buffer(&mut self, itt: Itt) -> Option<Buf> {
+        let own = self.buffers.remove(&itt);
+        if own.is_none() && self.level == 2 { self.session.orphan(itt) } else { own }
+    }
+
+    /// A peer decides how often something is recovered, not how much is logged.
+    fn log(&mut self, recovery: Recovery) {
+        self.noted = self.noted.saturating_add(1);
+        if self.noted <= RECOVERIES_LOGGED_MAX {
+            info!(?recovery, "recovered from a loss");
+        } else {
+            debug!(?recovery, "recovered from a loss");
+        }
+    }
+
     fn poll_timer(&mut self, context: &mut Context<'_>) -> Result<(), CloseReason> {
+        if self.cut {
+            return Err(CloseReason::Local(self.close.unwrap_or("given up").to_owned()));
+        }
+        if self.level > 0 && self.close.is_none() {
+            // Other timers than that of silence run only here.
+            let due = self.session.with_own(self.conn, |core| core.poll_timeout(self.conn));
+            if let Some(due) = due.filter(|due| *due < self.due) {
+                self.set_timer(due);
+            }
+        }
         while self.timer.as_mut().poll(context).is_ready() {
             if self.close.is_some() {
                 return Err(CloseReason::TimedOut("last words not taken"));
@@ -197,16 +253,45 @@ impl TargetConnection {
             let conn = self.conn;
             let (alive, due) = self.session.with_own(self.conn, |core| {
                 let now = now();
-                (core.handle_timeout(conn, now), core.poll_timeout(conn).map(|due| due.since(now)))
+                (core.handle_timeout(conn, now), core.poll_timeout(conn))
             });
             if !alive {
                 return Err(CloseReason::TimedOut("no answer to NOP-In"));
             }
-            let Some(wait) = due else { return Ok(()) };
-            self.timer.as_mut().reset(tokio::time::Instant::now() + wait);
+            let Some(due) = due else { return Ok(()) };
+            self.set_timer(due);
         }
         Ok(())
     }
+
+    fn set_timer(&mut self, due: Instant) {
+        self.due = due;
+        self.timer.as_mut().reset(tokio::time::Instant::now() + due.since(now()));
+    }
+}
+
+/// Sees to it that the tasks of a lost connection do not wait for longer than was agreed.
+fn await_recovery(server: &Arc<Shared>, session: &Arc<SharedSession>, conn: ConnId) {
+    let due = move |session: &SharedSession| session.with(|core| core.poll_timeout(conn));
+    let Some(first) = due(session) else { return };
+    let tasks = session.with(|core| core.tasks_of(conn));
+    let seconds = first.since(now()).as_secs_f32();
+    let (initiator, tsih) = (&session.initiator_name, session.tsih);
+    info!(initiator, %tsih, tasks, seconds, "connection lost: its tasks wait for recovery");
+    let (server, session) = (Arc::clone(server), Arc::clone(session));
+    tokio::spawn(async move {
+        while let Some(due) = due(&session) {
+            tokio::time::sleep(due.since(now())).await;
+            let left = session.with(|core| core.tasks_of(conn));
+            session.with(|core| core.handle_timeout(conn, now()));
+            if !session.with(|core| core.is_recoverable(conn)) {
+                info!(tsih = %session.tsih, tasks = left, "nobody came to recover a connection");
+            }
+        }
+        session.bury_orphans();
+        session.settle();
+        server.forget(&session);
+    });
 }
 
 impl Role for TargetConnection {
@@ -231,7 +316,7 @@ impl Role for TargetConnection {
             Placement::Discard => Dest::Discard,
             Placement::Task { itt, offset } => {
                 self.filling = Some(itt);
-                let buf = with_length(self.buffers.remove(&itt), buffer_length as usize);
+                let buf = with_length(self.take_buffer(itt), buffer_length as usize);
                 Dest::Buffer { buf, offset: offset as usize }
             }
         })
@@ -268,6 +353,12 @@ impl Role for TargetConnection {
             }
         }
         self.poll_timer(context)
+    }
+
+    fn take_back(&mut self, buf: Buf) {
+        if let Some(itt) = self.filling.take() {
+            self.buffers.insert(itt, buf);
+        }
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
 use iscsi_proto::frame::{Framing, Limits};
+use iscsi_proto::ids::Cid;
 use iscsi_proto::keys::Key;
 use iscsi_proto::keys::send_targets::{self, SendTargets, TargetRecord};
 use iscsi_proto::keys::text::{TextWriter, parse};
@@ -158,7 +159,7 @@ async fn find_session(
         match sessions.registry.attach(outcome)? {
             Attach::Join { tsih } => {
                 let session = sessions.live.get(&tsih).cloned();
-                return join(session.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?);
+                return join(session.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?, outcome.cid);
             }
             Attach::New { tsih, reinstates } => {
                 let old = reinstates.and_then(|old| sessions.live.remove(&old));
@@ -196,11 +197,11 @@ impl Drop for Unattached<'_> {
     }
 }
 
-fn join(session: Arc<SharedSession>) -> Result<Arc<SharedSession>, LoginStatus> {
+fn join(session: Arc<SharedSession>, cid: Cid) -> Result<Arc<SharedSession>, LoginStatus> {
     session.with(|core| {
         if core.is_closed() {
             Err(LoginStatus::SESSION_DOES_NOT_EXIST)
-        } else if core.connection_count() >= usize::from(core.params().max_connections) {
+        } else if !core.admits(cid) {
             Err(LoginStatus::TOO_MANY_CONNECTIONS)
         } else {
             Ok(())
@@ -216,10 +217,7 @@ impl LoggedIn {
         text: Bytes,
     ) -> Result<Self, LoginError> {
         if let Err(error) = send(&mut self.stream, response, text).await {
-            self.session.with(|core| {
-                core.handle_connection_lost(self.conn);
-                core.remove_connection(self.conn);
-            });
+            self.session.with(|core| core.handle_login_lost(self.conn));
             self.shared.forget(&self.session);
             return Err(error);
         }

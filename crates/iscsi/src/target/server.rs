@@ -11,7 +11,7 @@ use iscsi_proto::ids::{Lun, Tsih};
 use iscsi_proto::keys::Offer;
 use iscsi_proto::names::{NameError, TargetAddress, check_name};
 use iscsi_proto::pdu::{TaskManagementFunction, TaskManagementResponseCode};
-use iscsi_proto::target::{Registry, SessionConfig};
+use iscsi_proto::target::{Registry, Session, SessionConfig};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -63,10 +63,13 @@ impl ServerConfig {
     /// `target_name` is no iSCSI name (RFC 7143 §4.2.7).
     pub fn new(target_name: &str) -> Result<Self, NameError> {
         let mut offer = Offer::default();
-        // Nothing here needs time before a session can be reinstated, and no task is kept for
-        // reassignment at level 0 (§13.15, §13.16).
+        // Nothing here needs time before a session can be reinstated (§13.15).
         offer.session.default_time2wait = 0;
-        offer.session.default_time2retain = 0;
+        // As much recovery as the initiator wants. Its order of sequences decides whether several
+        // R2Ts may be outstanding then (§13.19), so that we ask for none.
+        offer.session.error_recovery_level = 2;
+        offer.session.data_pdu_in_order = false;
+        offer.session.data_sequence_in_order = false;
         Ok(Self {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.1
             //# Each iSCSI node, whether it is an initiator, a target, or both, MUST have an iSCSI
@@ -270,7 +273,10 @@ impl Shared {
     /// Forgets a session whose last connection has ended. One with commands still executing is
     /// kept: whoever logs in again has to wait for them.
     pub(super) fn forget(&self, session: &Arc<SharedSession>) {
-        if session.with(|core| core.connection_count() > 0 || !core.is_quiet()) {
+        let lives = |core: &mut Session| {
+            core.connection_count() > 0 || core.awaits_recovery() || !core.is_quiet()
+        };
+        if session.with(lives) {
             return;
         }
         let mut sessions = self.lock();

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use block::Buf;
 use futures_util::task::AtomicWaker;
 use iscsi_proto::ids::{Itt, Lun, Tsih};
 use iscsi_proto::target::{Completion, ConnId, Session};
@@ -26,6 +27,9 @@ pub(super) struct SharedSession {
     /// The session this one reinstates, until none of its commands can execute any more.
     predecessor: Mutex<Option<Arc<SharedSession>>>,
     wakers: Mutex<BTreeMap<ConnId, Arc<AtomicWaker>>>,
+    /// Data of writes whose connection was lost (error recovery level 2), for the one that takes
+    /// them over.
+    orphans: Mutex<BTreeMap<Itt, Buf>>,
     /// Told whenever a command ends that did not end at once.
     settled: Notify,
 }
@@ -45,6 +49,7 @@ impl SharedSession {
             core: Mutex::new(core),
             predecessor: Mutex::new(predecessor),
             wakers: Mutex::default(),
+            orphans: Mutex::default(),
             settled: Notify::new(),
         }
     }
@@ -69,7 +74,12 @@ impl SharedSession {
                 woken.push(conn);
             }
         }
+        let mut aborted = Vec::new(); // and this one only if a command was aborted
+        while let Some(itt) = core.poll_abort() {
+            aborted.push(itt);
+        }
         drop(core);
+        aborted.into_iter().for_each(|itt| self.nexus.abort(u64::from(itt.0)));
         if !woken.is_empty() {
             self.wake(&woken);
         }
@@ -92,6 +102,25 @@ impl SharedSession {
 
     pub(super) fn unregister(&self, conn: ConnId) {
         locked(&self.wakers).remove(&conn);
+    }
+
+    /// Keeps the buffers of a lost connection. Before the core is told of the loss, so that whoever
+    /// takes the tasks over finds them.
+    pub(super) fn adopt(&self, buffers: impl IntoIterator<Item = (Itt, Buf)>) {
+        locked(&self.orphans).extend(buffers);
+    }
+
+    /// The buffer of a task that was taken over.
+    pub(super) fn orphan(&self, itt: Itt) -> Option<Buf> {
+        locked(&self.orphans).remove(&itt)
+    }
+
+    /// Drops the buffers of tasks that are no more.
+    pub(super) fn bury_orphans(&self) {
+        let mut orphans = locked(&self.orphans);
+        if !orphans.is_empty() {
+            self.with(|core| orphans.retain(|itt, _| core.has_task(*itt)));
+        }
     }
 
     /// A command that had to wait for its medium has ended.

@@ -88,6 +88,14 @@ impl Receiver {
         }
     }
 
+    /// The buffer that was being filled.
+    pub(crate) fn into_buffer(self) -> Option<Buf> {
+        match self.payload?.place.into_filled() {
+            Filled::Buffer(buf) => Some(buf),
+            _ => None,
+        }
+    }
+
     /// One vectored read: the rest of the payload, then staging.
     fn read(&mut self, stream: &TcpStream) -> io::Result<usize> {
         self.make_room();

@@ -15,8 +15,10 @@ pub(crate) use results::{Copies, copy_status, failed_segment_details, operating_
 use std::sync::Arc;
 
 use block::Buf;
+use block::range_lock::held;
 use parameters::{Cscd, Parameters, SEGMENT_BYTES_MAX, Segment};
 
+use crate::abort::Task;
 use crate::context::UnitContext;
 use crate::nexus::NexusState;
 use crate::opcodes::Access;
@@ -25,7 +27,7 @@ use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::unit::LogicalUnit;
 use crate::{Command, Execution, Response, Status};
 
-/// Bytes copied at a time.
+/// Bytes copied at a time; between two steps the command can be aborted.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// log₂ of the granularity that copies are fastest with, told to initiators.
@@ -46,7 +48,7 @@ pub(crate) fn extended_copy(context: &UnitContext<'_>, command: Command) -> Exec
         Ok(parameters) => parameters,
         Err(sense) => return refuse(sense),
     };
-    let (unit, nexus) = (context.unit.clone(), context.nexus.clone());
+    let (unit, nexus, task) = (context.unit.clone(), context.nexus.clone(), context.task(&command));
     match unit.copies.begin(nexus.id, parameters.list_id) {
         results::Begin::Started => {}
         results::Begin::Busy => return Response::status(Status::BUSY).wanting(wanted).into(),
@@ -59,7 +61,7 @@ pub(crate) fn extended_copy(context: &UnitContext<'_>, command: Command) -> Exec
         let mut outcome = Ok(());
         let mut segments_done: u16 = 0;
         for segment in &parameters.segments {
-            outcome = copy(&nexus, &parameters.cscds, segment, &mut done_bytes).await;
+            outcome = copy(&nexus, &parameters.cscds, segment, &mut done_bytes, &task).await;
             if let Err(sense) = &mut outcome {
                 // Which segment it was: bytes 2 and 3 of COMMAND-SPECIFIC INFORMATION.
                 sense.command_specific = Some(u64::from(segments_done));
@@ -88,6 +90,7 @@ async fn copy(
     cscds: &[Cscd],
     segment: &Segment,
     done_bytes: &mut u64,
+    task: &Task,
 ) -> Result<(), Sense> {
     let (source, from) = find(nexus, cscds, segment.source)?;
     let (destination, to) = find(nexus, cscds, segment.destination)?;
@@ -101,7 +104,7 @@ async fn copy(
     }
     let source = place(nexus, source, segment.source_lba, len / from, Access::Read)?;
     let destination = place(nexus, destination, segment.destination_lba, len / to, Access::Write)?;
-    move_bytes(&source, &destination, len, done_bytes).await
+    move_bytes(&source, &destination, len, done_bytes, task).await
 }
 
 /// The unit that a descriptor names, and its block size.
@@ -139,12 +142,13 @@ fn place(
     Ok(Place { offset: blocks.offset, unit })
 }
 
-/// Copies as if through one big buffer, even where both runs overlap.
+/// Copies as if through one big buffer, even where both runs overlap, until aborted.
 async fn move_bytes(
     source: &Place,
     destination: &Place,
     len: u64,
     done_bytes: &mut u64,
+    task: &Task,
 ) -> Result<(), Sense> {
     if len == 0 {
         return Ok(());
@@ -152,12 +156,14 @@ async fn move_bytes(
     let same = Arc::ptr_eq(&source.unit, &destination.unit);
     let backwards = same && destination.offset > source.offset;
     let range = destination.offset..destination.offset + len;
-    let guard = match destination.unit.ranges.shared(range) {
-        Ok(guard) => guard,
-        Err(waiting) => waiting.await,
-    };
+    let given_up = || aborted(AdditionalSense::NO_ADDITIONAL_SENSE_INFORMATION);
+    let taken = held(destination.unit.ranges.shared(range));
+    let guard = task.unless_aborted(taken).await.ok_or_else(given_up)?;
     let mut done = 0;
     while done < len {
+        if task.is_aborted() {
+            return Err(given_up());
+        }
         let step = STEP_BYTES.min(len - done);
         let at = if backwards { len - done - step } else { done };
         let buf = source.unit.device.read(source.offset + at, Buf::new(step as usize)).await;

@@ -56,7 +56,7 @@ fn refused_pages() {
 fn supported_pages_are_ascending_and_exist() {
     let fixture = fixture(512);
     let pages = vpd(&fixture, 0);
-    assert_eq!(pages, [0, 0, 0, 7, 0x00, 0x80, 0x83, 0x8f, 0xb0, 0xb1, 0xb2]);
+    assert_eq!(pages, [0, 0, 0, 8, 0x00, 0x80, 0x83, 0x86, 0x8f, 0xb0, 0xb1, 0xb2]);
     pages[4..].iter().for_each(|page| drop(vpd(&fixture, *page)));
 }
 

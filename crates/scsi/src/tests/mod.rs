@@ -1,5 +1,6 @@
 //! Tests of whole commands through a nexus, one file per topic.
 
+mod aborting;
 mod any_bytes;
 mod attention;
 mod compare_write;
@@ -16,7 +17,10 @@ mod read_write;
 mod reservation_model;
 mod reservations;
 mod sanitize;
+mod slow;
 mod surroundings;
+mod task_attributes;
+mod task_management;
 mod verify;
 mod write_same;
 

@@ -138,7 +138,10 @@ fn a_thick_device_has_no_unmap() {
     assert_eq!(supported, [0, 1, 0, 0]);
     assert_invalid_cdb(&fixture.run(&cdb(0x93, 0x08, 0, 1), vec![0; 512], 0), 1, 3);
     assert_good(&fixture.run(&cdb(0x93, 0, 0, 1), vec![0; 512], 0));
-    assert_eq!(fixture.data(&[0x12, 1, 0xb2, 0, 255, 0], 255), [0, 0xb2, 0, 4, 0, 0, 1, 0]);
+    assert_invalid_cdb(&fixture.run(&[0x12, 1, 0xb2, 0, 255, 0], "", 255), 2, 7);
+    assert!(!fixture.data(&[0x12, 1, 0, 0, 255, 0], 255)[4..].contains(&0xb2));
+    let status = status(&fixture, 8, 64).data_in;
+    assert_eq!(status[8..], [0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 7, 0xf8, 0, 0, 0, 0], "all mapped");
     let limits = fixture.data(&[0x12, 1, 0xb0, 0, 255, 0], 255);
     assert!(limits[20..36].iter().all(|b| *b == 0));
 }

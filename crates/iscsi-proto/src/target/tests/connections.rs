@@ -33,7 +33,7 @@ fn logout_of_the_connection_waits_for_its_writes_and_leaves_others_alone() {
     script.session.complete(Itt(1), Completion::default());
     assert!(matches!(script.sent(second), Some((Pdu::LogoutResponse(_), _))));
     assert!(matches!(script.session.poll_event(second), Some(Event::Close { .. })));
-    script.session.handle_connection_lost(second);
+    script.session.handle_connection_lost(second, NOW);
     assert!(!script.session.is_closed());
     script.pdu(command(3, 102), &[]);
     assert_eq!(script.executes(script.conn), [3]);
@@ -54,7 +54,7 @@ fn logout_of_the_connection_waits_for_its_writes_and_leaves_others_alone() {
 fn a_lost_connection_ends_the_session_at_level_0() {
     let mut script = Script::new();
     let second = script.join(2);
-    script.session.handle_connection_lost(second);
+    script.session.handle_connection_lost(second, NOW);
     assert!(script.session.is_closed());
     assert!(matches!(script.session.poll_event(script.conn), Some(Event::Close { .. })));
 }
@@ -68,7 +68,7 @@ fn a_lost_connection_ends_the_session_at_level_0() {
 fn a_command_that_the_shell_has_not_fetched_is_taken_back() {
     let mut script = Script::new();
     script.pdu(command(1, 100), &[]);
-    script.session.handle_connection_lost(script.conn);
+    script.session.handle_connection_lost(script.conn, NOW);
     script.session.remove_connection(script.conn);
     assert!(script.session.is_quiet(), "nobody is left to complete it");
 }

@@ -11,12 +11,17 @@ use crate::pdu::*;
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::time::Instant;
 
+mod acknowledge;
 mod connections;
 mod data_in;
 mod data_out;
 mod management;
 mod order;
+mod reassign;
+mod recovery_r2t;
 mod requirements;
+mod snack;
+mod timers;
 
 const NOW: Instant = Instant(std::time::Duration::ZERO);
 
@@ -90,6 +95,54 @@ impl Script {
         };
         self.session.handle_data(conn, received, true)?;
         Ok(placement)
+    }
+
+    /// A session at an error recovery level, sequences in any order.
+    fn at_level(level: u8) -> Self {
+        Self::at_level_with(level, SessionConfig::default())
+    }
+
+    fn at_level_with(error_recovery_level: u8, config: SessionConfig) -> Self {
+        let data_sequence_in_order = false;
+        let params = SessionParams { error_recovery_level, data_sequence_in_order, ..params() };
+        Self::with(params, config)
+    }
+
+    /// Another login of this session.
+    fn log_in(&mut self, cid: u16, now: Instant) -> ConnId {
+        let outcome = outcome(cid, *self.session.params());
+        self.session.add_connection(&outcome, StatSn(1), now)
+    }
+
+    /// A PDU whose data digest is wrong.
+    fn damaged(&mut self, pdu: impl Into<Pdu>, data: &[u8]) {
+        let header = pdu.into().encode(u32::try_from(data.len()).unwrap());
+        let placement = self.session.handle_header(self.conn, NOW, &header).unwrap();
+        let received = match placement {
+            Placement::Scratch => Received::Scratch(Bytes::copy_from_slice(data)),
+            _ => Received::Placed,
+        };
+        self.session.handle_data(self.conn, received, false).unwrap();
+    }
+
+    /// The next PDU is a reject: its reason and DataSN.
+    fn rejected(&mut self) -> (RejectReason, u32) {
+        match self.sent(self.conn) {
+            Some((Pdu::Reject(reject), _)) => (reject.reason, reject.data_sn),
+            other => panic!("expected a reject, got {other:?}"),
+        }
+    }
+
+    /// Everything that can be sent.
+    fn all_sent(&mut self, conn: ConnId) -> Vec<(Pdu, Bytes)> {
+        std::iter::from_fn(|| self.sent(conn)).collect()
+    }
+
+    fn response(&mut self, conn: ConnId) -> ScsiResponse {
+        match self.sent(conn) {
+            Some((Pdu::ScsiResponse(response), _)) => response,
+            other => panic!("expected a response, got {other:?}"),
+        }
     }
 
     fn pdu(&mut self, pdu: impl Into<Pdu>, data: &[u8]) -> Placement {
@@ -170,6 +223,34 @@ fn abort(itt: u32, cmd_sn: u32, referenced: u32, ref_cmd_sn: u32) -> TaskManagem
         ref_cmd_sn: CmdSn(ref_cmd_sn),
         exp_data_sn: 0,
     }
+}
+
+fn ping(itt: u32, cmd_sn: u32, exp_stat_sn: u32) -> NopOut {
+    NopOut {
+        immediate: true,
+        lun: Lun(0),
+        itt: Itt(itt),
+        ttt: Ttt::NONE,
+        cmd_sn: CmdSn(cmd_sn),
+        exp_stat_sn: StatSn(exp_stat_sn),
+    }
+}
+
+fn snack(kind: SnackKind, itt: u32, beg_run: u32, run_length: u32) -> SnackRequest {
+    SnackRequest {
+        kind,
+        lun: Lun(0),
+        itt: Itt(itt),
+        ttt_or_snack_tag: u32::MAX,
+        exp_stat_sn: StatSn(1),
+        beg_run,
+        run_length,
+    }
+}
+
+/// Bytes that tell where they belong.
+fn pattern(len: usize) -> Bytes {
+    (0..len).map(|n| (n % 251) as u8).collect::<Vec<u8>>().into()
 }
 
 fn good(data_in: &[u8]) -> Completion {

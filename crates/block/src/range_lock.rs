@@ -1,11 +1,11 @@
-//! [`RangeLocks`]: which blocks of a unit are being changed, so that COMPARE AND WRITE is atomic
-//! against every other change of its blocks (SBC-3 §5.2).
+//! [`RangeLocks`]: which bytes of a device are being changed, so that read-modify-write of some of
+//! them (a part of a block, COMPARE AND WRITE) loses no other change.
 //!
-//! Changes are shared among each other (the order of overlapping writes is the initiator's
-//! business); an exclusive holder waits for the earlier ones that overlap and holds back the later
+//! Changes are shared among each other (the order of overlapping writes is the business of whoever
+//! sends them); an exclusive holder waits for the earlier ones that overlap and holds back the later
 //! ones. First come, first served, so nobody starves. The mutex is held for bookkeeping only,
 //! never across I/O; without an exclusive range around, taking and leaving a range is a push and a
-//! remove.
+//! remove. It needs no runtime.
 
 use std::future::Future;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Waker};
 
 /// Ranges in use and waiting, in bytes.
 #[derive(Default)]
-pub(crate) struct RangeLocks {
+pub struct RangeLocks {
     state: Mutex<State>,
 }
 
@@ -36,22 +36,36 @@ struct Entry {
 }
 
 /// A range in use, until dropped.
-pub(crate) struct RangeGuard {
+pub struct RangeGuard {
     locks: Arc<RangeLocks>,
     ticket: u64,
 }
 
 /// A range that is waited for. Dropped, it gives up its place.
-pub(crate) struct Waiting(Option<RangeGuard>);
+pub struct Waiting(Option<RangeGuard>);
+
+/// The range, as soon as it is free.
+pub async fn held(taken: Result<RangeGuard, Waiting>) -> RangeGuard {
+    match taken {
+        Ok(guard) => guard,
+        Err(waiting) => waiting.await,
+    }
+}
 
 impl RangeLocks {
     /// Takes a range for a change that may overlap with others.
-    pub(crate) fn shared(self: &Arc<Self>, range: Range<u64>) -> Result<RangeGuard, Waiting> {
+    ///
+    /// # Errors
+    /// The place in the queue, where the range is not free.
+    pub fn shared(self: &Arc<Self>, range: Range<u64>) -> Result<RangeGuard, Waiting> {
         self.take(range, false)
     }
 
     /// Takes a range for a change that may not.
-    pub(crate) fn exclusive(self: &Arc<Self>, range: Range<u64>) -> Result<RangeGuard, Waiting> {
+    ///
+    /// # Errors
+    /// The place in the queue, where the range is not free.
+    pub fn exclusive(self: &Arc<Self>, range: Range<u64>) -> Result<RangeGuard, Waiting> {
         self.take(range, true)
     }
 

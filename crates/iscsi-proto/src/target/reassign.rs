@@ -1,0 +1,263 @@
+//! Connections that are lost while their tasks live on (error recovery level 2): how long they are
+//! kept, and how another connection takes them over (RFC 7143 §6.3.4, §7.2.2, §7.13, §8.1.5).
+//!
+//! A connection that is lost, or logged out "for recovery", goes through three steps, in either
+//! order of the first two: its driver ends (*detached*: nothing uses its buffers any more), and
+//! the initiator gives it up by an explicit or implicit logout (*logged out*: from then on its
+//! tasks may be reassigned). When no task is left, or when the time is over, it is forgotten.
+
+use std::time::Duration;
+
+use super::event::{ConnId, Event, Recovery};
+use super::receive::Receiving;
+use super::retain::Numbered;
+use super::session::{Connection, Session};
+use super::state::ConnectionEvent;
+use super::task::Phase;
+use super::transmit::Reply;
+use crate::ids::Itt;
+use crate::pdu::{TaskManagementRequest, TaskManagementResponseCode};
+use crate::time::Instant;
+
+/// How far the end of a connection has got.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// Its driver is gone.
+    pub(super) detached: bool,
+    /// The initiator has given it up.
+    pub(super) logged_out: bool,
+    /// Its tasks end then.
+    pub(super) deadline: Instant,
+}
+
+impl Connection {
+    /// Nobody fetches its events any more.
+    pub(super) fn is_detached(&self) -> bool {
+        self.recovery.as_ref().is_some_and(|waiting| waiting.detached)
+    }
+}
+
+impl Session {
+    /// Do tasks of `conn` wait, or may they, for another connection to take them over?
+    pub fn is_recoverable(&self, conn: ConnId) -> bool {
+        self.connections.get(&conn).is_some_and(|c| c.recovery.is_some() && c.is_detached())
+    }
+
+    /// Does any connection wait for recovery? The session lives until the last has given up.
+    pub fn awaits_recovery(&self) -> bool {
+        self.connections.values().any(Connection::is_detached)
+    }
+
+    /// Tasks that belong to `conn`, those whose answer is not acknowledged included.
+    pub fn tasks_of(&self, conn: ConnId) -> usize {
+        let all = self.tasks.values().chain(self.answered.values());
+        all.filter(|task| task.conn == conn).count()
+    }
+
+    /// Tasks of this connection go on only when another one takes them over.
+    pub(super) fn is_lost(&self, conn: ConnId) -> bool {
+        self.connections.get(&conn).is_none_or(|c| c.recovery.is_some())
+    }
+
+    /// Time2Wait and Time2Retain from now on (§13.15, §13.16).
+    fn recovery_deadline(&self) -> Instant {
+        let wait = u64::from(self.params.default_time2wait);
+        let retain = u64::from(self.params.default_time2retain);
+        self.clock + Duration::from_secs(wait + retain)
+    }
+
+    /// The initiator gives up `conn` on another connection, which closes it here too.
+    pub(super) fn remove_for_recovery(&mut self, conn: ConnId, reason: &'static str) {
+        let deadline = self.recovery_deadline();
+        self.suspend(conn);
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        if let Some(waiting) = &mut connection.recovery {
+            (waiting.logged_out, waiting.deadline) = (true, deadline);
+        }
+        if !connection.is_detached() {
+            connection.step(ConnectionEvent::FailedRecoverable);
+            connection.clear_output();
+            connection.events.push_back(Event::Close { reason, at_once: true });
+            self.wakes.push_back(conn);
+        }
+        self.reap_recovered();
+    }
+
+    /// The initiator has given up the connection that this very answer went out on.
+    pub(super) fn logged_out_for_recovery(&mut self, conn: ConnId) {
+        let deadline = self.recovery_deadline();
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.step(ConnectionEvent::FailedRecoverable);
+            if let Some(waiting) = &mut connection.recovery {
+                (waiting.logged_out, waiting.deadline) = (true, deadline);
+            }
+        }
+        self.close_event(conn, "logged out");
+    }
+
+    /// The driver of `conn` is gone.
+    pub(super) fn detach(&mut self, conn: ConnId) {
+        let deadline = self.recovery_deadline();
+        self.suspend(conn);
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.step(ConnectionEvent::FailedRecoverable);
+        connection.clear_output();
+        connection.events.clear();
+        if let Some(waiting) = &mut connection.recovery {
+            (waiting.detached, waiting.deadline) = (true, deadline);
+        }
+        self.settle();
+        for (conn, request) in std::mem::take(&mut self.pending_reassignments) {
+            self.reassign(conn, &request);
+        }
+        self.grant_waiting();
+        self.reap_recovered();
+    }
+
+    /// Stops everything of `conn` but what already executes. Data that is still missing will be
+    /// asked for anew.
+    pub(super) fn suspend(&mut self, conn: ConnId) {
+        let deadline = self.recovery_deadline();
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        if connection.recovery.is_some() {
+            return;
+        }
+        let (detached, logged_out) = (false, false);
+        connection.recovery = Some(Waiting { detached, logged_out, deadline });
+        connection.responding.clear();
+        connection.runs.clear();
+        connection.waiting_to_read.clear();
+        connection.text = None;
+        let receiving = std::mem::replace(&mut connection.receiving, Receiving::Nothing);
+        let mut recalled = Vec::new();
+        let mut unfetched = Vec::new();
+        connection.events.retain(|event| {
+            match event {
+                Event::Execute(execute) => recalled.push(execute.itt),
+                Event::Management { itt, .. } => unfetched.push(*itt),
+                Event::Text { .. } => {}
+                _ => return true,
+            }
+            false
+        });
+        if let Receiving::Command { itt, .. } = receiving {
+            self.discard_command(conn, itt); // its initiator will send it again
+        }
+        self.pending_management.retain(|p| !(p.conn == conn && unfetched.contains(&p.itt)));
+        self.postponed.retain(|(of, _)| *of != conn);
+        self.suspend_tasks(conn, &recalled);
+    }
+
+    fn suspend_tasks(&mut self, conn: ConnId, recalled: &[Itt]) {
+        let mut freed = 0;
+        for (itt, task) in self.tasks.iter_mut().filter(|(_, task)| task.conn == conn) {
+            if recalled.contains(itt) {
+                task.phase = Phase::Collecting;
+                freed += std::mem::take(&mut task.reading);
+            } else if task.phase == Phase::Collecting {
+                let missing = task.close_sequences();
+                task.lost.extend(missing);
+                task.fruitless = 0;
+            }
+        }
+        let tasks = &self.tasks;
+        self.waiting_for_buffer.retain(|itt| tasks.get(itt).is_some_and(|t| t.conn != conn));
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.read_bytes -= u64::from(freed);
+        }
+    }
+
+    /// TASK REASSIGN.
+    pub(super) fn reassign(&mut self, conn: ConnId, request: &TaskManagementRequest) {
+        use TaskManagementResponseCode as R;
+        let itt = request.referenced_task_tag;
+        let task = self.tasks.get(&itt).filter(|task| !task.aborted);
+        let task = task.or_else(|| self.answered.get(&itt));
+        let waiting = |conn| self.connections.get(&conn).and_then(|c: &Connection| c.recovery);
+        let response = match task.map(|task| (task.lun(), waiting(task.conn))) {
+            _ if !self.reassigns() => R::REASSIGNMENT_NOT_SUPPORTED,
+            None => R::TASK_DOES_NOT_EXIST,
+            Some((lun, _)) if lun != request.lun => R::TASK_DOES_NOT_EXIST,
+            Some((_, None)) => R::TASK_STILL_ALLEGIANT,
+            Some((_, Some(waiting))) if !waiting.logged_out => R::TASK_STILL_ALLEGIANT,
+            Some((_, Some(waiting))) if !waiting.detached => {
+                // Its buffer may still be in use there; the driver has been told to end.
+                return self.pending_reassignments.push((conn, request.clone()));
+            }
+            Some(_) => R::COMPLETE,
+        };
+        // §7.2.2: the answer comes before anything of the task.
+        let reply = Reply::Management { itt: request.itt, response, closes: false };
+        self.push_reply(conn, reply);
+        if response == R::COMPLETE {
+            self.take_over(conn, itt, request.exp_data_sn);
+            self.reap_recovered();
+        }
+    }
+
+    /// Moves a task to `conn` and goes on with it where its initiator stands.
+    fn take_over(&mut self, conn: ConnId, itt: Itt, exp_data_sn: u32) {
+        if let Some(task) = self.answered.remove(&itt) {
+            self.tasks.insert(itt, task);
+        }
+        let burst_max = self.params.max_burst_length;
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        let old = std::mem::replace(&mut task.conn, conn);
+        if let Some(old) = self.connections.get_mut(&old) {
+            old.read_bytes -= u64::from(task.reading);
+            let of_task = |numbered: &&mut Numbered| matches!(numbered, Numbered::Response(answered) if *answered == itt);
+            old.sent.iter_mut().filter(of_task).for_each(|entry| *entry = Numbered::Nothing);
+        }
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        connection.read_bytes += u64::from(task.reading);
+        (task.stat_sn, task.snack_tag, task.ack_ttt) = (None, 0, None);
+        match task.phase {
+            Phase::Running => {}
+            Phase::Responding => {
+                if task.cut.segment_max > 0 {
+                    // Anything outside what was sent says nothing (§11.5.6).
+                    if task.acked_data_sn < exp_data_sn && exp_data_sn <= task.next_data_sn {
+                        task.acked_offset = task.offset_of(exp_data_sn, burst_max);
+                        task.acked_data_sn = exp_data_sn;
+                    }
+                    task.rewind(connection.params.max_send_data_segment_length.max(1));
+                }
+                connection.responding.push_back(itt);
+                self.wakes.push_back(conn);
+            }
+            Phase::Collecting => {
+                self.solicit(itt);
+                self.execute_if_complete(itt);
+            }
+        }
+        self.note(conn, Recovery::Reassigned { itt });
+    }
+
+    /// Forgets connections that were given up and have no tasks left.
+    pub(super) fn reap_recovered(&mut self) {
+        let done = |c: &Connection| c.recovery.is_some_and(|w| w.detached && w.logged_out);
+        let conns: Vec<ConnId> =
+            self.connections.iter().filter(|(_, c)| done(c)).map(|(id, _)| *id).collect();
+        for conn in conns {
+            // The session itself waits for a connection too, as long as it has none.
+            if self.tasks_of(conn) == 0 && self.connection_count() > 0 {
+                self.connections.remove(&conn);
+            }
+        }
+    }
+
+    /// Nobody came in time: the tasks end, without an answer, and perhaps the session.
+    pub(super) fn give_up_recovery(&mut self, conn: ConnId) {
+        self.abort_connection_tasks(conn);
+        self.answered.retain(|_, task| task.conn != conn);
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.step(ConnectionEvent::CleanedUp);
+        }
+        self.connections.remove(&conn);
+        if self.connection_count() == 0 && !self.awaits_recovery() {
+            self.close("no connection came back in time");
+        }
+        self.settle();
+        self.grant_waiting();
+    }
+}

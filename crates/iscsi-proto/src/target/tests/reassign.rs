@@ -1,0 +1,415 @@
+//! Connections that are lost at error recovery level 2, and their tasks (RFC 7143 §6.3.4, §7.2.2,
+//! §11.5.6, §11.14, §13.15, §13.16).
+
+use std::time::Duration;
+
+use TaskManagementResponseCode as R;
+
+use super::*;
+
+/// Time2Wait and Time2Retain of these sessions together.
+const KEPT: Duration = Duration::from_secs(22);
+
+fn reassign(itt: u32, referenced: u32, exp_data_sn: u32) -> TaskManagementRequest {
+    let function = TaskManagementFunction::TASK_REASSIGN;
+    TaskManagementRequest { function, exp_data_sn, ..abort(itt, 100, referenced, 0) }
+}
+
+fn logout(cid: u16) -> LogoutRequest {
+    LogoutRequest {
+        immediate: true,
+        reason: LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY,
+        itt: Itt(90),
+        cid: Cid(cid),
+        cmd_sn: CmdSn(100),
+        exp_stat_sn: StatSn(1),
+    }
+}
+
+/// Sends TASK REASSIGN; what comes of it.
+fn reassigned(script: &mut Script, conn: ConnId, request: TaskManagementRequest) -> R {
+    script.try_pdu(conn, request, &[]).unwrap();
+    management(script, conn)
+}
+
+fn management(script: &mut Script, conn: ConnId) -> R {
+    match script.sent(conn) {
+        Some((Pdu::TaskManagementResponse(response), _)) => response.response,
+        other => panic!("expected the answer to a function, got {other:?}"),
+    }
+}
+
+fn logged_out(script: &mut Script, conn: ConnId) -> LogoutResponse {
+    match script.sent(conn) {
+        Some((Pdu::LogoutResponse(response), _)) => response,
+        other => panic!("expected a logout response, got {other:?}"),
+    }
+}
+
+/// Connection 1 is lost and given up on connection 2.
+fn lose(script: &mut Script) -> ConnId {
+    let second = script.log_in(2, NOW);
+    script.session.handle_connection_lost(script.conn, NOW);
+    script.try_pdu(second, logout(1), &[]).unwrap();
+    let response = logged_out(script, second);
+    assert_eq!(response.response, LogoutResponseCode::CLOSED);
+    assert_eq!((response.time2wait, response.time2retain), (2, 20));
+    second
+}
+
+#[test]
+fn a_read_goes_on_where_its_initiator_stands() {
+    for (exp_data_sn, from) in [(0, 0), (1, 1024), (3, 3072), (4, 0), (u32::MAX, 0)] {
+        let mut script = Script::at_level(2);
+        script.pdu(read(7, 100, 4500), &[]);
+        script.executes(script.conn);
+        script.session.complete(Itt(7), good(&pattern(4500)));
+        for _ in 0..3 {
+            script.sent(script.conn).unwrap();
+        }
+        let second = lose(&mut script);
+        assert_eq!(reassigned(&mut script, second, reassign(9, 7, exp_data_sn)), R::COMPLETE);
+        let sent = script.all_sent(second);
+        let data: Vec<u8> = sent.iter().flat_map(|(_, data)| data.to_vec()).collect();
+        assert_eq!(data, pattern(4500)[from..], "from {exp_data_sn}");
+        let Some((Pdu::DataIn(first), _)) = sent.first() else { panic!("{sent:?}") };
+        let Some((Pdu::DataIn(last), _)) = sent.last() else { panic!("{sent:?}") };
+        assert_eq!((first.data_sn.0, first.buffer_offset as usize), (from as u32 / 1024, from));
+        assert!(last.status.is_some());
+        assert_eq!(last.stat_sn, StatSn(3), "a number of the new connection");
+        assert_eq!(script.session.task_count(), 0);
+    }
+}
+
+#[test]
+fn a_read_is_cut_for_the_connection_that_takes_it_over() {
+    let mut script = Script::at_level(2);
+    script.pdu(read(7, 100, 4096), &[]);
+    script.executes(script.conn);
+    script.session.complete(Itt(7), good(&pattern(4096)));
+    script.sent(script.conn).unwrap();
+    let second = lose(&mut script);
+    script.session.set_segment_max(second, 512);
+    reassigned(&mut script, second, reassign(9, 7, 1));
+    let sent = script.all_sent(second);
+    assert_eq!(sent.len(), 6);
+    let data: Vec<u8> = sent.iter().flat_map(|(_, data)| data.to_vec()).collect();
+    assert_eq!(data, pattern(4096)[1024..]);
+}
+
+#[test]
+fn an_answer_that_was_sent_and_lost_is_sent_again_with_a_new_number() {
+    let mut script = Script::at_level(2);
+    script.pdu(command(1, 100), &[]);
+    script.executes(script.conn);
+    let completion =
+        Completion { status: 2, sense: Bytes::from_static(&[0x70; 18]), ..Completion::default() };
+    script.session.complete(Itt(1), completion);
+    script.response(script.conn);
+    let second = lose(&mut script);
+    assert_eq!(reassigned(&mut script, second, reassign(9, 1, 0)), R::COMPLETE);
+    let Some((Pdu::ScsiResponse(response), data)) = script.sent(second) else { panic!() };
+    assert_eq!((response.itt, response.status, response.stat_sn), (Itt(1), 2, StatSn(3)));
+    assert_eq!(parse_sense(&data).len(), 18);
+    script.try_pdu(second, ping(10, 101, 4), &[]).unwrap();
+    assert_eq!(script.session.tasks_of(second), 0);
+}
+
+#[test]
+fn a_command_that_executes_ends_on_the_connection_that_took_it_over() {
+    let mut script = Script::at_level(2);
+    script.pdu(write(1, 100, 512), &[1; 512]);
+    assert_eq!(script.executes(script.conn), [1]);
+    let second = lose(&mut script);
+    assert_eq!(reassigned(&mut script, second, reassign(9, 1, 0)), R::COMPLETE);
+    assert!(script.sent(second).is_none());
+    script.session.complete(Itt(1), Completion::default());
+    assert_eq!(script.response(second).status, 0);
+}
+
+#[test]
+fn a_command_that_ended_between_loss_and_reassignment_is_answered() {
+    let mut script = Script::at_level(2);
+    script.pdu(write(1, 100, 512), &[1; 512]);
+    script.executes(script.conn);
+    let second = lose(&mut script);
+    script.session.complete(Itt(1), Completion::default());
+    assert!(script.sent(second).is_none());
+    assert_eq!(reassigned(&mut script, second, reassign(9, 1, 0)), R::COMPLETE);
+    assert_eq!(script.response(second).itt, Itt(1));
+}
+
+#[test]
+fn a_write_is_asked_for_what_has_not_arrived() {
+    let mut script = Script::at_level(2);
+    let announced = ScsiCommand { is_final: false, ..write(1, 100, 6144) };
+    script.pdu(announced, &[1; 512]);
+    script.pdu(data_out(1, Ttt::NONE, 0, 512, true), &[1; 512]);
+    let (first, second_r2t) = (script.r2t(), script.r2t());
+    script.pdu(data_out(1, first.ttt, 0, 1024, false), &[1; 1024]);
+    script.pdu(data_out(1, second_r2t.ttt, 0, 3072, true), &[1; 2048]);
+    let Some((Pdu::R2t(third), _)) = script.sent(script.conn) else { panic!() };
+    assert_eq!(third.buffer_offset, 5120);
+    let second = lose(&mut script);
+    assert_eq!(reassigned(&mut script, second, reassign(9, 1, 0)), R::COMPLETE);
+    let mut wanted = Vec::new();
+    for (pdu, _) in script.all_sent(second) {
+        let Pdu::R2t(r2t) = pdu else { panic!("{pdu:?}") };
+        assert!(r2t.r2t_sn.0 > 2, "the numbers go on");
+        wanted.push((r2t.buffer_offset, r2t.desired_data_transfer_length, r2t.ttt));
+    }
+    let ranges: Vec<(u32, u32)> = wanted.iter().map(|(offset, len, _)| (*offset, *len)).collect();
+    assert_eq!(ranges, [(2048, 1024), (5120, 1024)]);
+    for (offset, len, ttt) in wanted {
+        let pdu = data_out(1, ttt, 0, offset, true);
+        script.try_pdu(second, pdu, &vec![1; len as usize]).unwrap();
+    }
+    assert_eq!(script.executes(second), [1]);
+}
+
+#[test]
+fn a_command_whose_turn_comes_while_it_has_no_connection_waits() {
+    let mut script = Script::at_level(2);
+    script.pdu(command(1, 101), &[]);
+    let second = lose(&mut script);
+    script.try_pdu(second, command(2, 100), &[]).unwrap();
+    assert_eq!(script.executes(second), [2]);
+    reassigned(&mut script, second, reassign(9, 1, 0));
+    assert_eq!(script.executes(second), [1]);
+}
+
+#[test]
+fn a_command_the_shell_had_not_fetched_is_executed_once() {
+    let mut script = Script::at_level(2);
+    script.pdu(read(1, 100, 512), &[]);
+    let second = lose(&mut script);
+    assert!(script.session.is_quiet());
+    assert!(script.executes(script.conn).is_empty());
+    reassigned(&mut script, second, reassign(9, 1, 0));
+    assert_eq!(script.executes(second), [1]);
+    script.session.complete(Itt(1), good(&[1; 512]));
+    assert_eq!(script.all_sent(second).len(), 1);
+}
+
+#[test]
+fn a_command_that_was_half_received_comes_again() {
+    let mut script = Script::at_level(2);
+    let header = Pdu::from(write(1, 100, 512)).encode(512);
+    script.session.handle_header(script.conn, NOW, &header).unwrap();
+    let second = lose(&mut script);
+    assert_eq!(script.session.task_count(), 0);
+    script.try_pdu(second, write(1, 100, 512), &[1; 512]).unwrap();
+    assert_eq!(script.executes(second), [1]);
+}
+
+#[test]
+fn what_cannot_be_reassigned() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.pdu(command(1, 100), &[]);
+    script.executes(script.conn);
+    let answer = |script: &mut Script, request| reassigned(script, second, request);
+    assert_eq!(answer(&mut script, reassign(9, 1, 0)), R::TASK_STILL_ALLEGIANT, "it works");
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert_eq!(answer(&mut script, reassign(9, 1, 0)), R::TASK_STILL_ALLEGIANT, "no logout");
+    script.try_pdu(second, logout(1), &[]).unwrap();
+    logged_out(&mut script, second);
+    assert_eq!(answer(&mut script, reassign(9, 2, 0)), R::TASK_DOES_NOT_EXIST);
+    assert_eq!(answer(&mut script, reassign(9, 1, 0)), R::COMPLETE);
+    assert_eq!(answer(&mut script, reassign(9, 1, 0)), R::TASK_STILL_ALLEGIANT, "taken over");
+
+    let mut script = Script::at_level(1);
+    script.pdu(command(1, 100), &[]);
+    let conn = script.conn;
+    assert_eq!(reassigned(&mut script, conn, reassign(9, 1, 0)), R::REASSIGNMENT_NOT_SUPPORTED);
+}
+
+#[test]
+fn logouts_for_recovery_that_are_refused() {
+    let mut script = Script::at_level(2);
+    script.pdu(logout(7), &[]);
+    let conn = script.conn;
+    let response = logged_out(&mut script, conn);
+    assert_eq!(response.response, LogoutResponseCode::CID_NOT_FOUND);
+    assert_eq!((response.time2wait, response.time2retain), (0, 0));
+    let mut script = Script::at_level(1);
+    script.pdu(logout(1), &[]);
+    let conn = script.conn;
+    let response = logged_out(&mut script, conn);
+    assert_eq!(response.response, LogoutResponseCode::RECOVERY_NOT_SUPPORTED);
+}
+
+#[test]
+fn a_connection_that_still_works_is_closed_before_its_tasks_move() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.pdu(write(1, 100, 1024), &[]);
+    script.r2t();
+    script.try_pdu(second, logout(1), &[]).unwrap();
+    assert!(script.sent(second).is_none(), "its driver has not ended");
+    assert!(matches!(
+        script.session.poll_event(script.conn),
+        Some(Event::Close { at_once: true, .. })
+    ));
+    assert!(script.try_pdu(script.conn, command(2, 101), &[]).is_err());
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert_eq!(logged_out(&mut script, second).response, LogoutResponseCode::CLOSED);
+    assert_eq!(reassigned(&mut script, second, reassign(9, 1, 0)), R::COMPLETE);
+    assert!(matches!(script.sent(second), Some((Pdu::R2t(_), _))));
+}
+
+#[test]
+fn a_login_with_the_same_cid_is_a_logout_for_recovery() {
+    let mut script = Script::at_level(2);
+    script.pdu(write(1, 100, 1024), &[]);
+    script.r2t();
+    let new = script.log_in(1, NOW);
+    assert!(matches!(
+        script.session.poll_event(script.conn),
+        Some(Event::Close { at_once: true, .. })
+    ));
+    assert_eq!(script.session.connection_count(), 1);
+    // The old driver has not ended: its buffers may still be in use.
+    script.try_pdu(new, reassign(9, 1, 0), &[]).unwrap();
+    assert!(script.sent(new).is_none());
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert_eq!(management(&mut script, new), R::COMPLETE);
+    let Some((Pdu::R2t(r2t), _)) = script.sent(new) else { panic!() };
+    script.try_pdu(new, data_out(1, r2t.ttt, 0, 0, true), &[1; 1024]).unwrap();
+    assert_eq!(script.executes(new), [1]);
+    assert!(!script.session.awaits_recovery());
+}
+
+#[test]
+fn a_logout_for_recovery_of_the_own_connection_keeps_its_tasks() {
+    let mut script = Script::at_level(2);
+    script.pdu(command(1, 100), &[]);
+    script.executes(script.conn);
+    script.pdu(logout(1), &[]);
+    let conn = script.conn;
+    assert_eq!(logged_out(&mut script, conn).response, LogoutResponseCode::CLOSED);
+    script.session.complete(Itt(1), Completion::default());
+    assert!(script.sent(script.conn).is_none());
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert!(!script.session.is_closed());
+    let new = script.log_in(1, NOW);
+    assert_eq!(reassigned(&mut script, new, reassign(9, 1, 0)), R::COMPLETE);
+    assert_eq!(script.response(new).itt, Itt(1));
+}
+
+#[test]
+fn other_connections_go_on_while_one_is_lost() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.pdu(command(1, 100), &[]);
+    script.session.handle_connection_lost(script.conn, NOW);
+    script.session.remove_connection(script.conn);
+    assert!(!script.session.is_closed());
+    assert_eq!(script.session.task_count(), 1, "its task is kept");
+    script.try_pdu(second, command(2, 101), &[]).unwrap();
+    assert_eq!(script.executes(second), [2]);
+}
+
+#[test]
+fn tasks_end_when_nobody_comes_in_time() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.pdu(write(1, 100, 2048), &[]);
+    script.pdu(command(2, 101), &[]);
+    assert_eq!(script.executes(script.conn), [2]);
+    let lost = NOW + Duration::from_secs(100);
+    script.session.handle_connection_lost(script.conn, lost);
+    assert!(script.session.is_recoverable(script.conn));
+    assert_eq!(script.session.poll_timeout(script.conn), Some(lost + KEPT));
+    assert!(script.session.handle_timeout(script.conn, lost + KEPT));
+    assert_eq!(script.session.task_count(), 1, "what executes is awaited");
+    assert!(!script.session.is_quiet());
+    script.session.complete(Itt(2), Completion::default());
+    assert_eq!(script.session.task_count(), 0);
+    assert_eq!(reassigned(&mut script, second, reassign(9, 1, 0)), R::TASK_DOES_NOT_EXIST);
+    assert!(!script.session.is_closed());
+    assert!(!script.session.awaits_recovery());
+}
+
+#[test]
+fn a_session_without_connections_waits_and_goes_on() {
+    let mut script = Script::at_level(2);
+    script.pdu(command(1, 100), &[]);
+    script.executes(script.conn);
+    script.session.handle_connection_lost(script.conn, NOW);
+    script.session.complete(Itt(1), Completion::default());
+    assert!(!script.session.is_closed());
+    assert!(script.session.awaits_recovery());
+    assert!(script.session.admits(Cid(1)));
+    let new = script.log_in(1, NOW);
+    assert_eq!(reassigned(&mut script, new, reassign(9, 1, 0)), R::COMPLETE);
+    assert_eq!(script.response(new).itt, Itt(1));
+    script.try_pdu(new, command(2, 101), &[]).unwrap();
+    assert_eq!(script.executes(new), [2]);
+}
+
+#[test]
+fn a_session_without_connections_ends_in_time() {
+    let mut script = Script::at_level(2);
+    script.session.handle_connection_lost(script.conn, NOW);
+    script.session.handle_timeout(script.conn, NOW + KEPT);
+    assert!(script.session.is_closed());
+    assert!(!script.session.awaits_recovery());
+    assert_eq!(script.session.poll_timeout(script.conn), None);
+}
+
+#[test]
+fn without_time_to_retain_nothing_is_kept() {
+    let params = SessionParams { error_recovery_level: 2, default_time2retain: 0, ..params() };
+    let mut script = Script::with(params, SessionConfig::default());
+    let second = script.log_in(2, NOW);
+    script.pdu(write(1, 100, 2048), &[]);
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert_eq!(script.session.task_count(), 0);
+    assert!(!script.session.is_closed(), "the other connection goes on");
+    script.session.handle_connection_lost(second, NOW);
+    assert!(script.session.is_closed());
+}
+
+#[test]
+fn a_lost_connection_ends_the_session_at_level_1() {
+    let mut script = Script::at_level(1);
+    script.log_in(2, NOW);
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert!(script.session.is_closed());
+}
+
+#[test]
+fn memory_of_a_lost_connection_does_not_hold_up_another() {
+    let config = SessionConfig { buffered_bytes_max: 4096, ..SessionConfig::default() };
+    let mut script = Script::at_level_with(2, config);
+    let second = script.log_in(2, NOW);
+    script.pdu(write(1, 100, 4096), &[]);
+    script.r2t();
+    script.try_pdu(second, write(2, 101, 4096), &[]).unwrap();
+    assert!(script.sent(second).is_none());
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert!(matches!(script.sent(second), Some((Pdu::R2t(_), _))));
+}
+
+#[test]
+fn a_login_that_was_never_answered_leaves_nothing() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.session.handle_login_lost(second);
+    assert!(!script.session.is_closed());
+    script.session.handle_login_lost(script.conn);
+    assert!(script.session.is_closed());
+}
+
+#[test]
+fn a_closed_session_recovers_nothing() {
+    let mut script = Script::at_level(2);
+    script.pdu(command(1, 100), &[]);
+    script.session.handle_connection_lost(script.conn, NOW);
+    script.session.close("session reinstated");
+    assert!(script.session.is_quiet());
+    assert_eq!(script.session.task_count(), 0);
+    assert!(!script.session.awaits_recovery());
+    assert!(!script.session.admits(Cid(1)));
+}

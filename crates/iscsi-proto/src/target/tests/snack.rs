@@ -1,0 +1,223 @@
+//! SNACK of every kind (RFC 7143 §11.16).
+
+use super::*;
+
+/// A read of 4500 bytes that was sent whole: five Data-In PDUs, the last with status.
+fn sent_read(script: &mut Script) -> Vec<(Pdu, Bytes)> {
+    script.pdu(read(7, 100, 4500), &[]);
+    script.executes(script.conn);
+    script.session.complete(Itt(7), good(&pattern(4500)));
+    let sent = script.all_sent(script.conn);
+    assert_eq!(sent.len(), 5);
+    sent
+}
+
+/// What may differ in a PDU that is sent again.
+fn replica((pdu, data): (Pdu, Bytes)) -> (Pdu, Bytes) {
+    let pdu = match pdu {
+        Pdu::DataIn(pdu) => DataIn { exp_cmd_sn: CmdSn(0), max_cmd_sn: CmdSn(0), ..pdu }.into(),
+        Pdu::ScsiResponse(pdu) => {
+            ScsiResponse { exp_cmd_sn: CmdSn(0), max_cmd_sn: CmdSn(0), ..pdu }.into()
+        }
+        other => other,
+    };
+    (pdu, data)
+}
+
+fn replicas(pdus: Vec<(Pdu, Bytes)>) -> Vec<(Pdu, Bytes)> {
+    pdus.into_iter().map(replica).collect()
+}
+
+#[test]
+fn data_in_is_sent_again_exactly_as_it_was() {
+    let mut script = Script::at_level(1);
+    let sent = replicas(sent_read(&mut script));
+    for (beg_run, run_length, range) in
+        [(0, 0, 0..5), (1, 2, 1..3), (3, 0, 3..5), (4, 1, 4..5), (0, 5, 0..5)]
+    {
+        script.pdu(snack(SnackKind::DATA_OR_R2T, 7, beg_run, run_length), &[]);
+        let again = replicas(script.all_sent(script.conn));
+        assert_eq!(again, sent[range], "{beg_run}+{run_length}");
+    }
+}
+
+#[test]
+fn data_in_under_way_is_sent_again_before_it_goes_on() {
+    let mut script = Script::at_level(1);
+    script.pdu(read(7, 100, 4500), &[]);
+    script.executes(script.conn);
+    script.session.complete(Itt(7), good(&pattern(4500)));
+    let first = replica(script.sent(script.conn).unwrap());
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 7, 0, 1), &[]);
+    assert_eq!(replica(script.sent(script.conn).unwrap()), first);
+    assert_eq!(script.all_sent(script.conn).len(), 4);
+}
+
+#[test]
+fn what_was_not_sent_or_is_acknowledged_is_refused() {
+    let mut script = Script::at_level(1);
+    sent_read(&mut script);
+    let refused = (RejectReason::PROTOCOL_ERROR, 5);
+    for (beg_run, run_length) in [(5, 0), (4, 2), (0, 6), (u32::MAX, 1), (0, u32::MAX)] {
+        script.pdu(snack(SnackKind::DATA_OR_R2T, 7, beg_run, run_length), &[]);
+        assert_eq!(script.rejected(), refused, "{beg_run}+{run_length}");
+    }
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 8, 0, 0), &[]);
+    assert_eq!(script.rejected().0, RejectReason::PROTOCOL_ERROR, "no such task");
+    // StatSN 1 was the read's, 2 to 7 were the rejects'.
+    script.pdu(ping(9, 101, 8), &[]);
+    script.sent(script.conn);
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 7, 0, 0), &[]);
+    assert_eq!(script.rejected().0, RejectReason::PROTOCOL_ERROR, "the status is acknowledged");
+}
+
+#[test]
+fn a_data_ack_ends_what_may_be_asked_for() {
+    let mut script = Script::at_level(1);
+    let sent = sent_read(&mut script);
+    let asked: Vec<(u32, Ttt)> = sent
+        .iter()
+        .filter_map(|(pdu, _)| match pdu {
+            Pdu::DataIn(pdu) if pdu.acknowledge => Some((pdu.data_sn.0, pdu.ttt)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(asked.iter().map(|(sn, _)| *sn).collect::<Vec<_>>(), [1, 3], "once a burst");
+    let ack = |beg_run| SnackRequest {
+        ttt_or_snack_tag: asked[0].1.0,
+        ..snack(SnackKind::DATA_ACK, Itt::NONE.0, beg_run, 0)
+    };
+    script.pdu(ack(2), &[]);
+    assert!(script.sent(script.conn).is_none());
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 7, 1, 1), &[]);
+    assert_eq!(script.rejected(), (RejectReason::PROTOCOL_ERROR, 5));
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 7, 2, 1), &[]);
+    assert_eq!(script.all_sent(script.conn).len(), 1);
+    for beg_run in [1, 6] {
+        script.pdu(ack(beg_run), &[]);
+        assert_eq!(script.rejected().0, RejectReason::INVALID_DATA_ACK, "{beg_run}");
+    }
+    script.pdu(SnackRequest { ttt_or_snack_tag: 4711, ..ack(2) }, &[]);
+    assert_eq!(script.rejected().0, RejectReason::INVALID_DATA_ACK);
+}
+
+#[test]
+fn no_data_in_asks_for_acknowledgement_at_level_0() {
+    let mut script = Script::new();
+    for (pdu, _) in sent_read(&mut script) {
+        assert!(matches!(pdu, Pdu::DataIn(pdu) if !pdu.acknowledge && pdu.ttt == Ttt::NONE));
+    }
+}
+
+#[test]
+fn r_data_is_cut_anew_from_what_is_acknowledged_and_ends_with_a_response() {
+    let mut script = Script::at_level(1);
+    let sent = sent_read(&mut script);
+    let Pdu::DataIn(last) = &sent[4].0 else { panic!() };
+    let Pdu::DataIn(asking) = &sent[1].0 else { panic!() };
+    let ttt_or_snack_tag = asking.ttt.0;
+    let ack = snack(SnackKind::DATA_ACK, Itt::NONE.0, 2, 0);
+    script.pdu(SnackRequest { ttt_or_snack_tag, ..ack }, &[]);
+    script.session.set_segment_max(script.conn, 600);
+    let r_data = snack(SnackKind::R_DATA, 7, 0, 0);
+    script.pdu(SnackRequest { ttt_or_snack_tag: 0x77, ..r_data.clone() }, &[]);
+    let again = script.all_sent(script.conn);
+    let data: Vec<u8> = again.iter().flat_map(|(_, data)| data.to_vec()).collect();
+    assert_eq!(data, pattern(4500)[2048..]);
+    let numbers: Vec<(u32, u32)> = again
+        .iter()
+        .filter_map(|(pdu, _)| match pdu {
+            Pdu::DataIn(pdu) => Some((pdu.data_sn.0, pdu.buffer_offset)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(numbers, [(2, 2048), (3, 2648), (4, 3248), (5, 3848), (6, 4096)]);
+    let Some((Pdu::ScsiResponse(response), _)) = again.last() else { panic!("{again:?}") };
+    assert_eq!((response.snack_tag, response.exp_data_sn), (0x77, 7));
+    assert_eq!(response.stat_sn, last.stat_sn, "one status, one number");
+    // A lost response comes with what is known last.
+    script.pdu(snack(SnackKind::STATUS, Itt::NONE.0, response.stat_sn.0, 1), &[]);
+    assert_eq!(script.response(script.conn).snack_tag, 0x77);
+    for tag in [0, u32::MAX] {
+        script.pdu(SnackRequest { ttt_or_snack_tag: tag, ..r_data.clone() }, &[]);
+        assert_eq!(script.rejected().0, RejectReason::INVALID_PDU_FIELD);
+    }
+}
+
+#[test]
+fn answers_of_every_kind_are_sent_again_by_number() {
+    let mut script = Script::at_level(1);
+    let mut sent = sent_read(&mut script).split_off(4); // StatSN 1
+    script.pdu(ping(9, 101, 1), b"ping"); // 2
+    script.pdu(abort(10, 101, 55, 55), &[]); // 3
+    script.pdu(command(11, 101), &[]); // 4
+    script.executes(script.conn);
+    let completion =
+        Completion { status: 2, sense: Bytes::from_static(&[0x70; 18]), ..Completion::default() };
+    script.session.complete(Itt(11), completion);
+    sent.extend(script.all_sent(script.conn));
+    assert_eq!(sent.len(), 4);
+    for (beg_run, run_length, range) in [(0, 0, 0..4), (1, 0, 0..4), (2, 2, 1..3), (4, 1, 3..4)] {
+        script.pdu(snack(SnackKind::STATUS, Itt::NONE.0, beg_run, run_length), &[]);
+        let again = script.all_sent(script.conn);
+        assert_eq!(again.len(), range.len());
+        for (again, first) in again.iter().zip(&sent[range]) {
+            assert_eq!(again.1, first.1, "the payload");
+            assert_eq!(format!("{:?}", again.0).len(), format!("{:?}", first.0).len());
+            assert_eq!(stat_sn(&again.0), stat_sn(&first.0));
+        }
+    }
+    for (beg_run, run_length) in [(50, 1), (1, 100), (u32::MAX, 1), (0, 1)] {
+        script.pdu(snack(SnackKind::STATUS, Itt::NONE.0, beg_run, run_length), &[]);
+        assert_eq!(script.rejected().0, RejectReason::PROTOCOL_ERROR, "{beg_run}+{run_length}");
+    }
+    script.pdu(ping(12, 102, 4), &[]);
+    script.sent(script.conn);
+    script.pdu(snack(SnackKind::STATUS, Itt::NONE.0, 3, 1), &[]);
+    assert_eq!(script.rejected().0, RejectReason::PROTOCOL_ERROR, "acknowledged");
+}
+
+fn stat_sn(pdu: &Pdu) -> StatSn {
+    match pdu {
+        Pdu::DataIn(pdu) => pdu.stat_sn,
+        Pdu::NopIn(pdu) => pdu.stat_sn,
+        Pdu::TaskManagementResponse(pdu) => pdu.stat_sn,
+        Pdu::ScsiResponse(pdu) => pdu.stat_sn,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_outstanding_r2t_is_sent_again() {
+    let mut script = Script::at_level(1);
+    script.pdu(write(1, 100, 4096), &[]);
+    let (first, second) = (script.r2t(), script.r2t());
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 1, 1, 1), &[]);
+    assert_eq!(script.r2t(), second);
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 1, 0, 0), &[]);
+    assert_eq!((script.r2t(), script.r2t()), (first.clone(), second));
+    script.pdu(data_out(1, first.ttt, 0, 0, true), &[1; 2048]);
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 1, 0, 1), &[]);
+    assert_eq!(script.rejected(), (RejectReason::PROTOCOL_ERROR, 2), "it was answered");
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 1, 2, 0), &[]);
+    assert_eq!(script.rejected(), (RejectReason::PROTOCOL_ERROR, 2), "it was not sent");
+}
+
+#[test]
+fn a_thousand_snacks_in_a_row_queue_no_more_than_a_few_runs() {
+    let mut script = Script::at_level(1);
+    sent_read(&mut script);
+    for n in 0..1000u32 {
+        let (beg_run, run_length) = (n % 5, 1 + n / 5 % 5);
+        script.pdu(snack(SnackKind::DATA_OR_R2T, 7, beg_run, run_length), &[]);
+        script.pdu(snack(SnackKind::STATUS, Itt::NONE.0, 0, 0), &[]);
+    }
+    assert!(script.session.run_count(script.conn) <= 64);
+}
+
+#[test]
+fn level_0_knows_no_snack() {
+    let mut script = Script::new();
+    script.pdu(snack(SnackKind::STATUS, Itt::NONE.0, 0, 0), &[]);
+    assert_eq!(script.rejected().0, RejectReason::SNACK_REJECT);
+}
