@@ -75,6 +75,11 @@ impl Session {
             && !task.command.write
             && task.snack_tag == 0
             && task.stat_sn.is_none();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+        //# The target should use the A bit moderately; it MAY only set the A bit to 1 once every
+        //# MaxBurstLength bytes, or on the last Data-In PDU that concludes the entire requested
+        //# read data transfer for the task from the target's perspective, and it MUST NOT do so
+        //# more frequently.
         if recovers && piece.is_final && !piece.is_last && task.ack_ttt.is_none() {
             let ttt = self.take_ttt();
             self.tasks.get_mut(&itt)?.ack_ttt = Some(ttt);
@@ -114,6 +119,11 @@ impl Session {
     }
 
     /// A Data-In again, exactly as it was but for the command window.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+    //# The numbered Data-In PDUs requested by a Data SNACK MUST be delivered as exact replicas of
+    //# the ones that the target transmitted originally, except for the fields ExpCmdSN and
+    //# MaxCmdSN, which MUST carry the current values; and except for resegmentation (see Section
+    //# 11.16.3).
     pub(super) fn data_in_again(&mut self, conn: ConnId, itt: Itt, sn: u32) -> Option<Transmit> {
         let window = self.command_window();
         let task = self.find_answer(conn, itt)?;
@@ -125,6 +135,13 @@ impl Session {
     }
 
     /// A task's status again: the PDU that carried it.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.9
+    //# In the case of responses sent due to a retransmission request, the StatSN MUST be the same
+    //# as the first time the PDU was sent, unless the connection has since been restarted.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+    //# The numbered response(s) or R2T(s) requested by a SNACK MUST be delivered as exact replicas
+    //# of the ones that the target transmitted originally, except for the fields ExpCmdSN,
+    //# MaxCmdSN, and ExpDataSN, which MUST carry the current values.
     pub(super) fn status_again(&mut self, conn: ConnId, itt: Itt) -> Option<Transmit> {
         let task = self.find_answer(conn, itt)?;
         if task.collapsed {
@@ -159,6 +176,13 @@ fn data_in(
     let stat_sn = if with_status { task.stat_sn.unwrap_or_default() } else { StatSn::default() };
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
     //# The target MUST NOT set to 1 the A bit for sessions with ErrorRecoveryLevel=0.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.4
+    //# On incoming data, the Target Transfer Tag and LUN MUST be provided by the target if the A
+    //# bit is set to 1; otherwise, they are reserved.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.4
+    //# If the Target Transfer Tag is provided, then the LUN field MUST hold a valid value and be
+    //# consistent with whatever was specified with the command; otherwise, the LUN field is
+    //# reserved.
     let acknowledge = recovers && is_final && !is_last && task.ack_ttt.is_some();
     let pdu = DataIn {
         is_final,

@@ -189,6 +189,10 @@ impl Session {
     }
 
     /// The last PDU of a sequence whose command has failed: the answer may go when no more comes.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# If the target chooses to implement this option, it MUST wait to receive all the data
+    //# (signaled by a data PDU with the Final bit set for all outstanding R2Ts) before sending the
+    //# SCSI Response PDU.
     fn end_damaged_sequence(&mut self, itt: Itt, ttt: Ttt) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         if ttt == Ttt::NONE {

@@ -137,6 +137,11 @@ fn a_damaged_ping_never_came() {
     );
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# If the target chooses to implement this option, it MUST wait to receive all the data (signaled
+//# by a data PDU with the Final bit set for all outstanding R2Ts) before sending the SCSI Response
+//# PDU.
 #[test]
 fn level_0_answers_damage_when_all_data_has_come() {
     let mut script = Script::new();
