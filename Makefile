@@ -1,6 +1,6 @@
 # Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
 .DEFAULT_GOAL := build
-.PHONY: help setup build demo test bench fuzz lint fmt clean
+.PHONY: help setup build demo test bench lab fuzz lint fmt clean
 
 CARGO ?= cargo
 PY := .venv/bin/python
@@ -20,6 +20,12 @@ demo: build     ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, stock iS
 
 bench: build    ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, iperf3
 	$(PY) -m enkaku_lab bench
+
+# LAB=--quick for a few minutes instead; NAMES for some of them (python -m enkaku_lab list).
+LAB ?=
+NAMES ?= all
+lab: build      ## the papers' experiments: figures and a report (half an hour, resumable)
+	$(PY) -m enkaku_lab run $(LAB) $(NAMES)
 
 test: build     ## unit, property and simulation tests, then black-box tests with real peers
 	$(CARGO) test --workspace --locked

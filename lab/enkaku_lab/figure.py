@@ -1,6 +1,7 @@
 """How every figure of the lab looks: colours that colour-blind readers can tell apart, units on
 the axes, the physical limit drawn; saved as SVG and PNG."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -12,6 +13,7 @@ import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
 # Okabe and Ito's palette, one colour per stack in every figure.
 COLOURS = {"tcp": "#56B4E9", "tcp_n": "#0072B2", "stock": "#E69F00", "enkaku": "#009E73"}
 LIMIT = {"color": "#D55E00", "linestyle": "--", "linewidth": 1.5}
+FONTS = ["DejaVu Sans", "sans-serif"]
 STYLE = {
     "font.size": 11,
     "axes.spines.top": False,
@@ -31,13 +33,55 @@ def new(width_in: float = 8.0, height_in: float = 4.5):
         return plt.subplots(figsize=(width_in, height_in), layout="constrained")
 
 
-def save(figure, path: Path) -> tuple[Path, Path]:
+@dataclass(frozen=True)
+class Margins:
+    """Inches around the axes. Below them: tick and axis labels, a legend, one line of small print."""
+
+    left: float = 0.85
+    right: float = 0.2
+    top: float = 0.75
+    bottom: float = 0.6
+    legend_row: float = 0.2
+    small_print: float = 0.3
+    between: float = 0.15
+    panel_title: float = 0.3
+
+
+def panels(
+    rows: int, columns: int, panel_in: tuple[float, float], legend_rows: int, m: Margins
+):
+    """Axes in rows and columns that share their scales, as a flat list, and where the legend goes.
+
+    The layout is fixed, so that neither legend nor small print ever covers data.
+    """
+    below = m.bottom + legend_rows * m.legend_row + m.small_print
+    width = m.left + columns * panel_in[0] + (columns - 1) * m.between + m.right
+    height = below + rows * panel_in[1] + (rows - 1) * m.panel_title + m.top
+    room = {
+        "left": m.left / width,
+        "right": 1 - m.right / width,
+        "bottom": below / height,
+        "top": 1 - m.top / height,
+        "wspace": m.between / panel_in[0],
+        "hspace": m.panel_title / panel_in[1],
+    }
+    with plt.rc_context(STYLE):
+        size = (width, height)
+        shared = {"sharex": True, "sharey": True, "squeeze": False}
+        chart, grid = plt.subplots(rows, columns, figsize=size, gridspec_kw=room, **shared)
+    legend_at = (0.5, m.small_print / height)
+    return chart, list(grid.flat), legend_at
+
+
+def save(figure, path: Path, dpi: int = 150) -> tuple[Path, Path]:
     """Writes PATH.svg and PATH.png and returns their paths."""
     path.parent.mkdir(parents=True, exist_ok=True)
     saved = path.with_suffix(".svg"), path.with_suffix(".png")
     for file in saved:
         # No date inside, so that the same numbers give the same file.
         metadata = {"Date": None} if file.suffix == ".svg" else {}
-        figure.savefig(file, dpi=150, metadata=metadata)
+        # Text stays text: it can be searched, and the file is a third as large.
+        with plt.rc_context({**STYLE, "svg.fonttype": "none", "font.family": FONTS}):
+            figure.savefig(file, dpi=dpi, metadata=metadata)
     plt.close(figure)
     return saved

@@ -17,7 +17,10 @@ SYSCTLS = (
     "net.core.wmem_max",
     "net.core.rmem_max",
 )
-PACKAGES = ("tgt", "libiscsi-bin", "qemu-utils", "iperf3", "fio")
+PACKAGES = (
+    *("tgt", "libiscsi-bin", "qemu-utils", "qemu-system-common", "iperf3", "fio"),
+    *("nfs-ganesha", "libnfs13", "samba", "libsmbclient"),
+)
 
 
 def facts() -> dict:

@@ -56,7 +56,8 @@ class Completed:
     cpu_s: float
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """For `preexec_fn`: the child is killed when this process ends, however that happens."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -86,7 +87,7 @@ def run(
             stdout=out,
             stderr=err,
             env={**os.environ, **(env or {})},
-            preexec_fn=_die_with_parent,
+            preexec_fn=die_with_parent,
         )
         try:
             ended = _wait(child.pid, begin + timeout_s, while_running)
@@ -152,7 +153,7 @@ class Peer:
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(self.env or {})},
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
 
     @property
@@ -186,6 +187,9 @@ class Peer:
 
     def wait_for_output(self, text: str) -> None:
         self.wait_until(lambda: text in self.output(), f"it never said {text!r}")
+
+    def signal(self, number: signal.Signals) -> None:
+        self._child.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL, as a power cut would be."""

@@ -34,3 +34,11 @@ def spread(values: Sequence[float]) -> float:
     """Half of the range, relative to the median: 0.05 reads as ± 5 %."""
     middle = median(values)
     return (max(values) - min(values)) / 2 / middle if middle else 0.0
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """Where the middle half of the values begins and ends; of one value, that value."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high

@@ -4,17 +4,20 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
+use iscsi_proto::target::ConnId;
 use iscsi_proto::time::Instant;
 
 use crate::clock::Clock;
 use crate::coverage::Coverage;
+use crate::cuts::Cuts;
+use crate::damage::{self, Damage, Fate};
 use crate::model::Model;
-use crate::net::{Arrival, Link, Network, Side};
+use crate::net::{Arrival, Fault, Link, Network, Side};
 use crate::rng::Rng;
 use crate::sabotage::Sabotage;
 use crate::scenario::Scenario;
 use crate::stream::Stream;
-use crate::wire_check::WireCheck;
+use crate::wire_check::{SessionKey, WireCheck};
 
 /// What can happen next.
 #[derive(Clone, Copy, Debug)]
@@ -25,10 +28,14 @@ pub(crate) enum Event {
     TargetTimer(Link),
     /// The target gets round to a connection that was woken.
     TargetWakes(Link),
+    /// The target looks whether it still has to keep the tasks of a lost connection.
+    TargetRetains(SessionKey, ConnId),
     /// A command ends at the medium.
     Storage(u64),
     /// A connection breaks.
     Fault,
+    /// A certain connection breaks.
+    Cut(Link, Fault),
     /// The application wants another number of connections.
     Membership,
     /// The application aborts something.
@@ -37,6 +44,8 @@ pub(crate) enum Event {
     Restart,
     /// The initiator logs in (again).
     Dial,
+    /// The initiator logs in again with a connection of a session that has lost them all.
+    Reinstate,
     /// A login has taken too long.
     LoginTimeout(Link, Side),
     /// The target closes a connection, once what it has to say is said.
@@ -61,6 +70,8 @@ pub(crate) struct Env {
     pub(crate) wire: WireCheck,
     pub(crate) model: Model,
     pub(crate) coverage: Coverage,
+    pub(crate) damage: Damage,
+    pub(crate) cuts: Cuts,
     pub(crate) scenario: Scenario,
     pub(crate) sabotage: Option<Sabotage>,
     pub(crate) verbose: bool,
@@ -97,9 +108,21 @@ impl Env {
         let now = self.now();
         self.mix(now.0.as_nanos() as u64);
         self.mix(u64::from(crc32c::crc32c(&bytes)));
-        let pdu = self.wire.sent(link, from, &bytes, &mut self.coverage)?;
+        let framing = stream.framing();
+        let fate = self.damage.fate(&bytes, framing, self.wire.survives_loss(link));
+        let pdu = self.wire.sent(link, from, &bytes, fate, &mut self.coverage)?;
         self.log(|| format!("{link} {from:?}: {pdu:?} + {} bytes", transmit.payload.len()));
-        stream.queue(&bytes);
+        if fate != Fate::Arrives {
+            self.coverage.hit(damage::counter(fate, from, &bytes));
+            self.log(|| format!("{link} {from:?}: {fate:?}"));
+            self.damage.inflict(fate, &mut bytes, framing);
+        }
+        if fate != Fate::Lost {
+            stream.queue(&bytes);
+        }
+        if let Some((fault, delay)) = self.cuts.due(&pdu, &mut self.rng) {
+            self.clock.after(delay, Event::Cut(link, fault));
+        }
         Ok(())
     }
 

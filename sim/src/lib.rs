@@ -9,6 +9,8 @@
 
 mod clock;
 mod coverage;
+mod cuts;
+mod damage;
 mod env;
 mod host;
 mod logins;

@@ -22,6 +22,9 @@ struct Arguments {
     /// Go on after a failure
     #[arg(long)]
     keep_going: bool,
+    /// Runs at once; what they do does not depend on it [default: one for each core]
+    #[arg(short, long)]
+    jobs: Option<std::num::NonZeroUsize>,
 }
 
 fn seeds(text: &str) -> Result<Range<u64>, String> {
@@ -33,7 +36,8 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let seeds = arguments.seed.map_or(arguments.seeds, |seed| seed..seed + 1);
-    let options = Options { verbose: arguments.verbose, ..Options::default() };
+    let options =
+        Options { verbose: arguments.verbose, jobs: arguments.jobs, ..Options::default() };
     let started = Instant::now();
     let (mut coverage, mut runs, mut failures) = (Coverage::default(), 0u64, 0u64);
     run_all(seeds, options, |report| {

@@ -36,8 +36,7 @@ impl Side {
     }
 }
 
-/// What can go wrong with a connection. PDU loss and corruption belong here once error recovery
-/// levels 1 and 2 are there to survive them.
+/// What can go wrong with a connection. What can go wrong with a PDU is in `damage`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {

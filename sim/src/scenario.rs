@@ -7,6 +7,8 @@ use iscsi_proto::initiator::Config;
 use iscsi_proto::keys::{DigestPreference, Offer, SessionParams};
 use iscsi_proto::target::SessionConfig;
 
+use crate::cuts::{Cut, Moment};
+use crate::damage::Plan;
 use crate::net::Profile;
 use crate::rng::Rng;
 use crate::workload::{BLOCKS, Mix};
@@ -17,12 +19,17 @@ pub(crate) struct Scenario {
     pub(crate) initiator: Config,
     pub(crate) target: SessionConfig,
     pub(crate) target_offer: Offer,
+    /// ErrorRecoveryLevel that the initiator offers.
+    pub(crate) recovery_level: u8,
     /// Connections that the application would like at most.
     pub(crate) connections_max: u16,
     pub(crate) mix: Mix,
     pub(crate) medium: Medium,
     pub(crate) path: Path,
     pub(crate) trouble: Trouble,
+    pub(crate) damage: Plan,
+    /// Connections broken at certain moments, in addition.
+    pub(crate) cuts: Vec<Cut>,
     /// CHAP is required.
     pub(crate) chap: bool,
     /// Connections of a target are served in any order, as threads would, not as they were woken.
@@ -66,6 +73,10 @@ pub(crate) struct Trouble {
     pub(crate) restarts: u32,
 }
 
+/// ErrorRecoveryLevel as the initiator offers it, and the target: the lower one holds.
+const LEVELS: [u8; 4] = [0, 1, 2, 2];
+const TARGET_LEVELS: [u8; 6] = [0, 1, 2, 2, 2, 2];
+
 const BURSTS: [u32; 7] = [512, 1024, 3000, 8192, 65_536, 262_144, 1 << 20];
 const SEGMENTS: [u32; 6] = [512, 1000, 4096, 8192, 65_536, 262_144];
 
@@ -88,6 +99,19 @@ impl Scenario {
             management_every: ms(rng.pick(&[1, 20, 150])),
             restarts: if rng.percent(20) { rng.range(1, 2) as u32 } else { 0 },
         };
+        let damaged = rng.percent(45);
+        let damage = Plan {
+            count: if damaged { rng.range(1, 12) as u32 } else { 0 },
+            one_in: rng.pick(&[4, 25, 100, 400]),
+            losses: rng.coin(),
+        };
+        let cut_count = if troubled && rng.percent(60) { rng.range(1, 3) } else { 0 };
+        let recovery_level = rng.pick(&LEVELS);
+        let cuts = (0..cut_count).map(|_| {
+            let recovers = recovery_level == 2 && rng.percent(70);
+            Cut::new(rng, if recovers { &Moment::RECOVERY } else { &Moment::COMMON })
+        });
+        let cuts = cuts.collect();
         let mix = Mix {
             operations: rng.range(30, 150) as u32,
             depth: rng.pick(&[1, 2, 4, 8, 16, 40, 100]),
@@ -95,10 +119,19 @@ impl Scenario {
             blocks_max: rng.pick(&[1, 4, 16, 64, BLOCKS]),
             hot_blocks: rng.range(1, 40) as u32,
         };
+        let target_offer = offer(rng, rng_connections(connections_max), damaged);
         Self {
             initiator: Config::default(),
             target: session_config(rng),
-            target_offer: offer(rng, rng_connections(connections_max)),
+            target_offer: Offer {
+                session: SessionParams {
+                    // Mostly the level that the initiator would like.
+                    error_recovery_level: rng.pick(&TARGET_LEVELS),
+                    ..target_offer.session
+                },
+                ..target_offer
+            },
+            recovery_level,
             connections_max,
             mix,
             medium: Medium {
@@ -108,6 +141,8 @@ impl Scenario {
             },
             path,
             trouble,
+            damage,
+            cuts,
             chap: rng.percent(15),
             shuffled: rng.coin(),
             digests_allowed: true,
@@ -120,13 +155,16 @@ impl Scenario {
         self.trouble.faults = 0;
         self.trouble.managements = 0;
         self.trouble.restarts = 0;
+        self.damage.count = 0;
+        self.cuts.clear();
         self.medium.errors = 0;
         self
     }
 
     /// What the initiator offers for its next session or connection.
     pub(crate) fn offer(&self, rng: &mut Rng) -> Offer {
-        let mut offer = offer(rng, self.connections_max);
+        let mut offer = offer(rng, self.connections_max, self.damage.count > 0);
+        offer.session.error_recovery_level = self.recovery_level;
         if !self.digests_allowed {
             offer.header_digest = DigestPreference::Never;
             offer.data_digest = DigestPreference::Never;
@@ -167,15 +205,23 @@ fn session_config(rng: &mut Rng) -> SessionConfig {
     config
 }
 
-fn offer(rng: &mut Rng, max_connections: u16) -> Offer {
+fn offer(rng: &mut Rng, max_connections: u16, damaged: bool) -> Offer {
     let max_burst_length = rng.pick(&BURSTS);
     let first: Vec<u32> = BURSTS.into_iter().filter(|first| *first <= max_burst_length).collect();
     // The digest of choice need not be that of the other side; a login that fails for it would
     // only be a dull run.
-    let digest = |rng: &mut Rng| rng.pick(&[DigestPreference::Avoid, DigestPreference::Prefer]);
+    let digest = |rng: &mut Rng| match rng.percent(if damaged { 85 } else { 50 }) {
+        true => DigestPreference::Prefer,
+        false => DigestPreference::Avoid,
+    };
     Offer {
         session: SessionParams {
             max_connections,
+            // No if both say so.
+            data_pdu_in_order: rng.percent(30),
+            data_sequence_in_order: rng.percent(30),
+            default_time2wait: rng.pick(&[0, 0, 1, 3]),
+            default_time2retain: rng.pick(&[0, 4, 20, 60, 60]),
             // The outcome is the OR of both; so that both values come out often:
             initial_r2t: rng.percent(25),
             immediate_data: rng.percent(75),

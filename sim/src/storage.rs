@@ -40,7 +40,7 @@ pub(crate) struct Storage {
     units: Vec<Vec<OpId>>,
     running: BTreeMap<u64, Running>,
     next: u64,
-    executed: BTreeSet<(SessionKey, OpId)>,
+    executed: BTreeSet<(SessionKey, Itt, OpId)>,
     /// Last command of each connection that came whole.
     last: BTreeMap<(SessionKey, ConnId), CmdSn>,
     /// A write kept for sabotage.
@@ -79,7 +79,7 @@ impl Storage {
     ) -> Result<Option<u64>, String> {
         let (op, action) = Action::parse(&execute.cdb).ok_or("the command block is damaged")?;
         check_transfer(op, action, execute, data)?;
-        if !self.executed.insert((session, op)) {
+        if !self.executed.insert((session, execute.itt, op)) {
             return Err(format!("{op} is executed twice in session {session:?}"));
         }
         self.check_order(env, session, conn, execute.itt)?;

@@ -38,6 +38,10 @@ impl Stream {
         self.limits = params.limits();
     }
 
+    pub(crate) fn framing(&self) -> Framing {
+        self.framing
+    }
+
     /// Turns a PDU into bytes to be sent, and returns them.
     pub(crate) fn encode(&mut self, transmit: &Transmit) -> Vec<u8> {
         self.framing.pdu_bytes(&transmit.header, &transmit.payload)

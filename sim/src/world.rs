@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::coverage::Coverage;
+use crate::cuts::Cuts;
+use crate::damage::Damage;
 use crate::env::{Env, Event, Todo};
 use crate::host::Host;
 use crate::model::Model;
@@ -28,6 +30,8 @@ const EVENTS_MAX: u64 = 20_000_000;
 pub struct Options {
     /// Print every PDU.
     pub verbose: bool,
+    /// Runs at once; one for each core if not said.
+    pub jobs: Option<std::num::NonZeroUsize>,
     /// Do something wrong on purpose.
     pub sabotage: Option<Sabotage>,
 }
@@ -58,7 +62,7 @@ pub fn run(seed: u64, options: Options) -> Report {
     Report { seed, coverage, digest, elapsed: world.ended, failure }
 }
 
-/// Runs seeds on all cores. `each` gets every report, in the order in which runs end, and says
+/// Runs seeds, several at once. `each` gets every report, in the order in which runs end, and says
 /// whether to go on.
 pub fn run_all(
     seeds: std::ops::Range<u64>,
@@ -67,7 +71,8 @@ pub fn run_all(
 ) {
     let next = AtomicU64::new(seeds.start);
     let next_seed = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = options.jobs.or_else(|| std::thread::available_parallelism().ok());
+    let threads = jobs.map_or(1, usize::from);
     // Few reports wait, so that little is run in vain after the last one that is wanted.
     let (sender, receiver) = std::sync::mpsc::sync_channel(threads);
     std::thread::scope(|scope| {
@@ -108,6 +113,8 @@ impl World {
         }
         let net = Network::new(rng.fork());
         let left = scenario.trouble;
+        let damage = Damage::new(scenario.damage, rng.fork());
+        let cuts = Cuts::new(scenario.cuts.clone());
         let env = Env {
             clock: Clock::new(),
             rng,
@@ -115,6 +122,8 @@ impl World {
             wire: WireCheck::default(),
             model: Model::new(),
             coverage: Coverage::default(),
+            damage,
+            cuts,
             scenario,
             sabotage: options.sabotage,
             verbose: options.verbose,
@@ -160,6 +169,7 @@ impl World {
             Event::InitiatorTimer => host.timer(env),
             Event::TargetTimer(link) => server.timer(env, link),
             Event::TargetWakes(link) => server.writable(env, link),
+            Event::TargetRetains(key, conn) => server.retention_over(env, key, conn),
             Event::Storage(id) => server.storage_done(env, id),
             Event::LoginTimeout(link, Side::Initiator) => host.login_timeout(env, link),
             Event::LoginTimeout(link, Side::Target) => server.login_timeout(env, link),
@@ -169,7 +179,16 @@ impl World {
                 self.connected(link);
                 Ok(())
             }
+            Event::Reinstate => {
+                let link = host.reinstate(env)?;
+                self.connected(link);
+                Ok(())
+            }
             Event::Fault => self.fault(),
+            Event::Cut(link, fault) => {
+                self.break_link(link, fault);
+                Ok(())
+            }
             Event::Membership => self.membership(),
             Event::Management => self.management(),
             Event::Restart => {
@@ -217,13 +236,21 @@ impl World {
         let Some(link) = self.host.any_link(&mut self.env) else { return Ok(()) };
         self.left.faults -= 1;
         let fault = self.env.rng.pick(&Fault::ALL);
+        self.break_link(link, fault);
+        Ok(())
+    }
+
+    fn break_link(&mut self, link: Link, fault: Fault) {
+        if !self.host.is_open(link) {
+            return;
+        }
         self.env.coverage.hit(fault.counter());
+        self.env.coverage.hit(self.env.wire.activity(link));
         self.env.log(|| format!("{link}: {fault:?}"));
         let now = self.env.now();
         for (side, due) in self.env.net.break_link(link, fault, now) {
             self.env.clock.at(due, Event::Arrive(link, side));
         }
-        Ok(())
     }
 
     fn membership(&mut self) -> Result<(), String> {

@@ -12,11 +12,13 @@ use serde_json::Value;
 /// Every member of the workspace and the siblings it may use.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("block", &[]),
+    ("daemon", &["block", "iscsi", "iscsi-proto", "scsi", "wanlab"]),
     ("discovery", &[]),
     (
         "enkaku",
         &[
             "block",
+            "daemon",
             "discovery",
             "export",
             "iscsi",

@@ -20,6 +20,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(cmd::serve::Args),
+    Target(cmd::target::Args),
     Discover(cmd::discover::Args),
     Info(cmd::info::Args),
     Copy(cmd::copy::Args),
@@ -33,9 +34,13 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return cmd::report_usage(&error),
     };
-    cmd::init_logging(cli.verbose);
+    // The daemon's log is set up by its configuration.
+    if !matches!(&cli.command, Command::Target(args) if args.is_daemon()) {
+        cmd::init_logging(cli.verbose);
+    }
     let result = match cli.command {
         Command::Serve(args) => cmd::run_async(cmd::serve::run(args)),
+        Command::Target(args) => cmd::run_async(cmd::target::run(args)),
         Command::Discover(args) => cmd::run_async(cmd::discover::run(args)),
         Command::Info(args) => cmd::run_async(cmd::info::run(args)),
         Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),

@@ -101,6 +101,10 @@ pub trait Role: Send {
     /// The next PDU to send, if there is one now.
     fn poll_transmit(&mut self) -> Option<Transmit>;
 
+    /// The connection has ended in the middle of a data segment: the buffer that was being filled,
+    /// with what came so far.
+    fn take_back(&mut self, _buf: Buf) {}
+
     /// Bytes have moved, though perhaps no whole PDU: the peer is alive.
     fn note_progress(&mut self) {}
 
@@ -108,9 +112,6 @@ pub trait Role: Send {
     fn wants_input(&self) -> bool {
         true
     }
-
-    /// The connection has ended while this buffer was being filled.
-    fn take_back(&mut self, _buf: Buf) {}
 
     /// Everything has been said: close once what was handed out is written.
     fn is_finished(&self) -> Option<CloseReason> {
@@ -127,12 +128,12 @@ pub async fn drive<R: Role>(
 ) -> CloseReason {
     let mut receiver = Receiver::new(framing, limits);
     let mut sender = Sender::new(framing);
-    let reason =
+    let turns =
         poll_fn(|context| match poll_turn(context, stream, &mut receiver, &mut sender, role) {
             Ok(poll) => poll,
             Err(reason) => Poll::Ready(reason),
-        })
-        .await;
+        });
+    let reason = turns.await;
     if let Some(buf) = receiver.into_buffer() {
         role.take_back(buf);
     }

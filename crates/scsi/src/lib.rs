@@ -85,7 +85,7 @@ mod tests;
 pub use cdb::Cdb;
 pub use host::{BoxFuture, Host};
 pub use lun::Lun;
-pub use nexus::{AsynchronousEvent, Nexus, NexusId};
+pub use nexus::{AsynchronousEvent, Nexus, NexusId, WriteProtection};
 pub use port_groups::AccessState;
 pub use reservation::{FileStore, StateError, StateStore};
 pub use sense::{AdditionalSense, Sense, SenseKey};

@@ -1,8 +1,9 @@
 //! [`Nexus`]: one initiator port's view of a target, and the way of every command through it:
 //! logical unit, unit attention, opcode, CDB fields, write protection, handler.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use block::DeviceInfo;
 
@@ -29,7 +30,25 @@ pub(crate) struct NexusState {
     pub(crate) queries: AtomicBool,
     pub(crate) id: NexusId,
     pub(crate) initiator_port: Port,
+    protection: RwLock<WriteProtection>,
+    /// `protection` is not `None`, so that the common case costs one load.
+    protected: AtomicBool,
 }
+
+/// Which logical units a nexus may only read, although others may write to them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum WriteProtection {
+    /// None of them.
+    #[default]
+    None,
+    /// All of them.
+    All,
+    /// Those with these numbers.
+    Units(BTreeSet<u16>),
+}
+
+/// MODE SELECT(6) and (10): what they change concerns other nexuses.
+const MODE_SELECT: [u8; 2] = [0x15, 0x55];
 
 /// Identity of a nexus as long as the process runs. Never used twice, unlike port names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,7 +64,7 @@ pub struct AsynchronousEvent {
 }
 
 impl AsynchronousEvent {
-    /// ADDITIONAL RESPONSE INFORMATION (SAM-5 table 44): UADE DEPTH and sense key, ASC, ASCQ.
+    /// Additional Response Information (SAM-5 §7.10): UADE DEPTH and sense key, ASC, ASCQ.
     pub fn to_bytes(self) -> [u8; 3] {
         let depth: u8 = if self.more { 0b10 } else { 0b01 };
         let AdditionalSense(code, qualifier) = self.condition;
@@ -57,15 +76,32 @@ impl NexusState {
     pub(crate) fn new(target: Arc<TargetState>, id: NexusId, initiator_port: &str) -> Self {
         // Names compare without regard to case (RFC 7143 §4.2.7.2, §13.2).
         let initiator_port = initiator_port.to_ascii_lowercase().into();
-        let attentions = UnitAttentions::default();
         Self {
             target,
-            attentions,
+            attentions: UnitAttentions::default(),
             abortable: Arc::default(),
             queries: AtomicBool::new(false),
             id,
             initiator_port,
+            protection: RwLock::default(),
+            protected: AtomicBool::new(false),
         }
+    }
+
+    /// The device as this nexus may use it.
+    pub(crate) fn info_of(&self, unit: &LogicalUnit) -> DeviceInfo {
+        let mut info = unit.device.info();
+        info.read_only |= self.is_protected(unit.lun);
+        info
+    }
+
+    fn is_protected(&self, lun: Lun) -> bool {
+        self.protected.load(Ordering::Acquire)
+            && match &*self.protection.read().unwrap_or_else(PoisonError::into_inner) {
+                WriteProtection::None => false,
+                WriteProtection::All => true,
+                WriteProtection::Units(numbers) => numbers.contains(&lun.number()),
+            }
     }
 
     /// SCSI port name of the initiator.
@@ -119,7 +155,7 @@ impl NexusState {
                 return checked.map_or_else(Execution::from, |_| handler(&context, &command));
             }
         };
-        let info = unit.device.info();
+        let info = self.info_of(unit);
         if unit.size_changed(info.size) {
             let changed = AdditionalSense::CAPACITY_DATA_HAS_CHANGED;
             self.target.establish(unit.lun, changed, None);
@@ -154,7 +190,9 @@ impl NexusState {
         if matches!(row.gate, Gate::Medium | Gate::Sanitize) {
             unit.medium.check()?;
         }
-        if row.access == Access::Write && unit.is_write_protected(info) {
+        if row.access == Access::Write && unit.is_write_protected(info)
+            || MODE_SELECT.contains(&command.cdb.opcode()) && self.is_protected(unit.lun)
+        {
             return Err(Sense::write_protected());
         }
         Ok(())
@@ -181,6 +219,13 @@ impl Nexus {
     /// SCSI port name of the initiator.
     pub fn initiator_port(&self) -> &str {
         &self.state.initiator_port
+    }
+
+    /// Says which logical units this nexus may only read. Commands under way are not affected.
+    pub fn set_write_protection(&self, protection: WriteProtection) {
+        let protected = protection != WriteProtection::None;
+        *self.state.protection.write().unwrap_or_else(PoisonError::into_inner) = protection;
+        self.state.protected.store(protected, Ordering::Release);
     }
 
     /// Executes one command. What can be finished at once is; the rest goes on as a future, and
@@ -235,7 +280,7 @@ impl Nexus {
         Ok(pending.map(|(condition, more)| AsynchronousEvent { condition, more }))
     }
 
-    /// I_T NEXUS RESET (SAM-5 §7.7): what the units keep for this nexus goes as if it had been lost,
+    /// I_T NEXUS RESET (SAM-5 §7.6): what the units keep for this nexus goes as if it had been lost,
     /// and it is told so; registrations and persistent reservations stay. Aborting its commands is
     /// up to the transport, which knows them.
     pub fn nexus_reset(&self) {
@@ -253,7 +298,7 @@ impl Nexus {
         self.state.queries.store(carried_out, Ordering::Relaxed);
     }
 
-    /// LOGICAL UNIT RESET (SAM-5 §7.6). Every nexus, this one too, gets a unit attention. Aborting
+    /// LOGICAL UNIT RESET (SAM-5 §7.7). Every nexus, this one too, gets a unit attention. Aborting
     /// the commands that are under way is up to the transport, which knows them.
     ///
     /// # Errors
@@ -269,7 +314,7 @@ impl Nexus {
         self.state.target.units().iter().for_each(|unit| self.state.target.reset(unit));
     }
 
-    /// CLEAR TASK SET (SAM-5 §7.4): tells the other nexuses that their commands are gone. They had
+    /// CLEAR TASK SET (SAM-5 §7.5): tells the other nexuses that their commands are gone. They had
     /// some under way as far as this crate knows, so all are told.
     ///
     /// # Errors

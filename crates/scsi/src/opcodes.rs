@@ -293,7 +293,7 @@ impl Row {
         }
     }
 
-    /// Commands that are never held back (SAM-5 §8.9): those that tell about the target, and
+    /// Commands that are never held back (SAM-5 §8.2): those that tell about the target, and
     /// SANITIZE (SBC-3 §5.24.1), which does not hold back others either: they are answered that it
     /// goes on.
     pub(crate) fn is_head_of_queue(&self) -> bool {

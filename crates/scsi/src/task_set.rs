@@ -89,7 +89,7 @@ impl TaskSet {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Enables what may run now (SAM-5 §8.7), and keeps [`QUEUED`] right.
+    /// Enables what may run now (SAM-5 §8.8), and keeps [`QUEUED`] right.
     fn look(&self, queue: &mut Queue) -> Vec<Waker> {
         let is = |attribute| move |entry: &Entry| entry.attribute == attribute;
         let simple_only = queue.entries.iter().all(is(TaskAttribute::Simple));
@@ -162,7 +162,7 @@ mod tests {
         Running { _member: Member },
     }
 
-    /// SAM-5 §8.7 read aloud: all commands in order of arrival, nothing clever.
+    /// SAM-5 §8.8 read aloud: all commands in order of arrival, nothing clever.
     #[derive(Default)]
     struct Model(Vec<(u32, TaskAttribute, bool)>);
 

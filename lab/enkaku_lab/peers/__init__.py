@@ -81,6 +81,7 @@ class Measurement:
     seconds: float
     client_cpu_s: float
     lat_us: dict[str, float] = field(default_factory=dict)
+    connections: int = 1
 
     @property
     def bytes_per_s(self) -> float:

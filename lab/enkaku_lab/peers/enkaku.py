@@ -63,13 +63,25 @@ def serve(luns: list[str | Path], logs: Path, **more) -> Iterator[Target]:
         target.peer.stop()
 
 
-def bench(url: str, workload: Workload, seconds: float, connections: int | str = 1) -> Measurement:
+def bench(
+    url: str,
+    workload: Workload,
+    seconds: float,
+    connections: int | str = 1,
+    timeout_s: float | None = None,
+) -> Measurement:
     """`enkaku bench` for so many seconds, with its percentiles."""
     words = ["bench", url, "--rw", workload.rw, "--bs", workload.block_bytes]
     words += ["--depth", workload.depth, "--time", f"{seconds}s", "--connections", connections]
-    done = command(*words, "--json", timeout_s=seconds + 60)
+    done = command(*words, "--json", timeout_s=timeout_s or seconds + 60)
     result = json.loads(done.stdout)
-    return Measurement(result["bytes"], result["seconds"], done.cpu_s, result["lat_us"])
+    return Measurement(
+        result["bytes"],
+        result["seconds"],
+        done.cpu_s,
+        result["lat_us"],
+        result["connections"],
+    )
 
 
 def restart(target: Target) -> None:
@@ -79,10 +91,12 @@ def restart(target: Target) -> None:
 
 
 @contextmanager
-def attach_fuse(url: str, folder: Path, logs: Path) -> Iterator[Path]:
+def attach_fuse(
+    url: str, folder: Path, logs: Path, options: list[object] = ()
+) -> Iterator[Path]:
     """`enkaku attach --fuse`: the volume as the one file of a folder; yields that file."""
     folder.mkdir(parents=True, exist_ok=True)
-    argv = [binary(), "attach", url, "--fuse", folder]
+    argv = [binary(), "attach", url, "--fuse", folder, *options]
     with peer(argv, logs / "attach-fuse.log") as attached:
         attached.wait_until(
             lambda: folder.is_mount() and any(folder.iterdir()), "its folder is not mounted"

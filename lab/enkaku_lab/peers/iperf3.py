@@ -44,13 +44,16 @@ def transfer(
     seconds: int = 0,
     from_server: bool = False,
     streams: int = 1,
+    congestion_control: str | None = None,
+    timeout_s: float | None = None,
 ) -> Transfer:
     """So many bytes (of all streams together) or so many seconds, to the server or from it."""
     limit = ["--bytes", total_bytes] if total_bytes else ["--time", seconds]
     reverse = ["--reverse"] if from_server else []
     argv = [need("iperf3"), "--client", address, "--port", port, "--json", *limit]
     argv += [*reverse, "--parallel", streams]
-    done = run(argv, timeout_s=seconds + 300)
+    argv += ["--congestion", congestion_control] if congestion_control else []
+    done = run(argv, timeout_s=timeout_s or seconds + 300)
     end = json.loads(done.stdout)["end"]
     received = end["sum_received"]
     return Transfer(

@@ -1,16 +1,22 @@
-"""qemu-img: the stock client that copies (`convert`, `compare`) and one more benchmark."""
+"""QEMU's tools: qemu-img, the stock client that copies (`convert`, `compare`) and one more
+benchmark; qemu-storage-daemon, which makes a file of what libiscsi reaches."""
 
 import math
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from enkaku_lab.peers import Measurement, Workload, need
-from enkaku_lab.process import Completed, run
+from enkaku_lab.peers import Measurement, Target, Workload, need
+from enkaku_lab.process import Completed, peer, run
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
-def bench(url: str, workload: Workload, commands: int, disk_bytes: int) -> Measurement:
+def bench(
+    url: str, workload: Workload, commands: int, disk_bytes: int, timeout_s: float = 300
+) -> Measurement:
     """`qemu-img bench` of so many commands. It reports no latencies.
 
     It has no random order; a stride of about 0.618 of the disk (an odd number of blocks, so that
@@ -27,7 +33,7 @@ def bench(url: str, workload: Workload, commands: int, disk_bytes: int) -> Measu
             *(["-w"] if workload.write else []),
             url,
         ],
-        timeout_s=300,
+        timeout_s=timeout_s,
     )
     seconds = float(re.search(r"Run completed in ([\d.]+) seconds", done.stdout)[1])
     return Measurement(commands * workload.block_bytes, seconds, done.cpu_s)
@@ -48,3 +54,31 @@ def convert(
 def compare(one: str | Path, other: str | Path) -> Completed:
     """Raises CommandFailed where the contents differ."""
     return run([need("qemu-img"), "compare", "-f", "raw", "-F", "raw", one, other], timeout_s=120)
+
+
+@contextmanager
+def attach_fuse(target: Target, disk: int, folder: Path, logs: Path) -> Iterator[Path]:
+    """libiscsi's disk as a read-only file below the folder: what `enkaku attach --fuse` is to us.
+
+    Both go through the kernel's page cache and its read-ahead.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "volume"
+    file.touch()
+    disk_options = f"transport=tcp,portal={target.portal},target={target.iqn}"
+    argv = [
+        need("qemu-storage-daemon"),
+        "--blockdev",
+        f"driver=iscsi,node-name=disk,{disk_options},lun={target.first_lun + disk},cache.direct=on",
+        "--export",
+        f"type=fuse,id=file,node-name=disk,mountpoint={file},writable=off",
+    ]
+    with peer(argv, logs / "qemu-storage-daemon.log") as attached:
+        # Path.is_mount is about folders only.
+        attached.wait_until(lambda: os.path.ismount(file), "its file is not mounted")
+        try:
+            yield file
+        finally:
+            attached.stop()
+            if os.path.ismount(file):
+                run([need("fusermount3"), "-u", "-z", file])

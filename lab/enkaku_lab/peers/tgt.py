@@ -30,8 +30,12 @@ def serve(
     port: int | None = None,
     credentials: tuple[str, str] | None = None,
     max_connections: int | None = None,
+    parameters: dict[str, str] | None = None,
 ) -> Iterator[Target]:
-    """A tgtd with one target whose LUNs 1, 2, … are the given files (backing store rdwr)."""
+    """A tgtd with one target whose LUNs 1, 2, … are the given files (backing store rdwr).
+
+    `parameters` are iSCSI keys by name, in place of tgt's own values.
+    """
     port = port or free_port(address)
     control = _free_control_number()
     portal = f"portal={host_for_url(address)}:{port}"
@@ -41,7 +45,10 @@ def serve(
     try:
         tgtd.wait_until(lambda: accepts(address, port), "its portal does not accept connections")
         tgtd.wait_until(lambda: _admin_answers(control), "tgtadm gets no answer")
-        _configure(control, disks, credentials, max_connections)
+        keys = dict(parameters or {})
+        if max_connections is not None:
+            keys["MaxConnections"] = str(max_connections)
+        _configure(control, disks, credentials, keys)
         yield Target("tgt", tgtd, address, port, IQN, FIRST_LUN)
     finally:
         tgtd.kill()
@@ -53,15 +60,15 @@ def _configure(
     control: int,
     disks: list[Path],
     credentials: tuple[str, str] | None,
-    max_connections: int | None,
+    keys: dict[str, str],
 ) -> None:
     def admin(*words: object) -> None:
         run([need("tgtadm"), "-C", control, "--lld", "iscsi", *words])
 
     target = ("--mode", "target", "--tid", 1)
     admin("--op", "new", *target, "-T", IQN)
-    if max_connections is not None:
-        admin("--op", "update", *target, "--name", "MaxConnections", "--value", max_connections)
+    for name, value in keys.items():
+        admin("--op", "update", *target, "--name", name, "--value", value)
     for lun, disk in enumerate(disks, FIRST_LUN):
         admin("--op", "new", "--mode", "logicalunit", "--tid", 1, "--lun", lun, "-b", disk)
     if credentials:

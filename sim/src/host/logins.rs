@@ -16,6 +16,7 @@ use crate::logins::{Identity, established, initiator, next_response};
 use crate::net::{Link, Side};
 use crate::server::LOGIN_TIMEOUT;
 use crate::stream::Stream;
+use crate::workload::OpId;
 
 impl Host {
     /// Logs in anew. Returns the connection for the target to accept.
@@ -41,11 +42,17 @@ impl Host {
     pub(super) fn join(&mut self, env: &mut Env) -> Result<Option<Link>, String> {
         let Some(core) = self.core.as_ref().filter(|core| core.is_open()) else { return Ok(None) };
         let taken: Vec<Cid> = core.connections().map(|(_, cid, _)| cid).collect();
+        let lost: Vec<Cid> = core.recovering().collect();
         // Small numbers come again soon: a CID may be used again after its logout.
-        let cid = (0..)
-            .map(Cid)
-            .find(|cid| !taken.contains(cid) && (cid.0 >= self.next_cid || env.rng.coin()));
+        let mut free = (0..).map(Cid).filter(|cid| !taken.contains(cid) && !lost.contains(cid));
+        let cid = match !lost.is_empty() && env.rng.coin() {
+            true => Some(env.rng.pick(&lost)),
+            false => free.find(|cid| cid.0 >= self.next_cid || env.rng.coin()),
+        };
         let Some(cid) = cid else { return Ok(None) };
+        if lost.contains(&cid) {
+            env.coverage.hit("lost connection taken over by its CID");
+        }
         let (tsih, cmd_sn, params) = (core.tsih(), core.next_cmd_sn(), *core.params());
         if !self.joining.is_empty() {
             return Ok(None); // one at a time, so that no CID is used twice
@@ -53,6 +60,32 @@ impl Host {
         let offer = env.scenario.offer(&mut env.rng);
         let link =
             self.begin_login(env, Identity { tsih, cid, cmd_sn, offer, joining: Some(params) })?;
+        self.joining.insert(link, self.generation);
+        Ok(Some(link))
+    }
+
+    /// A session without connections waits for one: plans the login.
+    pub(super) fn plan_reinstatement(&mut self, env: &mut Env) {
+        let Some(wanted) = self.core.as_ref().and_then(Session::reinstatement) else { return };
+        if self.joining.is_empty() && !std::mem::replace(&mut self.reinstating, true) {
+            let delay = std::time::Duration::from_micros(env.rng.skewed(3_000_000));
+            env.clock.at(wanted.not_before.max(env.now()) + delay, Event::Reinstate);
+        }
+    }
+
+    /// Logs in with a connection that takes the place of a lost one.
+    pub(crate) fn reinstate(&mut self, env: &mut Env) -> Result<Option<Link>, String> {
+        self.reinstating = false;
+        let Some(core) = &self.core else { return Ok(None) };
+        let Some(wanted) = core.reinstatement() else { return Ok(None) };
+        if !self.joining.is_empty() {
+            return Ok(None);
+        }
+        let (tsih, cmd_sn, params) = (core.tsih(), core.next_cmd_sn(), *core.params());
+        let offer = env.scenario.offer(&mut env.rng);
+        let identity = Identity { tsih, cid: wanted.cid, cmd_sn, offer, joining: Some(params) };
+        env.coverage.hit("session without connections logs in again");
+        let link = self.begin_login(env, identity)?;
         self.joining.insert(link, self.generation);
         Ok(Some(link))
     }
@@ -90,6 +123,11 @@ impl Host {
                 // The session it wants to join is full, or has ended meanwhile.
                 Err(LoginError::Refused { .. }) if self.joining.contains_key(&link) => {
                     self.close_link(env, link);
+                    let waits = |core: &&mut Session<OpId>| core.reinstatement().is_some();
+                    if let Some(core) = self.core.as_mut().filter(waits) {
+                        env.coverage.hit("session recovery as the last resort");
+                        core.abandon();
+                    }
                     return Ok(());
                 }
                 other => return Err(format!("initiator {link}: {other:?}")),
@@ -104,6 +142,7 @@ impl Host {
             (None, None) => {
                 let (core, id) = Session::new(env.scenario.initiator, &established, now);
                 self.core = Some(core);
+                self.session = env.wire.session(link).ok_or("a session that nobody answered")?;
                 self.generation += 1;
                 env.progress = now;
                 env.coverage.hit("session established");
@@ -113,6 +152,9 @@ impl Host {
                 match core.add_connection(&established, now) {
                     Ok(id) => {
                         env.coverage.hit("connection joined");
+                        if self.members.is_empty() {
+                            env.coverage.hit("session resumed after all connections were lost");
+                        }
                         id
                     }
                     Err(MembershipError::Ended) => return self.too_late(env, link),

@@ -7,15 +7,20 @@ pub(crate) mod ops;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iscsi_proto::connection::Placement;
+use iscsi_proto::frame::FrameError;
 use iscsi_proto::ids::Itt;
-use iscsi_proto::initiator::{ConnectionId, Event as CoreEvent, Session};
+use iscsi_proto::initiator::{
+    ConnectionError, ConnectionId, Event as CoreEvent, Recovery, Session, Violation,
+};
 use iscsi_proto::login::initiator::Login;
+use iscsi_proto::pdu::RejectReason;
 use iscsi_proto::time::Instant;
 
 use self::ops::{Op, TaskManagement};
 use crate::env::{Env, Event};
 use crate::net::{Arrival, Link, Side};
 use crate::stream::Stream;
+use crate::wire_check::SessionKey;
 use crate::workload::OpId;
 
 type Verdict = Result<(), String>;
@@ -38,6 +43,8 @@ enum Stage {
 /// The initiator and its application.
 pub(crate) struct Host {
     core: Option<Session<OpId>>,
+    /// The session as the observer knows it.
+    session: SessionKey,
     links: BTreeMap<Link, HostLink>,
     members: BTreeMap<ConnectionId, Link>,
     /// Sessions established so far: a login that began in an older one comes too late.
@@ -45,6 +52,8 @@ pub(crate) struct Host {
     /// Connections whose login is under way, and in which generation it began.
     joining: BTreeMap<Link, u32>,
     next_cid: u16,
+    /// A login that continues the session is planned.
+    reinstating: bool,
     timer: Option<Instant>,
     ops: Vec<Op>,
     generated: u32,
@@ -62,11 +71,13 @@ impl Host {
     pub(crate) fn new() -> Self {
         Self {
             core: None,
+            session: SessionKey(0),
             links: BTreeMap::new(),
             members: BTreeMap::new(),
             generation: 0,
             joining: BTreeMap::new(),
             next_cid: 1,
+            reinstating: false,
             timer: None,
             ops: Vec::new(),
             generated: 0,
@@ -112,8 +123,16 @@ impl Host {
         let Stage::Member(id) = host_link.stage else { return Ok(false) };
         let Some(core) = &mut self.core else { return Ok(false) };
         let now = env.clock.now();
-        let header =
-            host_link.stream.next_header().map_err(|e| format!("initiator {link}: {e}"))?;
+        let header = match host_link.stream.next_header() {
+            Ok(header) => header,
+            // The length of the PDU is unknown, and with it where the next one begins (§7.8).
+            Err(FrameError::HeaderDigest { .. }) if env.wire.is_damaged(link, Side::Target) => {
+                env.coverage.hit("initiator: header digest error");
+                self.close_link(env, link);
+                return Ok(false);
+            }
+            Err(error) => return Err(format!("initiator {link}: {error}")),
+        };
         if let Some(header) = header {
             host_link.placement = core
                 .handle_header(id, now, &header)
@@ -138,10 +157,17 @@ impl Host {
                 place.ok_or("data beyond the command's buffer")?.copy_from_slice(&data);
             }
         }
+        if !digest_ok {
+            env.coverage.hit("initiator: data digest error");
+            if !env.wire.is_damaged(link, Side::Target) {
+                return Err(format!("initiator {link}: data digest error that nobody caused"));
+            }
+        }
         let scratch = if host_link.placement == Placement::Scratch { &data[..] } else { &[] };
         match core.handle_data(id, now, scratch, digest_ok) {
             // Another connection has failed between header and data.
             Err(_) if core.is_closing(id).is_some() => Ok(false),
+            Err(ConnectionError::DataDigest { .. }) if !digest_ok => Ok(false),
             result => result.map(|()| true).map_err(|error| format!("initiator {link}: {error}")),
         }
     }
@@ -162,6 +188,7 @@ impl Host {
                 self.pump(env, link)?;
             }
         }
+        self.plan_reinstatement(env);
         self.arm(env);
         Ok(())
     }
@@ -220,6 +247,7 @@ impl Host {
     }
 
     fn handle_event(&mut self, env: &mut Env, event: CoreEvent<OpId>) -> Verdict {
+        use ConnectionError as E;
         env.log(|| format!("initiator event: {event:?}"));
         match event {
             CoreEvent::TaskDone { itt, context, outcome, .. } => {
@@ -252,14 +280,31 @@ impl Host {
                 Ok(())
             }
             CoreEvent::ConnectionFailed { error, .. } => {
-                use iscsi_proto::initiator::ConnectionError as E;
                 match error {
+                    E::NotRepaired { .. } => env.coverage.hit("connection ended unrepaired"),
+                    // It gives up where it cannot send again what the target could not read.
+                    E::Protocol { violation: Violation::Rejected(reason), cid, .. }
+                        if reason == RejectReason::DATA_DIGEST_ERROR =>
+                    {
+                        env.log(|| format!("initiator: gives up {cid}"));
+                        env.coverage.hit("connection ended by a Reject");
+                    }
+                    E::DataDigest { .. } => env.coverage.hit("connection ended by a data digest"),
                     E::TransportLost { .. } => env.coverage.hit("connection lost"),
                     E::PingTimeout { .. } => env.coverage.hit("initiator: ping timeout"),
                     E::Logout { response: None, .. } => env.coverage.hit("logout timeout"),
                     error => return Err(format!("initiator: {error}")),
                 }
                 Ok(())
+            }
+            CoreEvent::Recovery { what, .. } => {
+                env.progress = env.now();
+                env.coverage.hit(recovery_counter(&what));
+                Ok(())
+            }
+            CoreEvent::SessionEnded { error: Some(E::RecoveryTimeout { .. }) } => {
+                env.coverage.hit("session recovery as the last resort");
+                self.session_ended(env, false)
             }
             CoreEvent::SessionEnded { error } => self.session_ended(env, error.is_none()),
             other => Err(format!("initiator: unexpected event {other:?}")),
@@ -316,6 +361,10 @@ impl Host {
         }
     }
 
+    pub(crate) fn is_open(&self, link: Link) -> bool {
+        self.links.get(&link).is_some_and(|link| !matches!(link.stage, Stage::Over))
+    }
+
     /// A live connection, for something to go wrong with.
     pub(crate) fn any_link(&self, env: &mut Env) -> Option<Link> {
         let open = self.links.iter().filter(|(_, link)| !matches!(link.stage, Stage::Over));
@@ -336,6 +385,20 @@ impl Host {
             self.management,
             self.core.as_ref().map(Session::window),
         )
+    }
+}
+
+/// The counter of what error recovery did.
+fn recovery_counter(what: &Recovery) -> &'static str {
+    match what {
+        Recovery::DataSnack { .. } => "initiator: data SNACK",
+        Recovery::R2tSnack { .. } => "initiator: R2T SNACK",
+        Recovery::StatusSnack { .. } => "initiator: status SNACK",
+        Recovery::R2tAgain { .. } => "initiator: recovery R2T",
+        Recovery::CommandRetry { .. } => "initiator: command sent again",
+        Recovery::Started { .. } => "connection recovery started",
+        Recovery::Finished { .. } => "connection recovery finished",
+        _ => "initiator: other recovery",
     }
 }
 

@@ -22,8 +22,8 @@ pub(crate) struct Op {
     pub(super) buffer: Vec<u8>,
     reading: Option<Reading>,
     submitted: bool,
-    /// Something was done that may abort it.
-    abortable: bool,
+    /// The application asked for it to be aborted.
+    aborting: bool,
     pub(super) ending: Option<Ending>,
 }
 
@@ -139,7 +139,13 @@ impl Host {
         if state.ending.is_some() {
             return Err(format!("{op} ended twice"));
         }
-        let ending = judge(op, state, outcome).map_err(|what| format!("{op} {state:?}: {what}"))?;
+        // ABORT TASK ends one that was never sent at once. What a function for the whole unit ends
+        // is decided by CmdSN, hence by what was sent before it, and not by what the application
+        // asked for first.
+        let abortable = state.aborting || env.wire.may_be_aborted(self.session, itt);
+        let may_fail = env.wire.may_fail(self.session, itt);
+        let verdict = judge(op, state, outcome, abortable, may_fail);
+        let ending = verdict.map_err(|what| format!("{op} {state:?}: {what}"))?;
         state.ending = Some(ending);
         env.coverage.hit(match ending {
             Ending::Good => "operation: good",
@@ -177,13 +183,9 @@ impl Host {
                 return Ok(());
             }
             let (op, itt) = env.rng.pick(&ops);
-            self.ops[op.0 as usize].abortable = true;
+            self.ops[op.0 as usize].aborting = true;
             core.abort(itt)
         } else {
-            for op in self.outstanding.keys() {
-                let op = &mut self.ops[op.0 as usize];
-                op.abortable |= op.unit == unit;
-            }
             core.manage(function, Lun(unit))
         };
         if let Some(itt) = itt {
@@ -207,6 +209,10 @@ impl Host {
         let abort = function == TaskManagementFunction::ABORT_TASK;
         match response {
             R::COMPLETE => {}
+            // Its connection was lost: nobody knows.
+            R::REJECTED if env.wire.recovers(self.session) => {
+                env.coverage.hit("task management lost");
+            }
             R::TASK_DOES_NOT_EXIST if abort => env.coverage.hit("abort came too late"),
             other => return Err(format!("{function} was answered with {other}")),
         }
@@ -218,7 +224,7 @@ impl Op {
     fn new(unit: u64, action: Action) -> Self {
         let buffer = vec![0; action.data_in_len() as usize];
         let (reading, ending) = (None, None);
-        Self { unit, action, buffer, reading, submitted: false, abortable: false, ending }
+        Self { unit, action, buffer, reading, submitted: false, aborting: false, ending }
     }
 }
 
@@ -252,7 +258,13 @@ fn end(env: &mut Env, op: OpId, state: &Op, ending: Ending) -> Verdict {
 }
 
 /// Is the outcome one that this operation can have?
-fn judge(op: OpId, state: &Op, outcome: &TaskOutcome) -> Result<Ending, String> {
+fn judge(
+    op: OpId,
+    state: &Op,
+    outcome: &TaskOutcome,
+    abortable: bool,
+    may_fail: bool,
+) -> Result<Ending, String> {
     match outcome {
         TaskOutcome::Completed { status: 0, residual, data_in_len, .. } => {
             let expected = state.action.data_in_len();
@@ -270,13 +282,15 @@ fn judge(op: OpId, state: &Op, outcome: &TaskOutcome) -> Result<Ending, String> 
             }
             Ok(Ending::Good)
         }
+        TaskOutcome::Rejected(_) if may_fail => Ok(Ending::Failed),
+        TaskOutcome::Completed { status: CHECK_CONDITION, .. } if may_fail => Ok(Ending::Failed),
         TaskOutcome::Completed { status: CHECK_CONDITION, sense: got, .. } => {
             if *got != sense(op) {
                 return Err(format!("sense of another command: {got:?}"));
             }
             Ok(Ending::Failed)
         }
-        TaskOutcome::Aborted if state.abortable => Ok(Ending::Aborted),
+        TaskOutcome::Aborted if abortable => Ok(Ending::Aborted),
         other => Err(format!("ended with {other:?}")),
     }
 }

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use iscsi_proto::connection::{Placement, Transmit};
+use iscsi_proto::frame::FrameError;
 use iscsi_proto::ids::{Itt, Tsih};
 use iscsi_proto::login::Outcome;
 use iscsi_proto::login::target::Login;
 use iscsi_proto::pdu::{LoginResponse, LoginStatus, TaskManagementResponseCode};
 use iscsi_proto::target::{
-    Attach, ConnId, Event as CoreEvent, Execute, Received, Registry, Session,
+    Attach, ConnId, Event as CoreEvent, Execute, Received, Recovery, Registry, Session,
 };
 use iscsi_proto::time::Instant;
 
@@ -36,8 +37,6 @@ pub(crate) const LOGIN_TIMEOUT: std::time::Duration = std::time::Duration::from_
 pub(crate) struct TargetLink {
     pub(crate) stream: Stream,
     pub(crate) stage: Stage,
-    /// Data of writes that are being collected.
-    buffers: BTreeMap<Itt, Vec<u8>>,
     placement: Placement,
     /// Bytes taken from the network that the sender has not been told of, while input is held
     /// back.
@@ -59,6 +58,8 @@ pub(crate) struct TargetSession {
     pub(crate) core: Session,
     tsih: Tsih,
     links: BTreeMap<ConnId, Link>,
+    /// Data of writes that are being collected: a write may go on over another connection.
+    buffers: BTreeMap<Itt, Vec<u8>>,
     /// Commands of each connection that execute.
     running: BTreeMap<ConnId, u32>,
     /// Its successor's login was answered: nothing may happen in it any more.
@@ -87,6 +88,27 @@ pub(crate) struct Server {
     next_session: u32,
 }
 
+impl TargetSession {
+    /// Of tasks that end with their connection nobody is told.
+    fn drop_orphans(&mut self) {
+        let Self { core, buffers, .. } = self;
+        buffers.retain(|itt, _| core.has_task(*itt));
+    }
+}
+
+/// The counter of what the core made up for.
+fn recovery_counter(recovery: &Recovery) -> &'static str {
+    match recovery {
+        Recovery::RecoveryR2t { .. } => "target: recovery R2T",
+        Recovery::R2tAgain { .. } => "target: R2T again",
+        Recovery::DataAgain { .. } => "target: Data-In again",
+        Recovery::DataRecut { .. } => "target: Data-In cut anew",
+        Recovery::StatusAgain { .. } => "target: status again",
+        Recovery::Reassigned { .. } => "target: task reassigned",
+        _ => "target: other recovery",
+    }
+}
+
 type Outcomes = Result<(), String>;
 
 impl Server {
@@ -108,7 +130,6 @@ impl Server {
         let target_link = TargetLink {
             stream: Stream::new(),
             stage: Stage::Login(Box::new(login)),
-            buffers: BTreeMap::new(),
             placement: Placement::None,
             owed: 0,
             closing: false,
@@ -130,6 +151,11 @@ impl Server {
             Arrival::Bytes(bytes) => {
                 target_link.stream.push(&bytes);
                 target_link.owed += bytes.len();
+                if let Stage::Member(key, conn) = target_link.stage
+                    && let Some(session) = self.sessions.get_mut(&key)
+                {
+                    session.core.note_progress(conn, env.clock.now());
+                }
             }
         }
         self.process(env, link)
@@ -169,7 +195,16 @@ impl Server {
         }
         let owed = std::mem::take(&mut target_link.owed);
         env.consumed(link, Side::Target, owed);
-        let header = target_link.stream.next_header().map_err(|e| format!("target {link}: {e}"))?;
+        let header = match target_link.stream.next_header() {
+            Ok(header) => header,
+            // The length of the PDU is unknown, and with it where the next one begins (§7.8).
+            Err(FrameError::HeaderDigest { .. }) if env.wire.is_damaged(link, Side::Initiator) => {
+                env.coverage.hit("target: header digest error");
+                self.close(env, link)?;
+                return Ok(false);
+            }
+            Err(error) => return Err(format!("target {link}: {error}")),
+        };
         if let Some(header) = header {
             let over = session.core.is_connection_over(conn);
             match session.core.handle_header(conn, env.clock.now(), &header) {
@@ -184,7 +219,7 @@ impl Server {
             }
             if let Placement::Task { itt, .. } = target_link.placement {
                 let len = session.core.write_length(itt) as usize;
-                target_link.buffers.entry(itt).or_insert_with(|| vec![0; len]);
+                session.buffers.entry(itt).or_insert_with(|| vec![0; len]);
             }
         }
         let Some((data, digest_ok)) = target_link.stream.next_data() else {
@@ -194,7 +229,7 @@ impl Server {
         let received = match target_link.placement {
             Placement::Scratch => Received::Scratch(data),
             Placement::Task { itt, offset } => {
-                if let Some(buffer) = target_link.buffers.get_mut(&itt) {
+                if let Some(buffer) = session.buffers.get_mut(&itt) {
                     let offset = offset as usize;
                     let place = buffer.get_mut(offset..offset + data.len());
                     place.ok_or("data beyond the task's buffer")?.copy_from_slice(&data);
@@ -203,8 +238,19 @@ impl Server {
             }
             Placement::None | Placement::Discard => Received::Placed,
         };
+        if !digest_ok {
+            env.coverage.hit("target: data digest error");
+            if !env.wire.is_damaged(link, Side::Initiator) {
+                return Err(format!("target {link}: data digest error that nobody caused"));
+            }
+        }
         let over = session.core.is_connection_over(conn);
         match session.core.handle_data(conn, received, digest_ok) {
+            // A request that is no command cannot be asked for again.
+            Err(_) if !digest_ok => {
+                self.close(env, link)?;
+                return Ok(false);
+            }
             Err(error) if !over => return Err(format!("target {link}: {error}")),
             _ => {}
         }
@@ -293,7 +339,7 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
         match event {
             CoreEvent::Execute(execute) => {
-                let data = target_link.buffers.remove(&execute.itt).unwrap_or_default();
+                let data = session.buffers.remove(&execute.itt).unwrap_or_default();
                 if env.sabotage == Some(Sabotage::ReorderExecution) && session.held.is_none() {
                     session.held = Some((conn, execute, data));
                     return Ok(());
@@ -306,7 +352,7 @@ impl Server {
                 }
             }
             CoreEvent::Dropped(itt) => {
-                target_link.buffers.remove(&itt);
+                session.buffers.remove(&itt);
                 env.coverage.hit("target: task dropped");
                 Ok(())
             }
@@ -318,6 +364,17 @@ impl Server {
                 // Any answer will do, as long as it needs several PDUs now and then.
                 let answer = text.repeat(1 + env.rng.skewed(300) as usize);
                 session.core.text_reply(conn, itt, Bytes::from(answer));
+                Ok(())
+            }
+            // It was given up: others wait for its tasks.
+            CoreEvent::Close { at_once: true, .. } => {
+                env.coverage.hit("target: connection cut for recovery");
+                let now = env.clock.now();
+                env.clock.at(now, Event::TargetCloses(link, now));
+                Ok(())
+            }
+            CoreEvent::Recovery(recovery) => {
+                env.coverage.hit(recovery_counter(&recovery));
                 Ok(())
             }
             CoreEvent::Close { .. } => {
@@ -384,13 +441,44 @@ impl Server {
             Stage::Member(key, conn) => {
                 if let Some(session) = self.sessions.get_mut(&key) {
                     session.core.handle_connection_lost(conn, env.clock.now());
+                    session.drop_orphans();
                 }
                 self.forget_connection(key, conn);
+                self.retain(env, key, conn);
                 self.drain(env, key, None)
             }
             // A login that waits keeps its place, for a successor has to wait for the same.
             Stage::Waiting | Stage::Login(_) | Stage::Over => Ok(()),
         }
+    }
+
+    /// Plans to look at a lost connection again when its tasks have been kept long enough.
+    fn retain(&mut self, env: &mut Env, key: SessionKey, conn: ConnId) {
+        let Some(session) = self.sessions.get(&key) else { return };
+        if let Some(due) = session.core.poll_timeout(conn) {
+            env.coverage.hit("target: tasks kept");
+            env.clock.at(due, Event::TargetRetains(key, conn));
+        }
+    }
+
+    /// A lost connection may have waited for recovery for long enough.
+    pub(crate) fn retention_over(
+        &mut self,
+        env: &mut Env,
+        key: SessionKey,
+        conn: ConnId,
+    ) -> Outcomes {
+        let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
+        let now = env.clock.now();
+        if session.core.poll_timeout(conn).is_some_and(|due| due <= now) {
+            env.coverage.hit("target: tasks given up");
+        }
+        session.core.handle_timeout(conn, now);
+        session.drop_orphans();
+        if let Some(due) = session.core.poll_timeout(conn) {
+            env.clock.at(due, Event::TargetRetains(key, conn));
+        }
+        self.drain(env, key, None)
     }
 
     /// Forgets a connection that has ended and has nothing executing any more.

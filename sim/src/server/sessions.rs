@@ -43,12 +43,7 @@ impl Server {
                 let status = match session.map(|session| &session.core) {
                     None => LoginStatus::SESSION_DOES_NOT_EXIST,
                     Some(core) if core.is_closed() => LoginStatus::SESSION_DOES_NOT_EXIST,
-                    Some(core)
-                        if core.connection_count()
-                            >= usize::from(core.params().max_connections) =>
-                    {
-                        LoginStatus::TOO_MANY_CONNECTIONS
-                    }
+                    Some(core) if !core.admits(outcome.cid) => LoginStatus::TOO_MANY_CONNECTIONS,
                     Some(_) => {
                         let key = key.unwrap_or(SessionKey(0));
                         return self.become_member(env, link, key, login, &outcome);
@@ -60,10 +55,15 @@ impl Server {
                 let session = SessionKey(self.next_session);
                 self.next_session += 1;
                 let core = Session::new(env.scenario.target.clone(), &outcome);
-                let links = BTreeMap::new();
-                let running = BTreeMap::new();
-                let (superseded, held) = (false, None);
-                let state = TargetSession { core, tsih, links, running, superseded, held };
+                let state = TargetSession {
+                    core,
+                    tsih,
+                    links: BTreeMap::new(),
+                    buffers: BTreeMap::new(),
+                    running: BTreeMap::new(),
+                    superseded: false,
+                    held: None,
+                };
                 self.sessions.insert(session, state);
                 self.live.insert(tsih, session);
                 let older = match reinstates {
@@ -90,6 +90,7 @@ impl Server {
         }
         if let Some(session) = self.sessions.get_mut(&key) {
             session.core.close("session reinstated");
+            session.drop_orphans();
         }
         self.drain(env, key, None)?;
         Ok(older)
@@ -173,7 +174,9 @@ impl Server {
     pub(super) fn reap(&mut self, env: &mut Env, key: SessionKey) -> Outcomes {
         let Some(session) = self.sessions.get(&key) else { return Ok(()) };
         let waited_for = self.waiting.iter().any(|waiting| waiting.session == key);
-        if waited_for || !session.links.is_empty() || !session.core.is_quiet() {
+        let core = &session.core;
+        let alive = !session.links.is_empty() || !core.is_quiet() || core.awaits_recovery();
+        if waited_for || alive {
             return Ok(());
         }
         if session.core.task_count() > 0 {
@@ -181,6 +184,10 @@ impl Server {
                 "session {key:?} is over with {} tasks",
                 session.core.task_count()
             ));
+        }
+        if !session.buffers.is_empty() {
+            let left: Vec<_> = session.buffers.keys().collect();
+            return Err(format!("session {key:?} is over, buffers are left: {left:?}"));
         }
         let tsih = session.tsih;
         if self.live.get(&tsih) == Some(&key) {

@@ -2,21 +2,24 @@
 //! RFC 7143. It shares the codec with them and nothing else; what it knows of a session it has
 //! seen on the wire or heard at login.
 
+mod recovery;
 mod request;
 mod response;
 mod task;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use iscsi_proto::frame::{DIGEST_LEN, DataDigest, Framing, Limits, parse_header};
-use iscsi_proto::ids::{Itt, Lun};
+use iscsi_proto::ids::{Cid, Itt, Lun};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::login::Outcome;
-use iscsi_proto::pdu::{Pdu, TaskManagementFunction};
+use iscsi_proto::pdu::{DataOut, LogoutReason, Pdu, ScsiCommand, Stage, TaskManagementFunction};
 use iscsi_proto::serial::{CmdSn, StatSn};
 
+use self::recovery::{Asked, Image};
 use self::task::TaskCheck;
 use crate::coverage::Coverage;
+use crate::damage::Fate;
 use crate::net::{Link, Side};
 
 /// A session as the simulation counts them: never reused, unlike a TSIH.
@@ -39,10 +42,19 @@ use ensure;
 #[derive(Debug)]
 struct LinkCheck {
     session: Option<SessionKey>,
+    cid: Cid,
     framing: Framing,
     /// As agreed, seen from the target; the defaults during login.
     params: ConnectionParams,
     next_stat_sn: Option<StatSn>,
+    /// Statuses that have arrived before another that is missing.
+    arrived: BTreeSet<u32>,
+    /// Statuses sent, as far as they may be asked for again.
+    statuses: BTreeMap<u32, SentStatus>,
+    /// Statuses that were asked for again.
+    status_asked: Asked,
+    /// SNACKs that came too late, and may be rejected.
+    late_snacks: u32,
     /// StatSN up to which statuses have arrived at the initiator.
     delivered_stat_sn: StatSn,
     exp_stat_sn: StatSn,
@@ -54,17 +66,53 @@ struct LinkCheck {
     logout_requested: bool,
     logout_answered: bool,
     gone: bool,
+    /// Something from either side was damaged.
+    damaged: [bool; 2],
+    /// What comes after a damaged header is not understood any more.
+    unreadable: [bool; 2],
+    /// Damaged data segments that the target has to answer with a Reject.
+    rejects_due: u32,
+    /// Stage of the login, as the last PDU of it said.
+    stage: Option<Stage>,
 }
 
-/// What a PDU of the target tells, once its header has arrived.
+/// A status as it was sent first.
+#[derive(Clone, Copy, Debug)]
+struct SentStatus {
+    image: Image,
+    told: Told,
+}
+
+/// What a PDU of the target tells.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The StatSN that it uses.
+    stat_sn: Option<StatSn>,
+    /// Tasks that a task management function has ended.
+    ended: Option<Ended>,
+    /// A Data-In PDU.
+    data_in: Option<(Itt, u32)>,
+}
+
+/// Where in the target's stream something becomes known.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: u64,
-    max_cmd_sn: CmdSn,
-    /// StatSN after it.
-    stat_sn: StatSn,
-    /// Tasks that a task management function has ended.
-    ended: Option<Ended>,
+    /// ExpCmdSN and MaxCmdSN.
+    window: Option<(CmdSn, CmdSn)>,
+    told: Told,
+    /// It is the last Login Response.
+    is_login: bool,
+}
+
+/// A PDU on its way: where, what, and whether it gets there.
+#[derive(Clone, Copy, Debug)]
+struct Sight {
+    link: Link,
+    data_len: u32,
+    image: Image,
+    /// It arrives as it was sent, if the connection holds.
+    intact: bool,
 }
 
 /// Which tasks a task management function has ended.
@@ -81,6 +129,7 @@ struct Ended {
 struct Request {
     link: Link,
     kind: RequestKind,
+    image: Image,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +137,9 @@ enum RequestKind {
     Management(Ended),
     Nop,
     Text,
-    Logout,
+    Logout(LogoutReason, Cid),
+    /// TASK REASSIGN of a task, which has all data before a DataSN.
+    Reassign(Itt, u32),
 }
 
 #[derive(Debug)]
@@ -97,11 +148,19 @@ struct SessionCheck {
     window: u32,
     /// The CmdSN that the next command carries.
     next_cmd_sn: CmdSn,
-    /// The highest MaxCmdSN that has arrived at the initiator.
+    /// The highest MaxCmdSN and ExpCmdSN that have arrived at the initiator.
     known_max_cmd_sn: CmdSn,
+    known_exp_cmd_sn: CmdSn,
     /// As last sent by the target.
     exp_cmd_sn: CmdSn,
     max_cmd_sn: CmdSn,
+    /// Commands that the target has not got: they do not count as received (§7.3).
+    missing: BTreeSet<u32>,
+    /// The connections by their CIDs.
+    cids: BTreeMap<Cid, Link>,
+    /// Connections that were logged out for recovery, or taken the place of: their tasks may go
+    /// elsewhere.
+    released: BTreeSet<Link>,
     tasks: BTreeMap<Itt, TaskCheck>,
     requests: BTreeMap<Itt, Request>,
     solicited_max: u64,
@@ -127,9 +186,14 @@ impl WireCheck {
     pub(crate) fn connect(&mut self, link: Link) {
         let check = LinkCheck {
             session: None,
+            cid: Cid(0),
             framing: Framing::default(),
             params: ConnectionParams::default(),
             next_stat_sn: None,
+            arrived: BTreeSet::new(),
+            statuses: BTreeMap::new(),
+            status_asked: Asked::default(),
+            late_snacks: 0,
             delivered_stat_sn: StatSn(0),
             exp_stat_sn: StatSn(0),
             sent: 0,
@@ -138,6 +202,10 @@ impl WireCheck {
             logout_requested: false,
             logout_answered: false,
             gone: false,
+            damaged: [false; 2],
+            unreadable: [false; 2],
+            rejects_due: 0,
+            stage: None,
         };
         self.links.insert(link, check);
     }
@@ -156,8 +224,12 @@ impl WireCheck {
             window: promises.command_window,
             next_cmd_sn: login.cmd_sn,
             known_max_cmd_sn: window.1,
+            known_exp_cmd_sn: window.0,
             exp_cmd_sn: window.0,
             max_cmd_sn: window.1,
+            missing: BTreeSet::new(),
+            cids: BTreeMap::new(),
+            released: BTreeSet::new(),
             tasks: BTreeMap::new(),
             requests: BTreeMap::new(),
             solicited_max: promises.solicited_bytes_max,
@@ -168,22 +240,29 @@ impl WireCheck {
             params.first_burst_length <= params.max_burst_length,
             "FirstBurstLength exceeds MaxBurstLength: {params:?}"
         );
-        let is_member =
-            |l: &&LinkCheck| l.session == Some(session) && !l.gone && !l.logout_answered;
+        let is_member = |l: &&LinkCheck| {
+            l.session == Some(session) && !l.gone && !l.logout_answered && l.cid != login.cid
+        };
         let members = self.links.values().filter(is_member).count();
+        // A connection more may come to clean up after one that the target does not miss yet.
+        let spare = usize::from(params.error_recovery_level == 2);
         ensure!(
-            members < usize::from(params.max_connections),
+            members < usize::from(params.max_connections) + spare,
             "more connections than MaxConnections={}",
             params.max_connections
         );
+        if let Some(replaced) = check.cids.insert(login.cid, link) {
+            check.released.insert(replaced);
+        }
         let Some(link) = self.links.get_mut(&link) else { return Ok(()) };
+        link.cid = login.cid;
         link.session = Some(session);
         link.framing = login.connection.framing();
         link.params = login.connection;
         link.delivered_stat_sn = login.next_stat_sn;
         link.exp_stat_sn = login.next_stat_sn;
-        let (at, max_cmd_sn, stat_sn) = (link.sent, window.1, login.next_stat_sn);
-        link.marks.push_back(Mark { at, max_cmd_sn, stat_sn, ended: None });
+        let (at, window, told) = (link.sent, Some(window), Told::default());
+        link.marks.push_back(Mark { at, window, told, is_login: true });
         Ok(())
     }
 
@@ -200,32 +279,93 @@ impl WireCheck {
         Some((task.cmd_sn, task.needed_more_data()))
     }
 
+    /// The session that a connection belongs to.
+    pub(crate) fn session(&self, link: Link) -> Option<SessionKey> {
+        self.links.get(&link)?.session
+    }
+
+    /// A task management function was sent that ends this task: one that names it, or one for its
+    /// unit with a later CmdSN.
+    pub(crate) fn may_be_aborted(&self, session: SessionKey, itt: Itt) -> bool {
+        let tasks = self.sessions.get(&session).map(|session| &session.tasks);
+        tasks.and_then(|tasks| tasks.get(&itt)).is_some_and(|task| task.ending)
+    }
+
+    /// The session on this connection can make good for a PDU that is lost.
+    pub(crate) fn survives_loss(&self, link: Link) -> bool {
+        let session = self.session(link).and_then(|key| self.sessions.get(&key));
+        session.is_some_and(SessionCheck::recovers)
+    }
+
+    /// PDUs of this session can be had again.
+    pub(crate) fn recovers(&self, session: SessionKey) -> bool {
+        self.sessions.get(&session).is_some_and(SessionCheck::recovers)
+    }
+
+    /// Something that `from` sent on this connection was damaged.
+    pub(crate) fn is_damaged(&self, link: Link, from: Side) -> bool {
+        self.links.get(&link).is_some_and(|link| link.damaged[from as usize])
+    }
+
+    /// The counter for a connection that breaks now.
+    pub(crate) fn activity(&self, link: Link) -> &'static str {
+        let Some(check) = self.links.get(&link) else { return "cut: not connected" };
+        match check.stage {
+            _ if check.logout_answered => "cut: logout answered",
+            _ if check.logout_requested => "cut: logout asked for",
+            _ if check.session.is_some() && check.marks.iter().any(|mark| mark.is_login) => {
+                "cut: last login response under way"
+            }
+            _ if check.session.is_some() => "cut: full feature phase",
+            None => "cut: before login",
+            Some(Stage::SECURITY_NEGOTIATION) => "cut: login, security stage",
+            Some(_) => "cut: login, operational stage",
+        }
+    }
+
+    /// Data of this write was damaged on its way, and at level 0 it cannot be had again.
+    pub(crate) fn may_fail(&self, session: SessionKey, itt: Itt) -> bool {
+        let Some(session) = self.sessions.get(&session) else { return false };
+        !session.recovers() && session.tasks.get(&itt).is_some_and(|task| task.data_damaged)
+    }
+
     /// One whole PDU is sent. Returns it decoded.
     pub(crate) fn sent(
         &mut self,
         link: Link,
         from: Side,
         bytes: &[u8],
+        fate: Fate,
         coverage: &mut Coverage,
     ) -> Result<Pdu, String> {
         let check = self.links.get_mut(&link).ok_or("PDU on an unknown connection")?;
         let (pdu, data_len, header_len) = decode(check, from, bytes)?;
         let at = check.sent + header_len as u64;
-        if from == Side::Target {
+        if from == Side::Target && fate != Fate::Lost {
             check.sent += bytes.len() as u64;
         }
+        let marks = check.marks.len();
+        let intact = fate == Fate::Arrives && !check.unreadable[from as usize];
+        let data = &bytes[header_len..header_len + data_len as usize];
+        let sight = Sight { link, data_len, image: Image::new(&pdu, bytes, data), intact };
         let session = check.session.and_then(|key| self.sessions.get_mut(&key));
         let verdict = match (from, session) {
             (Side::Initiator, Some(session)) => {
-                request::check(link, check, session, &pdu, data_len, coverage)
+                request::check(sight, check, session, &pdu, coverage)
             }
             (Side::Target, Some(session)) => {
-                response::check(link, check, session, &pdu, data_len, at, coverage)
+                response::check(sight, check, session, &pdu, at, coverage)
             }
             (_, None) => login(check, &pdu),
         };
         verdict
             .map_err(|what| format!("{link} {from:?} sent {pdu:?} ({data_len} bytes): {what}"))?;
+        let session = check.session.and_then(|key| self.sessions.get_mut(&key));
+        let recovers = session.as_ref().is_some_and(|session| session.recovers());
+        check.suffers(from, fate, marks, recovers);
+        if let (Side::Initiator, Some(session)) = (from, session) {
+            session.suffers(&pdu, fate, check.unreadable[from as usize]);
+        }
         Ok(pdu)
     }
 
@@ -237,19 +377,86 @@ impl WireCheck {
             return;
         };
         while let Some(mark) = check.marks.front().filter(|mark| mark.at <= check.delivered) {
-            if session.known_max_cmd_sn.is_before(mark.max_cmd_sn) {
-                session.known_max_cmd_sn = mark.max_cmd_sn;
+            if let Some((exp_cmd_sn, max_cmd_sn)) = mark.window {
+                let known = &mut session.known_max_cmd_sn;
+                *known = if known.is_before(max_cmd_sn) { max_cmd_sn } else { *known };
+                let known = &mut session.known_exp_cmd_sn;
+                *known = if known.is_before(exp_cmd_sn) { exp_cmd_sn } else { *known };
             }
-            check.delivered_stat_sn = mark.stat_sn;
-            if let Some(ended) = mark.ended {
+            let told = mark.told;
+            check.arrived.extend(told.stat_sn.map(|stat_sn| stat_sn.0));
+            while check.arrived.remove(&check.delivered_stat_sn.0) {
+                check.delivered_stat_sn = check.delivered_stat_sn.next();
+            }
+            if let Some(ended) = told.ended {
                 session.each_ended(ended, |task| task.end_is_known = true);
+            }
+            if let Some((itt, data_sn)) = told.data_in
+                && let Some(task) = session.tasks.get_mut(&itt)
+            {
+                task.data_in_arrived(data_sn);
             }
             check.marks.pop_front();
         }
     }
 }
 
+impl LinkCheck {
+    /// The PDU that was just looked at does not arrive, or not as it was. It left the marks from
+    /// `marks` on.
+    fn suffers(&mut self, from: Side, fate: Fate, marks: usize, recovers: bool) {
+        let from_target = from == Side::Target;
+        self.damaged[from as usize] |= fate != Fate::Arrives;
+        self.unreadable[from as usize] |= fate == Fate::HeaderDamaged;
+        match fate {
+            Fate::DataDamaged if from_target => {
+                // The header says what it says, but it ends nothing. Where the session is to end for
+                // it, it does not matter whether the status counts as received until then.
+                for mark in self.marks.range_mut(marks..) {
+                    let stat_sn = mark.told.stat_sn.filter(|_| !recovers);
+                    mark.told = Told { stat_sn, ..Told::default() };
+                }
+            }
+            Fate::DataDamaged => self.rejects_due += 1,
+            _ => {}
+        }
+        if from_target && (fate == Fate::Lost || self.unreadable[from as usize]) {
+            self.marks.truncate(marks);
+        }
+    }
+}
+
 impl SessionCheck {
+    /// PDUs can be had again.
+    fn recovers(&self) -> bool {
+        self.params.error_recovery_level > 0
+    }
+
+    /// The PDU of the initiator that was just looked at does not arrive, or not as it was, or it
+    /// plugs a hole.
+    fn suffers(&mut self, pdu: &Pdu, fate: Fate, unreadable: bool) {
+        match request::cmd_sn(pdu) {
+            Some(cmd_sn) if fate != Fate::Arrives || unreadable => {
+                self.missing.insert(cmd_sn.0);
+            }
+            Some(cmd_sn) => {
+                self.missing.remove(&cmd_sn.0);
+            }
+            None => {}
+        }
+        if let (Pdu::TaskManagementRequest(request), Fate::Arrives, false) = (pdu, fate, unreadable)
+            && request.function == TaskManagementFunction::ABORT_TASK
+        {
+            self.missing.remove(&request.ref_cmd_sn.0);
+        }
+        if let Pdu::ScsiCommand(ScsiCommand { itt, .. }) | Pdu::DataOut(DataOut { itt, .. }) = pdu
+            && fate == Fate::DataDamaged
+            && let Some(task) = self.tasks.get_mut(itt)
+        {
+            task.data_damaged = true;
+        }
+    }
+
     fn each_ended(&mut self, ended: Ended, mut visit: impl FnMut(&mut TaskCheck)) {
         use TaskManagementFunction as F;
         for (itt, task) in &mut self.tasks {
@@ -295,7 +502,10 @@ fn decode(check: &LinkCheck, from: Side, bytes: &[u8]) -> Result<(Pdu, u32, usiz
 
 fn login(check: &mut LinkCheck, pdu: &Pdu) -> Verdict {
     match pdu {
-        Pdu::LoginRequest(_) => Ok(()),
+        Pdu::LoginRequest(request) => {
+            check.stage = Some(request.csg);
+            Ok(())
+        }
         Pdu::LoginResponse(response) => {
             let expected = check.next_stat_sn.unwrap_or(response.stat_sn);
             ensure!(response.stat_sn == expected, "StatSN, expected {expected}");

@@ -2,85 +2,121 @@
 
 use iscsi_proto::ids::Itt;
 use iscsi_proto::pdu::{
-    LogoutReason, Pdu, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
+    LogoutReason, LogoutRequest, Pdu, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
 };
 use iscsi_proto::serial::{CmdSn, StatSn};
 
 use super::task::{TaskCheck, check_tag};
-use super::{Ended, LinkCheck, Request, RequestKind, SessionCheck, Verdict, ensure};
+use super::{
+    Ended, LinkCheck, Request, RequestKind, SessionCheck, Sight, Verdict, ensure, recovery,
+};
 use crate::coverage::Coverage;
-use crate::net::Link;
 
 pub(super) fn check(
-    link: Link,
+    sight: Sight,
     check: &mut LinkCheck,
     session: &mut SessionCheck,
     pdu: &Pdu,
-    data_len: u32,
     coverage: &mut Coverage,
 ) -> Verdict {
     let is_answer = matches!(pdu, Pdu::NopOut(nop) if nop.itt == Itt::NONE);
     let leaving = check.logout_requested || session.logout_requested;
     ensure!(is_answer || !leaving, "after a logout request");
-    if let Some(exp_stat_sn) = exp_stat_sn(pdu) {
+    let other = matches!(pdu, Pdu::LogoutRequest(logout) if closes_another(logout, check));
+    // A logout carries the ExpStatSN of the connection that it closes (§11.14.4).
+    if let Some(exp_stat_sn) = exp_stat_sn(pdu).filter(|_| !other) {
         exp_stat_sn_fits(check, exp_stat_sn)?;
     }
     match pdu {
-        Pdu::ScsiCommand(command) => {
-            numbered(session, command.immediate, command.cmd_sn)?;
-            new_command(link, session, command, data_len, coverage)
-        }
+        Pdu::ScsiCommand(command) => match numbered(session, command.immediate, command.cmd_sn)? {
+            Turn::New => new_command(sight, session, command, coverage),
+            Turn::Again => command_again(sight, session, command, coverage),
+        },
         Pdu::DataOut(pdu) => {
             let task = session.tasks.get_mut(&pdu.itt).ok_or("no such task")?;
-            ensure!(task.link == link, "the task belongs to {}", task.link);
-            task.data_out(pdu, data_len)?;
+            ensure!(task.link == sight.link, "the task belongs to {}", task.link);
+            task.data_out(pdu, sight)?;
             coverage.hit("pdu: Data-Out");
             Ok(())
         }
         Pdu::TaskManagementRequest(request) => {
-            numbered(session, request.immediate, request.cmd_sn)?;
-            new_management(link, session, request)?;
             coverage.hit("pdu: task management");
-            Ok(())
+            if numbered(session, request.immediate, request.cmd_sn)? == Turn::Again {
+                return request_again(sight, session, request.itt, coverage);
+            }
+            new_management(sight, session, request, coverage)
         }
         Pdu::NopOut(nop) => {
-            numbered(session, nop.immediate, nop.cmd_sn)?;
+            let turn = numbered(session, nop.immediate, nop.cmd_sn)?;
             if nop.itt == Itt::NONE {
                 ensure!(nop.immediate, "NOP-Out without a tag that is not immediate");
                 coverage.hit("pdu: NOP-Out as answer");
                 return Ok(());
             }
             coverage.hit("pdu: NOP-Out");
-            new_request(link, session, nop.itt, RequestKind::Nop)
+            if turn == Turn::Again {
+                // Any command may take the place of one that was given up.
+                coverage.hit("CmdSN plugged by a ping");
+            }
+            new_request(sight, session, nop.itt, RequestKind::Nop)
         }
         Pdu::TextRequest(request) => {
-            numbered(session, request.immediate, request.cmd_sn)?;
             coverage.hit("pdu: text request");
+            if numbered(session, request.immediate, request.cmd_sn)? == Turn::Again {
+                return request_again(sight, session, request.itt, coverage);
+            }
             session.requests.remove(&request.itt); // goes on with the same tag
-            new_request(link, session, request.itt, RequestKind::Text)
+            new_request(sight, session, request.itt, RequestKind::Text)
         }
         Pdu::LogoutRequest(request) => {
-            numbered(session, request.immediate, request.cmd_sn)?;
-            check.logout_requested = true;
-            session.logout_requested |= request.reason == LogoutReason::CLOSE_SESSION;
             coverage.hit("pdu: logout request");
-            new_request(link, session, request.itt, RequestKind::Logout)
+            let turn = numbered(session, request.immediate, request.cmd_sn)?;
+            let (reason, cid) = (request.reason, request.cid);
+            if reason == LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY {
+                ensure!(session.params.error_recovery_level == 2, "logout for recovery");
+                coverage.hit("pdu: logout for recovery");
+            }
+            session.logout_requested |= reason == LogoutReason::CLOSE_SESSION;
+            check.logout_requested |= reason == LogoutReason::CLOSE_SESSION || cid == check.cid;
+            if turn == Turn::Again {
+                return request_again(sight, session, request.itt, coverage);
+            }
+            new_request(sight, session, request.itt, RequestKind::Logout(reason, cid))
         }
+        Pdu::SnackRequest(request) => recovery::snack(sight, check, session, request, coverage),
         _ => Err("no place for this PDU in full-feature phase".into()),
     }
 }
 
-/// CmdSN: consecutive over the session, within the window that the initiator knows of.
-fn numbered(session: &mut SessionCheck, immediate: bool, cmd_sn: CmdSn) -> Verdict {
+/// Whether a request has been here before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    New,
+    Again,
+}
+
+/// CmdSN: consecutive over the session, within the window that the initiator knows of; or one that
+/// the target has not acknowledged, as far as the initiator knows (§7.2.1).
+fn numbered(session: &mut SessionCheck, immediate: bool, cmd_sn: CmdSn) -> Result<Turn, String> {
     let next = session.next_cmd_sn;
+    let unacknowledged = !cmd_sn.is_before(session.known_exp_cmd_sn) && cmd_sn.is_before(next);
+    // A hole may be filled at any level (§7.3).
+    let may_fill = session.recovers() || session.missing.contains(&cmd_sn.0);
+    if may_fill && unacknowledged && !immediate {
+        return Ok(Turn::Again);
+    }
     ensure!(cmd_sn == next, "CmdSN, expected {next}");
     if immediate {
-        return Ok(());
+        return Ok(Turn::New);
     }
     let known = session.known_max_cmd_sn;
     ensure!(!known.is_before(cmd_sn), "CmdSN beyond MaxCmdSN {known} as far as is known");
     session.next_cmd_sn = next.next();
-    Ok(())
+    Ok(Turn::New)
+}
+
+fn closes_another(logout: &LogoutRequest, check: &LinkCheck) -> bool {
+    logout.reason != LogoutReason::CLOSE_SESSION && logout.cid != check.cid
 }
 
 fn exp_stat_sn_fits(check: &mut LinkCheck, exp_stat_sn: StatSn) -> Verdict {
@@ -91,15 +127,59 @@ fn exp_stat_sn_fits(check: &mut LinkCheck, exp_stat_sn: StatSn) -> Verdict {
     Ok(())
 }
 
-fn new_command(
-    link: Link,
+/// A command again: the same, and where it was before, unless that connection is gone (§7.2.1).
+fn command_again(
+    sight: Sight,
     session: &mut SessionCheck,
     command: &ScsiCommand,
-    data_len: u32,
+    coverage: &mut Coverage,
+) -> Verdict {
+    let Some(task) = session.tasks.get_mut(&command.itt).filter(|t| t.cmd_sn == command.cmd_sn)
+    else {
+        coverage.hit("CmdSN plugged by another command");
+        return new_command(sight, session, command, coverage);
+    };
+    coverage.hit("command sent again");
+    ensure!(task.image == sight.image, "a command again, but not the same");
+    let moved = task.link != sight.link;
+    ensure!(!moved || session.released.contains(&task.link), "again, but not on {}", task.link);
+    if moved {
+        // Whether the target has got it the first time is not known here.
+        *task = TaskCheck::new(sight, command, &session.params)?.perhaps(task);
+    } else if session.missing.contains(&command.cmd_sn.0) {
+        let mut fresh = TaskCheck::new(sight, command, &session.params)?;
+        fresh.ending = task.ending;
+        *task = fresh;
+    } else {
+        task.repeat(sight, command, &session.params);
+    }
+    Ok(())
+}
+
+fn request_again(
+    sight: Sight,
+    session: &mut SessionCheck,
+    itt: Itt,
+    coverage: &mut Coverage,
+) -> Verdict {
+    let request = session.requests.get_mut(&itt).ok_or("CmdSN of another request")?;
+    ensure!(request.image == sight.image, "a request again, but not the same");
+    coverage.hit("request sent again");
+    let moved = request.link != sight.link;
+    ensure!(!moved || session.released.contains(&request.link), "again on another connection");
+    request.link = sight.link;
+    Ok(())
+}
+
+fn new_command(
+    sight: Sight,
+    session: &mut SessionCheck,
+    command: &ScsiCommand,
     coverage: &mut Coverage,
 ) -> Verdict {
     is_free(session, command.itt)?;
-    let task = TaskCheck::new(link, command, data_len, &session.params)?;
+    let data_len = sight.data_len;
+    let task = TaskCheck::new(sight, command, &session.params)?;
     session.tasks.insert(command.itt, task);
     coverage.hit("pdu: SCSI command");
     if data_len > 0 {
@@ -112,10 +192,14 @@ fn new_command(
 }
 
 fn new_management(
-    link: Link,
+    sight: Sight,
     session: &mut SessionCheck,
     request: &TaskManagementRequest,
+    coverage: &mut Coverage,
 ) -> Verdict {
+    if request.function == TaskManagementFunction::TASK_REASSIGN {
+        return new_reassign(sight, session, request, coverage);
+    }
     let (function, lun) = (request.function, request.lun);
     let referenced = request.referenced_task_tag;
     if function == TaskManagementFunction::ABORT_TASK {
@@ -125,7 +209,9 @@ fn new_management(
         //# If the connection is still active (i.e., it is not undergoing an implicit or explicit
         //# logout), an ABORT TASK MUST be issued on the same connection to which the task to be
         //# aborted is allegiant at the time the task management request is issued.
-        ensure!(task.link == link, "abort on another connection than the task's {}", task.link);
+        let free = session.released.contains(&task.link);
+        let there = task.link == sight.link || free;
+        ensure!(there, "abort on another connection than the task's {}", task.link);
         ensure!(task.lun == lun, "abort with another LUN than the task's");
         ensure!(request.ref_cmd_sn == task.cmd_sn, "RefCmdSN, task has {}", task.cmd_sn);
     } else {
@@ -134,12 +220,34 @@ fn new_management(
     let cmd_sn = request.cmd_sn;
     let ended = Ended { function, lun, referenced, cmd_sn };
     session.each_ended(ended, |task| task.ending = true);
-    new_request(link, session, request.itt, RequestKind::Management(ended))
+    new_request(sight, session, request.itt, RequestKind::Management(ended))
 }
 
-fn new_request(link: Link, session: &mut SessionCheck, itt: Itt, kind: RequestKind) -> Verdict {
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# TASK REASSIGN MUST ONLY be received by the target after the connection on which the command was
+//# previously executing has been successfully logged out.
+fn new_reassign(
+    sight: Sight,
+    session: &mut SessionCheck,
+    request: &TaskManagementRequest,
+    coverage: &mut Coverage,
+) -> Verdict {
+    coverage.hit("pdu: task reassign");
+    ensure!(session.params.error_recovery_level == 2, "reassign at a lower level than 2");
+    ensure!(request.immediate, "reassign that is not immediate");
+    let itt = request.referenced_task_tag;
+    let task = session.tasks.get(&itt).ok_or("reassign of a task that never was")?;
+    ensure!(session.released.contains(&task.link), "the task is allegiant to {}", task.link);
+    ensure!(!task.end_is_known, "reassign of a task that has ended");
+    let kind = RequestKind::Reassign(itt, request.exp_data_sn);
+    new_request(sight, session, request.itt, kind)
+}
+
+fn new_request(sight: Sight, session: &mut SessionCheck, itt: Itt, kind: RequestKind) -> Verdict {
     is_free(session, itt)?;
-    session.requests.insert(itt, Request { link, kind });
+    let Sight { link, image, .. } = sight;
+    session.requests.insert(itt, Request { link, kind, image });
     Ok(())
 }
 
@@ -150,6 +258,19 @@ fn is_free(session: &SessionCheck, itt: Itt) -> Verdict {
     Ok(())
 }
 
+/// CmdSN of a request that is delivered in its turn.
+pub(super) fn cmd_sn(pdu: &Pdu) -> Option<CmdSn> {
+    let (immediate, cmd_sn) = match pdu {
+        Pdu::ScsiCommand(pdu) => (pdu.immediate, pdu.cmd_sn),
+        Pdu::TaskManagementRequest(pdu) => (pdu.immediate, pdu.cmd_sn),
+        Pdu::NopOut(pdu) => (pdu.immediate, pdu.cmd_sn),
+        Pdu::TextRequest(pdu) => (pdu.immediate, pdu.cmd_sn),
+        Pdu::LogoutRequest(pdu) => (pdu.immediate, pdu.cmd_sn),
+        _ => return None,
+    };
+    (!immediate).then_some(cmd_sn)
+}
+
 fn exp_stat_sn(pdu: &Pdu) -> Option<StatSn> {
     Some(match pdu {
         Pdu::ScsiCommand(pdu) => pdu.exp_stat_sn,
@@ -158,6 +279,7 @@ fn exp_stat_sn(pdu: &Pdu) -> Option<StatSn> {
         Pdu::NopOut(pdu) => pdu.exp_stat_sn,
         Pdu::TextRequest(pdu) => pdu.exp_stat_sn,
         Pdu::LogoutRequest(pdu) => pdu.exp_stat_sn,
+        Pdu::SnackRequest(pdu) => pdu.exp_stat_sn,
         _ => return None,
     })
 }

@@ -1,11 +1,15 @@
 //! What a target may send (RFC 7143 §4.2.2, §4.2.3.1, §11.4, §11.6–§11.8).
 
 use iscsi_proto::ids::{Itt, Ttt};
-use iscsi_proto::pdu::{Pdu, TaskManagementResponseCode};
+use iscsi_proto::pdu::{
+    LogoutReason, LogoutResponseCode, Pdu, RejectReason, TaskManagementResponseCode,
+};
 use iscsi_proto::serial::{CmdSn, StatSn};
 
 use super::task::TaskCheck;
-use super::{Ended, LinkCheck, Mark, RequestKind, SessionCheck, Verdict, ensure};
+use super::{
+    Ended, LinkCheck, Mark, RequestKind, SentStatus, SessionCheck, Sight, Told, Verdict, ensure,
+};
 use crate::coverage::Coverage;
 use crate::net::Link;
 
@@ -19,11 +23,10 @@ enum Status {
 }
 
 pub(super) fn check(
-    link: Link,
+    sight: Sight,
     check: &mut LinkCheck,
     session: &mut SessionCheck,
     pdu: &Pdu,
-    data_len: u32,
     at: u64,
     coverage: &mut Coverage,
 ) -> Verdict {
@@ -35,34 +38,102 @@ pub(super) fn check(
     }
     ensure!(!check.logout_answered, "after its logout response");
     let (status, exp_cmd_sn, max_cmd_sn) = numbers(pdu).ok_or("no place for this PDU")?;
-    status_fits(check, status)?;
     window_fits(session, exp_cmd_sn, max_cmd_sn)?;
-    let ended = match pdu {
+    let stat_sn = match status {
+        Status::Uses(stat_sn) => Some(stat_sn),
+        _ => None,
+    };
+    let again = session.recovers() && is_again(sight, check, session, pdu, stat_sn, coverage)?;
+    let mut told = match stat_sn.filter(|_| again).and_then(|sn| check.statuses.get(&sn.0)) {
+        Some(status) => status.told,
+        None => Told { stat_sn, ..Told::default() },
+    };
+    if !again {
+        status_fits(check, status)?;
+        told.ended = first_time(sight, check, session, pdu, coverage)?;
+    }
+    if let Pdu::DataIn(pdu) = pdu {
+        told.data_in = Some((pdu.itt, pdu.data_sn.0));
+    }
+    if let Some(stat_sn) = stat_sn.filter(|_| session.recovers()) {
+        check.statuses.insert(stat_sn.0, SentStatus { image: sight.image, told });
+    }
+    let (window, none) = (Some((exp_cmd_sn, max_cmd_sn)), Told::default());
+    // Where a digest error is survived, a PDU has told nothing before its digest is checked.
+    let (first, then) = if session.recovers() { (none, Some(told)) } else { (told, None) };
+    check.marks.push_back(Mark { at, window, told: first, is_login: false });
+    if let Some(told) = then {
+        check.marks.push_back(Mark { at: check.sent, window: None, told, is_login: false });
+    }
+    Ok(())
+}
+
+/// A PDU that was sent before is sent again, because it was asked for.
+fn is_again(
+    sight: Sight,
+    check: &mut LinkCheck,
+    session: &mut SessionCheck,
+    pdu: &Pdu,
+    stat_sn: Option<StatSn>,
+    coverage: &mut Coverage,
+) -> Result<bool, String> {
+    let next = check.next_stat_sn.ok_or("no login on this connection")?;
+    let data_again = match pdu {
+        Pdu::DataIn(pdu) => {
+            // As data, or for the status that it carries.
+            let asked = pdu.status.is_some() && pdu.stat_sn.is_before(next);
+            task(session, sight.link, pdu.itt)?.is_again(pdu.data_sn.0, sight.image, asked)?
+        }
+        // A target may send R2Ts again unasked (§7.9).
+        Pdu::R2t(pdu) => {
+            task(session, sight.link, pdu.itt)?.is_again(pdu.r2t_sn.0, sight.image, true)?
+        }
+        _ => false,
+    };
+    let Some(stat_sn) = stat_sn.filter(|stat_sn| stat_sn.is_before(next)) else {
+        if data_again {
+            coverage.hit(if matches!(pdu, Pdu::R2t(_)) { "R2T again" } else { "Data-In again" });
+        }
+        return Ok(data_again);
+    };
+    let asked = check.status_asked.answer(stat_sn.0);
+    ensure!(asked || data_again, "StatSN again, and nobody asked for it: {next} is next");
+    let first = check.statuses.get(&stat_sn.0).ok_or("StatSN of no status")?;
+    ensure!(first.image == sight.image, "a status again, but not the same");
+    coverage.hit("status again");
+    Ok(true)
+}
+
+/// Returns which tasks it ends.
+fn first_time(
+    sight: Sight,
+    check: &mut LinkCheck,
+    session: &mut SessionCheck,
+    pdu: &Pdu,
+    coverage: &mut Coverage,
+) -> Result<Option<Ended>, String> {
+    let (link, params) = (sight.link, session.params);
+    match pdu {
         Pdu::DataIn(pdu) => {
             coverage.hit("pdu: Data-In");
-            let params = session.params;
-            task(session, link, pdu.itt)?.data_in(pdu, data_len, &params)?;
-            None
+            task(session, link, pdu.itt)?.data_in(pdu, sight, &params)?;
+            Ok(None)
         }
         Pdu::R2t(pdu) => {
-            ensure!(data_len == 0, "R2T with data");
-            let params = session.params;
-            task(session, link, pdu.itt)?.r2t(pdu, &params)?;
+            ensure!(sight.data_len == 0, "R2T with data");
+            task(session, link, pdu.itt)?.r2t(pdu, sight, &params, coverage)?;
             coverage.hit("pdu: R2T");
             solicited_fits(session, pdu.ttt)?;
-            None
+            Ok(None)
         }
         Pdu::ScsiResponse(pdu) => {
             coverage.hit("pdu: SCSI response");
             let task = task(session, link, pdu.itt)?;
-            task.response(pdu.status, pdu.residual, pdu.exp_data_sn)?;
-            None
+            task.response(pdu.stat_sn, pdu.status, pdu.residual, pdu.exp_data_sn)?;
+            Ok(None)
         }
-        _ => answer(link, check, session, pdu, coverage)?,
-    };
-    let stat_sn = check.next_stat_sn.unwrap_or_default();
-    check.marks.push_back(Mark { at, max_cmd_sn, stat_sn, ended });
-    Ok(())
+        _ => answer(link, check, session, pdu, coverage),
+    }
 }
 
 /// Answers to requests that are not SCSI commands, and what a target says unasked.
@@ -85,8 +156,13 @@ fn answer(
             Ok(None)
         }
         Pdu::TaskManagementResponse(response) => {
-            let RequestKind::Management(ended) = request(session, link, response.itt)? else {
-                return Err("no task management request has this tag".into());
+            let ended = match request(session, link, response.itt)? {
+                RequestKind::Management(ended) => ended,
+                RequestKind::Reassign(itt, exp_data_sn) => {
+                    reassigned(link, session, response.response, itt, exp_data_sn, coverage)?;
+                    return Ok(None);
+                }
+                _ => return Err("no task management request has this tag".into()),
             };
             if response.response != TaskManagementResponseCode::COMPLETE {
                 return Ok(None);
@@ -95,7 +171,7 @@ fn answer(
             session.each_ended(ended, |task| {
                 if !task.over {
                     coverage.hit("task management: task ended");
-                    task.over = true;
+                    (task.over, task.over_by_management) = (true, true);
                 }
             });
             Ok(Some(ended))
@@ -106,19 +182,54 @@ fn answer(
             Ok(None)
         }
         Pdu::LogoutResponse(response) => {
-            let kind = request(session, link, response.itt)?;
-            ensure!(matches!(kind, RequestKind::Logout), "no logout request has this tag");
-            check.logout_answered = true;
+            let RequestKind::Logout(reason, cid) = request(session, link, response.itt)? else {
+                return Err("no logout request has this tag".into());
+            };
             coverage.hit("pdu: logout response");
+            check.logout_answered |= reason == LogoutReason::CLOSE_SESSION || cid == check.cid;
+            if reason == LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY
+                && response.response == LogoutResponseCode::CLOSED
+                && let Some(link) = session.cids.get(&cid)
+            {
+                coverage.hit("connection logged out for recovery");
+                session.released.insert(*link);
+            }
             Ok(None)
         }
         Pdu::AsyncMessage(_) => {
             coverage.hit("pdu: asynchronous message");
             Ok(None)
         }
-        Pdu::Reject(reject) => Err(format!("nobody did anything to be rejected: {reject:?}")),
+        Pdu::Reject(reject) => {
+            let due = match reject.reason {
+                RejectReason::DATA_DIGEST_ERROR => &mut check.rejects_due,
+                _ => &mut check.late_snacks,
+            };
+            ensure!(*due > 0, "nobody did anything to be rejected");
+            *due -= 1;
+            coverage.hit("pdu: Reject");
+            Ok(None)
+        }
         _ => Err("no place for this PDU in full-feature phase".into()),
     }
+}
+
+/// A task goes on elsewhere, or not.
+fn reassigned(
+    link: Link,
+    session: &mut SessionCheck,
+    response: TaskManagementResponseCode,
+    itt: Itt,
+    exp_data_sn: u32,
+    coverage: &mut Coverage,
+) -> Verdict {
+    if response != TaskManagementResponseCode::COMPLETE {
+        coverage.hit("task not reassigned");
+        return Ok(());
+    }
+    let task = session.tasks.get_mut(&itt).ok_or("no such task")?;
+    coverage.hit(if task.is_write() { "task reassigned: write" } else { "task reassigned: read" });
+    task.reassign(link, exp_data_sn)
 }
 
 fn task(session: &mut SessionCheck, link: Link, itt: Itt) -> Result<&mut TaskCheck, String> {
@@ -169,6 +280,8 @@ fn window_fits(session: &mut SessionCheck, exp_cmd_sn: CmdSn, max_cmd_sn: CmdSn)
     ensure!(!max_cmd_sn.is_before(last_max), "MaxCmdSN went back from {last_max}");
     let next = session.next_cmd_sn;
     ensure!(!next.is_before(exp_cmd_sn), "ExpCmdSN of a command not sent yet ({next} is next)");
+    let passed = session.missing.iter().find(|missing| CmdSn(**missing).is_before(exp_cmd_sn));
+    ensure!(passed.is_none(), "ExpCmdSN beyond a command that was not received: {passed:?}");
     ensure!(!max_cmd_sn.next().is_before(exp_cmd_sn), "MaxCmdSN below ExpCmdSN − 1");
     let width = max_cmd_sn.since(exp_cmd_sn) + 1;
     let fits = u32::try_from(width).is_ok_and(|width| width <= session.window);

@@ -22,7 +22,7 @@ mod writer;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -47,7 +47,10 @@ pub struct FileDevice {
 
 struct Inner {
     file: File,
+    /// As it was opened; the size is that of `size`.
     info: DeviceInfo,
+    /// In bytes; it changes when someone resizes the file and says so.
+    size: AtomicU64,
     /// O_DIRECT: data must be aligned in memory, and there is no cache to hit.
     direct: bool,
     block_device: bool,
@@ -66,6 +69,7 @@ impl FileDevice {
         let in_memory = !direct && sys::in_memory(&file);
         let inner = Inner {
             file,
+            size: AtomicU64::new(info.size),
             info,
             direct,
             block_device,
@@ -76,6 +80,48 @@ impl FileDevice {
             sync_failed: OnceLock::new(),
         };
         Self { inner: Arc::new(inner), writer: Writer::default() }
+    }
+
+    /// How large the file or block device is now, in bytes of whole blocks. Below the size of
+    /// [`info`](BlockDevice::info), someone has cut off what is still being served.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn size_now(&self) -> io::Result<u64> {
+        let bytes = match self.inner.block_device {
+            true => sys::block_device_size(&self.inner.file)?,
+            false => self.inner.file.metadata()?.len(),
+        };
+        Ok(bytes - bytes % u64::from(self.inner.info.block_size))
+    }
+
+    /// Takes the size that there is now, if it is larger; true if it was.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn grow(&self) -> io::Result<bool> {
+        let size = self.size_now()?;
+        Ok(self.inner.size.fetch_max(size, Ordering::AcqRel) < size)
+    }
+
+    /// Bytes that the file system has left, and that this file has allocated. `None` for a block
+    /// device.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn space(&self) -> io::Result<Option<(u64, u64)>> {
+        use std::os::linux::fs::MetadataExt;
+        if self.inner.block_device {
+            return Ok(None);
+        }
+        let used = self.inner.file.metadata()?.st_blocks() * 512;
+        Ok(Some((sys::available_bytes(&self.inner.file)?, used)))
+    }
+
+    /// The sync that failed: from then on every flush does.
+    pub fn sync_failure(&self) -> Option<io::Error> {
+        self.inner.check_synced().err()?;
+        self.inner.sync_failed.get().map(|errno| io::Error::from_raw_os_error(*errno))
     }
 
     /// Writes whole pages into a page cache that knows no RWF_NOWAIT.
@@ -113,6 +159,10 @@ impl FileDevice {
 }
 
 impl Inner {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { size: self.size.load(Ordering::Acquire), ..self.info.clone() }
+    }
+
     /// Fills what it can of `buf` from the page cache. `Ok(n)` with n < len: go on where it may
     /// wait.
     fn read_cached(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
@@ -293,11 +343,11 @@ fn truncated() -> BlockError {
 
 impl BlockDevice for FileDevice {
     fn info(&self) -> DeviceInfo {
-        self.inner.info.clone()
+        self.inner.info()
     }
 
     fn read(&self, offset: u64, mut buf: Buf) -> Io<Buf> {
-        if let Err(error) = self.inner.info.check(offset, buf.len() as u64) {
+        if let Err(error) = self.inner.info().check(offset, buf.len() as u64) {
             return Io::err(error);
         }
         let done = match self.inner.read_cached(&mut buf, offset) {
@@ -312,7 +362,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
-        if let Err(error) = self.inner.info.check_write(offset, data.len() as u64) {
+        if let Err(error) = self.inner.info().check_write(offset, data.len() as u64) {
             return Io::err(error);
         }
         // A write that must reach the disk waits in any case.
@@ -340,7 +390,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn trim(&self, offset: u64, len: u64) -> Io<()> {
-        match self.inner.info.check_write(offset, len) {
+        match self.inner.info().check_write(offset, len) {
             Ok(()) if len == 0 || !self.inner.info.can_trim => Io::ok(()),
             Ok(()) => self.blocking(move |inner| inner.trim(offset, len)),
             Err(error) => Io::err(error),
@@ -348,7 +398,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
-        match self.inner.info.check_write(offset, len) {
+        match self.inner.info().check_write(offset, len) {
             Ok(()) if len == 0 => Io::ok(()),
             Ok(()) => self.blocking(move |inner| inner.zero(offset, len, flags)),
             Err(error) => Io::err(error),
@@ -356,7 +406,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
-        match self.inner.info.check(offset, len) {
+        match self.inner.info().check(offset, len) {
             Ok(()) if len == 0 => Io::ok(Vec::new()),
             Ok(()) if self.inner.info.can_extents => {
                 self.blocking(move |inner| inner.extents(offset, len))

@@ -5,12 +5,14 @@ pub mod fault;
 pub mod read_only;
 pub mod stats;
 pub mod thick;
+pub mod write_through;
 
 pub use delay::{Delay, DelayLayer, Delays};
 pub use fault::{Fault, FaultLayer};
 pub use read_only::ReadOnlyLayer;
 pub use stats::{OpStats, Stats, StatsLayer};
 pub use thick::ThickLayer;
+pub use write_through::WriteThroughLayer;
 
 /// The operations of a [`BlockDevice`](crate::BlockDevice).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

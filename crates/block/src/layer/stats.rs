@@ -2,13 +2,15 @@
 //! atomic additions per operation, and no lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use super::OpKind;
-use crate::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags};
+use crate::{
+    BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags,
+};
 
 /// Histogram buckets per doubling of the latency: an error of at most 25 %.
 const BUCKETS_PER_DOUBLING: u64 = 4;
@@ -87,6 +89,23 @@ impl OpStats {
     }
 }
 
+impl OpStats {
+    /// How many operations took no longer than each of `bounds`, which ascend. A latency is known to
+    /// a quarter, rounded up.
+    pub fn cumulative(&self, bounds: &[Duration]) -> Vec<u64> {
+        let mut buckets = self.histogram.iter().enumerate().peekable();
+        let mut seen = 0;
+        let up_to = |bound: &Duration| {
+            let ns = u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX);
+            while let Some((_, count)) = buckets.next_if(|(index, _)| bucket_end_ns(*index) <= ns) {
+                seen += count;
+            }
+            seen
+        };
+        bounds.iter().map(up_to).collect()
+    }
+}
+
 /// A copy of the counters at one moment, by kind of operation. Kinds are read one after the other,
 /// not at the same instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,12 +122,14 @@ impl Stats {
 pub struct StatsLayer {
     device: Device,
     counters: Arc<[Counters; OpKind::ALL.len()]>,
+    /// The last operation failed for the storage's own reasons.
+    failing: Arc<AtomicBool>,
 }
 
 impl StatsLayer {
     /// Starts counting at zero.
     pub fn new(device: Device) -> Self {
-        Self { device, counters: Arc::default() }
+        Self { device, counters: Arc::default(), failing: Arc::default() }
     }
 
     /// The counters as of now.
@@ -127,6 +148,12 @@ impl StatsLayer {
         }))
     }
 
+    /// The last operation that ended failed because of the medium or the way there, not because of
+    /// what was asked.
+    pub fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
     fn observe<T: Send + Unpin + 'static>(
         &self,
         kind: OpKind,
@@ -137,17 +164,31 @@ impl StatsLayer {
         match operation(&self.device).try_ready() {
             Ok(result) => {
                 self.counters[kind as usize].record(start, bytes, &result);
+                note(&self.failing, &result);
                 Io::done(result)
             }
             Err(io) => {
-                let counters = self.counters.clone();
+                let (counters, failing) = (self.counters.clone(), self.failing.clone());
                 Io::later(async move {
                     let result = io.await;
                     counters[kind as usize].record(start, bytes, &result);
+                    note(&failing, &result);
                     result
                 })
             }
         }
+    }
+}
+
+/// Remembers how the storage does. It is written to only when that changes.
+fn note<T>(failing: &AtomicBool, result: &Result<T>) {
+    let bad = match result {
+        Ok(_) => false,
+        Err(BlockError::Medium(_) | BlockError::Unreachable(_)) => true,
+        Err(_) => return,
+    };
+    if failing.load(Ordering::Relaxed) != bad {
+        failing.store(bad, Ordering::Relaxed);
     }
 }
 
@@ -243,6 +284,16 @@ mod tests {
         let read = layer.snapshot().of(OpKind::Read).clone();
         assert!(read.latency_max >= Duration::from_millis(5), "{read:?}");
         assert_eq!(read.latency_quantile(0.5), read.latency_max.min(read.latency_quantile(1.0)));
+    }
+
+    #[tokio::test]
+    async fn cumulative_counts_end_with_all() {
+        let layer = StatsLayer::new(memory());
+        for _ in 0..7 {
+            layer.read(0, Buf::new(512)).await.unwrap();
+        }
+        let bounds = [Duration::ZERO, Duration::from_secs(3600)];
+        assert_eq!(layer.snapshot().of(OpKind::Read).cumulative(&bounds), [0, 7]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub(crate) mod discover;
 pub(crate) mod info;
 pub(crate) mod remote;
 pub(crate) mod serve;
+pub(crate) mod target;
 pub(crate) mod wan;
 
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! ORDERED commands of a session (SAM-5 §8.6, §8.7): handed out when all older commands to their
+//! ORDERED commands of a session (SAM-5 §8.6, §8.8): handed out when all older commands to their
 //! unit have ended, while the newer ones wait for their end.
 //!
 //! Only the session knows which command is older: data may be complete in another order, and the

@@ -9,8 +9,8 @@ use super::session::{Connection, Session};
 use super::task::{Completion, Phase, Task, TransferFault};
 use super::transmit::Reply;
 use crate::connection::Placement;
-use crate::ids::Itt;
-use crate::pdu::{DataOut, Header, NopOut, Pdu, PduError, RejectReason, ScsiCommand};
+use crate::ids::{Cid, Itt};
+use crate::pdu::{DataOut, Header, LogoutReason, NopOut, Pdu, PduError, RejectReason, ScsiCommand};
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
 
@@ -145,7 +145,9 @@ impl Session {
         let recovers = self.recovers();
         match receiving {
             Receiving::Nothing | Receiving::Ignored if !recovers => return Ok(true),
-            Receiving::Scratch(_) if !recovers => {
+            // The number of a command that is discarded stays free (§7.3), and at level 0 its
+            // initiator need not know how to fill the gap: the session begins anew.
+            Receiving::Scratch(_) | Receiving::Command { .. } if !recovers => {
                 return Err(self.error(conn, Itt::NONE, "data digest error"));
             }
             _ => {}
@@ -155,14 +157,10 @@ impl Session {
         let reason = RejectReason::DATA_DIGEST_ERROR;
         self.push_reply(conn, Reply::Reject { reason, data_sn: 0, header });
         match receiving {
-            Receiving::Command { itt, .. } if recovers => {
+            Receiving::Command { itt, .. } => {
                 // Its number stays free: the same command comes again.
                 self.discard_command(conn, *itt);
                 Ok(true)
-            }
-            Receiving::Command { itt, .. } => {
-                self.damage(*itt);
-                Ok(false)
             }
             Receiving::DataOut { pdu, .. } => {
                 if !recovers {
@@ -228,7 +226,7 @@ impl Session {
         connection.last_heard = now;
         connection.ping_sent = None;
         connection.last_header = header.bhs;
-        if let Some(exp_stat_sn) = exp_stat_sn(pdu)
+        if let Some(exp_stat_sn) = exp_stat_sn(pdu, connection.cid)
             && connection.exp_stat_sn.is_before(exp_stat_sn)
             // libiscsi counts the StatSN that an R2T announces as used and runs one ahead.
             && !connection.next_stat_sn.is_before(exp_stat_sn)
@@ -499,15 +497,19 @@ fn delivery(pdu: &Pdu) -> Option<(bool, CmdSn)> {
     })
 }
 
-/// ExpStatSN of a request, where it has one.
-fn exp_stat_sn(pdu: &Pdu) -> Option<StatSn> {
+/// ExpStatSN of a request on the connection `cid`, where it has one.
+fn exp_stat_sn(pdu: &Pdu, cid: Cid) -> Option<StatSn> {
     Some(match pdu {
         Pdu::NopOut(p) => p.exp_stat_sn,
         Pdu::ScsiCommand(p) => p.exp_stat_sn,
         Pdu::TaskManagementRequest(p) => p.exp_stat_sn,
         Pdu::TextRequest(p) => p.exp_stat_sn,
         Pdu::DataOut(p) => p.exp_stat_sn,
-        Pdu::LogoutRequest(p) => p.exp_stat_sn,
+        // That of the connection to be closed (§11.14.4), which may be another one.
+        Pdu::LogoutRequest(p) => {
+            let own = p.reason == LogoutReason::CLOSE_SESSION || p.cid == cid;
+            return own.then_some(p.exp_stat_sn);
+        }
         Pdu::SnackRequest(p) => p.exp_stat_sn,
         _ => return None,
     })

@@ -1,7 +1,7 @@
 //! One connection of the target in its full-feature phase: the [`Role`] that the driver runs.
 
-use std::collections::HashMap;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -12,8 +12,7 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::AtomicWaker;
 use iscsi_proto::connection::{Placement, Transmit};
-use iscsi_proto::ids::Itt;
-use iscsi_proto::names::TargetAddress;
+use iscsi_proto::ids::{Itt, Lun};
 use iscsi_proto::pdu::{Header, TaskAttribute, TaskManagementResponseCode};
 use iscsi_proto::target::{Completion, ConnId, Event, Execute, Received, Recovery};
 use iscsi_proto::time::Instant;
@@ -21,9 +20,10 @@ use scsi::{Cdb, Execution};
 use tokio::time::Sleep;
 use tracing::{debug, info};
 
+use super::budget::{Charge, WriteBuffers, read_charge};
 use super::login;
-use super::server::Shared;
 use super::session::{SharedSession, now};
+use super::shared::Shared;
 use crate::driver::{CloseReason, Dest, Filled, Role};
 
 /// Unsent answers at which reading stops. A peer that asks without reading answers is held back
@@ -52,10 +52,10 @@ pub(super) struct TargetConnection {
     session: Arc<SharedSession>,
     conn: ConnId,
     /// Where the initiator reached us.
-    portal: Option<TargetAddress>,
+    local: Option<SocketAddr>,
     waker: Arc<AtomicWaker>,
-    /// Data of writes that are still being collected, by task.
-    buffers: HashMap<Itt, Buf>,
+    /// Data of writes that are still being collected.
+    buffers: WriteBuffers,
     /// The task whose buffer the receiver is filling.
     filling: Option<Itt>,
     running: Running,
@@ -77,17 +77,18 @@ impl TargetConnection {
         server: Arc<Shared>,
         session: Arc<SharedSession>,
         conn: ConnId,
-        portal: Option<TargetAddress>,
+        local: Option<SocketAddr>,
     ) -> Self {
         let waker = session.register(conn);
         let level = session.with(|core| core.params().error_recovery_level);
+        let buffers = WriteBuffers::new(Arc::clone(&session.account));
         Self {
             server,
             session,
             conn,
-            portal,
+            local,
             waker,
-            buffers: HashMap::new(),
+            buffers,
             filling: None,
             running: FuturesUnordered::new(),
             events: Vec::new(),
@@ -109,7 +110,7 @@ impl TargetConnection {
         let Self { server, session, conn, mut running, buffers, level, .. } = self;
         session.unregister(conn);
         if level == 2 {
-            session.adopt(buffers);
+            session.adopt(buffers.into_writes());
         }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
         //# TCP connection failure: The target MUST close the connection and, if more than one
@@ -157,15 +158,14 @@ impl TargetConnection {
         match event {
             Event::Execute(execute) => self.execute(execute),
             Event::Dropped(itt) => {
-                self.take_buffer(itt);
+                self.take_over(itt);
+                self.buffers.forget(itt);
                 if self.filling == Some(itt) {
                     self.filling = None; // its buffer is with the receiver and goes from there
                 }
             }
             Event::Text { itt, text } => {
-                let discovery = self.session.with(|core| core.is_discovery());
-                let portal = self.portal.clone();
-                let answer = login::answer_text(&self.server, portal, discovery, &text);
+                let answer = login::answer_text(&self.server, &self.session, self.local, &text);
                 self.session.with_own(self.conn, |core| core.text_reply(self.conn, itt, answer));
             }
             Event::Management { itt, function, lun } => {
@@ -187,7 +187,11 @@ impl TargetConnection {
 
     fn execute(&mut self, execute: Execute) {
         let itt = execute.itt;
-        let data_out = self.take_buffer(itt).map_or_else(Bytes::new, Buf::freeze);
+        self.take_over(itt);
+        let write = self.buffers.collect(itt);
+        if write.refused {
+            return self.complete(itt, task_set_full());
+        }
         if execute.too_long {
             let response = scsi::Response::check_condition(scsi::Sense::new(
                 scsi::SenseKey::ILLEGAL_REQUEST,
@@ -195,23 +199,43 @@ impl TargetConnection {
             ));
             return self.complete(itt, completion(response));
         }
+        self.session.moved(0, write.data.len());
+        let data_in_max =
+            if execute.read { execute.expected_data_transfer_length as usize } else { 0 };
         let command = scsi::Command::new(
             execute.lun.0,
             Cdb::new(&execute.cdb).with_extended(execute.extended_cdb),
         )
-        .with_data_out(data_out)
-        .with_data_in_max(if execute.read {
-            execute.expected_data_transfer_length as usize
-        } else {
-            0
-        })
+        .with_data_out(write.data)
+        .with_data_in_max(data_in_max)
         .with_attribute(attribute(execute.attribute))
         .with_tag(u64::from(itt.0));
+        let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
+        let finish = move |response, reading: Option<Charge>| {
+            drop(write.charges);
+            note_sense(&server, &session, execute.lun, &response);
+            let mut completion = completion(response);
+            session.moved(completion.data_in.len(), 0);
+            if let Some(charge) = reading {
+                completion.data_in = charge.cover(completion.data_in);
+            }
+            completion
+        };
+        let wanted = read_charge(data_in_max as u32);
+        let reading = if execute.read { self.session.account.charge(wanted) } else { None };
+        if execute.read && reading.is_none() {
+            let session = Arc::clone(&self.session);
+            return self.running.push(Box::pin(async move {
+                let charge = session.account.wait(wanted).await;
+                let response = session.nexus.execute(command).await;
+                Finished::Command(itt, finish(response, Some(charge)))
+            }));
+        }
         match self.session.nexus.execute(command) {
-            Execution::Done(response) => self.complete(itt, completion(response)),
-            Execution::Pending(future) => self
-                .running
-                .push(Box::pin(async move { Finished::Command(itt, completion(future.await)) })),
+            Execution::Done(response) => self.complete(itt, finish(response, reading)),
+            Execution::Pending(future) => self.running.push(Box::pin(async move {
+                Finished::Command(itt, finish(future.await, reading))
+            })),
         }
     }
 
@@ -219,10 +243,14 @@ impl TargetConnection {
         self.session.with_own(self.conn, |core| core.complete(itt, completion));
     }
 
-    /// The buffer of a write, which may come from a connection that was lost.
-    fn take_buffer(&mut self, itt: Itt) -> Option<Buf> {
-        let own = self.buffers.remove(&itt);
-        if own.is_none() && self.level == 2 { self.session.orphan(itt) } else { own }
+    /// Gets the data of a write that came over a connection that was lost.
+    fn take_over(&mut self, itt: Itt) {
+        if self.level == 2
+            && !self.buffers.has(itt)
+            && let Some(write) = self.session.orphan(itt)
+        {
+            self.buffers.adopt(itt, write);
+        }
     }
 
     /// A peer decides how often something is recovered, not how much is logged.
@@ -315,9 +343,14 @@ impl Role for TargetConnection {
             Placement::Scratch => Dest::Scratch,
             Placement::Discard => Dest::Discard,
             Placement::Task { itt, offset } => {
-                self.filling = Some(itt);
-                let buf = with_length(self.take_buffer(itt), buffer_length as usize);
-                Dest::Buffer { buf, offset: offset as usize }
+                self.take_over(itt);
+                match self.buffers.fill(itt, buffer_length as usize) {
+                    Some(buf) => {
+                        self.filling = Some(itt);
+                        Dest::Buffer { buf, offset: offset as usize }
+                    }
+                    None => Dest::Discard,
+                }
             }
         })
     }
@@ -326,7 +359,7 @@ impl Role for TargetConnection {
         let received = match filled {
             Filled::Buffer(buf) => {
                 if let Some(itt) = self.filling.take() {
-                    self.buffers.insert(itt, buf);
+                    self.buffers.put_back(itt, buf);
                 }
                 Received::Placed
             }
@@ -357,7 +390,7 @@ impl Role for TargetConnection {
 
     fn take_back(&mut self, buf: Buf) {
         if let Some(itt) = self.filling.take() {
-            self.buffers.insert(itt, buf);
+            self.buffers.put_back(itt, buf);
         }
     }
 
@@ -387,20 +420,6 @@ impl Role for TargetConnection {
     }
 }
 
-/// A buffer of at least this length with what has arrived already. It grows once at most, when
-/// memory is promised to a write that had to wait for it.
-fn with_length(old: Option<Buf>, len: usize) -> Buf {
-    match old {
-        Some(buf) if buf.len() >= len => buf,
-        Some(short) => {
-            let mut buf = Buf::new(len);
-            buf[..short.len()].copy_from_slice(&short);
-            buf
-        }
-        None => Buf::new(len),
-    }
-}
-
 /// Polls a future once; hands it back if it has to wait.
 fn not_yet(
     future: impl Future<Output = ()> + Send + 'static,
@@ -416,6 +435,22 @@ fn completion(response: scsi::Response) -> Completion {
         sense: response.sense.map_or_else(Bytes::new, |sense| Bytes::from(sense.to_bytes())),
         data_in: response.data_in,
         wanted_length: response.data_len_wanted,
+    }
+}
+
+/// There is no memory for the command: the initiator tries again later (SAM-5 §5.3.1).
+fn task_set_full() -> Completion {
+    let status = scsi::Status::TASK_SET_FULL.0;
+    Completion { status, sense: Bytes::new(), data_in: Bytes::new(), wanted_length: 0 }
+}
+
+/// Counts what ended with sense data, by unit. Unit attentions are news, not errors, and count too.
+fn note_sense(server: &Shared, session: &SharedSession, lun: Lun, response: &scsi::Response) {
+    if let (Some(sense), Some(target)) = (&response.sense, &session.about.target_name)
+        && let Some(number) = scsi::Lun::decode(lun.0)
+        && session.nexus.has_lun(lun.0)
+    {
+        server.counters.sense(target, number.number(), sense.key.0);
     }
 }
 

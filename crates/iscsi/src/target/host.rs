@@ -6,19 +6,23 @@ use std::time::Duration;
 use iscsi_proto::ids::Lun;
 use scsi::{BoxFuture, NexusId};
 
-use super::server::Shared;
+use super::shared::Shared;
 
-/// Sessions as the device server sees them. Does not keep the server alive.
-pub(super) struct Sessions(pub(super) Weak<Shared>);
+/// Sessions of one target as its device server sees them. Does not keep the server alive.
+pub(super) struct Host {
+    pub(super) server: Weak<Shared>,
+    pub(super) target_name: String,
+}
 
-impl scsi::Host for Sessions {
+impl scsi::Host for Host {
     fn abort_tasks(&self, lun: u64, nexuses: Vec<NexusId>) -> BoxFuture {
-        let Some(server) = self.0.upgrade() else { return Box::pin(std::future::ready(())) };
-        let victims: Vec<_> = {
-            let sessions = server.lock();
-            let live = sessions.live.values();
-            live.filter(|session| nexuses.contains(&session.nexus.id())).map(Arc::clone).collect()
+        let Some(server) = self.server.upgrade() else { return Box::pin(std::future::ready(())) };
+        // Targets number their nexuses each for itself.
+        let ours = |session: &Arc<super::session::SharedSession>| {
+            session.about.target_name.as_ref() == Some(&self.target_name)
+                && nexuses.contains(&session.nexus.id())
         };
+        let victims: Vec<_> = server.live().into_iter().filter(ours).collect();
         Box::pin(async move {
             for session in victims {
                 session.abort_and_wait(Some(Lun(lun))).await;

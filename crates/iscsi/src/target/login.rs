@@ -1,28 +1,35 @@
 //! Login of one connection: drives `iscsi_proto::login::target` over the socket and attaches the
 //! connection to its session.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
-use iscsi_proto::frame::{Framing, Limits};
-use iscsi_proto::ids::Cid;
-use iscsi_proto::keys::Key;
+use iscsi_proto::frame::Limits;
+use iscsi_proto::ids::{Cid, Tsih};
 use iscsi_proto::keys::send_targets::{self, SendTargets, TargetRecord};
 use iscsi_proto::keys::text::{TextWriter, parse};
+use iscsi_proto::keys::{ConnectionParams, Key};
 use iscsi_proto::login::Outcome;
 use iscsi_proto::login::chap::ChapRandom;
 use iscsi_proto::login::target::{Login, LoginFailure, Step, TargetConfig};
-use iscsi_proto::names::TargetAddress;
+use iscsi_proto::names::check_name;
 use iscsi_proto::pdu::{LoginStatus, Pdu};
-use iscsi_proto::target::{Attach, ConnId, Session};
+use iscsi_proto::target::{Attach, ConnId, Session, SessionConfig};
+use scsi::WriteProtection;
 use tokio::net::TcpStream;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
-use super::access::PORTAL_GROUP;
+use super::access::{Gatekeeper, Proof};
+use super::catalog::{Catalog, TargetSpec, default_offer};
 use super::connection::TargetConnection;
-use super::server::Shared;
+use super::counters::Observed;
+use super::overview::{About, Link};
 use super::session::{SharedSession, now};
+use super::shared::{Sessions, Shared};
 use crate::driver::{CloseReason, drive};
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
 
@@ -45,14 +52,44 @@ pub(super) enum LoginError {
     Random(getrandom::Error),
 }
 
+impl LoginError {
+    /// A word for the metrics.
+    pub(super) fn label(&self) -> &'static str {
+        let status = match self {
+            Self::Read(_) | Self::Write(_) => return "connection",
+            Self::NotLogin(_) | Self::Malformed(_) => return "not_a_login",
+            Self::Random(_) => return "internal",
+            Self::Refused(failure) => failure.status,
+            Self::Rejected(status) => *status,
+        };
+        match status {
+            LoginStatus::AUTHENTICATION_FAILURE => "authentication",
+            LoginStatus::AUTHORIZATION_FAILURE => "not_admitted",
+            LoginStatus::NOT_FOUND => "no_such_target",
+            LoginStatus::OUT_OF_RESOURCES | LoginStatus::TOO_MANY_CONNECTIONS => "limit",
+            LoginStatus::SERVICE_UNAVAILABLE => "shutting_down",
+            LoginStatus::SESSION_DOES_NOT_EXIST => "no_such_session",
+            _ => "protocol",
+        }
+    }
+}
+
+/// Where a connection came from and to.
+struct Arrival {
+    stream: TcpStream,
+    peer: SocketAddr,
+    portal: Arc<str>,
+}
+
 /// A connection in its full-feature phase, not yet running.
 pub(super) struct LoggedIn {
     shared: Arc<Shared>,
     stream: TcpStream,
+    peer: SocketAddr,
     session: Arc<SharedSession>,
     conn: ConnId,
-    framing: Framing,
-    limits: Limits,
+    cid: Cid,
+    params: ConnectionParams,
 }
 
 /// Takes a connection through login. Nothing but login requests is answered, and nothing else is
@@ -64,18 +101,23 @@ pub(super) struct LoggedIn {
 //# subsequent Login Phase MUST NOT occur before tearing down the connection.
 pub(super) async fn login(
     shared: &Arc<Shared>,
+    portal: Arc<str>,
     mut stream: TcpStream,
+    peer: SocketAddr,
 ) -> Result<LoggedIn, LoginError> {
+    let catalog = shared.catalog();
     let mut random = [0; 1 + iscsi_proto::login::chap::CHALLENGE_LEN];
     getrandom::fill(&mut random).map_err(LoginError::Random)?;
+    let (header, mut text) = read_pdu(&mut stream, Limits::LOGIN).await?;
+    let mut header = header;
+    let gatekeeper = Arc::new(Gatekeeper::new(Arc::clone(&catalog), Arc::clone(&portal)));
     let mut login = Login::new(TargetConfig {
-        offer: shared.config.offer,
-        authenticator: shared.access(),
+        offer: target_named(&catalog, &text).map_or_else(default_offer, |target| target.offer),
+        authenticator: Arc::clone(&gatekeeper) as _,
         random: ChapRandom::from_bytes(random),
     });
     let mut started = false;
     loop {
-        let (header, text) = read_pdu(&mut stream, Limits::LOGIN).await?;
         //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
         //# A target receiving any PDU except a Login Request before the Login Phase is started MUST
         //# immediately terminate the connection on which the PDU was received.
@@ -96,8 +138,13 @@ pub(super) async fn login(
         started = true;
         match login.handle(&request, &text) {
             Ok(Step::Send(response, text)) => send(&mut stream, response, text).await?,
-            Ok(Step::Ready(outcome)) => return attach(shared, stream, login, *outcome).await,
+            Ok(Step::Ready(outcome)) => {
+                let arrival = Arrival { stream, peer, portal };
+                return attach(shared, arrival, login, *outcome, gatekeeper.proof()).await;
+            }
             Err(failure) => {
+                let (initiator, target) = (login.initiator_name(), login.target_name());
+                debug!(initiator, target, "login is refused");
                 let (response, text) = login.failure_response(&failure);
                 send(&mut stream, response, text).await?;
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
@@ -106,7 +153,16 @@ pub(super) async fn login(
                 return Err(failure.into());
             }
         }
+        (header, text) = read_pdu(&mut stream, Limits::LOGIN).await?;
     }
+}
+
+/// The target that the first text of a login names: what is offered depends on it, before the login
+/// machine has looked at anything. A name that comes later gets what any target offers.
+fn target_named(catalog: &Catalog, text: &[u8]) -> Option<Arc<TargetSpec>> {
+    let pairs = parse(text).ok()?;
+    let name = pairs.into_iter().find(|pair| pair.key == "TargetName")?.value;
+    catalog.targets.get(&check_name(name).ok()?).cloned()
 }
 
 async fn send(
@@ -121,11 +177,13 @@ async fn send(
 /// Login has succeeded: finds or makes the session, then says so to the initiator.
 async fn attach(
     shared: &Arc<Shared>,
-    mut stream: TcpStream,
+    arrival: Arrival,
     mut login: Login,
     outcome: Outcome,
+    proof: Proof,
 ) -> Result<LoggedIn, LoginError> {
-    let session = match find_session(shared, &outcome).await {
+    let Arrival { mut stream, peer, portal } = arrival;
+    let session = match find_session(shared, &outcome, portal, proof).await {
         Ok(session) => session,
         Err(status) => {
             send(&mut stream, login.reject(status), Bytes::new()).await?;
@@ -144,8 +202,9 @@ async fn attach(
         stream,
         session,
         conn,
-        framing: outcome.connection.framing(),
-        limits: outcome.connection.limits(),
+        cid: outcome.cid,
+        params: outcome.connection,
+        peer,
     };
     logged_in.answer(response, text).await
 }
@@ -153,9 +212,17 @@ async fn attach(
 async fn find_session(
     shared: &Arc<Shared>,
     outcome: &Outcome,
+    portal: Arc<str>,
+    proof: Proof,
 ) -> Result<Arc<SharedSession>, LoginStatus> {
     let session = {
         let mut sessions = shared.lock();
+        // Under the lock, so that whoever replaces the catalog finds the session or is found.
+        let catalog = shared.catalog();
+        let admitted = admit(&catalog, outcome, &proof)?;
+        if shared.stopping.load(Ordering::Acquire) {
+            return Err(LoginStatus::SERVICE_UNAVAILABLE);
+        }
         match sessions.registry.attach(outcome)? {
             Attach::Join { tsih } => {
                 let session = sessions.live.get(&tsih).cloned();
@@ -163,11 +230,13 @@ async fn find_session(
             }
             Attach::New { tsih, reinstates } => {
                 let old = reinstates.and_then(|old| sessions.live.remove(&old));
-                let name = outcome.initiator_name.clone();
-                let port = format!("{name},i,0x{}", outcome.isid);
-                let nexus = shared.scsi.nexus(&port);
-                let core = Session::new(shared.config.session.clone(), outcome);
-                let session = Arc::new(SharedSession::new(tsih, name, nexus, core, old));
+                // A session that reinstates another takes its place.
+                if old.is_none() && !has_room(&sessions, &catalog, &outcome.initiator_name) {
+                    sessions.registry.remove(tsih);
+                    return Err(LoginStatus::OUT_OF_RESOURCES);
+                }
+                let arrival = (portal, proof);
+                let session = Arc::new(begin(shared, outcome, admitted, arrival, tsih, old));
                 sessions.live.insert(tsih, Arc::clone(&session));
                 session
             }
@@ -178,6 +247,59 @@ async fn find_session(
     session.outlive_predecessor().await;
     std::mem::forget(guard);
     Ok(session)
+}
+
+/// The target of a login, if the rules of this moment still allow it.
+fn admit(
+    catalog: &Catalog,
+    outcome: &Outcome,
+    proof: &Proof,
+) -> Result<Option<(Arc<TargetSpec>, WriteProtection)>, LoginStatus> {
+    let Some(name) = &outcome.target_name else { return Ok(None) };
+    let rule = catalog.forbids(&outcome.initiator_name, name, proof);
+    let protection = rule.map_err(|_| LoginStatus::AUTHORIZATION_FAILURE)?.write_protection.clone();
+    let target = catalog.targets.get(name).ok_or(LoginStatus::NOT_FOUND)?;
+    Ok(Some((Arc::clone(target), protection)))
+}
+
+/// Is there room for one more session of this initiator?
+fn has_room(sessions: &Sessions, catalog: &Catalog, initiator_name: &str) -> bool {
+    let own = sessions.live.values().filter(|session| session.initiator_name == initiator_name);
+    sessions.live.len() < catalog.limits.sessions_max
+        && own.count() < catalog.limits.sessions_per_initiator_max
+}
+
+fn begin(
+    shared: &Shared,
+    outcome: &Outcome,
+    admitted: Option<(Arc<TargetSpec>, WriteProtection)>,
+    arrival: (Arc<str>, Proof),
+    tsih: Tsih,
+    predecessor: Option<Arc<SharedSession>>,
+) -> SharedSession {
+    let (portal, proof) = arrival;
+    let name = outcome.initiator_name.clone();
+    let port = format!("{name},i,0x{}", outcome.isid);
+    let (nexus, config) = match admitted {
+        Some((target, protection)) => {
+            let nexus = target.scsi.nexus(&port);
+            nexus.set_write_protection(protection);
+            (nexus, target.session.clone())
+        }
+        None => (shared.nothing.nexus(&port), SessionConfig::default()),
+    };
+    let about = About {
+        isid: outcome.isid,
+        target_name: outcome.target_name.clone(),
+        portal,
+        since: SystemTime::now(),
+        user: outcome.authenticated_as.clone(),
+        alias: outcome.peer_alias.clone(),
+        proof,
+    };
+    let account = shared.budget.open(&name);
+    let core = Session::new(config, outcome);
+    SharedSession::new(tsih, name, nexus, about, account, core, predecessor)
 }
 
 /// A session that no connection has entered yet; dropped, it is forgotten. One that still waits
@@ -232,11 +354,18 @@ impl LoggedIn {
 
     /// Runs the connection to its end.
     pub(super) async fn run(self) {
-        let Self { shared, stream, session, conn, framing, limits } = self;
-        let portal = portal_of(&stream);
-        let mut role =
-            TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, portal);
-        let reason = drive(&stream, framing, limits, &mut role).await;
+        let Self { shared, stream, peer, session, conn, cid, params } = self;
+        let local = local_of(&stream);
+        let stream = Arc::new(stream);
+        let since = SystemTime::now();
+        let link = Link { cid, peer, local, since, params, stream: Arc::clone(&stream) };
+        session.add_link(conn, link);
+        let counters = Arc::clone(&shared.counters);
+        let role = TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, local);
+        let mut observed = Observed { role, counters };
+        let reason = drive(&stream, params.framing(), params.limits(), &mut observed).await;
+        session.remove_link(conn);
+        shared.counters.closed(&reason);
         let (initiator, tsih) = (&session.initiator_name, session.tsih);
         match reason {
             CloseReason::Protocol(_) | CloseReason::Frame(_) | CloseReason::TimedOut(_) => {
@@ -245,7 +374,7 @@ impl LoggedIn {
             _ => info!(initiator, %tsih, %reason, "connection ended"),
         }
         drop(stream);
-        role.finish();
+        observed.role.finish();
     }
 }
 
@@ -253,8 +382,8 @@ impl LoggedIn {
 /// login.
 pub(super) fn answer_text(
     shared: &Shared,
-    local: Option<TargetAddress>,
-    discovery: bool,
+    session: &SharedSession,
+    local: Option<SocketAddr>,
     text: &[u8],
 ) -> Bytes {
     let Ok(pairs) = parse(text) else { return Bytes::new() };
@@ -271,38 +400,21 @@ pub(super) fn answer_text(
             }
             continue;
         }
-        let wanted = match SendTargets::from_value(pair.value) {
-            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-            //# This value MUST be supported on Discovery sessions.
-            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-            //# A Discovery session MUST be capable of returning addresses for those targets that
-            //# would have been returned had value=All been designated.
-            Ok(SendTargets::Named(name)) => name == shared.config.target_name,
-            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-            //# This value MUST be supported on a Discovery session and MUST NOT be supported on an
-            //# operational session.
-            Ok(SendTargets::All) if !discovery => {
-                out.push(pair.key, "Reject");
-                continue;
-            }
-            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-            //# A target MUST support the SendTargets command on operational sessions; these will
-            //# only return path information about the target to which the session is connected and
-            //# do not need to return information about other target names that may be defined in
-            //# the responding system.
-            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-            //# This MUST be supported on operational sessions and MUST NOT return targets other
-            //# than the one to which the session is logged in.
-            Ok(SendTargets::All | SendTargets::This) => true,
-            Err(_) => false,
-        };
         //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-        //# A SendTargets response MUST NOT contain target names if there are no targets for the
-        //# requesting initiator to access.
-        if wanted {
-            let name = shared.config.target_name.clone();
-            let portals = shared.portals_for(local);
-            return send_targets::encode(&[TargetRecord { name, portals }]);
+        //# This value MUST be supported on a Discovery session and MUST NOT be supported on an
+        //# operational session.
+        if pair.value == "All" && !session.with(|core| core.is_discovery()) {
+            out.push(pair.key, "Reject");
+            continue;
+        }
+        if let Ok(wanted) = SendTargets::from_value(pair.value) {
+            let records = targets_for(shared, session, local, &wanted);
+            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+            //# A SendTargets response MUST NOT contain target names if there are no targets for the
+            //# requesting initiator to access.
+            if !records.is_empty() {
+                return send_targets::encode(&records);
+            }
         }
     }
     out.finish()
@@ -320,9 +432,48 @@ fn refusal_of(key: &str) -> Option<&'static str> {
     }
 }
 
-/// The portal a connection came in on, as SendTargets names it.
-fn portal_of(stream: &TcpStream) -> Option<TargetAddress> {
+/// What an initiator may know of: the targets that have a rule for it, and a portal.
+fn targets_for(
+    shared: &Shared,
+    session: &SharedSession,
+    local: Option<SocketAddr>,
+    wanted: &SendTargets,
+) -> Vec<TargetRecord> {
+    let own = session.about.target_name.as_ref();
+    let is_wanted = |target: &&Arc<TargetSpec>| match wanted {
+        // In a normal session there is nothing to be learnt of other targets.
+        SendTargets::All => own.is_none_or(|own| *own == target.name),
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# This value MUST be supported on Discovery sessions.
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# A Discovery session MUST be capable of returning addresses for those targets that would
+        //# have been returned had value=All been designated.
+        SendTargets::Named(name) => *name == target.name,
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# A target MUST support the SendTargets command on operational sessions; these will only
+        //# return path information about the target to which the session is connected and do not
+        //# need to return information about other target names that may be defined in the
+        //# responding system.
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# This MUST be supported on operational sessions and MUST NOT return targets other than
+        //# the one to which the session is logged in.
+        SendTargets::This => own == Some(&target.name),
+    };
+    let catalog = shared.catalog();
+    let admitted =
+        |target: &&Arc<TargetSpec>| target.access.rule(&session.initiator_name).is_some();
+    let record = |target: &Arc<TargetSpec>| TargetRecord {
+        name: target.name.clone(),
+        portals: shared.portals_for(target, &session.about.portal, local),
+    };
+    let records = catalog.targets.values().filter(is_wanted).filter(admitted).map(record);
+    // A target without an address that the initiator could use is none to it.
+    records.filter(|record| !record.portals.is_empty()).collect()
+}
+
+/// Our end of a connection, IPv4 as such.
+fn local_of(stream: &TcpStream) -> Option<SocketAddr> {
     let mut local = stream.local_addr().ok()?;
     local.set_ip(local.ip().to_canonical());
-    Some(TargetAddress::new(local, PORTAL_GROUP))
+    Some(local)
 }

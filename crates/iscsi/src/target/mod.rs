@@ -1,13 +1,25 @@
 //! The target server: listens, lets initiators log in, and runs their connections against the
 //! SCSI device server. What a session may do is decided in `iscsi_proto::target`.
 
+mod accept;
 mod access;
+mod budget;
+mod catalog;
 mod connection;
+mod counters;
+mod gate;
 mod host;
 mod login;
+mod overview;
 mod server;
 mod session;
+mod shared;
 
-pub use access::{Chap, ChapConfigError};
+pub use crate::transport::tcp_info::TcpStats;
+pub use accept::{BindError, BoundPortal};
+pub use access::{AccessRule, AccessRules, Chap, ChapConfigError};
+pub use catalog::{Catalog, Limits, PortalSpec, TargetSpec};
+pub use counters::CounterView;
 pub use iscsi_proto::target::SessionConfig;
-pub use server::{BindError, Server, ServerConfig};
+pub use overview::{ConnectionView, SessionView};
+pub use server::{Dropped, Server, ServerConfig};

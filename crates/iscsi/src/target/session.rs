@@ -2,14 +2,17 @@
 //! connection's task is woken by another.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use block::Buf;
 use futures_util::task::AtomicWaker;
 use iscsi_proto::ids::{Itt, Lun, Tsih};
 use iscsi_proto::target::{Completion, ConnId, Session};
 use iscsi_proto::time::Instant;
 use tokio::sync::Notify;
+
+use super::budget::{Account, Collecting};
+use super::overview::{About, Link};
 
 /// The clock of every core: time since the process asked first.
 pub(crate) fn now() -> Instant {
@@ -23,13 +26,18 @@ pub(super) struct SharedSession {
     pub(super) tsih: Tsih,
     pub(super) initiator_name: String,
     pub(super) nexus: scsi::Nexus,
+    pub(super) about: About,
+    pub(super) account: Arc<Account>,
+    links: Mutex<BTreeMap<ConnId, Link>>,
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
     core: Mutex<Session>,
     /// The session this one reinstates, until none of its commands can execute any more.
     predecessor: Mutex<Option<Arc<SharedSession>>>,
     wakers: Mutex<BTreeMap<ConnId, Arc<AtomicWaker>>>,
     /// Data of writes whose connection was lost (error recovery level 2), for the one that takes
     /// them over.
-    orphans: Mutex<BTreeMap<Itt, Buf>>,
+    orphans: Mutex<BTreeMap<Itt, Collecting>>,
     /// Told whenever a command ends that did not end at once.
     settled: Notify,
 }
@@ -39,6 +47,8 @@ impl SharedSession {
         tsih: Tsih,
         initiator_name: String,
         nexus: scsi::Nexus,
+        about: About,
+        account: Arc<Account>,
         core: Session,
         predecessor: Option<Arc<Self>>,
     ) -> Self {
@@ -46,6 +56,11 @@ impl SharedSession {
             tsih,
             initiator_name,
             nexus,
+            about,
+            account,
+            links: Mutex::default(),
+            read_bytes: AtomicU64::new(0),
+            written_bytes: AtomicU64::new(0),
             core: Mutex::new(core),
             predecessor: Mutex::new(predecessor),
             wakers: Mutex::default(),
@@ -106,12 +121,12 @@ impl SharedSession {
 
     /// Keeps the buffers of a lost connection. Before the core is told of the loss, so that whoever
     /// takes the tasks over finds them.
-    pub(super) fn adopt(&self, buffers: impl IntoIterator<Item = (Itt, Buf)>) {
+    pub(super) fn adopt(&self, buffers: impl IntoIterator<Item = (Itt, Collecting)>) {
         locked(&self.orphans).extend(buffers);
     }
 
     /// The buffer of a task that was taken over.
-    pub(super) fn orphan(&self, itt: Itt) -> Option<Buf> {
+    pub(super) fn orphan(&self, itt: Itt) -> Option<Collecting> {
         locked(&self.orphans).remove(&itt)
     }
 
@@ -121,6 +136,35 @@ impl SharedSession {
         if !orphans.is_empty() {
             self.with(|core| orphans.retain(|itt, _| core.has_task(*itt)));
         }
+    }
+
+    /// A connection is in full-feature phase: operators may see it.
+    pub(super) fn add_link(&self, conn: ConnId, link: Link) {
+        locked(&self.links).insert(conn, link);
+    }
+
+    pub(super) fn remove_link(&self, conn: ConnId) {
+        locked(&self.links).remove(&conn);
+    }
+
+    pub(super) fn links<T>(&self, f: impl FnOnce(&mut dyn Iterator<Item = &Link>) -> T) -> T {
+        f(&mut locked(&self.links).values())
+    }
+
+    /// Connections in full-feature phase.
+    pub(super) fn connections(&self) -> Vec<ConnId> {
+        locked(&self.links).keys().copied().collect()
+    }
+
+    /// Counts the data of a command.
+    pub(super) fn moved(&self, read_len: usize, written_len: usize) {
+        self.read_bytes.fetch_add(read_len as u64, Ordering::Relaxed);
+        self.written_bytes.fetch_add(written_len as u64, Ordering::Relaxed);
+    }
+
+    /// Bytes read and written so far.
+    pub(super) fn traffic(&self) -> (u64, u64) {
+        (self.read_bytes.load(Ordering::Relaxed), self.written_bytes.load(Ordering::Relaxed))
     }
 
     /// A command that had to wait for its medium has ended.

@@ -4,6 +4,7 @@
 pub mod login;
 mod receiver;
 mod sender;
+pub mod tcp_info;
 
 pub(crate) use receiver::Receiver;
 pub(crate) use sender::Sender;

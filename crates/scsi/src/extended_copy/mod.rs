@@ -129,7 +129,7 @@ fn place(
     count: u64,
     access: Access,
 ) -> Result<Place, Sense> {
-    let info = unit.device.info();
+    let info = nexus.info_of(&unit);
     let admitted = unit.reservations.admits(nexus.id, nexus.port(), access);
     let protected = access == Access::Write && unit.is_write_protected(&info);
     let ready = unit.medium.check().and(unit.sanitize.check(false));

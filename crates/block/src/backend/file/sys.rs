@@ -116,6 +116,18 @@ pub(super) fn discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     .map(drop)
 }
 
+/// Bytes that the file system below has left for us.
+pub(super) fn available_bytes(file: &File) -> io::Result<u64> {
+    let mut stat = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    retry(|| {
+        // SAFETY: `stat` is writable for one statvfs and outlives the call.
+        i64::from(unsafe { libc::fstatvfs(file.as_raw_fd(), stat.as_mut_ptr()) })
+    })?;
+    // SAFETY: all of its fields are integers, for which any bits will do, and it was zeroed.
+    let stat = unsafe { stat.assume_init() };
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
 /// Size of a block device in bytes.
 pub(super) fn block_device_size(file: &File) -> io::Result<u64> {
     let mut size = 0u64;

@@ -2,9 +2,11 @@
 
 mod commands;
 mod connections;
+mod failover;
 mod hostile;
 mod peer;
 mod properties;
+mod repair;
 mod requirements;
 
 pub(super) use peer::session_params;

@@ -131,7 +131,9 @@ fn a_transfer_tag_of_nobody_closes_the_connection() {
 #[test]
 fn a_wrong_data_digest_is_rejected_and_fails_the_command() {
     let mut script = Script::new();
-    let header = Pdu::from(write(1, 100, 512)).encode(512);
+    script.pdu(write(1, 100, 512), &[]);
+    let ttt = script.r2t().ttt;
+    let header = Pdu::from(data_out(1, ttt, 0, 0, true)).encode(512);
     script.session.handle_header(script.conn, NOW, &header).unwrap();
     script.session.handle_data(script.conn, Received::Placed, false).unwrap();
     match script.sent(script.conn) {

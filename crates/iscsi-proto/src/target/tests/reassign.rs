@@ -444,3 +444,17 @@ fn a_closed_session_recovers_nothing() {
     assert!(!script.session.awaits_recovery());
     assert!(!script.session.admits(Cid(1)));
 }
+
+#[test]
+fn a_logout_acknowledges_answers_of_the_connection_that_it_closes() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.try_pdu(second, ping(5, 100, 1), &[]).unwrap();
+    let Some((Pdu::NopIn(first), _)) = script.sent(second) else { panic!() };
+    script.session.handle_connection_lost(script.conn, NOW);
+    let closes_the_other = LogoutRequest { exp_stat_sn: StatSn(2), ..logout(1) };
+    script.try_pdu(second, closes_the_other, &[]).unwrap();
+    logged_out(&mut script, second);
+    script.try_pdu(second, snack(SnackKind::STATUS, u32::MAX, first.stat_sn.0, 1), &[]).unwrap();
+    assert!(matches!(script.sent(second), Some((Pdu::NopIn(again), _)) if again == first));
+}

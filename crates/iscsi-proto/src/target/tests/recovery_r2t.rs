@@ -159,14 +159,16 @@ fn level_0_answers_damage_when_all_data_has_come() {
 }
 
 #[test]
-fn level_0_waits_for_unsolicited_data_behind_a_damaged_command() {
+fn level_0_closes_the_connection_of_a_damaged_command() {
     let mut script = Script::new();
     let announced = ScsiCommand { is_final: false, ..write(1, 100, 1024) };
-    script.damaged(announced, &[1; 512]);
-    script.rejected();
-    assert!(script.sent(script.conn).is_none());
-    script.pdu(data_out(1, Ttt::NONE, 0, 512, true), &[1; 512]);
-    assert_eq!(script.response(script.conn).status, 2);
+    let header = Pdu::from(announced).encode(512);
+    script.session.handle_header(script.conn, NOW, &header).unwrap();
+    assert!(script.session.handle_data(script.conn, Received::Placed, false).is_err());
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert!(script.session.is_closed());
+    assert!(script.executes(script.conn).is_empty());
+    assert_eq!(script.session.task_count(), 0);
 }
 
 #[test]

@@ -1,0 +1,292 @@
+//! The admin socket: one JSON object a line, one answer to each request.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `{"do":"status"}` | `{"ok":true,"status":{…}}` |
+//! | `{"do":"sessions"}` | `{"ok":true,"sessions":[…]}` |
+//! | `{"do":"drop","id":7}` | `{"ok":true}` |
+//! | `{"do":"reload"}` | `{"ok":true,"changes":["…"]}` |
+//!
+//! What fails is answered `{"ok":false,"errors":["…"]}`.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use iscsi::target::{ConnectionView, SessionView};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tracing::warn;
+
+use crate::daemon::Daemon;
+
+/// Longest request taken, in bytes.
+const REQUEST_LEN_MAX: u64 = 4096;
+
+/// How long a client may take for a request, or the daemon for its answer as a client sees it. A
+/// reload opens files and may wait for a disk.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What an operator asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// How it is.
+    Status,
+    /// The sessions there are.
+    Sessions,
+    /// End a session.
+    Drop {
+        /// Its number in the list.
+        id: u16,
+    },
+    /// Read the configuration again.
+    Reload,
+}
+
+/// The answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    /// It was done.
+    pub ok: bool,
+    /// Why not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<String>,
+    /// What a reload changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Vec<String>>,
+    /// The sessions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sessions: Option<Vec<Session>>,
+    /// The daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
+}
+
+/// The daemon at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Its configuration file.
+    pub config: PathBuf,
+    /// Seconds since it began.
+    pub uptime_s: u64,
+    /// `serving` or `stopping`.
+    pub state: String,
+    /// LUNs that cannot be relied on, and why.
+    pub failures: Vec<String>,
+    /// Addresses it listens on.
+    pub portals: Vec<String>,
+    /// Targets it serves.
+    pub targets: Vec<String>,
+    /// Sessions there are.
+    pub sessions: usize,
+    /// Memory that commands use, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// A session at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Session {
+    /// Its number for `drop`: the TSIH.
+    pub id: u16,
+    /// iSCSI name.
+    pub initiator: String,
+    /// What the initiator calls itself for people.
+    pub initiator_alias: Option<String>,
+    /// In hexadecimal digits.
+    pub isid: String,
+    /// Target; none in a discovery session.
+    pub target: Option<String>,
+    /// Portal it came to.
+    pub portal: String,
+    /// CHAP user it has proved to be.
+    pub user: Option<String>,
+    /// Seconds since 1970.
+    pub since: u64,
+    /// Commands under way.
+    pub commands: usize,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Memory that its commands use.
+    pub memory_bytes: u64,
+    /// Negotiated for the session, by the RFC's names.
+    pub parameters: serde_json::Map<String, serde_json::Value>,
+    /// Its connections.
+    pub connections: Vec<Connection>,
+}
+
+/// A connection at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Connection {
+    /// The initiator's number for it.
+    pub cid: u16,
+    /// The initiator's end.
+    pub peer: String,
+    /// Our end.
+    pub local: Option<String>,
+    /// Seconds since 1970.
+    pub since: u64,
+    /// Negotiated for the connection, by the RFC's names.
+    pub parameters: serde_json::Map<String, serde_json::Value>,
+    /// Smoothed round-trip time of TCP in microseconds.
+    pub rtt_us: Option<u64>,
+    /// Segments that TCP sent again.
+    pub retransmits: Option<u64>,
+}
+
+impl Answer {
+    /// Done.
+    pub(crate) fn ok() -> Self {
+        Self { ok: true, ..Self::default() }
+    }
+
+    pub(crate) fn failed(errors: Vec<String>) -> Self {
+        Self { errors, ..Self::default() }
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn map(value: serde_json::Value) -> serde_json::Map<String, serde_json::Value> {
+    match value {
+        serde_json::Value::Object(map) => map,
+        _ => serde_json::Map::new(),
+    }
+}
+
+impl From<SessionView> for Session {
+    fn from(view: SessionView) -> Self {
+        let params = view.params;
+        let parameters = serde_json::json!({
+            "MaxConnections": params.max_connections,
+            "InitialR2T": params.initial_r2t,
+            "ImmediateData": params.immediate_data,
+            "MaxBurstLength": params.max_burst_length,
+            "FirstBurstLength": params.first_burst_length,
+            "MaxOutstandingR2T": params.max_outstanding_r2t,
+            "ErrorRecoveryLevel": params.error_recovery_level,
+        });
+        Self {
+            id: view.id,
+            initiator: view.initiator_name,
+            initiator_alias: view.initiator_alias,
+            isid: view.isid.to_string(),
+            target: view.target_name,
+            portal: view.portal,
+            user: view.user,
+            since: seconds(view.since),
+            commands: view.commands,
+            read_bytes: view.read_bytes,
+            written_bytes: view.written_bytes,
+            memory_bytes: view.memory_bytes,
+            parameters: map(parameters),
+            connections: view.connections.into_iter().map(Connection::from).collect(),
+        }
+    }
+}
+
+impl From<ConnectionView> for Connection {
+    fn from(view: ConnectionView) -> Self {
+        let params = view.params;
+        let parameters = serde_json::json!({
+            "HeaderDigest": params.header_digest.as_str(),
+            "DataDigest": params.data_digest.as_str(),
+            "MaxRecvDataSegmentLength": params.max_recv_data_segment_length,
+            "InitiatorMaxRecvDataSegmentLength": params.max_send_data_segment_length,
+        });
+        let rtt_us = |tcp: iscsi::target::TcpStats| tcp.rtt.as_micros() as u64;
+        Self {
+            cid: view.cid,
+            peer: view.peer.to_string(),
+            local: view.local.map(|local| local.to_string()),
+            since: seconds(view.since),
+            parameters: map(parameters),
+            rtt_us: view.tcp.map(rtt_us),
+            retransmits: view.tcp.map(|tcp| tcp.retransmits),
+        }
+    }
+}
+
+/// Opens the socket: owner and group may use it. One that a dead daemon left behind is replaced.
+///
+/// # Errors
+/// The system's; `AddrInUse` when a daemon answers there.
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)?;
+        }
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+    Ok(listener)
+}
+
+/// Answers until the task is dropped.
+pub(crate) async fn serve(daemon: Arc<Daemon>, listener: UnixListener) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let daemon = Arc::clone(&daemon);
+                tokio::spawn(async move {
+                    // A client that goes away in the middle is nobody's error.
+                    let _ = tokio::time::timeout(PATIENCE, talk(daemon, stream)).await;
+                });
+            }
+            Err(error) => {
+                warn!(%error, "admin socket");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn talk(daemon: Arc<Daemon>, stream: UnixStream) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut read = BufReader::new(read);
+    loop {
+        let mut line = String::new();
+        if (&mut read).take(REQUEST_LEN_MAX).read_line(&mut line).await? == 0 {
+            return Ok(());
+        }
+        let answer = match serde_json::from_str(&line) {
+            Ok(request) => daemon.answer(request).await,
+            Err(error) => Answer::failed(vec![format!("not a request: {error}")]),
+        };
+        let mut text = serde_json::to_string(&answer).map_err(io::Error::other)?;
+        text.push('\n');
+        write.write_all(text.as_bytes()).await?;
+    }
+}
+
+/// Asks a daemon, as its clients do.
+///
+/// # Errors
+/// There is no daemon, or it does not answer with an [`Answer`].
+pub async fn ask(socket: &Path, request: Request) -> io::Result<Answer> {
+    let asking = async {
+        let stream = UnixStream::connect(socket).await?;
+        let (read, mut write) = stream.into_split();
+        let mut text = serde_json::to_string(&request).map_err(io::Error::other)?;
+        text.push('\n');
+        write.write_all(text.as_bytes()).await?;
+        let mut line = String::new();
+        BufReader::new(read).read_line(&mut line).await?;
+        serde_json::from_str(&line).map_err(io::Error::other)
+    };
+    let answered = tokio::time::timeout(PATIENCE, asking).await;
+    answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}

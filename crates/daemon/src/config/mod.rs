@@ -1,0 +1,145 @@
+//! The configuration file: TOML, read strictly, all errors at once.
+//!
+//! It says what is wanted; nothing is opened here but password files.
+
+mod parse;
+mod reader;
+mod secret;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use iscsi::target::{AccessRules, Chap, Limits, PortalSpec, SessionConfig};
+use iscsi_proto::keys::Offer;
+
+pub use reader::{Place, Problem};
+
+/// What the file says.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The daemon itself.
+    pub server: ServerSection,
+    /// Limits over all targets.
+    pub limits: Limits,
+    /// What initiators have to prove to be told of targets.
+    pub discovery: Option<Chap>,
+    /// Where to listen, with the place in the file.
+    pub portals: Vec<(Place, PortalSpec)>,
+    /// Targets by name.
+    pub targets: BTreeMap<String, TargetSection>,
+    /// What is allowed but unwise.
+    pub warnings: Vec<String>,
+}
+
+/// `[server]` and `[metrics]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerSection {
+    /// Where persistent reservations are kept; without it they end with the daemon.
+    pub state_directory: Option<PathBuf>,
+    /// The admin socket.
+    pub admin_socket: PathBuf,
+    /// Log level, or a filter of tracing.
+    pub log: String,
+    /// How long initiators may take to log out at shutdown.
+    pub shutdown_timeout: Duration,
+    /// Where metrics and health are served over HTTP.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// `[[target]]`.
+#[derive(Clone, Debug)]
+pub struct TargetSection {
+    /// Where it stands.
+    pub place: Place,
+    /// iSCSI name, in lower case.
+    pub name: String,
+    /// For people.
+    pub alias: Option<String>,
+    /// Negotiated parameters.
+    pub offer: Offer,
+    /// Limits of a session.
+    pub session: SessionConfig,
+    /// Names of the portals it uses; `None`: all.
+    pub portals: Option<BTreeSet<String>>,
+    /// Who may use it.
+    pub access: AccessRules,
+    /// Logical units by number.
+    pub luns: BTreeMap<u16, LunSection>,
+}
+
+/// What is behind a logical unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// A regular file or a block device.
+    Path(PathBuf),
+    /// Memory of this many bytes.
+    Memory(u64),
+}
+
+/// `[[target.lun]]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LunSection {
+    /// Where it stands. Makes no difference to a comparison.
+    pub place: Place,
+    /// What is behind it.
+    pub backing: Backing,
+    /// Make a sparse file of this size where there is none.
+    pub create: Option<u64>,
+    /// No initiator may write.
+    pub read_only: bool,
+    /// Logical block size in bytes.
+    pub block_size: Option<u32>,
+    /// Physical block size in bytes to report.
+    pub physical_block_size: Option<u32>,
+    /// Bypass the page cache.
+    pub direct: bool,
+    /// Space can be given back (UNMAP).
+    pub thin: bool,
+    /// Completed writes may be volatile until a flush.
+    pub write_cache: bool,
+    /// Serial number instead of the derived one.
+    pub serial: Option<String>,
+    /// NAA designator instead of the derived one.
+    pub naa: Option<u64>,
+    /// Vendor and product identification.
+    pub product: Option<(String, String)>,
+    /// Warn initiators when the file system has less left.
+    pub space_warning_bytes: u64,
+}
+
+/// A configuration that cannot be used, and every reason why.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", lines(.0))]
+pub struct ConfigError(pub Vec<Problem>);
+
+fn lines(problems: &[Problem]) -> String {
+    let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with everything that is wrong with it.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let what = format!("cannot be read: {error}");
+            let problem = Problem { file: path.to_owned(), line: 0, key: String::new(), what };
+            ConfigError(vec![problem])
+        })?;
+        Self::parse(path, &text)
+    }
+
+    /// Reads text; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        parse::config(path, text).map_err(ConfigError)
+    }
+}

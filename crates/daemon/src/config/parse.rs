@@ -1,0 +1,464 @@
+//! From TOML to [`Config`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use iscsi::target::{AccessRule, AccessRules, Chap, Limits, PortalSpec, SessionConfig, TargetSpec};
+use iscsi_proto::keys::{DigestPreference, Offer};
+use iscsi_proto::names::{TargetAddress, check_name};
+use scsi::WriteProtection;
+use toml_span::value::ValueInner;
+use wanlab::units;
+
+use super::reader::{
+    Place, Problem, Reader, Section, boolean, list, number, one_of, parsed, size, string, time,
+};
+use super::{Backing, Config, LunSection, ServerSection, TargetSection, secret};
+
+/// The admin socket, unless told otherwise.
+pub(crate) const ADMIN_SOCKET: &str = "/run/enkaku/target.sock";
+
+/// Memory for commands under way, unless told otherwise.
+const MEMORY_BYTES: u64 = 2 << 30;
+
+/// Least memory: the largest command has to fit what one initiator may use of the common half.
+const MEMORY_BYTES_MIN: u64 = 128 << 20;
+
+/// Largest values of their fields (RFC 7143 §13).
+const LENGTH_MAX: u64 = (1 << 24) - 1;
+
+/// Longest time limit that is taken for meant.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+
+const DIGESTS: &[(&str, DigestPreference)] = &[
+    ("never", DigestPreference::Never),
+    ("avoid", DigestPreference::Avoid),
+    ("prefer", DigestPreference::Prefer),
+    ("require", DigestPreference::Require),
+];
+
+/// What the sections of the file have in common while it is read.
+struct Context<'r> {
+    reader: &'r Reader,
+    chaps: BTreeMap<String, Option<Chap>>,
+    portals: BTreeSet<String>,
+    session: SessionConfig,
+    offer: Offer,
+    warnings: Vec<String>,
+}
+
+pub(super) fn config(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
+    let reader = Reader::new(path, text);
+    let config = match toml_span::parse(text) {
+        Ok(mut value) => {
+            let span = value.span;
+            match value.take() {
+                ValueInner::Table(table) => {
+                    root(&reader, Section::new(&reader, String::new(), span, table))
+                }
+                _ => None,
+            }
+        }
+        Err(error) => {
+            reader.complain(&reader.place(error.span, ""), error);
+            None
+        }
+    };
+    let problems = reader.into_problems();
+    config.filter(|_| problems.is_empty()).ok_or(problems)
+}
+
+fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
+    let mut warnings = Vec::new();
+    let chaps = root.section("chap").map(Section::named).unwrap_or_default();
+    let read = |(name, section)| (name, secret::chap(reader, section, &mut warnings));
+    let chaps = chaps.into_iter().map(read).collect();
+    let metrics = root.section("metrics");
+    let server = server(root.section("server"), metrics);
+    let (limits, command_window) = limits(reader, root.section("limits"));
+    let mut session = SessionConfig::default();
+    session.command_window = command_window;
+    // A quarter of the common half: what one session may be promised at once.
+    session.buffered_bytes_max = session.buffered_bytes_max.min(limits.memory_bytes_max / 8);
+    let portals = portals(reader, root.sections("portal"));
+    if portals.is_empty() {
+        root.complain("no portal: where to listen? (add [[portal]] with listen = \"[::]:3260\")");
+    }
+    let Ok(default) = TargetSpec::new("iqn.2026-11.io.enkaku:default", nothing()) else {
+        return None;
+    };
+    let names = portals.iter().map(|(_, portal)| portal.name.clone()).collect();
+    let mut context =
+        Context { reader, chaps, portals: names, session, offer: default.offer, warnings };
+    if let Some(section) = root.section("parameters") {
+        context.offer = parameters(context.offer, section);
+    }
+    let discovery = root.section("discovery").and_then(|mut section| {
+        let chap = context.chap(&mut section);
+        section.finish();
+        chap
+    });
+    let targets = context.targets(root.sections("target"));
+    if targets.is_empty() {
+        root.complain("no target: nothing would be served (add [[target]])");
+    }
+    root.finish();
+    let warnings = context.warnings;
+    Some(Config { server, limits, discovery, portals, targets, warnings })
+}
+
+fn nothing() -> scsi::Target {
+    scsi::Target::new(scsi::TargetConfig::new("nothing"))
+}
+
+fn server(server: Option<Section<'_, '_>>, metrics: Option<Section<'_, '_>>) -> ServerSection {
+    let mut out = ServerSection {
+        state_directory: None,
+        admin_socket: PathBuf::from(ADMIN_SOCKET),
+        log: "info".into(),
+        shutdown_timeout: Duration::from_secs(10),
+        metrics: None,
+    };
+    if let Some(mut section) = server {
+        out.state_directory = section.get("state_directory", string).map(PathBuf::from);
+        if let Some(path) = section.get("admin_socket", string) {
+            out.admin_socket = PathBuf::from(path);
+        }
+        let is_filter = |text: &str| text.parse::<tracing_subscriber::EnvFilter>().is_ok();
+        let filter = parsed("a log level (error, warn, info, debug, trace) or filter", |text| {
+            is_filter(text).then(|| text.to_owned())
+        });
+        if let Some(log) = section.get("log", filter) {
+            out.log = log;
+        }
+        if let Some(timeout) = section.get("shutdown_timeout", time(TIME_MAX)) {
+            out.shutdown_timeout = timeout;
+        }
+        section.finish();
+    }
+    if let Some(mut section) = metrics {
+        let address = section.required("listen", address);
+        out.metrics = address.map(|(_, address)| address);
+        section.finish();
+    }
+    out
+}
+
+fn address(value: ValueInner<'_>) -> Result<SocketAddr, String> {
+    parsed("an address with a port, as in 192.0.2.1:3260 or [::]:3260", |text| text.parse().ok())(
+        value,
+    )
+}
+
+/// `[limits]`, and the command window of a session.
+fn limits(reader: &Reader, section: Option<Section<'_, '_>>) -> (Limits, u32) {
+    let mut limits = Limits::default();
+    limits.memory_bytes_max = MEMORY_BYTES;
+    limits.sessions_max = 256;
+    limits.logins_per_peer_max = 64;
+    limits.sessions_per_initiator_max = 64;
+    let mut command_window = SessionConfig::default().command_window;
+    let Some(mut section) = section else { return (limits, command_window) };
+    // 32,767: half of the session handles there are.
+    for (key, max, limit) in [
+        ("connections", 65_536, &mut limits.connections_max),
+        ("sessions", 32_767, &mut limits.sessions_max),
+        ("sessions_per_initiator", 32_767, &mut limits.sessions_per_initiator_max),
+        ("logins", 65_536, &mut limits.logins_max),
+        ("logins_per_address", 65_536, &mut limits.logins_per_peer_max),
+    ] {
+        if let Some(value) = section.get(key, number(1, max)) {
+            *limit = value as usize;
+        }
+    }
+    if let Some(value) = section.get("login_timeout", time(TIME_MAX)) {
+        limits.login_timeout = value;
+    }
+    if let Some(value) = section.get("command_window", number(1, 65_536)) {
+        command_window = value as u32;
+    }
+    if let Some((place, value)) = section.with("memory", size(MEMORY_BYTES_MIN, 1 << 50)) {
+        limits.memory_bytes_max = value;
+        let share = value / 2 / limits.sessions_max as u64;
+        if share < 64 << 10 {
+            let what = format!(
+                "leaves {share} bytes for each of {} sessions (at least 64k; \
+                 more memory, or fewer limits.sessions)",
+                limits.sessions_max
+            );
+            reader.complain(&place, what);
+        }
+    }
+    section.finish();
+    (limits, command_window)
+}
+
+fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, PortalSpec)> {
+    let mut portals: Vec<(Place, PortalSpec)> = Vec::new();
+    for mut section in sections {
+        let listen = section.required("listen", address);
+        let name = section.get("name", string);
+        let external = section.get(
+            "external",
+            parsed("an address or host name, with a port if it is not 3260", |text| {
+                text.parse::<TargetAddress>().ok().filter(|address| address.group.is_none())
+            }),
+        );
+        section.finish();
+        let Some((place, listen)) = listen else { continue };
+        let name = name.unwrap_or_else(|| listen.to_string());
+        let same = |other: &&(Place, PortalSpec)| {
+            other.1.name == name || other.1.listen == listen && listen.port() != 0
+        };
+        if let Some((_, other)) = portals.iter().find(same) {
+            let what = format!("there is a portal {} on {} already", other.name, other.listen);
+            reader.complain(&place, what);
+            continue;
+        }
+        portals.push((place, PortalSpec { name, listen, external }));
+    }
+    portals
+}
+
+/// `[parameters]` and `[target.parameters]`.
+fn parameters(mut offer: Offer, mut section: Section<'_, '_>) -> Offer {
+    let session = &mut offer.session;
+    for (key, value) in [
+        ("max_connections", &mut session.max_connections),
+        ("max_outstanding_r2t", &mut session.max_outstanding_r2t),
+    ] {
+        if let Some(number) = section.get(key, number(1, 65_535)) {
+            *value = number as u16;
+        }
+    }
+    for (key, value) in
+        [("initial_r2t", &mut session.initial_r2t), ("immediate_data", &mut session.immediate_data)]
+    {
+        if let Some(flag) = section.get(key, boolean) {
+            *value = flag;
+        }
+    }
+    for (key, value) in [
+        ("max_burst_length", &mut session.max_burst_length),
+        ("first_burst_length", &mut session.first_burst_length),
+        ("max_recv_data_segment_length", &mut offer.max_recv_data_segment_length),
+    ] {
+        if let Some(bytes) = section.get(key, size(512, LENGTH_MAX)) {
+            *value = bytes as u32;
+        }
+    }
+    for (key, value) in
+        [("header_digest", &mut offer.header_digest), ("data_digest", &mut offer.data_digest)]
+    {
+        if let Some(digest) = section.get(key, one_of(DIGESTS)) {
+            *value = digest;
+        }
+    }
+    let (first, burst) = (offer.session.first_burst_length, offer.session.max_burst_length);
+    if first > burst {
+        let what = format!("first_burst_length {first} is above max_burst_length {burst}");
+        section.complain(what);
+    }
+    section.finish();
+    offer
+}
+
+impl Context<'_> {
+    /// The credentials that the key `chap` names.
+    fn chap(&self, section: &mut Section<'_, '_>) -> Option<Chap> {
+        let (place, name) = section.with("chap", string)?;
+        match self.chaps.get(&name) {
+            Some(chap) => chap.clone(),
+            None => {
+                self.reader.complain(&place, format!("there is no [chap.{name}]"));
+                None
+            }
+        }
+    }
+
+    fn targets(&mut self, sections: Vec<Section<'_, '_>>) -> BTreeMap<String, TargetSection> {
+        let mut targets = BTreeMap::new();
+        for section in sections {
+            let Some(target) = self.target(section) else { continue };
+            if targets.contains_key(&target.name) {
+                let what = format!("there is a target {} already", target.name);
+                self.reader.complain(&target.place, what);
+                continue;
+            }
+            targets.insert(target.name.clone(), target);
+        }
+        self.check_backings(&targets);
+        targets
+    }
+
+    /// One file behind two LUNs would be written by initiators that do not know of each other:
+    /// neither reservations nor caches reach across.
+    fn check_backings(&self, targets: &BTreeMap<String, TargetSection>) {
+        let mut seen: BTreeMap<&Path, String> = BTreeMap::new();
+        for target in targets.values() {
+            for (number, lun) in &target.luns {
+                let Backing::Path(path) = &lun.backing else { continue };
+                let who = format!("LUN {number} of {}", target.name);
+                if let Some(other) = seen.insert(path, who) {
+                    self.reader.complain(&lun.place, format!("is behind {other} already"));
+                }
+            }
+        }
+    }
+
+    fn target(&mut self, mut section: Section<'_, '_>) -> Option<TargetSection> {
+        let name = section.required("name", name);
+        let alias = section.get("alias", string);
+        let portals = self.target_portals(&mut section);
+        let offer = match section.section("parameters") {
+            Some(parameters_section) => parameters(self.offer, parameters_section),
+            None => self.offer,
+        };
+        let luns = self.luns(section.sections("lun"));
+        if luns.is_empty() {
+            section.complain("has no logical unit (add [[target.lun]])");
+        }
+        let access = self.access(&mut section, &luns);
+        section.finish();
+        let (place, name) = name?;
+        let session = self.session.clone();
+        Some(TargetSection { place, name, alias, offer, session, portals, access, luns })
+    }
+
+    fn target_portals(&self, section: &mut Section<'_, '_>) -> Option<BTreeSet<String>> {
+        let (place, names) = section.with("portals", list(string))?;
+        for name in names.iter().filter(|name| !self.portals.contains(*name)) {
+            self.reader.complain(&place, format!("there is no portal called {name:?}"));
+        }
+        if names.is_empty() {
+            self.reader.complain(&place, "is empty: the target could not be reached");
+        }
+        Some(names.into_iter().collect())
+    }
+
+    fn access(
+        &self,
+        section: &mut Section<'_, '_>,
+        luns: &BTreeMap<u16, LunSection>,
+    ) -> AccessRules {
+        let anyone = section.get("anyone", boolean).unwrap_or(false);
+        let has_chap = section.place();
+        let chap = self.chap(section);
+        let mut access = AccessRules::default();
+        for mut initiator in section.sections("initiator") {
+            let name = initiator.required("name", name);
+            // Without credentials of its own, those of the target hold.
+            let chap = self.chap(&mut initiator).or_else(|| chap.clone());
+            let write_protection = self.protection(&mut initiator, luns);
+            initiator.finish();
+            let Some((place, name)) = name else { continue };
+            let rule = AccessRule { chap, write_protection };
+            if access.initiators.insert(name.clone(), rule).is_some() {
+                self.reader.complain(&place, format!("there is a rule for {name} already"));
+            }
+        }
+        if anyone {
+            access.anyone = Some(AccessRule { chap, write_protection: WriteProtection::None });
+        } else if access.initiators.is_empty() {
+            let what = "admits nobody: name initiators with [[target.initiator]], \
+                        or say anyone = true";
+            self.reader.complain(&has_chap, what);
+        }
+        access
+    }
+
+    fn protection(
+        &self,
+        section: &mut Section<'_, '_>,
+        luns: &BTreeMap<u16, LunSection>,
+    ) -> WriteProtection {
+        let read = |value: ValueInner<'_>| match value {
+            ValueInner::Boolean(true) => Ok(WriteProtection::All),
+            ValueInner::Boolean(false) => Ok(WriteProtection::None),
+            value @ ValueInner::Array(_) => {
+                let max = u64::from(scsi::Lun::MAX);
+                let numbers = list(|value| number(0, max)(value).map(|lun| lun as u16))(value)?;
+                Ok(WriteProtection::Units(numbers.into_iter().collect()))
+            }
+            other => Err(format!("is {}, not true, false or an array of LUNs", other.type_str())),
+        };
+        let Some((place, protection)) = section.with("read_only", read) else {
+            return WriteProtection::None;
+        };
+        if let WriteProtection::Units(numbers) = &protection {
+            for number in numbers.iter().filter(|number| !luns.contains_key(number)) {
+                self.reader.complain(&place, format!("there is no LUN {number}"));
+            }
+        }
+        protection
+    }
+
+    fn luns(&self, sections: Vec<Section<'_, '_>>) -> BTreeMap<u16, LunSection> {
+        let mut luns = BTreeMap::new();
+        for mut section in sections {
+            let number = section.required("number", number(0, u64::from(scsi::Lun::MAX)));
+            let lun = lun(&mut section);
+            section.finish();
+            let (Some((place, number)), Some(lun)) = (number, lun) else { continue };
+            if luns.insert(number as u16, lun).is_some() {
+                self.reader.complain(&place, format!("there is a LUN {number} already"));
+            }
+        }
+        luns
+    }
+}
+
+fn name(value: ValueInner<'_>) -> Result<String, String> {
+    let text = string(value)?;
+    check_name(&text).map_err(|error| format!("{text:?}: {error}"))
+}
+
+fn lun(section: &mut Section<'_, '_>) -> Option<LunSection> {
+    let backing = section.required("path", |value| {
+        let path = string(value)?;
+        Ok(match path.strip_prefix("mem:") {
+            Some(size) => {
+                Backing::Memory(units::parse_size(size).map_err(|error| error.to_string())?)
+            }
+            None => Backing::Path(PathBuf::from(path)),
+        })
+    });
+    let read_only = section.get("read_only", boolean).unwrap_or(false);
+    let block_size = section.get("block_size", size(512, 65_536));
+    let physical_block_size = section.get("physical_block_size", size(512, 1 << 24));
+    let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
+    let vendor = section.get("vendor", string);
+    let product = section.get("product", string);
+    let create = section.get("create", size(512, 1 << 60));
+    let direct = section.get("direct", boolean).unwrap_or(false);
+    let thin = section.get("thin", boolean).unwrap_or(true);
+    let write_cache = section.get("write_cache", boolean).unwrap_or(true);
+    let serial = section.get("serial", string);
+    let naa = section.get("naa", parsed("16 hexadecimal digits", hex));
+    let space_warning_bytes = section.get("space_warning", size(1, 1 << 60)).unwrap_or(0);
+    let (place, backing) = backing?;
+    let product = match (vendor, product) {
+        (None, None) => None,
+        (vendor, product) => Some((
+            vendor.unwrap_or_else(|| "ENKAKU".into()),
+            product.unwrap_or_else(|| "VIRTUAL DISK".into()),
+        )),
+    };
+    Some(LunSection {
+        place,
+        backing,
+        create,
+        read_only,
+        block_size: block_size.map(|bytes| bytes as u32),
+        physical_block_size: physical_block_size.map(|bytes| bytes as u32),
+        direct,
+        thin,
+        write_cache,
+        serial,
+        naa,
+        product,
+        space_warning_bytes,
+    })
+}

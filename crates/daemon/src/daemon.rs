@@ -1,0 +1,304 @@
+//! [`Daemon`]: from start to stop, with reloads in between.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use iscsi::target::{Catalog, Limits, Server};
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info, warn};
+
+use crate::admin::{self, Answer, Request, Status};
+use crate::config::{Config, ConfigError, Problem, ServerSection};
+use crate::http;
+use crate::logging::LogLevel;
+use crate::state::{Changes, State};
+
+/// How often the storage is asked for the space it has left.
+const SPACE_EVERY: Duration = Duration::from_secs(10);
+
+/// A target daemon.
+pub struct Daemon {
+    pub(crate) server: Server,
+    pub(crate) started: Instant,
+    config_path: PathBuf,
+    /// What cannot change while it runs.
+    fixed: ServerSection,
+    state: Mutex<State>,
+    /// One reload at a time.
+    reloading: tokio::sync::Mutex<()>,
+    stopping: AtomicBool,
+    log: Option<LogLevel>,
+}
+
+/// A daemon that did not start, or did not end well.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DaemonError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Something outside targets and portals is not to be had.
+    #[error("{what}: {source}")]
+    Io {
+        /// What.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Data is not known to be stable.
+    #[error("{0}")]
+    Flush(String),
+}
+
+/// What a signal asks for.
+enum Wish {
+    Stop,
+    Reload,
+}
+
+/// Runs a daemon until it is told to stop. `announce` is called with each address that it listens
+/// on, once clients are answered.
+///
+/// # Errors
+/// [`DaemonError`]: it did not start, or its LUNs could not be flushed at the end.
+pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), DaemonError> {
+    let config = Config::load(path)?;
+    let daemon = Arc::new(Daemon::new(path, &config));
+    config.warnings.iter().for_each(|warning| warn!("{warning}"));
+    let mut signals = Signals::new()?;
+    let plan = daemon.lock().prepare(&config).map_err(ConfigError)?;
+    let admin_path = config.server.admin_socket.clone();
+    let failed = |what: &Path| {
+        let what = what.display().to_string();
+        move |source| DaemonError::Io { what, source }
+    };
+    let socket = admin::listen(&admin_path).map_err(failed(&admin_path))?;
+    let guard = RemoveAtEnd(admin_path);
+    let http =
+        match config.server.metrics {
+            Some(address) => Some(http::Listening::bind(address).await.map_err(|source| {
+                DaemonError::Io { what: format!("metrics on {address}"), source }
+            })?),
+            None => None,
+        };
+    daemon.lock().commit(plan, &daemon.server);
+    let mut helpers = tokio::task::JoinSet::new();
+    helpers.spawn(admin::serve(Arc::clone(&daemon), socket));
+    for (_, address) in daemon.server.portals() {
+        announce(&format!("listening on {address}"));
+    }
+    if let Some(http) = http {
+        announce(&format!("metrics on http://{}/metrics", http.address()));
+        helpers.spawn(http.serve(Arc::clone(&daemon)));
+    }
+    helpers.spawn(watch_space(Arc::clone(&daemon)));
+    notify(&[NotifyState::Ready]);
+    info!(config = %path.display(), "serving");
+    while let Wish::Reload = signals.next().await {
+        // What is wrong is in the log; there is nobody else to tell.
+        let _ = daemon.reload().await;
+    }
+    let stopped = daemon.stop(&mut signals).await;
+    drop((helpers, guard));
+    stopped
+}
+
+/// Checks a configuration by opening what it names, without serving it.
+///
+/// # Errors
+/// [`ConfigError`]. Files that a running daemon has open are in use, which is one.
+pub fn check(path: &Path) -> Result<Config, ConfigError> {
+    Config::load(path)
+}
+
+impl Daemon {
+    fn new(path: &Path, config: &Config) -> Self {
+        Self {
+            server: Server::new(Catalog::new(Limits::default())),
+            started: Instant::now(),
+            config_path: path.to_owned(),
+            fixed: config.server.clone(),
+            state: Mutex::default(),
+            reloading: tokio::sync::Mutex::default(),
+            stopping: AtomicBool::new(false),
+            log: LogLevel::init(&config.server.log),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Reads the configuration again and makes it so, or changes nothing.
+    pub(crate) async fn reload(&self) -> Result<Changes, Vec<Problem>> {
+        let _turn = self.reloading.lock().await;
+        notify_reloading();
+        let result = self.try_reload();
+        match &result {
+            Ok(changes) => info!(changes = changes.0.len(), "reloaded"),
+            Err(problems) => {
+                for problem in problems {
+                    error!("{problem}");
+                }
+                error!(errors = problems.len(), "not reloaded, nothing has changed");
+            }
+        }
+        notify(&[NotifyState::Ready]);
+        result
+    }
+
+    fn try_reload(&self) -> Result<Changes, Vec<Problem>> {
+        let config = Config::load(&self.config_path).map_err(|ConfigError(problems)| problems)?;
+        let mut problems = self.fixed_problems(&config.server);
+        let plan = match self.lock().prepare(&config) {
+            Ok(plan) if problems.is_empty() => plan,
+            Ok(_) => return Err(problems),
+            Err(more) => {
+                problems.extend(more);
+                return Err(problems);
+            }
+        };
+        config.warnings.iter().for_each(|warning| warn!("{warning}"));
+        if let Some(log) = &self.log {
+            log.set(&config.server.log);
+        }
+        Ok(self.lock().commit(plan, &self.server))
+    }
+
+    /// What would need a restart.
+    fn fixed_problems(&self, now: &ServerSection) -> Vec<Problem> {
+        let then = &self.fixed;
+        let changed = [
+            ("server.state_directory", then.state_directory != now.state_directory),
+            ("server.admin_socket", then.admin_socket != now.admin_socket),
+            ("metrics.listen", then.metrics != now.metrics),
+        ];
+        let changed = changed.into_iter().filter(|(_, changed)| *changed);
+        changed
+            .map(|(key, _)| Problem {
+                file: self.config_path.clone(),
+                line: 0,
+                key: key.to_owned(),
+                what: "cannot change while the daemon runs; restart it".to_owned(),
+            })
+            .collect()
+    }
+
+    /// Initiators log out, commands end, LUNs are flushed. A second signal ends the process.
+    async fn stop(&self, signals: &mut Signals) -> Result<(), DaemonError> {
+        self.stopping.store(true, Ordering::Release);
+        notify(&[NotifyState::Stopping]);
+        info!(sessions = self.server.sessions().len(), "stopping");
+        let orderly = async {
+            self.server.drain(self.fixed.shutdown_timeout).await;
+            self.server.stop().await;
+            let targets = self.lock().targets.clone();
+            crate::state::flush(&targets).await.map_err(DaemonError::Flush)
+        };
+        let impatient = async { while let Wish::Reload = signals.next().await {} };
+        tokio::select! {
+            flushed = orderly => flushed.inspect(|()| info!("stopped")),
+            () = impatient => {
+                Err(DaemonError::Flush("second signal: stopped without waiting".to_owned()))
+            }
+        }
+    }
+
+    pub(crate) async fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Status => Answer { status: Some(self.status()), ..Answer::ok() },
+            Request::Sessions => {
+                let sessions = self.server.sessions().into_iter().map(Into::into).collect();
+                Answer { sessions: Some(sessions), ..Answer::ok() }
+            }
+            Request::Drop { id } if self.server.drop_session(id) => Answer::ok(),
+            Request::Drop { id } => Answer::failed(vec![format!("there is no session {id}")]),
+            Request::Reload => match self.reload().await {
+                Ok(Changes(changes)) => Answer { changes: Some(changes), ..Answer::ok() },
+                Err(problems) => Answer::failed(problems.iter().map(ToString::to_string).collect()),
+            },
+        }
+    }
+
+    fn status(&self) -> Status {
+        let portals = self.server.portals();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            config: self.config_path.clone(),
+            uptime_s: self.started.elapsed().as_secs(),
+            state: if self.is_stopping() { "stopping" } else { "serving" }.to_owned(),
+            failures: self.lock().failures(),
+            portals: portals.iter().map(|(_, address)| address.to_string()).collect(),
+            targets: self.lock().targets.keys().cloned().collect(),
+            sessions: self.server.sessions().len(),
+            memory_bytes: self.server.memory().0,
+        }
+    }
+}
+
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+    hang_up: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, DaemonError> {
+        let listen = |kind| {
+            signal(kind).map_err(|source| DaemonError::Io { what: "signals".to_owned(), source })
+        };
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hang_up: listen(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> Wish {
+        tokio::select! {
+            _ = self.interrupt.recv() => Wish::Stop,
+            _ = self.terminate.recv() => Wish::Stop,
+            _ = self.hang_up.recv() => Wish::Reload,
+        }
+    }
+}
+
+/// Looks at the space behind LUNs now and then.
+async fn watch_space(daemon: Arc<Daemon>) {
+    let mut ticks = tokio::time::interval(SPACE_EVERY);
+    loop {
+        ticks.tick().await;
+        daemon.lock().report_space();
+    }
+}
+
+/// Tells systemd, if it wants to be told.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        warn!(%error, "systemd was not told");
+    }
+}
+
+fn notify_reloading() {
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(error) => warn!(%error, "systemd was not told of the reload"),
+    }
+}
+
+/// A file of ours that shall not stay behind.
+struct RemoveAtEnd(PathBuf);
+
+impl Drop for RemoveAtEnd {
+    fn drop(&mut self) {
+        let _gone_already = std::fs::remove_file(&self.0);
+    }
+}

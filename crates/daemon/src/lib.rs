@@ -1,0 +1,16 @@
+//! The target daemon: what its configuration says, is served; what an operator changes, is changed
+//! while it runs.
+//!
+//! What it is not: it decides nothing about the protocol. It configures [`iscsi`] and [`scsi`], and
+//! reads their counters.
+
+pub mod admin;
+pub mod config;
+mod daemon;
+mod http;
+mod logging;
+mod lun;
+mod metrics;
+mod state;
+
+pub use daemon::{DaemonError, check, run};

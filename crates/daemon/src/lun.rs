@@ -1,0 +1,138 @@
+//! One logical unit: from its section of the configuration to a device that is counted.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use block::backend::{FileDevice, FileOptions, MemoryDevice};
+use block::layer::{StatsLayer, ThickLayer, WriteThroughLayer};
+use block::{BlockDevice, Device};
+use scsi::{FileStore, LunOptions, SpaceUsage};
+
+use crate::config::{Backing, LunSection, Problem};
+
+/// Block size of files and memory unless told otherwise: what every client can use.
+const DEFAULT_BLOCK_SIZE: u32 = 512;
+
+/// What is behind a LUN. One stays open for as long as a LUN uses it, whichever that is.
+#[derive(Clone)]
+pub(crate) enum Storage {
+    File(Arc<FileDevice>),
+    Memory(Arc<MemoryDevice>),
+}
+
+impl Storage {
+    /// Opens what a section names.
+    pub(crate) fn open(section: &LunSection) -> Result<Self, Problem> {
+        let block_size = section.block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
+        match &section.backing {
+            Backing::Memory(bytes) => MemoryDevice::new(*bytes, block_size)
+                .map(|device| Self::Memory(Arc::new(device)))
+                .map_err(|error| section.place.problem(error)),
+            Backing::Path(path) => {
+                let mut options = FileOptions::default()
+                    .with_read_only(section.read_only)
+                    .with_direct(section.direct);
+                options.block_size = section.block_size;
+                options.create = section.create;
+                FileDevice::open(path, &options)
+                    .map(|device| Self::File(Arc::new(device)))
+                    .map_err(|error| section.place.problem(error))
+            }
+        }
+    }
+
+    fn device(&self) -> Device {
+        match self {
+            Self::File(device) => Arc::clone(device) as Device,
+            Self::Memory(device) => Arc::clone(device) as Device,
+        }
+    }
+}
+
+/// Can the storage that is open for one section serve another? What is decided when a file is opened
+/// cannot be changed without closing it.
+pub(crate) fn opens_alike(one: &LunSection, other: &LunSection) -> bool {
+    (&one.backing, one.read_only, one.block_size, one.direct)
+        == (&other.backing, other.read_only, other.block_size, other.direct)
+}
+
+/// A logical unit that is served, or about to be.
+#[derive(Clone)]
+pub(crate) struct RunningLun {
+    pub(crate) section: LunSection,
+    pub(crate) storage: Storage,
+    pub(crate) stats: Arc<StatsLayer>,
+}
+
+impl RunningLun {
+    pub(crate) fn new(section: LunSection, storage: Storage) -> Self {
+        let mut device = storage.device();
+        if !section.thin {
+            device = Arc::new(ThickLayer::new(device));
+        }
+        if !section.write_cache {
+            device = Arc::new(WriteThroughLayer::new(device));
+        }
+        Self { section, storage, stats: Arc::new(StatsLayer::new(device)) }
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        Arc::clone(&self.stats) as Device
+    }
+
+    /// How it presents itself. `state` is where its reservations are kept.
+    pub(crate) fn options(&self, state: Option<PathBuf>) -> LunOptions {
+        let section = &self.section;
+        let mut options = LunOptions::default();
+        options.serial = section.serial.clone();
+        options.naa = section.naa;
+        options.physical_block_size = section.physical_block_size;
+        if let Some((vendor, product)) = &section.product {
+            options = options.with_product(vendor, product);
+        }
+        options = options.with_space_threshold_bytes(section.space_warning_bytes);
+        match state {
+            Some(path) => options.with_state(FileStore::new(path)),
+            None => options,
+        }
+    }
+
+    /// Takes a larger size of the storage; true if there was one.
+    pub(crate) fn grow(&self) -> bool {
+        match &self.storage {
+            Storage::File(file) => file.grow().unwrap_or(false),
+            Storage::Memory(_) => false,
+        }
+    }
+
+    /// Is the storage smaller than what is served?
+    pub(crate) fn check_size(&self) -> Result<(), Problem> {
+        let Storage::File(file) = &self.storage else { return Ok(()) };
+        let place = &self.section.place;
+        let now = file.size_now().map_err(|error| place.problem(error))?;
+        let served = file.info().size;
+        if now < served {
+            return Err(place.problem(format!(
+                "the storage has shrunk to {now} bytes while {served} are served; \
+                 give it its size back, or remove the LUN"
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn space(&self) -> Option<SpaceUsage> {
+        let Storage::File(file) = &self.storage else { return None };
+        let (available_bytes, used_bytes) = file.space().ok()??;
+        Some(SpaceUsage { available_bytes, used_bytes })
+    }
+
+    /// Why it cannot be relied on, if so.
+    pub(crate) fn failure(&self) -> Option<String> {
+        if let Storage::File(file) = &self.storage
+            && let Some(error) = file.sync_failure()
+        {
+            return Some(format!("a sync failed: {error}"));
+        }
+        self.stats.is_failing().then(|| "the last operation failed".to_owned())
+    }
+}

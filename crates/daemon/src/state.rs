@@ -1,0 +1,332 @@
+//! What runs, and how it becomes what a new configuration says: everything that can fail is done
+//! first ([`State::prepare`]), then the change is made ([`State::commit`]), which cannot.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use block::BlockDevice;
+use iscsi::target::{BoundPortal, Catalog, PortalSpec, Server, TargetSpec};
+use scsi::{Target, TargetConfig};
+use tracing::{info, warn};
+
+use crate::config::{Backing, Config, LunSection, Problem, TargetSection};
+use crate::lun::{RunningLun, Storage, opens_alike};
+
+/// A target that is served.
+#[derive(Clone)]
+pub(crate) struct RunningTarget {
+    pub(crate) scsi: Target,
+    pub(crate) luns: BTreeMap<u16, RunningLun>,
+}
+
+/// What is served now.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) targets: BTreeMap<String, RunningTarget>,
+    portals: BTreeMap<String, PortalSpec>,
+}
+
+/// A change that is ready to be made.
+pub(crate) struct Plan {
+    catalog: Catalog,
+    targets: BTreeMap<String, RunningTarget>,
+    bound: Vec<BoundPortal>,
+    portals: BTreeMap<String, PortalSpec>,
+    state_directory: Option<PathBuf>,
+}
+
+/// What a change came to, for people.
+#[derive(Debug, Default)]
+pub(crate) struct Changes(pub(crate) Vec<String>);
+
+impl Changes {
+    fn note(&mut self, what: String) {
+        info!("{what}");
+        self.0.push(what);
+    }
+}
+
+impl State {
+    /// Opens everything that a configuration needs and that is not open yet.
+    ///
+    /// # Errors
+    /// All that cannot be had; nothing has changed then.
+    pub(crate) fn prepare(&self, config: &Config) -> Result<Plan, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let targets = self.prepare_targets(config, &mut problems);
+        let bound = self.bind_portals(config, &mut problems);
+        let mut catalog =
+            Catalog::new(config.limits.clone()).with_discovery(config.discovery.clone());
+        for (name, running) in &targets {
+            let Some(section) = config.targets.get(name) else { continue };
+            match spec(section, running.scsi.clone()) {
+                Ok(spec) => catalog = catalog.with_target(spec),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let portals = config.portals.iter().map(|(_, spec)| (spec.name.clone(), spec.clone()));
+        let state_directory = config.server.state_directory.clone();
+        Ok(Plan { catalog, targets, bound, portals: portals.collect(), state_directory })
+    }
+
+    fn bind_portals(&self, config: &Config, problems: &mut Vec<Problem>) -> Vec<BoundPortal> {
+        let mut bound = Vec::new();
+        for (place, spec) in &config.portals {
+            // The same listener goes on, perhaps with another external address.
+            let open = self.portals.values().find(|open| open.listen == spec.listen);
+            match open.filter(|open| spec.listen.port() != 0 || open.name == spec.name) {
+                Some(open) if open.name == spec.name => continue,
+                Some(open) => {
+                    let what = format!(
+                        "the portal is open as {:?} and cannot get another name; \
+                         remove it, reload, and add it again",
+                        open.name
+                    );
+                    problems.push(place.problem(what));
+                    continue;
+                }
+                None => {}
+            }
+            match BoundPortal::bind(spec.clone()) {
+                Ok(portal) => bound.push(portal),
+                Err(error) => problems.push(place.problem(error)),
+            }
+        }
+        bound
+    }
+
+    fn prepare_targets(
+        &self,
+        config: &Config,
+        problems: &mut Vec<Problem>,
+    ) -> BTreeMap<String, RunningTarget> {
+        let mut opened = self.open_storage();
+        let mut targets = BTreeMap::new();
+        for section in config.targets.values() {
+            let before = self.targets.get(&section.name);
+            let scsi = before.map_or_else(
+                || Target::new(TargetConfig::new(&section.name)),
+                |running| running.scsi.clone(),
+            );
+            // Whatever add_lun would refuse, it refuses here, where nobody sees it.
+            let trial = Target::new(TargetConfig::new(&section.name));
+            let mut luns = BTreeMap::new();
+            for (number, lun) in &section.luns {
+                let kept = before
+                    .and_then(|before| before.luns.get(number))
+                    .filter(|running| running.section == *lun);
+                let prepared = match kept {
+                    Some(running) => running.check_size().map(|()| running.clone()),
+                    None => open(lun, before.and_then(|b| b.luns.get(number)), &mut opened)
+                        .map(|storage| RunningLun::new(lun.clone(), storage)),
+                };
+                let tried = prepared.and_then(|running| {
+                    let state = state_file(
+                        config.server.state_directory.as_deref(),
+                        &section.name,
+                        *number,
+                    );
+                    let options = running.options(state);
+                    let tried = trial.add_lun(*number, running.device(), options);
+                    tried.map(|()| running).map_err(|error| lun.place.problem(error))
+                });
+                match tried {
+                    Ok(running) => drop(luns.insert(*number, running)),
+                    Err(problem) => problems.push(problem),
+                }
+            }
+            targets.insert(section.name.clone(), RunningTarget { scsi, luns });
+        }
+        targets
+    }
+
+    /// All storage that is open, with the section it was opened for.
+    fn open_storage(&self) -> Vec<(LunSection, Storage)> {
+        let luns = self.targets.values().flat_map(|target| target.luns.values());
+        luns.map(|lun| (lun.section.clone(), lun.storage.clone())).collect()
+    }
+
+    /// Makes the change.
+    pub(crate) fn commit(&mut self, plan: Plan, server: &Server) -> Changes {
+        let Plan { catalog, mut targets, bound, portals, state_directory } = plan;
+        let mut changes = Changes::default();
+        for (name, running) in &mut targets {
+            let known = self.targets.contains_key(name);
+            let empty = BTreeMap::new();
+            let before = self.targets.get(name).map_or(&empty, |target| &target.luns);
+            change_luns(name, before, running, state_directory.as_deref(), &mut changes);
+            if !known {
+                changes.note(format!("target {name}: added"));
+            }
+        }
+        for name in self.targets.keys().filter(|name| !targets.contains_key(*name)) {
+            changes.note(format!("target {name}: removed"));
+        }
+        // Sessions go before the files of removed targets do.
+        for dropped in server.apply(catalog) {
+            changes.note(format!(
+                "session of {} with {}: dropped ({})",
+                dropped.initiator_name, dropped.target_name, dropped.reason
+            ));
+        }
+        self.change_portals(portals, bound, server, &mut changes);
+        self.targets = targets;
+        changes
+    }
+
+    fn change_portals(
+        &mut self,
+        portals: BTreeMap<String, PortalSpec>,
+        bound: Vec<BoundPortal>,
+        server: &Server,
+        changes: &mut Changes,
+    ) {
+        for (name, before) in &self.portals {
+            match portals.get(name) {
+                Some(now) if now == before => {}
+                Some(now) if now.listen == before.listen => {
+                    server.set_external(name, now.external.clone());
+                    changes.note(format!("portal {name}: another external address"));
+                }
+                _ => {
+                    server.close(name);
+                    changes.note(format!("portal {name}: closed"));
+                }
+            }
+        }
+        for portal in bound {
+            changes.note(format!("portal {}: open", portal.local_addr()));
+            server.open(portal);
+        }
+        self.portals = portals;
+    }
+
+    /// Looks at the storage of all LUNs: space for the soft threshold.
+    pub(crate) fn report_space(&self) {
+        for target in self.targets.values() {
+            for (number, lun) in &target.luns {
+                if let Some(usage) = lun.space() {
+                    // A LUN of ours exists; between a reload's steps it is about to.
+                    let _ = target.scsi.report_space(*number, usage);
+                }
+            }
+        }
+    }
+
+    /// LUNs that cannot be relied on, by target and number.
+    pub(crate) fn failures(&self) -> Vec<String> {
+        let luns = self.targets.iter().flat_map(|(name, target)| {
+            target.luns.iter().filter_map(move |(number, lun)| {
+                lun.failure().map(|why| format!("{name} LUN {number}: {why}"))
+            })
+        });
+        luns.collect()
+    }
+}
+
+/// Makes everything stable.
+pub(crate) async fn flush(targets: &BTreeMap<String, RunningTarget>) -> Result<(), String> {
+    let mut failed = Vec::new();
+    for (name, target) in targets {
+        for (number, lun) in &target.luns {
+            if let Err(error) = lun.stats.flush().await {
+                failed.push(format!("flushing {name} LUN {number}: {error}"));
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+}
+
+/// Removes, adds and grows the LUNs of a target that is being served.
+fn change_luns(
+    name: &str,
+    before: &BTreeMap<u16, RunningLun>,
+    now: &RunningTarget,
+    state_directory: Option<&Path>,
+    changes: &mut Changes,
+) {
+    let same = |number: &u16, lun: &RunningLun| {
+        now.luns.get(number).is_some_and(|running| Arc::ptr_eq(&running.stats, &lun.stats))
+    };
+    for (number, lun) in before {
+        if same(number, lun) {
+            if lun.grow() {
+                let _ = now.scsi.capacity_changed(*number); // it is there
+                let size = lun.stats.info().size;
+                changes.note(format!("{name} LUN {number}: grown to {size} bytes"));
+            }
+            continue;
+        }
+        let _ = now.scsi.remove_lun(*number); // it was there
+        let what = if now.luns.contains_key(number) { "replaced" } else { "removed" };
+        changes.note(format!("{name} LUN {number}: {what}"));
+    }
+    for (number, lun) in &now.luns {
+        if before.get(number).is_some_and(|before| Arc::ptr_eq(&before.stats, &lun.stats)) {
+            continue;
+        }
+        lun.grow();
+        let options = lun.options(state_file(state_directory, name, *number));
+        if let Err(error) = now.scsi.add_lun(*number, lun.device(), options) {
+            // The trial went well, so its state file was damaged in between.
+            warn!(target_name = name, lun = number, %error, "LUN is not served");
+            changes.note(format!("{name} LUN {number}: not served: {error}"));
+        } else if !before.contains_key(number) {
+            changes.note(format!("{name} LUN {number}: added"));
+        }
+    }
+}
+
+/// Storage for a LUN: what is open already, or newly opened and open from now on.
+fn open(
+    section: &LunSection,
+    before: Option<&RunningLun>,
+    opened: &mut Vec<(LunSection, Storage)>,
+) -> Result<Storage, Problem> {
+    if let Backing::Path(_) = section.backing
+        && let Some((known, storage)) = opened.iter().find(|(k, _)| k.backing == section.backing)
+    {
+        if !opens_alike(known, section) {
+            return Err(section.place.problem(
+                "read_only, block_size and direct cannot change while the file is open: \
+                 remove the LUN, reload, and add it again",
+            ));
+        }
+        return Ok(storage.clone());
+    }
+    if let (Backing::Memory(_), Some(before)) = (&section.backing, before)
+        && matches!(before.section.backing, Backing::Memory(_))
+    {
+        if !opens_alike(&before.section, section) {
+            return Err(section.place.problem(
+                "memory cannot be opened in another way without losing what is in it: \
+                 remove the LUN, reload, and add it again",
+            ));
+        }
+        return Ok(before.storage.clone());
+    }
+    let storage = Storage::open(section)?;
+    opened.push((section.clone(), storage.clone()));
+    Ok(storage)
+}
+
+/// Where the reservations of a LUN are kept. Names of targets hold no character that a path could
+/// not.
+fn state_file(folder: Option<&Path>, target_name: &str, lun: u16) -> Option<PathBuf> {
+    Some(folder?.join(format!("{target_name}_lun{lun}.reservations")))
+}
+
+fn spec(section: &TargetSection, scsi: Target) -> Result<TargetSpec, Problem> {
+    let spec = TargetSpec::new(&section.name, scsi);
+    let mut spec = spec.map_err(|error| section.place.problem(error))?;
+    spec.alias = section.alias.clone();
+    spec.offer = section.offer;
+    spec.session = section.session.clone();
+    spec.access = section.access.clone();
+    spec.portals = section.portals.clone();
+    Ok(spec)
+}

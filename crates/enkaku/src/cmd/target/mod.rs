@@ -1,0 +1,179 @@
+//! `enkaku target`: the target as a daemon with a configuration file, and what operators ask of it.
+
+mod sessions;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use daemon::admin::{Answer, Request, ask};
+use daemon::config::{Backing, Config, ConfigError};
+use daemon::{DaemonError, check};
+
+use super::say;
+
+/// The configuration, unless told otherwise.
+const CONFIG: &str = "/etc/enkaku/target.toml";
+
+/// The admin socket, unless told otherwise.
+const SOCKET: &str = "/run/enkaku/target.sock";
+
+/// Runs the target daemon, or talks to one.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Serves what the configuration says, until SIGTERM; SIGHUP reloads it.
+    Run(ConfigArgs),
+    /// Checks a configuration and says what would be served. Exit code 1 when it cannot be used.
+    Check(ConfigArgs),
+    /// Has the daemon read its configuration again. Exit code 1 when it cannot be used; nothing has
+    /// changed then.
+    Reload(SocketArgs),
+    /// Lists the sessions, or ends one.
+    Sessions(sessions::SessionsArgs),
+    /// Says how the daemon is. Exit code 1 when something it serves has failed.
+    Status(StatusArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct ConfigArgs {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", default_value = CONFIG)]
+    config: PathBuf,
+}
+
+/// Where the daemon is.
+#[derive(clap::Args, Debug)]
+struct SocketArgs {
+    /// The daemon's admin socket.
+    #[arg(long, value_name = "PATH", default_value = SOCKET, env = "ENKAKU_TARGET_SOCKET")]
+    socket: PathBuf,
+}
+
+#[derive(clap::Args, Debug)]
+struct StatusArgs {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Does it become the daemon, which sets up its own log?
+    pub(crate) fn is_daemon(&self) -> bool {
+        matches!(self.command, Command::Run(_))
+    }
+}
+
+/// Runs the command.
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Run(args) => serve(&args.config).await,
+        Command::Check(args) => Ok(match check(&args.config) {
+            Ok(config) => {
+                summary(&config)?;
+                ExitCode::SUCCESS
+            }
+            Err(ConfigError(problems)) => complain(problems),
+        }),
+        Command::Reload(args) => {
+            let answer = talk(&args.socket, Request::Reload).await?;
+            if !answer.ok {
+                return Ok(complain(answer.errors));
+            }
+            let changes = answer.changes.unwrap_or_default();
+            changes.iter().try_for_each(say)?;
+            say(format_args!("reloaded, {} changes", changes.len()))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Sessions(args) => sessions::run(args).await,
+        Command::Status(args) => status(args).await,
+    }
+}
+
+async fn serve(config: &Path) -> anyhow::Result<ExitCode> {
+    // If nobody reads stdout any more, the log says the same.
+    let announce = |line: &str| drop(say(line));
+    match daemon::run(config, announce).await {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(DaemonError::Config(ConfigError(problems))) => Ok(complain(problems)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// One line for each thing that is wrong.
+fn complain(problems: Vec<impl std::fmt::Display>) -> ExitCode {
+    let mut err = std::io::stderr().lock();
+    for problem in problems {
+        // If stderr is gone too, the exit code says it all.
+        let _ = writeln!(err, "enkaku: {problem}");
+    }
+    ExitCode::FAILURE
+}
+
+async fn talk(socket: &Path, request: Request) -> anyhow::Result<Answer> {
+    ask(socket, request).await.map_err(|error| {
+        anyhow::anyhow!("no answer from a daemon at {}: {error}", socket.display())
+    })
+}
+
+/// What a configuration would serve.
+fn summary(config: &Config) -> anyhow::Result<()> {
+    for warning in &config.warnings {
+        say(format_args!("warning: {warning}"))?;
+    }
+    for (_, portal) in &config.portals {
+        let external = portal.external.as_ref();
+        let external = external.map_or_else(String::new, |address| format!(", told as {address}"));
+        say(format_args!("portal {} on {}{external}", portal.name, portal.listen))?;
+    }
+    for target in config.targets.values() {
+        let named = target.access.initiators.len();
+        let anyone = target.access.anyone.as_ref();
+        let who = match (anyone.map(|rule| rule.chap.is_some()), named) {
+            (None, named) => format!("{named} initiators"),
+            (Some(false), _) => "anyone".to_owned(),
+            (Some(true), _) => "anyone with the CHAP secret".to_owned(),
+        };
+        say(format_args!("target {} for {who}", target.name))?;
+        for (number, lun) in &target.luns {
+            let what = match &lun.backing {
+                Backing::Path(path) => path.display().to_string(),
+                Backing::Memory(bytes) => format!("memory of {bytes} bytes"),
+            };
+            let mode = if lun.read_only { ", read-only" } else { "" };
+            say(format_args!("  LUN {number}: {what}{mode}"))?;
+        }
+    }
+    Ok(())
+}
+
+async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
+    let answer = talk(&args.socket.socket, Request::Status).await?;
+    let Some(status) = answer.status.filter(|_| answer.ok) else {
+        return Ok(complain(answer.errors));
+    };
+    if args.json {
+        say(serde_json::to_string_pretty(&status)?)?;
+    } else {
+        say(format_args!(
+            "{} {} since {} s (process {}, {})",
+            status.version,
+            status.state,
+            status.uptime_s,
+            status.pid,
+            status.config.display()
+        ))?;
+        say(format_args!("portals: {}", status.portals.join(", ")))?;
+        say(format_args!("targets: {}", status.targets.join(", ")))?;
+        say(format_args!("{} sessions, {} bytes in use", status.sessions, status.memory_bytes))?;
+        status.failures.iter().try_for_each(|what| say(format_args!("failed: {what}")))?;
+    }
+    Ok(ExitCode::from(u8::from(!status.failures.is_empty())))
+}

@@ -1,0 +1,177 @@
+//! Portals: listening, and the way of a connection from accept to its end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use iscsi_proto::names::TargetAddress;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tracing::{Instrument, info, info_span, warn};
+
+use super::access::PORTAL_GROUP;
+use super::catalog::PortalSpec;
+use super::login;
+use super::server::Tasks;
+use super::shared::Shared;
+
+/// Pause after a failed accept.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// A portal could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}")]
+pub struct BindError {
+    /// Where.
+    pub address: SocketAddr,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// A portal that is bound: the kernel accepts connections, nobody answers them yet.
+#[derive(Debug)]
+pub struct BoundPortal {
+    pub(super) spec: PortalSpec,
+    pub(super) listener: TcpListener,
+    pub(super) local: SocketAddr,
+}
+
+impl BoundPortal {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`BindError`] names the address.
+    pub fn bind(spec: PortalSpec) -> Result<Self, BindError> {
+        let address = spec.listen;
+        let fail = |source| BindError { address, source };
+        let listener = listen(address).map_err(fail)?;
+        let local = listener.local_addr().map_err(fail)?;
+        Ok(Self { spec, listener, local })
+    }
+
+    /// Its address, with the port the kernel chose where 0 was asked for.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+}
+
+/// A portal that is open.
+pub(super) struct Portal {
+    pub(super) spec: PortalSpec,
+    pub(super) local: SocketAddr,
+    pub(super) stop: watch::Sender<bool>,
+}
+
+impl Portal {
+    /// What an initiator is told that reached us at `here` through this portal.
+    pub(super) fn address_seen_at(&self, here: SocketAddr) -> TargetAddress {
+        match &self.spec.external {
+            Some(external) => TargetAddress { group: Some(PORTAL_GROUP), ..external.clone() },
+            None => TargetAddress::new(here, PORTAL_GROUP),
+        }
+    }
+
+    /// What others are told of this portal: nothing, if it has no address of its own.
+    pub(super) fn address(&self) -> Option<TargetAddress> {
+        let specific = self.spec.external.is_some() || !self.local.ip().is_unspecified();
+        specific.then(|| self.address_seen_at(self.local))
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?; // a restarted target finds its old connections in TIME_WAIT
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Accepts until told to stop. Connections go on after that.
+pub(super) async fn accept(
+    shared: Arc<Shared>,
+    tasks: Weak<Tasks>,
+    portal: Arc<str>,
+    listener: TcpListener,
+    mut stopped: watch::Receiver<bool>,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopped.changed() => return,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let Some(tasks) = tasks.upgrade() else { return };
+                spawn_connection(&shared, &tasks, Arc::clone(&portal), stream, peer);
+            }
+            Err(error) => {
+                // EMFILE and the like pass when connections close; give them the time to.
+                warn!(%error, "cannot accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+fn spawn_connection(
+    shared: &Arc<Shared>,
+    tasks: &Tasks,
+    portal: Arc<str>,
+    stream: TcpStream,
+    peer: SocketAddr,
+) {
+    let all_max = shared.catalog().limits.connections_max;
+    let Some(place) = shared.connections.enter(peer.ip(), all_max, usize::MAX) else {
+        shared.counters.login_failed("connections_limit");
+        return warn!(%peer, "refused: too many connections");
+    };
+    let shared = Arc::clone(shared);
+    let serve = async move {
+        serve(&shared, portal, stream, peer).await;
+        drop(place);
+    };
+    tasks.spawn(serve.instrument(info_span!("connection", %peer)));
+}
+
+async fn serve(shared: &Arc<Shared>, portal: Arc<str>, stream: TcpStream, peer: SocketAddr) {
+    let limits = shared.catalog().limits.clone();
+    if let Err(error) = prepare(&stream, limits.socket_buffer) {
+        return warn!(%error, "cannot set up the socket");
+    }
+    let place = shared.logins.enter(peer.ip(), limits.logins_max, limits.logins_per_peer_max);
+    let Some(place) = place else {
+        shared.counters.login_failed("logins_limit");
+        return warn!("refused: too many logins under way");
+    };
+    let timeout = limits.login_timeout;
+    match tokio::time::timeout(timeout, login::login(shared, portal, stream, peer)).await {
+        Ok(Ok(connection)) => {
+            drop(place);
+            connection.run().await;
+        }
+        Ok(Err(error)) => {
+            shared.counters.login_failed(error.label());
+            info!(%error, "login failed");
+        }
+        Err(_) => {
+            shared.counters.login_failed("timeout");
+            info!(seconds = timeout.as_secs(), "login took too long");
+        }
+    }
+}
+
+fn prepare(stream: &TcpStream, buffer: Option<usize>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = socket2::SockRef::from(stream);
+    if let Some(len) = buffer {
+        socket.set_send_buffer_size(len)?;
+        socket.set_recv_buffer_size(len)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+"""`python -m enkaku_lab list | run NAME… | report`: the papers' experiments."""
+
+import argparse
+import hashlib
+import time
+from pathlib import Path
+
+from enkaku_lab import docs as docs_report
+from enkaku_lab import machine, report, runner, wan
+from enkaku_lab.curves import collect
+from enkaku_lab.experiment import FULL, QUICK, Experiment, Pace
+from enkaku_lab.experiments import choose, load
+from enkaku_lab.laboratory import laboratory
+from enkaku_lab.peers import enkaku
+from enkaku_lab.process import LabError
+from enkaku_lab.progress import say
+from enkaku_lab.stacks import Place
+from enkaku_lab.stacks.all import STACKS
+from enkaku_lab.store import Store
+from enkaku_lab.table import render
+
+
+def main_list(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="enkaku_lab list")
+    parser.add_argument("--quick", action="store_true", help="the numbers of --quick")
+    pace = QUICK if parser.parse_args(arguments).quick else FULL
+    experiments = list(load().values())
+    rows = [_row(one.name, [one], pace, one.title, one.source) for one in experiments]
+    # Less than the sum: cells that several experiments need are measured once.
+    rows.append(_row("all", experiments, pace, "every one, shared measurements once", ""))
+    print(render(["name", "runs", "minutes", "what", "figure"], rows))
+    print()
+    lacks = {stack.label: why for stack in STACKS.values() if (why := stack.missing())}
+    for label, why in lacks.items():
+        print(f"{label} cannot run here: {why}")
+
+
+def _row(name: str, experiments: list[Experiment], pace: Pace, title: str, source: str):
+    work = runner.jobs(experiments, pace)
+    return [name, str(len(work)), f"{runner.seconds(work) / 60:.1f}", title, source]
+
+
+def main_run(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="enkaku_lab run", description=runner.__doc__)
+    parser.add_argument("names", nargs="+", metavar="NAME", help="experiments (see list), or all")
+    parser.add_argument("--quick", action="store_true", help="few points, short, once: for CI")
+    parser.add_argument("--repeat", type=_at_least_one, help="repetitions instead of the pace's")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is finished")
+    _add_out(parser)
+    options = parser.parse_args(arguments)
+    pace = QUICK if options.quick else FULL
+    experiments = choose(options.names)
+    place = Place(options.out)
+    runner.room(place)
+    if reason := wan.available():
+        raise LabError(f"no emulated line can be made here: {reason}")
+    say("preparing two files of 512 MiB …")
+    place.prepare()
+    store = Store(place.folder / "results.jsonl")
+    work = runner.jobs(experiments, pace, options.repeat)
+    if options.fresh:
+        store.forget({job.cell.key for job in work})
+    begin = time.monotonic()
+    session = store.begin(facts())
+    say(f"{len(work)} measurements, about {runner.seconds(work) / 60:.0f} minutes when none is done")
+    failed = runner.measure(work, store, session, STACKS, laboratory, place)
+    page = _report(store, pace, place.folder)
+    say(f"{(time.monotonic() - begin) / 60:.1f} minutes; {failed} measurements failed")
+    print(f"Report: {page}\nRaw results: {store.path}")
+
+
+def main_report(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="enkaku_lab report", description=report.__doc__)
+    parser.add_argument("--quick", action="store_true", help="of the quick run's results")
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="write what is to be committed")
+    _add_out(parser)
+    options = parser.parse_args(arguments)
+    pace = QUICK if options.quick else FULL
+    path = options.out / "results.jsonl"
+    if not path.exists():
+        raise LabError(f"{path} does not exist; `run` makes it")
+    print(f"Report: {_report(Store(path), pace, options.out, options.docs)}")
+
+
+def _report(store: Store, pace: Pace, out: Path, docs: Path | None = None) -> Path:
+    """Of every experiment that has results at this pace, not only of what was just run."""
+    found = [one for one in load().values() if _has_results(one, pace, store)]
+    if not found:
+        raise LabError(f"nothing was measured at the pace “{pace.name}” yet; see `run`")
+    if docs is None:
+        return report.write(found, pace, store, out / f"report-{pace.name}")
+    return docs_report.write(found, pace, store, docs)
+
+
+def _has_results(experiment: Experiment, pace: Pace, store: Store) -> bool:
+    return any(curve.measured for curve in collect(experiment, pace, store).curves)
+
+
+def facts() -> dict:
+    """The machine's, and which binary it was that was measured."""
+    binary = enkaku.binary()
+    digest = hashlib.sha256(binary.read_bytes()).hexdigest()[:16]
+    return {**machine.facts(), "enkaku_binary_sha256": digest}
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, default=runner.FOLDER, help=f"default: {runner.FOLDER}"
+    )
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number

@@ -1,0 +1,97 @@
+"""The report as it is committed: Markdown with figures beside it, small and readable on a forge."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from enkaku_lab import machine, plot
+from enkaku_lab.curves import Curves, collect
+from enkaku_lab.experiment import Experiment, Pace
+from enkaku_lab.report import conditions, number, sentence
+from enkaku_lab.store import Store
+
+SVG_BYTES_MAX = 100 << 10
+"""Above this the PNG is the smaller one."""
+GAP = "–"
+
+
+def write(experiments: Sequence[Experiment], pace: Pace, store: Store, folder: Path) -> Path:
+    """FOLDER/README.md and FOLDER/figures; returns the former."""
+    every = [collect(experiment, pace, store) for experiment in experiments]
+    parts = [_head(every)]
+    for curves in every:
+        name = curves.experiment.name
+        svg, png = plot.draw(curves, folder / "figures" / name)
+        kept, other = (svg, png) if svg.stat().st_size <= SVG_BYTES_MAX else (png, svg)
+        other.unlink()
+        parts.append(_section(curves, kept.name))
+    page = folder / "README.md"
+    page.write_text("\n\n".join(parts) + "\n")
+    return page
+
+
+def _head(every: list[Curves]) -> str:
+    sessions = {one["session"]: one for curves in every for one in curves.sessions}
+    taken = sorted(time for curves in every for time in curves.taken if time)
+    head = next(iter(sessions.values()), None)
+    quick = every[0].pace.name == "quick"
+    lines = [
+        "# The papers' figures, measured here",
+        "Made by `python -m enkaku_lab report --docs docs/lab` from the results of "
+        f"`python -m enkaku_lab run {'--quick ' if quick else ''}all`; do not edit. How it is "
+        "measured: [../lab.md](../lab.md).",
+    ]
+    if quick:
+        lines.append(
+            "**A quick run:** short measurements, few points, one repetition. It shows that "
+            "everything works; draw no conclusions from it."
+        )
+    if head:
+        enkaku = head["versions"].get("enkaku", "enkaku")
+        buffers = (
+            f"tcp_wmem {head['sysctl'].get('net.ipv4.tcp_wmem')}"
+            if head["sysctl"]
+            else "sysctls unknown"
+        )
+        versions = ", ".join(
+            f"{name} {version}"
+            for name, version in sorted(head["versions"].items())
+            if name != "enkaku"
+        )
+        when = f"{taken[0][:16].replace('T', ' ')} to {taken[-1][:16].replace('T', ' ')} UTC"
+        lines.append(
+            f"{machine.summary(head)}; taken {when}. {enkaku}; {versions}. Congestion control and "
+            "buffers are those of each experiment (outside the namespaces: "
+            f"{head['sysctl'].get('net.ipv4.tcp_congestion_control')}, {buffers})."
+        )
+    return "\n\n".join(lines)
+
+
+def _section(curves: Curves, figure: str) -> str:
+    experiment = curves.experiment
+    paper = f"The paper ({experiment.source}): {experiment.paper}." if experiment.paper else ""
+    parts = [
+        f"## {experiment.name}: {experiment.title}",
+        paper,
+        f"![{experiment.title}](figures/{figure})",
+        sentence(curves),
+        *(_table(curves, panel) for panel in experiment.panels),
+        f"<sub>{experiment.note} {conditions(curves)}</sub>",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table(curves: Curves, panel: str) -> str:
+    """Mbit/s and the share of the line; the middle half is in the figure."""
+    mine = [curve for curve in curves.curves if curve.panel == panel]
+    title = f"{panel}; " if panel else ""
+    head = [f"{title}{curves.experiment.x.label}", *(curve.series.label for curve in mine)]
+    rows = []
+    for index, x in enumerate(curves.experiment.values(curves.pace)):
+        points = [curve.points[index] for curve in mine]
+        cells = [
+            GAP if p.mbit is None else f"{number(p.mbit)} ({p.mbit / curves.limit_mbit:.0%})"
+            for p in points
+        ]
+        rows.append([f"{x * curves.experiment.x.factor:g}", *cells])
+    lines = [head, ["---:"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

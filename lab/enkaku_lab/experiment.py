@@ -1,0 +1,180 @@
+"""What an experiment is: links, loads, stacks and a plot. It measures nothing and draws nothing.
+
+An experiment is one file in `experiments/` that builds an `Experiment`. Its points are cells: a
+stack, on a link, under a load. Two experiments that ask for the same cell share its measurements.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+KIB, MIB = 1 << 10, 1 << 20
+FILE_BYTES = 512 * MIB
+"""The file of S1 and S4. A run that would take hours ends after some seconds instead."""
+TCP_PAYLOAD_BYTES, WIRE_BYTES = 1448, 1538
+"""A full packet: MTU 1500 less 20 bytes of IPv4 and 32 of TCP with timestamps; on the wire plus
+38 of Ethernet (header, FCS, preamble, gap)."""
+RATES = {"100mbit": 100e6, "1gbit": 1e9}
+
+
+@dataclass(frozen=True)
+class Link:
+    """The emulated line and what the kernel does at its ends. `delay` is half of the RTT."""
+
+    rtt_ms: float = 0.0
+    loss: float = 0.0
+    rate: str = "1gbit"
+    queue_packets: int = 2000
+    cc: str = "cubic"
+    """TCP congestion control of both ends, set by route and checked with ss."""
+    wmem: str = "4k 16k 4M"
+    rmem: str = "4k 128k 6M"
+
+    @property
+    def payload_bits_per_s(self) -> float:
+        """What the line carries of TCP payload: the limit in every figure."""
+        return RATES[self.rate] * TCP_PAYLOAD_BYTES / WIRE_BYTES
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the client does, from the first byte to the last; logins and mounts come before.
+
+    read-file: open, read(block) …, close. read, write: commands of a block each, `depth` of them
+    under way (for plain TCP: one direction).
+    """
+
+    kind: Literal["read-file", "read", "write"] = "read-file"
+    block_bytes: int = 64 * KIB
+    depth: int = 1
+    connections: int | Literal["auto"] = "auto"
+    bytes_max: int = FILE_BYTES
+    seconds_max: float = 2.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point: what is measured, however often."""
+
+    stack: str
+    link: Link
+    load: Load
+
+    @property
+    def key(self) -> str:
+        """The same for the same cell in every run and every experiment."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long one measurement takes. Round trips count, because slow start takes some."""
+
+    name: str
+    seconds: float
+    round_trips: float
+    repeat: int
+
+    def seconds_max(self, link: Link) -> float:
+        return round(self.seconds + self.round_trips * link.rtt_ms / 1000, 3)
+
+
+FULL = Pace("full", 1.0, 16, 3)
+QUICK = Pace("quick", 0.4, 10, 1)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The parameter on the x axis: a field of Link or Load."""
+
+    label: str
+    field: str
+    values: Sequence[float]
+    quick: Sequence[float]
+    scale: Literal["linear", "log", "zero-log"] = "log"
+    """zero-log is log with one place more at the left for 0."""
+    factor: float = 1.0
+    """Shown is the field's value times this."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: a stack, and what differs from the experiment's link and load."""
+
+    stack: str
+    label: str
+    link: dict = field(default_factory=dict)
+    load: dict = field(default_factory=dict)
+    panels: Sequence[str] | None = None
+    """The panels in which it is drawn; all, unless said."""
+    line: str = "-"
+    marker: str | None = None
+    colour: str | None = None
+    flat: bool = False
+    """Does not depend on x (a level to compare with): measured once, drawn as a line."""
+
+
+@dataclass(frozen=True)
+class PaperPoint:
+    """A value that the paper gives: at x, from low to high Mbit/s (x = None: everywhere)."""
+
+    what: str
+    x: float | None
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    title: str
+    source: str
+    """Paper and figure, or what it is for."""
+    paper: str
+    """What the paper's figure shows, in one line."""
+    x: Axis
+    series: Sequence[Series]
+    sentence: Callable[["object"], str]
+    """Compares with the paper; computed from a `curves.Curves`."""
+    link: Link = Link()
+    load: Load = Load()
+    panels: dict[str, dict] = field(default_factory=lambda: {"": {}})
+    """Title → what differs in the link. More than one: drawn side by side."""
+    points: Sequence[PaperPoint] = ()
+    log_y: bool = True
+    note: str = ""
+    """What was scaled, and what else a reader must know to believe the figure."""
+    repeat_max: int = 99
+    seconds_more: float = 0.0
+    """Longer runs, in multiples of the pace's, where the line is so slow that little is read."""
+
+    def cells(self, pace: Pace) -> list[Cell]:
+        """Every cell, in the order x, panel, stack: what is interleaved lies side by side."""
+        found = {}
+        for x in self.values(pace):
+            for panel in self.panels:
+                for series in self.series:
+                    if series.panels is None or panel in series.panels:
+                        found.setdefault(self.cell(pace, panel, series, x), None)
+        return list(found)
+
+    def values(self, pace: Pace) -> Sequence[float]:
+        return self.x.quick if pace is QUICK else self.x.values
+
+    def cell(self, pace: Pace, panel: str, series: Series, x: float) -> Cell:
+        link = replace(self.link, **self.panels[panel], **series.link)
+        load = replace(self.load, **series.load)
+        if series.flat:
+            pass
+        elif hasattr(link, self.x.field):
+            link = replace(link, **{self.x.field: x})
+        else:
+            load = replace(load, **{self.x.field: int(x)})
+        if series.stack == "local":
+            link = Link()
+        seconds = pace.seconds_max(link) + self.seconds_more * pace.seconds
+        load = replace(load, seconds_max=round(seconds, 3))
+        return Cell(series.stack, link, load)

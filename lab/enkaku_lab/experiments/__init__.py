@@ -1,0 +1,36 @@
+"""Every experiment of the lab: one file each, named after the paper's figure.
+
+A file declares `EXPERIMENT` and the sentence that compares the result with the paper.
+"""
+
+import importlib
+import pkgutil
+
+from enkaku_lab.experiment import Experiment
+from enkaku_lab.process import LabError
+
+LAST = "limits"
+
+
+def load() -> dict[str, Experiment]:
+    """By name: papers first, figures in their order."""
+    found = []
+    for module in pkgutil.iter_modules(__path__):
+        if module.name not in ("common",):
+            found.append(importlib.import_module(f"{__name__}.{module.name}").EXPERIMENT)
+    return {one.name: one for one in sorted(found, key=_order)}
+
+
+def _order(experiment: Experiment) -> tuple:
+    paper, _, figure = experiment.name.partition("-fig")
+    return experiment.name == LAST, paper, int(figure or 0)
+
+
+def choose(names: list[str]) -> list[Experiment]:
+    """The named ones, in the lab's order; `all` is every one."""
+    known = load()
+    if unknown := [name for name in names if name not in known and name != "all"]:
+        raise LabError(
+            f"no experiment is called {unknown[0]}; there are: {', '.join(known)} (or all)"
+        )
+    return [one for name, one in known.items() if name in names or "all" in names]

@@ -1,0 +1,23 @@
+"""Every stack by its name."""
+
+from enkaku_lab.stacks import Stack
+from enkaku_lab.stacks.enkaku import Enkaku, EnkakuPipelined
+from enkaku_lab.stacks.local import Local
+from enkaku_lab.stacks.nfs import Nfs
+from enkaku_lab.stacks.smb import Smb
+from enkaku_lab.stacks.tcp import Tcp
+from enkaku_lab.stacks.tgt_libiscsi import TgtLibiscsi, TgtTuned
+
+STACKS: dict[str, Stack] = {
+    stack.name: stack
+    for stack in (
+        Enkaku(),
+        EnkakuPipelined(),
+        TgtLibiscsi(),
+        TgtTuned(),
+        Nfs(),
+        Smb(),
+        Tcp(),
+        Local(),
+    )
+}

@@ -1,0 +1,289 @@
+"""The Linux kernel's own initiator and target, in a guest with a stock Debian kernel.
+
+One boot serves all tests here. The guest is slow (it is interpreted) and proves function only.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import MIB, empty, noise, sha256
+
+from enkaku_lab.peers import Target, enkaku, guest_image, lio, open_iscsi
+from enkaku_lab.peers.guest import HOST, Guest
+from enkaku_lab.peers.lio import Lio
+from enkaku_lab.process import CommandFailed, Peer, accepts, free_port, peer
+from enkaku_lab.proxy import Proxy
+
+pytestmark = pytest.mark.needs("qemu-system-x86_64", "busybox")
+SIZE = 64 * MIB
+CUT_AFTER = 16 * MIB
+"""Late enough that every connection is at work, early enough that most is still to come."""
+CONNECTIONS = 4
+COPY_S_MAX = 150
+USER = ("initiator", "correct-horse-77")
+OURSELVES = ("target", "battery-staple-88")
+"""What a target proves itself with (mutual CHAP)."""
+STRANGER = ("initiator", "wrong-password-1")
+IMPOSTOR = ("target", "wrong-password-2")
+FILE_SYSTEM_ERRORS = re.compile(r"I/O error|EXT4-fs \((?!.*mount)|Aborting journal")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory) -> Path:
+    """64 MiB of noise; the guest has them as /dev/vda."""
+    return noise(tmp_path_factory.mktemp("guest") / "source", SIZE)
+
+
+@pytest.fixture(scope="module")
+def machine(request, source: Path) -> Iterator[Guest]:
+    try:
+        image = guest_image.image()
+    except guest_image.NoImage as missing:
+        pytest.skip(f"no stock-kernel guest: {missing}")
+    failed_before = request.session.testsfailed
+    with Guest(image, source) as running:
+        yield running
+        running.keep_log = request.session.testsfailed > failed_before
+
+
+# The kernel's initiator and our target
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return empty(tmp_path / "lun0.img", 96 * MIB)
+
+
+@pytest.fixture
+def target(disk: Path, tmp_path: Path) -> Iterator[Target]:
+    """Demands CHAP, and proves itself to whoever asks."""
+    options: list[object] = []
+    for flag, (user, password) in (("chap", USER), ("mutual", OURSELVES)):
+        secret = tmp_path / flag
+        secret.write_text(password + "\n")
+        secret.chmod(0o600)
+        options += [f"--{flag}-user", user, f"--{flag}-password-file", secret]
+    with enkaku.serve([disk], tmp_path, options=[*options, "-v"]) as serving:
+        yield serving
+
+
+def test_open_iscsi_discovers_the_target(machine: Guest, target: Target):
+    assert target.iqn in open_iscsi.discover(machine, target.port)
+
+
+@pytest.mark.parametrize("algorithm", ["MD5", "SHA256"])
+def test_open_iscsi_logs_in_with_mutual_chap(machine: Guest, target: Target, algorithm: str):
+    def attempt(ours: tuple[str, str], theirs: tuple[str, str]) -> tuple[int, str]:
+        auth = open_iscsi.chap(ours, theirs, algorithm)
+        return open_iscsi.try_login(machine, target.iqn, target.port, auth)
+
+    code, said = attempt(USER, OURSELVES)
+    assert code == 0, said
+    code, said = attempt(STRANGER, OURSELVES)
+    assert code == 24 and "authorization failure" in said, said
+    # Here the kernel's initiator refuses a target that cannot prove itself.
+    code, said = attempt(USER, IMPOSTOR)
+    assert code == 19 and "non-retryable iSCSI login failure" in said, said
+
+
+def test_file_system_in_the_guest_rides_out_a_restarted_target(
+    machine: Guest, target: Target, disk: Path, source: Path
+):
+    """Mutual CHAP with SHA-256, both digests, ext4; the target is killed in mid-transfer."""
+    settings = open_iscsi.chap(USER, OURSELVES) | open_iscsi.DIGESTS
+    settings["node.session.timeo.replacement_timeout"] = "120"
+    machine.run("dmesg -c >/dev/null")
+    with open_iscsi.session(machine, target.iqn, target.port, settings) as session:
+        negotiated = session.parameters()
+        assert negotiated["HeaderDigest"] == negotiated["DataDigest"] == "CRC32C"
+        machine.run(f"/sbin/mke2fs -q -t ext4 {session.disk} && mkdir -p /mnt")
+        machine.run(f"mount {session.disk} /mnt")
+        begun = disk.stat().st_blocks * 512
+        writing = machine.start("cp /dev/vda /mnt/file && sync")
+        target.peer.wait_until(
+            lambda: disk.stat().st_blocks * 512 >= begun + CUT_AFTER, "the guest writes"
+        )
+        target.peer.kill()
+        assert writing.running(), "the guest was done before the target was killed"
+        enkaku.restart(target)
+        writing.wait(COPY_S_MAX)
+        machine.run("echo 3 >/proc/sys/vm/drop_caches")
+        read_back = machine.run("sha256sum /mnt/file", COPY_S_MAX).split()[0]
+        machine.run("umount /mnt")
+        checked = machine.run(f"/sbin/e2fsck -f -n {session.disk}")
+        kernel_said = machine.kernel_log()
+    assert read_back == sha256(source)
+    assert "detected conn error" in kernel_said  # it did lose the connection
+    assert not FILE_SYSTEM_ERRORS.search(kernel_said), kernel_said
+    assert "FILE SYSTEM WAS MODIFIED" not in checked
+
+
+def test_commands_that_the_kernel_aborts_are_done_after_all(machine: Guest, tmp_path: Path):
+    """The target stands still for longer than the kernel gives a command: it aborts, then retries."""
+    disk = empty(tmp_path / "lun0.img", 16 * MIB)
+    patient = {"node.conn[0].timeo.noop_out_interval": "0"} | open_iscsi.DIGESTS
+    with (
+        enkaku.serve([disk], tmp_path) as target,
+        open_iscsi.session(machine, target.iqn, target.port, patient) as session,
+    ):
+        machine.run(f"echo 2 >/sys/block/{Path(session.disk).name}/device/timeout")
+        target.peer.signal(signal.SIGSTOP)
+        try:
+            copy = f"dd if=/dev/vda of={session.disk} bs=1M count=16 oflag=direct"
+            writing = machine.start(copy)
+            machine.run(session.WAIT_FOR_TASK_MANAGEMENT)
+            assert writing.running()
+        finally:
+            target.peer.signal(signal.SIGCONT)
+        writing.wait(COPY_S_MAX)
+        machine.run("echo 3 >/proc/sys/vm/drop_caches")
+        machine.run(f"cmp -n {16 * MIB} /dev/vda {session.disk}")
+
+
+DAEMON = """
+[server]
+admin_socket = "{folder}/admin.sock"
+[chap.storage]
+user = "{user}"
+password_file = "{folder}/chap"
+mutual_user = "{mutual_user}"
+mutual_password_file = "{folder}/mutual"
+algorithms = ["{algorithm}"]
+[discovery]
+chap = "storage"
+[[portal]]
+name = "host"
+listen = "127.0.0.1:{port}"
+external = "{outside}:{port}"
+[[target]]
+name = "{iqn}"
+chap = "storage"
+anyone = true
+[[target.lun]]
+number = 0
+path = "{disk}"
+"""
+
+
+@contextmanager
+def _daemon(folder: Path, disk: Path, algorithm: str) -> Iterator[Target]:
+    """`enkaku target run`: CHAP for discovery, too, and an address that the guest can reach."""
+    port = free_port()
+    for name, (_, password) in (("chap", USER), ("mutual", OURSELVES)):
+        (folder / name).write_text(password + "\n")
+        (folder / name).chmod(0o600)
+    config = folder / "target.toml"
+    names = {"user": USER[0], "mutual_user": OURSELVES[0], "outside": HOST, "iqn": enkaku.IQN}
+    config.write_text(
+        DAEMON.format(folder=folder, disk=disk, port=port, algorithm=algorithm, **names)
+    )
+    argv = [enkaku.binary(), "target", "run", "--config", config]
+    with peer(argv, folder / "daemon.log") as running:
+        running.wait_until(lambda: accepts("127.0.0.1", port), "its portal accepts nobody")
+        yield Target("enkaku", running, "127.0.0.1", port, enkaku.IQN)
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "sha256"])
+def test_open_iscsi_finds_and_uses_a_target_of_the_daemon(
+    machine: Guest, disk: Path, tmp_path: Path, algorithm: str
+):
+    """Mutual CHAP for discovery and login, digests, at the address that SendTargets tells."""
+    algorithms = open_iscsi.chap(USER, OURSELVES, algorithm.upper())
+    # For discovery there is no choice of algorithms in open-iscsi: it offers all that it has.
+    discovery = open_iscsi.chap(USER, OURSELVES, prefix="discovery.sendtargets.auth")
+    discovery.pop("discovery.sendtargets.auth.chap_algs")
+    settings = algorithms | discovery | open_iscsi.DIGESTS
+    with (
+        _daemon(tmp_path, disk, algorithm) as target,
+        open_iscsi.session(
+            machine, target.iqn, target.port, settings, discovered=True
+        ) as session,
+    ):
+        machine.run(f"dd if=/dev/vda of={session.disk} bs=1M count=8 oflag=direct")
+        machine.run(f"cmp -n {8 * MIB} /dev/vda {session.disk}")
+
+
+def test_the_kernel_sees_a_resized_unit(machine: Guest, disk: Path, tmp_path: Path):
+    settings = open_iscsi.chap(USER, OURSELVES)
+    with (
+        _daemon(tmp_path, disk, "sha256") as target,
+        open_iscsi.session(machine, target.iqn, target.port, settings) as session,
+    ):
+        size = f"cat /sys/block/{Path(session.disk).name}/size"
+        assert int(machine.run(size)) * 512 == 96 * MIB
+        os.truncate(disk, 160 * MIB)
+        enkaku.command("target", "reload", "--socket", tmp_path / "admin.sock")
+        machine.run("iscsiadm -m session --rescan")
+        assert int(machine.run(size)) * 512 == 160 * MIB
+
+
+# Our initiator and the kernel's target
+
+
+DIGESTS = pytest.mark.parametrize("digest", ["none", "require"])
+
+
+def _copy_with_a_cut(argv: list[object], proxy: Proxy, log: Path) -> str:
+    """Runs a copy while one of its connections is dropped and then reset; returns its log."""
+    copying = Peer([enkaku.binary(), "-vv", "copy", *argv, "--connections", CONNECTIONS], log)
+    try:
+        proxy.cut_one(CUT_AFTER)
+        code = copying.wait(COPY_S_MAX)
+    finally:
+        copying.stop()
+    said = copying.output()
+    assert code == 0, said
+    return said
+
+
+@DIGESTS
+def test_copy_to_lio_and_back_with_a_connection_cut(
+    machine: Guest, source: Path, tmp_path: Path, digest: str
+):
+    """Level 0: the session is reinstated, commands are issued again, contents are equal."""
+    parameters = {"MaxConnections": CONNECTIONS, "ErrorRecoveryLevel": 0}
+    back = tmp_path / "back"
+    with lio.serve(machine, f"level0-{digest}", SIZE, parameters=parameters) as target:
+        for name in ("there", "back"):
+            with Proxy(machine.port) as proxy:
+                volume = target.url(proxy.port)
+                ends = (source, volume) if name == "there" else (volume, back)
+                argv = [*ends, "--digest", digest]
+                said = _copy_with_a_cut(argv, proxy, tmp_path / f"{name}.log")
+                again = proxy.links[CONNECTIONS:]
+            assert "session ended, reconnecting" in said and "reconnected" in said
+            assert len(again) == CONNECTIONS
+            # A target must see the old connections end before the session comes back: LIO
+            # panics when it has to end several of them by itself.
+            assert again[0].opened_beside == 0
+        assert target.sha256() == sha256(source)
+    assert sha256(back) == sha256(source)
+
+
+@pytest.mark.parametrize("mutual", [None, OURSELVES], ids=["one-way", "mutual"])
+def test_chap_with_lio(machine: Guest, tmp_path: Path, mutual: tuple[str, str] | None):
+    def ask(target: Lio, credentials: tuple[str, str], theirs: tuple[str, str] | None) -> None:
+        options: list[object] = []
+        for flag, pair in (("chap", credentials), ("mutual", theirs)):
+            if pair:
+                secret = tmp_path / flag
+                secret.write_text(pair[1] + "\n")
+                secret.chmod(0o600)
+                options += [f"--{flag}-password-file", secret]
+        if theirs:
+            options += ["--mutual-user", theirs[0]]
+        url = target.url().replace("iscsi://", f"iscsi://{credentials[0]}@")
+        enkaku.command("info", url, *options)
+
+    with lio.serve(machine, "chap", MIB, credentials=USER, mutual=mutual) as target:
+        ask(target, USER, mutual)
+        with pytest.raises(CommandFailed):
+            ask(target, STRANGER, mutual)
+        if mutual:
+            with pytest.raises(CommandFailed):
+                ask(target, USER, IMPOSTOR)
