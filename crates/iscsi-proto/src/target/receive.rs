@@ -145,6 +145,11 @@ impl Session {
         let recovers = self.recovers();
         match receiving {
             Receiving::Nothing | Receiving::Ignored if !recovers => return Ok(true),
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+            //# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be
+            //# considered received by the target (i.e., a command sequence gap must be assumed for
+            //# the CmdSN), even though the CmdSN of the rejected command PDU may be reliably
+            //# ascertained.
             // The number of a command that is discarded stays free (§7.3), and at level 0 its
             // initiator need not know how to fill the gap: the session begins anew.
             Receiving::Scratch(_) | Receiving::Command { .. } if !recovers => {

@@ -112,6 +112,11 @@ fn a_path_that_damages_everything_ends_the_command() {
     assert_eq!(response.exp_data_sn, 0, "no Data-In was sent");
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+//= type=test
+//# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be considered
+//# received by the target (i.e., a command sequence gap must be assumed for the CmdSN), even though
+//# the CmdSN of the rejected command PDU may be reliably ascertained.
 #[test]
 fn a_command_with_damaged_immediate_data_never_came() {
     let mut script = Script::at_level(1);
