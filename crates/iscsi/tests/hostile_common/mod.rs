@@ -300,11 +300,16 @@ impl Attacker {
 
     /// The next PDU; `None` at the end of the connection.
     pub async fn read(&mut self) -> Option<Pdu> {
+        self.read_with_data().await.map(|(pdu, _)| pdu)
+    }
+
+    /// The next PDU with its data segment; `None` at the end of the connection.
+    pub async fn read_with_data(&mut self) -> Option<(Pdu, Bytes)> {
         let limit = tokio::time::Instant::now() + PATIENCE;
         let mut buffer = [0; 16_384];
         loop {
             match self.framer.next_pdu() {
-                Ok(Some((header, _))) => return Some(Pdu::parse(&header).unwrap()),
+                Ok(Some((header, data))) => return Some((Pdu::parse(&header).unwrap(), data)),
                 Ok(None) | Err(FrameError::DataDigest { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
