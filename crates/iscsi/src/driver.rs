@@ -101,6 +101,10 @@ pub trait Role: Send {
     /// The next PDU to send, if there is one now.
     fn poll_transmit(&mut self) -> Option<Transmit>;
 
+    /// The connection has ended in the middle of a data segment: the buffer that was being filled,
+    /// with what came so far.
+    fn take_back(&mut self, _buf: Buf) {}
+
     /// Bytes have moved, though perhaps no whole PDU: the peer is alive.
     fn note_progress(&mut self) {}
 
@@ -124,11 +128,16 @@ pub async fn drive<R: Role>(
 ) -> CloseReason {
     let mut receiver = Receiver::new(framing, limits);
     let mut sender = Sender::new(framing);
-    poll_fn(|context| match poll_turn(context, stream, &mut receiver, &mut sender, role) {
-        Ok(poll) => poll,
-        Err(reason) => Poll::Ready(reason),
-    })
-    .await
+    let turns =
+        poll_fn(|context| match poll_turn(context, stream, &mut receiver, &mut sender, role) {
+            Ok(poll) => poll,
+            Err(reason) => Poll::Ready(reason),
+        });
+    let reason = turns.await;
+    if let Some(buf) = receiver.into_buffer() {
+        role.take_back(buf);
+    }
+    reason
 }
 
 /// One turn of the loop: ends in waiting (every source of work has our waker) or in closing.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::Device;
-use iscsi::initiator::{ChapCredentials, Config, RemoteDisk, Secret, Url};
+use iscsi::initiator::{
+    ChapCredentials, Config, ERROR_RECOVERY_LEVEL_DEFAULT, ERROR_RECOVERY_LEVEL_MAX, RemoteDisk,
+    Secret, Url,
+};
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use wanlab::units;
@@ -43,6 +46,11 @@ pub(crate) struct RemoteArgs {
     /// CRC32C over headers and data: none, prefer (if the target can) or require.
     #[arg(long, value_name = "WHEN", default_value = "none", value_parser = parse_digest)]
     pub(crate) digest: DigestPreference,
+    /// How deep errors are recovered if the target can do it, too: 0 sets the session up again,
+    /// 1 asks for damaged PDUs again, 2 moves tasks of a lost connection to others.
+    #[arg(long, value_name = "0|1|2", default_value_t = ERROR_RECOVERY_LEVEL_DEFAULT,
+          value_parser = clap::value_parser!(u8).range(..=i64::from(ERROR_RECOVERY_LEVEL_MAX)))]
+    pub(crate) error_recovery_level: u8,
     /// How long I/O waits for a target that is gone before it fails.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = units::parse_time,
           allow_hyphen_values = true)]
@@ -96,6 +104,7 @@ impl RemoteArgs {
         let mut config = Config::default()
             .connections(self.connections.count())
             .digests(self.digest, self.digest)
+            .error_recovery_level(self.error_recovery_level)
             .replacement_timeout(self.replacement_timeout);
         if let Some(name) = &self.initiator_name {
             config.initiator_name = initiator_name(name)?;

@@ -13,6 +13,9 @@ pub struct Config {
     pub ping_timeout: Duration,
     /// How long a Logout Response may take.
     pub logout_timeout: Duration,
+    /// At error recovery level 1 and 2: how long a PDU that was asked for again, or the
+    /// acknowledgement of a command, may take before it is asked for once more.
+    pub repair_timeout: Duration,
     /// Longest text response that is collected, in bytes.
     pub text_len_max: usize,
 }
@@ -23,6 +26,8 @@ impl Default for Config {
             keepalive_interval: Duration::from_secs(5),
             ping_timeout: Duration::from_secs(10),
             logout_timeout: Duration::from_secs(5),
+            // What was asked for comes behind what the target had queued: seconds on a slow path.
+            repair_timeout: Duration::from_secs(5),
             // SendTargets of a target with thousands of names; a hostile one must end somewhere.
             text_len_max: 1 << 20,
         }

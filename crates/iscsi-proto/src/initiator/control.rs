@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::event::{ConnectionError, Event, TaskOutcome, Violation};
 use super::receive::{Handled, Receiving};
-use super::task::Kind;
+use super::task::{Kind, Management};
 use super::transmit::Control;
 use super::{Connection, ConnectionId, Input, Session};
 use crate::ids::{Itt, Lun, Ttt};
@@ -23,7 +23,13 @@ impl<T> Session<T> {
         id: ConnectionId,
         pdu: &TaskManagementResponse,
     ) -> Handled {
-        let task = self.tasks.get(pdu.itt).ok_or(Violation::UnknownTask)?;
+        if !self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)? {
+            return Ok(Receiving::Discard);
+        }
+        let Some(task) = self.tasks.get(pdu.itt) else {
+            let known = self.retired.contains(&pdu.itt);
+            return if known { Ok(Receiving::Discard) } else { Err(Violation::UnknownTask) };
+        };
         if task.connection != id {
             return Err(Violation::Allegiance);
         }
@@ -31,8 +37,12 @@ impl<T> Session<T> {
             return Err(Violation::WrongTask);
         };
         let (function, lun, referenced) = (request.function, request.lun, request.referenced);
-        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
         self.tasks.remove(pdu.itt);
+        if function == TaskManagementFunction::TASK_REASSIGN {
+            self.reassigned(id, pdu.itt, referenced, pdu.response);
+            self.answered(id);
+            return Ok(Receiving::Nothing);
+        }
         self.end_managed(function, lun, referenced, cmd_sn, pdu.response);
         self.events.push_back(Event::TaskManagementDone { itt: pdu.itt, response: pdu.response });
         self.answered(id);
@@ -84,22 +94,24 @@ impl<T> Session<T> {
         if self.tasks.command_mut(itt).is_none() {
             return;
         }
-        if self.aborted.len() == super::ABORTED_TAGS_KEPT {
-            self.aborted.pop_front();
-        }
-        self.aborted.push_back(itt);
+        self.retire(itt);
         self.finish(itt, TaskOutcome::Aborted);
     }
 
     pub(super) fn text_response(&mut self, id: ConnectionId, pdu: &TextResponse) -> Handled {
-        let task = self.tasks.get(pdu.itt).ok_or(Violation::UnknownTask)?;
+        if !self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)? {
+            return Ok(Receiving::Discard);
+        }
+        let Some(task) = self.tasks.get(pdu.itt) else {
+            let known = self.retired.contains(&pdu.itt);
+            return if known { Ok(Receiving::Discard) } else { Err(Violation::UnknownTask) };
+        };
         if task.connection != id {
             return Err(Violation::Allegiance);
         }
         if !matches!(task.kind, Kind::Text(_)) || !task.is_sent() {
             return Err(Violation::WrongTask);
         }
-        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
         Ok(Receiving::Text { itt: pdu.itt, is_final: pdu.is_final, ttt: pdu.ttt })
     }
 
@@ -139,17 +151,24 @@ impl<T> Session<T> {
     }
 
     pub(super) fn logout_response(&mut self, id: ConnectionId, pdu: &LogoutResponse) -> Handled {
-        let task = self.tasks.get(pdu.itt).ok_or(Violation::UnknownTask)?;
+        if !self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)? {
+            return Ok(Receiving::Discard);
+        }
+        let Some(task) = self.tasks.get(pdu.itt) else {
+            let known = self.retired.contains(&pdu.itt);
+            return if known { Ok(Receiving::Discard) } else { Err(Violation::UnknownTask) };
+        };
         if task.connection != id {
             return Err(Violation::Allegiance);
         }
-        let (Kind::Logout { reason }, true) = (&task.kind, task.is_sent()) else {
+        let (Kind::Logout { reason, of }, true) = (&task.kind, task.is_sent()) else {
             return Err(Violation::WrongTask);
         };
-        let reason = *reason;
-        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
+        let (reason, of) = (*reason, *of);
         self.tasks.remove(pdu.itt);
-        if pdu.response == LogoutResponseCode::CLOSED {
+        if reason == LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY {
+            self.removed_for_recovery(of, pdu);
+        } else if pdu.response == LogoutResponseCode::CLOSED {
             self.logged_out(id, reason);
         } else if let Some(connection) = self.connection_mut(id) {
             connection.advance(Input::LogoutFailed);
@@ -160,8 +179,8 @@ impl<T> Session<T> {
     }
 
     pub(super) fn reject(&mut self, id: ConnectionId, pdu: &Reject) -> Handled {
-        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
-        Ok(Receiving::Reject(pdu.reason))
+        let new = self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
+        Ok(if new { Receiving::Reject(pdu.reason) } else { Receiving::Discard })
     }
 
     /// Acts on a Reject, whose data segment quotes the header it is about (§11.17.1).
@@ -175,18 +194,37 @@ impl<T> Session<T> {
             return Err(Violation::DataSegment { len: quoted.len() as u32 });
         };
         let opcode = Opcode(bhs[0] & 0x3f);
+        if opcode == Opcode::SNACK_REQUEST && self.repairs() {
+            self.snack_rejected(id, bhs, reason);
+            return Ok(());
+        }
         let itt = Itt(u32::from_be_bytes([bhs[16], bhs[17], bhs[18], bhs[19]]));
         let Some(task) = self.tasks.get(itt).filter(|t| t.connection == id && t.is_sent()) else {
             // A late word on a finished task, or a NOP reply (which has no tag): nothing is lost.
             return match opcode {
                 Opcode::NOP_OUT => Ok(()),
-                _ if self.aborted.contains(&itt) => Ok(()),
+                _ if self.retired.contains(&itt) => Ok(()),
                 _ => Err(Violation::Rejected(reason)),
             };
         };
         match (opcode, &task.kind) {
             (Opcode::SCSI_COMMAND, Kind::Command(_)) => {
+                let cmd_sn = task.cmd_sn;
+                // Its immediate data came damaged: it can be sent again as it was (§11.17.1).
+                if reason == RejectReason::DATA_DIGEST_ERROR && self.retry(itt) {
+                    return Ok(());
+                }
+                self.retire(itt);
                 self.finish(itt, TaskOutcome::Rejected(reason));
+                if let Some(cmd_sn) = cmd_sn {
+                    self.plug(id, cmd_sn);
+                }
+                Ok(())
+            }
+            // A recovery R2T or the command's status follows (§7.8).
+            (Opcode::DATA_OUT, Kind::Command(_)) if self.repairs() => Ok(()),
+            (Opcode::NOP_OUT, Kind::Plug) => {
+                self.tasks.remove(itt);
                 Ok(())
             }
             // The target is alive and says so, in its way.
@@ -195,9 +233,16 @@ impl<T> Session<T> {
                 self.end_ping(id, itt, now);
                 Ok(())
             }
-            (Opcode::TASK_MANAGEMENT_REQUEST, Kind::Management(_)) => {
-                self.tasks.remove(itt);
+            (Opcode::TASK_MANAGEMENT_REQUEST, Kind::Management(management)) => {
                 let response = TaskManagementResponseCode::REJECTED;
+                let Management { function, referenced, .. } = *management;
+                self.tasks.remove(itt);
+                if function == TaskManagementFunction::TASK_REASSIGN {
+                    let later = reason == RejectReason::IMMEDIATE_COMMAND_REJECT;
+                    let later = later.then_some(TaskManagementResponseCode::TASK_STILL_ALLEGIANT);
+                    self.reassigned(id, itt, referenced, later.unwrap_or(response));
+                    return Ok(());
+                }
                 self.events.push_back(Event::TaskManagementDone { itt, response });
                 self.answered(id);
                 Ok(())

@@ -10,6 +10,7 @@ use crate::pdu::{
     AsyncEvent, LogoutReason, LogoutResponseCode, Opcode, PduError, RejectReason, Residual,
     ResponseCode, TaskManagementResponseCode,
 };
+use crate::serial::StatSn;
 
 /// Something the owner of a session wants to know.
 #[derive(Debug)]
@@ -26,8 +27,10 @@ pub enum Event<T> {
         /// How it ended.
         outcome: TaskOutcome,
     },
-    /// The session is gone and the command's fate unknown: send it again in a new session. Comes
-    /// in order of submission.
+    /// The command's fate is unknown, and it is certain that the target does nothing more about
+    /// it: send it again. At the end of a session, in a new one; they come in order of submission.
+    /// At level 2 also while the session goes on: the target had lost the command with its
+    /// connection, or its answer could not be repaired.
     TaskRequeue {
         /// The command.
         command: Command,
@@ -75,17 +78,86 @@ pub enum Event<T> {
         /// What the logout asked for.
         reason: LogoutReason,
     },
-    /// A connection failed. At error recovery level 0 `SessionEnded` follows.
+    /// A connection failed. `SessionEnded` follows, or at level 2 a [`Recovery::Started`].
     ConnectionFailed {
         /// The connection.
         connection: ConnectionId,
         /// Why.
         error: ConnectionError,
     },
+    /// Error recovery at level 1 or 2 did something. For logs and counters: nothing needs to be
+    /// done about it.
+    Recovery {
+        /// The connection it is about.
+        connection: ConnectionId,
+        /// Its CID.
+        cid: Cid,
+        /// What was done.
+        what: Recovery,
+    },
     /// The session is over; every command has been given back.
     SessionEnded {
         /// Why; `None` after a logout that we asked for.
         error: Option<ConnectionError>,
+    },
+}
+
+/// What error recovery did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Recovery {
+    /// Data-In PDUs are asked for again.
+    DataSnack {
+        /// The command.
+        itt: Itt,
+        /// First DataSN.
+        first: u32,
+        /// How many.
+        length: u32,
+    },
+    /// R2Ts are asked for again.
+    R2tSnack {
+        /// The command.
+        itt: Itt,
+        /// First R2TSN.
+        first: u32,
+        /// How many.
+        length: u32,
+    },
+    /// Answers are asked for again.
+    StatusSnack {
+        /// First StatSN.
+        first: StatSn,
+        /// How many.
+        length: u32,
+    },
+    /// The target asks for data of a write again (recovery R2T).
+    R2tAgain {
+        /// The command.
+        itt: Itt,
+        /// First byte.
+        offset: u32,
+        /// Bytes.
+        len: u32,
+    },
+    /// A command that the target has dropped is sent again as it was.
+    CommandRetry {
+        /// The command.
+        itt: Itt,
+    },
+    /// The connection is lost, and its tasks are going to move to others of the session.
+    Started {
+        /// Commands that the target may have.
+        tasks: u32,
+    },
+    /// The connection's tasks are dealt with; its CID is free.
+    Finished {
+        /// Commands that went on elsewhere (TASK REASSIGN).
+        reassigned: u32,
+        /// Commands that had not arrived and were sent again as they were.
+        retried: u32,
+        /// Commands that were given back with [`Event::TaskRequeue`].
+        requeued: u32,
     },
 }
 
@@ -198,6 +270,12 @@ pub enum Violation {
         /// Our limit.
         limit: usize,
     },
+    /// More holes in the numbers of one command than can be kept.
+    #[error("more than {0} holes in one command's data")]
+    TooManyHoles(usize),
+    /// A SNACK Tag that was never sent (§11.4.6).
+    #[error("SNACK tag {0:#x} was never sent")]
+    SnackTag(u32),
     /// NOP-Ins in a row without room to answer them.
     #[error("more than {limit} unanswered NOP-Ins")]
     NopFlood {
@@ -229,6 +307,26 @@ pub enum ConnectionError {
     #[error("connection {cid}: data digest error")]
     DataDigest {
         /// The connection.
+        cid: Cid,
+    },
+    /// The target does not send again what was damaged (§7.8).
+    #[error("connection {cid}: damaged or missing PDUs could not be had again")]
+    NotRepaired {
+        /// The connection.
+        cid: Cid,
+    },
+    /// The target does not let the tasks of a lost connection go on elsewhere (§7.2.2).
+    #[error("connection {cid}: its tasks cannot be reassigned ({response})")]
+    NotReassigned {
+        /// The connection that was lost.
+        cid: Cid,
+        /// What the target said.
+        response: TaskManagementResponseCode,
+    },
+    /// The tasks of a lost connection were not reassigned within Time2Retain.
+    #[error("connection {cid}: not recovered in time")]
+    RecoveryTimeout {
+        /// The connection that was lost.
         cid: Cid,
     },
     /// The target did not answer a NOP-Out and no data moved either.

@@ -1,8 +1,8 @@
 //! Life of one connection as RFC 7143 §8.1 draws it for the initiator: states, inputs, and one
 //! table. It sends nothing and remembers nothing; `Session` acts on the state it returns.
 //!
-//! Error recovery level 0 leaves `CleanupWait` at once, because the session ends with the
-//! connection; levels 1 and 2 stay there until logout or reassignment (§8.2).
+//! Error recovery levels 0 and 1 leave `CleanupWait` at once, because the session ends with the
+//! connection; level 2 stays there until its tasks go on elsewhere (§8.2).
 
 /// State of a connection (§8.1.3). S3 (XPT_UP) exists at targets only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 //! (RFC 7143 §6.3, §11.14). Ends for cause are in `recover`.
 
 use super::receive::Receiving;
+use super::status::StatusNumbers;
 use super::task::{Kind, Task};
 use super::timer::TimerTable;
 use super::transmit::{Control, Queues};
@@ -13,7 +14,8 @@ use crate::ids::Itt;
 use crate::time::Instant;
 
 impl<T> Session<T> {
-    /// Adds a connection that logged in with this session's TSIH (§6.3.1).
+    /// Adds a connection that logged in with this session's TSIH (§6.3.1). The CID of one that
+    /// failed reinstates it (§6.3.4): tasks of that one move over here or elsewhere.
     ///
     /// # Errors
     /// [`MembershipError`]; the caller closes the transport.
@@ -30,16 +32,20 @@ impl<T> Session<T> {
             return Err(MembershipError::OtherSession { got, expected });
         }
         let limit = CONNECTIONS_MAX.min(usize::from(self.params.max_connections).max(1));
-        let mut members = self.connections.iter().flatten();
+        let members = self.connections.iter().flatten().filter(|c| c.failed.is_none());
         if members.clone().any(|c| c.cid == joining.cid) {
             return Err(MembershipError::Duplicate(joining.cid));
         }
-        if members.by_ref().count() >= limit {
+        let free = self.connections.iter().position(Option::is_none);
+        let free = free.unwrap_or(self.connections.len());
+        if members.count() >= limit || free >= CONNECTIONS_MAX {
             return Err(MembershipError::TooMany(limit));
         }
-        let free = self.connections.iter().position(Option::is_none);
+        self.now = now;
         self.note_window(joining.exp_cmd_sn, joining.max_cmd_sn);
-        Ok(self.attach(free.unwrap_or(self.connections.len()), joining, now))
+        let id = self.attach(free, joining, now);
+        self.reinstated(joining.cid);
+        Ok(id)
     }
 
     pub(super) fn attach(
@@ -54,7 +60,8 @@ impl<T> Session<T> {
             state: State::LoggedIn,
             draining: false,
             closing: None,
-            exp_stat_sn: login.exp_stat_sn,
+            status: StatusNumbers::new(login.exp_stat_sn),
+            arriving: None,
             in_flight: 0,
             outstanding_bytes: 0,
             queues: Queues::default(),
@@ -64,6 +71,10 @@ impl<T> Session<T> {
             requested_logout: false,
             received_at: now,
             transmitted_at: now,
+            repair_attempts: 0,
+            oldest_unacknowledged: None,
+            probing: None,
+            failed: None,
         };
         connection.timers.set(Timer::Keepalive, now + self.config.keepalive_interval);
         if index == self.connections.len() {
@@ -99,6 +110,15 @@ impl<T> Session<T> {
     /// Binds a command that was never sent to another connection.
     pub(super) fn move_task(&mut self, itt: Itt) {
         let Some(to) = self.dispatch() else { return };
+        self.bind(itt, to);
+        if let Some(c) = self.connection_mut(to) {
+            c.queues.commands.push_back(itt);
+        }
+        self.wake(to);
+    }
+
+    /// Gives a command a new allegiance (§4.2.3.1).
+    pub(super) fn bind(&mut self, itt: Itt, to: ConnectionId) {
         let Some(Task { connection, kind: Kind::Command(task), .. }) = self.tasks.get_mut(itt)
         else {
             return; // aborted meanwhile
@@ -111,9 +131,7 @@ impl<T> Session<T> {
         if let Some(c) = self.connection_mut(to) {
             c.in_flight += 1;
             c.outstanding_bytes += cost;
-            c.queues.commands.push_back(itt);
         }
-        self.wake(to);
     }
 
     /// Takes no more commands, lets all finish, then closes the session (§11.14, reason 0).
@@ -165,7 +183,7 @@ impl<T> Session<T> {
     }
 
     fn queue_logout(&mut self, id: ConnectionId, reason: LogoutReason) {
-        let Some(itt) = self.add_task(id, Kind::Logout { reason }) else { return };
+        let Some(itt) = self.add_task(id, Kind::Logout { reason, of: id }) else { return };
         if let Some(c) = self.connection_mut(id) {
             c.advance(Input::LogoutSent);
             c.queues.control.push_back(Control::Task(itt));

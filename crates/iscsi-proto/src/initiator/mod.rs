@@ -15,19 +15,30 @@
 //!   when [`Session::is_closing`] says so.
 //! * getters.
 //!
-//! Error recovery level 0: a failed connection ends the session, because commands it carried may
-//! have left a hole in CmdSN that nothing else can fill (§7.1.4.1, §7.1.5). Every unfinished
-//! command comes back as [`Event::TaskRequeue`], to be sent again in a session that reinstates
-//! this one (same ISID, §6.3.5), so that the target is certain to have dropped the first copy.
+//! Error recovery is as deep as was agreed at login (§7.1.5):
+//!
+//! * level 0: a failed connection ends the session, because commands it carried may have left a
+//!   hole in CmdSN that nothing else can fill. Every unfinished command comes back as
+//!   [`Event::TaskRequeue`], to be sent again in a session that reinstates this one (same ISID,
+//!   §6.3.5), so that the target is certain to have dropped the first copy.
+//! * level 1: PDUs that came damaged are asked for again (`repair`); what cannot be had ends the
+//!   connection.
+//! * level 2: tasks of a failed connection go on over the others (`failover`), or over one that is
+//!   set up as [`Session::reinstatement`] says.
 
 mod config;
 mod control;
+mod data;
 mod dispatch;
 mod event;
+mod failover;
+mod inbound;
 mod lifecycle;
 mod membership;
 mod receive;
 mod recover;
+mod repair;
+mod status;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -41,7 +52,8 @@ use bytes::{Bytes, BytesMut};
 
 pub use config::Config;
 pub use dispatch::{COMMAND_COST_BYTES, Candidate};
-pub use event::{ConnectionError, Event, TaskOutcome, Violation};
+pub use event::{ConnectionError, Event, Recovery, TaskOutcome, Violation};
+pub use failover::Reinstatement;
 pub use lifecycle::{Input, State};
 pub use task::TASKS_MAX;
 pub use timer::Timer;
@@ -54,14 +66,16 @@ use crate::keys::{ConnectionParams, SessionParams};
 use crate::pdu::{LogoutReason, TaskManagementFunction};
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
+use failover::Failed;
 use receive::Receiving;
+use status::StatusNumbers;
 use task::{CommandTask, Kind, Management, Slab, Task, TextTask};
 use timer::TimerTable;
 use transmit::Queues;
 
-/// Tags of aborted tasks that are remembered, so that what was already under way for them on
-/// another connection (§4.2.3.3) is not taken for a violation.
-const ABORTED_TAGS_KEPT: usize = 256;
+/// Tags of ended tasks that are remembered, so that what was already under way for them on another
+/// connection (§4.2.3.3), or was asked for twice, is not taken for a violation.
+const RETIRED_TAGS_KEPT: usize = 256;
 
 /// One connection's part of the session.
 struct Connection {
@@ -72,7 +86,9 @@ struct Connection {
     draining: bool,
     /// Transport is to be closed. `Err` holds why.
     closing: Option<Result<(), ConnectionError>>,
-    exp_stat_sn: StatSn,
+    status: StatusNumbers,
+    /// StatSN of the PDU whose data segment is being received.
+    arriving: Option<StatSn>,
     in_flight: u32,
     outstanding_bytes: u64,
     queues: Queues,
@@ -84,6 +100,14 @@ struct Connection {
     requested_logout: bool,
     received_at: Instant,
     transmitted_at: Instant,
+    /// Times that missing PDUs were asked for since one came.
+    repair_attempts: u8,
+    /// The first command that was not acknowledged when last looked at, and since when it is.
+    oldest_unacknowledged: Option<(CmdSn, Instant)>,
+    /// The ping under way is to tell whether this command has arrived.
+    probing: Option<CmdSn>,
+    /// It was lost, and its tasks wait to go on elsewhere.
+    failed: Option<Box<Failed>>,
 }
 
 /// One session. `T` is what its owner attaches to each command: buffer, waker.
@@ -100,7 +124,9 @@ pub struct Session<T> {
     /// A connection found the command window closed.
     window_blocked: bool,
     phase: Phase,
-    aborted: VecDeque<Itt>,
+    retired: VecDeque<Itt>,
+    /// Of the last call that told the time.
+    now: Instant,
     events: VecDeque<Event<T>>,
     wakes: u64,
 }
@@ -129,7 +155,8 @@ impl<T> Session<T> {
             max_cmd_sn: leading.max_cmd_sn,
             window_blocked: false,
             phase: Phase::LoggedIn,
-            aborted: VecDeque::new(),
+            retired: VecDeque::new(),
+            now,
             events: VecDeque::new(),
             wakes: 0,
         };
@@ -184,11 +211,14 @@ impl<T> Session<T> {
     }
 
     /// Ends one task: at once if it was never sent, else by ABORT TASK. Its `TaskDone` says how
-    /// it really ended.
+    /// it really ended. Nothing happens while the task's connection is being recovered.
     pub fn abort(&mut self, itt: Itt) -> Option<Itt> {
         let task = self.tasks.get(itt)?;
         let Kind::Command(CommandTask { command, .. }) = &task.kind else { return None };
         let (lun, connection, sent) = (command.lun, task.connection, task.is_sent());
+        if self.connection(connection).is_some_and(|c| c.failed.is_some()) {
+            return None; // no connection carries it now
+        }
         if !sent {
             self.finish(itt, TaskOutcome::Aborted);
             return None;
@@ -342,7 +372,7 @@ impl<T> Session<T> {
     fn add_task(&mut self, connection: ConnectionId, kind: Kind<T>) -> Option<Itt> {
         self.submitted += 1;
         let order = self.submitted;
-        self.tasks.insert(Task { order, connection, cmd_sn: None, kind }).ok()
+        self.tasks.insert(Task { order, connection, cmd_sn: None, kind })
     }
 
     /// Takes a command off the books and reports it.

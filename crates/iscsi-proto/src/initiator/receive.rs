@@ -4,16 +4,15 @@
 
 use bytes::Bytes;
 
-use super::event::{ConnectionError, Event, TaskOutcome, Violation};
+use super::event::{ConnectionError, Event, Violation};
+use super::inbound::Rules;
+use super::status::Arrival;
 use super::task::Kind;
 use super::{Command, ConnectionId, Session, State, Timer};
 use crate::connection::Placement;
 use crate::ids::{Itt, Lun, Ttt};
-use crate::pdu::{
-    AsyncMessage, DataIn, Header, NopIn, Opcode, Pdu, R2t, RejectReason, Residual, ResponseCode,
-    ScsiResponse, parse_sense,
-};
-use crate::serial::{CmdSn, StatSn};
+use crate::pdu::{AsyncMessage, Header, NopIn, Opcode, Pdu, RejectReason, Residual, parse_sense};
+use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::time::Instant;
 
 /// NOP-In PDUs that may wait for our answer. A target that sends more without reading ours would
@@ -24,20 +23,40 @@ pub(super) const NOP_REPLIES_MAX: usize = 32;
 /// Sense is at most 2 + 65535 bytes (§11.4.7.1), text and pings as much as one PDU may carry.
 const SCRATCH_LEN_MAX: u32 = 1 << 20;
 
+/// A SCSI status with what came beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ending {
+    pub(super) status: u8,
+    pub(super) residual: Residual,
+    pub(super) sense: Bytes,
+}
+
+/// A Data-In whose header was accepted.
+#[derive(Debug)]
+pub(super) struct DataSegment {
+    pub(super) itt: Itt,
+    pub(super) number: DataSn,
+    pub(super) offset: u32,
+    pub(super) len: u32,
+    /// It has been here before: only its status counts.
+    pub(super) again: bool,
+    pub(super) status: Option<(u8, Residual)>,
+    /// The target asks for an acknowledgement (A bit), for this tag and unit.
+    pub(super) ack: Option<(Ttt, Lun)>,
+}
+
 /// The PDU of a connection whose data segment is being received.
 #[derive(Debug, Default)]
 pub(super) enum Receiving {
     #[default]
     Nothing,
-    /// Data-In, with the task's outcome if it carried the status.
-    Data {
-        itt: Itt,
-        outcome: Option<TaskOutcome>,
-    },
+    Data(DataSegment),
     Response {
         itt: Itt,
         status: u8,
         residual: Residual,
+        /// Data-In that the target says it sent.
+        data_in_count: u32,
     },
     Text {
         itt: Itt,
@@ -77,6 +96,7 @@ impl<T> Session<T> {
         }
         connection.received_at = now;
         let cid = connection.cid();
+        self.now = now;
         let result = self.dispatch_header(id, now, header).map_err(|violation| {
             let (opcode, itt) = (header.opcode(), header.itt());
             ConnectionError::Protocol { cid, opcode, itt, violation }
@@ -99,6 +119,9 @@ impl<T> Session<T> {
             Pdu::DataIn(pdu) => Some((pdu.itt, pdu.buffer_offset)),
             _ => None,
         };
+        if let Some(connection) = self.connection_mut(id) {
+            connection.arriving = None;
+        }
         let receiving = match pdu {
             Pdu::DataIn(pdu) => self.data_in(id, &pdu, len),
             Pdu::ScsiResponse(pdu) => self.scsi_response(id, &pdu),
@@ -108,8 +131,8 @@ impl<T> Session<T> {
             Pdu::TextResponse(pdu) => self.text_response(id, &pdu),
             Pdu::LogoutResponse(pdu) => self.logout_response(id, &pdu),
             Pdu::AsyncMessage(pdu) => {
-                self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
-                Ok(Receiving::Async(pdu))
+                let new = self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
+                Ok(if new { Receiving::Async(pdu) } else { Receiving::Discard })
             }
             Pdu::Reject(pdu) => self.reject(id, &pdu),
             _ => Err(Violation::UnexpectedPdu),
@@ -119,7 +142,8 @@ impl<T> Session<T> {
             return Ok(Placement::None);
         }
         let placement = match (&receiving, data_in) {
-            (Receiving::Data { .. }, Some((itt, offset))) => Placement::Task { itt, offset },
+            (Receiving::Data(data), _) if data.again => Placement::Discard,
+            (Receiving::Data(_), Some((itt, offset))) => Placement::Task { itt, offset },
             (Receiving::Discard, _) => Placement::Discard,
             (Receiving::Nothing, _) => return Err(Violation::DataSegment { len }),
             _ if len > SCRATCH_LEN_MAX => return Err(Violation::DataSegment { len }),
@@ -152,13 +176,19 @@ impl<T> Session<T> {
         connection.received_at = now;
         let cid = connection.cid();
         let receiving = std::mem::take(&mut connection.receiving);
-        let result = if digest_ok {
-            let (opcode, itt) = receiving.identity();
-            self.complete(id, now, receiving, scratch)
-                .map_err(|violation| ConnectionError::Protocol { cid, opcode, itt, violation })
-        } else {
-            Err(ConnectionError::DataDigest { cid })
+        self.now = now;
+        let (opcode, itt) = receiving.identity();
+        let result = match digest_ok {
+            true => self.complete(id, now, receiving, scratch),
+            false if self.repairs() => self.damaged(id, &receiving),
+            false => {
+                let error = ConnectionError::DataDigest { cid };
+                self.fail(id, error.clone());
+                return Err(error);
+            }
         };
+        let result =
+            result.map_err(|violation| ConnectionError::Protocol { cid, opcode, itt, violation });
         if let Err(error) = &result {
             self.fail(id, error.clone());
         }
@@ -172,18 +202,15 @@ impl<T> Session<T> {
         receiving: Receiving,
         data: &[u8],
     ) -> Result<(), Violation> {
+        let stat_sn = self.connection_mut(id).and_then(|c| c.arriving.take());
+        let mut held = false;
         match receiving {
             Receiving::Nothing | Receiving::Discard => {}
-            Receiving::Data { itt, outcome } => {
-                if let Some(outcome) = outcome {
-                    self.finish(itt, outcome);
-                }
-            }
-            Receiving::Response { itt, status, residual } => {
+            Receiving::Data(data) => held = self.data_arrived(id, &data, stat_sn)?,
+            Receiving::Response { itt, status, residual, data_in_count } => {
                 let sense = Bytes::copy_from_slice(parse_sense(data));
-                let data_in_len = self.tasks.command_mut(itt).map_or(0, |task| task.received);
-                let outcome = TaskOutcome::Completed { status, residual, data_in_len, sense };
-                self.finish(itt, outcome);
+                let ending = Ending { status, residual, sense };
+                held = self.ending_arrived(id, itt, stat_sn, data_in_count, ending)?;
             }
             Receiving::Text { itt, is_final, ttt } => {
                 self.text_data(id, itt, is_final, ttt, data)?
@@ -199,33 +226,121 @@ impl<T> Session<T> {
             Receiving::Async(message) => self.async_message(id, now, &message, data),
             Receiving::Reject(reason) => self.rejected(id, reason, data)?,
         }
+        if let Some(stat_sn) = stat_sn {
+            self.status_arrived(id, stat_sn, held);
+        }
         Ok(())
     }
 
-    /// Takes the sequence numbers of a PDU that carries a status (§4.2.2.2).
+    /// Takes the sequence numbers of a PDU that carries a status (§4.2.2.2). False if it has been
+    /// here before and is to be ignored.
     pub(super) fn note_status(
         &mut self,
         id: ConnectionId,
         stat_sn: StatSn,
         exp_cmd_sn: CmdSn,
         max_cmd_sn: CmdSn,
-    ) -> Result<(), Violation> {
-        if let Some(connection) = self.connection_mut(id) {
-            let expected = connection.exp_stat_sn;
-            if stat_sn != expected {
-                return Err(Violation::StatSn { got: stat_sn.0, expected: expected.0 });
-            }
-            connection.exp_stat_sn = expected.next();
-        }
+    ) -> Result<bool, Violation> {
+        let repairs = self.repairs();
+        let Some(connection) = self.connection_mut(id) else { return Ok(false) };
+        let expected = connection.status.expected().0;
+        let new = match connection.status.check(stat_sn) {
+            Arrival::Next => true,
+            Arrival::Ahead if repairs => true,
+            Arrival::Duplicate if repairs => false,
+            _ => return Err(Violation::StatSn { got: stat_sn.0, expected }),
+        };
+        connection.arriving = new.then_some(stat_sn);
         self.note_window(exp_cmd_sn, max_cmd_sn);
+        Ok(new)
+    }
+
+    /// Takes the StatSN of a PDU that uses none up: it is the next one (§11.8, §11.19.3). At
+    /// levels 1 and 2 it shows that answers are missing.
+    pub(super) fn note_next_status(
+        &mut self,
+        id: ConnectionId,
+        next: StatSn,
+    ) -> Result<(), Violation> {
+        if !self.repairs() {
+            return Ok(());
+        }
+        self.announce_status(id, next)
+    }
+
+    /// The target has used every StatSN before `next`: asks for those that were not known of.
+    fn announce_status(&mut self, id: ConnectionId, next: StatSn) -> Result<(), Violation> {
+        let Some(connection) = self.connection_mut(id) else { return Ok(()) };
+        let known = connection.status.next();
+        if !known.is_before(next) {
+            return Ok(());
+        }
+        if !connection.status.announce(next) {
+            let expected = connection.status.expected().0;
+            return Err(Violation::StatSn { got: next.0, expected });
+        }
+        self.ask_for_status(id, known, next.since(known).unsigned_abs());
         Ok(())
     }
 
-    /// The sent command that a PDU names. `None` if it was aborted and the PDU was under way.
-    fn named(&self, id: ConnectionId, itt: Itt) -> Result<Option<&Command>, Violation> {
+    /// A PDU with a status is complete: it may be acknowledged, unless its data is missing.
+    fn status_arrived(&mut self, id: ConnectionId, stat_sn: StatSn, held: bool) {
+        let Some(connection) = self.connection_mut(id) else { return };
+        let (ahead, known) = (connection.status.expected() != stat_sn, connection.status.next());
+        match held {
+            true => connection.status.hold(stat_sn),
+            false => connection.status.done(stat_sn),
+        }
+        if ahead {
+            connection.repair_attempts = 0;
+            if known.is_before(stat_sn) {
+                self.ask_for_status(id, known, stat_sn.since(known).unsigned_abs());
+            }
+        }
+    }
+
+    /// A data segment came with a wrong digest: the PDU has not come (§7.8).
+    fn damaged(&mut self, id: ConnectionId, receiving: &Receiving) -> Result<(), Violation> {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+        //# When an initiator receives any iSCSI PDU with a payload digest error, it MUST discard
+        //# the PDU.
+        let arriving = self.connection_mut(id).and_then(|c| c.arriving.take());
+        if let Some(stat_sn) = arriving {
+            self.announce_status(id, stat_sn)?; // what was missing before it
+            if let Some(connection) = self.connection_mut(id) {
+                connection.status.announce(stat_sn.next());
+            }
+        }
+        match receiving {
+            Receiving::Data(data) if data.again && arriving.is_none() => {}
+            Receiving::Data(data) => {
+                // The same PDU comes again, with the status that it has.
+                if let Some(task) = self.tasks.command_mut(data.itt) {
+                    task.inbound.damaged(data.number)?;
+                    self.ask_for_data(id, data.itt, (data.number.0, data.number.0 + 1));
+                }
+            }
+            _ => {
+                if let Some(stat_sn) = arriving {
+                    self.ask_for_status(id, stat_sn, 1);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn rules(&self) -> Rules {
+        let params = &self.params;
+        let in_order = params.data_pdu_in_order && params.data_sequence_in_order;
+        Rules { in_order, repairs: self.repairs() }
+    }
+
+    /// The sent command that a PDU names. `None` if it is over and the PDU was under
+    /// way.
+    pub(super) fn named(&self, id: ConnectionId, itt: Itt) -> Result<Option<&Command>, Violation> {
         let Some(task) = self.tasks.get(itt) else {
-            let aborted = self.aborted.contains(&itt);
-            return if aborted { Ok(None) } else { Err(Violation::UnknownTask) };
+            let known = self.retired.contains(&itt);
+            return if known { Ok(None) } else { Err(Violation::UnknownTask) };
         };
         match &task.kind {
             _ if task.connection != id => Err(Violation::Allegiance),
@@ -234,95 +349,11 @@ impl<T> Session<T> {
         }
     }
 
-    fn data_in(&mut self, id: ConnectionId, pdu: &DataIn, len: u32) -> Handled {
-        let named = self.named(id, pdu.itt)?.is_some();
-        match pdu.status {
-            Some(_) => self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?,
-            None => self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn),
-        }
-        let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {
-            return Ok(Receiving::Discard);
-        };
-        let limit = task.command.data_in_len;
-        let offset = pdu.buffer_offset;
-        if offset.checked_add(len).is_none_or(|end| end > limit) {
-            return Err(Violation::DataOverrun { offset, len, limit });
-        }
-        // DataPDUInOrder and DataSequenceInOrder are always Yes here: our offer says Yes, and Yes
-        // wins (§13.18, §13.19). So data is contiguous and `received` tells what is in place.
-        if offset != task.received {
-            return Err(Violation::DataOffset { got: offset, expected: task.received });
-        }
-        if pdu.data_sn != task.data_sn {
-            return Err(Violation::DataSn { got: pdu.data_sn.0, expected: task.data_sn.0 });
-        }
-        task.data_sn = task.data_sn.next();
-        task.received += len;
-        let data_in_len = task.received;
-        let outcome = match pdu.status {
-            Some(status) => {
-                check_residual(status.residual, &task.command)?;
-                let (status, residual) = (status.status, status.residual);
-                let sense = Bytes::new();
-                Some(TaskOutcome::Completed { status, residual, data_in_len, sense })
-            }
-            None => None,
-        };
-        Ok(Receiving::Data { itt: pdu.itt, outcome })
-    }
-
-    fn scsi_response(&mut self, id: ConnectionId, pdu: &ScsiResponse) -> Handled {
-        let command = self.named(id, pdu.itt)?;
-        let residual = command.map(|command| check_residual(pdu.residual, command));
-        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
-        let Some(residual_checked) = residual else { return Ok(Receiving::Discard) };
-        if pdu.response != ResponseCode::COMPLETED {
-            // No SCSI status then, and no sense worth reading (§11.4.3).
-            self.finish(pdu.itt, TaskOutcome::TargetFailure(pdu.response));
-            return Ok(Receiving::Discard);
-        }
-        residual_checked?;
-        Ok(Receiving::Response { itt: pdu.itt, status: pdu.status, residual: pdu.residual })
-    }
-
-    fn r2t(&mut self, id: ConnectionId, pdu: &R2t) -> Handled {
-        let named = self.named(id, pdu.itt)?.is_some();
-        self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
-        let (max_burst, max_r2t) = (self.params.max_burst_length, self.params.max_outstanding_r2t);
-        let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {
-            return Ok(Receiving::Nothing);
-        };
-        if pdu.r2t_sn != task.r2t_sn {
-            return Err(Violation::DataSn { got: pdu.r2t_sn.0, expected: task.r2t_sn.0 });
-        }
-        let (offset, len) = (pdu.buffer_offset, pdu.desired_data_transfer_length);
-        let limit = task.command.data_out.len() as u32; // checked by `submit`
-        let end = offset.checked_add(len).filter(|end| *end <= limit);
-        // In order (§13.19), so each R2T begins where the last one, or unsolicited data, ended.
-        let in_order = offset == task.solicited && len > 0 && len <= max_burst;
-        let Some(end) = end.filter(|_| in_order) else {
-            return Err(Violation::R2tRange { offset, len, limit });
-        };
-        if task.r2t_outstanding >= max_r2t.max(1) || pdu.ttt == Ttt::NONE {
-            return Err(Violation::R2tUnexpected);
-        }
-        task.r2t_sn = task.r2t_sn.next();
-        task.r2t_outstanding += 1;
-        task.solicited = end;
-        let (itt, ttt, lun) = (pdu.itt, pdu.ttt, task.command.lun);
-        if let Some(connection) = self.connection_mut(id) {
-            let data_sn = crate::serial::DataSn(0);
-            let burst = super::transmit::Burst { itt, ttt, lun, data_sn, offset, end };
-            connection.queues.data.push_back(burst);
-        }
-        self.wake(id);
-        Ok(Receiving::Nothing)
-    }
-
     fn nop_in(&mut self, id: ConnectionId, now: Instant, pdu: &NopIn) -> Handled {
         if pdu.itt == Itt::NONE {
             // StatSN is the next one and is not used up (§11.19.3).
             self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
+            self.note_next_status(id, pdu.stat_sn)?;
             let asked = pdu.ttt != Ttt::NONE;
             return Ok(if asked {
                 Receiving::NopIn { lun: pdu.lun, ttt: pdu.ttt }
@@ -330,16 +361,24 @@ impl<T> Session<T> {
                 Receiving::Discard
             });
         }
+        if !self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)? {
+            return Ok(Receiving::Discard);
+        }
         let task = self.tasks.get(pdu.itt).ok_or(Violation::UnknownTask)?;
         if task.connection != id {
             return Err(Violation::Allegiance);
         }
-        let Kind::Ping { sent_at: Some(sent_at) } = task.kind else {
-            return Err(Violation::WrongTask);
+        let sent_at = match task.kind {
+            Kind::Ping { sent_at: Some(sent_at) } => sent_at,
+            Kind::Plug if task.is_sent() => {
+                self.tasks.remove(pdu.itt);
+                return Ok(Receiving::Discard);
+            }
+            _ => return Err(Violation::WrongTask),
         };
-        self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?;
         self.end_ping(id, pdu.itt, now);
         self.events.push_back(Event::Pong { connection: id, rtt: now.since(sent_at) });
+        self.probed(id, pdu.exp_cmd_sn);
         Ok(Receiving::Discard)
     }
 
@@ -354,21 +393,10 @@ impl<T> Session<T> {
     }
 }
 
-/// A count of bytes that were not moved cannot exceed those that should have been (§11.4.5).
-fn check_residual(residual: Residual, command: &Command) -> Result<(), Violation> {
-    let limit = command.data_in_len.max(command.data_out.len() as u32); // checked by `submit`
-    match residual {
-        Residual::Underflow(residual) if residual > limit => {
-            Err(Violation::ResidualRange { residual, limit })
-        }
-        _ => Ok(()),
-    }
-}
-
 impl Receiving {
     fn identity(&self) -> (Opcode, Itt) {
         match self {
-            Self::Data { itt, .. } => (Opcode::DATA_IN, *itt),
+            Self::Data(data) => (Opcode::DATA_IN, data.itt),
             Self::Response { itt, .. } => (Opcode::SCSI_RESPONSE, *itt),
             Self::Text { itt, .. } => (Opcode::TEXT_RESPONSE, *itt),
             Self::Async(_) => (Opcode::ASYNC_MESSAGE, Itt::NONE),

@@ -1,5 +1,5 @@
-//! Ends of connections and sessions, and the timers that bring them about (RFC 7143 §7, §8).
-//! Error recovery level 0: one failed connection ends the session (§7.1.5).
+//! Ends of connections and sessions, and the timers that bring them about (RFC 7143 §7, §8). What a
+//! failed connection means for its session at level 2 is in `failover`.
 
 use super::event::{ConnectionError, Event};
 use super::task::{Kind, Task};
@@ -9,7 +9,8 @@ use crate::time::Instant;
 impl<T> Session<T> {
     /// The transport is gone, or its driver gives it up. Call exactly once per connection, last:
     /// `id` may name another connection afterwards.
-    pub fn handle_connection_lost(&mut self, id: ConnectionId, _now: Instant) {
+    pub fn handle_connection_lost(&mut self, id: ConnectionId, now: Instant) {
+        self.now = now;
         let Some(connection) = self.connection(id) else { return };
         let cid = connection.cid();
         if connection.closing.is_none() {
@@ -22,21 +23,24 @@ impl<T> Session<T> {
                 self.fail(id, ConnectionError::TransportLost { cid });
             }
         }
-        if let Some(slot) = self.connections.get_mut(id.index()) {
+        if let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) {
+            failed.gone = true; // its tasks still name it
+            self.fail_over();
+        } else if let Some(slot) = self.connections.get_mut(id.index()) {
             *slot = None;
         }
     }
 
     /// The logout that closes the whole session is under way.
-    fn is_logging_out(&self) -> bool {
+    pub(super) fn is_logging_out(&self) -> bool {
         self.tasks.iter().any(|(_, task)| {
-            matches!(task.kind, Kind::Logout { reason: LogoutReason::CLOSE_SESSION })
+            matches!(task.kind, Kind::Logout { reason: LogoutReason::CLOSE_SESSION, .. })
         })
     }
 
     fn leave_without_response(&mut self, id: ConnectionId) {
         let logout = self.tasks.iter().find_map(|(itt, task)| match task.kind {
-            Kind::Logout { reason } if task.connection == id => Some((itt, reason)),
+            Kind::Logout { reason, of } if of == id => Some((itt, reason)),
             _ => None,
         });
         if let Some(connection) = self.connection_mut(id) {
@@ -58,15 +62,20 @@ impl<T> Session<T> {
         self.close_if_idle();
     }
 
-    /// Ends a connection for cause, and with it, at level 0, the session.
+    /// Ends a connection for cause, and with it, unless its tasks can go on elsewhere, the session.
     pub(super) fn fail(&mut self, id: ConnectionId, error: ConnectionError) {
         let Some(connection) = self.connection_mut(id).filter(|c| c.closing.is_none()) else {
             return;
         };
         connection.closing = Some(Err(error.clone()));
         connection.advance(Input::TransportLost);
+        self.wake(id);
         self.events.push_back(Event::ConnectionFailed { connection: id, error: error.clone() });
-        self.end(Some(error));
+        if self.can_fail_over(&error) {
+            self.start_failover(id);
+        } else {
+            self.end(Some(error));
+        }
     }
 
     /// Closes every connection and gives back every unfinished command, oldest first.
@@ -81,6 +90,7 @@ impl<T> Session<T> {
             let how = if clean { Ok(()) } else { Err(ConnectionError::SessionFailed) };
             connection.closing.get_or_insert(how);
             connection.end();
+            connection.failed = None;
             self.wakes |= 1 << index;
         }
         let mut tags: Vec<_> = self.tasks.iter().map(|(itt, task)| (task.order, itt)).collect();
@@ -91,7 +101,7 @@ impl<T> Session<T> {
         self.events.push_back(Event::SessionEnded { error });
     }
 
-    fn give_back(&mut self, itt: crate::ids::Itt) {
+    pub(super) fn give_back(&mut self, itt: crate::ids::Itt) {
         let Some(task) = self.tasks.remove(itt) else { return };
         let sent = task.is_sent();
         let Task { connection, kind: Kind::Command(task), .. } = task else { return };
@@ -140,6 +150,7 @@ impl<T> Session<T> {
 
     /// Acts on every timer that is due.
     pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
         for index in 0..self.connections.len() {
             let id = ConnectionId(index as u8);
             while let Some(timer) = self.connection_mut(id).and_then(|c| c.timers.expire(now)) {
@@ -177,13 +188,16 @@ impl<T> Session<T> {
                     self.fail(id, ConnectionError::PingTimeout { cid, silence });
                 }
             }
+            Timer::Logout if connection.failed.is_some() => self.failover_expired(id),
             Timer::Logout => {
                 connection.advance(Input::LogoutFailed);
                 self.fail(id, ConnectionError::Logout { cid, response: None });
             }
             Timer::RequestedLogout => self.fail(id, ConnectionError::LogoutRequested { cid }),
-            // Armed by error recovery levels 1 and 2 only.
-            Timer::Time2Wait | Timer::Time2Retain => connection.advance(Input::CleanedUp),
+            Timer::Time2Wait => self.fail_over(),
+            Timer::Time2Retain => self.failover_expired(id),
+            Timer::Repair => self.repair_expired(id, now),
+            Timer::Retry => self.retry_expired(id, now),
         }
     }
 }

@@ -5,15 +5,28 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::event::Violation;
+use super::inbound::{Inbound, Run, remove};
 use super::{Command, ConnectionId};
 use crate::ids::{Itt, Lun, Ttt};
 use crate::pdu::{LogoutReason, TaskManagementFunction};
-use crate::serial::{CmdSn, DataSn, R2tSn};
+use crate::serial::{CmdSn, R2tSn};
 use crate::time::Instant;
 
 /// Tasks of one session at once. The low 16 bits of an ITT hold the slot; the last value stays
 /// unused so that no tag equals the reserved 0xffffffff.
 pub const TASKS_MAX: usize = 0xffff;
+
+/// Recovery R2Ts of one command. A link that damages so much of one command's data is not worth its
+/// connection, and a target that asks for ever must come to an end.
+const RECOVERY_R2TS_MAX: u16 = 1024;
+
+/// Answers to R2Ts that may wait beside the agreed number while data is recovered: the target may
+/// ask again for what is still on its way (§7.1.4.1).
+const R2TS_BESIDE: u16 = 8;
+
+/// Separate runs of missing R2Ts of one command.
+const R2T_RUNS_MAX: usize = 64;
 
 /// One task: anything that carries an ITT.
 #[derive(Debug)]
@@ -39,9 +52,17 @@ impl<T> Task<T> {
 pub(super) enum Kind<T> {
     Command(CommandTask<T>),
     Management(Management),
-    Ping { sent_at: Option<Instant> },
-    Logout { reason: LogoutReason },
+    Ping {
+        sent_at: Option<Instant>,
+    },
+    /// `of` is the connection to be closed; another one than the request's for recovery (§11.14.3).
+    Logout {
+        reason: LogoutReason,
+        of: ConnectionId,
+    },
     Text(TextTask),
+    /// A NOP-Out that fills the hole a refused command left in CmdSN (§7.3).
+    Plug,
 }
 
 /// A SCSI command and how far its data phases are.
@@ -49,16 +70,23 @@ pub(super) enum Kind<T> {
 pub(super) struct CommandTask<T> {
     pub(super) command: Command,
     pub(super) context: T,
-    /// Data-In bytes received, contiguous from 0.
-    pub(super) received: u32,
-    /// DataSN of the next Data-In.
-    pub(super) data_sn: DataSn,
+    /// Read data so far.
+    pub(super) inbound: Inbound,
     /// R2TSN of the next R2T.
     pub(super) r2t_sn: R2tSn,
+    /// R2TSN below it that have not come.
+    pub(super) r2t_missing: Vec<Run>,
     /// End of the Data-Out bytes that were sent, or asked for and queued.
     pub(super) solicited: u32,
     /// R2Ts whose data is not completely sent.
     pub(super) r2t_outstanding: u16,
+    recovery_r2ts: u16,
+    /// Times it was sent again as it was.
+    pub(super) retries: u8,
+    /// The target does not send its data again: it ends without it.
+    pub(super) unrecoverable: bool,
+    /// It has moved to another connection: the target numbers its R2Ts as it likes.
+    reassigned: bool,
 }
 
 impl<T> CommandTask<T> {
@@ -66,12 +94,81 @@ impl<T> CommandTask<T> {
         Self {
             command,
             context,
-            received: 0,
-            data_sn: DataSn(0),
+            inbound: Inbound::default(),
             r2t_sn: R2tSn(0),
+            r2t_missing: Vec::new(),
             solicited: 0,
             r2t_outstanding: 0,
+            recovery_r2ts: 0,
+            retries: 0,
+            unrecoverable: false,
+            reassigned: false,
         }
+    }
+
+    /// Nothing of it has happened at the target: all data phases start anew.
+    pub(super) fn restart(&mut self) {
+        self.inbound = Inbound::default();
+        self.r2t_sn = R2tSn(0);
+        self.r2t_missing.clear();
+        (self.solicited, self.r2t_outstanding) = (0, 0);
+    }
+
+    /// It goes on elsewhere: the target asks anew for the data that it lacks (§7.2.2).
+    pub(super) fn move_on(&mut self) {
+        self.r2t_missing.clear();
+        self.r2t_outstanding = 0;
+        self.reassigned = true;
+    }
+
+    /// Takes an R2T's number: `None` if it has been here before, else the run that it shows to be
+    /// missing.
+    pub(super) fn number_r2t(
+        &mut self,
+        number: R2tSn,
+        repairs: bool,
+    ) -> Result<Option<Option<Run>>, Violation> {
+        let next = self.r2t_sn;
+        if number == next {
+            self.r2t_sn = next.next();
+            return Ok(Some(None));
+        }
+        if !repairs {
+            return Err(Violation::DataSn { got: number.0, expected: next.0 });
+        }
+        if number.0 < next.0 {
+            let new = remove(&mut self.r2t_missing, number.0) || self.reassigned;
+            return Ok(new.then_some(None));
+        }
+        let too_many = self.r2t_missing.len() >= R2T_RUNS_MAX;
+        // More R2Ts than bytes cannot have been sent, except to recover.
+        let bytes = self.command.data_out.len() as u32; // checked by `submit`
+        if too_many || number.0 - next.0 > bytes.saturating_add(u32::from(RECOVERY_R2TS_MAX)) {
+            return Err(Violation::DataSn { got: number.0, expected: next.0 });
+        }
+        self.r2t_sn = number.next();
+        if self.reassigned {
+            return Ok(Some(None));
+        }
+        let run = (next.0, number.0);
+        self.r2t_missing.push(run);
+        Ok(Some(Some(run)))
+    }
+
+    /// Counts an R2T against its limits. `recovery`: it asks for what was asked for before.
+    pub(super) fn admit_r2t(
+        &mut self,
+        agreed: u16,
+        recovery: bool,
+        repairs: bool,
+    ) -> Result<(), Violation> {
+        let room = if repairs { agreed.saturating_add(R2TS_BESIDE) } else { agreed };
+        self.recovery_r2ts += u16::from(recovery);
+        if self.r2t_outstanding >= room || self.recovery_r2ts > RECOVERY_R2TS_MAX {
+            return Err(Violation::R2tUnexpected);
+        }
+        self.r2t_outstanding += 1;
+        Ok(())
     }
 }
 
@@ -118,10 +215,10 @@ impl<T> Slab<T> {
         self.len() >= TASKS_MAX
     }
 
-    /// Stores a task; `Err` gives it back when the slab is full.
-    pub(super) fn insert(&mut self, task: Task<T>) -> Result<Itt, Task<T>> {
+    /// Stores a task; `None` when the slab is full.
+    pub(super) fn insert(&mut self, task: Task<T>) -> Option<Itt> {
         if self.is_full() {
-            return Err(task);
+            return None;
         }
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, task: None });
@@ -129,7 +226,7 @@ impl<T> Slab<T> {
         });
         let slot = &mut self.slots[usize::from(index)];
         slot.task = Some(task);
-        Ok(Itt(u32::from(slot.generation) << 16 | u32::from(index)))
+        Some(Itt(u32::from(slot.generation) << 16 | u32::from(index)))
     }
 
     fn slot(&self, itt: Itt) -> Option<usize> {
@@ -199,7 +296,7 @@ mod tests {
         for order in 0..TASKS_MAX as u64 {
             assert_ne!(slab.insert(ping(order)).unwrap(), Itt::NONE);
         }
-        assert!(slab.insert(ping(0)).is_err());
+        assert!(slab.insert(ping(0)).is_none());
         assert_eq!(slab.len(), TASKS_MAX);
     }
 }

@@ -19,17 +19,23 @@ pub enum Timer {
     Time2Wait,
     /// Time2Retain is over: the target has forgotten the connection's tasks (§8.2).
     Time2Retain,
+    /// PDUs that were asked for again should be here by now (§11.16, levels 1 and 2).
+    Repair,
+    /// The target should have acknowledged the commands sent by now (§7.2.1, levels 1 and 2).
+    Retry,
 }
 
 impl Timer {
     /// Every timer.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Keepalive,
         Self::Ping,
         Self::Logout,
         Self::RequestedLogout,
         Self::Time2Wait,
         Self::Time2Retain,
+        Self::Repair,
+        Self::Retry,
     ];
 }
 
@@ -40,6 +46,10 @@ pub(super) struct TimerTable([Option<Instant>; Timer::ALL.len()]);
 impl TimerTable {
     pub(super) fn set(&mut self, timer: Timer, at: Instant) {
         self.0[timer as usize] = Some(at);
+    }
+
+    pub(super) fn is_set(&self, timer: Timer) -> bool {
+        self.0[timer as usize].is_some()
     }
 
     pub(super) fn stop(&mut self, timer: Timer) {

@@ -6,14 +6,15 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::task::{Kind, Task};
+use super::task::{Kind, Task, TextTask};
 use super::{Command, Connection, ConnectionId, Event, Phase, Session, State, Timer};
 use crate::connection::Transmit;
 use crate::ids::{Cid, Itt, Lun, Ttt};
 use crate::keys::{ConnectionParams, SessionParams};
 use crate::pdu::{
-    DATA_SEGMENT_LENGTH_LIMIT, DataOut, Header, LogoutRequest, NopOut, ScsiCommand,
-    TaskManagementRequest, TaskManagementResponseCode, TextRequest,
+    DATA_SEGMENT_LENGTH_LIMIT, DataOut, Header, LogoutRequest, NopOut, ScsiCommand, SnackKind,
+    SnackRequest, TaskManagementFunction, TaskManagementRequest, TaskManagementResponseCode,
+    TextRequest,
 };
 use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::time::Instant;
@@ -24,6 +25,8 @@ pub(super) struct Queues {
     pub(super) control: VecDeque<Control>,
     /// Data-Out sequences under way: one unsolicited at the front, then answers to R2Ts in order.
     pub(super) data: VecDeque<Burst>,
+    /// Commands to be sent again as they were: they fill holes in CmdSN that stop all others.
+    pub(super) retries: VecDeque<Itt>,
     pub(super) commands: VecDeque<Itt>,
 }
 
@@ -34,6 +37,19 @@ pub(super) enum Control {
     NopReply { lun: Lun, ttt: Ttt, data: Bytes },
     /// First (for text: next) PDU of a task.
     Task(Itt),
+    /// Asks for PDUs again, or acknowledges data.
+    Snack(Snack),
+}
+
+/// What a SNACK says (§11.16), but for the ExpStatSN of the moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Snack {
+    pub(super) kind: SnackKind,
+    pub(super) lun: Lun,
+    pub(super) itt: Itt,
+    pub(super) tag: Ttt,
+    /// First number, and how many.
+    pub(super) run: (u32, u32),
 }
 
 /// One sequence of Data-Out PDUs.
@@ -80,9 +96,11 @@ impl<T> Session<T> {
         if connection.closing.is_some() || !connection.state.is_open() {
             return None;
         }
+        self.now = now;
         let transmit = self
             .next_control(id, now)
             .or_else(|| self.next_data(id))
+            .or_else(|| self.next_retry(id))
             .or_else(|| self.next_command(id))?;
         if let Some(connection) = self.connection_mut(id) {
             connection.transmitted_at = now;
@@ -97,7 +115,10 @@ impl<T> Session<T> {
             let commands = !queues.commands.is_empty() && self.window() > 0;
             c.closing.is_none()
                 && c.state.is_open()
-                && (!queues.control.is_empty() || !queues.data.is_empty() || commands)
+                && (!queues.control.is_empty()
+                    || !queues.data.is_empty()
+                    || commands
+                    || !queues.retries.is_empty())
         })
     }
 
@@ -106,7 +127,7 @@ impl<T> Session<T> {
             let connection = self.connection_mut(id)?;
             match connection.queues.control.pop_front()? {
                 Control::NopReply { lun, ttt, data } => {
-                    let exp_stat_sn = connection.exp_stat_sn;
+                    let exp_stat_sn = connection.status.expected();
                     let (immediate, cmd_sn) = (true, self.cmd_sn);
                     let itt = Itt::NONE;
                     let nop = NopOut { immediate, lun, itt, ttt, cmd_sn, exp_stat_sn };
@@ -114,6 +135,19 @@ impl<T> Session<T> {
                         header: nop.encode(data.len() as u32), // cut to our limit when queued
                         payload: data,
                     });
+                }
+                Control::Snack(snack) => {
+                    let Snack { kind, lun, itt, tag, run } = snack;
+                    let request = SnackRequest {
+                        kind,
+                        lun,
+                        itt,
+                        ttt_or_snack_tag: tag.0,
+                        exp_stat_sn: connection.status.expected(),
+                        beg_run: run.0,
+                        run_length: run.1,
+                    };
+                    return Some(Transmit { header: request.encode(0), payload: Bytes::new() });
                 }
                 Control::Task(itt) => {
                     if let Some(transmit) = self.control_task(id, itt, now) {
@@ -127,32 +161,41 @@ impl<T> Session<T> {
     /// Control PDUs are immediate: they need no room in the command window, and they leave no
     /// hole in it when a connection fails.
     fn control_task(&mut self, id: ConnectionId, itt: Itt, now: Instant) -> Option<Transmit> {
-        if self.abort_is_pointless(itt) {
+        if self.is_pointless(itt) {
             return None;
         }
+        let reassignment = self.prepare_reassignment(itt);
         let (cmd_sn, logout_timeout) = (self.cmd_sn, self.config.logout_timeout);
         let connection = self.connection(id)?;
-        let (cid, exp_stat_sn) = (connection.cid, connection.exp_stat_sn);
+        let exp_stat_sn = connection.status.expected();
         let segment = segment_length_max(&connection.params) as usize;
+        let leaving = self.logout_of(itt);
         let mut timer = None;
         let task = self.tasks.get_mut(itt)?;
-        task.cmd_sn = Some(cmd_sn);
+        let cmd_sn = match task.kind {
+            Kind::Plug => task.cmd_sn?,
+            _ => *task.cmd_sn.insert(cmd_sn),
+        };
         let (header, payload) = match &mut task.kind {
             Kind::Ping { sent_at } => {
                 *sent_at = Some(now);
-                timer = Some((Timer::Ping, self.config.ping_timeout));
-                (ping(itt, cmd_sn, exp_stat_sn), Bytes::new())
+                timer = Some((id, Timer::Ping, self.config.ping_timeout));
+                (ping(itt, cmd_sn, exp_stat_sn, true), Bytes::new())
             }
-            Kind::Logout { reason } => {
-                timer = Some((Timer::Logout, logout_timeout));
+            Kind::Plug => (ping(itt, cmd_sn, exp_stat_sn, false), Bytes::new()),
+            Kind::Logout { reason, of } => {
+                timer = Some((*of, Timer::Logout, logout_timeout));
                 let (reason, immediate) = (*reason, true);
+                // ExpStatSN is that of the connection that is closed (§11.14.4).
+                let (cid, exp_stat_sn) = leaving?;
                 let pdu = LogoutRequest { immediate, reason, itt, cid, cmd_sn, exp_stat_sn };
                 (pdu.encode(0), Bytes::new())
             }
             Kind::Management(management) => {
                 let (function, lun) = (management.function, management.lun);
                 let referenced_task_tag = management.referenced;
-                let aborted = self.tasks.get(referenced_task_tag);
+                let is_abort = function == TaskManagementFunction::ABORT_TASK;
+                let aborted = self.tasks.get(referenced_task_tag).filter(|_| is_abort);
                 let pdu = TaskManagementRequest {
                     immediate: true,
                     function,
@@ -162,37 +205,24 @@ impl<T> Session<T> {
                     cmd_sn,
                     exp_stat_sn,
                     ref_cmd_sn: aborted.and_then(|t| t.cmd_sn).unwrap_or_default(),
-                    exp_data_sn: 0,
+                    exp_data_sn: reassignment,
                 };
                 (pdu.encode(0), Bytes::new())
             }
-            Kind::Text(text) => {
-                let rest = text.request.split_off(text.request.len().min(segment));
-                let payload = std::mem::replace(&mut text.request, rest);
-                let continues = !text.request.is_empty();
-                let pdu = TextRequest {
-                    immediate: true,
-                    is_final: !continues,
-                    continues,
-                    lun: Lun(0),
-                    itt,
-                    ttt: text.ttt,
-                    cmd_sn,
-                    exp_stat_sn,
-                };
-                (pdu.encode(payload.len() as u32), payload)
-            }
+            Kind::Text(text) => text_request(text, itt, (cmd_sn, exp_stat_sn), segment),
             Kind::Command(_) => return None,
         };
-        if let (Some((timer, delay)), Some(c)) = (timer, self.connection_mut(id)) {
+        if let Some((of, timer, delay)) = timer
+            && let Some(c) = self.connection_mut(of)
+        {
             c.timers.set(timer, now + delay);
         }
         Some(Transmit { header, payload })
     }
 
-    /// The command has ended while its ABORT TASK waited to be sent. There is no RefCmdSN to be
-    /// given any more; a wrong one would make the target skip a command (§11.6.1).
-    fn abort_is_pointless(&mut self, itt: Itt) -> bool {
+    /// The command has ended while a function about it waited to be sent. There is no RefCmdSN to
+    /// be given any more; a wrong one would make the target skip a command (§11.6.1).
+    fn is_pointless(&mut self, itt: Itt) -> bool {
         let Some(Task { connection, kind: Kind::Management(management), .. }) = self.tasks.get(itt)
         else {
             return false;
@@ -201,7 +231,12 @@ impl<T> Session<T> {
         if referenced == Itt::NONE || self.tasks.get(referenced).is_some() {
             return false;
         }
+        let function = management.function;
         self.tasks.remove(itt);
+        if function == TaskManagementFunction::TASK_REASSIGN {
+            self.reassignment_over(itt);
+            return true;
+        }
         let response = TaskManagementResponseCode::TASK_DOES_NOT_EXIST;
         self.events.push_back(Event::TaskManagementDone { itt, response });
         self.answered(connection);
@@ -225,7 +260,7 @@ impl<T> Session<T> {
                 lun: burst.lun,
                 itt: burst.itt,
                 ttt: burst.ttt,
-                exp_stat_sn: connection.exp_stat_sn,
+                exp_stat_sn: connection.status.expected(),
                 data_sn: burst.data_sn.take(),
                 buffer_offset: burst.offset,
             };
@@ -234,7 +269,7 @@ impl<T> Session<T> {
             burst.offset += len;
             if is_final {
                 if burst.ttt != Ttt::NONE {
-                    task.r2t_outstanding -= 1;
+                    task.r2t_outstanding = task.r2t_outstanding.saturating_sub(1);
                 }
                 connection.queues.data.pop_front();
             }
@@ -256,31 +291,53 @@ impl<T> Session<T> {
                 return None;
             }
             let itt = connection.queues.commands.pop_front()?;
-            let Some(Task { cmd_sn, kind: Kind::Command(task), .. }) = self.tasks.get_mut(itt)
-            else {
+            let Some(Task { cmd_sn, kind: Kind::Command(_), .. }) = self.tasks.get_mut(itt) else {
                 continue; // aborted before it was sent
             };
-            let assigned = self.cmd_sn.take();
-            *cmd_sn = Some(assigned);
-            let len = task.command.data_out.len() as u32; // checked by `submit`
-            let plan = unsolicited(len, &self.params, &connection.params);
-            task.solicited = plan.end;
-            if plan.end > plan.immediate {
-                // Nothing else of this connection may come between: §4.2.4.2 wants unsolicited
-                // data in the order of its commands.
-                connection.queues.data.push_front(Burst {
-                    itt,
-                    ttt: Ttt::NONE,
-                    lun: task.command.lun,
-                    data_sn: DataSn(0),
-                    offset: plan.immediate,
-                    end: plan.end,
-                });
-            }
-            let header = command(&task.command, itt, assigned, connection.exp_stat_sn, plan);
-            let payload = task.command.data_out.slice(..plan.immediate as usize);
-            return Some(Transmit { header, payload });
+            *cmd_sn = Some(self.cmd_sn.take());
+            return self.send_command(id, itt);
         }
+    }
+
+    /// A command again, with the CmdSN that it had.
+    fn next_retry(&mut self, id: ConnectionId) -> Option<Transmit> {
+        loop {
+            let itt = self.connection_mut(id)?.queues.retries.pop_front()?;
+            // It may have been answered, or aborted, or have moved meanwhile.
+            let here = |task: &Task<T>| task.connection == id && task.is_sent();
+            if self.tasks.get(itt).is_some_and(here) {
+                return self.send_command(id, itt);
+            }
+        }
+    }
+
+    fn send_command(&mut self, id: ConnectionId, itt: Itt) -> Option<Transmit> {
+        let connection = self.connections.get_mut(id.index())?.as_mut()?;
+        let Some(Task { cmd_sn: Some(cmd_sn), kind: Kind::Command(task), .. }) =
+            self.tasks.get_mut(itt)
+        else {
+            return None;
+        };
+        let len = task.command.data_out.len() as u32; // checked by `submit`
+        let plan = unsolicited(len, &self.params, &connection.params);
+        task.solicited = plan.end;
+        if plan.end > plan.immediate {
+            // Nothing else of this connection may come between: §4.2.4.2 wants unsolicited
+            // data in the order of its commands.
+            connection.queues.data.push_front(Burst {
+                itt,
+                ttt: Ttt::NONE,
+                lun: task.command.lun,
+                data_sn: DataSn(0),
+                offset: plan.immediate,
+                end: plan.end,
+            });
+        }
+        let expected = connection.status.expected();
+        let header = command(&task.command, itt, *cmd_sn, expected, plan);
+        let payload = task.command.data_out.slice(..plan.immediate as usize);
+        self.watch_commands(id, self.now);
+        Some(Transmit { header, payload })
     }
 
     /// The command window moved: whoever waited for it goes on.
@@ -347,9 +404,32 @@ fn command(
     .encode(plan.immediate)
 }
 
-fn ping(itt: Itt, cmd_sn: CmdSn, exp_stat_sn: StatSn) -> Header {
+/// The next piece of a text, or an empty request for more of the answer.
+fn text_request(
+    text: &mut TextTask,
+    itt: Itt,
+    (cmd_sn, exp_stat_sn): (CmdSn, StatSn),
+    segment: usize,
+) -> (Header, Bytes) {
+    let rest = text.request.split_off(text.request.len().min(segment));
+    let payload = std::mem::replace(&mut text.request, rest);
+    let continues = !text.request.is_empty();
+    let pdu = TextRequest {
+        immediate: true,
+        is_final: !continues,
+        continues,
+        lun: Lun(0),
+        itt,
+        ttt: text.ttt,
+        cmd_sn,
+        exp_stat_sn,
+    };
+    (pdu.encode(payload.len() as u32), payload)
+}
+
+fn ping(itt: Itt, cmd_sn: CmdSn, exp_stat_sn: StatSn, immediate: bool) -> Header {
     let (lun, ttt) = (Lun(0), Ttt::NONE);
-    NopOut { immediate: true, lun, itt, ttt, cmd_sn, exp_stat_sn }.encode(0)
+    NopOut { immediate, lun, itt, ttt, cmd_sn, exp_stat_sn }.encode(0)
 }
 
 impl Connection {

@@ -207,6 +207,13 @@ impl Negotiation {
         //# FirstBurstLength MUST NOT exceed MaxBurstLength.
         // The default of one may exceed the agreed value of the other.
         session.first_burst_length = session.first_burst_length.min(session.max_burst_length);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.19
+        //# For this reason, if ErrorRecoveryLevel is not 0 and DataSequenceInOrder is set to Yes,
+        //# then MaxOutstandingR2T MUST be set to 1.
+        // Both sides know all three values, whatever order they were said in.
+        if session.error_recovery_level > 0 && session.data_sequence_in_order {
+            session.max_outstanding_r2t = 1;
+        }
         Ok((session, self.connection))
     }
 

@@ -7,6 +7,18 @@ use iscsi_proto::keys::{DigestPreference, Offer};
 use iscsi_proto::login::chap::{ChapCredentials, Secret};
 use iscsi_proto::names::{NameError, check_name};
 
+/// Error recovery level that is asked for unless told otherwise. 0, as every target in the field
+/// speaks it and almost none more: above it, a session of a target that means well but recovers
+/// badly is worse off than one that is set up again, which costs a round trip or two.
+pub const ERROR_RECOVERY_LEVEL_DEFAULT: u8 = 0;
+
+/// Highest error recovery level (RFC 7143 §7.1.5).
+pub const ERROR_RECOVERY_LEVEL_MAX: u8 = 2;
+
+/// How long a target is asked to keep the tasks of a lost connection, in seconds: the RFC's
+/// default (§13.16).
+const TIME2RETAIN_S: u16 = 20;
+
 /// Settings of a [`RemoteDisk`](super::RemoteDisk).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -69,9 +81,9 @@ impl Config {
         // Nothing is gained by waiting to reinstate a session whose target says it may be done
         // at once; the target's own minimum still counts (§13.15).
         offer.session.default_time2wait = 0;
-        // We cannot reassign tasks (level 2), so a target need not keep any (§13.16).
+        // Below level 2 tasks are not reassigned, so a target need not keep any (§13.16).
         offer.session.default_time2retain = 0;
-        Self {
+        let config = Self {
             initiator_name,
             connections: 1,
             offer,
@@ -89,7 +101,21 @@ impl Config {
             transfer_len_max: 1 << 20,
             commands_max: 1024,
             unflushed_len_max: 256 << 20,
-        }
+        };
+        config.error_recovery_level(ERROR_RECOVERY_LEVEL_DEFAULT)
+    }
+
+    /// Sets how deep errors are recovered if the target can do it, too: 0, sessions are set up
+    /// again; 1, damaged PDUs are asked for again; 2, tasks of a lost connection go on over others.
+    #[must_use]
+    pub fn error_recovery_level(mut self, level: u8) -> Self {
+        let session = &mut self.offer.session;
+        session.error_recovery_level = level.min(ERROR_RECOVERY_LEVEL_MAX);
+        session.default_time2retain = if level >= 2 { TIME2RETAIN_S } else { 0 };
+        // In order, only one R2T at a time is allowed above level 0 (§13.19): a round trip for
+        // each burst.
+        session.data_sequence_in_order = level == 0;
+        self
     }
 
     /// Demands that the target proves itself as this user; needs `chap`, too.

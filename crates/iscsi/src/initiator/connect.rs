@@ -12,7 +12,7 @@ use iscsi_proto::login::Outcome;
 use iscsi_proto::login::chap::{Algorithm, CHALLENGE_LEN, ChapCredentials, ChapRandom};
 use iscsi_proto::login::initiator::{InitiatorConfig, Login, LoginError, Step};
 use iscsi_proto::pdu::{LoginStatus, Opcode, Pdu, PduError};
-use iscsi_proto::serial::CmdSn;
+use iscsi_proto::serial::{CmdSn, StatSn};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::url::{Portal, Url};
@@ -130,6 +130,8 @@ pub(super) struct Identity {
     pub(super) cid: Cid,
     /// Handle, parameters and next CmdSN of the session that is joined.
     pub(super) joining: Option<(Tsih, SessionParams, CmdSn)>,
+    /// Next StatSN of the connection that is reinstated, else 0 (§11.12.9).
+    pub(super) exp_stat_sn: StatSn,
 }
 
 /// CHAP name and secret: the configuration's, else the URL's own.
@@ -271,6 +273,7 @@ fn login_config(
     let name = config.initiator_name.as_str();
     let mut login = InitiatorConfig::new(name, identity.target.clone(), identity.isid, random);
     login.cid = identity.cid;
+    login.exp_stat_sn = identity.exp_stat_sn;
     login.offer = config.offer;
     login.offer.session.max_connections = config.connections.max(1);
     login.chap = chap.cloned();

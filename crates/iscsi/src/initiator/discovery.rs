@@ -7,6 +7,7 @@ use iscsi_proto::ids::{Cid, Isid};
 use iscsi_proto::initiator::{self as core, Established, Event, Session};
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::keys::send_targets::{TargetRecord, decode};
+use iscsi_proto::serial::StatSn;
 use iscsi_proto::time::Instant;
 
 use super::Config;
@@ -31,9 +32,11 @@ async fn ask(portal: &Portal, config: &Config) -> Result<Vec<TargetRecord>, Conn
     let mut bits = [0; 4];
     getrandom::fill(&mut bits).map_err(ConnectError::Random)?;
     let isid = Isid::random(u32::from_be_bytes(bits), 0);
-    let identity = Identity { target: None, isid, cid: Cid(1), joining: None };
+    let identity =
+        Identity { target: None, isid, cid: Cid(1), joining: None, exp_stat_sn: StatSn(0) };
     // A few kilobytes of text need no digest, and plain PDUs can be read one by one.
     let config = config.clone().digests(DigestPreference::Never, DigestPreference::Never);
+    let config = config.error_recovery_level(0); // one question, one answer
     let mut link = connect(portal, &config, config.chap.as_ref(), &identity).await?;
     let established = Established::from(&link.outcome);
     let now = Instant::default(); // no timer of the session is ever asked

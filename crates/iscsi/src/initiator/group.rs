@@ -1,19 +1,21 @@
 //! The connections that one incarnation of a disk consists of: N connections of one session where
 //! the target allows it (MC/S), else N sessions of one connection each.
 //!
-//! All of them live and die together. At error recovery level 0 that is the rule for connections
-//! of a session anyway; for sessions it makes sure that no old session still executes a write
-//! when the command goes out again on another one.
+//! All sessions live and die together: it makes sure that no old session still executes a write
+//! when the command goes out again on another one. At error recovery levels 0 and 1 that holds for
+//! the connections of a session, too; at level 2 a lost one is replaced (`rejoin`).
 
 use futures_util::future::join_all;
 use iscsi_proto::ids::{Cid, Isid};
 use iscsi_proto::initiator::{self as core, ConnectionId, Established, Session};
 use iscsi_proto::keys::ConnectionParams;
+use iscsi_proto::serial::StatSn;
 use iscsi_proto::time::Instant;
 use tokio::net::TcpStream;
 
 use super::connect::{ConnectError, Identity, Link, connect, credentials};
 use super::op::Task;
+use super::rejoin::Home;
 use super::shared::Shared;
 
 /// A connection whose driver has not started.
@@ -26,6 +28,7 @@ pub(super) struct Ready {
 /// A session and its connections.
 pub(super) struct Group {
     pub(super) session: Session<Task>,
+    pub(super) home: Home,
     pub(super) connections: Vec<Ready>,
 }
 
@@ -38,6 +41,7 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
         isid: Isid::random(isid_bits, qualifier),
         cid: Cid(1),
         joining: None,
+        exp_stat_sn: StatSn(0),
     };
     let leading = connect(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
     let outcome = leading.outcome.clone();
@@ -74,13 +78,15 @@ fn group(shared: &Shared, link: Link) -> Group {
     let established = Established::from(&link.outcome);
     let (session, id) = Session::new(config, &established, shared.now());
     let params = link.outcome.connection;
-    Group { session, connections: vec![Ready { id, stream: link.stream, params }] }
+    let home = Home { portal: link.portal, isid: link.outcome.isid, cids: vec![link.outcome.cid] };
+    Group { session, home, connections: vec![Ready { id, stream: link.stream, params }] }
 }
 
 fn join(group: &mut Group, link: Link, now: Instant) {
     match group.session.add_connection(&Established::from(&link.outcome), now) {
         Ok(id) => {
             let params = link.outcome.connection;
+            group.home.cids.push(link.outcome.cid);
             group.connections.push(Ready { id, stream: link.stream, params });
         }
         Err(error) => tracing::warn!(%error, "going on without this connection"),

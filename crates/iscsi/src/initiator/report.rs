@@ -55,7 +55,8 @@ pub(super) fn sessions(state: &mut State) -> Vec<SessionReport> {
         .iter()
         .map(|member| {
             let session = &member.session;
-            let connections = session.connections().filter_map(|(id, cid, _)| {
+            let open = session.connections().filter(|(.., state)| state.is_open());
+            let connections = open.filter_map(|(id, cid, _)| {
                 let stream = member.streams[id.index()].upgrade();
                 let load = session.load(id)?;
                 Some(ConnectionReport {

@@ -5,15 +5,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use block::Buf;
 use iscsi_proto::connection::{Placement, Transmit};
 use iscsi_proto::ids::Itt;
 use iscsi_proto::initiator::{ConnectionError, ConnectionId};
 use iscsi_proto::pdu::Header;
 use iscsi_proto::time::Instant;
 
+use super::member::Member;
 use super::op::Task;
 use super::shared::Shared;
-use super::state::{Batch, Member};
+use super::state::Batch;
 use crate::driver::{CloseReason, Dest, Filled, Role};
 
 /// PDUs taken from the core with one lock, and payload bytes after which to stop: enough for one
@@ -158,6 +160,16 @@ impl Role for ConnectionRole {
 
     fn note_progress(&mut self) {
         self.moved = true;
+    }
+
+    fn take_back(&mut self, buf: Buf) {
+        let Some(itt) = self.filling.take() else { return };
+        let mut state = self.shared.lock();
+        if let Some(member) = state.member(self.incarnation, self.member)
+            && let Some(task) = member.session.context_mut(itt)
+        {
+            task.buf = Some(buf); // the task may go on over another connection
+        }
     }
 }
 

@@ -3,21 +3,20 @@
 //! caller's code is put into a [`Batch`] and done after the lock is released.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use block::{BlockError, Buf};
 use iscsi_proto::ids::Lun;
-use iscsi_proto::initiator::{
-    CONNECTIONS_MAX, Command, ConnectionId, Event, Session, SubmitError, TaskOutcome,
-};
+use iscsi_proto::initiator::{Command, ConnectionId, Event, SubmitError, TaskOutcome};
 use iscsi_proto::pdu::{AsyncEvent, TaskAttribute};
 use iscsi_proto::time::Instant;
-use tokio::net::TcpStream;
 
 use super::cdb;
+use super::member::Member;
 use super::op::{Effect, Origin, Slot, Task};
+use super::rejoin::Backoff;
 use super::sense::{Sense, Verdict, judge};
 use super::unflushed::{Content, Unflushed};
 
@@ -32,25 +31,6 @@ pub(super) enum Phase {
     Unreachable(String),
     /// Closed by the user.
     Closed,
-}
-
-/// One session of the incarnation and what wakes its connections' drivers.
-pub(super) struct Member {
-    pub(super) session: Session<Task>,
-    pub(super) wakers: Vec<Option<Waker>>,
-    /// Sockets by connection, for reports. Weak: a socket closes when its driver ends, so that the
-    /// target sees the end of its connections before the session is reinstated.
-    pub(super) streams: Vec<Weak<TcpStream>>,
-    /// Last round-trip time of a NOP.
-    pub(super) rtt: Option<Duration>,
-}
-
-impl Member {
-    pub(super) fn new(session: Session<Task>) -> Self {
-        let wakers = vec![None; CONNECTIONS_MAX];
-        let streams = vec![Weak::new(); CONNECTIONS_MAX];
-        Self { session, wakers, streams, rtt: None }
-    }
 }
 
 /// Limits that the user set.
@@ -73,6 +53,8 @@ pub(super) struct State {
     pub(super) unflushed: Option<Unflushed>,
     /// Why the incarnation ended.
     pub(super) ended: Option<String>,
+    /// A command of the user has ended well in this incarnation.
+    pub(super) carried: bool,
     /// The target said that it was powered on, and what it lost has not been replayed.
     pub(super) power_on: bool,
     /// The target said that something about the unit changed.
@@ -111,6 +93,7 @@ impl State {
             members: Vec::new(),
             unflushed: None,
             ended: None,
+            carried: false,
             power_on: false,
             unit_changed: false,
             lun,
@@ -193,7 +176,7 @@ impl State {
         match member.session.submit(command, task) {
             Ok(_) => {
                 self.in_flight += 1;
-                collect_wakes(member, None, batch);
+                member.collect_wakes(None, &mut batch.wakers);
                 Ok(())
             }
             Err((SubmitError::Transfer, _, task)) => {
@@ -228,6 +211,9 @@ impl State {
                 }
                 Event::TaskRequeue { command, context, .. } => {
                     self.in_flight -= 1;
+                    if context.origin == Origin::Trim {
+                        self.trimming = false;
+                    }
                     match context.origin.is_user() {
                         true => self.requeued.push((command, context)),
                         false => batch.failed.push((context.slot, session_ended())),
@@ -237,6 +223,10 @@ impl State {
                 // While it is being set up or closed, whoever does that knows and says it.
                 Event::ConnectionFailed { error, .. } if self.phase == Phase::Up => {
                     tracing::warn!(%error, "connection failed");
+                }
+                Event::Recovery { connection, cid, what } => {
+                    member.note_recovery(connection, cid, &what);
+                    batch.changed = true;
                 }
                 Event::SessionEnded { error } => {
                     ended = Some(error.map_or("logged out".into(), |e| e.to_string()));
@@ -251,27 +241,48 @@ impl State {
                 other => tracing::debug!(event = ?other, "session event"),
             }
         }
-        collect_wakes(member, driver, batch);
-        for position in finished_before..batch.finished.len() {
-            let (_, task, outcome) = &batch.finished[position];
-            let done = is_done(outcome);
-            if task.origin == Origin::Trim {
-                self.trimming = false;
-            }
-            if done {
-                self.note_done(&task.effect.clone());
-            }
-        }
+        member.collect_wakes(driver, &mut batch.wakers);
+        self.note_finished(index, &batch.finished[finished_before..]);
         // Sessions that log out one after the other are not torn down by the first one.
         let others_close = self.phase == Phase::Closed
             && self.members.iter().any(|m| m.session.connections().any(|(.., s)| s.is_open()));
+        // Nothing to replay on yet, and nobody waits: setting up anew is quicker.
+        let unready =
+            self.phase == Phase::Down && self.members[index].session.reinstatement().is_some();
+        let ended = ended.or(unready.then(|| "lost while it was set up or closed".to_string()));
         if let Some(reason) = ended.filter(|_| !others_close) {
             self.end(reason, batch);
+        } else if self.ended.is_none() {
+            self.requeue();
         }
         self.go_on(batch);
     }
 
-    /// Ends the incarnation: at error recovery level 0 its sessions live and die together.
+    fn note_finished(&mut self, index: usize, finished: &[(Command, Task, TaskOutcome)]) {
+        for (_, task, outcome) in finished {
+            if task.origin == Origin::Trim {
+                self.trimming = false;
+            }
+            if !is_done(outcome) {
+                continue;
+            }
+            if task.origin.is_user() {
+                self.carried = true;
+                self.members[index].backoff = Backoff::default();
+            }
+            self.note_done(&task.effect);
+        }
+    }
+
+    /// Commands that came back although their session goes on: they go out again first.
+    fn requeue(&mut self) {
+        for (command, mut task) in std::mem::take(&mut self.requeued).into_iter().rev() {
+            task.attempts += 1;
+            self.waiting.push_front((command, task));
+        }
+    }
+
+    /// Ends the incarnation: its sessions live and die together.
     pub(super) fn end(&mut self, reason: String, batch: &mut Batch) {
         batch.changed = true;
         if self.ended.is_some() {
@@ -292,7 +303,11 @@ impl State {
         self.incarnation += 1;
         self.members = members;
         self.ended = None;
-        self.trimming = false;
+        (self.trimming, self.carried) = (false, false);
+        if !self.requeued.is_empty() {
+            let commands = self.requeued.len();
+            tracing::info!("session recovery: {commands} commands re-issued");
+        }
         // What was under way comes first, in the order in which it was asked for.
         for (command, mut task) in std::mem::take(&mut self.requeued).into_iter().rev() {
             task.attempts += 1;
@@ -466,15 +481,6 @@ fn is_done(outcome: &TaskOutcome) -> bool {
             matches!(judge(*status, sense, 0), Verdict::Done)
         }
         _ => false,
-    }
-}
-
-fn collect_wakes(member: &mut Member, driver: Option<ConnectionId>, batch: &mut Batch) {
-    for id in member.session.take_wakes() {
-        if Some(id) != driver {
-            // Taken, so that a busy driver is woken once and not for every command.
-            batch.wakers.extend(member.wakers[id.index()].take());
-        }
     }
 }
 

@@ -11,24 +11,26 @@ use std::time::Duration;
 use block::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::iter;
-use iscsi_proto::initiator::Command;
+use iscsi_proto::initiator::{Command, ConnectionId};
+use iscsi_proto::keys::ConnectionParams;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::cdb;
 use super::connect::ConnectError;
 use super::group::establish;
+use super::member::Member;
 use super::probe::{ProbeError, Prober};
+use super::rejoin::{self, Backoff, Rejoined};
 use super::role::ConnectionRole;
 use super::sense::{Verdict, judge};
 use super::shared::Shared;
-use super::state::{Member, Phase, command};
+use super::state::{Phase, command};
 use super::unflushed::Content;
 use crate::driver::{CloseReason, drive};
 
-/// First pause between two attempts to reconnect; the first attempt is made at once.
-const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// Longest such pause.
-const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// How long the drivers of an ended incarnation may take to close their sockets.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Commands of a replay under way at once.
 const REPLAY_DEPTH: usize = 16;
@@ -37,7 +39,60 @@ const REPLAY_ATTEMPTS_MAX: u32 = 8;
 
 /// The drivers of an incarnation. Dropping it closes their sockets.
 pub(super) struct Incarnation {
+    number: u64,
     drivers: JoinSet<()>,
+    /// Connections that are being opened again (level 2).
+    rejoins: JoinSet<Rejoined>,
+}
+
+impl Incarnation {
+    fn new(number: u64) -> Self {
+        Self { number, drivers: JoinSet::new(), rejoins: JoinSet::new() }
+    }
+
+    fn drive(
+        &mut self,
+        shared: &Arc<Shared>,
+        member: usize,
+        id: ConnectionId,
+        stream: Arc<TcpStream>,
+        params: ConnectionParams,
+    ) {
+        let incarnation = self.number;
+        let mut role = ConnectionRole::new(shared.clone(), incarnation, member, id);
+        let shared = shared.clone();
+        self.drivers.spawn(async move {
+            let reason = drive(&stream, params.framing(), params.limits(), &mut role).await;
+            // Otherwise it is being set up or closed, and whoever does that says what went wrong.
+            let in_use = shared.lock().phase == Phase::Up;
+            match reason {
+                CloseReason::LoggedOut => tracing::debug!(incarnation, member, "logged out"),
+                reason if in_use => {
+                    tracing::warn!(incarnation, member, %reason, "connection ended");
+                }
+                reason => tracing::debug!(incarnation, member, %reason, "connection ended"),
+            }
+        });
+    }
+
+    /// Begins to open the connections that a session lacks.
+    fn rejoin(&mut self, shared: &Arc<Shared>) {
+        let missing = shared.with(|state, _| rejoin::missing(state));
+        for (member, cid) in missing {
+            self.rejoins.spawn(rejoin::rejoin(shared.clone(), self.number, member, cid));
+        }
+        // Those that have ended need no keeping.
+        while self.drivers.try_join_next().is_some() {}
+    }
+
+    /// A connection was opened again, or was not.
+    fn rejoined(&mut self, shared: &Arc<Shared>, rejoined: Rejoined) {
+        let member = rejoined.member;
+        if let Some((id, stream, params)) = rejoin::install(shared, self.number, rejoined) {
+            self.drive(shared, member, id, stream, params);
+            shared.timers.notify_one();
+        }
+    }
 }
 
 /// Connects, logs in, probes, replays, and opens the gate.
@@ -54,6 +109,7 @@ pub(super) async fn bring_up(
     let (mut members, mut links) = (Vec::new(), Vec::new());
     for (index, group) in groups.into_iter().enumerate() {
         let mut member = Member::new(group.session);
+        member.home = Some(group.home);
         for ready in group.connections {
             let stream = Arc::new(ready.stream);
             member.streams[ready.id.index()] = Arc::downgrade(&stream);
@@ -64,28 +120,15 @@ pub(super) async fn bring_up(
     let sessions = members.len();
     let now = shared.now();
     let incarnation = shared.with(|state, batch| state.begin(members, now, batch));
-    let mut drivers = JoinSet::new();
+    let mut drivers = Incarnation::new(incarnation);
     for (member, id, stream, params) in links {
-        let mut role = ConnectionRole::new(shared.clone(), incarnation, member, id);
-        let shared = shared.clone();
-        drivers.spawn(async move {
-            let reason = drive(&stream, params.framing(), params.limits(), &mut role).await;
-            // Otherwise it is being set up or closed, and whoever does that says what went wrong.
-            let in_use = shared.lock().phase == Phase::Up;
-            match reason {
-                CloseReason::LoggedOut => tracing::debug!(incarnation, member, "logged out"),
-                reason if in_use => {
-                    tracing::warn!(incarnation, member, %reason, "connection ended");
-                }
-                reason => tracing::debug!(incarnation, member, %reason, "connection ended"),
-            }
-        });
+        drivers.drive(shared, member, id, stream, params);
     }
     shared.timers.notify_one();
     let probing = tokio::time::timeout(limit, prepare(shared, incarnation, sessions));
     probing.await.map_err(|_| timed_out())??;
     shared.with(|state, batch| state.open(batch));
-    Ok(Incarnation { drivers })
+    Ok(drivers)
 }
 
 /// Everything between login and the user's first command.
@@ -167,6 +210,7 @@ async fn write_again(prober: &Prober<'_>, command: Command) -> Result<(), ProbeE
 /// Runs until the disk is closed.
 pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarnation) {
     let mut incarnation = first;
+    let mut backoff = Backoff::default();
     loop {
         let why = loop {
             // Looks before it waits: the session may have ended while it was being set up.
@@ -181,12 +225,23 @@ pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarn
                 None if unit_changed => refresh(&shared).await,
                 None => {}
             }
-            shared.changed.notified().await;
+            if !closed {
+                incarnation.rejoin(&shared);
+            }
+            tokio::select! {
+                () = shared.changed.notified() => {}
+                Some(Ok(rejoined)) = incarnation.rejoins.join_next() => {
+                    incarnation.rejoined(&shared, rejoined);
+                }
+            }
         };
         tracing::warn!(%why, "session ended, reconnecting");
+        if shared.lock().carried {
+            backoff = Backoff::default();
+        }
         let time2wait = shared.time2wait();
         drain(incarnation).await;
-        match reconnect(&shared, isid_bits, &why, time2wait).await {
+        match reconnect(&shared, isid_bits, &why, time2wait, &mut backoff).await {
             Some(next) => incarnation = next,
             None => return,
         }
@@ -195,9 +250,10 @@ pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarn
 
 /// Lets the drivers of an ended incarnation close their sockets.
 async fn drain(mut incarnation: Incarnation) {
+    incarnation.rejoins.abort_all();
     // They were woken and have nothing to wait for; who does not go is dropped.
     let all = async { while incarnation.drivers.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(BACKOFF_MAX, all).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, all).await;
 }
 
 /// Tries until it succeeds, or the disk is closed (`None`).
@@ -206,11 +262,12 @@ async fn reconnect(
     isid_bits: u32,
     why: &str,
     time2wait: Duration,
+    backoff: &mut Backoff,
 ) -> Option<Incarnation> {
     let give_up_at = tokio::time::Instant::now() + shared.config.replacement_timeout;
     let mut last = why.to_string();
-    let mut pause = time2wait;
-    let mut backoff = BACKOFF_MIN;
+    // It grows until a session has carried data: a target may accept a login and break at once.
+    let mut pause = time2wait.max(backoff.take());
     let mut waiting = true;
     loop {
         let delay = pause;
@@ -244,8 +301,7 @@ async fn reconnect(
                 tracing::debug!(%error, "cannot reconnect yet");
                 last = error.to_string();
                 shared.with(|state, batch| state.end(last.clone(), batch));
-                pause = backoff;
-                backoff = (backoff * 2).min(BACKOFF_MAX);
+                pause = backoff.take();
             }
         }
     }

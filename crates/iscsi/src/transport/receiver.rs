@@ -59,6 +59,14 @@ impl Receiver {
         Self { framing, limits, staging, start: 0, end: 0, payload: None }
     }
 
+    /// The buffer that is being filled.
+    pub(crate) fn into_buffer(self) -> Option<Buf> {
+        match self.payload?.place {
+            Place::Buffer { buf, .. } => Some(buf),
+            _ => None,
+        }
+    }
+
     /// Reads once and handles what came. True: there may be more; false: waiting for the socket.
     pub(crate) fn poll_receive<R: Role>(
         &mut self,

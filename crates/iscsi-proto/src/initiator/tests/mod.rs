@@ -2,8 +2,10 @@
 
 mod commands;
 mod connections;
+mod failover;
 mod hostile;
 mod peer;
 mod properties;
+mod repair;
 
 pub(super) use peer::session_params;

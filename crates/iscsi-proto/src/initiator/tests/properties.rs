@@ -149,8 +149,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn every_command_ends_exactly_once(steps in prop::collection::vec(step(), 1..80)) {
-        let mut peer = Peer::new(3);
+    fn every_command_ends_exactly_once(
+        steps in prop::collection::vec(step(), 1..80),
+        level in 0..3u8,
+    ) {
+        let params = SessionParams {
+            error_recovery_level: level,
+            default_time2wait: 0,
+            ..super::peer::session_params()
+        };
+        let mut peer = Peer::with(params, 3);
         let mut model = Model::default();
         for step in steps {
             model.run(&mut peer, step);

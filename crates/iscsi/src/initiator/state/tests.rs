@@ -2,7 +2,7 @@
 
 use block::{Bytes, Result};
 use iscsi_proto::ids::{Cid, Tsih};
-use iscsi_proto::initiator::{Config, Established};
+use iscsi_proto::initiator::{Config, Established, Session};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::pdu::{Pdu, Residual, ResponseCode, ScsiResponse};
 use iscsi_proto::serial::{CmdSn, StatSn};

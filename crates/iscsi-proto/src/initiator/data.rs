@@ -1,0 +1,194 @@
+//! The data phases of a command as they come in: Data-In, R2T, and the status that ends them
+//! (RFC 7143 §11.4, §11.7, §11.8). Nothing is taken that lies outside the command's buffer, whatever
+//! the target says; a status counts when the data it is about is in place.
+
+use bytes::Bytes;
+
+use super::event::{Recovery, TaskOutcome, Violation};
+use super::inbound::Held;
+use super::receive::{DataSegment, Ending, Handled, Receiving};
+use super::{Command, ConnectionId, Session};
+use crate::ids::{Itt, Ttt};
+use crate::pdu::{DataIn, R2t, Residual, ResponseCode, ScsiResponse};
+use crate::serial::{DataSn, StatSn};
+
+impl<T> Session<T> {
+    pub(super) fn data_in(&mut self, id: ConnectionId, pdu: &DataIn, len: u32) -> Handled {
+        let new_status = match pdu.status {
+            Some(_) => self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?,
+            None => {
+                self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
+                false
+            }
+        };
+        let named = self.named(id, pdu.itt)?.is_some();
+        let rules = self.rules();
+        let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {
+            return Ok(Receiving::Discard);
+        };
+        let limit = task.command.data_in_len;
+        let offset = pdu.buffer_offset;
+        if offset.checked_add(len).is_none_or(|end| end > limit) {
+            return Err(Violation::DataOverrun { offset, len, limit });
+        }
+        let again = !task.inbound.check(pdu.data_sn, offset, len, rules)?;
+        let status = pdu.status.filter(|_| new_status);
+        if let Some(status) = status {
+            check_residual(status.residual, &task.command)?;
+        } else if again {
+            return Ok(Receiving::Discard);
+        }
+        Ok(Receiving::Data(DataSegment {
+            itt: pdu.itt,
+            number: pdu.data_sn,
+            offset,
+            len,
+            again,
+            status: status.map(|status| (status.status, status.residual)),
+            ack: (pdu.acknowledge && rules.repairs).then_some((pdu.ttt, pdu.lun)),
+        }))
+    }
+
+    pub(super) fn data_arrived(
+        &mut self,
+        id: ConnectionId,
+        data: &DataSegment,
+        stat_sn: Option<StatSn>,
+    ) -> Result<bool, Violation> {
+        let itt = data.itt;
+        let Some(task) = self.tasks.command_mut(itt) else { return Ok(false) }; // aborted
+        let known = task.inbound.next();
+        let gap = !data.again && task.inbound.accept(data.number, data.offset, data.len)?;
+        if !task.inbound.is_plain() || data.ack.is_some() {
+            let gap = gap.then_some((known, data.number.0));
+            self.data_repaired(id, itt, gap, data.ack);
+        }
+        let Some((status, residual)) = data.status else { return Ok(false) };
+        let ending = Ending { status, residual, sense: Bytes::new() };
+        self.ending_arrived(id, itt, stat_sn, data.number.0.saturating_add(1), ending)
+    }
+
+    /// The command's status is here. It counts when the data is; true if it has to wait for that.
+    pub(super) fn ending_arrived(
+        &mut self,
+        id: ConnectionId,
+        itt: Itt,
+        stat_sn: Option<StatSn>,
+        data_in_count: u32,
+        ending: Ending,
+    ) -> Result<bool, Violation> {
+        let repairs = self.repairs();
+        let Some(task) = self.tasks.command_mut(itt) else { return Ok(false) };
+        let known = task.inbound.next();
+        let mut gap = None;
+        if repairs && task.command.data_in_len > 0 && data_in_count > known {
+            // More PDUs than bytes cannot have been sent.
+            if data_in_count - known > task.command.data_in_len {
+                return Err(Violation::DataSn { got: data_in_count, expected: known });
+            }
+            task.inbound.announce(data_in_count)?;
+            gap = Some((known, data_in_count));
+        }
+        if task.unrecoverable {
+            self.requeue(itt);
+            return Ok(false);
+        }
+        if task.inbound.is_complete() {
+            self.finish_with(itt, ending);
+            return Ok(false);
+        }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+        //# If the initiator wants to recover the missing data for a command, it MUST NOT
+        //# acknowledge the received responses that start from the StatSN of the relevant command
+        //# until it has completed receiving all the data PDUs of the command.
+        task.inbound.hold(Held { stat_sn, ending });
+        if let Some(run) = gap {
+            self.ask_for_data(id, itt, run);
+        }
+        Ok(true)
+    }
+
+    pub(super) fn finish_with(&mut self, itt: Itt, ending: Ending) {
+        let Some(task) = self.tasks.command_mut(itt) else { return };
+        let data_in_len = task.inbound.received();
+        if !task.inbound.is_plain() {
+            self.retire(itt); // an answer to a second request for its data may be under way
+        }
+        let Ending { status, residual, sense } = ending;
+        self.finish(itt, TaskOutcome::Completed { status, residual, data_in_len, sense });
+    }
+
+    pub(super) fn scsi_response(&mut self, id: ConnectionId, pdu: &ScsiResponse) -> Handled {
+        if !self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)? {
+            return Ok(Receiving::Discard);
+        }
+        let Some(command) = self.named(id, pdu.itt)? else { return Ok(Receiving::Discard) };
+        if pdu.response != ResponseCode::COMPLETED {
+            // No SCSI status then, and no sense worth reading (§11.4.3).
+            self.finish(pdu.itt, TaskOutcome::TargetFailure(pdu.response));
+            return Ok(Receiving::Discard);
+        }
+        // We never send an R-Data SNACK, because we never change what we declared: a SNACK Tag
+        // can only be the default.
+        if pdu.snack_tag != 0 && self.repairs() {
+            return Err(Violation::SnackTag(pdu.snack_tag));
+        }
+        check_residual(pdu.residual, command)?;
+        let (status, residual, data_in_count) = (pdu.status, pdu.residual, pdu.exp_data_sn);
+        Ok(Receiving::Response { itt: pdu.itt, status, residual, data_in_count })
+    }
+
+    pub(super) fn r2t(&mut self, id: ConnectionId, pdu: &R2t) -> Handled {
+        let named = self.named(id, pdu.itt)?.is_some();
+        self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
+        self.note_next_status(id, pdu.stat_sn)?;
+        let (max_burst, max_r2t) = (self.params.max_burst_length, self.params.max_outstanding_r2t);
+        let rules = self.rules();
+        let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {
+            return Ok(Receiving::Nothing);
+        };
+        let (offset, len) = (pdu.buffer_offset, pdu.desired_data_transfer_length);
+        let limit = task.command.data_out.len() as u32; // checked by `submit`
+        let end = offset.checked_add(len).filter(|end| *end <= limit && len > 0);
+        // In order (§13.19), so each R2T begins where the last one, or unsolicited data, ended;
+        // unless it asks for something again, or others are missing.
+        let in_order = offset == task.solicited || !rules.in_order || rules.repairs;
+        let Some(end) = end.filter(|_| in_order && len <= max_burst) else {
+            return Err(Violation::R2tRange { offset, len, limit });
+        };
+        if pdu.ttt == Ttt::NONE {
+            return Err(Violation::R2tUnexpected);
+        }
+        let Some(gap) = task.number_r2t(pdu.r2t_sn, rules.repairs)? else {
+            return Ok(Receiving::Nothing); // it has been here before
+        };
+        let recovery = offset < task.solicited && rules.in_order;
+        task.admit_r2t(max_r2t.max(1), recovery, rules.repairs)?;
+        task.solicited = task.solicited.max(end);
+        let (itt, ttt, lun) = (pdu.itt, pdu.ttt, task.command.lun);
+        if let Some(connection) = self.connection_mut(id) {
+            let data_sn = DataSn(0);
+            let burst = super::transmit::Burst { itt, ttt, lun, data_sn, offset, end };
+            connection.queues.data.push_back(burst);
+        }
+        if recovery {
+            self.report(id, Recovery::R2tAgain { itt, offset, len });
+        }
+        if let Some(run) = gap {
+            self.ask_for_r2t(id, itt, run);
+        }
+        self.wake(id);
+        Ok(Receiving::Nothing)
+    }
+}
+
+/// A count of bytes that were not moved cannot exceed those that should have been (§11.4.5).
+fn check_residual(residual: Residual, command: &Command) -> Result<(), Violation> {
+    let limit = command.data_in_len.max(command.data_out.len() as u32); // checked by `submit`
+    match residual {
+        Residual::Underflow(residual) if residual > limit => {
+            Err(Violation::ResidualRange { residual, limit })
+        }
+        _ => Ok(()),
+    }
+}

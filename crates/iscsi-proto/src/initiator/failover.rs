@@ -1,0 +1,461 @@
+//! Error recovery level 2 (RFC 7143 §6.3.4, §7.1.4.3, §7.2.2, §11.5.6, §11.14): a connection is
+//! lost, its session is not. The connection is logged out "for recovery" over another one, or
+//! reinstated by a login with its CID; then each of its tasks goes on elsewhere: by TASK REASSIGN if
+//! the target has it, by sending it again as it was if not. Without any connection left the session
+//! waits for one, as [`Session::reinstatement`] says; opening it is the owner's part.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::event::{ConnectionError, Event, Recovery};
+use super::task::{Kind, Management};
+use super::transmit::Control;
+use super::{Connection, ConnectionId, Input, LogoutReason, Phase, Session, Timer};
+use crate::ids::{Cid, Itt};
+use crate::pdu::{
+    LogoutResponse, LogoutResponseCode, TaskManagementFunction, TaskManagementResponseCode,
+};
+use crate::serial::StatSn;
+use crate::time::Instant;
+
+/// TASK REASSIGN requests under way at once for one lost connection. They are immediate, and a
+/// target may refuse too many of those (§4.2.2.1).
+const REASSIGNMENTS_MAX: u32 = 16;
+
+/// How often a target may say that a task is still bound to the lost connection, or that it takes
+/// no more immediate requests, and how long we wait before the next try.
+const LATER_MAX: u32 = 20;
+const LATER_DELAY: Duration = Duration::from_millis(200);
+
+/// A lost connection whose tasks wait to go on elsewhere.
+#[derive(Debug)]
+pub(super) struct Failed {
+    stage: Stage,
+    /// Its transport is gone, and with it whoever could still fill a task's buffer: its tasks may
+    /// go on elsewhere, and then its slot is free.
+    pub(super) gone: bool,
+    /// Not before this may the target be asked for anything about it (Time2Wait).
+    not_before: Instant,
+    /// The target keeps the tasks that it has.
+    kept: bool,
+    /// Tasks to be reassigned, oldest first.
+    waiting: VecDeque<Itt>,
+    /// Requests under way.
+    asked: u32,
+    later: u32,
+    reassigned: u32,
+    retried: u32,
+    requeued: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// For Time2Wait to pass, or for a connection that can carry the logout.
+    Waiting,
+    /// Logout "for recovery" under way; this is its tag.
+    LoggingOut(Itt),
+    /// Logged out: for Time2Wait to pass.
+    LoggedOut,
+    /// Tasks are being reassigned.
+    Reassigning,
+}
+
+/// How a session without any connection is continued: a login with its ISID, TSIH and this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reinstatement {
+    /// The CID that the new connection is to have.
+    pub cid: Cid,
+    /// What its login requests give as ExpStatSN (§11.12.9).
+    pub exp_stat_sn: StatSn,
+    /// Not before this (Time2Wait, §13.15).
+    pub not_before: Instant,
+}
+
+impl<T> Session<T> {
+    /// How to continue the session if it has lost every connection and is worth it (§6.3.4). Events
+    /// tell if it is given up meanwhile.
+    pub fn reinstatement(&self) -> Option<Reinstatement> {
+        if self.phase == Phase::Ended || self.connections().any(|(.., state)| state.is_open()) {
+            return None;
+        }
+        self.connections.iter().flatten().find_map(|c| {
+            let not_before = c.failed.as_ref().filter(|failed| failed.gone)?.not_before;
+            Some(Reinstatement { cid: c.cid, exp_stat_sn: c.status.expected(), not_before })
+        })
+    }
+
+    /// Lost connections whose tasks do not go on yet. Their CIDs are in use until then.
+    pub fn recovering(&self) -> impl Iterator<Item = Cid> {
+        self.connections.iter().flatten().filter(|c| c.failed.is_some()).map(|c| c.cid)
+    }
+
+    /// Whether what ended a connection leaves its session worth going on with. A target that breaks
+    /// the protocol on one connection would do so on the next one.
+    pub(super) fn can_fail_over(&self, error: &ConnectionError) -> bool {
+        let honest = matches!(
+            error,
+            ConnectionError::TransportLost { .. }
+                | ConnectionError::PingTimeout { .. }
+                | ConnectionError::NotRepaired { .. }
+                | ConnectionError::LogoutRequested { .. }
+        );
+        // With Time2Retain 0 the target keeps no tasks (§13.16).
+        self.params.error_recovery_level >= 2
+            && self.params.default_time2retain > 0
+            && self.phase != Phase::Ended
+            && !self.is_logging_out()
+            && honest
+    }
+
+    /// The connection is lost: its tasks wait.
+    pub(super) fn start_failover(&mut self, id: ConnectionId) {
+        let wait = Duration::from_secs(self.params.default_time2wait.into());
+        let retain = Duration::from_secs(self.params.default_time2retain.into());
+        let not_before = self.now + wait;
+        let Some(c) = self.connection_mut(id) else { return };
+        let unsent = std::mem::take(&mut c.queues).commands;
+        c.queues.commands = unsent;
+        c.receiving = Default::default();
+        c.arriving = None;
+        c.timers.stop_all();
+        c.timers.set(Timer::Time2Wait, not_before);
+        c.timers.set(Timer::Time2Retain, not_before + retain);
+        c.failed = Some(Box::new(Failed {
+            stage: Stage::Waiting,
+            gone: false,
+            not_before,
+            kept: true,
+            waiting: VecDeque::new(),
+            asked: 0,
+            later: 0,
+            reassigned: 0,
+            retried: 0,
+            requeued: 0,
+        }));
+        self.drop_requests(id);
+        let of_id = self.tasks.iter().filter(|(_, task)| task.connection == id && task.is_sent());
+        let tasks = of_id.count() as u32; // at most TASKS_MAX
+        self.report(id, Recovery::Started { tasks });
+        if self.dispatch().is_some() {
+            let unsent = self.connection_mut(id).map(|c| std::mem::take(&mut c.queues.commands));
+            unsent.into_iter().flatten().for_each(|itt| self.move_task(itt));
+        }
+        self.fail_over();
+    }
+
+    /// Requests other than commands end with their connection; those that were about the recovery
+    /// of another one are made again.
+    fn drop_requests(&mut self, id: ConnectionId) {
+        let requests: Vec<Itt> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.connection == id && !matches!(task.kind, Kind::Command(_)))
+            .map(|(itt, _)| itt)
+            .collect();
+        for itt in requests {
+            let Some(task) = self.tasks.remove(itt) else { continue };
+            match task.kind {
+                Kind::Management(Management { function, referenced, .. })
+                    if function == TaskManagementFunction::TASK_REASSIGN =>
+                {
+                    let Some(failed) = self.failed_of(referenced) else { continue };
+                    failed.asked -= 1;
+                    failed.waiting.push_front(referenced);
+                }
+                Kind::Management(_) => {
+                    let response = TaskManagementResponseCode::REJECTED;
+                    self.events.push_back(Event::TaskManagementDone { itt, response });
+                }
+                Kind::Logout { of, .. } if of != id => {
+                    let Some(c) = self.connection_mut(of) else { continue };
+                    c.timers.stop(Timer::Logout);
+                    if let Some(failed) = &mut c.failed {
+                        failed.stage = Stage::Waiting;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The recovery that a task waits in.
+    fn failed_of(&mut self, itt: Itt) -> Option<&mut Failed> {
+        let connection = self.tasks.get(itt)?.connection;
+        self.connection_mut(connection)?.failed.as_deref_mut()
+    }
+
+    /// Goes on with the recovery of every lost connection as far as possible now.
+    pub(super) fn fail_over(&mut self) {
+        for index in 0..self.connections.len() {
+            let id = ConnectionId(index as u8); // below CONNECTIONS_MAX
+            self.fail_over_one(id);
+        }
+    }
+
+    fn fail_over_one(&mut self, id: ConnectionId) {
+        let Some(carrier) = self.dispatch() else { return };
+        let now = self.now;
+        let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) else { return };
+        match failed.stage {
+            _ if !failed.gone => {}
+            Stage::Waiting | Stage::LoggedOut | Stage::Reassigning if now < failed.not_before => {}
+            Stage::Waiting => {
+                let reason = LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY;
+                let Some(itt) = self.add_task(carrier, Kind::Logout { reason, of: id }) else {
+                    return; // the timer of Time2Retain decides
+                };
+                if let Some(c) = self.connection_mut(carrier) {
+                    c.queues.control.push_back(Control::Task(itt));
+                }
+                if let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) {
+                    failed.stage = Stage::LoggingOut(itt);
+                }
+                self.wake(carrier);
+            }
+            Stage::LoggingOut(_) => {}
+            Stage::LoggedOut => self.sort_out(id),
+            Stage::Reassigning => self.reassign_more(id),
+        }
+    }
+
+    /// Logout Response about a lost connection.
+    pub(super) fn removed_for_recovery(&mut self, of: ConnectionId, pdu: &LogoutResponse) {
+        let now = self.now;
+        let Some(c) = self.connection_mut(of) else { return };
+        let cid = c.cid;
+        let Some(failed) = &mut c.failed else { return };
+        if failed.stage != Stage::LoggingOut(pdu.itt) {
+            return; // a login with its CID was faster
+        }
+        c.timers.stop(Timer::Logout);
+        let wait = Duration::from_secs(pdu.time2wait.into());
+        match pdu.response {
+            LogoutResponseCode::CLOSED if pdu.time2retain > 0 => {
+                failed.stage = Stage::LoggedOut;
+                failed.not_before = now + wait;
+                let retain = Duration::from_secs(pdu.time2retain.into());
+                c.timers.set(Timer::Time2Wait, now + wait);
+                c.timers.set(Timer::Time2Retain, now + wait + retain);
+                self.fail_over_one(of);
+            }
+            // The target keeps nothing of it (§11.15.4), or has forgotten it.
+            LogoutResponseCode::CLOSED | LogoutResponseCode::CID_NOT_FOUND => {
+                failed.stage = Stage::LoggedOut;
+                (failed.not_before, failed.kept) = (now, false);
+                self.fail_over_one(of);
+            }
+            response => self.end(Some(ConnectionError::Logout { cid, response: Some(response) })),
+        }
+    }
+
+    /// A connection has joined with the CID of a lost one: an implicit logout "for recovery".
+    pub(super) fn reinstated(&mut self, cid: Cid) {
+        let now = self.now;
+        // More than one, if the one that had taken over was lost too. To log out any of them would
+        // close the new one.
+        for c in self.connections.iter_mut().flatten().filter(|c| c.cid == cid) {
+            let Some(failed) = &mut c.failed else { continue };
+            c.timers.stop(Timer::Logout);
+            if matches!(failed.stage, Stage::Waiting | Stage::LoggingOut(_)) {
+                failed.stage = Stage::LoggedOut;
+                failed.not_before = now;
+            }
+        }
+        self.fail_over();
+    }
+
+    /// The connection is logged out: says of each of its tasks how it goes on.
+    fn sort_out(&mut self, id: ConnectionId) {
+        let exp_cmd_sn = self.exp_cmd_sn;
+        let kept = self.connection(id).and_then(|c| c.failed.as_ref()).is_some_and(|f| f.kept);
+        let mut tasks: Vec<(u64, Itt, bool)> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.connection == id && matches!(task.kind, Kind::Command(_)))
+            .filter_map(|(itt, task)| Some((task.order, itt, task.cmd_sn?.is_before(exp_cmd_sn))))
+            .collect();
+        tasks.sort_unstable();
+        let (mut waiting, mut retried, mut requeued) = (VecDeque::new(), 0, 0);
+        for (_, itt, arrived) in tasks {
+            match (arrived, kept) {
+                (true, true) => waiting.push_back(itt),
+                (true, false) => {
+                    requeued += 1;
+                    self.requeue(itt);
+                }
+                (false, _) => {
+                    retried += 1;
+                    self.retry_elsewhere(itt);
+                }
+            }
+        }
+        let Some(c) = self.connection_mut(id) else { return };
+        let unsent = std::mem::take(&mut c.queues.commands);
+        if let Some(failed) = &mut c.failed {
+            failed.stage = Stage::Reassigning;
+            failed.waiting = waiting;
+            failed.retried += retried;
+            failed.requeued += requeued;
+        }
+        unsent.into_iter().for_each(|itt| self.move_task(itt));
+        self.reassign_more(id);
+    }
+
+    /// A command that never arrived fills its hole in CmdSN from another connection.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.1
+    //# The command being retried MUST be sent on the same connection as the original command,
+    //# unless the original connection was already successfully logged out.
+    fn retry_elsewhere(&mut self, itt: Itt) {
+        let Some(to) = self.dispatch() else { return };
+        if let Some(task) = self.tasks.command_mut(itt) {
+            task.restart();
+        }
+        self.bind(itt, to);
+        if let Some(c) = self.connection_mut(to) {
+            c.queues.retries.push_back(itt);
+        }
+        self.wake(to);
+    }
+
+    fn reassign_more(&mut self, id: ConnectionId) {
+        loop {
+            let Some(carrier) = self.dispatch() else { return };
+            let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) else {
+                return;
+            };
+            if failed.asked >= REASSIGNMENTS_MAX {
+                return;
+            }
+            let Some(referenced) = failed.waiting.pop_front() else { break };
+            let Some(task) = self.tasks.get(referenced).filter(|task| task.connection == id) else {
+                continue; // ended by a task management function meanwhile
+            };
+            let Kind::Command(command) = &task.kind else { continue };
+            let lun = command.command.lun;
+            let function = TaskManagementFunction::TASK_REASSIGN;
+            let asked = self.add_management(carrier, Management { function, lun, referenced });
+            let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) else {
+                return;
+            };
+            match asked {
+                Some(_) => failed.asked += 1,
+                None => {
+                    failed.waiting.push_front(referenced);
+                    return; // the timer of Time2Retain decides
+                }
+            }
+        }
+        let done = |c: &Connection| c.failed.as_ref().is_some_and(|failed| failed.asked == 0);
+        if self.connection(id).is_some_and(done) {
+            self.recovered(id);
+        }
+    }
+
+    /// ExpDataSN of a TASK REASSIGN that is being sent, 0 for everything else. What came on the
+    /// lost connection behind it is forgotten.
+    pub(super) fn prepare_reassignment(&mut self, itt: Itt) -> u32 {
+        let rules = self.rules();
+        let referenced = match self.tasks.get(itt).map(|task| &task.kind) {
+            Some(Kind::Management(m)) if m.function == TaskManagementFunction::TASK_REASSIGN => {
+                m.referenced
+            }
+            _ => return 0,
+        };
+        let Some(task) = self.tasks.command_mut(referenced) else { return 0 };
+        match task.command.data_in_len {
+            0 => task.r2t_missing.first().map_or(task.r2t_sn.0, |run| run.0),
+            _ => task.inbound.reassign(rules),
+        }
+    }
+
+    /// CID and ExpStatSN that a Logout names: those of the connection it closes.
+    pub(super) fn logout_of(&self, itt: Itt) -> Option<(Cid, StatSn)> {
+        let Kind::Logout { of, .. } = self.tasks.get(itt)?.kind else { return None };
+        self.connection(of).map(|c| (c.cid, c.status.expected()))
+    }
+
+    /// Response to a TASK REASSIGN.
+    pub(super) fn reassigned(
+        &mut self,
+        to: ConnectionId,
+        request: Itt,
+        referenced: Itt,
+        response: TaskManagementResponseCode,
+    ) {
+        use TaskManagementResponseCode as R;
+        let now = self.now;
+        let Some(from) = self.tasks.get(referenced).map(|task| task.connection) else {
+            return self.reassignment_over(request);
+        };
+        let Some(c) = self.connection_mut(from) else { return };
+        let cid = c.cid;
+        let Some(failed) = &mut c.failed else { return };
+        failed.asked = failed.asked.saturating_sub(1);
+        match response {
+            R::COMPLETE => {
+                failed.reassigned += 1;
+                if let Some(task) = self.tasks.command_mut(referenced) {
+                    task.move_on();
+                }
+                self.bind(referenced, to);
+            }
+            // Its answer was lost with the connection, or it never got there: nothing more
+            // happens about it at the target.
+            R::TASK_DOES_NOT_EXIST | R::LUN_DOES_NOT_EXIST => {
+                failed.requeued += 1;
+                self.requeue(referenced);
+            }
+            R::TASK_STILL_ALLEGIANT if failed.later < LATER_MAX => {
+                failed.later += 1;
+                failed.waiting.push_back(referenced);
+                failed.not_before = now + LATER_DELAY;
+                c.timers.set(Timer::Time2Wait, now + LATER_DELAY);
+                return;
+            }
+            response => return self.end(Some(ConnectionError::NotReassigned { cid, response })),
+        }
+        self.reassign_more(from);
+    }
+
+    /// A TASK REASSIGN has become pointless: its task ended meanwhile. Which recovery it belonged
+    /// to is not known any more; the numbers of all are taken anew.
+    pub(super) fn reassignment_over(&mut self, _request: Itt) {
+        for index in 0..self.connections.len() {
+            let id = ConnectionId(index as u8); // below CONNECTIONS_MAX
+            let asked = self.tasks.iter().filter(|(_, task)| match &task.kind {
+                Kind::Management(m) if m.function == TaskManagementFunction::TASK_REASSIGN => {
+                    self.tasks.get(m.referenced).is_some_and(|task| task.connection == id)
+                }
+                _ => false,
+            });
+            let asked = asked.count() as u32; // at most TASKS_MAX
+            let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) else {
+                continue;
+            };
+            if failed.stage == Stage::Reassigning {
+                failed.asked = asked;
+                self.fail_over_one(id);
+            }
+        }
+    }
+
+    /// Everything about a lost connection is dealt with.
+    fn recovered(&mut self, id: ConnectionId) {
+        let Some(c) = self.connection_mut(id) else { return };
+        let Some(failed) = c.failed.take() else { return };
+        c.advance(Input::CleanedUp);
+        c.timers.stop_all();
+        let Failed { reassigned, retried, requeued, gone, .. } = *failed;
+        self.report(id, Recovery::Finished { reassigned, retried, requeued });
+        if gone && let Some(slot) = self.connections.get_mut(id.index()) {
+            *slot = None;
+        }
+        self.close_if_idle();
+    }
+
+    /// Too late: the target has forgotten the tasks, or does not answer the logout.
+    pub(super) fn failover_expired(&mut self, id: ConnectionId) {
+        let Some(cid) = self.connection(id).map(Connection::cid) else { return };
+        self.end(Some(ConnectionError::RecoveryTimeout { cid }));
+    }
+}

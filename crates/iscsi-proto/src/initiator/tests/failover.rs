@@ -1,0 +1,355 @@
+//! Error recovery level 2: a connection is lost, and its commands go on elsewhere.
+
+use std::time::Duration;
+
+use super::super::*;
+use super::peer::{Peer, established};
+use crate::connection::Placement;
+use crate::pdu::{
+    LogoutRequest, LogoutResponse, LogoutResponseCode, Pdu, TaskManagementFunction,
+    TaskManagementRequest, TaskManagementResponse, TaskManagementResponseCode,
+};
+
+fn params() -> SessionParams {
+    SessionParams {
+        error_recovery_level: 2,
+        max_connections: 8,
+        default_time2wait: 0,
+        default_time2retain: 20,
+        ..SessionParams::default()
+    }
+}
+
+fn logout(out: &[(Pdu, Bytes)]) -> LogoutRequest {
+    out.iter()
+        .find_map(|(pdu, _)| match pdu {
+            Pdu::LogoutRequest(request) => Some(request.clone()),
+            _ => None,
+        })
+        .unwrap_or_else(|| panic!("{out:?}"))
+}
+
+fn reassignments(out: &[(Pdu, Bytes)]) -> Vec<TaskManagementRequest> {
+    out.iter()
+        .filter_map(|(pdu, _)| match pdu {
+            Pdu::TaskManagementRequest(request) => {
+                assert_eq!(request.function, TaskManagementFunction::TASK_REASSIGN);
+                Some(request.clone())
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+fn logged_out(peer: &mut Peer, k: usize, itt: Itt, response: LogoutResponseCode, wait: u16) {
+    let response = LogoutResponse {
+        response,
+        itt,
+        stat_sn: peer.stat_sn[k].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        time2wait: wait,
+        time2retain: 20,
+    };
+    peer.give(k, &response.encode(0), &[]).unwrap();
+}
+
+fn managed(peer: &mut Peer, k: usize, itt: Itt, response: TaskManagementResponseCode) {
+    let response = TaskManagementResponse {
+        response,
+        itt,
+        stat_sn: peer.stat_sn[k].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+    };
+    peer.give(k, &response.encode(0), &[]).unwrap();
+}
+
+fn finished(events: &[Event<u32>]) -> Vec<(u32, u32, u32)> {
+    events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Recovery {
+                what: Recovery::Finished { reassigned, retried, requeued }, ..
+            } => Some((*reassigned, *retried, *requeued)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Two connections; a read with a third of its data and a write in the middle of an R2T on the
+/// second one, which is lost then.
+fn interrupted() -> (Peer, Itt, Itt) {
+    let mut peer = Peer::with(params(), 2);
+    let id = peer.ids[0];
+    peer.session.connection_mut(id).unwrap().draining = true; // all go to the second one
+    let read = peer.read(3000, 1);
+    let write = peer.write(40_000, 2);
+    peer.session.connection_mut(id).unwrap().draining = false;
+    peer.drain(1);
+    let data = peer.data_in(1, read, 0, 0).encode(1000);
+    assert_eq!(peer.give(1, &data, &[]), Ok(Placement::Task { itt: read, offset: 0 }));
+    let r2t = peer.r2t(1, write, 0, 8192, 20_000).encode(0);
+    peer.give(1, &r2t, &[]).unwrap();
+    let id = peer.ids[1];
+    peer.session.poll_transmit(id, peer.now).unwrap();
+    peer.session.handle_connection_lost(id, peer.now);
+    (peer, read, write)
+}
+
+#[test]
+fn tasks_of_a_lost_connection_go_on_over_another() {
+    let (mut peer, read, write) = interrupted();
+    let request = logout(&peer.drain(0));
+    assert_eq!(request.reason, LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY);
+    // ExpStatSN is that of the connection that is closed.
+    assert_eq!((request.cid, request.exp_stat_sn), (Cid(2), peer.stat_sn[1]));
+    assert_eq!(peer.session.recovering().collect::<Vec<_>>(), [Cid(2)]);
+    assert_eq!(peer.session.reinstatement(), None);
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    let requests = reassignments(&peer.drain(0));
+    let named: Vec<_> =
+        requests.iter().map(|r| (r.referenced_task_tag, r.exp_data_sn, r.ref_cmd_sn)).collect();
+    assert_eq!(named, [(read, 1, CmdSn(0)), (write, 1, CmdSn(0))]);
+    assert!(requests.iter().all(|r| r.immediate));
+    for request in &requests {
+        managed(&mut peer, 0, request.itt, TaskManagementResponseCode::COMPLETE);
+    }
+    let events = peer.events();
+    assert_eq!(finished(&events), [(2, 0, 0)]);
+    assert!(!events.iter().any(|e| matches!(e, Event::TaskManagementDone { .. })));
+    // The read goes on behind what is there; the write is asked for anew.
+    let data = peer.last_data_in(0, read, 1000, 1).encode(2000);
+    assert_eq!(peer.give(0, &data, &[]), Ok(Placement::Task { itt: read, offset: 1000 }));
+    let r2t = peer.r2t(0, write, 1, 8192, 31_808).encode(0);
+    peer.give(0, &r2t, &[]).unwrap();
+    let bytes: usize = peer.drain(0).iter().map(|(_, payload)| payload.len()).sum();
+    assert_eq!(bytes, 31_808);
+    peer.respond(0, write);
+    let ended = peer.done();
+    assert_eq!(ended, [1, 2]);
+    assert_eq!(peer.session.in_flight(), 0);
+    assert_eq!(peer.session.connections().count(), 1);
+    let again = peer.session.add_connection(&established(2, params()), peer.now);
+    assert_eq!(again, Ok(peer.ids[1]), "its CID and its place are free");
+}
+
+#[test]
+fn commands_that_never_arrived_are_sent_again_with_their_numbers() {
+    let mut peer = Peer::with(params(), 2);
+    (0..6).for_each(|n| {
+        peer.read(512, n);
+    });
+    let expected = peer.exp_cmd_sn;
+    let lost = peer.drain_commands(1);
+    assert_eq!(lost.len(), 3);
+    let lives = peer.drain_commands(0);
+    // The target got the first one of the lost connection and nothing behind it.
+    peer.exp_cmd_sn = lost[1].cmd_sn;
+    let id = peer.ids[1];
+    peer.session.handle_connection_lost(id, peer.now);
+    peer.exp_cmd_sn = expected.next();
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    let out = peer.drain(0);
+    let requests = reassignments(&out);
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].referenced_task_tag, lost[0].itt);
+    let again: Vec<_> = out
+        .iter()
+        .filter_map(|(pdu, _)| match pdu {
+            Pdu::ScsiCommand(command) => Some((command.itt, command.cmd_sn)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(again, lost[1..].iter().map(|c| (c.itt, c.cmd_sn)).collect::<Vec<_>>());
+    managed(&mut peer, 0, requests[0].itt, TaskManagementResponseCode::COMPLETE);
+    assert_eq!(finished(&peer.events()), [(1, 2, 0)]);
+    for itt in lost.iter().chain(&lives).map(|c| c.itt).collect::<Vec<_>>() {
+        peer.respond(0, itt);
+    }
+    assert_eq!(peer.done().len(), 6);
+}
+
+#[test]
+fn a_task_the_target_does_not_know_is_given_back() {
+    let (mut peer, ..) = interrupted();
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    for request in reassignments(&peer.drain(0)) {
+        managed(&mut peer, 0, request.itt, TaskManagementResponseCode::TASK_DOES_NOT_EXIST);
+    }
+    let events = peer.events();
+    let requeued = events.iter().filter(|e| matches!(e, Event::TaskRequeue { sent: true, .. }));
+    assert_eq!((requeued.count(), finished(&events)), (2, vec![(0, 0, 2)]));
+    assert!(peer.session.is_open());
+}
+
+#[test]
+fn a_connection_the_target_does_not_know_has_no_tasks_either() {
+    let (mut peer, ..) = interrupted();
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CID_NOT_FOUND, 0);
+    assert_eq!(finished(&peer.events()), [(0, 0, 2)]);
+    assert!(peer.session.is_open());
+}
+
+#[test]
+fn what_the_target_does_not_support_ends_the_session() {
+    let (mut peer, ..) = interrupted();
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::RECOVERY_NOT_SUPPORTED, 0);
+    assert!(peer.events().iter().any(|e| matches!(e, Event::SessionEnded { error: Some(_) })));
+
+    let (mut peer, ..) = interrupted();
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    let requests = reassignments(&peer.drain(0));
+    let refused = TaskManagementResponseCode::REASSIGNMENT_NOT_SUPPORTED;
+    managed(&mut peer, 0, requests[0].itt, refused);
+    let events = peer.events();
+    let requeued = |e: &&Event<u32>| matches!(e, Event::TaskRequeue { .. });
+    assert_eq!(events.iter().filter(requeued).count(), 2);
+    assert!(events.iter().any(|e| matches!(
+        e,
+        Event::SessionEnded { error: Some(ConnectionError::NotReassigned { .. }) }
+    )));
+}
+
+#[test]
+fn time2wait_is_kept_and_time2retain_ends_it() {
+    let waiting = SessionParams { default_time2wait: 2, ..params() };
+    let mut peer = Peer::with(waiting, 2);
+    peer.read(512, 1);
+    peer.read(512, 2);
+    peer.drain(1);
+    let id = peer.ids[1];
+    peer.session.handle_connection_lost(id, peer.now);
+    assert!(reassignments(&peer.drain(0)).is_empty());
+    assert_eq!(peer.session.poll_timeout().unwrap().2, Timer::Time2Wait);
+    peer.now = peer.now + Duration::from_secs(2);
+    peer.session.handle_timeout(peer.now);
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 3);
+    assert!(peer.drain(0).is_empty(), "the target wants us to wait");
+    peer.now = peer.now + Duration::from_secs(3);
+    peer.session.handle_timeout(peer.now);
+    assert_eq!(reassignments(&peer.drain(0)).len(), 1);
+    for _ in 0..30 {
+        peer.now = peer.now + Duration::from_secs(1);
+        let (id, now) = (peer.ids[0], peer.now);
+        peer.session.note_progress(id, now);
+        peer.session.handle_timeout(now);
+    }
+    assert!(peer.events().iter().any(|e| matches!(
+        e,
+        Event::SessionEnded { error: Some(ConnectionError::RecoveryTimeout { cid: Cid(2) }) }
+    )));
+}
+
+#[test]
+fn a_session_without_connections_is_reinstated_with_the_cid_of_a_lost_one() {
+    let mut peer = Peer::with(params(), 2);
+    let itt: Vec<Itt> = (0..4).map(|n| peer.read(512, n)).collect();
+    peer.drain(0);
+    peer.drain(1);
+    for id in peer.ids.clone() {
+        peer.session.handle_connection_lost(id, peer.now);
+    }
+    let late = peer.session.submit(super::peer::command(Bytes::new(), 512), 9);
+    assert!(matches!(late, Err((SubmitError::NoConnection, ..))));
+    let wanted = peer.session.reinstatement().unwrap();
+    assert_eq!((wanted.cid, wanted.exp_stat_sn), (Cid(1), peer.stat_sn[0]));
+    let login = Established {
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        ..established(1, params())
+    };
+    let id = peer.session.add_connection(&login, peer.now).unwrap();
+    peer.ids.push(id);
+    peer.stat_sn.push(login.exp_stat_sn);
+    let out = peer.drain(2);
+    let request = logout(&out);
+    assert_eq!(request.cid, Cid(2), "the other one needs a logout of its own");
+    let first = reassignments(&out);
+    assert_eq!(first.len(), 2);
+    for request in first {
+        managed(&mut peer, 2, request.itt, TaskManagementResponseCode::COMPLETE);
+    }
+    logged_out(&mut peer, 2, request.itt, LogoutResponseCode::CLOSED, 0);
+    for request in reassignments(&peer.drain(2)) {
+        managed(&mut peer, 2, request.itt, TaskManagementResponseCode::COMPLETE);
+    }
+    assert_eq!(finished(&peer.events()), [(2, 0, 0), (2, 0, 0)]);
+    itt.iter().for_each(|itt| peer.respond(2, *itt));
+    assert_eq!(peer.done(), [0, 1, 2, 3]);
+    assert_eq!(peer.session.connections().count(), 1);
+}
+
+#[test]
+fn the_connection_that_recovers_another_may_be_lost_too() {
+    let (mut peer, read, write) = interrupted();
+    let third = established(3, params());
+    let id = peer.session.add_connection(&third, peer.now).unwrap();
+    peer.ids.push(id);
+    peer.stat_sn.push(third.exp_stat_sn);
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    let mut requests = reassignments(&peer.drain(0));
+    requests.extend(reassignments(&peer.drain(2)));
+    assert_eq!(requests.len(), 2);
+    let (id, now) = (peer.ids[0], peer.now);
+    peer.session.handle_connection_lost(id, now);
+    let mut moved = Vec::new();
+    for _ in 0..3 {
+        let out = peer.drain(2);
+        for request in reassignments(&out) {
+            moved.push(request.referenced_task_tag);
+            managed(&mut peer, 2, request.itt, TaskManagementResponseCode::COMPLETE);
+        }
+        if out.iter().any(|(pdu, _)| matches!(pdu, Pdu::LogoutRequest(_))) {
+            logged_out(&mut peer, 2, logout(&out).itt, LogoutResponseCode::CLOSED, 0);
+        }
+    }
+    for request in requests.iter().filter(|r| !moved.contains(&r.referenced_task_tag)) {
+        managed(&mut peer, 2, request.itt, TaskManagementResponseCode::COMPLETE);
+    }
+    let data = peer.last_data_in(2, read, 1000, 1).encode(2000);
+    peer.give(2, &data, &[]).unwrap();
+    peer.respond(2, write);
+    assert_eq!(peer.done(), [1, 2]);
+    assert_eq!(peer.session.recovering().count(), 0);
+}
+
+#[test]
+fn a_target_that_breaks_the_protocol_gets_no_second_chance() {
+    let mut peer = Peer::with(params(), 2);
+    let itt = peer.read(512, 1);
+    peer.drain(0);
+    let header = peer.data_in(0, itt, 0, 0).encode(513);
+    assert!(peer.give(0, &header, &[]).is_err());
+    assert!(peer.events().iter().any(|e| matches!(e, Event::SessionEnded { .. })));
+}
+
+#[test]
+fn a_cid_that_is_lost_again_and_again_is_never_logged_out_under_its_new_holder() {
+    let mut peer = Peer::with(params(), 1);
+    let itt = peer.read(512, 0);
+    peer.drain(0);
+    for k in 0..3 {
+        peer.session.handle_connection_lost(peer.ids[k], peer.now);
+        let wanted = peer.session.reinstatement().unwrap();
+        assert_eq!(wanted.cid, Cid(1));
+        let login = Established {
+            exp_cmd_sn: peer.exp_cmd_sn,
+            max_cmd_sn: peer.max_cmd_sn(),
+            ..established(1, params())
+        };
+        let id = peer.session.add_connection(&login, peer.now).unwrap();
+        peer.ids.push(id);
+        peer.stat_sn.push(login.exp_stat_sn);
+        let out = peer.drain(k + 1);
+        assert!(!out.iter().any(|(pdu, _)| matches!(pdu, Pdu::LogoutRequest(_))), "{out:?}");
+        assert_eq!(reassignments(&out).iter().map(|r| r.referenced_task_tag).next(), Some(itt));
+    }
+}
