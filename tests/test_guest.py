@@ -265,6 +265,26 @@ def test_copy_to_lio_and_back_with_a_connection_cut(
     assert sha256(back) == sha256(source)
 
 
+def test_tasks_of_a_lost_connection_go_on_over_others(
+    machine: Guest, source: Path, tmp_path: Path
+):
+    """Level 2 with digests: one connection is recovered, the session stays.
+
+    In a guest of its own: LIO 6.12 frees commands twice when a connection is removed for recovery,
+    and its kernel is not to be used for anything else after that.
+    """
+    parameters = {"MaxConnections": CONNECTIONS, "ErrorRecoveryLevel": 2}
+    with Guest(machine.image) as own, Proxy(own.port) as proxy:
+        target = lio.start(own, "level2", SIZE, parameters)
+        argv = [source, target.url(proxy.port), "--digest", "require"]
+        argv += ["--error-recovery-level", 2, "--initiator-name", lio.INITIATOR]
+        said = _copy_with_a_cut(argv, proxy, tmp_path / "level2.log")
+        assert target.sha256() == sha256(source)
+    assert re.search(r"connection \d lost; recovering \d+ tasks \(TASK REASSIGN\)", said), said
+    assert re.search(r"connection \d recovered: \d+ tasks reassigned", said), said
+    assert "session ended" not in said, said
+
+
 @pytest.mark.parametrize("mutual", [None, OURSELVES], ids=["one-way", "mutual"])
 def test_chap_with_lio(machine: Guest, tmp_path: Path, mutual: tuple[str, str] | None):
     def ask(target: Lio, credentials: tuple[str, str], theirs: tuple[str, str] | None) -> None:

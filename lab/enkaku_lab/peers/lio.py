@@ -64,6 +64,13 @@ def serve(
         guest.run(_teardown(lio))
 
 
+def start(guest: Guest, name: str, size: int, parameters: dict[str, object]) -> Lio:
+    """A target that stays until the guest goes, for tests after which LIO cannot be trusted."""
+    lio = Lio(guest, f"iqn.2026-11.lab.enkaku:{name}", size)
+    guest.run(_setup(lio, parameters, None))
+    return lio
+
+
 def _setup(lio: Lio, parameters: dict[str, object], mutual: tuple[str, str] | None) -> str:
     backstore, group = _backstore(lio), lio._group
     script = f"""
