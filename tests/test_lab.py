@@ -16,10 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import MIB, noise, sha256
+from conftest import MIB, empty, noise, sha256
 
 from enkaku_lab import commands, curves, docs, experiments, report, runner, wan
 from enkaku_lab.experiment import (
+    FILE_BYTES,
     FULL,
     KIB,
     QUICK,
@@ -83,6 +84,9 @@ class Imaginary:
     def __call__(self, link, place, stacks):
         yield self
 
+    def facts(self) -> dict:
+        return {"tcp": {}}
+
     def measure(self, cell: Cell) -> dict:
         self.asked.append(cell)
         if error := self.broken.get(cell.stack):
@@ -124,6 +128,16 @@ def test_a_cell_that_two_experiments_need_is_measured_once():
     again = replace(FAKE, name="fake-fig2", x=replace(FAKE.x, values=[10, 20]))
     cells = [job.cell for job in runner.jobs([FAKE, again], FULL, repeat=1)]
     assert len(cells) == len(set(cells)) == 9 + 3
+
+
+def test_a_whole_number_and_its_float_are_one_cell(tmp_path: Path):
+    whole, real = (Cell("tcp", Link(rtt_ms=number), Load()) for number in (20, 20.0))
+    assert whole == real and whole.key == real.key
+    assert whole.key != Cell("tcp", Link(rtt_ms=20.5), Load()).key
+    path = tmp_path / "results.jsonl"
+    store = Store(path)
+    store.failed(store.begin(FACTS), whole, 0, "nothing arrived", gave_up=True)
+    assert Store(path).finished(real, 0)
 
 
 def test_the_default_repetitions_are_those_of_pace_and_experiment():
@@ -337,6 +351,14 @@ def test_wrong_words_get_one_clear_line(tmp_path: Path):
         assert "Traceback" not in done.stderr
 
 
+def test_two_runs_do_not_share_a_folder(tmp_path: Path):
+    with runner.alone(Place(tmp_path)):
+        second = _lab("run", "s1-fig2", "--quick", "--out", tmp_path)
+    assert second.returncode == 1 and "another run is at work" in second.stderr
+    with runner.alone(Place(tmp_path)):
+        pass
+
+
 def test_list_names_everything_with_its_time():
     listed = _lab("list").stdout
     for experiment in EVERY:
@@ -448,7 +470,8 @@ def _left_behind(pid: int, folder: Path) -> list[str]:
     """What a run with this process id in this folder could have left: its lab, mounts, processes."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "enkaku"
     labs = [str(path) for path in runtime.glob(f"wan-lab-{pid}.sock")]
-    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
+    mounted = Path("/proc/mounts").read_text().splitlines()
+    mounts = [line for line in mounted if str(folder) in line]
     copies = [str(path) for path in (folder / "memory").glob("*")]
     return labs + mounts + copies + _processes(folder)
 
@@ -474,6 +497,8 @@ def test_a_tiny_run_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Mo
     ours = [line for line in measured if line["cell"]["stack"] == "enkaku"]
     assert all(line["reached"]["verified"] for line in ours)
     assert all(line["congestion_control"] == ["cubic"] for line in ours)
+    (lab,) = [line for line in lines if line["kind"] == "lab"]
+    assert lab["tcp"]["far"]["tcp_wmem"] == "4096 16384 4194304"
     assert lines[0]["kernel"] and lines[0]["sysctl"] and lines[0]["versions"]["enkaku"]
     page = (tmp_path / "report-quick/index.html").read_text()
     assert "whatever the block size" in page
@@ -487,6 +512,11 @@ def test_a_tiny_run_from_the_command_line(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_run_leaves_nothing_and_loses_nothing(tmp_path: Path, how: signal.Signals):
     results = tmp_path / "results.jsonl"
+    made = Place(tmp_path)
+    made.served.mkdir()
+    for path in (made.data, made.scratch, made.local):
+        # Holes are content enough here.
+        empty(path, FILE_BYTES)
     argv = [*MODULE, "run", "s1-fig5", "--quick", "--out", str(tmp_path)]
     with (tmp_path / "log").open("w") as log:
         child = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)

@@ -51,18 +51,26 @@ def main_run(arguments: list[str]) -> None:
     pace = QUICK if options.quick else FULL
     experiments = choose(options.names)
     place = Place(options.out)
+    with runner.alone(place):
+        _run(experiments, pace, place, options.repeat, options.fresh)
+
+
+def _run(
+    experiments: list[Experiment], pace: Pace, place: Place, repeat: int | None, fresh: bool
+) -> None:
     runner.room(place)
     if reason := wan.available():
         raise LabError(f"no emulated line can be made here: {reason}")
-    say("preparing two files of 512 MiB …")
+    say("preparing three files of 512 MiB …")
     place.prepare()
     store = Store(place.folder / "results.jsonl")
-    work = runner.jobs(experiments, pace, options.repeat)
-    if options.fresh:
+    work = runner.jobs(experiments, pace, repeat)
+    if fresh:
         store.forget({job.cell.key for job in work})
     begin = time.monotonic()
     session = store.begin(facts())
-    say(f"{len(work)} measurements, about {runner.seconds(work) / 60:.0f} minutes when none is done")
+    minutes = runner.seconds(work) / 60
+    say(f"{len(work)} measurements, about {minutes:.0f} minutes when none is done yet")
     failed = runner.measure(work, store, session, STACKS, laboratory, place)
     page = _report(store, pace, place.folder)
     say(f"{(time.monotonic() - begin) / 60:.1f} minutes; {failed} measurements failed")

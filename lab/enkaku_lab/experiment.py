@@ -65,8 +65,15 @@ class Cell:
     @property
     def key(self) -> str:
         """The same for the same cell in every run and every experiment."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        # 20 and 20.0 are one cell, so they are written alike.
+        numbers = asdict(self, dict_factory=_with_floats)
+        text = json.dumps(numbers, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _with_floats(fields: list[tuple[str, object]]) -> dict:
+    floats = ("rtt_ms", "loss", "seconds_max")
+    return {name: float(value) if name in floats else value for name, value in fields}
 
 
 @dataclass(frozen=True)

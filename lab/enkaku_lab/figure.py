@@ -35,7 +35,7 @@ def new(width_in: float = 8.0, height_in: float = 4.5):
 
 @dataclass(frozen=True)
 class Margins:
-    """Inches around the axes. Below them: tick and axis labels, a legend, one line of small print."""
+    """Inches around the axes. Below them: tick and axis labels, a legend, a line of small print."""
 
     left: float = 0.85
     right: float = 0.2

@@ -93,6 +93,10 @@ class Laboratory:
             except LabError as error:
                 self.unserved[name] = str(error).splitlines()[-1]
 
+    def facts(self) -> dict:
+        """What a result must be read with: the ends' TCP settings, servers that are missing."""
+        return {"tcp": self._lab.tcp(), "unserved": self.unserved}
+
     def measure(self, cell: Cell) -> dict:
         """What was reached and which congestion control was seen.
 

@@ -21,6 +21,7 @@ STYLES = {
     "local": ("#7F7F7F", "*"),
 }
 PAPER = {"color": "#555555", "alpha": 0.35}
+PAPER_LABEL = "the paper's value"
 LIMIT_LABEL = "the line (TCP payload)"
 ZERO_LOG_STEP = 0.4
 """Where 0 is drawn on a logarithmic axis: this share of the smallest value above it."""
@@ -45,7 +46,7 @@ def draw(curves: Curves, path: Path) -> tuple[Path, Path]:
         axes.set_xlabel(curves.experiment.x.label)
     for axes in grid[::columns]:
         axes.set_ylabel("throughput (Mbit/s)")
-    _legend(chart, grid, legend_at)
+    _legend(chart, grid, legend_at, curves)
     height = chart.get_size_inches()[1]
     chart.suptitle(_title(curves), fontsize=11.5, y=1 - 0.1 / height)
     small = {"fontsize": 7, "color": "#444444", "ha": "center", "va": "bottom"}
@@ -134,7 +135,7 @@ def _paper(axes, curves: Curves, panel: str, shown: "_Places") -> None:
     if panel != next(iter(curves.experiment.panels)):
         return
     for index, point in enumerate(curves.experiment.points):
-        label = "the paper's value" if index == 0 else None
+        label = PAPER_LABEL if index == 0 else None
         if point.x is None:
             axes.axhspan(point.low, point.high, label=label, zorder=0, linewidth=0, **PAPER)
             continue
@@ -206,7 +207,7 @@ def _plain(value: float, _position: int) -> str:
     return f"{value:g}"
 
 
-def _legend(chart, grid, place: tuple[float, float]) -> None:
+def _legend(chart, grid, place: tuple[float, float], curves: Curves) -> None:
     """One legend below all panels; what is the same in several panels, once."""
     entries: dict[str, object] = {}
     for axes in grid:
@@ -214,9 +215,11 @@ def _legend(chart, grid, place: tuple[float, float]) -> None:
             # Of a curve with bars, the line and the mark are enough.
             line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
             entries.setdefault(label, line)
+    order = [LIMIT_LABEL, PAPER_LABEL, *(series.label for series in curves.experiment.series)]
+    shown = [label for label in order if label in entries]
     chart.legend(
-        entries.values(),
-        entries.keys(),
+        [entries[label] for label in shown],
+        shown,
         loc="lower center",
         bbox_to_anchor=place,
         ncols=LEGEND_COLUMNS,
@@ -239,6 +242,6 @@ def _small_print(curves: Curves) -> str:
     quick = "QUICK RUN, not for conclusions · " if curves.pace.name == "quick" else ""
     middle = f"medians of {runs}, bars: middle half" if runs > 1 else "one run each"
     return (
-        f"{quick}{head['processor']}, {head['cores']} cores, {gib:.0f} GiB, Linux {head['kernel']} · "
-        f"{when} · {middle}"
+        f"{quick}{head['processor']}, {head['cores']} cores, {gib:.0f} GiB, "
+        f"Linux {head['kernel']} · {when} · {middle}"
     )

@@ -30,7 +30,8 @@ th, td { padding: .2rem .6rem; border-bottom: 1px solid #ddd; text-align: right;
          white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 td.text { text-align: left; white-space: normal; max-width: 24rem; }
-thead th { border-bottom: 2px solid #888; }
+thead th { border-bottom: 2px solid #888; white-space: normal; min-width: 5rem;
+           vertical-align: bottom; }
 details summary { cursor: pointer; margin: .5rem 0; }
 """
 
@@ -115,9 +116,10 @@ def _inline(svg: Path) -> str:
 def conditions(curves: Curves) -> str:
     """The line and how long was measured."""
     link, pace = curves.experiment.link, curves.pace
+    seconds = pace.seconds * (1 + curves.experiment.seconds_more)
     return (
         f"Line: {link.rate}, DropTail queue of {link.queue_packets} packets, MTU 1500; it carries "
-        f"{curves.limit_mbit:.0f} Mbit/s of TCP payload. A run takes at most {pace.seconds:g} s "
+        f"{curves.limit_mbit:.0f} Mbit/s of TCP payload. A run takes at most {seconds:g} s "
         f"and {pace.round_trips:g} round trips."
     )
 
@@ -154,7 +156,7 @@ def number(mbit: float) -> str:
 
 
 def _facts(curve: Curve) -> str:
-    """What was seen of a series: connections, congestion control, whether contents were compared."""
+    """What was seen of a series: connections, congestion control, were contents compared."""
     points = curve.measured
     if not points:
         return "–"

@@ -5,10 +5,11 @@ through all links, and at each link through all stacks: A B C A B C …, so that
 machine's mood meets all of them.
 """
 
+import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -96,6 +97,7 @@ def measure(
         mine = list(group)
         names = list(dict.fromkeys(job.cell.stack for job in mine))
         with laboratories(mine[0].cell.link, place, names) as laboratory:
+            store.lab(session, laboratory.facts())
             for job in mine:
                 progress.step(_title(job, stacks))
                 failed += not _one(job, store, session, laboratory)
@@ -127,6 +129,18 @@ def _title(job: Job, stacks: dict[str, Stack]) -> str:
         parts += [f"RTT {link.rtt_ms:g} ms", link.cc]
         parts += [f"loss {link.loss:g}"] if link.loss else []
     return " · ".join(parts)
+
+
+@contextmanager
+def alone(place: Place) -> Iterator[None]:
+    """Two runs in one folder would serve the same state, and each other's noise."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    with (place.folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(f"another run is at work in {place.folder}; see --out") from None
+        yield
 
 
 def room(place: Place) -> None:

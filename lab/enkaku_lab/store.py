@@ -9,7 +9,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from enkaku_lab.experiment import Cell
+from enkaku_lab.experiment import Cell, Link, Load
 
 
 class Store:
@@ -37,14 +37,18 @@ class Store:
         elif record["kind"] == "forget":
             for key in record["keys"]:
                 self.records.pop(key, None)
-        else:
-            self.records.setdefault(record["key"], []).append(record)
+        elif record["kind"] == "measurement":
+            self.records.setdefault(_key(record["cell"]), []).append(record)
 
     def begin(self, facts: dict) -> str:
         """A new session; returns its name."""
         name = f"{facts['taken']}#{len(self.sessions)}"
         self._add({**facts, "kind": "session", "session": name})
         return name
+
+    def lab(self, session: str, facts: dict) -> None:
+        """The lab in which the measurements that follow were taken."""
+        self._add({**facts, "kind": "lab", "session": session})
 
     def forget(self, keys: set[str]) -> None:
         """These cells count as never measured from now on; their lines stay in the file."""
@@ -80,7 +84,6 @@ class Store:
         self._add(
             {
                 "kind": "measurement",
-                "key": cell.key,
                 "repetition": repetition,
                 "session": session,
                 "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -96,3 +99,7 @@ class Store:
         with self.path.open("a") as file:
             file.write(prefix + json.dumps(record) + "\n")
         self._take(record)
+
+
+def _key(cell: dict) -> str:
+    return Cell(cell["stack"], Link(**cell["link"]), Load(**cell["load"])).key

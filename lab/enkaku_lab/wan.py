@@ -35,6 +35,10 @@ class Lab:
         words += ["--loss", repr(link.loss if loss is None else loss)]
         enkaku.command("wan", "set", self.name, *words, "--queue", link.queue_packets)
 
+    def tcp(self) -> dict:
+        """Sysctls of both ends, as read back inside."""
+        return enkaku.report("wan", "show", self.name)["tcp"]
+
     def down(self) -> None:
         enkaku.command("wan", "down", self.name, check=False)
 

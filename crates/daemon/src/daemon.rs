@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Answer, Request, Status};
-use crate::config::{Config, ConfigError, Problem, ServerSection};
+use crate::config::{Backing, Config, ConfigError, Problem, ServerSection};
 use crate::http;
 use crate::logging::LogLevel;
 use crate::state::{Changes, State};
@@ -20,7 +20,7 @@ use crate::state::{Changes, State};
 const SPACE_EVERY: Duration = Duration::from_secs(10);
 
 /// A target daemon.
-pub struct Daemon {
+pub(crate) struct Daemon {
     pub(crate) server: Server,
     pub(crate) started: Instant,
     config_path: PathBuf,
@@ -106,12 +106,23 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
     stopped
 }
 
-/// Checks a configuration by opening what it names, without serving it.
+/// Checks a configuration: reads it and its password files, and looks whether the files behind LUNs
+/// are there. Opens none of them, as a daemon may be using them.
 ///
 /// # Errors
-/// [`ConfigError`]. Files that a running daemon has open are in use, which is one.
+/// [`ConfigError`] with everything that is wrong.
 pub fn check(path: &Path) -> Result<Config, ConfigError> {
-    Config::load(path)
+    let config = Config::load(path)?;
+    let luns = config.targets.values().flat_map(|target| target.luns.values());
+    let missing = luns.filter_map(|lun| match &lun.backing {
+        Backing::Path(path) if lun.create.is_none() => {
+            let error = std::fs::metadata(path).err()?;
+            Some(lun.place.problem(format!("{}: {error}", path.display())))
+        }
+        _ => None,
+    });
+    let missing: Vec<Problem> = missing.collect();
+    if missing.is_empty() { Ok(config) } else { Err(ConfigError(missing)) }
 }
 
 impl Daemon {
@@ -140,7 +151,8 @@ impl Daemon {
     pub(crate) async fn reload(&self) -> Result<Changes, Vec<Problem>> {
         let _turn = self.reloading.lock().await;
         notify_reloading();
-        let result = self.try_reload();
+        // Opening files may wait for a disk; sessions of this thread are served elsewhere.
+        let result = tokio::task::block_in_place(|| self.try_reload());
         match &result {
             Ok(changes) => info!(changes = changes.0.len(), "reloaded"),
             Err(problems) => {
@@ -157,7 +169,9 @@ impl Daemon {
     fn try_reload(&self) -> Result<Changes, Vec<Problem>> {
         let config = Config::load(&self.config_path).map_err(|ConfigError(problems)| problems)?;
         let mut problems = self.fixed_problems(&config.server);
-        let plan = match self.lock().prepare(&config) {
+        // A copy, so that nobody who asks how things are waits for a disk. One reload at a time.
+        let before = self.lock().clone();
+        let plan = match before.prepare(&config) {
             Ok(plan) if problems.is_empty() => plan,
             Ok(_) => return Err(problems),
             Err(more) => {
@@ -229,15 +243,19 @@ impl Daemon {
 
     fn status(&self) -> Status {
         let portals = self.server.portals();
+        let (failures, targets) = {
+            let state = self.lock();
+            (state.failures(), state.targets.keys().cloned().collect())
+        };
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             config: self.config_path.clone(),
             uptime_s: self.started.elapsed().as_secs(),
             state: if self.is_stopping() { "stopping" } else { "serving" }.to_owned(),
-            failures: self.lock().failures(),
+            failures,
             portals: portals.iter().map(|(_, address)| address.to_string()).collect(),
-            targets: self.lock().targets.keys().cloned().collect(),
+            targets,
             sessions: self.server.sessions().len(),
             memory_bytes: self.server.memory().0,
         }

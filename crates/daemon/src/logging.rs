@@ -14,11 +14,11 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
 /// Changes the log level of the running daemon.
-pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
+pub(crate) struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
     /// Begins to log. `None` if somebody else has begun already.
-    pub fn init(filter: &str) -> Option<Self> {
+    pub(crate) fn init(filter: &str) -> Option<Self> {
         let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
         let (filter, handle) = reload::Layer::new(filter);
         let registry = tracing_subscriber::registry().with(filter);
@@ -38,7 +38,7 @@ impl LogLevel {
     }
 
     /// Logs by this filter from now on.
-    pub fn set(&self, filter: &str) {
+    pub(crate) fn set(&self, filter: &str) {
         if let Ok(filter) = EnvFilter::try_new(filter)
             && let Err(error) = self.0.reload(filter)
         {

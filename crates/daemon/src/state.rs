@@ -20,8 +20,8 @@ pub(crate) struct RunningTarget {
     pub(crate) luns: BTreeMap<u16, RunningLun>,
 }
 
-/// What is served now.
-#[derive(Default)]
+/// What is served now. Clones share devices and targets.
+#[derive(Clone, Default)]
 pub(crate) struct State {
     pub(crate) targets: BTreeMap<String, RunningTarget>,
     portals: BTreeMap<String, PortalSpec>,
@@ -163,7 +163,8 @@ impl State {
                 changes.note(format!("target {name}: added"));
             }
         }
-        for name in self.targets.keys().filter(|name| !targets.contains_key(*name)) {
+        for (name, gone) in self.targets.iter().filter(|(name, _)| !targets.contains_key(*name)) {
+            gone.luns.iter().for_each(|(number, lun)| flush_later(name, *number, lun));
             changes.note(format!("target {name}: removed"));
         }
         // Sessions go before the files of removed targets do.
@@ -262,6 +263,7 @@ fn change_luns(
             continue;
         }
         let _ = now.scsi.remove_lun(*number); // it was there
+        flush_later(name, *number, lun);
         let what = if now.luns.contains_key(number) { "replaced" } else { "removed" };
         changes.note(format!("{name} LUN {number}: {what}"));
     }
@@ -279,6 +281,16 @@ fn change_luns(
             changes.note(format!("{name} LUN {number}: added"));
         }
     }
+}
+
+/// Makes stable what initiators cannot flush any more.
+fn flush_later(target_name: &str, number: u16, lun: &RunningLun) {
+    let (device, target_name) = (lun.device(), target_name.to_owned());
+    tokio::spawn(async move {
+        if let Err(error) = device.flush().await {
+            warn!(target_name, lun = number, %error, "the LUN that was removed is not flushed");
+        }
+    });
 }
 
 /// Storage for a LUN: what is open already, or newly opened and open from now on.

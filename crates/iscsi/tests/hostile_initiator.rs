@@ -498,6 +498,14 @@ fn login_response(change: impl FnOnce(&mut LoginResponse), text: &[u8]) -> Vec<u
     Framing::default().pdu_bytes(&response.encode(text.len() as u32), text)
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# If the initiator receives any PDU except a Login Response, it MUST immediately terminate the
+//# connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+//= type=test
+//# During login, any failure in negotiation MUST be considered a login process failure; the Login
+//# Phase, along with the connection, MUST be terminated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lies_at_login() {
     let lies: Lies<fn() -> Vec<u8>> = &[
@@ -541,6 +549,12 @@ async fn lies_at_login() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+//= type=test
+//# A redirection SHOULD be accepted by an initiator, even without having the target complete a
+//# security negotiation if any security negotiation is required, and MUST be accepted by the
+//# initiator after the completion of the security negotiation if any security negotiation is
+//# required.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redirections_in_a_circle_end() {
     let connect = RemoteDisk::connect(trap(Lie::Redirect).await, impatient());

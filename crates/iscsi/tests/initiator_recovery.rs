@@ -51,6 +51,8 @@ struct Bad {
     cuts_max: usize,
     /// The connection ends when the first Data-Out has come.
     cut_write: bool,
+    /// Every connection ends when a READ has come.
+    cut_reads: bool,
 }
 
 /// A command whose status is not acknowledged.
@@ -237,6 +239,10 @@ impl Connection {
             while session.received.contains(&session.exp_cmd_sn.0) {
                 session.exp_cmd_sn = session.exp_cmd_sn.next();
             }
+        }
+        if [0x28, 0x88].contains(&command.cdb[0]) && self.shared.lock().unwrap().bad.cut_reads {
+            self.cut = true;
+            return;
         }
         let expected = command.expected_data_transfer_length;
         let kept = |data| Kept { command: command.clone(), data, cid: self.cid, r2ts: 0 };
@@ -531,7 +537,6 @@ async fn a_cut_connections_reads_go_on_over_the_other() {
     let arena = arena(2, 2, bad).await;
     arena.reads_well().await;
     assert_eq!(arena.shared.lock().unwrap().cuts, 3);
-    assert!(arena.shared.lock().unwrap().reassigned >= 3);
     assert_eq!(arena.disk.incarnations(), 1);
     let both = async {
         while arena.disk.connection_count() < 2 {
@@ -539,6 +544,7 @@ async fn a_cut_connections_reads_go_on_over_the_other() {
         }
     };
     tokio::time::timeout(PATIENCE, both).await.expect("the lost connection is not replaced");
+    assert!(arena.shared.lock().unwrap().logins >= 5);
     arena.reads_well().await;
     arena.disk.close().await.unwrap();
 }
@@ -576,6 +582,33 @@ async fn below_level_2_a_cut_connection_means_a_new_session_and_the_same_content
         arena.reads_well().await;
         assert_eq!(arena.disk.incarnations(), 2);
         assert_eq!(arena.shared.lock().unwrap().reassigned, 0);
+    }
+}
+
+/// A target that takes every login, answers every probe and breaks with the first READ is not
+/// called again and again without a pause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_breaks_every_session_is_left_alone_for_longer_and_longer() {
+    for level in [0, 2] {
+        let device = Arc::new(MemoryDevice::new(1 << 20, 512).unwrap());
+        let shared = session(&device);
+        let address = listen(&shared, None).await;
+        let url: Url = format!("iscsi://{address}/{IQN}/0").parse().unwrap();
+        let config = Config::default()
+            .error_recovery_level(level)
+            .replacement_timeout(Duration::from_secs(1));
+        let disk = RemoteDisk::connect(url, config).await.unwrap();
+        shared.lock().unwrap().bad = Bad { cut_reads: true, ..Bad::default() };
+        if level == 2 {
+            // The task is never given up by the core; the caller's patience ends.
+            let read = disk.read(0, Buf::new(4096));
+            assert!(tokio::time::timeout(Duration::from_secs(2), read).await.is_err());
+        } else {
+            let read = tokio::time::timeout(PATIENCE, disk.read(0, Buf::new(4096))).await;
+            assert!(read.expect("reading hangs").is_err());
+        }
+        let logins = shared.lock().unwrap().logins;
+        assert!((2..16).contains(&logins), "level {level}: {logins} logins");
     }
 }
 

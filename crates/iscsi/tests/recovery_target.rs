@@ -484,6 +484,11 @@ async fn tasks_of_a_connection_that_was_cut_are_taken_over() {
     assert_eq!(rest[0].0 as usize, front.len(), "from where the initiator stands");
     front.extend(rest.into_iter().flat_map(|(_, data)| data.to_vec()));
     assert!(front == old);
+    // Whatever memory was given back meanwhile holds something else from here on.
+    let other = pattern(42, data.len());
+    let write = again.command(5, 0x2a, 8192, other.len());
+    again.send(write, &[]).await;
+    again.finish_write(5, &other).await;
     assert_eq!(again.reassign(2, 0).await, TaskManagementResponseCode::COMPLETE);
     let asked = again.finish_write(2, &data).await;
     let kept = BURST + SEGMENT;

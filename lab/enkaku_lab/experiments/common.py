@@ -30,8 +30,8 @@ LOSS_AXIS = Axis("packet loss probability", "loss", LOSSES, [1e-5, 1e-3, 1e-1])
 
 READ_NOTE = (
     "A file of 512 MiB is read from its start, one call after the other, every byte compared with "
-    "what was written; a run that would take longer is ended after the seconds in the table, and "
-    "slow start counts. iSCSI is read through the kernel's page cache and read-ahead (FUSE export "
+    "what was written; a run that would take longer is ended early (below), and slow start "
+    "counts. iSCSI is read through the kernel's page cache and read-ahead (FUSE export "
     "of qemu-storage-daemon, enkaku attach: the raw volume, no file system)."
 )
 NFS_NOTE = "libnfs has no read-ahead for NFSv4: what kernel clients fetch in advance, it does not."
@@ -55,18 +55,24 @@ def share(mbit: float | None, limit_mbit: float) -> str:
     return "nothing" if mbit is None else f"{mbit / limit_mbit:.0%}"
 
 
+def signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", "−")
+
+
 def falls(curve: Curve, from_x: float = 2) -> str:
     """How a curve falls with x, in words and as the exponent."""
     slope = curve.slope(from_x)
     if slope is None:
         return f"{curve.series.label} was not measured at enough points"
-    if slope < -0.85:
+    if slope < -1.25:
+        word = "falls faster than 1/RTT"
+    elif slope < -0.85:
         word = "falls as 1/RTT"
     elif slope < -0.4:
         word = "falls, but slower than 1/RTT"
     else:
         word = "hardly falls"
-    return f"{curve.series.label} {word} (exponent {slope:.2f} from {from_x:g} ms on)"
+    return f"{curve.series.label} {word} (exponent {signed(slope)} from {from_x:g} ms on)"
 
 
 def spread_over(curve: Curve) -> str:

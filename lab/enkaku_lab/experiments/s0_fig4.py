@@ -42,8 +42,8 @@ EXPERIMENT = Experiment(
     ],
     sentence=sentence,
     note=(
-        "Writes of 4 MiB, to the target's page cache (volume of 512 MiB), ended after the seconds "
-        "in the table; libiscsi's own bursts are 256 KiB at most. libiscsi cannot offer larger "
+        "Writes of 4 MiB, to the target's page cache (volume of 512 MiB), ended early "
+        "(below); libiscsi's own bursts are 256 KiB at most. libiscsi cannot offer larger "
         "bursts, so the tuned target is driven by enkaku's initiator: one connection, one command "
         "at a time. The local file's disk is this machine's."
     ),

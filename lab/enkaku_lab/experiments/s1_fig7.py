@@ -24,10 +24,12 @@ def sentence(curves: Curves) -> str:
     stock, attach = curves.get(STOCK.label, LAN), curves.get(ATTACH.label, LAN)
     cubic, bbr = curves.get(CUBIC_COPY, WAN), curves.get(BBR_COPY, WAN)
     least = min(point.x for point in cubic.points)
+    left = (cubic.at(at) or 0) / (cubic.at(least) or 1)
+    word = "falls" if left < 0.8 else "hardly falls"
     return (
         f"At an error rate of 1e-3 the paper's iSCSI has 240–260 Mbit/s; without added delay "
         f"tgt + libiscsi has {rate(stock.at(at))}, enkaku attach {rate(attach.at(at))}. At RTT "
-        f"20 ms cubic falls with loss: enkaku has {rate(cubic.at(least))} at {least:g} and "
+        f"20 ms cubic {word} with loss: enkaku has {rate(cubic.at(least))} at {least:g} and "
         f"{rate(cubic.at(at))} at 1e-3 with cubic, {rate(bbr.at(at))} with bbr "
         f"({times(bbr.at(at), cubic.at(at))} that, {share(bbr.at(at), curves.limit_mbit)} of "
         "the line)."

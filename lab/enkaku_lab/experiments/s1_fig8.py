@@ -10,6 +10,7 @@ from enkaku_lab.experiments.common import (
     READ_NOTE,
     rate,
     share,
+    signed,
 )
 
 RTT_MS = 2.8
@@ -20,8 +21,8 @@ def sentence(curves: Curves) -> str:
     if not nfs.measured:
         return "NFS was not measured here."
     first, last = nfs.measured[0], nfs.measured[-1]
-    slope = nfs.slope()
-    exponent = f" (exponent {slope:.2f})" if slope is not None else ""
+    slope = nfs.slope(from_x=1)
+    exponent = f" (exponent {signed(slope)})" if slope is not None else ""
     best = max((point.mbit for point in ours.measured), default=None)
     return (
         f"The paper's kernel client gives 298–305 Mbit/s whatever the block size; libnfs, which "

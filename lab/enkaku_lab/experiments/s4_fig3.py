@@ -27,7 +27,7 @@ EXPERIMENT = Experiment(
     title="iSCSI and SMB at 100 Mbit/s: sequential read against RTT",
     source="Isamu et al. 2008, figure 3",
     paper="512 MB in calls of 32 KB, delay 0 to 24 ms each way; iSCSI wins",
-    x=Axis("RTT (ms), delay both ways", "rtt_ms", [0, 8, 16, 24, 32, 48], [0, 16, 48], "linear"),
+    x=Axis("RTT (ms)", "rtt_ms", [0, 8, 16, 24, 32, 48], [0, 16, 48], "linear"),
     link=Link(rate="100mbit"),
     load=Load(block_bytes=32 * KIB),
     panels={
@@ -47,7 +47,7 @@ EXPERIMENT = Experiment(
     seconds_more=1,
     note=(
         "A file of 512 MiB is read in calls of 32 KiB, each byte compared with what was written, "
-        "and the run ended after the seconds in the table. The receive windows are set as tcp_rmem "
+        "and the run ended early (below). The receive windows are set as tcp_rmem "
         "of both ends (128k and 256k, of which Linux advertises half). libsmbclient sends a request "
         "per call; iSCSI is read through the kernel's read-ahead, which asks for more than 64 KB."
     ),

@@ -24,10 +24,10 @@ class Local(Stack):
     @contextmanager
     def opened(self, place: Place, link: Link, load: Load) -> Iterator[Go]:
         if load.kind == "write":
-            yield lambda: _write(place.folder / "local.bin", load)
+            yield lambda: _write(place.folder / "written.bin", load)
             return
-        # Not compared with the original: it is the original, and comparing would warm the cache.
-        with reader("file", place.data, load, original=None, cold=True) as go:
+        # Not compared with an original: it is its own, and comparing would warm the cache.
+        with reader("file", place.local, load, original=None, cold=True) as go:
             yield go
 
 

@@ -271,6 +271,13 @@ impl Host {
                     false => Err(format!("answer to a text request that nobody made: {itt}")),
                 }
             }
+            CoreEvent::TextLost { itt } => {
+                env.coverage.hit("text exchange lost");
+                match self.texts.remove(&itt) {
+                    true => self.submit(env),
+                    false => Err(format!("text that nobody asked for is lost: {itt}")),
+                }
+            }
             CoreEvent::Pong { .. } => {
                 env.coverage.hit("pong");
                 Ok(())

@@ -225,7 +225,7 @@ impl<'r, 'de> Section<'r, 'de> {
     pub(super) fn finish(self) {
         let mut allowed = self.asked.clone();
         allowed.sort_unstable();
-        for (key, _) in &self.table {
+        for key in self.table.keys() {
             let place = self.reader.place(key.span, &self.join(&key.name));
             let what = format!("unknown key (allowed here: {})", allowed.join(", "));
             self.reader.complain(&place, what);

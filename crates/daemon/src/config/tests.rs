@@ -1,1 +1,215 @@
+//! The configuration file: what is read, and every error with its place.
 
+use std::path::Path;
+
+use super::*;
+
+const GOOD: &str = r#"
+[[portal]]
+name = "lan"
+listen = "127.0.0.1:3260"
+
+[[target]]
+name = "iqn.2026-11.org.example:a"
+anyone = true
+
+[[target.lun]]
+number = 0
+path = "mem:64M"
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse(Path::new("t.toml"), text)
+}
+
+/// The problems of a text, one a line.
+fn problems(text: &str) -> Vec<String> {
+    parse(text).err().map_or_else(Vec::new, |ConfigError(problems)| {
+        problems.iter().map(ToString::to_string).collect()
+    })
+}
+
+/// The one problem that `more` brings into a good configuration.
+fn problem_of(more: &str) -> String {
+    let problems = problems(&format!("{GOOD}{more}"));
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    problems[0].clone()
+}
+
+#[test]
+fn a_small_file_has_sensible_defaults() {
+    let config = parse(GOOD).unwrap();
+    let target = &config.targets["iqn.2026-11.org.example:a"];
+    assert_eq!(target.luns[&0].backing, Backing::Memory(64 << 20));
+    assert!(target.luns[&0].thin && target.luns[&0].write_cache);
+    assert!(target.access.rule("iqn.2026-11.org.example:anybody").is_some());
+    assert_eq!(config.server.metrics, None);
+    assert_eq!(config.server.shutdown_timeout, Duration::from_secs(10));
+    assert_eq!(config.portals[0].1.listen.port(), 3260);
+}
+
+#[test]
+fn the_example_is_valid_but_for_its_password_files() {
+    let text = include_str!("../../../../contrib/target.toml");
+    let problems = problems(text);
+    assert!(!problems.is_empty());
+    for problem in &problems {
+        assert!(problem.contains("password_file: cannot read"), "{problem}");
+    }
+}
+
+#[test]
+fn one_mistake_each() {
+    for (more, wanted) in [
+        (
+            "[server]\nlgo = \"info\"\n",
+            "t.toml:14: server.lgo: unknown key (allowed here: admin_socket, log, shutdown_timeout, state_directory)",
+        ),
+        (
+            "[limits]\nlogin_timeout = 15\n",
+            "t.toml:14: limits.login_timeout: is integer, not a time, as in \"20ms\"",
+        ),
+        (
+            "[limits]\nlogin_timeout = \"15\"\n",
+            "t.toml:14: limits.login_timeout: time \"15\": has no unit",
+        ),
+        (
+            "[limits]\nmemory = \"1M\"\n",
+            "t.toml:14: limits.memory: 1048576 bytes are not allowed (134217728 to",
+        ),
+        (
+            "[limits]\nsessions = 0\n",
+            "t.toml:14: limits.sessions: 0 is not allowed (a number from 1 to 32767 is)",
+        ),
+        (
+            "[limits]\nsessions = 32767\nmemory = \"1G\"\n",
+            "t.toml:15: limits.memory: leaves 16384 bytes for each of 32767 sessions",
+        ),
+        (
+            "[parameters]\nheader_digest = \"yes\"\n",
+            "t.toml:14: parameters.header_digest: \"yes\" is not known (allowed: never, avoid, prefer, require)",
+        ),
+        (
+            "[parameters]\nfirst_burst_length = \"1M\"\nmax_burst_length = \"64k\"\n",
+            "t.toml:13: parameters: first_burst_length 1048576 is above max_burst_length 65536",
+        ),
+        ("[discovery]\nchap = \"x\"\n", "t.toml:14: discovery.chap: there is no [chap.x]"),
+        (
+            "[metrics]\nlisten = \"9260\"\n",
+            "t.toml:14: metrics.listen: \"9260\" is not an address with a port",
+        ),
+        ("[metrics]\n", "t.toml:13: metrics: listen is missing"),
+        ("[server]\nlog = \"loud\"\n", "t.toml:14: server.log: \"loud\" is not a log level"),
+        (
+            "[[portal]]\nname = \"lan\"\nlisten = \"127.0.0.1:3261\"\n",
+            "t.toml:15: portal[1].listen: there is a portal lan on 127.0.0.1:3260 already",
+        ),
+        (
+            "[[target.lun]]\nnumber = 0\npath = \"mem:1M\"\n",
+            "t.toml:14: target[0].lun[1].number: there is a LUN 0 already",
+        ),
+        (
+            "[[target.lun]]\nnumber = 1\npath = \"mem:1X\"\n",
+            "t.toml:15: target[0].lun[1].path: size \"1X\"",
+        ),
+        (
+            "[[target.lun]]\nnumber = 99999\npath = \"mem:1M\"\n",
+            "t.toml:14: target[0].lun[1].number: 99999 is not allowed (a number from 0 to 16383 is)",
+        ),
+        (
+            "[[target.initiator]]\nname = \"host\"\n",
+            "t.toml:14: target[0].initiator[0].name: \"host\": not an iqn., eui. or naa. name",
+        ),
+        (
+            "[[target.initiator]]\nname = \"iqn.2026-11.org.example:h\"\nread_only = [3]\n",
+            "t.toml:15: target[0].initiator[0].read_only: there is no LUN 3",
+        ),
+        (
+            "[[target]]\nname = \"iqn.2026-11.org.example:b\"\n[[target.lun]]\nnumber = 0\npath = \"mem:1M\"\n",
+            "t.toml:13: target[1]: admits nobody",
+        ),
+        ("[chap.x]\nuser = \"u\"\n", "t.toml:13: chap.x: password_file or password_env is missing"),
+        (
+            "[chap.x]\nuser = \"u\"\npassword = \"secretsecret\"\npassword_env = \"PATH\"\n",
+            "t.toml:15: chap.x.password: unknown key (allowed here: algorithms, mutual_password_env, mutual_password_file, mutual_user, password_env, password_file, user)",
+        ),
+        (
+            "[chap.x]\nuser = \"u\"\npassword_env = \"NO_SUCH_VARIABLE_HERE\"\n",
+            "t.toml:15: chap.x.password_env: there is no variable NO_SUCH_VARIABLE_HERE",
+        ),
+    ] {
+        let problem = problem_of(more);
+        assert!(problem.starts_with(wanted), "{more}\n{problem}");
+    }
+}
+
+#[test]
+fn all_mistakes_at_once_in_the_order_of_their_lines() {
+    let text = "[limits]\nsessions = \"many\"\ntypo = 1\n[[target]]\nname = \"x\"\n[[target.lun]]\n\
+                path = \"\"\n[[portal]]\nlisten = 3260\n";
+    let problems = problems(text);
+    let places: Vec<&str> =
+        problems.iter().map(|problem| problem.split(": ").nth(1).unwrap()).collect();
+    let wanted = [
+        "limits.sessions",
+        "limits.typo",
+        "target[0].name",
+        "target[0].lun[0]",
+        "target[0].lun[0].path",
+        "portal[0].listen",
+    ];
+    for place in wanted {
+        assert!(places.contains(&place), "{place} not in {problems:#?}");
+    }
+}
+
+#[test]
+fn what_is_no_toml_has_a_line_too() {
+    let problems = problems("[server]\nlog = \n");
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].starts_with("t.toml:2: "), "{problems:?}");
+}
+
+#[test]
+fn a_file_behind_two_luns_is_refused() {
+    let more =
+        "[[target.lun]]\nnumber = 1\npath = \"/d\"\n[[target.lun]]\nnumber = 2\npath = \"/d\"\n";
+    let wanted = "is behind LUN 1 of iqn.2026-11.org.example:a already";
+    assert!(problem_of(more).contains(wanted));
+}
+
+#[test]
+fn secrets_come_from_files_and_are_never_shown() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret");
+    std::fs::write(&path, "correct-horse-77\nignored\n").unwrap();
+    for (mode, warnings) in [(0o600, 0), (0o644, 1)] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let more = format!(
+            "[chap.x]\nuser = \"u\"\npassword_file = {path:?}\n[discovery]\nchap = \"x\"\n"
+        );
+        let config = parse(&format!("{GOOD}{more}")).unwrap();
+        assert_eq!(config.warnings.len(), warnings, "{:?}", config.warnings);
+        assert!(config.discovery.is_some());
+        assert!(!format!("{config:?}").contains("correct-horse"));
+    }
+    std::fs::write(&path, "short\n").unwrap();
+    let more = format!("[chap.x]\nuser = \"u\"\npassword_file = {path:?}\n");
+    let problem = problem_of(&more);
+    assert!(problem.contains("a secret of 5 bytes is too short") && !problem.contains("short\""));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_panics(text in "\\PC*") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn no_damage_panics(at in 0..GOOD.len(), byte in 0u8..128) {
+        let mut bytes = GOOD.as_bytes().to_vec();
+        bytes[at] = byte;
+        let _ = parse(&String::from_utf8(bytes).unwrap());
+    }
+}

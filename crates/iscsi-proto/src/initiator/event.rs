@@ -53,6 +53,11 @@ pub enum Event<T> {
         /// All response text, reassembled.
         text: Bytes,
     },
+    /// A text exchange ended with its connection, while the session goes on: ask again.
+    TextLost {
+        /// Tag of the request.
+        itt: Itt,
+    },
     /// A NOP-Out was answered.
     Pong {
         /// The connection.

@@ -159,9 +159,10 @@ impl<T> Session<T> {
                     if function == TaskManagementFunction::TASK_REASSIGN =>
                 {
                     let Some(failed) = self.failed_of(referenced) else { continue };
-                    failed.asked -= 1;
+                    failed.asked = failed.asked.saturating_sub(1);
                     failed.waiting.push_front(referenced);
                 }
+                Kind::Text(_) => self.events.push_back(Event::TextLost { itt }),
                 Kind::Management(_) => {
                     let response = TaskManagementResponseCode::REJECTED;
                     self.events.push_back(Event::TaskManagementDone { itt, response });
@@ -278,12 +279,14 @@ impl<T> Session<T> {
         let (mut waiting, mut retried, mut requeued) = (VecDeque::new(), 0, 0);
         for (_, itt, arrived) in tasks {
             match (arrived, kept) {
-                (true, true) => waiting.push_back(itt),
+                // Also where ExpCmdSN has not come so far: an earlier command may be missing, and
+                // then the target has this one and would ignore it if it came again.
+                (_, true) => waiting.push_back(itt),
                 (true, false) => {
                     requeued += 1;
                     self.requeue(itt);
                 }
-                (false, _) => {
+                (false, false) => {
                     retried += 1;
                     self.retry_elsewhere(itt);
                 }
@@ -384,9 +387,11 @@ impl<T> Session<T> {
     ) {
         use TaskManagementResponseCode as R;
         let now = self.now;
-        let Some(from) = self.tasks.get(referenced).map(|task| task.connection) else {
+        let Some(task) = self.tasks.get(referenced) else {
             return self.reassignment_over(request);
         };
+        let from = task.connection;
+        let never_arrived = task.cmd_sn.is_some_and(|sn| !sn.is_before(self.exp_cmd_sn));
         let Some(c) = self.connection_mut(from) else { return };
         let cid = c.cid;
         let Some(failed) = &mut c.failed else { return };
@@ -399,8 +404,11 @@ impl<T> Session<T> {
                 }
                 self.bind(referenced, to);
             }
-            // Its answer was lost with the connection, or it never got there: nothing more
-            // happens about it at the target.
+            R::TASK_DOES_NOT_EXIST if never_arrived => {
+                failed.retried += 1;
+                self.retry_elsewhere(referenced);
+            }
+            // The target has lost it with the connection: nothing more happens about it there.
             R::TASK_DOES_NOT_EXIST | R::LUN_DOES_NOT_EXIST => {
                 failed.requeued += 1;
                 self.requeue(referenced);

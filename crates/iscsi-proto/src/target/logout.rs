@@ -52,6 +52,10 @@ impl Session {
             if let Some(connection) = self.connections.get_mut(id) {
                 connection.step(ConnectionEvent::LogoutReceived);
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+            //# When receiving a Logout Request with the reason code "close the connection" or
+            //# "close the session", the target MUST terminate all pending commands, whether
+            //# acknowledged via the ExpCmdSN or not, on that connection or session, respectively.
             self.abort_connection_tasks(*id);
         }
         let response = LogoutResponseCode::CLOSED;
@@ -124,6 +128,9 @@ impl Session {
 
     /// The response is on its way: closes what was logged out. The connection that carries the
     /// response closes after it has been written.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.15
+    //# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all
+    //# connections must be closed if the logout reason was session close).
     pub(super) fn logout_answered(&mut self, conn: ConnId, answer: &Answer) {
         if answer.for_recovery {
             self.logged_out_for_recovery(conn);

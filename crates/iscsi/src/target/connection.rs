@@ -119,6 +119,10 @@ impl TargetConnection {
         if level == 2 {
             session.adopt(buffers.into_writes());
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+        //# TCP connection failure: The target MUST close the connection and, if more than one
+        //# connection is available, the target SHOULD send an Asynchronous Message that indicates
+        //# that it has dropped the connection.
         session.with(|core| core.handle_connection_lost(conn, now()));
         if level == 2 {
             session.bury_orphans();

@@ -120,8 +120,9 @@ impl Shared {
     /// Where an initiator that reached us at `here` through `portal` finds a target: there first,
     /// then at its other portals that have an address of their own.
     //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
-    //# A SendTargets response MUST NOT contain target names if there are no targets for the
-    //# requesting initiator to access.
+    //# In a Discovery session, a target MUST return all path information (IP address-port pairs and
+    //# Target Portal Group Tags) for the targets on the target Network Entity that the requesting
+    //# initiator is authorized to access.
     pub(super) fn portals_for(
         &self,
         target: &TargetSpec,
@@ -153,6 +154,9 @@ impl Shared {
         let everything = matches!(function, F::TARGET_WARM_RESET | F::TARGET_COLD_RESET);
         let done = match function {
             F::CLEAR_TASK_SET => session.nexus.clear_task_set(lun.0),
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# For the LOGICAL UNIT RESET function, the target MUST behave as dictated by the
+            //# Logical Unit Reset function in [SAM2].
             F::LOGICAL_UNIT_RESET => session.nexus.lun_reset(lun.0),
             _ => {
                 session.nexus.target_reset();
@@ -167,6 +171,16 @@ impl Shared {
         });
         for other in others {
             other.abort_and_wait((!everything).then_some(lun)).await;
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# Additionally, the target MUST treat the TARGET COLD RESET function as a power-on
+            //# event, thus terminating all of its TCP connections to all initiators (all sessions
+            //# are terminated).
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+            //# For the TARGET COLD RESET function, the target MUST then close all of its TCP
+            //# connections to all initiators (terminates all sessions).
+            if function == F::TARGET_COLD_RESET {
+                other.close("target cold reset").await;
+            }
         }
         TaskManagementResponseCode::COMPLETE
     }

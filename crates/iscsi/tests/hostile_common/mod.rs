@@ -13,7 +13,7 @@ use block::backend::MemoryDevice;
 use block::{BlockDevice, Buf, Bytes, WriteFlags};
 use iscsi::initiator::{Config, RemoteDisk};
 use iscsi::target::{
-    AccessRules, BoundPortal, Catalog, Chap, Limits as ServerLimits, PortalSpec, Server, TargetSpec,
+    AccessRules, BoundPortal, Catalog, Chap, PortalSpec, Server, ServerConfig, TargetSpec,
 };
 use iscsi_proto::frame::{FrameError, Framer, Framing, Limits};
 use iscsi_proto::ids::{Cid, Isid, Itt, Lun, Ttt};
@@ -124,28 +124,37 @@ impl Drop for Arena {
 
 impl Arena {
     pub async fn new() -> Self {
-        Self::guarded(None).await
+        Self::with(|_| {}).await
     }
 
     /// Initiators have to prove themselves.
     pub async fn guarded(chap: Option<Chap>) -> Self {
+        Self::with(|config| config.chap = chap).await
+    }
+
+    /// A target with other limits.
+    pub async fn with(change: impl FnOnce(&mut ServerConfig)) -> Self {
         let turn = TURN.lock().await;
         keep_log();
         let scsi = Target::new(TargetConfig::new(IQN));
         let device = Arc::new(MemoryDevice::new(DISK_LEN, 512).unwrap());
         scsi.add_lun(0, device, LunOptions::default()).unwrap();
-        let mut limits = ServerLimits::default();
-        limits.login_timeout = LOGIN_TIMEOUT;
-        let credentials = chap.as_ref().map(|chap| chap.user.clone());
+        let mut config = ServerConfig::new(IQN).unwrap();
+        config.login_timeout = LOGIN_TIMEOUT;
+        change(&mut config);
+        let credentials = config.chap.as_ref().map(|chap| chap.user.clone());
         let mut target = TargetSpec::new(IQN, scsi).unwrap();
-        target.access = AccessRules::anyone(chap);
+        (target.offer, target.session) = (config.offer, config.session);
+        target.access = AccessRules::anyone(config.chap);
+        let mut limits = config.limits;
+        limits.login_timeout = config.login_timeout;
         let server = Server::new(Catalog::new(limits).with_target(target));
         let portal = BoundPortal::bind(PortalSpec::new("127.0.0.1:0".parse().unwrap())).unwrap();
         let address = portal.local_addr();
         server.open(portal);
-        let mut config = Config::default();
-        config.chap = credentials;
-        let healthy = connect(address, config).await;
+        let mut initiator = Config::default();
+        initiator.chap = credentials;
+        let healthy = connect(address, initiator).await;
         let (count, rounds) = watch::channel(0);
         let worker = tokio::spawn(work(healthy.clone(), count));
         let arena = Self { address, rounds, healthy, worker, server, _turn: turn };
@@ -359,11 +368,16 @@ impl Attacker {
 
     /// The next PDU; `None` at the end of the connection.
     pub async fn read(&mut self) -> Option<Pdu> {
+        self.read_with_data().await.map(|(pdu, _)| pdu)
+    }
+
+    /// The next PDU with its data segment; `None` at the end of the connection.
+    pub async fn read_with_data(&mut self) -> Option<(Pdu, Bytes)> {
         let limit = tokio::time::Instant::now() + PATIENCE;
         let mut buffer = [0; 16_384];
         loop {
             match self.framer.next_pdu() {
-                Ok(Some((header, _))) => return Some(Pdu::parse(&header).unwrap()),
+                Ok(Some((header, data))) => return Some((Pdu::parse(&header).unwrap(), data)),
                 Ok(None) | Err(FrameError::DataDigest { .. }) => {}
                 Err(error) => panic!("{error}"),
             }

@@ -22,6 +22,7 @@ mod surroundings;
 mod task_attributes;
 mod task_management;
 mod verify;
+mod write_protection;
 mod write_same;
 
 use std::sync::Arc;

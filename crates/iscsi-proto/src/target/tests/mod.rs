@@ -12,6 +12,7 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::time::Instant;
 
 mod acknowledge;
+mod anything;
 mod connections;
 mod data_in;
 mod data_out;
@@ -19,6 +20,7 @@ mod management;
 mod order;
 mod reassign;
 mod recovery_r2t;
+mod requirements;
 mod snack;
 mod timers;
 

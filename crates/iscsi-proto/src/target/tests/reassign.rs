@@ -97,6 +97,10 @@ fn a_read_is_cut_for_the_connection_that_takes_it_over() {
     assert_eq!(data, pattern(4096)[1024..]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# This might possibly involve retransmission of data/R2T/status PDUs as necessary but MUST involve
+//# the (re)transmission of the status PDU.
 #[test]
 fn an_answer_that_was_sent_and_lost_is_sent_again_with_a_new_number() {
     let mut script = Script::at_level(2);
@@ -139,6 +143,17 @@ fn a_command_that_ended_between_loss_and_reassignment_is_answered() {
     assert_eq!(script.response(second).itt, Itt(1));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# If allegiance reassignment is supported by the target, the task management response to the
+//# reassignment request MUST be issued before the reassignment becomes effective.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# The task management response MUST be issued before the reassignment becomes effective.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.6
+//= type=test
+//# For TASK REASSIGN, the new connection allegiance MUST ONLY become effective at the target after
+//# the target issues the task management response.
 #[test]
 fn a_write_is_asked_for_what_has_not_arrived() {
     let mut script = Script::at_level(2);
@@ -202,6 +217,16 @@ fn a_command_that_was_half_received_comes_again() {
     assert_eq!(script.executes(second), [1]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# If allegiance reassignment is supported by the target but the task is still allegiant to a
+//# different connection, or a successful recovery Logout of the previously allegiant connection was
+//# not performed, the target MUST respond with a task management response code of "Task still
+//# allegiant".
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# TASK REASSIGN MUST ONLY be received by the target after the connection on which the command was
+//# previously executing has been successfully logged out.
 #[test]
 fn what_cannot_be_reassigned() {
     let mut script = Script::at_level(2);
@@ -280,6 +305,12 @@ fn a_login_with_the_same_cid_is_a_logout_for_recovery() {
     assert!(!script.session.awaits_recovery());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# When receiving a Logout Request with the reason code "remove the connection for recovery", the
+//# target MUST discard all requests not yet acknowledged via the ExpCmdSN that were issued on the
+//# specified connection and suspend all data/status/R2T transfers on behalf of pending commands on
+//# the specified connection.
 #[test]
 fn a_logout_for_recovery_of_the_own_connection_keeps_its_tasks() {
     let mut script = Script::at_level(2);

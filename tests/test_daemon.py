@@ -1,0 +1,433 @@
+"""`enkaku target`: the daemon with stock clients; reload, resize, access, shutdown, metrics."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from conftest import MIB, empty, noise, sha256
+
+from enkaku_lab.peers import enkaku, libiscsi, qemu
+from enkaku_lab.peers.libiscsi_session import Outcome, session
+from enkaku_lab.process import CommandFailed, LabError, Peer, free_port, run
+
+pytestmark = pytest.mark.needs("iscsi-ls", "qemu-img")
+NAME_A = "iqn.2026-11.org.example:a"
+NAME_B = "iqn.2026-11.org.example:b"
+HOST = "iqn.2026-11.org.example:host"
+BACKUP = "iqn.2026-11.org.example:backup"
+USER, PASSWORD = "operator", "correct-horse-77"
+MUTUAL_USER, MUTUAL_PASSWORD = "enkaku", "battery-staple-88"
+UNIT_ATTENTION, DATA_PROTECT, ILLEGAL_REQUEST = 6, 7, 5
+CAPACITY_CHANGED, LUNS_CHANGED, WRITE_PROTECTED, NO_SUCH_LUN = 0x2A09, 0x3F0E, 0x2700, 0x2500
+CHECK_CONDITION, RESERVATION_CONFLICT = 2, 0x18
+
+
+class Daemon:
+    """A daemon with a configuration that the test may rewrite."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.port = free_port()
+        self.portal = f"127.0.0.1:{self.port}"
+        self.config = folder / "target.toml"
+        self.socket = folder / "admin.sock"
+        self.peer: Peer | None = None
+        (folder / "state").mkdir(exist_ok=True)
+
+    def head(self) -> str:
+        return f"""
+[server]
+admin_socket = "{self.socket}"
+state_directory = "{self.folder}/state"
+shutdown_timeout = "5s"
+[metrics]
+listen = "127.0.0.1:0"
+[[portal]]
+name = "lan"
+listen = "{self.portal}"
+"""
+
+    def write(self, *targets: str) -> None:
+        self.config.write_text(self.head() + "".join(targets))
+
+    def start(self, env: dict[str, str] | None = None) -> None:
+        if self.peer is None:
+            argv = [enkaku.binary(), "target", "run", "--config", self.config]
+            self.peer = Peer(argv, self.folder / "daemon.log", env)
+        else:
+            self.peer.restart()
+        self.peer.wait_for_output("metrics on")
+
+    def ask(self, *words: object, check: bool = True):
+        return enkaku.command("target", *words, "--socket", self.socket, check=check, timeout_s=30)
+
+    def reload(self) -> str:
+        return self.ask("reload").stdout
+
+    def sessions(self) -> list[dict]:
+        return json.loads(self.ask("sessions", "--json").stdout)
+
+    def url(self, name: str = NAME_A, lun: int = 0) -> str:
+        return f"iscsi://{self.portal}/{name}/{lun}"
+
+    def page(self, path: str) -> tuple[int, str]:
+        base = re.search(r"metrics on (http://\S+)/metrics", self.peer.output())[1]
+        try:
+            with urllib.request.urlopen(f"{base}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of a sample; 0 where there is none."""
+        total = 0.0
+        for line in self.page("/metrics")[1].splitlines():
+            sample = re.fullmatch(r"(\w+)(?:\{(.*)\})? (\S+)", line)
+            if sample and sample[1] == name:
+                found = dict(re.findall(r'(\w+)="([^"]*)"', sample[2] or ""))
+                if labels.items() <= found.items():
+                    total += float(sample[3])
+        return total
+
+
+def target(name: str, *luns: object, more: str = "anyone = true") -> str:
+    text = f'[[target]]\nname = "{name}"\n{more}\n'
+    for number, path in enumerate(luns):
+        text += f'[[target.lun]]\nnumber = {number}\npath = "{path}"\n'
+    return text
+
+
+@pytest.fixture
+def daemon(tmp_path: Path):
+    made = Daemon(tmp_path)
+    yield made
+    if made.peer is not None:
+        made.peer.stop()
+
+
+def copying(daemon: Daemon, source: Path, *options: object) -> subprocess.Popen:
+    """Our own copy to LUN 0 of the first target, slow enough to be caught in the middle."""
+    words = [enkaku.binary(), "copy", source, daemon.url(), *options]
+    return subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, text=True)
+
+
+def finish(copy: subprocess.Popen) -> None:
+    try:
+        _, stderr = copy.communicate(timeout=60)
+    finally:
+        copy.kill()
+    assert copy.returncode == 0, stderr
+
+
+def test_check_tells_every_mistake_with_its_line(daemon: Daemon):
+    daemon.write(target(NAME_A, "mem:1M"))
+    good = enkaku.command("target", "check", "--config", daemon.config)
+    assert NAME_A in good.stdout and "LUN 0: memory" in good.stdout
+    daemon.config.write_text("[limits]\nsession = 1\nlogins = 0\n[[target]]\n")
+    bad = enkaku.command("target", "check", "--config", daemon.config, check=False)
+    assert bad.code == 1
+    for place in (":2: limits.session: unknown key", ":3: limits.logins: 0 is not allowed"):
+        assert place in bad.stderr
+    assert "name is missing" in bad.stderr and "no portal" in bad.stderr
+
+
+def test_two_targets_and_what_each_initiator_is_shown(daemon: Daemon):
+    listed = f'[[target.initiator]]\nname = "{HOST}"\n'
+    only_host = target(NAME_B, "mem:16M", more="") + listed
+    behind_nat = (
+        f'[[portal]]\nname = "nat"\nlisten = "127.0.0.1:{free_port()}"\n'
+        'external = "san.example.org:3261"\n'
+    )
+    daemon.write(target(NAME_A, "mem:32M"), only_host, behind_nat)
+    daemon.start()
+    shown = {
+        name: run(["iscsi-ls", "-i", name, f"iscsi://{daemon.portal}"]).stdout
+        for name in (HOST, BACKUP)
+    }
+    assert f"Target:{NAME_A} Portal:{daemon.portal},1" in shown[HOST]
+    assert f"Target:{NAME_A} Portal:san.example.org:3261,1" in shown[HOST]
+    assert f"Target:{NAME_B} Portal:{daemon.portal},1" in shown[HOST]
+    assert NAME_A in shown[BACKUP] and NAME_B not in shown[BACKUP]
+    with session(daemon.portal, NAME_B, HOST) as host:
+        assert host.test_unit_ready().status == 0
+    with pytest.raises(LabError, match="login"), session(daemon.portal, NAME_B, BACKUP):
+        pass
+    assert daemon.metric("enkaku_login_failures_total", reason="not_admitted") == 1
+
+
+def test_mutual_chap_with_a_foreign_client_and_no_secret_in_sight(daemon: Daemon):
+    for name, secret in (("user", PASSWORD), ("mutual", MUTUAL_PASSWORD)):
+        path = daemon.folder / name
+        path.write_text(secret + "\n")
+        path.chmod(0o600)
+    chap = f"""
+[chap.op]
+user = "{USER}"
+password_file = "{daemon.folder}/user"
+mutual_user = "{MUTUAL_USER}"
+mutual_password_file = "{daemon.folder}/mutual"
+"""
+    daemon.write(chap, target(NAME_A, "mem:16M", more='anyone = true\nchap = "op"'))
+    daemon.start()
+    base = f"iscsi://{USER}%{PASSWORD}@{daemon.portal}/{NAME_A}/0"
+    mutual = f"?target_user={MUTUAL_USER}&target_password="
+    assert "Total size" in libiscsi.readcapacity16(base + mutual + MUTUAL_PASSWORD).stdout
+    for wrong in (
+        base + mutual + "not-the-secret-99",
+        base.replace(PASSWORD, "not-the-secret-99"),
+        base.replace(USER, "stranger"),
+        daemon.url(),
+    ):
+        with pytest.raises(CommandFailed):
+            libiscsi.readcapacity16(wrong)
+    assert daemon.metric("enkaku_login_failures_total", reason="authentication") == 3
+    argv = Path(f"/proc/{daemon.peer.pid}/cmdline").read_text()
+    for secret in (PASSWORD, MUTUAL_PASSWORD):
+        assert secret not in argv and secret not in daemon.peer.output()
+
+
+def test_discovery_asks_for_a_secret_where_it_is_told_to(daemon: Daemon):
+    path = daemon.folder / "secret"
+    path.write_text(PASSWORD + "\n")
+    chap = f'[chap.op]\nuser = "{USER}"\npassword_file = "{path}"\n[discovery]\nchap = "op"\n'
+    daemon.write(chap, target(NAME_A, "mem:16M"))
+    path.chmod(0o644)
+    daemon.start()
+    assert "can be read by everybody" in daemon.peer.output()
+    with pytest.raises(CommandFailed):
+        run(["iscsi-ls", f"iscsi://{daemon.portal}"])
+    listed = run(["iscsi-ls", f"iscsi://{USER}%{PASSWORD}@{daemon.portal}"]).stdout
+    assert NAME_A in listed
+
+
+def test_sessions_of_one_initiator_are_limited(daemon: Daemon):
+    daemon.write("[limits]\nsessions_per_initiator = 1\n", target(NAME_A, "mem:16M"))
+    daemon.start()
+    with session(daemon.portal, NAME_A, HOST) as host:
+        with pytest.raises(LabError, match="login"), session(daemon.portal, NAME_A, HOST):
+            pass
+        with session(daemon.portal, NAME_A, BACKUP) as backup:
+            assert backup.test_unit_ready() == Outcome(0)
+        assert host.test_unit_ready() == Outcome(0)
+    assert daemon.metric("enkaku_login_failures_total", reason="limit") == 1
+
+
+def test_systemd_is_told_and_the_journal_gets_priorities(daemon: Daemon):
+    log = daemon.folder / "daemon.log"
+    log.touch()
+    stat = log.stat()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(daemon.folder / "notify"))
+        notified.settimeout(20)
+        daemon.write(target(NAME_A, "mem:16M"))
+        daemon.start(
+            {
+                "NOTIFY_SOCKET": notified.getsockname(),
+                "JOURNAL_STREAM": f"{stat.st_dev}:{stat.st_ino}",
+            }
+        )
+        assert "READY=1" in notified.recv(4096).decode()
+        os.kill(daemon.peer.pid, signal.SIGHUP)
+        reloading = notified.recv(4096).decode()
+        assert "RELOADING=1" in reloading and "MONOTONIC_USEC=" in reloading
+        assert "READY=1" in notified.recv(4096).decode()
+        assert daemon.peer.stop() == 0
+        assert "STOPPING=1" in notified.recv(4096).decode()
+    lines = [line for line in log.read_text().splitlines() if "reloaded" in line]
+    assert lines and all(line.startswith("<6>") for line in lines)
+
+
+def test_reload_under_load_disturbs_no_session(daemon: Daemon):
+    disk = empty(daemon.folder / "a.img", 64 * MIB)
+    first = target(NAME_A, disk)
+    daemon.write(first)
+    daemon.start()
+    source = noise(daemon.folder / "source", 64 * MIB)
+    copy = copying(daemon, source)
+    reloads = 0
+    while copy.poll() is None:
+        more = target(NAME_B, "mem:16M") if reloads % 2 == 0 else ""
+        daemon.write(first, more)
+        changed = daemon.reload()
+        assert f"target {NAME_B}: {'added' if more else 'removed'}" in changed
+        assert "dropped" not in changed
+        reloads += 1
+    finish(copy)
+    assert reloads > 0
+    qemu.compare(source, daemon.url())
+    assert sha256(disk) == sha256(source)
+    assert "session is dropped" not in daemon.peer.output()
+
+
+def test_a_bad_reload_changes_nothing_and_a_signal_reloads(daemon: Daemon):
+    daemon.write(target(NAME_A, "mem:16M"))
+    daemon.start()
+    with session(daemon.portal, NAME_A, HOST) as host:
+        assert host.test_unit_ready() == Outcome(0)
+        missing = daemon.folder / "missing.img"
+        daemon.write(target(NAME_A, missing), target(NAME_B, "mem:1M", more="nayone = true"))
+        refused = daemon.ask("reload", check=False)
+        assert refused.code == 1 and "nayone: unknown key" in refused.stderr
+        daemon.write(target(NAME_A, missing))
+        assert "no such file" in daemon.ask("reload", check=False).stderr
+        assert host.test_unit_ready() == Outcome(0)
+        daemon.write(target(NAME_A, "mem:16M"), target(NAME_B, "mem:16M"))
+        os.kill(daemon.peer.pid, signal.SIGHUP)
+        daemon.peer.wait_for_output(f"target {NAME_B}: added")
+        assert host.test_unit_ready() == Outcome(0)
+
+
+def test_luns_come_grow_and_go_while_a_session_looks(daemon: Daemon):
+    disk = empty(daemon.folder / "a.img", 16 * MIB)
+    daemon.write(target(NAME_A, disk))
+    daemon.start()
+    with session(daemon.portal, NAME_A, HOST) as host:
+        assert host.test_unit_ready() == Outcome(0)
+        os.truncate(disk, 32 * MIB)
+        assert "grown to" in daemon.reload()
+        assert host.test_unit_ready() == Outcome(CHECK_CONDITION, UNIT_ATTENTION, CAPACITY_CHANGED)
+        assert f"Total size:{32 * MIB}" in libiscsi.readcapacity16(daemon.url()).stdout
+        daemon.write(target(NAME_A, disk, "mem:8M"))
+        assert "LUN 1: added" in daemon.reload()
+        assert host.test_unit_ready() == Outcome(CHECK_CONDITION, UNIT_ATTENTION, LUNS_CHANGED)
+        assert f"Total size:{8 * MIB}" in libiscsi.readcapacity16(daemon.url(lun=1)).stdout
+        daemon.write(target(NAME_A, "mem:8M"))
+        assert "LUN 0: replaced" in daemon.reload()
+        daemon.write(
+            target(NAME_A, more="anyone = true") + '[[target.lun]]\nnumber = 1\npath = "mem:8M"\n'
+        )
+        assert "LUN 0: removed" in daemon.reload()
+        assert host.test_unit_ready() == Outcome(CHECK_CONDITION, ILLEGAL_REQUEST, NO_SUCH_LUN)
+
+
+def test_a_shrunk_file_is_refused(daemon: Daemon):
+    disk = empty(daemon.folder / "a.img", 16 * MIB)
+    daemon.write(target(NAME_A, disk))
+    daemon.start()
+    os.truncate(disk, 8 * MIB)
+    refused = daemon.ask("reload", check=False)
+    assert refused.code == 1 and "has shrunk" in refused.stderr
+    os.truncate(disk, 16 * MIB)
+    daemon.reload()
+
+
+def test_access_changes_drop_those_who_lose_it_and_nobody_else(daemon: Daemon):
+    def rules(*names: str, backup: str = "") -> str:
+        text = target(NAME_A, "mem:16M", more="")
+        for name in names:
+            text += f'[[target.initiator]]\nname = "{name}"\n'
+            text += backup if name == BACKUP else ""
+        return text
+
+    write_10 = bytes([0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0])
+    daemon.write(rules(HOST, BACKUP))
+    daemon.start()
+    with session(daemon.portal, NAME_A, HOST) as host:
+        host.test_unit_ready()
+        with (
+            pytest.raises(LabError),
+            session(daemon.portal, NAME_A, BACKUP) as backup,
+        ):
+            backup.test_unit_ready()
+            assert backup.command(write_10, bytes(512)).status == 0
+            daemon.write(rules(HOST, BACKUP, backup="read_only = true\n"))
+            daemon.reload()
+            protected = Outcome(CHECK_CONDITION, DATA_PROTECT, WRITE_PROTECTED)
+            assert backup.command(write_10, bytes(512)) == protected
+            assert host.command(write_10, bytes(512)).status == 0
+            daemon.write(rules(HOST))
+            assert f"session of {BACKUP} with {NAME_A}: dropped" in daemon.reload()
+            backup.test_unit_ready()
+        assert host.test_unit_ready() == Outcome(0)
+
+
+def test_sessions_are_listed_and_dropped(daemon: Daemon):
+    daemon.write(target(NAME_A, "mem:16M"))
+    daemon.start()
+    with pytest.raises(LabError), session(daemon.portal, NAME_A, HOST) as host:
+        host.test_unit_ready()
+        [listed] = [one for one in daemon.sessions() if one["initiator"] == HOST]
+        assert listed["target"] == NAME_A and len(listed["connections"]) == 1
+        assert listed["parameters"]["MaxConnections"] == 1
+        assert listed["connections"][0]["peer"].startswith("127.0.0.1:")
+        table = daemon.ask("sessions").stdout
+        assert table.startswith("ID ") and HOST in table
+        assert daemon.ask("sessions", "--drop", listed["id"] + 1, check=False).code == 1
+        daemon.ask("sessions", "--drop", listed["id"])
+        host.test_unit_ready()
+    daemon.peer.wait_until(lambda: daemon.sessions() == [], "the session stays")
+
+
+def test_graceful_shutdown_in_mid_transfer_is_an_outage_and_no_error(daemon: Daemon):
+    disk = empty(daemon.folder / "a.img", 96 * MIB)
+    daemon.write(target(NAME_A, disk))
+    daemon.start()
+    source = noise(daemon.folder / "source", 96 * MIB)
+    copy = copying(daemon, source, "--verify")
+    try:
+        daemon.peer.wait_until(
+            lambda: daemon.metric("enkaku_lun_bytes_total", operation="write") > 0, "no writes"
+        )
+        assert copy.poll() is None, "the copy was done before the daemon was stopped"
+        assert daemon.peer.stop() == 0
+        log = daemon.peer.output()
+        assert "stopping" in log and "stopped" in log
+        assert "initiators did not log out in time" not in log
+        assert not daemon.socket.exists()
+        daemon.start()
+    finally:
+        finish(copy)
+    assert sha256(disk) == sha256(source)
+
+
+def test_registrations_survive_a_restart(daemon: Daemon):
+    disk = empty(daemon.folder / "a.img", 16 * MIB)
+    daemon.write(target(NAME_A, disk))
+    daemon.start()
+    key = bytes.fromhex("00000000cafe0001")
+    register = bytes([0x5F, 0, 0, 0, 0, 0, 0, 0, 24, 0])
+    reserve = bytes([0x5F, 1, 1, 0, 0, 0, 0, 0, 24, 0])  # write exclusive
+    aptpl = bytes(4) + bytes([1]) + bytes(3)
+    with session(daemon.portal, NAME_A, HOST) as host:
+        host.test_unit_ready()
+        assert host.command(register, bytes(8) + key + aptpl) == Outcome(0)
+        assert host.command(reserve, key + bytes(16)) == Outcome(0)
+    daemon.peer.stop()
+    daemon.start()
+    with session(daemon.portal, NAME_A, BACKUP) as backup:
+        backup.test_unit_ready()
+        write_10 = bytes([0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0])
+        assert backup.command(write_10, bytes(512)).status == RESERVATION_CONFLICT
+
+
+def test_metrics_and_health(daemon: Daemon):
+    daemon.write(target(NAME_A, "mem:16M"))
+    daemon.start()
+    assert daemon.page("/health")[0] == 200
+    assert json.loads(daemon.page("/health")[1])["status"] == "healthy"
+    assert daemon.page("/nowhere")[0] == 404
+    text = daemon.page("/metrics")[1]
+    assert text.endswith("# EOF\n") and 'enkaku_build_info{version="' in text
+    source = noise(daemon.folder / "source", 16 * MIB)
+    qemu.convert(source, daemon.url())
+    qemu.compare(source, daemon.url())
+    assert daemon.metric("enkaku_lun_bytes_total", operation="write", lun="0") == 16 * MIB
+    assert daemon.metric("enkaku_lun_bytes_total", operation="read", target=NAME_A) >= 16 * MIB
+    reads = daemon.metric("enkaku_lun_latency_seconds_count", operation="read")
+    last = daemon.metric("enkaku_lun_latency_seconds_bucket", operation="read", le="+Inf")
+    assert reads == last > 0
+    assert daemon.metric("enkaku_logins_total") >= 2
+    assert daemon.metric("enkaku_memory_used_bytes") == 0
+    with session(daemon.portal, NAME_A, HOST) as host:
+        host.test_unit_ready()
+        assert daemon.metric("enkaku_sessions") == 1
+        assert daemon.metric("enkaku_tcp_rtt_seconds", initiator=HOST) > 0
+        errors = daemon.metric("enkaku_lun_check_conditions_total", sense_key="unit_attention")
+        assert errors >= 1
