@@ -93,7 +93,7 @@ impl Dialogue {
     }
 
     /// The answer was a refusal that tells nothing, the end of the connection, and a line in the log.
-    async fn is_refused(
+    async fn ends_refused(
         mut self,
         what: &str,
         answer: Option<(LoginResponse, BTreeMap<String, String>)>,
@@ -148,7 +148,7 @@ async fn chap_values_that_are_too_long_or_none() {
         let text = format!("CHAP_N=alice\0CHAP_R={response}\0{more}");
         let answer = dialogue.prove(&text).await;
         let shown: String = text.chars().take(60).collect();
-        dialogue.is_refused(&shown, answer, &arena).await;
+        dialogue.ends_refused(&shown, answer, &arena).await;
     }
     arena.serves().await;
 }
@@ -187,7 +187,7 @@ async fn chap_replayed_and_reflected() {
             }
         };
         let answer = dialogue.prove(&text).await;
-        dialogue.is_refused(what, answer, &arena).await;
+        dialogue.ends_refused(what, answer, &arena).await;
     }
     arena.serves().await;
 }
@@ -216,7 +216,7 @@ async fn stages_that_are_skipped() {
     ] {
         let mut dialogue = Dialogue::begin(&arena).await;
         let answer = dialogue.say(csg, next, &format!("{named}{more}")).await;
-        dialogue.is_refused(what, answer, &arena).await;
+        dialogue.ends_refused(what, answer, &arena).await;
     }
     // A user that proved itself, and then begins anew as another.
     let mut dialogue = Dialogue::begin(&arena).await;
@@ -224,7 +224,7 @@ async fn stages_that_are_skipped() {
     let right = proof(identifier, SECRET, &challenge);
     dialogue.prove(&format!("CHAP_N=alice\0CHAP_R={right}\0")).await.unwrap();
     let answer = dialogue.say(security, Some(full), &format!("{NAMES}AuthMethod=None\0")).await;
-    dialogue.is_refused("a second beginning", answer, &arena).await;
+    dialogue.ends_refused("a second beginning", answer, &arena).await;
     arena.serves().await;
 }
 
