@@ -246,9 +246,10 @@ def _small_print(curves: Curves) -> str:
     first, last = (time[:16].replace("T", " ") for time in curves.taken)
     when = f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
     gib = head["memory_bytes"] / 2**30
-    runs = max((point.runs for curve in curves.curves for point in curve.measured), default=0)
+    runs = sorted({point.runs for curve in curves.curves for point in curve.measured})
     quick = "QUICK RUN, not for conclusions · " if curves.pace.name == "quick" else ""
-    middle = f"medians of {runs}, bars: middle half" if runs > 1 else "one run each"
+    many = f"{runs[0]}–{runs[-1]}" if runs[0] != runs[-1] else f"{runs[0]}"
+    middle = f"medians of {many} runs, bars: middle half" if runs[-1] > 1 else "one run each"
     return (
         f"{quick}{head['processor']}, {head['cores']} cores, {gib:.0f} GiB, "
         f"Linux {head['kernel']} · {when} · {middle}"

@@ -120,8 +120,33 @@ def conditions(curves: Curves) -> str:
     return (
         f"Line: {link.rate}, DropTail queue of {link.queue_packets} packets, MTU 1500; it carries "
         f"{curves.limit_mbit:.0f} Mbit/s of TCP payload. A run takes at most {seconds:g} s "
-        f"and {pace.round_trips:g} round trips."
-    )
+        f"and {pace.round_trips:g} round trips. {congestion_control(curves)}"
+    ).strip()
+
+
+def congestion_control(curves: Curves) -> str:
+    """What ss saw at the sending sockets, against what was asked for."""
+    right, wrong, unseen, names = 0, [], 0, set()
+    for curve in curves.curves:
+        if not STACKS[curve.series.stack].port:
+            continue
+        wanted = curve.series.link.get("cc", curves.experiment.link.cc)
+        for point in curve.measured:
+            names.update(point.congestion_control)
+            if not point.congestion_control:
+                unseen += 1
+            elif point.congestion_control == (wanted,):
+                right += 1
+            else:
+                seen = ", ".join(point.congestion_control)
+                wrong.append(f"{curve.series.label} at {point.x:g}: {seen} instead of {wanted}")
+    if not right + unseen + len(wrong):
+        return ""
+    seen = ", ".join(sorted(names))
+    text = f"The sending sockets used what was asked for ({seen}; ss) at {right} "
+    text += f"of {right + unseen + len(wrong)} points"
+    text += f", at {unseen} nothing was seen" if unseen else ""
+    return f"{text}; NOT at: {'; '.join(wrong)}." if wrong else f"{text}."
 
 
 def _table(curves: Curves, panel: str) -> str:
