@@ -462,8 +462,10 @@ def test_what_is_written_arrives(client: str, tmp_path: Path):
 @pytest.mark.parametrize("algorithm", ["cubic", "reno"])
 def test_congestion_control_is_set_and_seen(place: Place, algorithm: str):
     link = Link(rtt_ms=5, cc=algorithm)
-    found = _measure(place, "enkaku-pipelined", link, Load(kind="read", seconds_max=1.0))
+    load = Load(kind="write", connections=3, depth=8, seconds_max=1.0)
+    found = _measure(place, "enkaku-pipelined", link, load)
     assert found["congestion_control"] == [algorithm]
+    assert found["connections_seen"] == 3
 
 
 @needs_a_lab

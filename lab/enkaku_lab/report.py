@@ -185,11 +185,14 @@ def _facts(curve: Curve) -> str:
     points = curve.measured
     if not points:
         return "–"
-    connections = sorted({point.connections for point in points})
+    connections = sorted({point.connections for point in points if point.connections})
     algorithms = sorted({name for point in points for name in point.congestion_control})
     parts = []
-    if curve.series.stack.startswith("enkaku-") or connections != [1]:
-        parts.append("connections: " + ", ".join(map(str, connections)))
+    if connections:
+        # iperf3 has one more, for control.
+        control = "+1 control" if curve.series.stack == "tcp" else ""
+        numbers = (str(number - bool(control)) for number in connections)
+        parts.append(f"connections: {', '.join(numbers)} {control}".strip())
     if STACKS[curve.series.stack].port:
         parts.append(", ".join(algorithms) or "congestion control not seen")
     if all(point.verified for point in points):

@@ -41,6 +41,7 @@ EXPERIMENT = Experiment(
         Series("local", "local file, with fsync", flat=True),
     ],
     sentence=sentence,
+    repeat_max=2,
     note=(
         "Writes of 4 MiB, to the target's page cache (volume of 512 MiB), ended early "
         "(below); libiscsi's own bursts are 256 KiB at most. libiscsi cannot offer larger "
