@@ -14,6 +14,7 @@ use crate::serial::{DataSn, StatSn};
 
 impl<T> Session<T> {
     pub(super) fn data_in(&mut self, id: ConnectionId, pdu: &DataIn, len: u32) -> Handled {
+        self.imply_reassignment(id, pdu.itt);
         let new_status = match pdu.status {
             Some(_) => self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?,
             None => {
@@ -119,6 +120,7 @@ impl<T> Session<T> {
     }
 
     pub(super) fn scsi_response(&mut self, id: ConnectionId, pdu: &ScsiResponse) -> Handled {
+        self.imply_reassignment(id, pdu.itt);
         if !self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)? {
             return Ok(Receiving::Discard);
         }
@@ -139,6 +141,7 @@ impl<T> Session<T> {
     }
 
     pub(super) fn r2t(&mut self, id: ConnectionId, pdu: &R2t) -> Handled {
+        self.imply_reassignment(id, pdu.itt);
         let named = self.named(id, pdu.itt)?.is_some();
         self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
         self.note_next_status(id, pdu.stat_sn)?;

@@ -160,7 +160,9 @@ impl<T> Session<T> {
                 {
                     let Some(failed) = self.failed_of(referenced) else { continue };
                     failed.asked = failed.asked.saturating_sub(1);
-                    failed.waiting.push_front(referenced);
+                    // It may be allegiant to this connection by now: it waits until that is
+                    // logged out too.
+                    self.bind(referenced, id);
                 }
                 Kind::Text(_) => self.events.push_back(Event::TextLost { itt }),
                 Kind::Management(_) => {
@@ -423,6 +425,23 @@ impl<T> Session<T> {
             response => return self.end(Some(ConnectionError::NotReassigned { cid, response })),
         }
         self.reassign_more(from);
+    }
+
+    /// A PDU of a task comes on the connection that it is to go on on: the answer to its TASK
+    /// REASSIGN, which was sent before (§7.2.2), is lost, and can only have been "complete".
+    pub(super) fn imply_reassignment(&mut self, id: ConnectionId, itt: Itt) {
+        if self.tasks.get(itt).is_none_or(|task| task.connection == id) {
+            return;
+        }
+        let request = self.tasks.iter().find(|(_, task)| match &task.kind {
+            Kind::Management(m) if m.function == TaskManagementFunction::TASK_REASSIGN => {
+                m.referenced == itt && task.connection == id && task.is_sent()
+            }
+            _ => false,
+        });
+        if let Some((request, _)) = request {
+            self.reassigned(id, request, itt, TaskManagementResponseCode::COMPLETE);
+        }
     }
 
     /// A TASK REASSIGN has become pointless: its task ended meanwhile. Which recovery it belonged
