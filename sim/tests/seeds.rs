@@ -163,7 +163,6 @@ const MISTAKES: [(Sabotage, &[&str]); 17] = [
         Sabotage::CorruptedData,
         &[
             "some of the data never came",
-            "nothing has ended for",
             "first difference",
             "the command block is damaged",
             "is garbage",
@@ -174,7 +173,13 @@ const MISTAKES: [(Sabotage, &[&str]); 17] = [
     (Sabotage::SnackBeyond, &["SNACK for what was never sent"]),
     (
         Sabotage::RecoveryR2tOffset,
-        &["beyond the command", "offset, expected", "sense of another", "nothing has ended for"],
+        &[
+            "beyond the command",
+            "offset, expected",
+            "sense of another",
+            "status while data is outstanding",
+            "nothing has ended for",
+        ],
     ),
     (Sabotage::StatusChanged, &["a status again, but not the same"]),
     (Sabotage::ReassignedOffset, &["offset, expected", "beyond the command"]),
