@@ -76,7 +76,7 @@ impl Sabotage {
     ];
 
     /// Needs a session that recovers, and something to recover from.
-    pub(crate) const fn is_about_recovery(self) -> bool {
+    pub const fn is_about_recovery(self) -> bool {
         matches!(
             self,
             Self::CorruptedData

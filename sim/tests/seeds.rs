@@ -195,7 +195,9 @@ fn mistakes_made_on_purpose_are_found() {
             found.partition(|found| verdicts.iter().any(|verdict| found.contains(verdict)));
         println!("{mistake:?}: found in {} of 24 runs", right.len());
         assert!(wrong.is_empty(), "{mistake:?} was taken for something else: {}", wrong[0]);
-        assert!(right.len() >= 6, "{mistake:?} was found in {} of 24 runs", right.len());
+        // The occasion for a mistake in recovery is rarer than that for a command.
+        let least = if mistake.is_about_recovery() { 3 } else { 6 };
+        assert!(right.len() >= least, "{mistake:?} was found in {} of 24 runs", right.len());
     }
     assert_eq!(MISTAKES.len(), Sabotage::ALL.len());
 }

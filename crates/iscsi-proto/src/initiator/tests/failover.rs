@@ -197,10 +197,14 @@ fn a_task_the_target_does_not_know_is_given_back() {
 }
 
 #[test]
-fn a_connection_the_target_does_not_know_has_no_tasks_either() {
+fn tasks_of_a_connection_the_target_does_not_know_are_asked_for() {
     let (mut peer, ..) = interrupted();
     let request = logout(&peer.drain(0));
     logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CID_NOT_FOUND, 0);
+    // One whose reassignment was interrupted may be bound to another connection: it is asked for.
+    for request in reassignments(&peer.drain(0)) {
+        managed(&mut peer, 0, request.itt, TaskManagementResponseCode::TASK_DOES_NOT_EXIST);
+    }
     assert_eq!(finished(&peer.events()), [(0, 0, 2)]);
     assert!(peer.session.is_open());
 }
