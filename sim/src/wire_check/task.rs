@@ -154,6 +154,15 @@ impl TaskCheck {
             || self.next_target_sn > 0 && self.write
     }
 
+    /// This R2T is a new one for data that was asked for before.
+    pub(super) fn asks_again(&self, pdu: &R2t) -> bool {
+        pdu.r2t_sn.0 >= self.next_target_sn && pdu.buffer_offset < self.asked_to
+    }
+
+    pub(super) const fn resumes(&self) -> bool {
+        self.resumed
+    }
+
     pub(super) const fn is_write(&self) -> bool {
         self.write
     }

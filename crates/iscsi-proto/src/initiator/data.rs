@@ -19,6 +19,7 @@ impl<T> Session<T> {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
     //# The initiator MUST ignore the A bit set to 1 for sessions with ErrorRecoveryLevel=0.
     pub(super) fn data_in(&mut self, id: ConnectionId, pdu: &DataIn, len: u32) -> Handled {
+        self.imply_reassignment(id, pdu.itt);
         let new_status = match pdu.status {
             Some(_) => self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?,
             None => {
@@ -124,6 +125,7 @@ impl<T> Session<T> {
     }
 
     pub(super) fn scsi_response(&mut self, id: ConnectionId, pdu: &ScsiResponse) -> Handled {
+        self.imply_reassignment(id, pdu.itt);
         if !self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)? {
             return Ok(Receiving::Discard);
         }
@@ -149,6 +151,7 @@ impl<T> Session<T> {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
     //# MUST continue to respond to each TTT received for the affected tasks.
     pub(super) fn r2t(&mut self, id: ConnectionId, pdu: &R2t) -> Handled {
+        self.imply_reassignment(id, pdu.itt);
         let named = self.named(id, pdu.itt)?.is_some();
         self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
         self.note_next_status(id, pdu.stat_sn)?;
