@@ -101,7 +101,15 @@ impl Env {
         stream: &mut Stream,
         transmit: &Transmit,
     ) -> Result<(), String> {
-        let mut bytes = stream.encode(transmit);
+        let mut bytes = match self.sabotage.filter(|sabotage| sabotage.is_about_recovery()) {
+            Some(sabotage) => {
+                let (mut header, payload) = (transmit.header.clone(), transmit.payload.clone());
+                let occasion = self.wire.occasion(link, &header);
+                sabotage.distort(&mut header, occasion);
+                stream.encode(&Transmit { header, payload })
+            }
+            None => stream.encode(transmit),
+        };
         if let Some(sabotage) = self.sabotage {
             sabotage.damage(&mut bytes);
         }

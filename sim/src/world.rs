@@ -108,9 +108,11 @@ impl World {
     fn new(seed: u64, options: Options) -> Self {
         let mut rng = Rng::new(seed);
         let mut scenario = Scenario::new(&mut rng);
-        if options.sabotage.is_some() {
-            scenario = scenario.undisturbed();
-        }
+        scenario = match options.sabotage {
+            Some(sabotage) if sabotage.is_about_recovery() => scenario.recovering(),
+            Some(_) => scenario.undisturbed(),
+            None => scenario,
+        };
         let net = Network::new(rng.fork());
         let left = scenario.trouble;
         let damage = Damage::new(scenario.damage, rng.fork());

@@ -259,7 +259,8 @@ impl Host {
                 }
                 self.outstanding.remove(&context);
                 self.waiting.push_back(context);
-                Ok(())
+                // While the session goes on, nothing else may remind us of it.
+                self.submit(env)
             }
             CoreEvent::TaskManagementDone { itt, response } => {
                 self.management_done(env, itt, response)

@@ -205,6 +205,10 @@ fn new_management(
     if function == TaskManagementFunction::ABORT_TASK {
         let task = session.tasks.get(&referenced).ok_or("abort of a task that never was")?;
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+        //= type=test
+        //# If the connection is still active (i.e., it is not undergoing an implicit or explicit
+        //# logout), an ABORT TASK MUST be issued on the same connection to which the task to be
+        //# aborted is allegiant at the time the task management request is issued.
         let free = session.released.contains(&task.link);
         let there = task.link == sight.link || free;
         ensure!(there, "abort on another connection than the task's {}", task.link);
@@ -220,6 +224,7 @@ fn new_management(
 }
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
 //# TASK REASSIGN MUST ONLY be received by the target after the connection on which the command was
 //# previously executing has been successfully logged out.
 fn new_reassign(

@@ -19,6 +19,9 @@ pub enum DigestPreference {
 
 impl DigestPreference {
     /// Acceptable kinds, the best first.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.1
+    //# The following table lists cyclic integrity checksums that can be negotiated for the digests
+    //# and MUST be implemented by every iSCSI initiator and target.
     pub const fn kinds(self) -> &'static [DigestKind] {
         match self {
             Self::Never => &[DigestKind::None],
@@ -70,6 +73,10 @@ impl Default for Offer {
             header_digest: DigestPreference::default(),
             data_digest: DigestPreference::default(),
             max_recv_data_segment_length: 262_144,
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-13.24
+            //# As a responder or an originator in a negotiation of this key, an iSCSI
+            //# implementation compliant to this document alone, without any future protocol
+            //# extensions, MUST use this value as defined by [RFC7144].
             protocol_level: 1,
         }
     }

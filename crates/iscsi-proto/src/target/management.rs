@@ -22,13 +22,16 @@ pub(super) struct PendingManagement {
     waits_for: Vec<Itt>,
     /// The shell has still to do its part.
     shell: bool,
+    /// The session ends with the answer.
+    closes: bool,
 }
 
 impl Session {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
     //# Task management requests must act on all the commands from the same session having a CmdSN
     //# lower than the task management CmdSN.
-    //# […] If the task management request is marked for immediate delivery, it must be considered
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+    //# If the task management request is marked for immediate delivery, it must be considered
     //# immediately for execution, but the operations involved (all or part of them) may be
     //# postponed to allow the target to receive all relevant tasks.
     pub(super) fn manage(&mut self, conn: ConnId, request: TaskManagementRequest) {
@@ -38,6 +41,9 @@ impl Session {
         // Commands that cannot arrive any more, being outside the window, are not waited for.
         let waits =
             self.order.exp_cmd_sn().is_before(request.cmd_sn) && !limit.is_before(request.cmd_sn);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+        //# MUST wait (concurrent with the wait in Step a) for all commands of the affected tasks to
+        //# be received based on the CmdSN ordering.
         if !one && waits {
             self.postponed.push((conn, request));
         } else {
@@ -56,6 +62,9 @@ impl Session {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //# The initiator and target MUST ensure that the SCSI task management functions specified in
+    //# [SAM2] act in accordance with the [SAM2] specification.
     fn carry_out(&mut self, conn: ConnId, request: &TaskManagementRequest) {
         use TaskManagementFunction as F;
         use TaskManagementResponseCode as R;
@@ -77,13 +86,29 @@ impl Session {
             F::TARGET_WARM_RESET | F::TARGET_COLD_RESET => {
                 let waits_for = self.abort_lun(None, Some(request.cmd_sn));
                 self.finish_management(conn, itt, R::COMPLETE, waits_for, true);
+                if let Some(pending) = self.pending_management.last_mut() {
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+                    //# Additionally, the target MUST treat the TARGET COLD RESET function as a
+                    //# power-on event, thus terminating all of its TCP connections to all
+                    //# initiators (all sessions are terminated).
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+                    //# For the TARGET COLD RESET function, the target MUST then close all of its
+                    //# TCP connections to all initiators (terminates all sessions).
+                    // It waits for the shell, so it is still the last one.
+                    pending.closes = request.function == F::TARGET_COLD_RESET;
+                }
                 self.ask_shell(conn, request);
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+            //# When a target does not support allegiance reassignment, it MUST respond with a task
+            //# management response code of "Task allegiance reassignment not supported".
             F::TASK_REASSIGN => self.reassign(conn, request),
             _ => self.finish_management(conn, itt, R::NOT_SUPPORTED, Vec::new(), false),
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+    //# MUST propagate the TMF Request to, and receive the response from, the target SCSI layer.
     fn ask_shell(&mut self, conn: ConnId, request: &TaskManagementRequest) {
         let TaskManagementRequest { itt, function, lun, .. } = *request;
         self.push_event(conn, Event::Management { itt, function, lun });
@@ -111,6 +136,14 @@ impl Session {
     ) -> (TaskManagementResponseCode, Vec<Itt>) {
         use TaskManagementResponseCode as R;
         let referenced = request.referenced_task_tag;
+        let mut functions = self.pending_management.iter().map(|pending| pending.itt);
+        let mut postponed = self.postponed.iter().map(|(_, request)| request.itt);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+        //# At the target, an ABORT TASK function MUST NOT be executed on a task management request;
+        //# such a request MUST result in a task management response of "Function rejected".
+        if functions.any(|itt| itt == referenced) || postponed.any(|itt| itt == referenced) {
+            return (R::REJECTED, Vec::new());
+        }
         if self.tasks.contains_key(&referenced) {
             let running = self.abort_task(referenced);
             return (R::COMPLETE, running.then_some(referenced).into_iter().collect());
@@ -124,10 +157,19 @@ impl Session {
             && self.order.is_in_window(ref_cmd_sn)
             && self.order.accepts(ref_cmd_sn)
         {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.11
+            //# If the abort request is received and the original command is missing, targets MUST
+            //# consider the original command with that RefCmdSN as received and issue a task
+            //# management response with the response code "Function complete".
             self.order.hold(ref_cmd_sn, Held::Gap);
             self.deliver_in_order();
             return (R::COMPLETE, Vec::new());
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.11
+        //# If the abort request is received and the target can determine (based on the Referenced
+        //# Task Tag) that the command was received and executed, and also that the response was
+        //# sent prior to the abort, then the target MUST respond with the response code "Task Does
+        //# Not Exist".
         (R::TASK_DOES_NOT_EXIST, Vec::new())
     }
 
@@ -169,6 +211,9 @@ impl Session {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+    //# For all these functions, the Task Management Function Response MUST be returned as detailed
+    //# in Section 11.6.
     fn finish_management(
         &mut self,
         conn: ConnId,
@@ -177,7 +222,9 @@ impl Session {
         waits_for: Vec<Itt>,
         shell: bool,
     ) {
-        self.pending_management.push(PendingManagement { conn, itt, response, waits_for, shell });
+        let closes = false;
+        let pending = PendingManagement { conn, itt, response, waits_for, shell, closes };
+        self.pending_management.push(pending);
         self.settle();
     }
 
@@ -188,12 +235,12 @@ impl Session {
             pending.waits_for.retain(|itt| tasks.get(itt).is_some_and(|task| task.aborted));
             let ready = pending.waits_for.is_empty() && !pending.shell;
             if ready {
-                done.push((pending.conn, pending.itt, pending.response));
+                done.push((pending.conn, pending.itt, pending.response, pending.closes));
             }
             !ready
         });
-        for (conn, itt, response) in done {
-            self.push_reply(conn, Reply::Management { itt, response });
+        for (conn, itt, response, closes) in done {
+            self.push_reply(conn, Reply::Management { itt, response, closes });
         }
     }
 }

@@ -7,5 +7,6 @@ mod hostile;
 mod peer;
 mod properties;
 mod repair;
+mod requirements;
 
 pub(super) use peer::session_params;

@@ -20,6 +20,7 @@ mod management;
 mod order;
 mod reassign;
 mod recovery_r2t;
+mod requirements;
 mod snack;
 mod timers;
 
