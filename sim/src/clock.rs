@@ -2,7 +2,8 @@
 //! order in which they were planned, so a run has no ties that anything but the seed decides.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::binary_heap::{BinaryHeap, PeekMut};
 use std::time::Duration;
 
 use iscsi_proto::time::Instant;
@@ -79,14 +80,19 @@ impl<E> Clock<E> {
 
     /// Lets time pass until the next event.
     pub(crate) fn next(&mut self) -> Option<E> {
-        let Reverse(Planned { at, event, lane, .. }) = self.heap.pop()?;
+        let mut first = self.heap.peek_mut()?;
+        let lane = first.0.lane.and_then(|lane| self.lanes.get_mut(lane));
+        let Reverse(Planned { at, event, .. }) = match lane {
+            Some(Lane { waiting, has_first }) => match waiting.pop_front() {
+                Some(next) => std::mem::replace(&mut *first, Reverse(next)),
+                None => {
+                    *has_first = false;
+                    PeekMut::pop(first)
+                }
+            },
+            None => PeekMut::pop(first),
+        };
         self.now = at;
-        if let Some(Lane { waiting, has_first }) = lane.and_then(|lane| self.lanes.get_mut(lane)) {
-            match waiting.pop_front() {
-                Some(next) => self.heap.push(Reverse(next)),
-                None => *has_first = false,
-            }
-        }
         Some(event)
     }
 }
