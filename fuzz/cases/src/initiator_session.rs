@@ -12,7 +12,9 @@ use iscsi_proto::initiator::{
     Command, Config, ConnectionId, Established, Event, Session, TaskOutcome,
 };
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
-use iscsi_proto::pdu::{Header, Opcode, Pdu, TaskAttribute, TaskManagementFunction};
+use iscsi_proto::pdu::{
+    Header, Opcode, Pdu, TaskAttribute, TaskManagementFunction, TaskManagementResponseCode,
+};
 use iscsi_proto::serial::{CmdSn, StatSn};
 use iscsi_proto::time::Instant;
 
@@ -37,8 +39,10 @@ const WAS_INTACT: u8 = 2;
 /// A command of the case.
 struct Sent {
     context: u32,
-    /// Connections that carried it or a request to go on with it: no other may bring its data.
+    /// Connections that carried it or a request to go on with it that was not refused.
     carriers: Vec<u32>,
+    /// It has been asked to go on on another connection.
+    moved: bool,
     /// Room for data of a read, with what is known of each byte.
     read: Vec<u8>,
     /// Data of a write.
@@ -72,6 +76,8 @@ struct Owner {
     sent: BTreeMap<Itt, Sent>,
     /// Tags of requests other than commands, newest first.
     requests: VecDeque<Itt>,
+    /// TASK REASSIGN requests, with the command that they name.
+    reassigns: BTreeMap<Itt, Itt>,
     submitted: u32,
     ended: Vec<u32>,
     /// A PDU is halfway in on the other connection.
@@ -153,6 +159,7 @@ impl Owner {
             now,
             sent: BTreeMap::new(),
             requests: VecDeque::new(),
+            reassigns: BTreeMap::new(),
             submitted: 0,
             ended: Vec::new(),
             nested: false,
@@ -258,6 +265,7 @@ impl Owner {
                 let sent = Sent {
                     context,
                     carriers: vec![link.serial],
+                    moved: false,
                     read: vec![0; read_len as usize],
                     write_len,
                     is_read: command.read,
@@ -268,7 +276,7 @@ impl Owner {
                 let end = data.buffer_offset as usize + pdu.payload.len();
                 let Some(sent) = self.sent.get(&data.itt) else { panic!("never sent: {data:?}") };
                 assert!(end <= sent.write_len as usize, "{data:?}");
-                assert!(sent.carriers.contains(&link.serial), "on another connection: {data:?}");
+                assert!(self.may_carry(link, sent), "on another connection: {data:?}");
             }
             Ok(Pdu::TaskManagementRequest(request)) => {
                 self.remember(request.itt);
@@ -276,6 +284,8 @@ impl Owner {
                     && let Some(sent) = self.sent.get_mut(&request.referenced_task_tag)
                 {
                     sent.carriers.push(link.serial);
+                    sent.moved = true;
+                    self.reassigns.insert(request.itt, request.referenced_task_tag);
                 }
             }
             Ok(Pdu::SnackRequest(_)) => assert!(self.agreed.level() > 0, "SNACK at level 0"),
@@ -307,6 +317,13 @@ impl Owner {
         let Ok(placement) = self.session.handle_header(link.id, self.now, &header) else {
             return;
         };
+        if let Ok(Pdu::TaskManagementResponse(response)) = Pdu::parse(&header)
+            && let Some(referenced) = self.reassigns.remove(&response.itt)
+            && response.response != TaskManagementResponseCode::COMPLETE
+            && let Some(sent) = self.sent.get_mut(&referenced)
+        {
+            sent.carriers.retain(|serial| *serial != link.serial);
+        }
         if uses_stat_sn(&header)
             && let Some(link) = &mut self.links[k]
         {
@@ -351,8 +368,15 @@ impl Owner {
         }
     }
 
+    /// May the connection bring data of a command? One that no connection carries any more is
+    /// bound to one on which it has still to be sent again.
+    fn may_carry(&self, link: Link, sent: &Sent) -> bool {
+        let carried = |link: &Link| sent.carriers.contains(&link.serial);
+        carried(&link) || !self.links.iter().flatten().any(carried)
+    }
+
     fn begin_placing(
-        &mut self,
+        &self,
         link: Link,
         placement: Placement,
         len: u32,
@@ -366,7 +390,7 @@ impl Owner {
             Placement::Task { itt, offset } => {
                 let (from, to) = (offset as usize, offset as usize + len as usize);
                 let Some(sent) = self.sent.get(&itt) else { panic!("{itt} was never sent") };
-                assert!(sent.carriers.contains(&link.serial), "data on another connection");
+                assert!(self.may_carry(link, sent), "data on another connection");
                 assert!(to <= sent.read.len(), "{from} + {len} outside the buffer");
                 Some((itt, sent.context, from, to))
             }
@@ -447,7 +471,7 @@ impl Owner {
 impl Sent {
     fn check_received(&self, data_in_len: usize) {
         let length = |bit: u8| self.read.iter().take_while(|byte| **byte & bit != 0).count();
-        if self.carriers.len() == 1 {
+        if !self.moved {
             assert_eq!(data_in_len, length(INTACT));
         } else {
             // Another connection may bring again what is in place, and less of it may count.
