@@ -319,6 +319,24 @@ async fn writers_without_room_hear_of_an_error() {
     assert!(results.iter().any(Result::is_ok) && results.iter().any(Result::is_err));
 }
 
+#[test]
+fn a_write_beside_a_zeroing_ends_the_same_here_and_on_the_device() {
+    for seed in 1..=50 {
+        paused().block_on(async {
+            let disk = Disk::new(seed, 0);
+            let state = disk.state.clone();
+            let cache = CacheLayer::new(Arc::new(disk), config(CacheMode::WriteBack));
+            let zeroing = tokio::spawn(cache.zero(0, 4096, ZeroFlags::default()));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            cache.write(0, blocks(1, 8), WriteFlags::NONE).await.unwrap();
+            zeroing.await.unwrap().unwrap();
+            let seen = versions(&cache.read(0, Buf::new(4096)).await.unwrap());
+            cache.flush().await.unwrap();
+            assert_eq!(state.lock().unwrap().current[..8], seen, "seed {seed}");
+        });
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_layer_still_writes_out() {
     let disk = Disk::new(1, 0);
