@@ -175,6 +175,9 @@ impl Session {
     /// TASK REASSIGN.
     pub(super) fn reassign(&mut self, conn: ConnId, request: &TaskManagementRequest) {
         use TaskManagementResponseCode as R;
+        if self.is_lost(conn) {
+            return; // it waited, and who asked is gone: a task would move to nobody
+        }
         let itt = request.referenced_task_tag;
         let task = self.tasks.get(&itt).filter(|task| !task.aborted);
         let task = task.or_else(|| self.answered.get(&itt));
