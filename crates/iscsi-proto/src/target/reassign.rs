@@ -54,6 +54,11 @@ impl Session {
         all.filter(|task| task.conn == conn).count()
     }
 
+    /// Does this unfinished task belong to `conn`?
+    pub fn is_task_of(&self, conn: ConnId, itt: Itt) -> bool {
+        self.tasks.get(&itt).is_some_and(|task| task.conn == conn)
+    }
+
     /// Tasks of this connection go on only when another one takes them over.
     pub(super) fn is_lost(&self, conn: ConnId) -> bool {
         self.connections.get(&conn).is_none_or(|c| c.recovery.is_some())
