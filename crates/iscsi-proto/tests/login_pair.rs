@@ -659,7 +659,7 @@ fn keys_are_answered_as_libiscsi_sends_them() {
          MaxBurstLength=262144\0DataPDUInOrder=Yes\0DefaultTime2Wait=2\0DefaultTime2Retain=0\0\
          IFMarker=No\0OFMarker=No\0ErrorRecoveryLevel=0\0MaxConnections=1\0\
          MaxOutstandingR2T=1\0DataSequenceInOrder=Yes\0X-com.example.Speed=NotUnderstood\0\
-         OFMarkInt=Reject\0iSCSIProtocolLevel=1\0TaskReporting=RFC3720\0\
+         OFMarkInt=Reject\0iSCSIProtocolLevel=2\0TaskReporting=FastAbort\0\
          FirstBurstLength=262144\0MaxRecvDataSegmentLength=262144\0";
     assert_eq!(answer, expected);
     assert_eq!((response.tsih, response.max_cmd_sn), (Tsih(4), CmdSn(41)));

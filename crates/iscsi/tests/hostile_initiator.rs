@@ -108,6 +108,7 @@ impl Fake {
         ScsiResponse {
             response: ResponseCode::COMPLETED,
             status,
+            status_qualifier: 0,
             residual: Residual::None,
             bidi_read_residual: Residual::None,
             itt,

@@ -261,7 +261,7 @@ impl Host {
                 self.waiting.push_back(context);
                 Ok(())
             }
-            CoreEvent::TaskManagementDone { itt, response } => {
+            CoreEvent::TaskManagementDone { itt, response, .. } => {
                 self.management_done(env, itt, response)
             }
             CoreEvent::TextDone { itt, .. } => {

@@ -20,12 +20,38 @@ use crate::serial::{CmdSn, StatSn};
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     R2t(R2t),
-    Nop { itt: Itt, lun: Lun, ttt: Ttt, data: Bytes },
-    Management { itt: Itt, response: TaskManagementResponseCode },
-    Text { itt: Itt, lun: Lun, ttt: Ttt, text: Bytes, continues: bool },
+    Nop {
+        itt: Itt,
+        lun: Lun,
+        ttt: Ttt,
+        data: Bytes,
+    },
+    Management {
+        itt: Itt,
+        response: TaskManagementResponseCode,
+        information: [u8; 3],
+        /// The session is over with it.
+        ends_session: bool,
+    },
+    Text {
+        itt: Itt,
+        lun: Lun,
+        ttt: Ttt,
+        text: Bytes,
+        continues: bool,
+    },
     Logout(logout::Answer),
-    Reject { reason: RejectReason, data_sn: u32, header: Bytes },
-    Async { event: AsyncEvent, lun: Lun, parameters: [u16; 3], data: Bytes },
+    Reject {
+        reason: RejectReason,
+        data_sn: u32,
+        header: Bytes,
+    },
+    Async {
+        event: AsyncEvent,
+        lun: Lun,
+        parameters: [u16; 3],
+        data: Bytes,
+    },
 }
 
 impl Reply {
@@ -76,8 +102,15 @@ impl Session {
             _ if self.recovers() => self.take_stat_sn(conn, Numbered::Reply(reply.clone()))?,
             _ => self.take_stat_sn(conn, Numbered::Nothing)?,
         };
-        if let Reply::Logout(answer) = &reply {
-            self.logout_answered(conn, answer);
+        match &reply {
+            Reply::Logout(answer) => self.logout_answered(conn, answer),
+            Reply::Management { itt, ends_session, .. } => {
+                self.fenced_sent(conn, *itt, stat_sn);
+                if *ends_session {
+                    self.end_nexus(conn);
+                }
+            }
+            _ => {}
         }
         Some(self.encode_reply(reply, stat_sn))
     }
@@ -87,21 +120,27 @@ impl Session {
         let (exp_cmd_sn, max_cmd_sn) = self.command_window();
         match reply {
             Reply::R2t(pdu) => {
-                let pdu = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu };
-                Transmit { header: pdu.encode(0), payload: Bytes::new() }
+                let header = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu }.encode(0);
+                Transmit { header, payload: Bytes::new() }
             }
             Reply::Nop { itt, lun, ttt, data } => {
                 let pdu = NopIn { lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn };
                 Transmit { header: pdu.encode(segment_length(&data)), payload: data }
             }
-            Reply::Management { itt, response } => {
-                let pdu = TaskManagementResponse { response, itt, stat_sn, exp_cmd_sn, max_cmd_sn };
+            Reply::Management { itt, response, information, .. } => {
+                let pdu = TaskManagementResponse {
+                    response,
+                    information,
+                    itt,
+                    stat_sn,
+                    exp_cmd_sn,
+                    max_cmd_sn,
+                };
                 Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
             Reply::Text { itt, lun, ttt, text, continues } => {
-                let is_final = !continues;
                 let pdu = TextResponse {
-                    is_final,
+                    is_final: !continues,
                     continues,
                     lun,
                     itt,
@@ -113,9 +152,9 @@ impl Session {
                 Transmit { header: pdu.encode(segment_length(&text)), payload: text }
             }
             Reply::Logout(answer) => {
-                // They mean something only if tasks are kept, or if another logout may come (§11.15.3).
-                let not_found = answer.response == LogoutResponseCode::CID_NOT_FOUND;
-                let time2wait = if not_found { 0 } else { self.params.default_time2wait };
+                // They mean something if tasks are kept or another logout may come (§11.15.3).
+                let found = answer.response != LogoutResponseCode::CID_NOT_FOUND;
+                let time2wait = u16::from(found) * self.params.default_time2wait;
                 let retains = self.reassigns() && answer.response == LogoutResponseCode::CLOSED;
                 let time2retain = if retains { self.params.default_time2retain } else { 0 };
                 let pdu = LogoutResponse {
