@@ -218,6 +218,11 @@ impl Session {
             };
             if !cleared {
                 self.fences.push_front(fence);
+                // What asks may be lost: the timer asks again.
+                let now = self.clock;
+                self.connections.values_mut().for_each(|c| {
+                    c.ack_asked.get_or_insert(now);
+                });
                 return;
             }
             // What was held may go.
