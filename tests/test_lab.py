@@ -245,6 +245,20 @@ def test_statistics_are_median_and_quartiles(tmp_path: Path):
     assert point.congestion_control == ("bbr",)
 
 
+def test_a_congestion_control_that_was_not_asked_for_is_told(tmp_path: Path):
+    store = Store(tmp_path / "results.jsonl")
+    _run(store, Imaginary(), tmp_path)
+    right = report.congestion_control(curves.collect(FAKE, FULL, store))
+    assert "at 9 of 9 points" in right and "NOT" not in right
+    wrong = replace(FAKE, link=Link(cc="bbr"))
+    session = store.begin(FACTS)
+    for cell in wrong.cells(FULL):
+        reached = {"bytes": 10**6, "seconds": 1.0, "connections": 1, "verified": True}
+        store.reached(session, cell, 0, {"reached": reached, "congestion_control": ["cubic"]})
+    told = report.congestion_control(curves.collect(wrong, FULL, store))
+    assert "NOT at: fast at 0: cubic instead of bbr" in told
+
+
 @pytest.mark.parametrize("power", [-1.0, 0.0, -0.5])
 def test_the_slope_is_the_exponent(power: float):
     points = [curves.Point(x, 100 * x**power, runs=1) for x in (1, 2, 10, 50)]
@@ -448,8 +462,10 @@ def test_what_is_written_arrives(client: str, tmp_path: Path):
 @pytest.mark.parametrize("algorithm", ["cubic", "reno"])
 def test_congestion_control_is_set_and_seen(place: Place, algorithm: str):
     link = Link(rtt_ms=5, cc=algorithm)
-    found = _measure(place, "enkaku-pipelined", link, Load(kind="read", seconds_max=1.0))
+    load = Load(kind="write", connections=3, depth=8, seconds_max=1.0)
+    found = _measure(place, "enkaku-pipelined", link, load)
     assert found["congestion_control"] == [algorithm]
+    assert found["connections_seen"] == 3
 
 
 @needs_a_lab
@@ -467,7 +483,7 @@ def test_a_link_on_which_nothing_arrives_is_a_finding(place: Place):
 
 
 def _left_behind(pid: int, folder: Path) -> list[str]:
-    """What a run with this process id in this folder could have left: its lab, mounts, processes."""
+    """What the run with this process id could have left: its lab, mounts, copies, processes."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "enkaku"
     labs = [str(path) for path in runtime.glob(f"wan-lab-{pid}.sock")]
     mounted = Path("/proc/mounts").read_text().splitlines()

@@ -2,6 +2,7 @@
 
 import argparse
 import hashlib
+import os
 import time
 from pathlib import Path
 
@@ -81,23 +82,26 @@ def main_report(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab report", description=report.__doc__)
     parser.add_argument("--quick", action="store_true", help="of the quick run's results")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write what is to be committed")
+    parser.add_argument("--note", default="", help="a sentence for the head of what is committed")
     _add_out(parser)
     options = parser.parse_args(arguments)
     pace = QUICK if options.quick else FULL
     path = options.out / "results.jsonl"
     if not path.exists():
         raise LabError(f"{path} does not exist; `run` makes it")
-    print(f"Report: {_report(Store(path), pace, options.out, options.docs)}")
+    print(f"Report: {_report(Store(path), pace, options.out, options.docs, options.note)}")
 
 
-def _report(store: Store, pace: Pace, out: Path, docs: Path | None = None) -> Path:
+def _report(
+    store: Store, pace: Pace, out: Path, docs: Path | None = None, note: str = ""
+) -> Path:
     """Of every experiment that has results at this pace, not only of what was just run."""
     found = [one for one in load().values() if _has_results(one, pace, store)]
     if not found:
         raise LabError(f"nothing was measured at the pace “{pace.name}” yet; see `run`")
     if docs is None:
         return report.write(found, pace, store, out / f"report-{pace.name}")
-    return docs_report.write(found, pace, store, docs)
+    return docs_report.write(found, pace, store, docs, note)
 
 
 def _has_results(experiment: Experiment, pace: Pace, store: Store) -> bool:
@@ -108,7 +112,12 @@ def facts() -> dict:
     """The machine's, and which binary it was that was measured."""
     binary = enkaku.binary()
     digest = hashlib.sha256(binary.read_bytes()).hexdigest()[:16]
-    return {**machine.facts(), "enkaku_binary_sha256": digest}
+    # Whoever reads the results must know whether something else was at work.
+    return {
+        **machine.facts(),
+        "enkaku_binary_sha256": digest,
+        "load_average": os.getloadavg(),
+    }
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:

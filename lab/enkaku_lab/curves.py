@@ -18,7 +18,8 @@ class Point:
     high: float = 0.0
     runs: int = 0
     why: str = ""
-    connections: int = 1
+    connections: int | None = None
+    """As ss counted them; None where it was not asked."""
     congestion_control: tuple[str, ...] = ()
     verified: bool = False
     failed: int = 0
@@ -121,7 +122,7 @@ def _point(x: float, records: list[dict], factor: float) -> Point:
         low,
         high,
         len(good),
-        connections=good[-1]["reached"]["connections"],
+        connections=good[-1].get("connections_seen") or None,
         congestion_control=tuple(seen),
         verified=all(one["reached"]["verified"] for one in good),
         failed=len(failed),

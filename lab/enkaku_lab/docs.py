@@ -14,10 +14,12 @@ SVG_BYTES_MAX = 100 << 10
 GAP = "–"
 
 
-def write(experiments: Sequence[Experiment], pace: Pace, store: Store, folder: Path) -> Path:
+def write(
+    experiments: Sequence[Experiment], pace: Pace, store: Store, folder: Path, note: str = ""
+) -> Path:
     """FOLDER/README.md and FOLDER/figures; returns the former."""
     every = [collect(experiment, pace, store) for experiment in experiments]
-    parts = [_head(every)]
+    parts = [_head(every), *([note] if note else [])]
     for curves in every:
         name = curves.experiment.name
         svg, png = plot.draw(curves, folder / "figures" / name)
@@ -62,8 +64,15 @@ def _head(every: list[Curves]) -> str:
             f"{machine.summary(head)}; taken {when}. {enkaku}; {versions}. Congestion control and "
             "buffers are those of each experiment (outside the namespaces: "
             f"{head['sysctl'].get('net.ipv4.tcp_congestion_control')}, {buffers})."
+            + _load(sessions)
         )
     return "\n\n".join(lines)
+
+
+def _load(sessions: dict[str, dict]) -> str:
+    """What else kept the machine busy when the runs began."""
+    found = [one["load_average"][0] for one in sessions.values() if "load_average" in one]
+    return f" Load average when the runs began: {max(found):.1f}." if found else ""
 
 
 def _section(curves: Curves, figure: str) -> str:

@@ -26,24 +26,28 @@ costs processor time that the measurement wants. The last interval repeats."""
 
 
 class Watch:
-    """Which congestion control the connections of a port use while it watches."""
+    """How many connections a port has while it watches, and with which congestion control."""
 
     def __init__(self, port: int):
         self._port = port
         self._seen: set[str] = set()
+        self._connections = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
-    def end(self) -> list[str]:
+    def end(self) -> tuple[list[str], int]:
+        """The algorithms, and the most connections at a time."""
         self._stop.set()
         self._thread.join()
-        return sorted(self._seen)
+        return sorted(self._seen), self._connections
 
     def _sample(self) -> None:
         waits = list(SAMPLE_S)
         while not self._stop.wait(waits.pop(0) if len(waits) > 1 else waits[0]):
-            self._seen |= sockets.algorithms(self._port)
+            algorithms, connections = sockets.algorithms_and_count(self._port)
+            self._seen |= algorithms
+            self._connections = max(self._connections, connections)
 
 
 class End:
@@ -59,9 +63,9 @@ class End:
     def watch(self, port: int) -> None:
         self._watch = Watch(port)
 
-    def watched(self) -> list[str]:
+    def watched(self) -> tuple[list[str], int]:
         watch, self._watch = self._watch, None
-        return watch.end() if watch else []
+        return watch.end() if watch else ([], 0)
 
     def close(self) -> None:
         """Ends whatever is open. May be called at any time."""

@@ -43,7 +43,7 @@ class Margins:
     bottom: float = 0.6
     legend_row: float = 0.2
     small_print: float = 0.3
-    between: float = 0.15
+    between: float = 0.3
     panel_title: float = 0.3
 
 

@@ -130,11 +130,11 @@ class Laboratory:
             try:
                 reached = near.ask("go", timeout_s=2 * (cell.load.seconds_max + GIVE_UP_S) + 10)
             finally:
-                seen = sender.ask("watched") if stack.port else []
+                seen, connections = sender.ask("watched") if stack.port else ([], 0)
         finally:
             self._set(link, loss=0.0)
             near.ask("close")
-        return {"reached": reached, "congestion_control": seen}
+        return {"reached": reached, "congestion_control": seen, "connections_seen": connections}
 
     def _set(self, link: Link, loss: float) -> None:
         before = self._link

@@ -22,6 +22,7 @@ STYLES = {
 }
 PAPER = {"color": "#555555", "alpha": 0.35}
 PAPER_LABEL = "the paper's value"
+GAP_LABEL = "no result (see the table)"
 LIMIT_LABEL = "the line (TCP payload)"
 ZERO_LOG_STEP = 0.4
 """Where 0 is drawn on a logarithmic axis: this share of the smallest value above it."""
@@ -35,7 +36,8 @@ def draw(curves: Curves, path: Path) -> tuple[Path, Path]:
     panels = list(curves.experiment.panels)
     rows, columns = (2, 2) if len(panels) == 4 else (1, len(panels))
     shown = len({curve.series.label for curve in curves.curves if curve.measured})
-    entries = 1 + shown + bool(curves.experiment.points)
+    gaps = any(point.failed for curve in curves.curves for point in curve.points if not point.mbit)
+    entries = 1 + shown + bool(curves.experiment.points) + gaps
     margins = figure.Margins() if panels != [""] else figure.Margins(top=0.55)
     chart, grid, legend_at = figure.panels(
         rows, columns, PANELS_IN[len(panels)], -(-entries // LEGEND_COLUMNS), margins
@@ -108,7 +110,12 @@ def _curve(axes, curve: Curve, shown: "_Places") -> None:
     if series.flat:
         axes.axhline(curve.measured[0].mbit, zorder=2, **look)
         return
-    # A point that could not be measured is a gap, not a bridge.
+    # A point that could not be measured is a gap, not a bridge, with a mark on the axis.
+    gaps = [shown.place(point.x) for point in curve.points if point.mbit is None and point.failed]
+    if gaps:
+        on_axis = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 4}
+        cross = {"marker": "x", "color": "#a00000", "markersize": 7, "linestyle": "none"}
+        axes.plot(gaps, [0.0] * len(gaps), label=GAP_LABEL, **cross, **on_axis)
     heights = [point.mbit if point.mbit is not None else float("nan") for point in curve.points]
     bars = None
     if any(point.runs > 1 for point in curve.points):
@@ -200,7 +207,7 @@ def _axes(axes, curves: Curves, shown: _Places) -> None:
 
 
 def _x_label(x: float) -> str:
-    return f"{x:.0e}".replace("e-0", "e-") if 0 < x < 0.01 else f"{x:g}"
+    return f"{x:.0e}".replace("e-0", "e-") if 0 < x < 0.1 else f"{x:g}"
 
 
 def _plain(value: float, _position: int) -> str:
@@ -216,6 +223,7 @@ def _legend(chart, grid, place: tuple[float, float], curves: Curves) -> None:
             line = handle[0] if isinstance(handle, ErrorbarContainer) else handle
             entries.setdefault(label, line)
     order = [LIMIT_LABEL, PAPER_LABEL, *(series.label for series in curves.experiment.series)]
+    order.append(GAP_LABEL)
     shown = [label for label in order if label in entries]
     chart.legend(
         [entries[label] for label in shown],
@@ -238,9 +246,10 @@ def _small_print(curves: Curves) -> str:
     first, last = (time[:16].replace("T", " ") for time in curves.taken)
     when = f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
     gib = head["memory_bytes"] / 2**30
-    runs = max((point.runs for curve in curves.curves for point in curve.measured), default=0)
+    runs = sorted({point.runs for curve in curves.curves for point in curve.measured})
     quick = "QUICK RUN, not for conclusions · " if curves.pace.name == "quick" else ""
-    middle = f"medians of {runs}, bars: middle half" if runs > 1 else "one run each"
+    many = f"{runs[0]}–{runs[-1]}" if runs[0] != runs[-1] else f"{runs[0]}"
+    middle = f"medians of {many} runs, bars: middle half" if runs[-1] > 1 else "one run each"
     return (
         f"{quick}{head['processor']}, {head['cores']} cores, {gib:.0f} GiB, "
         f"Linux {head['kernel']} · {when} · {middle}"

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from enkaku_lab.process import die_with_parent
 
-OPEN_S_MAX = 12.0
+OPEN_S_MAX = 8.0
 """So long may the open take, where it is a login too."""
 STALL_S = 0.001
 """A read that takes longer waits for the network; one from the page cache takes microseconds."""

@@ -120,8 +120,33 @@ def conditions(curves: Curves) -> str:
     return (
         f"Line: {link.rate}, DropTail queue of {link.queue_packets} packets, MTU 1500; it carries "
         f"{curves.limit_mbit:.0f} Mbit/s of TCP payload. A run takes at most {seconds:g} s "
-        f"and {pace.round_trips:g} round trips."
-    )
+        f"and {pace.round_trips:g} round trips. {congestion_control(curves)}"
+    ).strip()
+
+
+def congestion_control(curves: Curves) -> str:
+    """What ss saw at the sending sockets, against what was asked for."""
+    right, wrong, unseen, names = 0, [], 0, set()
+    for curve in curves.curves:
+        if not STACKS[curve.series.stack].port:
+            continue
+        wanted = curve.series.link.get("cc", curves.experiment.link.cc)
+        for point in curve.measured:
+            names.update(point.congestion_control)
+            if not point.congestion_control:
+                unseen += 1
+            elif point.congestion_control == (wanted,):
+                right += 1
+            else:
+                seen = ", ".join(point.congestion_control)
+                wrong.append(f"{curve.series.label} at {point.x:g}: {seen} instead of {wanted}")
+    if not right + unseen + len(wrong):
+        return ""
+    seen = ", ".join(sorted(names))
+    text = f"The sending sockets used what was asked for ({seen}; ss) at {right} "
+    text += f"of {right + unseen + len(wrong)} points"
+    text += f", at {unseen} nothing was seen" if unseen else ""
+    return f"{text}; NOT at: {'; '.join(wrong)}." if wrong else f"{text}."
 
 
 def _table(curves: Curves, panel: str) -> str:
@@ -160,11 +185,14 @@ def _facts(curve: Curve) -> str:
     points = curve.measured
     if not points:
         return "–"
-    connections = sorted({point.connections for point in points})
+    connections = sorted({point.connections for point in points if point.connections})
     algorithms = sorted({name for point in points for name in point.congestion_control})
     parts = []
-    if curve.series.stack.startswith("enkaku-") or connections != [1]:
-        parts.append("connections: " + ", ".join(map(str, connections)))
+    if connections:
+        # iperf3 has one more, for control.
+        control = "+1 control" if curve.series.stack == "tcp" else ""
+        numbers = (str(number - bool(control)) for number in connections)
+        parts.append(f"connections: {', '.join(numbers)} {control}".strip())
     if STACKS[curve.series.stack].port:
         parts.append(", ".join(algorithms) or "congestion control not seen")
     if all(point.verified for point in points):

@@ -13,10 +13,21 @@ SAMPLE_S = 0.25
 
 def algorithms(port: int) -> set[str]:
     """The algorithms of the established connections from or to this port at the moment."""
+    return set(ALGORITHMS.findall(_established(port)))
+
+
+def algorithms_and_count(port: int) -> tuple[set[str], int]:
+    """The same, and how many connections there are."""
+    listed = _established(port)
+    # A connection is a line, and details in a line that is indented.
+    count = sum(1 for line in listed.splitlines() if line and not line[0].isspace())
+    return set(ALGORITHMS.findall(listed)), count
+
+
+def _established(port: int) -> str:
     condition = f"( sport = :{port} or dport = :{port} )"
     argv = [need("ss"), "-tinH", "state", "established", condition]
-    listed = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    return set(ALGORITHMS.findall(listed))
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
 class Watch:

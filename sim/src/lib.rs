@@ -3,7 +3,7 @@
 //!
 //! A seed decides everything: keys, limits, network, medium, work and trouble. So a failure is one
 //! number, and it happens again. What is not simulated: SCSI (`crates/scsi`), sockets and threads
-//! (`crates/iscsi`), several initiators, and error recovery beyond level 0.
+//! (`crates/iscsi`), several initiators, and R-Data SNACKs.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,7 @@
 //! Deliberate mistakes, to see that the checkers see them.
 
+use iscsi_proto::pdu::{Header, Opcode};
+
 /// What is done wrong, on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -26,11 +28,34 @@ pub enum Sabotage {
     Padding,
     /// A status names a task that does not exist.
     Task,
+    /// The target believes data whose digest is wrong.
+    CorruptedData,
+    /// The initiator acknowledges a status that it has not got.
+    EarlyAcknowledgement,
+    /// The initiator asks for more than was sent.
+    SnackBeyond,
+    /// A recovery R2T asks for the wrong bytes.
+    RecoveryR2tOffset,
+    /// A status that is sent again is not what it was.
+    StatusChanged,
+    /// A read that goes on over another connection goes on in the wrong place.
+    ReassignedOffset,
+}
+
+/// What a PDU is about, where that matters to a mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Occasion {
+    Ordinary,
+    DataSnack,
+    RecoveryR2t,
+    StatusAgain,
+    /// The first Data-In after a reassignment.
+    Resumed,
 }
 
 impl Sabotage {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 17] = [
         Self::StaleExecution,
         Self::StaleData,
         Self::LoseCommand,
@@ -42,7 +67,44 @@ impl Sabotage {
         Self::CmdSn,
         Self::Padding,
         Self::Task,
+        Self::CorruptedData,
+        Self::EarlyAcknowledgement,
+        Self::SnackBeyond,
+        Self::RecoveryR2tOffset,
+        Self::StatusChanged,
+        Self::ReassignedOffset,
     ];
+
+    /// Needs a session that recovers, and something to recover from.
+    pub const fn is_about_recovery(self) -> bool {
+        matches!(
+            self,
+            Self::CorruptedData
+                | Self::EarlyAcknowledgement
+                | Self::SnackBeyond
+                | Self::RecoveryR2tOffset
+                | Self::StatusChanged
+                | Self::ReassignedOffset
+        )
+    }
+
+    /// Changes a header before its digest is computed.
+    pub(crate) fn distort(self, header: &mut Header, occasion: Occasion) {
+        let opcode = header.opcode();
+        let bhs = &mut header.bhs;
+        let mut bump = |at: usize, by: u32| {
+            let old = u32::from_be_bytes(std::array::from_fn(|i| bhs[at + i]));
+            bhs[at..at + 4].copy_from_slice(&old.wrapping_add(by).to_be_bytes());
+        };
+        match (self, occasion) {
+            (Self::EarlyAcknowledgement, _) if opcode == Opcode::DATA_OUT => bump(28, 3),
+            (Self::SnackBeyond, Occasion::DataSnack) => bump(44, 1000),
+            (Self::RecoveryR2tOffset, Occasion::RecoveryR2t) => bump(40, 4),
+            (Self::StatusChanged, Occasion::StatusAgain) => bump(44, 1),
+            (Self::ReassignedOffset, Occasion::Resumed) => bump(40, 4),
+            _ => {}
+        }
+    }
 
     /// Damages a PDU on its way out, if it is one of those. True if it did.
     pub(crate) fn damage(self, pdu: &mut [u8]) -> bool {

@@ -161,6 +161,20 @@ impl Scenario {
         self
     }
 
+    /// The same with damage that a session has to recover from, and nothing else that goes wrong.
+    pub(crate) fn recovering(mut self) -> Self {
+        self = self.undisturbed();
+        self.digests_allowed = true;
+        self.recovery_level = 2;
+        self.target_offer.session.error_recovery_level = 2;
+        self.target_offer.session.default_time2retain = 60;
+        self.trouble.faults = 3;
+        self.trouble.fault_every = Duration::from_millis(50);
+        self.damage = Plan { count: 60, one_in: 12, losses: true };
+        self.mix.blocks_max = BLOCKS;
+        self
+    }
+
     /// What the initiator offers for its next session or connection.
     pub(crate) fn offer(&self, rng: &mut Rng) -> Offer {
         let mut offer = offer(rng, self.connections_max, self.damage.count > 0);

@@ -108,9 +108,11 @@ impl World {
     fn new(seed: u64, options: Options) -> Self {
         let mut rng = Rng::new(seed);
         let mut scenario = Scenario::new(&mut rng);
-        if options.sabotage.is_some() {
-            scenario = scenario.undisturbed();
-        }
+        scenario = match options.sabotage {
+            Some(sabotage) if sabotage.is_about_recovery() => scenario.recovering(),
+            Some(_) => scenario.undisturbed(),
+            None => scenario,
+        };
         let net = Network::new(rng.fork());
         let left = scenario.trouble;
         let damage = Damage::new(scenario.damage, rng.fork());
@@ -191,6 +193,7 @@ impl World {
             }
             Event::Membership => self.membership(),
             Event::Management => self.management(),
+            Event::RequestLate(itt) => host.request_late(env, itt),
             Event::Restart => {
                 self.left.restarts -= 1;
                 host.restart(env)?;

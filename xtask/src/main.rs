@@ -1,23 +1,29 @@
-//! Checks of the repository itself: `cargo xtask deps` and `cargo xtask tidy`.
+//! Checks of the repository itself: `cargo xtask deps`, `cargo xtask tidy` and
+//! `cargo xtask protocol`.
 //!
-//! Both also run as tests of this package, so `cargo test` fails where a rule is broken. Nothing
+//! They also run as tests of this package, so `cargo test` fails where a rule is broken. Nothing
 //! here is part of the product.
 
 mod deps;
+mod protocol;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask deps|tidy\n\
-    deps   who depends on whom in the workspace, against the rule of ARCHITECTURE.md\n\
-    tidy   file headers, lengths of files and functions, paths of somebody's machine";
+const USAGE: &str = "usage: cargo xtask deps|tidy|protocol [--write]\n\
+    deps      who depends on whom in the workspace, against the rule of ARCHITECTURE.md\n\
+    tidy      file headers, lengths of files and functions, paths of somebody's machine\n\
+    protocol  requirements of RFC 7143 against the citations in code and tests, and against the\n\
+              matrix in PROTOCOL.md, which --write brings up to date";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let outcome = match (arguments.next().as_deref(), arguments.next()) {
+    let outcome = match (arguments.next().as_deref(), arguments.next().as_deref()) {
         (Some("deps"), None) => deps::check(root()),
         (Some("tidy"), None) => tidy::check(root()),
+        (Some("protocol"), None) => protocol::check(root()),
+        (Some("protocol"), Some("--write")) => protocol::write(root()),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -151,6 +151,10 @@ pub fn parse_header(
         let received = u32::from_le_bytes(*digest);
         let computed = crc32c::crc32c_append(crc32c::crc32c(bhs), ahs);
         if received != computed {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+            //# When a target or an initiator receives any iSCSI PDU with a header digest error, it
+            //# MUST either discard the header and all data up to the beginning of a later PDU or
+            //# close the connection.
             return Err(FrameError::HeaderDigest { received, computed });
         }
         check_lengths(&header, limits)?;
@@ -165,7 +169,7 @@ pub fn parse_header(
         data_len,
         pad_len: pad_len(data_len),
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.3
-        //# A zero-length Data Segment also implies a zero-length data digest.
+        //# A zero-length Data Segment also implies a zero-length Data-Digest.
         data_digest: framing.data_digest && data_len > 0,
     }))
 }
@@ -289,6 +293,9 @@ impl DataDigest {
     }
 
     /// Adds the next bytes.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.1
+    //# The CRC MUST be calculated by a method that produces the same results as the following
+    //# process:
     pub fn update(&mut self, bytes: &[u8]) {
         self.0 = crc32c::crc32c_append(self.0, bytes);
     }

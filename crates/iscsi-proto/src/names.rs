@@ -6,9 +6,16 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// Longest iSCSI name in bytes (§4.2.7.2).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.1
+//# Initiators and targets MUST support the receipt of iSCSI names of up to the maximum length of
+//# 223 bytes.
 pub const NAME_MAX: usize = 223;
 
 /// TCP port of iSCSI.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-15
+//# Implementations needing a system TCP port number may use port 860, the port assigned by IANA as
+//# the iSCSI system port; however, in order to use port 860, it MUST be explicitly specified --
+//# implementations MUST NOT default to the use of port 860, as 3260 is the only allowed default.
 pub const PORT: u16 = 3260;
 
 /// Longest host name in a TargetAddress (RFC 1123).
@@ -42,6 +49,9 @@ pub enum NameError {
 ///
 /// # Errors
 /// [`NameError`] says what is wrong with it.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.2
+//# An iSCSI name MUST be a UTF-8 (see [RFC3629]) encoding of a string of Unicode characters with
+//# the following properties:
 pub fn check_name(name: &str) -> Result<String, NameError> {
     let length = name.len();
     if length == 0 || length > NAME_MAX {
@@ -161,6 +171,10 @@ fn is_host(host: &str) -> bool {
 mod tests {
     use super::*;
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.2
+    //= type=test
+    //# An iSCSI name MUST be a UTF-8 (see [RFC3629]) encoding of a string of Unicode characters
+    //# with the following properties:
     #[test]
     fn names_that_are_names() {
         for name in [
@@ -176,6 +190,13 @@ mod tests {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.1
+    //= type=test
+    //# Each iSCSI node, whether it is an initiator, a target, or both, MUST have an iSCSI name.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.1
+    //= type=test
+    //# Initiators and targets MUST support the receipt of iSCSI names of up to the maximum length
+    //# of 223 bytes.
     #[test]
     fn names_that_are_not() {
         let long = format!("iqn.2001-04.com.example:{}", "a".repeat(200));
@@ -209,6 +230,12 @@ mod tests {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-15
+    //= type=test
+    //# Implementations needing a system TCP port number may use port 860, the port assigned by IANA
+    //# as the iSCSI system port; however, in order to use port 860, it MUST be explicitly specified
+    //# -- implementations MUST NOT default to the use of port 860, as 3260 is the only allowed
+    //# default.
     #[test]
     fn addresses_there_and_back() {
         for (text, host, port, group) in [

@@ -4,6 +4,9 @@
 /// Defines a 32-bit serial number that wraps and compares by distance.
 ///
 /// No `Ord`: serial order is not transitive over the whole circle, so it must not sort a map.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//# Comparisons and arithmetic on the ExpCmdSN and MaxCmdSN MUST use Serial Number Arithmetic as
+//# defined in [RFC1982] where SERIAL_BITS = 32.
 macro_rules! serial_number {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
@@ -76,6 +79,10 @@ serial_number! {
 mod tests {
     use super::CmdSn;
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //= type=test
+    //# Comparisons and arithmetic on the ExpCmdSN and MaxCmdSN MUST use Serial Number Arithmetic as
+    //# defined in [RFC1982] where SERIAL_BITS = 32.
     #[test]
     fn order_survives_the_wrap() {
         let last = CmdSn(u32::MAX);

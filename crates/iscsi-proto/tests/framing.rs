@@ -51,6 +51,9 @@ fn command(itt: u32, extended: usize, length: usize) -> Header {
 }
 
 /// The examples of RFC 3720 B.4, in the order in which the bytes are sent.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.1
+//= type=test
+//# The CRC MUST be calculated by a method that produces the same results as the following process:
 #[test]
 fn digest_vectors() {
     let increasing: Vec<u8> = (0..32).collect();
@@ -77,6 +80,9 @@ fn digest_vectors() {
     assert_eq!(&framing.header_bytes(&header)[48..], [0x56, 0x3a, 0x96, 0xd9]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.3
+//= type=test
+//# A zero-length Data Segment also implies a zero-length Data-Digest.
 #[test]
 fn the_digest_covers_padding() {
     let framing = Framing { header_digest: false, data_digest: true };
@@ -111,6 +117,10 @@ fn lengths_are_checked_before_the_data_arrives() {
     assert!(parse_header(&bhs, Framing::default(), Limits::LOGIN).is_err());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# When a target or an initiator receives any iSCSI PDU with a header digest error, it MUST either
+//# discard the header and all data up to the beginning of a later PDU or close the connection.
 #[test]
 fn with_header_digest_a_damaged_length_is_a_digest_error() {
     let framing = Framing { header_digest: true, data_digest: false };

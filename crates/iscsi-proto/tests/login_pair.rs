@@ -9,7 +9,7 @@ use bytes::Bytes;
 use iscsi_proto::frame::{Framer, Framing, Limits};
 use iscsi_proto::ids::{Cid, Isid, Itt, Tsih};
 use iscsi_proto::keys::value::format_binary;
-use iscsi_proto::keys::{DigestKind, DigestPreference, Offer, SessionParams};
+use iscsi_proto::keys::{DigestKind, DigestPreference, Offer, SessionParams, TaskReporting};
 use iscsi_proto::login::chap::{
     Algorithm, CHALLENGE_LEN, ChapCredentials, ChapError, ChapRandom, Secret,
 };
@@ -45,7 +45,11 @@ impl Authenticator for Site {
                 target_alias: Some("a disk".to_owned()),
             }),
             Some(MOVED) => {
-                Admission::Moved { address: "[2001:db8::1]:3261".parse().unwrap(), permanent: true }
+                // A redirection leaves the portal group out.
+                Admission::Moved {
+                    address: "[2001:db8::1]:3261,7".parse().unwrap(),
+                    permanent: true,
+                }
             }
             Some(_) => Admission::Refused(LoginStatus::NOT_FOUND),
         }
@@ -119,8 +123,12 @@ fn pair(config: InitiatorConfig, mut target: target::Login) -> End {
         Err(error) => return End::Initiator(error),
     };
     let (mut request, mut text) = initiator.first();
+    let fixed = |r: &LoginRequest| (r.version_min, r.version_max, r.isid, r.tsih, r.cid, r.itt);
+    let first = fixed(&request);
     for requests in 1.. {
         let received = over_the_wire_request(&request, &text);
+        assert_eq!(fixed(&received), first, "what identifies a login and its version stay");
+        assert_eq!((received.version_min, received.version_max), (0, 0));
         let mut attached = None;
         let (response, response_text) = match target.handle(&received, &text) {
             Ok(target::Step::Send(response, text)) => (response, text),
@@ -144,6 +152,7 @@ fn pair(config: InitiatorConfig, mut target: target::Login) -> End {
             }
         };
         let response = over_the_wire_response(&response, &response_text);
+        assert_eq!((response.version_active, response.version_max), (0, 0));
         match initiator.handle(&response, &response_text) {
             Ok(initiator::Step::Send(next, next_text)) => (request, text) = (next, next_text),
             Ok(initiator::Step::Established(ours)) => {
@@ -171,6 +180,43 @@ fn over_the_wire_response(response: &LoginResponse, text: &Bytes) -> LoginRespon
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.1
+//= type=test
+//# The initiator MUST present both its iSCSI Initiator Name and the iSCSI Target Name to which it
+//# wishes to connect in the first Login Request of a new session or connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# Targets MUST NOT submit parameters that require an additional initiator Login Request in a Login
+//# Response with the T bit set to 1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.2
+//= type=test
+//# If the next stage is FullFeaturePhase, the target MUST reply with a Login Response with the TSIH
+//# value.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.3
+//= type=test
+//# The initiator MUST indicate its intent to terminate the negotiation by setting the T bit to 1;
+//# the target sets the T bit to 1 on the last response.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.5
+//= type=test
+//# Therefore, the TSIH in the Login PDU MUST be zero to signal session reinstatement.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.6
+//= type=test
+//# The reserved value 0 MUST be used on the first connection for a new session.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.10
+//= type=test
+//# The initiator MUST provide some basic parameters in order to enable the target to determine if
+//# the initiator may use the target's resources and the initial text parameters for the security
+//# exchange.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.1
+//= type=test
+//# All Login Responses within the Login Phase MUST carry the same Version-max.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.2
+//= type=test
+//# All Login Responses within the Login Phase MUST carry the same Version-active.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.8
+//= type=test
+//# The target MUST provide some basic parameters in order to enable the initiator to determine if
+//# it is connected to the correct port and the initial text parameters for the security exchange.
 #[test]
 fn without_authentication_a_login_is_two_round_trips() {
     let (ours, theirs, requests) = pair(config(), target_login(Authentication::None)).established();
@@ -198,7 +244,33 @@ fn names_are_compared_in_lower_case() {
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
 //= type=test
-//# Compliant iSCSI initiators and targets MUST implement the CHAP authentication method
+//# Compliant iSCSI initiators and targets MUST implement the CHAP authentication method [RFC1994]
+//# (according to Section 12.1.3, including the target authentication option).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1
+//= type=test
+//# Authentication is OPTIONAL to use but MUST be supported by the target and initiator.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1
+//= type=test
+//# The initiator and target MUST implement CHAP.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1
+//= type=test
+//# However, the initiator MUST make the first step specific to the selected authentication method
+//# as soon as it is selected.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+//= type=test
+//# For CHAP [RFC1994], the initiator MUST use:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+//= type=test
+//# The initiator MUST continue with:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4
+//= type=test
+//# Therefore, both Version-min and Version-max MUST be set to 0x00.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.1
+//= type=test
+//# All Login Requests within the Login Phase MUST carry the same Version-max.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.2
+//= type=test
+//# All Login Requests within the Login Phase MUST carry the same Version-min.
 #[test]
 fn chap_with_every_algorithm_one_way_and_mutual() {
     for algorithm in Algorithm::ALL {
@@ -217,6 +289,10 @@ fn chap_with_every_algorithm_one_way_and_mutual() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+//= type=test
+//# The target MUST answer with a Login reject with the "Authentication Failure" status or reply
+//# with:
 #[test]
 fn the_first_algorithm_that_both_allow_is_taken() {
     let chosen = |list, allowed: &[Algorithm]| Algorithm::choose(list, allowed);
@@ -231,6 +307,14 @@ fn the_first_algorithm_that_both_allow_is_taken() {
     assert_eq!(end.status(), LoginStatus::AUTHENTICATION_FAILURE);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.2
+//= type=test
+//# If the security negotiation fails at the target, then the target MUST send the appropriate Login
+//# Response PDU.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+//= type=test
+//# If the initiator authentication fails, the target MUST answer with a Login reject with
+//# "Authentication Failure" status.
 #[test]
 fn a_wrong_secret_and_an_unknown_user_look_the_same() {
     for (user, secret) in [("alice", "wrong"), ("mallory", "secret of alice"), ("", "")] {
@@ -240,6 +324,9 @@ fn a_wrong_secret_and_an_unknown_user_look_the_same() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+//= type=test
+//# If the target authentication fails, the initiator MUST close the connection:
 #[test]
 fn a_target_that_cannot_prove_itself_is_refused() {
     for theirs in [credentials("disk", "not its secret"), credentials("other", "its secret")] {
@@ -252,6 +339,10 @@ fn a_target_that_cannot_prove_itself_is_refused() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+//= type=test
+//# Otherwise, if the initiator required target authentication, the target MUST either answer with a
+//# Login reject with "Authentication Failure" or reply with:
 #[test]
 fn a_target_without_a_secret_of_its_own_refuses_mutual() {
     let config = InitiatorConfig {
@@ -262,6 +353,17 @@ fn a_target_without_a_secret_of_its_own_refuses_mutual() {
     assert_eq!(end.status(), LoginStatus::AUTHENTICATION_FAILURE);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//= type=test
+//# Any CHAP secret used for initiator authentication MUST NOT be configured for authentication of
+//# any target, and any CHAP secret used for target authentication MUST NOT be configured for
+//# authentication of any initiator.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//= type=test
+//# If the CHAP response received by one end of an iSCSI connection is the same as the CHAP response
+//# that the receiving endpoint would have generated for the same CHAP challenge, the response MUST
+//# be treated as an authentication failure and cause the connection to close (this ensures that the
+//# same CHAP secret is not used for authentication in both directions).
 #[test]
 fn one_secret_for_both_directions_is_refused_by_both_sides() {
     let same = credentials("disk", "secret of alice");
@@ -280,6 +382,13 @@ fn one_secret_for_both_directions_is_refused_by_both_sides() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//= type=test
+//# Originators MUST NOT reuse the CHAP challenge sent by the responder for the other direction of a
+//# bidirectional authentication.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//= type=test
+//# Responders MUST check for this condition and close the iSCSI TCP connection if it occurs.
 #[test]
 fn a_reflected_challenge_is_refused() {
     // The initiator's random source yields what the target sent.
@@ -309,6 +418,10 @@ fn a_reflected_challenge_is_refused() {
     assert_eq!(failure.reason, FailureReason::Chap(ChapError::Reflected));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# Authentication-related security keys (Section 12) MUST be completely negotiated within the Login
+//# Phase.
 #[test]
 fn who_skips_authentication_is_refused() {
     let end = pair(config(), target_login(chap(&Algorithm::ALL, None)));
@@ -346,7 +459,7 @@ fn a_response_cannot_be_replayed_or_sent_before_its_challenge() {
     let early = format!("{first}CHAP_A=5\0CHAP_N=alice\0CHAP_R={proof}\0");
     let failure =
         send(&mut target_login(chap(&Algorithm::ALL, None)), security(true), &early).unwrap_err();
-    assert_eq!(failure.status, LoginStatus::AUTHENTICATION_FAILURE);
+    assert_eq!(failure.status, LoginStatus::INITIATOR_ERROR);
     // With another challenge the same proof is worth nothing.
     let mut target = target::Login::new(TargetConfig {
         offer: Offer::default(),
@@ -360,6 +473,115 @@ fn a_response_cannot_be_replayed_or_sent_before_its_challenge() {
     send(&mut target, security(false), "CHAP_A=5\0").unwrap();
     let replayed = format!("CHAP_N=alice\0CHAP_R={proof}\0");
     assert!(send(&mut target, security(true), &replayed).is_err());
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
+//= type=test
+//# Whenever an iSCSI target gets a request or response whose keys, or their values, are not
+//# according to the step definition, it MUST answer with a Login reject with the "Initiator Error"
+//# or "Missing Parameter" status.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
+//= type=test
+//# These statuses are not intended for cryptographically incorrect values such as the CHAP
+//# response, for which the "Authentication Failure" status MUST be specified.
+#[test]
+fn chap_keys_out_of_step_are_told_from_a_wrong_proof() {
+    let first = format!("InitiatorName={INITIATOR}\0TargetName={TARGET}\0AuthMethod=CHAP\0");
+    for (answer, status) in [
+        ("CHAP_N=alice\0", LoginStatus::MISSING_PARAMETER),
+        ("CHAP_R=0x00112233445566778899aabbccddeeff\0", LoginStatus::MISSING_PARAMETER),
+        ("CHAP_A=5\0", LoginStatus::INITIATOR_ERROR),
+        ("CHAP_N=alice\0CHAP_R=0x00\0", LoginStatus::INITIATOR_ERROR),
+        (
+            "CHAP_N=alice\0CHAP_R=0x00112233445566778899aabbccddeeff\0",
+            LoginStatus::AUTHENTICATION_FAILURE,
+        ),
+    ] {
+        let mut target = target_login(chap(&Algorithm::ALL, None));
+        send(&mut target, security(false), &first).unwrap();
+        send(&mut target, security(false), "CHAP_A=5\0").unwrap();
+        let failure = send(&mut target, security(true), answer).unwrap_err();
+        assert_eq!(failure.status, status, "{answer:?}");
+    }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+//= type=test
+//# To guarantee interoperability, initiators MUST always offer it as one of the proposed
+//# algorithms.
+#[test]
+fn md5_is_offered_whatever_else_is() {
+    let mut initiator = initiator::Login::new(chap_config("secret of alice")).unwrap();
+    let (request, _) = initiator.first();
+    let response = initiator_response(&request);
+    let step = initiator.handle(&response, b"AuthMethod=CHAP\0").unwrap();
+    let initiator::Step::Send(_, text) = step else { panic!("{step:?}") };
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    let offered = text.trim_end_matches('\0').strip_prefix("CHAP_A=").unwrap();
+    assert!(offered.split(',').any(|number| number == "5"), "{offered}");
+}
+
+/// A response that agrees to nothing yet.
+fn initiator_response(request: &LoginRequest) -> LoginResponse {
+    assert_eq!((request.version_min, request.version_max), (0, 0));
+    LoginResponse {
+        transit: false,
+        continues: false,
+        csg: request.csg,
+        nsg: Stage(0),
+        version_max: 0,
+        version_active: 0,
+        isid: request.isid,
+        tsih: request.tsih,
+        itt: request.itt,
+        stat_sn: StatSn(0),
+        exp_cmd_sn: CmdSn(1),
+        max_cmd_sn: CmdSn(1),
+        status: LoginStatus::SUCCESS,
+    }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.1
+//= type=test
+//# The initiator MUST use the value presented as a response to the first Login Request.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.2
+//= type=test
+//# The initiator MUST use the value presented as a response to the first Login Request.
+#[test]
+fn a_version_that_was_not_offered_ends_the_login() {
+    let mut initiator = initiator::Login::new(config()).unwrap();
+    let (request, _) = initiator.first();
+    let response = LoginResponse { version_active: 1, ..initiator_response(&request) };
+    let error = initiator.handle(&response, b"").unwrap_err();
+    assert_eq!(error, LoginError::Mismatch { field: "Version-active" });
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.6
+//= type=test
+//# A Login Response with the T bit set to 1 MUST NOT contain key=value pairs that may require
+//# additional answers from the initiator within the same stage.
+#[test]
+fn an_offer_in_the_last_response_ends_the_login() {
+    let mut config = config();
+    config.offer.session.task_reporting = TaskReporting::Rfc3720; // nothing to be answered
+    let mut initiator = initiator::Login::new(config).unwrap();
+    let (request, _) = initiator.first();
+    let to_operational = LoginResponse {
+        transit: true,
+        nsg: Stage::LOGIN_OPERATIONAL_NEGOTIATION,
+        ..initiator_response(&request)
+    };
+    let step = initiator.handle(&to_operational, b"AuthMethod=None\0").unwrap();
+    let initiator::Step::Send(request, _) = step else { panic!("{step:?}") };
+    assert!(request.transit && request.nsg == Stage::FULL_FEATURE_PHASE);
+    let last = LoginResponse {
+        transit: true,
+        nsg: Stage::FULL_FEATURE_PHASE,
+        tsih: Tsih(1),
+        ..initiator_response(&request)
+    };
+    let error = initiator.handle(&last, b"TaskReporting=RFC3720\0").unwrap_err();
+    assert_eq!(error, LoginError::LateOffer);
 }
 
 #[test]
@@ -390,6 +612,14 @@ fn none_satisfies_an_initiator_unless_it_wants_a_proof() {
     assert_eq!(end.status(), LoginStatus::AUTHENTICATION_FAILURE);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# There MUST NOT be more than one outstanding Login Request or Login Response on an iSCSI
+//# connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
+//= type=test
+//# Whenever an iSCSI initiator gets a response whose keys, or their values, are not according to
+//# the step definition, it MUST abort the connection.
 #[test]
 fn a_target_that_ignores_the_mutual_flag_is_refused() {
     let config = InitiatorConfig {
@@ -434,6 +664,63 @@ fn discovery_needs_no_target_name_and_gets_no_group() {
     assert_eq!(theirs.session.max_connections, 1);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+//= type=test
+//# All of the redirection Status-Class responses MUST return one or more text key parameters of the
+//# type "TargetAddress", which indicates the target's new address.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.8
+//= type=test
+//# If the TargetAddress is returned as the result of a redirect status in a Login Response, the
+//# comma and portal-group-tag MUST be omitted.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.1
+//= type=test
+//# During the Login Phase, the iSCSI target MUST return the TargetPortalGroupTag key
+//# with the first Login Response PDU with which it is allowed to do so (i.e., the first
+//# Login Response issued after the first Login Request with the C bit set to 0) for all
+//# session types.
+#[test]
+fn discovery_may_name_a_target_and_has_to_authenticate_for_it() {
+    let text = format!("{}SessionType=Discovery\0", names());
+    let mut target = target_login(Authentication::None);
+    let (_, answer) = sent(send(&mut target, security(true), &text).unwrap());
+    assert!(answer.contains("TargetPortalGroupTag=7\0"), "{answer}");
+    let outcome = match send(&mut target, operational(), "").unwrap() {
+        target::Step::Ready(outcome) => outcome,
+        step => panic!("{step:?}"),
+    };
+    assert!(outcome.discovery);
+    assert_eq!(outcome.target_name.as_deref(), Some(TARGET));
+    let other = text.replace(TARGET, "iqn.2026-11.org.example:none");
+    let failure = send(&mut target_login(Authentication::None), security(true), &other);
+    assert_eq!(failure.unwrap_err().status, LoginStatus::NOT_FOUND);
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.2
+//= type=test
+//# The target MUST reply with the first option in the list it supports and is allowed to
+//# use for the specific initiator, unless it does not support any, in which case it MUST
+//# answer with "Reject" (see Section 6.2).
+#[test]
+fn methods_are_chosen_or_rejected() {
+    let answer = |authentication, offered: &str| {
+        let mut target = target_login(authentication);
+        let text = format!("{}AuthMethod={offered}\0", names());
+        match send(&mut target, security(false), &text) {
+            Ok(step) => sent(step).1,
+            Err(failure) => {
+                let (response, text) = target.failure_response(&failure);
+                assert_eq!(response.status, LoginStatus::AUTHENTICATION_FAILURE);
+                String::from_utf8(text.to_vec()).unwrap()
+            }
+        }
+    };
+    let demanded = || chap(&Algorithm::ALL, None);
+    assert!(answer(demanded(), "KRB5,CHAP,None").ends_with("AuthMethod=CHAP\0"));
+    assert!(answer(Authentication::None, "KRB5,CHAP,None").ends_with("AuthMethod=None\0"));
+    assert_eq!(answer(demanded(), "KRB5,None"), "AuthMethod=Reject\0");
+    assert_eq!(answer(Authentication::None, "KRB5"), "AuthMethod=Reject\0");
+}
+
 #[test]
 fn admission_decides_by_name() {
     let other = |name: &str| InitiatorConfig { target_name: Some(name.to_owned()), ..config() };
@@ -450,6 +737,13 @@ fn admission_decides_by_name() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.1
+//= type=test
+//# The constant "None" MUST always be used to indicate a missing function.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.1
+//= type=test
+//# The following table lists cyclic integrity checksums that can be negotiated for the digests and
+//# MUST be implemented by every iSCSI initiator and target.
 #[test]
 fn digests_are_what_both_want() {
     use DigestPreference::{Avoid, Never, Prefer, Require};
@@ -486,6 +780,16 @@ fn digests_are_what_both_want() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.6
+//= type=test
+//# Otherwise, the TSIH sent by the target at the conclusion of the successful login of the first
+//# connection for this session MUST be used.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.6
+//= type=test
+//# All Login Requests within a Login Phase MUST carry the same TSIH.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.7
+//= type=test
+//# All Login Requests within the Login Phase MUST carry the same CID.
 #[test]
 fn a_later_connection_negotiates_no_session_keys() {
     let session = SessionParams { max_connections: 4, ..SessionParams::default() };
@@ -537,6 +841,25 @@ fn names() -> String {
     format!("InitiatorName={INITIATOR}\0TargetName={TARGET}\0")
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# The initial Login Request of any connection MUST include the InitiatorName key=value pair.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# For any connection within a session whose type is not "Discovery", the first Login Request MUST
+//# also include the TargetName key=value pair.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# If such an attempt is detected by the target, the target MUST respond with a Login reject
+//# (initiator error); if detected by the initiator, the initiator MUST drop the connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.4
+//= type=test
+//# The initiator of the TCP connection MUST provide this key to the remote endpoint in the first
+//# Login Request if the initiator is not establishing a Discovery session.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.5
+//= type=test
+//# The initiator of the TCP connection MUST provide this key to the remote endpoint at the first
+//# login of the Login Phase for every connection.
 #[test]
 fn what_the_first_request_lacks_is_named() {
     for (text, status) in [
@@ -577,6 +900,22 @@ fn operational_keys_wait_for_their_stage() {
     assert_eq!(failure.status, LoginStatus::INITIATOR_ERROR);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# The Login Phase MAY include a SecurityNegotiation stage and a LoginOperationalNegotiation stage
+//# and MUST include at least one of them, but the included stage MAY be empty except for the
+//# mandatory names.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# The Login Final-Response that accepts a Login Request can only come as a response to a Login
+//# Request with the T bit set to 1, and both the request and response MUST indicate
+//# FullFeaturePhase as the next phase via the NSG field.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.1
+//= type=test
+//# The target MUST use the value presented with the first Login Request.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.2
+//= type=test
+//# The target MUST use the value presented with the first Login Request.
 #[test]
 fn versions_and_stages_that_cannot_be() {
     let first = |request| send(&mut target_login(Authentication::None), request, &names());
@@ -596,6 +935,20 @@ fn versions_and_stages_that_cannot_be() {
     assert!(first(LoginRequest { continues: true, ..operational() }).is_err());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# There MUST NOT be more than one outstanding Login Request or Login Response on an iSCSI
+//# connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# If both stages are used, the SecurityNegotiation MUST precede the LoginOperationalNegotiation.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# The selected NSG MUST NOT exceed the value stated by the initiator.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.9
+//= type=test
+//# The iSCSI target returns this key to the initiator in the Login Response PDU to the first Login
+//# Request PDU that has the C bit set to 0 when TargetName is given by the initiator.
 #[test]
 fn stages_do_not_go_back() {
     let mut target = target_login(Authentication::None);
@@ -610,6 +963,9 @@ fn stages_do_not_go_back() {
     assert!(send(&mut target, operational(), "").is_err());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.7
+//= type=test
+//# The target MUST use the value presented with the first Login Request.
 #[test]
 fn what_identifies_a_login_does_not_change() {
     let open = LoginRequest { transit: false, ..operational() };
@@ -626,6 +982,17 @@ fn what_identifies_a_login_does_not_change() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.25
+//= type=test
+//# However, the implementation MUST NOT respond with a "NotUnderstood" value for either of these
+//# keys.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.25
+//= type=test
+//# When an IFMarkInt or OFMarkInt key is received, a compliant iSCSI implementation MUST respond
+//# with the constant "Reject" value.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.25
+//= type=test
+//# The implementation MUST NOT respond with a "NotUnderstood" value for either of these keys.
 #[test]
 fn keys_are_answered_as_libiscsi_sends_them() {
     let mut target = target_login(Authentication::None);
@@ -671,6 +1038,14 @@ fn keys_are_answered_as_libiscsi_sends_them() {
     assert_eq!(outcome.cmd_sn, CmdSn(10));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a Text or
+//# Login Response with no data segment (DataSegmentLength 0).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.6
+//= type=test
+//# If the Status-Class is 0, the T bit MUST NOT be set to 1 if the T bit in the request was set to
+//# 0.
 #[test]
 fn text_may_be_cut_anywhere() {
     let text = format!("{}AuthMethod=CHAP\0", names());
@@ -685,6 +1060,10 @@ fn text_may_be_cut_anywhere() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.1
+//= type=test
+//# Any iSCSI target or initiator MUST support receiving at least 8192 bytes of key=value data in a
+//# negotiation sequence.
 #[test]
 fn text_without_end_ends_the_login() {
     let endless = LoginRequest { continues: true, ..security(false) };

@@ -44,6 +44,21 @@ fn session(change: impl FnOnce(&mut SessionParams)) -> Offer {
     offer
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# An iSCSI implementation MUST comprehend all text keys defined in this document.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# All keys in this document MUST be supported by iSCSI initiators and targets when used as
+//# specified here.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.10
+//= type=test
+//# All keys listed in Section 13, except for the X extension formats, MUST be supported by iSCSI
+//# initiators and targets.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.8
+//= type=test
+//# All keys listed in Section 13, except for the X extension formats, MUST be supported by iSCSI
+//# initiators and targets.
 #[test]
 fn the_table_is_the_rfcs() {
     // Name, rule, leading only, irrelevant in discovery, default: §13.1 to §13.25.
@@ -109,6 +124,53 @@ fn the_defaults_are_the_tables() {
     assert_eq!(nothing_said, Ok((session, connection)));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# However, the answer for a key that is not understood MUST be key=NotUnderstood.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# The constants "None", "Reject", "Irrelevant", and "NotUnderstood" are reserved and MUST ONLY be
+//# used as described here.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.1
+//= type=test
+//# The responding party MUST respond with the same key and the first value that it supports (and is
+//# allowed to use for the specific originator) selected from the originator list.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.1
+//= type=test
+//# If an acceptor does not understand any particular value in a list, it MUST ignore it.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+//= type=test
+//# For simple-value negotiations, the accepting party MUST answer with the same key.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+//= type=test
+//# Proposing a value not admissible (e.g., not within the specified bounds) MAY be answered with
+//# the constant "Reject"; otherwise, the acceptor MUST select an admissible value.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+//= type=test
+//# For a numerical range, the value selected MUST be an integer within the proposed range or
+//# "Reject" (if the range is unacceptable).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+//= type=test
+//# For Boolean negotiations (i.e., keys taking the values "Yes" or "No"), the accepting party MUST
+//# answer with the same key and the result of the negotiation when the received value does not
+//# determine that result by itself.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+//= type=test
+//# Responses are REQUIRED in all other cases, and the value chosen and sent by the acceptor becomes
+//# the outcome of the negotiation.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.24
+//= type=test
+//# As a responder or an originator in a negotiation of this key, an iSCSI implementation compliant
+//# to this document alone, without any future protocol extensions, MUST use this value as defined
+//# by [RFC7144].
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.26.2
+//= type=test
+//# Functional behavior of the iSCSI node (this includes the iSCSI protocol logic -- the SCSI,
+//# iSCSI, and TCP/IP protocols) MUST NOT depend on the presence, absence, or content of the
+//# X#NodeArchitecture key.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.26.2
+//= type=test
+//# The key MUST NOT be used by iSCSI nodes for interoperability or for exclusion of other nodes.
 #[test]
 fn a_target_answers_by_the_rule() {
     let offer = session(|s| {
@@ -189,6 +251,17 @@ fn a_target_answers_by_the_rule() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# All negotiations are explicit (i.e., the result MUST only be based on newly exchanged or
+//# declared values).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# A proposer of an iSCSI key, negotiated or declarative, in a text key exchange MUST thus be able
+//# to properly handle a NotUnderstood response.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.1
+//= type=test
+//# The selection of a value not proposed MUST be handled by the originator as a protocol error.
 #[test]
 fn an_initiator_takes_what_its_offer_allows() {
     let offer = session(|s| {
@@ -236,6 +309,9 @@ fn an_initiator_takes_what_its_offer_allows() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12
+//= type=test
+//# Other keys MUST NOT be used.
 #[test]
 fn what_may_be_sent_by_whom_and_when() {
     for spec in TABLE {
@@ -268,8 +344,19 @@ fn what_may_be_sent_by_whom_and_when() {
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
 //= type=test
-//# Neither the initiator nor the target should attempt to declare or negotiate a
-//# parameter more than once during login
+//# An attempt to renegotiate/redeclare parameters not specifically allowed MUST be detected by the
+//# initiator and target.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+//= type=test
+//# Neither the initiator nor the target should attempt to declare or negotiate a parameter more
+//# than once during login, except for responses to specific keys that explicitly allow repeated key
+//# declarations (e.g., TargetAddress).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.4
+//= type=test
+//# The TargetName MUST NOT be redeclared within the Login Phase.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.5
+//= type=test
+//# The InitiatorName MUST NOT be redeclared within the Login Phase.
 #[test]
 fn a_key_is_negotiated_once() {
     for spec in TABLE {
@@ -295,6 +382,12 @@ fn a_key_is_negotiated_once() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# An iSCSI target MUST perform integrity checking before the new parameters take effect.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.14
+//= type=test
+//# FirstBurstLength MUST NOT exceed MaxBurstLength.
 #[test]
 fn first_burst_is_never_longer_than_max_burst() {
     // Whatever the order in the text.
@@ -337,6 +430,35 @@ fn discovery_leaves_out_what_is_irrelevant() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.1
+//= type=test
+//# When such a negotiation attempt is made by the remote side, a compliant iSCSI implementation
+//# MUST propose a value of 0 (zero) in response.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.1
+//= type=test
+//# The operational ErrorRecoveryLevel for Discovery sessions thus MUST be 0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.21
+//= type=test
+//# As Section 7.4.1 states, ErrorRecoveryLevel MUST be 0 (zero) for Discovery sessions.
+#[test]
+fn discovery_has_no_error_recovery() {
+    let offer = session(|s| s.error_recovery_level = 2);
+    let mut target = Negotiation::new(Role::Target, offer, None);
+    let text = "SessionType=Discovery\0ErrorRecoveryLevel=2\0";
+    assert_eq!(handle(&mut target, OPERATIONAL, text).as_deref(), Ok("ErrorRecoveryLevel=0\0"));
+    assert_eq!(target.finish().unwrap().0.error_recovery_level, 0);
+    let mut initiator = Negotiation::new(Role::Initiator, offer, None);
+    initiator.set_discovery();
+    let mut out = TextWriter::default();
+    initiator.write_offers(&mut out);
+    let text = String::from_utf8(out.finish().to_vec()).unwrap();
+    assert!(text.contains("ErrorRecoveryLevel=0\0"), "{text}");
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# A proposer of an iSCSI key, negotiated or declarative, in a text key exchange MUST thus be able
+//# to properly handle a NotUnderstood response.
 #[test]
 fn a_declaration_may_be_refused() {
     let mut initiator = Negotiation::new(Role::Initiator, Offer::default(), None);
@@ -349,6 +471,11 @@ fn a_declaration_may_be_refused() {
     assert_eq!(target.finish().unwrap().1, ConnectionParams::default());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13
+//= type=test
+//# Some session-specific parameters MUST only be carried on the leading connection and cannot be
+//# changed after the leading connection login (e.g., MaxConnections -- the maximum number of
+//# connections).
 #[test]
 fn later_connections_keep_the_sessions_values() {
     let joined = SessionParams { max_connections: 3, initial_r2t: false, ..Default::default() };
@@ -369,6 +496,9 @@ fn later_connections_keep_the_sessions_values() {
     assert_eq!(answer.as_deref(), Ok("MaxConnections=Irrelevant\0HeaderDigest=None\0"));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# Negotiations MUST be handled as atomic operations.
 #[test]
 fn a_digest_that_is_required_is_not_forgotten() {
     let offer = Offer { data_digest: DigestPreference::Require, ..Offer::default() };
@@ -439,6 +569,13 @@ proptest! {
     }
 
     /// Any value of any key, to either role: no panic, and parameters stay within their ranges.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.4
+    //= type=test
+    //# For any read or bidirectional command, a target MUST issue less than 2**32 combined R2T and
+    //# Data-In PDUs.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.4
+    //= type=test
+    //# Any output data sequence MUST contain less than 2**32 Data-Out PDUs.
     #[test]
     fn any_value_of_any_key(
         pairs in proptest::collection::vec(

@@ -220,6 +220,13 @@ fn samples() -> Vec<Pdu> {
     ]
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.1
+//= type=test
+//# The Residual Count field MUST be valid in the case where either the U bit or the O bit is set.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.1
+//= type=test
+//# If neither bit is set, the Residual Count field MUST be ignored on reception and SHOULD be set
+//# to 0 when sending.
 #[test]
 fn every_type_survives_the_wire() {
     let samples = samples();
@@ -242,6 +249,13 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 /// The figures of §11, byte by byte.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11
+//= type=test
+//# Any compliant sender MUST set all bits not defined and all reserved fields to 0, unless
+//# specified otherwise.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.6
+//= type=test
+//# The DataSegmentLength MUST be 0 whenever the PDU has no data segment.
 #[test]
 fn fields_lie_where_the_figures_show_them() {
     let window = "1c 1d 1e 1f 20 21 22 23 24 25 26 27";
@@ -343,6 +357,9 @@ fn fields_lie_where_the_figures_show_them() {
 //= https://www.rfc-editor.org/rfc/rfc7143#section-11
 //= type=test
 //# Receipt of reserved code values in defined fields MUST be reported as a protocol error.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.5
+//= type=test
+//# The TotalAHSLength is only used in PDUs that have an AHS and MUST be 0 in all other PDUs.
 #[test]
 fn bad_ahs_are_refused() {
     let parse = |ahs: &str| {
@@ -377,6 +394,29 @@ fn bad_ahs_are_refused() {
     assert!(matches!(Pdu::parse(&header), Err(PduError::UnexpectedAhs { length: 4, .. })));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# As negotiation text may span PDU boundaries, a Text or Login Request or a Text or Login Response
+//# PDU that has the C bit set to 1 MUST NOT have the F bit or T bit set to 1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.1
+//= type=test
+//# Bits O and U and bits o and u are mutually exclusive (i.e., having both o and u or O and U set
+//# to 1 is a protocol error).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.3
+//= type=test
+//# If this bit is set to 1, the F bit MUST also be set to 1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.2
+//= type=test
+//# A Text Request with the C bit set to 1 MUST have the F bit set to 0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.2
+//= type=test
+//# A Text Response with the C bit set to 1 MUST have the F bit set to 0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.2
+//= type=test
+//# A Login Request with the C bit set to 1 MUST have the T bit set to 0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.7
+//= type=test
+//# A Login Response with the C bit set to 1 MUST have the T bit set to 0.
 #[test]
 fn contradictory_flags_are_refused() {
     let patched = |pdu: Pdu, flags: u8| {
@@ -439,6 +479,10 @@ fn sense_is_never_longer_than_what_came() {
 
 proptest! {
     /// Any 48 bytes: no panic, and what parses comes back the same after a second trip.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11
+    //= type=test
+    //# Any compliant receiver MUST ignore any bit not defined and all reserved fields unless
+    //# specified otherwise.
     #[test]
     fn any_header(
         mut bhs in proptest::collection::vec(any::<u8>(), 48),
@@ -458,6 +502,13 @@ proptest! {
     }
 
     /// Any AHS area of a command.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.2.3
+    //= type=test
+    //# This type of AHS MUST NOT be used if the CDBLength is less than 17.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.5
+    //= type=test
+    //# Whenever the CDB is larger than 16 bytes, an Extended CDB AHS MUST be used to contain the
+    //# CDB spillover.
     #[test]
     fn extended_cdb_of_any_length(length in 0usize..=EXTENDED_CDB_MAX, bidi in any::<Option<u32>>()) {
         let extended_cdb = Bytes::from(vec![0xa5; length]);

@@ -103,10 +103,10 @@ pub trait Role: Send {
 
     /// The connection has ended in the middle of a data segment: the buffer that was being filled,
     /// with what came so far.
-    fn take_back(&mut self, _buf: Buf) {}
+    fn take_back(&mut self, buf: Buf);
 
     /// Bytes have moved, though perhaps no whole PDU: the peer is alive.
-    fn note_progress(&mut self) {}
+    fn note_progress(&mut self);
 
     /// May more be read? False pushes back on a peer that asks faster than it takes answers.
     fn wants_input(&self) -> bool {

@@ -6,14 +6,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use block::backend::MemoryDevice;
 use block::{BlockDevice, BlockError, Buf, Bytes, WriteFlags};
 use iscsi::initiator::{Config, ConnectError, RemoteDisk, Url, discover};
 use iscsi_proto::frame::{Framing, Limits, parse_header};
 use iscsi_proto::ids::{Itt, Lun, Tsih, Ttt};
-use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapRandom, Secret};
+use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapCredentials, ChapRandom, Secret};
 use iscsi_proto::login::target::{
     Admission, Authenticator, Grant, Login, Step, TargetConfig as LoginConfig,
 };
@@ -50,6 +51,8 @@ enum Lie {
     Login(fn() -> Vec<u8>),
     /// A redirection to ourselves.
     Redirect,
+    /// The first connection ends with its first READ, all later ones as soon as they are logged in.
+    Door(&'static AtomicU32),
 }
 
 struct Access {
@@ -77,6 +80,7 @@ struct Fake {
     stat_sn: StatSn,
     exp_cmd_sn: CmdSn,
     out: Vec<u8>,
+    is_over: bool,
 }
 
 impl Fake {
@@ -179,6 +183,7 @@ impl Fake {
                 // READ and WRITE of 10, 16 bytes.
                 let transfers = [0x28, 0x2a, 0x88, 0x8a].contains(&command.cdb[0]);
                 match lie {
+                    Lie::Door(_) if transfers => self.is_over = true,
                     Lie::Transfer(lie) if transfers => lie(self, &command),
                     _ => self.honest(&command).await,
                 }
@@ -255,12 +260,17 @@ async fn serve(mut stream: TcpStream, scsi: Target, address: SocketAddr, lie: Li
         }
     };
     let (stat_sn, exp_cmd_sn) = (outcome.next_stat_sn, outcome.cmd_sn);
-    let mut fake = Fake { nexus: scsi.nexus("trap"), stat_sn, exp_cmd_sn, out: Vec::new() };
-    loop {
+    let (nexus, out) = (scsi.nexus("trap"), Vec::new());
+    let mut fake = Fake { nexus, stat_sn, exp_cmd_sn, out, is_over: false };
+    if let Lie::Door(opened) = lie {
+        fake.is_over = opened.fetch_add(1, Ordering::Relaxed) > 0;
+    }
+    while !fake.is_over {
         let (pdu, _) = read_pdu(&mut stream).await?;
         fake.answer(pdu, lie).await;
         stream.write_all(&std::mem::take(&mut fake.out)).await.ok()?;
     }
+    None
 }
 
 /// A target that lies to everyone who comes, as often as they come.
@@ -489,6 +499,14 @@ fn login_response(change: impl FnOnce(&mut LoginResponse), text: &[u8]) -> Vec<u
     Framing::default().pdu_bytes(&response.encode(text.len() as u32), text)
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# If the initiator receives any PDU except a Login Response, it MUST immediately terminate the
+//# connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+//= type=test
+//# During login, any failure in negotiation MUST be considered a login process failure; the Login
+//# Phase, along with the connection, MUST be terminated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lies_at_login() {
     let lies: Lies<fn() -> Vec<u8>> = &[
@@ -510,6 +528,14 @@ async fn lies_at_login() {
         ("moved to nowhere", || {
             login_response(|r| r.status = LoginStatus::TARGET_MOVED_TEMPORARILY, b"")
         }),
+        ("moved to a path", || {
+            let text = b"TargetAddress=../../etc/passwd:3260,1\0";
+            login_response(|r| r.status = LoginStatus::TARGET_MOVED_PERMANENTLY, text)
+        }),
+        ("moved to two lines", || {
+            let text = b"TargetAddress=127.0.0.1:3260,1\nrm -rf\0";
+            login_response(|r| r.status = LoginStatus::TARGET_MOVED_TEMPORARILY, text)
+        }),
         ("moved to a shell", || {
             let text = b"TargetAddress=$(id):3260\0";
             login_response(|r| r.status = LoginStatus::TARGET_MOVED_TEMPORARILY, text)
@@ -524,9 +550,68 @@ async fn lies_at_login() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+//= type=test
+//# A redirection SHOULD be accepted by an initiator, even without having the target complete a
+//# security negotiation if any security negotiation is required, and MUST be accepted by the
+//# initiator after the completion of the security negotiation if any security negotiation is
+//# required.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redirections_in_a_circle_end() {
     let connect = RemoteDisk::connect(trap(Lie::Redirect).await, impatient());
     let error = tokio::time::timeout(PATIENCE, connect).await.unwrap().map(drop).unwrap_err();
     assert!(matches!(error, ConnectError::Redirections { .. }), "{error}");
+}
+
+/// A target that is full for long is asked again ever more slowly, and no data is lost by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn task_set_full_starts_no_storm() {
+    const REFUSED: u32 = 64;
+    const READS: u32 = 8;
+    static SEEN: AtomicU32 = AtomicU32::new(0);
+    let disk = connect(Lie::Transfer(|fake, command| {
+        if SEEN.fetch_add(1, Ordering::Relaxed) < REFUSED {
+            let response = fake.response(command.itt, 0x28);
+            return fake.send(&response.encode(0), &[]);
+        }
+        good_read(fake, command, Residual::None);
+    }))
+    .await;
+    let since = Instant::now();
+    let reads = (0..READS).map(|n| disk.read(u64::from(n) * LEN as u64, Buf::new(LEN)));
+    let reads = tokio::time::timeout(PATIENCE, futures_util::future::join_all(reads)).await;
+    for read in reads.expect("the reads hang") {
+        assert!(read.unwrap().iter().all(|byte| *byte == 0));
+    }
+    assert_eq!(SEEN.load(Ordering::Relaxed), REFUSED + READS, "each refusal is one more attempt");
+    // One of them was refused eight times: 4 ms, doubled each time. It cannot take less.
+    let pause = Duration::from_millis(4 * (1 << (REFUSED / READS)) / 2);
+    assert!(since.elapsed() >= pause, "{:?}", since.elapsed());
+}
+
+/// A target that lets us in and throws us out is not stormed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_door_that_is_slammed() {
+    static OPENED: AtomicU32 = AtomicU32::new(0);
+    // Long enough for the time that the target wants between two sessions (DefaultTime2Wait, 2 s).
+    let config = impatient().replacement_timeout(Duration::from_secs(5));
+    let disk = RemoteDisk::connect(trap(Lie::Door(&OPENED)).await, config).await.unwrap();
+    let read = tokio::time::timeout(PATIENCE, disk.read(0, Buf::new(LEN))).await;
+    let error = read.expect("the read hangs").unwrap_err();
+    assert!(matches!(error, BlockError::Unreachable(_)), "{error}");
+    let opened = OPENED.load(Ordering::Relaxed);
+    assert!((2..=64).contains(&opened), "{opened} connections");
+}
+
+/// Who asks for a proof is not content with a target that offers none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_target_that_proves_nothing() {
+    let mut config = impatient();
+    let secret = Secret::new("correct horse battery");
+    config.chap = Some(ChapCredentials { user: "alice".to_owned(), secret });
+    config.set_mutual("disk", "a secret of its own");
+    let url = trap(Lie::Text(|_, _| ())).await;
+    let connect = tokio::time::timeout(PATIENCE, RemoteDisk::connect(url, config)).await;
+    let error = connect.expect("connecting hangs").map(drop).unwrap_err();
+    assert!(matches!(error, ConnectError::Login { .. }), "{error}");
 }

@@ -9,10 +9,11 @@ mod hostile_common;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use hostile_common::{Arena, Attacker, LOGIN_TIMEOUT, PATIENCE, ends, resident_bytes};
+use hostile_common::{Arena, Attacker, IQN, LOGIN_TIMEOUT, PATIENCE, ends, resident_bytes};
 use iscsi_proto::frame::Framing;
 use iscsi_proto::ids::{Cid, Itt, Lun, Tsih, Ttt};
 use iscsi_proto::keys::DigestPreference;
+use iscsi_proto::login::initiator::InitiatorConfig;
 use iscsi_proto::pdu::{
     DataOut, Header, LoginRequest, LoginStatus, LogoutReason, LogoutRequest, LogoutResponseCode,
     NopOut, Pdu, RejectReason, SnackKind, SnackRequest, Stage, TaskManagementFunction,
@@ -72,6 +73,14 @@ fn noise(len: usize) -> Vec<u8> {
 
 /// Whoever does not begin with a login request goes, at the latest when the time for a login is
 /// over, and is named in the log.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# A target receiving any PDU except a Login Request before the Login Phase is started MUST
+//# immediately terminate the connection on which the PDU was received.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+//= type=test
+//# During login, any failure in negotiation MUST be considered a login process failure; the Login
+//# Phase, along with the connection, MUST be terminated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_are_shown_out() {
     let arena = Arena::new().await;
@@ -135,6 +144,143 @@ async fn endless_logins_end() {
     arena.serves().await;
 }
 
+/// What is no login request is not looked at: before the login without a word, during it with one.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# A target receiving any PDU except a Login Request before the Login Phase is started MUST
+//# immediately terminate the connection on which the PDU was received.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# Once the Login Phase has started, if the target receives any PDU except a Login Request, it MUST
+//# send a Login reject (with Status "invalid during login") and then disconnect.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+//= type=test
+//# If the Status-Class is not 0, the initiator and target MUST close the TCP connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_requests_during_login_are_refused() {
+    let arena = Arena::new().await;
+    let mut stream = TcpStream::connect(arena.address).await.unwrap();
+    stream.write_all(&bhs(0x40, 0x80, 0, 0)).await.unwrap();
+    assert_eq!(hostile_common::read(&mut stream, Framing::default()).await, None);
+    let mut stream = TcpStream::connect(arena.address).await.unwrap();
+    let (mut request, _) = login_request(0);
+    request.transit = false;
+    let text = format!("InitiatorName=iqn.2026-11.org.example:a\0TargetName={IQN}\0");
+    let bytes = Framing::default().pdu_bytes(&request.encode(text.len() as u32), text.as_bytes());
+    stream.write_all(&bytes).await.unwrap();
+    let answer = hostile_common::read(&mut stream, Framing::default()).await;
+    assert!(matches!(answer, Some((Pdu::LoginResponse(r), _)) if r.status.is_success()));
+    stream.write_all(&bhs(0x40, 0x80, 0, 0)).await.unwrap();
+    let answer = hostile_common::read(&mut stream, Framing::default()).await;
+    let Some((Pdu::LoginResponse(response), _)) = answer else { panic!("{answer:?}") };
+    assert_eq!(response.status, LoginStatus::INVALID_DURING_LOGIN);
+    assert!(ends(&mut stream).await);
+    arena.serves().await;
+}
+
+/// Text of the full-feature phase: the target of this session and nothing else; what was agreed at
+/// login stays.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//= type=test
+//# If used as specified, these keys MUST NOT be answered with NotUnderstood.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+//= type=test
+//# The operational parameters of the session or the connection MUST continue to be the values
+//# agreed upon during an earlier successful negotiation (i.e., any partial results of this
+//# unsuccessful negotiation MUST NOT take effect and MUST be discarded).
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# A target MUST support the SendTargets command on operational sessions; these will only return
+//# path information about the target to which the session is connected and do not need to return
+//# information about other target names that may be defined in the responding system.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# This MUST be supported on operational sessions and MUST NOT return targets other than the one to
+//# which the session is logged in.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# This value MUST be supported on a Discovery session and MUST NOT be supported on an operational
+//# session.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# This value MUST be supported on Discovery sessions.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# A Discovery session MUST be capable of returning addresses for those targets that would have
+//# been returned had value=All been designated.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# A SendTargets response MUST NOT contain target names if there are no targets for the requesting
+//# initiator to access.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn text_of_a_normal_session() {
+    let arena = Arena::new().await;
+    let mut attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
+    let record = format!("TargetName={IQN}\0TargetAddress={},1\0", arena.address);
+    for (n, (question, answer)) in [
+        ("SendTargets=\0", record.as_str()),
+        (&format!("SendTargets={IQN}\0"), &record),
+        ("SendTargets=All\0", "SendTargets=Reject\0"),
+        ("SendTargets=iqn.2026-11.org.example:other\0", ""),
+        ("MaxRecvDataSegmentLength=512\0", "MaxRecvDataSegmentLength=Reject\0"),
+        ("MaxBurstLength=512\0", "MaxBurstLength=Reject\0"),
+        ("InitiatorAlias=me\0X-com.example.a=1\0", "X-com.example.a=NotUnderstood\0"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let request = TextRequest {
+            immediate: true,
+            is_final: true,
+            continues: false,
+            lun: Lun(0),
+            itt: Itt(n as u32),
+            ttt: Ttt::NONE,
+            cmd_sn: attacker.cmd_sn(),
+            exp_stat_sn: StatSn(0),
+        };
+        attacker.send(&request.encode(question.len() as u32), question.as_bytes()).await;
+        let Some((Pdu::TextResponse(response), text)) = attacker.read_with_data().await else {
+            panic!("{question:?} is not answered")
+        };
+        assert_eq!((response.itt, response.is_final), (Itt(n as u32), true));
+        assert_eq!(String::from_utf8_lossy(&text), *answer, "{question:?}");
+    }
+    arena.serves().await;
+}
+
+/// TARGET COLD RESET ends the session that asked for it and every other one.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# Additionally, the target MUST treat the TARGET COLD RESET function as a power-on event, thus
+//# terminating all of its TCP connections to all initiators (all sessions are terminated).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+//= type=test
+//# For the TARGET COLD RESET function, the target MUST then close all of its TCP connections to all
+//# initiators (terminates all sessions).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cold_reset_ends_every_session() {
+    let arena = Arena::new().await;
+    let mut other = Attacker::log_in(arena.address, DigestPreference::Never).await;
+    let mut attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
+    let reset = TaskManagementRequest {
+        immediate: true,
+        function: TaskManagementFunction::TARGET_COLD_RESET,
+        lun: Lun(0),
+        itt: Itt(1),
+        referenced_task_tag: Itt::NONE,
+        cmd_sn: attacker.cmd_sn(),
+        exp_stat_sn: StatSn(0),
+        ref_cmd_sn: CmdSn(0),
+        exp_data_sn: 0,
+    };
+    attacker.send(&reset.encode(0), &[]).await;
+    let answer = attacker.read().await;
+    let Some(Pdu::TaskManagementResponse(response)) = answer else { panic!("{answer:?}") };
+    assert_eq!(response.response, TaskManagementResponseCode::COMPLETE);
+    assert!(ends(&mut attacker.stream).await && ends(&mut other.stream).await);
+}
+
 /// A crowd that connects and says nothing neither keeps a login out nor stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stalled_logins_are_cut_on_time() {
@@ -192,6 +338,23 @@ enum Verdict {
 }
 
 /// PDUs that belong to nobody, or somewhere else, or nowhere.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# Login Requests and Responses MUST be used exclusively during login.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//= type=test
+//# On any connection, the Login Phase MUST immediately follow TCP connection establishment, and a
+//# subsequent Login Phase MUST NOT occur before tearing down the connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.2
+//= type=test
+//# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+//= type=test
+//# Deprecated; MUST NOT be used
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+//= type=test
+//# Reason code 0x0b ("Negotiation Reset") as defined in Section 10.17.1 of [RFC3720] is deprecated
+//# and MUST NOT be used by implementations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pdus_out_of_place() {
     let arena = Arena::new().await;
@@ -352,7 +515,28 @@ async fn data_out_of_bounds() {
     arena.serves().await;
 }
 
-/// A wrong header digest ends the connection; a wrong data digest fails the command.
+/// A wrong header digest ends the connection; a wrong data digest with a command, too, unless it
+/// can be recovered from.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+//= type=test
+//# Targets MUST NOT implicitly terminate an active task by sending a Reject PDU for any PDU
+//# exchanged during the life of the task.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# When a target receives any iSCSI PDU with a payload digest error, it MUST answer with a Reject
+//# PDU with a reason code of Data-Digest-Error and discard the PDU.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a
+//# command PDU, the non-data PDU rule below applies), the target MUST do one of the following:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# When a target or an initiator receives any iSCSI PDU with a header digest error, it MUST either
+//# discard the header and all data up to the beginning of a later PDU or close the connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.1
+//= type=test
+//# When the initiator and target agree on a digest, this digest MUST be used for every PDU in the
+//# Full Feature Phase.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_digests() {
     let arena = Arena::new().await;
@@ -364,13 +548,26 @@ async fn wrong_digests() {
         assert!(!attacker.ping().await.1, "byte {at} of a header was believed");
         arena.logged(&format!("peer={}", attacker.peer), "header digest").await;
     }
-    let mut attacker = Attacker::log_in(arena.address, DigestPreference::Require).await;
-    let mut bytes = attacker.bytes_of_write(1, 512, &[0xee; 512]);
-    bytes[60] ^= 0x10;
-    attacker.stream.write_all(&bytes).await.unwrap();
-    let (answers, alive) = attacker.ping().await;
-    assert!(alive, "{answers:?}");
-    assert!(answers.iter().any(|pdu| reject_reason(pdu) == Some(RejectReason::DATA_DIGEST_ERROR)));
+    for level in [0, 1] {
+        let change = |config: &mut InitiatorConfig| {
+            config.offer.header_digest = DigestPreference::Require;
+            config.offer.data_digest = DigestPreference::Require;
+            config.offer.session.error_recovery_level = level;
+        };
+        let mut attacker = Attacker::enter(arena.address, change).await.unwrap();
+        let mut bytes = attacker.bytes_of_write(1, 512, &[0xee; 512]);
+        bytes[60] ^= 0x10;
+        attacker.stream.write_all(&bytes).await.unwrap();
+        let (answers, alive) = attacker.ping().await;
+        if level == 0 {
+            // The command counts as not received, and nobody could send it again (§7.3).
+            assert!(!alive, "{answers:?}");
+            arena.logged(&format!("peer={}", attacker.peer), "digest").await;
+        } else {
+            let rejected = |pdu| reject_reason(pdu) == Some(RejectReason::DATA_DIGEST_ERROR);
+            assert!(alive && answers.iter().any(rejected), "{answers:?}");
+        }
+    }
     arena.victim_is_untouched().await;
     arena.serves().await;
 }

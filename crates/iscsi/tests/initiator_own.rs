@@ -71,6 +71,10 @@ async fn write_and_read(disk: &RemoteDisk) {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.1
+//= type=test
+//# iSCSI targets and initiators MUST support at least one TCP connection and MAY support several
+//# connections in a session.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_of_one_session_share_the_work() {
     let serving = serve(memory(), "127.0.0.1:0");
@@ -111,6 +115,34 @@ async fn zero_trim_and_extents() {
     serving.end().await;
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12
+//= type=test
+//# After establishing a TCP connection between an initiator and a target, the initiator MUST start
+//# a Login Phase to gain further access to the target's resources.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.8
+//= type=test
+//# If the TargetAddress is returned within a SendTargets response, the portal-group-tag MUST be
+//# included.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# The SendTargets command MUST only be sent during the Full Feature Phase of a Normal or Discovery
+//# session.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# A system that contains targets MUST support Discovery sessions on each of its iSCSI IP
+//# address-port pairs and MUST support the SendTargets command on the Discovery session.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# In a Discovery session, a target MUST return all path information (IP address-port pairs and
+//# Target Portal Group Tags) for the targets on the target Network Entity that the requesting
+//# initiator is authorized to access.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# The text key MUST be SendTargets.
+//= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+//= type=test
+//# This value MUST be supported on a Discovery session and MUST NOT be supported on an operational
+//# session.
 #[tokio::test]
 async fn discovery_names_the_target_and_its_portal() {
     let serving = serve(memory(), "127.0.0.1:0");
@@ -123,6 +155,13 @@ async fn discovery_names_the_target_and_its_portal() {
 }
 
 /// An orderly restart: the target logs its initiators out, or drops them, and is back soon.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
+//= type=test
+//# Implementations MUST support error recovery level "0", while the rest are OPTIONAL to implement.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.15
+//= type=test
+//# If the same I_T nexus is intended to be reestablished, the initiator MUST employ session
+//# reinstatement (see Section 6.3.5).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn io_goes_on_when_the_target_is_restarted() {
     let device = memory();

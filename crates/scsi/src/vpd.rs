@@ -70,9 +70,16 @@ fn identification(config: &TargetConfig, unit: &LogicalUnit) -> Vec<u8> {
     let mut t10 = identity.vendor.to_vec();
     t10.extend(identity.serial.as_bytes());
     designator(&mut out, 0x02, 0x01, &t10);
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.4.2
+    //# The SCSI device name is defined to be the iSCSI name of the node and MUST be used in the
+    //# iSCSI protocol.
     // Target port: relative identifier, and its name `NAME,t,0xTAG`.
     let [high, low] = config.relative_port.to_be_bytes();
     designator(&mut out, ISCSI << 4 | 0x01, 0x80 | 0x10 | 0x04, &[0, 0, high, low]);
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.4.2
+    //# The SCSI port name MUST be used in iSCSI.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.4.2
+    //# When used in SCSI parameter data, the SCSI port name MUST be encoded as:
     let port = format!("{},t,0x{:04x}", config.name, config.portal_group_tag);
     designator(&mut out, ISCSI << 4 | 0x03, 0x80 | 0x10 | 0x08, &name_string(&port));
     // Target port group: the one there is.

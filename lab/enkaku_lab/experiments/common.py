@@ -23,8 +23,8 @@ BLOCK_AXIS = Axis(
 )
 RTTS_WIDE = [0, 2, 8, 16, 40, 100, 200]
 RTT_AXIS = Axis("RTT (ms)", "rtt_ms", RTTS_WIDE, [0, 8, 100], "zero-log")
-RTTS_DETAIL = [0, 2, 4, 8, 16, 24, 40]
-RTT_DETAIL_AXIS = Axis("RTT (ms)", "rtt_ms", RTTS_DETAIL, [0, 8, 24], "linear")
+RTTS_DETAIL = [0, 2, 4, 8, 16, 40]
+RTT_DETAIL_AXIS = Axis("RTT (ms)", "rtt_ms", RTTS_DETAIL, [0, 8, 16], "linear")
 LOSSES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 5e-1]
 LOSS_AXIS = Axis("packet loss probability", "loss", LOSSES, [1e-5, 1e-3, 1e-1])
 

@@ -64,7 +64,7 @@ EXPERIMENT = Experiment(
     repeat_max=1,
     note=(
         "256 reads of 128 KiB (32 MiB) are always under way, so commands never bind; congestion "
-        "control is cubic, socket buffers are Linux's defaults (4 MiB to send, 6 MiB to receive). Slow start "
-        "counts: at 200 ms a run of 4 s spends half of it there."
+        "control is cubic, socket buffers are Linux's defaults (4 MiB to send, 6 MiB to receive). "
+        "Slow start counts: at 200 ms a run of 4 s spends half of it there."
     ),
 )

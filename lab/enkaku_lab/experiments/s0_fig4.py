@@ -5,7 +5,7 @@ from enkaku_lab.experiment import MIB, Axis, Experiment, Load, Series
 from enkaku_lab.experiments.common import falls, rate, share, times
 
 STOCK = "tgt + libiscsi, defaults"
-TUNED = "tgt with 4 MiB bursts, enkaku as initiator"
+TUNED = "tgt, 4 MiB bursts (our initiator)"
 ONE = "enkaku, one 4 MiB command at a time"
 MANY = "enkaku, 8 × 4 MiB under way"
 
@@ -41,6 +41,7 @@ EXPERIMENT = Experiment(
         Series("local", "local file, with fsync", flat=True),
     ],
     sentence=sentence,
+    repeat_max=2,
     note=(
         "Writes of 4 MiB, to the target's page cache (volume of 512 MiB), ended early "
         "(below); libiscsi's own bursts are 256 KiB at most. libiscsi cannot offer larger "

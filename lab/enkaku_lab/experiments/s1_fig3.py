@@ -48,5 +48,6 @@ EXPERIMENT = Experiment(
     ],
     points=[PaperPoint("paper", None, 101, 104)],
     sentence=sentence,
+    repeat_max=2,
     note=READ_NOTE + " enkaku copy and plain TCP have no block size of calls: lines without marks.",
 )

@@ -46,5 +46,6 @@ EXPERIMENT = Experiment(
     ],
     points=[PaperPoint("paper", None, 298, 305)],
     sentence=sentence,
+    repeat_max=2,
     note=f"{READ_NOTE} {NFS_NOTE}",
 )

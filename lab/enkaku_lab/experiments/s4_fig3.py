@@ -48,7 +48,9 @@ EXPERIMENT = Experiment(
     note=(
         "A file of 512 MiB is read in calls of 32 KiB, each byte compared with what was written, "
         "and the run ended early (below). The receive windows are set as tcp_rmem "
-        "of both ends (128k and 256k, of which Linux advertises half). libsmbclient sends a request "
-        "per call; iSCSI is read through the kernel's read-ahead, which asks for more than 64 KB."
+        "of both ends (128k and 256k, of which Linux advertises half). libsmbclient sends a "
+        "request per call; iSCSI is read through the kernel's read-ahead, which asks for more than 64 KB. "
+        "enkaku attach has several connections, each with a receive window of its own; all others "
+        "have one."
     ),
 )

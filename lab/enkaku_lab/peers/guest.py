@@ -117,7 +117,7 @@ class Guest:
             *(need("qemu-system-x86_64"), "-nodefaults", "-no-reboot", "-display", "none"),
             *("-accel", "tcg", "-cpu", CPU, "-m", MEMORY_MIB),
             *("-kernel", self.image.kernel, "-initrd", self.image.initrd),
-            *("-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off"),
+            *("-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off no_timer_check"),
             *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
             *("-netdev", f"user,id=net,ipv6=off,{forwarded}"),
             *("-device", "virtio-net-pci,netdev=net,romfile="),

@@ -8,6 +8,10 @@ from enkaku_lab.peers import disk_url
 from enkaku_lab.peers.guest import TARGET_PORT, Guest
 
 CONFIG = "/sys/kernel/config/target"
+INITIATOR = "iqn.2026-11.lab.enkaku:initiator"
+"""The initiator that gets a higher error recovery level. The key alone does nothing: at login LIO
+overwrites it with an attribute of the initiator. And it gets a minute to send data, not 3 s: the
+guest is slow, and a recovery R2T for what is on its way would be no recovery."""
 BACKING = "/tmp/lio"
 """Files on tmpfs: what LIO was told to keep can be read in the guest without it."""
 
@@ -60,6 +64,13 @@ def serve(
         guest.run(_teardown(lio))
 
 
+def start(guest: Guest, name: str, size: int, parameters: dict[str, object]) -> Lio:
+    """A target that stays until the guest goes, for tests after which LIO cannot be trusted."""
+    lio = Lio(guest, f"iqn.2026-11.lab.enkaku:{name}", size)
+    guest.run(_setup(lio, parameters, None))
+    return lio
+
+
 def _setup(lio: Lio, parameters: dict[str, object], mutual: tuple[str, str] | None) -> str:
     backstore, group = _backstore(lio), lio._group
     script = f"""
@@ -77,6 +88,13 @@ def _setup(lio: Lio, parameters: dict[str, object], mutual: tuple[str, str] | No
     """
     for name, value in parameters.items():
         script += f"echo {value} >{group}/param/{name}\n"
+    if level := parameters.get("ErrorRecoveryLevel"):
+        script += f"""
+            mkdir -p {group}/acls/{INITIATOR}/lun_0
+            ln -s {group}/lun/lun_0 {group}/acls/{INITIATOR}/lun_0/disk
+            echo {level} >{group}/acls/{INITIATOR}/attrib/default_erl
+            echo 60 >{group}/acls/{INITIATOR}/attrib/dataout_timeout
+        """
     for suffix, pair in (("", lio.credentials), ("_mutual", mutual)):
         if pair:
             script += f"echo -n {pair[0]} >{group}/auth/userid{suffix}\n"
@@ -88,7 +106,8 @@ def _teardown(lio: Lio) -> str:
     backstore, group = _backstore(lio), lio._group
     return f"""
         echo 0 >{group}/enable
-        rm -f {group}/lun/lun_0/disk
+        rm -f {group}/acls/*/lun_0/disk {group}/lun/lun_0/disk
+        rmdir {group}/acls/*/lun_0 {group}/acls/* 2>/dev/null
         rmdir {group}/lun/lun_0 {group}/np/* {group} {CONFIG}/iscsi/{lio.iqn}
         rmdir {backstore} {CONFIG}/core/fileio_{_index(lio)}
         rm -f {lio.file}

@@ -15,7 +15,7 @@ from pathlib import Path
 from enkaku_lab.experiment import FILE_BYTES, Link, Load
 from enkaku_lab.process import LabError
 
-GIVE_UP_S = 15.0
+GIVE_UP_S = 10.0
 """So much longer than its time may a client take to end; then nothing was measured."""
 WARM_BYTES = 4 << 20
 SBIN = "/usr/sbin:/sbin:/usr/local/sbin"

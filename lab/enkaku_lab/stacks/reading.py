@@ -10,9 +10,12 @@ from pathlib import Path
 
 from enkaku_lab.experiment import Load
 from enkaku_lab.process import LabError, die_with_parent
-from enkaku_lab.stacks import GIVE_UP_S, GaveUp, Go, Reached
+from enkaku_lab.reader import OPEN_S_MAX, STUCK_S
+from enkaku_lab.stacks import GaveUp, Go, Reached
 
 READY_S_MAX = 30.0
+ANSWER_S_MAX = OPEN_S_MAX + STUCK_S + 4.0
+"""After the time of the run: the reader ends by itself before, and compares what it copied."""
 READER_ENDS_S_MAX = 1.0
 
 
@@ -49,7 +52,7 @@ def reader(
         def go() -> Reached:
             child.stdin.write("go\n")
             child.stdin.flush()
-            said = _line(child, load.seconds_max + GIVE_UP_S, "a read")
+            said = _line(child, load.seconds_max + ANSWER_S_MAX, "a read")
             if not said:
                 raise LabError(child.stderr.read().strip()[-500:] or "the reader ended")
             return _reached(json.loads(said), load)

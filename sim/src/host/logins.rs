@@ -42,9 +42,10 @@ impl Host {
     pub(super) fn join(&mut self, env: &mut Env) -> Result<Option<Link>, String> {
         let Some(core) = self.core.as_ref().filter(|core| core.is_open()) else { return Ok(None) };
         let taken: Vec<Cid> = core.connections().map(|(_, cid, _)| cid).collect();
-        let lost: Vec<Cid> = core.recovering().collect();
+        let alive = |cid: Cid| core.connections().any(|(_, c, state)| c == cid && state.is_open());
+        let lost: Vec<Cid> = core.recovering().filter(|cid| !alive(*cid)).collect();
         // Small numbers come again soon: a CID may be used again after its logout.
-        let mut free = (0..).map(Cid).filter(|cid| !taken.contains(cid) && !lost.contains(cid));
+        let mut free = (0..).map(Cid).filter(|cid| !taken.contains(cid));
         let cid = match !lost.is_empty() && env.rng.coin() {
             true => Some(env.rng.pick(&lost)),
             false => free.find(|cid| cid.0 >= self.next_cid || env.rng.coin()),

@@ -13,7 +13,7 @@ use iscsi_proto::initiator::{
     ConnectionError, ConnectionId, Event as CoreEvent, Recovery, Session, Violation,
 };
 use iscsi_proto::login::initiator::Login;
-use iscsi_proto::pdu::RejectReason;
+use iscsi_proto::pdu::{AsyncEvent, RejectReason};
 use iscsi_proto::time::Instant;
 
 use self::ops::{Op, TaskManagement};
@@ -259,7 +259,8 @@ impl Host {
                 }
                 self.outstanding.remove(&context);
                 self.waiting.push_back(context);
-                Ok(())
+                // While the session goes on, nothing else may remind us of it.
+                self.submit(env)
             }
             CoreEvent::TaskManagementDone { itt, response, .. } => {
                 self.management_done(env, itt, response)
@@ -314,6 +315,10 @@ impl Host {
                 self.session_ended(env, false)
             }
             CoreEvent::SessionEnded { error } => self.session_ended(env, error.is_none()),
+            CoreEvent::Async { event: AsyncEvent::TASK_TERMINATION, .. } => {
+                env.coverage.hit("tasks terminated");
+                Ok(())
+            }
             other => Err(format!("initiator: unexpected event {other:?}")),
         }
     }

@@ -13,7 +13,9 @@ use iscsi_proto::frame::{DIGEST_LEN, DataDigest, Framing, Limits, parse_header};
 use iscsi_proto::ids::{Cid, Itt, Lun};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::login::Outcome;
-use iscsi_proto::pdu::{DataOut, LogoutReason, Pdu, ScsiCommand, Stage, TaskManagementFunction};
+use iscsi_proto::pdu::{
+    DataOut, Header, LogoutReason, Pdu, ScsiCommand, SnackKind, Stage, TaskManagementFunction,
+};
 use iscsi_proto::serial::{CmdSn, StatSn};
 
 use self::recovery::{Asked, Image};
@@ -21,6 +23,7 @@ use self::task::TaskCheck;
 use crate::coverage::Coverage;
 use crate::damage::Fate;
 use crate::net::{Link, Side};
+use crate::sabotage::Occasion;
 
 /// A session as the simulation counts them: never reused, unlike a TSIH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,8 +56,10 @@ struct LinkCheck {
     statuses: BTreeMap<u32, SentStatus>,
     /// Statuses that were asked for again.
     status_asked: Asked,
-    /// SNACKs that came too late, and may be rejected.
+    /// SNACKs that may be rejected because they come too late.
     late_snacks: u32,
+    /// Tasks that SNACKs were about: a function for their unit may end them before these arrive.
+    snacked: BTreeSet<Itt>,
     /// StatSN up to which statuses have arrived at the initiator.
     delivered_stat_sn: StatSn,
     exp_stat_sn: StatSn,
@@ -194,6 +199,7 @@ impl WireCheck {
             statuses: BTreeMap::new(),
             status_asked: Asked::default(),
             late_snacks: 0,
+            snacked: BTreeSet::new(),
             delivered_stat_sn: StatSn(0),
             exp_stat_sn: StatSn(0),
             sent: 0,
@@ -327,6 +333,24 @@ impl WireCheck {
     pub(crate) fn may_fail(&self, session: SessionKey, itt: Itt) -> bool {
         let Some(session) = self.sessions.get(&session) else { return false };
         !session.recovers() && session.tasks.get(&itt).is_some_and(|task| task.data_damaged)
+    }
+
+    /// What a PDU that is about to be sent is about.
+    pub(crate) fn occasion(&self, link: Link, header: &Header) -> Occasion {
+        let Some(check) = self.links.get(&link) else { return Occasion::Ordinary };
+        let session = check.session.and_then(|key| self.sessions.get(&key));
+        let (Some(session), Ok(pdu)) = (session, Pdu::parse(header)) else {
+            return Occasion::Ordinary;
+        };
+        let task = session.tasks.get(&header.itt());
+        let again = |stat_sn: StatSn| check.next_stat_sn.is_some_and(|n| stat_sn.is_before(n));
+        match pdu {
+            Pdu::SnackRequest(pdu) if pdu.kind == SnackKind::DATA_OR_R2T => Occasion::DataSnack,
+            Pdu::R2t(pdu) if task.is_some_and(|t| t.asks_again(&pdu)) => Occasion::RecoveryR2t,
+            Pdu::ScsiResponse(pdu) if again(pdu.stat_sn) => Occasion::StatusAgain,
+            Pdu::DataIn(_) if task.is_some_and(TaskCheck::resumes) => Occasion::Resumed,
+            _ => Occasion::Ordinary,
+        }
     }
 
     /// One whole PDU is sent. Returns it decoded.

@@ -90,6 +90,7 @@ pub(super) fn snack(
             ensure!(pdu.ttt_or_snack_tag == Ttt::NONE.0, "tag of a SNACK that has none");
             let acked = task.stat_sn.is_some_and(|stat_sn| stat_sn.is_before(check.exp_stat_sn));
             ensure!(!acked, "after the acknowledgement of the command's status");
+            check.snacked.insert(pdu.itt);
             if task.ending {
                 check.late_snacks += 1;
             }
@@ -105,9 +106,10 @@ pub(super) fn snack(
             ensure!(pdu.itt == Itt::NONE, "task tag in a DataACK");
             ensure!(pdu.run_length == 0, "RunLength in a DataACK");
             let ttt = Ttt(pdu.ttt_or_snack_tag);
-            let named = session.tasks.values_mut().find(|task| task.asks_ack(ttt));
-            let task = named.ok_or("no Data-In with the A bit had this tag")?;
+            let named = session.tasks.iter_mut().find(|(_, task)| task.asks_ack(ttt));
+            let (itt, task) = named.ok_or("no Data-In with the A bit had this tag")?;
             ensure!(task.lun == pdu.lun, "LUN of the command is {}", task.lun);
+            check.snacked.insert(*itt);
             if task.ending || task.over {
                 check.late_snacks += 1;
             }

@@ -205,6 +205,10 @@ fn new_management(
     if function == TaskManagementFunction::ABORT_TASK {
         let task = session.tasks.get(&referenced).ok_or("abort of a task that never was")?;
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+        //= type=test
+        //# If the connection is still active (i.e., it is not undergoing an implicit or explicit
+        //# logout), an ABORT TASK MUST be issued on the same connection to which the task to be
+        //# aborted is allegiant at the time the task management request is issued.
         let free = session.released.contains(&task.link);
         let there = task.link == sight.link || free;
         ensure!(there, "abort on another connection than the task's {}", task.link);
@@ -220,6 +224,7 @@ fn new_management(
 }
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
 //# TASK REASSIGN MUST ONLY be received by the target after the connection on which the command was
 //# previously executing has been successfully logged out.
 fn new_reassign(
@@ -232,9 +237,10 @@ fn new_reassign(
     ensure!(session.params.error_recovery_level == 2, "reassign at a lower level than 2");
     ensure!(request.immediate, "reassign that is not immediate");
     let itt = request.referenced_task_tag;
-    let task = session.tasks.get(&itt).ok_or("reassign of a task that never was")?;
+    let task = session.tasks.get_mut(&itt).ok_or("reassign of a task that never was")?;
     ensure!(session.released.contains(&task.link), "the task is allegiant to {}", task.link);
     ensure!(!task.end_is_known, "reassign of a task that has ended");
+    task.may_move();
     let kind = RequestKind::Reassign(itt, request.exp_data_sn);
     new_request(sight, session, request.itt, kind)
 }

@@ -154,6 +154,15 @@ impl TaskCheck {
             || self.next_target_sn > 0 && self.write
     }
 
+    /// This R2T is a new one for data that was asked for before.
+    pub(super) fn asks_again(&self, pdu: &R2t) -> bool {
+        pdu.r2t_sn.0 >= self.next_target_sn && pdu.buffer_offset < self.asked_to
+    }
+
+    pub(super) const fn resumes(&self) -> bool {
+        self.resumed
+    }
+
     pub(super) const fn is_write(&self) -> bool {
         self.write
     }
@@ -340,7 +349,8 @@ impl TaskCheck {
         exp_data_sn: u32,
     ) -> Verdict {
         self.is_live()?;
-        let sent = self.next_target_sn;
+        // R2Ts share the series; without Data-In there is nothing that could be missed.
+        let sent = if self.data_in > 0 { self.next_target_sn } else { 0 };
         ensure!(
             exp_data_sn == sent || self.resumed,
             "ExpDataSN, {sent} R2T and Data-In PDUs were sent"
@@ -403,6 +413,12 @@ impl TaskCheck {
 
     pub(super) fn data_in_arrived(&mut self, data_sn: u32) {
         self.arrived.insert(data_sn);
+    }
+
+    /// Another connection is to take it over. The target may execute it there before its answer to
+    /// that is on the way, and behind commands of that connection that came later.
+    pub(super) fn may_move(&mut self) {
+        self.moved = true;
     }
 
     /// The target goes on with it on another connection. `exp_data_sn`: what came before that is

@@ -32,6 +32,8 @@ const LENGTH_MAX: u64 = (1 << 24) - 1;
 /// Longest time limit that is taken for meant.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
+const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
+
 const DIGESTS: &[(&str, DigestPreference)] = &[
     ("never", DigestPreference::Never),
     ("avoid", DigestPreference::Avoid),
@@ -126,7 +128,11 @@ fn server(server: Option<Section<'_, '_>>, metrics: Option<Section<'_, '_>>) -> 
         if let Some(path) = section.get("admin_socket", string) {
             out.admin_socket = PathBuf::from(path);
         }
-        let is_filter = |text: &str| text.parse::<tracing_subscriber::EnvFilter>().is_ok();
+        // A bare word that is no level would be taken for the name of a module.
+        let is_filter = |text: &str| match text.contains('=') {
+            true => text.parse::<tracing_subscriber::EnvFilter>().is_ok(),
+            false => LEVELS.contains(&text),
+        };
         let filter = parsed("a log level (error, warn, info, debug, trace) or filter", |text| {
             is_filter(text).then(|| text.to_owned())
         });

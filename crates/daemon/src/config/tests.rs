@@ -99,7 +99,7 @@ fn one_mistake_each() {
             "t.toml:14: metrics.listen: \"9260\" is not an address with a port",
         ),
         ("[metrics]\n", "t.toml:13: metrics: listen is missing"),
-        ("[server]\nlog = \"loud=,\"\n", "t.toml:14: server.log: \"loud=,\" is not a log level"),
+        ("[server]\nlog = \"loud\"\n", "t.toml:14: server.log: \"loud\" is not a log level"),
         (
             "[[portal]]\nname = \"lan\"\nlisten = \"127.0.0.1:3261\"\n",
             "t.toml:15: portal[1].listen: there is a portal lan on 127.0.0.1:3260 already",

@@ -58,6 +58,9 @@ impl<T> Session<T> {
     }
 
     /// Ends the tasks that a task management function has ended at the target.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+    //# The initiator MUST thus conclude all affected tasks as part of this step in either case and
+    //# MUST discard any TMF Response received after the affected tasks are concluded.
     fn end_managed(
         &mut self,
         function: TaskManagementFunction,
@@ -90,6 +93,11 @@ impl<T> Session<T> {
         hit.into_iter().for_each(|itt| self.finish_aborted(itt));
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+    //# According to [SAM2], for all the tasks covered by the task management response (i.e., with a
+    //# CmdSN lower than the task management command CmdSN), except for the task management response
+    //# to a TASK REASSIGN, additional responses MUST NOT be delivered to the SCSI layer after the
+    //# task management response.
     fn finish_aborted(&mut self, itt: Itt) {
         if self.tasks.command_mut(itt).is_none() {
             return;
@@ -112,7 +120,8 @@ impl<T> Session<T> {
         if !matches!(task.kind, Kind::Text(_)) || !task.is_sent() {
             return Err(Violation::WrongTask);
         }
-        Ok(Receiving::Text { itt: pdu.itt, is_final: pdu.is_final, ttt: pdu.ttt })
+        let (itt, is_final, lun, ttt) = (pdu.itt, pdu.is_final, pdu.lun, pdu.ttt);
+        Ok(Receiving::Text { itt, is_final, lun, ttt })
     }
 
     pub(super) fn text_data(
@@ -120,7 +129,7 @@ impl<T> Session<T> {
         id: ConnectionId,
         itt: Itt,
         is_final: bool,
-        ttt: Ttt,
+        (lun, ttt): (Lun, Ttt),
         data: &[u8],
     ) -> Result<(), Violation> {
         let limit = self.config.text_len_max;
@@ -131,6 +140,9 @@ impl<T> Session<T> {
             return Err(Violation::TextTooLong { limit });
         }
         text.response.extend_from_slice(data);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.4
+        //# The initiator MUST ignore the Target Transfer Tag in the Text Response when the F bit is
+        //# set to 1.
         if is_final {
             let response = std::mem::take(&mut text.response).freeze();
             self.tasks.remove(itt);
@@ -138,11 +150,17 @@ impl<T> Session<T> {
             self.answered(id);
             return Ok(());
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+        //# An initiator receiving a Text or Login Response with the C bit set to 1 MUST answer with
+        //# a Text or Login Request with no data segment (DataSegmentLength 0).
         // An empty request asks for more (§11.10.2); a tag is needed to name the exchange.
         if ttt == Ttt::NONE && text.request.is_empty() {
             return Err(Violation::WrongTask);
         }
-        text.ttt = ttt;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+        //# The initiator MUST copy the Target Transfer Tag and LUN in its next request to indicate
+        //# that it wants the rest of the data.
+        (text.lun, text.ttt) = (lun, ttt);
         if let Some(connection) = self.connection_mut(id) {
             connection.queues.control.push_back(Control::Task(itt));
         }
@@ -286,9 +304,14 @@ impl<T> Session<T> {
             AsyncEvent::LOGOUT_REQUEST => self.leave_as_requested(id, now, parameters[2]),
             // The target needs no help for these; the loss of the transport follows.
             AsyncEvent::CONNECTION_DROP | AsyncEvent::SESSION_DROP => {}
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
+            //# The initiator MUST honor this request by issuing a Text Request (that can be empty)
+            //# on the same connection as early as possible, but no later than Parameter3 seconds,
+            //# unless a Text Request is already pending on the connection, or by issuing a Logout
+            //# Request.
             AsyncEvent::NEGOTIATION_REQUEST => {
                 // An empty negotiation answers it: what was agreed stays (§11.9.1).
-                self.text(Bytes::new());
+                self.text_on(id, Bytes::new());
             }
             AsyncEvent::TASK_TERMINATION => self.task_termination(id, pdu),
             _ => {}
@@ -296,12 +319,18 @@ impl<T> Session<T> {
     }
 
     /// A logout that was accepted.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.15
+    //# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all
+    //# connections must be closed if the logout reason was session close).
     fn logged_out(&mut self, id: ConnectionId, reason: LogoutReason) {
         let requested = self.connection(id).is_some_and(|c| c.requested_logout);
         let cid = self.connection(id).map(Connection::cid);
         if let Some(connection) = self.connection_mut(id) {
             connection.advance(Input::LogoutAccepted);
             connection.timers.stop_all();
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+            //# After receiving the Logout Response and attempting to receive the FIN (if still
+            //# possible), the initiator MUST completely close the logging-out connection.
             connection.closing = Some(Ok(()));
         }
         self.wake(id);

@@ -13,7 +13,13 @@ use crate::pdu::{DataIn, R2t, Residual, ResponseCode, ScsiResponse};
 use crate::serial::{DataSn, StatSn};
 
 impl<T> Session<T> {
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7
+    //# Although targets MAY choose to send even non-exception status in separate responses,
+    //# initiators MUST support non-exception status in Data-In PDUs.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+    //# The initiator MUST ignore the A bit set to 1 for sessions with ErrorRecoveryLevel=0.
     pub(super) fn data_in(&mut self, id: ConnectionId, pdu: &DataIn, len: u32) -> Handled {
+        self.imply_reassignment(id, pdu.itt);
         let new_status = match pdu.status {
             Some(_) => self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?,
             None => {
@@ -119,11 +125,15 @@ impl<T> Session<T> {
     }
 
     pub(super) fn scsi_response(&mut self, id: ConnectionId, pdu: &ScsiResponse) -> Handled {
+        self.imply_reassignment(id, pdu.itt);
         if !self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)? {
             return Ok(Receiving::Discard);
         }
         let Some(command) = self.named(id, pdu.itt)? else { return Ok(Receiving::Discard) };
         if pdu.response != ResponseCode::COMPLETED {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.3
+            //# A non-zero response field indicates a failure to execute the command, in which case
+            //# the Status and Flag fields are undefined and MUST be ignored on reception.
             // No SCSI status then, and no sense worth reading (§11.4.3).
             self.finish(pdu.itt, TaskOutcome::TargetFailure(pdu.response));
             return Ok(Receiving::Discard);
@@ -138,7 +148,10 @@ impl<T> Session<T> {
         Ok(Receiving::Response { itt: pdu.itt, status, residual, data_in_count })
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+    //# MUST continue to respond to each TTT received for the affected tasks.
     pub(super) fn r2t(&mut self, id: ConnectionId, pdu: &R2t) -> Handled {
+        self.imply_reassignment(id, pdu.itt);
         let named = self.named(id, pdu.itt)?.is_some();
         self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
         self.note_next_status(id, pdu.stat_sn)?;
@@ -147,9 +160,22 @@ impl<T> Session<T> {
         let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {
             return Ok(Receiving::Nothing);
         };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.3
+        //# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI
+        //# initiator and target MUST verify that all other fields used in task-related PDUs have
+        //# values that are consistent with the values used at the task instantiation, based on the
+        //# Initiator Task Tag (e.g., the LUN used in an R2T PDU MUST be the same as the one used in
+        //# the SCSI Command PDU used to instantiate the task).
+        if pdu.lun != task.command.lun {
+            return Err(Violation::WrongTask);
+        }
         let (offset, len) = (pdu.buffer_offset, pdu.desired_data_transfer_length);
         let limit = task.command.data_out.len() as u32; // checked by `submit`
         let end = offset.checked_add(len).filter(|end| *end <= limit && len > 0);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.19
+        //# If DataSequenceInOrder is set to Yes, data sequences MUST be transferred using
+        //# continuously non-decreasing sequence offsets (R2T buffer offset for writes, or the
+        //# smallest SCSI Data-In buffer offset within a read data sequence).
         // In order (§13.19), so each R2T begins where the last one, or unsolicited data, ended;
         // unless it asks for something again, or others are missing.
         let in_order = offset == task.solicited || !rules.in_order || rules.repairs;
@@ -159,9 +185,18 @@ impl<T> Session<T> {
         if pdu.ttt == Ttt::NONE {
             return Err(Violation::R2tUnexpected);
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+        //# An initiator MUST honor an R2T data request for a valid outstanding command (i.e.,
+        //# carrying a valid Initiator Task Tag) and deliver all the requested data, provided the
+        //# command is supposed to deliver outgoing data and the R2T specifies data within the
+        //# command bounds.
         let Some(gap) = task.number_r2t(pdu.r2t_sn, rules.repairs)? else {
             return Ok(Receiving::Nothing); // it has been here before
         };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+        //# For ABORT TASK SET and CLEAR TASK SET, the issuing initiator MUST continue to respond to
+        //# all valid Target Transfer Tags (received via R2T, Text Response, NOP-In, or SCSI Data-In
+        //# PDUs) related to the affected task set, even after issuing the task management request.
         let recovery = offset < task.solicited && rules.in_order;
         task.admit_r2t(max_r2t.max(1), recovery, rules.repairs)?;
         task.solicited = task.solicited.max(end);

@@ -36,8 +36,6 @@ pub(super) struct Failed {
     pub(super) gone: bool,
     /// Not before this may the target be asked for anything about it (Time2Wait).
     not_before: Instant,
-    /// The target keeps the tasks that it has.
-    kept: bool,
     /// Tasks to be reassigned, oldest first.
     waiting: VecDeque<Itt>,
     /// Requests under way.
@@ -124,7 +122,6 @@ impl<T> Session<T> {
             stage: Stage::Waiting,
             gone: false,
             not_before,
-            kept: true,
             waiting: VecDeque::new(),
             asked: 0,
             later: 0,
@@ -160,12 +157,15 @@ impl<T> Session<T> {
                 {
                     let Some(failed) = self.failed_of(referenced) else { continue };
                     failed.asked = failed.asked.saturating_sub(1);
-                    failed.waiting.push_front(referenced);
+                    // It may be allegiant to this connection by now: it waits until that is
+                    // logged out too.
+                    self.bind(referenced, id);
                 }
                 Kind::Text(_) => self.events.push_back(Event::TextLost { itt }),
                 Kind::Management(_) => {
                     let (response, information) = (TaskManagementResponseCode::REJECTED, [0; 3]);
                     self.events.push_back(Event::TaskManagementDone { itt, response, information });
+                    self.resume_data(); // nobody knows whether it was carried out
                 }
                 Kind::Logout { of, .. } if of != id => {
                     let Some(c) = self.connection_mut(of) else { continue };
@@ -242,7 +242,7 @@ impl<T> Session<T> {
             // The target keeps nothing of it (§11.15.4), or has forgotten it.
             LogoutResponseCode::CLOSED | LogoutResponseCode::CID_NOT_FOUND => {
                 failed.stage = Stage::LoggedOut;
-                (failed.not_before, failed.kept) = (now, false);
+                failed.not_before = now;
                 self.fail_over_one(of);
             }
             response => self.end(Some(ConnectionError::Logout { cid, response: Some(response) })),
@@ -267,38 +267,23 @@ impl<T> Session<T> {
 
     /// The connection is logged out: says of each of its tasks how it goes on.
     fn sort_out(&mut self, id: ConnectionId) {
-        let exp_cmd_sn = self.exp_cmd_sn;
-        let kept = self.connection(id).and_then(|c| c.failed.as_ref()).is_some_and(|f| f.kept);
-        let mut tasks: Vec<(u64, Itt, bool)> = self
+        let mut tasks: Vec<(u64, Itt)> = self
             .tasks
             .iter()
             .filter(|(_, task)| task.connection == id && matches!(task.kind, Kind::Command(_)))
-            .filter_map(|(itt, task)| Some((task.order, itt, task.cmd_sn?.is_before(exp_cmd_sn))))
+            .filter(|(_, task)| task.is_sent())
+            .map(|(itt, task)| (task.order, itt))
             .collect();
         tasks.sort_unstable();
-        let (mut waiting, mut retried, mut requeued) = (VecDeque::new(), 0, 0);
-        for (_, itt, arrived) in tasks {
-            match (arrived, kept) {
-                // Also where ExpCmdSN has not come so far: an earlier command may be missing, and
-                // then the target has this one and would ignore it if it came again.
-                (_, true) => waiting.push_back(itt),
-                (true, false) => {
-                    requeued += 1;
-                    self.requeue(itt);
-                }
-                (false, false) => {
-                    retried += 1;
-                    self.retry_elsewhere(itt);
-                }
-            }
-        }
+        // Which of them the target has, only the target knows: ExpCmdSN says nothing about those behind
+        // a gap, and a task whose reassignment was interrupted may be bound to an older connection. Sent
+        // again, such a command would be ignored.
+        let waiting = tasks.into_iter().map(|(_, itt)| itt).collect();
         let Some(c) = self.connection_mut(id) else { return };
         let unsent = std::mem::take(&mut c.queues.commands);
         if let Some(failed) = &mut c.failed {
             failed.stage = Stage::Reassigning;
             failed.waiting = waiting;
-            failed.retried += retried;
-            failed.requeued += requeued;
         }
         unsent.into_iter().for_each(|itt| self.move_task(itt));
         self.reassign_more(id);
@@ -423,6 +408,23 @@ impl<T> Session<T> {
             response => return self.end(Some(ConnectionError::NotReassigned { cid, response })),
         }
         self.reassign_more(from);
+    }
+
+    /// A PDU of a task comes on the connection that it is to go on on: the answer to its TASK
+    /// REASSIGN, which was sent before (§7.2.2), is lost, and can only have been "complete".
+    pub(super) fn imply_reassignment(&mut self, id: ConnectionId, itt: Itt) {
+        if self.tasks.get(itt).is_none_or(|task| task.connection == id) {
+            return;
+        }
+        let request = self.tasks.iter().find(|(_, task)| match &task.kind {
+            Kind::Management(m) if m.function == TaskManagementFunction::TASK_REASSIGN => {
+                m.referenced == itt && task.connection == id && task.is_sent()
+            }
+            _ => false,
+        });
+        if let Some((request, _)) = request {
+            self.reassigned(id, request, itt, TaskManagementResponseCode::COMPLETE);
+        }
     }
 
     /// A TASK REASSIGN has become pointless: its task ended meanwhile. Which recovery it belonged

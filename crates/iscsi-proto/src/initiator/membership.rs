@@ -29,6 +29,9 @@ impl<T> Session<T> {
         if !wanted {
             return Err(MembershipError::Ended);
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.4.3
+        //# After being selected, the same TSIH value MUST be used whenever the initiator or target
+        //# refers to the session and a TSIH is required.
         if joining.tsih != self.tsih {
             let (got, expected) = (joining.tsih, self.tsih);
             return Err(MembershipError::OtherSession { got, expected });
@@ -152,6 +155,9 @@ impl<T> Session<T> {
             return;
         }
         let others = self.connections().any(|(other, _, s)| other != id && s.is_open());
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
+        //# The initiator MUST send a Logout with a reason code of "close the connection" OR "close
+        //# the session" to close all the connections.
         let reason = match others {
             true => LogoutReason::CLOSE_CONNECTION,
             false => LogoutReason::CLOSE_SESSION,

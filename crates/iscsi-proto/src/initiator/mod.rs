@@ -200,6 +200,9 @@ impl<T> Session<T> {
     }
 
     fn dispatch(&self) -> Option<ConnectionId> {
+        if self.phase == Phase::Closing && self.is_logging_out() {
+            return None; // nothing new on any connection (§11.14)
+        }
         let open = self.connections.iter().enumerate().filter_map(|(index, c)| {
             let c = c.as_ref().filter(|c| c.takes_commands())?;
             Some(Candidate {
@@ -213,6 +216,10 @@ impl<T> Session<T> {
 
     /// Ends one task: at once if it was never sent, else by ABORT TASK. Its `TaskDone` says how
     /// it really ended. Nothing happens while the task's connection is being recovered.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.11
+    //# On a ULP timeout for a command (that carried a CmdSN of n), if the iSCSI initiator intends
+    //# to continue the session it MUST abort the command by using either an appropriate Task
+    //# Management Function Request for the specific command or a "close the connection" logout.
     pub fn abort(&mut self, itt: Itt) -> Option<Itt> {
         let task = self.tasks.get(itt)?;
         let Kind::Command(CommandTask { command, .. }) = &task.kind else { return None };
@@ -224,6 +231,10 @@ impl<T> Session<T> {
             self.finish(itt, TaskOutcome::Aborted);
             return None;
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+        //# If the connection is still active (i.e., it is not undergoing an implicit or explicit
+        //# logout), an ABORT TASK MUST be issued on the same connection to which the task to be
+        //# aborted is allegiant at the time the task management request is issued.
         let function = TaskManagementFunction::ABORT_TASK;
         self.add_management(connection, Management { function, lun, referenced: itt })
     }
@@ -239,6 +250,8 @@ impl<T> Session<T> {
             return None;
         }
         let connection = self.dispatch()?;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.4
+        //# For all the other functions, this field MUST be set to the reserved value 0xffffffff.
         self.add_management(connection, Management { function, lun, referenced: Itt::NONE })
     }
 
@@ -263,10 +276,33 @@ impl<T> Session<T> {
         Some(itt)
     }
 
-    /// Asks the target for text, such as `SendTargets=All` (§11.10).
+    /// Asks the target for text, such as `SendTargets=All` (§11.10). `None` if no connection takes
+    /// requests, or the one chosen waits for the answer to an earlier one.
+    //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+    //# The SendTargets command MUST only be sent during the Full Feature Phase of a Normal or
+    //# Discovery session.
     pub fn text(&mut self, request: Bytes) -> Option<Itt> {
         let connection = self.dispatch()?;
-        let task = TextTask { request, ttt: Ttt::NONE, response: BytesMut::new() };
+        self.text_on(connection, request)
+    }
+
+    /// The same on one connection; `None` while an exchange is under way there.
+    fn text_on(&mut self, connection: ConnectionId, request: Bytes) -> Option<Itt> {
+        if self.connection(connection)?.state.is_leaving() {
+            return None;
+        }
+        let is_text = |task: &Task<T>| matches!(task.kind, Kind::Text(_));
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+        //# There MUST NOT be more than one outstanding Text Request, or Text Response PDU on an
+        //# iSCSI connection.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10
+        //# An initiator MUST NOT have more than one outstanding Text Request on a connection at any
+        //# given time.
+        if self.tasks.iter().any(|(_, task)| task.connection == connection && is_text(task)) {
+            return None;
+        }
+        let (lun, ttt) = (Lun(0), Ttt::NONE);
+        let task = TextTask { request, lun, ttt, response: BytesMut::new() };
         let itt = self.add_task(connection, Kind::Text(task))?;
         self.connection_mut(connection)?.queues.control.push_back(transmit::Control::Task(itt));
         self.wake(connection);
@@ -277,8 +313,10 @@ impl<T> Session<T> {
     pub fn ping(&mut self, connection: ConnectionId) {
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
         //# After sending the Logout Request PDU, an initiator MUST NOT send any new iSCSI requests
-        //# on the closing connection. If the Logout Request is intended to close the session, new
-        //# iSCSI requests MUST NOT be sent on any of the connections participating in the session.
+        //# on the closing connection.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+        //# If the Logout Request is intended to close the session, new iSCSI requests MUST NOT be
+        //# sent on any of the connections participating in the session.
         let leaving = self.phase == Phase::Closing
             && self.connections().any(|(_, _, state)| state.is_leaving());
         let Some(c) = self.connection_mut(connection) else { return };

@@ -61,6 +61,7 @@ pub(super) enum Receiving {
     Text {
         itt: Itt,
         is_final: bool,
+        lun: Lun,
         ttt: Ttt,
     },
     NopIn {
@@ -114,6 +115,8 @@ impl<T> Session<T> {
         header: &Header,
     ) -> Result<Placement, Violation> {
         let len = header.data_segment_length();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.7
+        //# All initiator-detected PDU construction errors MUST be considered as format errors.
         let pdu = Pdu::parse(header)?;
         let data_in = match &pdu {
             Pdu::DataIn(pdu) => Some((pdu.itt, pdu.buffer_offset)),
@@ -135,8 +138,13 @@ impl<T> Session<T> {
                 Ok(if new { Receiving::Async(pdu) } else { Receiving::Discard })
             }
             Pdu::Reject(pdu) => self.reject(id, &pdu),
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.2
+            //# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
             _ => Err(Violation::UnexpectedPdu),
         }?;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.7
+        //# The sending of 0-length data segments should be avoided, but initiators and targets MUST
+        //# be able to properly receive 0-length data segments.
         if len == 0 {
             self.complete(id, now, receiving, &[])?;
             return Ok(Placement::None);
@@ -182,6 +190,9 @@ impl<T> Session<T> {
             true => self.complete(id, now, receiving, scratch),
             false if self.repairs() => self.damaged(id, &receiving),
             false => {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+                //# When an initiator receives any iSCSI PDU with a payload digest error, it MUST
+                //# discard the PDU.
                 let error = ConnectionError::DataDigest { cid };
                 self.fail(id, error.clone());
                 return Err(error);
@@ -208,12 +219,16 @@ impl<T> Session<T> {
             Receiving::Nothing | Receiving::Discard => {}
             Receiving::Data(data) => held = self.data_arrived(id, &data, stat_sn)?,
             Receiving::Response { itt, status, residual, data_in_count } => {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-10.2
+                //# "Autosense" refers to the automatic return of sense data to the initiator in
+                //# cases where a command did not complete successfully. iSCSI initiators and
+                //# targets MUST support and use Autosense.
                 let sense = Bytes::copy_from_slice(parse_sense(data));
                 let ending = Ending { status, residual, sense };
                 held = self.ending_arrived(id, itt, stat_sn, data_in_count, ending)?;
             }
-            Receiving::Text { itt, is_final, ttt } => {
-                self.text_data(id, itt, is_final, ttt, data)?
+            Receiving::Text { itt, is_final, lun, ttt } => {
+                self.text_data(id, itt, is_final, (lun, ttt), data)?
             }
             Receiving::NopIn { lun, ttt } => {
                 let room =
@@ -234,6 +249,9 @@ impl<T> Session<T> {
 
     /// Takes the sequence numbers of a PDU that carries a status (§4.2.2.2). False if it has been
     /// here before and is to be ignored.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
+    //# Initiators MUST undertake recovery actions if the difference is greater than an
+    //# implementation-defined constant that MUST NOT exceed 2**31 - 1.
     pub(super) fn note_status(
         &mut self,
         id: ConnectionId,
@@ -250,6 +268,8 @@ impl<T> Session<T> {
             Arrival::Duplicate if repairs => false,
             _ => return Err(Violation::StatSn { got: stat_sn.0, expected }),
         };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
+        //# Initiators and targets MUST support the response-numbering scheme.
         connection.arriving = new.then_some(stat_sn);
         self.note_window(exp_cmd_sn, max_cmd_sn);
         Ok(new)
@@ -301,9 +321,6 @@ impl<T> Session<T> {
 
     /// A data segment came with a wrong digest: the PDU has not come (§7.8).
     fn damaged(&mut self, id: ConnectionId, receiving: &Receiving) -> Result<(), Violation> {
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
-        //# When an initiator receives any iSCSI PDU with a payload digest error, it MUST discard
-        //# the PDU.
         let arriving = self.connection_mut(id).and_then(|c| c.arriving.take());
         if let Some(stat_sn) = arriving {
             self.announce_status(id, stat_sn)?; // what was missing before it

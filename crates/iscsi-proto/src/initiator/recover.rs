@@ -63,6 +63,9 @@ impl<T> Session<T> {
     }
 
     /// Ends a connection for cause, and with it, unless its tasks can go on elsewhere, the session.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
+    //# Implementations MUST support error recovery level "0", while the rest are OPTIONAL to
+    //# implement.
     pub(super) fn fail(&mut self, id: ConnectionId, error: ConnectionError) {
         let Some(connection) = self.connection_mut(id).filter(|c| c.closing.is_none()) else {
             return;
@@ -74,15 +77,24 @@ impl<T> Session<T> {
         if self.can_fail_over(&error) {
             self.start_failover(id);
         } else {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+            //# On connection failure, the initiator and target MUST do one of the following:
             self.end(Some(error));
         }
     }
 
     /// Closes every connection and gives back every unfinished command, oldest first.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+    //# Either side may choose to escalate to session recovery (via the initiator dropping all the
+    //# connections or via an Async Message that announces the similar intent from a target), and
+    //# the other side MUST give it precedence.
     pub(super) fn end(&mut self, error: Option<ConnectionError>) {
         if self.is_ended() {
             return;
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.5
+        //# The initiator session state MUST be FAILED (Section 8.3) when the initiator attempts a
+        //# session reinstatement.
         self.phase = Phase::Ended;
         let clean = error.is_none();
         for (index, connection) in self.connections.iter_mut().enumerate() {
@@ -114,6 +126,9 @@ impl<T> Session<T> {
     }
 
     /// Asynchronous message "target requests logout": leaves before `seconds` are over (§11.9.1).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
+    //# The initiator MUST honor this request by issuing a Logout as early as possible but no later
+    //# than Parameter3 seconds.
     pub(super) fn leave_as_requested(&mut self, id: ConnectionId, now: Instant, seconds: u16) {
         let Some(connection) = self.connection_mut(id) else { return };
         let was_leaving = connection.state.is_leaving();

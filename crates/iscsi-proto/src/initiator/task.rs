@@ -15,6 +15,8 @@ use crate::time::Instant;
 
 /// Tasks of one session at once. The low 16 bits of an ITT hold the slot; the last value stays
 /// unused so that no tag equals the reserved 0xffffffff.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.8
+//# An ITT value of 0xffffffff is reserved and MUST NOT be assigned for a task by the initiator.
 pub const TASKS_MAX: usize = 0xffff;
 
 /// Recovery R2Ts of one command. A link that damages so much of one command's data is not worth its
@@ -34,6 +36,9 @@ pub(super) struct Task<T> {
     /// Position in the order of submission.
     pub(super) order: u64,
     /// The connection it is bound to (§4.2.3.1).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+    //# If an initiator issues a write command, the initiator MUST send the data, if any, for that
+    //# command over the same TCP connection that was used to deliver the SCSI command.
     pub(super) connection: ConnectionId,
     /// CmdSN, assigned when first transmitted.
     pub(super) cmd_sn: Option<CmdSn>,
@@ -188,6 +193,8 @@ pub(super) struct Management {
 #[derive(Debug)]
 pub(super) struct TextTask {
     pub(super) request: Bytes,
+    /// What the target wants back with the next request.
+    pub(super) lun: Lun,
     pub(super) ttt: Ttt,
     pub(super) response: BytesMut,
 }
@@ -219,6 +226,8 @@ impl<T> Slab<T> {
     }
 
     /// Stores a task; `None` when the slab is full.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.8
+    //# While a task exists, this tag MUST uniquely identify the task session-wide.
     pub(super) fn insert(&mut self, task: Task<T>) -> Option<Itt> {
         if self.is_full() {
             return None;
@@ -281,6 +290,9 @@ mod tests {
         Task { order, connection: ConnectionId(0), cmd_sn: None, kind }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.8
+    //= type=test
+    //# While a task exists, this tag MUST uniquely identify the task session-wide.
     #[test]
     fn an_old_tag_never_finds_the_slots_next_user() {
         let mut slab = Slab::new();
@@ -293,6 +305,9 @@ mod tests {
         assert!(slab.get(Itt::NONE).is_none());
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.8
+    //= type=test
+    //# An ITT value of 0xffffffff is reserved and MUST NOT be assigned for a task by the initiator.
     #[test]
     fn no_tag_is_the_reserved_one_and_the_limit_holds() {
         let mut slab = Slab::new();

@@ -72,13 +72,32 @@ struct Unsolicited {
     end: u32,
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.4
+//# If the Expected Data Transfer Length is higher than the FirstBurstLength (the negotiated maximum
+//# amount of unsolicited data the target will accept), the initiator MUST send the maximum amount
+//# of unsolicited data OR ONLY the immediate data, if any.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+//# In order to allow write operations without an explicit initial R2T, the initiator and target
+//# MUST have negotiated the key InitialR2T to No during login.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.11
+//# If ImmediateData is set to No and InitialR2T is set to No, then the initiator MUST NOT send
+//# unsolicited immediate data but MAY send one unsolicited burst of Data-OUT PDUs.
 //= https://www.rfc-editor.org/rfc/rfc7143#section-13.14
-//# FirstBurstLength: the maximum amount in bytes of unsolicited data an iSCSI initiator may send to
-//# the target during the execution of a single SCSI command, including immediate data.
+//# The initiator and target negotiate the maximum amount in bytes of unsolicited data an iSCSI
+//# initiator may send to the target during the execution of a single SCSI command.
 fn unsolicited(len: u32, session: &SessionParams, connection: &ConnectionParams) -> Unsolicited {
     let allowed = len.min(session.first_burst_length);
     let segment = segment_length_max(connection);
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+    //# All subsequent data MUST be solicited.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+    //# If any non-immediate unsolicited data is sent, the total unsolicited data MUST be either
+    //# FirstBurstLength or all of the data, if the total amount is less than the FirstBurstLength.
     let immediate = if session.immediate_data { allowed.min(segment) } else { 0 };
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.11
+    //# If ImmediateData is set to No and InitialR2T is set to Yes, then the initiator MUST NOT send
+    //# unsolicited data and the target MUST reject unsolicited data with the corresponding response
+    //# code.
     Unsolicited { immediate, end: if session.initial_r2t { immediate } else { allowed } }
 }
 
@@ -126,6 +145,23 @@ impl<T> Session<T> {
         loop {
             let connection = self.connection_mut(id)?;
             match connection.queues.control.pop_front()? {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.18
+                //# Upon receipt of a NOP-In with the Target Transfer Tag set to a valid value (not
+                //# the reserved value 0xffffffff), the initiator MUST respond with a NOP-Out.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.18
+                //# In this case, the NOP-Out Target Transfer Tag MUST contain a copy of the NOP-In
+                //# Target Transfer Tag.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.1
+                //# Otherwise, the Initiator Task Tag MUST be set to 0xffffffff.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.1
+                //# If the Initiator Task Tag contains 0xffffffff, the I bit MUST be set to 1, and
+                //# the CmdSN is not advanced after this PDU is sent.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.2
+                //# The NOP-Out MUST only have the Target Transfer Tag set if it is issued in
+                //# response to a NOP-In with a valid Target Transfer Tag.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.2
+                //# When the Target Transfer Tag is set to a value other than 0xffffffff, the LUN
+                //# field MUST also be copied from the NOP-In.
                 Control::NopReply { lun, ttt, data } => {
                     let exp_stat_sn = connection.status.expected();
                     let (immediate, cmd_sn) = (true, self.cmd_sn);
@@ -165,6 +201,11 @@ impl<T> Session<T> {
             return None;
         }
         let reassignment = self.prepare_reassignment(itt);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+        //# Commands meant for immediate delivery are marked with an immediate delivery flag; they
+        //# MUST also carry the current CmdSN.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+        //# The CmdSN MUST NOT advance after a command marked for immediate delivery is sent.
         let (cmd_sn, logout_timeout) = (self.cmd_sn, self.config.logout_timeout);
         let connection = self.connection(id)?;
         let exp_stat_sn = connection.status.expected();
@@ -189,9 +230,13 @@ impl<T> Session<T> {
                 // ExpStatSN is that of the connection that is closed (§11.14.4).
                 let (cid, exp_stat_sn) = leaving?;
                 let pdu = LogoutRequest { immediate, reason, itt, cid, cmd_sn, exp_stat_sn };
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14.2
+                //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
                 (pdu.encode(0), Bytes::new())
             }
             Kind::Management(management) => {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.2
+                //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
                 let (function, lun) = (management.function, management.lun);
                 let referenced_task_tag = management.referenced;
                 stops = true;
@@ -205,6 +250,15 @@ impl<T> Session<T> {
                     referenced_task_tag,
                     cmd_sn,
                     exp_stat_sn,
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+                    //# If an ABORT TASK is issued for a task created by an immediate command, then
+                    //# the RefCmdSN MUST be that of the task management request itself (i.e., the
+                    //# CmdSN and RefCmdSN are equal); otherwise, the RefCmdSN MUST be set to the
+                    //# CmdSN of the task to be aborted (lower than the CmdSN).
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.5
+                    //# For an ABORT TASK of a task created by a non-immediate command, the RefCmdSN
+                    //# MUST be set to the CmdSN of the task identified by the Referenced Task Tag
+                    //# field.
                     ref_cmd_sn: named.and_then(|t| t.cmd_sn).unwrap_or_default(),
                     exp_data_sn: reassignment,
                 };
@@ -252,6 +306,25 @@ impl<T> Session<T> {
         true
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+    //# If an R2T is answered with a single Data-Out PDU, the buffer offset in the data PDU MUST be
+    //# the same as the one specified by the R2T, and the data length of the data PDU MUST be the
+    //# same as the Desired Data Transfer Length specified in the R2T.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+    //# If the R2T is answered with a sequence of data PDUs, the buffer offset and length MUST be
+    //# within the range of those specified by the R2T, and the last PDU MUST have the F bit set to
+    //# 1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+    //# If DataPDUInOrder is set to Yes, the buffer offsets and lengths for consecutive PDUs MUST
+    //# form a continuous non-overlapping range, and the PDUs MUST be sent in increasing offset
+    //# order.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+    //# Within a task, outstanding R2Ts MUST be fulfilled by the initiator in the order in which
+    //# they were received.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.12
+    //# An initiator MUST NOT send solicited PDUs exceeding MaxBurstLength nor unsolicited PDUs
+    //# exceeding FirstBurstLength (or FirstBurstLength-Immediate Data Length if immediate data were
+    //# sent).
     fn next_data(&mut self, id: ConnectionId) -> Option<Transmit> {
         loop {
             let connection = self.connections.get_mut(id.index())?.as_mut()?;
@@ -264,6 +337,10 @@ impl<T> Session<T> {
                 connection.queues.data.remove(at); // aborted meanwhile
                 continue;
             };
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.1
+            //# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is
+            //# sent, and the total of all the DataSegmentLength of all PDUs in a sequence MUST NOT
+            //# exceed MaxBurstLength (or FirstBurstLength for unsolicited data).
             let len = (burst.end - burst.offset).min(segment);
             let is_final = burst.offset + len == burst.end;
             let pdu = DataOut {
@@ -289,8 +366,7 @@ impl<T> Session<T> {
     }
 
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
-    //# The target MUST NOT transmit a MaxCmdSN that is less than ExpCmdSN-1. For non-immediate
-    //# commands, the CmdSN field can take any value from ExpCmdSN to MaxCmdSN inclusive.
+    //# iSCSI initiators and targets MUST support the command numbering scheme.
     fn next_command(&mut self, id: ConnectionId) -> Option<Transmit> {
         loop {
             let connection = self.connections.get_mut(id.index())?.as_mut()?;
@@ -305,6 +381,15 @@ impl<T> Session<T> {
             let Some(Task { cmd_sn, kind: Kind::Command(_), .. }) = self.tasks.get_mut(itt) else {
                 continue; // aborted before it was sent
             };
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+            //# Command numbering starts with the first Login Request on the first connection of a
+            //# session (the leading login on the leading connection), and the CmdSN MUST be
+            //# incremented by 1 in a Serial Number Arithmetic sense, as defined in [RFC1982], for
+            //# every non-immediate command issued afterwards.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+            //# On any connection, the iSCSI initiator MUST send the commands in increasing order of
+            //# CmdSN, except for commands that are retransmitted due to digest error recovery and
+            //# connection recovery.
             *cmd_sn = Some(self.cmd_sn.take());
             return self.send_command(id, itt);
         }
@@ -332,6 +417,16 @@ impl<T> Session<T> {
         let len = task.command.data_out.len() as u32; // checked by `submit`
         let plan = unsolicited(len, &self.params, &connection.params);
         task.solicited = plan.end;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+        //# In addition, iSCSI initiators and targets MUST enforce some ordering rules.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+        //# When unsolicited data is used, the order of the unsolicited data on each connection MUST
+        //# match the order in which the commands on that connection are sent.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+        //# Command and unsolicited data PDUs may be interleaved on a single connection as long as
+        //# the ordering requirements of each are maintained (e.g., command N + 1 MAY be sent before
+        //# the unsolicited Data-Out PDUs for command N, but the unsolicited Data-Out PDUs for
+        //# command N MUST precede the unsolicited Data-Out PDUs of command N + 1).
         if plan.end > plan.immediate {
             // Nothing else of this connection may come between: §4.2.4.2 wants unsolicited
             // data in the order of its commands.
@@ -354,8 +449,8 @@ impl<T> Session<T> {
     /// The command window moved: whoever waited for it goes on.
     pub(super) fn note_window(&mut self, exp_cmd_sn: CmdSn, max_cmd_sn: CmdSn) {
         //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
-        //# If the PDU MaxCmdSN is less than the PDU ExpCmdSN-1 (in serial arithmetic sense), they
-        //# are both ignored.
+        //# If the PDU MaxCmdSN is less than the PDU ExpCmdSN - 1 (in a Serial Number Arithmetic
+        //# sense), they are both ignored.
         if max_cmd_sn.next().is_before(exp_cmd_sn) {
             return;
         }
@@ -398,8 +493,22 @@ fn command(
 ) -> Header {
     let len = command.data_out.len() as u32; // checked by `submit`
     ScsiCommand {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-10.6
+        //# All commands that change the state of the device (e.g., SPACE commands for sequential
+        //# access devices and EXCHANGE MEDIUM commands for medium changer devices) MUST be issued
+        //# as non-immediate commands for deterministic and ordered delivery to iSCSI targets.
         immediate: false,
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.1
+        //# At least one of the W and F bits MUST be set to 1.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.4
+        //# In this case, the F bit MUST be set to 1.
         is_final: plan.end == plan.immediate,
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.1
+        //# Either or both of R and W MAY be 1 when the Expected Data Transfer Length and/or the
+        //# Bidirectional Read Expected Data Transfer Length are 0, but they MUST NOT both be 0 when
+        //# the Expected Data Transfer Length and/or Bidirectional Read Expected Data Transfer
+        //# Length are not 0 (i.e., when some data transfer is expected, the transfer direction is
+        //# indicated by the R and/or W bit).
         read: command.data_in_len > 0,
         write: len > 0,
         attribute: command.attribute,
@@ -423,14 +532,26 @@ fn text_request(
     (cmd_sn, exp_stat_sn): (CmdSn, StatSn),
     segment: usize,
 ) -> (Header, Bytes) {
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.5
+    //# The data lengths of a Text Request MUST NOT exceed the iSCSI target MaxRecvDataSegmentLength
+    //# (a parameter that is negotiated per connection and per direction).
     let rest = text.request.split_off(text.request.len().min(segment));
     let payload = std::mem::replace(&mut text.request, rest);
     let continues = !text.request.is_empty();
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.3
+    //# If the command is sent as part of a sequence of Text Requests and responses, the Initiator
+    //# Task Tag MUST be the same for all the requests within the sequence (similar to linked SCSI
+    //# commands).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.3
+    //# The I bit for all requests in a sequence also MUST be the same.
     let pdu = TextRequest {
         immediate: true,
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.4
+        //# The initiator MUST indicate its intent to finish the negotiation by setting the F bit to
+        //# 1; the target sets the F bit to 1 on the last response.
         is_final: !continues,
         continues,
-        lun: Lun(0),
+        lun: text.lun,
         itt,
         ttt: text.ttt,
         cmd_sn,
@@ -439,6 +560,11 @@ fn text_request(
     (pdu.encode(payload.len() as u32), payload)
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.1
+//# The NOP-Out MUST have the Initiator Task Tag set to a valid value only if a response in the form
+//# of a NOP-In is requested (i.e., the NOP-Out is used as a ping request).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.2
+//# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
 fn ping(itt: Itt, cmd_sn: CmdSn, exp_stat_sn: StatSn, immediate: bool) -> Header {
     let (lun, ttt) = (Lun(0), Ttt::NONE);
     NopOut { immediate, lun, itt, ttt, cmd_sn, exp_stat_sn }.encode(0)
@@ -484,6 +610,41 @@ mod unsolicited_data {
         (plan.immediate, plan.end)
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+    //= type=test
+    //# All subsequent data MUST be solicited.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+    //= type=test
+    //# If any non-immediate unsolicited data is sent, the total unsolicited data MUST be either
+    //# FirstBurstLength or all of the data, if the total amount is less than the FirstBurstLength.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.1
+    //= type=test
+    //# At least one of the W and F bits MUST be set to 1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.4
+    //= type=test
+    //# In this case, the F bit MUST be set to 1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.4
+    //= type=test
+    //# If the Expected Data Transfer Length is higher than the FirstBurstLength (the negotiated
+    //# maximum amount of unsolicited data the target will accept), the initiator MUST send the
+    //# maximum amount of unsolicited data OR ONLY the immediate data, if any.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+    //= type=test
+    //# In order to allow write operations without an explicit initial R2T, the initiator and target
+    //# MUST have negotiated the key InitialR2T to No during login.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.11
+    //= type=test
+    //# If ImmediateData is set to No and InitialR2T is set to No, then the initiator MUST NOT send
+    //# unsolicited immediate data but MAY send one unsolicited burst of Data-OUT PDUs.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.11
+    //= type=test
+    //# If ImmediateData is set to No and InitialR2T is set to Yes, then the initiator MUST NOT send
+    //# unsolicited data and the target MUST reject unsolicited data with the corresponding response
+    //# code.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.14
+    //= type=test
+    //# The initiator and target negotiate the maximum amount in bytes of unsolicited data an iSCSI
+    //# initiator may send to the target during the execution of a single SCSI command.
     #[test]
     fn follows_the_four_combinations_of_the_keys() {
         assert_eq!(plan(1 << 20, true, false, 8192), (0, 0));

@@ -163,7 +163,7 @@ impl Negotiation {
         for Pair { key: name, value } in ordered {
             let Some(key) = Key::from_name(name) else {
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
-                //# the answer for a key not understood MUST be key=NotUnderstood.
+                //# However, the answer for a key that is not understood MUST be key=NotUnderstood.
                 // An answer of that kind to a key we never sent needs no answer.
                 if value != NOT_UNDERSTOOD {
                     out.push(name, NOT_UNDERSTOOD);
@@ -191,6 +191,8 @@ impl Negotiation {
     ///
     /// # Errors
     /// [`NegotiationError::NoCommonValue`] if a digest we insist on was never negotiated.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+    //# Negotiations MUST be handled as atomic operations.
     pub fn finish(&self) -> Result<(SessionParams, ConnectionParams), NegotiationError> {
         for (key, preference, agreed) in [
             (Key::HeaderDigest, self.offer.header_digest, self.connection.header_digest),
@@ -262,9 +264,20 @@ impl Negotiation {
                 };
                 &mut self.declared.session_type
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-13.26.2
+            //# Functional behavior of the iSCSI node (this includes the iSCSI protocol logic -- the
+            //# SCSI, iSCSI, and TCP/IP protocols) MUST NOT depend on the presence, absence, or
+            //# content of the X#NodeArchitecture key.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-13.26.2
+            //# The key MUST NOT be used by iSCSI nodes for interoperability or for exclusion of
+            //# other nodes.
             // SendTargets has its own place (`keys::send_targets`), the rest is of no use to us.
             _ => return Ok(()),
         };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.4
+        //# The TargetName MUST NOT be redeclared within the Login Phase.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.5
+        //# The InitiatorName MUST NOT be redeclared within the Login Phase.
         // Initiators repeat their names at the start of each stage; a change is an error.
         if place.as_deref().is_some_and(|before| before != value) {
             return Err(NegotiationError::Repeated { key });
@@ -323,8 +336,12 @@ impl Negotiation {
                 return self.take_answer(key, value);
             }
             //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+            //# An attempt to renegotiate/redeclare parameters not specifically allowed MUST be
+            //# detected by the initiator and target.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
             //# Neither the initiator nor the target should attempt to declare or negotiate a
-            //# parameter more than once during login
+            //# parameter more than once during login, except for responses to specific keys that
+            //# explicitly allow repeated key declarations (e.g., TargetAddress).
             Progress::Done => return Err(NegotiationError::Repeated { key }),
             Progress::Untouched => {}
         }
@@ -342,6 +359,10 @@ impl Negotiation {
     /// Some targets offer leading-only keys again on later connections, which they must not. The
     /// session's values hold; an initiator knows them and says so, a target leaves it at
     /// "Irrelevant".
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13
+    //# Some session-specific parameters MUST only be carried on the leading connection and cannot
+    //# be changed after the leading connection login (e.g., MaxConnections -- the maximum number of
+    //# connections).
     fn answer_on_later_connection(&self, key: Key, out: &mut TextWriter) {
         match (self.role, key.spec().rule) {
             (Role::Initiator, Rule::Min(..) | Rule::Max(..)) if key != Key::ProtocolLevel => {
@@ -363,6 +384,15 @@ impl Negotiation {
     ) -> Result<(), NegotiationError> {
         let name = key.name();
         match key.spec().rule {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+            //# For simple-value negotiations, the accepting party MUST answer with the same key.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+            //# Proposing a value not admissible (e.g., not within the specified bounds) MAY be
+            //# answered with the constant "Reject"; otherwise, the acceptor MUST select an
+            //# admissible value.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+            //# For a numerical range, the value selected MUST be an integer within the proposed
+            //# range or "Reject" (if the range is unacceptable).
             Rule::Min(min, max) | Rule::Max(min, max) => {
                 let Some(theirs) = parse_in_range(value, (min, max)) else {
                     out.push(name, REJECT);
@@ -376,6 +406,13 @@ impl Negotiation {
                 self.agree(key, agreed);
                 out.push(name, agreed);
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+            //# For Boolean negotiations (i.e., keys taking the values "Yes" or "No"), the accepting
+            //# party MUST answer with the same key and the result of the negotiation when the
+            //# received value does not determine that result by itself.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.2
+            //# Responses are REQUIRED in all other cases, and the value chosen and sent by the
+            //# acceptor becomes the outcome of the negotiation.
             rule @ (Rule::And | Rule::Or) => {
                 let Some(theirs) = parse_bool(value) else {
                     out.push(name, REJECT);
@@ -388,8 +425,14 @@ impl Negotiation {
             }
             Rule::List => self.answer_list(key, value, out)?,
             //= https://www.rfc-editor.org/rfc/rfc7143#section-13.25
-            //# the implementation MUST NOT respond with a "NotUnderstood" value for either of
-            //# these keys.
+            //# However, the implementation MUST NOT respond with a "NotUnderstood" value for either
+            //# of these keys.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-13.25
+            //# When an IFMarkInt or OFMarkInt key is received, a compliant iSCSI implementation
+            //# MUST respond with the constant "Reject" value.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-13.25
+            //# The implementation MUST NOT respond with a "NotUnderstood" value for either of these
+            //# keys.
             Rule::Marker => out.push(name, "No"),
             _ => out.push(name, REJECT),
         }
@@ -399,6 +442,8 @@ impl Negotiation {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.1
     //# The responding party MUST respond with the same key and the first value that it supports
     //# (and is allowed to use for the specific originator) selected from the originator list.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.1
+    //# If an acceptor does not understand any particular value in a list, it MUST ignore it.
     fn answer_list(
         &mut self,
         key: Key,
@@ -423,8 +468,16 @@ impl Negotiation {
     }
 
     /// Takes the peer's answer to our offer; anything but a value the offer allows is an error.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+    //# All negotiations are explicit (i.e., the result MUST only be based on newly exchanged or
+    //# declared values).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.1
+    //# The selection of a value not proposed MUST be handled by the originator as a protocol error.
     fn take_answer(&mut self, key: Key, value: &str) -> Result<(), NegotiationError> {
         if is_refusal(value) {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+            //# A proposer of an iSCSI key, negotiated or declarative, in a text key exchange MUST
+            //# thus be able to properly handle a NotUnderstood response.
             // The default holds; `finish` fails if that is a digest we cannot live with.
             return Ok(());
         }
@@ -483,6 +536,15 @@ impl Negotiation {
     /// Our value for a number.
     fn want(&self, key: Key) -> u32 {
         match key {
+            // There is nothing to recover in a session that only asks for targets.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.1
+            //# When such a negotiation attempt is made by the remote side, a compliant iSCSI
+            //# implementation MUST propose a value of 0 (zero) in response.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.1
+            //# The operational ErrorRecoveryLevel for Discovery sessions thus MUST be 0.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-13.21
+            //# As Section 7.4.1 states, ErrorRecoveryLevel MUST be 0 (zero) for Discovery sessions.
+            Key::ErrorRecoveryLevel if self.discovery => 0,
             // Never more than one burst: what we would say of MaxBurstLength, or have agreed on.
             Key::FirstBurstLength => {
                 let burst = self.offer.session.max_burst_length;

@@ -19,6 +19,9 @@ pub enum DigestPreference {
 
 impl DigestPreference {
     /// Acceptable kinds, the best first.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.1
+    //# The following table lists cyclic integrity checksums that can be negotiated for the digests
+    //# and MUST be implemented by every iSCSI initiator and target.
     pub const fn kinds(self) -> &'static [DigestKind] {
         match self {
             Self::Never => &[DigestKind::None],

@@ -17,6 +17,8 @@ impl DigestKind {
     /// The value on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2.1
+            //# The constant "None" MUST always be used to indicate a missing function.
             Self::None => "None",
             Self::Crc32c => "CRC32C",
         }
@@ -191,6 +193,9 @@ pub struct ConnectionParams {
 
 impl ConnectionParams {
     /// The framing to switch to when login has ended.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.1
+    //# When the initiator and target agree on a digest, this digest MUST be used for every PDU in
+    //# the Full Feature Phase.
     pub fn framing(&self) -> Framing {
         Framing {
             header_digest: self.header_digest == DigestKind::Crc32c,

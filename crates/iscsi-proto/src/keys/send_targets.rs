@@ -44,6 +44,9 @@ impl SendTargets {
 }
 
 /// Writes the answer to SendTargets.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.8
+//# If the TargetAddress is returned within a SendTargets response, the portal-group-tag MUST be
+//# included.
 pub fn encode(records: &[TargetRecord]) -> Bytes {
     let mut out = TextWriter::default();
     for record in records {

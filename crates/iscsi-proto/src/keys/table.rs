@@ -123,8 +123,24 @@ pub struct Spec {
 }
 
 /// Upper limit of every length key.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.4
+//# For any read or bidirectional command, a target MUST issue less than 2**32 combined R2T and
+//# Data-In PDUs.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.4
+//# Any output data sequence MUST contain less than 2**32 Data-Out PDUs.
 const LENGTH_MAX: u32 = (1 << 24) - 1;
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//# An iSCSI implementation MUST comprehend all text keys defined in this document.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//# All keys in this document MUST be supported by iSCSI initiators and targets when used as
+//# specified here.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.10
+//# All keys listed in Section 13, except for the X extension formats, MUST be supported by iSCSI
+//# initiators and targets.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.8
+//# All keys listed in Section 13, except for the X extension formats, MUST be supported by iSCSI
+//# initiators and targets.
 keys! {
     AuthMethod "AuthMethod": Security, Both, Security, Connection, Any, "None";
     ChapA "CHAP_A": Security, Both, Security, Connection, Any, "";

@@ -12,6 +12,9 @@ pub const VALUE_MAX: usize = 2 + 2 * 1024;
 
 /// Most text one side may send in one go during login. All keys that exist, with the longest CHAP
 /// values in hex, take under 8 KiB; double that bounds a peer whose C bit never ends.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.1
+//# Any iSCSI target or initiator MUST support receiving at least 8192 bytes of key=value data in a
+//# negotiation sequence.
 pub const LOGIN_TEXT_MAX: usize = 16 * 1024;
 
 /// Why bytes are not text.
@@ -77,6 +80,9 @@ pub fn parse(text: &[u8]) -> Result<Vec<Pair<'_>>, TextError> {
     let mut at = 0;
     while at < text.len() {
         let rest = &text[at..];
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.1
+        //# Every key=value pair, including the last or only pair in a LTDS, MUST be followed by one
+        //# null (0x00) delimiter.
         let length =
             rest.iter().position(|&byte| byte == 0).ok_or(TextError::Unterminated { at })?;
         if length > 0 {
@@ -118,6 +124,9 @@ pub struct TextWriter {
 
 impl TextWriter {
     /// Appends a pair.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.1
+    //# Every key=value pair, including the last or only pair in a LTDS, MUST be followed by one
+    //# null (0x00) delimiter.
     pub fn push(&mut self, key: &str, value: impl std::fmt::Display) {
         self.text.extend_from_slice(format!("{key}={value}\0").as_bytes());
     }
@@ -193,6 +202,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.1
+    //= type=test
+    //# Every key=value pair, including the last or only pair in a LTDS, MUST be followed by one
+    //# null (0x00) delimiter.
     #[test]
     fn pairs() {
         let pair = |key, value| Pair { key, value };

@@ -11,6 +11,9 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// Answer to a key we do not know.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//# The constants "None", "Reject", "Irrelevant", and "NotUnderstood" are reserved and MUST ONLY be
+//# used as described here.
 pub(super) const NOT_UNDERSTOOD: &str = "NotUnderstood";
 /// Answer to a key that means nothing here.
 pub(super) const IRRELEVANT: &str = "Irrelevant";
@@ -69,6 +72,9 @@ pub fn parse_binary(value: &str, max: usize) -> Option<Vec<u8>> {
 }
 
 /// A binary value in hex.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.1
+//# Decimal-constants MUST NOT be used for parameter values if the values can be equal to or greater
+//# than 2**64 (numerical) or for binary strings that can be longer than 64 bits.
 pub fn format_binary(bytes: &[u8]) -> String {
     bytes.iter().fold(String::from("0x"), |text, byte| text + &format!("{byte:02x}"))
 }
@@ -145,6 +151,10 @@ mod tests {
     }
 
     proptest! {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.1
+        //= type=test
+        //# Decimal-constants MUST NOT be used for parameter values if the values can be equal to or
+        //# greater than 2**64 (numerical) or for binary strings that can be longer than 64 bits.
         #[test]
         fn binaries_there_and_back(bytes in proptest::collection::vec(any::<u8>(), 1..64)) {
             prop_assert_eq!(parse_binary(&format_binary(&bytes), 64), Some(bytes.clone()));

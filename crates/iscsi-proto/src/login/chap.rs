@@ -16,9 +16,19 @@ use crate::keys::value::{parse_binary, parse_number};
 pub const CHALLENGE_LEN: usize = 32;
 
 /// Longest challenge a peer may send (§12.1.3).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+//# Their binary length (not the length of the character string that represents them in encoded
+//# form) MUST NOT exceed 1024 bytes.
 pub const CHALLENGE_MAX: usize = 1024;
 
 /// A hash, by its number in the IANA registry "iSCSI CHAP algorithms" (CHAP_A).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//# Compliant iSCSI initiators and targets MUST implement the CHAP authentication method [RFC1994]
+//# (according to Section 12.1.3, including the target authentication option).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1
+//# Authentication is OPTIONAL to use but MUST be supported by the target and initiator.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-12.1
+//# The initiator and target MUST implement CHAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// MD5: the one every implementation has.
@@ -38,6 +48,9 @@ impl Algorithm {
     /// What an initiator offers if nothing else is configured; a target takes the first one it
     /// knows. SHA-256 comes last: targets that have it have SHA3-256 too (LIO), while tgt 1.0.85
     /// answers to its number with SHA-1, and a login with it fails.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+    //# To guarantee interoperability, initiators MUST always offer it as one of the proposed
+    //# algorithms.
     pub const OFFERED: [Self; 4] = [Self::Sha3_256, Self::Sha1, Self::Md5, Self::Sha256];
 
     /// The number on the wire.
@@ -74,6 +87,9 @@ impl Algorithm {
     }
 
     /// The response to a challenge: hash of identifier, secret and challenge.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
+    //# Therefore, a method using cleartext (or equivalent) passwords MUST NOT be used; on the other
+    //# hand, identity protection is not strictly required.
     pub fn respond(self, identifier: u8, secret: &Secret, challenge: &[u8]) -> Vec<u8> {
         fn hash<H: Digest>(identifier: u8, secret: &[u8], challenge: &[u8]) -> Vec<u8> {
             let hash = H::new().chain_update([identifier]).chain_update(secret);
@@ -105,6 +121,8 @@ impl Algorithm {
 }
 
 /// A CHAP secret. Never printed.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//# CHAP secrets MUST be an integral number of bytes (octets).
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
@@ -211,8 +229,9 @@ pub(super) fn parse_challenge(value: &str, ours: &[u8]) -> Result<Vec<u8>, ChapE
         parse_binary(value, CHALLENGE_MAX).ok_or(ChapError::Invalid { key: "CHAP_C" })?;
     //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
     //# Originators MUST NOT reuse the CHAP challenge sent by the responder for the other direction
-    //# of a bidirectional authentication.  Responders MUST check for this condition and close the
-    //# iSCSI TCP connection if it occurs.
+    //# of a bidirectional authentication.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+    //# Responders MUST check for this condition and close the iSCSI TCP connection if it occurs.
     if challenge == ours {
         return Err(ChapError::Reflected);
     }
@@ -228,7 +247,13 @@ pub(super) fn parse_response(value: &str, algorithm: Algorithm) -> Result<Vec<u8
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
 //# Any CHAP secret used for initiator authentication MUST NOT be configured for authentication of
-//# any target
+//# any target, and any CHAP secret used for target authentication MUST NOT be configured for
+//# authentication of any initiator.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//# If the CHAP response received by one end of an iSCSI connection is the same as the CHAP response
+//# that the receiving endpoint would have generated for the same CHAP challenge, the response MUST
+//# be treated as an authentication failure and cause the connection to close (this ensures that the
+//# same CHAP secret is not used for authentication in both directions).
 pub(super) fn check_secrets_differ(one: &Secret, other: &Secret) -> Result<(), ChapError> {
     if one.is_same(other) { Err(ChapError::SameSecret) } else { Ok(()) }
 }
@@ -238,6 +263,13 @@ mod tests {
     use super::*;
 
     /// Computed with Python's hashlib over 0x2a, "correct horse" and the bytes 0 to 15.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
+    //= type=test
+    //# Therefore, a method using cleartext (or equivalent) passwords MUST NOT be used; on the other
+    //# hand, identity protection is not strictly required.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+    //= type=test
+    //# CHAP secrets MUST be an integral number of bytes (octets).
     #[test]
     fn responses_are_hashes_of_identifier_secret_challenge() {
         let challenge: Vec<u8> = (0..16).collect();
@@ -278,6 +310,10 @@ mod tests {
         assert!(Secret::new("hunter2").is_short());
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+    //= type=test
+    //# Their binary length (not the length of the character string that represents them in encoded
+    //# form) MUST NOT exceed 1024 bytes.
     #[test]
     fn values_of_the_wrong_length_are_refused() {
         assert!(parse_challenge("0x01", &[]).is_ok());

@@ -22,8 +22,6 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    //= https://www.rfc-editor.org/rfc/rfc7143#section-11
-    //# Receipt of reserved code values in defined fields MUST be reported as a protocol error.
     pub(super) fn parse(ahs: &Bytes) -> Result<Self, PduError> {
         let mut segments = Self::default();
         let mut seen = 0u8;
@@ -37,6 +35,9 @@ impl Segments {
             let length = usize::from(u16::from_be_bytes([*high, *low]));
             let kind = kind & 0x3f;
             let content = ahs.get(at + 3..at + 3 + length).ok_or(truncated)?;
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11
+            //# Receipt of reserved code values in defined fields MUST be reported as a protocol
+            //# error.
             if !matches!(kind, EXTENDED_CDB | BIDI_READ_LENGTH) {
                 return Err(PduError::AhsType { kind });
             }
@@ -64,6 +65,11 @@ impl Segments {
     pub(super) fn encode(&self) -> Bytes {
         assert!(self.extended_cdb.len() <= EXTENDED_CDB_MAX, "CDB of more than 260 bytes");
         let mut ahs = BytesMut::new();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.2.3
+        //# This type of AHS MUST NOT be used if the CDBLength is less than 17.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.5
+        //# Whenever the CDB is larger than 16 bytes, an Extended CDB AHS MUST be used to contain
+        //# the CDB spillover.
         if !self.extended_cdb.is_empty() {
             ahs.put_u16(self.extended_cdb.len() as u16 + 1);
             ahs.put_slice(&[EXTENDED_CDB, 0]);

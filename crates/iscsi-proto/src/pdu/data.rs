@@ -105,6 +105,9 @@ impl DataIn {
             let residual = Residual::parse(header, OVERFLOW, UNDERFLOW, 44)?;
             Some(DataInStatus { status: header.bhs[3], residual })
         } else {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11
+            //# Any compliant receiver MUST ignore any bit not defined and all reserved fields
+            //# unless specified otherwise.
             // O, U and the residual count are defined with S only; without it they are reserved.
             None
         };

@@ -117,6 +117,11 @@ impl Header {
     ///
     /// # Panics
     /// If the data segment does not fit 24 bits: whoever builds a PDU cuts its data first.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11
+    //# Any compliant sender MUST set all bits not defined and all reserved fields to 0, unless
+    //# specified otherwise.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.6
+    //# The DataSegmentLength MUST be 0 whenever the PDU has no data segment.
     pub(super) fn new(opcode: Opcode, data_segment_length: u32) -> Self {
         assert!(data_segment_length <= DATA_SEGMENT_LENGTH_LIMIT, "data segment over 24 bits");
         let mut bhs = [0; BHS_LEN];

@@ -26,6 +26,11 @@ wire_code! {
         INVALID_PDU_FIELD = 0x09,
         /// No target transfer tag left: a long operation must be tried again later.
         LONG_OPERATION_REJECT = 0x0a,
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+        //# Deprecated; MUST NOT be used
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+        //# Reason code 0x0b ("Negotiation Reset") as defined in Section 10.17.1 of [RFC3720] is
+        //# deprecated and MUST NOT be used by implementations.
         /// Was "negotiation reset"; no longer sent.
         DEPRECATED = 0x0b,
         /// The session waits for a logout.

@@ -56,12 +56,18 @@ impl Residual {
     ) -> Result<Self, PduError> {
         let count = header.be32(at);
         match (header.bhs[1] & overflow != 0, header.bhs[1] & underflow != 0) {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.1
+            //# The Residual Count field MUST be valid in the case where either the U bit or the O
+            //# bit is set.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.1
+            //# If neither bit is set, the Residual Count field MUST be ignored on reception and
+            //# SHOULD be set to 0 when sending.
             (false, false) => Ok(Self::None),
             (true, false) => Ok(Self::Overflow(count)),
             (false, true) => Ok(Self::Underflow(count)),
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.1
-            //# Bits O and U and bits o and u are mutually exclusive (i.e., having both o and u or
-            //# O and U set to 1 is a protocol error).
+            //# Bits O and U and bits o and u are mutually exclusive (i.e., having both o and u or O
+            //# and U set to 1 is a protocol error).
             (true, true) => Err(PduError::Residual { opcode: header.opcode() }),
         }
     }
@@ -188,7 +194,7 @@ pub struct ScsiResponse {
     pub exp_cmd_sn: CmdSn,
     /// Highest CmdSN the target accepts.
     pub max_cmd_sn: CmdSn,
-    /// Number of Data-In and R2T PDUs the target has sent for the command (§11.4.8).
+    /// Number of Data-In PDUs the target has sent for the command (§11.4.8).
     pub exp_data_sn: u32,
 }
 

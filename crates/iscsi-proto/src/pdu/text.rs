@@ -11,8 +11,17 @@ pub(super) const CONTINUE: u8 = 0x40;
 /// F (or T) and C; both at once is an error.
 pub(super) fn parse_flags(header: &Header) -> Result<(bool, bool), PduError> {
     let flags = (header.is_final(), header.bhs[1] & CONTINUE != 0);
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+    //# As negotiation text may span PDU boundaries, a Text or Login Request or a Text or Login
+    //# Response PDU that has the C bit set to 1 MUST NOT have the F bit or T bit set to 1.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.2
     //# A Text Request with the C bit set to 1 MUST have the F bit set to 0.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.2
+    //# A Text Response with the C bit set to 1 MUST have the F bit set to 0.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.2
+    //# A Login Request with the C bit set to 1 MUST have the T bit set to 0.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.7
+    //# A Login Response with the C bit set to 1 MUST have the T bit set to 0.
     if flags == (true, true) {
         return Err(PduError::FinalAndContinue { opcode: header.opcode() });
     }

@@ -10,6 +10,9 @@ pub struct SessionConfig {
     /// be the limit: 512 reads of 64 KiB fill 1.3 s at 200 Mbit/s.
     pub command_window: u32,
     /// Immediate commands under way at once; more are rejected (§4.2.2.1 asks for at least one).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //# An iSCSI target MUST be able to handle at least one immediate task management command and
+    //# one immediate non-task-management iSCSI command per connection at any time.
     pub immediate_commands_max: u32,
     /// Largest expected data transfer length of a write in bytes. A longer command is answered
     /// with an error instead of being given a buffer.

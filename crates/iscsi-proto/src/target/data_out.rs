@@ -23,6 +23,10 @@ impl Session {
     ) -> Option<TransferFault> {
         let expected = if command.write { command.expected_data_transfer_length } else { 0 };
         let limit = expected.min(self.params.first_burst_length);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.11
+        //# If ImmediateData is set to No and InitialR2T is set to Yes, then the initiator MUST NOT
+        //# send unsolicited data and the target MUST reject unsolicited data with the corresponding
+        //# response code.
         let announced = !command.is_final && self.params.initial_r2t;
         if announced || data_len > 0 && !(command.write && self.params.immediate_data) {
             Some(TransferFault::UnexpectedUnsolicited)
@@ -86,11 +90,23 @@ impl Session {
             connection.last_data = now;
         }
         let Some(task) = self.tasks.get_mut(&pdu.itt) else {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-10.7
+            //# However, the data transfers logically MUST be silently discarded by the target iSCSI
+            //# layer in all cases.
             // Data of a task that was aborted may still be on its way.
             return self.ignore(conn, len);
         };
         if task.conn != conn {
             return Err(self.error(conn, pdu.itt, "Data-Out on a foreign connection"));
+        }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.3
+        //# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI
+        //# initiator and target MUST verify that all other fields used in task-related PDUs have
+        //# values that are consistent with the values used at the task instantiation, based on the
+        //# Initiator Task Tag (e.g., the LUN used in an R2T PDU MUST be the same as the one used in
+        //# the SCSI Command PDU used to instantiate the task).
+        if pdu.ttt != Ttt::NONE && pdu.lun != task.lun() {
+            return Err(self.error(conn, pdu.itt, "Data-Out for another unit than its command's"));
         }
         task.last_data = now;
         if task.fault.is_some() {
@@ -130,6 +146,9 @@ impl Session {
         }
         self.expect_data_out(conn, pdu, len);
         Ok(match len {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.7
+            //# The sending of 0-length data segments should be avoided, but initiators and targets
+            //# MUST be able to properly receive 0-length data segments.
             0 => Placement::None,
             _ if too_long => Placement::Discard,
             _ => Placement::Task { itt: pdu.itt, offset: pdu.buffer_offset },
@@ -144,6 +163,8 @@ impl Session {
             ttt => task.bursts.iter_mut().find(|burst| burst.ttt == ttt),
         };
         let Some(sequence) = sequence else { return };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+        //# The target MUST address these implied digest errors as described in Section 7.8.
         sequence.take(pdu.data_sn, pdu.buffer_offset, len, intact);
         if intact && len > 0 {
             task.fruitless = 0;
@@ -183,6 +204,10 @@ impl Session {
     }
 
     /// The last PDU of a sequence whose command has failed: the answer may go when no more comes.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# If the target chooses to implement this option, it MUST wait to receive all the data
+    //# (signaled by a data PDU with the Final bit set for all outstanding R2Ts) before sending the
+    //# SCSI Response PDU.
     fn end_damaged_sequence(&mut self, itt: Itt, ttt: Ttt) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         if ttt == Ttt::NONE {
@@ -234,12 +259,17 @@ impl Session {
     }
 
     fn send_r2ts(&mut self, itt: Itt) {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.4
+        //# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
         let (limit, burst_max, now) = (self.r2t_limit(), self.params.max_burst_length, self.clock);
         while let Some(task) = self.tasks.get_mut(&itt)
             && task.bursts.len() < limit
         {
             let end = task.write_length();
             let again = task.lost.pop_front();
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+            //# If DataSequenceInOrder is Yes, then consecutive R2Ts MUST refer to continuous
+            //# non-overlapping ranges, except for Recovery-R2Ts.
             let (from, to) = again.unwrap_or((task.solicited_to, end));
             if from >= to {
                 return;

@@ -2,11 +2,11 @@
 
 use super::event::ConnId;
 use super::session::Session;
-use super::state::ConnectionEvent;
+use super::state::{ConnectionEvent, ConnectionState};
 use super::task::Phase;
 use super::transmit::Reply;
 use crate::ids::Itt;
-use crate::pdu::{LogoutReason, LogoutRequest, LogoutResponseCode};
+use crate::pdu::{LogoutReason, LogoutRequest, LogoutResponseCode, Pdu};
 
 /// A logout whose response waits until the tasks it ends no longer execute.
 #[derive(Debug)]
@@ -52,6 +52,10 @@ impl Session {
             if let Some(connection) = self.connections.get_mut(id) {
                 connection.step(ConnectionEvent::LogoutReceived);
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+            //# When receiving a Logout Request with the reason code "close the connection" or
+            //# "close the session", the target MUST terminate all pending commands, whether
+            //# acknowledged via the ExpCmdSN or not, on that connection or session, respectively.
             self.abort_connection_tasks(*id);
         }
         let response = LogoutResponseCode::CLOSED;
@@ -91,6 +95,17 @@ impl Session {
         self.push_reply(conn, Reply::Logout(answer));
     }
 
+    /// A new request after the logout of its connection, which no initiator may send (§11.14): it
+    /// would be executed after its initiator was told that nothing can be any more.
+    pub(super) fn is_behind_logout(&self, conn: ConnId, pdu: &Pdu) -> bool {
+        let is_new = matches!(
+            pdu,
+            Pdu::ScsiCommand(_) | Pdu::TextRequest(_) | Pdu::TaskManagementRequest(_)
+        );
+        let state = self.connections.get(&conn).map(|connection| connection.state);
+        is_new && state == Some(ConnectionState::InLogout)
+    }
+
     pub(super) fn settle_logouts(&mut self) {
         let (tasks, connections) = (&self.tasks, &self.connections);
         let attached = |id: &ConnId| {
@@ -113,6 +128,9 @@ impl Session {
 
     /// The response is on its way: closes what was logged out. The connection that carries the
     /// response closes after it has been written.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.15
+    //# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all
+    //# connections must be closed if the logout reason was session close).
     pub(super) fn logout_answered(&mut self, conn: ConnId, answer: &Answer) {
         if answer.for_recovery {
             self.logged_out_for_recovery(conn);

@@ -11,7 +11,7 @@ use super::event::{ConnId, Event};
 use super::order::Held;
 use super::session::Session;
 use super::task::{Phase, Task, TransferFault};
-use super::transmit::Reply;
+use super::transmit::{Reply, Sequel};
 use crate::ids::{Itt, Lun};
 use crate::keys::TaskReporting;
 use crate::pdu::{
@@ -53,7 +53,8 @@ impl Session {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
     //# Task management requests must act on all the commands from the same session having a CmdSN
     //# lower than the task management CmdSN.
-    //# […] If the task management request is marked for immediate delivery, it must be considered
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+    //# If the task management request is marked for immediate delivery, it must be considered
     //# immediately for execution, but the operations involved (all or part of them) may be
     //# postponed to allow the target to receive all relevant tasks.
     pub(super) fn manage(&mut self, conn: ConnId, request: TaskManagementRequest) {
@@ -63,6 +64,9 @@ impl Session {
         // Commands that cannot arrive any more, being outside the window, are not waited for.
         let waits =
             self.order.exp_cmd_sn().is_before(request.cmd_sn) && !limit.is_before(request.cmd_sn);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+        //# MUST wait (concurrent with the wait in Step a) for all commands of the affected tasks to
+        //# be received based on the CmdSN ordering.
         if !one && waits {
             self.postponed.push((conn, request));
         } else {
@@ -81,6 +85,9 @@ impl Session {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //# The initiator and target MUST ensure that the SCSI task management functions specified in
+    //# [SAM2] act in accordance with the [SAM2] specification.
     fn carry_out(&mut self, conn: ConnId, request: &TaskManagementRequest) {
         use TaskManagementFunction as F;
         use TaskManagementResponseCode as R;
@@ -97,6 +104,9 @@ impl Session {
             F::TARGET_WARM_RESET | F::TARGET_COLD_RESET => {
                 self.abort_many(conn, request, None, true);
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+            //# When a target does not support allegiance reassignment, it MUST respond with a task
+            //# management response code of "Task allegiance reassignment not supported".
             F::TASK_REASSIGN => self.reassign(conn, request),
             F::QUERY_TASK if self.params.has_rfc7144() => self.query_task(conn, request),
             F::QUERY_TASK_SET if self.params.has_rfc7144() && self.has_task_on(request.lun) => {
@@ -208,6 +218,8 @@ impl Session {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+    //# MUST propagate the TMF Request to, and receive the response from, the target SCSI layer.
     fn ask_shell(&mut self, conn: ConnId, request: &TaskManagementRequest) {
         let TaskManagementRequest { itt, function, lun, .. } = *request;
         self.push_event(conn, Event::Management { itt, function, lun });
@@ -258,9 +270,8 @@ impl Session {
         use TaskManagementResponseCode as R;
         let referenced = request.referenced_task_tag;
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
-        //# At the target, an ABORT TASK function MUST NOT be executed on a task
-        //# management request; such a request MUST result in a task management
-        //# response of "Function rejected".
+        //# At the target, an ABORT TASK function MUST NOT be executed on a task management request;
+        //# such a request MUST result in a task management response of "Function rejected".
         if self.is_managing(referenced) {
             return (R::REJECTED, Vec::new());
         }
@@ -277,10 +288,19 @@ impl Session {
             && self.order.is_in_window(ref_cmd_sn)
             && self.order.accepts(ref_cmd_sn)
         {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.11
+            //# If the abort request is received and the original command is missing, targets MUST
+            //# consider the original command with that RefCmdSN as received and issue a task
+            //# management response with the response code "Function complete".
             self.order.hold(ref_cmd_sn, Held::Gap);
             self.deliver_in_order();
             return (R::COMPLETE, Vec::new());
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.11
+        //# If the abort request is received and the target can determine (based on the Referenced
+        //# Task Tag) that the command was received and executed, and also that the response was
+        //# sent prior to the abort, then the target MUST respond with the response code "Task Does
+        //# Not Exist".
         (R::TASK_DOES_NOT_EXIST, Vec::new())
     }
 
@@ -320,6 +340,9 @@ impl Session {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+    //# For all these functions, the Task Management Function Response MUST be returned as detailed
+    //# in Section 11.6.
     fn finish_management(
         &mut self,
         conn: ConnId,
@@ -352,8 +375,19 @@ impl Session {
         use TaskManagementFunction as F;
         let PendingManagement { conn, itt, function, response, information, .. } = pending;
         let carried_out = response == TaskManagementResponseCode::COMPLETE;
-        let ends_session = carried_out && function == F::I_T_NEXUS_RESET;
-        let reply = Reply::Management { itt, response, information, ends_session };
+        let sequel = match function {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# Additionally, the target MUST treat the TARGET COLD RESET function as a
+            //# power-on event, thus terminating all of its TCP connections to all
+            //# initiators (all sessions are terminated).
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+            //# For the TARGET COLD RESET function, the target MUST then close all of its
+            //# TCP connections to all initiators (terminates all sessions).
+            F::TARGET_COLD_RESET => Sequel::Close,
+            F::I_T_NEXUS_RESET if carried_out => Sequel::EndNexus,
+            _ => Sequel::Nothing,
+        };
+        let reply = Reply::Management { itt, response, information, sequel };
         let (unit, all) = (function.ends_unit(), function.ends_session_tasks());
         if !carried_out || !(unit || all) {
             return self.push_reply(conn, reply);

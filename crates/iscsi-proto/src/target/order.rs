@@ -31,6 +31,8 @@ impl Held {
 }
 
 /// ExpCmdSN, MaxCmdSN and what has arrived between them.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//# iSCSI initiators and targets MUST support the command numbering scheme.
 #[derive(Debug)]
 pub(super) struct CommandOrder {
     exp_cmd_sn: CmdSn,
@@ -54,6 +56,8 @@ impl CommandOrder {
 
     /// The MaxCmdSN to announce while `unanswered` commands are being worked on. It never moves
     /// backwards (§4.2.2.1).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //# The target MUST NOT transmit a MaxCmdSN that is less than ExpCmdSN - 1.
     pub(super) fn max_cmd_sn(&mut self, unanswered: usize) -> CmdSn {
         let unanswered = u32::try_from(unanswered).unwrap_or(u32::MAX);
         let free = self.window.saturating_sub(unanswered);
@@ -71,7 +75,8 @@ impl CommandOrder {
 
     /// Is the number inside the window and new? Others are to be ignored silently.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
-    //# the target MUST silently ignore any non-immediate command outside of this range
+    //# The target MUST silently ignore any non-immediate command outside of this range or
+    //# non-immediate duplicates within the range.
     pub(super) fn accepts(&self, cmd_sn: CmdSn) -> bool {
         !cmd_sn.is_before(self.exp_cmd_sn)
             && !self.max_cmd_sn.is_before(cmd_sn)
@@ -106,6 +111,8 @@ impl CommandOrder {
     }
 
     /// The command whose turn it is, if it has arrived.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //# There MUST NOT be any holes in the acknowledged CmdSN sequence.
     pub(super) fn take_next(&mut self) -> Option<Held> {
         if !matches!(self.held.front(), Some(Some(_))) {
             return None;
@@ -133,6 +140,9 @@ mod tests {
         Held::Command(Itt(itt))
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //= type=test
+    //# There MUST NOT be any holes in the acknowledged CmdSN sequence.
     #[test]
     fn delivers_in_order_whatever_the_order_of_arrival() {
         let mut order = CommandOrder::new(CmdSn(u32::MAX), 4);
@@ -158,6 +168,9 @@ mod tests {
         assert!(!order.accepts(CmdSn(13)));
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //= type=test
+    //# The target MUST NOT transmit a MaxCmdSN that is less than ExpCmdSN - 1.
     #[test]
     fn window_shrinks_by_waiting_never_by_moving_back() {
         let mut order = CommandOrder::new(CmdSn(10), 4);

@@ -5,7 +5,7 @@ use super::event::ConnId;
 use super::reassign::Waiting;
 use super::session::Session;
 use super::task::Task;
-use super::transmit::Reply;
+use super::transmit::{Reply, Sequel};
 use crate::ids::{Itt, Lun};
 use crate::pdu::{TaskManagementRequest, TaskManagementResponseCode};
 
@@ -59,8 +59,8 @@ impl Session {
         itt: Itt,
         response: TaskManagementResponseCode,
     ) {
-        let (information, ends_session) = ([0; 3], false);
-        self.push_reply(conn, Reply::Management { itt, response, information, ends_session });
+        let (information, sequel) = ([0; 3], Sequel::Nothing);
+        self.push_reply(conn, Reply::Management { itt, response, information, sequel });
     }
 
     /// The answer to I_T NEXUS RESET is made: nothing of the session is kept.

@@ -115,6 +115,11 @@ impl Session {
 
     /// Stops everything of `conn` but what already executes. Data that is still missing will be
     /// asked for anew.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+    //# When receiving a Logout Request with the reason code "remove the connection for recovery",
+    //# the target MUST discard all requests not yet acknowledged via the ExpCmdSN that were issued
+    //# on the specified connection and suspend all data/status/R2T transfers on behalf of pending
+    //# commands on the specified connection.
     pub(super) fn suspend(&mut self, conn: ConnId) {
         let deadline = self.recovery_deadline();
         let Some(connection) = self.connections.get_mut(&conn) else { return };
@@ -192,20 +197,48 @@ impl Session {
             //# rejected".
             None if self.is_managing(itt) => R::REJECTED,
             None => R::TASK_DOES_NOT_EXIST,
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+            //# If allegiance reassignment is supported by the target but the task is still
+            //# allegiant to a different connection, or a successful recovery Logout of the
+            //# previously allegiant connection was not performed, the target MUST respond with a
+            //# task management response code of "Task still allegiant".
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# TASK REASSIGN MUST ONLY be received by the target after the connection on which the
+            //# command was previously executing has been successfully logged out.
             Some(None) => R::TASK_STILL_ALLEGIANT,
             Some(Some(waiting)) if !waiting.logged_out => R::TASK_STILL_ALLEGIANT,
+            // One request for it waits already; more of them must not fill memory.
+            Some(Some(waiting)) if !waiting.detached && self.is_to_be_reassigned(itt) => {
+                R::TASK_STILL_ALLEGIANT
+            }
             Some(Some(waiting)) if !waiting.detached => {
                 // Its buffer may still be in use there; the driver has been told to end.
                 return self.pending_reassignments.push((conn, request.clone()));
             }
             Some(_) => R::COMPLETE,
         };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+        //# If allegiance reassignment is supported by the target, the task management response to
+        //# the reassignment request MUST be issued before the reassignment becomes effective.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+        //# The task management response MUST be issued before the reassignment becomes effective.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6
+        //# For TASK REASSIGN, the new connection allegiance MUST ONLY become effective at the
+        //# target after the target issues the task management response.
         // §7.2.2: the answer comes before anything of the task.
         self.answer_query(conn, request.itt, response);
         if response == R::COMPLETE {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+            //# This might possibly involve retransmission of data/R2T/status PDUs as necessary but
+            //# MUST involve the (re)transmission of the status PDU.
             self.take_over(conn, itt, request.exp_data_sn);
             self.reap_recovered();
         }
+    }
+
+    /// Does a TASK REASSIGN for this task wait until its connection has ended?
+    fn is_to_be_reassigned(&self, itt: Itt) -> bool {
+        self.pending_reassignments.iter().any(|(_, other)| other.referenced_task_tag == itt)
     }
 
     /// Moves a task to `conn` and goes on with it where its initiator stands.

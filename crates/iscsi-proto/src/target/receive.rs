@@ -65,12 +65,18 @@ impl Session {
             }
         };
         self.heard(conn, now, &pdu, header)?;
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# A system that contains targets MUST support Discovery sessions on each of its iSCSI IP
+        //# address-port pairs and MUST support the SendTargets command on the Discovery session.
         if self.discovery
             && !matches!(pdu, Pdu::TextRequest(_) | Pdu::LogoutRequest(_) | Pdu::NopOut(_))
         {
             return self.reject(conn, RejectReason::PROTOCOL_ERROR, header);
         }
         let data_len = header.data_segment_length();
+        if self.is_behind_logout(conn, &pdu) {
+            return self.ignore(conn, data_len);
+        }
         match pdu {
             Pdu::ScsiCommand(command) => self.handle_command(conn, command, data_len, header),
             Pdu::DataOut(data_out) => self.handle_data_out(conn, &data_out, data_len, header),
@@ -80,9 +86,17 @@ impl Session {
             | Pdu::TaskManagementRequest(_)
             | Pdu::LogoutRequest(_) => self.receive_scratch(conn, pdu, data_len, header),
             Pdu::SnackRequest(snack) => self.snack(conn, &snack, header),
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+            //# Login Requests and Responses MUST be used exclusively during login.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+            //# On any connection, the Login Phase MUST immediately follow TCP connection
+            //# establishment, and a subsequent Login Phase MUST NOT occur before tearing down the
+            //# connection.
             Pdu::LoginRequest(request) => {
                 Err(self.error(conn, request.itt, "login request in full-feature phase"))
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.2
+            //# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
             _ => self.reject(conn, RejectReason::PROTOCOL_ERROR, header),
         }
     }
@@ -121,12 +135,24 @@ impl Session {
     /// 1 on, lost data is asked for again and lost requests are sent again by the initiator
     /// (§7.2.1). At level 0 nobody does that: a command fails, and any other request takes the
     /// connection with it.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+    //# Targets MUST NOT implicitly terminate an active task by sending a Reject PDU for any PDU
+    //# exchanged during the life of the task.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
-    //# the target MUST answer with a Reject PDU with a reason code of Data-Digest-Error
+    //# When a target receives any iSCSI PDU with a payload digest error, it MUST answer with a
+    //# Reject PDU with a reason code of Data-Digest-Error and discard the PDU.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a
+    //# command PDU, the non-data PDU rule below applies), the target MUST do one of the following:
     fn digest_error(&mut self, conn: ConnId, receiving: &Receiving) -> Result<bool, SessionError> {
         let recovers = self.recovers();
         match receiving {
             Receiving::Nothing | Receiving::Ignored if !recovers => return Ok(true),
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+            //# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be
+            //# considered received by the target (i.e., a command sequence gap must be assumed for
+            //# the CmdSN), even though the CmdSN of the rejected command PDU may be reliably
+            //# ascertained.
             // The number of a command that is discarded stays free (§7.3), and at level 0 its
             // initiator need not know how to fill the gap: the session begins anew.
             Receiving::Scratch(_) | Receiving::Command { .. } if !recovers => {
@@ -166,6 +192,10 @@ impl Session {
     /// that is under way has come.
     fn damage(&mut self, itt: Itt) {
         if let Some(task) = self.tasks.get_mut(&itt) {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+            //# In all the cases in which a pre-instantiated SCSI task is terminated because of the
+            //# reject, the target MUST issue a proper SCSI command response with CHECK CONDITION as
+            //# described in Section 11.4.3.
             task.fault = task.fault.or(Some(TransferFault::Damaged));
             self.waiting_for_buffer.retain(|waiting| *waiting != itt);
             self.release(itt);
@@ -237,6 +267,9 @@ impl Session {
             return self.ignore(conn, data_len);
         }
         let itt = command.itt;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+        //# Testing for the execution state (represented by identifying the Initiator Task Tag) MUST
+        //# precede any other action at the target.
         if itt == Itt::NONE || self.tasks.contains_key(&itt) {
             return self.reject(conn, RejectReason::TASK_IN_PROGRESS, header);
         }
@@ -302,6 +335,9 @@ impl Session {
         Ok(())
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //# With the exception of the commands marked for immediate delivery, the iSCSI target layer
+    //# MUST deliver the commands for execution in the order specified by the CmdSN.
     pub(super) fn deliver_in_order(&mut self) {
         while let Some(held) = self.order.take_next() {
             self.deliver(held);

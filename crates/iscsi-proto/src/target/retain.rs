@@ -57,6 +57,8 @@ impl Session {
     }
 
     /// The next StatSN, with what it is for.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
+    //# Initiators and targets MUST support the response-numbering scheme.
     pub(super) fn take_stat_sn(&mut self, conn: ConnId, numbered: Numbered) -> Option<StatSn> {
         let recovers = self.recovers();
         let connection = self.connections.get_mut(&conn)?;
@@ -158,6 +160,13 @@ impl Session {
 
     /// Asks for a sign of life, which acknowledges as well.
     pub(super) fn ping(&mut self, conn: ConnId) {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+        //# Otherwise, when a target sends a NOP-In that is not a response to a NOP-Out received
+        //# from the initiator, the Initiator Task Tag MUST be set to 0xffffffff, and the data
+        //# segment MUST NOT contain any data (DataSegmentLength MUST be 0).
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19.3
+        //# A LUN MUST be set to a correct value when the Target Transfer Tag is valid (not the
+        //# reserved value 0xffffffff).
         let ttt = self.take_ttt();
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.ack_asked = Some(self.clock);

@@ -137,6 +137,9 @@ impl Session {
     /// A session as its leading login agreed on it. Add that connection with
     /// [`add_connection`](Self::add_connection).
     pub fn new(config: SessionConfig, leading: &Outcome) -> Self {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.8
+        //# If the Login Request is a leading Login Request, the target MUST use the value presented
+        //# in the CmdSN as the target value for the ExpCmdSN.
         let order = CommandOrder::new(leading.cmd_sn, config.command_window);
         Self {
             config,
@@ -170,6 +173,9 @@ impl Session {
     /// kept to be reassigned.
     ///
     /// `next_stat_sn` is the one after that of the final login response.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.1
+    //# iSCSI targets and initiators MUST support at least one TCP connection and MAY support
+    //# several connections in a session.
     pub fn add_connection(
         &mut self,
         outcome: &Outcome,
@@ -220,6 +226,9 @@ impl Session {
     /// connections find it. At error recovery level 2 the tasks wait to be reassigned
     /// ([`is_recoverable`](Self::is_recoverable)). Below that they end, and the session with them
     /// (§7.1.4), unless the connection was logged out, replaced or closed by us.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
+    //# Implementations MUST support error recovery level "0", while the rest are OPTIONAL to
+    //# implement.
     pub fn handle_connection_lost(&mut self, conn: ConnId, now: Instant) {
         self.clock = self.clock.max(now);
         let Some(connection) = self.connections.get(&conn) else { return };
@@ -234,6 +243,8 @@ impl Session {
         self.end_connection(conn, "connection lost");
         let last = self.connection_count() == 0 && !self.awaits_recovery();
         if self.closed || !orderly && (last || !self.reassigns()) {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+            //# On connection failure, the initiator and target MUST do one of the following:
             self.close("a connection of the session was lost");
         }
     }
@@ -293,6 +304,11 @@ impl Session {
         self.closed
     }
 
+    /// This is a discovery session.
+    pub fn is_discovery(&self) -> bool {
+        self.discovery
+    }
+
     /// Connections in the full-feature phase.
     pub fn connection_count(&self) -> usize {
         self.connections.values().filter(|c| c.state.is_alive()).count()
@@ -304,7 +320,12 @@ impl Session {
         // with no other purpose than to clean up.
         let spare = usize::from(self.reassigns());
         let limit = usize::from(self.params.max_connections) + spare;
-        !self.closed && (self.find_cid(cid).is_some() || self.connection_count() < limit)
+        let alive = self.connection_count();
+        // As many may wait for recovery; a peer that loses one after another, each with a CID of
+        // its own, has to come back with one of those.
+        let waiting = if self.reassigns() { self.connections.len() - alive } else { 0 };
+        let has_room = alive < limit && waiting < limit;
+        !self.closed && (self.find_cid(cid).is_some() || has_room)
     }
 
     /// Tasks that are not finished.
@@ -396,6 +417,10 @@ impl Session {
     }
 
     /// Ends a connection's tasks and the connection. Executing tasks stay until they complete.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+    //# On a connection failure, a target MUST terminate and/or discard all of the active immediate
+    //# commands, regardless of which of the above options is used (i.e., immediate commands are not
+    //# recoverable across connection failures).
     pub(super) fn end_connection(&mut self, conn: ConnId, reason: &'static str) {
         self.abort_connection_tasks(conn);
         if let Some(connection) = self.connections.get_mut(&conn)

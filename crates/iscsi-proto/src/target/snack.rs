@@ -57,6 +57,9 @@ impl Session {
     }
 
     /// Data-In or R2T PDUs of one command. Both share one series of numbers.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# In response to the SNACK, the target MUST either resend the data PDU or reject the SNACK
+    //# with a Reject PDU with a reason code of "SNACK reject", in which case:
     fn snack_data(&mut self, conn: ConnId, snack: &SnackRequest) -> Result<(), Refusal> {
         let itt = snack.itt;
         if let Some(task) = self.tasks.get(&itt)
@@ -67,6 +70,10 @@ impl Session {
         }
         let task = self.find_answer(conn, itt).ok_or(PROTOCOL_ERROR)?;
         let sent = task.next_data_sn;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+        //# Any SNACK that requests a numbered response, data, or R2T that was not sent by the
+        //# target or was already acknowledged by the initiator MUST be rejected with a reason code
+        //# of "Protocol Error".
         // What was not sent, or is acknowledged, may not be asked for.
         let before = |a: u32, b: u32| (a.wrapping_sub(b) as i32) < 0;
         let end = run_end(snack, sent);
@@ -85,6 +92,8 @@ impl Session {
     }
 
     /// R2Ts that are not answered yet, as they were.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+    //# R2T(s)requested by SNACK MUST also carry the current value of the StatSN.
     fn snack_r2t(&mut self, conn: ConnId, snack: &SnackRequest) -> Result<(), Refusal> {
         let task = self.tasks.get(&snack.itt).ok_or(PROTOCOL_ERROR)?;
         let sent = task.next_data_sn;
@@ -148,6 +157,13 @@ impl Session {
 
     /// All unacknowledged data of a command, cut for the segments the initiator takes now, and the
     /// status behind it (§11.16.3).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.3
+    //# A target that has received a R-Data SNACK MUST return a SCSI Response that contains a copy
+    //# of the SNACK Tag field from the R-Data SNACK in the SCSI Response SNACK Tag field as its
+    //# last or only Response.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.5
+    //# This value MUST be copied by the iSCSI target in the last or only SCSI Response PDU it
+    //# issues for the command.
     fn snack_r_data(&mut self, conn: ConnId, snack: &SnackRequest) -> Result<(), Refusal> {
         let (itt, tag) = (snack.itt, snack.ttt_or_snack_tag);
         if snack.beg_run != 0 || snack.run_length != 0 || tag == 0 || tag == u32::MAX {

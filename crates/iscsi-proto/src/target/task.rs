@@ -121,6 +121,16 @@ pub(super) struct Piece {
 
 #[derive(Debug)]
 pub(super) struct Task {
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+    //# For any iSCSI request issued over a TCP connection, the corresponding response and/or other
+    //# related PDU(s) MUST be sent over the same connection.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+    //# Thus, if an initiator issues a read command, the target MUST send the requested data, if
+    //# any, followed by the status, to the initiator over the same TCP connection that was used to
+    //# deliver the SCSI command.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+    //# The target MUST return Ready To Transfer (R2T), if any, and the status over the same TCP
+    //# connection that was used to deliver the SCSI command.
     pub(super) conn: ConnId,
     pub(super) command: ScsiCommand,
     pub(super) phase: Phase,
@@ -285,6 +295,8 @@ impl Task {
         R2tSn(self.take_data_sn().0)
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.4
+    //# Data and R2T PDUs transferred as part of some command execution MUST be sequenced.
     pub(super) fn take_data_sn(&mut self) -> DataSn {
         let this = self.next_data_sn;
         self.next_data_sn = this.wrapping_add(1);
@@ -292,6 +304,28 @@ impl Task {
     }
 
     /// §11.4.5: what the command wanted against what the initiator expected.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.2
+    //# If SPDTL > EDTL for a task, iSCSI Overflow MUST be signaled in the SCSI Response PDU as
+    //# specified in Section 11.4.5.1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.2
+    //# The Residual Count MUST be set to the numerical value of (SPDTL - EDTL).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.2
+    //# If SPDTL < EDTL for a task, iSCSI Underflow MUST be signaled in the SCSI Response PDU as
+    //# specified in Section 11.4.5.1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.2
+    //# The Residual Count MUST be set to the numerical value of (EDTL - SPDTL).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.3
+    //# If all of the LU inventory data presented to the iSCSI layer -- i.e., the data remaining
+    //# after any SCSI truncation -- is transferred to the initiator by the iSCSI layer, an iSCSI
+    //# Residual Overflow has not occurred and the iSCSI (O) bit MUST NOT be set in the SCSI
+    //# Response or final SCSI Data-Out PDU.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.3
+    //# However, if the iSCSI EDTL is larger than the ALLOCATION LENGTH in this scenario, note that
+    //# the iSCSI Underflow MUST be signaled in the SCSI Response PDU.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.5.3
+    //# An iSCSI Underflow MUST also be signaled when the iSCSI EDTL is equal to the ALLOCATION
+    //# LENGTH but the LU inventory data presented to the iSCSI layer is smaller than the ALLOCATION
+    //# LENGTH.
     pub(super) fn residual(&self) -> Residual {
         let expected = u64::from(self.command.expected_data_transfer_length);
         let wanted = self.completion.wanted_length;

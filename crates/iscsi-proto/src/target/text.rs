@@ -47,6 +47,9 @@ impl Session {
             return self.close_event(conn, "text request longer than allowed");
         }
         exchange.request.extend_from_slice(data);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+        //# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a
+        //# Text or Login Response with no data segment (DataSegmentLength 0).
         if request.continues {
             let (itt, lun, ttt) = (exchange.itt, exchange.lun, exchange.ttt);
             let reply = Reply::Text { itt, lun, ttt, text: Bytes::new(), continues: false };
@@ -70,9 +73,34 @@ impl Session {
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         let limit = connection.params.max_send_data_segment_length as usize;
         let Some(exchange) = connection.text.as_mut() else { return };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.6
+        //# The data lengths of a Text Response MUST NOT exceed the iSCSI initiator
+        //# MaxRecvDataSegmentLength (a parameter that is negotiated per connection and per
+        //# direction).
         let piece = exchange.response.split_to(exchange.response.len().min(limit));
         let continues = !exchange.response.is_empty();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.4
+        //# If the Target Transfer Tag is not 0xffffffff, the LUN field MUST be sent by the target
+        //# in the Text Response.
         let (itt, lun) = (exchange.itt, exchange.lun);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.4
+        //# Whenever the target responds with the F bit set to 0, it MUST set the Target Transfer
+        //# Tag to a value other than the default 0xffffffff.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.4
+        //# It MUST do so whenever it sets the F bit to 0 in the response.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.1
+        //# A Text Response with the F bit set to 1 MUST have a Target Transfer Tag field set to the
+        //# reserved value 0xffffffff.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.1
+        //# A Text Response with the F bit set to 0 MUST have a Target Transfer Tag field set to a
+        //# value other than the reserved value 0xffffffff.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+        //# When a target has more work to do (e.g., cannot transfer all the remaining text data in
+        //# a single Text Response or has to continue the negotiation) and has enough resources to
+        //# proceed, it MUST set the Target Transfer Tag to a value other than the reserved value
+        //# 0xffffffff.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+        //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
         let ttt = if continues { exchange.ttt } else { Ttt::NONE };
         if !continues {
             connection.text = None;

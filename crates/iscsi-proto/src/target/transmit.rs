@@ -16,6 +16,16 @@ use crate::pdu::{
 };
 use crate::serial::{CmdSn, StatSn};
 
+/// What becomes of the session once task management is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sequel {
+    Nothing,
+    /// TARGET COLD RESET: the answer is the last thing that is said in this session.
+    Close,
+    /// I_T NEXUS RESET.
+    EndNexus,
+}
+
 /// A small answer. Sequence numbers are stamped when it leaves.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
@@ -30,8 +40,7 @@ pub(super) enum Reply {
         itt: Itt,
         response: TaskManagementResponseCode,
         information: [u8; 3],
-        /// The session is over with it.
-        ends_session: bool,
+        sequel: Sequel,
     },
     Text {
         itt: Itt,
@@ -104,10 +113,13 @@ impl Session {
         };
         match &reply {
             Reply::Logout(answer) => self.logout_answered(conn, answer),
-            Reply::Management { itt, ends_session, .. } => {
+            Reply::Management { itt, sequel, .. } => {
                 self.fenced_sent(conn, *itt, stat_sn);
-                if *ends_session {
-                    self.end_nexus(conn);
+                match sequel {
+                    Sequel::Nothing => {}
+                    // Behind this PDU, which is on its way.
+                    Sequel::Close => self.close("target cold reset"),
+                    Sequel::EndNexus => self.end_nexus(conn),
                 }
             }
             _ => {}
@@ -120,13 +132,17 @@ impl Session {
         let (exp_cmd_sn, max_cmd_sn) = self.command_window();
         match reply {
             Reply::R2t(pdu) => {
-                let header = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu }.encode(0);
-                Transmit { header, payload: Bytes::new() }
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.1
+                //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
+                let pdu = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu };
+                Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
             Reply::Nop { itt, lun, ttt, data } => {
                 let pdu = NopIn { lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn };
                 Transmit { header: pdu.encode(segment_length(&data)), payload: data }
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.2
+            //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             Reply::Management { itt, response, information, .. } => {
                 let pdu = TaskManagementResponse {
                     response,
@@ -139,8 +155,27 @@ impl Session {
                 Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
             Reply::Text { itt, lun, ttt, text, continues } => {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-6.4
+                //# Whenever the target responds with the F bit set to 0, it MUST set the Target
+                //# Transfer Tag to a value other than the default 0xffffffff.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.10.4
+                //# It MUST do so whenever it sets the F bit to 0 in the response.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.1
+                //# A Text Response with the F bit set to 1 MUST have a Target Transfer Tag field
+                //# set to the reserved value 0xffffffff.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.1
+                //# A Text Response with the F bit set to 0 MUST have a Target Transfer Tag field
+                //# set to a value other than the reserved value 0xffffffff.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+                //# When a target has more work to do (e.g., cannot transfer all the remaining text
+                //# data in a single Text Response or has to continue the negotiation) and has
+                //# enough resources to proceed, it MUST set the Target Transfer Tag to a value
+                //# other than the reserved value 0xffffffff.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
+                //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
+                // The tag names what is unfinished, and nothing else.
                 let pdu = TextResponse {
-                    is_final: !continues,
+                    is_final: ttt == Ttt::NONE,
                     continues,
                     lun,
                     itt,
@@ -151,6 +186,8 @@ impl Session {
                 };
                 Transmit { header: pdu.encode(segment_length(&text)), payload: text }
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.15.2
+            //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             Reply::Logout(answer) => {
                 // They mean something if tasks are kept or another logout may come (§11.15.3).
                 let found = answer.response != LogoutResponseCode::CID_NOT_FOUND;
@@ -188,6 +225,18 @@ impl Session {
     }
 
     /// Answers a NOP-Out with its own data (§11.19).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.18.1
+    //# When a target receives the NOP-Out with a valid Initiator Task Tag, it MUST respond with a
+    //# NOP-In Response (see Section 4.6.3.6).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+    //# When a target receives the NOP-Out with a valid Initiator Task Tag (not the reserved value
+    //# 0xffffffff), it MUST respond with a NOP-In with the same Initiator Task Tag that was
+    //# provided in the NOP-Out request.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+    //# It MUST also duplicate up to the first MaxRecvDataSegmentLength bytes of the
+    //# initiator-provided Ping Data.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+    //# For such a response, the Target Transfer Tag MUST be 0xffffffff.
     pub(super) fn nop_out(&mut self, conn: ConnId, request: &NopOut, data: Bytes) {
         let Some(connection) = self.connections.get(&conn) else { return };
         let limit = connection.params.max_send_data_segment_length as usize;
@@ -215,6 +264,9 @@ impl Session {
     }
 
     /// The next target transfer tag, never [`Ttt::NONE`].
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.5
+    //# There is no protocol rule about the Target Transfer Tag except that the value 0xffffffff is
+    //# reserved and MUST NOT be sent by a target in an R2T.
     pub(super) fn take_ttt(&mut self) -> Ttt {
         self.next_ttt = (self.next_ttt + 1) % u32::MAX;
         Ttt(self.next_ttt)

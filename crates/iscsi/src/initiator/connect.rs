@@ -154,6 +154,11 @@ pub(super) async fn connect(
             Answer::Established(outcome) => {
                 return Ok(Link { stream, outcome: *outcome, portal });
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+            //# A redirection SHOULD be accepted by an initiator, even without having the target
+            //# complete a security negotiation if any security negotiation is required, and MUST be
+            //# accepted by the initiator after the completion of the security negotiation if any
+            //# security negotiation is required.
             Answer::Redirected(elsewhere) => {
                 tracing::info!(from = %portal, to = %elsewhere, "redirected");
                 portal = elsewhere;
@@ -225,6 +230,9 @@ async fn log_in(
     let has_choice = config.algorithms.len() > 1;
     let mut login = Login::new(config).map_err(failed)?;
     let mut algorithm7 = false;
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12
+    //# After establishing a TCP connection between an initiator and a target, the initiator MUST
+    //# start a Login Phase to gain further access to the target's resources.
     let (mut request, mut text) = login.first();
     loop {
         let pdu = Transmit { header: request.encode(text.len() as u32), payload: text };
@@ -233,6 +241,9 @@ async fn log_in(
         let (header, data) = received.map_err(|error| read_error(portal, error))?;
         let response = match Pdu::parse(&header) {
             Ok(Pdu::LoginResponse(response)) => response,
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+            //# If the initiator receives any PDU except a Login Response, it MUST immediately
+            //# terminate the connection.
             Ok(other) => {
                 let opcode = other.opcode();
                 return Err(ConnectError::Unexpected { portal: portal.clone(), opcode });
@@ -249,6 +260,9 @@ async fn log_in(
             {
                 return Ok(Answer::OldAlgorithmNumbers);
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+            //# During login, any failure in negotiation MUST be considered a login process failure;
+            //# the Login Phase, along with the connection, MUST be terminated.
             Err(error) => return Err(failed(error)),
         }
     }

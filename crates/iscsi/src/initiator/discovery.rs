@@ -42,6 +42,8 @@ async fn ask(portal: &Portal, config: &Config) -> Result<Vec<TargetRecord>, Conn
     let now = Instant::default(); // no timer of the session is ever asked
     let (mut session, id) = Session::<()>::new(core::Config::default(), &established, now);
     let failed = |reason: String| ConnectError::Discovery { portal: portal.clone(), reason };
+    //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+    //# The text key MUST be SendTargets.
     if session.text(Bytes::from_static(b"SendTargets=All\0")).is_none() {
         return Err(failed("session takes no request".into()));
     }

@@ -38,6 +38,9 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
     let chap = credentials(&shared.url, config);
     let identity = |qualifier| Identity {
         target: Some(shared.url.target.clone()),
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.15
+        //# If the same I_T nexus is intended to be reestablished, the initiator MUST employ session
+        //# reinstatement (see Section 6.3.5).
         isid: Isid::random(isid_bits, qualifier),
         cid: Cid(1),
         joining: None,

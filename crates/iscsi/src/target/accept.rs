@@ -129,7 +129,10 @@ fn spawn_connection(
     let all_max = shared.catalog().limits.connections_max;
     let Some(place) = shared.connections.enter(peer.ip(), all_max, usize::MAX) else {
         shared.counters.login_failed("connections_limit");
-        return warn!(%peer, "refused: too many connections");
+        if shared.may_log(peer) {
+            warn!(%peer, "refused: too many connections");
+        }
+        return;
     };
     let shared = Arc::clone(shared);
     let serve = async move {
@@ -142,12 +145,19 @@ fn spawn_connection(
 async fn serve(shared: &Arc<Shared>, portal: Arc<str>, stream: TcpStream, peer: SocketAddr) {
     let limits = shared.catalog().limits.clone();
     if let Err(error) = prepare(&stream, limits.socket_buffer) {
-        return warn!(%error, "cannot set up the socket");
+        // A peer that resets at once does this, too.
+        if shared.may_log(peer) {
+            warn!(%error, "cannot set up the socket");
+        }
+        return;
     }
     let place = shared.logins.enter(peer.ip(), limits.logins_max, limits.logins_per_peer_max);
     let Some(place) = place else {
         shared.counters.login_failed("logins_limit");
-        return warn!("refused: too many logins under way");
+        if shared.may_log(peer) {
+            warn!("refused: too many logins under way");
+        }
+        return;
     };
     let timeout = limits.login_timeout;
     match tokio::time::timeout(timeout, login::login(shared, portal, stream, peer)).await {
@@ -157,11 +167,15 @@ async fn serve(shared: &Arc<Shared>, portal: Arc<str>, stream: TcpStream, peer: 
         }
         Ok(Err(error)) => {
             shared.counters.login_failed(error.label());
-            info!(%error, "login failed");
+            if shared.may_log(peer) {
+                info!(%error, "login failed");
+            }
         }
         Err(_) => {
             shared.counters.login_failed("timeout");
-            info!(seconds = timeout.as_secs(), "login took too long");
+            if shared.may_log(peer) {
+                info!(seconds = timeout.as_secs(), "login took too long");
+            }
         }
     }
 }

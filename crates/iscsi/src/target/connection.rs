@@ -47,12 +47,19 @@ enum Finished {
 
 type Running = FuturesUnordered<Pin<Box<dyn Future<Output = Finished> + Send>>>;
 
+/// Who is connected.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    pub(super) peer: SocketAddr,
+    /// Where the initiator reached us.
+    pub(super) local: Option<SocketAddr>,
+}
+
 pub(super) struct TargetConnection {
     server: Arc<Shared>,
     session: Arc<SharedSession>,
     conn: ConnId,
-    /// Where the initiator reached us.
-    local: Option<SocketAddr>,
+    ends: Ends,
     waker: Arc<AtomicWaker>,
     /// Data of writes that are still being collected.
     buffers: WriteBuffers,
@@ -79,7 +86,7 @@ impl TargetConnection {
         server: Arc<Shared>,
         session: Arc<SharedSession>,
         conn: ConnId,
-        local: Option<SocketAddr>,
+        ends: Ends,
     ) -> Self {
         let waker = session.register(conn);
         let level = session.with(|core| core.params().error_recovery_level);
@@ -88,7 +95,7 @@ impl TargetConnection {
             server,
             session,
             conn,
-            local,
+            ends,
             waker,
             buffers,
             filling: None,
@@ -115,6 +122,10 @@ impl TargetConnection {
         if level == 2 {
             session.adopt(buffers.into_writes());
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+        //# TCP connection failure: The target MUST close the connection and, if more than one
+        //# connection is available, the target SHOULD send an Asynchronous Message that indicates
+        //# that it has dropped the connection.
         session.with(|core| core.handle_connection_lost(conn, now()));
         if level == 2 {
             session.bury_orphans();
@@ -165,7 +176,8 @@ impl TargetConnection {
                 }
             }
             Event::Text { itt, text } => {
-                let answer = login::answer_text(&self.server, &self.session, self.local, &text);
+                let answer =
+                    login::answer_text(&self.server, &self.session, self.ends.local, &text);
                 self.session.with_own(self.conn, |core| core.text_reply(self.conn, itt, answer));
             }
             Event::Management { itt, function, lun } => {
@@ -256,7 +268,7 @@ impl TargetConnection {
     /// A peer decides how often something is recovered, not how much is logged.
     fn log(&mut self, recovery: Recovery) {
         self.noted = self.noted.saturating_add(1);
-        if self.noted <= RECOVERIES_LOGGED_MAX {
+        if self.noted <= RECOVERIES_LOGGED_MAX && self.server.may_log(self.ends.peer) {
             info!(?recovery, "recovered from a loss");
         } else {
             debug!(?recovery, "recovered from a loss");
@@ -305,14 +317,16 @@ fn await_recovery(server: &Arc<Shared>, session: &Arc<SharedSession>, conn: Conn
     let tasks = session.with(|core| core.tasks_of(conn));
     let seconds = first.since(now()).as_secs_f32();
     let (initiator, tsih) = (&session.initiator_name, session.tsih);
-    info!(initiator, %tsih, tasks, seconds, "connection lost: its tasks wait for recovery");
+    if session.is_logged() {
+        info!(initiator, %tsih, tasks, seconds, "connection lost: its tasks wait for recovery");
+    }
     let (server, session) = (Arc::clone(server), Arc::clone(session));
     tokio::spawn(async move {
         while let Some(due) = due(&session) {
             tokio::time::sleep(due.since(now())).await;
             let left = session.with(|core| core.tasks_of(conn));
             session.with(|core| core.handle_timeout(conn, now()));
-            if !session.with(|core| core.is_recoverable(conn)) {
+            if session.is_logged() && !session.with(|core| core.is_recoverable(conn)) {
                 info!(tsih = %session.tsih, tasks = left, "nobody came to recover a connection");
             }
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Context;
 
+use block::Buf;
 use iscsi_proto::connection::Transmit;
 use iscsi_proto::pdu::{Header, LogoutReason, Opcode, Pdu, TaskManagementFunction};
 
@@ -160,6 +161,10 @@ impl<R: Role> Role for Observed<R> {
         let transmit = self.role.poll_transmit()?;
         self.counters.sent(&transmit.header);
         Some(transmit)
+    }
+
+    fn take_back(&mut self, buf: Buf) {
+        self.role.take_back(buf);
     }
 
     fn note_progress(&mut self) {

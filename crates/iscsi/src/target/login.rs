@@ -10,9 +10,9 @@ use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
 use iscsi_proto::frame::Limits;
 use iscsi_proto::ids::{Cid, Tsih};
-use iscsi_proto::keys::ConnectionParams;
 use iscsi_proto::keys::send_targets::{self, SendTargets, TargetRecord};
 use iscsi_proto::keys::text::{TextWriter, parse};
+use iscsi_proto::keys::{ConnectionParams, Key};
 use iscsi_proto::login::Outcome;
 use iscsi_proto::login::chap::ChapRandom;
 use iscsi_proto::login::target::{Login, LoginFailure, Step, TargetConfig};
@@ -25,7 +25,7 @@ use tracing::{debug, info, warn};
 
 use super::access::{Gatekeeper, Proof};
 use super::catalog::{Catalog, TargetSpec, default_offer};
-use super::connection::TargetConnection;
+use super::connection::{Ends, TargetConnection};
 use super::counters::Observed;
 use super::overview::{About, Link};
 use super::session::{SharedSession, now};
@@ -40,7 +40,7 @@ pub(super) enum LoginError {
     Read(#[from] ReadError),
     #[error("login response not sent: {0}")]
     Write(#[from] std::io::Error),
-    #[error("the first PDU is {0}, not a login request")]
+    #[error("{0} is not a login request")]
     NotLogin(iscsi_proto::pdu::Opcode),
     #[error("malformed login request: {0}")]
     Malformed(#[from] iscsi_proto::pdu::PduError),
@@ -94,6 +94,11 @@ pub(super) struct LoggedIn {
 
 /// Takes a connection through login. Nothing but login requests is answered, and nothing else is
 /// even looked at: the first PDU that is none ends the connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//# Login Requests and Responses MUST be used exclusively during login.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+//# On any connection, the Login Phase MUST immediately follow TCP connection establishment, and a
+//# subsequent Login Phase MUST NOT occur before tearing down the connection.
 pub(super) async fn login(
     shared: &Arc<Shared>,
     portal: Arc<str>,
@@ -111,11 +116,26 @@ pub(super) async fn login(
         authenticator: Arc::clone(&gatekeeper) as _,
         random: ChapRandom::from_bytes(random),
     });
+    let mut started = false;
     loop {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+        //# A target receiving any PDU except a Login Request before the Login Phase is started MUST
+        //# immediately terminate the connection on which the PDU was received.
         let request = match Pdu::parse(&header)? {
             Pdu::LoginRequest(request) => request,
-            other => return Err(LoginError::NotLogin(other.opcode())),
+            other => {
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.4
+                //# Once the Login Phase has started, if the target receives any PDU except a Login
+                //# Request, it MUST send a Login reject (with Status "invalid during login") and
+                //# then disconnect.
+                if started {
+                    let response = login.reject(LoginStatus::INVALID_DURING_LOGIN);
+                    send(&mut stream, response, Bytes::new()).await?;
+                }
+                return Err(LoginError::NotLogin(other.opcode()));
+            }
         };
+        started = true;
         match login.handle(&request, &text) {
             Ok(Step::Send(response, text)) => send(&mut stream, response, text).await?,
             Ok(Step::Ready(outcome)) => {
@@ -127,6 +147,9 @@ pub(super) async fn login(
                 debug!(initiator, target, "login is refused");
                 let (response, text) = login.failure_response(&failure);
                 send(&mut stream, response, text).await?;
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+                //# During login, any failure in negotiation MUST be considered a login process
+                //# failure; the Login Phase, along with the connection, MUST be terminated.
                 return Err(failure.into());
             }
         }
@@ -164,6 +187,9 @@ async fn attach(
         Ok(session) => session,
         Err(status) => {
             send(&mut stream, login.reject(status), Bytes::new()).await?;
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+            //# If the Status-Class is not 0, the initiator and target MUST close the TCP
+            //# connection.
             return Err(LoginError::Rejected(status));
         }
     };
@@ -319,6 +345,10 @@ impl LoggedIn {
             return Err(error);
         }
         self.shared.counters.logins.fetch_add(1, Ordering::Relaxed);
+        if !self.shared.may_log(self.peer) {
+            self.session.leave_out();
+            return Ok(self);
+        }
         info!(
             initiator = self.session.initiator_name,
             target = self.session.about.target(),
@@ -333,18 +363,20 @@ impl LoggedIn {
     pub(super) async fn run(self) {
         let Self { shared, stream, peer, session, conn, cid, params } = self;
         let local = local_of(&stream);
+        let ends = Ends { peer, local };
         let stream = Arc::new(stream);
         let since = SystemTime::now();
         let link = Link { cid, peer, local, since, params, stream: Arc::clone(&stream) };
         session.add_link(conn, link);
         let counters = Arc::clone(&shared.counters);
-        let role = TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, local);
+        let role = TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, ends);
         let mut observed = Observed { role, counters };
         let reason = drive(&stream, params.framing(), params.limits(), &mut observed).await;
         session.remove_link(conn);
         shared.counters.closed(&reason);
         let (initiator, tsih) = (&session.initiator_name, session.tsih);
         match reason {
+            _ if !shared.may_log(peer) => {}
             CloseReason::Protocol(_) | CloseReason::Frame(_) | CloseReason::TimedOut(_) => {
                 warn!(initiator, %tsih, %reason, "connection ended");
             }
@@ -367,17 +399,46 @@ pub(super) fn answer_text(
     let mut out = TextWriter::default();
     for pair in pairs {
         if pair.key != "SendTargets" {
-            out.push(pair.key, "NotUnderstood");
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
+            //# The operational parameters of the session or the connection MUST continue to be the
+            //# values agreed upon during an earlier successful negotiation (i.e., any partial
+            //# results of this unsuccessful negotiation MUST NOT take effect and MUST be
+            //# discarded).
+            if let Some(refusal) = refusal_of(pair.key) {
+                out.push(pair.key, refusal);
+            }
+            continue;
+        }
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# This value MUST be supported on a Discovery session and MUST NOT be supported on an
+        //# operational session.
+        if pair.value == "All" && !session.with(|core| core.is_discovery()) {
+            out.push(pair.key, "Reject");
             continue;
         }
         if let Ok(wanted) = SendTargets::from_value(pair.value) {
             let records = targets_for(shared, session, local, &wanted);
+            //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+            //# A SendTargets response MUST NOT contain target names if there are no targets for the
+            //# requesting initiator to access.
             if !records.is_empty() {
                 return send_targets::encode(&records);
             }
         }
     }
     out.finish()
+}
+
+/// The answer to a key of the full-feature phase other than SendTargets: what was agreed at login
+/// stays. What is only declared needs no answer.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+//# If used as specified, these keys MUST NOT be answered with NotUnderstood.
+fn refusal_of(key: &str) -> Option<&'static str> {
+    match Key::from_name(key) {
+        Some(Key::InitiatorAlias | Key::NodeArchitecture) => None,
+        Some(_) => Some("Reject"),
+        None => Some("NotUnderstood"),
+    }
 }
 
 /// What an initiator may know of: the targets that have a rule for it, and a portal.
@@ -394,7 +455,20 @@ fn targets_for(
     let is_wanted = |target: &&Arc<TargetSpec>| match wanted {
         // In a normal session there is nothing to be learnt of other targets.
         SendTargets::All => own.is_none_or(|own| *own == target.name),
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# This value MUST be supported on Discovery sessions.
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# A Discovery session MUST be capable of returning addresses for those targets that would
+        //# have been returned had value=All been designated.
         SendTargets::Named(name) => *name == target.name,
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# A target MUST support the SendTargets command on operational sessions; these will only
+        //# return path information about the target to which the session is connected and do not
+        //# need to return information about other target names that may be defined in the
+        //# responding system.
+        //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+        //# This MUST be supported on operational sessions and MUST NOT return targets other than
+        //# the one to which the session is logged in.
         SendTargets::This => own == Some(&target.name),
     };
     let catalog = shared.catalog();

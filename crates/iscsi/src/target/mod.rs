@@ -9,6 +9,7 @@ mod connection;
 mod counters;
 mod gate;
 mod host;
+mod log_limit;
 mod login;
 mod overview;
 mod server;

@@ -59,6 +59,9 @@ impl ServerConfig {
     pub fn new(target_name: &str) -> Result<Self, NameError> {
         let limits = Limits::default();
         Ok(Self {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.1
+            //# Each iSCSI node, whether it is an initiator, a target, or both, MUST have an iSCSI
+            //# name.
             target_name: check_name(target_name)?,
             target_alias: None,
             offer: default_offer(),

@@ -2,7 +2,7 @@
 //! connection's task is woken by another.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::task::AtomicWaker;
@@ -40,6 +40,8 @@ pub(super) struct SharedSession {
     orphans: Mutex<BTreeMap<Itt, Collecting>>,
     /// Told whenever a command ends that did not end at once.
     settled: Notify,
+    /// The log does not tell of its beginning, nor will it of its end.
+    unlogged: AtomicBool,
 }
 
 impl SharedSession {
@@ -66,6 +68,7 @@ impl SharedSession {
             wakers: Mutex::default(),
             orphans: Mutex::default(),
             settled: Notify::new(),
+            unlogged: AtomicBool::new(false),
         }
     }
 
@@ -154,6 +157,16 @@ impl SharedSession {
     /// Connections in full-feature phase.
     pub(super) fn connections(&self) -> Vec<ConnId> {
         locked(&self.links).keys().copied().collect()
+    }
+
+    /// The log has too much about this peer already.
+    pub(super) fn leave_out(&self) {
+        self.unlogged.store(true, Ordering::Relaxed);
+    }
+
+    /// Does the log tell of this session?
+    pub(super) fn is_logged(&self) -> bool {
+        !self.unlogged.load(Ordering::Relaxed)
     }
 
     /// Counts the data of a command.

@@ -18,7 +18,8 @@ use super::budget::Budget;
 use super::catalog::{Catalog, TargetSpec};
 use super::counters::Counters;
 use super::gate::Gate;
-use super::session::SharedSession;
+use super::log_limit::LogLimit;
+use super::session::{SharedSession, now};
 
 pub(super) struct Shared {
     catalog: RwLock<Arc<Catalog>>,
@@ -29,6 +30,7 @@ pub(super) struct Shared {
     pub(super) logins: Arc<Gate>,
     pub(super) connections: Arc<Gate>,
     pub(super) counters: Arc<Counters>,
+    pub(super) log: LogLimit,
     pub(super) budget: Arc<Budget>,
     /// The SCSI side of discovery sessions: nothing.
     pub(super) nothing: scsi::Target,
@@ -58,6 +60,7 @@ impl Shared {
             logins: Arc::default(),
             connections: Arc::default(),
             counters: Arc::default(),
+            log: LogLimit::default(),
             nothing: scsi::Target::new(scsi::TargetConfig::new("discovery")),
             stopping: AtomicBool::new(false),
         }
@@ -74,6 +77,11 @@ impl Shared {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// May something about this peer be logged?
+    pub(super) fn may_log(&self, peer: SocketAddr) -> bool {
+        self.log.admits(peer.ip(), now())
     }
 
     pub(super) fn lock_portals(&self) -> MutexGuard<'_, BTreeMap<String, Portal>> {
@@ -101,7 +109,9 @@ impl Shared {
         if known {
             sessions.live.remove(&session.tsih);
             sessions.registry.remove(session.tsih);
-            info!(tsih = %session.tsih, initiator = session.initiator_name, "session ended");
+            if session.is_logged() {
+                info!(tsih = %session.tsih, initiator = session.initiator_name, "session ended");
+            }
         }
         drop(sessions);
         self.ended.notify_waiters();
@@ -109,6 +119,10 @@ impl Shared {
 
     /// Where an initiator that reached us at `here` through `portal` finds a target: there first,
     /// then at its other portals that have an address of their own.
+    //= https://www.rfc-editor.org/rfc/rfc7143#appendix-C
+    //# In a Discovery session, a target MUST return all path information (IP address-port pairs and
+    //# Target Portal Group Tags) for the targets on the target Network Entity that the requesting
+    //# initiator is authorized to access.
     pub(super) fn portals_for(
         &self,
         target: &TargetSpec,
@@ -159,6 +173,9 @@ impl Shared {
         let everything = matches!(function, F::TARGET_WARM_RESET | F::TARGET_COLD_RESET);
         let done = match function {
             F::CLEAR_TASK_SET => session.nexus.clear_task_set(lun.0),
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# For the LOGICAL UNIT RESET function, the target MUST behave as dictated by the
+            //# Logical Unit Reset function in [SAM2].
             F::LOGICAL_UNIT_RESET => session.nexus.lun_reset(lun.0),
             _ => {
                 session.nexus.target_reset();
@@ -173,6 +190,16 @@ impl Shared {
         });
         for other in others {
             other.abort_and_wait((!everything).then_some(lun)).await;
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# Additionally, the target MUST treat the TARGET COLD RESET function as a power-on
+            //# event, thus terminating all of its TCP connections to all initiators (all sessions
+            //# are terminated).
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+            //# For the TARGET COLD RESET function, the target MUST then close all of its TCP
+            //# connections to all initiators (terminates all sessions).
+            if function == F::TARGET_COLD_RESET {
+                other.close("target cold reset").await;
+            }
         }
         R::COMPLETE.into()
     }

@@ -12,18 +12,21 @@ use std::time::Duration;
 use block::backend::MemoryDevice;
 use block::{BlockDevice, Buf, Bytes, WriteFlags};
 use iscsi::initiator::{Config, RemoteDisk};
-use iscsi::target::{Server, ServerConfig};
+use iscsi::target::{
+    AccessRules, BoundPortal, Catalog, Chap, PortalSpec, Server, ServerConfig, TargetSpec,
+};
 use iscsi_proto::frame::{FrameError, Framer, Framing, Limits};
-use iscsi_proto::ids::{Isid, Itt, Lun, Ttt};
+use iscsi_proto::ids::{Cid, Isid, Itt, Lun, Ttt};
 use iscsi_proto::keys::DigestPreference;
+use iscsi_proto::login::Outcome;
 use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapRandom};
-use iscsi_proto::login::initiator::{InitiatorConfig, Login, Step};
-use iscsi_proto::pdu::{Header, NopOut, Pdu, ScsiCommand, TaskAttribute};
+use iscsi_proto::login::initiator::{InitiatorConfig, Login, LoginError, Step};
+use iscsi_proto::pdu::{Header, LoginStatus, NopOut, Pdu, ScsiCommand, TaskAttribute};
 use iscsi_proto::serial::{CmdSn, StatSn};
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{MutexGuard, oneshot, watch};
+use tokio::sync::{MutexGuard, watch};
 use tokio::task::JoinHandle;
 
 /// Name of the target.
@@ -36,6 +39,8 @@ pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
 const STUCK: Duration = Duration::from_millis(700);
 /// Disk length; the first half is the healthy session's, the second half must stay zero.
 const DISK_LEN: u64 = 16 << 20;
+/// More than the healthy session has under way.
+const MEMORY_OF_THE_HEALTHY: u64 = 1 << 20;
 /// Attackers write here.
 pub const VICTIM_LBA: u64 = 12 << 11;
 
@@ -93,7 +98,7 @@ fn connections(port: u16) -> usize {
 }
 
 /// Waits for a condition that something else brings about.
-async fn until(what: &str, condition: impl Fn() -> bool) {
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
     let limit = tokio::time::Instant::now() + PATIENCE;
     while !condition() {
         assert!(tokio::time::Instant::now() < limit, "never: {what}");
@@ -107,21 +112,24 @@ pub struct Arena {
     rounds: watch::Receiver<u64>,
     healthy: RemoteDisk,
     worker: JoinHandle<()>,
-    serving: JoinHandle<()>,
-    _stop: oneshot::Sender<()>,
+    pub server: Server,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Drop for Arena {
     fn drop(&mut self) {
         self.worker.abort();
-        self.serving.abort();
     }
 }
 
 impl Arena {
     pub async fn new() -> Self {
         Self::with(|_| {}).await
+    }
+
+    /// Initiators have to prove themselves.
+    pub async fn guarded(chap: Option<Chap>) -> Self {
+        Self::with(|config| config.chap = chap).await
     }
 
     /// A target with other limits.
@@ -134,21 +142,29 @@ impl Arena {
         let mut config = ServerConfig::new(IQN).unwrap();
         config.login_timeout = LOGIN_TIMEOUT;
         change(&mut config);
-        let server = Server::bind(config, scsi, &["127.0.0.1:0".parse().unwrap()]).unwrap();
-        let address = server.local_addrs()[0];
-        let (stop, stopped) = oneshot::channel::<()>();
-        let serving = tokio::spawn(server.run(async { drop(stopped.await) }));
-        let healthy = connect(address).await;
+        let credentials = config.chap.as_ref().map(|chap| chap.user.clone());
+        let mut target = TargetSpec::new(IQN, scsi).unwrap();
+        (target.offer, target.session) = (config.offer, config.session);
+        target.access = AccessRules::anyone(config.chap);
+        let mut limits = config.limits;
+        limits.login_timeout = config.login_timeout;
+        let server = Server::new(Catalog::new(limits).with_target(target));
+        let portal = BoundPortal::bind(PortalSpec::new("127.0.0.1:0".parse().unwrap())).unwrap();
+        let address = portal.local_addr();
+        server.open(portal);
+        let mut initiator = Config::default();
+        initiator.chap = credentials;
+        let healthy = connect(address, initiator).await;
         let (count, rounds) = watch::channel(0);
         let worker = tokio::spawn(work(healthy.clone(), count));
-        let arena = Self { address, rounds, healthy, worker, serving, _stop: stop, _turn: turn };
+        let arena = Self { address, rounds, healthy, worker, server, _turn: turn };
         arena.serves().await;
         arena
     }
 
     /// Another healthy session.
     pub async fn connect(&self) -> RemoteDisk {
-        connect(self.address).await
+        connect(self.address, Config::default()).await
     }
 
     /// The healthy session verifies a whole round that began after this call, and never lost its
@@ -163,14 +179,23 @@ impl Arena {
 
     /// Everything the attackers opened is closed again.
     pub async fn settles(&self) {
-        // Only the healthy session's is left.
+        // Only the healthy session's is left, and no memory of the others.
         until("connections are closed", || connections(self.address.port()) == 1).await;
+        until("sessions have ended", || self.server.sessions().len() == 1).await;
+        until("memory is given back", || self.server.memory().0 < MEMORY_OF_THE_HEALTHY).await;
     }
 
     /// No attacker wrote anything.
     pub async fn victim_is_untouched(&self) {
         let buf = self.healthy.read(VICTIM_LBA * 512, Buf::new(1 << 20)).await.unwrap();
         assert!(buf.iter().all(|byte| *byte == 0));
+    }
+
+    /// Lines of the log with all of these.
+    pub fn lines(words: &[&str]) -> usize {
+        let log = LOG.lock().unwrap();
+        let log = String::from_utf8_lossy(&log);
+        log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
     }
 
     /// The log has a line with both of these.
@@ -185,12 +210,9 @@ impl Arena {
     }
 }
 
-async fn connect(address: SocketAddr) -> RemoteDisk {
+async fn connect(address: SocketAddr, config: Config) -> RemoteDisk {
     let url = format!("iscsi://{address}/{IQN}/0").parse().unwrap();
-    tokio::time::timeout(PATIENCE, RemoteDisk::connect(url, Config::default()))
-        .await
-        .unwrap()
-        .unwrap()
+    tokio::time::timeout(PATIENCE, RemoteDisk::connect(url, config)).await.unwrap().unwrap()
 }
 
 /// Writes a new pattern and reads it back, for ever.
@@ -241,21 +263,61 @@ pub struct Attacker {
     framing: Framing,
     framer: Framer,
     cmd_sn: AtomicU32,
+    isid: Isid,
+    outcome: Outcome,
 }
 
 impl Attacker {
     pub async fn log_in(address: SocketAddr, digests: DigestPreference) -> Self {
+        let change = |config: &mut InitiatorConfig| {
+            config.offer.header_digest = digests;
+            config.offer.data_digest = digests;
+        };
+        Self::enter(address, change).await.unwrap()
+    }
+
+    /// A session that recovers connections, of so many at once, and is kept for `retain_s`.
+    pub async fn recoverable(address: SocketAddr, connections: u16, retain_s: u16) -> Self {
+        let change = |config: &mut InitiatorConfig| {
+            let session = &mut config.offer.session;
+            session.error_recovery_level = 2;
+            session.max_connections = connections;
+            session.default_time2wait = 0;
+            session.default_time2retain = retain_s;
+            session.data_sequence_in_order = false;
+        };
+        Self::enter(address, change).await.unwrap()
+    }
+
+    /// One more connection of the same session, or the same again.
+    pub async fn join(&self, address: SocketAddr, cid: u16) -> Result<Self, LoginStatus> {
+        let change = |config: &mut InitiatorConfig| {
+            config.isid = self.isid;
+            config.cid = Cid(cid);
+            config.tsih = self.outcome.tsih;
+            config.cmd_sn = self.cmd_sn();
+            config.joining = Some(self.outcome.session);
+        };
+        Self::enter(address, change).await
+    }
+
+    pub async fn enter(
+        address: SocketAddr,
+        change: impl FnOnce(&mut InitiatorConfig),
+    ) -> Result<Self, LoginStatus> {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let peer = stream.local_addr().unwrap();
         let random = ChapRandom::from_bytes([1; 1 + CHALLENGE_LEN]);
         let name = "iqn.2026-11.org.example:attacker";
         let mut config = InitiatorConfig::new(name, Some(IQN.to_owned()), isid(), random);
-        config.offer.header_digest = digests;
-        config.offer.data_digest = digests;
+        config.offer.header_digest = DigestPreference::Never;
+        config.offer.data_digest = DigestPreference::Never;
         // Every write is answered by an R2T for what did not come with the command.
         config.offer.session.initial_r2t = true;
         config.offer.session.first_burst_length = 512;
+        change(&mut config);
+        let isid = config.isid;
         let mut login = Login::new(config).unwrap();
         let (mut request, mut text) = login.first();
         let outcome = loop {
@@ -263,16 +325,22 @@ impl Attacker {
             stream.write_all(&Framing::default().pdu_bytes(&header, &text)).await.unwrap();
             let (pdu, data) = read(&mut stream, Framing::default()).await.unwrap();
             let Pdu::LoginResponse(response) = pdu else { panic!("{pdu:?}") };
-            match login.handle(&response, &data).unwrap() {
-                Step::Send(next, next_text) => (request, text) = (next, next_text),
-                Step::Established(outcome) => break outcome,
+            match login.handle(&response, &data) {
+                Ok(Step::Send(next, next_text)) => (request, text) = (next, next_text),
+                Ok(Step::Established(outcome)) => break *outcome,
+                Err(LoginError::Refused { status }) => return Err(status),
                 other => panic!("{other:?}"),
             }
         };
         let framing = outcome.connection.framing();
         let framer = Framer::new(framing, Limits::full_feature(1 << 24));
         let cmd_sn = AtomicU32::new(outcome.cmd_sn.0);
-        Self { stream, peer, framing, framer, cmd_sn }
+        Ok(Self { stream, peer, framing, framer, cmd_sn, isid, outcome })
+    }
+
+    /// Its number in the session.
+    pub fn cid(&self) -> Cid {
+        self.outcome.cid
     }
 
     /// CmdSN of the next command.
@@ -300,11 +368,16 @@ impl Attacker {
 
     /// The next PDU; `None` at the end of the connection.
     pub async fn read(&mut self) -> Option<Pdu> {
+        self.read_with_data().await.map(|(pdu, _)| pdu)
+    }
+
+    /// The next PDU with its data segment; `None` at the end of the connection.
+    pub async fn read_with_data(&mut self) -> Option<(Pdu, Bytes)> {
         let limit = tokio::time::Instant::now() + PATIENCE;
         let mut buffer = [0; 16_384];
         loop {
             match self.framer.next_pdu() {
-                Ok(Some((header, _))) => return Some(Pdu::parse(&header).unwrap()),
+                Ok(Some((header, data))) => return Some((Pdu::parse(&header).unwrap(), data)),
                 Ok(None) | Err(FrameError::DataDigest { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -386,6 +459,11 @@ impl Attacker {
                 Err(error) => panic!("{error}"),
             }
         }
+    }
+
+    /// A write, if the connection still takes one.
+    pub fn try_write_command(&self, itt: u32, length: u32, immediate: &[u8]) {
+        let _ = self.stream.try_write(&self.bytes_of_write(itt, length, immediate));
     }
 
     /// Drops the connection with a reset.

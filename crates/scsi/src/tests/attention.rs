@@ -53,6 +53,10 @@ fn request_sense_hands_over_the_condition() {
     assert_eq!(response.data_in[..], [0x72, 0, 0, 0, 0, 0, 0, 0]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# For the LOGICAL UNIT RESET function, the target MUST behave as dictated by the Logical Unit
+//# Reset function in [SAM2].
 #[test]
 fn resets_are_told_to_every_nexus() {
     let target = target(2);

@@ -65,6 +65,16 @@ fn unit_serial_number() {
     assert_eq!(vpd(&fixture(512), 0x80), b"\0\x80\0\x08SERIAL-1");
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.4.2
+//= type=test
+//# The SCSI device name is defined to be the iSCSI name of the node and MUST be used in the iSCSI
+//# protocol.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.4.2
+//= type=test
+//# The SCSI port name MUST be used in iSCSI.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.4.2
+//= type=test
+//# When used in SCSI parameter data, the SCSI port name MUST be encoded as:
 #[test]
 fn device_identification() {
     let mut expected = vec![0, 0x83, 0, 0];

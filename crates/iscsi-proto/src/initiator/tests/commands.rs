@@ -8,6 +8,23 @@ use crate::pdu::{
     TaskManagementResponseCode, TextResponse,
 };
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.1
+//= type=test
+//# At least one of the W and F bits MUST be set to 1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.1
+//= type=test
+//# Either or both of R and W MAY be 1 when the Expected Data Transfer Length and/or the
+//# Bidirectional Read Expected Data Transfer Length are 0, but they MUST NOT both be 0 when the
+//# Expected Data Transfer Length and/or Bidirectional Read Expected Data Transfer Length are not 0
+//# (i.e., when some data transfer is expected, the transfer direction is indicated by the R and/or
+//# W bit).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.3.4
+//= type=test
+//# In this case, the F bit MUST be set to 1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7
+//= type=test
+//# Although targets MAY choose to send even non-exception status in separate responses, initiators
+//# MUST support non-exception status in Data-In PDUs.
 #[test]
 fn read_ends_with_the_status_on_its_last_data_in() {
     let mut peer = Peer::new(1);
@@ -46,6 +63,45 @@ fn a_task_is_over_only_when_its_data_is_in_place() {
     assert_eq!(peer.done(), [1]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+//= type=test
+//# All subsequent data MUST be solicited.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+//= type=test
+//# If any non-immediate unsolicited data is sent, the total unsolicited data MUST be either
+//# FirstBurstLength or all of the data, if the total amount is less than the FirstBurstLength.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
+//= type=test
+//# An initiator MUST honor an R2T data request for a valid outstanding command (i.e., carrying a
+//# valid Initiator Task Tag) and deliver all the requested data, provided the command is supposed
+//# to deliver outgoing data and the R2T specifies data within the command bounds.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.1
+//= type=test
+//# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the
+//# total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed MaxBurstLength (or
+//# FirstBurstLength for unsolicited data).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+//= type=test
+//# If an R2T is answered with a single Data-Out PDU, the buffer offset in the data PDU MUST be the
+//# same as the one specified by the R2T, and the data length of the data PDU MUST be the same as
+//# the Desired Data Transfer Length specified in the R2T.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+//= type=test
+//# If the R2T is answered with a sequence of data PDUs, the buffer offset and length MUST be within
+//# the range of those specified by the R2T, and the last PDU MUST have the F bit set to 1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+//= type=test
+//# If DataPDUInOrder is set to Yes, the buffer offsets and lengths for consecutive PDUs MUST form a
+//# continuous non-overlapping range, and the PDUs MUST be sent in increasing offset order.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+//= type=test
+//# Within a task, outstanding R2Ts MUST be fulfilled by the initiator in the order in which they
+//# were received.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.12
+//= type=test
+//# An initiator MUST NOT send solicited PDUs exceeding MaxBurstLength nor unsolicited PDUs
+//# exceeding FirstBurstLength (or FirstBurstLength-Immediate Data Length if immediate data were
+//# sent).
 #[test]
 fn write_sends_immediate_then_unsolicited_then_what_r2ts_ask_for() {
     let params = SessionParams {
@@ -122,6 +178,13 @@ fn nop_in(peer: &Peer, ttt: Ttt) -> NopIn {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# iSCSI initiators and targets MUST support the command numbering scheme.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# If the PDU MaxCmdSN is less than the PDU ExpCmdSN - 1 (in a Serial Number Arithmetic sense),
+//# they are both ignored.
 #[test]
 fn the_command_window_holds_commands_back_and_opens_again() {
     let mut peer = Peer::new(1);
@@ -141,6 +204,11 @@ fn the_command_window_holds_commands_back_and_opens_again() {
     assert_eq!(peer.session.window(), window);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-10.2
+//= type=test
+//# "Autosense" refers to the automatic return of sense data to the initiator in cases where a
+//# command did not complete successfully. iSCSI initiators and targets MUST support and use
+//# Autosense.
 #[test]
 fn check_condition_brings_its_sense() {
     let mut peer = Peer::new(1);
@@ -155,6 +223,26 @@ fn check_condition_brings_its_sense() {
     }] if sense[..] == [0x70, 0, 6, 0]));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.11
+//= type=test
+//# On a ULP timeout for a command (that carried a CmdSN of n), if the iSCSI initiator intends to
+//# continue the session it MUST abort the command by using either an appropriate Task Management
+//# Function Request for the specific command or a "close the connection" logout.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# According to [SAM2], for all the tasks covered by the task management response (i.e., with a
+//# CmdSN lower than the task management command CmdSN), except for the task management response to
+//# a TASK REASSIGN, additional responses MUST NOT be delivered to the SCSI layer after the task
+//# management response.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# If an ABORT TASK is issued for a task created by an immediate command, then the RefCmdSN MUST be
+//# that of the task management request itself (i.e., the CmdSN and RefCmdSN are equal); otherwise,
+//# the RefCmdSN MUST be set to the CmdSN of the task to be aborted (lower than the CmdSN).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.5
+//= type=test
+//# For an ABORT TASK of a task created by a non-immediate command, the RefCmdSN MUST be set to the
+//# CmdSN of the task identified by the Referenced Task Tag field.
 #[test]
 fn abort_ends_an_unsent_command_at_once_and_a_sent_one_by_task_management() {
     let mut peer = Peer::new(1);
@@ -187,6 +275,10 @@ fn answer_management(peer: &mut Peer, itt: Itt, response: TaskManagementResponse
     peer.give(0, &pdu.encode(0), &[]).unwrap();
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# The initiator MUST thus conclude all affected tasks as part of this step in either case and MUST
+//# discard any TMF Response received after the affected tasks are concluded.
 #[test]
 fn a_logical_unit_reset_ends_what_was_sent_to_that_unit_before_it() {
     let mut peer = Peer::new(1);

@@ -4,6 +4,16 @@ use super::super::*;
 use super::peer::{Peer, at, established, session_params};
 use crate::pdu::{AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, Pdu};
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# Command numbering starts with the first Login Request on the first connection of a session (the
+//# leading login on the leading connection), and the CmdSN MUST be incremented by 1 in a Serial
+//# Number Arithmetic sense, as defined in [RFC1982], for every non-immediate command issued
+//# afterwards.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# On any connection, the iSCSI initiator MUST send the commands in increasing order of CmdSN,
+//# except for commands that are retransmitted due to digest error recovery and connection recovery.
 #[test]
 fn commands_spread_over_connections_in_one_cmd_sn_series() {
     let mut peer = Peer::new(4);
@@ -32,6 +42,10 @@ fn a_response_on_another_connection_breaks_allegiance() {
     ));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.4.3
+//= type=test
+//# After being selected, the same TSIH value MUST be used whenever the initiator or target refers
+//# to the session and a TSIH is required.
 #[test]
 fn joining_needs_the_same_session_and_a_new_cid() {
     let mut peer = Peer::new(1);
@@ -62,6 +76,10 @@ fn logout_response(peer: &mut Peer, k: usize, itt: Itt) {
     peer.give(k, &response.encode(0), &[]).unwrap();
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# After receiving the Logout Response and attempting to receive the FIN (if still possible), the
+//# initiator MUST completely close the logging-out connection.
 #[test]
 fn a_connection_leaves_under_load_without_losing_a_command() {
     let mut peer = Peer::new(2);
@@ -94,6 +112,18 @@ fn a_connection_leaves_under_load_without_losing_a_command() {
     assert_eq!(again, Ok(id));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.5
+//= type=test
+//# The initiator session state MUST be FAILED (Section 8.3) when the initiator attempts a session
+//# reinstatement.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+//= type=test
+//# On connection failure, the initiator and target MUST do one of the following:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+//= type=test
+//# Either side may choose to escalate to session recovery (via the initiator dropping all the
+//# connections or via an Async Message that announces the similar intent from a target), and the
+//# other side MUST give it precedence.
 #[test]
 fn one_lost_connection_ends_the_session_and_gives_everything_back_in_order() {
     let mut peer = Peer::new(3);
@@ -129,6 +159,13 @@ fn one_lost_connection_ends_the_session_and_gives_everything_back_in_order() {
     assert!(matches!(late, Err((SubmitError::NoConnection, _, 9))));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14.2
+//= type=test
+//# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.15
+//= type=test
+//# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all
+//# connections must be closed if the logout reason was session close).
 #[test]
 fn closing_waits_for_commands_then_logs_out_once() {
     let mut peer = Peer::new(2);
@@ -162,6 +199,14 @@ fn request_logout(peer: &mut Peer, k: usize, seconds: u16) {
     peer.give(k, &message.encode(0), &[]).unwrap();
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
+//= type=test
+//# The initiator MUST honor this request by issuing a Logout as early as possible but no later than
+//# Parameter3 seconds.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
+//= type=test
+//# The initiator MUST send a Logout with a reason code of "close the connection" OR "close the
+//# session" to close all the connections.
 #[test]
 fn a_requested_logout_of_the_only_connection_ends_the_session_in_order() {
     let mut peer = Peer::new(1);
@@ -182,6 +227,10 @@ fn a_requested_logout_of_the_only_connection_ends_the_session_in_order() {
     )));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
+//= type=test
+//# The initiator MUST honor this request by issuing a Logout as early as possible but no later than
+//# Parameter3 seconds.
 #[test]
 fn a_requested_logout_has_a_deadline() {
     let mut peer = Peer::new(2);
@@ -230,6 +279,10 @@ fn management_response(peer: &mut Peer, k: usize, itt: Itt) {
     peer.give(k, &response.encode(0), &[]).unwrap();
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# Task management requests must act on all the commands from the same session having a CmdSN lower
+//# than the task management CmdSN.
 #[test]
 fn a_reset_does_not_end_a_command_that_was_sent_after_it() {
     let mut peer = Peer::new(1);
@@ -294,6 +347,14 @@ fn a_dead_peer_is_noticed_although_nothing_can_be_sent() {
     assert!(matches!(closing, Some(Err(ConnectionError::PingTimeout { .. }))));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# After sending the Logout Request PDU, an initiator MUST NOT send any new iSCSI requests on the
+//# closing connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# If the Logout Request is intended to close the session, new iSCSI requests MUST NOT be sent on
+//# any of the connections participating in the session.
 #[test]
 fn no_ping_follows_a_logout() {
     let mut peer = Peer::new(1);

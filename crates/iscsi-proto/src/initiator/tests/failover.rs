@@ -198,10 +198,14 @@ fn a_task_the_target_does_not_know_is_given_back() {
 }
 
 #[test]
-fn a_connection_the_target_does_not_know_has_no_tasks_either() {
+fn tasks_of_a_connection_the_target_does_not_know_are_asked_for() {
     let (mut peer, ..) = interrupted();
     let request = logout(&peer.drain(0));
     logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CID_NOT_FOUND, 0);
+    // One whose reassignment was interrupted may be bound to another connection: it is asked for.
+    for request in reassignments(&peer.drain(0)) {
+        managed(&mut peer, 0, request.itt, TaskManagementResponseCode::TASK_DOES_NOT_EXIST);
+    }
     assert_eq!(finished(&peer.events()), [(0, 0, 2)]);
     assert!(peer.session.is_open());
 }
@@ -389,4 +393,55 @@ fn a_session_that_closes_is_reinstated_to_end_in_order() {
     let out = peer.drain(1);
     let [(Pdu::LogoutRequest(request), _)] = &out[..] else { panic!("{out:?}") };
     assert_eq!(request.reason, LogoutReason::CLOSE_SESSION);
+}
+
+#[test]
+fn a_task_that_goes_on_says_that_it_was_reassigned() {
+    let (mut peer, read, write) = interrupted();
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    let requests = reassignments(&peer.drain(0));
+    assert_eq!(requests.len(), 2);
+    // The answers are lost: StatSN shows it, and what comes next is about the tasks.
+    let lost = peer.stat_sn[0];
+    peer.stat_sn[0] = lost.plus(2);
+    let r2t = peer.r2t(0, write, 1, 8192, 8000).encode(0);
+    peer.give(0, &r2t, &[]).unwrap();
+    peer.respond(0, write);
+    assert_eq!(peer.done(), [2]);
+    peer.stat_sn[0] = lost;
+    for request in requests {
+        managed(&mut peer, 0, request.itt, TaskManagementResponseCode::COMPLETE);
+    }
+    assert!(peer.session.is_open());
+    assert_eq!(peer.session.in_flight(), 1);
+    let _ = read;
+}
+
+#[test]
+fn a_task_whose_reassignment_was_interrupted_waits_for_the_logout_of_both_connections() {
+    let (mut peer, read, write) = interrupted();
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    assert_eq!(reassignments(&peer.drain(0)).len(), 2);
+    peer.session.handle_connection_lost(peer.ids[0], peer.now);
+    let wanted = peer.session.reinstatement().unwrap();
+    assert_eq!(wanted.cid, Cid(1), "the first one is dealt with");
+    let login = Established {
+        cid: Cid(7),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        ..established(1, params())
+    };
+    let id = peer.session.add_connection(&login, peer.now).unwrap();
+    peer.ids.push(id);
+    peer.stat_sn.push(login.exp_stat_sn);
+    let out = peer.drain(2);
+    assert!(reassignments(&out).is_empty(), "{out:?}");
+    let request = logout(&out);
+    assert_eq!(request.cid, Cid(1));
+    logged_out(&mut peer, 2, request.itt, LogoutResponseCode::CLOSED, 0);
+    let asked: Vec<Itt> =
+        reassignments(&peer.drain(2)).iter().map(|r| r.referenced_task_tag).collect();
+    assert_eq!(asked, [read, write]);
 }

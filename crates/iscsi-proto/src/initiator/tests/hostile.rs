@@ -30,6 +30,9 @@ fn writing(len: usize) -> (Peer, Itt) {
     (peer, itt)
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.7
+//= type=test
+//# All initiator-detected PDU construction errors MUST be considered as format errors.
 #[test]
 fn data_in_outside_the_buffer() {
     let (mut peer, itt) = reading(512);
@@ -47,6 +50,11 @@ fn data_in_for_a_write() {
     assert!(matches!(violation(&mut peer, &header, &[]), Violation::DataOverrun { .. }));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.19
+//= type=test
+//# If DataSequenceInOrder is set to Yes, data sequences MUST be transferred using continuously
+//# non-decreasing sequence offsets (R2T buffer offset for writes, or the smallest SCSI Data-In
+//# buffer offset within a read data sequence).
 #[test]
 fn data_in_twice_or_with_a_gap() {
     let (mut peer, itt) = reading(4096);
@@ -80,6 +88,13 @@ fn an_answer_given_twice() {
     assert_eq!(violation(&mut peer, &header, &[]), Violation::UnknownTask);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
+//= type=test
+//# Initiators MUST undertake recovery actions if the difference is greater than an
+//# implementation-defined constant that MUST NOT exceed 2**31 - 1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
+//= type=test
+//# Initiators and targets MUST support the response-numbering scheme.
 #[test]
 fn status_numbers_out_of_order() {
     let (mut peer, itt) = reading(512);
@@ -126,6 +141,20 @@ fn r2t_out_of_order_without_tag_or_over_the_agreed_number() {
     assert_eq!(violation(&mut peer, &second, &[]), Violation::R2tUnexpected);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.3
+//= type=test
+//# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI initiator
+//# and target MUST verify that all other fields used in task-related PDUs have values that are
+//# consistent with the values used at the task instantiation, based on the Initiator Task Tag
+//# (e.g., the LUN used in an R2T PDU MUST be the same as the one used in the SCSI Command PDU used
+//# to instantiate the task).
+#[test]
+fn r2t_for_another_unit_than_the_commands() {
+    let (mut peer, itt) = writing(20_000);
+    let header = R2t { lun: Lun(1 << 48), ..peer.r2t(0, itt, 0, 8192, 512) }.encode(0);
+    assert_eq!(violation(&mut peer, &header, &[]), Violation::WrongTask);
+}
+
 #[test]
 fn pings_without_reading_the_answers() {
     let mut peer = Peer::new(1);
@@ -148,6 +177,9 @@ fn pings_without_reading_the_answers() {
     assert!(matches!(last, Err(ConnectionError::Protocol { violation, .. }) if flood(&violation)));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# When an initiator receives any iSCSI PDU with a payload digest error, it MUST discard the PDU.
 #[test]
 fn a_broken_data_digest_gives_the_command_back() {
     let (mut peer, itt) = reading(512);

@@ -8,5 +8,6 @@ mod multi_task;
 mod peer;
 mod properties;
 mod repair;
+mod requirements;
 
 pub(super) use peer::session_params;

@@ -71,6 +71,10 @@ impl InitiatorConfig {
             initiator_alias: None,
             target_name,
             isid,
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.5
+            //# Therefore, the TSIH in the Login PDU MUST be zero to signal session reinstatement.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.6
+            //# The reserved value 0 MUST be used on the first connection for a new session.
             tsih: Tsih(0),
             cid: Cid(0),
             itt: Itt(0),
@@ -212,6 +216,8 @@ impl Login {
     pub fn new(mut config: InitiatorConfig) -> Result<Self, LoginError> {
         let checked =
             |key, name: &str| check_name(name).map_err(|source| LoginError::Name { key, source });
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.1
+        //# Each iSCSI node, whether it is an initiator, a target, or both, MUST have an iSCSI name.
         config.initiator_name = checked("InitiatorName", &config.initiator_name)?;
         if let Some(name) = &config.target_name {
             config.target_name = Some(checked("TargetName", name)?);
@@ -243,8 +249,17 @@ impl Login {
     }
 
     /// The first request: who we are, and the first keys of the stage we start in.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.7.1
+    //# The initiator MUST present both its iSCSI Initiator Name and the iSCSI Target Name to which
+    //# it wishes to connect in the first Login Request of a new session or connection.
     pub fn first(&mut self) -> (LoginRequest, Bytes) {
         let mut out = TextWriter::default();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+        //# The initial Login Request of any connection MUST include the InitiatorName key=value
+        //# pair.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.5
+        //# The initiator of the TCP connection MUST provide this key to the remote endpoint at the
+        //# first login of the Login Phase for every connection.
         out.push("InitiatorName", &self.config.initiator_name);
         if let Some(alias) = &self.config.initiator_alias {
             out.push("InitiatorAlias", alias);
@@ -255,8 +270,19 @@ impl Login {
                 if self.config.joining.is_none() {
                     out.push("SessionType", "Normal");
                 }
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+                //# For any connection within a session whose type is not "Discovery", the first
+                //# Login Request MUST also include the TargetName key=value pair.
+                //= https://www.rfc-editor.org/rfc/rfc7143#section-13.4
+                //# The initiator of the TCP connection MUST provide this key to the remote endpoint
+                //# in the first Login Request if the initiator is not establishing a Discovery
+                //# session.
                 out.push("TargetName", name);
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.10
+            //# The initiator MUST provide some basic parameters in order to enable the target to
+            //# determine if the initiator may use the target's resources and the initial text
+            //# parameters for the security exchange.
             None => out.push("SessionType", "Discovery"),
         }
         let chap = self.config.chap.clone().map(|ours| Chap {
@@ -283,6 +309,9 @@ impl Login {
     }
 
     fn try_handle(&mut self, response: &LoginResponse, text: &[u8]) -> Result<Step, LoginError> {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+        //# There MUST NOT be more than one outstanding Login Request or Login Response on an iSCSI
+        //# connection.
         if matches!(self.state, State::Over) {
             return Err(LoginError::OutOfPlace);
         }
@@ -317,10 +346,10 @@ impl Login {
         if !moved.contains(&status) {
             return Err(LoginError::Refused { status });
         }
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
-        //# status class responses MUST return one or more text key parameters of the type
-        //# "TargetAddress", which indicates the target's new address.
         let pairs = parse(text)?;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+        //# All of the redirection Status-Class responses MUST return one or more text key
+        //# parameters of the type "TargetAddress", which indicates the target's new address.
         let address = pairs
             .iter()
             .find(|pair| pair.key == "TargetAddress")
@@ -335,6 +364,10 @@ impl Login {
     /// Whether a successful response fits the request.
     fn check(&self, response: &LoginResponse) -> Result<(), LoginError> {
         let LoginResponse { transit, continues, csg, nsg, .. } = *response;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.1
+        //# The initiator MUST use the value presented as a response to the first Login Request.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.2
+        //# The initiator MUST use the value presented as a response to the first Login Request.
         if response.version_active != VERSION {
             return Err(LoginError::Mismatch { field: "Version-active" });
         }
@@ -386,15 +419,16 @@ impl Login {
         unanswered: &[u8],
     ) -> Result<Step, LoginError> {
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.6
-        //# A Login Response with a T bit set to 1 MUST NOT contain key=value pairs that may require
-        //# additional answers from the initiator within the same stage.
+        //# A Login Response with the T bit set to 1 MUST NOT contain key=value pairs that may
+        //# require additional answers from the initiator within the same stage.
         // That we do not understand a key needs not be said any more; all else needed an answer.
         if parse(unanswered)?.iter().any(|pair| pair.value != "NotUnderstood") {
             return Err(LoginError::LateOffer);
         }
         let discovery = self.config.target_name.is_none();
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.3
-        //# the target MUST generate a non-zero TSIH and ONLY return it in the
+        //# For a new session, the target MUST generate a non-zero TSIH and ONLY return it in the
+        //# Login Final-Response (see Section 6.3).
         if response.tsih == Tsih(0) && !discovery {
             return Err(LoginError::Mismatch { field: "TSIH" });
         }
@@ -441,6 +475,9 @@ impl Login {
             _ => true,
         };
         // While the target is still sending we only ask for more.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.3
+        //# The initiator MUST indicate its intent to terminate the negotiation by setting the T bit
+        //# to 1; the target sets the T bit to 1 on the last response.
         let transit = ready && !continues && !self.reader.is_partial();
         self.asked_for_transit = transit;
         let request = LoginRequest {
@@ -448,9 +485,22 @@ impl Login {
             continues,
             csg: self.state.stage(),
             nsg: if transit { self.next_stage() } else { Stage(0) },
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4
+            //# Therefore, both Version-min and Version-max MUST be set to 0x00.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.1
+            //# All Login Requests within the Login Phase MUST carry the same Version-max.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.2
+            //# All Login Requests within the Login Phase MUST carry the same Version-min.
             version_max: VERSION,
             version_min: VERSION,
             isid: self.config.isid,
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.6
+            //# Otherwise, the TSIH sent by the target at the conclusion of the successful login of
+            //# the first connection for this session MUST be used.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.6
+            //# All Login Requests within a Login Phase MUST carry the same TSIH.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.7
+            //# All Login Requests within the Login Phase MUST carry the same CID.
             tsih: self.config.tsih,
             itt: self.config.itt,
             cid: self.config.cid,

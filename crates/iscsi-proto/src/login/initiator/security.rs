@@ -87,10 +87,18 @@ fn handle_method(
     }
     match keys.auth_method {
         Some("CHAP") => {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1
+            //# However, the initiator MUST make the first step specific to the selected
+            //# authentication method as soon as it is selected.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+            //# For CHAP [RFC1994], the initiator MUST use:
             out.push("CHAP_A", Algorithm::list(&chap.algorithms));
             Ok(Expected::Challenge(chap))
         }
         Some("None") if chap.theirs.is_none() => Ok(Expected::Nothing(None)),
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
+        //# Whenever an iSCSI initiator gets a response whose keys, or their values, are not
+        //# according to the step definition, it MUST abort the connection.
         answer => Err(LoginError::AuthMethod { answer: answer.unwrap_or_default().to_owned() }),
     }
 }
@@ -112,6 +120,8 @@ fn handle_challenge(
     if keys.chap_n.is_some() || keys.chap_r.is_some() {
         return Err(ChapError::Invalid { key: "CHAP_R" });
     }
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+    //# The initiator MUST continue with:
     out.push("CHAP_N", &chap.ours.user);
     out.push(
         "CHAP_R",
@@ -136,6 +146,8 @@ fn handle_proof(
     let secret = chap.theirs.as_ref().filter(|theirs| theirs.user == user);
     let ChapRandom { identifier, challenge } = &chap.random;
     if !algorithm.verify(*identifier, secret.map(|theirs| &theirs.secret), challenge, &proof) {
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+        //# If the target authentication fails, the initiator MUST close the connection:
         return Err(ChapError::Failed { user: user.to_owned() });
     }
     Ok(Expected::Nothing(Some(user.to_owned())))

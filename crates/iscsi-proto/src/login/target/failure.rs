@@ -108,15 +108,29 @@ pub enum FailureReason {
 
 impl FailureReason {
     /// The status for most reasons; admission has its own.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
+    //# Whenever an iSCSI target gets a request or response whose keys, or their values, are not
+    //# according to the step definition, it MUST answer with a Login reject with the "Initiator
+    //# Error" or "Missing Parameter" status.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
+    //# These statuses are not intended for cryptographically incorrect values such as the CHAP
+    //# response, for which the "Authentication Failure" status MUST be specified.
     fn status(&self) -> LoginStatus {
         match self {
             Self::Version { .. } => LoginStatus::UNSUPPORTED_VERSION,
-            Self::Missing { .. } => LoginStatus::MISSING_PARAMETER,
+            Self::Missing { .. } | Self::Chap(ChapError::Missing { .. }) => {
+                LoginStatus::MISSING_PARAMETER
+            }
+            Self::Chap(ChapError::Invalid { .. }) => LoginStatus::INITIATOR_ERROR,
             Self::NotAdmitted => LoginStatus::AUTHORIZATION_FAILURE,
             Self::Moved { .. } => LoginStatus::TARGET_MOVED_TEMPORARILY,
             Self::AuthMethod { .. } | Self::AuthenticationRequired | Self::Chap(_) => {
                 LoginStatus::AUTHENTICATION_FAILURE
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+            //# If such an attempt is detected by the target, the target MUST respond with a Login
+            //# reject (initiator error); if detected by the initiator, the initiator MUST drop the
+            //# connection.
             _ => LoginStatus::INITIATOR_ERROR,
         }
     }

@@ -160,6 +160,9 @@ impl Login {
         if self.requests > LOGIN_PDUS_MAX {
             return Err(FailureReason::TooManyPdus { max: LOGIN_PDUS_MAX }.into());
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+        //# There MUST NOT be more than one outstanding Login Request or Login Response on an iSCSI
+        //# connection.
         if self.last_response.is_some() {
             return Err(FailureReason::Over.into());
         }
@@ -198,6 +201,9 @@ impl Login {
         let mut response = self.response(csg);
         response.transit = true;
         response.nsg = Stage::FULL_FEATURE_PHASE;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.2
+        //# If the next stage is FullFeaturePhase, the target MUST reply with a Login Response with
+        //# the TSIH value.
         response.tsih = tsih;
         response.exp_cmd_sn = exp_cmd_sn;
         response.max_cmd_sn = max_cmd_sn;
@@ -212,10 +218,26 @@ impl Login {
     }
 
     /// The response for a failure, with the new address if the target has moved.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.2
+    //# If the security negotiation fails at the target, then the target MUST send the appropriate
+    //# Login Response PDU.
     pub fn failure_response(&mut self, failure: &LoginFailure) -> (LoginResponse, Bytes) {
         let mut out = TextWriter::default();
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
+        //# All of the redirection Status-Class responses MUST return one or more text key
+        //# parameters of the type "TargetAddress", which indicates the target's new address.
         if let FailureReason::Moved { address } = &failure.reason {
-            out.push("TargetAddress", address);
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-13.8
+            //# If the TargetAddress is returned as the result of a redirect status in a Login
+            //# Response, the comma and portal-group-tag MUST be omitted.
+            out.push("TargetAddress", TargetAddress { group: None, ..address.clone() });
+        }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.2
+        //# The target MUST reply with the first option in the list it supports and is allowed to
+        //# use for the specific initiator, unless it does not support any, in which case it MUST
+        //# answer with "Reject" (see Section 6.2).
+        if let FailureReason::AuthMethod { .. } = &failure.reason {
+            out.push("AuthMethod", "Reject");
         }
         (self.reject(failure.status), out.finish())
     }
@@ -238,6 +260,10 @@ impl Login {
         // goes on where the old one ended.
         self.stat_sn = request.exp_stat_sn;
         self.negotiation.set_leading(tsih == Tsih(0));
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.1
+        //# The target MUST use the value presented with the first Login Request.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.2
+        //# The target MUST use the value presented with the first Login Request.
         let (min, max) = (request.version_min, request.version_max);
         if !(min..=max).contains(&VERSION) {
             return Err(FailureReason::Version { min, max }.into());
@@ -248,13 +274,18 @@ impl Login {
     /// Stages only go forward, one side at a time, and not to the reserved one.
     fn check_stage(&self, request: &LoginRequest) -> Result<(), LoginFailure> {
         let LoginRequest { csg, nsg, transit, continues, .. } = *request;
-        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.2
-        //# A Login Request with the C bit set to 1 MUST have the T bit set to 0.
         if transit && continues {
             return Err(FailureReason::TransitAndContinue.into());
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+        //# The Login Phase MAY include a SecurityNegotiation stage and a
+        //# LoginOperationalNegotiation stage and MUST include at least one of them, but the
+        //# included stage MAY be empty except for the mandatory names.
         let in_stage = csg == self.stage
             && matches!(csg, Stage::SECURITY_NEGOTIATION | Stage::LOGIN_OPERATIONAL_NEGOTIATION);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+        //# If both stages are used, the SecurityNegotiation MUST precede the
+        //# LoginOperationalNegotiation.
         let forward =
             matches!(nsg, Stage::LOGIN_OPERATIONAL_NEGOTIATION | Stage::FULL_FEATURE_PHASE)
                 && nsg.0 > csg.0;
@@ -284,6 +315,9 @@ impl Login {
             if !self.security.is_satisfied(&grant.authentication) {
                 return Err(FailureReason::AuthenticationRequired.into());
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+            //# Targets MUST NOT submit parameters that require an additional initiator Login
+            //# Request in a Login Response with the T bit set to 1.
             self.negotiation.write_declaration(&mut out);
         }
         self.peer = Some(peer);
@@ -298,16 +332,22 @@ impl Login {
             let name = name.as_deref().ok_or(FailureReason::Missing { key })?;
             check_name(name).map_err(|source| FailureReason::Name { key, source })
         };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+        //# The initial Login Request of any connection MUST include the InitiatorName key=value
+        //# pair.
         //= https://www.rfc-editor.org/rfc/rfc7143#section-13.5
         //# The initiator of the TCP connection MUST provide this key to the remote endpoint at the
         //# first login of the Login Phase for every connection.
         let initiator_name = name("InitiatorName", &declared.initiator_name)?;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+        //# For any connection within a session whose type is not "Discovery", the first Login
+        //# Request MUST also include the TargetName key=value pair.
         //= https://www.rfc-editor.org/rfc/rfc7143#section-13.4
         //# The initiator of the TCP connection MUST provide this key to the remote endpoint in the
-        //# first Login Request if the initiator is not establishing a
-        let target_name = match self.negotiation.is_discovery() {
-            true => None,
-            false => Some(name("TargetName", &declared.target_name)?),
+        //# first Login Request if the initiator is not establishing a Discovery session.
+        let target_name = match (&declared.target_name, self.negotiation.is_discovery()) {
+            (None, true) => None,
+            (target_name, _) => Some(name("TargetName", target_name)?),
         };
         let authenticator = &self.config.authenticator;
         let grant = match authenticator.admit(&initiator_name, target_name.as_deref()) {
@@ -325,24 +365,45 @@ impl Login {
         };
         if target_name.is_some() {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-13.9
-            //# returns this key to the initiator in the Login Response PDU to the first Login
-            //# Request PDU that has the C bit set to 0 when TargetName is given by the initiator.
+            //# The iSCSI target returns this key to the initiator in the Login Response PDU to the
+            //# first Login Request PDU that has the C bit set to 0 when TargetName is given by the
+            //# initiator.
             if let Some(alias) = &grant.target_alias {
                 out.push("TargetAlias", alias);
             }
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.8
+            //# The target MUST provide some basic parameters in order to enable the initiator to
+            //# determine if it is connected to the correct port and the initial text parameters for
+            //# the security exchange.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.1
+            //# During the Login Phase, the iSCSI target MUST return the TargetPortalGroupTag key
+            //# with the first Login Response PDU with which it is allowed to do so (i.e., the first
+            //# Login Response issued after the first Login Request with the C bit set to 0) for all
+            //# session types.
+            // It is allowed where a target was named (§13.9).
             out.push("TargetPortalGroupTag", grant.portal_group_tag);
         }
         Ok(Peer { initiator_name, target_name, grant })
     }
 
     /// Sends what there is to send, and goes on to the next stage if that was all.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+    //# A target receiving a Text or Login Request with the C bit set to 1 MUST answer with a Text
+    //# or Login Response with no data segment (DataSegmentLength 0).
     fn respond(&mut self, request: &LoginRequest) -> Result<Step, LoginFailure> {
         let (text, continues) = self.sender.next_segment(self.negotiation.login_segment_max());
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.6
+        //# A Login Response with the T bit set to 1 MUST NOT contain key=value pairs that may
+        //# require additional answers from the initiator within the same stage.
         let complete = !continues && !request.continues && !self.reader.is_partial();
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.6
-        //# If the status class is 0, the T bit MUST NOT be set to 1 if the T bit in the request was
+        //# If the Status-Class is 0, the T bit MUST NOT be set to 1 if the T bit in the request was
         //# set to 0.
         let transit = request.transit && complete && self.may_leave_stage()?;
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+        //# The Login Final-Response that accepts a Login Request can only come as a response to a
+        //# Login Request with the T bit set to 1, and both the request and response MUST indicate
+        //# FullFeaturePhase as the next phase via the NSG field.
         if transit && request.nsg == Stage::FULL_FEATURE_PHASE {
             let outcome = self.outcome()?;
             self.last_response = Some(LastResponse { csg: request.csg, text });
@@ -352,6 +413,8 @@ impl Login {
         response.continues = continues;
         response.transit = transit;
         if transit {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+            //# The selected NSG MUST NOT exceed the value stated by the initiator.
             response.nsg = request.nsg;
             self.stage = request.nsg;
         }
@@ -359,6 +422,9 @@ impl Login {
     }
 
     /// Whether the initiator may leave the stage it is in.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
+    //# Authentication-related security keys (Section 12) MUST be completely negotiated within the
+    //# Login Phase.
     fn may_leave_stage(&self) -> Result<bool, LoginFailure> {
         let Some(peer) = &self.peer else {
             return Ok(false);
@@ -370,6 +436,8 @@ impl Login {
         Ok(satisfied)
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
+    //# An iSCSI target MUST perform integrity checking before the new parameters take effect.
     fn outcome(&self) -> Result<Outcome, LoginFailure> {
         let (session, connection) = self.negotiation.finish().map_err(FailureReason::from)?;
         let missing = FailureReason::Missing { key: "InitiatorName" };
@@ -379,7 +447,7 @@ impl Login {
         Ok(Outcome {
             initiator_name: peer.initiator_name.clone(),
             target_name: peer.target_name.clone(),
-            discovery: peer.target_name.is_none(),
+            discovery: self.negotiation.is_discovery(),
             isid: identity.isid,
             tsih: identity.tsih,
             cid: identity.cid,
@@ -411,6 +479,10 @@ impl Login {
             continues: false,
             csg,
             nsg: Stage(0),
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.1
+            //# All Login Responses within the Login Phase MUST carry the same Version-max.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.2
+            //# All Login Responses within the Login Phase MUST carry the same Version-active.
             version_max: VERSION,
             version_active: VERSION,
             isid: identity.isid,
@@ -425,6 +497,8 @@ impl Login {
 }
 
 /// §11.12.5–§11.12.8: what identifies a login does not change while it lasts.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.7
+//# The target MUST use the value presented with the first Login Request.
 fn check_same(identity: &Identity, request: &LoginRequest) -> Result<(), LoginFailure> {
     for (field, same) in [
         ("ISID", identity.isid == request.isid),

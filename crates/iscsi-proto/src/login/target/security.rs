@@ -120,6 +120,9 @@ impl Security {
         Ok(())
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+    //# The target MUST answer with a Login reject with the "Authentication Failure" status or reply
+    //# with:
     fn send_challenge(
         &mut self,
         keys: SecurityKeys<'_>,
@@ -156,11 +159,17 @@ impl Security {
         let ChapRandom { identifier, challenge } = &self.random;
         let secret = secret(user);
         if !algorithm.verify(*identifier, secret.as_ref(), challenge, &response) {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+            //# If the initiator authentication fails, the target MUST answer with a Login reject
+            //# with "Authentication Failure" status.
             return Err(ChapError::Failed { user: user.to_owned() }.into());
         }
         if keys.chap_i.is_some() || keys.chap_c.is_some() {
             let theirs = parse_identifier(required(keys.chap_i, "CHAP_I")?)?;
             let their_challenge = parse_challenge(required(keys.chap_c, "CHAP_C")?, challenge)?;
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
+            //# Otherwise, if the initiator required target authentication, the target MUST either
+            //# answer with a Login reject with "Authentication Failure" or reply with:
             let ours = mutual.ok_or(ChapError::NotMutual)?;
             if let Some(secret) = &secret {
                 check_secrets_differ(secret, &ours.secret)?;

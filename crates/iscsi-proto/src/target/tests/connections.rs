@@ -2,6 +2,18 @@
 
 use super::*;
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# When receiving a Logout Request with the reason code "close the connection" or "close the
+//# session", the target MUST terminate all pending commands, whether acknowledged via the ExpCmdSN
+//# or not, on that connection or session, respectively.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.15
+//= type=test
+//# After Logout, the TCP connection referred by the CID MUST be closed at both ends (or all
+//# connections must be closed if the logout reason was session close).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.15.2
+//= type=test
+//# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
 #[test]
 fn logout_of_the_connection_waits_for_its_writes_and_leaves_others_alone() {
     let mut script = Script::new();
@@ -27,6 +39,33 @@ fn logout_of_the_connection_waits_for_its_writes_and_leaves_others_alone() {
     assert_eq!(script.executes(script.conn), [3]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+//= type=test
+//# TCP connection failure: The target MUST close the connection and, if more than one connection is
+//# available, the target SHOULD send an Asynchronous Message that indicates that it has dropped the
+//# connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
+//= type=test
+//# Implementations MUST support error recovery level "0", while the rest are OPTIONAL to implement.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+//= type=test
+//# On connection failure, the initiator and target MUST do one of the following:
+#[test]
+fn what_comes_behind_a_logout_is_not_executed() {
+    for reason in [LogoutReason::CLOSE_CONNECTION, LogoutReason::CLOSE_SESSION] {
+        let mut script = Script::new();
+        let (itt, cid, cmd_sn, exp_stat_sn) = (Itt(1), Cid(1), CmdSn(100), StatSn(1));
+        let logout = LogoutRequest { immediate: false, reason, itt, cid, cmd_sn, exp_stat_sn };
+        script.pdu(logout, &[]);
+        script.pdu(write(2, 101, 512), &[0; 512]);
+        script.pdu(command(3, 102), &[]);
+        assert!(script.executes(script.conn).is_empty());
+        assert_eq!(script.session.task_count(), 0);
+        assert!(matches!(script.sent(script.conn), Some((Pdu::LogoutResponse(_), _))));
+        assert!(script.sent(script.conn).is_none());
+    }
+}
+
 #[test]
 fn a_lost_connection_ends_the_session_at_level_0() {
     let mut script = Script::new();
@@ -36,6 +75,11 @@ fn a_lost_connection_ends_the_session_at_level_0() {
     assert!(matches!(script.session.poll_event(script.conn), Some(Event::Close { .. })));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.14
+//= type=test
+//# On a connection failure, a target MUST terminate and/or discard all of the active immediate
+//# commands, regardless of which of the above options is used (i.e., immediate commands are not
+//# recoverable across connection failures).
 #[test]
 fn a_command_that_the_shell_has_not_fetched_is_taken_back() {
     let mut script = Script::new();
@@ -68,6 +112,15 @@ fn a_connection_with_a_known_cid_replaces_the_old_one() {
     assert_eq!(script.executes(new), [2]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.19
+//= type=test
+//# Otherwise, when a target sends a NOP-In that is not a response to a NOP-Out received from the
+//# initiator, the Initiator Task Tag MUST be set to 0xffffffff, and the data segment MUST NOT
+//# contain any data (DataSegmentLength MUST be 0).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.19.3
+//= type=test
+//# A LUN MUST be set to a correct value when the Target Transfer Tag is valid (not the reserved
+//# value 0xffffffff).
 #[test]
 fn silence_is_answered_with_a_ping_and_then_with_the_end() {
     let mut script = Script::new();

@@ -2,6 +2,22 @@
 
 use super::*;
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
+//= type=test
+//# Initiators and targets MUST support the response-numbering scheme.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.4
+//= type=test
+//# Data and R2T PDUs transferred as part of some command execution MUST be sequenced.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.1
+//= type=test
+//# DataSegmentLength MUST NOT exceed MaxRecvDataSegmentLength for the direction it is sent, and the
+//# total of all the DataSegmentLength of all PDUs in a sequence MUST NOT exceed MaxBurstLength (or
+//# FirstBurstLength for unsolicited data).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.19
+//= type=test
+//# If DataSequenceInOrder is set to Yes, data sequences MUST be transferred using continuously
+//# non-decreasing sequence offsets (R2T buffer offset for writes, or the smallest SCSI Data-In
+//# buffer offset within a read data sequence).
 #[test]
 fn a_read_is_cut_into_segments_and_bursts_with_status_on_the_last() {
     let mut script = Script::new();

@@ -2,6 +2,25 @@
 
 use super::*;
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.6.1.2
+//= type=test
+//# The use of Autosense ([SAM2]) is REQUIRED by iSCSI.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-10.2
+//= type=test
+//# "Autosense" refers to the automatic return of sense data to the initiator in cases where a
+//# command did not complete successfully. iSCSI initiators and targets MUST support and use
+//# Autosense.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.7
+//= type=test
+//# iSCSI targets MUST support and enable Autosense.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.7
+//= type=test
+//# If Status is CHECK CONDITION (0x02), then the data segment MUST contain sense data for the
+//# failed command.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.3
+//= type=test
+//# If the command is completed with an error, then the response and sense data MUST be sent in a
+//# SCSI Response PDU (i.e., MUST NOT be sent in a SCSI data packet).
 #[test]
 fn an_error_after_no_data_comes_with_sense() {
     let mut script = Script::new();
@@ -17,6 +36,13 @@ fn an_error_after_no_data_comes_with_sense() {
     assert_eq!(parse_sense(&data).len(), 18);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.8
+//= type=test
+//# If DataSequenceInOrder is Yes, then consecutive R2Ts MUST refer to continuous non-overlapping
+//# ranges, except for Recovery-R2Ts.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.4
+//= type=test
+//# The Desired Data Transfer Length MUST NOT be 0 and MUST NOT exceed MaxBurstLength.
 #[test]
 fn a_write_collects_immediate_unsolicited_and_solicited_data() {
     let mut script = Script::new();
@@ -40,6 +66,9 @@ fn a_write_collects_immediate_unsolicited_and_solicited_data() {
     assert_eq!(script.executes(script.conn), [9]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+//= type=test
+//# The target MUST address these implied digest errors as described in Section 7.8.
 #[test]
 fn faulty_data_out_fails_its_command_and_nothing_else() {
     type Case = (&'static str, u8, fn(Ttt) -> (DataOut, usize));
@@ -82,6 +111,23 @@ fn a_transfer_tag_of_nobody_closes_the_connection() {
     assert!(script.try_pdu(script.conn, foreign, &[0; 512]).is_err());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+//= type=test
+//# Targets MUST NOT implicitly terminate an active task by sending a Reject PDU for any PDU
+//# exchanged during the life of the task.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# When a target receives any iSCSI PDU with a payload digest error, it MUST answer with a Reject
+//# PDU with a reason code of Data-Digest-Error and discard the PDU.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a
+//# command PDU, the non-data PDU rule below applies), the target MUST do one of the following:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+//= type=test
+//# In all the cases in which a pre-instantiated SCSI task is terminated because of the reject, the
+//# target MUST issue a proper SCSI command response with CHECK CONDITION as described in Section
+//# 11.4.3.
 #[test]
 fn a_wrong_data_digest_is_rejected_and_fails_the_command() {
     let mut script = Script::new();

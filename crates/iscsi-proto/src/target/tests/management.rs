@@ -2,6 +2,14 @@
 
 use super::*;
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# The initiator and target MUST ensure that the SCSI task management functions specified in [SAM2]
+//# act in accordance with the [SAM2] specification.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# For all these functions, the Task Management Function Response MUST be returned as detailed in
+//# Section 11.6.
 #[test]
 fn abort_of_an_executing_write_is_answered_only_when_it_has_ended() {
     let mut script = Script::new();
@@ -19,6 +27,11 @@ fn abort_of_an_executing_write_is_answered_only_when_it_has_ended() {
     assert!(script.sent(script.conn).is_none(), "the aborted task has no answer");
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.11
+//= type=test
+//# If the abort request is received and the original command is missing, targets MUST consider the
+//# original command with that RefCmdSN as received and issue a task management response with the
+//# response code "Function complete".
 #[test]
 fn abort_of_a_command_that_has_not_arrived_fills_its_place() {
     let mut script = Script::new();
@@ -29,6 +42,19 @@ fn abort_of_a_command_that_has_not_arrived_fills_its_place() {
     assert!(script.executes(script.conn).is_empty(), "it came too late");
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# MUST wait (concurrent with the wait in Step a) for all commands of the affected tasks to be
+//# received based on the CmdSN ordering.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# Task management requests must act on all the commands from the same session having a CmdSN lower
+//# than the task management CmdSN.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# If the task management request is marked for immediate delivery, it must be considered
+//# immediately for execution, but the operations involved (all or part of them) may be postponed to
+//# allow the target to receive all relevant tasks.
 #[test]
 fn a_task_set_is_aborted_once_all_commands_before_have_arrived() {
     let mut script = Script::new();
@@ -94,6 +120,10 @@ fn a_tag_used_again_does_not_inherit_the_wait_for_memory() {
     assert!(script.sent(script.conn).is_none(), "no R2T before unsolicited data has ended");
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-10.7
+//= type=test
+//# However, the data transfers logically MUST be silently discarded by the target iSCSI layer in
+//# all cases.
 #[test]
 fn late_data_of_an_aborted_write_is_thrown_away() {
     let mut script = Script::new();

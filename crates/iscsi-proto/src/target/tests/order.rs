@@ -2,6 +2,10 @@
 
 use super::*;
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# With the exception of the commands marked for immediate delivery, the iSCSI target layer MUST
+//# deliver the commands for execution in the order specified by the CmdSN.
 #[test]
 fn commands_of_two_connections_are_executed_in_cmd_sn_order() {
     let mut script = Script::new();
@@ -15,6 +19,17 @@ fn commands_of_two_connections_are_executed_in_cmd_sn_order() {
     assert_eq!(script.executes(second), [2]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# The target MUST silently ignore any non-immediate command outside of this range or non-immediate
+//# duplicates within the range.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# iSCSI initiators and targets MUST support the command numbering scheme.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.8
+//= type=test
+//# If the Login Request is a leading Login Request, the target MUST use the value presented in the
+//# CmdSN as the target value for the ExpCmdSN.
 #[test]
 fn commands_outside_the_window_and_duplicates_are_ignored() {
     let config = SessionConfig { command_window: 4, ..SessionConfig::default() };
@@ -28,6 +43,10 @@ fn commands_outside_the_window_and_duplicates_are_ignored() {
     assert_eq!(script.executes(script.conn), [5, 3]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# A target command response or Data-In PDU with status MUST NOT precede the command
+//# acknowledgment.
 #[test]
 fn window_closes_with_unanswered_commands_and_opens_with_the_answer_itself() {
     let config = SessionConfig { command_window: 2, ..SessionConfig::default() };

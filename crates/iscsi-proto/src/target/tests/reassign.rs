@@ -97,6 +97,10 @@ fn a_read_is_cut_for_the_connection_that_takes_it_over() {
     assert_eq!(data, pattern(4096)[1024..]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# This might possibly involve retransmission of data/R2T/status PDUs as necessary but MUST involve
+//# the (re)transmission of the status PDU.
 #[test]
 fn an_answer_that_was_sent_and_lost_is_sent_again_with_a_new_number() {
     let mut script = Script::at_level(2);
@@ -139,6 +143,17 @@ fn a_command_that_ended_between_loss_and_reassignment_is_answered() {
     assert_eq!(script.response(second).itt, Itt(1));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# If allegiance reassignment is supported by the target, the task management response to the
+//# reassignment request MUST be issued before the reassignment becomes effective.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# The task management response MUST be issued before the reassignment becomes effective.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.6
+//= type=test
+//# For TASK REASSIGN, the new connection allegiance MUST ONLY become effective at the target after
+//# the target issues the task management response.
 #[test]
 fn a_write_is_asked_for_what_has_not_arrived() {
     let mut script = Script::at_level(2);
@@ -202,6 +217,16 @@ fn a_command_that_was_half_received_comes_again() {
     assert_eq!(script.executes(second), [1]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# If allegiance reassignment is supported by the target but the task is still allegiant to a
+//# different connection, or a successful recovery Logout of the previously allegiant connection was
+//# not performed, the target MUST respond with a task management response code of "Task still
+//# allegiant".
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# TASK REASSIGN MUST ONLY be received by the target after the connection on which the command was
+//# previously executing has been successfully logged out.
 #[test]
 fn what_cannot_be_reassigned() {
     let mut script = Script::at_level(2);
@@ -280,6 +305,12 @@ fn a_login_with_the_same_cid_is_a_logout_for_recovery() {
     assert!(!script.session.awaits_recovery());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# When receiving a Logout Request with the reason code "remove the connection for recovery", the
+//# target MUST discard all requests not yet acknowledged via the ExpCmdSN that were issued on the
+//# specified connection and suspend all data/status/R2T transfers on behalf of pending commands on
+//# the specified connection.
 #[test]
 fn a_logout_for_recovery_of_the_own_connection_keeps_its_tasks() {
     let mut script = Script::at_level(2);
@@ -426,4 +457,38 @@ fn a_logout_acknowledges_answers_of_the_connection_that_it_closes() {
     logged_out(&mut script, second);
     script.try_pdu(second, snack(SnackKind::STATUS, u32::MAX, first.stat_sn.0, 1), &[]).unwrap();
     assert!(matches!(script.sent(second), Some((Pdu::NopIn(again), _)) if again == first));
+}
+
+#[test]
+fn connections_that_are_lost_one_after_another_are_bounded() {
+    let mut script = Script::at_level(2);
+    let limit = params().max_connections + 1;
+    let mut cid = 1;
+    script.session.handle_connection_lost(script.conn, NOW);
+    while script.session.admits(Cid(cid + 1)) {
+        cid += 1;
+        assert!(cid <= limit, "{cid} connections wait for recovery");
+        let conn = script.log_in(cid, NOW);
+        script.session.handle_connection_lost(conn, NOW);
+    }
+    assert_eq!(cid, limit);
+    assert!((1..=cid).all(|cid| script.session.admits(Cid(cid))), "each may come back");
+    let back = script.log_in(1, NOW);
+    assert!(script.session.connection_count() == 1 && !script.session.is_recoverable(back));
+}
+
+#[test]
+fn one_reassignment_of_a_task_waits_and_no_more() {
+    let mut script = Script::at_level(2);
+    script.pdu(write(1, 100, 1024), &[]);
+    script.r2t();
+    let new = script.log_in(1, NOW);
+    script.try_pdu(new, reassign(9, 1, 0), &[]).unwrap();
+    assert!(script.sent(new).is_none());
+    for itt in 10..1000 {
+        let again = reassigned(&mut script, new, reassign(itt, 1, 0));
+        assert_eq!(again, R::TASK_STILL_ALLEGIANT);
+    }
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert_eq!(management(&mut script, new), R::COMPLETE);
 }

@@ -109,9 +109,14 @@ fn a_path_that_damages_everything_ends_the_command() {
     }
     let response = script.response(script.conn);
     assert_eq!(response.status, 2);
-    assert_eq!(response.exp_data_sn, 9);
+    assert_eq!(response.exp_data_sn, 0, "no Data-In was sent");
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+//= type=test
+//# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be considered
+//# received by the target (i.e., a command sequence gap must be assumed for the CmdSN), even though
+//# the CmdSN of the rejected command PDU may be reliably ascertained.
 #[test]
 fn a_command_with_damaged_immediate_data_never_came() {
     let mut script = Script::at_level(1);
@@ -137,6 +142,11 @@ fn a_damaged_ping_never_came() {
     );
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# If the target chooses to implement this option, it MUST wait to receive all the data (signaled
+//# by a data PDU with the Final bit set for all outstanding R2Ts) before sending the SCSI Response
+//# PDU.
 #[test]
 fn level_0_answers_damage_when_all_data_has_come() {
     let mut script = Script::new();

@@ -28,6 +28,15 @@ fn replicas(pdus: Vec<(Pdu, Bytes)>) -> Vec<(Pdu, Bytes)> {
     pdus.into_iter().map(replica).collect()
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# In response to the SNACK, the target MUST either resend the data PDU or reject the SNACK with a
+//# Reject PDU with a reason code of "SNACK reject", in which case:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+//= type=test
+//# The numbered Data-In PDUs requested by a Data SNACK MUST be delivered as exact replicas of the
+//# ones that the target transmitted originally, except for the fields ExpCmdSN and MaxCmdSN, which
+//# MUST carry the current values; and except for resegmentation (see Section 11.16.3).
 #[test]
 fn data_in_is_sent_again_exactly_as_it_was() {
     let mut script = Script::at_level(1);
@@ -53,6 +62,10 @@ fn data_in_under_way_is_sent_again_before_it_goes_on() {
     assert_eq!(script.all_sent(script.conn).len(), 4);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+//= type=test
+//# Any SNACK that requests a numbered response, data, or R2T that was not sent by the target or was
+//# already acknowledged by the initiator MUST be rejected with a reason code of "Protocol Error".
 #[test]
 fn what_was_not_sent_or_is_acknowledged_is_refused() {
     let mut script = Script::at_level(1);
@@ -71,6 +84,19 @@ fn what_was_not_sent_or_is_acknowledged_is_refused() {
     assert_eq!(script.rejected().0, RejectReason::PROTOCOL_ERROR, "the status is acknowledged");
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+//= type=test
+//# The target should use the A bit moderately; it MAY only set the A bit to 1 once every
+//# MaxBurstLength bytes, or on the last Data-In PDU that concludes the entire requested read data
+//# transfer for the task from the target's perspective, and it MUST NOT do so more frequently.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.4
+//= type=test
+//# On incoming data, the Target Transfer Tag and LUN MUST be provided by the target if the A bit is
+//# set to 1; otherwise, they are reserved.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.4
+//= type=test
+//# If the Target Transfer Tag is provided, then the LUN field MUST hold a valid value and be
+//# consistent with whatever was specified with the command; otherwise, the LUN field is reserved.
 #[test]
 fn a_data_ack_ends_what_may_be_asked_for() {
     let mut script = Script::at_level(1);
@@ -109,6 +135,15 @@ fn no_data_in_asks_for_acknowledgement_at_level_0() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.3
+//= type=test
+//# A target that has received a R-Data SNACK MUST return a SCSI Response that contains a copy of
+//# the SNACK Tag field from the R-Data SNACK in the SCSI Response SNACK Tag field as its last or
+//# only Response.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.5
+//= type=test
+//# This value MUST be copied by the iSCSI target in the last or only SCSI Response PDU it issues
+//# for the command.
 #[test]
 fn r_data_is_cut_anew_from_what_is_acknowledged_and_ends_with_a_response() {
     let mut script = Script::at_level(1);
@@ -144,6 +179,15 @@ fn r_data_is_cut_anew_from_what_is_acknowledged_and_ends_with_a_response() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.9
+//= type=test
+//# In the case of responses sent due to a retransmission request, the StatSN MUST be the same as
+//# the first time the PDU was sent, unless the connection has since been restarted.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+//= type=test
+//# The numbered response(s) or R2T(s) requested by a SNACK MUST be delivered as exact replicas of
+//# the ones that the target transmitted originally, except for the fields ExpCmdSN, MaxCmdSN, and
+//# ExpDataSN, which MUST carry the current values.
 #[test]
 fn answers_of_every_kind_are_sent_again_by_number() {
     let mut script = Script::at_level(1);
@@ -187,6 +231,9 @@ fn stat_sn(pdu: &Pdu) -> StatSn {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+//= type=test
+//# R2T(s)requested by SNACK MUST also carry the current value of the StatSN.
 #[test]
 fn an_outstanding_r2t_is_sent_again() {
     let mut script = Script::at_level(1);
