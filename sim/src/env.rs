@@ -152,8 +152,10 @@ impl Env {
 
     fn send(&mut self, link: Link, from: Side, bytes: Bytes) {
         let now = self.now();
+        // A direction of a connection keeps the order of its bytes.
+        let lane = 2 * link.0 + from as usize;
         for due in self.net.send(link, from, bytes, now) {
-            self.clock.at(due, Event::Arrive(link, from.peer()));
+            self.clock.in_lane(lane, due, Event::Arrive(link, from.peer()));
         }
     }
 

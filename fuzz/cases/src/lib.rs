@@ -6,12 +6,14 @@
 
 #![forbid(unsafe_code)]
 
+mod drivers;
 mod initiator_session;
 mod login;
 mod misc;
 mod reader;
 mod seeds;
 mod target_session;
+mod target_toml;
 mod wire;
 
 pub use initiator_session::initiator_session;
@@ -19,6 +21,7 @@ pub use login::{login_initiator, login_target};
 pub use misc::{cdb, names, nbd_handshake, scsi_replies};
 pub use seeds::seeds;
 pub use target_session::target_session;
+pub use target_toml::target_toml;
 pub use wire::{framer, text_keys};
 
 /// Runs one input; panics if an invariant does not hold.
@@ -36,4 +39,5 @@ pub const CASES: &[(&str, Case)] = &[
     ("nbd_handshake", nbd_handshake),
     ("scsi_replies", scsi_replies),
     ("names", names),
+    ("target_toml", target_toml),
 ];

@@ -2,8 +2,9 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use block::backend::MemoryDevice;
 use export::nbd::handshake::{Handshake, Offer, Outcome};
@@ -13,7 +14,10 @@ use iscsi::initiator::sense::{Sense, judge};
 use iscsi::initiator::{Portal, Url};
 use iscsi_proto::keys::send_targets;
 use iscsi_proto::names::{TargetAddress, check_name};
-use scsi::{Cdb, Command, LunOptions, Status, Target, TargetConfig, TaskAttribute as Attribute};
+use scsi::{
+    BoxFuture, Cdb, Command, Host, LunOptions, NexusId, Status, Target, TargetConfig,
+    TaskAttribute as Attribute,
+};
 
 use crate::reader::Reader;
 
@@ -28,6 +32,8 @@ pub fn cdb(data: &[u8]) {
     let Ok(disk) = MemoryDevice::new(DISK_LEN, 512) else { return };
     let added = target.add_lun(0, Arc::new(disk), LunOptions::default());
     assert!(added.is_ok());
+    let background = Arc::new(Background::default());
+    target.set_host(background.clone());
     let nexus = target.nexus("fuzz");
     while !input.is_empty() {
         let (lun, kind) = (u64::from(input.u8() & 1) << 48, input.u8());
@@ -48,7 +54,7 @@ pub fn cdb(data: &[u8]) {
         if kind & 8 != 0 {
             nexus.abort(1);
         }
-        let response = finish(execution, &what);
+        let response = background.finish(execution, &what);
         assert!(response.data_in.len() <= room, "{what}");
         assert_eq!(response.status == Status::CHECK_CONDITION, response.sense.is_some(), "{what}");
         if let Some(sense) = &response.sense {
@@ -57,15 +63,39 @@ pub fn cdb(data: &[u8]) {
     }
 }
 
-/// Memory never waits.
-fn finish<F: Future>(future: F, what: &str) -> F::Output {
-    let mut future = pin!(future);
-    for _ in 0..1000 {
-        if let Poll::Ready(done) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return done;
-        }
+/// A transport that does background work (SANITIZE) here, while a command waits: on a thread it
+/// would take its time, and another time in every run.
+#[derive(Default)]
+struct Background(Mutex<Vec<BoxFuture>>);
+
+impl Host for Background {
+    fn abort_tasks(&self, _: u64, _: Vec<NexusId>) -> BoxFuture {
+        Box::pin(std::future::ready(()))
     }
-    panic!("{what} waits for something");
+
+    fn pause(&self, _: Duration) -> BoxFuture {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn spawn(&self, work: BoxFuture) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(work);
+    }
+}
+
+impl Background {
+    /// Memory never waits, nor does anything else but for background work.
+    fn finish<F: Future>(&self, future: F, what: &str) -> F::Output {
+        let mut future = pin!(future);
+        let mut context = Context::from_waker(Waker::noop());
+        for _ in 0..1000 {
+            if let Poll::Ready(done) = future.as_mut().poll(&mut context) {
+                return done;
+            }
+            let mut work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            work.retain_mut(|work| work.as_mut().poll(&mut context).is_pending());
+        }
+        panic!("{what} waits for something");
+    }
 }
 
 /// Sense, INQUIRY, VPD pages, capacity, mode pages and LBA status as a disk may send them.

@@ -13,6 +13,8 @@ use iscsi_proto::pdu::{DataOut, Header, LogoutReason, LogoutRequest, NopOut, Tex
 use iscsi_proto::serial::{CmdSn, DataSn, StatSn};
 use iscsi_proto::time::Instant;
 
+mod recovery;
+
 /// Name and input of every seed of a case.
 pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
     match case {
@@ -26,12 +28,13 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "login_initiator" => [("none", 0u8), ("chap", 2), ("mutual", 6), ("discovery", 1)]
             .map(|(name, flags)| (name, [&[flags][..], &login_streams(flags).1].concat()))
             .to_vec(),
-        "target_session" => target_session(),
-        "initiator_session" => initiator_session(),
+        "target_session" => [target_session(), recovery::target_session()].concat(),
+        "initiator_session" => [initiator_session(), recovery::initiator_session()].concat(),
         "cdb" => cdbs(),
         "nbd_handshake" => nbd(),
         "scsi_replies" => scsi_replies(),
         "names" => names(),
+        "target_toml" => target_toml(),
         _ => Vec::new(),
     }
 }
@@ -75,6 +78,83 @@ fn text_keys() -> Vec<(&'static str, Vec<u8>)> {
         ("security", [&[0, 255][..], names].concat()),
         ("chap", [&[0, 255][..], chap].concat()),
     ]
+}
+
+/// A configuration with about everything in it.
+const LARGE_TOML: &str = r#"
+        [server]
+        state_directory = "/var/lib/enkaku"
+        admin_socket = "/run/enkaku/admin"
+        log = "info,iscsi=debug"
+        shutdown_timeout = "10s"
+        [metrics]
+        listen = "127.0.0.1:9100"
+        [limits]
+        connections = 4096
+        sessions = 1024
+        sessions_per_initiator = 8
+        logins = 256
+        logins_per_address = 16
+        login_timeout = "15s"
+        command_window = 512
+        memory = "1G"
+        [chap.host]
+        user = "host"
+        password_env = "PATH"
+        algorithms = ["sha256", "md5"]
+        [parameters]
+        max_connections = 8
+        initial_r2t = false
+        immediate_data = true
+        max_burst_length = "1M"
+        first_burst_length = "256K"
+        header_digest = "prefer"
+        data_digest = "avoid"
+        [[portal]]
+        name = "a"
+        listen = "[::1]:3260"
+        external = "198.51.100.1:3260"
+        [[target]]
+        name = "iqn.2026-11.org.example:disk"
+        alias = "a disk"
+        portals = ["a"]
+        [[target.initiator]]
+        name = "iqn.2026-11.org.example:host"
+        chap = "host"
+        read_only = [1]
+        [[target.lun]]
+        number = 1
+        path = "/srv/disk.img"
+        create = "10G"
+        block_size = 4096
+        physical_block_size = 4096
+        thin = false
+        write_cache = false
+        direct = true
+        serial = "S1"
+        naa = "3000000000000001"
+        vendor = "ENKAKU"
+        product = "DISK"
+        space_warning = "1G"
+    "#;
+
+fn target_toml() -> Vec<(&'static str, Vec<u8>)> {
+    let small = r#"
+        [[portal]]
+        listen = "127.0.0.1:3260"
+        [[target]]
+        name = "iqn.2026-11.org.example:disk"
+        anyone = true
+        [[target.lun]]
+        number = 0
+        path = "mem:1G"
+    "#;
+    // The documented one, with secrets that are no files.
+    let documented = include_str!("../../../contrib/target.toml")
+        .replace("password_file", "password_env")
+        .replace("/etc/enkaku/operator.secret", "PATH")
+        .replace("/etc/enkaku/enkaku.secret", "PWD");
+    vec![("small", small.into()), ("large", LARGE_TOML.into()), ("documented", documented.into())]
 }
 
 fn record(what: u8, header: &Header, data: &[u8]) -> Vec<u8> {
@@ -161,22 +241,24 @@ fn target_session() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// A header by hand: opcode, flags, and bytes by offset.
+fn bhs(opcode: u8, flags: u8, fields: &[(usize, &[u8])]) -> Header {
+    let mut header = Header { bhs: [0; 48], ahs: Bytes::new() };
+    (header.bhs[0], header.bhs[1]) = (opcode, flags);
+    for (at, bytes) in fields {
+        header.bhs[*at..*at + bytes.len()].copy_from_slice(bytes);
+    }
+    header
+}
+
 fn initiator_session() -> Vec<(&'static str, Vec<u8>)> {
-    let bhs = |opcode: u8, flags: u8, fields: &[(usize, &[u8])]| {
-        let mut header = Header { bhs: [0; 48], ahs: Bytes::new() };
-        (header.bhs[0], header.bhs[1]) = (opcode, flags);
-        for (at, bytes) in fields {
-            header.bhs[*at..*at + bytes.len()].copy_from_slice(bytes);
-        }
-        header
-    };
     let none: (usize, &[u8]) = (20, &[255; 4]);
     let window: (usize, &[u8]) = (32, &[0, 0, 0, 16]);
     let response = bhs(0x21, 0x80, &[none, window]);
     let data_in = bhs(0x25, 0x81, &[(5, &[0, 2, 0]), none, window]);
     let r2t = bhs(0x31, 0x80, &[(20, &[0, 0, 0, 1]), window, (44, &[0, 0, 2, 0])]);
     let ping = bhs(0x20, 0x80, &[(16, &[255; 4]), (20, &[0, 0, 0, 1]), window, (7, &[4])]);
-    let text = bhs(0x24, 0x80, &[(7, &[8]), none, window]);
+    let text = bhs(0x24, 0x80, &[(7, &[8]), (19, &[1]), none, window]);
     let reject = bhs(0x3f, 0x80, &[(2, &[4]), (16, &[255; 4]), (7, &[48]), window]);
     let sense = bhs(0x21, 0x80, &[(3, &[2]), (7, &[20]), none, window]);
     let (read, write, send) = ([16, 2, 0], [18, 4, 0], [20]);

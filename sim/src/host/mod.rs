@@ -247,7 +247,6 @@ impl Host {
     }
 
     fn handle_event(&mut self, env: &mut Env, event: CoreEvent<OpId>) -> Verdict {
-        use ConnectionError as E;
         env.log(|| format!("initiator event: {event:?}"));
         match event {
             CoreEvent::TaskDone { itt, context, outcome, .. } => {
@@ -287,30 +286,13 @@ impl Host {
                 env.coverage.hit("connection logged out");
                 Ok(())
             }
-            CoreEvent::ConnectionFailed { error, .. } => {
-                match error {
-                    E::NotRepaired { .. } => env.coverage.hit("connection ended unrepaired"),
-                    // It gives up where it cannot send again what the target could not read.
-                    E::Protocol { violation: Violation::Rejected(reason), cid, .. }
-                        if reason == RejectReason::DATA_DIGEST_ERROR =>
-                    {
-                        env.log(|| format!("initiator: gives up {cid}"));
-                        env.coverage.hit("connection ended by a Reject");
-                    }
-                    E::DataDigest { .. } => env.coverage.hit("connection ended by a data digest"),
-                    E::TransportLost { .. } => env.coverage.hit("connection lost"),
-                    E::PingTimeout { .. } => env.coverage.hit("initiator: ping timeout"),
-                    E::Logout { response: None, .. } => env.coverage.hit("logout timeout"),
-                    error => return Err(format!("initiator: {error}")),
-                }
-                Ok(())
-            }
+            CoreEvent::ConnectionFailed { error, .. } => connection_failed(env, error),
             CoreEvent::Recovery { what, .. } => {
                 env.progress = env.now();
                 env.coverage.hit(recovery_counter(&what));
                 Ok(())
             }
-            CoreEvent::SessionEnded { error: Some(E::RecoveryTimeout { .. }) } => {
+            CoreEvent::SessionEnded { error: Some(ConnectionError::RecoveryTimeout { .. }) } => {
                 env.coverage.hit("session recovery as the last resort");
                 self.session_ended(env, false)
             }
@@ -418,4 +400,25 @@ fn recovery_counter(what: &Recovery) -> &'static str {
 fn redial(env: &mut Env) {
     let delay = std::time::Duration::from_micros(env.rng.skewed(3_000_000));
     env.clock.after(delay, Event::Dial);
+}
+
+/// Why a connection may fail here; anything else is a mistake of one of the ends.
+fn connection_failed(env: &mut Env, error: ConnectionError) -> Verdict {
+    use ConnectionError as E;
+    match error {
+        E::NotRepaired { .. } => env.coverage.hit("connection ended unrepaired"),
+        // It gives up where it cannot send again what the target could not read.
+        E::Protocol { violation: Violation::Rejected(reason), cid, .. }
+            if reason == RejectReason::DATA_DIGEST_ERROR =>
+        {
+            env.log(|| format!("initiator: gives up {cid}"));
+            env.coverage.hit("connection ended by a Reject");
+        }
+        E::DataDigest { .. } => env.coverage.hit("connection ended by a data digest"),
+        E::TransportLost { .. } => env.coverage.hit("connection lost"),
+        E::PingTimeout { .. } => env.coverage.hit("initiator: ping timeout"),
+        E::Logout { response: None, .. } => env.coverage.hit("logout timeout"),
+        error => return Err(format!("initiator: {error}")),
+    }
+    Ok(())
 }

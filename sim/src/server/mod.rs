@@ -1,31 +1,28 @@
 //! The target's end: lets connections log in, runs its session cores against the medium, and ends
 //! what has ended. It does what the server in `crates/iscsi` does, in the same order.
 
+mod receive;
 mod sessions;
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use iscsi_proto::connection::{Placement, Transmit};
-use iscsi_proto::frame::FrameError;
 use iscsi_proto::ids::{Itt, Tsih};
 use iscsi_proto::login::Outcome;
 use iscsi_proto::login::target::Login;
 use iscsi_proto::pdu::{LoginResponse, LoginStatus, TaskManagementResponseCode};
 use iscsi_proto::target::{
-    Attach, ConnId, Event as CoreEvent, Execute, Received, Recovery, Registry, Session,
+    Attach, ConnId, Event as CoreEvent, Execute, Recovery, Registry, Session,
 };
 use iscsi_proto::time::Instant;
 
 use crate::env::{Env, Event, Todo};
-use crate::net::{Arrival, Link, Side};
+use crate::net::{Link, Side};
 use crate::sabotage::Sabotage;
 use crate::storage::Storage;
 use crate::stream::Stream;
 use crate::wire_check::{Promises, SessionKey};
-
-/// Answers that may wait on one connection; beyond, its input is not read.
-const REPLY_BACKLOG_MAX: usize = 64;
 
 /// Time for the last words of a connection that nobody reads.
 const LINGER: std::time::Duration = std::time::Duration::from_secs(30);
@@ -137,126 +134,6 @@ impl Server {
         };
         self.links.insert(link, target_link);
         env.clock.after(LOGIN_TIMEOUT, Event::LoginTimeout(link, Side::Target));
-    }
-
-    /// Bytes, or an end, are there.
-    pub(crate) fn arrive(&mut self, env: &mut Env, link: Link) -> Outcomes {
-        let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
-        if matches!(target_link.stage, Stage::Over) {
-            return Ok(());
-        }
-        match env.receive(link, Side::Target) {
-            Arrival::Nothing => return Ok(()),
-            Arrival::End => return self.lost(env, link),
-            Arrival::Bytes(bytes) => {
-                target_link.stream.push(&bytes);
-                target_link.owed += bytes.len();
-                if let Stage::Member(key, conn) = target_link.stage
-                    && let Some(session) = self.sessions.get_mut(&key)
-                {
-                    session.core.note_progress(conn, env.clock.now());
-                }
-            }
-        }
-        self.process(env, link)
-    }
-
-    /// Handles what has been received, as far as it goes.
-    pub(crate) fn process(&mut self, env: &mut Env, link: Link) -> Outcomes {
-        loop {
-            let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
-            let went_on = match &target_link.stage {
-                Stage::Login(_) => self.process_login(env, link)?,
-                Stage::Member(session, conn) => {
-                    let (session, conn) = (*session, *conn);
-                    self.process_member(env, link, session, conn)?
-                }
-                Stage::Waiting | Stage::Over => false,
-            };
-            if !went_on {
-                return Ok(());
-            }
-        }
-    }
-
-    fn process_member(
-        &mut self,
-        env: &mut Env,
-        link: Link,
-        key: SessionKey,
-        conn: ConnId,
-    ) -> Result<bool, String> {
-        let Some(target_link) = self.links.get_mut(&link) else { return Ok(false) };
-        let Some(session) = self.sessions.get_mut(&key) else { return Ok(false) };
-        let backlog = session.core.reply_backlog(conn);
-        if backlog >= REPLY_BACKLOG_MAX {
-            env.coverage.hit("target: input held back");
-            return Ok(false);
-        }
-        let owed = std::mem::take(&mut target_link.owed);
-        env.consumed(link, Side::Target, owed);
-        let header = match target_link.stream.next_header() {
-            Ok(header) => header,
-            // The length of the PDU is unknown, and with it where the next one begins (§7.8).
-            Err(FrameError::HeaderDigest { .. }) if env.wire.is_damaged(link, Side::Initiator) => {
-                env.coverage.hit("target: header digest error");
-                self.close(env, link)?;
-                return Ok(false);
-            }
-            Err(error) => return Err(format!("target {link}: {error}")),
-        };
-        if let Some(header) = header {
-            let over = session.core.is_connection_over(conn);
-            match session.core.handle_header(conn, env.clock.now(), &header) {
-                Ok(placement) => target_link.placement = placement,
-                // Whatever was under way when the session ended comes too late.
-                Err(_) if over => {
-                    env.coverage.hit("target: PDU on a connection that is over");
-                    self.close(env, link)?;
-                    return Ok(false);
-                }
-                Err(error) => return Err(format!("target {link}: {error}")),
-            }
-            if let Placement::Task { itt, .. } = target_link.placement {
-                let len = session.core.write_length(itt) as usize;
-                session.buffers.entry(itt).or_insert_with(|| vec![0; len]);
-            }
-        }
-        let Some((data, digest_ok)) = target_link.stream.next_data() else {
-            self.drain(env, key, Some(conn))?;
-            return Ok(false);
-        };
-        let received = match target_link.placement {
-            Placement::Scratch => Received::Scratch(data),
-            Placement::Task { itt, offset } => {
-                if let Some(buffer) = session.buffers.get_mut(&itt) {
-                    let offset = offset as usize;
-                    let place = buffer.get_mut(offset..offset + data.len());
-                    place.ok_or("data beyond the task's buffer")?.copy_from_slice(&data);
-                }
-                Received::Placed
-            }
-            Placement::None | Placement::Discard => Received::Placed,
-        };
-        let digest_ok = digest_ok || env.sabotage == Some(Sabotage::CorruptedData);
-        if !digest_ok {
-            env.coverage.hit("target: data digest error");
-            if !env.wire.is_damaged(link, Side::Initiator) {
-                return Err(format!("target {link}: data digest error that nobody caused"));
-            }
-        }
-        let over = session.core.is_connection_over(conn);
-        match session.core.handle_data(conn, received, digest_ok) {
-            // A request that is no command cannot be asked for again.
-            Err(_) if !digest_ok => {
-                self.close(env, link)?;
-                return Ok(false);
-            }
-            Err(error) if !over => return Err(format!("target {link}: {error}")),
-            _ => {}
-        }
-        self.drain(env, key, Some(conn))?;
-        Ok(true)
     }
 
     /// A connection can take more.

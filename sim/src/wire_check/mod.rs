@@ -2,6 +2,7 @@
 //! RFC 7143. It shares the codec with them and nothing else; what it knows of a session it has
 //! seen on the wire or heard at login.
 
+mod delivery;
 mod recovery;
 mod request;
 mod response;
@@ -13,9 +14,7 @@ use iscsi_proto::frame::{DIGEST_LEN, DataDigest, Framing, Limits, parse_header};
 use iscsi_proto::ids::{Cid, Itt, Lun};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::login::Outcome;
-use iscsi_proto::pdu::{
-    DataOut, Header, LogoutReason, Pdu, ScsiCommand, SnackKind, Stage, TaskManagementFunction,
-};
+use iscsi_proto::pdu::{Header, LogoutReason, Pdu, SnackKind, Stage, TaskManagementFunction};
 use iscsi_proto::serial::{CmdSn, StatSn};
 
 use self::recovery::{Asked, Image};
@@ -392,93 +391,12 @@ impl WireCheck {
         }
         Ok(pdu)
     }
-
-    /// Bytes from the target have arrived at the initiator.
-    pub(crate) fn delivered(&mut self, link: Link, len: usize) {
-        let Some(check) = self.links.get_mut(&link) else { return };
-        check.delivered += len as u64;
-        let Some(session) = check.session.and_then(|key| self.sessions.get_mut(&key)) else {
-            return;
-        };
-        while let Some(mark) = check.marks.front().filter(|mark| mark.at <= check.delivered) {
-            if let Some((exp_cmd_sn, max_cmd_sn)) = mark.window {
-                let known = &mut session.known_max_cmd_sn;
-                *known = if known.is_before(max_cmd_sn) { max_cmd_sn } else { *known };
-                let known = &mut session.known_exp_cmd_sn;
-                *known = if known.is_before(exp_cmd_sn) { exp_cmd_sn } else { *known };
-            }
-            let told = mark.told;
-            check.arrived.extend(told.stat_sn.map(|stat_sn| stat_sn.0));
-            while check.arrived.remove(&check.delivered_stat_sn.0) {
-                check.delivered_stat_sn = check.delivered_stat_sn.next();
-            }
-            if let Some(ended) = told.ended {
-                session.each_ended(ended, |task| task.end_is_known = true);
-            }
-            if let Some((itt, data_sn)) = told.data_in
-                && let Some(task) = session.tasks.get_mut(&itt)
-            {
-                task.data_in_arrived(data_sn);
-            }
-            check.marks.pop_front();
-        }
-    }
-}
-
-impl LinkCheck {
-    /// The PDU that was just looked at does not arrive, or not as it was. It left the marks from
-    /// `marks` on.
-    fn suffers(&mut self, from: Side, fate: Fate, marks: usize, recovers: bool) {
-        let from_target = from == Side::Target;
-        self.damaged[from as usize] |= fate != Fate::Arrives;
-        self.unreadable[from as usize] |= fate == Fate::HeaderDamaged;
-        match fate {
-            Fate::DataDamaged if from_target => {
-                // The header says what it says, but it ends nothing. Where the session is to end for
-                // it, it does not matter whether the status counts as received until then.
-                for mark in self.marks.range_mut(marks..) {
-                    let stat_sn = mark.told.stat_sn.filter(|_| !recovers);
-                    mark.told = Told { stat_sn, ..Told::default() };
-                }
-            }
-            Fate::DataDamaged => self.rejects_due += 1,
-            _ => {}
-        }
-        if from_target && (fate == Fate::Lost || self.unreadable[from as usize]) {
-            self.marks.truncate(marks);
-        }
-    }
 }
 
 impl SessionCheck {
     /// PDUs can be had again.
     fn recovers(&self) -> bool {
         self.params.error_recovery_level > 0
-    }
-
-    /// The PDU of the initiator that was just looked at does not arrive, or not as it was, or it
-    /// plugs a hole.
-    fn suffers(&mut self, pdu: &Pdu, fate: Fate, unreadable: bool) {
-        match request::cmd_sn(pdu) {
-            Some(cmd_sn) if fate != Fate::Arrives || unreadable => {
-                self.missing.insert(cmd_sn.0);
-            }
-            Some(cmd_sn) => {
-                self.missing.remove(&cmd_sn.0);
-            }
-            None => {}
-        }
-        if let (Pdu::TaskManagementRequest(request), Fate::Arrives, false) = (pdu, fate, unreadable)
-            && request.function == TaskManagementFunction::ABORT_TASK
-        {
-            self.missing.remove(&request.ref_cmd_sn.0);
-        }
-        if let Pdu::ScsiCommand(ScsiCommand { itt, .. }) | Pdu::DataOut(DataOut { itt, .. }) = pdu
-            && fate == Fate::DataDamaged
-            && let Some(task) = self.tasks.get_mut(itt)
-        {
-            task.data_damaged = true;
-        }
     }
 
     fn each_ended(&mut self, ended: Ended, mut visit: impl FnMut(&mut TaskCheck)) {

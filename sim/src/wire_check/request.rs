@@ -2,7 +2,8 @@
 
 use iscsi_proto::ids::Itt;
 use iscsi_proto::pdu::{
-    LogoutReason, LogoutRequest, Pdu, ScsiCommand, TaskManagementFunction, TaskManagementRequest,
+    LogoutReason, LogoutRequest, NopOut, Pdu, ScsiCommand, TaskManagementFunction,
+    TaskManagementRequest, TextRequest,
 };
 use iscsi_proto::serial::{CmdSn, StatSn};
 
@@ -46,43 +47,9 @@ pub(super) fn check(
             }
             new_management(sight, session, request, coverage)
         }
-        Pdu::NopOut(nop) => {
-            let turn = numbered(session, nop.immediate, nop.cmd_sn)?;
-            if nop.itt == Itt::NONE {
-                ensure!(nop.immediate, "NOP-Out without a tag that is not immediate");
-                coverage.hit("pdu: NOP-Out as answer");
-                return Ok(());
-            }
-            coverage.hit("pdu: NOP-Out");
-            if turn == Turn::Again {
-                // Any command may take the place of one that was given up.
-                coverage.hit("CmdSN plugged by a ping");
-            }
-            new_request(sight, session, nop.itt, RequestKind::Nop)
-        }
-        Pdu::TextRequest(request) => {
-            coverage.hit("pdu: text request");
-            if numbered(session, request.immediate, request.cmd_sn)? == Turn::Again {
-                return request_again(sight, session, request.itt, coverage);
-            }
-            session.requests.remove(&request.itt); // goes on with the same tag
-            new_request(sight, session, request.itt, RequestKind::Text)
-        }
-        Pdu::LogoutRequest(request) => {
-            coverage.hit("pdu: logout request");
-            let turn = numbered(session, request.immediate, request.cmd_sn)?;
-            let (reason, cid) = (request.reason, request.cid);
-            if reason == LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY {
-                ensure!(session.params.error_recovery_level == 2, "logout for recovery");
-                coverage.hit("pdu: logout for recovery");
-            }
-            session.logout_requested |= reason == LogoutReason::CLOSE_SESSION;
-            check.logout_requested |= reason == LogoutReason::CLOSE_SESSION || cid == check.cid;
-            if turn == Turn::Again {
-                return request_again(sight, session, request.itt, coverage);
-            }
-            new_request(sight, session, request.itt, RequestKind::Logout(reason, cid))
-        }
+        Pdu::NopOut(nop) => ping(sight, session, nop, coverage),
+        Pdu::TextRequest(request) => text(sight, session, request, coverage),
+        Pdu::LogoutRequest(request) => logout(sight, check, session, request, coverage),
         Pdu::SnackRequest(request) => recovery::snack(sight, check, session, request, coverage),
         _ => Err("no place for this PDU in full-feature phase".into()),
     }
@@ -154,6 +121,62 @@ fn command_again(
         task.repeat(sight, command, &session.params);
     }
     Ok(())
+}
+
+fn ping(
+    sight: Sight,
+    session: &mut SessionCheck,
+    nop: &NopOut,
+    coverage: &mut Coverage,
+) -> Verdict {
+    let turn = numbered(session, nop.immediate, nop.cmd_sn)?;
+    if nop.itt == Itt::NONE {
+        ensure!(nop.immediate, "NOP-Out without a tag that is not immediate");
+        coverage.hit("pdu: NOP-Out as answer");
+        return Ok(());
+    }
+    coverage.hit("pdu: NOP-Out");
+    if turn == Turn::Again {
+        // Any command may take the place of one that was given up.
+        coverage.hit("CmdSN plugged by a ping");
+    }
+    new_request(sight, session, nop.itt, RequestKind::Nop)
+}
+
+fn text(
+    sight: Sight,
+    session: &mut SessionCheck,
+    request: &TextRequest,
+    coverage: &mut Coverage,
+) -> Verdict {
+    coverage.hit("pdu: text request");
+    if numbered(session, request.immediate, request.cmd_sn)? == Turn::Again {
+        return request_again(sight, session, request.itt, coverage);
+    }
+    session.requests.remove(&request.itt); // goes on with the same tag
+    new_request(sight, session, request.itt, RequestKind::Text)
+}
+
+fn logout(
+    sight: Sight,
+    check: &mut LinkCheck,
+    session: &mut SessionCheck,
+    request: &LogoutRequest,
+    coverage: &mut Coverage,
+) -> Verdict {
+    coverage.hit("pdu: logout request");
+    let turn = numbered(session, request.immediate, request.cmd_sn)?;
+    let (reason, cid) = (request.reason, request.cid);
+    if reason == LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY {
+        ensure!(session.params.error_recovery_level == 2, "logout for recovery");
+        coverage.hit("pdu: logout for recovery");
+    }
+    session.logout_requested |= reason == LogoutReason::CLOSE_SESSION;
+    check.logout_requested |= reason == LogoutReason::CLOSE_SESSION || cid == check.cid;
+    if turn == Turn::Again {
+        return request_again(sight, session, request.itt, coverage);
+    }
+    new_request(sight, session, request.itt, RequestKind::Logout(reason, cid))
 }
 
 fn request_again(

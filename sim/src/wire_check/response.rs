@@ -2,7 +2,8 @@
 
 use iscsi_proto::ids::{Itt, Ttt};
 use iscsi_proto::pdu::{
-    LogoutReason, LogoutResponseCode, Pdu, RejectReason, TaskManagementResponseCode,
+    LogoutReason, LogoutResponse, LogoutResponseCode, Pdu, Reject, RejectReason,
+    TaskManagementResponse, TaskManagementResponseCode,
 };
 use iscsi_proto::serial::{CmdSn, StatSn};
 
@@ -155,45 +156,14 @@ fn answer(
             ensure!(matches!(kind, RequestKind::Nop), "no NOP-Out has this tag");
             Ok(None)
         }
-        Pdu::TaskManagementResponse(response) => {
-            let ended = match request(session, link, response.itt)? {
-                RequestKind::Management(ended) => ended,
-                RequestKind::Reassign(itt, exp_data_sn) => {
-                    reassigned(link, session, response.response, itt, exp_data_sn, coverage)?;
-                    return Ok(None);
-                }
-                _ => return Err("no task management request has this tag".into()),
-            };
-            if response.response != TaskManagementResponseCode::COMPLETE {
-                return Ok(None);
-            }
-            coverage.hit("task management: complete");
-            session.each_ended(ended, |task| {
-                if !task.over {
-                    coverage.hit("task management: task ended");
-                    (task.over, task.over_by_management) = (true, true);
-                }
-            });
-            Ok(Some(ended))
-        }
+        Pdu::TaskManagementResponse(response) => managed(link, session, response, coverage),
         Pdu::TextResponse(response) => {
             let kind = request(session, link, response.itt)?;
             ensure!(matches!(kind, RequestKind::Text), "no text request has this tag");
             Ok(None)
         }
         Pdu::LogoutResponse(response) => {
-            let RequestKind::Logout(reason, cid) = request(session, link, response.itt)? else {
-                return Err("no logout request has this tag".into());
-            };
-            coverage.hit("pdu: logout response");
-            check.logout_answered |= reason == LogoutReason::CLOSE_SESSION || cid == check.cid;
-            if reason == LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY
-                && response.response == LogoutResponseCode::CLOSED
-                && let Some(link) = session.cids.get(&cid)
-            {
-                coverage.hit("connection logged out for recovery");
-                session.released.insert(*link);
-            }
+            logged_out(link, check, session, response, coverage)?;
             Ok(None)
         }
         Pdu::AsyncMessage(_) => {
@@ -201,19 +171,79 @@ fn answer(
             Ok(None)
         }
         Pdu::Reject(reject) => {
-            let due = match reject.reason {
-                RejectReason::DATA_DIGEST_ERROR => &mut check.rejects_due,
-                _ => &mut check.late_snacks,
-            };
-            let over = |itt: &Itt| session.tasks.get(itt).is_some_and(|task| task.ending);
-            let late = *due > 0 || check.snacked.iter().any(over);
-            ensure!(late, "nobody did anything to be rejected");
-            *due = due.saturating_sub(1);
-            coverage.hit("pdu: Reject");
+            rejected(check, session, reject, coverage)?;
             Ok(None)
         }
         _ => Err("no place for this PDU in full-feature phase".into()),
     }
+}
+
+/// Returns which tasks the function has ended.
+fn managed(
+    link: Link,
+    session: &mut SessionCheck,
+    response: &TaskManagementResponse,
+    coverage: &mut Coverage,
+) -> Result<Option<Ended>, String> {
+    let ended = match request(session, link, response.itt)? {
+        RequestKind::Management(ended) => ended,
+        RequestKind::Reassign(itt, exp_data_sn) => {
+            reassigned(link, session, response.response, itt, exp_data_sn, coverage)?;
+            return Ok(None);
+        }
+        _ => return Err("no task management request has this tag".into()),
+    };
+    if response.response != TaskManagementResponseCode::COMPLETE {
+        return Ok(None);
+    }
+    coverage.hit("task management: complete");
+    session.each_ended(ended, |task| {
+        if !task.over {
+            coverage.hit("task management: task ended");
+            (task.over, task.over_by_management) = (true, true);
+        }
+    });
+    Ok(Some(ended))
+}
+
+fn logged_out(
+    link: Link,
+    check: &mut LinkCheck,
+    session: &mut SessionCheck,
+    response: &LogoutResponse,
+    coverage: &mut Coverage,
+) -> Verdict {
+    let RequestKind::Logout(reason, cid) = request(session, link, response.itt)? else {
+        return Err("no logout request has this tag".into());
+    };
+    coverage.hit("pdu: logout response");
+    check.logout_answered |= reason == LogoutReason::CLOSE_SESSION || cid == check.cid;
+    if reason == LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY
+        && response.response == LogoutResponseCode::CLOSED
+        && let Some(link) = session.cids.get(&cid)
+    {
+        coverage.hit("connection logged out for recovery");
+        session.released.insert(*link);
+    }
+    Ok(())
+}
+
+fn rejected(
+    check: &mut LinkCheck,
+    session: &SessionCheck,
+    reject: &Reject,
+    coverage: &mut Coverage,
+) -> Verdict {
+    let due = match reject.reason {
+        RejectReason::DATA_DIGEST_ERROR => &mut check.rejects_due,
+        _ => &mut check.late_snacks,
+    };
+    let over = |itt: &Itt| session.tasks.get(itt).is_some_and(|task| task.ending);
+    let late = *due > 0 || check.snacked.iter().any(over);
+    ensure!(late, "nobody did anything to be rejected");
+    *due = due.saturating_sub(1);
+    coverage.hit("pdu: Reject");
+    Ok(())
 }
 
 /// A task goes on elsewhere, or not.

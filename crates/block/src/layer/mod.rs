@@ -1,5 +1,6 @@
 //! Features stacked on any device. One file, one feature, its test beside it.
 
+pub mod cache;
 pub mod delay;
 pub mod fault;
 pub mod read_only;
@@ -7,6 +8,7 @@ pub mod stats;
 pub mod thick;
 pub mod write_through;
 
+pub use cache::{CacheConfig, CacheLayer, CacheMode, CacheStats};
 pub use delay::{Delay, DelayLayer, Delays};
 pub use fault::{Fault, FaultLayer};
 pub use read_only::ReadOnlyLayer;

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use block::Device;
+use block::layer::CacheStats;
 use export::fuse::{FuseConfig, UnmountError};
 use export::nbd::{ExportConfig, Listen, Server};
 use iscsi::initiator::Url;
-use tracing::warn;
+use tracing::{info, warn};
 
-use super::remote::{RemoteArgs, URL_HELP};
+use super::remote::{CacheArgs, RemoteArgs, URL_HELP};
 use super::{say, stop_signal};
 
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
@@ -31,13 +32,16 @@ pub(crate) struct Args {
     #[arg(long)]
     read_only: bool,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     remote: RemoteArgs,
 }
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let volume = args.remote.connect(&args.url).await?;
-    let mut device = volume.device();
+    let cache = args.cache.layer(volume.device());
+    let mut device: Device = cache.clone();
     if args.read_only {
         device = Arc::new(block::layer::ReadOnlyLayer::new(device));
     }
@@ -46,10 +50,31 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         (_, Some(socket)) => attach_nbd(device, socket).await,
         _ => Ok(()),
     };
+    let written = cache.close().await;
+    log_stats(&cache.stats());
     let closed = volume.close().await;
     result?;
+    written.context("writing out the cache")?;
     closed.context("logging out")?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn log_stats(stats: &CacheStats) {
+    info!(
+        hits = stats.hits,
+        misses = stats.misses,
+        read_ahead_bytes = stats.read_ahead_bytes,
+        read_ahead_used_bytes = stats.read_ahead_used_bytes,
+        read_ahead_wasted_bytes = stats.read_ahead_wasted_bytes,
+        writes_in = stats.writes_in,
+        writes_out = stats.writes_out,
+        coalescing_ratio = stats.coalescing_ratio(),
+        write_errors = stats.write_errors,
+        dirty_bytes = stats.dirty_bytes,
+        path_rate = stats.path_rate,
+        path_product_bytes = stats.path_product_bytes,
+        "cache"
+    );
 }
 
 async fn attach_fuse(device: Device, dir: &Path, read_only: bool) -> anyhow::Result<()> {

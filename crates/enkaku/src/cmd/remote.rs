@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::Device;
+use block::layer::{CacheConfig, CacheLayer, CacheMode};
 use iscsi::initiator::{
     ChapCredentials, Config, ERROR_RECOVERY_LEVEL_DEFAULT, ERROR_RECOVERY_LEVEL_MAX, RemoteDisk,
     Secret, Url,
@@ -58,6 +59,38 @@ pub(crate) struct RemoteArgs {
     /// TCP congestion control of the connections (bbr, cubic, reno, …).
     #[arg(long, value_name = "NAME")]
     pub(crate) congestion_control: Option<String>,
+}
+
+/// What is cached on this side.
+#[derive(clap::Args, Debug)]
+pub(crate) struct CacheArgs {
+    /// What to cache: none, read (reads ahead of sequential readers) or write-back (also completes
+    /// writes from memory: what is not flushed is lost with this process).
+    #[arg(long, value_name = "WHAT", default_value = "read", value_parser = parse_cache)]
+    cache: CacheMode,
+    /// Most memory of the cache [default: 128M for reading, 64M more for writing].
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    cache_bytes: Option<u64>,
+}
+
+impl CacheArgs {
+    /// The cache these options ask for, before `device`.
+    pub(crate) fn layer(&self, device: Device) -> Arc<CacheLayer> {
+        let mut config = CacheConfig::default().mode(self.cache);
+        if let Some(bytes) = self.cache_bytes {
+            config = config.bytes_max(bytes);
+        }
+        Arc::new(CacheLayer::new(device, config))
+    }
+}
+
+fn parse_cache(text: &str) -> Result<CacheMode, String> {
+    match text {
+        "none" => Ok(CacheMode::None),
+        "read" => Ok(CacheMode::Read),
+        "write-back" => Ok(CacheMode::WriteBack),
+        _ => Err(format!("{text:?} is not none, read or write-back")),
+    }
 }
 
 /// How many connections.

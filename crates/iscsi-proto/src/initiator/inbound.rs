@@ -87,6 +87,10 @@ impl Inbound {
         if !rules.repairs && number != self.next {
             return Err(Violation::DataSn { got: number, expected: self.next });
         }
+        // The last number of all: no command has that many PDUs, and there is none behind it.
+        if number == u32::MAX {
+            return Err(Violation::DataSn { got: number, expected: self.next });
+        }
         if number < self.next && !contains(self.missing(), number) {
             return Ok(false);
         }
@@ -306,6 +310,15 @@ mod tests {
         take(&mut inbound, STRICT, 1, 10, 10);
         take(&mut inbound, STRICT, 2, 20, 10);
         assert_eq!((inbound.received(), inbound.is_complete()), (30, true));
+    }
+
+    #[test]
+    fn no_number_is_behind_the_last_one() {
+        let violation = Violation::DataSn { got: u32::MAX, expected: 0 };
+        for rules in [STRICT, LOOSE] {
+            let inbound = Inbound::default();
+            assert_eq!(inbound.check(DataSn(u32::MAX), 0, 10, rules), Err(violation.clone()));
+        }
     }
 
     #[test]

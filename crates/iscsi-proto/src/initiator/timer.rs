@@ -41,28 +41,38 @@ impl Timer {
 
 /// When each timer of one connection fires.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TimerTable([Option<Instant>; Timer::ALL.len()]);
+pub(super) struct TimerTable {
+    at: [Option<Instant>; Timer::ALL.len()],
+    /// The first of them: it is asked for with every PDU, and changes much less often.
+    next: Option<(Instant, Timer)>,
+}
 
 impl TimerTable {
     pub(super) fn set(&mut self, timer: Timer, at: Instant) {
-        self.0[timer as usize] = Some(at);
+        self.at[timer as usize] = Some(at);
+        self.next = self.first();
     }
 
     pub(super) fn is_set(&self, timer: Timer) -> bool {
-        self.0[timer as usize].is_some()
+        self.at[timer as usize].is_some()
     }
 
     pub(super) fn stop(&mut self, timer: Timer) {
-        self.0[timer as usize] = None;
+        self.at[timer as usize] = None;
+        self.next = self.first();
     }
 
     pub(super) fn stop_all(&mut self) {
-        self.0 = Default::default();
+        *self = Self::default();
     }
 
     /// The timer that fires first.
     pub(super) fn next(&self) -> Option<(Instant, Timer)> {
-        Timer::ALL.iter().filter_map(|t| Some((self.0[*t as usize]?, *t))).min()
+        self.next
+    }
+
+    fn first(&self) -> Option<(Instant, Timer)> {
+        Timer::ALL.iter().filter_map(|t| Some((self.at[*t as usize]?, *t))).min()
     }
 
     /// Takes a timer that is due.
@@ -91,5 +101,21 @@ mod tests {
         assert_eq!(table.expire(at(9)), Some(Timer::Ping));
         assert_eq!(table.expire(at(9)), Some(Timer::Keepalive));
         assert_eq!(table.expire(at(9)), None);
+    }
+
+    #[test]
+    fn the_first_is_right_after_every_change() {
+        let at = |s| Instant(Duration::from_secs(s));
+        let mut table = TimerTable::default();
+        assert_eq!(table.next(), None);
+        table.set(Timer::Retry, at(4));
+        table.set(Timer::Logout, at(4));
+        assert_eq!(table.next(), Some((at(4), Timer::Logout)), "equal: in the order of the enum");
+        table.set(Timer::Logout, at(8));
+        assert_eq!(table.next(), Some((at(4), Timer::Retry)), "the first was put off");
+        table.stop(Timer::Retry);
+        assert_eq!(table.next(), Some((at(8), Timer::Logout)));
+        table.stop_all();
+        assert_eq!(table.next(), None);
     }
 }

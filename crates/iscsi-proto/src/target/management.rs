@@ -263,6 +263,16 @@ impl Session {
         self.settle();
     }
 
+    /// No command is executing: nothing can reach the medium through this session any more.
+    pub fn is_quiet(&self) -> bool {
+        self.tasks.values().all(|task| task.phase != Phase::Running)
+    }
+
+    /// No task that was aborted is still executing.
+    pub fn has_no_aborted_tasks(&self) -> bool {
+        self.tasks.values().all(|task| !task.aborted || task.phase != Phase::Running)
+    }
+
     fn abort_referenced(
         &mut self,
         request: &TaskManagementRequest,

@@ -84,7 +84,13 @@ impl Sequence {
         if self.holes.len() >= HOLES_MAX && at != self.frontier {
             return Err(TransferFault::Damaged);
         }
-        let left = self.missing() - self.missing_within(at, end);
+        let new = self.missing_within(at, end);
+        if new < len {
+            // Bytes that are here already. Were they taken, a damaged PDU would replace good data,
+            // and nobody would know that it has to be asked for again.
+            return Err(TransferFault::IncorrectAmount);
+        }
+        let left = self.missing() - new;
         let skipped = rules.in_order && (gap || !self.holes.is_empty());
         let explained = self.lost || ahead != 0 || rules.recovers && skipped;
         if self.ttt == Ttt::NONE {
@@ -106,7 +112,11 @@ impl Sequence {
         let end = at + len;
         if !intact {
             if end > self.frontier {
-                self.holes.push((self.frontier, end));
+                match self.holes.last_mut() {
+                    // One damaged PDU after the other must not make a hole each.
+                    Some(last) if last.1 == self.frontier => last.1 = end,
+                    _ => self.holes.push((self.frontier, end)),
+                }
                 self.frontier = end;
             }
             return;
@@ -238,6 +248,32 @@ mod tests {
             ok
         });
         assert_eq!(taken.count(), HOLES_MAX);
+    }
+
+    #[test]
+    fn damaged_neighbours_are_one_hole() {
+        let mut sequence = Sequence::new(Ttt(1), R2tSn(0), 0, 1 << 20);
+        for n in 0..1000 {
+            assert_eq!(sequence.check(&pdu(n, n * 4, false), 4, LOOSE), Ok(Verdict::Take));
+            sequence.take(DataSn(n), n * 4, 4, false);
+        }
+        assert_eq!(sequence.holes.len(), 1);
+        assert_eq!(sequence.holes(), [(0, 4000)]);
+    }
+
+    #[test]
+    fn what_is_here_is_not_written_over() {
+        let mut sequence = sequence();
+        sequence.take(DataSn(0), 1000, 200, true);
+        sequence.take(DataSn(1), 1300, 100, true);
+        let fault = Err(TransferFault::IncorrectAmount);
+        for (offset, len) in [(1000, 200), (1100, 100), (1199, 2), (1250, 60), (1399, 10)] {
+            assert_eq!(sequence.check(&pdu(2, offset, false), len, LOOSE), fault, "{offset}");
+        }
+        for (offset, len) in [(1200, 100), (1400, 10), (1250, 50), (1200, 0)] {
+            let checked = sequence.check(&pdu(2, offset, false), len, LOOSE);
+            assert_eq!(checked, Ok(Verdict::Take), "{offset}");
+        }
     }
 
     #[test]

@@ -289,16 +289,6 @@ impl Session {
         self.aborts.pop_front()
     }
 
-    /// No command is executing: nothing can reach the medium through this session any more.
-    pub fn is_quiet(&self) -> bool {
-        self.tasks.values().all(|task| task.phase != Phase::Running)
-    }
-
-    /// No task that was aborted is still executing.
-    pub fn has_no_aborted_tasks(&self) -> bool {
-        self.tasks.values().all(|task| !task.aborted || task.phase != Phase::Running)
-    }
-
     /// The session is over; no new connection may join.
     pub fn is_closed(&self) -> bool {
         self.closed

@@ -134,8 +134,8 @@ impl Session {
             Reply::R2t(pdu) => {
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.1
                 //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
-                let pdu = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu };
-                Transmit { header: pdu.encode(0), payload: Bytes::new() }
+                let header = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu }.encode(0);
+                Transmit { header, payload: Bytes::new() }
             }
             Reply::Nop { itt, lun, ttt, data } => {
                 let pdu = NopIn { lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn };
@@ -173,9 +173,8 @@ impl Session {
                 //# other than the reserved value 0xffffffff.
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
                 //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
-                // The tag names what is unfinished, and nothing else.
                 let pdu = TextResponse {
-                    is_final: ttt == Ttt::NONE,
+                    is_final: ttt == Ttt::NONE, // the tag names what is unfinished
                     continues,
                     lun,
                     itt,

@@ -262,6 +262,22 @@ fn a_thousand_snacks_in_a_row_queue_no_more_than_a_few_runs() {
     assert!(script.session.run_count(script.conn) <= 64);
 }
 
+/// Begin and end of such a run look fine in serial arithmetic, each for itself: the target would
+/// search for billions of answers.
+#[test]
+fn a_run_over_more_than_half_of_all_numbers_is_refused() {
+    let mut script = Script::at_level(1);
+    sent_read(&mut script);
+    for (beg_run, run_length) in [(0x7000_0000, 0x7000_0000), (2, 0x9000_0000), (0x7fff_ffff, 0)] {
+        for (kind, itt) in [(SnackKind::STATUS, Itt::NONE.0), (SnackKind::DATA_OR_R2T, 7)] {
+            script.pdu(snack(kind, itt, beg_run, run_length), &[]);
+            let reason = script.rejected().0;
+            assert_eq!(reason, RejectReason::PROTOCOL_ERROR, "{kind} {beg_run}+{run_length}");
+        }
+    }
+    assert_eq!(script.session.run_count(script.conn), 0);
+}
+
 #[test]
 fn level_0_knows_no_snack() {
     let mut script = Script::new();

@@ -1,0 +1,223 @@
+//! Writes behind: taking them, writing them out, and what waits for that (flush, forced writes and
+//! everything else that changes the device).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::dirty::{Job, Readiness};
+use super::shared::{Deferred, Hold, PERMIT_BYTES, Shared, State, copy_error};
+use crate::{BlockError, Buf, Device, Io, Result, WriteFlags};
+
+/// Takes a write into memory; waits for room if need be.
+pub(super) fn write_behind(shared: &Arc<Shared>, offset: u64, data: Bytes) -> Io<()> {
+    let permits = (data.len() as u64 / PERMIT_BYTES) as u32;
+    if let Ok(room) = shared.room.try_acquire_many(permits) {
+        room.forget();
+        return Io::done(take(shared, offset, &data));
+    }
+    // Whoever waits for room needs the rest to go out, however young it is.
+    write_out(shared);
+    let shared = shared.clone();
+    Io::later(async move {
+        // What has failed keeps its room until a flush; nobody waits for that.
+        let failure = |state: &mut State| state.deferred.as_ref().map(|d| copy_error(&d.error));
+        tokio::select! {
+            room = shared.room.acquire_many(permits) => match room {
+                Ok(room) => room.forget(),
+                Err(_) => return Err(BlockError::Unreachable("the cache is closed".into())),
+            },
+            error = shared.until(failure) => return Err(error),
+        }
+        take(&shared, offset, &data)
+    })
+}
+
+/// The write's room is taken already; it is given back if the write is refused.
+fn take(shared: &Arc<Shared>, offset: u64, data: &Bytes) -> Result<()> {
+    let len = data.len() as u64;
+    let mut state = shared.lock();
+    if let Some(deferred) = &state.deferred {
+        let error = copy_error(&deferred.error);
+        drop(state);
+        shared.free(len);
+        return Err(error);
+    }
+    let replaced = state.dirty.insert(offset, data, Instant::now());
+    state.chunks.invalidate(&(offset..offset + len));
+    state.stats.writes_in += 1;
+    drop(state);
+    shared.free(replaced);
+    write_out(shared);
+    Ok(())
+}
+
+/// Starts what may be written now, and sees to it that the rest is looked at in time.
+pub(super) fn write_out(shared: &Arc<Shared>) {
+    let mut state = shared.lock();
+    // Half of the memory is for bursts.
+    let pressure = state.dirty.bytes() * 2 > shared.config.write_bytes_max;
+    let now = Instant::now();
+    let ready = Readiness { now, delay: shared.config.write_delay, pressure };
+    while state.writes_in_flight < shared.config.writes_in_flight_max {
+        let Some(job) = take_job(&mut state, ready, shared.config.write_chunk_bytes) else { break };
+        state.writes_in_flight += job.runs.len();
+        state.stats.writes_out += job.runs.len() as u64;
+        shared.runtime.spawn(run(shared.clone(), job));
+    }
+    let due = state.dirty.next_due(shared.config.write_delay);
+    if let Some(due) = due.filter(|_| !state.timer_armed) {
+        state.timer_armed = true;
+        let shared = shared.clone();
+        // What is due and still blocked goes when that ends; so no earlier than a full delay.
+        let at = if due <= now { now + shared.config.write_delay } else { due };
+        shared.runtime.clone().spawn(async move {
+            tokio::time::sleep_until(at).await;
+            shared.lock().timer_armed = false;
+            write_out(&shared);
+        });
+    }
+}
+
+fn take_job(state: &mut State, ready: Readiness, chunk_bytes: u64) -> Option<Job> {
+    let holds = &state.holds;
+    state.dirty.take(ready, |chunk, seq| {
+        let (start, end) = (chunk * chunk_bytes, (chunk + 1) * chunk_bytes);
+        let holds = holds.iter().filter(|hold| hold.seq < seq);
+        holds.into_iter().any(|hold| hold.range.start < end && start < hold.range.end)
+    })
+}
+
+/// Writes one chunk's runs side by side.
+async fn run(shared: Arc<Shared>, job: Job) {
+    let count = job.runs.len();
+    let write = |(offset, pieces): (u64, Vec<Bytes>)| {
+        shared.device.write(offset, join(pieces), WriteFlags::NONE)
+    };
+    // All of them are awaited, also after an error: none may be on its way when the next begins.
+    let results = futures_util::future::join_all(job.runs.into_iter().map(write)).await;
+    let errors: Vec<BlockError> = results.into_iter().filter_map(Result::err).collect();
+    let mut state = shared.lock();
+    state.writes_in_flight -= count;
+    state.stats.write_errors += errors.len() as u64;
+    let freed = match errors.into_iter().next() {
+        None => state.dirty.written(job.chunk),
+        Some(error) => {
+            tracing::warn!(%error, chunk = job.chunk, "an acknowledged write failed; its data is kept");
+            let reported = false;
+            state.deferred.get_or_insert(Deferred { error, reported });
+            state.dirty.failed(job.chunk)
+        }
+    };
+    drop(state);
+    shared.free(freed);
+    shared.progress.notify_waiters();
+    write_out(&shared);
+}
+
+fn join(mut pieces: Vec<Bytes>) -> Bytes {
+    if pieces.len() == 1 {
+        return pieces.swap_remove(0);
+    }
+    let mut buf = Buf::new(pieces.iter().map(Bytes::len).sum());
+    let mut at = 0;
+    for piece in pieces {
+        buf[at..at + piece.len()].copy_from_slice(&piece);
+        at += piece.len();
+    }
+    buf.freeze()
+}
+
+/// Writes everything out that was acknowledged before, and makes it stable.
+///
+/// What failed before is tried again. The flush fails if any of it still does; it also fails, once,
+/// if a failure has not been reported yet although the second attempt went well.
+pub(super) async fn flush(shared: Arc<Shared>) -> Result<()> {
+    let (seq, earlier) = {
+        let mut state = shared.lock();
+        state.dirty.retry();
+        let unreported = state.deferred.as_ref().filter(|deferred| !deferred.reported);
+        let earlier = unreported.map(|deferred| copy_error(&deferred.error));
+        (state.dirty.urge(), earlier)
+    };
+    write_out(&shared);
+    shared.until(|state| state.dirty.is_out(seq).then_some(())).await;
+    {
+        let mut state = shared.lock();
+        let failed = state.dirty.has_failed();
+        if let Some(deferred) = state.deferred.as_mut().filter(|_| failed) {
+            deferred.reported = true;
+            return Err(copy_error(&deferred.error));
+        }
+    }
+    if shared.device.info().can_flush {
+        shared.device.flush().await?;
+    }
+    let mut state = shared.lock();
+    if !state.dirty.has_failed() {
+        state.deferred = None;
+    }
+    earlier.map_or(Ok(()), Err)
+}
+
+/// Waits until no acknowledged write of the range is left in memory.
+pub(super) async fn settle(shared: &Arc<Shared>, range: &Range<u64>) -> Result<()> {
+    let hold = hold(shared, range).await?;
+    release(shared, hold);
+    Ok(())
+}
+
+/// Changes the range on the device itself, after the pending writes of it and before later ones.
+///
+/// It runs to its end even if nobody waits any more: what the device does is then known.
+pub(super) fn exclusive(
+    shared: &Arc<Shared>,
+    range: Range<u64>,
+    operation: impl FnOnce(&Device) -> Io<()> + Send + 'static,
+) -> Io<()> {
+    let owner = shared.clone();
+    let task = shared.runtime.spawn(async move {
+        let hold = hold(&owner, &range).await?;
+        owner.lock().chunks.invalidate(&range);
+        let result = operation(&owner.device).await;
+        owner.lock().chunks.invalidate(&range);
+        release(&owner, hold);
+        result
+    });
+    Io::later(async move {
+        let ended = task.await;
+        ended.unwrap_or_else(|_| Err(BlockError::Unreachable("the runtime has ended".into())))
+    })
+}
+
+/// Holds back later writes of the range and waits for the pending ones; the hold's number.
+async fn hold(shared: &Arc<Shared>, range: &Range<u64>) -> Result<u64> {
+    let (id, seq) = {
+        let mut state = shared.lock();
+        state.next_hold += 1;
+        let (id, seq) = (state.next_hold, state.dirty.last_seq());
+        state.holds.push(Hold { id, range: range.clone(), seq });
+        if state.dirty.overlaps(range, seq) {
+            state.dirty.urge();
+        }
+        (id, seq)
+    };
+    write_out(shared);
+    let settled = |state: &mut State| match &state.deferred {
+        Some(deferred) => Some(Err(copy_error(&deferred.error))),
+        None => (!state.dirty.overlaps(range, seq)).then_some(Ok(id)),
+    };
+    let settled = shared.until(settled).await;
+    if settled.is_err() {
+        release(shared, id);
+    }
+    settled
+}
+
+fn release(shared: &Arc<Shared>, hold: u64) {
+    shared.lock().holds.retain(|held| held.id != hold);
+    shared.progress.notify_waiters();
+    write_out(shared);
+}
