@@ -53,6 +53,11 @@ impl Session {
         all.filter(|task| task.conn == conn).count()
     }
 
+    /// Does this unfinished task belong to `conn`?
+    pub fn is_task_of(&self, conn: ConnId, itt: Itt) -> bool {
+        self.tasks.get(&itt).is_some_and(|task| task.conn == conn)
+    }
+
     /// Tasks of this connection go on only when another one takes them over.
     pub(super) fn is_lost(&self, conn: ConnId) -> bool {
         self.connections.get(&conn).is_none_or(|c| c.recovery.is_some())
@@ -183,6 +188,9 @@ impl Session {
     /// TASK REASSIGN. Its LUN is reserved (§11.5.3) and says nothing.
     pub(super) fn reassign(&mut self, conn: ConnId, request: &TaskManagementRequest) {
         use TaskManagementResponseCode as R;
+        if self.is_lost(conn) {
+            return; // it waited, and who asked is gone: a task would move to nobody
+        }
         let itt = request.referenced_task_tag;
         let task = self.tasks.get(&itt).filter(|task| !task.aborted);
         let task = task.or_else(|| self.answered.get(&itt));

@@ -479,17 +479,6 @@ impl Session {
         SessionError { what, cid, itt, exp_cmd_sn: self.order.exp_cmd_sn() }
     }
 
-    /// Bytes of ping data in the answers that wait to be sent on `conn`.
-    pub fn reply_data_len(&self, conn: ConnId) -> usize {
-        self.connections.get(&conn).map_or(0, |c| c.reply_data_len)
-    }
-
-    /// Answers that wait to be sent on `conn`: the shell stops reading while there are many, so
-    /// that a peer that asks and never reads costs bounded memory.
-    pub fn reply_backlog(&self, conn: ConnId) -> usize {
-        self.connections.get(&conn).map_or(0, |c| c.replies.len())
-    }
-
     /// Answered tasks that are kept.
     #[cfg(test)]
     pub(super) fn retained_count(&self) -> usize {

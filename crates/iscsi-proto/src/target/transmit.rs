@@ -84,6 +84,17 @@ impl Reply {
 }
 
 impl Session {
+    /// Bytes of ping data in the answers that wait to be sent on `conn`.
+    pub fn reply_data_len(&self, conn: ConnId) -> usize {
+        self.connections.get(&conn).map_or(0, |c| c.reply_data_len)
+    }
+
+    /// Answers that wait to be sent on `conn`: the shell stops reading while there are many, so
+    /// that a peer that asks and never reads costs bounded memory.
+    pub fn reply_backlog(&self, conn: ConnId) -> usize {
+        self.connections.get(&conn).map_or(0, |c| c.replies.len())
+    }
+
     /// The next PDU to send on `conn`.
     pub fn poll_transmit(&mut self, conn: ConnId) -> Option<Transmit> {
         let connection = self.connections.get_mut(&conn)?;

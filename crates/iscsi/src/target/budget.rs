@@ -294,10 +294,6 @@ impl WriteBuffers {
         self.writes.remove(&itt);
     }
 
-    pub(super) fn has(&self, itt: Itt) -> bool {
-        self.writes.contains_key(&itt)
-    }
-
     /// Goes on with a write of a connection that was lost.
     pub(super) fn adopt(&mut self, itt: Itt, write: Collecting) {
         self.writes.insert(itt, write);

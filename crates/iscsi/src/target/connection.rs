@@ -120,7 +120,7 @@ impl TargetConnection {
         let Self { server, session, conn, mut running, buffers, level, .. } = self;
         session.unregister(conn);
         if level == 2 {
-            session.adopt(buffers.into_writes());
+            session.adopt(conn, buffers.into_writes());
         }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
         //# TCP connection failure: The target MUST close the connection and, if more than one
@@ -169,7 +169,6 @@ impl TargetConnection {
         match event {
             Event::Execute(execute) => self.execute(execute),
             Event::Dropped(itt) => {
-                self.take_over(itt);
                 self.buffers.forget(itt);
                 if self.filling == Some(itt) {
                     self.filling = None; // its buffer is with the receiver and goes from there
@@ -192,14 +191,18 @@ impl TargetConnection {
                 self.cut |= at_once;
                 self.timer.as_mut().reset(tokio::time::Instant::now() + LINGER);
             }
-            Event::Recovery(recovery) => self.log(recovery),
+            Event::Recovery(recovery) => {
+                if let Recovery::Reassigned { itt } = recovery {
+                    self.take_over(itt);
+                }
+                self.log(recovery);
+            }
             other => debug!(?other, "event without a meaning here"),
         }
     }
 
     fn execute(&mut self, execute: Execute) {
         let itt = execute.itt;
-        self.take_over(itt);
         let write = self.buffers.collect(itt);
         if write.refused {
             return self.complete(itt, task_set_full());
@@ -255,12 +258,10 @@ impl TargetConnection {
         self.session.with_own(self.conn, |core| core.complete(itt, completion));
     }
 
-    /// Gets the data of a write that came over a connection that was lost.
+    /// Gets the data of a write that came over a connection that was lost. Only a reassignment may:
+    /// a task that was aborted meanwhile leaves data behind, and its tag may come again.
     fn take_over(&mut self, itt: Itt) {
-        if self.level == 2
-            && !self.buffers.has(itt)
-            && let Some(write) = self.session.orphan(itt)
-        {
+        if let Some(write) = self.session.orphan(itt) {
             self.buffers.adopt(itt, write);
         }
     }
@@ -357,7 +358,6 @@ impl Role for TargetConnection {
             Placement::Scratch => Dest::Scratch,
             Placement::Discard => Dest::Discard,
             Placement::Task { itt, offset } => {
-                self.take_over(itt);
                 match self.buffers.fill(itt, buffer_length as usize) {
                     Some(buf) => {
                         self.filling = Some(itt);

@@ -124,8 +124,11 @@ impl SharedSession {
 
     /// Keeps the buffers of a lost connection. Before the core is told of the loss, so that whoever
     /// takes the tasks over finds them.
-    pub(super) fn adopt(&self, buffers: impl IntoIterator<Item = (Itt, Collecting)>) {
-        locked(&self.orphans).extend(buffers);
+    pub(super) fn adopt(&self, conn: ConnId, writes: impl IntoIterator<Item = (Itt, Collecting)>) {
+        let mut orphans = locked(&self.orphans);
+        // What is left under the tags of its tasks is of older ones that nobody took over.
+        self.with(|core| orphans.retain(|itt, _| !core.is_task_of(conn, *itt)));
+        orphans.extend(writes);
     }
 
     /// The buffer of a task that was taken over.

@@ -492,3 +492,21 @@ fn one_reassignment_of_a_task_waits_and_no_more() {
     script.session.handle_connection_lost(script.conn, NOW);
     assert_eq!(management(&mut script, new), R::COMPLETE);
 }
+
+#[test]
+fn a_reassignment_does_not_outlive_the_connection_that_asked_for_it() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.pdu(write(1, 100, 1024), &[]);
+    script.r2t();
+    let new = script.log_in(1, NOW);
+    // The old driver has not ended, so this has to wait; meanwhile the second is lost for good.
+    script.try_pdu(second, reassign(9, 1, 0), &[]).unwrap();
+    script.session.handle_connection_lost(second, NOW);
+    let late = script.session.poll_timeout(second).unwrap();
+    script.session.handle_timeout(second, late);
+    script.session.handle_connection_lost(script.conn, late);
+    assert_eq!(script.session.tasks_of(script.conn), 1, "it waits where it was");
+    assert_eq!(reassigned(&mut script, new, reassign(10, 1, 0)), R::COMPLETE);
+    assert_eq!(script.session.tasks_of(new), 1);
+}
