@@ -16,12 +16,14 @@ use super::{Decision, Phase, Policy, Sample, Why};
 const WINDOW_MIN_S: f64 = 0.25;
 /// A window in round trips: one congestion-avoidance step of every flow is inside.
 const WINDOW_ROUND_TRIPS: f64 = 4.0;
+/// A window where no round trip is known.
+const WINDOW_UNKNOWN_S: f64 = 0.3;
 /// A window and a ramp-up end here even if the round trip is absurd.
 const WINDOW_MAX_S: f64 = 5.0;
-/// What the plateau may lose for fewer connections.
-const PLATEAU_SHARE: f64 = 0.98;
+/// What the plateau may lose for fewer connections: 2 % with the error of its measurement.
+const PLATEAU_SHARE: f64 = 0.985;
 /// A step is still worth its connections if it brings this much.
-const GAIN_MIN: f64 = 0.03;
+const GAIN_MIN: f64 = 0.025;
 /// A step that brings this part of what it could is proven before its slow start has ended.
 const GAIN_CLEAR_SHARE: f64 = 0.6;
 /// A step that brings this part of what it could says: the edge is far, so quadruple.
@@ -30,10 +32,14 @@ const GAIN_LINEAR_SHARE: f64 = 0.8;
 const SIGMAS: f64 = 2.5;
 /// Relative standard error of a median against that of a mean.
 const MEDIAN_ERROR: f64 = 1.25;
-/// Windows that a verdict may take; more would cost more than a wrong one.
-const VERDICT_WINDOWS_MAX: usize = 8;
+/// Windows that a verdict may take; what is not clear by then is not worth a move.
+const VERDICT_WINDOWS_MAX: usize = 24;
 /// Windows that a verdict needs, so that one outlier is none.
 const VERDICT_WINDOWS_MIN: usize = 2;
+/// Windows that a trial of fewer connections may take: it may be costing throughput.
+const TRIAL_WINDOWS_MAX: usize = 12;
+/// The predicted edge is tried with this much to spare: a trial that fails costs more.
+const EDGE_MARGIN: f64 = 1.04;
 /// A changed path shows in this many windows in a row.
 const CHANGE_WINDOWS: usize = 2;
 /// Less than this is no change of the path.
@@ -83,6 +89,8 @@ impl Default for AdaptiveConfig {
 struct Point {
     connections: u32,
     bytes_per_s: f64,
+    /// False if it was left before the slow start's end was seen: then it may have become more.
+    settled: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +116,10 @@ pub struct Adaptive {
     short: Option<Point>,
     /// The fewest connections known to suffice: its upper end.
     enough: Option<u32>,
+    /// The most that one connection had on average: what it has where the line does not limit.
+    one_bytes_per_s: f64,
+    /// The level of the plateau as the last search found it; none since the path has changed.
+    plateau: Option<f64>,
     windows: Windows,
     window_s: f64,
     t_last_s: Option<f64>,
@@ -133,8 +145,10 @@ impl Adaptive {
             connections,
             short: None,
             enough: None,
+            one_bytes_per_s: 0.0,
+            plateau: None,
             windows: Windows::default(),
-            window_s: 2.0 * WINDOW_MIN_S,
+            window_s: WINDOW_UNKNOWN_S,
             t_last_s: None,
             settled_s: 0.0,
             moved_s: 0.0,
@@ -198,12 +212,13 @@ impl Adaptive {
             }
             return;
         }
-        let base = Point { connections: self.connections, bytes_per_s: value };
-        self.start_grow(base, 2, t_s, Why::Limited(limit));
+        let base = Point { connections: self.connections, bytes_per_s: value, settled: false };
+        let factor = if limit == Limit::Unknown { 2 } else { 4 };
+        self.start_grow(base, base.connections.saturating_mul(factor), t_s, Why::Limited(limit));
     }
 
-    fn start_grow(&mut self, base: Point, factor: u32, t_s: f64, why: Why) {
-        let target = base.connections.saturating_mul(factor).min(self.connections_max());
+    fn start_grow(&mut self, base: Point, wanted: u32, t_s: f64, why: Why) {
+        let target = wanted.min(self.connections_max());
         if target <= base.connections {
             self.enough = Some(base.connections);
             self.start_shrink(base.bytes_per_s, t_s);
@@ -216,14 +231,17 @@ impl Adaptive {
     }
 
     fn grow(&mut self, base: Point, value: f64, t_s: f64) {
+        let one = value / f64::from(self.connections);
+        self.one_bytes_per_s = self.one_bytes_per_s.max(one);
         let step = f64::from(self.connections) / f64::from(base.connections) - 1.0;
         let gain_now = value / base.bytes_per_s.max(1.0) - 1.0;
-        let here = Point { connections: self.connections, bytes_per_s: value };
+        let here = Point { connections: self.connections, bytes_per_s: value, settled: false };
         let beyond_noise = gain_now > SIGMAS * self.error(1);
         if gain_now >= GAIN_CLEAR_SHARE * step && beyond_noise {
             self.short = Some(base);
             let factor = if gain_now >= GAIN_LINEAR_SHARE * step { 4 } else { 2 };
-            self.start_grow(here, factor, t_s, Why::Helped(gain_now + 1.0));
+            let wanted = here.connections.saturating_mul(factor);
+            self.start_grow(here, wanted, t_s, Why::Helped(gain_now + 1.0));
             return;
         }
         let count = self.windows.count();
@@ -239,7 +257,7 @@ impl Adaptive {
         if (gain - GAIN_MIN).abs() < error && count < VERDICT_WINDOWS_MAX {
             return;
         }
-        if gain <= GAIN_MIN.max(error.min(2.0 * GAIN_MIN)) {
+        if gain <= GAIN_MIN.max(error) {
             self.enough = Some(base.connections);
             self.look_pause_s = (self.look_pause_s * 2.0).min(PAUSE_MAX_S);
             self.finish_growth(base, level, t_s, Why::NoGain(gain + 1.0));
@@ -247,15 +265,16 @@ impl Adaptive {
         }
         self.look_pause_s = LOOK_AGAIN_S;
         self.short = Some(base);
-        let here = Point { bytes_per_s: level, ..here };
+        let here = Point { bytes_per_s: level, settled: true, ..here };
         // Less than half of what the step could bring: the edge lies between, or close above.
-        self.start_grow(here, 2, t_s, Why::Helped(gain + 1.0));
+        let wanted = here.connections.saturating_mul(2);
+        self.start_grow(here, wanted, t_s, Why::Helped(gain + 1.0));
     }
 
     /// The plateau is reached with `base`; a search that has no lower end yet waits if the path
     /// has just changed.
     fn finish_growth(&mut self, base: Point, level: f64, t_s: f64, why: Why) {
-        let plateau = level.max(base.bytes_per_s);
+        let plateau = level.max(base.bytes_per_s).max(self.plateau.unwrap_or(0.0));
         if t_s >= self.shrink_s {
             self.start_shrink(plateau, t_s);
             if matches!(self.state, State::Shrink { .. }) {
@@ -269,23 +288,38 @@ impl Adaptive {
     fn start_shrink(&mut self, plateau: f64, t_s: f64) {
         let enough = self.enough.unwrap_or(self.connections);
         self.enough = Some(enough);
-        let short = self.short.map_or(0, |point| point.connections).min(enough - 1);
-        let close_enough = (enough / 16).max(1);
-        if enough - short <= close_enough {
+        self.plateau = Some(plateau);
+        let proven = self.short.filter(|point| point.settled);
+        let short = proven.map_or(0, |point| point.connections).min(enough - 1);
+        let Some(next) = self.fewer(short, enough, plateau) else {
             self.end_shrink(enough, plateau, t_s, Why::Plateau);
             return;
+        };
+        self.move_to(next, t_s, State::Shrink { plateau }, Why::TryFewer);
+    }
+
+    /// The number to try between one that is too few and one that suffices; none if that is not
+    /// worth it.
+    fn fewer(&self, short: u32, enough: u32, plateau: f64) -> Option<u32> {
+        if enough - short <= (enough / 16).max(1) {
+            return None;
         }
         let middle = short + (enough - short) / 2;
-        let next = match self.short {
-            Some(point) if point.bytes_per_s > 0.0 => {
-                let one = point.bytes_per_s / f64::from(point.connections.max(1));
-                let edge = (PLATEAU_SHARE * plateau / one).ceil().min(f64::from(enough)) as u32;
-                if edge > short && edge < enough { edge } else { middle }
-            }
-            _ => middle,
+        let Some(point) = self.short.filter(|point| point.bytes_per_s > 0.0) else {
+            return Some(middle);
         };
-        let next = next.clamp(short + 1, enough - 1);
-        self.move_to(next, t_s, State::Shrink { plateau }, Why::TryFewer);
+        let of_point = point.bytes_per_s / f64::from(point.connections.max(1));
+        let one = if point.settled { of_point } else { of_point.max(self.one_bytes_per_s) };
+        let edge = EDGE_MARGIN * PLATEAU_SHARE * plateau / one;
+        // Steps smaller than what ends the search would creep.
+        let edge = edge.max(f64::from(short + (enough / 16).max(1)));
+        let edge = edge.ceil().min(f64::from(enough)) as u32;
+        if edge < enough {
+            return Some(edge.clamp(short + 1, enough - 1));
+        }
+        // What is proven and predicts that all of them are needed, ends the search. What is not
+        // proven gets a cheap trial.
+        (!point.settled).then(|| (enough - enough / 4).clamp(short + 1, enough - 1))
     }
 
     fn end_shrink(&mut self, connections: u32, plateau: f64, t_s: f64, why: Why) {
@@ -299,7 +333,7 @@ impl Adaptive {
         let level = self.windows.recent(count).unwrap_or(value);
         let share = level / plateau.max(1.0);
         let error = SIGMAS * self.error(count);
-        let here = Point { connections: self.connections, bytes_per_s: level };
+        let here = Point { connections: self.connections, bytes_per_s: level, settled: true };
         // One window is enough to see that it is far too little: it costs throughput.
         if share < PLATEAU_SHARE - error.max(0.02) {
             self.short = Some(here);
@@ -307,11 +341,13 @@ impl Adaptive {
             self.give_back(plateau, t_s, share);
             return;
         }
-        let undecided = share < PLATEAU_SHARE + error && count < VERDICT_WINDOWS_MAX;
+        let undecided = share < PLATEAU_SHARE + error && count < TRIAL_WINDOWS_MAX;
         if count < VERDICT_WINDOWS_MIN || undecided {
             return;
         }
         if share >= PLATEAU_SHARE {
+            // What was left in its slow start has been refuted as a bound, or has served.
+            self.short = self.short.filter(|point| point.settled);
             self.enough = Some(self.connections);
             self.start_shrink(plateau, t_s);
             if matches!(self.state, State::Hold { .. }) {
@@ -348,16 +384,18 @@ impl Adaptive {
         }
         self.why = Why::Plateau;
         let now = self.windows.recent(DRIFT_WINDOWS).unwrap_or(level);
+        // Two per cent are given away once, not with every search.
+        let plateau = self.plateau.unwrap_or(now).max(now);
         if t_s >= self.shrink_s && self.enough.is_some_and(|enough| enough > 1) {
             self.shrink_pause_s = (self.shrink_pause_s * 2.0).min(PAUSE_MAX_S);
             self.shrink_s = t_s + self.shrink_pause_s;
-            self.short = self.short.filter(|point| point.bytes_per_s < PLATEAU_SHARE * now);
             self.enough = Some(self.connections);
-            self.start_shrink(now, t_s);
+            self.start_shrink(plateau, t_s);
         } else if t_s >= self.look_again_s && limit != Limit::Line {
             self.look_again_s = t_s + self.look_pause_s;
-            let base = Point { connections: self.connections, bytes_per_s: now };
-            self.start_grow(base, 2, t_s, Why::LookAgain);
+            let base = Point { connections: self.connections, bytes_per_s: now, settled: true };
+            let more = base.connections + (base.connections / 4).max(1);
+            self.start_grow(base, more, t_s, Why::LookAgain);
         }
     }
 
@@ -386,6 +424,8 @@ impl Adaptive {
         let value = self.windows.last(0).unwrap_or(0.0);
         self.short = None;
         self.enough = None;
+        self.plateau = None;
+        self.one_bytes_per_s = 0.0;
         self.look_pause_s = LOOK_AGAIN_S;
         self.shrink_pause_s = LOOK_AGAIN_S;
         self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
@@ -395,14 +435,13 @@ impl Adaptive {
             self.hold(self.connections, value, t_s, Why::Application);
             return;
         }
-        let base = Point { connections: self.connections, bytes_per_s: value };
-        self.start_grow(base, 2, t_s, why);
+        let base = Point { connections: self.connections, bytes_per_s: value, settled: false };
+        self.start_grow(base, base.connections.saturating_mul(2), t_s, why);
     }
 
     fn learn_window(&mut self, sample: &Sample) {
         let rtt_s = sample.typical(|tcp| tcp.rtt_us.or(tcp.min_rtt_us)).map(|us| us / 1e6);
-        // Without a round trip the window must be right for most paths.
-        let window_s = rtt_s.map_or(2.0 * WINDOW_MIN_S, |rtt_s| WINDOW_ROUND_TRIPS * rtt_s);
+        let window_s = rtt_s.map_or(WINDOW_UNKNOWN_S, |rtt_s| WINDOW_ROUND_TRIPS * rtt_s);
         self.window_s = window_s.clamp(WINDOW_MIN_S, WINDOW_MAX_S);
     }
 
@@ -483,6 +522,8 @@ impl Policy for Adaptive {
         self.state = State::Measure;
         self.short = None;
         self.enough = None;
+        self.plateau = None;
+        self.one_bytes_per_s = 0.0;
         self.granted_max = u32::MAX;
         self.look_pause_s = LOOK_AGAIN_S;
         self.shrink_pause_s = LOOK_AGAIN_S;

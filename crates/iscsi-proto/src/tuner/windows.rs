@@ -33,7 +33,12 @@ pub(super) struct Windows {
     bytes: f64,
     seconds: f64,
     full: VecDeque<f64>,
+    /// Relative differences of neighbouring windows.
     differences: VecDeque<f64>,
+    /// The last intervals, newest last, and their relative second differences.
+    samples: VecDeque<f64>,
+    bends: VecDeque<f64>,
+    samples_per_window: f64,
 }
 
 impl Windows {
@@ -42,10 +47,13 @@ impl Windows {
         self.bytes = 0.0;
         self.seconds = 0.0;
         self.full.clear();
+        self.samples.clear();
     }
 
     /// Adds an interval; the window's mean, if that fills it.
     pub(super) fn push(&mut self, bytes_per_s: f64, seconds: f64, window_s: f64) -> Option<f64> {
+        self.bend(bytes_per_s);
+        self.samples_per_window = (window_s / seconds).max(1.0);
         self.bytes += bytes_per_s * seconds;
         self.seconds += seconds;
         // Sums of intervals miss their total by rounding.
@@ -70,15 +78,30 @@ impl Windows {
         }
     }
 
-    /// Standard deviation of one window, relative to its value.
-    pub(super) fn noise(&self) -> f64 {
-        if self.differences.len() < NOISE_DIFFERENCES_MIN {
-            return NOISE_UNKNOWN;
+    /// A second difference does not see a steady rise, so that it works during a slow start.
+    fn bend(&mut self, bytes_per_s: f64) {
+        push_bounded(&mut self.samples, bytes_per_s);
+        if let [.., a, b, c] = *self.samples.make_contiguous() {
+            if b > 0.0 {
+                push_bounded(&mut self.bends, (a - 2.0 * b + c).abs() / b);
+            }
         }
-        let mut differences: Vec<f64> = self.differences.iter().copied().collect();
-        let mad = median(&mut differences).unwrap_or(NOISE_UNKNOWN);
-        // The difference of two values scatters √2 times as much as one.
-        (MAD_TO_SIGMA * mad / std::f64::consts::SQRT_2).clamp(NOISE_MIN, NOISE_MAX)
+    }
+
+    /// Standard deviation of one window, relative to its value: the greater of what neighbouring
+    /// windows say (they see slow waves) and what neighbouring samples say (they are there soon).
+    pub(super) fn noise(&self) -> f64 {
+        // √2 and √6: how much more the differences scatter than the values.
+        let windows = deviation(&self.differences).map(|d| d / 2_f64.sqrt());
+        let samples = deviation(&self.bends).map(|d| d / 6_f64.sqrt());
+        let samples = samples.map(|d| d / self.samples_per_window.sqrt());
+        match (windows, samples) {
+            (None, None) => NOISE_UNKNOWN,
+            (windows, samples) => {
+                let most = windows.unwrap_or(0.0).max(samples.unwrap_or(0.0));
+                most.clamp(NOISE_MIN, NOISE_MAX)
+            }
+        }
     }
 
     /// Windows since the last move.
@@ -96,6 +119,15 @@ impl Windows {
         let mut values: Vec<f64> = self.full.iter().rev().take(count).copied().collect();
         median(&mut values)
     }
+}
+
+/// Standard deviation of differences, if there are enough of them.
+fn deviation(differences: &VecDeque<f64>) -> Option<f64> {
+    if differences.len() < NOISE_DIFFERENCES_MIN {
+        return None;
+    }
+    let mut differences: Vec<f64> = differences.iter().copied().collect();
+    median(&mut differences).map(|mad| MAD_TO_SIGMA * mad)
 }
 
 fn push_bounded(values: &mut VecDeque<f64>, value: f64) {

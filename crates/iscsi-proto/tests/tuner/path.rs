@@ -78,7 +78,7 @@ impl Path {
         let wanted = connections / (1.0 / wanted.max(1.0) + self.storage_s_per_byte);
         // The edge is round: flows that lose at the line do not use all of it.
         let line = self.share(connections);
-        (wanted.powi(-10) + line.powi(-10)).powf(-0.1)
+        (wanted.powi(-16) + line.powi(-16)).powf(-1.0 / 16.0)
     }
 
     /// What `n` connections reach when all windows have grown.
@@ -105,6 +105,7 @@ pub(crate) struct Transfer {
     pub(crate) rates: Vec<(f64, f64)>,
     /// Time and wanted connections at each change.
     pub(crate) moves: Vec<(f64, u32)>,
+    pub(crate) log: Vec<(f64, u32, String)>,
 }
 
 impl Transfer {
@@ -117,6 +118,7 @@ impl Transfer {
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             rates: Vec::new(),
             moves: Vec::new(),
+            log: Vec::new(),
         };
         transfer.resize(n);
         transfer
@@ -207,6 +209,7 @@ impl Transfer {
             let decision = policy.handle_sample(&self.sample(noisy));
             if decision.connections != self.connections() {
                 self.moves.push((self.t_s, decision.connections));
+                self.log.push((self.t_s, decision.connections, decision.why.to_string()));
                 self.resize(decision.connections);
             }
             last = Some(decision);
