@@ -81,10 +81,10 @@ impl Windows {
     /// A second difference does not see a steady rise, so that it works during a slow start.
     fn bend(&mut self, bytes_per_s: f64) {
         push_bounded(&mut self.samples, bytes_per_s);
-        if let [.., a, b, c] = *self.samples.make_contiguous() {
-            if b > 0.0 {
-                push_bounded(&mut self.bends, (a - 2.0 * b + c).abs() / b);
-            }
+        if let [.., a, b, c] = *self.samples.make_contiguous()
+            && b > 0.0
+        {
+            push_bounded(&mut self.bends, (a - 2.0 * b + c).abs() / b);
         }
     }
 

@@ -105,7 +105,6 @@ pub(crate) struct Transfer {
     pub(crate) rates: Vec<(f64, f64)>,
     /// Time and wanted connections at each change.
     pub(crate) moves: Vec<(f64, u32)>,
-    pub(crate) log: Vec<(f64, u32, String)>,
 }
 
 impl Transfer {
@@ -118,7 +117,6 @@ impl Transfer {
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             rates: Vec::new(),
             moves: Vec::new(),
-            log: Vec::new(),
         };
         transfer.resize(n);
         transfer
@@ -209,7 +207,6 @@ impl Transfer {
             let decision = policy.handle_sample(&self.sample(noisy));
             if decision.connections != self.connections() {
                 self.moves.push((self.t_s, decision.connections));
-                self.log.push((self.t_s, decision.connections, decision.why.to_string()));
                 self.resize(decision.connections);
             }
             last = Some(decision);
