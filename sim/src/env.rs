@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
+use iscsi_proto::ids::Itt;
 use iscsi_proto::target::ConnId;
 use iscsi_proto::time::Instant;
 
@@ -40,6 +41,8 @@ pub(crate) enum Event {
     Membership,
     /// The application aborts something.
     Management,
+    /// The application has waited long enough for an answer to task management or text.
+    RequestLate(Itt),
     /// The application closes its session and opens another.
     Restart,
     /// The initiator logs in (again).

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use iscsi_proto::initiator::Config;
-use iscsi_proto::keys::{DigestPreference, Offer, SessionParams};
+use iscsi_proto::keys::{DigestPreference, Offer, SessionParams, TaskReporting};
 use iscsi_proto::target::SessionConfig;
 
 use crate::cuts::{Cut, Moment};
@@ -242,11 +242,12 @@ fn offer(rng: &mut Rng, max_connections: u16, damaged: bool) -> Offer {
             max_burst_length,
             first_burst_length: rng.pick(&first),
             max_outstanding_r2t: rng.pick(&[1, 1, 2, 3, 16]),
+            task_reporting: rng.pick(&TaskReporting::ALL),
+            protocol_level: rng.pick(&[1, 2, 2]),
             ..Offer::default().session
         },
         header_digest: digest(rng),
         data_digest: digest(rng),
         max_recv_data_segment_length: rng.pick(&SEGMENTS),
-        ..Offer::default()
     }
 }

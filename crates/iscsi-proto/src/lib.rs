@@ -22,3 +22,4 @@ pub mod pdu;
 pub mod serial;
 pub mod target;
 pub mod time;
+pub mod tuner;

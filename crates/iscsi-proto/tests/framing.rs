@@ -37,6 +37,7 @@ fn command(itt: u32, extended: usize, length: usize) -> Header {
         read: false,
         write: true,
         attribute: TaskAttribute::SIMPLE,
+        priority: 0,
         lun: Lun(0),
         itt: Itt(itt),
         expected_data_transfer_length: length as u32,

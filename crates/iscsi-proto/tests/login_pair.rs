@@ -9,7 +9,7 @@ use bytes::Bytes;
 use iscsi_proto::frame::{Framer, Framing, Limits};
 use iscsi_proto::ids::{Cid, Isid, Itt, Tsih};
 use iscsi_proto::keys::value::format_binary;
-use iscsi_proto::keys::{DigestKind, DigestPreference, Offer, SessionParams};
+use iscsi_proto::keys::{DigestKind, DigestPreference, Offer, SessionParams, TaskReporting};
 use iscsi_proto::login::chap::{
     Algorithm, CHALLENGE_LEN, ChapCredentials, ChapError, ChapRandom, Secret,
 };
@@ -562,7 +562,9 @@ fn a_version_that_was_not_offered_ends_the_login() {
 //# additional answers from the initiator within the same stage.
 #[test]
 fn an_offer_in_the_last_response_ends_the_login() {
-    let mut initiator = initiator::Login::new(config()).unwrap();
+    let mut config = config();
+    config.offer.session.task_reporting = TaskReporting::Rfc3720; // nothing to be answered
+    let mut initiator = initiator::Login::new(config).unwrap();
     let (request, _) = initiator.first();
     let to_operational = LoginResponse {
         transit: true,
@@ -1024,7 +1026,7 @@ fn keys_are_answered_as_libiscsi_sends_them() {
          MaxBurstLength=262144\0DataPDUInOrder=Yes\0DefaultTime2Wait=2\0DefaultTime2Retain=0\0\
          IFMarker=No\0OFMarker=No\0ErrorRecoveryLevel=0\0MaxConnections=1\0\
          MaxOutstandingR2T=1\0DataSequenceInOrder=Yes\0X-com.example.Speed=NotUnderstood\0\
-         OFMarkInt=Reject\0iSCSIProtocolLevel=1\0TaskReporting=RFC3720\0\
+         OFMarkInt=Reject\0iSCSIProtocolLevel=2\0TaskReporting=FastAbort\0\
          FirstBurstLength=262144\0MaxRecvDataSegmentLength=262144\0";
     assert_eq!(answer, expected);
     assert_eq!((response.tsih, response.max_cmd_sn), (Tsih(4), CmdSn(41)));

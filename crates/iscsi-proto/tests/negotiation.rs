@@ -6,7 +6,7 @@ use iscsi_proto::keys::table::{Key, Rule, Scope, Sender, TABLE, When};
 use iscsi_proto::keys::text::{Pair, TextWriter, parse};
 use iscsi_proto::keys::{
     ConnectionParams, DigestKind, DigestPreference, Negotiation, NegotiationError, Offer, Role,
-    SessionParams,
+    SessionParams, TaskReporting,
 };
 use iscsi_proto::pdu::Stage;
 use proptest::prelude::*;
@@ -183,6 +183,8 @@ fn a_target_answers_by_the_rule() {
     let no = session(|s| {
         s.initial_r2t = true;
         s.immediate_data = false;
+        s.protocol_level = 1;
+        s.task_reporting = TaskReporting::Rfc3720;
     });
     for (offer, text, expected) in [
         // Smaller one.
@@ -201,7 +203,9 @@ fn a_target_answers_by_the_rule() {
         (offer, "DefaultTime2Retain=3601", "DefaultTime2Retain=Reject"),
         (offer, "ErrorRecoveryLevel=2", "ErrorRecoveryLevel=1"),
         (offer, "ErrorRecoveryLevel=3", "ErrorRecoveryLevel=Reject"),
-        (offer, "iSCSIProtocolLevel=2", "iSCSIProtocolLevel=1"),
+        (offer, "iSCSIProtocolLevel=2", "iSCSIProtocolLevel=2"),
+        (offer, "iSCSIProtocolLevel=31", "iSCSIProtocolLevel=2"),
+        (no, "iSCSIProtocolLevel=2", "iSCSIProtocolLevel=1"),
         (offer, "iSCSIProtocolLevel=0", "iSCSIProtocolLevel=0"),
         (offer, "iSCSIProtocolLevel=32", "iSCSIProtocolLevel=Reject"),
         // Larger one.
@@ -221,8 +225,12 @@ fn a_target_answers_by_the_rule() {
         (offer, "HeaderDigest=CRC32C,None", "HeaderDigest=CRC32C"),
         (offer, "HeaderDigest=None,CRC32C", "HeaderDigest=None"),
         (offer, "DataDigest=Y-com.example,CRC32C", "DataDigest=CRC32C"),
-        (offer, "TaskReporting=FastAbort,RFC3720", "TaskReporting=RFC3720"),
-        (offer, "TaskReporting=FastAbort", "TaskReporting=Reject"),
+        (offer, "TaskReporting=RFC3720,FastAbort", "TaskReporting=RFC3720"),
+        (offer, "TaskReporting=FastAbort,ResponseFence,RFC3720", "TaskReporting=FastAbort"),
+        (offer, "TaskReporting=X-com.example,ResponseFence", "TaskReporting=ResponseFence"),
+        (offer, "TaskReporting=fastabort", "TaskReporting=Reject"),
+        (no, "TaskReporting=FastAbort,ResponseFence,RFC3720", "TaskReporting=RFC3720"),
+        (no, "TaskReporting=FastAbort", "TaskReporting=Reject"),
         // Of RFC 3720 only.
         (offer, "OFMarker=Yes", "OFMarker=No"),
         (offer, "IFMarker=No", "IFMarker=No"),
@@ -615,10 +623,10 @@ fn offers() -> impl Strategy<Value = Offer> {
                 data_pdu_in_order: b.3,
                 data_sequence_in_order: b.4,
                 error_recovery_level: b.5,
+                ..SessionParams::default()
             },
             header_digest: c.0,
             data_digest: c.0,
             max_recv_data_segment_length: c.1,
-            protocol_level: 1,
         })
 }

@@ -24,6 +24,7 @@ fn command() -> ScsiCommand {
         read: true,
         write: true,
         attribute: TaskAttribute::ORDERED,
+        priority: 9,
         lun: LUN,
         itt: ITT,
         expected_data_transfer_length: 0x0012_3456,
@@ -70,6 +71,7 @@ fn samples() -> Vec<Pdu> {
         ScsiResponse {
             response: ResponseCode(0x81),
             status: 2,
+            status_qualifier: 0x4321,
             residual: Residual::Underflow(5),
             bidi_read_residual: Residual::Overflow(6),
             itt: ITT,
@@ -94,6 +96,7 @@ fn samples() -> Vec<Pdu> {
         .into(),
         TaskManagementResponse {
             response: TaskManagementResponseCode::REJECTED,
+            information: [7, 8, 9],
             itt: ITT,
             stat_sn: STAT,
             exp_cmd_sn: EXP,
@@ -260,13 +263,13 @@ fn fields_lie_where_the_figures_show_them() {
     let zero = |n| "00 ".repeat(n);
     let expected = [
         format!(
-            "41 e2 00 00 05 00 00 04 {names} 00 12 34 56 18 19 1a 1b 1c 1d 1e 1f
+            "41 e2 90 00 05 00 00 04 {names} 00 12 34 56 18 19 1a 1b 1c 1d 1e 1f
              30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66"
         ),
         format!(
-            "21 92 81 02 00 00 00 04 {} 10 11 12 13 00 00 00 07 {window} 00 00 00 08
+            "21 92 81 02 00 00 00 04 43 21 {} 10 11 12 13 00 00 00 07 {window} 00 00 00 08
              00 00 00 06 00 00 00 05",
-            zero(8)
+            zero(6)
         ),
         format!(
             "42 88 00 00 00 00 00 04 {names} 00 00 00 04 18 19 1a 1b 1c 1d 1e 1f
@@ -274,8 +277,8 @@ fn fields_lie_where_the_figures_show_them() {
             zero(8)
         ),
         format!(
-            "22 80 ff 00 00 00 00 04 {} 10 11 12 13 {} {window} {}",
-            zero(8),
+            "22 80 ff 00 00 00 00 04 07 08 09 {} 10 11 12 13 {} {window} {}",
+            zero(5),
             zero(4),
             zero(12)
         ),
@@ -450,6 +453,7 @@ fn unknown_codes_survive_and_print_in_hex() {
     assert_eq!(LoginStatus(0x0207).to_string(), "MISSING_PARAMETER");
     let odd = TaskManagementResponse {
         response: TaskManagementResponseCode(0x77),
+        information: [0; 3],
         itt: ITT,
         stat_sn: STAT,
         exp_cmd_sn: EXP,

@@ -112,6 +112,7 @@ impl Fake {
         ScsiResponse {
             response: ResponseCode::COMPLETED,
             status,
+            status_qualifier: 0,
             residual: Residual::None,
             bidi_read_residual: Residual::None,
             itt,

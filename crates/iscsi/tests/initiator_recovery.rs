@@ -140,6 +140,7 @@ impl Connection {
         let response = ScsiResponse {
             response: ResponseCode::COMPLETED,
             status,
+            status_qualifier: 0,
             residual,
             bidi_read_residual: Residual::None,
             itt,
@@ -350,6 +351,7 @@ impl Connection {
         };
         let (exp_cmd_sn, max_cmd_sn) = self.window();
         let response = TaskManagementResponse {
+            information: [0; 3],
             response: match known {
                 Some(_) => TaskManagementResponseCode::COMPLETE,
                 None => TaskManagementResponseCode::TASK_DOES_NOT_EXIST,

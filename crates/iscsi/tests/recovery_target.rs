@@ -13,14 +13,14 @@ use bytes::Bytes;
 use iscsi::target::{Server, ServerConfig};
 use iscsi_proto::frame::{Framer, Framing, Limits};
 use iscsi_proto::ids::{Cid, Isid, Itt, Lun, Tsih, Ttt};
-use iscsi_proto::keys::DigestPreference;
+use iscsi_proto::keys::{DigestPreference, TaskReporting};
 use iscsi_proto::login::Outcome;
 use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapRandom};
 use iscsi_proto::login::initiator::{InitiatorConfig, Login, LoginError, Step};
 use iscsi_proto::pdu::{
     DataOut, LoginStatus, LogoutReason, LogoutRequest, LogoutResponseCode, Pdu, R2t, RejectReason,
     ScsiCommand, SnackKind, SnackRequest, TaskAttribute, TaskManagementFunction,
-    TaskManagementRequest, TaskManagementResponseCode,
+    TaskManagementRequest, TaskManagementResponse, TaskManagementResponseCode,
 };
 use iscsi_proto::serial::{CmdSn, DataSn, StatSn};
 use scsi::{LunOptions, Target, TargetConfig};
@@ -108,6 +108,7 @@ struct Ask {
     level: u8,
     time2retain: u16,
     max_outstanding_r2t: u16,
+    task_reporting: TaskReporting,
 }
 
 /// A connection of a scripted initiator.
@@ -156,6 +157,7 @@ impl Client {
         session.initial_r2t = true;
         session.first_burst_length = SEGMENT;
         session.max_burst_length = BURST;
+        session.task_reporting = ask.task_reporting;
         session.max_outstanding_r2t = ask.max_outstanding_r2t;
         session.data_sequence_in_order = false;
         if let Some((outcome, cmd_sn)) = &of {
@@ -233,6 +235,7 @@ impl Client {
             read: opcode == 0x28,
             write: opcode == 0x2a,
             attribute: TaskAttribute::SIMPLE,
+            priority: 0,
             lun: Lun(0),
             itt: Itt(itt),
             expected_data_transfer_length: len as u32,
@@ -319,6 +322,31 @@ impl Client {
         self.collect(itt).await.into_iter().flat_map(|(_, data)| data.to_vec()).collect()
     }
 
+    /// A function about a unit, or about the task `referenced` there.
+    async fn manage(
+        &mut self,
+        function: TaskManagementFunction,
+        referenced: Itt,
+        lun: Lun,
+    ) -> TaskManagementResponse {
+        let request = TaskManagementRequest {
+            immediate: true,
+            function,
+            lun,
+            itt: Itt(0x2000),
+            referenced_task_tag: referenced,
+            cmd_sn: CmdSn(self.cmd_sn),
+            exp_stat_sn: self.exp_stat_sn,
+            ref_cmd_sn: CmdSn(self.cmd_sn - 1),
+            exp_data_sn: 0,
+        };
+        self.send(request, &[]).await;
+        match self.read().await.0 {
+            Pdu::TaskManagementResponse(response) => response,
+            other => panic!("{other:?}"),
+        }
+    }
+
     async fn reassign(&mut self, itt: u32, exp_data_sn: u32) -> TaskManagementResponseCode {
         let request = TaskManagementRequest {
             immediate: true,
@@ -357,7 +385,8 @@ async fn next(stream: &mut TcpStream, framer: &mut Framer) -> Option<(Pdu, Bytes
 
 fn ask(seed: u32, level: u8) -> Ask {
     let isid = Isid::random(seed, 7);
-    Ask { isid, level, time2retain: 20, max_outstanding_r2t: 4 }
+    let task_reporting = TaskReporting::FastAbort;
+    Ask { isid, level, time2retain: 20, max_outstanding_r2t: 4, task_reporting }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -544,4 +573,54 @@ async fn a_session_that_nobody_comes_back_to_ends() {
     logged(&["session ended", &tsih]).await;
     let status = Client::join(target.address, ask, Cid(1), &client).await.err();
     assert_eq!(status, Some(LoginStatus::SESSION_DOES_NOT_EXIST));
+}
+
+/// The functions of RFC 7144 from the socket to the logical unit and back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn level_2_functions_reach_the_unit() {
+    use TaskManagementFunction as F;
+    use TaskManagementResponseCode as R;
+    let target = serve();
+    let mut client = Client::lead(target.address, ask(7, 0)).await;
+    assert_eq!(client.outcome.session.protocol_level, 2);
+    let (unit, nobody) = (Lun(0), Lun(77 << 48));
+    for (function, lun, expected) in [
+        (F::QUERY_TASK_SET, unit, R::COMPLETE),
+        (F::QUERY_TASK_SET, nobody, R::LUN_DOES_NOT_EXIST),
+        (F::QUERY_ASYNCHRONOUS_EVENT, unit, R::COMPLETE),
+        (F::QUERY_ASYNCHRONOUS_EVENT, nobody, R::LUN_DOES_NOT_EXIST),
+    ] {
+        assert_eq!(client.manage(function, Itt::NONE, lun).await.response, expected, "{function}");
+    }
+    let write = client.command(1, 0x2a, 0, BURST as usize);
+    client.send(write, &[]).await;
+    let (Pdu::R2t(_), _) = client.read().await else { panic!() };
+    assert_eq!(client.manage(F::QUERY_TASK, Itt(1), unit).await.response, R::SUCCEEDED);
+    assert_eq!(client.manage(F::QUERY_TASK_SET, Itt::NONE, unit).await.response, R::SUCCEEDED);
+    // FastAbort: no data has to come.
+    let reset = client.manage(F::LOGICAL_UNIT_RESET, Itt::NONE, unit).await;
+    assert_eq!(reset.response, R::COMPLETE);
+    assert_eq!(client.manage(F::QUERY_TASK, Itt(1), unit).await.response, R::COMPLETE);
+    // BUS DEVICE RESET FUNCTION OCCURRED (SPC-4), which the next command would be told.
+    let event = client.manage(F::QUERY_ASYNCHRONOUS_EVENT, Itt::NONE, unit).await;
+    assert_eq!((event.response, &event.information[1..]), (R::SUCCEEDED, &[0x29, 0x03][..]));
+    let nexus = client.manage(F::I_T_NEXUS_RESET, Itt::NONE, Lun(0)).await;
+    assert_eq!(nexus.response, R::COMPLETE);
+    assert!(next(&mut client.stream, &mut client.framer).await.is_none(), "it is closed");
+    let tsih = format!("tsih={}", client.outcome.tsih);
+    logged(&["session ended", &tsih]).await;
+}
+
+/// An initiator that knows no FastAbort, and stops sending all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_without_its_data_is_answered_in_the_end() {
+    use TaskManagementFunction as F;
+    let target = serve();
+    let ask = Ask { task_reporting: TaskReporting::Rfc3720, ..ask(8, 0) };
+    let mut client = Client::lead(target.address, ask).await;
+    let write = client.command(1, 0x2a, 0, BURST as usize);
+    client.send(write, &[]).await;
+    let (Pdu::R2t(_), _) = client.read().await else { panic!() };
+    let reset = client.manage(F::LOGICAL_UNIT_RESET, Itt::NONE, Lun(0)).await;
+    assert_eq!(reset.response, TaskManagementResponseCode::COMPLETE);
 }

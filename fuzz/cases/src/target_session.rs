@@ -358,7 +358,10 @@ impl Shell {
         let data_in = Bytes::from(vec![0; usize::from(how) * 16]);
         let sense = Bytes::from(vec![0; usize::from(how & 1) * 18]);
         let wanted_length = data_in.len() as u64;
-        self.session.complete(itt, Completion { status, sense, data_in, wanted_length });
+        self.session.complete(
+            itt,
+            Completion { status, sense, data_in, wanted_length, ..Completion::default() },
+        );
     }
 
     fn manage(&mut self, how: u8) {

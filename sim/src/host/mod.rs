@@ -13,7 +13,7 @@ use iscsi_proto::initiator::{
     ConnectionError, ConnectionId, Event as CoreEvent, Recovery, Session, Violation,
 };
 use iscsi_proto::login::initiator::Login;
-use iscsi_proto::pdu::RejectReason;
+use iscsi_proto::pdu::{AsyncEvent, RejectReason};
 use iscsi_proto::time::Instant;
 
 use self::ops::{Op, TaskManagement};
@@ -261,7 +261,7 @@ impl Host {
                 // While the session goes on, nothing else may remind us of it.
                 self.submit(env)
             }
-            CoreEvent::TaskManagementDone { itt, response } => {
+            CoreEvent::TaskManagementDone { itt, response, .. } => {
                 self.management_done(env, itt, response)
             }
             CoreEvent::TextDone { itt, .. } => {
@@ -297,6 +297,10 @@ impl Host {
                 self.session_ended(env, false)
             }
             CoreEvent::SessionEnded { error } => self.session_ended(env, error.is_none()),
+            CoreEvent::Async { event: AsyncEvent::TASK_TERMINATION, .. } => {
+                env.coverage.hit("tasks terminated");
+                Ok(())
+            }
             other => Err(format!("initiator: unexpected event {other:?}")),
         }
     }

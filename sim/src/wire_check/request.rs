@@ -260,9 +260,10 @@ fn new_reassign(
     ensure!(session.params.error_recovery_level == 2, "reassign at a lower level than 2");
     ensure!(request.immediate, "reassign that is not immediate");
     let itt = request.referenced_task_tag;
-    let task = session.tasks.get(&itt).ok_or("reassign of a task that never was")?;
+    let task = session.tasks.get_mut(&itt).ok_or("reassign of a task that never was")?;
     ensure!(session.released.contains(&task.link), "the task is allegiant to {}", task.link);
     ensure!(!task.end_is_known, "reassign of a task that has ended");
+    task.may_move();
     let kind = RequestKind::Reassign(itt, request.exp_data_sn);
     new_request(sight, session, request.itt, kind)
 }

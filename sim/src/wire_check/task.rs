@@ -415,6 +415,12 @@ impl TaskCheck {
         self.arrived.insert(data_sn);
     }
 
+    /// Another connection is to take it over. The target may execute it there before its answer to
+    /// that is on the way, and behind commands of that connection that came later.
+    pub(super) fn may_move(&mut self) {
+        self.moved = true;
+    }
+
     /// The target goes on with it on another connection. `exp_data_sn`: what came before that is
     /// acknowledged.
     pub(super) fn reassign(&mut self, link: Link, exp_data_sn: u32) -> Verdict {

@@ -8,6 +8,7 @@ pub(crate) mod info;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod target;
+pub(crate) mod tune;
 pub(crate) mod wan;
 
 use std::future::Future;

@@ -43,9 +43,17 @@ impl<T> Session<T> {
             self.answered(id);
             return Ok(Receiving::Nothing);
         }
-        self.end_managed(function, lun, referenced, cmd_sn, pdu.response);
-        self.events.push_back(Event::TaskManagementDone { itt: pdu.itt, response: pdu.response });
+        let (response, information) = (pdu.response, pdu.information);
+        self.end_managed(function, lun, referenced, cmd_sn, response);
+        self.events.push_back(Event::TaskManagementDone { itt: pdu.itt, response, information });
         self.answered(id);
+        if function == TaskManagementFunction::I_T_NEXUS_RESET
+            && response == TaskManagementResponseCode::COMPLETE
+        {
+            // The target drops every connection and keeps nothing (RFC 7144 §6.3): there is
+            // nothing to recover.
+            self.end(Some(ConnectionError::NexusReset));
+        }
         Ok(Receiving::Nothing)
     }
 
@@ -70,26 +78,18 @@ impl<T> Session<T> {
             self.finish_aborted(referenced);
             return;
         }
-        let unit =
-            matches!(function, F::ABORT_TASK_SET | F::CLEAR_TASK_SET | F::LOGICAL_UNIT_RESET);
-        let target = matches!(function, F::TARGET_WARM_RESET | F::TARGET_COLD_RESET);
-        if response != R::COMPLETE || !(unit || target) {
+        let (unit, target) = (function.ends_unit(), function.ends_session_tasks());
+        if !(unit || target) {
             return;
+        }
+        if response != R::COMPLETE {
+            return self.resume_data();
         }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
         //# Task management requests must act on all the commands from the same session having a
         //# CmdSN lower than the task management CmdSN.
         // Not on commands that were only queued when the function was sent: they live on.
-        let hit: Vec<Itt> = self
-            .tasks
-            .iter()
-            .filter(|(_, task)| task.cmd_sn.is_some_and(|sn| sn.is_before(cmd_sn)))
-            .filter(|(_, task)| match &task.kind {
-                Kind::Command(command) => target || command.command.lun == lun,
-                _ => false,
-            })
-            .map(|(itt, _)| itt)
-            .collect();
+        let hit = self.affected((!target).then_some(lun), cmd_sn);
         hit.into_iter().for_each(|itt| self.finish_aborted(itt));
     }
 
@@ -255,7 +255,9 @@ impl<T> Session<T> {
                     self.reassigned(id, itt, referenced, later.unwrap_or(response));
                     return Ok(());
                 }
-                self.events.push_back(Event::TaskManagementDone { itt, response });
+                let information = [0; 3];
+                self.resume_data();
+                self.events.push_back(Event::TaskManagementDone { itt, response, information });
                 self.answered(id);
                 Ok(())
             }
@@ -311,6 +313,7 @@ impl<T> Session<T> {
                 // An empty negotiation answers it: what was agreed stays (§11.9.1).
                 self.text_on(id, Bytes::new());
             }
+            AsyncEvent::TASK_TERMINATION => self.task_termination(id, pdu),
             _ => {}
         }
     }

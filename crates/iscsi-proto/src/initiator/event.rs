@@ -45,6 +45,8 @@ pub enum Event<T> {
         itt: Itt,
         /// What the target said.
         response: TaskManagementResponseCode,
+        /// Additional Response Information of a query (RFC 7144 §6.4.1), else 0.
+        information: [u8; 3],
     },
     /// A text exchange is over.
     TextDone {
@@ -369,6 +371,9 @@ pub enum ConnectionError {
     /// The connection had already left the session.
     #[error("connection is not part of the session")]
     NotConnected,
+    /// The session was reset with I_T NEXUS RESET (RFC 7144 §6.3).
+    #[error("I_T nexus reset")]
+    NexusReset,
     /// The owner gave up the session.
     #[error("session abandoned")]
     Abandoned,

@@ -163,8 +163,9 @@ impl<T> Session<T> {
                 }
                 Kind::Text(_) => self.events.push_back(Event::TextLost { itt }),
                 Kind::Management(_) => {
-                    let response = TaskManagementResponseCode::REJECTED;
-                    self.events.push_back(Event::TaskManagementDone { itt, response });
+                    let (response, information) = (TaskManagementResponseCode::REJECTED, [0; 3]);
+                    self.events.push_back(Event::TaskManagementDone { itt, response, information });
+                    self.resume_data(); // nobody knows whether it was carried out
                 }
                 Kind::Logout { of, .. } if of != id => {
                     let Some(c) = self.connection_mut(of) else { continue };

@@ -35,6 +35,7 @@ mod failover;
 mod inbound;
 mod lifecycle;
 mod membership;
+mod multi_task;
 mod receive;
 mod recover;
 mod repair;
@@ -238,12 +239,34 @@ impl<T> Session<T> {
         self.add_management(connection, Management { function, lun, referenced: itt })
     }
 
-    /// Sends a task management function other than ABORT TASK (§11.5.1).
+    /// Sends a task management function that names no task (§11.5.1, RFC 7144 §6.3). `None`: it
+    /// cannot be sent, or was not agreed on.
+    //= https://www.rfc-editor.org/rfc/rfc7144#section-6.3
+    //# These task management function requests MUST NOT be sent unless the
+    //# iSCSIProtocolLevel text key with a value of "2" as defined in Section
+    //# 7.1.1 was negotiated on the session.
     pub fn manage(&mut self, function: TaskManagementFunction, lun: Lun) -> Option<Itt> {
+        if function.is_of_rfc7144() && !self.params.has_rfc7144() {
+            return None;
+        }
         let connection = self.dispatch()?;
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.4
         //# For all the other functions, this field MUST be set to the reserved value 0xffffffff.
         self.add_management(connection, Management { function, lun, referenced: Itt::NONE })
+    }
+
+    /// Asks by QUERY TASK whether the target has this command. `None`: it was not sent, nobody can
+    /// be asked now, or RFC 7144 was not agreed on.
+    pub fn query_task(&mut self, itt: Itt) -> Option<Itt> {
+        let task = self.tasks.get(itt).filter(|task| task.is_sent())?;
+        let Kind::Command(CommandTask { command, .. }) = &task.kind else { return None };
+        let (lun, connection) = (command.lun, task.connection);
+        let lost = self.connection(connection).is_none_or(|c| c.failed.is_some());
+        if lost || !self.params.has_rfc7144() {
+            return None;
+        }
+        let function = TaskManagementFunction::QUERY_TASK;
+        self.add_management(connection, Management { function, lun, referenced: itt })
     }
 
     fn add_management(&mut self, connection: ConnectionId, task: Management) -> Option<Itt> {

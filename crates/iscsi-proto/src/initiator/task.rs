@@ -92,6 +92,8 @@ pub(super) struct CommandTask<T> {
     pub(super) unrecoverable: bool,
     /// It has moved to another connection: the target numbers its R2Ts as it likes.
     reassigned: bool,
+    /// It is being aborted: no more of its data is sent (FastAbort, §4.2.3.4).
+    pub(super) stopped: bool,
 }
 
 impl<T> CommandTask<T> {
@@ -108,6 +110,7 @@ impl<T> CommandTask<T> {
             retries: 0,
             unrecoverable: false,
             reassigned: false,
+            stopped: false,
         }
     }
 

@@ -135,7 +135,7 @@ impl<T> Session<T> {
             c.closing.is_none()
                 && c.state.is_open()
                 && (!queues.control.is_empty()
-                    || !queues.data.is_empty()
+                    || queues.data.iter().any(|burst| !self.is_stopped(burst.itt))
                     || commands
                     || !queues.retries.is_empty())
         })
@@ -211,7 +211,7 @@ impl<T> Session<T> {
         let exp_stat_sn = connection.status.expected();
         let segment = segment_length_max(&connection.params) as usize;
         let leaving = self.logout_of(itt);
-        let mut timer = None;
+        let (mut timer, mut stops) = (None, false);
         let task = self.tasks.get_mut(itt)?;
         let cmd_sn = match task.kind {
             Kind::Plug => task.cmd_sn?,
@@ -239,8 +239,9 @@ impl<T> Session<T> {
                 //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
                 let (function, lun) = (management.function, management.lun);
                 let referenced_task_tag = management.referenced;
-                let is_abort = function == TaskManagementFunction::ABORT_TASK;
-                let aborted = self.tasks.get(referenced_task_tag).filter(|_| is_abort);
+                stops = true;
+                let reassigns = function == TaskManagementFunction::TASK_REASSIGN;
+                let named = self.tasks.get(referenced_task_tag).filter(|_| !reassigns);
                 let pdu = TaskManagementRequest {
                     immediate: true,
                     function,
@@ -258,7 +259,7 @@ impl<T> Session<T> {
                     //# For an ABORT TASK of a task created by a non-immediate command, the RefCmdSN
                     //# MUST be set to the CmdSN of the task identified by the Referenced Task Tag
                     //# field.
-                    ref_cmd_sn: aborted.and_then(|t| t.cmd_sn).unwrap_or_default(),
+                    ref_cmd_sn: named.and_then(|t| t.cmd_sn).unwrap_or_default(),
                     exp_data_sn: reassignment,
                 };
                 (pdu.encode(0), Bytes::new())
@@ -270,6 +271,9 @@ impl<T> Session<T> {
             && let Some(c) = self.connection_mut(of)
         {
             c.timers.set(timer, now + delay);
+        }
+        if stops {
+            self.stop_aborted(id, itt);
         }
         Some(Transmit { header, payload })
     }
@@ -291,8 +295,12 @@ impl<T> Session<T> {
             self.reassignment_over(itt);
             return true;
         }
-        let response = TaskManagementResponseCode::TASK_DOES_NOT_EXIST;
-        self.events.push_back(Event::TaskManagementDone { itt, response });
+        let response = match function {
+            TaskManagementFunction::QUERY_TASK => TaskManagementResponseCode::COMPLETE,
+            _ => TaskManagementResponseCode::TASK_DOES_NOT_EXIST,
+        };
+        let information = [0; 3];
+        self.events.push_back(Event::TaskManagementDone { itt, response, information });
         self.answered(connection);
         self.wake(connection); // so that the event is looked at
         true
@@ -321,9 +329,12 @@ impl<T> Session<T> {
         loop {
             let connection = self.connections.get_mut(id.index())?.as_mut()?;
             let segment = segment_length_max(&connection.params);
-            let burst = connection.queues.data.front_mut()?;
+            let tasks = &mut self.tasks;
+            let goes = |burst: &Burst| tasks.command_mut(burst.itt).is_none_or(|t| !t.stopped);
+            let at = connection.queues.data.iter().position(goes)?;
+            let burst = connection.queues.data.get_mut(at)?;
             let Some(task) = self.tasks.command_mut(burst.itt) else {
-                connection.queues.data.pop_front(); // aborted meanwhile
+                connection.queues.data.remove(at); // aborted meanwhile
                 continue;
             };
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.1
@@ -348,7 +359,7 @@ impl<T> Session<T> {
                 if burst.ttt != Ttt::NONE {
                     task.r2t_outstanding = task.r2t_outstanding.saturating_sub(1);
                 }
-                connection.queues.data.pop_front();
+                connection.queues.data.remove(at);
             }
             return Some(Transmit { header: pdu.encode(len), payload });
         }
@@ -501,6 +512,7 @@ fn command(
         read: command.data_in_len > 0,
         write: len > 0,
         attribute: command.attribute,
+        priority: 0,
         lun: command.lun,
         itt,
         expected_data_transfer_length: len.max(command.data_in_len),

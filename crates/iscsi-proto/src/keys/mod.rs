@@ -16,5 +16,5 @@ pub mod value;
 pub use error::NegotiationError;
 pub use negotiate::{Negotiation, Role};
 pub use offer::{DigestPreference, Offer};
-pub use params::{ConnectionParams, Declared, DigestKind, SessionParams};
+pub use params::{ConnectionParams, Declared, DigestKind, SessionParams, TaskReporting};
 pub use table::Key;

@@ -3,7 +3,7 @@
 
 use super::error::NegotiationError;
 use super::offer::{DigestPreference, Offer};
-use super::params::{ConnectionParams, Declared, DigestKind, SessionParams};
+use super::params::{ConnectionParams, Declared, DigestKind, SessionParams, TaskReporting};
 use super::table::{Key, Rule, Scope, Sender, TABLE, When};
 use super::text::{Pair, TextWriter};
 use super::value::{
@@ -13,9 +13,6 @@ use crate::pdu::Stage;
 
 /// Longest text or number value (§6.1).
 const TEXT_VALUE_MAX: usize = 255;
-
-/// The only TaskReporting value we implement, which is the default (§13.23).
-const TASK_REPORTING: &str = "RFC3720";
 
 /// Which end of the connection we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +46,6 @@ pub struct Negotiation {
     connection: ConnectionParams,
     /// Our MaxRecvDataSegmentLength was sent.
     declared_length: bool,
-    protocol_level: u32,
     declared: Declared,
 }
 
@@ -66,7 +62,6 @@ impl Negotiation {
             session: joining.unwrap_or_default(),
             connection: ConnectionParams::default(),
             declared_length: false,
-            protocol_level: 1,
             declared: Declared::default(),
         }
     }
@@ -99,7 +94,7 @@ impl Negotiation {
 
     /// The level agreed (§13.24).
     pub fn protocol_level(&self) -> u8 {
-        self.protocol_level as u8
+        self.session.protocol_level
     }
 
     /// Writes our offers and declarations, as an initiator does at the start of the operational
@@ -119,6 +114,9 @@ impl Negotiation {
                 }
                 Rule::Min(..) | Rule::Max(..) => self.want(spec.key).to_string(),
                 Rule::And | Rule::Or => bool_str(self.offer.session.flag(spec.key)).to_owned(),
+                Rule::List if self.offer.session.task_reporting > TaskReporting::Rfc3720 => {
+                    self.offer.session.task_reporting.offer()
+                }
                 _ => continue,
             };
             out.push(spec.name, value);
@@ -454,8 +452,10 @@ impl Negotiation {
     ) -> Result<(), NegotiationError> {
         let mut values = value.split(',');
         let Some(preference) = self.digest_preference(key) else {
-            let supported = values.any(|value| value == TASK_REPORTING);
-            out.push(key.name(), if supported { TASK_REPORTING } else { REJECT });
+            let best = self.offer.session.task_reporting;
+            let agreed = values.find_map(|v| TaskReporting::from_wire(v).filter(|v| *v <= best));
+            self.session.task_reporting = agreed.unwrap_or_default();
+            out.push(key.name(), agreed.map_or(REJECT, TaskReporting::as_str));
             return Ok(());
         };
         let kinds = preference.kinds();
@@ -502,6 +502,11 @@ impl Negotiation {
                 }
                 self.session.set_flag(key, agreed);
             }
+            Rule::List if key == Key::TaskReporting => {
+                let best = self.offer.session.task_reporting;
+                let agreed = TaskReporting::from_wire(value).filter(|agreed| *agreed <= best);
+                self.session.task_reporting = agreed.ok_or(illegal)?;
+            }
             _ => {
                 let kinds = self.digest_preference(key).map_or(&[][..], DigestPreference::kinds);
                 let agreed =
@@ -531,7 +536,6 @@ impl Negotiation {
     /// Our value for a number.
     fn want(&self, key: Key) -> u32 {
         match key {
-            Key::ProtocolLevel => self.offer.protocol_level.into(),
             // There is nothing to recover in a session that only asks for targets.
             //= https://www.rfc-editor.org/rfc/rfc7143#section-7.4.1
             //# When such a negotiation attempt is made by the remote side, a compliant iSCSI
@@ -553,10 +557,6 @@ impl Negotiation {
     }
 
     fn agree(&mut self, key: Key, value: u32) {
-        if key == Key::ProtocolLevel {
-            self.protocol_level = value;
-        } else {
-            self.session.set_number(key, value);
-        }
+        self.session.set_number(key, value);
     }
 }

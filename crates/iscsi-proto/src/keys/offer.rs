@@ -1,6 +1,6 @@
 //! What we want of a negotiation, in either role.
 
-use super::params::{DigestKind, SessionParams};
+use super::params::{DigestKind, SessionParams, TaskReporting};
 
 /// What to say about a digest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,8 +46,6 @@ pub struct Offer {
     pub data_digest: DigestPreference,
     /// Longest data segment we accept.
     pub max_recv_data_segment_length: u32,
-    /// Highest iSCSIProtocolLevel: 1 is RFC 7143, 2 adds RFC 7144.
-    pub protocol_level: u8,
 }
 
 impl Default for Offer {
@@ -69,15 +67,12 @@ impl Default for Offer {
                 data_pdu_in_order: true,
                 data_sequence_in_order: true,
                 error_recovery_level: 0,
+                task_reporting: TaskReporting::FastAbort,
+                protocol_level: 2,
             },
             header_digest: DigestPreference::default(),
             data_digest: DigestPreference::default(),
             max_recv_data_segment_length: 262_144,
-            //= https://www.rfc-editor.org/rfc/rfc7143#section-13.24
-            //# As a responder or an originator in a negotiation of this key, an iSCSI
-            //# implementation compliant to this document alone, without any future protocol
-            //# extensions, MUST use this value as defined by [RFC7144].
-            protocol_level: 1,
         }
     }
 }

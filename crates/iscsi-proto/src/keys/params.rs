@@ -25,6 +25,47 @@ impl DigestKind {
     }
 }
 
+/// What a target promises about the order of its answers (§13.23), the least first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TaskReporting {
+    /// As RFC 3720 has it: nothing.
+    #[default]
+    Rfc3720,
+    /// Response fences (§4.2.2.3.3).
+    ResponseFence,
+    /// These, and multi-task aborts that wait for no data (§4.2.3.4).
+    FastAbort,
+}
+
+impl TaskReporting {
+    /// All of them, the best first.
+    pub const ALL: [Self; 3] = [Self::FastAbort, Self::ResponseFence, Self::Rfc3720];
+
+    /// The value on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rfc3720 => "RFC3720",
+            Self::ResponseFence => "ResponseFence",
+            Self::FastAbort => "FastAbort",
+        }
+    }
+
+    /// What is offered so that this one is the best: never fewer than two.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-13.23
+    //# Whenever this key is negotiated, at least the RFC3720 and ResponseFence values MUST be
+    //# offered as options by the negotiation originator.
+    pub(super) fn offer(self) -> String {
+        let best = self.max(Self::ResponseFence);
+        let values = Self::ALL.into_iter().filter(|value| *value <= best);
+        values.map(Self::as_str).collect::<Vec<_>>().join(",")
+    }
+
+    /// The value that `text` names.
+    pub fn from_wire(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|value| value.as_str() == text)
+    }
+}
+
 /// Agreed parameters of a session (§13). [`Default`] is the RFC's default for each key: what holds
 /// if nobody says anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +93,10 @@ pub struct SessionParams {
     pub data_sequence_in_order: bool,
     /// ErrorRecoveryLevel (§13.20).
     pub error_recovery_level: u8,
+    /// TaskReporting (§13.23).
+    pub task_reporting: TaskReporting,
+    /// iSCSIProtocolLevel (§13.24): 1 is RFC 7143, 2 adds RFC 7144.
+    pub protocol_level: u8,
 }
 
 impl Default for SessionParams {
@@ -68,6 +113,8 @@ impl Default for SessionParams {
             data_pdu_in_order: true,
             data_sequence_in_order: true,
             error_recovery_level: 0,
+            task_reporting: TaskReporting::Rfc3720,
+            protocol_level: 1,
         }
     }
 }
@@ -83,6 +130,7 @@ impl SessionParams {
             Key::DefaultTime2Retain => self.default_time2retain.into(),
             Key::MaxOutstandingR2T => self.max_outstanding_r2t.into(),
             Key::ErrorRecoveryLevel => self.error_recovery_level.into(),
+            Key::ProtocolLevel => self.protocol_level.into(),
             _ => 0,
         }
     }
@@ -97,8 +145,14 @@ impl SessionParams {
             Key::DefaultTime2Retain => self.default_time2retain = value as u16,
             Key::MaxOutstandingR2T => self.max_outstanding_r2t = value as u16,
             Key::ErrorRecoveryLevel => self.error_recovery_level = value as u8,
+            Key::ProtocolLevel => self.protocol_level = value as u8,
             _ => {}
         }
+    }
+
+    /// The features of RFC 7144 may be used.
+    pub const fn has_rfc7144(&self) -> bool {
+        self.protocol_level >= 2
     }
 
     /// The boolean that a key sets; `false` for a key that sets none.

@@ -100,6 +100,8 @@ pub struct ScsiCommand {
     pub write: bool,
     /// ATTR.
     pub attribute: TaskAttribute,
+    /// PRI, below 16: task priority (RFC 7144 §5.1.1), 0 below iSCSIProtocolLevel 2.
+    pub priority: u8,
     /// Logical unit.
     pub lun: Lun,
     /// Initiator Task Tag.
@@ -130,6 +132,7 @@ impl ScsiCommand {
             read: header.bhs[1] & READ != 0,
             write: header.bhs[1] & WRITE != 0,
             attribute: TaskAttribute(header.bhs[1] & 0x07),
+            priority: header.bhs[2] >> 4,
             lun: header.lun(),
             itt: header.itt(),
             expected_data_transfer_length: header.be32(20),
@@ -152,6 +155,7 @@ impl ScsiCommand {
             | if self.read { READ } else { 0 }
             | if self.write { WRITE } else { 0 }
             | self.attribute.0 & 0x07;
+        header.bhs[2] = self.priority << 4;
         header.put_names(self.lun, self.itt);
         header.put32(20, self.expected_data_transfer_length);
         header.put_request_numbers(self.cmd_sn, self.exp_stat_sn);
@@ -174,6 +178,8 @@ pub struct ScsiResponse {
     pub response: ResponseCode,
     /// SCSI status, valid if `response` is COMPLETED.
     pub status: u8,
+    /// More about the status (RFC 7144 §5.2.1), 0 below iSCSIProtocolLevel 2.
+    pub status_qualifier: u16,
     /// Residual count of the (write part of the) command.
     pub residual: Residual,
     /// Residual count of the read part of a bidirectional command.
@@ -202,6 +208,7 @@ impl ScsiResponse {
         Ok(Self {
             response: ResponseCode(header.bhs[2]),
             status: header.bhs[3],
+            status_qualifier: header.be16(8),
             residual: Residual::parse(header, OVERFLOW, UNDERFLOW, 44)?,
             bidi_read_residual: Residual::parse(header, BIDI_OVERFLOW, BIDI_UNDERFLOW, 40)?,
             itt: header.itt(),
@@ -222,6 +229,7 @@ impl ScsiResponse {
         header.bhs[1] = FINAL;
         header.bhs[2] = self.response.0;
         header.bhs[3] = self.status;
+        header.put(8, self.status_qualifier.to_be_bytes());
         self.residual.encode(&mut header, OVERFLOW, UNDERFLOW, 44);
         self.bidi_read_residual.encode(&mut header, BIDI_OVERFLOW, BIDI_UNDERFLOW, 40);
         header.put32(16, self.itt.0);

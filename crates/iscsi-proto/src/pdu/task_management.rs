@@ -59,6 +59,23 @@ wire_code! {
     }
 }
 
+impl TaskManagementFunction {
+    /// Added by RFC 7144: only at iSCSIProtocolLevel 2.
+    pub const fn is_of_rfc7144(self) -> bool {
+        matches!(self.0, 9..=12)
+    }
+
+    /// Ends all tasks of a unit (§4.2.3.1).
+    pub const fn ends_unit(self) -> bool {
+        matches!(self, Self::ABORT_TASK_SET | Self::CLEAR_TASK_SET | Self::LOGICAL_UNIT_RESET)
+    }
+
+    /// Ends all tasks of the session (§4.2.3.1, RFC 7144 §6.5).
+    pub const fn ends_session_tasks(self) -> bool {
+        matches!(self, Self::TARGET_WARM_RESET | Self::TARGET_COLD_RESET | Self::I_T_NEXUS_RESET)
+    }
+}
+
 /// Task Management Function Request (§11.5). No data segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskManagementRequest {
@@ -119,6 +136,8 @@ impl TaskManagementRequest {
 pub struct TaskManagementResponse {
     /// What came of it.
     pub response: TaskManagementResponseCode,
+    /// Additional Response Information of a query (RFC 7144 §6.4.1, SAM-5), else 0.
+    pub information: [u8; 3],
     /// Tag of the request.
     pub itt: Itt,
     /// Status sequence number.
@@ -133,6 +152,7 @@ impl TaskManagementResponse {
     pub(super) fn parse(header: &Header) -> Result<Self, PduError> {
         Ok(Self {
             response: TaskManagementResponseCode(header.bhs[2]),
+            information: header.array(8),
             itt: header.itt(),
             stat_sn: header.stat_sn(),
             exp_cmd_sn: header.exp_cmd_sn(),
@@ -148,6 +168,7 @@ impl TaskManagementResponse {
         let mut header = Header::new(Opcode::TASK_MANAGEMENT_RESPONSE, data_segment_length);
         header.bhs[1] = FINAL;
         header.bhs[2] = self.response.0;
+        header.put(8, self.information);
         header.put32(16, self.itt.0);
         header.put_window(self.stat_sn, self.exp_cmd_sn, self.max_cmd_sn);
         header

@@ -158,6 +158,7 @@ mod tests {
                 read: false,
                 write: length > 0,
                 attribute,
+                priority: 0,
                 lun: Lun(0),
                 itt: Itt(number),
                 expected_data_transfer_length: length,

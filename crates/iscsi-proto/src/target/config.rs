@@ -32,6 +32,10 @@ pub struct SessionConfig {
     /// recovery level 1 and up. TCP loses nothing, so that this is no matter of the path's quality:
     /// the time must only be longer than any initiator hesitates.
     pub data_timeout: Duration,
+    /// Silence of a connection after which tasks that are aborted wait no longer for data they asked
+    /// for. The RFC knows no such limit, but initiators that stop sending with the reset are the rule
+    /// (Linux, unless told otherwise) and give up after half a minute.
+    pub drain_timeout: Duration,
     /// Time after which an initiator is asked again to acknowledge what holds up others.
     pub acknowledge_after: Duration,
     /// Text of one request, over all its PDUs, in bytes.
@@ -54,6 +58,7 @@ impl Default for SessionConfig {
             // Twice the command window: it never binds while the initiator acknowledges at all.
             unacknowledged_max: 1024,
             data_timeout: Duration::from_secs(10),
+            drain_timeout: Duration::from_secs(3),
             acknowledge_after: Duration::from_secs(1),
             text_length_max: 64 << 10,
             ping_after: Duration::from_secs(30),

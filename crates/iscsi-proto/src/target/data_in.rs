@@ -30,6 +30,9 @@ impl Session {
                 self.pop_responding(conn);
                 continue;
             };
+            if !self.passes_fences(itt) {
+                return None;
+            }
             let data_done = task.sent >= task.read_length();
             return if data_done {
                 self.transmit_status(conn, itt)
@@ -115,6 +118,7 @@ impl Session {
                 if self.recovers() { Numbered::Response(itt) } else { Numbered::Nothing };
             task.stat_sn = Some(self.take_stat_sn(conn, numbered)?);
         }
+        self.fenced_sent(conn, itt, task.stat_sn.unwrap_or_default());
         Some((task, self.command_window()))
     }
 
@@ -217,6 +221,7 @@ fn scsi_response(task: &Task, itt: Itt, (exp_cmd_sn, max_cmd_sn): (CmdSn, CmdSn)
     let pdu = ScsiResponse {
         response: ResponseCode::COMPLETED,
         status: task.completion.status,
+        status_qualifier: task.completion.status_qualifier,
         residual: task.residual(),
         bidi_read_residual: Residual::None,
         itt,

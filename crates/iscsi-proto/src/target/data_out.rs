@@ -58,6 +58,21 @@ impl Session {
         self.solicit(itt);
     }
 
+    /// Bytes of data the write `itt` brings along: the size of its buffer.
+    pub fn write_length(&self, itt: Itt) -> u32 {
+        self.tasks.get(&itt).map_or(0, Task::write_length)
+    }
+
+    /// Bytes that the buffer of the write `itt` needs now: all of it once the session's memory is
+    /// promised to it; before that only what may come unasked.
+    pub fn buffer_length(&self, itt: Itt) -> u32 {
+        let Some(task) = self.tasks.get(&itt) else { return 0 };
+        match task.granted {
+            0 => task.write_length().min(self.params.first_burst_length),
+            _ => task.write_length(),
+        }
+    }
+
     fn rules(&self) -> Rules {
         Rules { in_order: self.params.data_pdu_in_order, recovers: self.recovers() }
     }

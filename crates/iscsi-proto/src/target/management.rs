@@ -3,13 +3,20 @@
 //! A function is answered only when no task it ended can reach the medium any more: a write that
 //! was executing when it was aborted may not land after the initiator was told it is over.
 
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
 use super::event::{ConnId, Event};
 use super::order::Held;
 use super::session::Session;
-use super::task::Phase;
-use super::transmit::Reply;
+use super::task::{Phase, Task, TransferFault};
+use super::transmit::{Reply, Sequel};
 use crate::ids::{Itt, Lun};
-use crate::pdu::{TaskManagementFunction, TaskManagementRequest, TaskManagementResponseCode};
+use crate::keys::TaskReporting;
+use crate::pdu::{
+    AsyncEvent, TaskManagementFunction, TaskManagementRequest, TaskManagementResponseCode,
+};
 use crate::serial::CmdSn;
 
 /// A function whose answer waits for tasks to end.
@@ -17,13 +24,29 @@ use crate::serial::CmdSn;
 pub(super) struct PendingManagement {
     pub(super) conn: ConnId,
     pub(super) itt: Itt,
+    function: TaskManagementFunction,
+    lun: Lun,
     response: TaskManagementResponseCode,
+    information: [u8; 3],
+    /// Connections that lose tasks of a unit, where the initiator is told so (FastAbort).
+    terminated: Vec<(ConnId, Lun)>,
     /// Executing tasks that were aborted.
     waits_for: Vec<Itt>,
     /// The shell has still to do its part.
     shell: bool,
-    /// The session ends with the answer.
-    closes: bool,
+}
+
+impl PendingManagement {
+    fn new(
+        conn: ConnId,
+        request: &TaskManagementRequest,
+        response: TaskManagementResponseCode,
+    ) -> Self {
+        let TaskManagementRequest { itt, function, lun, .. } = *request;
+        let (terminated, waits_for) = (Vec::new(), Vec::new());
+        let (information, shell) = ([0; 3], false);
+        Self { conn, itt, function, lun, response, information, terminated, waits_for, shell }
+    }
 }
 
 impl Session {
@@ -36,7 +59,7 @@ impl Session {
     //# postponed to allow the target to receive all relevant tasks.
     pub(super) fn manage(&mut self, conn: ConnId, request: TaskManagementRequest) {
         use TaskManagementFunction as F;
-        let one = matches!(request.function, F::ABORT_TASK | F::TASK_REASSIGN);
+        let one = matches!(request.function, F::ABORT_TASK | F::TASK_REASSIGN | F::QUERY_TASK);
         let limit = self.order.exp_cmd_sn().plus(self.config.command_window);
         // Commands that cannot arrive any more, being outside the window, are not waited for.
         let waits =
@@ -72,38 +95,126 @@ impl Session {
         match request.function {
             F::ABORT_TASK => {
                 let (response, waits_for) = self.abort_referenced(request);
-                self.finish_management(conn, itt, response, waits_for, false);
+                self.finish_management(conn, request, response, waits_for, false);
             }
-            F::ABORT_TASK_SET => {
-                let waits_for = self.abort_lun(Some(request.lun), Some(request.cmd_sn));
-                self.finish_management(conn, itt, R::COMPLETE, waits_for, false);
-            }
+            F::ABORT_TASK_SET => self.abort_many(conn, request, Some(request.lun), false),
             F::CLEAR_TASK_SET | F::LOGICAL_UNIT_RESET => {
-                let waits_for = self.abort_lun(Some(request.lun), Some(request.cmd_sn));
-                self.finish_management(conn, itt, R::COMPLETE, waits_for, true);
-                self.ask_shell(conn, request);
+                self.abort_many(conn, request, Some(request.lun), true);
             }
             F::TARGET_WARM_RESET | F::TARGET_COLD_RESET => {
-                let waits_for = self.abort_lun(None, Some(request.cmd_sn));
-                self.finish_management(conn, itt, R::COMPLETE, waits_for, true);
-                if let Some(pending) = self.pending_management.last_mut() {
-                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
-                    //# Additionally, the target MUST treat the TARGET COLD RESET function as a
-                    //# power-on event, thus terminating all of its TCP connections to all
-                    //# initiators (all sessions are terminated).
-                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
-                    //# For the TARGET COLD RESET function, the target MUST then close all of its
-                    //# TCP connections to all initiators (terminates all sessions).
-                    // It waits for the shell, so it is still the last one.
-                    pending.closes = request.function == F::TARGET_COLD_RESET;
-                }
-                self.ask_shell(conn, request);
+                self.abort_many(conn, request, None, true);
             }
             //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
             //# When a target does not support allegiance reassignment, it MUST respond with a task
             //# management response code of "Task allegiance reassignment not supported".
             F::TASK_REASSIGN => self.reassign(conn, request),
-            _ => self.finish_management(conn, itt, R::NOT_SUPPORTED, Vec::new(), false),
+            F::QUERY_TASK if self.params.has_rfc7144() => self.query_task(conn, request),
+            F::QUERY_TASK_SET if self.params.has_rfc7144() && self.has_task_on(request.lun) => {
+                self.answer_query(conn, itt, R::SUCCEEDED);
+            }
+            F::QUERY_TASK_SET | F::QUERY_ASYNCHRONOUS_EVENT if self.params.has_rfc7144() => {
+                self.finish_management(conn, request, R::COMPLETE, Vec::new(), true);
+                self.ask_shell(conn, request);
+            }
+            //= https://www.rfc-editor.org/rfc/rfc7144#section-6.5
+            //# If an
+            //# iSCSI implementation supports the I_T NEXUS RESET function, it MUST
+            //# also support the protocol behavior as defined in those sections and
+            //# follow the sequence of actions as described in those sections when
+            //# processing the I_T NEXUS RESET function.
+            F::I_T_NEXUS_RESET if self.params.has_rfc7144() => {
+                self.abort_many(conn, request, None, true);
+            }
+            _ => self.finish_management(conn, request, R::NOT_SUPPORTED, Vec::new(), false),
+        }
+    }
+
+    /// A function that ends many tasks (§4.2.3.3, §4.2.3.4).
+    fn abort_many(
+        &mut self,
+        conn: ConnId,
+        request: &TaskManagementRequest,
+        lun: Option<Lun>,
+        shell: bool,
+    ) {
+        let hit = self.affected(lun, Some(request.cmd_sn));
+        let fast = self.params.task_reporting == TaskReporting::FastAbort;
+        let terminated = if fast { self.allegiances(&hit, Some(conn)) } else { Vec::new() };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+        //# MUST wait for responses on currently valid Target Transfer Tags
+        //# of the affected tasks from the issuing initiator.
+        let mut waits =
+            |itt: &Itt| if fast { self.abort_task(*itt) } else { self.drain_task(*itt) };
+        let waits_for: Vec<Itt> = hit.into_iter().filter(|itt| waits(itt)).collect();
+        let response = TaskManagementResponseCode::COMPLETE;
+        let pending = PendingManagement::new(conn, request, response);
+        self.pending_management.push(PendingManagement { terminated, waits_for, shell, ..pending });
+        self.settle();
+        if shell {
+            self.ask_shell(conn, request);
+        }
+    }
+
+    /// Connections and units of tasks, each pair once, but for those on `but`.
+    fn allegiances(&self, itts: &[Itt], but: Option<ConnId>) -> Vec<(ConnId, Lun)> {
+        let tasks = itts.iter().filter_map(|itt| self.tasks.get(itt));
+        let pairs = tasks.map(|task| (task.conn, task.lun()));
+        let pairs: BTreeSet<_> =
+            pairs.filter(|(conn, _)| Some(*conn) != but).map(|(c, lun)| (c, lun.0)).collect();
+        pairs.into_iter().map(|(conn, lun)| (conn, Lun(lun))).collect()
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.4
+    //# If there are multiple affected LUs (say, due to a target
+    //# reset), then one Async Message PDU MUST be sent for each
+    //# such LU on each connection that has at least one allegiant
+    //# affected task.
+    // Transfer tags need nothing to stay valid: data of a task that is no more is thrown away.
+    fn tell_terminated(&mut self, terminated: Vec<(ConnId, Lun)>) {
+        for (conn, lun) in terminated {
+            let event = AsyncEvent::TASK_TERMINATION;
+            let reply = Reply::Async { event, lun, parameters: [0; 3], data: Bytes::new() };
+            self.push_reply(conn, reply);
+        }
+    }
+
+    /// Ends one task as [`abort_task`](Self::abort_task) does, but one whose R2Ts are on their way to
+    /// the initiator only when their data has come.
+    fn drain_task(&mut self, itt: Itt) -> bool {
+        let clock = self.clock;
+        let Some(task) = self.tasks.get_mut(&itt) else { return false };
+        if task.phase != Phase::Collecting || task.bursts.is_empty() || task.aborted {
+            return task.is_draining() || self.abort_task(itt);
+        }
+        let Some(connection) = self.connections.get_mut(&task.conn) else {
+            return self.abort_task(itt);
+        };
+        let mut unsent = Vec::new();
+        connection.replies.retain(|reply| match reply {
+            Reply::R2t(r2t) if r2t.itt == itt => {
+                unsent.push(r2t.ttt);
+                false
+            }
+            _ => true,
+        });
+        task.bursts.retain(|burst| !unsent.contains(&burst.ttt));
+        if task.bursts.is_empty() || connection.recovery.is_some() {
+            return self.abort_task(itt);
+        }
+        task.aborted = true;
+        task.unsolicited = None;
+        task.lost.clear();
+        task.fault = Some(TransferFault::Damaged); // its data is thrown away
+        self.drains_since = Some(clock);
+        true
+    }
+
+    /// Data of a task that was aborted has come.
+    pub(super) fn end_drained(&mut self, itt: Itt) {
+        let drained = |task: &Task| task.is_draining() && task.bursts.is_empty();
+        if self.tasks.get(&itt).is_some_and(drained) {
+            self.abort_task(itt);
+            self.settle();
         }
     }
 
@@ -116,18 +227,50 @@ impl Session {
 
     /// The shell has done its part of a function.
     pub fn management_done(&mut self, itt: Itt, response: TaskManagementResponseCode) {
+        self.query_done(itt, response, [0; 3]);
+    }
+
+    /// The same of a query that has more to tell (Additional Response Information).
+    pub fn query_done(
+        &mut self,
+        itt: Itt,
+        response: TaskManagementResponseCode,
+        information: [u8; 3],
+    ) {
         for pending in self.pending_management.iter_mut().filter(|p| p.itt == itt) {
             pending.shell = false;
-            pending.response = response;
+            (pending.response, pending.information) = (response, information);
         }
-        self.settle_management();
+        self.settle();
     }
 
     /// Another session cleared the task set or reset the unit: ends this session's tasks there.
     /// `None` means every unit.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.4
+    //# each connection of each third-party session to which at
+    //# least one affected task is allegiant if
+    //# TaskReporting=FastAbort is operational on that third-party
+    //# session
     pub fn abort_all(&mut self, lun: Option<Lun>) {
-        self.abort_lun(lun, None);
+        let hit = self.affected(lun, None);
+        if self.params.task_reporting == TaskReporting::FastAbort {
+            self.tell_terminated(self.allegiances(&hit, None));
+        }
+        self.note_abort(lun, true);
+        for itt in hit {
+            self.abort_task(itt);
+        }
         self.settle();
+    }
+
+    /// No command is executing: nothing can reach the medium through this session any more.
+    pub fn is_quiet(&self) -> bool {
+        self.tasks.values().all(|task| task.phase != Phase::Running)
+    }
+
+    /// No task that was aborted is still executing.
+    pub fn has_no_aborted_tasks(&self) -> bool {
+        self.tasks.values().all(|task| !task.aborted || task.phase != Phase::Running)
     }
 
     fn abort_referenced(
@@ -136,12 +279,10 @@ impl Session {
     ) -> (TaskManagementResponseCode, Vec<Itt>) {
         use TaskManagementResponseCode as R;
         let referenced = request.referenced_task_tag;
-        let mut functions = self.pending_management.iter().map(|pending| pending.itt);
-        let mut postponed = self.postponed.iter().map(|(_, request)| request.itt);
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
         //# At the target, an ABORT TASK function MUST NOT be executed on a task management request;
         //# such a request MUST result in a task management response of "Function rejected".
-        if functions.any(|itt| itt == referenced) || postponed.any(|itt| itt == referenced) {
+        if self.is_managing(referenced) {
             return (R::REJECTED, Vec::new());
         }
         if self.tasks.contains_key(&referenced) {
@@ -173,15 +314,13 @@ impl Session {
         (R::TASK_DOES_NOT_EXIST, Vec::new())
     }
 
-    /// Aborts the tasks of a unit that came before `cmd_sn`; returns those still executing.
-    fn abort_lun(&mut self, lun: Option<Lun>, cmd_sn: Option<CmdSn>) -> Vec<Itt> {
-        let hit = |task: &super::task::Task| {
+    /// The tasks of a unit that came before `cmd_sn`.
+    fn affected(&self, lun: Option<Lun>, cmd_sn: Option<CmdSn>) -> Vec<Itt> {
+        let hit = |task: &Task| {
             lun.is_none_or(|lun| task.lun() == lun)
                 && cmd_sn.is_none_or(|sn| task.command.immediate || task.cmd_sn().is_before(sn))
         };
-        let itts: Vec<Itt> =
-            self.tasks.iter().filter(|(_, task)| hit(task)).map(|(itt, _)| *itt).collect();
-        itts.into_iter().filter(|itt| self.abort_task(*itt)).collect()
+        self.tasks.iter().filter(|(_, task)| hit(task)).map(|(itt, _)| *itt).collect()
     }
 
     /// Ends one task without a response. True: it is executing and has to be awaited.
@@ -217,30 +356,54 @@ impl Session {
     fn finish_management(
         &mut self,
         conn: ConnId,
-        itt: Itt,
+        request: &TaskManagementRequest,
         response: TaskManagementResponseCode,
         waits_for: Vec<Itt>,
         shell: bool,
     ) {
-        let closes = false;
-        let pending = PendingManagement { conn, itt, response, waits_for, shell, closes };
-        self.pending_management.push(pending);
+        let pending = PendingManagement::new(conn, request, response);
+        self.pending_management.push(PendingManagement { waits_for, shell, ..pending });
         self.settle();
     }
 
     pub(super) fn settle_management(&mut self) {
-        let tasks = &self.tasks;
-        let mut done = Vec::new();
-        self.pending_management.retain_mut(|pending| {
-            pending.waits_for.retain(|itt| tasks.get(itt).is_some_and(|task| task.aborted));
-            let ready = pending.waits_for.is_empty() && !pending.shell;
-            if ready {
-                done.push((pending.conn, pending.itt, pending.response, pending.closes));
-            }
-            !ready
-        });
-        for (conn, itt, response, closes) in done {
-            self.push_reply(conn, Reply::Management { itt, response, closes });
+        if self.drains_since.is_some() && !self.tasks.values().any(Task::is_draining) {
+            self.drains_since = None;
         }
+        let tasks = &self.tasks;
+        let ready = |pending: &mut PendingManagement| {
+            pending.waits_for.retain(|itt| tasks.get(itt).is_some_and(|task| task.aborted));
+            pending.waits_for.is_empty() && !pending.shell
+        };
+        let done: Vec<PendingManagement> = self.pending_management.extract_if(.., ready).collect();
+        for pending in done {
+            self.answer_management(pending);
+        }
+    }
+
+    fn answer_management(&mut self, pending: PendingManagement) {
+        use TaskManagementFunction as F;
+        let PendingManagement { conn, itt, function, response, information, .. } = pending;
+        let carried_out = response == TaskManagementResponseCode::COMPLETE;
+        let sequel = match function {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# Additionally, the target MUST treat the TARGET COLD RESET function as a
+            //# power-on event, thus terminating all of its TCP connections to all
+            //# initiators (all sessions are terminated).
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+            //# For the TARGET COLD RESET function, the target MUST then close all of its
+            //# TCP connections to all initiators (terminates all sessions).
+            F::TARGET_COLD_RESET => Sequel::Close,
+            F::I_T_NEXUS_RESET if carried_out => Sequel::EndNexus,
+            _ => Sequel::Nothing,
+        };
+        let reply = Reply::Management { itt, response, information, sequel };
+        let (unit, all) = (function.ends_unit(), function.ends_session_tasks());
+        if !carried_out || !(unit || all) {
+            return self.push_reply(conn, reply);
+        }
+        self.tell_terminated(pending.terminated);
+        self.note_abort(unit.then_some(pending.lun), false);
+        self.push_fenced_management(conn, itt, reply);
     }
 }

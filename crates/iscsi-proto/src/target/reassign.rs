@@ -13,8 +13,7 @@ use super::receive::Receiving;
 use super::retain::Numbered;
 use super::session::{Connection, Session};
 use super::state::ConnectionEvent;
-use super::task::Phase;
-use super::transmit::Reply;
+use super::task::{Phase, Task};
 use crate::ids::Itt;
 use crate::pdu::{TaskManagementRequest, TaskManagementResponseCode};
 use crate::time::Instant;
@@ -154,6 +153,7 @@ impl Session {
             self.discard_command(conn, itt); // its initiator will send it again
         }
         self.pending_management.retain(|p| !(p.conn == conn && unfetched.contains(&p.itt)));
+        self.fences.retain(|fence| !fence.is_of(conn));
         self.postponed.retain(|(of, _)| *of != conn);
         self.suspend_tasks(conn, &recalled);
     }
@@ -170,6 +170,14 @@ impl Session {
                 task.fruitless = 0;
             }
         }
+        // Nobody will send what these wait for, nor take them over.
+        let drained = |(_, task): &(&Itt, &Task)| {
+            task.conn == conn && task.aborted && task.phase == Phase::Collecting
+        };
+        let drained: Vec<Itt> = self.tasks.iter().filter(drained).map(|(itt, _)| *itt).collect();
+        drained.into_iter().for_each(|itt| {
+            self.abort_task(itt);
+        });
         let tasks = &self.tasks;
         self.waiting_for_buffer.retain(|itt| tasks.get(itt).is_some_and(|t| t.conn != conn));
         if let Some(connection) = self.connections.get_mut(&conn) {
@@ -177,7 +185,7 @@ impl Session {
         }
     }
 
-    /// TASK REASSIGN.
+    /// TASK REASSIGN. Its LUN is reserved (§11.5.3) and says nothing.
     pub(super) fn reassign(&mut self, conn: ConnId, request: &TaskManagementRequest) {
         use TaskManagementResponseCode as R;
         if self.is_lost(conn) {
@@ -187,10 +195,16 @@ impl Session {
         let task = self.tasks.get(&itt).filter(|task| !task.aborted);
         let task = task.or_else(|| self.answered.get(&itt));
         let waiting = |conn| self.connections.get(&conn).and_then(|c: &Connection| c.recovery);
-        let response = match task.map(|task| (task.lun(), waiting(task.conn))) {
+        let response = match task.map(|task| waiting(task.conn)) {
             _ if !self.reassigns() => R::REASSIGNMENT_NOT_SUPPORTED,
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+            //# At the target, a TASK REASSIGN function request MUST NOT be executed
+            //# to reassign the connection allegiance of a Task Management Function
+            //# Request, an active text negotiation task, or a Logout task; such a
+            //# request MUST result in a task management response of "Function
+            //# rejected".
+            None if self.is_managing(itt) => R::REJECTED,
             None => R::TASK_DOES_NOT_EXIST,
-            Some((lun, _)) if lun != request.lun => R::TASK_DOES_NOT_EXIST,
             //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
             //# If allegiance reassignment is supported by the target but the task is still
             //# allegiant to a different connection, or a successful recovery Logout of the
@@ -199,13 +213,13 @@ impl Session {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
             //# TASK REASSIGN MUST ONLY be received by the target after the connection on which the
             //# command was previously executing has been successfully logged out.
-            Some((_, None)) => R::TASK_STILL_ALLEGIANT,
-            Some((_, Some(waiting))) if !waiting.logged_out => R::TASK_STILL_ALLEGIANT,
+            Some(None) => R::TASK_STILL_ALLEGIANT,
+            Some(Some(waiting)) if !waiting.logged_out => R::TASK_STILL_ALLEGIANT,
             // One request for it waits already; more of them must not fill memory.
-            Some((_, Some(waiting))) if !waiting.detached && self.is_to_be_reassigned(itt) => {
+            Some(Some(waiting)) if !waiting.detached && self.is_to_be_reassigned(itt) => {
                 R::TASK_STILL_ALLEGIANT
             }
-            Some((_, Some(waiting))) if !waiting.detached => {
+            Some(Some(waiting)) if !waiting.detached => {
                 // Its buffer may still be in use there; the driver has been told to end.
                 return self.pending_reassignments.push((conn, request.clone()));
             }
@@ -220,8 +234,7 @@ impl Session {
         //# For TASK REASSIGN, the new connection allegiance MUST ONLY become effective at the
         //# target after the target issues the task management response.
         // §7.2.2: the answer comes before anything of the task.
-        let reply = Reply::Management { itt: request.itt, response, closes: false };
-        self.push_reply(conn, reply);
+        self.answer_query(conn, request.itt, response);
         if response == R::COMPLETE {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
             //# This might possibly involve retransmission of data/R2T/status PDUs as necessary but
@@ -237,7 +250,7 @@ impl Session {
     }
 
     /// Moves a task to `conn` and goes on with it where its initiator stands.
-    fn take_over(&mut self, conn: ConnId, itt: Itt, exp_data_sn: u32) {
+    pub(super) fn take_over(&mut self, conn: ConnId, itt: Itt, exp_data_sn: u32) {
         if let Some(task) = self.answered.remove(&itt) {
             self.tasks.insert(itt, task);
         }

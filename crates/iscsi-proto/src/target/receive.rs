@@ -243,6 +243,9 @@ impl Session {
             if self.recovers() {
                 self.acknowledge(conn, exp_stat_sn);
             }
+            if !self.fences.is_empty() {
+                self.settle_fences();
+            }
         }
         Ok(())
     }
@@ -250,10 +253,16 @@ impl Session {
     fn handle_command(
         &mut self,
         conn: ConnId,
-        command: ScsiCommand,
+        mut command: ScsiCommand,
         data_len: u32,
         header: &Header,
     ) -> Result<Placement, SessionError> {
+        //= https://www.rfc-editor.org/rfc/rfc7144#section-5.1.1
+        //# This field MUST be ignored by iSCSI targets unless the iSCSIProtocolLevel text key with a
+        //# value of "2" as defined in Section 7.1.1 was negotiated on the session.
+        if !self.params.has_rfc7144() {
+            command.priority = 0;
+        }
         if !command.immediate && !self.order.accepts(command.cmd_sn) {
             return self.ignore(conn, data_len);
         }
@@ -366,6 +375,9 @@ impl Session {
     /// Hands a command to the shell once its turn has come and its data is there.
     pub(super) fn execute_if_complete(&mut self, itt: Itt) {
         let Some(task) = self.tasks.get(&itt) else { return };
+        if task.aborted {
+            return self.end_drained(itt);
+        }
         if task.phase != Phase::Collecting || !task.in_order || !task.has_all_data() {
             return;
         }

@@ -143,6 +143,9 @@ impl Session {
         if connection.sent.is_empty() {
             return false;
         }
+        if !self.fences.is_empty() {
+            return true;
+        }
         let reads = !connection.waiting_to_read.is_empty() && connection.responding.is_empty();
         reads || self.holds_responses(conn)
     }

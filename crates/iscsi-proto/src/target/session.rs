@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::attributes::Attributes;
 use super::config::SessionConfig;
 use super::event::{ConnId, Event, SessionError};
+use super::fence::{Aborted, Fence};
 use super::logout::PendingLogout;
 use super::management::PendingManagement;
 use super::order::CommandOrder;
@@ -121,6 +122,11 @@ pub struct Session {
     pub(super) wakes: VecDeque<ConnId>,
     pub(super) aborts: VecDeque<Itt>,
     pub(super) attributes: Attributes,
+    /// Answers that others must not pass, the first one being under way.
+    pub(super) fences: VecDeque<Fence>,
+    pub(super) aborted: Vec<Aborted>,
+    /// When tasks were aborted last that wait for data, while there are such.
+    pub(super) drains_since: Option<Instant>,
     /// The latest time that was told.
     pub(super) clock: Instant,
     next_conn: u32,
@@ -153,6 +159,9 @@ impl Session {
             wakes: VecDeque::new(),
             aborts: VecDeque::new(),
             attributes: Attributes::default(),
+            fences: VecDeque::new(),
+            aborted: Vec::new(),
+            drains_since: None,
             clock: Instant::default(),
             next_conn: 0,
             closed: false,
@@ -280,16 +289,6 @@ impl Session {
         self.aborts.pop_front()
     }
 
-    /// No command is executing: nothing can reach the medium through this session any more.
-    pub fn is_quiet(&self) -> bool {
-        self.tasks.values().all(|task| task.phase != Phase::Running)
-    }
-
-    /// No task that was aborted is still executing.
-    pub fn has_no_aborted_tasks(&self) -> bool {
-        self.tasks.values().all(|task| !task.aborted)
-    }
-
     /// The session is over; no new connection may join.
     pub fn is_closed(&self) -> bool {
         self.closed
@@ -324,21 +323,6 @@ impl Session {
         self.tasks.len()
     }
 
-    /// Bytes of data the write `itt` brings along: the size of its buffer.
-    pub fn write_length(&self, itt: Itt) -> u32 {
-        self.tasks.get(&itt).map_or(0, Task::write_length)
-    }
-
-    /// Bytes that the buffer of the write `itt` needs now: all of it once the session's memory is
-    /// promised to it; before that only what may come unasked.
-    pub fn buffer_length(&self, itt: Itt) -> u32 {
-        let Some(task) = self.tasks.get(&itt) else { return 0 };
-        match task.granted {
-            0 => task.write_length().min(self.params.first_burst_length),
-            _ => task.write_length(),
-        }
-    }
-
     /// The agreed session-wide parameters.
     pub fn params(&self) -> &SessionParams {
         &self.params
@@ -368,6 +352,9 @@ impl Session {
         let kept = u32::try_from(completion.data_in.len()).unwrap_or(u32::MAX).min(task.reading);
         let freed = std::mem::replace(&mut task.reading, kept) - kept;
         task.completion = completion;
+        if !self.params.has_rfc7144() {
+            task.completion.status_qualifier = 0; // RFC 7144 §5.2.1
+        }
         task.phase = Phase::Responding;
         let conn = task.conn;
         self.release(itt);
@@ -380,6 +367,7 @@ impl Session {
             connection.responding.push_back(itt);
             self.wakes.push_back(conn);
         }
+        self.fence_response(itt);
         self.ended(itt);
     }
 
@@ -453,6 +441,7 @@ impl Session {
     /// Looks whether task management and logouts that waited for tasks can go on.
     pub(super) fn settle(&mut self) {
         self.settle_management();
+        self.settle_fences();
         self.settle_logouts();
     }
 

@@ -24,6 +24,8 @@ pub struct Execute {
     pub extended_cdb: Bytes,
     /// Ordering attribute.
     pub attribute: TaskAttribute,
+    /// Task priority, 1 the highest, 0 for none given (RFC 7144 §5.1.1).
+    pub priority: u8,
     /// Bytes the initiator expects to move, in the direction of the command.
     pub expected_data_transfer_length: u32,
     /// Data flows to the initiator.
@@ -39,6 +41,12 @@ pub struct Execute {
 pub struct Completion {
     /// SCSI status (SAM-5 §5.3.1).
     pub status: u8,
+    /// More about the status (RFC 7144 §5.2.1, SAM-5 §5.3.2); sent where that was agreed on.
+    //= https://www.rfc-editor.org/rfc/rfc7144#section-5.2.1
+    //# Compliant senders MUST NOT set this field to a value other than zero unless the
+    //# iSCSIProtocolLevel text key with a value of "2" as defined in Section 7.1.1 was negotiated
+    //# on the session.
+    pub status_qualifier: u16,
     /// Sense data, empty without.
     pub sense: Bytes,
     /// Data for the initiator; sent up to the expected length.
@@ -336,6 +344,7 @@ impl Task {
             cdb: self.command.cdb,
             extended_cdb: self.command.extended_cdb.clone(),
             attribute: self.command.attribute,
+            priority: self.command.priority,
             expected_data_transfer_length: self.command.expected_data_transfer_length,
             read: self.command.read,
             write: self.command.write,

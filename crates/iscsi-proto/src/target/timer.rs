@@ -28,7 +28,29 @@ impl Session {
         }
         let ping = self.ping_due(connection);
         let acknowledge = self.acknowledge_due(conn, connection);
-        [acknowledge, connection.data_timer].into_iter().flatten().chain([ping]).min()
+        let drain = self.drain_due(conn, connection);
+        [acknowledge, connection.data_timer, drain].into_iter().flatten().chain([ping]).min()
+    }
+
+    /// When aborted tasks of `conn` wait no longer for data.
+    fn drain_due(&self, conn: ConnId, connection: &Connection) -> Option<Instant> {
+        let since = self.drains_since?.max(connection.last_data);
+        let waits = |task: &Task| task.conn == conn && task.is_draining();
+        self.tasks.values().any(waits).then(|| since + self.config.drain_timeout)
+    }
+
+    fn stop_draining(&mut self, conn: ConnId) {
+        let draining = |(_, task): &(&Itt, &Task)| task.conn == conn && task.is_draining();
+        let itts: Vec<Itt> = self.tasks.iter().filter(draining).map(|(itt, _)| *itt).collect();
+        for itt in itts {
+            self.abort_task(itt);
+        }
+        self.settle();
+    }
+
+    /// An aborted task waits for data: [`poll_timeout`](Self::poll_timeout) matters at level 0, too.
+    pub fn is_draining(&self) -> bool {
+        self.drains_since.is_some()
     }
 
     fn ping_due(&self, connection: &Connection) -> Instant {
@@ -60,6 +82,14 @@ impl Session {
         }
         if self.acknowledge_due(conn, connection).is_some_and(|due| due <= now) {
             self.ping(conn);
+        }
+        if self
+            .connections
+            .get(&conn)
+            .and_then(|c| self.drain_due(conn, c))
+            .is_some_and(|due| due <= now)
+        {
+            self.stop_draining(conn);
         }
         if connection_data_due(self.connections.get(&conn), now) {
             self.look_for_lost_data(conn, now);
@@ -141,6 +171,11 @@ fn connection_data_due(connection: Option<&Connection>, now: Instant) -> bool {
 }
 
 impl Task {
+    /// It is aborted, and waits for data that was asked for.
+    pub(super) fn is_draining(&self) -> bool {
+        self.aborted && self.phase == Phase::Collecting
+    }
+
     /// Ends all open sequences; returns what they asked for and did not bring.
     pub(super) fn close_sequences(&mut self) -> Vec<(u32, u32)> {
         let mut missing = Vec::new();

@@ -16,6 +16,16 @@ use crate::pdu::{
 };
 use crate::serial::{CmdSn, StatSn};
 
+/// What becomes of the session once task management is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sequel {
+    Nothing,
+    /// TARGET COLD RESET: the answer is the last thing that is said in this session.
+    Close,
+    /// I_T NEXUS RESET.
+    EndNexus,
+}
+
 /// A small answer. Sequence numbers are stamped when it leaves.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
@@ -26,11 +36,11 @@ pub(super) enum Reply {
         ttt: Ttt,
         data: Bytes,
     },
-    /// `closes`: TARGET COLD RESET, the last thing that is said in this session.
     Management {
         itt: Itt,
         response: TaskManagementResponseCode,
-        closes: bool,
+        information: [u8; 3],
+        sequel: Sequel,
     },
     Text {
         itt: Itt,
@@ -112,8 +122,18 @@ impl Session {
             _ if self.recovers() => self.take_stat_sn(conn, Numbered::Reply(reply.clone()))?,
             _ => self.take_stat_sn(conn, Numbered::Nothing)?,
         };
-        if let Reply::Logout(answer) = &reply {
-            self.logout_answered(conn, answer);
+        match &reply {
+            Reply::Logout(answer) => self.logout_answered(conn, answer),
+            Reply::Management { itt, sequel, .. } => {
+                self.fenced_sent(conn, *itt, stat_sn);
+                match sequel {
+                    Sequel::Nothing => {}
+                    // Behind this PDU, which is on its way.
+                    Sequel::Close => self.close("target cold reset"),
+                    Sequel::EndNexus => self.end_nexus(conn),
+                }
+            }
+            _ => {}
         }
         Some(self.encode_reply(reply, stat_sn))
     }
@@ -125,8 +145,8 @@ impl Session {
             Reply::R2t(pdu) => {
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.8.1
                 //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
-                let pdu = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu };
-                Transmit { header: pdu.encode(0), payload: Bytes::new() }
+                let header = R2t { stat_sn, exp_cmd_sn, max_cmd_sn, ..pdu }.encode(0);
+                Transmit { header, payload: Bytes::new() }
             }
             Reply::Nop { itt, lun, ttt, data } => {
                 let pdu = NopIn { lun, itt, ttt, stat_sn, exp_cmd_sn, max_cmd_sn };
@@ -134,11 +154,15 @@ impl Session {
             }
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.2
             //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
-            Reply::Management { itt, response, closes } => {
-                if closes {
-                    self.close("target cold reset"); // behind this PDU, which is on its way
-                }
-                let pdu = TaskManagementResponse { response, itt, stat_sn, exp_cmd_sn, max_cmd_sn };
+            Reply::Management { itt, response, information, .. } => {
+                let pdu = TaskManagementResponse {
+                    response,
+                    information,
+                    itt,
+                    stat_sn,
+                    exp_cmd_sn,
+                    max_cmd_sn,
+                };
                 Transmit { header: pdu.encode(0), payload: Bytes::new() }
             }
             Reply::Text { itt, lun, ttt, text, continues } => {
@@ -160,9 +184,8 @@ impl Session {
                 //# other than the reserved value 0xffffffff.
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.11.4
                 //# Otherwise, the Target Transfer Tag MUST be set to 0xffffffff.
-                // The tag names what is unfinished, and nothing else.
                 let pdu = TextResponse {
-                    is_final: ttt == Ttt::NONE,
+                    is_final: ttt == Ttt::NONE, // the tag names what is unfinished
                     continues,
                     lun,
                     itt,
@@ -176,9 +199,9 @@ impl Session {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.15.2
             //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
             Reply::Logout(answer) => {
-                // They mean something only if tasks are kept, or if another logout may come (§11.15.3).
-                let not_found = answer.response == LogoutResponseCode::CID_NOT_FOUND;
-                let time2wait = if not_found { 0 } else { self.params.default_time2wait };
+                // They mean something if tasks are kept or another logout may come (§11.15.3).
+                let found = answer.response != LogoutResponseCode::CID_NOT_FOUND;
+                let time2wait = u16::from(found) * self.params.default_time2wait;
                 let retains = self.reassigns() && answer.response == LogoutResponseCode::CLOSED;
                 let time2retain = if retains { self.params.default_time2retain } else { 0 };
                 let pdu = LogoutResponse {

@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::AtomicWaker;
 use iscsi_proto::connection::{Placement, Transmit};
 use iscsi_proto::ids::{Itt, Lun};
-use iscsi_proto::pdu::{Header, TaskAttribute, TaskManagementResponseCode};
+use iscsi_proto::pdu::{Header, TaskAttribute};
 use iscsi_proto::target::{Completion, ConnId, Event, Execute, Received, Recovery};
 use iscsi_proto::time::Instant;
 use scsi::{Cdb, Execution};
@@ -23,7 +23,7 @@ use tracing::{debug, info};
 use super::budget::{Charge, WriteBuffers, read_charge};
 use super::login;
 use super::session::{SharedSession, now};
-use super::shared::Shared;
+use super::shared::{Managed, Shared};
 use crate::driver::{CloseReason, Dest, Filled, Role};
 
 /// Unsent answers at which reading stops. A peer that asks without reading answers is held back
@@ -42,7 +42,7 @@ const RECOVERIES_LOGGED_MAX: u32 = 100;
 /// Something that ended outside the driver's loop.
 enum Finished {
     Command(Itt, Completion),
-    Management(Itt, TaskManagementResponseCode),
+    Management(Itt, Managed),
 }
 
 type Running = FuturesUnordered<Pin<Box<dyn Future<Output = Finished> + Send>>>;
@@ -75,6 +75,8 @@ pub(super) struct TargetConnection {
     cut: bool,
     /// ErrorRecoveryLevel.
     level: u8,
+    /// Aborted tasks of the session wait for data: there is a time limit.
+    draining: bool,
     /// Lines about recovery in the log so far.
     noted: u32,
 }
@@ -104,6 +106,7 @@ impl TargetConnection {
             close: None,
             cut: false,
             level,
+            draining: false,
             noted: 0,
         }
     }
@@ -132,8 +135,8 @@ impl TargetConnection {
             while let Some(finished) = running.next().await {
                 match finished {
                     Finished::Command(itt, completion) => session.complete_late(itt, completion),
-                    Finished::Management(itt, response) => {
-                        session.with(|core| core.management_done(itt, response));
+                    Finished::Management(itt, Managed { response, information }) => {
+                        session.with(|core| core.query_done(itt, response, information));
                     }
                 }
             }
@@ -150,10 +153,11 @@ impl TargetConnection {
     fn drain_events(&mut self) {
         let conn = self.conn;
         let mut events = std::mem::take(&mut self.events);
-        self.session.with_own(self.conn, |core| {
+        self.draining = self.session.with_own(self.conn, |core| {
             while let Some(event) = core.poll_event(conn) {
                 events.push(event);
             }
+            core.is_draining()
         });
         for event in events.drain(..) {
             self.handle_event(event);
@@ -276,7 +280,7 @@ impl TargetConnection {
         if self.cut {
             return Err(CloseReason::Local(self.close.unwrap_or("given up").to_owned()));
         }
-        if self.level > 0 && self.close.is_none() {
+        if (self.level > 0 || self.draining) && self.close.is_none() {
             // Other timers than that of silence run only here.
             let due = self.session.with_own(self.conn, |core| core.poll_timeout(self.conn));
             if let Some(due) = due.filter(|due| *due < self.due) {
@@ -390,8 +394,9 @@ impl Role for TargetConnection {
         while let Poll::Ready(Some(finished)) = self.running.poll_next_unpin(context) {
             match finished {
                 Finished::Command(itt, completion) => self.session.complete_late(itt, completion),
-                Finished::Management(itt, response) => {
-                    self.session.with_own(self.conn, |core| core.management_done(itt, response));
+                Finished::Management(itt, Managed { response, information }) => {
+                    self.session
+                        .with_own(self.conn, |core| core.query_done(itt, response, information));
                 }
             }
         }
@@ -445,13 +450,16 @@ fn completion(response: scsi::Response) -> Completion {
         sense: response.sense.map_or_else(Bytes::new, |sense| Bytes::from(sense.to_bytes())),
         data_in: response.data_in,
         wanted_length: response.data_len_wanted,
+        status_qualifier: 0,
     }
 }
 
 /// There is no memory for the command: the initiator tries again later (SAM-5 §5.3.1).
 fn task_set_full() -> Completion {
+    /// Retry delay in units of 100 ms (SAM-5 §5.3.2), for this unit only.
+    const RETRY_DELAY: u16 = 1;
     let status = scsi::Status::TASK_SET_FULL.0;
-    Completion { status, sense: Bytes::new(), data_in: Bytes::new(), wanted_length: 0 }
+    Completion { status, status_qualifier: RETRY_DELAY, ..Completion::default() }
 }
 
 /// Counts what ended with sense data, by unit. Unit attentions are news, not errors, and count too.

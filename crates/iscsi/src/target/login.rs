@@ -284,6 +284,7 @@ fn begin(
         Some((target, protection)) => {
             let nexus = target.scsi.nexus(&port);
             nexus.set_write_protection(protection);
+            nexus.set_queries(outcome.session.has_rfc7144());
             (nexus, target.session.clone())
         }
         None => (shared.nothing.nexus(&port), SessionConfig::default()),

@@ -149,8 +149,27 @@ impl Shared {
         session: &Arc<SharedSession>,
         function: TaskManagementFunction,
         lun: Lun,
-    ) -> TaskManagementResponseCode {
+    ) -> Managed {
         use TaskManagementFunction as F;
+        use TaskManagementResponseCode as R;
+        let nexus = &session.nexus;
+        match function {
+            // The core knows the tasks; it asks where it has none.
+            F::QUERY_TASK_SET if nexus.has_lun(lun.0) => return R::COMPLETE.into(),
+            F::QUERY_TASK_SET => return R::LUN_DOES_NOT_EXIST.into(),
+            F::QUERY_ASYNCHRONOUS_EVENT => {
+                return match nexus.query_asynchronous_event(lun.0) {
+                    Ok(None) => R::COMPLETE.into(),
+                    Ok(Some(event)) => (R::SUCCEEDED, event.to_bytes()).into(),
+                    Err(_) => R::LUN_DOES_NOT_EXIST.into(),
+                };
+            }
+            F::I_T_NEXUS_RESET => {
+                nexus.nexus_reset();
+                return R::COMPLETE.into();
+            }
+            _ => {}
+        }
         let everything = matches!(function, F::TARGET_WARM_RESET | F::TARGET_COLD_RESET);
         let done = match function {
             F::CLEAR_TASK_SET => session.nexus.clear_task_set(lun.0),
@@ -164,7 +183,7 @@ impl Shared {
             }
         };
         if done.is_err() {
-            return TaskManagementResponseCode::LUN_DOES_NOT_EXIST;
+            return R::LUN_DOES_NOT_EXIST.into();
         }
         let others = self.live().into_iter().filter(|other| {
             !Arc::ptr_eq(other, session) && other.about.target_name == session.about.target_name
@@ -182,6 +201,26 @@ impl Shared {
                 other.close("target cold reset").await;
             }
         }
-        TaskManagementResponseCode::COMPLETE
+        R::COMPLETE.into()
+    }
+}
+
+/// What came of a task management function.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Managed {
+    pub(super) response: TaskManagementResponseCode,
+    /// Additional Response Information (RFC 7144 §6.4.1).
+    pub(super) information: [u8; 3],
+}
+
+impl From<TaskManagementResponseCode> for Managed {
+    fn from(response: TaskManagementResponseCode) -> Self {
+        (response, [0; 3]).into()
+    }
+}
+
+impl From<(TaskManagementResponseCode, [u8; 3])> for Managed {
+    fn from((response, information): (TaskManagementResponseCode, [u8; 3])) -> Self {
+        Self { response, information }
     }
 }

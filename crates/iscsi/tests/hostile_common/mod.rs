@@ -435,6 +435,7 @@ impl Attacker {
             read: opcode == 0x28,
             write: opcode == 0x2a,
             attribute: TaskAttribute::SIMPLE,
+            priority: 0,
             lun: Lun(0),
             itt: Itt(itt),
             expected_data_transfer_length: length,

@@ -31,6 +31,7 @@ fn command(itt: u32, cdb0: u8, read: u32, write: u32, immediate: u32) -> Header 
         read: read > 0,
         write: write > 0,
         attribute: TaskAttribute::SIMPLE,
+        priority: 0,
         lun: Lun(0),
         itt: Itt(itt),
         expected_data_transfer_length: read + write,

@@ -266,6 +266,7 @@ fn abort_ends_an_unsent_command_at_once_and_a_sent_one_by_task_management() {
 fn answer_management(peer: &mut Peer, itt: Itt, response: TaskManagementResponseCode) {
     let pdu = TaskManagementResponse {
         response,
+        information: [0; 3],
         itt,
         stat_sn: peer.stat_sn[0].take(),
         exp_cmd_sn: peer.exp_cmd_sn,

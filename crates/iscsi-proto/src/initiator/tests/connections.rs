@@ -270,6 +270,7 @@ fn a_target_that_closes_the_others_before_its_logout_response_is_read_loses_noth
 fn management_response(peer: &mut Peer, k: usize, itt: Itt) {
     let response = crate::pdu::TaskManagementResponse {
         response: crate::pdu::TaskManagementResponseCode::COMPLETE,
+        information: [0; 3],
         itt,
         stat_sn: peer.stat_sn[k].take(),
         exp_cmd_sn: peer.exp_cmd_sn,

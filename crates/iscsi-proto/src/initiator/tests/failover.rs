@@ -57,6 +57,7 @@ fn logged_out(peer: &mut Peer, k: usize, itt: Itt, response: LogoutResponseCode,
 fn managed(peer: &mut Peer, k: usize, itt: Itt, response: TaskManagementResponseCode) {
     let response = TaskManagementResponse {
         response,
+        information: [0; 3],
         itt,
         stat_sn: peer.stat_sn[k].take(),
         exp_cmd_sn: peer.exp_cmd_sn,

@@ -17,6 +17,7 @@ mod connections;
 mod data_in;
 mod data_out;
 mod management;
+mod multi_task;
 mod order;
 mod reassign;
 mod recovery_r2t;
@@ -181,6 +182,7 @@ fn command(itt: u32, cmd_sn: u32) -> ScsiCommand {
         read: false,
         write: false,
         attribute: TaskAttribute::SIMPLE,
+        priority: 0,
         lun: Lun(0),
         itt: Itt(itt),
         expected_data_transfer_length: 0,

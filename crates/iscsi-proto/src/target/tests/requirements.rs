@@ -130,8 +130,10 @@ fn a_tag_in_use_is_found_before_anything_else_is_done() {
 fn a_reset_is_handed_to_the_scsi_layer_and_answered_when_that_has() {
     let mut script = Script::new();
     script.pdu(write(1, 100, 2048), &[]);
-    script.r2t();
+    let ttt = script.r2t().ttt;
     script.pdu(function(TaskManagementFunction::LOGICAL_UNIT_RESET, 2, 101), &[]);
+    assert_eq!(script.session.task_count(), 1, "its transfer tag is still valid");
+    script.pdu(data_out(1, ttt, 0, 0, true), &[0; 2048]);
     assert_eq!(script.session.task_count(), 0);
     assert!(script.sent(script.conn).is_none());
     let asked = std::iter::from_fn(|| script.session.poll_event(script.conn));
@@ -278,7 +280,8 @@ fn exp_data_sn_counts_data_in_only() {
     execute(&mut script, conn, read(2, 101, 4096));
     let sense = Bytes::from_static(&[0x70; 18]);
     let data_in = Bytes::from(vec![0; 2048]);
-    let completion = Completion { status: 2, sense, data_in, wanted_length: 4096 };
+    let completion =
+        Completion { status: 2, sense, data_in, wanted_length: 4096, ..Completion::default() };
     script.session.complete(Itt(2), completion);
     for _ in 0..2 {
         assert!(matches!(script.sent(conn), Some((Pdu::DataIn(pdu), _)) if pdu.status.is_none()));

@@ -72,6 +72,7 @@ impl Rig {
         let response = ScsiResponse {
             response: ResponseCode::COMPLETED,
             status,
+            status_qualifier: 0,
             residual: Residual::None,
             bidi_read_residual: Residual::None,
             itt,

@@ -1,0 +1,99 @@
+//! Task management that ends many commands (RFC 7143 §4.2.3): what becomes of their data meanwhile.
+
+use bytes::Bytes;
+
+use super::task::{Kind, Task};
+use super::transmit::Control;
+use super::{ConnectionId, Session};
+use crate::ids::{Itt, Lun, Ttt};
+use crate::keys::TaskReporting;
+use crate::pdu::AsyncMessage;
+use crate::serial::CmdSn;
+
+impl<T> Session<T> {
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.4
+    //# MUST NOT send any more Data-Out PDUs for affected tasks on the
+    //# issuing connection of the issuing iSCSI session once the TMF is
+    //# sent to the target.
+    // Without FastAbort, every R2T is answered until the response has come (§4.2.3.3).
+    pub(super) fn stop_aborted(&mut self, id: ConnectionId, itt: Itt) {
+        if self.params.task_reporting != TaskReporting::FastAbort {
+            return;
+        }
+        let Some(Task { cmd_sn: Some(cmd_sn), kind: Kind::Management(management), .. }) =
+            self.tasks.get(itt)
+        else {
+            return;
+        };
+        let (function, lun, cmd_sn) = (management.function, management.lun, *cmd_sn);
+        if function.ends_unit() || function.ends_session_tasks() {
+            let hit = self.affected(function.ends_unit().then_some(lun), cmd_sn);
+            self.stop_data(id, &hit);
+        }
+    }
+
+    /// Tasks of a unit are being terminated at the target. What becomes of them is told by the answer
+    /// to our own task management or by a unit attention.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
+    //# The
+    //# receiving initiator iSCSI layer MUST respond to this message
+    //# by taking the following steps, in order:
+    pub(super) fn task_termination(&mut self, id: ConnectionId, pdu: &AsyncMessage) {
+        //# - Stop Data-Out transfers on that connection for all active
+        //# TTTs for the affected LUN quoted in the Async Message PDU.
+        let hit = self.affected(Some(pdu.lun), pdu.exp_cmd_sn);
+        self.stop_data(id, &hit);
+        //# - Acknowledge the StatSN of the Async Message PDU via a
+        //# NOP-Out PDU with ITT=0xffffffff (i.e., non-ping flavor),
+        //# while copying the LUN field from the Async Message to
+        //# NOP-Out.
+        // Sent when this PDU's StatSN is taken: nothing is transmitted before that.
+        if let Some(connection) = self.connection_mut(id) {
+            let (lun, ttt, data) = (pdu.lun, Ttt::NONE, Bytes::new());
+            connection.queues.control.push_back(Control::NopReply { lun, ttt, data });
+        }
+        self.wake(id);
+    }
+
+    /// Holds back the Data-Out of commands on one connection.
+    fn stop_data(&mut self, id: ConnectionId, itts: &[Itt]) {
+        for itt in itts {
+            if self.tasks.get(*itt).is_some_and(|task| task.connection == id)
+                && let Some(task) = self.tasks.command_mut(*itt)
+            {
+                task.stopped = true;
+            }
+        }
+    }
+
+    /// A function that was to end them was not carried out: the data is wanted after all.
+    pub(super) fn resume_data(&mut self) {
+        let itts: Vec<Itt> = self.tasks.iter().map(|(itt, _)| itt).collect();
+        for itt in itts {
+            if let Some(task) = self.tasks.command_mut(itt) {
+                task.stopped = false;
+            }
+        }
+        for index in 0..self.connections.len() {
+            self.wake(ConnectionId(index as u8)); // below CONNECTIONS_MAX
+        }
+    }
+
+    pub(super) fn is_stopped(&self, itt: Itt) -> bool {
+        let kind = self.tasks.get(itt).map(|task| &task.kind);
+        matches!(kind, Some(Kind::Command(command)) if command.stopped)
+    }
+
+    /// Commands sent before `cmd_sn`, to one unit or to all.
+    pub(super) fn affected(&self, lun: Option<Lun>, cmd_sn: CmdSn) -> Vec<Itt> {
+        self.tasks
+            .iter()
+            .filter(|(_, task)| task.cmd_sn.is_some_and(|sn| sn.is_before(cmd_sn)))
+            .filter(|(_, task)| match &task.kind {
+                Kind::Command(command) => lun.is_none_or(|lun| command.command.lun == lun),
+                _ => false,
+            })
+            .map(|(itt, _)| itt)
+            .collect()
+    }
+}

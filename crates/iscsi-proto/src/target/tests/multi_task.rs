@@ -1,0 +1,306 @@
+//! Functions that end many tasks (§4.2.3.3, §4.2.3.4), response fences (§4.2.2.3), and the functions of
+//! RFC 7144.
+
+use super::*;
+use crate::keys::TaskReporting;
+use crate::pdu::TaskManagementFunction as F;
+use crate::pdu::TaskManagementResponseCode as R;
+
+fn script(task_reporting: TaskReporting) -> Script {
+    let params = SessionParams { task_reporting, protocol_level: 2, ..params() };
+    Script::with(params, SessionConfig::default())
+}
+
+fn function(function: F, itt: u32, cmd_sn: u32) -> TaskManagementRequest {
+    TaskManagementRequest { function, ..abort(itt, cmd_sn, Itt::NONE.0, 0) }
+}
+
+fn query(referenced: u32, itt: u32, cmd_sn: u32) -> TaskManagementRequest {
+    TaskManagementRequest { function: F::QUERY_TASK, ..abort(itt, cmd_sn, referenced, 100) }
+}
+
+fn answer(script: &mut Script, conn: ConnId) -> (R, [u8; 3]) {
+    match script.sent(conn) {
+        Some((Pdu::TaskManagementResponse(pdu), _)) => (pdu.response, pdu.information),
+        other => panic!("expected an answer to task management, got {other:?}"),
+    }
+}
+
+/// What the shell is asked to do.
+fn asked(script: &mut Script, conn: ConnId) -> Vec<F> {
+    std::iter::from_fn(|| script.session.poll_event(conn))
+        .filter_map(|event| match event {
+            Event::Management { function, .. } => Some(function),
+            _ => None,
+        })
+        .collect()
+}
+
+fn own(script: &mut Script) -> (R, [u8; 3]) {
+    answer(script, script.conn)
+}
+
+fn own_asked(script: &mut Script) -> Vec<F> {
+    asked(script, script.conn)
+}
+
+#[test]
+fn a_reset_waits_for_the_data_of_r2ts_that_were_sent() {
+    let mut script = script(TaskReporting::ResponseFence);
+    script.pdu(write(1, 100, 3000), &[]);
+    let r2t = script.r2t();
+    script.pdu(function(F::LOGICAL_UNIT_RESET, 9, 101), &[]);
+    assert_eq!(own_asked(&mut script), [F::LOGICAL_UNIT_RESET]);
+    script.session.management_done(Itt(9), R::COMPLETE);
+    // The second R2T was not sent yet: it never is.
+    assert!(script.sent(script.conn).is_none());
+    let placement = script.pdu(data_out(1, r2t.ttt, 0, 0, false), &[1; 1024]);
+    assert_eq!(placement, Placement::Discard);
+    assert!(script.sent(script.conn).is_none(), "the sequence goes on");
+    script.pdu(data_out(1, r2t.ttt, 1, 1024, true), &[1; 1024]);
+    assert_eq!(own(&mut script).0, R::COMPLETE);
+    assert_eq!(script.session.task_count(), 0);
+    assert!(!script.session.is_draining());
+    assert!(script.executes(script.conn).is_empty());
+}
+
+#[test]
+fn an_initiator_that_sends_no_more_data_has_its_answer_all_the_same() {
+    let mut script = script(TaskReporting::Rfc3720);
+    script.pdu(write(1, 100, 3000), &[]);
+    script.r2t();
+    script.pdu(function(F::ABORT_TASK_SET, 9, 101), &[]);
+    assert!(script.sent(script.conn).is_none());
+    let due = script.session.poll_timeout(script.conn).unwrap();
+    assert_eq!(due, NOW + SessionConfig::default().drain_timeout);
+    assert!(script.session.handle_timeout(script.conn, due));
+    assert_eq!(own(&mut script).0, R::COMPLETE);
+    assert_eq!(script.session.task_count(), 0);
+}
+
+#[test]
+fn fast_abort_waits_for_no_data_and_tells_the_other_connections() {
+    let mut script = script(TaskReporting::FastAbort);
+    let second = script.join(2);
+    script.pdu(write(1, 100, 3000), &[]);
+    let r2t = script.r2t();
+    script.try_pdu(second, write(2, 101, 3000), &[]).unwrap();
+    let other = ScsiCommand { lun: Lun(1 << 48), ..write(3, 102, 3000) };
+    script.try_pdu(second, other, &[]).unwrap();
+    script.all_sent(second);
+    script.pdu(function(F::LOGICAL_UNIT_RESET, 9, 103), &[]);
+    assert!(script.all_sent(second).is_empty(), "the device server first");
+    script.session.management_done(Itt(9), R::COMPLETE);
+    let told = script.all_sent(second);
+    let [(Pdu::AsyncMessage(message), _)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((message.event, message.lun), (AsyncEvent::TASK_TERMINATION, Lun(0)));
+    assert_eq!(own(&mut script).0, R::COMPLETE);
+    assert!(
+        !script.all_sent(script.conn).iter().any(|(pdu, _)| matches!(pdu, Pdu::AsyncMessage(_))),
+        "the issuing connection is not told"
+    );
+    assert_eq!(script.session.task_count(), 1, "that of the other unit");
+    // Late data is thrown away.
+    let placement = script.pdu(data_out(1, r2t.ttt, 0, 0, false), &[0; 1024]);
+    assert_eq!(placement, Placement::Discard);
+}
+
+#[test]
+fn a_third_party_is_told_only_under_fast_abort() {
+    for (reporting, told) in [(TaskReporting::FastAbort, 1), (TaskReporting::ResponseFence, 0)] {
+        let mut script = script(reporting);
+        script.pdu(write(1, 100, 3000), &[]);
+        script.all_sent(script.conn);
+        script.session.abort_all(Some(Lun(0)));
+        assert_eq!(script.all_sent(script.conn).len(), told, "{reporting:?}");
+        script.session.abort_all(Some(Lun(0)));
+        assert!(script.all_sent(script.conn).is_empty(), "no task is affected any more");
+    }
+}
+
+/// A status on each of two connections, unacknowledged, and a function over both.
+#[test]
+fn the_answer_to_a_function_waits_for_acknowledgements_and_holds_what_follows() {
+    let mut script = script(TaskReporting::ResponseFence);
+    let (first, second) = (script.conn, script.join(2));
+    script.try_pdu(second, command(1, 100), &[]).unwrap();
+    script.session.complete(Itt(1), good(b""));
+    assert_eq!(script.response(second).itt, Itt(1));
+    script.pdu(command(2, 101), &[]);
+    script.session.complete(Itt(2), good(b"")); // not sent yet
+    script.pdu(command(3, 102), &[]);
+    script.pdu(function(F::ABORT_TASK_SET, 9, 101), &[]);
+    assert_eq!(script.executes(first), [2, 3]);
+    assert!(script.sent(second).is_none());
+    assert_eq!(script.response(first).itt, Itt(2), "it precedes the fence");
+    assert!(matches!(script.sent(second), Some((Pdu::NopIn(_), _))), "asks to acknowledge");
+    assert!(matches!(script.sent(first), Some((Pdu::NopIn(_), _))));
+    script.session.complete(Itt(3), good(b""));
+    script.try_pdu(first, ping(Itt::NONE.0, 103, 2), &[]).unwrap();
+    assert!(script.sent(first).is_none(), "the second connection is missing");
+    script.try_pdu(second, ping(Itt::NONE.0, 103, 2), &[]).unwrap();
+    assert_eq!(answer(&mut script, first).0, R::COMPLETE);
+    assert!(matches!(script.sent(first), Some((Pdu::NopIn(_), _))));
+    assert!(script.sent(first).is_none(), "3 is held behind the fence");
+    script.try_pdu(first, ping(Itt::NONE.0, 103, 3), &[]).unwrap();
+    assert_eq!(script.response(first).itt, Itt(3));
+}
+
+#[test]
+fn a_fence_does_not_wait_for_a_connection_that_is_lost() {
+    let mut params = SessionParams { task_reporting: TaskReporting::FastAbort, ..params() };
+    (params.error_recovery_level, params.data_sequence_in_order) = (2, false);
+    let mut script = Script::with(params, SessionConfig::default());
+    let second = script.join(2);
+    script.try_pdu(second, command(1, 100), &[]).unwrap();
+    script.session.complete(Itt(1), good(b""));
+    script.response(second);
+    script.pdu(function(F::ABORT_TASK_SET, 9, 101), &[]);
+    assert!(script.sent(script.conn).is_none());
+    script.session.handle_connection_lost(second, NOW);
+    assert_eq!(own(&mut script).0, R::COMPLETE);
+}
+
+#[test]
+fn the_unit_attention_about_a_reset_and_preempt_and_abort_are_fenced() {
+    let attention = |itt| {
+        let mut sense = vec![0; 18];
+        (sense[0], sense[2]) = (0x70, 6);
+        (Itt(itt), Completion { status: 2, sense: sense.into(), ..Completion::default() })
+    };
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[1]) = (0x5f, 5);
+    for preempts in [false, true] {
+        let mut script = script(TaskReporting::ResponseFence);
+        let (first, second) = (script.conn, script.join(2));
+        script.try_pdu(second, command(1, 100), &[]).unwrap();
+        script.session.complete(Itt(1), good(b""));
+        script.response(second);
+        if !preempts {
+            script.session.abort_all(Some(Lun(0)));
+        }
+        let fenced = ScsiCommand { cdb: if preempts { cdb } else { [0; 16] }, ..command(2, 101) };
+        script.pdu(fenced, &[]);
+        script.pdu(command(3, 102), &[]);
+        let (itt, completion) = attention(2);
+        script.session.complete(itt, completion);
+        script.session.complete(Itt(3), good(b""));
+        assert!(script.sent(first).is_none(), "1 is not acknowledged");
+        script.try_pdu(second, ping(Itt::NONE.0, 103, 2), &[]).unwrap();
+        assert_eq!(script.response(first).itt, Itt(2));
+        assert!(matches!(script.sent(first), Some((Pdu::NopIn(_), _))));
+        assert!(script.sent(first).is_none());
+        script.try_pdu(first, ping(Itt::NONE.0, 103, 2), &[]).unwrap();
+        assert_eq!(script.response(first).itt, Itt(3));
+    }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7144#section-6.3
+//= type=test
+//# At the target, a QUERY TASK function MUST NOT be executed on a Task
+//# Management request; such a request MUST result in Task Management
+//# response of "Function rejected".
+#[test]
+fn queries_tell_what_is_there_and_end_nothing() {
+    let mut script = script(TaskReporting::FastAbort);
+    let conn = script.conn;
+    script.pdu(write(1, 100, 512), &[0; 512]);
+    for (request, expected) in [
+        (query(1, 9, 101), R::SUCCEEDED),
+        (query(7, 9, 101), R::COMPLETE),
+        (TaskManagementRequest { lun: Lun(1), ..query(1, 9, 101) }, R::COMPLETE),
+        (function(F::QUERY_TASK_SET, 9, 101), R::SUCCEEDED),
+    ] {
+        script.pdu(request, &[]);
+        assert_eq!(answer(&mut script, conn), (expected, [0; 3]));
+    }
+    assert_eq!(script.executes(conn), [1]);
+    script.pdu(abort(8, 101, 1, 100), &[]); // waits for the command
+    script.pdu(query(8, 9, 101), &[]);
+    assert_eq!(answer(&mut script, conn).0, R::REJECTED);
+    script.pdu(abort(9, 101, 8, 101), &[]);
+    assert_eq!(answer(&mut script, conn).0, R::REJECTED);
+    script.pdu(function(F::QUERY_TASK_SET, 9, 101), &[]);
+    assert_eq!(asked(&mut script, conn), [F::QUERY_TASK_SET], "an aborted task does not count");
+    script.session.management_done(Itt(9), R::LUN_DOES_NOT_EXIST);
+    assert_eq!(answer(&mut script, conn).0, R::LUN_DOES_NOT_EXIST);
+    script.pdu(function(F::QUERY_ASYNCHRONOUS_EVENT, 9, 101), &[]);
+    assert_eq!(asked(&mut script, conn), [F::QUERY_ASYNCHRONOUS_EVENT]);
+    script.session.query_done(Itt(9), R::SUCCEEDED, [0x16, 0x2a, 9]);
+    assert_eq!(answer(&mut script, conn), (R::SUCCEEDED, [0x16, 0x2a, 9]));
+}
+
+#[test]
+fn a_query_does_not_fill_the_place_of_a_command_that_is_missing() {
+    let mut script = script(TaskReporting::FastAbort);
+    script.pdu(query(1, 9, 101), &[]);
+    assert_eq!(own(&mut script).0, R::COMPLETE);
+    script.pdu(command(1, 100), &[]);
+    assert_eq!(script.executes(script.conn), [1]);
+}
+
+#[test]
+fn below_level_2_the_new_functions_are_not_supported_and_fields_are_ignored() {
+    let mut script = Script::new();
+    for code in 9..=12 {
+        script.pdu(function(F(code), 9, 100), &[]);
+        assert_eq!(own(&mut script).0, R::NOT_SUPPORTED);
+    }
+    for level in [1, 2] {
+        let params = SessionParams { protocol_level: level, ..params() };
+        let mut script = Script::with(params, SessionConfig::default());
+        script.pdu(ScsiCommand { priority: 7, ..command(1, 100) }, &[]);
+        let Some(Event::Execute(execute)) = script.session.poll_event(script.conn) else {
+            panic!()
+        };
+        assert_eq!(execute.priority, if level == 2 { 7 } else { 0 });
+        let full = Completion { status: 0x28, status_qualifier: 3, ..Completion::default() };
+        script.session.complete(Itt(1), full);
+        let response = script.response(script.conn);
+        assert_eq!(response.status_qualifier, if level == 2 { 3 } else { 0 });
+    }
+}
+
+#[test]
+fn a_nexus_reset_is_answered_and_ends_the_session_for_good() {
+    let mut params = SessionParams { protocol_level: 2, ..params() };
+    (params.error_recovery_level, params.data_sequence_in_order) = (2, false);
+    let mut script = Script::with(params, SessionConfig::default());
+    let (conn, second) = (script.conn, script.join(2));
+    script.try_pdu(second, command(1, 100), &[]).unwrap();
+    assert_eq!(script.executes(second), [1]);
+    script.pdu(function(F::I_T_NEXUS_RESET, 9, 101), &[]);
+    assert_eq!(asked(&mut script, conn), [F::I_T_NEXUS_RESET]);
+    script.session.management_done(Itt(9), R::COMPLETE);
+    assert!(script.sent(conn).is_none(), "1 executes");
+    script.session.complete(Itt(1), good(b""));
+    assert_eq!(answer(&mut script, conn).0, R::COMPLETE);
+    for conn in [conn, second] {
+        let events: Vec<Event> = std::iter::from_fn(|| script.session.poll_event(conn)).collect();
+        assert!(events.iter().any(|e| matches!(e, Event::Close { .. })), "{events:?}");
+        script.session.handle_connection_lost(conn, NOW);
+        assert!(!script.session.is_recoverable(conn));
+    }
+    assert!(script.session.is_closed() && !script.session.awaits_recovery());
+}
+
+#[test]
+fn a_reassignment_does_not_look_at_the_unit() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.try_pdu(second, command(1, 100), &[]).unwrap();
+    script.session.handle_connection_lost(second, NOW);
+    let logout = LogoutRequest {
+        immediate: true,
+        reason: LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY,
+        itt: Itt(8),
+        cid: Cid(2),
+        cmd_sn: CmdSn(101),
+        exp_stat_sn: StatSn(1),
+    };
+    script.pdu(logout, &[]);
+    assert!(matches!(script.sent(script.conn), Some((Pdu::LogoutResponse(_), _))));
+    let reassign = TaskManagementRequest { lun: Lun(7), ..query(1, 9, 101) };
+    script.pdu(TaskManagementRequest { function: F::TASK_REASSIGN, ..reassign }, &[]);
+    assert_eq!(own(&mut script).0, R::COMPLETE);
+}

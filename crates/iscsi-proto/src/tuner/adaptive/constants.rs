@@ -1,0 +1,49 @@
+//! The numbers that `adaptive` decides by, each with its reason. No logic.
+
+/// A window is at least this long: shorter ones see the scheduler, not the path.
+pub(super) const WINDOW_MIN_S: f64 = 0.25;
+/// A window in round trips: one congestion-avoidance step of every flow is inside.
+pub(super) const WINDOW_ROUND_TRIPS: f64 = 4.0;
+/// A window where no round trip is known.
+pub(super) const WINDOW_UNKNOWN_S: f64 = 0.3;
+/// A window and a ramp-up end here even if the round trip is absurd.
+pub(super) const WINDOW_MAX_S: f64 = 5.0;
+/// What the plateau may lose for fewer connections: 2 % with the error of its measurement.
+pub(super) const PLATEAU_SHARE: f64 = 0.985;
+/// A step is still worth its connections if it brings this much.
+pub(super) const GAIN_MIN: f64 = 0.025;
+/// A step that brings this part of what it could is proven before its slow start has ended.
+pub(super) const GAIN_CLEAR_SHARE: f64 = 0.6;
+/// A step that brings this part of what it could says: the edge is far, so quadruple.
+pub(super) const GAIN_LINEAR_SHARE: f64 = 0.8;
+/// A difference counts if it is this many standard deviations.
+pub(super) const SIGMAS: f64 = 2.5;
+/// Relative standard error of a median against that of a mean.
+pub(super) const MEDIAN_ERROR: f64 = 1.25;
+/// Windows that a verdict may take; what is not clear by then is not worth a move.
+pub(super) const VERDICT_WINDOWS_MAX: usize = 24;
+/// Windows that a verdict needs, so that one outlier is none.
+pub(super) const VERDICT_WINDOWS_MIN: usize = 2;
+/// Windows that a trial of fewer connections may take: it may be costing throughput.
+pub(super) const TRIAL_WINDOWS_MAX: usize = 12;
+/// The predicted edge is tried with this much to spare: a trial that fails costs more.
+pub(super) const EDGE_MARGIN: f64 = 1.04;
+/// A changed path shows in this many windows in a row.
+pub(super) const CHANGE_WINDOWS: usize = 2;
+/// Less than this is no change of the path.
+pub(super) const CHANGE_MIN: f64 = 0.08;
+/// Windows whose median shows a slow change.
+pub(super) const DRIFT_WINDOWS: usize = 12;
+/// Less than this is no slow change.
+pub(super) const DRIFT_MIN: f64 = 0.04;
+/// Windows for the level that changes are seen against.
+pub(super) const LEVEL_WINDOWS: usize = 4;
+/// First pause before looking again for more; doubles with each probe in vain.
+pub(super) const LOOK_AGAIN_S: f64 = 10.0;
+/// First pause before trying fewer after a change of the path: what has fallen often comes back,
+/// and connections in reserve cost little meanwhile.
+pub(super) const SHRINK_AFTER_CHANGE_S: f64 = 25.0;
+/// Longest pause of both.
+pub(super) const PAUSE_MAX_S: f64 = 160.0;
+/// Connections asked for that are not there after this many windows were refused.
+pub(super) const REFUSED_WINDOWS: f64 = 16.0;

@@ -1,0 +1,237 @@
+//! The path controller's policies: samples of what a transfer achieves go in, the wanted number of
+//! connections (with buffers and congestion control) comes out.
+//!
+//! What it is not: it opens and closes nothing, reads no clock and draws no random number. A policy
+//! is a function of the samples it was given; whoever owns the connections takes the samples and
+//! does what the [`Decision`] says. One algorithm per file: [`fixed`], [`golden`], [`adaptive`].
+//! Source of `golden`: iSCSI-APT, "automatic control of the number of TCP connections" (2009).
+
+pub mod adaptive;
+pub mod fixed;
+pub mod golden;
+mod limit;
+mod sample;
+mod why;
+mod windows;
+
+use std::str::FromStr;
+
+pub use adaptive::{Adaptive, AdaptiveConfig};
+pub use fixed::Fixed;
+pub use golden::{Golden, GoldenConfig};
+pub use limit::Limit;
+pub use sample::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
+pub use why::Why;
+
+/// Connections a session starts with; the APT study's initial N, and few enough for any target.
+pub const CONNECTIONS_INITIAL: u32 = 4;
+/// Connections a policy may ask for unless told otherwise: what our target grants (MaxConnections).
+pub const CONNECTIONS_MAX: u32 = 64;
+
+/// An algorithm that chooses the number of connections from samples.
+pub trait Policy: std::fmt::Debug + Send {
+    /// The name a user chooses it by.
+    fn name(&self) -> &'static str;
+
+    /// Takes one sample and answers what should be. Samples come in the order of their time; one
+    /// that lies before its predecessor changes nothing.
+    fn handle_sample(&mut self, sample: &Sample) -> Decision;
+
+    /// Forgets what was learnt and searches again from the present number of connections.
+    fn restart(&mut self);
+}
+
+/// What a policy wants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// Wanted connections, at least one.
+    pub connections: u32,
+    /// What the policy is doing.
+    pub phase: Phase,
+    /// Why, as one sentence.
+    pub why: Why,
+    /// Socket buffers that would hold a connection's share of bandwidth × delay, if the present
+    /// ones do not.
+    pub socket_buffer_bytes: Option<u64>,
+    /// Congestion control for connections made from now on, if another than the present one helps.
+    pub congestion_control: Option<CongestionControl>,
+    /// Which connection to close first, when there are more than wanted ([`close_candidate`]).
+    pub close: Option<ConnectionId>,
+}
+
+impl Decision {
+    fn new(sample: &Sample, connections: u32, phase: Phase, why: Why) -> Self {
+        let surplus = connections < sample.connections_open;
+        let close = if surplus { close_candidate(&sample.connections) } else { None };
+        Self { connections, phase, why, socket_buffer_bytes: None, congestion_control: None, close }
+    }
+}
+
+/// What a policy is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// `fixed`: nothing ever changes.
+    Fixed,
+    /// `golden`: doubling until the throughput falls.
+    Bracket,
+    /// `golden`: golden section inside the bracket.
+    Section,
+    /// `golden`: the bracket is small, the search has ended.
+    Done,
+    /// `adaptive`: the first measurement at the present number of connections.
+    Measure,
+    /// `adaptive`: more connections are tried.
+    Grow,
+    /// `adaptive`: fewer connections are tried.
+    Shrink,
+    /// `adaptive`: nothing is tried; the path is watched.
+    Hold,
+    /// `adaptive`: there is too little traffic to learn from.
+    Idle,
+}
+
+impl Phase {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::Bracket => "bracket",
+            Self::Section => "section",
+            Self::Done => "done",
+            Self::Measure => "measure",
+            Self::Grow => "grow",
+            Self::Shrink => "shrink",
+            Self::Hold => "hold",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// The policies by name: what a user writes, and the factory.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum PolicyConfig {
+    /// This many connections, always.
+    Fixed(u32),
+    /// The APT study's search.
+    Golden(GoldenConfig),
+    /// Ours.
+    Adaptive(AdaptiveConfig),
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        Self::Adaptive(AdaptiveConfig::default())
+    }
+}
+
+impl PolicyConfig {
+    /// A policy that has seen nothing yet.
+    pub fn build(self) -> Box<dyn Policy> {
+        match self {
+            Self::Fixed(connections) => Box::new(Fixed::new(connections)),
+            Self::Golden(config) => Box::new(Golden::new(config)),
+            Self::Adaptive(config) => Box::new(Adaptive::new(config)),
+        }
+    }
+
+    /// The same policy with another most connections.
+    pub fn connections_max(mut self, connections_max: u32) -> Self {
+        let connections_max = connections_max.max(1);
+        match &mut self {
+            Self::Fixed(connections) => *connections = (*connections).min(connections_max),
+            Self::Golden(config) => config.connections_max = connections_max,
+            Self::Adaptive(config) => config.connections_max = connections_max,
+        }
+        self
+    }
+}
+
+/// A policy's name that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no policy: adaptive, golden, fixed or fixed:N with N of at least 1")]
+pub struct UnknownPolicy(String);
+
+impl FromStr for PolicyConfig {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let unknown = || UnknownPolicy(text.to_owned());
+        match text.split_once(':') {
+            None if text == "adaptive" => Ok(Self::default()),
+            None if text == "golden" => Ok(Self::Golden(GoldenConfig::default())),
+            None if text == "fixed" => Ok(Self::Fixed(CONNECTIONS_INITIAL)),
+            Some(("fixed", count)) => {
+                let count: u32 = count.parse().map_err(|_| unknown())?;
+                if count == 0 { Err(unknown()) } else { Ok(Self::Fixed(count)) }
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// The share of the median rate below which a connection counts as a laggard.
+const LAGGARD_SHARE: f64 = 0.5;
+
+/// Which connection to close when there is one too many: the slowest, if it delivers less than half
+/// of the median (it scatters the read times of all); otherwise the youngest, whose window is the
+/// least warm; of two equally young ones the one with the higher id.
+pub fn close_candidate(connections: &[Connection]) -> Option<ConnectionId> {
+    let mut rates: Vec<f64> = connections.iter().filter_map(|c| c.bytes_per_s).collect();
+    if rates.len() == connections.len() {
+        let median = windows::median(&mut rates)?;
+        let slowest = connections
+            .iter()
+            .min_by(|a, b| a.bytes_per_s.unwrap_or(0.0).total_cmp(&b.bytes_per_s.unwrap_or(0.0)))?;
+        if slowest.bytes_per_s.unwrap_or(0.0) < LAGGARD_SHARE * median {
+            return Some(slowest.id);
+        }
+    }
+    // An unknown age is the youngest: nothing says that its window is warm.
+    let age = |c: &Connection| c.age_s.unwrap_or(0.0);
+    let younger =
+        |a: &&Connection, b: &&Connection| age(a).total_cmp(&age(b)).then_with(|| b.id.cmp(&a.id));
+    connections.iter().min_by(younger).map(|c| c.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn connection(id: u32, age_s: f64, bytes_per_s: f64) -> Connection {
+        Connection {
+            id: ConnectionId(id),
+            age_s: Some(age_s),
+            bytes_per_s: Some(bytes_per_s),
+            tcp: Tcp::default(),
+        }
+    }
+
+    #[test]
+    fn the_laggard_is_closed_first_then_the_youngest() {
+        let mut all = vec![connection(1, 9.0, 10.0), connection(2, 1.0, 11.0)];
+        all.push(connection(3, 5.0, 9.0));
+        assert_eq!(close_candidate(&all), Some(ConnectionId(2)));
+        all[0].bytes_per_s = Some(4.0);
+        assert_eq!(close_candidate(&all), Some(ConnectionId(1)));
+        all[0].bytes_per_s = None; // not comparable: age decides
+        assert_eq!(close_candidate(&all), Some(ConnectionId(2)));
+        all[2].age_s = Some(1.0);
+        assert_eq!(close_candidate(&all), Some(ConnectionId(3)));
+        assert_eq!(close_candidate(&[]), None);
+    }
+
+    #[test]
+    fn policies_are_chosen_by_name() {
+        assert_eq!("fixed:7".parse(), Ok(PolicyConfig::Fixed(7)));
+        assert_eq!("adaptive".parse(), Ok(PolicyConfig::default()));
+        for wrong in ["", "fixed:", "fixed:0", "fixed:-1", "golden:3", "Adaptive"] {
+            let error = wrong.parse::<PolicyConfig>().unwrap_err().to_string();
+            assert!(error.contains("fixed:N"), "{error}");
+        }
+        for name in ["fixed", "golden", "adaptive"] {
+            assert_eq!(name.parse::<PolicyConfig>().unwrap().build().name(), name);
+        }
+    }
+}
