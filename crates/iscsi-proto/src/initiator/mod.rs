@@ -241,10 +241,10 @@ impl<T> Session<T> {
 
     /// Sends a task management function that names no task (§11.5.1, RFC 7144 §6.3). `None`: it
     /// cannot be sent, or was not agreed on.
-    //= https://www.rfc-editor.org/rfc/rfc7144#section-6.3
-    //# These task management function requests MUST NOT be sent unless the
-    //# iSCSIProtocolLevel text key with a value of "2" as defined in Section
-    //# 7.1.1 was negotiated on the session.
+    // RFC 7144 §6.3:
+    // These task management function requests MUST NOT be sent unless the
+    // iSCSIProtocolLevel text key with a value of "2" as defined in Section
+    // 7.1.1 was negotiated on the session.
     pub fn manage(&mut self, function: TaskManagementFunction, lun: Lun) -> Option<Itt> {
         if function.is_of_rfc7144() && !self.params.has_rfc7144() {
             return None;

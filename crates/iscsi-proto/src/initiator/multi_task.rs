@@ -39,14 +39,14 @@ impl<T> Session<T> {
     //# receiving initiator iSCSI layer MUST respond to this message
     //# by taking the following steps, in order:
     pub(super) fn task_termination(&mut self, id: ConnectionId, pdu: &AsyncMessage) {
-        //# - Stop Data-Out transfers on that connection for all active
-        //# TTTs for the affected LUN quoted in the Async Message PDU.
+        // - Stop Data-Out transfers on that connection for all active
+        // TTTs for the affected LUN quoted in the Async Message PDU.
         let hit = self.affected(Some(pdu.lun), pdu.exp_cmd_sn);
         self.stop_data(id, &hit);
-        //# - Acknowledge the StatSN of the Async Message PDU via a
-        //# NOP-Out PDU with ITT=0xffffffff (i.e., non-ping flavor),
-        //# while copying the LUN field from the Async Message to
-        //# NOP-Out.
+        // - Acknowledge the StatSN of the Async Message PDU via a
+        // NOP-Out PDU with ITT=0xffffffff (i.e., non-ping flavor),
+        // while copying the LUN field from the Async Message to
+        // NOP-Out.
         // Sent when this PDU's StatSN is taken: nothing is transmitted before that.
         if let Some(connection) = self.connection_mut(id) {
             let (lun, ttt, data) = (pdu.lun, Ttt::NONE, Bytes::new());

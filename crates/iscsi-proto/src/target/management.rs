@@ -116,12 +116,12 @@ impl Session {
                 self.finish_management(conn, request, R::COMPLETE, Vec::new(), true);
                 self.ask_shell(conn, request);
             }
-            //= https://www.rfc-editor.org/rfc/rfc7144#section-6.5
-            //# If an
-            //# iSCSI implementation supports the I_T NEXUS RESET function, it MUST
-            //# also support the protocol behavior as defined in those sections and
-            //# follow the sequence of actions as described in those sections when
-            //# processing the I_T NEXUS RESET function.
+            // RFC 7144 §6.5:
+            // If an
+            // iSCSI implementation supports the I_T NEXUS RESET function, it MUST
+            // also support the protocol behavior as defined in those sections and
+            // follow the sequence of actions as described in those sections when
+            // processing the I_T NEXUS RESET function.
             F::I_T_NEXUS_RESET if self.params.has_rfc7144() => {
                 self.abort_many(conn, request, None, true);
             }
@@ -246,11 +246,11 @@ impl Session {
 
     /// Another session cleared the task set or reset the unit: ends this session's tasks there.
     /// `None` means every unit.
-    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.4
-    //# each connection of each third-party session to which at
-    //# least one affected task is allegiant if
-    //# TaskReporting=FastAbort is operational on that third-party
-    //# session
+    // §4.2.3.4:
+    // each connection of each third-party session to which at
+    // least one affected task is allegiant if
+    // TaskReporting=FastAbort is operational on that third-party
+    // session
     pub fn abort_all(&mut self, lun: Option<Lun>) {
         let hit = self.affected(lun, None);
         if self.params.task_reporting == TaskReporting::FastAbort {

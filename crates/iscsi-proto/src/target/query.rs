@@ -27,10 +27,10 @@ impl Session {
     pub(super) fn query_task(&mut self, conn: ConnId, request: &TaskManagementRequest) {
         use TaskManagementResponseCode as R;
         let referenced = request.referenced_task_tag;
-        //= https://www.rfc-editor.org/rfc/rfc7144#section-6.3
-        //# At the target, a QUERY TASK function MUST NOT be executed on a Task
-        //# Management request; such a request MUST result in Task Management
-        //# response of "Function rejected".
+        // RFC 7144 §6.3:
+        // At the target, a QUERY TASK function MUST NOT be executed on a Task
+        // Management request; such a request MUST result in Task Management
+        // response of "Function rejected".
         if self.is_managing(referenced) {
             return self.answer_query(conn, request.itt, R::REJECTED);
         }
@@ -64,12 +64,12 @@ impl Session {
     }
 
     /// The answer to I_T NEXUS RESET is made: nothing of the session is kept.
-    //= https://www.rfc-editor.org/rfc/rfc7144#section-6.3
-    //# Independent of
-    //# the DefaultTime2Wait and DefaultTime2Retain values applicable to the
-    //# session over which this function is received, the target device MUST
-    //# consider each participating connection in the session to have
-    //# immediately timed out, leading to FREE state.
+    // RFC 7144 §6.3:
+    // Independent of
+    // the DefaultTime2Wait and DefaultTime2Retain values applicable to the
+    // session over which this function is received, the target device MUST
+    // consider each participating connection in the session to have
+    // immediately timed out, leading to FREE state.
     pub(super) fn end_nexus(&mut self, conn: ConnId) {
         const REASON: &str = "I_T nexus reset";
         self.mark_closed();

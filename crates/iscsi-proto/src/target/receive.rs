@@ -257,9 +257,7 @@ impl Session {
         data_len: u32,
         header: &Header,
     ) -> Result<Placement, SessionError> {
-        //= https://www.rfc-editor.org/rfc/rfc7144#section-5.1.1
-        //# This field MUST be ignored by iSCSI targets unless the iSCSIProtocolLevel text key with a
-        //# value of "2" as defined in Section 7.1.1 was negotiated on the session.
+        // It means nothing unless iSCSIProtocolLevel 2 was agreed (RFC 7144 §5.1.1).
         if !self.params.has_rfc7144() {
             command.priority = 0;
         }

@@ -42,10 +42,10 @@ pub struct Completion {
     /// SCSI status (SAM-5 §5.3.1).
     pub status: u8,
     /// More about the status (RFC 7144 §5.2.1, SAM-5 §5.3.2); sent where that was agreed on.
-    //= https://www.rfc-editor.org/rfc/rfc7144#section-5.2.1
-    //# Compliant senders MUST NOT set this field to a value other than zero unless the
-    //# iSCSIProtocolLevel text key with a value of "2" as defined in Section 7.1.1 was negotiated
-    //# on the session.
+    // RFC 7144 §5.2.1:
+    // Compliant senders MUST NOT set this field to a value other than zero unless the
+    // iSCSIProtocolLevel text key with a value of "2" as defined in Section 7.1.1 was negotiated
+    // on the session.
     pub status_qualifier: u16,
     /// Sense data, empty without.
     pub sense: Bytes,

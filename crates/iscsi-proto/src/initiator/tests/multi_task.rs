@@ -74,12 +74,11 @@ fn data_goes_on_if_the_function_was_not_carried_out() {
     assert_eq!(bytes, 30_000);
 }
 
-//= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
-//= type=test
-//# - Acknowledge the StatSN of the Async Message PDU via a
-//# NOP-Out PDU with ITT=0xffffffff (i.e., non-ping flavor),
-//# while copying the LUN field from the Async Message to
-//# NOP-Out.
+// §11.9.1:
+// - Acknowledge the StatSN of the Async Message PDU via a
+// NOP-Out PDU with ITT=0xffffffff (i.e., non-ping flavor),
+// while copying the LUN field from the Async Message to
+// NOP-Out.
 #[test]
 fn a_task_termination_stops_the_data_and_is_acknowledged() {
     let mut peer = peer(TaskReporting::FastAbort, 1);
@@ -103,11 +102,10 @@ fn a_task_termination_stops_the_data_and_is_acknowledged() {
     assert_eq!(nop.exp_stat_sn, peer.stat_sn[0], "the message is acknowledged");
 }
 
-//= https://www.rfc-editor.org/rfc/rfc7144#section-6.3
-//= type=test
-//# These task management function requests MUST NOT be sent unless the
-//# iSCSIProtocolLevel text key with a value of "2" as defined in Section
-//# 7.1.1 was negotiated on the session.
+// RFC 7144 §6.3:
+// These task management function requests MUST NOT be sent unless the
+// iSCSIProtocolLevel text key with a value of "2" as defined in Section
+// 7.1.1 was negotiated on the session.
 #[test]
 fn new_functions_are_sent_at_level_2_only() {
     let mut old = Peer::new(1);

@@ -195,11 +195,10 @@ fn the_unit_attention_about_a_reset_and_preempt_and_abort_are_fenced() {
     }
 }
 
-//= https://www.rfc-editor.org/rfc/rfc7144#section-6.3
-//= type=test
-//# At the target, a QUERY TASK function MUST NOT be executed on a Task
-//# Management request; such a request MUST result in Task Management
-//# response of "Function rejected".
+// RFC 7144 §6.3:
+// At the target, a QUERY TASK function MUST NOT be executed on a Task
+// Management request; such a request MUST result in Task Management
+// response of "Function rejected".
 #[test]
 fn queries_tell_what_is_there_and_end_nothing() {
     let mut script = script(TaskReporting::FastAbort);
