@@ -6,7 +6,6 @@ too. The grace period after a start is left out, since no client can have state 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from enkaku_lab.peers import log_path, need
@@ -26,23 +25,13 @@ EXPORT {{
 """
 
 
-@dataclass(frozen=True)
-class Server:
-    peer: Peer
-    address: str
-    port: int
-
-    def url(self, file: str) -> str:
-        return url(self.address, self.port, file)
-
-
 def url(address: str, port: int, file: str) -> str:
     """libnfs's URL of a file of the export."""
     return f"nfs://{address}{EXPORT}/{file}?version=4&nfsport={port}"
 
 
 @contextmanager
-def serve(folder: Path, state: Path, *, address: str, port: int) -> Iterator[Server]:
+def serve(folder: Path, state: Path, *, address: str, port: int) -> Iterator[Peer]:
     """The folder as NFSv4 export /lab. `state` is for configuration, log and recovery data."""
     state.mkdir(parents=True, exist_ok=True)
     log = log_path(state, "ganesha-own", port)
@@ -57,7 +46,7 @@ def serve(folder: Path, state: Path, *, address: str, port: int) -> Iterator[Ser
         serving.wait_until(lambda: accepts(address, port), f"see {log}")
         # It accepts before it can answer.
         serving.wait_until(lambda: "SERVER INITIALIZED" in _text(log), f"see {log}")
-        yield Server(serving, address, port)
+        yield serving
 
 
 def _text(path: Path) -> str:

@@ -10,7 +10,6 @@ import getpass
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from enkaku_lab.peers import log_path, need
@@ -38,23 +37,13 @@ CONFIGURATION = """
 """
 
 
-@dataclass(frozen=True)
-class Server:
-    peer: Peer
-    address: str
-    port: int
-
-    def url(self, file: str) -> str:
-        return url(self.address, self.port, file)
-
-
 def url(address: str, port: int, file: str) -> str:
     """libsmbclient's URL of a file of the share."""
     return f"smb://{address}:{port}/{SHARE}/{file}"
 
 
 @contextmanager
-def serve(folder: Path, state: Path, *, address: str, port: int) -> Iterator[Server]:
+def serve(folder: Path, state: Path, *, address: str, port: int) -> Iterator[Peer]:
     """The folder as share `lab`. `state` is emptied first."""
     shutil.rmtree(state, ignore_errors=True)
     state.mkdir(parents=True, mode=0o755)
@@ -75,4 +64,4 @@ def serve(folder: Path, state: Path, *, address: str, port: int) -> Iterator[Ser
     argv = [need("smbd"), *options, "--configfile", configuration]
     with peer(argv, log_path(state, "smbd", port)) as serving:
         serving.wait_until(lambda: accepts(address, port), "its port does not accept connections")
-        yield Server(serving, address, port)
+        yield serving
