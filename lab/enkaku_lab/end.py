@@ -57,8 +57,8 @@ class End:
         self.place = place
         self._watch: Watch | None = None
 
-    def congestion_control(self, name: str) -> None:
-        wan.set_congestion_control(name)
+    def congestion_control(self, name: str, free: bool) -> None:
+        wan.set_congestion_control(name, free)
 
     def watch(self, port: int) -> None:
         self._watch = Watch(port)

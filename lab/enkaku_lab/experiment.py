@@ -16,6 +16,7 @@ FILE_BYTES = 512 * MIB
 TCP_PAYLOAD_BYTES, WIRE_BYTES = 1448, 1538
 """A full packet: MTU 1500 less 20 bytes of IPv4 and 32 of TCP with timestamps; on the wire plus
 38 of Ethernet (header, FCS, preamble, gap)."""
+RAMP_S = 1.0
 RATES = {"100mbit": 100e6, "1gbit": 1e9}
 
 
@@ -29,6 +30,8 @@ class Link:
     queue_packets: int = 2000
     cc: str = "cubic"
     """TCP congestion control of both ends, set by route and checked with ss."""
+    cc_free: bool = False
+    """It is the system's default only: a program may choose another one (setsockopt)."""
     wmem: str = "4k 16k 4M"
     rmem: str = "4k 128k 6M"
 
@@ -52,6 +55,8 @@ class Load:
     connections: int | Literal["auto"] = "auto"
     bytes_max: int = FILE_BYTES
     seconds_max: float = 2.0
+    ramp_s: float = 0.0
+    """Time before the clock starts, for what is asked about the steady state."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Cell:
 
 
 def _with_floats(fields: list[tuple[str, object]]) -> dict:
-    floats = ("rtt_ms", "loss", "seconds_max")
+    floats = ("rtt_ms", "loss", "seconds_max", "ramp_s")
     return {name: float(value) if name in floats else value for name, value in fields}
 
 
@@ -149,7 +154,7 @@ class Experiment:
     link: Link = Link()
     load: Load = Load()
     panels: dict[str, dict] = field(default_factory=lambda: {"": {}})
-    """Title → what differs in the link. More than one: drawn side by side."""
+    """Title → what differs in the link or the load. More than one: drawn side by side."""
     points: Sequence[PaperPoint] = ()
     log_y: bool = True
     note: str = ""
@@ -157,6 +162,8 @@ class Experiment:
     repeat_max: int = 99
     seconds_more: float = 0.0
     """Longer runs, in multiples of the pace's, where the line is so slow that little is read."""
+    ramp_round_trips: float | None = None
+    """The steady state is asked about: so many round trips, and a second, are not counted."""
 
     def cells(self, pace: Pace) -> list[Cell]:
         """Every cell, in the order x, panel, stack: what is interleaved lies side by side."""
@@ -172,8 +179,10 @@ class Experiment:
         return self.x.quick if pace is QUICK else self.x.values
 
     def cell(self, pace: Pace, panel: str, series: Series, x: float) -> Cell:
-        link = replace(self.link, **self.panels[panel], **series.link)
-        load = replace(self.load, **series.load)
+        here = self.panels[panel]
+        theirs = {name: value for name, value in here.items() if not hasattr(self.link, name)}
+        link = self.link_of(panel, series)
+        load = replace(self.load, **{**theirs, **series.load})
         if series.flat:
             pass
         elif hasattr(link, self.x.field):
@@ -183,5 +192,16 @@ class Experiment:
         if series.stack == "local":
             link = Link()
         seconds = pace.seconds_max(link) + self.seconds_more * pace.seconds
-        load = replace(load, seconds_max=round(seconds, 3))
+        load = replace(load, seconds_max=round(seconds, 3), ramp_s=self._ramp_s(link))
         return Cell(series.stack, link, load)
+
+    def link_of(self, panel: str, series: Series) -> Link:
+        """Of a curve, but for what the x axis changes."""
+        here = self.panels[panel].items()
+        ours = {name: value for name, value in here if hasattr(self.link, name)}
+        return replace(self.link, **{**ours, **series.link})
+
+    def _ramp_s(self, link: Link) -> float:
+        if self.ramp_round_trips is None:
+            return 0.0
+        return round(RAMP_S + self.ramp_round_trips * link.rtt_ms / 1000, 3)

@@ -128,7 +128,8 @@ class Laboratory:
             if stack.port:
                 sender.ask("watch", port=stack.port)
             try:
-                reached = near.ask("go", timeout_s=2 * (cell.load.seconds_max + GIVE_UP_S) + 10)
+                time_s = cell.load.ramp_s + cell.load.seconds_max + GIVE_UP_S
+                reached = near.ask("go", timeout_s=2 * time_s + 10)
             finally:
                 seen, connections = sender.ask("watched") if stack.port else ([], 0)
         finally:
@@ -141,9 +142,9 @@ class Laboratory:
         wanted = Link(**{**asdict(link), "loss": loss})
         if wanted == before:
             return
-        if before is None or before.cc != link.cc:
+        if before is None or (before.cc, before.cc_free) != (link.cc, link.cc_free):
             for end in self._ends.values():
-                end.ask("congestion_control", name=link.cc)
+                end.ask("congestion_control", name=link.cc, free=link.cc_free)
         self._lab.set(link, loss=loss)
         self._link = wanted
 

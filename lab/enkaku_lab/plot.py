@@ -15,6 +15,7 @@ STYLES = {
     "tgt-tuned": ("#8C510A", "P"),
     "enkaku": ("#009E73", "o"),
     "enkaku-pipelined": ("#009E73", "D"),
+    "enkaku-bench": ("#009E73", "D"),
     "nfs": ("#CC79A7", "^"),
     "smb": ("#000000", "v"),
     "tcp": ("#0072B2", "x"),

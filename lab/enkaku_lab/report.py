@@ -130,12 +130,13 @@ def congestion_control(curves: Curves) -> str:
     for curve in curves.curves:
         if not STACKS[curve.series.stack].port:
             continue
-        wanted = curve.series.link.get("cc", curves.experiment.link.cc)
+        link = curves.experiment.link_of(curve.panel, curve.series)
+        wanted = link.cc
         for point in curve.measured:
             names.update(point.congestion_control)
             if not point.congestion_control:
                 unseen += 1
-            elif point.congestion_control == (wanted,):
+            elif link.cc_free or point.congestion_control == (wanted,):
                 right += 1
             else:
                 seen = ", ".join(point.congestion_control)

@@ -38,8 +38,8 @@ class Job:
     def seconds(self) -> float:
         """The estimate."""
         # qemu-img bench needs a run before, to know how many commands fill the time.
-        probed = self.cell.load.kind == "write" and self.cell.stack == "tgt-libiscsi"
-        load = self.cell.load.seconds_max * (2 if probed else 1)
+        probed = self.cell.load.kind != "read-file" and self.cell.stack == "tgt-libiscsi"
+        load = self.cell.load.ramp_s + self.cell.load.seconds_max * (2 if probed else 1)
         return load + OVERHEAD_S + OVERHEAD_ROUND_TRIPS * self.cell.link.rtt_ms / 1000
 
 

@@ -66,16 +66,17 @@ def _guard(name: str) -> subprocess.Popen:
     return subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def set_congestion_control(name: str) -> None:
+def set_congestion_control(name: str, free: bool = False) -> None:
     """For every connection made from now on in this network namespace: by route, because the
-    sysctl is refused inside containers."""
+    sysctl is refused inside containers. Unless it is free, a program cannot choose another one."""
     routes = run(["ip", "-4", "route", "show", "dev", "wan0"]).stdout.splitlines()
     for route in routes:
         words = route.split()
         if "congctl" in words:
             at = words.index("congctl")
-            del words[at : at + 2]
-        run(["ip", "-4", "route", "change", *words, "dev", "wan0", "congctl", name])
+            del words[at : at + 2 + (words[at + 1] == "lock")]
+        choice = [name] if free else ["lock", name]
+        run(["ip", "-4", "route", "change", *words, "dev", "wan0", "congctl", *choice])
 
 
 def available() -> str | None:

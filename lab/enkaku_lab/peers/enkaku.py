@@ -69,11 +69,12 @@ def bench(
     seconds: float,
     connections: int | str = 1,
     timeout_s: float | None = None,
+    options: list[object] = (),
 ) -> Measurement:
     """`enkaku bench` for so many seconds, with its percentiles."""
     words = ["bench", url, "--rw", workload.rw, "--bs", workload.block_bytes]
     words += ["--depth", workload.depth, "--time", f"{seconds}s", "--connections", connections]
-    done = command(*words, "--json", timeout_s=timeout_s or seconds + 60)
+    done = command(*words, *options, "--json", timeout_s=timeout_s or seconds + 60)
     result = json.loads(done.stdout)
     return Measurement(
         result["bytes"],

@@ -45,15 +45,18 @@ def transfer(
     from_server: bool = False,
     streams: int = 1,
     congestion_control: str | None = None,
+    omit_seconds: int = 0,
     timeout_s: float | None = None,
 ) -> Transfer:
-    """So many bytes (of all streams together) or so many seconds, to the server or from it."""
+    """So many bytes (of all streams together) or so many seconds, to the server or from it; the
+    first `omit_seconds` come before and are not counted."""
     limit = ["--bytes", total_bytes] if total_bytes else ["--time", seconds]
     reverse = ["--reverse"] if from_server else []
     argv = [need("iperf3"), "--client", address, "--port", port, "--json", *limit]
     argv += [*reverse, "--parallel", streams]
+    argv += ["--omit", omit_seconds] if omit_seconds else []
     argv += ["--congestion", congestion_control] if congestion_control else []
-    done = run(argv, timeout_s=timeout_s or seconds + 300)
+    done = run(argv, timeout_s=timeout_s or seconds + omit_seconds + 300)
     end = json.loads(done.stdout)["end"]
     received = end["sum_received"]
     return Transfer(

@@ -1,7 +1,7 @@
 """Every stack by its name."""
 
 from enkaku_lab.stacks import Stack
-from enkaku_lab.stacks.enkaku import Enkaku, EnkakuPipelined
+from enkaku_lab.stacks.enkaku import Enkaku, EnkakuBench, EnkakuPipelined
 from enkaku_lab.stacks.local import Local
 from enkaku_lab.stacks.nfs import Nfs
 from enkaku_lab.stacks.smb import Smb
@@ -13,6 +13,7 @@ STACKS: dict[str, Stack] = {
     for stack in (
         Enkaku(),
         EnkakuPipelined(),
+        EnkakuBench(),
         TgtLibiscsi(),
         TgtTuned(),
         Nfs(),

@@ -75,11 +75,24 @@ class EnkakuPipelined(Enkaku):
             yield go
 
 
+class EnkakuBench(Enkaku):
+    """Reads or writes in memory, as the load says: what the session carries in its steady state."""
+
+    name = "enkaku-bench"
+    label = "enkaku bench"
+    programs = ()
+    kinds = ("read", "write")
+
+    @contextmanager
+    def opened(self, place: Place, link: Link, load: Load) -> Iterator[Go]:
+        yield command_client(lambda: bench(self.url(place, SCRATCH_LUN), load))
+
+
 def bench(url: str, load: Load) -> Reached:
     """`enkaku bench` as the load says, against any target."""
     workload = Workload(load.kind == "write", False, load.block_bytes, load.depth)
     assert load.bytes_max >= FILE_BYTES or load.seconds_max, "bench runs for a time"
-    got = enkaku.bench(
-        url, workload, load.seconds_max, load.connections, load.seconds_max + GIVE_UP_S
-    )
+    options = ["--ramp", f"{load.ramp_s}s"] if load.ramp_s else []
+    timeout_s = load.ramp_s + load.seconds_max + GIVE_UP_S
+    got = enkaku.bench(url, workload, load.seconds_max, load.connections, timeout_s, options)
     return Reached(got.bytes, got.seconds, got.client_cpu_s, got.connections)

@@ -27,7 +27,7 @@ class Tcp(Stack):
     def opened(self, place: Place, link: Link, load: Load) -> Iterator[Go]:
         streams = 1 if load.connections == "auto" else load.connections
         # iperf3 takes whole seconds only.
-        seconds = max(1, round(load.seconds_max))
+        seconds, omit = max(1, round(load.seconds_max)), round(load.ramp_s)
 
         def go() -> Reached:
             got = iperf3.transfer(
@@ -36,8 +36,9 @@ class Tcp(Stack):
                 seconds=seconds,
                 from_server=load.kind != "write",
                 streams=streams,
-                congestion_control=link.cc,
-                timeout_s=seconds + GIVE_UP_S,
+                congestion_control=link.cc if link.cc_free else None,
+                omit_seconds=omit,
+                timeout_s=seconds + omit + GIVE_UP_S,
             )
             return Reached(got.bytes, got.seconds, got.cpu_s, streams)
 

@@ -26,7 +26,7 @@ class TgtLibiscsi(Stack):
     name = "tgt-libiscsi"
     label = "tgt + libiscsi"
     programs = ("tgtd", "tgtadm", "qemu-img", "qemu-storage-daemon", "fusermount3")
-    kinds = ("read-file", "write")
+    kinds = ("read-file", "read", "write")
     port = 3260
     parameters: dict[str, str] = {}
 
@@ -41,7 +41,7 @@ class TgtLibiscsi(Stack):
     def opened(self, place: Place, link: Link, load: Load) -> Iterator[Go]:
         # The target runs at the far end, so there is no process of it here.
         target = Target("tgt", None, place.far, self.port, tgt.IQN, tgt.FIRST_LUN)
-        if load.kind == "write":
+        if load.kind != "read-file":
             yield command_client(lambda: _bench(target.url(SCRATCH), load))
             return
         with (
@@ -54,7 +54,7 @@ class TgtLibiscsi(Stack):
 
 def _bench(url: str, load: Load) -> Reached:
     """qemu-img bench counts commands, not seconds: one tells how many fill the time."""
-    workload = Workload(True, False, load.block_bytes, load.depth)
+    workload = Workload(load.kind == "write", False, load.block_bytes, load.depth)
     timeout_s = load.seconds_max + GIVE_UP_S
     probe = qemu.bench(url, workload, PROBE_COMMANDS, FILE_BYTES, timeout_s)
     commands = max(2, int(load.seconds_max / (probe.seconds / PROBE_COMMANDS)))
