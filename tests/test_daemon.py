@@ -8,12 +8,13 @@ import socket
 import subprocess
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise, sha256
 
-from enkaku_lab.peers import enkaku, libiscsi, qemu
+from enkaku_lab.peers import enkaku, libiscsi, need, qemu
 from enkaku_lab.peers.libiscsi_session import Outcome, session
 from enkaku_lab.process import CommandFailed, LabError, Peer, free_port, run
 
@@ -24,8 +25,9 @@ HOST = "iqn.2026-11.org.example:host"
 BACKUP = "iqn.2026-11.org.example:backup"
 USER, PASSWORD = "operator", "correct-horse-77"
 MUTUAL_USER, MUTUAL_PASSWORD = "enkaku", "battery-staple-88"
-UNIT_ATTENTION, DATA_PROTECT, ILLEGAL_REQUEST = 6, 7, 5
+UNIT_ATTENTION, DATA_PROTECT, ILLEGAL_REQUEST, MEDIUM_ERROR = 6, 7, 5, 3
 CAPACITY_CHANGED, LUNS_CHANGED, WRITE_PROTECTED, NO_SUCH_LUN = 0x2A09, 0x3F0E, 0x2700, 0x2500
+SOFT_THRESHOLD, NO_SPACE = 0x3807, 0x2707
 CHECK_CONDITION, RESERVATION_CONFLICT = 2, 0x18
 
 
@@ -431,3 +433,69 @@ def test_metrics_and_health(daemon: Daemon):
         assert daemon.metric("enkaku_tcp_rtt_seconds", initiator=HOST) > 0
         errors = daemon.metric("enkaku_lun_check_conditions_total", sense_key="unit_attention")
         assert errors >= 1
+
+
+@contextmanager
+def small_file_system(folder: Path, mebibytes: int):
+    folder.mkdir()
+    run([need("mount"), "-t", "tmpfs", "-o", f"size={mebibytes}m", "tmpfs", folder])
+    try:
+        yield folder
+    finally:
+        run([need("umount"), "--lazy", folder])
+
+
+@pytest.mark.needs("root")
+def test_storage_that_runs_low_is_announced_and_when_full_told(daemon: Daemon):
+    with small_file_system(daemon.folder / "fs", 64) as storage:
+        disk = empty(storage / "a.img", 128 * MIB)
+        lun = target(NAME_A, disk) + 'thin = true\nspace_warning = "16M"\n'
+        daemon.write(lun)
+        daemon.start()
+        with session(daemon.portal, NAME_A, HOST) as host:
+            host.test_unit_ready()
+            other = storage / "other"
+            other.write_bytes(bytes(56 * MIB))
+            low = Outcome(CHECK_CONDITION, UNIT_ATTENTION, SOFT_THRESHOLD)
+            daemon.peer.wait_until(lambda: host.test_unit_ready() == low, "no unit attention")
+            assert host.test_unit_ready() == Outcome(0), "the warning came twice"
+            write_10 = bytes([0x2A, 0, 0, 0, 0, 0, 0, 0x80, 0, 0])  # 16 MiB where 8 are left
+            full = host.command(write_10, bytes(16 * MIB))
+            assert full == Outcome(CHECK_CONDITION, DATA_PROTECT, NO_SPACE)
+            other.unlink()
+            assert host.command(write_10, bytes(16 * MIB)) == Outcome(0)
+        daemon.peer.stop()
+
+
+def test_health_names_the_lun_whose_storage_fails(daemon: Daemon):
+    disk = empty(daemon.folder / "a.img", 1 * MIB)
+    daemon.write(target(NAME_A, "mem:1M", disk))
+    daemon.start()
+    verify_10 = bytes([0x2F, 0, 0, 0, 0, 0, 0, 0, 8, 0])  # reads, and brings nothing back
+    with session(daemon.portal, NAME_A, HOST, lun=1) as host:
+        host.test_unit_ready()
+        assert host.command(verify_10) == Outcome(0)
+        os.truncate(disk, 0)
+        outcome = host.command(verify_10)
+        assert (outcome.status, outcome.key) == (CHECK_CONDITION, MEDIUM_ERROR)
+        status, health = daemon.page("/health")
+        assert status == 503 and json.loads(health)["status"] == "failed"
+        (failure,) = json.loads(health)["failures"]
+        assert failure.startswith(f"{NAME_A} LUN 1: ")
+        os.truncate(disk, 1 * MIB)
+        assert host.command(verify_10) == Outcome(0)
+        assert daemon.page("/health")[0] == 200
+
+
+def test_a_second_signal_does_not_wait_for_initiators(daemon: Daemon):
+    daemon.write(target(NAME_A, "mem:1M"))
+    daemon.config.write_text(daemon.config.read_text().replace('"5s"', '"600s"'))
+    daemon.start()
+    with session(daemon.portal, NAME_A, HOST) as host:
+        host.test_unit_ready()  # and never looks at what it is asked for afterwards
+        daemon.peer.signal(signal.SIGTERM)
+        daemon.peer.wait_until(lambda: daemon.page("/health")[0] == 503, "still healthy")
+        assert json.loads(daemon.page("/health")[1])["status"] == "stopping"
+        daemon.peer.signal(signal.SIGTERM)
+        assert daemon.peer.wait(timeout_s=30) == 1
+    assert "second signal" in daemon.peer.output()
