@@ -14,6 +14,7 @@ use iscsi::initiator::Url;
 use tracing::{info, warn};
 
 use super::remote::{CacheArgs, RemoteArgs, URL_HELP};
+use super::stats_file::StatsFile;
 use super::{say, stop_signal};
 
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
@@ -31,6 +32,9 @@ pub(crate) struct Args {
     /// Refuse all writes.
     #[arg(long)]
     read_only: bool,
+    /// Write what is going on to this file as JSON, anew every second.
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
@@ -45,11 +49,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.read_only {
         device = Arc::new(block::layer::ReadOnlyLayer::new(device));
     }
+    let stats = match &args.stats {
+        Some(file) => Some(StatsFile::start(file, &args.url, volume.disk(), &cache)?),
+        None => None,
+    };
     let result = match (&args.fuse, &args.nbd) {
         (Some(dir), _) => attach_fuse(device, dir, args.read_only).await,
         (_, Some(socket)) => attach_nbd(device, socket).await,
         _ => Ok(()),
     };
+    drop(stats);
     let written = cache.close().await;
     log_stats(&cache.stats());
     let closed = volume.close().await;

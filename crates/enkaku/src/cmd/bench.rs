@@ -4,10 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use block::load::{self, LoadOptions, LoadReport, Pattern};
-use iscsi::initiator::Url;
+use iscsi::initiator::{RemoteDisk, Url};
 use serde::Serialize;
 use wanlab::units;
 
+use super::path_report::Path;
 use super::remote::{RemoteArgs, URL_HELP};
 use super::{Usage, say};
 
@@ -73,6 +74,7 @@ struct Report {
     iops: f64,
     lat_us: Latency,
     cpu_s: Cpu,
+    path: Path,
 }
 
 #[derive(Serialize)]
@@ -114,7 +116,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     // On a worker thread: the main one would pay a futex call for every wake-up.
     let measured = tokio::spawn(async move { load::run(&device, &options).await }).await??;
-    let report = report(&args, name, volume.disk().connection_count(), &measured)?;
+    let report = report(&args, name, volume.disk(), &measured)?;
     volume.close().await?;
     if args.json {
         say(serde_json::to_string(&report)?)?;
@@ -127,7 +129,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn report(
     args: &Args,
     rw: &'static str,
-    connections: usize,
+    disk: &RemoteDisk,
     measured: &LoadReport,
 ) -> anyhow::Result<Report> {
     let seconds = measured.elapsed.as_secs_f64();
@@ -136,7 +138,7 @@ fn report(
         rw,
         block_size: args.bs,
         depth: args.depth,
-        connections,
+        connections: disk.connection_count(),
         seconds,
         bytes: measured.bytes,
         bytes_per_s: measured.bytes as f64 / seconds,
@@ -149,6 +151,7 @@ fn report(
             max: measured.latency_ns.max() as f64 / 1000.0,
         },
         cpu_s: cpu()?,
+        path: Path::of(&disk.path()),
     })
 }
 
@@ -180,5 +183,6 @@ fn print_table(report: &Report) -> anyhow::Result<()> {
         "latency: p50 {p50:.0} µs, p95 {p95:.0} µs, p99 {p99:.0} µs, p99.9 {p999:.0} µs, \
          max {max:.0} µs"
     ))?;
-    say(format_args!("cpu: {:.2} s user, {:.2} s system", report.cpu_s.user, report.cpu_s.sys))
+    say(format_args!("cpu: {:.2} s user, {:.2} s system", report.cpu_s.user, report.cpu_s.sys))?;
+    say(&report.path)
 }

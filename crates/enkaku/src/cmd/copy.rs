@@ -15,15 +15,19 @@ use block::backend::{FileDevice, FileOptions, PaddedFile};
 use block::copy::{CopyOptions, Progress, copy};
 use block::stream::{StreamOptions, copy_in, copy_out};
 use indicatif::{ProgressBar, ProgressStyle};
-use iscsi::initiator::Url;
+use iscsi::initiator::{RemoteDisk, Url};
 use serde::Serialize;
 use wanlab::units;
 
+use super::path_report::Path as PathJson;
 use super::remote::{RemoteArgs, Volume};
 use super::{Usage, say};
 
 /// Block size in which files are cut; every volume's is a multiple or a divisor of the transfer.
 const FILE_BLOCK_SIZE: u32 = 512;
+
+/// Time between two looks at the number of connections.
+const SHOWN_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Copies a volume, file, block device or standard input to another of these.
 ///
@@ -108,8 +112,16 @@ impl Opened {
         Ok(Self { device: volume.device(), remote: Some(volume), is_zero: false })
     }
 
+    fn disk(&self) -> Option<&RemoteDisk> {
+        self.remote.as_ref().map(Volume::disk)
+    }
+
     fn connections(&self) -> usize {
-        self.remote.as_ref().map_or(0, |volume| volume.disk().connection_count())
+        self.disk().map_or(0, RemoteDisk::connection_count)
+    }
+
+    fn path(&self) -> Option<PathJson> {
+        self.disk().map(|disk| PathJson::of(&disk.path()))
     }
 
     async fn close(self) -> anyhow::Result<()> {
@@ -129,6 +141,11 @@ struct Report {
     verified: bool,
     /// Of `bytes`, those that were zero and were not sent as data.
     zero_bytes: u64,
+    /// Of the remote side; of the destination if both are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<PathJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source_path: Option<PathJson>,
 }
 
 /// Runs the command.
@@ -166,16 +183,19 @@ async fn between(source: &Endpoint, destination: &Endpoint, args: &Args) -> anyh
     options.transfer_size = args.block_size;
     options.depth = args.depth as usize;
     options.destination_is_zero = destination.is_zero;
-    let connections = source.connections().max(destination.connections());
     let bar = progress_bar(args, length, "copying");
+    let _shown = Shown::new(&bar, "copying", [source.disk(), destination.disk()]);
     let start = Instant::now();
     let copied = copy(&source.device, &destination.device, &options, |step| advance(&bar, step))
         .await
         .context("copying")?;
     let seconds = start.elapsed().as_secs_f64();
+    let connections = source.connections().max(destination.connections());
+    let (source_path, path) = (source.path(), destination.path());
     bar.finish_and_clear();
     if args.verify {
         let bar = progress_bar(args, length, "comparing");
+        let _shown = Shown::new(&bar, "comparing", [source.disk(), destination.disk()]);
         let compare = block::copy::verify;
         compare(&source.device, &destination.device, &options, |step| advance(&bar, step)).await?;
         bar.finish_and_clear();
@@ -188,6 +208,8 @@ async fn between(source: &Endpoint, destination: &Endpoint, args: &Args) -> anyh
         connections,
         verified: args.verify,
         zero_bytes: copied.zero_bytes,
+        source_path: source_path.clone().filter(|_| path.is_some()),
+        path: path.or(source_path),
         ..Report::default()
     })
 }
@@ -205,15 +227,16 @@ async fn from_stdin(destination: &Endpoint, args: &Args) -> anyhow::Result<Repor
         return Err(Usage::error("copying - to a file is what cat is for; DST must be a volume"));
     };
     let destination = Opened::remote(url, &args.remote).await?;
-    let connections = destination.connections();
     let bar = progress_bar(args, 0, "copying");
+    let _shown = Shown::new(&bar, "copying", [None, destination.disk()]);
     let bytes =
         copy_in(tokio::io::stdin(), &destination.device, &stream_options(args), |n| bar.inc(n))
             .await
             .context("copying")?;
     bar.finish_and_clear();
+    let (connections, path) = (destination.connections(), destination.path());
     destination.close().await?;
-    Ok(Report { bytes, connections, ..Report::default() })
+    Ok(Report { bytes, connections, path, ..Report::default() })
 }
 
 async fn to_stdout(source: &Endpoint, args: &Args) -> anyhow::Result<Report> {
@@ -221,15 +244,17 @@ async fn to_stdout(source: &Endpoint, args: &Args) -> anyhow::Result<Report> {
         return Err(Usage::error("--verify needs a destination that can be read, not -"));
     }
     let source = open_source(source, args).await?;
-    let (bytes, connections) = (source.device.info().size, source.connections());
+    let bytes = source.device.info().size;
     let bar = progress_bar(args, bytes, "copying");
+    let _shown = Shown::new(&bar, "copying", [source.disk(), None]);
     let options = stream_options(args);
     copy_out(&source.device, bytes, tokio::io::stdout(), &options, |n| bar.inc(n))
         .await
         .context("copying")?;
     bar.finish_and_clear();
+    let (connections, path) = (source.connections(), source.path());
     source.close().await?;
-    Ok(Report { bytes, connections, ..Report::default() })
+    Ok(Report { bytes, connections, path, ..Report::default() })
 }
 
 fn stream_options(args: &Args) -> StreamOptions {
@@ -308,6 +333,33 @@ fn progress_bar(args: &Args, length: u64, what: &'static str) -> ProgressBar {
     let bar = ProgressBar::new(length).with_style(style).with_message(what);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
+}
+
+/// Says beside the bar over how many connections it goes, as long as it lives.
+struct Shown(Option<tokio::task::JoinHandle<()>>);
+
+impl Shown {
+    fn new(bar: &ProgressBar, what: &'static str, disks: [Option<&RemoteDisk>; 2]) -> Self {
+        let disks: Vec<RemoteDisk> = disks.into_iter().flatten().cloned().collect();
+        if bar.is_hidden() || disks.is_empty() {
+            return Self(None);
+        }
+        let bar = bar.clone();
+        Self(Some(tokio::spawn(async move {
+            loop {
+                let numbers = disks.iter().map(|disk| disk.connection_count().to_string());
+                let numbers = numbers.collect::<Vec<_>>().join(" + ");
+                bar.set_message(format!("{what} over {numbers} connection(s)"));
+                tokio::time::sleep(SHOWN_INTERVAL).await;
+            }
+        })))
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.0.iter().for_each(tokio::task::JoinHandle::abort);
+    }
 }
 
 fn print(report: &Report, args: &Args) -> anyhow::Result<()> {

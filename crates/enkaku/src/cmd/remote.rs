@@ -8,10 +8,11 @@ use block::Device;
 use block::layer::{CacheConfig, CacheLayer, CacheMode};
 use iscsi::initiator::{
     ChapCredentials, Config, ERROR_RECOVERY_LEVEL_DEFAULT, ERROR_RECOVERY_LEVEL_MAX, RemoteDisk,
-    Secret, Url,
+    Secret, Share, Url,
 };
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
+use iscsi_proto::tuner::PolicyConfig;
 use wanlab::units;
 
 use super::{Usage, read_secret};
@@ -19,19 +20,28 @@ use super::{Usage, read_secret};
 /// The form of a volume's URL, libiscsi's.
 pub(crate) const URL_HELP: &str = "iscsi://[user[%password]@]host[:port]/target-iqn/lun";
 
-/// Connections used when the number is `auto`. The path controller replaces this constant; four
-/// default-sized send buffers (4 MiB each) cover 1 Gbit/s up to a round trip of 130 ms.
-const AUTO_CONNECTIONS: u16 = 4;
-
 /// Most connections that may be asked for.
 const CONNECTIONS_MAX: u16 = 64;
+
+/// Smallest rate that may be set, in bits a second: below it, one transfer takes minutes.
+const MAX_RATE_MIN: u64 = 64_000;
 
 /// How to reach a volume.
 #[derive(clap::Args, Debug)]
 pub(crate) struct RemoteArgs {
-    /// TCP connections to use, 1 to 64, or auto.
+    /// TCP connections to use, 1 to 64; auto lets a policy choose while data flows.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_connections)]
     pub(crate) connections: Connections,
+    /// Who chooses the number of connections: adaptive, golden (the APT study's search), fixed or
+    /// fixed:N [default: adaptive with auto, fixed with a number, which the others begin with].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: Option<PolicyConfig>,
+    /// Take only this part of what the path gives, such as 0.5, measured now and then.
+    #[arg(long, value_name = "PART", conflicts_with = "max_rate")]
+    pub(crate) share: Option<Share>,
+    /// Take no more than this rate, such as 500mbit.
+    #[arg(long, value_name = "RATE", value_parser = parse_max_rate)]
+    pub(crate) max_rate: Option<u64>,
     /// Name of this initiator [default: made of the host's name].
     #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME")]
     pub(crate) initiator_name: Option<String>,
@@ -102,13 +112,11 @@ pub(crate) enum Connections {
     Fixed(u16),
 }
 
-impl Connections {
-    /// The number to start with.
-    pub(crate) fn count(self) -> u16 {
-        match self {
-            Self::Auto => AUTO_CONNECTIONS,
-            Self::Fixed(n) => n,
-        }
+fn parse_max_rate(text: &str) -> Result<u64, String> {
+    match units::parse_rate(text) {
+        Ok(rate) if rate >= MAX_RATE_MIN => Ok(rate),
+        Ok(_) => Err(format!("{text:?} is less than 64kbit")),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -134,8 +142,10 @@ fn parse_digest(text: &str) -> Result<DigestPreference, String> {
 impl RemoteArgs {
     /// The configuration these options ask for, for a volume or a portal.
     fn config(&self) -> anyhow::Result<Config> {
+        let rate = self.max_rate.map(|bits| Share::Rate(bits as f64 / 8.0));
         let mut config = Config::default()
-            .connections(self.connections.count())
+            .policy(self.policy()?)
+            .share(self.share.or(rate))
             .digests(self.digest, self.digest)
             .error_recovery_level(self.error_recovery_level)
             .replacement_timeout(self.replacement_timeout);
@@ -148,6 +158,28 @@ impl RemoteArgs {
             config.chap_mutual = Some(ChapCredentials { user: user.clone(), secret });
         }
         Ok(config)
+    }
+
+    /// Who chooses the number of connections, and what he begins with.
+    fn policy(&self) -> anyhow::Result<PolicyConfig> {
+        let chosen = match self.connections {
+            Connections::Auto => None,
+            Connections::Fixed(n) => Some(u32::from(n)),
+        };
+        let default = chosen.map_or_else(PolicyConfig::default, PolicyConfig::Fixed);
+        let mut policy = self.policy.clone().unwrap_or(default);
+        match (&mut policy, chosen) {
+            (PolicyConfig::Adaptive(config), Some(n)) => config.connections_initial = n,
+            (PolicyConfig::Golden(config), Some(n)) => config.connections_initial = n,
+            (PolicyConfig::Fixed(fixed), Some(n)) => *fixed = n,
+            _ => {}
+        }
+        if let PolicyConfig::Fixed(n) = &policy
+            && *n > u32::from(CONNECTIONS_MAX)
+        {
+            return Err(Usage::error(format!("--policy fixed:{n}: at most {CONNECTIONS_MAX}")));
+        }
+        Ok(policy)
     }
 
     /// Logs in to the volume.

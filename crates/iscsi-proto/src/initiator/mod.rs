@@ -423,6 +423,11 @@ impl<T> Session<T> {
         self.connections.iter().flatten().map(|c| c.in_flight).sum()
     }
 
+    /// Commands may still be handed to this connection: it is neither leaving nor failed.
+    pub fn takes_commands(&self, id: ConnectionId) -> bool {
+        self.connection(id).is_some_and(Connection::takes_commands)
+    }
+
     /// Load of one connection.
     pub fn load(&self, id: ConnectionId) -> Option<Candidate> {
         let c = self.connection(id)?;

@@ -3,9 +3,13 @@
 
 use std::time::Duration;
 
+use iscsi_proto::initiator::CONNECTIONS_MAX;
 use iscsi_proto::keys::{DigestPreference, Offer};
 use iscsi_proto::login::chap::{ChapCredentials, Secret};
 use iscsi_proto::names::{NameError, check_name};
+use iscsi_proto::tuner::{CONNECTIONS_INITIAL, PolicyConfig};
+
+use super::path::Share;
 
 /// Error recovery level that is asked for unless told otherwise. 0, as every target in the field
 /// speaks it and almost none more: above it, a session of a target that means well but recovers
@@ -27,6 +31,10 @@ pub struct Config {
     pub initiator_name: String,
     /// TCP connections: of one session if the target allows it, else one session each.
     pub connections: u16,
+    /// Who chooses the number of connections while data flows; `None` keeps it as it is.
+    pub policy: Option<PolicyConfig>,
+    /// How much of the path we take; `None` is all of it.
+    pub share: Option<Share>,
     /// What we offer in the login negotiation.
     pub offer: Offer,
     /// CHAP name and secret, such as [`Url::credentials`](super::Url::credentials) finds; `None`
@@ -86,6 +94,8 @@ impl Config {
         let config = Self {
             initiator_name,
             connections: 1,
+            policy: None,
+            share: None,
             offer,
             chap: None,
             chap_mutual: None,
@@ -128,7 +138,39 @@ impl Config {
     #[must_use]
     pub fn connections(mut self, connections: u16) -> Self {
         self.connections = connections.max(1);
+        self.policy = None;
         self
+    }
+
+    /// Lets a policy choose the number of connections while data flows. It begins with
+    /// [`CONNECTIONS_INITIAL`], and may ask for as many as it was told.
+    #[must_use]
+    pub fn policy(mut self, policy: PolicyConfig) -> Self {
+        self.connections = match &policy {
+            PolicyConfig::Fixed(connections) => u16::try_from(*connections).unwrap_or(u16::MAX),
+            PolicyConfig::Golden(golden) => initial(golden.connections_initial),
+            PolicyConfig::Adaptive(adaptive) => initial(adaptive.connections_initial),
+            _ => initial(CONNECTIONS_INITIAL),
+        };
+        self.policy = Some(policy);
+        self
+    }
+
+    /// Limits how much of the path we take.
+    #[must_use]
+    pub fn share(mut self, share: Option<Share>) -> Self {
+        self.share = share;
+        self
+    }
+
+    /// MaxConnections as it is offered: as many as there may ever be.
+    pub(super) fn connections_offered(&self) -> u16 {
+        let most = match &self.policy {
+            Some(PolicyConfig::Golden(golden)) => golden.connections_max,
+            Some(PolicyConfig::Adaptive(adaptive)) => adaptive.connections_max,
+            _ => 0,
+        };
+        u16::try_from(most).unwrap_or(u16::MAX).min(CONNECTIONS_MAX as u16).max(self.connections)
     }
 
     /// Sets what is said about both digests.
@@ -145,6 +187,10 @@ impl Config {
         self.replacement_timeout = timeout;
         self
     }
+}
+
+fn initial(connections: u32) -> u16 {
+    u16::try_from(connections).unwrap_or(u16::MAX).max(1)
 }
 
 /// `iqn.2026-11.org.enkaku:` and the host's name.

@@ -289,7 +289,7 @@ fn login_config(
     login.cid = identity.cid;
     login.exp_stat_sn = identity.exp_stat_sn;
     login.offer = config.offer;
-    login.offer.session.max_connections = config.connections.max(1);
+    login.offer.session.max_connections = config.connections_offered();
     login.chap = chap.cloned();
     login.mutual = config.chap_mutual.clone().filter(|_| chap.is_some());
     if let Some((tsih, params, cmd_sn)) = identity.joining {

@@ -1,8 +1,8 @@
 //! [`RemoteDisk`]: a logical unit behind iSCSI as a [`BlockDevice`]. Turns block operations into
 //! SCSI commands, several where one would be too long; knows nothing of connections.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use block::{
@@ -16,6 +16,7 @@ use super::Config;
 use super::cdb;
 use super::connect::ConnectError;
 use super::op::{Effect, Pending, Reply};
+use super::path::{self, PathReport};
 use super::probe::{Unit, UnitIdentity};
 use super::report::{self, SessionReport};
 use super::shared::Shared;
@@ -64,6 +65,7 @@ impl RemoteDisk {
         tasks.spawn(keep_time(shared.clone()));
         let first = bring_up(&shared, isid_bits).await?;
         tasks.spawn(supervise(shared.clone(), isid_bits, first));
+        tasks.spawn(path::control(shared.clone()));
         Ok(Self(Arc::new(Inner { shared, _tasks: tasks })))
     }
 
@@ -119,6 +121,11 @@ impl RemoteDisk {
     /// Connections that are up, over all sessions.
     pub fn connection_count(&self) -> usize {
         self.sessions().iter().map(|session| session.connections.len()).sum()
+    }
+
+    /// What the path carries, over how many connections, and why so many.
+    pub fn path(&self) -> PathReport {
+        self.0.shared.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Times that the sessions were set up, the first one included.

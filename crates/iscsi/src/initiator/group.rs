@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 use super::connect::{ConnectError, Identity, Link, connect, credentials};
 use super::op::Task;
-use super::rejoin::Home;
+use super::rejoin::{Home, is_refusal};
 use super::shared::Shared;
 
 /// A connection whose driver has not started.
@@ -48,7 +48,7 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
     };
     let leading = connect(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
     let outcome = leading.outcome.clone();
-    let wanted = config.connections.max(1);
+    let wanted = u16::try_from(shared.lock().growth.wanted).unwrap_or(u16::MAX);
     let portal = leading.portal.clone();
     let mut groups = vec![group(shared, leading)];
     let granted = outcome.session.max_connections.max(1).min(wanted);
@@ -63,18 +63,25 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
     } else {
         (1..wanted).map(identity).collect()
     };
+    shared.lock().growth.taken(Cid(granted), if granted > 1 { 0 } else { wanted - 1 });
     let logins = others.iter().map(|other| connect(&portal, config, chap.as_ref(), other));
+    let mut failed = None;
     for result in join_all(logins).await {
         match result {
             Ok(link) if granted > 1 => join(&mut groups[0], link, shared.now()),
             Ok(link) => groups.push(group(shared, link)),
-            Err(error) => tracing::warn!(%error, "going on with fewer connections"),
+            Err(error) => failed = Some(error),
         }
+    }
+    if let Some(error) = failed {
+        let open: usize = groups.iter().map(|group| group.connections.len()).sum();
+        let (refused, now) = (is_refusal(&error), shared.now());
+        shared.lock().growth.failed(open as u32, refused, error.to_string(), now);
     }
     Ok(groups)
 }
 
-fn group(shared: &Shared, link: Link) -> Group {
+pub(super) fn group(shared: &Shared, link: Link) -> Group {
     let mut config = core::Config::default();
     config.keepalive_interval = shared.config.keepalive_interval;
     config.ping_timeout = shared.config.ping_timeout;

@@ -1,12 +1,13 @@
 //! One session of an incarnation, with what its connections' drivers and the log need. Bookkeeping
 //! only; [`State`](super::state::State) decides.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
 use iscsi_proto::initiator::{CONNECTIONS_MAX, ConnectionId, Recovery, Session};
+use iscsi_proto::time::Instant;
 use tokio::net::TcpStream;
 
 use super::op::Task;
@@ -19,6 +20,10 @@ pub(super) struct Member {
     /// Sockets by connection, for reports. Weak: a socket closes when its driver ends, so that the
     /// target sees the end of a connection before anything takes its place.
     pub(super) streams: Vec<Weak<TcpStream>>,
+    /// What the tuner calls a connection, and since when there is one.
+    pub(super) opened: Vec<Opened>,
+    /// What part it has in the user's I/O.
+    pub(super) part: Part,
     /// Last round-trip time of a NOP.
     pub(super) rtt: Option<Duration>,
     /// Where its connections lead, to open them again; `None` if they are not.
@@ -31,12 +36,60 @@ pub(super) struct Member {
     repairs: u64,
 }
 
+/// A connection as the tuner tells it from those before it in the same place.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Opened {
+    pub(super) serial: u32,
+    pub(super) at: Instant,
+}
+
+/// What part a session has in the user's I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// It carries commands.
+    Full,
+    /// It was added while others carry commands, and its unit has not said that it is ready.
+    Joining,
+    /// It takes no more commands, and logs out when the last has ended.
+    Leaving,
+    /// It has ended, and nobody misses it: its place can be taken.
+    Gone,
+}
+
 impl Member {
     pub(super) fn new(session: Session<Task>) -> Self {
         let wakers = vec![None; CONNECTIONS_MAX];
         let streams = (0..CONNECTIONS_MAX).map(|_| Weak::new()).collect();
-        let (rejoining, backoff) = (Vec::new(), Backoff::default());
-        Self { session, wakers, streams, rtt: None, home: None, rejoining, backoff, repairs: 0 }
+        Self {
+            session,
+            wakers,
+            streams,
+            opened: vec![Opened::default(); CONNECTIONS_MAX],
+            part: Part::Full,
+            rtt: None,
+            home: None,
+            rejoining: Vec::new(),
+            backoff: Backoff::default(),
+            repairs: 0,
+        }
+    }
+
+    /// It carries commands of the user.
+    pub(super) fn is_usable(&self) -> bool {
+        self.part == Part::Full && self.session.is_open()
+    }
+
+    /// Notes the socket of a connection.
+    pub(super) fn attach(&mut self, id: ConnectionId, stream: &Arc<TcpStream>, opened: Opened) {
+        self.streams[id.index()] = Arc::downgrade(stream);
+        self.opened[id.index()] = opened;
+    }
+
+    /// Connections that take commands, with their CID.
+    pub(super) fn active(&self) -> impl Iterator<Item = (ConnectionId, Cid)> {
+        let usable = self.part == Part::Full;
+        let all = self.session.connections().map(|(id, cid, _)| (id, cid));
+        all.filter(move |(id, _)| usable && self.session.takes_commands(*id))
     }
 }
 

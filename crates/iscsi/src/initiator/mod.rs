@@ -4,17 +4,20 @@
 //! From the outside in: [`RemoteDisk`] turns block operations into SCSI commands (`disk`, `cdb`);
 //! `shared` and `state` hold what is under way and decide what becomes of a command that ended;
 //! `role` is a connection as the driver loop sees it; `supervisor` keeps sessions alive, with
-//! `group`, `connect` and `probe`; [`unflushed`] keeps what a volatile cache may lose. The protocol
-//! itself is `iscsi_proto::initiator`.
+//! `group`, `growth`, `extra`, `connect` and `probe`; `path` chooses their number; [`unflushed`]
+//! keeps what a volatile cache may lose. The protocol itself is `iscsi_proto::initiator`.
 
 pub mod cdb;
 mod config;
 mod connect;
 mod discovery;
 mod disk;
+mod extra;
 mod group;
+mod growth;
 mod member;
 mod op;
+mod path;
 mod probe;
 mod rejoin;
 mod report;
@@ -23,6 +26,7 @@ pub mod sense;
 mod shared;
 mod state;
 mod supervisor;
+mod throttle;
 pub mod unflushed;
 pub mod url;
 
@@ -32,6 +36,7 @@ pub use discovery::discover;
 pub use disk::RemoteDisk;
 pub use iscsi_proto::keys::send_targets::TargetRecord;
 pub use iscsi_proto::login::chap::{ChapCredentials, Secret};
+pub use path::{PathChange, PathConnection, PathReport, Share, ShareError};
 pub use probe::{ProbeError, UnitIdentity};
 pub use report::{ConnectionReport, SessionReport};
 pub use url::{CredentialsError, Portal, Url, UrlError};

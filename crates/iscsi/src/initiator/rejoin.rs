@@ -1,12 +1,13 @@
-//! Opens again what a session of error recovery level 2 has lost: a connection with the same CID,
-//! which reinstates the lost one if no other is left (RFC 7143 §6.3.4), and takes its place if its
-//! tasks have gone on elsewhere. What becomes of the tasks is the core's business.
+//! Opens connections of a session that lives: one that it shall have more, or, at error recovery
+//! level 2, one that it has lost, with the same CID, which reinstates the lost one if no other is
+//! left (RFC 7143 §6.3.4), and takes its place if its tasks have gone on elsewhere. What becomes of
+//! the tasks is the core's business, how many there are `growth`'s.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use iscsi_proto::ids::{Cid, Isid};
-use iscsi_proto::initiator::{ConnectionId, Established};
+use iscsi_proto::initiator::{ConnectionId, Established, MembershipError};
 use iscsi_proto::keys::ConnectionParams;
 use iscsi_proto::login::initiator::LoginError;
 use iscsi_proto::pdu::LoginStatus;
@@ -154,12 +155,18 @@ pub(super) fn install(
         let member = state.member(incarnation, index)?;
         member.rejoining.retain(|other| *other != cid);
         batch.changed = true; // others may be missing, or this one again
+        let is_new = member.home.as_ref().is_some_and(|home| !home.cids.contains(&cid));
         let link = match link? {
             Ok(link) => link,
             Err(error) => {
                 tracing::debug!(%error, cid = cid.0, "connection cannot be opened again yet");
                 if member.session.reinstatement().is_some() && is_final(&error) {
                     state.end(error.to_string(), batch);
+                }
+                // Not one that was lost, which has pauses of its own.
+                if is_new {
+                    let open = state.connections_open();
+                    state.growth.failed(open, is_refusal(&error), error.to_string(), now);
                 }
                 return None;
             }
@@ -168,17 +175,32 @@ pub(super) fn install(
         let stream = Arc::new(link.stream);
         match member.session.add_connection(&Established::from(&link.outcome), now) {
             Ok(id) => {
-                tracing::info!("connection {} opened again", cid.0);
-                member.streams[id.index()] = Arc::downgrade(&stream);
+                tracing::info!("connection {} opened{}", cid.0, if is_new { "" } else { " again" });
+                if let Some(home) = member.home.as_mut().filter(|_| is_new) {
+                    home.cids.push(cid);
+                }
+                let opened = state.growth.opened(now);
+                state.members[index].attach(id, &stream, opened);
+                let open = state.connections_open();
+                state.growth.succeeded(open, now);
                 state.collect(index, None, batch);
                 Some((id, stream, params))
             }
             Err(error) => {
-                tracing::debug!(%error, cid = cid.0, "connection opened again for nothing");
+                tracing::debug!(%error, cid = cid.0, "connection opened for nothing");
+                if is_new && matches!(error, MembershipError::TooMany(_)) {
+                    let open = state.connections_open();
+                    state.growth.failed(open, true, error.to_string(), now);
+                }
                 None
             }
         }
     })
+}
+
+/// The target does not want it, as opposed to: it was not reached.
+pub(super) fn is_refusal(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Login { source: LoginError::Refused { .. }, .. })
 }
 
 /// The target has no such session any more.

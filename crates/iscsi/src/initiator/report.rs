@@ -8,6 +8,7 @@ use iscsi_proto::ids::{Cid, Tsih};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use tokio::net::TcpStream;
 
+use super::member::Part;
 use super::state::State;
 
 /// A session as of now.
@@ -53,6 +54,7 @@ pub(super) fn sessions(state: &mut State) -> Vec<SessionReport> {
     state
         .members
         .iter()
+        .filter(|member| matches!(member.part, Part::Full | Part::Leaving))
         .map(|member| {
             let session = &member.session;
             let open = session.connections().filter(|(.., state)| state.is_open());

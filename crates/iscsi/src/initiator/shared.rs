@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use super::Config;
 use super::op::{Effect, Origin, Outcome, Pending, Reply, Slot, Task};
+use super::path::PathReport;
 use super::probe::Unit;
 use super::sense::{Sense, Verdict, judge, status};
 use super::state::{Batch, Limits, State, session_ended};
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     epoch: std::time::Instant,
     state: Mutex<State>,
     unit: RwLock<Option<Arc<Unit>>>,
+    /// What the path controller saw and did last.
+    pub(super) path: Mutex<PathReport>,
 }
 
 impl Shared {
@@ -37,6 +40,7 @@ impl Shared {
             commands: config.commands_max.max(1),
             command_timeout: config.command_timeout,
             replacement_timeout: config.replacement_timeout,
+            connections: config.connections.into(),
         };
         let epoch = std::time::Instant::now();
         let state = State::new(url.wire_lun(), limits, epoch);
@@ -49,6 +53,7 @@ impl Shared {
             epoch,
             state: Mutex::new(state),
             unit: RwLock::new(None),
+            path: Mutex::default(),
         })
     }
 
@@ -145,6 +150,9 @@ impl Shared {
         }
         for (slot, error) in batch.failed.drain(..) {
             slot.complete(Err(error));
+        }
+        if std::mem::take(&mut batch.timers) {
+            self.timers.notify_one();
         }
         if std::mem::take(&mut batch.changed) {
             self.changed.notify_one();

@@ -2,22 +2,26 @@
 //! and what is acknowledged but not flushed. Bookkeeping only: whatever wakes somebody or runs a
 //! caller's code is put into a [`Batch`] and done after the lock is released.
 
+mod gate;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use block::{BlockError, Buf};
+use block::BlockError;
 use iscsi_proto::ids::Lun;
-use iscsi_proto::initiator::{Command, ConnectionId, Event, SubmitError, TaskOutcome};
+use iscsi_proto::initiator::{Command, ConnectionId, Event, TaskOutcome};
 use iscsi_proto::pdu::{AsyncEvent, TaskAttribute};
 use iscsi_proto::time::Instant;
 
 use super::cdb;
-use super::member::Member;
+use super::growth::Growth;
+use super::member::{Member, Part};
 use super::op::{Effect, Origin, Slot, Task};
 use super::rejoin::Backoff;
 use super::sense::{Sense, Verdict, judge};
+use super::throttle::Throttle;
 use super::unflushed::{Content, Unflushed};
 
 /// Whether commands of the disk's user go out.
@@ -40,6 +44,8 @@ pub(super) struct Limits {
     pub(super) commands: usize,
     pub(super) command_timeout: Duration,
     pub(super) replacement_timeout: Duration,
+    /// Connections to begin with.
+    pub(super) connections: u32,
 }
 
 /// How often unanswered commands are looked for, in parts of their timeout.
@@ -50,6 +56,8 @@ pub(super) struct State {
     /// Counts session set-ups; a connection of an older one has nothing to say here.
     pub(super) incarnation: u64,
     pub(super) members: Vec<Member>,
+    pub(super) growth: Growth,
+    pub(super) throttle: Throttle,
     pub(super) unflushed: Option<Unflushed>,
     /// Why the incarnation ended.
     pub(super) ended: Option<String>,
@@ -82,6 +90,8 @@ pub(super) struct Batch {
     pub(super) wakers: Vec<Waker>,
     /// The supervisor has something to do.
     pub(super) changed: bool,
+    /// A timer was armed that may come before all others.
+    pub(super) timers: bool,
 }
 
 impl State {
@@ -91,6 +101,8 @@ impl State {
             phase: Phase::Down,
             incarnation: 0,
             members: Vec::new(),
+            growth: Growth::new(limits.connections),
+            throttle: Throttle::default(),
             unflushed: None,
             ended: None,
             carried: false,
@@ -115,77 +127,6 @@ impl State {
             return None;
         }
         self.members.get_mut(index)
-    }
-
-    /// Sends a user's command now, or keeps it for later.
-    pub(super) fn enqueue(&mut self, command: Command, task: Task, batch: &mut Batch) {
-        match &self.phase {
-            Phase::Unreachable(reason) => {
-                let error = BlockError::Unreachable(reason.clone());
-                return batch.failed.push((task.slot, error));
-            }
-            Phase::Closed => {
-                let error = BlockError::Unreachable("the disk was closed".into());
-                return batch.failed.push((task.slot, error));
-            }
-            Phase::Down | Phase::Up => {}
-        }
-        let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
-        let volatile = matches!(task.effect, Effect::Volatile(..));
-        let held = volatile && (writes_wait || !self.waiting.is_empty());
-        if self.phase != Phase::Up || self.in_flight >= self.limit || held {
-            self.waiting.push_back((command, task));
-        } else {
-            self.submit_anywhere(command, task, batch);
-        }
-    }
-
-    /// Sends a command on the session with the fewest unfinished ones.
-    fn submit_anywhere(&mut self, command: Command, task: Task, batch: &mut Batch) {
-        let open = self.members.iter().enumerate().filter(|(_, m)| m.session.is_open());
-        let best = open.min_by_key(|(_, m)| m.session.in_flight()).map(|(index, _)| index);
-        match best {
-            Some(index) => {
-                if let Err((command, task)) = self.submit(index, command, task, batch) {
-                    self.waiting.push_back((command, task));
-                }
-            }
-            None => self.waiting.push_back((command, task)),
-        }
-    }
-
-    /// Sends a command on one session. `Err` hands it back if the session takes none now.
-    #[allow(clippy::result_large_err)] // handed back by value, as it was given
-    pub(super) fn submit(
-        &mut self,
-        index: usize,
-        command: Command,
-        mut task: Task,
-        batch: &mut Batch,
-    ) -> Result<(), (Command, Task)> {
-        // The last session ended while its connection was filling the buffer.
-        if command.data_in_len > 0 && task.buf.is_none() {
-            task.buf = Some(Buf::zeroed(command.data_in_len as usize));
-        }
-        // A flush covers what is acknowledged by the time it is sent.
-        // It may have been sent before, in a session that was lost; the mark may only move on.
-        if let (Effect::Flushed(mark), Some(unflushed)) = (&mut task.effect, &self.unflushed) {
-            *mark = Some(unflushed.mark());
-        }
-        let Some(member) = self.members.get_mut(index) else { return Err((command, task)) };
-        match member.session.submit(command, task) {
-            Ok(_) => {
-                self.in_flight += 1;
-                member.collect_wakes(None, &mut batch.wakers);
-                Ok(())
-            }
-            Err((SubmitError::Transfer, _, task)) => {
-                let error = BlockError::Unsupported("a transfer of this length");
-                batch.failed.push((task.slot, error));
-                Ok(())
-            }
-            Err((_, command, task)) => Err((command, task)),
-        }
     }
 
     fn now(&self) -> Instant {
@@ -229,7 +170,16 @@ impl State {
                     batch.changed = true;
                 }
                 Event::SessionEnded { error } => {
-                    ended = Some(error.map_or("logged out".into(), |e| e.to_string()));
+                    // One that was not in use, or that is done: nobody misses it.
+                    let missed = match member.part {
+                        Part::Full => true,
+                        Part::Leaving => error.is_some() || self.phase == Phase::Closed,
+                        Part::Joining | Part::Gone => false,
+                    };
+                    member.part = Part::Gone;
+                    if missed {
+                        ended = Some(error.map_or("logged out".into(), |e| e.to_string()));
+                    }
                 }
                 Event::Async { event, data, .. } => {
                     tracing::info!(%event, "asynchronous message");
@@ -302,6 +252,7 @@ impl State {
     pub(super) fn begin(&mut self, members: Vec<Member>, now: Instant, batch: &mut Batch) -> u64 {
         self.incarnation += 1;
         self.members = members;
+        self.growth.sessions_opening = 0;
         self.ended = None;
         (self.trimming, self.carried) = (false, false);
         if !self.requeued.is_empty() {
@@ -376,11 +327,13 @@ impl State {
     pub(super) fn next_timeout(&self) -> Option<Instant> {
         let sessions = self.members.iter().filter_map(|m| Some(m.session.poll_timeout()?.0));
         let watch = (!self.members.is_empty()).then_some(self.watch_at);
-        sessions.chain(self.resting.iter().map(|(at, ..)| *at)).chain(watch).min()
+        let paced = self.throttle.free_at();
+        sessions.chain(self.resting.iter().map(|(at, ..)| *at)).chain(watch).chain(paced).min()
     }
 
     /// Acts on timers of the sessions and wakes resting commands.
     pub(super) fn expire(&mut self, now: Instant, batch: &mut Batch) {
+        self.throttle.let_go();
         for index in 0..self.members.len() {
             self.members[index].session.handle_timeout(now);
             self.collect(index, None, batch);
@@ -419,47 +372,6 @@ impl State {
             Effect::Volatile(offset, content) => unflushed.acknowledged(*offset, content.clone()),
             Effect::Settled(offset, len) => unflushed.forget(*offset, *len),
             Effect::Flushed(mark) => mark.iter().for_each(|mark| unflushed.flushed(*mark)),
-        }
-    }
-
-    /// Sends what may go out now: commands that wait, and a flush if too much is unflushed.
-    fn go_on(&mut self, batch: &mut Batch) {
-        if self.phase != Phase::Up {
-            return;
-        }
-        if !self.trimming && self.unflushed.as_ref().is_some_and(Unflushed::wants_flush) {
-            self.trim(batch);
-        }
-        while self.in_flight < self.limit {
-            let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
-            match self.waiting.front() {
-                Some((_, task)) if !writes_wait || !matches!(task.effect, Effect::Volatile(..)) => {
-                }
-                _ => return,
-            }
-            let Some((command, mut task)) = self.waiting.pop_front() else { return };
-            task.submitted_at = self.now();
-            let waiting = self.waiting.len();
-            self.submit_anywhere(command, task, batch);
-            if self.waiting.len() > waiting {
-                return; // no session takes commands; it is back in the queue
-            }
-        }
-    }
-
-    fn trim(&mut self, batch: &mut Batch) {
-        let task = Task {
-            slot: Slot::new(),
-            origin: Origin::Trim,
-            buf: None,
-            effect: Effect::Flushed(None),
-            attempts: 0,
-            asked_at: self.now(),
-            submitted_at: self.now(),
-        };
-        let command = command(self.lun, cdb::synchronize_cache());
-        if let Some(index) = self.members.iter().position(|m| m.session.is_open()) {
-            self.trimming = self.submit(index, command, task, batch).is_ok();
         }
     }
 }

@@ -11,15 +11,18 @@ use std::time::Duration;
 use block::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::iter;
+use iscsi_proto::ids::Isid;
 use iscsi_proto::initiator::{Command, ConnectionId};
 use iscsi_proto::keys::ConnectionParams;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::cdb;
-use super::connect::ConnectError;
+use super::connect::{ConnectError, Link};
+use super::extra;
 use super::group::establish;
-use super::member::Member;
+use super::growth::Job;
+use super::member::{Member, Part};
 use super::probe::{ProbeError, Prober};
 use super::rejoin::{self, Backoff, Rejoined};
 use super::role::ConnectionRole;
@@ -37,17 +40,25 @@ const REPLAY_DEPTH: usize = 16;
 /// Unit attentions that may interrupt one command of a replay.
 const REPLAY_ATTEMPTS_MAX: u32 = 8;
 
+/// What was to be opened.
+enum Arrival {
+    Connection(Rejoined),
+    Session(Result<Link, ConnectError>),
+    /// The unit answers over the session that was added here.
+    Settled(usize, Result<(), ConnectError>),
+}
+
 /// The drivers of an incarnation. Dropping it closes their sockets.
 pub(super) struct Incarnation {
     number: u64,
     drivers: JoinSet<()>,
-    /// Connections that are being opened again (level 2).
-    rejoins: JoinSet<Rejoined>,
+    /// Connections and sessions that are being opened.
+    arrivals: JoinSet<Arrival>,
 }
 
 impl Incarnation {
     fn new(number: u64) -> Self {
-        Self { number, drivers: JoinSet::new(), rejoins: JoinSet::new() }
+        Self { number, drivers: JoinSet::new(), arrivals: JoinSet::new() }
     }
 
     fn drive(
@@ -75,22 +86,49 @@ impl Incarnation {
         });
     }
 
-    /// Begins to open the connections that a session lacks.
-    fn rejoin(&mut self, shared: &Arc<Shared>) {
-        let missing = shared.with(|state, _| rejoin::missing(state));
-        for (member, cid) in missing {
-            self.rejoins.spawn(rejoin::rejoin(shared.clone(), self.number, member, cid));
+    /// Begins to open what is missing.
+    fn open_missing(&mut self, shared: &Arc<Shared>, isid_bits: u32) {
+        let now = shared.now();
+        for job in shared.with(|state, _| state.jobs(now)) {
+            let (shared, number) = (shared.clone(), self.number);
+            match job {
+                Job::Connection { member, cid } => self.arrivals.spawn(async move {
+                    Arrival::Connection(rejoin::rejoin(shared, number, member, cid).await)
+                }),
+                Job::Session { qualifier } => self.arrivals.spawn(async move {
+                    let isid = Isid::random(isid_bits, qualifier);
+                    Arrival::Session(extra::open(&shared, number, isid).await)
+                }),
+            };
         }
         // Those that have ended need no keeping.
         while self.drivers.try_join_next().is_some() {}
     }
 
-    /// A connection was opened again, or was not.
-    fn rejoined(&mut self, shared: &Arc<Shared>, rejoined: Rejoined) {
-        let member = rejoined.member;
-        if let Some((id, stream, params)) = rejoin::install(shared, self.number, rejoined) {
-            self.drive(shared, member, id, stream, params);
-            shared.timers.notify_one();
+    /// Something was opened, or was not.
+    fn arrived(&mut self, shared: &Arc<Shared>, arrival: Arrival) {
+        let number = self.number;
+        let (member, link) = match arrival {
+            Arrival::Connection(rejoined) => {
+                let member = rejoined.member;
+                (member, rejoin::install(shared, number, rejoined))
+            }
+            Arrival::Session(link) => match extra::install(shared, number, link) {
+                Some((member, ready)) => (member, Some(ready)),
+                None => return,
+            },
+            Arrival::Settled(member, result) => {
+                return extra::settled(shared, number, member, &result);
+            }
+        };
+        let Some((id, stream, params)) = link else { return };
+        self.drive(shared, member, id, stream, params);
+        shared.timers.notify_one();
+        if shared.lock().member(number, member).is_some_and(|m| m.part == Part::Joining) {
+            let shared = shared.clone();
+            self.arrivals.spawn(async move {
+                Arrival::Settled(member, extra::settle(&shared, number, member).await)
+            });
         }
     }
 }
@@ -112,7 +150,7 @@ pub(super) async fn bring_up(
         member.home = Some(group.home);
         for ready in group.connections {
             let stream = Arc::new(ready.stream);
-            member.streams[ready.id.index()] = Arc::downgrade(&stream);
+            member.attach(ready.id, &stream, shared.lock().growth.opened(shared.now()));
             links.push((index, ready.id, stream, ready.params));
         }
         members.push(member);
@@ -226,12 +264,12 @@ pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarn
                 None => {}
             }
             if !closed {
-                incarnation.rejoin(&shared);
+                incarnation.open_missing(&shared, isid_bits);
             }
             tokio::select! {
                 () = shared.changed.notified() => {}
-                Some(Ok(rejoined)) = incarnation.rejoins.join_next() => {
-                    incarnation.rejoined(&shared, rejoined);
+                Some(Ok(arrival)) = incarnation.arrivals.join_next() => {
+                    incarnation.arrived(&shared, arrival);
                 }
             }
         };
@@ -250,7 +288,7 @@ pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarn
 
 /// Lets the drivers of an ended incarnation close their sockets.
 async fn drain(mut incarnation: Incarnation) {
-    incarnation.rejoins.abort_all();
+    incarnation.arrivals.abort_all();
     // They were woken and have nothing to wait for; who does not go is dropped.
     let all = async { while incarnation.drivers.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(DRAIN_TIMEOUT, all).await;
@@ -309,8 +347,11 @@ async fn reconnect(
 
 /// The unit said that it changed: learn its new size.
 async fn refresh(shared: &Shared) {
-    let incarnation = shared.lock().incarnation;
-    match (Prober { shared, incarnation, member: 0 }).describe().await {
+    let (incarnation, member) = {
+        let state = shared.lock();
+        (state.incarnation, state.leading())
+    };
+    match (Prober { shared, incarnation, member }).describe().await {
         Ok(unit) => {
             tracing::info!(size = unit.info.size, "unit changed");
             shared.set_unit(unit);

@@ -4,6 +4,7 @@
 pub mod login;
 mod receiver;
 mod sender;
+pub(crate) mod socket_options;
 pub mod tcp_info;
 
 pub(crate) use receiver::Receiver;

@@ -27,6 +27,7 @@ impl Rig {
             commands,
             command_timeout: Duration::from_secs(60),
             replacement_timeout: Duration::from_secs(120),
+            connections: 1,
         };
         let state = State::new(Lun(0), limits, std::time::Instant::now());
         let mut rig = Self { state, batch: Batch::default(), id: member().1, stat_sn: StatSn(1) };

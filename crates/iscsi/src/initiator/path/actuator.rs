@@ -1,0 +1,138 @@
+//! Does what a policy decided: tells how many connections there should be, closes those that are
+//! too many, sets socket options. What the system refuses is said once and not asked for again.
+
+use std::collections::BTreeSet;
+
+use iscsi_proto::time::Instant;
+use iscsi_proto::tuner::{ConnectionId, Decision, close_candidate};
+
+use super::meter::{Measured, View};
+use crate::initiator::Config;
+use crate::initiator::shared::Shared;
+use crate::transport::socket_options::{SocketOptions, buffer_limits};
+
+/// Pacing leaves each connection this much more than its even share, so that the limit over all of
+/// them binds first and none is held up by the choice of connections.
+const PACING_HEADROOM: f64 = 1.25;
+
+pub(super) struct Actuator {
+    /// What every socket is to have.
+    options: SocketOptions,
+    /// Sockets that have it.
+    done: BTreeSet<u32>,
+    /// Options that the system refused.
+    refused: BTreeSet<&'static str>,
+    /// The user chose the buffers himself.
+    own_buffers: bool,
+    send_buffer_max: u64,
+    receive_buffer_max: u64,
+}
+
+impl Actuator {
+    pub(super) fn new(config: &Config) -> Self {
+        let (send_buffer_max, receive_buffer_max) = buffer_limits();
+        Self {
+            options: SocketOptions::default(),
+            done: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            own_buffers: config.send_buffer.is_some() || config.receive_buffer.is_some(),
+            send_buffer_max,
+            receive_buffer_max,
+        }
+    }
+
+    /// Limits what each of so many connections sends, to its part of a rate in bytes a second.
+    pub(super) fn pace(&mut self, bytes_per_s: Option<f64>, connections: u32) {
+        let rate = bytes_per_s.map(|rate| {
+            let part = PACING_HEADROOM * rate / f64::from(connections.max(1));
+            (part as u64).max(1)
+        });
+        // A connection that was paced stays so until it is told otherwise: u64::MAX is no limit.
+        let rate = rate.or(self.options.pacing_rate.map(|_| u64::MAX));
+        self.change(|options| options.pacing_rate = rate);
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut SocketOptions)) {
+        let before = self.options.clone();
+        change(&mut self.options);
+        if self.options != before {
+            self.done.clear();
+        }
+    }
+
+    /// Carries out a decision.
+    pub(super) fn carry_out(
+        &mut self,
+        shared: &Shared,
+        view: &View,
+        measured: &Measured,
+        decision: &Decision,
+        now: Instant,
+    ) {
+        self.set_number(shared, view, measured, decision, now);
+        if let Some(bytes) = decision.socket_buffer_bytes.filter(|_| !self.own_buffers) {
+            self.grow_buffer(bytes, measured.reads);
+        }
+        if let Some(control) = decision.congestion_control {
+            self.change(|options| options.congestion_control = Some(control));
+        }
+        self.apply(view);
+    }
+
+    fn set_number(
+        &self,
+        shared: &Shared,
+        view: &View,
+        measured: &Measured,
+        decision: &Decision,
+        now: Instant,
+    ) {
+        let surplus = view.open.saturating_sub(decision.connections);
+        let mut left = measured.sample.connections.clone();
+        let mut first = decision.close;
+        let lacks = shared.with(|state, batch| {
+            state.growth.wanted = decision.connections;
+            for _ in 0..surplus {
+                let Some(ConnectionId(serial)) = first.take().or_else(|| close_candidate(&left))
+                else {
+                    break;
+                };
+                left.retain(|connection| connection.id.0 != serial);
+                if state.release(serial, batch) {
+                    tracing::debug!(serial, why = %decision.why, "connection released");
+                }
+            }
+            state.lacks_connections(now)
+        });
+        if lacks {
+            shared.changed.notify_one();
+        }
+    }
+
+    /// Buffers only grow, and only where the system allows more than it gives by itself.
+    fn grow_buffer(&mut self, bytes: u64, reads: bool) {
+        let most = if reads { self.receive_buffer_max } else { self.send_buffer_max };
+        let bytes = bytes.min(most) as usize;
+        self.change(|options| {
+            let option = if reads { &mut options.receive_buffer } else { &mut options.send_buffer };
+            *option = Some(option.unwrap_or(0).max(bytes)).filter(|bytes| *bytes > 0);
+        });
+    }
+
+    /// Sets the options of every socket that does not have them.
+    fn apply(&mut self, view: &View) {
+        if self.options == SocketOptions::default() {
+            return;
+        }
+        self.done.retain(|serial| view.seen.iter().any(|seen| seen.serial == *serial));
+        for seen in &view.seen {
+            if !self.done.insert(seen.serial) {
+                continue;
+            }
+            let Err(error) = self.options.apply(&*seen.stream) else { continue };
+            if self.refused.insert(error.option) {
+                tracing::warn!(%error, "socket option refused; going on without it");
+            }
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! From counters to a sample: what every connection carried since the last one, and what its socket
+//! says. Measures only.
+//!
+//! TCP's own numbers about windows and buffers are those of the side that sends. For writes that is
+//! us; for reads our socket knows the round trip and the window that it announces, and whether
+//! there is enough to do is known from the commands under way.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use iscsi_proto::ids::Cid;
+use iscsi_proto::time::Instant;
+use iscsi_proto::tuner::{Connection, ConnectionId, Sample, Tcp};
+use tokio::net::TcpStream;
+
+use super::report::{PathConnection, limit_of};
+use crate::initiator::growth::Ceiling;
+use crate::initiator::state::{Phase, State};
+use crate::transport::socket_options::{buffer_sizes, congestion_control};
+use crate::transport::tcp_info::{TcpStats, tcp_stats};
+
+/// Commands under way that hold no more than this many times rate × round trip leave the path
+/// idle: it is the application that asks for too little at once (Little's law).
+const APPLICATION_LIMITED_FACTOR: f64 = 1.3;
+
+/// A disk's connections at one moment.
+pub(super) struct View {
+    /// Commands of the user go out.
+    pub(super) up: bool,
+    pub(super) open: u32,
+    pub(super) opening: u32,
+    /// Connections that may be asked for.
+    pub(super) most: u32,
+    pub(super) ceiling: Option<Ceiling>,
+    pub(super) seen: Vec<Seen>,
+}
+
+/// One of them.
+pub(super) struct Seen {
+    pub(super) serial: u32,
+    pub(super) session: usize,
+    pub(super) cid: Cid,
+    pub(super) age: Duration,
+    pub(super) stream: Arc<TcpStream>,
+    /// Payload of its unfinished commands, and their number.
+    pub(super) outstanding_bytes: u64,
+    pub(super) in_flight: u32,
+}
+
+impl View {
+    pub(super) fn of(state: &State, now: Instant) -> Self {
+        let mut seen = Vec::new();
+        for (session, member) in state.members.iter().enumerate() {
+            for (id, cid) in member.active() {
+                let Some(stream) = member.streams[id.index()].upgrade() else { continue };
+                let opened = member.opened[id.index()];
+                let load = member.session.load(id);
+                seen.push(Seen {
+                    serial: opened.serial,
+                    session,
+                    cid,
+                    age: now.since(opened.at),
+                    stream,
+                    outstanding_bytes: load.map_or(0, |load| load.outstanding_bytes),
+                    in_flight: load.map_or(0, |load| load.in_flight),
+                });
+            }
+        }
+        Self {
+            up: state.phase == Phase::Up && state.ended.is_none(),
+            open: state.connections_open(),
+            opening: state.connections_opening(),
+            most: state.connections_max(),
+            ceiling: state.growth.ceiling().cloned(),
+            seen,
+        }
+    }
+}
+
+/// An interval.
+pub(super) struct Measured {
+    pub(super) sample: Sample,
+    /// Most of the payload came in.
+    pub(super) reads: bool,
+    pub(super) connections: Vec<PathConnection>,
+}
+
+/// What a connection carried in an interval.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moved {
+    sent: f64,
+    received: f64,
+}
+
+/// The counters of the sample before.
+#[derive(Default)]
+pub(super) struct Meter {
+    before: BTreeMap<u32, TcpStats>,
+    at: Option<Instant>,
+    /// Time with a session, in seconds.
+    t_s: f64,
+}
+
+impl Meter {
+    /// There is no session: the time until the next sample does not count.
+    pub(super) fn pause(&mut self) {
+        self.before.clear();
+        self.at = None;
+    }
+
+    /// What was carried since the last time; none at the first.
+    pub(super) fn measure(&mut self, view: &View, now: Instant) -> Option<Measured> {
+        let mut after = BTreeMap::new();
+        for seen in &view.seen {
+            if let Ok(stats) = tcp_stats(&*seen.stream) {
+                after.insert(seen.serial, stats);
+            }
+        }
+        let before = std::mem::replace(&mut self.before, after);
+        let interval_s = now.since(self.at.replace(now)?).as_secs_f64();
+        if interval_s <= 0.0 {
+            return None;
+        }
+        self.t_s += interval_s;
+        // Whoever is new has nothing to compare with, and was not part of the interval.
+        let rated = view.seen.iter().filter_map(|seen| {
+            let (old, new) = (before.get(&seen.serial)?, self.before.get(&seen.serial)?);
+            Some((seen, old, new, moved(old, new, interval_s)))
+        });
+        let rated: Vec<_> = rated.collect();
+        let sent: f64 = rated.iter().map(|(.., moved)| moved.sent).sum();
+        let received: f64 = rated.iter().map(|(.., moved)| moved.received).sum();
+        let reads = received > sent;
+        let mut sample = Sample {
+            t_s: self.t_s,
+            connections_open: view.open,
+            bytes_per_s: sent + received,
+            ..Sample::default()
+        };
+        let starved = is_starved(view, &self.before, sent + received);
+        let mut connections = Vec::new();
+        for (seen, old, new, moved) in rated {
+            let rate = moved.sent + moved.received;
+            let tcp = if reads {
+                receiving(seen, new, moved.received, starved)
+            } else {
+                sending(seen, old, new, interval_s, starved)
+            };
+            let (id, age_s) = (ConnectionId(seen.serial), Some(seen.age.as_secs_f64()));
+            let connection = Connection { id, age_s, bytes_per_s: Some(rate), tcp };
+            connections.push(path_connection(seen, old, new, &connection));
+            sample.connections.push(connection);
+        }
+        Some(Measured { sample, reads, connections })
+    }
+}
+
+fn moved(old: &TcpStats, new: &TcpStats, interval_s: f64) -> Moved {
+    let rate = |old: Option<u64>, new: Option<u64>| {
+        let bytes = old.zip(new).map_or(0, |(old, new)| new.saturating_sub(old));
+        bytes as f64 / interval_s
+    };
+    Moved {
+        sent: rate(old.acked_bytes, new.acked_bytes),
+        received: rate(old.received_bytes, new.received_bytes),
+    }
+}
+
+/// The commands under way do not fill the path.
+fn is_starved(view: &View, stats: &BTreeMap<u32, TcpStats>, bytes_per_s: f64) -> bool {
+    let outstanding: u64 = view.seen.iter().map(|seen| seen.outstanding_bytes).sum();
+    let min_rtt = stats.values().filter_map(|stats| stats.min_rtt).min().unwrap_or_default();
+    let on_the_way = bytes_per_s * min_rtt.as_secs_f64();
+    outstanding == 0 || (outstanding as f64) < APPLICATION_LIMITED_FACTOR * on_the_way
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+fn common(new: &TcpStats) -> Tcp {
+    Tcp {
+        rtt_us: Some(micros(new.rtt)).filter(|us| *us > 0.0),
+        min_rtt_us: new.min_rtt.map(micros),
+        ..Tcp::default()
+    }
+}
+
+/// What a socket says that receives: the peer knows the rest.
+fn receiving(seen: &Seen, new: &TcpStats, received: f64, starved: bool) -> Tcp {
+    let rtt_s = new.min_rtt.unwrap_or(new.rtt).as_secs_f64();
+    Tcp {
+        // The window that limits is ours; what is under way towards us fills it.
+        in_flight_bytes: Some(received * rtt_s),
+        peer_window_bytes: new.own_window.map(f64::from).filter(|window| *window > 0.0),
+        send_buffer_bytes: buffer_sizes(&*seen.stream).1.map(|bytes| bytes as f64),
+        app_limited: Some(starved),
+        ..common(new)
+    }
+}
+
+/// What a socket says that sends.
+fn sending(seen: &Seen, old: &TcpStats, new: &TcpStats, interval_s: f64, starved: bool) -> Tcp {
+    let share = |old: Option<Duration>, new: Option<Duration>| {
+        let spent = new?.saturating_sub(old?).as_secs_f64();
+        Some((spent / interval_s).min(1.0))
+    };
+    let segment = f64::from(new.segment_bytes);
+    let name = congestion_control(&*seen.stream);
+    Tcp {
+        cwnd_bytes: Some(f64::from(new.congestion_window) * segment),
+        in_flight_bytes: Some(f64::from(new.unacked) * segment),
+        delivery_rate_bytes_per_s: new.delivery_rate.map(|rate| rate as f64),
+        busy_share: share(old.busy, new.busy),
+        rwnd_limited_share: share(old.peer_window_limited, new.peer_window_limited),
+        sndbuf_limited_share: share(old.send_buffer_limited, new.send_buffer_limited),
+        retransmits: Some(new.retransmits.saturating_sub(old.retransmits) as f64),
+        // TCP takes every pause of iSCSI (R2T, command window) for one of the application.
+        app_limited: Some(starved && new.app_limited),
+        peer_window_bytes: new.peer_window.map(f64::from),
+        send_buffer_bytes: buffer_sizes(&*seen.stream).0.map(|bytes| bytes as f64),
+        congestion_control: name.and_then(|name| name.parse().ok()),
+        ..common(new)
+    }
+}
+
+fn path_connection(
+    seen: &Seen,
+    old: &TcpStats,
+    new: &TcpStats,
+    connection: &Connection,
+) -> PathConnection {
+    let segment = u64::from(new.segment_bytes);
+    let (send_buffer, receive_buffer) = buffer_sizes(&*seen.stream);
+    PathConnection {
+        id: seen.serial,
+        session: seen.session,
+        cid: seen.cid,
+        age: seen.age,
+        bytes_per_s: connection.bytes_per_s.unwrap_or(0.0),
+        rtt: new.rtt,
+        min_rtt: new.min_rtt,
+        congestion_window: u64::from(new.congestion_window) * segment,
+        unacked: u64::from(new.unacked) * segment,
+        retransmits: new.retransmits,
+        retransmits_new: new.retransmits.saturating_sub(old.retransmits),
+        congestion_control: congestion_control(&*seen.stream).unwrap_or_default(),
+        send_buffer,
+        receive_buffer,
+        in_flight: seen.in_flight,
+        outstanding_bytes: seen.outstanding_bytes,
+        limit: limit_of(connection),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stats(acked: u64, received: u64, busy_ms: u64) -> TcpStats {
+        TcpStats {
+            rtt: Duration::from_millis(50),
+            min_rtt: Some(Duration::from_millis(40)),
+            acked_bytes: Some(acked),
+            received_bytes: Some(received),
+            busy: Some(Duration::from_millis(busy_ms)),
+            app_limited: true,
+            segment_bytes: 1000,
+            congestion_window: 10,
+            own_window: Some(65_536),
+            ..TcpStats::default()
+        }
+    }
+
+    async fn seen(serial: u32, outstanding_bytes: u64) -> Seen {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, cid, age) = (Arc::new(stream), Cid(1), Duration::from_secs(3));
+        Seen { serial, session: 0, cid, age, stream, outstanding_bytes, in_flight: 1 }
+    }
+
+    #[tokio::test]
+    async fn the_side_that_receives_says_nothing_of_the_sender() {
+        let seen = seen(7, 1 << 20).await;
+        let tcp = receiving(&seen, &stats(0, 0, 0), 1e6, false);
+        assert_eq!((tcp.busy_share, tcp.cwnd_bytes, tcp.congestion_control), (None, None, None));
+        assert_eq!(tcp.in_flight_bytes, Some(40_000.0));
+        assert_eq!(tcp.peer_window_bytes, Some(65_536.0));
+    }
+
+    #[tokio::test]
+    async fn the_side_that_sends_says_what_held_it_up() {
+        let seen = seen(7, 1 << 20).await;
+        let tcp = sending(&seen, &stats(0, 0, 0), &stats(9, 0, 50), 0.1, false);
+        assert_eq!((tcp.busy_share, tcp.cwnd_bytes), (Some(0.5), Some(10_000.0)));
+        // With enough to do it is iSCSI that paused, not the application.
+        assert_eq!(tcp.app_limited, Some(false));
+        let tcp = sending(&seen, &stats(0, 0, 0), &stats(9, 0, 50), 0.1, true);
+        assert_eq!(tcp.app_limited, Some(true));
+    }
+
+    #[tokio::test]
+    async fn too_few_commands_for_the_path_are_the_application() {
+        let stats = BTreeMap::from([(1, stats(0, 0, 0))]);
+        let view = |outstanding_bytes: u64, seen: Seen| View {
+            up: true,
+            open: 1,
+            opening: 0,
+            most: 64,
+            ceiling: None,
+            seen: vec![Seen { outstanding_bytes, ..seen }],
+        };
+        // 25 MB/s over 40 ms: a megabyte is on the way.
+        assert!(is_starved(&view(1_000_000, seen(1, 0).await), &stats, 25e6));
+        assert!(!is_starved(&view(8_000_000, seen(1, 0).await), &stats, 25e6));
+        assert!(is_starved(&view(0, seen(1, 0).await), &stats, 0.0));
+    }
+
+    #[tokio::test]
+    async fn an_interval_counts_what_was_carried_and_outages_do_not_count() {
+        let view = |up, seen| View { up, open: 1, opening: 0, most: 64, ceiling: None, seen };
+        let at = |ms| Instant(Duration::from_millis(ms));
+        let mut meter = Meter::default();
+        assert!(meter.measure(&view(true, vec![seen(1, 0).await]), at(0)).is_none());
+        let first = meter.measure(&view(true, vec![seen(2, 0).await]), at(100)).unwrap();
+        assert_eq!((first.sample.t_s, first.sample.bytes_per_s), (0.1, 0.0));
+        assert!(first.sample.connections.is_empty(), "it is new");
+        meter.pause();
+        assert!(meter.measure(&view(true, Vec::new()), at(5000)).is_none());
+        let later = meter.measure(&view(true, Vec::new()), at(5200)).unwrap();
+        assert!((later.sample.t_s - 0.3).abs() < 1e-9, "{}", later.sample.t_s);
+    }
+
+    #[test]
+    fn rates_are_differences_over_the_interval() {
+        let moved = moved(&stats(100, 50, 0), &stats(1100, 150, 0), 0.1);
+        assert!((moved.sent - 10_000.0).abs() < 1e-6 && (moved.received - 1000.0).abs() < 1e-6);
+    }
+}

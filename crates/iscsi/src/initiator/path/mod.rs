@@ -1,0 +1,189 @@
+//! The path controller: samples what every connection achieves and what TCP says about it, asks a
+//! tuner's policy, and does what it decides: more or fewer connections, socket buffers, congestion
+//! control. It decides nothing about numbers itself; `meter` measures, `actuator` acts, and the
+//! policy (`iscsi_proto::tuner`) is a pure function of the samples.
+//!
+//! It outlives connections and sessions: while there is no session it takes no samples, and a
+//! policy's time stands still.
+
+mod actuator;
+mod meter;
+mod report;
+mod share;
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use iscsi_proto::time::Instant;
+use iscsi_proto::tuner::{Decision, Limit, Phase as TunerPhase, Policy, PolicyConfig, Sample, Why};
+
+use self::actuator::Actuator;
+use self::meter::{Measured, Meter, View};
+use self::report::History;
+pub use self::report::{PathChange, PathConnection, PathReport};
+use self::share::Meted;
+pub use self::share::{Share, ShareError};
+use super::Config;
+use super::shared::Shared;
+use super::state::Phase;
+use crate::transport::socket_options;
+
+/// Time between two samples: a round trip, but not so short that the scheduler is seen instead of
+/// the path, nor so long that a policy's windows (250 ms and more) get too few of them.
+const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(250));
+
+/// Runs until the disk is closed.
+pub(super) async fn control(shared: Arc<Shared>) {
+    let mut controller = Controller::new(&shared.config);
+    let mut last_rtt = None;
+    loop {
+        let rtt: Option<Duration> = last_rtt;
+        tokio::time::sleep(rtt.unwrap_or_default().clamp(INTERVAL.0, INTERVAL.1)).await;
+        let now = shared.now();
+        let view = {
+            let state = shared.lock();
+            if state.phase == Phase::Closed {
+                return;
+            }
+            View::of(&state, now)
+        };
+        last_rtt = controller.step(&shared, view, now).or(last_rtt);
+    }
+}
+
+struct Controller {
+    policy: Box<dyn Policy>,
+    /// To build it again with.
+    config: PolicyConfig,
+    meter: Meter,
+    meted: Meted,
+    actuator: Actuator,
+    history: History,
+    /// The last decision that was carried out.
+    wanted: u32,
+    /// The target opened fewer connections than the policy wanted; it may search again when more
+    /// can be opened.
+    refused: bool,
+}
+
+impl Controller {
+    fn new(config: &Config) -> Self {
+        let policy = policy(config);
+        Self {
+            policy: policy.clone().build(),
+            config: policy,
+            meter: Meter::default(),
+            meted: Meted::new(config.share),
+            actuator: Actuator::new(config),
+            history: History::default(),
+            wanted: config.connections.into(),
+            refused: false,
+        }
+    }
+
+    /// Takes a sample and does what follows from it; the path's round trip.
+    fn step(&mut self, shared: &Shared, view: View, now: Instant) -> Option<Duration> {
+        if !view.up {
+            self.meter.pause();
+            self.publish(shared, &view, None);
+            return None;
+        }
+        let measured = self.meter.measure(&view, now)?;
+        let sample = &measured.sample;
+        let rtt_us = sample.connections.iter().filter_map(|c| c.tcp.rtt_us).fold(None, smaller);
+        let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
+        shared.with(|state, _| state.throttle.set_rate(limit.bytes_per_s, now));
+        self.actuator.pace(limit.bytes_per_s, view.open);
+        let decision = if limit.binds {
+            // What is held back here says nothing about the path.
+            self.keep(sample)
+        } else {
+            self.decide(sample, &view)
+        };
+        self.wanted = decision.connections;
+        self.actuator.carry_out(shared, &view, &measured, &decision, now);
+        self.history.note(sample, self.wanted, &decision.why.to_string(), now);
+        self.publish(shared, &view, Some((&measured, &decision)));
+        rtt_us.map(|us| Duration::from_secs_f64(us / 1e6))
+    }
+
+    fn decide(&mut self, sample: &Sample, view: &View) -> Decision {
+        let capped = view.ceiling.as_ref();
+        if self.refused && capped.is_none_or(|ceiling| ceiling.connections > view.open) {
+            self.refused = false;
+            self.policy.restart();
+        }
+        let mut decision = self.policy.handle_sample(sample);
+        let most = view.most.max(1);
+        if decision.connections > most {
+            decision.connections = most;
+        }
+        match (&self.config, capped) {
+            (PolicyConfig::Adaptive(_), _) => self.refused |= decision.why == Why::Refused,
+            // It measures whatever is open as if it were what it asked for.
+            (PolicyConfig::Golden(_), Some(ceiling)) if decision.connections > view.open => {
+                let connections_max = ceiling.connections.max(1);
+                tracing::info!(connections_max, "golden searches again below what is granted");
+                self.policy = self.config.clone().connections_max(connections_max).build();
+                self.refused = true;
+                decision.connections = view.open.max(1);
+                decision.why = Why::Refused;
+            }
+            _ => {}
+        }
+        decision
+    }
+
+    /// Everything stays as it is.
+    fn keep(&self, sample: &Sample) -> Decision {
+        let mut decision = iscsi_proto::tuner::Fixed::new(self.wanted).handle_sample(sample);
+        (decision.phase, decision.why) = (TunerPhase::Hold, Why::Application);
+        decision
+    }
+
+    fn publish(&self, shared: &Shared, view: &View, now: Option<(&Measured, &Decision)>) {
+        let mut report = shared.path.lock().unwrap_or_else(PoisonError::into_inner);
+        report.policy = self.policy.name();
+        report.connections_wanted = self.wanted;
+        report.connections_open = view.open;
+        report.connections_opening = view.opening;
+        report.ceiling = view.ceiling.as_ref().map(|ceiling| ceiling.reason.clone());
+        report.max_rate = self.meted.rate();
+        report.changes = self.history.changes();
+        let Some((measured, decision)) = now else {
+            report.connections.clear();
+            (report.phase, report.bytes_per_s) = ("down", 0.0);
+            report.why = "there is no session".to_owned();
+            return;
+        };
+        report.phase = decision.phase.as_str();
+        report.why = decision.why.to_string();
+        report.bytes_per_s = measured.sample.bytes_per_s;
+        report.limit = report::limit_name(Limit::of(&measured.sample));
+        report.connections.clone_from(&measured.connections);
+        if self.meted.binds() {
+            report.limit = "share";
+            report.why = "the rate is limited to what we may take".to_owned();
+        }
+    }
+}
+
+fn smaller(least: Option<f64>, value: f64) -> Option<f64> {
+    Some(least.map_or(value, |least: f64| least.min(value)))
+}
+
+/// The policy that the configuration asks for, with what this system allows.
+fn policy(config: &Config) -> PolicyConfig {
+    let mut policy =
+        config.policy.clone().unwrap_or(PolicyConfig::Fixed(config.connections.into()));
+    if let PolicyConfig::Adaptive(adaptive) = &mut policy {
+        let (send, receive) = socket_options::buffer_limits();
+        if config.send_buffer.is_none() && config.receive_buffer.is_none() {
+            adaptive.socket_buffer_bytes_max = send.max(receive);
+        }
+        if config.congestion_control.is_none() {
+            adaptive.congestion_controls = socket_options::congestion_controls();
+        }
+    }
+    policy
+}

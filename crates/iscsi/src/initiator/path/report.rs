@@ -1,0 +1,180 @@
+//! What the path controller tells about itself: the number of connections over time with reasons,
+//! and each connection's rate and TCP state. Values only.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use iscsi_proto::ids::Cid;
+use iscsi_proto::time::Instant;
+use iscsi_proto::tuner::{Connection, Limit, Sample};
+
+/// Changes remembered. A policy that has settled makes a few an hour; the oldest go first.
+const CHANGES_MAX: usize = 256;
+
+/// The path as of the last sample.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct PathReport {
+    /// The policy's name.
+    pub policy: &'static str,
+    /// What it is doing (`tuner::Phase`), or `down` without a session.
+    pub phase: &'static str,
+    /// Why, as one sentence.
+    pub why: String,
+    /// Connections that there should be.
+    pub connections_wanted: u32,
+    /// Connections that take commands.
+    pub connections_open: u32,
+    /// Connections that are being opened.
+    pub connections_opening: u32,
+    /// Why there cannot be more, if that was tried.
+    pub ceiling: Option<String>,
+    /// Bytes carried by all connections in the last interval, in bytes a second, both ways, with
+    /// iSCSI's headers.
+    pub bytes_per_s: f64,
+    /// What limits the typical connection: `send_buffer`, `receive_window`, `congestion_loss`,
+    /// `congestion_window`, `line_rate`, `application`, `share` or `unknown`.
+    pub limit: &'static str,
+    /// The most we take, in bytes a second, if that is limited.
+    pub max_rate: Option<f64>,
+    /// Each connection.
+    pub connections: Vec<PathConnection>,
+    /// How the number came about, oldest first.
+    pub changes: Vec<PathChange>,
+}
+
+/// A connection as of the last sample.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PathConnection {
+    /// Its number since the disk was opened.
+    pub id: u32,
+    /// The session it belongs to, counted from 0.
+    pub session: usize,
+    /// Connection ID.
+    pub cid: Cid,
+    /// Time since login.
+    pub age: Duration,
+    /// Bytes a second, both ways.
+    pub bytes_per_s: f64,
+    /// Smoothed round trip.
+    pub rtt: Duration,
+    /// Shortest round trip.
+    pub min_rtt: Option<Duration>,
+    /// Congestion window of what we send, in bytes.
+    pub congestion_window: u64,
+    /// Sent and not acknowledged, in bytes.
+    pub unacked: u64,
+    /// Segments that we sent again since the connection was opened.
+    pub retransmits: u64,
+    /// Of these, in the last interval.
+    pub retransmits_new: u64,
+    /// Congestion control of what we send.
+    pub congestion_control: String,
+    /// SO_SNDBUF as the kernel counts it.
+    pub send_buffer: Option<usize>,
+    /// SO_RCVBUF as the kernel counts it.
+    pub receive_buffer: Option<usize>,
+    /// Unfinished commands.
+    pub in_flight: u32,
+    /// Their payload in bytes.
+    pub outstanding_bytes: u64,
+    /// What limits it; the words of [`PathReport::limit`].
+    pub limit: &'static str,
+}
+
+/// The number of connections was changed, or has changed.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PathChange {
+    /// Time since the disk was opened.
+    pub at: Duration,
+    /// Connections that there should be from here on.
+    pub wanted: u32,
+    /// Connections that were open.
+    pub open: u32,
+    /// What the old number achieved in the last interval, in bytes a second.
+    pub bytes_per_s: f64,
+    /// Why.
+    pub why: String,
+}
+
+/// Changes so far.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    changes: VecDeque<PathChange>,
+}
+
+impl History {
+    /// Notes a change, if it is one.
+    pub(super) fn note(&mut self, sample: &Sample, wanted: u32, why: &str, now: Instant) {
+        let open = sample.connections_open;
+        let why = match self.changes.back() {
+            Some(last) if (last.wanted, last.open) == (wanted, open) => return,
+            Some(last) if last.wanted == wanted && open > last.open => "connections were opened",
+            Some(last) if last.wanted == wanted && open < last.open && open >= wanted => {
+                "connections were closed"
+            }
+            Some(last) if last.wanted == wanted && open < last.open => "connections were lost",
+            _ => why,
+        };
+        if self.changes.len() == CHANGES_MAX {
+            self.changes.pop_front();
+        }
+        let (at, bytes_per_s, why) = (now.0, sample.bytes_per_s, why.to_owned());
+        self.changes.push_back(PathChange { at, wanted, open, bytes_per_s, why });
+    }
+
+    pub(super) fn changes(&self) -> Vec<PathChange> {
+        self.changes.iter().cloned().collect()
+    }
+}
+
+/// The word for a limit in reports.
+pub(super) fn limit_name(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Application => "application",
+        Limit::PeerWindow => "receive_window",
+        Limit::SendBuffer => "send_buffer",
+        Limit::CongestionLoss => "congestion_loss",
+        Limit::CongestionWindow => "congestion_window",
+        Limit::Line => "line_rate",
+        _ => "unknown",
+    }
+}
+
+/// What limits one connection.
+pub(super) fn limit_of(connection: &Connection) -> &'static str {
+    let connections = vec![connection.clone()];
+    limit_name(Limit::of(&Sample { connections, ..Sample::default() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_changes_are_kept_each_with_its_reason() {
+        let mut history = History::default();
+        let mut note = |open, wanted, why| {
+            let sample = Sample { connections_open: open, ..Sample::default() };
+            history.note(&sample, wanted, why, Instant::default());
+        };
+        note(4, 4, "begun");
+        note(4, 4, "measuring");
+        note(4, 16, "it helped");
+        note(16, 16, "measuring");
+        note(15, 16, "measuring");
+        note(15, 8, "fewer do");
+        note(8, 8, "measuring");
+        let whys: Vec<String> = history.changes().into_iter().map(|c| c.why).collect();
+        let lost = "connections were lost";
+        let (opened, closed) = ("connections were opened", "connections were closed");
+        assert_eq!(whys, ["begun", "it helped", opened, lost, "fewer do", closed]);
+        for n in 0..1000 {
+            let sample = Sample { connections_open: n, ..Sample::default() };
+            history.note(&sample, n, "more", Instant::default());
+        }
+        assert_eq!(history.changes().len(), CHANGES_MAX);
+    }
+}

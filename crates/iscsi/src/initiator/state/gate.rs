@@ -1,0 +1,142 @@
+//! Which commands go out now and which wait: for a session, for room in the target's queue, for the
+//! limits of what is unflushed and of what we may take.
+
+use block::{BlockError, Buf};
+use iscsi_proto::initiator::{Command, SubmitError};
+use iscsi_proto::time::Instant;
+
+use super::{Batch, Phase, State, command};
+use crate::initiator::cdb;
+use crate::initiator::member::Member;
+use crate::initiator::op::{Effect, Origin, Slot, Task};
+use crate::initiator::unflushed::Unflushed;
+
+impl State {
+    /// Sends a user's command now, or keeps it for later.
+    pub(in crate::initiator) fn enqueue(
+        &mut self,
+        command: Command,
+        task: Task,
+        batch: &mut Batch,
+    ) {
+        match &self.phase {
+            Phase::Unreachable(reason) => {
+                let error = BlockError::Unreachable(reason.clone());
+                return batch.failed.push((task.slot, error));
+            }
+            Phase::Closed => {
+                let error = BlockError::Unreachable("the disk was closed".into());
+                return batch.failed.push((task.slot, error));
+            }
+            Phase::Down | Phase::Up => {}
+        }
+        let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
+        let volatile = matches!(task.effect, Effect::Volatile(..));
+        let now = self.now();
+        let paced =
+            self.throttle.is_set() && (!self.waiting.is_empty() || self.throttle.holds(now));
+        batch.timers |= paced;
+        let held = paced || (volatile && (writes_wait || !self.waiting.is_empty()));
+        if self.phase != Phase::Up || self.in_flight >= self.limit || held {
+            self.waiting.push_back((command, task));
+        } else {
+            self.submit_anywhere(command, task, batch);
+        }
+    }
+
+    /// Sends a command on the session with the fewest unfinished ones.
+    fn submit_anywhere(&mut self, command: Command, task: Task, batch: &mut Batch) {
+        let open = self.members.iter().enumerate().filter(|(_, m)| m.is_usable());
+        let best = open.min_by_key(|(_, m)| m.session.in_flight()).map(|(index, _)| index);
+        match best {
+            Some(index) => {
+                if let Err((command, task)) = self.submit(index, command, task, batch) {
+                    self.waiting.push_back((command, task));
+                }
+            }
+            None => self.waiting.push_back((command, task)),
+        }
+    }
+
+    /// Sends a command on one session. `Err` hands it back if the session takes none now.
+    #[allow(clippy::result_large_err)] // handed back by value, as it was given
+    pub(in crate::initiator) fn submit(
+        &mut self,
+        index: usize,
+        command: Command,
+        mut task: Task,
+        batch: &mut Batch,
+    ) -> Result<(), (Command, Task)> {
+        // The last session ended while its connection was filling the buffer.
+        if command.data_in_len > 0 && task.buf.is_none() {
+            task.buf = Some(Buf::zeroed(command.data_in_len as usize));
+        }
+        // A flush covers what is acknowledged by the time it is sent.
+        // It may have been sent before, in a session that was lost; the mark may only move on.
+        if let (Effect::Flushed(mark), Some(unflushed)) = (&mut task.effect, &self.unflushed) {
+            *mark = Some(unflushed.mark());
+        }
+        let Some(member) = self.members.get_mut(index) else { return Err((command, task)) };
+        let bytes = command.data_out.len() as u64 + u64::from(command.data_in_len);
+        match member.session.submit(command, task) {
+            Ok(_) => {
+                self.in_flight += 1;
+                let now = Instant(self.epoch.elapsed());
+                self.throttle.spend(bytes, now);
+                member.collect_wakes(None, &mut batch.wakers);
+                Ok(())
+            }
+            Err((SubmitError::Transfer, _, task)) => {
+                let error = BlockError::Unsupported("a transfer of this length");
+                batch.failed.push((task.slot, error));
+                Ok(())
+            }
+            Err((_, command, task)) => Err((command, task)),
+        }
+    }
+
+    /// Sends what may go out now: commands that wait, and a flush if too much is unflushed.
+    pub(super) fn go_on(&mut self, batch: &mut Batch) {
+        if self.phase != Phase::Up {
+            return;
+        }
+        if !self.trimming && self.unflushed.as_ref().is_some_and(Unflushed::wants_flush) {
+            self.trim(batch);
+        }
+        while self.in_flight < self.limit {
+            let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
+            match self.waiting.front() {
+                Some(_) if self.throttle.holds(Instant(self.epoch.elapsed())) => {
+                    batch.timers = true;
+                    return;
+                }
+                Some((_, task)) if !writes_wait || !matches!(task.effect, Effect::Volatile(..)) => {
+                }
+                _ => return,
+            }
+            let Some((command, mut task)) = self.waiting.pop_front() else { return };
+            task.submitted_at = self.now();
+            let waiting = self.waiting.len();
+            self.submit_anywhere(command, task, batch);
+            if self.waiting.len() > waiting {
+                return; // no session takes commands; it is back in the queue
+            }
+        }
+    }
+
+    fn trim(&mut self, batch: &mut Batch) {
+        let task = Task {
+            slot: Slot::new(),
+            origin: Origin::Trim,
+            buf: None,
+            effect: Effect::Flushed(None),
+            attempts: 0,
+            asked_at: self.now(),
+            submitted_at: self.now(),
+        };
+        let command = command(self.lun, cdb::synchronize_cache());
+        if let Some(index) = self.members.iter().position(Member::is_usable) {
+            self.trimming = self.submit(index, command, task, batch).is_ok();
+        }
+    }
+}
