@@ -100,6 +100,12 @@ impl Dirty {
         self.bytes
     }
 
+    /// Of these, bytes that failed and wait for [`retry`](Self::retry).
+    pub(super) fn failed_bytes(&self) -> u64 {
+        let failed = self.failed.iter().filter_map(|chunk| self.pending.get(chunk));
+        failed.map(|pending| pending.bytes).sum()
+    }
+
     /// Takes a write. Returns how many older bytes it has replaced.
     pub(super) fn insert(&mut self, offset: u64, data: &Bytes, now: Instant) -> u64 {
         let mut replaced = 0;

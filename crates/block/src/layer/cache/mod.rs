@@ -53,7 +53,9 @@ impl CacheLayer {
             read_ahead_wasted_bytes: wasted,
             read_bytes: state.chunks.bytes(),
             dirty_bytes: state.dirty.bytes(),
-            path_rate: state.path.rate(),
+            failed_bytes: state.dirty.failed_bytes(),
+            window_bytes: state.streams.window_bytes(),
+            path_bytes_per_s: state.path.rate(),
             path_product_bytes: state.path.product_bytes(),
             ..state.stats
         }

@@ -120,6 +120,7 @@ fn from_chunks(
     for part in &parts {
         let Part::Chunk(at, content, part) = part else { continue };
         let Loaded::Content(data) = &*content.borrow() else {
+            shared.lock().stats.hits_waited += 1;
             return Io::later(assemble(shared.clone(), range.start, buf, parts, overlay));
         };
         buf[*at..*at + part.len()].copy_from_slice(&data[part.clone()]);

@@ -59,6 +59,12 @@ impl Streams {
         self.streams.iter().filter(|stream| stream.established()).count()
     }
 
+    /// The widest window of the established streams.
+    pub(super) fn window_bytes(&self) -> u64 {
+        let established = self.streams.iter().filter(|stream| stream.established());
+        established.map(|stream| stream.window.bytes()).max().unwrap_or(0)
+    }
+
     /// Takes note of a read; returns the established stream it belongs to, and by how many bytes
     /// that has gone on.
     pub(super) fn observe(&mut self, read: Range<u64>) -> Option<(StreamIndex, u64)> {

@@ -18,6 +18,7 @@ pub(super) fn write_behind(shared: &Arc<Shared>, offset: u64, data: Bytes) -> Io
         room.forget();
         return Io::done(take(shared, offset, &data));
     }
+    shared.lock().stats.writes_waited += 1;
     // Whoever waits for room needs the rest to go out, however young it is.
     write_out(shared);
     let shared = shared.clone();
@@ -101,7 +102,7 @@ async fn run(shared: Arc<Shared>, job: Job) {
     let errors: Vec<BlockError> = results.into_iter().filter_map(Result::err).collect();
     let mut state = shared.lock();
     state.writes_in_flight -= count;
-    state.stats.write_errors += errors.len() as u64;
+    state.stats.deferred_errors += errors.len() as u64;
     let freed = match errors.into_iter().next() {
         None => state.dirty.written(job.chunk),
         Some(error) => {
@@ -135,6 +136,15 @@ fn join(mut pieces: Vec<Bytes>) -> Bytes {
 /// What failed before is tried again. The flush fails if any of it still does; it also fails, once,
 /// if a failure has not been reported yet although the second attempt went well.
 pub(super) async fn flush(shared: Arc<Shared>) -> Result<()> {
+    let start = Instant::now();
+    let result = flush_now(&shared).await;
+    let mut state = shared.lock();
+    state.stats.flushes += 1;
+    state.stats.flush_wait_us += start.elapsed().as_micros() as u64;
+    result
+}
+
+async fn flush_now(shared: &Arc<Shared>) -> Result<()> {
     let (seq, earlier) = {
         let mut state = shared.lock();
         state.dirty.retry();
@@ -142,7 +152,7 @@ pub(super) async fn flush(shared: Arc<Shared>) -> Result<()> {
         let earlier = unreported.map(|deferred| copy_error(&deferred.error));
         (state.dirty.urge(), earlier)
     };
-    write_out(&shared);
+    write_out(shared);
     shared.until(|state| state.dirty.is_out(seq).then_some(())).await;
     {
         let mut state = shared.lock();
