@@ -69,21 +69,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn log_stats(stats: &CacheStats) {
-    info!(
-        hits = stats.hits,
-        misses = stats.misses,
-        read_ahead_bytes = stats.read_ahead_bytes,
-        read_ahead_used_bytes = stats.read_ahead_used_bytes,
-        read_ahead_wasted_bytes = stats.read_ahead_wasted_bytes,
-        writes_in = stats.writes_in,
-        writes_out = stats.writes_out,
-        coalescing_ratio = stats.coalescing_ratio(),
-        write_errors = stats.write_errors,
-        dirty_bytes = stats.dirty_bytes,
-        path_rate = stats.path_rate,
-        path_product_bytes = stats.path_product_bytes,
-        "cache"
-    );
+    let counters = serde_json::to_string(stats).unwrap_or_default();
+    info!(coalescing_ratio = stats.coalescing_ratio(), counters, "cache");
 }
 
 async fn attach_fuse(device: Device, dir: &Path, read_only: bool) -> anyhow::Result<()> {

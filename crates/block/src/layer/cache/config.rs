@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::sabotage::Mistakes;
+
 /// What is cached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheMode {
@@ -42,6 +44,8 @@ pub struct CacheConfig {
     pub write_delay: Duration,
     /// Most writes to the device under way at once.
     pub writes_in_flight_max: usize,
+    /// None but in tests.
+    pub(super) mistakes: Mistakes,
 }
 
 impl Default for CacheConfig {
@@ -55,6 +59,7 @@ impl Default for CacheConfig {
             write_chunk_bytes: 1 << 20,
             write_delay: Duration::from_millis(20),
             writes_in_flight_max: 128,
+            mistakes: Mistakes::default(),
         }
     }
 }

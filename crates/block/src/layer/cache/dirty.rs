@@ -11,6 +11,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::sabotage::{Mistakes, Sabotage};
+
 /// A piece of a write, and how much memory it keeps alive.
 #[derive(Clone, Debug)]
 struct Piece {
@@ -78,6 +80,7 @@ pub(super) struct Dirty {
     /// Everything up to here is to go out now.
     urgent_seq: u64,
     bytes: u64,
+    mistakes: Mistakes,
 }
 
 impl Dirty {
@@ -92,12 +95,23 @@ impl Dirty {
             next_seq: 1,
             urgent_seq: 0,
             bytes: 0,
+            mistakes: Mistakes::default(),
         }
+    }
+
+    pub(super) fn with_mistakes(self, mistakes: Mistakes) -> Self {
+        Self { mistakes, ..self }
     }
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Of these, bytes that failed and wait for [`retry`](Self::retry).
+    pub(super) fn failed_bytes(&self) -> u64 {
+        let failed = self.failed.iter().filter_map(|chunk| self.pending.get(chunk));
+        failed.map(|pending| pending.bytes).sum()
     }
 
     /// Takes a write. Returns how many older bytes it has replaced.
@@ -127,6 +141,11 @@ impl Dirty {
         });
         let len = piece.data.len() as u64;
         let replaced = cut(&mut pending.pieces, at..at + len);
+        if self.mistakes.has(Sabotage::LoseTail)
+            && let Some(tail) = pending.pieces.get_mut(&(at + len))
+        {
+            tail.data = Bytes::from(vec![0; tail.data.len()]);
+        }
         pending.pieces.insert(at, piece);
         pending.bytes += len - replaced;
         if pending.bytes == self.chunk_bytes && !self.failed.contains(&chunk) {
@@ -144,7 +163,8 @@ impl Dirty {
     ) -> Option<Job> {
         let free = |chunk: &u64| {
             let seq = self.pending.get(chunk).map_or(0, |pending| pending.seq);
-            !self.flights.contains_key(chunk) && !held(*chunk, seq)
+            let under_way = self.flights.contains_key(chunk);
+            (!under_way || self.mistakes.has(Sabotage::TwoFlights)) && !held(*chunk, seq)
         };
         let due = |chunk: &u64, seq: u64| {
             let born = self.pending.get(chunk).map_or(ready.now, |pending| pending.born);
@@ -175,6 +195,10 @@ impl Dirty {
     /// [`retry`](Self::retry). Returns the bytes set free, those that were replaced meanwhile.
     pub(super) fn failed(&mut self, chunk: u64) -> u64 {
         let Some(flight) = self.flights.remove(&chunk) else { return 0 };
+        if self.mistakes.has(Sabotage::ForgetFailedData) {
+            self.bytes -= flight.bytes;
+            return flight.bytes;
+        }
         let newer = self.pending.remove(&chunk);
         self.full.remove(&chunk);
         let born = newer.as_ref().map_or_else(Instant::now, |newer| newer.born);
@@ -185,6 +209,10 @@ impl Dirty {
             self.order.remove(&newer.seq);
             for (at, piece) in newer.pieces {
                 let len = piece.data.len() as u64;
+                if self.mistakes.has(Sabotage::OldOverNew) && merged.pieces.contains_key(&at) {
+                    freed += len;
+                    continue;
+                }
                 let replaced = cut(&mut merged.pieces, at..at + len);
                 merged.pieces.insert(at, piece);
                 merged.bytes += len - replaced;
@@ -224,15 +252,19 @@ impl Dirty {
 
     /// Everything up to `seq` has been written or has failed.
     pub(super) fn is_out(&self, seq: u64) -> bool {
-        self.order.first_key_value().is_none_or(|(first, _)| *first > seq)
-            && self.flights.values().all(|flight| flight.seq > seq)
+        let sent = self.order.first_key_value().is_none_or(|(first, _)| *first > seq);
+        let written = self.flights.values().all(|flight| flight.seq > seq);
+        (sent || self.mistakes.has(Sabotage::FlushIgnoresPending))
+            && (written || self.mistakes.has(Sabotage::FlushIgnoresFlights))
     }
 
     /// Data of `range` up to `seq` waits, or any is being written.
     pub(super) fn overlaps(&self, range: &Range<u64>, seq: u64) -> bool {
         let chunks = self.chunks(range);
-        self.pending.range(chunks.clone()).any(|(_, pending)| pending.seq <= seq)
-            || self.flights.range(chunks).next().is_some()
+        let waits = self.pending.range(chunks.clone()).any(|(_, pending)| pending.seq <= seq);
+        let under_way = self.flights.range(chunks).next().is_some();
+        (waits && !self.mistakes.has(Sabotage::OvertakePending))
+            || (under_way && !self.mistakes.has(Sabotage::OvertakeFlights))
     }
 
     /// Data of `range`, older before newer.

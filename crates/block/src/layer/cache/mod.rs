@@ -10,6 +10,7 @@ mod config;
 mod dirty;
 mod path;
 mod reading;
+mod sabotage;
 mod shared;
 mod stats;
 mod streams;
@@ -27,6 +28,7 @@ pub use config::{CacheConfig, CacheMode};
 pub use stats::CacheStats;
 
 use crate::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags};
+use sabotage::Sabotage;
 use shared::Shared;
 
 /// A device behind a cache.
@@ -53,7 +55,9 @@ impl CacheLayer {
             read_ahead_wasted_bytes: wasted,
             read_bytes: state.chunks.bytes(),
             dirty_bytes: state.dirty.bytes(),
-            path_rate: state.path.rate(),
+            failed_bytes: state.dirty.failed_bytes(),
+            window_bytes: state.streams.window_bytes(),
+            path_bytes_per_s: state.path.rate(),
             path_product_bytes: state.path.product_bytes(),
             ..state.stats
         }
@@ -127,7 +131,8 @@ impl BlockDevice for CacheLayer {
         }
         // What would fill half of the memory goes its own way.
         let large = len > self.shared.config.write_bytes_max / 2;
-        if self.writes_behind() && !flags.fua && !large {
+        let forced = flags.fua && !self.shared.config.mistakes.has(Sabotage::FuaIsBehind);
+        if self.writes_behind() && !forced && !large {
             return writing::write_behind(&self.shared, offset, data);
         }
         writing::exclusive(&self.shared, offset..offset + len, move |device| {

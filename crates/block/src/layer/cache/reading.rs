@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::chunks::{Load, Loaded};
+use super::sabotage::Sabotage;
 use super::shared::{Shared, State};
 use crate::{Buf, Io, Result};
 
@@ -27,7 +28,10 @@ type Order = (Load, Vec<(u64, Bytes)>);
 pub(super) fn read(shared: &Arc<Shared>, offset: u64, buf: Buf, size: u64) -> Io<Buf> {
     let range = offset..offset + buf.len() as u64;
     let mut state = shared.lock();
-    let overlay = state.dirty.overlay(&range);
+    let mut overlay = state.dirty.overlay(&range);
+    if shared.config.mistakes.has(Sabotage::ReadPastPending) {
+        overlay.clear();
+    }
     if covers(&overlay, &range) {
         state.stats.hits += 1;
         drop(state);
@@ -68,7 +72,10 @@ fn look_ahead(shared: &Shared, state: &mut State, range: &Range<u64>, size: u64)
         match state.chunks.reserve(chunk, size) {
             Ok(Some(load)) => {
                 state.stats.read_ahead_bytes += load.range.end - load.range.start;
-                let overlay = state.dirty.overlay(&load.range);
+                let mut overlay = state.dirty.overlay(&load.range);
+                if shared.config.mistakes.has(Sabotage::LoadWithoutPending) {
+                    overlay.clear();
+                }
                 orders.push((load, overlay));
             }
             Ok(None) => {}
@@ -120,6 +127,7 @@ fn from_chunks(
     for part in &parts {
         let Part::Chunk(at, content, part) = part else { continue };
         let Loaded::Content(data) = &*content.borrow() else {
+            shared.lock().stats.hits_waited += 1;
             return Io::later(assemble(shared.clone(), range.start, buf, parts, overlay));
         };
         buf[*at..*at + part.len()].copy_from_slice(&data[part.clone()]);

@@ -40,7 +40,11 @@ pub(super) struct State {
     pub(super) next_hold: u64,
     pub(super) writes_in_flight: usize,
     pub(super) timer_armed: bool,
-    pub(super) deferred: Option<Deferred>,
+    /// An acknowledged write could not be written, and not every such error has been reported, or
+    /// its data still wait. The oldest one.
+    pub(super) deferred: Option<BlockError>,
+    /// Of the deferred errors, those that a flush has reported.
+    pub(super) reported_errors: u64,
     pub(super) stats: CacheStats,
 }
 
@@ -51,25 +55,19 @@ pub(super) struct Hold {
     pub(super) seq: u64,
 }
 
-/// An acknowledged write could not be written.
-pub(super) struct Deferred {
-    pub(super) error: BlockError,
-    /// A flush has said so.
-    pub(super) reported: bool,
-}
-
 impl Shared {
     pub(super) fn new(device: Device, config: CacheConfig) -> Self {
         let state = State {
             path: Path::new(),
             streams: Streams::new(config.read_chunk_bytes),
             chunks: Chunks::new(config.read_chunk_bytes, config.read_bytes_max),
-            dirty: Dirty::new(config.write_chunk_bytes),
+            dirty: Dirty::new(config.write_chunk_bytes).with_mistakes(config.mistakes),
             holds: Vec::new(),
             next_hold: 0,
             writes_in_flight: 0,
             timer_armed: false,
             deferred: None,
+            reported_errors: 0,
             stats: CacheStats::default(),
         };
         let permits = (config.write_bytes_max / PERMIT_BYTES) as usize;

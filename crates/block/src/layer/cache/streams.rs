@@ -2,6 +2,10 @@
 //!
 //! A read that begins where a known one ended (or ends where it began) belongs to the same stream.
 //! Only the third in a row is read ahead of, so random reads, and pairs of them, cost nothing.
+//!
+//! Long reads may begin a stream earlier and with a larger window, which saves the round trips that
+//! a fresh connection needs to become fast. That is a loan: [`EAGER_MAX`] such streams may come to
+//! nothing, then the next ones begin like all others until one of them has paid off.
 
 use std::ops::Range;
 
@@ -12,6 +16,16 @@ const STREAMS_MAX: usize = 32;
 
 /// Reads in a row that make a stream.
 const RUN_MIN: u32 = 3;
+
+/// Two reads in a row that are so long together make a stream, too, and what has been read by then
+/// is the first window: as much as the kernel's read-ahead asks for when it is sure.
+const EAGER_BYTES_MIN: u64 = 2 << 20;
+
+/// Largest first window of such a stream.
+const EAGER_WINDOW_MAX: u64 = 4 << 20;
+
+/// Such streams that may not have used their first window.
+const EAGER_MAX: u32 = 4;
 
 /// How far behind the front a read of an established stream may be: requests of one reader that
 /// overtook each other on their way here.
@@ -31,6 +45,9 @@ struct Stream {
     read: Range<u64>,
     /// Reads in a row.
     run: u32,
+    established: bool,
+    /// Bytes of an eager first window that are still to be read.
+    owed_bytes: u64,
     /// Up to here (forward) or down to here (backward) everything is asked for.
     ahead: u64,
     window: Window,
@@ -43,6 +60,7 @@ pub(super) struct Streams {
     streams: Vec<Stream>,
     clock: u64,
     chunk_bytes: u64,
+    eager: u32,
 }
 
 /// Names an established stream until the next call of [`Streams::observe`].
@@ -51,12 +69,18 @@ pub(super) struct StreamIndex(usize);
 
 impl Streams {
     pub(super) fn new(chunk_bytes: u64) -> Self {
-        Self { streams: Vec::new(), clock: 0, chunk_bytes }
+        Self { streams: Vec::new(), clock: 0, chunk_bytes, eager: EAGER_MAX }
     }
 
     /// Established streams.
     pub(super) fn established(&self) -> usize {
-        self.streams.iter().filter(|stream| stream.established()).count()
+        self.streams.iter().filter(|stream| stream.established).count()
+    }
+
+    /// The widest window of the established streams.
+    pub(super) fn window_bytes(&self) -> u64 {
+        let established = self.streams.iter().filter(|stream| stream.established);
+        established.map(|stream| stream.window.bytes()).max().unwrap_or(0)
     }
 
     /// Takes note of a read; returns the established stream it belongs to, and by how many bytes
@@ -69,13 +93,21 @@ impl Streams {
         };
         let stream = &mut self.streams[index];
         let progress = stream.extend(&read);
+        if !stream.established && stream.establish(self.chunk_bytes, self.eager > 0) {
+            self.eager -= u32::from(stream.owed_bytes > 0);
+        }
         stream.last_used = self.clock;
-        stream.established().then_some((StreamIndex(index), progress))
+        stream.established.then_some((StreamIndex(index), progress))
     }
 
     /// The window's share of a stream's progress.
     pub(super) fn consume(&mut self, index: StreamIndex, bytes: u64, waited: bool, path: PathView) {
-        self.streams[index.0].window.consume(bytes, waited, path);
+        let stream = &mut self.streams[index.0];
+        stream.window.consume(bytes, waited, path);
+        if stream.owed_bytes > 0 {
+            stream.owed_bytes = stream.owed_bytes.saturating_sub(bytes);
+            self.eager += u32::from(stream.owed_bytes == 0);
+        }
     }
 
     /// What to ask for next, nearest first, as chunk numbers; they count as asked for.
@@ -115,7 +147,7 @@ impl Streams {
         if self.streams.len() >= STREAMS_MAX {
             // What is no stream goes first, and of those the oldest.
             let oldest = (0..self.streams.len())
-                .min_by_key(|i| (self.streams[*i].established(), self.streams[*i].last_used));
+                .min_by_key(|i| (self.streams[*i].established, self.streams[*i].last_used));
             if let Some(oldest) = oldest.filter(|i| self.may_go(*i)) {
                 self.streams.swap_remove(oldest);
             } else {
@@ -127,6 +159,8 @@ impl Streams {
             ahead: read.end,
             read,
             run: 1,
+            established: false,
+            owed_bytes: 0,
             window: Window::new(2 * self.chunk_bytes),
             last_used: self.clock,
         });
@@ -135,17 +169,13 @@ impl Streams {
     /// An established stream keeps its place for as many reads as there are places.
     fn may_go(&self, index: usize) -> bool {
         let stream = &self.streams[index];
-        !stream.established() || self.clock - stream.last_used > STREAMS_MAX as u64
+        !stream.established || self.clock - stream.last_used > STREAMS_MAX as u64
     }
 }
 
 impl Stream {
-    fn established(&self) -> bool {
-        self.run >= RUN_MIN
-    }
-
     fn continues(&self, read: &Range<u64>) -> bool {
-        if !self.established() {
+        if !self.established {
             let forward = self.direction != Direction::Backward && read.start == self.read.end;
             let backward = self.direction != Direction::Forward && read.end == self.read.start;
             return forward || backward;
@@ -164,6 +194,19 @@ impl Stream {
         }
     }
 
+    /// Makes it a stream if enough speaks for that.
+    fn establish(&mut self, chunk_bytes: u64, may_be_eager: bool) -> bool {
+        let read_bytes = self.read.end - self.read.start;
+        let eager = may_be_eager && read_bytes >= EAGER_BYTES_MIN;
+        self.established = eager || self.run >= RUN_MIN;
+        if eager {
+            let window = read_bytes.min(EAGER_WINDOW_MAX);
+            self.window = Window::starting_with(window, 2 * chunk_bytes);
+            self.owed_bytes = window;
+        }
+        self.established
+    }
+
     fn extend(&mut self, read: &Range<u64>) -> u64 {
         self.run = self.run.saturating_add(1);
         let before = self.read.clone();
@@ -176,7 +219,7 @@ impl Stream {
         } else {
             self.read.end = before.end.max(read.end);
         }
-        if !self.established() || self.run == RUN_MIN {
+        if !self.established {
             let backward = self.direction == Direction::Backward;
             self.ahead = if backward { self.read.start } else { self.read.end };
         }
@@ -253,6 +296,25 @@ mod tests {
         }
         assert_eq!((streams.streams.len(), streams.established()), (1, 1));
         assert_eq!(streams.streams[0].read, 0..10 * 131_072);
+    }
+
+    #[test]
+    fn long_reads_begin_early_until_too_many_came_to_nothing() {
+        const LONG: u64 = 1 << 20;
+        let mut streams = Streams::new(CHUNK);
+        let pair = |streams: &mut Streams, at: u64| {
+            assert!(read(streams, at, LONG).is_empty());
+            read(streams, at + LONG, LONG).len() as u64 * CHUNK
+        };
+        let asked: Vec<u64> = (0..8).map(|n| pair(&mut streams, n * (64 << 20))).collect();
+        let eager = EAGER_MAX as usize;
+        assert_eq!(asked[..eager], vec![2 * LONG; eager]);
+        assert_eq!(asked[eager..], vec![0; 8 - eager]);
+        // One that goes on pays back.
+        for step in 2..5 {
+            read(&mut streams, step * LONG, LONG);
+        }
+        assert!(pair(&mut streams, 640 << 20) > 0 && pair(&mut streams, 768 << 20) == 0);
     }
 
     #[test]

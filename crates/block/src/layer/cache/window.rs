@@ -2,12 +2,17 @@
 //!
 //! Judged once per window that the reader has consumed. It doubles while the reader had to wait and
 //! the path has more to give: the last doubling made it faster, or twice rate × latency is not yet
-//! under way. A reader that never waits keeps what it has, or less. It never shrinks for a reader
+//! under way. At its beginning it grows fourfold instead, so that it does not hold back connections
+//! which are in slow start themselves. A reader that never waits keeps what it has, or less. It never shrinks for a reader
 //! that waits, so a latency that is not the path's own cannot talk it into standing still.
 
 /// Windows consumed before a larger one is tried although the last one did not help: the path may
 /// have changed.
 const HELD_MAX: u32 = 16;
+
+/// Growth of the window until it first fails to help. A stream that ends meanwhile has wasted at most
+/// three times what it has read, and the smallest window.
+const START_FACTOR: u64 = 4;
 
 /// Windows consumed without a wait before it is halved.
 const CALM_MAX: u32 = 4;
@@ -36,12 +41,18 @@ pub(super) struct Window {
     held: u32,
     calm: u32,
     trial: bool,
+    starting: bool,
 }
 
 impl Window {
     pub(super) fn new(bytes_min: u64) -> Self {
+        Self::starting_with(bytes_min, bytes_min)
+    }
+
+    /// Begins with `bytes` and never becomes smaller than `bytes_min`.
+    pub(super) fn starting_with(bytes: u64, bytes_min: u64) -> Self {
         Self {
-            bytes: bytes_min,
+            bytes,
             bytes_min,
             consumed_bytes: 0,
             waited: false,
@@ -49,6 +60,7 @@ impl Window {
             held: 0,
             calm: 0,
             trial: false,
+            starting: true,
         }
     }
 
@@ -71,6 +83,7 @@ impl Window {
     fn judge(&mut self, path: PathView) {
         let wanted = path.product_bytes.saturating_mul(2);
         if !self.waited {
+            self.starting = false;
             self.calm += 1;
             if self.calm >= CALM_MAX && self.bytes / 2 >= wanted {
                 self.bytes /= 2;
@@ -84,8 +97,10 @@ impl Window {
         if improved || self.bytes < wanted {
             self.trial = false;
             self.grow(path.rate);
-        } else if self.trial {
-            self.trial = false;
+            return;
+        }
+        let too_far = std::mem::take(&mut self.starting) && self.bytes / 2 >= wanted;
+        if std::mem::take(&mut self.trial) || too_far {
             self.bytes /= 2;
         } else if self.held >= HELD_MAX {
             self.trial = true;
@@ -94,7 +109,8 @@ impl Window {
     }
 
     fn grow(&mut self, rate: u64) {
-        self.bytes = self.bytes.saturating_mul(2);
+        let factor = if self.starting { START_FACTOR } else { 2 };
+        self.bytes = self.bytes.saturating_mul(factor);
         self.rate_before = rate;
         self.held = 0;
     }

@@ -7,24 +7,29 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::config::CacheConfig;
 use super::dirty::{Job, Readiness};
-use super::shared::{Deferred, Hold, PERMIT_BYTES, Shared, State, copy_error};
+use super::sabotage::Sabotage;
+use super::shared::{Hold, PERMIT_BYTES, Shared, State, copy_error};
 use crate::{BlockError, Buf, Device, Io, Result, WriteFlags};
 
 /// Takes a write into memory; waits for room if need be.
 pub(super) fn write_behind(shared: &Arc<Shared>, offset: u64, data: Bytes) -> Io<()> {
     let permits = (data.len() as u64 / PERMIT_BYTES) as u32;
-    if let Ok(room) = shared.room.try_acquire_many(permits) {
+    let mistaken = shared.config.mistakes.has(Sabotage::NoRoomNeeded);
+    if let Ok(room) = shared.room.try_acquire_many(if mistaken { 0 } else { permits }) {
         room.forget();
         return Io::done(take(shared, offset, &data));
     }
+    shared.lock().stats.writes_waited += 1;
     // Whoever waits for room needs the rest to go out, however young it is.
     write_out(shared);
     let shared = shared.clone();
     Io::later(async move {
         // What has failed keeps its room until a flush; nobody waits for that.
-        let failure = |state: &mut State| state.deferred.as_ref().map(|d| copy_error(&d.error));
+        let failure = |state: &mut State| state.deferred.as_ref().map(copy_error);
         tokio::select! {
+            biased; // so that a run is a function of its seed
             room = shared.room.acquire_many(permits) => match room {
                 Ok(room) => room.forget(),
                 Err(_) => return Err(BlockError::Unreachable("the cache is closed".into())),
@@ -39,14 +44,16 @@ pub(super) fn write_behind(shared: &Arc<Shared>, offset: u64, data: Bytes) -> Io
 fn take(shared: &Arc<Shared>, offset: u64, data: &Bytes) -> Result<()> {
     let len = data.len() as u64;
     let mut state = shared.lock();
-    if let Some(deferred) = &state.deferred {
-        let error = copy_error(&deferred.error);
+    if let Some(error) = &state.deferred {
+        let error = copy_error(error);
         drop(state);
         shared.free(len);
         return Err(error);
     }
     let replaced = state.dirty.insert(offset, data, Instant::now());
-    state.chunks.invalidate(&(offset..offset + len));
+    if !shared.config.mistakes.has(Sabotage::KeepStaleChunks) {
+        state.chunks.invalidate(&(offset..offset + len));
+    }
     state.stats.writes_in += 1;
     drop(state);
     shared.free(replaced);
@@ -62,7 +69,7 @@ pub(super) fn write_out(shared: &Arc<Shared>) {
     let now = Instant::now();
     let ready = Readiness { now, delay: shared.config.write_delay, pressure };
     while state.writes_in_flight < shared.config.writes_in_flight_max {
-        let Some(job) = take_job(&mut state, ready, shared.config.write_chunk_bytes) else { break };
+        let Some(job) = take_job(&mut state, ready, &shared.config) else { break };
         state.writes_in_flight += job.runs.len();
         state.stats.writes_out += job.runs.len() as u64;
         shared.runtime.spawn(run(shared.clone(), job));
@@ -81,8 +88,10 @@ pub(super) fn write_out(shared: &Arc<Shared>) {
     }
 }
 
-fn take_job(state: &mut State, ready: Readiness, chunk_bytes: u64) -> Option<Job> {
-    let holds = &state.holds;
+fn take_job(state: &mut State, ready: Readiness, config: &CacheConfig) -> Option<Job> {
+    let chunk_bytes = config.write_chunk_bytes;
+    let mistaken = config.mistakes.has(Sabotage::NoHold);
+    let holds = if mistaken { &[][..] } else { &state.holds[..] };
     state.dirty.take(ready, |chunk, seq| {
         let (start, end) = (chunk * chunk_bytes, (chunk + 1) * chunk_bytes);
         let holds = holds.iter().filter(|hold| hold.seq < seq);
@@ -101,18 +110,19 @@ async fn run(shared: Arc<Shared>, job: Job) {
     let errors: Vec<BlockError> = results.into_iter().filter_map(Result::err).collect();
     let mut state = shared.lock();
     state.writes_in_flight -= count;
-    state.stats.write_errors += errors.len() as u64;
+    state.stats.deferred_errors += errors.len() as u64;
     let freed = match errors.into_iter().next() {
         None => state.dirty.written(job.chunk),
         Some(error) => {
             tracing::warn!(%error, chunk = job.chunk, "an acknowledged write failed; its data is kept");
-            let reported = false;
-            state.deferred.get_or_insert(Deferred { error, reported });
+            state.deferred.get_or_insert(error);
             state.dirty.failed(job.chunk)
         }
     };
     drop(state);
-    shared.free(freed);
+    if !shared.config.mistakes.has(Sabotage::KeepRoom) {
+        shared.free(freed);
+    }
     shared.progress.notify_waiters();
     write_out(&shared);
 }
@@ -135,30 +145,48 @@ fn join(mut pieces: Vec<Bytes>) -> Bytes {
 /// What failed before is tried again. The flush fails if any of it still does; it also fails, once,
 /// if a failure has not been reported yet although the second attempt went well.
 pub(super) async fn flush(shared: Arc<Shared>) -> Result<()> {
-    let (seq, earlier) = {
+    let start = Instant::now();
+    let result = flush_now(&shared).await;
+    let mut state = shared.lock();
+    state.stats.flushes += 1;
+    state.stats.flush_wait_us += start.elapsed().as_micros() as u64;
+    result
+}
+
+async fn flush_now(shared: &Arc<Shared>) -> Result<()> {
+    let (seq, errors, earlier) = {
         let mut state = shared.lock();
         state.dirty.retry();
-        let unreported = state.deferred.as_ref().filter(|deferred| !deferred.reported);
-        let earlier = unreported.map(|deferred| copy_error(&deferred.error));
-        (state.dirty.urge(), earlier)
+        let errors = state.stats.deferred_errors;
+        let unreported = errors > state.reported_errors;
+        let earlier = state.deferred.as_ref().filter(|_| unreported).map(copy_error);
+        (state.dirty.urge(), errors, earlier)
     };
-    write_out(&shared);
-    shared.until(|state| state.dirty.is_out(seq).then_some(())).await;
-    {
-        let mut state = shared.lock();
-        let failed = state.dirty.has_failed();
-        if let Some(deferred) = state.deferred.as_mut().filter(|_| failed) {
-            deferred.reported = true;
-            return Err(copy_error(&deferred.error));
-        }
-    }
-    if shared.device.info().can_flush {
+    write_out(shared);
+    // Asked under one lock: another flush may let what has failed wait again at any time.
+    let written = |state: &mut State| {
+        state.dirty.is_out(seq).then(|| match &state.deferred {
+            Some(error) if state.dirty.has_failed() => {
+                state.reported_errors = state.stats.deferred_errors;
+                Err(copy_error(error))
+            }
+            _ => Ok(()),
+        })
+    };
+    shared.until(written).await?;
+    let mistakes = shared.config.mistakes;
+    if shared.device.info().can_flush && !mistakes.has(Sabotage::FlushSkipsDevice) {
         shared.device.flush().await?;
     }
     let mut state = shared.lock();
-    if !state.dirty.has_failed() {
+    if earlier.is_some() {
+        state.reported_errors = state.reported_errors.max(errors);
+    }
+    // What failed since the call, and was cured by another flush, is for the next one to report.
+    if state.reported_errors == state.stats.deferred_errors && !state.dirty.has_failed() {
         state.deferred = None;
     }
+    let earlier = earlier.filter(|_| !mistakes.has(Sabotage::ForgetError));
     earlier.map_or(Ok(()), Err)
 }
 
@@ -180,9 +208,11 @@ pub(super) fn exclusive(
     let owner = shared.clone();
     let task = shared.runtime.spawn(async move {
         let hold = hold(&owner, &range).await?;
-        owner.lock().chunks.invalidate(&range);
+        let stale = !owner.config.mistakes.has(Sabotage::KeepChunksPastExclusive);
+        let outdated = if stale { range } else { 0..0 };
+        owner.lock().chunks.invalidate(&outdated);
         let result = operation(&owner.device).await;
-        owner.lock().chunks.invalidate(&range);
+        owner.lock().chunks.invalidate(&outdated);
         release(&owner, hold);
         result
     });
@@ -206,7 +236,7 @@ async fn hold(shared: &Arc<Shared>, range: &Range<u64>) -> Result<u64> {
     };
     write_out(shared);
     let settled = |state: &mut State| match &state.deferred {
-        Some(deferred) => Some(Err(copy_error(&deferred.error))),
+        Some(error) => Some(Err(copy_error(error))),
         None => (!state.dirty.overlaps(range, seq)).then_some(Ok(id)),
     };
     let settled = shared.until(settled).await;

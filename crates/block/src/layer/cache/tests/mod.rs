@@ -1,0 +1,209 @@
+//! The cache as a whole: against the contract of a device, and each promise by itself. `seeds` holds
+//! all of them against a model at once.
+
+mod disk;
+mod history;
+mod seeds;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::shared::PERMIT_BYTES;
+use super::*;
+use crate::backend::MemoryDevice;
+use crate::layer::{Delay, DelayLayer, Delays, OpKind, Random, StatsLayer};
+use crate::testing;
+use disk::{BLOCK, BLOCKS, Disk, blocks, versions};
+
+fn config(mode: CacheMode) -> CacheConfig {
+    let config = CacheConfig::default().mode(mode).bytes_max(1 << 20);
+    config.read_chunk_bytes(64 << 10).write_chunk_bytes(64 << 10)
+}
+
+fn memory() -> Device {
+    Arc::new(MemoryDevice::new(1 << 20, 512).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_mode_conforms() {
+    for mode in [CacheMode::None, CacheMode::Read, CacheMode::WriteBack] {
+        testing::conformance(&CacheLayer::new(memory(), config(mode))).await;
+    }
+}
+
+#[test]
+fn every_mode_is_an_array() {
+    // Made before the model's own runtime, the layers work in this one.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_time().build().unwrap();
+    let _entered = runtime.enter();
+    for mode in [CacheMode::Read, CacheMode::WriteBack] {
+        testing::random_operations(|| CacheLayer::new(memory(), config(mode)));
+    }
+}
+
+#[tokio::test]
+async fn write_back_says_that_it_is_volatile() {
+    assert!(!CacheLayer::new(memory(), config(CacheMode::Read)).info().volatile_cache);
+    assert!(CacheLayer::new(memory(), config(CacheMode::WriteBack)).info().volatile_cache);
+}
+
+fn paused() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_write_is_reported_refuses_writes_and_is_kept() {
+    let disk = Disk::new(1, 100);
+    let state = disk.state.clone();
+    let cache = CacheLayer::new(Arc::new(disk), config(CacheMode::WriteBack));
+    cache.write(0, blocks(1, 8), WriteFlags::NONE).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    cache.write(0, blocks(2, 8), WriteFlags::NONE).await.unwrap_err();
+    let back = cache.read(0, Buf::new(4096)).await.unwrap();
+    assert_eq!(versions(&back), [1; 8]);
+    cache.flush().await.unwrap_err();
+    assert_eq!(cache.stats().dirty_bytes, 4096);
+    state.lock().unwrap().fail_per_cent = 0;
+    cache.flush().await.unwrap();
+    assert_eq!(cache.stats().dirty_bytes, 0);
+    cache.write(0, blocks(3, 8), WriteFlags::NONE).await.unwrap();
+    cache.close().await.unwrap();
+    assert_eq!(state.lock().unwrap().cut()[..8], [3; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_a_second_attempt_cures_is_reported_once() {
+    let disk = Disk::new(1, 100);
+    let state = disk.state.clone();
+    let cache = CacheLayer::new(Arc::new(disk), config(CacheMode::WriteBack));
+    cache.write(0, blocks(1, 8), WriteFlags::NONE).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    state.lock().unwrap().fail_per_cent = 0;
+    cache.flush().await.unwrap_err();
+    cache.flush().await.unwrap();
+    assert_eq!(state.lock().unwrap().cut()[..8], [1; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn writers_without_room_hear_of_an_error() {
+    let cache = CacheLayer::new(Arc::new(Disk::new(1, 100)), config(CacheMode::WriteBack));
+    let writes = (0..32).map(|i| cache.write(i * 32768, blocks(1, 64), WriteFlags::NONE));
+    let results = futures_util::future::join_all(writes).await;
+    assert!(results.iter().any(Result::is_ok) && results.iter().any(Result::is_err));
+}
+
+#[test]
+fn a_write_beside_a_zeroing_ends_the_same_here_and_on_the_device() {
+    for seed in 1..=50 {
+        paused().block_on(async {
+            let disk = Disk::new(seed, 0);
+            let state = disk.state.clone();
+            let cache = CacheLayer::new(Arc::new(disk), config(CacheMode::WriteBack));
+            let zeroing = tokio::spawn(cache.zero(0, 4096, ZeroFlags::default()));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            cache.write(0, blocks(1, 8), WriteFlags::NONE).await.unwrap();
+            zeroing.await.unwrap().unwrap();
+            let seen = versions(&cache.read(0, Buf::new(4096)).await.unwrap());
+            cache.flush().await.unwrap();
+            assert_eq!(state.lock().unwrap().current[..8], seen, "seed {seed}");
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_layer_still_writes_out() {
+    let disk = Disk::new(1, 0);
+    let state = disk.state.clone();
+    let cache = CacheLayer::new(Arc::new(disk), config(CacheMode::WriteBack));
+    cache.write(0, blocks(1, 8), WriteFlags::NONE).await.unwrap();
+    drop(cache);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(state.lock().unwrap().cut()[..8], [1; 8]);
+}
+
+fn far(delay_ms: u64) -> Arc<StatsLayer> {
+    let device: Device = Arc::new(MemoryDevice::new(256 << 20, 512).unwrap());
+    let delays = Delays::all(Delay::Fixed(Duration::from_millis(delay_ms)));
+    Arc::new(StatsLayer::new(Arc::new(DelayLayer::new(device, delays, 1))))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sequential_reader_waits_for_few_round_trips() {
+    let cache = CacheLayer::new(far(50), CacheConfig::default());
+    let start = tokio::time::Instant::now();
+    for index in 0..1024 {
+        cache.read(index * 131_072, Buf::new(131_072)).await.unwrap();
+    }
+    // 1024 round trips one by one; on a virtual clock this is no question of the machine's speed.
+    let round_trips = start.elapsed().as_millis() / 50;
+    assert!(round_trips < 32, "{round_trips} round trips");
+}
+
+#[tokio::test(start_paused = true)]
+async fn random_reads_pass_as_they_are() {
+    let below = far(1);
+    let cache = CacheLayer::new(below.clone(), CacheConfig::default());
+    let mut random = Random(3);
+    for _ in 0..1000 {
+        cache.read(random.below(65536) * 4096, Buf::new(4096)).await.unwrap();
+    }
+    assert_eq!(cache.stats().read_ahead_bytes, 0);
+    assert_eq!(below.snapshot().of(OpKind::Read).bytes, 4096 * 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_sequential_writes_become_few_large_ones_in_bounded_memory() {
+    let below = far(50);
+    let config = CacheConfig::default().mode(CacheMode::WriteBack).bytes_max(16 << 20);
+    let cache = CacheLayer::new(below.clone(), config);
+    for index in 0..8192 {
+        cache.write(index * 4096, blocks(index, 8), WriteFlags::NONE).await.unwrap();
+        assert!(cache.stats().dirty_bytes <= 8 << 20);
+    }
+    cache.flush().await.unwrap();
+    assert!(cache.stats().coalescing_ratio() >= 64.0, "{:?}", cache.stats());
+    assert_eq!(below.snapshot().of(OpKind::Write).bytes, 32 << 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn clients_that_share_chunks_do_not_disturb_each_other() {
+    let delays = Delays::all(Delay::Uniform(Duration::ZERO, Duration::from_millis(2)));
+    let below: Device = Arc::new(DelayLayer::new(memory(), delays, 1));
+    let cache = Arc::new(CacheLayer::new(below.clone(), config(CacheMode::WriteBack)));
+    let client = |client: u64| {
+        let cache = cache.clone();
+        async move {
+            let mut mine = BTreeMap::new();
+            let mut random = Random(client);
+            for step in 1..=300 {
+                let block = random.below(BLOCKS / 4) * 4 + client;
+                let flags = WriteFlags { fua: random.below(16) == 0 };
+                let version = step << 8 | client;
+                cache.write(block * BLOCK, blocks(version, 1), flags).await.unwrap();
+                mine.insert(block, version);
+                if random.below(20) == 0 {
+                    cache.flush().await.unwrap();
+                }
+                let first = random.below(BLOCKS - 64);
+                let buf = cache.read(first * BLOCK, Buf::new(64 * 512)).await.unwrap();
+                for (block, version) in (first..).zip(versions(&buf)) {
+                    if block % 4 == client {
+                        assert_eq!(mine.get(&block).copied().unwrap_or(0), version);
+                    }
+                }
+            }
+            mine
+        }
+    };
+    let clients: Vec<_> = (0..4).map(|number| tokio::spawn(client(number))).collect();
+    let mut all = BTreeMap::new();
+    for client in clients {
+        all.extend(client.await.unwrap());
+    }
+    cache.close().await.unwrap();
+    let buf = below.read(0, Buf::new(1 << 20)).await.unwrap();
+    for (block, version) in (0..).zip(versions(&buf)) {
+        assert_eq!(all.get(&block).copied().unwrap_or(0), version, "block {block}");
+    }
+}
