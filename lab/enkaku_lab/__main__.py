@@ -1,8 +1,9 @@
-"""`python -m enkaku_lab demo|bench|list|run|report`: the entry point of the lab."""
+"""`python -m enkaku_lab demo|bench|list|run|report|s2`: the entry point of the lab."""
 
 import sys
 
 from enkaku_lab import bench, commands, demo
+from enkaku_lab.ns2 import commands as s2
 from enkaku_lab.process import LabError
 
 COMMANDS = {
@@ -11,6 +12,7 @@ COMMANDS = {
     "list": commands.main_list,
     "run": commands.main_run,
     "report": commands.main_report,
+    "s2": s2.main,
 }
 
 

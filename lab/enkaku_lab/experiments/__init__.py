@@ -16,7 +16,8 @@ def load() -> dict[str, Experiment]:
     """By name: papers first, figures in their order."""
     found = []
     for module in pkgutil.iter_modules(__path__):
-        if module.name not in ("common",):
+        # Those of S2 are studies in a simulator (enkaku_lab.ns2), with a runner of their own.
+        if module.name != "common" and not module.name.startswith("s2_"):
             found.append(importlib.import_module(f"{__name__}.{module.name}").EXPERIMENT)
     return {one.name: one for one in sorted(found, key=_order)}
 

@@ -1,0 +1,84 @@
+"""S2, figure 11: N over time under golden section search, for several measuring times."""
+
+import statistics
+
+from enkaku_lab.ns2 import charts, measure
+from enkaku_lab.ns2.engine import Run
+from enkaku_lab.ns2.study import Pace, Results, Study
+
+TIMES_S = (1.0, 2.0, 5.0, 10.0)
+SEEDS = {1.0: 20, 2.0: 20, 5.0: 20, 10.0: 8}
+"""Long runs are few: what the others show is enough to know the spread."""
+MOVES_MAX = 16
+
+
+def runs(pace: Pace) -> list[Run]:
+    if pace.quick:
+        return [_run(1.0, 1)]
+    return [_run(tm, seed) for tm in TIMES_S for seed in range(1, SEEDS[tm] + 1)]
+
+
+def _run(tm: float, seed: int) -> Run:
+    return Run("golden", seconds=MOVES_MAX * tm, seed=seed, measuring_time_s=tm)
+
+
+def ends(found: Results) -> dict[float, list[tuple[int, int, float]]]:
+    """Tm → of each seed: N at the end, numbers that were measured, and when it was done."""
+    table: dict[float, list[tuple[int, int, float]]] = {}
+    for run, result in found.items():
+        done = measure.settled(result)
+        when = done[0] if done else float("nan")
+        tried = len(measure.moves(result))
+        table.setdefault(run.measuring_time_s, []).append((measure.last_n(result), tried, when))
+    return table
+
+
+def draw(found: Results, pace: Pace):
+    chart, (over_time, at_end) = charts.grid(1, 2, share_y=True)
+    first = {}
+    for run, result in found.items():
+        first.setdefault(run.measuring_time_s, result)
+    for index, (tm, result) in enumerate(first.items()):
+        look = charts.style(index)
+        charts.n_over_time(over_time, result, 90.0, label=f"Tm = {tm:g} s", **look)
+    table = ends(found)
+    for index, (tm, runs_) in enumerate(table.items()):
+        across = [index + 0.5 * (i / max(1, len(runs_) - 1) - 0.5) for i in range(len(runs_))]
+        at_end.plot(across, [n for n, _, _ in runs_], "osD^"[index % 4], color=charts.CYCLE[index])
+    for axes in (over_time, at_end):
+        axes.axhspan(47, 53, color="#999999", alpha=0.3, linewidth=0, label="the paper, 47 to 53")
+    over_time.set(xlabel=charts.TIME, ylabel=charts.CONNECTIONS)
+    over_time.set_title("one seed", fontsize=10)
+    at_end.set_title("N at the end, every seed", fontsize=10)
+    at_end.set_xticks(range(len(table)), [f"{tm:g}" for tm in table])
+    at_end.set_xlabel("Tm (s)")
+    charts.legend(over_time, columns=3)
+    return chart
+
+
+def sentence(found: Results, pace: Pace) -> str:
+    said = []
+    for tm, runs_ in ends(found).items():
+        numbers = sorted(n for n, _, _ in runs_)
+        inside = sum(47 <= n <= 53 for n in numbers)
+        said.append(
+            f"Tm = {tm:g} s: N {numbers[0]} to {numbers[-1]}, median {statistics.median(numbers):g}, "
+            f"{inside} of {len(numbers)} seeds within the paper's 47 to 53, "
+            f"{statistics.median([tried for _, tried, _ in runs_]):g} numbers tried, done after "
+            f"{statistics.median([when for _, _, when in runs_]):.0f} s"
+        )
+    return (
+        f"{'; '.join(said)}. All these N lie on the plateau of s2-fig7, where G differs only by the "
+        "noise of losses; which of them wins is chance, and the more so the shorter Tm."
+    )
+
+
+STUDY = Study(
+    name="s2-fig11",
+    title="The number of connections under golden section search",
+    source="iSCSI-APT 2009, figure 11",
+    paper="N converges to 47 to 53; with a short Tm it ends elsewhere",
+    runs=runs,
+    draw=draw,
+    sentence=sentence,
+)

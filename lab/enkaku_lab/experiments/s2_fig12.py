@@ -1,0 +1,44 @@
+"""S2, figure 12: throughput of two connections of a session under golden."""
+
+from enkaku_lab.ns2 import charts, pairs
+from enkaku_lab.ns2.measure import MEGA
+from enkaku_lab.ns2.study import Pace, Results, Study
+
+SPAN = 10
+"""Samples in a point: one second."""
+
+
+def draw(found: Results, pace: Pace):
+    result = pairs.only(found)
+    chart, (axes,) = charts.grid()
+    for index, connection in enumerate(pairs.present(result)):
+        points = pairs.series(result, connection, "bytes_per_s")
+        groups = [points[i : i + SPAN] for i in range(0, len(points), SPAN)]
+        means = [(group[-1][0], sum(rate for _, rate in group) / len(group)) for group in groups]
+        look = charts.style(index)
+        axes.plot([t for t, _ in means], [r * MEGA for _, r in means], label=pairs.name(connection), **look)
+    axes.set(xlabel=charts.TIME, ylabel="throughput of one (Mbit/s)", xlim=(0, result.run.seconds))
+    axes.set_ylim(bottom=0)
+    charts.legend(axes)
+    return chart
+
+
+def sentence(found: Results, pace: Pace) -> str:
+    result = pairs.only(found)
+    said = []
+    for connection in pairs.present(result):
+        points = pairs.series(result, connection, "bytes_per_s")
+        late = pairs.mean(points, pairs.steady_from(result)) * MEGA
+        said.append(f"{pairs.name(connection)} has {late:.1f} Mbit/s")
+    return f"In the last third of the run {' and '.join(said)}; the share of one falls as N grows."
+
+
+STUDY = Study(
+    name="s2-fig12",
+    title="Throughput of two connections of the session under golden",
+    source="iSCSI-APT 2009, figure 12",
+    paper="connections that were added later behave differently from the first ones",
+    runs=pairs.runs,
+    draw=draw,
+    sentence=sentence,
+)

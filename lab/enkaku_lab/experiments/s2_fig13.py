@@ -1,0 +1,14 @@
+"""S2, figure 13: congestion window of the first connection."""
+
+from enkaku_lab.ns2 import pairs
+from enkaku_lab.ns2.study import Study
+
+STUDY = Study(
+    name="s2-fig13",
+    title="Congestion window of the first connection under golden",
+    source="iSCSI-APT 2009, figure 13",
+    paper="the window of an early connection stays at the socket buffer until losses come",
+    runs=pairs.runs,
+    draw=lambda found, _pace: pairs.draw_window(found, pairs.FIRST),
+    sentence=lambda found, _pace: pairs.window_sentence(found, pairs.FIRST),
+)

@@ -1,0 +1,10 @@
+"""S2, figure 15: times of single reads, PDU of 1 MB."""
+
+from enkaku_lab.ns2 import scatter
+
+STUDY = scatter.figures(
+    "s2-fig15",
+    ("fixed",),
+    1,
+    "with N fixed and the PDU of 1 MB the reads' times lie close together",
+)

@@ -1,0 +1,62 @@
+"""S2, figure 6: how long it takes to measure, against the reads that are measured over."""
+
+from enkaku_lab.ns2 import charts
+from enkaku_lab.ns2.engine import Run
+from enkaku_lab.ns2.study import Pace, Results, Study
+
+NUMBERS = (4, 16, 50)
+CHUNKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+
+
+def runs(pace: Pace) -> list[Run]:
+    seconds = 6.0 if pace.quick else 30.0
+    return [Run(n=n, seconds=seconds, reads=True) for n in NUMBERS]
+
+
+def spans(ends: list[float], chunk: int) -> list[float]:
+    """Seconds that pass over each chunk of so many reads, one chunk after the other."""
+    return [ends[i + chunk] - ends[i] for i in range(0, len(ends) - chunk, chunk)]
+
+
+def measured(found: Results) -> dict[int, dict[int, list[float]]]:
+    """N → chunk → seconds; the first second is left out (slow start)."""
+    table = {}
+    for run, result in found.items():
+        ends = [read["t_s"] for read in result.reads if read["t_s"] > 1]
+        table[run.n] = {chunk: some for chunk in CHUNKS if (some := spans(ends, chunk))}
+    return table
+
+
+def draw(found: Results, pace: Pace):
+    chart, (axes,) = charts.grid()
+    for index, (n, by_chunk) in enumerate(measured(found).items()):
+        values = [[max(s, 1e-4) for s in some] for some in by_chunk.values()]
+        charts.band(axes, list(by_chunk), values, f"N = {n}", index)
+    axes.set(xscale="log", yscale="log", xlabel="reads (PDUs of 1 MB) in a chunk")
+    axes.set_ylabel("measuring time (s)")
+    charts.legend(axes)
+    return chart
+
+
+def sentence(found: Results, pace: Pace) -> str:
+    said = []
+    for n, by_chunk in measured(found).items():
+        chunk = max(by_chunk)
+        some = by_chunk[chunk]
+        middle = sorted(some)[len(some) // 2]
+        said.append(f"N = {n}: {chunk} reads take {middle:.2f} s")
+    return (
+        "The time grows in proportion to the chunk, and below about one read per connection it "
+        f"says nothing of the throughput, because reads end in groups. {'; '.join(said)}."
+    )
+
+
+STUDY = Study(
+    name="s2-fig6",
+    title="Measuring time against PDUs in a chunk (median; band: all chunks)",
+    source="iSCSI-APT 2009, figure 6",
+    paper="the time that a measurement takes grows with the PDUs that it counts",
+    runs=runs,
+    draw=draw,
+    sentence=sentence,
+)

@@ -1,0 +1,74 @@
+"""The shapes of S2's figures: N or throughput over time, clouds of read times, curves with bands.
+
+Colours are Okabe and Ito's; line styles and marks differ too, for readers without colour.
+"""
+
+from collections.abc import Sequence
+
+from enkaku_lab import figure
+from enkaku_lab.ns2.engine import Result
+from enkaku_lab.ns2.measure import MEGA, moves
+
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY = (
+    *("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"),
+)
+CYCLE = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY)
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+LINE_MBIT = 1000 * 1460 / 1500
+"""What the model's 1 Gbit/s carries of payload: 1460 of 1500 bytes, and no Ethernet around them."""
+CONNECTIONS = "connections N"
+THROUGHPUT = "throughput (Mbit/s)"
+TIME = "time (s)"
+
+
+def grid(rows: int = 1, columns: int = 1, height_in: float = 4.2, share_y: bool = True):
+    """Axes as a flat list; room for the title is left."""
+    with figure.plt.rc_context(figure.STYLE):
+        size = (4.2 * columns + 3.4 * (columns == 1), height_in * rows)
+        more = {"layout": "constrained", "squeeze": False, "sharey": "row" if share_y else False}
+        chart, found = figure.plt.subplots(rows, columns, figsize=size, **more)
+    return chart, list(found.flat)
+
+
+def style(index: int) -> dict:
+    return {"color": CYCLE[index % 6], "linestyle": LINES[index % 6], "linewidth": 1.6}
+
+
+def legend(axes, below: bool = True, columns: int = 3) -> None:
+    """Below the axes, so that it covers no data."""
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)} if below else {"loc": "best"}
+    axes.legend(fontsize=9, ncols=columns, **place)
+
+
+def n_over_time(axes, result: Result, end_s: float, **look) -> None:
+    """Steps of the wanted number."""
+    points = [*moves(result), (min(end_s, result.run.seconds), result.samples[-1]["n"])]
+    inside = [(t, n) for t, n in points if t <= end_s]
+    axes.step([t for t, _ in inside], [n for _, n in inside], where="post", **look)
+
+
+def rate_over_time(axes, result: Result, span: int, **look) -> None:
+    """Throughput, the mean over so many samples at a time."""
+    samples = result.samples
+    groups = [samples[i : i + span] for i in range(0, len(samples) - span + 1, span)]
+    means = [sum(s["bytes_per_s"] for s in group) / span * MEGA for group in groups]
+    axes.plot([group[-1]["t_s"] for group in groups], means, **look)
+
+
+def line_limit(axes) -> None:
+    axes.axhline(LINE_MBIT, label="the line (TCP payload)", **figure.LIMIT)
+
+
+def cloud(axes, times: Sequence[tuple[float, float]], colour: str, label: str) -> None:
+    """Read time against the time at which the read ended."""
+    look = {"s": 4, "color": colour, "alpha": 0.45, "linewidths": 0, "rasterized": True}
+    axes.scatter([t for t, _ in times], [s * 1000 for _, s in times], label=label, **look)
+
+
+def band(axes, xs: Sequence[float], values: Sequence[Sequence[float]], label: str, index: int) -> None:
+    """Median of each group, and lowest to highest around it."""
+    middle = [sorted(group)[len(group) // 2] for group in values]
+    look = style(index)
+    axes.plot(xs, middle, marker="osD^v*"[index % 6], markersize=5, label=label, **look)
+    low, high = [min(group) for group in values], [max(group) for group in values]
+    axes.fill_between(xs, low, high, color=look["color"], alpha=0.18, linewidth=0)

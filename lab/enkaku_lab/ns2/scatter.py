@@ -1,0 +1,79 @@
+"""Figures 15 to 18 have one shape: read times with N fixed, or under a policy, at one PDU length."""
+
+from enkaku_lab.ns2 import charts, measure
+from enkaku_lab.ns2.engine import Result, Run
+from enkaku_lab.ns2.study import Pace, Results, Study
+
+N_FIXED = 50
+"""The number that the paper's search found, 47 to 53."""
+NAMES = {"golden": "APT (golden)", "adaptive": "adaptive", "fixed": "N fixed"}
+
+
+def run_of(policy: str, pdu_mib: int, pace: Pace, seed: int = 1, n: int = N_FIXED) -> Run:
+    """The same run for figures, comparisons and tests."""
+    n = n if policy == "fixed" else 4
+    seconds = (12.0 if policy != "golden" else 24.0) if pace.quick else 100.0
+    tm = (1.0 if pace.quick else 5.0) if policy == "golden" else None
+    return Run(
+        policy, n, seconds, seed, measuring_time_s=tm, pdu_mib=pdu_mib, reads=True, trace=(0, 66)
+    )
+
+
+def after_search(result: Result) -> list[float]:
+    """Read times from two seconds after the search ended (a fixed N: after the slow start)."""
+    end = measure.settled(result) if result.run.policy != "fixed" else (0.0, result.run.n)
+    return measure.read_times(result, (end[0] if end else result.run.seconds / 2) + 2.0)
+
+
+def figures(name: str, policies: tuple[str, ...], pdu_mib: int, paper: str) -> Study:
+    """The study of one of the four figures."""
+    length = f"PDU of {pdu_mib} MB"
+
+    def runs(pace: Pace) -> list[Run]:
+        return [run_of(policy, pdu_mib, pace) for policy in policies]
+
+    def draw(found: Results, pace: Pace):
+        chart, all_axes = charts.grid(1, len(policies))
+        for axes, (run, result) in zip(all_axes, found.items(), strict=True):
+            colour = {"fixed": charts.BLUE, "golden": charts.ORANGE, "adaptive": charts.GREEN}
+            points = [(read["t_s"], read["seconds"]) for read in result.reads]
+            charts.cloud(axes, points, colour[run.policy], NAMES[run.policy])
+            end = measure.settled(result) if run.policy != "fixed" else None
+            if end:
+                axes.axvline(end[0], color="#444444", linewidth=1, linestyle=":")
+                axes.annotate(
+                    f" search ends, N = {end[1]}",
+                    (end[0], 0.97),
+                    xycoords=("data", "axes fraction"),
+                    fontsize=8.5,
+                    va="top",
+                )
+            number = f" at {run.n}" if run.policy == "fixed" else ""
+            axes.set_title(f"{NAMES[run.policy]}{number}, {length}", fontsize=10)
+            axes.set_xlabel(charts.TIME)
+            axes.set_ylim(bottom=0)
+        all_axes[0].set_ylabel("time of a read (ms)")
+        return chart
+
+    def sentence(found: Results, pace: Pace) -> str:
+        said = []
+        for run, result in found.items():
+            times, all_times = after_search(result), measure.read_times(result)
+            p50, p99 = (measure.percentile(times, q) * 1000 for q in (0.5, 0.99))
+            whole = measure.scatter(all_times)
+            said.append(
+                f"{NAMES[run.policy]} (N = {measure.last_n(result)} at the end): p50 {p50:.0f} ms, "
+                f"p99 {p99:.0f} ms, p99/p50 {p99 / p50:.2f} after the search, {whole:.2f} over all "
+                f"{len(all_times)} reads"
+            )
+        return f"{length}. {'; '.join(said)}."
+
+    return Study(
+        name=name,
+        title=f"Read times, {' and '.join(NAMES[policy] for policy in policies)}, {length}",
+        source=f"iSCSI-APT 2009, figure {name.removeprefix('s2-fig')}",
+        paper=paper,
+        runs=runs,
+        draw=draw,
+        sentence=sentence,
+    )
