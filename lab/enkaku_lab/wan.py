@@ -47,7 +47,7 @@ class Lab:
 def up(link: Link, logs: Path) -> Iterator[Lab]:
     """A lab with the link's buffers; the rest of the link can be `set` later."""
     lab = Lab(f"lab-{os.getpid()}")
-    guardian = _guard(lab.name)
+    guardian = guard(lab.name)
     try:
         words = ["--rate", link.rate, "--rtt", "0ms", "--wmem", link.wmem, "--rmem", link.rmem]
         # What one connection learnt of the path must not help the next one.
@@ -60,7 +60,7 @@ def up(link: Link, logs: Path) -> Iterator[Lab]:
         guardian.wait()
 
 
-def _guard(name: str) -> subprocess.Popen:
+def guard(name: str) -> subprocess.Popen:
     """In a session of its own, so that Ctrl-C at a terminal does not end it first."""
     argv = [sys.executable, "-m", "enkaku_lab.wan", str(enkaku.binary()), name]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True)

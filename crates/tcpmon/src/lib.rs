@@ -4,4 +4,8 @@
 //! the model turns facts into a [`verdict`]. Nothing here sends a byte of iSCSI: a session is
 //! watched from beside, whoever its initiator and its target are.
 
+pub mod capture;
+pub mod model;
+pub mod pdus;
+pub mod stream;
 pub mod verdict;

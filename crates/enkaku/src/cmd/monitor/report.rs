@@ -1,0 +1,144 @@
+//! `enkaku monitor report`: a capture as connections, commands, and where the time went.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use tcpmon::model::{CommandSummary, ConnectionReport, Report, analyse};
+
+use crate::cmd::{Usage, say};
+
+/// Analyse a capture (pcap or pcapng, made anywhere on the way): commands, TCP, where the time went
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    /// The capture; - is standard input.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The target's port [default: any connection that speaks iSCSI].
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// Print JSON, with the times of single commands.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let report = analyse_file(&args.file, args.port)?;
+    if args.json {
+        say(serde_json::to_string(&report)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    complain_of_damage(&report);
+    print(&report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads and analyses a file.
+pub(crate) fn analyse_file(path: &Path, port: Option<u16>) -> anyhow::Result<Report> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        Usage::error(format!("capture {}: {error}", path.display()))
+    };
+    if path == Path::new("-") {
+        return analyse(std::io::stdin(), port).map_err(|error| wrong(&error));
+    }
+    let file = File::open(path).map_err(|error| wrong(&error))?;
+    analyse(file, port).map_err(|error| wrong(&error))
+}
+
+/// What of the file could not be used.
+pub(crate) fn complain_of_damage(report: &Report) {
+    let capture = &report.capture;
+    if let Some(why) = &capture.stopped {
+        eprintln!("enkaku: the capture is damaged: {why}");
+    }
+    for (count, what) in [
+        (capture.lost_by_capture, "packets lost by the capturing program"),
+        (capture.fragments, "IP fragments"),
+        (capture.cut_headers, "packets cut within their headers"),
+        (capture.unknown_link, "packets of an unknown link type"),
+        (capture.no_time, "packets without a time"),
+        (report.connections_skipped, "connections, too many at once"),
+    ] {
+        if count > 0 {
+            eprintln!("enkaku: skipped: {count} {what}");
+        }
+    }
+}
+
+fn print(report: &Report) -> anyhow::Result<()> {
+    let capture = &report.capture;
+    say(format_args!(
+        "{} packets, {} TCP segments, {} iSCSI connections, {} others",
+        capture.packets,
+        capture.segments,
+        report.connections.len(),
+        report.not_iscsi
+    ))?;
+    for connection in &report.connections {
+        print_connection(connection)?;
+    }
+    match &report.verdict {
+        Some(verdict) => say(format_args!("\n{}: {}", verdict.cause.as_str(), verdict.advice)),
+        None => say("\nno command that moves data was seen"),
+    }
+}
+
+fn print_connection(connection: &ConnectionReport) -> anyhow::Result<()> {
+    let round_trip = &connection.round_trip;
+    let point = serde_json::to_value(round_trip.capture_point).context("capture point")?;
+    say(format_args!(
+        "\n{} -> {}: {:.3} s, RTT {:.3} ms, captured at: {}",
+        connection.initiator,
+        connection.target,
+        connection.seconds,
+        round_trip.rtt_us.unwrap_or(0.0) / 1e3,
+        point.as_str().unwrap_or("unknown")
+    ))?;
+    for (name, summary) in [("writes", &connection.writes), ("reads", &connection.reads)] {
+        if let Some(summary) = summary {
+            print_commands(name, summary)?;
+        }
+    }
+    say(format_args!("  {:.3} s from the first command on, of which", connection.wall_s))?;
+    let shares = serde_json::to_value(connection.shares_s).context("shares")?;
+    for (name, seconds) in shares.as_object().into_iter().flatten() {
+        let seconds = seconds.as_f64().unwrap_or(0.0);
+        if seconds > 0.0 {
+            let share = 100.0 * seconds / connection.wall_s.max(1e-9);
+            say(format_args!("    {name:<18}{seconds:>10.3} s {share:>5.1} %"))?;
+        }
+    }
+    for (way, flow, pdus) in [
+        ("to the target", &connection.to_target, &connection.pdus_to_target),
+        ("to the initiator", &connection.to_initiator, &connection.pdus_to_initiator),
+    ] {
+        say(format_args!(
+            "  {way}: {} PDUs ({} times lost), {} segments, {} retransmitted, {} bytes in flight \
+             at most, window {} at most",
+            pdus.pdus,
+            pdus.lost_sync,
+            flow.counts.segments,
+            flow.counts.retransmissions,
+            flow.in_flight_max_bytes,
+            flow.window_max_bytes
+        ))?;
+    }
+    Ok(())
+}
+
+fn print_commands(name: &str, summary: &CommandSummary) -> anyhow::Result<()> {
+    let tc = summary.tc_us.map_or("-".to_owned(), |us| format!("{:.3}", us / 1e3));
+    say(format_args!(
+        "  {} {name}, {} bytes; medians: {} bytes, first data after {:.3} ms, Ta {:.3} ms, Tb {:.3} \
+         ms, Tc {tc} ms, {:.1} R2Ts",
+        summary.commands,
+        summary.bytes,
+        summary.bytes_median,
+        summary.before_us / 1e3,
+        summary.ta_us / 1e3,
+        summary.tb_us / 1e3,
+        summary.r2ts
+    ))
+}

@@ -1,0 +1,155 @@
+//! From packets to where the time went: connections, commands, TCP, and the shares of the clock.
+//!
+//! Everything is bounded: connections, commands under way, bytes that wait behind a hole, records.
+//! What did not fit is counted.
+
+mod commands;
+mod connection;
+mod flow;
+mod line;
+mod report;
+mod rounds;
+mod timeline;
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::net::SocketAddr;
+
+pub use commands::{CommandSummary, CommandTimes, Kind};
+pub use flow::FlowCounts;
+pub use report::{CapturePoint, ConnectionReport, FlowReport, Report, RoundTrip, ShareSeconds};
+pub use rounds::Blocked;
+pub use timeline::Shares;
+
+use crate::capture::{CaptureError, CaptureSummary, Segment, read_capture};
+use crate::verdict::from_packets;
+use connection::Connection;
+
+/// Connections followed at once; of each, up to 16 MiB may wait behind a hole.
+const CONNECTIONS_MAX: usize = 256;
+/// Reports of connections that ended; MC/S sessions have some tens.
+const REPORTS_MAX: usize = 1024;
+/// iSCSI's ports (RFC 7143 §4.2.7.1 and the system port).
+const ISCSI_PORTS: [u16; 2] = [3260, 860];
+
+/// Reads packets and keeps what was found out.
+#[derive(Debug, Default)]
+pub struct Analysis {
+    port: Option<u16>,
+    origin_ns: Option<u64>,
+    connections: HashMap<(SocketAddr, SocketAddr), Connection>,
+    done: Vec<ConnectionReport>,
+    not_iscsi: u64,
+    skipped: u64,
+}
+
+impl Analysis {
+    /// `port`: only connections to or from it; any that speaks iSCSI if `None`.
+    pub fn new(port: Option<u16>) -> Self {
+        Self { port, ..Self::default() }
+    }
+
+    /// Takes the next segment.
+    pub fn handle_segment(&mut self, segment: &Segment<'_>) {
+        let wanted = |port| self.port.is_none_or(|wanted| wanted == port);
+        if !wanted(segment.src.port()) && !wanted(segment.dst.port()) {
+            return;
+        }
+        let origin_ns = *self.origin_ns.get_or_insert(segment.time_ns);
+        let pair = ordered(segment.src, segment.dst);
+        let opens = segment.syn && segment.ack.is_none();
+        if opens
+            && let Some(before) = self.connections.get(&pair)
+            && before.pdus > 0
+        {
+            // The same ports again: another connection.
+            self.close(pair);
+        }
+        if !self.connections.contains_key(&pair) {
+            if segment.rst || (segment.payload_len == 0 && !segment.syn && segment.fin) {
+                return;
+            }
+            if self.connections.len() >= CONNECTIONS_MAX && !self.evict() {
+                self.skipped += u64::from(opens);
+                return;
+            }
+            let (initiator, target) = self.roles(segment);
+            let connection = Connection::new(initiator, target, segment.time_ns, origin_ns);
+            self.connections.insert(pair, connection);
+        }
+        if let Some(connection) = self.connections.get_mut(&pair) {
+            connection.handle_segment(segment);
+        }
+    }
+
+    /// Who is the initiator: who opens; else the port tells; else who has the higher port.
+    fn roles(&self, segment: &Segment<'_>) -> (SocketAddr, SocketAddr) {
+        let (src, dst) = (segment.src, segment.dst);
+        let is_target = |end: SocketAddr| {
+            self.port.map_or(ISCSI_PORTS.contains(&end.port()), |port| end.port() == port)
+        };
+        let src_is_target = if segment.syn {
+            segment.ack.is_some()
+        } else if is_target(src) != is_target(dst) {
+            is_target(src)
+        } else {
+            src.port() < dst.port()
+        };
+        if src_is_target { (dst, src) } else { (src, dst) }
+    }
+
+    /// Makes room: the connection that was quiet for longest ends.
+    fn evict(&mut self) -> bool {
+        let oldest = self
+            .connections
+            .iter()
+            .min_by_key(|(pair, connection)| (connection.pdus > 0, connection.last_ns, **pair));
+        let Some(pair) = oldest.map(|(pair, _)| *pair) else { return false };
+        self.close(pair);
+        true
+    }
+
+    fn close(&mut self, pair: (SocketAddr, SocketAddr)) {
+        let Some(connection) = self.connections.remove(&pair) else { return };
+        if connection.pdus == 0 {
+            self.not_iscsi += 1;
+        } else if self.done.len() >= REPORTS_MAX {
+            self.skipped += 1;
+        } else {
+            self.done.push(connection.report());
+        }
+    }
+
+    /// The end of the capture.
+    pub fn report(mut self, capture: CaptureSummary) -> Report {
+        let mut pairs: Vec<_> = self.connections.keys().copied().collect();
+        pairs.sort_unstable();
+        for pair in pairs {
+            self.close(pair);
+        }
+        let mut connections = self.done;
+        connections.sort_by_key(|one| std::cmp::Reverse(one.command_bytes()));
+        let verdict = from_packets::decide(&connections);
+        Report {
+            capture,
+            connections,
+            not_iscsi: self.not_iscsi,
+            connections_skipped: self.skipped,
+            verdict,
+        }
+    }
+}
+
+/// Analyses a capture file.
+///
+/// # Errors
+/// [`CaptureError`] if it is none; damage within it is told in the report.
+pub fn analyse(input: impl Read + Send, port: Option<u16>) -> Result<Report, CaptureError> {
+    let mut analysis = Analysis::new(port);
+    let summary = read_capture(input, |segment| analysis.handle_segment(segment))?;
+    Ok(analysis.report(summary))
+}
+
+fn ordered(one: SocketAddr, other: SocketAddr) -> (SocketAddr, SocketAddr) {
+    if one <= other { (one, other) } else { (other, one) }
+}
