@@ -4,4 +4,6 @@
 //! the model turns facts into a [`verdict`]. Nothing here sends a byte of iSCSI: a session is
 //! watched from beside, whoever its initiator and its target are.
 
+pub mod diag;
+pub mod sample;
 pub mod verdict;
