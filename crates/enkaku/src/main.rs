@@ -27,6 +27,8 @@ enum Command {
     Bench(cmd::bench::Args),
     Attach(cmd::attach::Args),
     Tune(cmd::tune::Args),
+    Monitor(cmd::monitor::Args),
+    Diagnose(cmd::diagnose::Args),
     Wan(cmd::wan::WanArgs),
 }
 
@@ -48,6 +50,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),
         Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
         Command::Tune(args) => cmd::tune::run(args),
+        Command::Monitor(args) => cmd::monitor::run(args),
+        Command::Diagnose(args) => cmd::diagnose::run(args),
         Command::Wan(args) => cmd::wan::run(args),
     };
     match result {

@@ -7,3 +7,4 @@
 pub mod diag;
 pub mod sample;
 pub mod verdict;
+pub mod watch;

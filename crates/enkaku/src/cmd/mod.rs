@@ -3,8 +3,10 @@
 pub(crate) mod attach;
 pub(crate) mod bench;
 pub(crate) mod copy;
+pub(crate) mod diagnose;
 pub(crate) mod discover;
 pub(crate) mod info;
+pub(crate) mod monitor;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod target;
