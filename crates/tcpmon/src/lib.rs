@@ -5,7 +5,10 @@
 //! watched from beside, whoever its initiator and its target are.
 
 pub mod capture;
+pub mod diag;
 pub mod model;
 pub mod pdus;
+pub mod sample;
 pub mod stream;
 pub mod verdict;
+pub mod watch;

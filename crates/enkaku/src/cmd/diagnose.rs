@@ -1,5 +1,6 @@
-//! `enkaku diagnose`: what limits a transfer of any initiator and target, in one answer.
+//! `enkaku diagnose`: names what limits an iSCSI transfer, of any initiator and target.
 
+mod live;
 mod pcap;
 
 use std::path::PathBuf;
@@ -14,17 +15,21 @@ use super::say;
 /// Says why, what to change, and the throughput to expect of it; causes: send_buffer,
 /// receive_window, congestion_loss, congestion_window, r2t, queue_depth, storage, line_rate,
 /// application. Exit code 3 if there was no transfer to judge.
+///
+/// Without --pcap it watches connections of this host from beside, whoever made them: nothing is
+/// sent, nothing is changed, and no root is needed. It works best on the host that the data leave:
+/// the target for reads, the initiator for writes.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example: tcpdump -s 128 -w session.pcap port 3260; \
+#[command(after_help = "Examples: enkaku diagnose --port 3260 --time 10s\n\
+                        tcpdump -s 128 -w session.pcap port 3260; \
                         enkaku diagnose --pcap session.pcap")]
 pub(crate) struct Args {
     /// A capture of the transfer (pcap or pcapng), made anywhere on the way; - is standard input.
-    #[arg(long, value_name = "FILE", required = true)]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["addr", "pid", "time", "line_rate"])]
     pcap: Option<PathBuf>,
-    /// The target's port [default: any connection that speaks iSCSI].
-    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
-    port: Option<u16>,
-    /// Print JSON.
+    #[command(flatten)]
+    live: live::LiveArgs,
+    /// Print one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -34,11 +39,8 @@ const NOTHING: u8 = 3;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let verdict = match &args.pcap {
-        Some(path) => pcap::verdict(path, args.port)?,
-        None => None,
-    };
-    let Some(verdict) = verdict else {
+    let Some(path) = &args.pcap else { return live::run(&args.live, args.json) };
+    let Some(verdict) = pcap::verdict(path, args.live.port())? else {
         eprintln!("enkaku: no iSCSI command that moves data was seen: there is nothing to judge");
         return Ok(ExitCode::from(NOTHING));
     };

@@ -1,6 +1,7 @@
 //! `enkaku monitor`: what TCP does under iSCSI.
 
 pub(crate) mod report;
+pub(crate) mod select;
 
 use std::process::ExitCode;
 

@@ -91,8 +91,11 @@ fn object(url: &str, disk: &RemoteDisk, cache: &CacheStats) -> Value {
             "read_ahead_wasted_bytes": cache.read_ahead_wasted_bytes,
             "writes_in": cache.writes_in,
             "writes_out": cache.writes_out,
-            "write_errors": cache.write_errors,
+            "deferred_errors": cache.deferred_errors,
+            "failed_bytes": cache.failed_bytes,
             "dirty_bytes": cache.dirty_bytes,
+            "flushes": cache.flushes,
+            "flush_wait_us": cache.flush_wait_us,
         },
     })
 }

@@ -1,6 +1,7 @@
 //! What limits a transfer, why we say so, and what to change.
 
 pub mod from_packets;
+pub mod from_samples;
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,148 @@
+//! The verdict on connections of this host, from some seconds of the kernel's counters.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use serde::Serialize;
+use tcpmon::verdict::from_samples::{Judgement, Known, Watched, judge};
+use tcpmon::verdict::{Cause, Verdict};
+use tcpmon::watch::Watcher;
+use wanlab::units::{parse_rate, parse_time};
+
+use crate::cmd::monitor::select::{SelectArgs, usage};
+use crate::cmd::{Usage, say};
+
+/// New connections are looked for this often.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+/// A shorter time has too few round trips for a verdict.
+const TIME_MIN: Duration = Duration::from_millis(200);
+/// A longer one is a monitor's work.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+/// TCP payload of a full packet over its bytes on Ethernet (MTU 1500, timestamps).
+const PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
+
+/// What to watch, and for how long.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct LiveArgs {
+    #[command(flatten)]
+    select: SelectArgs,
+    /// How long to watch.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5s")]
+    time: Duration,
+    /// What the line carries, as in 1gbit, where you know it; otherwise it is what was seen.
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    line_rate: Option<u64>,
+}
+
+impl LiveArgs {
+    /// The port of the connections, if it was given.
+    pub(super) fn port(&self) -> Option<u16> {
+        self.select.port()
+    }
+}
+
+/// The answer: the verdict, its doubts and its frame.
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    verdict: &'a Verdict,
+    not_excluded: &'a [Cause],
+    connections: usize,
+    bytes_per_s: f64,
+    seconds: f64,
+    processes: Vec<String>,
+}
+
+/// Runs the command.
+pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
+    if args.select.is_all() {
+        return Err(Usage::error(
+            "which connections? --port 3260, --addr ADDRESS or --pid PID (see --help)",
+        ));
+    }
+    if !(TIME_MIN..=TIME_MAX).contains(&args.time) {
+        return Err(Usage::error("--time must be from 200ms to 3600s"));
+    }
+    let mut watcher = Watcher::new(args.select.selection()).map_err(usage)?;
+    let begin = Instant::now();
+    let watched = watch(&mut watcher, args.time)?;
+    if watched.is_empty() {
+        bail!("no TCP connection was there ({})", args.select.describe());
+    }
+    let processes = processes(&watcher, &watched);
+    #[allow(clippy::cast_precision_loss, reason = "rates of lines are far below 2^53")]
+    let line = args.line_rate.map(|bits| bits as f64 / 8.0 * PAYLOAD_SHARE);
+    let known = Known {
+        line_bytes_per_s: line,
+        own_initiator: processes.iter().any(|name| name == "enkaku"),
+    };
+    let Some(judgement) = judge(&watched, &known) else {
+        bail!(
+            "nothing was transferred in {:.1} s on {} connections ({}); diagnose while it is slow",
+            begin.elapsed().as_secs_f64(),
+            watched.len(),
+            args.select.describe()
+        );
+    };
+    let report = Report {
+        verdict: &judgement.verdict,
+        not_excluded: &judgement.not_excluded,
+        connections: judgement.connections,
+        bytes_per_s: judgement.bytes_per_s,
+        seconds: begin.elapsed().as_secs_f64(),
+        processes,
+    };
+    if json {
+        say(serde_json::to_string(&report)?)?;
+    } else {
+        say(text(&judgement, &report))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Samples for so long.
+fn watch(watcher: &mut Watcher, time: Duration) -> anyhow::Result<Vec<Watched>> {
+    let begin = Instant::now();
+    let mut looked = begin;
+    while begin.elapsed() < time {
+        std::thread::sleep(watcher.pace().min(time));
+        if looked.elapsed() >= LOOK_PERIOD {
+            looked = Instant::now();
+            watcher.look().map_err(usage)?;
+        }
+        watcher.sample()?;
+    }
+    Ok(watcher.harvest())
+}
+
+/// The names of the processes, each once.
+fn processes(watcher: &Watcher, watched: &[Watched]) -> Vec<String> {
+    let latest = watched.iter().filter_map(|one| one.samples.last());
+    let mut names: Vec<String> =
+        latest.filter_map(|sample| watcher.owner(sample)).map(|owner| owner.comm.clone()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// For people: the cause, the advice, then the numbers.
+fn text(judgement: &Judgement, report: &Report<'_>) -> String {
+    let verdict = &judgement.verdict;
+    let mut lines = vec![format!("{}: {}", verdict.cause.as_str(), verdict.advice)];
+    if !judgement.not_excluded.is_empty() {
+        let names: Vec<_> = judgement.not_excluded.iter().map(|cause| cause.as_str()).collect();
+        lines.push(format!(
+            "The kernel's counters of this end cannot exclude: {}. The other end, or a capture, can.",
+            names.join(", ")
+        ));
+    }
+    lines.push(String::new());
+    let processes = report.processes.join(", ");
+    lines.push(format!("{:<24}{processes}", "processes"));
+    for (name, value) in &verdict.evidence {
+        let digits = if value.abs() < 10.0 && value.fract() != 0.0 { 4 } else { 0 };
+        lines.push(format!("{name:<24}{value:.digits$}"));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,292 @@
+//! The verdict from what the kernel counts of each connection, without a look into any packet.
+//!
+//! It is S0's method for every connection of every stack: first what the kernel itself says a sender
+//! waited for (receive window, send buffer), then whether data waited for the congestion window, and
+//! if so, whether losses or a full line keep it there; and where TCP had nothing to do, who was slow to
+//! ask or to answer. That last question is about iSCSI, which TCP's counters do not show: it is
+//! answered by the lengths of the silences, and what they cannot tell apart is said in
+//! [`Judgement::not_excluded`].
+
+mod advice;
+mod facts;
+
+use std::collections::BTreeMap;
+
+pub use self::facts::{Facts, Shares};
+use super::{Cause, Verdict};
+use crate::sample::Sample;
+
+/// Below this share of the busiest connection's bytes, a connection is a spectator.
+const SPECTATOR: f64 = 0.05;
+/// Less payload in a second than this is no transfer: keep-alives and polling.
+const IDLE_BYTES_PER_S: f64 = 2000.0;
+/// A limit that the kernel itself counts is believed from this share of the time on.
+const COUNTED_SHARE_MIN: f64 = 0.25;
+/// The same where other signs point at it too.
+const COUNTED_SHARE_WITH_SIGNS: f64 = 0.03;
+/// What is in flight fills a window or a buffer at this part of it: the rest is rounding.
+const FULL: f64 = 0.8;
+/// A queue stands on the path for this share of the time: the line is full.
+const QUEUE_SHARE_LINE: f64 = 0.5;
+/// Losses matter from this share of segments on.
+const LOSS_MIN: f64 = 2e-5;
+/// BBR keeps its rate up to about this loss (its 2016 paper: 15 %); above, losses limit it too.
+const BBR_LOSS_MAX: f64 = 0.12;
+/// This near to a known rate of the line is all of it: headers take the rest.
+const LINE_FULL: f64 = 0.88;
+
+/// Which of iSCSI's two roles the sampled host has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It asks: RFC 7143's initiator.
+    Initiator,
+    /// It serves.
+    Target,
+}
+
+/// One connection's samples, in the order of time.
+#[derive(Clone, Debug)]
+pub struct Watched {
+    /// Its samples.
+    pub samples: Vec<Sample>,
+    /// Which end of the session it is.
+    pub role: Role,
+}
+
+/// What is known besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known {
+    /// Payload that the line can carry, in bytes per second, where somebody said so.
+    pub line_bytes_per_s: Option<f64>,
+    /// The initiator is Enkaku's, which sizes buffers and connections by itself.
+    pub own_initiator: bool,
+}
+
+/// The verdict with its doubts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Causes that the same numbers would have, the likelier first; a capture tells them apart.
+    pub not_excluded: Vec<Cause>,
+    /// Connections that carried the transfer.
+    pub connections: usize,
+    /// Payload per second of all of them.
+    pub bytes_per_s: f64,
+}
+
+/// The transfer as a whole: the means of its connections.
+pub(super) struct Whole {
+    pub(super) role: Role,
+    pub(super) sends: bool,
+    pub(super) connections: f64,
+    pub(super) bytes_per_s: f64,
+    /// Means over the connections, not sums.
+    pub(super) mean: Facts,
+    pub(super) line_bytes_per_s: Option<f64>,
+    pub(super) own_initiator: bool,
+}
+
+impl Whole {
+    /// Whether the answers to requests are this host's business.
+    pub(super) fn serves(&self) -> bool {
+        self.role == Role::Target
+    }
+
+    /// Part of the segments that had to be sent again, or came late where only that is seen.
+    pub(super) fn loss(&self) -> f64 {
+        let mean = &self.mean;
+        if self.sends {
+            mean.retrans_segments / mean.segments_out.max(1.0)
+        } else {
+            // A loss lets about a window of segments arrive out of order.
+            let window = (mean.burst_bytes / mean.mss_bytes.max(1.0)).clamp(1.0, 100.0);
+            mean.out_of_order_segments / window / mean.segments_in.max(1.0)
+        }
+    }
+}
+
+/// Names what limits the transfer; `None` while nothing is transferred.
+pub fn judge(watched: &[Watched], known: &Known) -> Option<Judgement> {
+    let whole = whole(watched, known)?;
+    let (cause, not_excluded) = cause(&whole);
+    let verdict = Verdict {
+        cause,
+        evidence: evidence(&whole),
+        advice: advice::text(cause, &whole),
+        expected_bytes_per_s: advice::expected(cause, &whole),
+    };
+    let connections = watched_count(&whole);
+    Some(Judgement { verdict, not_excluded, connections, bytes_per_s: whole.bytes_per_s })
+}
+
+fn whole(watched: &[Watched], known: &Known) -> Option<Whole> {
+    let mut parts: Vec<(Facts, Role)> = Vec::new();
+    for one in without_other_ends(watched) {
+        parts.extend(Facts::of(&one.samples).map(|facts| (facts, one.role)));
+    }
+    let busiest = parts.iter().map(|(facts, _)| facts.bytes_per_s()).fold(0.0, f64::max);
+    if busiest < IDLE_BYTES_PER_S {
+        return None;
+    }
+    parts.retain(|(facts, _)| facts.bytes_per_s() >= busiest * SPECTATOR);
+    let role = parts.iter().max_by(|a, b| a.0.bytes_per_s().total_cmp(&b.0.bytes_per_s()))?.1;
+    let sent: f64 = parts.iter().map(|(facts, _)| facts.sent_bytes).sum();
+    let received: f64 = parts.iter().map(|(facts, _)| facts.received_bytes).sum();
+    let count = facts::micros(u64::try_from(parts.len()).unwrap_or(u64::MAX));
+    let mut mean = Facts::default();
+    for (facts, _) in &parts {
+        mean.add(facts.clone(), 1.0 / count);
+    }
+    Some(Whole {
+        role,
+        sends: sent >= received,
+        connections: count,
+        bytes_per_s: parts.iter().map(|(facts, _)| facts.bytes_per_s()).sum(),
+        line_bytes_per_s: known.line_bytes_per_s,
+        own_initiator: known.own_initiator,
+        mean,
+    })
+}
+
+/// Where both ends are on this host, only the one that the payload leaves: it knows more.
+fn without_other_ends(watched: &[Watched]) -> impl Iterator<Item = &Watched> {
+    watched.iter().filter(move |one| {
+        let Some(last) = one.samples.last() else { return false };
+        let other_end = watched.iter().find(|other| {
+            other.samples.last().is_some_and(|s| s.connection.is_other_end_of(&last.connection))
+        });
+        let sends = |one: &Watched| Facts::of(&one.samples).is_some_and(|facts| facts.sends());
+        other_end.is_none() || sends(one)
+    })
+}
+
+/// The cause, and what has the same signs.
+fn cause(whole: &Whole) -> (Cause, Vec<Cause>) {
+    let full_line = |rate: f64| whole.bytes_per_s >= rate * LINE_FULL;
+    if whole.line_bytes_per_s.is_some_and(full_line) {
+        return (Cause::LineRate, vec![]);
+    }
+    if whole.sends { cause_at_sender(whole) } else { cause_at_receiver(whole) }
+}
+
+fn cause_at_sender(whole: &Whole) -> (Cause, Vec<Cause>) {
+    let (mean, shares) = (&whole.mean, &whole.mean.shares);
+    let counted = |share: f64, signs: bool| {
+        share >= COUNTED_SHARE_MIN || (signs && share >= COUNTED_SHARE_WITH_SIGNS)
+    };
+    // A pacing sender spreads a window that is too small over the round trip, so that it is full
+    // only now and then; the window is what is in flight all the same.
+    let fills = |limit: f64| mean.in_flight_bytes >= limit * FULL && limit < mean.cwnd_bytes;
+    let window = counted(shares.receive_window, fills(mean.send_window_bytes));
+    let queue = mean.in_flight_bytes + mean.not_sent_bytes;
+    let buffer = counted(shares.send_buffer, fills(queue));
+    match (buffer, window) {
+        (true, true) if shares.receive_window > shares.send_buffer => {
+            (Cause::ReceiveWindow, vec![])
+        }
+        (true, _) => (Cause::SendBuffer, vec![]),
+        (_, true) => (Cause::ReceiveWindow, vec![]),
+        _ if shares.network >= shares.path + shares.peer + shares.own => (network(whole), vec![]),
+        _ => silence(whole),
+    }
+}
+
+/// Data wait for the congestion window or for pacing: why is it no larger?
+fn network(whole: &Whole) -> Cause {
+    let (mean, loss) = (&whole.mean, whole.loss());
+    if mean.bbr {
+        // BBR sends at the rate that arrives: that is the line's, unless losses drown it.
+        return if loss > BBR_LOSS_MAX { Cause::CongestionLoss } else { Cause::LineRate };
+    }
+    if mean.queue_share >= QUEUE_SHARE_LINE {
+        Cause::LineRate
+    } else if loss >= LOSS_MIN {
+        Cause::CongestionLoss
+    } else {
+        Cause::CongestionWindow
+    }
+}
+
+fn cause_at_receiver(whole: &Whole) -> (Cause, Vec<Cause>) {
+    let (mean, shares) = (&whole.mean, &whole.mean.shares);
+    let round_trip = mean.bytes_per_s() * mean.base_rtt_us / 1e6;
+    if mean.receive_window_bytes > 0.0 && round_trip >= mean.receive_window_bytes * FULL {
+        return (Cause::ReceiveWindow, vec![]);
+    }
+    if whole.loss() >= LOSS_MIN && shares.own + shares.peer < shares.receiving + shares.path {
+        return (Cause::CongestionLoss, vec![Cause::LineRate]);
+    }
+    if shares.receiving >= shares.path + shares.peer + shares.own {
+        // Without gaps: the sender paces, or the line does. Its end knows.
+        return (Cause::LineRate, vec![Cause::SendBuffer, Cause::CongestionWindow]);
+    }
+    let (cause, mut others) = silence(whole);
+    if cause == Cause::QueueDepth {
+        // Bursts a round trip apart: asked for one by one, or cut by the sender's buffer or window.
+        others.extend([Cause::SendBuffer, Cause::CongestionWindow]);
+    }
+    (cause, others)
+}
+
+/// TCP had nothing to do: who was silent?
+fn silence(whole: &Whole) -> (Cause, Vec<Cause>) {
+    let shares = &whole.mean.shares;
+    let (target, initiator) =
+        if whole.serves() { (shares.own, shares.peer) } else { (shares.peer, shares.own) };
+    if shares.path >= target.max(initiator) {
+        let writes = whole.sends != whole.serves();
+        return (Cause::QueueDepth, if writes { vec![Cause::R2t] } else { vec![] });
+    }
+    if target >= initiator { (Cause::Storage, vec![]) } else { (Cause::Application, vec![]) }
+}
+
+fn evidence(whole: &Whole) -> BTreeMap<&'static str, f64> {
+    let (mean, shares) = (&whole.mean, &whole.mean.shares);
+    let mut evidence = BTreeMap::from([
+        ("connections", whole.connections),
+        ("seconds", mean.seconds),
+        ("throughput_bytes_per_s", whole.bytes_per_s),
+        ("peak_bytes_per_s", mean.peak_bytes_per_s),
+        ("rtt_us", mean.rtt_us),
+        ("rtt_min_us", mean.base_rtt_us),
+        ("loss", whole.loss()),
+        ("burst_bytes", mean.burst_bytes),
+        ("share_path", shares.path),
+        ("share_peer_silent", shares.peer),
+        ("share_own_silent", shares.own),
+    ]);
+    let direction: &[_] = if whole.sends {
+        &[
+            ("cwnd_bytes", mean.cwnd_bytes),
+            ("in_flight_bytes", mean.in_flight_bytes),
+            ("in_flight_bytes_max", mean.in_flight_bytes_max),
+            ("not_sent_bytes", mean.not_sent_bytes),
+            ("send_window_bytes", mean.send_window_bytes),
+            ("send_buffer_bytes", mean.send_buffer_bytes),
+            ("retransmitted_segments", mean.retrans_segments * whole.connections),
+            ("share_send_buffer", shares.send_buffer),
+            ("share_receive_window", shares.receive_window),
+            ("share_network", shares.network),
+            ("share_queue_on_path", mean.queue_share),
+        ]
+    } else {
+        &[
+            ("receive_window_bytes", mean.receive_window_bytes),
+            ("out_of_order_segments", mean.out_of_order_segments * whole.connections),
+            ("share_receiving", shares.receiving),
+        ]
+    };
+    evidence.extend(direction.iter().copied());
+    evidence.retain(|_, value| value.is_finite());
+    evidence
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a count of connections that was made from one"
+)]
+fn watched_count(whole: &Whole) -> usize {
+    whole.connections as usize
+}
