@@ -4,7 +4,7 @@
 use iscsi_proto::ids::{Cid, Isid};
 use iscsi_proto::pdu::{LoginStatus, LogoutReason, Pdu};
 
-use super::{Check, check, session_of, writing};
+use super::{Check, check, growing, session_of, writing};
 use crate::context::Context;
 use crate::io::pattern;
 use crate::login::{Answer, Dialogue, Login};
@@ -96,7 +96,7 @@ fn too_many_connections(context: &Context) -> Verdict {
 }
 
 fn join_with_other_isid(context: &Context) -> Verdict {
-    let mut session = session_of(context, 1, Offer::leading().with("MaxConnections", 2))?;
+    let mut session = growing(context, Offer::leading())?;
     let (isid, tsih): (Isid, _) = (context.new_isid(), session.tsih);
     let dialogue = Dialogue::with(context, isid, tsih, Cid(1), session.cmd_sn)?;
     match dialogue.log_in(false, &Offer::later())? {
@@ -111,8 +111,7 @@ fn join_with_other_isid(context: &Context) -> Verdict {
 }
 
 fn leading_only_keys_refused(context: &Context) -> Verdict {
-    let session = session_of(context, 1, Offer::leading().with("MaxConnections", 2))?;
-    require(session.agreed.max_connections > 1, || "MaxConnections is 1".into())?;
+    let session = growing(context, Offer::leading())?;
     let before = session.agreed.max_burst;
     let other = if before == 8192 { 16384 } else { 8192 };
     match session.join(Cid(1), &Offer::later().with("MaxBurstLength", other))? {
@@ -128,8 +127,7 @@ fn leading_only_keys_refused(context: &Context) -> Verdict {
 }
 
 fn no_leading_only_keys_offered(context: &Context) -> Verdict {
-    let session = session_of(context, 1, Offer::leading().with("MaxConnections", 2))?;
-    require(session.agreed.max_connections > 1, || "MaxConnections is 1".into())?;
+    let session = growing(context, Offer::leading())?;
     let logged_in = session.join(Cid(1), &Offer::later())?.established()?;
     let offered: Vec<_> =
         LEADING_ONLY.iter().filter(|key| logged_in.answer(key).is_some()).collect();
@@ -198,8 +196,7 @@ fn window_on_every_connection(context: &Context) -> Verdict {
 }
 
 fn receive_length_per_connection(context: &Context) -> Verdict {
-    let mut session = session_of(context, 1, Offer::leading().with("MaxConnections", 2))?;
-    require(session.agreed.max_connections > 1, || "MaxConnections is 1".into())?;
+    let mut session = growing(context, Offer::leading())?;
     let offer = Offer::later().with("MaxRecvDataSegmentLength", 512);
     let logged_in = session.join(Cid(1), &offer)?.established()?;
     session.attach(Cid(1), logged_in);
@@ -214,9 +211,7 @@ fn receive_length_per_connection(context: &Context) -> Verdict {
 }
 
 fn join_under_io(context: &Context) -> Verdict {
-    let offer = super::data_out::solicited(context).with("MaxConnections", 2);
-    let mut session = session_of(context, 1, offer)?;
-    require(session.agreed.max_connections > 1, || "MaxConnections is 1".into())?;
+    let mut session = growing(context, super::data_out::solicited(context))?;
     let data = pattern(31, 4 * context.unit());
     let itt = session.write(0, context.scratch(0), data.len() as u32)?;
     let r2t = session.next_r2t(0, itt)?;

@@ -3,7 +3,7 @@
 use iscsi_proto::ids::{Lun, Ttt};
 use iscsi_proto::pdu::{NopOut, Pdu, RejectReason};
 
-use super::{Check, check, session_of, writing};
+use super::{Check, check, growing, writing};
 use crate::context::Context;
 use crate::io::pattern;
 use crate::offer::Offer;
@@ -73,8 +73,7 @@ fn both(context: &Context) -> Verdict {
 
 /// Digests are a connection's, not the session's.
 fn per_connection(context: &Context) -> Verdict {
-    let mut session = session_of(context, 1, Offer::leading().with("MaxConnections", 2))?;
-    require(session.agreed.max_connections > 1, || "MaxConnections is 1".into())?;
+    let mut session = growing(context, Offer::leading())?;
     let offer = Offer::later().with("HeaderDigest", "CRC32C");
     let cid = iscsi_proto::ids::Cid(1);
     let logged_in = session.join(cid, &offer)?.established()?;

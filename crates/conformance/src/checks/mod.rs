@@ -111,6 +111,13 @@ fn session_of<'a>(context: &'a Context, count: u16, offer: Offer) -> Result<Sess
     Ok(session)
 }
 
+/// A session of one connection that another may join.
+fn growing(context: &Context, offer: Offer) -> Result<Session<'_>, Stop> {
+    let session = Session::open(context, offer.with("MaxConnections", 2))?;
+    require(session.agreed.max_connections > 1, || "MaxConnections: 1 granted, 2 needed".into())?;
+    Ok(session)
+}
+
 /// Skips unless the target grants this error recovery level when asked for 2.
 fn require_level(context: &Context, level: u32) -> Result<(), Stop> {
     require(context.level >= level, || {
