@@ -196,17 +196,29 @@ impl<'a> Dialogue<'a> {
         pairs
     }
 
-    /// Goes through the security stage if the target wants a proof. Returns what the first request
-    /// of the operational stage still has to say.
-    pub(crate) fn to_operational(
-        &mut self,
-        discovery: bool,
-    ) -> Result<Result<Pairs, Answer>, Stop> {
-        let names = self.names(discovery);
-        let Some(credentials) = self.context.config.credentials.clone() else {
-            return Ok(Ok(names));
-        };
-        Ok(self.prove(&credentials, names)?.map(|()| Vec::new()))
+    /// Goes through the security stage, as initiators do: there are targets (tgt) that know no
+    /// other place to look a session up.
+    pub(crate) fn to_operational(&mut self, discovery: bool) -> Result<Result<(), Answer>, Stop> {
+        let mut names = self.names(discovery);
+        if let Some(credentials) = self.context.config.credentials.clone() {
+            return self.prove(&credentials, names);
+        }
+        names.push(("AuthMethod".into(), "None".into()));
+        let next = Some(Stage::LOGIN_OPERATIONAL_NEGOTIATION);
+        let request = self.request(Stage::SECURITY_NEGOTIATION, next);
+        match self.exchange(&request, &names)? {
+            Ok((response, _)) if response.transit => Ok(Ok(())),
+            Ok(_) => failed("the target does not leave the security stage with AuthMethod=None"),
+            Err(answer) => Ok(Err(answer)),
+        }
+    }
+
+    /// The same for a check that cannot go on without.
+    pub(crate) fn must_reach_operational(&mut self) -> Result<(), Stop> {
+        match self.to_operational(false)? {
+            Ok(()) => Ok(()),
+            Err(answer) => failed(format!("the security stage got {answer}")),
+        }
     }
 
     fn prove(&mut self, who: &ChapCredentials, names: Pairs) -> Result<Result<(), Answer>, Stop> {
@@ -237,11 +249,14 @@ impl<'a> Dialogue<'a> {
 
     /// The rest of an ordinary login.
     pub(crate) fn log_in(mut self, discovery: bool, offer: &Offer) -> Result<Login, Stop> {
-        let mut say = match self.to_operational(discovery)? {
-            Ok(names) => names,
-            Err(answer) => return Ok(Login::Out(answer)),
-        };
-        say.extend_from_slice(offer.pairs());
+        match self.to_operational(discovery)? {
+            Ok(()) => self.negotiate(offer.pairs().to_vec(), offer),
+            Err(answer) => Ok(Login::Out(answer)),
+        }
+    }
+
+    /// The operational stage, beginning with these pairs.
+    pub(crate) fn negotiate(mut self, mut say: Pairs, offer: &Offer) -> Result<Login, Stop> {
         for _ in 0..REQUESTS_MAX {
             let (response, pairs) = match self.exchange(&self.final_request(), &say)? {
                 Ok(response) => response,

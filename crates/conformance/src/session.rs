@@ -141,6 +141,10 @@ impl<'a> Session<'a> {
                 return failed(format!("the login of connection {cid} got {answer}"));
             }
         };
+        let tsih = logged_in.last()?.tsih;
+        ensure(tsih == self.tsih, || {
+            format!("connection {cid} was to join session {}, its login ended in {tsih}", self.tsih)
+        })?;
         Ok(self.attach(Cid(cid), logged_in))
     }
 

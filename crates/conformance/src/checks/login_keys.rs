@@ -127,16 +127,15 @@ fn reserved_session_type(context: &Context) -> Verdict {
 /// than once during login": an attempt to do so is a protocol error.
 fn offered_twice(context: &Context) -> Verdict {
     let mut dialogue = Dialogue::new(context)?;
-    let mut pairs = match dialogue.to_operational(false)? {
-        Ok(pairs) => pairs,
-        Err(answer) => return failed(format!("the security stage got {answer}")),
-    };
-    pairs.push(("MaxBurstLength".into(), "65536".into()));
+    dialogue.must_reach_operational()?;
     let stage = Stage::LOGIN_OPERATIONAL_NEGOTIATION;
-    if let Err(answer) = dialogue.exchange(&dialogue.request(stage, None), &pairs)? {
+    let pair = |value: &str| [("MaxBurstLength".to_owned(), value.to_owned())];
+    let request = dialogue.request(stage, None);
+    if let Err(answer) = dialogue.exchange(&request, &pair("65536"))? {
         return failed(format!("the operational stage got {answer}"));
     }
-    dialogue.send(&dialogue.request(stage, None), &[("MaxBurstLength".into(), "32768".into())])?;
+    let request = dialogue.request(stage, None);
+    dialogue.send(&request, &pair("32768"))?;
     match dialogue.answer()? {
         Answer::Closed => Ok("the connection was closed".into()),
         answer => expect_refusal(&answer, &[]),
@@ -146,12 +145,8 @@ fn offered_twice(context: &Context) -> Verdict {
 /// A pair cut in two by the C bit; what comes in between must be empty.
 fn text_over_pdus(context: &Context) -> Verdict {
     let mut dialogue = Dialogue::new(context)?;
-    let mut pairs = match dialogue.to_operational(false)? {
-        Ok(pairs) => pairs,
-        Err(answer) => return failed(format!("the security stage got {answer}")),
-    };
-    pairs.extend_from_slice(Offer::leading().with("MaxBurstLength", "131072").pairs());
-    let whole = text(&pairs);
+    dialogue.must_reach_operational()?;
+    let whole = text(Offer::leading().with("MaxBurstLength", "131072").pairs());
     let cut = whole.windows(14).position(|w| w == b"MaxBurstLength").unwrap_or(0) + 18;
     let mut request = dialogue.request(Stage::LOGIN_OPERATIONAL_NEGOTIATION, None);
     request.continues = true;

@@ -6,10 +6,10 @@ use iscsi_proto::serial::CmdSn;
 
 use super::{Check, check};
 use crate::context::Context;
-use crate::login::{Answer, Dialogue, expect_refusal};
+use crate::login::{Answer, Dialogue, Login, expect_refusal};
 use crate::offer::Offer;
 use crate::session::Session;
-use crate::verdict::{Stop, Verdict, ensure, failed};
+use crate::verdict::{Stop, Verdict, ensure, failed, require};
 
 pub(super) const CHECKS: &[Check] = &[
     check("login.first-pdu-not-login", "6.3", first_pdu_not_login),
@@ -24,11 +24,11 @@ pub(super) const CHECKS: &[Check] = &[
     check("login.nsg-backwards", "11.12.3", nsg_backwards),
     check("login.transit-and-continue", "11.12.2", transit_and_continue),
     check("login.two-stages", "6.3", two_stages),
+    check("login.operational-stage-at-once", "6.3", operational_at_once),
     check("login.stage-cannot-change-alone", "6.3", stage_cannot_change_alone),
     check("login.response-fields", "11.13", response_fields),
     check("login.tsih-generated", "11.13.3", tsih_generated),
     check("login.tsih-unknown", "11.13.5", tsih_unknown),
-    check("login.names-change", "11.12", names_change),
 ];
 
 fn first_pdu_not_login(context: &Context) -> Verdict {
@@ -66,7 +66,8 @@ fn other_pdu_during_login(context: &Context) -> Verdict {
 
 /// A first request that stays in its stage: login is under way.
 fn begin(dialogue: &mut Dialogue<'_>) -> Result<(), Stop> {
-    let names = dialogue.names(false);
+    let mut names = dialogue.names(false);
+    names.push(("AuthMethod".into(), "CHAP,None".into()));
     let request = dialogue.request(Stage::SECURITY_NEGOTIATION, None);
     match dialogue.exchange(&request, &names)? {
         Ok(_) => Ok(()),
@@ -134,13 +135,10 @@ fn csg_reserved(context: &Context) -> Verdict {
 /// Sends a request of the operational stage that `change` has spoilt.
 fn spoilt(context: &Context, change: impl FnOnce(&mut LoginRequest)) -> Result<Answer, Stop> {
     let mut dialogue = Dialogue::new(context)?;
-    let pairs = match dialogue.to_operational(false)? {
-        Ok(pairs) => pairs,
-        Err(answer) => return failed(format!("the security stage got {answer}")),
-    };
+    dialogue.must_reach_operational()?;
     let mut request = dialogue.final_request();
     change(&mut request);
-    dialogue.send(&request, &pairs)?;
+    dialogue.send(&request, &[])?;
     dialogue.answer()
 }
 
@@ -163,24 +161,17 @@ fn transit_and_continue(context: &Context) -> Verdict {
 
 fn two_stages(context: &Context) -> Verdict {
     let mut dialogue = Dialogue::new(context)?;
-    if context.config.credentials.is_none() {
-        let (stage, next) = (Stage::SECURITY_NEGOTIATION, Stage::LOGIN_OPERATIONAL_NEGOTIATION);
-        let mut pairs = dialogue.names(false);
-        pairs.push(("AuthMethod".into(), "None".into()));
-        match dialogue.exchange(&dialogue.request(stage, Some(next)), &pairs)? {
-            Ok((response, _)) => {
-                ensure(response.transit && response.csg == stage && response.nsg == next, || {
-                    format!("from {stage} to {next}: answered with {response:?}")
-                })?
-            }
-            Err(answer) => return failed(format!("the security stage got {answer}")),
-        }
-    } else if let Err(answer) = dialogue.to_operational(false)? {
-        return failed(format!("the security stage got {answer}"));
+    dialogue.must_reach_operational()?;
+    let (security, operational) =
+        (Stage::SECURITY_NEGOTIATION, Stage::LOGIN_OPERATIONAL_NEGOTIATION);
+    if let Some((response, _)) = dialogue.responses.last() {
+        ensure(response.csg == security && response.nsg == operational, || {
+            format!("CSG {}, NSG {} between both stages", response.csg, response.nsg)
+        })?;
     }
-    let offer = Offer::leading();
-    match dialogue.exchange(&dialogue.final_request(), offer.pairs())? {
-        Ok((response, _)) => ensure(response.csg == Stage::LOGIN_OPERATIONAL_NEGOTIATION, || {
+    let request = dialogue.final_request();
+    match dialogue.exchange(&request, Offer::leading().pairs())? {
+        Ok((response, _)) => ensure(response.csg == operational, || {
             format!("CSG is {} in the operational stage", response.csg)
         })?,
         Err(answer) => return failed(format!("the operational stage got {answer}")),
@@ -188,16 +179,30 @@ fn two_stages(context: &Context) -> Verdict {
     Ok("security, operational, full-feature".into())
 }
 
+/// Where nobody has to prove anything, a login may begin with the operational stage.
+fn operational_at_once(context: &Context) -> Verdict {
+    require(context.config.credentials.is_none(), || "the target wants CHAP".into())?;
+    let mut session = super::growing(context, Offer::leading())?;
+    let dialogue = Dialogue::with(context, session.isid, session.tsih, Cid(1), session.cmd_sn)?;
+    let (mut say, offer) = (dialogue.names(false), Offer::later());
+    say.extend_from_slice(offer.pairs());
+    let logged_in = dialogue.negotiate(say, &offer)?.established()?;
+    let tsih = logged_in.last()?.tsih;
+    ensure(tsih == session.tsih, || {
+        format!("the login was to join session {}, and ended in {tsih}", session.tsih)
+    })?;
+    let link = session.attach(Cid(1), logged_in);
+    session.read_all(link, context.scratch(0), context.unit_blocks())?;
+    session.close()?;
+    Ok("joined without a security stage".into())
+}
+
 /// The target sets T only where the initiator has (§6.3.3).
 fn stage_cannot_change_alone(context: &Context) -> Verdict {
     let mut dialogue = Dialogue::new(context)?;
-    let mut pairs = match dialogue.to_operational(false)? {
-        Ok(pairs) => pairs,
-        Err(answer) => return failed(format!("the security stage got {answer}")),
-    };
-    pairs.extend_from_slice(Offer::leading().pairs());
+    dialogue.must_reach_operational()?;
     let request = dialogue.request(Stage::LOGIN_OPERATIONAL_NEGOTIATION, None);
-    match dialogue.exchange(&request, &pairs)? {
+    match dialogue.exchange(&request, Offer::leading().pairs())? {
         Ok((response, _)) => {
             ensure(!response.transit, || "T set although the request had it cleared".into())?;
         }
@@ -254,39 +259,9 @@ fn tsih_unknown(context: &Context) -> Verdict {
     let (isid, tsih) = (session.isid, session.tsih);
     session.barrier(0)?;
     session.close()?;
-    let mut dialogue = Dialogue::with(context, isid, tsih, Cid(1), CmdSn(1))?;
-    let names = dialogue.names(false);
-    let request = dialogue.request(Stage::SECURITY_NEGOTIATION, None);
-    dialogue.send(&request, &names)?;
-    let first = dialogue.answer()?;
-    // It may wait until the initiator has proved itself.
-    let answer = match first {
-        Answer::Response(ref response, _) if response.status.is_success() => {
-            let next = Stage::LOGIN_OPERATIONAL_NEGOTIATION;
-            let request = dialogue.request(Stage::SECURITY_NEGOTIATION, Some(next));
-            dialogue.send(&request, &[])?;
-            match dialogue.answer()? {
-                Answer::Response(response, _) if response.status.is_success() => {
-                    dialogue.send(&dialogue.final_request(), Offer::later().pairs())?;
-                    dialogue.answer()?
-                }
-                answer => answer,
-            }
-        }
-        answer => answer,
-    };
-    expect_refusal(&answer, &[LoginStatus::SESSION_DOES_NOT_EXIST])
-}
-
-/// §11.12.6, §11.12.7: all requests of a login carry the same TSIH and CID.
-fn names_change(context: &Context) -> Verdict {
-    let mut dialogue = Dialogue::new(context)?;
-    begin(&mut dialogue)?;
-    dialogue.cid = Cid(17);
-    let request = dialogue.request(Stage::SECURITY_NEGOTIATION, None);
-    dialogue.send(&request, &[])?;
-    match dialogue.answer()? {
-        Answer::Closed => Ok("the connection was closed".into()),
-        answer => expect_refusal(&answer, &[]),
+    let dialogue = Dialogue::with(context, isid, tsih, Cid(1), CmdSn(1))?;
+    match dialogue.log_in(false, &Offer::later())? {
+        Login::In(_) => failed("a connection joined a session that has ended"),
+        Login::Out(answer) => expect_refusal(&answer, &[LoginStatus::SESSION_DOES_NOT_EXIST]),
     }
 }
