@@ -2,20 +2,25 @@
 //! StatSN, answers the target's pings, and judges nothing but StatSN.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use iscsi_proto::ids::{Cid, Isid, Itt, Lun, Tsih, Ttt};
 use iscsi_proto::pdu::{
-    AsyncMessage, Header, LogoutReason, LogoutRequest, LogoutResponse, NopIn, NopOut, Pdu,
+    AsyncMessage, Header, LoginStatus, LogoutReason, LogoutRequest, LogoutResponse, NopIn, NopOut,
+    Pdu,
 };
 use iscsi_proto::serial::{CmdSn, StatSn};
 
 use crate::context::Context;
-use crate::login::{Dialogue, LoggedIn, Login};
+use crate::login::{Answer, Dialogue, LoggedIn, Login};
 use crate::offer::{Agreed, Offer};
 use crate::verdict::{Stop, ensure, failed};
 use crate::wire::{Received, Wire};
+
+/// How soon a login that came too early is tried again.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// A PDU as it came.
 #[derive(Clone, Debug)]
@@ -135,10 +140,20 @@ impl<'a> Session<'a> {
         let offer = Offer::later()
             .with("HeaderDigest", kind(framing.header_digest))
             .with("DataDigest", kind(framing.data_digest));
-        let logged_in = match self.join(Cid(cid), &offer)? {
-            Login::In(logged_in) => *logged_in,
-            Login::Out(answer) => {
-                return failed(format!("the login of connection {cid} got {answer}"));
+        let deadline = Instant::now() + self.context.timeout();
+        let logged_in = loop {
+            match self.join(Cid(cid), &offer)? {
+                Login::In(logged_in) => break *logged_in,
+                // One that has just left may take up its place until both ends are closed.
+                Login::Out(Answer::Response(response, _))
+                    if response.status == LoginStatus::TOO_MANY_CONNECTIONS
+                        && Instant::now() < deadline =>
+                {
+                    sleep(RETRY);
+                }
+                Login::Out(answer) => {
+                    return failed(format!("the login of connection {cid} got {answer}"));
+                }
             }
         };
         let tsih = logged_in.last()?.tsih;

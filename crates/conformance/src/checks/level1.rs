@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::io::pattern;
 use crate::offer::Offer;
 use crate::session::{Event, Session};
-use crate::verdict::{Stop, Verdict, ensure, failed};
+use crate::verdict::{Stop, Verdict, ensure, failed, require};
 
 pub(super) const CHECKS: &[Check] = &[
     check("level1.status-snack", "11.16.1", status_snack),
@@ -35,9 +35,7 @@ pub(super) fn open<'a>(
     require_level(context, level)?;
     let mut session = Session::open(context, offer.with("ErrorRecoveryLevel", level))?;
     let granted = session.agreed.level;
-    crate::verdict::require(granted == level, || {
-        format!("ErrorRecoveryLevel={level} became {granted}")
-    })?;
+    require(granted == level, || format!("ErrorRecoveryLevel={level} became {granted}"))?;
     session.links[0].strict = false;
     Ok(session)
 }
@@ -95,7 +93,7 @@ fn status_snack_acknowledged(context: &Context) -> Verdict {
         Event::Pdu(arrived) => match &arrived.pdu {
             Pdu::Reject(reject) => {
                 let reason = reject.reason;
-                let allowed = [RejectReason::PROTOCOL_ERROR, RejectReason::SNACK_REJECT];
+                let allowed = [RejectReason::PROTOCOL_ERROR];
                 ensure(allowed.contains(&reason), || {
                     format!("Reject with reason {:#04x}", reason.0)
                 })?;
@@ -200,7 +198,10 @@ fn r2t_snack(context: &Context) -> Verdict {
     session.send(0, snack(SnackKind::DATA_OR_R2T, itt, run, exp_stat_sn), &[])?;
     let again = session.next_r2t(0, itt)?;
     ensure(again.r2t_sn == r2t.r2t_sn && again.ttt == r2t.ttt, || {
-        format!("another R2T came: {again:?} for {r2t:?}")
+        format!(
+            "R2TSN {} with tag {} came for R2TSN {} with tag {}: no exact replica",
+            again.r2t_sn, again.ttt, r2t.r2t_sn, r2t.ttt
+        )
     })?;
     ensure(again.buffer_offset == r2t.buffer_offset, || "with another offset".into())?;
     session.answer_r2t(0, &r2t, &data)?;
@@ -250,7 +251,7 @@ fn recovery_r2t(context: &Context) -> Verdict {
     require_level(context, 1)?;
     let offer = super::data_out::solicited(context).with("ErrorRecoveryLevel", 1);
     let mut session = with_digests(context, false, true, offer)?;
-    crate::verdict::require(session.agreed.level == 1, || "level 1 was not granted".into())?;
+    require(session.agreed.level == 1, || "level 1 was not granted".into())?;
     let data = pattern(61, 2 * context.unit());
     let itt = session.write(0, context.scratch(0), data.len() as u32)?;
     let r2t = session.next_r2t(0, itt)?;
@@ -276,7 +277,13 @@ fn recovery_r2t(context: &Context) -> Verdict {
             }
         }
     };
-    ensure(rejected, || "a recovery R2T without a Reject".into())?;
+    // Which of both comes first is the target's choice.
+    session.barrier(0)?;
+    rejected |= session.links[0].stash.iter().any(|arrived| {
+        matches!(&arrived.pdu, Pdu::Reject(r) if r.reason == RejectReason::DATA_DIGEST_ERROR)
+    });
+    ensure(rejected, || "a recovery R2T without a Reject of reason 0x02".into())?;
+    session.links[0].stash.clear();
     ensure(again.r2t_sn.since(r2t.r2t_sn) > 0, || {
         format!("the recovery R2T has R2TSN {}, not a new one", again.r2t_sn)
     })?;
@@ -302,6 +309,10 @@ fn lost_data_out(context: &Context) -> Verdict {
     session.send(0, last, second)?;
     let event = session.event(0)?;
     let Event::Pdu(arrived) = &event else {
+        // §7.9 says what to do, not when.
+        require(!matches!(event, Event::Nothing), || {
+            "nothing yet: the target may wait for a timer of its own".into()
+        })?;
         return failed(format!("Data-Out 0 is missing, 1 came with F: {event}"));
     };
     let Pdu::R2t(again) = &arrived.pdu else {
@@ -321,8 +332,8 @@ fn damaged_command(context: &Context) -> Verdict {
     require_level(context, 1)?;
     let offer = Offer::leading().with("ErrorRecoveryLevel", 1);
     let mut session = with_digests(context, false, true, offer)?;
-    crate::verdict::require(session.agreed.immediate_data, || "ImmediateData is No".into())?;
-    crate::verdict::require(session.links[0].send_max >= context.unit(), || {
+    require(session.agreed.immediate_data, || "ImmediateData is No".into())?;
+    require(session.links[0].send_max >= context.unit(), || {
         "MaxRecvDataSegmentLength of the target is below one unit".into()
     })?;
     let data = pattern(63, context.unit());

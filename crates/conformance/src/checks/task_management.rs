@@ -10,7 +10,7 @@ use super::{Check, check, session_of, writing};
 use crate::context::Context;
 use crate::offer::Offer;
 use crate::session::{Event, Session};
-use crate::verdict::{Stop, Verdict, ensure, failed};
+use crate::verdict::{Stop, Verdict, ensure, failed, require};
 
 pub(super) const CHECKS: &[Check] = &[
     writing("tmf.abort-task", "11.5.1", abort_task),
@@ -114,6 +114,11 @@ fn ends_all(context: &Context, function: Function) -> Verdict {
         let arrived = session.next(0)?;
         match arrived.pdu {
             Pdu::TaskManagementResponse(response) if response.itt == awaited => {
+                // A unit must know how to be reset; the other two are SAM's options.
+                let unknown = response.response == Code::NOT_SUPPORTED;
+                require(!unknown || function == Function::LOGICAL_UNIT_RESET, || {
+                    format!("the target does not support {function}")
+                })?;
                 complete(response.response, &function.to_string())?;
                 break;
             }
@@ -172,7 +177,10 @@ fn unknown_function(context: &Context) -> Verdict {
             _ => {}
         }
     }
-    failed(format!("function 0x6b got {event}"))
+    match event {
+        Event::Closed => Ok("the connection was closed".into()),
+        event => failed(format!("function 0x6b got {event}")),
+    }
 }
 
 fn reassign_below_level_2(context: &Context) -> Verdict {
