@@ -12,12 +12,14 @@ use serde_json::Value;
 /// Every member of the workspace and the siblings it may use.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("block", &[]),
+    ("conformance", &["iscsi-proto"]),
     ("daemon", &["block", "iscsi", "iscsi-proto", "scsi", "wanlab"]),
     ("discovery", &[]),
     (
         "enkaku",
         &[
             "block",
+            "conformance",
             "daemon",
             "discovery",
             "export",

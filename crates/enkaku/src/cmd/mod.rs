@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod bench;
+pub(crate) mod conformance;
 pub(crate) mod copy;
 pub(crate) mod diagnose;
 pub(crate) mod discover;

@@ -113,7 +113,7 @@ impl Session {
     ) -> Result<(), SessionError> {
         let Some(connection) = self.connections.get_mut(&conn) else { return Ok(()) };
         let receiving = std::mem::replace(&mut connection.receiving, Receiving::Nothing);
-        if !digest_ok && self.digest_error(conn, &receiving)? {
+        if !digest_ok && self.digest_error(conn, &receiving) {
             return Ok(());
         }
         match receiving {
@@ -134,7 +134,7 @@ impl Session {
     /// A data segment arrived damaged; true: the whole PDU is discarded. From error recovery level
     /// 1 on, lost data is asked for again and lost requests are sent again by the initiator
     /// (§7.2.1). At level 0 nobody does that: a command fails, and any other request takes the
-    /// connection with it.
+    /// connection with it after the Reject.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
     //# Targets MUST NOT implicitly terminate an active task by sending a Reject PDU for any PDU
     //# exchanged during the life of the task.
@@ -144,23 +144,24 @@ impl Session {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
     //# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a
     //# command PDU, the non-data PDU rule below applies), the target MUST do one of the following:
-    fn digest_error(&mut self, conn: ConnId, receiving: &Receiving) -> Result<bool, SessionError> {
+    fn digest_error(&mut self, conn: ConnId, receiving: &Receiving) -> bool {
         let recovers = self.recovers();
         match receiving {
-            Receiving::Nothing | Receiving::Ignored if !recovers => return Ok(true),
+            Receiving::Nothing | Receiving::Ignored if !recovers => return true,
             //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
             //# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be
             //# considered received by the target (i.e., a command sequence gap must be assumed for
             //# the CmdSN), even though the CmdSN of the rejected command PDU may be reliably
             //# ascertained.
             // The number of a command that is discarded stays free (§7.3), and at level 0 its
-            // initiator need not know how to fill the gap: the session begins anew.
+            // initiator need not know how to fill the gap: the session begins anew, once the
+            // Reject has been sent.
             Receiving::Scratch(_) | Receiving::Command { .. } if !recovers => {
-                return Err(self.error(conn, Itt::NONE, "data digest error"));
+                self.close_event(conn, "data digest error");
             }
             _ => {}
         }
-        let Some(connection) = self.connections.get_mut(&conn) else { return Ok(true) };
+        let Some(connection) = self.connections.get_mut(&conn) else { return true };
         let header = Bytes::copy_from_slice(&connection.last_header);
         let reason = RejectReason::DATA_DIGEST_ERROR;
         self.push_reply(conn, Reply::Reject { reason, data_sn: 0, header });
@@ -168,15 +169,15 @@ impl Session {
             Receiving::Command { itt, .. } => {
                 // Its number stays free: the same command comes again.
                 self.discard_command(conn, *itt);
-                Ok(true)
+                true
             }
             Receiving::DataOut { pdu, .. } => {
                 if !recovers {
                     self.damage(pdu.itt);
                 }
-                Ok(false)
+                false
             }
-            Receiving::Nothing | Receiving::Ignored | Receiving::Scratch(_) => Ok(true),
+            Receiving::Nothing | Receiving::Ignored | Receiving::Scratch(_) => true,
         }
     }
 

@@ -163,17 +163,25 @@ fn level_0_answers_damage_when_all_data_has_come() {
     assert!(script.executes(script.conn).is_empty());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# When a target receives any iSCSI PDU with a payload digest error, it MUST answer with a Reject
+//# PDU with a reason code of Data-Digest-Error and discard the PDU.
 #[test]
-fn level_0_closes_the_connection_of_a_damaged_command() {
-    let mut script = Script::new();
+fn level_0_rejects_a_damaged_request_and_closes_its_connection() {
     let announced = ScsiCommand { is_final: false, ..write(1, 100, 1024) };
-    let header = Pdu::from(announced).encode(512);
-    script.session.handle_header(script.conn, NOW, &header).unwrap();
-    assert!(script.session.handle_data(script.conn, Received::Placed, false).is_err());
-    script.session.handle_connection_lost(script.conn, NOW);
-    assert!(script.session.is_closed());
-    assert!(script.executes(script.conn).is_empty());
-    assert_eq!(script.session.task_count(), 0);
+    for (damaged, data) in [(Pdu::from(announced), [0; 512]), (ping(1, 100, 1).into(), [0; 512])] {
+        let mut script = Script::new();
+        script.damaged(damaged, &data);
+        assert_eq!(script.rejected().0, RejectReason::DATA_DIGEST_ERROR);
+        let closes = std::iter::from_fn(|| script.session.poll_event(script.conn))
+            .any(|event| matches!(event, Event::Close { at_once: false, .. }));
+        assert!(closes);
+        script.session.handle_connection_lost(script.conn, NOW);
+        assert!(script.session.is_closed());
+        assert!(script.executes(script.conn).is_empty());
+        assert_eq!(script.session.task_count(), 0);
+    }
 }
 
 #[test]
