@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use iscsi::target::{AccessRules, Chap, Limits, PortalSpec, SessionConfig};
+use iscsi::target::{AccessRules, Chap, CongestionChoice, Limits, PortalSpec, SessionConfig};
 use iscsi_proto::keys::Offer;
 
 pub use reader::{Place, Problem};
@@ -46,6 +46,8 @@ pub struct ServerSection {
     pub log: String,
     /// How long initiators may take to log out at shutdown.
     pub shutdown_timeout: Duration,
+    /// TCP's congestion control of all connections.
+    pub congestion_control: CongestionChoice,
     /// Where metrics and health are served over HTTP.
     pub metrics: Option<SocketAddr>,
 }

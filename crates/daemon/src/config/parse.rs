@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use iscsi::target::{AccessRule, AccessRules, Chap, Limits, PortalSpec, SessionConfig, TargetSpec};
+use iscsi::target::{
+    AccessRule, AccessRules, Chap, CongestionChoice, Limits, PortalSpec, SessionConfig, TargetSpec,
+};
 use iscsi_proto::keys::{DigestPreference, Offer};
 use iscsi_proto::names::{TargetAddress, check_name};
 use scsi::WriteProtection;
@@ -79,7 +81,8 @@ fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
     let chaps = chaps.into_iter().map(read).collect();
     let metrics = root.section("metrics");
     let server = server(root.section("server"), metrics);
-    let (limits, command_window) = limits(reader, root.section("limits"));
+    let (mut limits, command_window) = limits(reader, root.section("limits"));
+    limits.congestion_control = server.congestion_control.clone();
     let mut session = SessionConfig::default();
     session.command_window = command_window;
     // A quarter of the common half: what one session may be promised at once.
@@ -121,6 +124,7 @@ fn server(server: Option<Section<'_, '_>>, metrics: Option<Section<'_, '_>>) -> 
         admin_socket: PathBuf::from(ADMIN_SOCKET),
         log: "info".into(),
         shutdown_timeout: Duration::from_secs(10),
+        congestion_control: CongestionChoice::Auto,
         metrics: None,
     };
     if let Some(mut section) = server {
@@ -141,6 +145,10 @@ fn server(server: Option<Section<'_, '_>>, metrics: Option<Section<'_, '_>>) -> 
         }
         if let Some(timeout) = section.get("shutdown_timeout", time(TIME_MAX)) {
             out.shutdown_timeout = timeout;
+        }
+        let control = |value: ValueInner<'_>| CongestionChoice::parse(&string(value)?);
+        if let Some(choice) = section.get("congestion_control", control) {
+            out.congestion_control = choice;
         }
         section.finish();
     }

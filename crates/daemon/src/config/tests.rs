@@ -63,7 +63,7 @@ fn one_mistake_each() {
     for (more, wanted) in [
         (
             "[server]\nlgo = \"info\"\n",
-            "t.toml:14: server.lgo: unknown key (allowed here: admin_socket, log, shutdown_timeout, state_directory)",
+            "t.toml:14: server.lgo: unknown key (allowed here: admin_socket, congestion_control, log, shutdown_timeout, state_directory)",
         ),
         (
             "[limits]\nlogin_timeout = 15\n",
@@ -211,5 +211,18 @@ proptest::proptest! {
         let mut bytes = GOOD.as_bytes().to_vec();
         bytes[at] = byte;
         let _ = parse(&String::from_utf8(bytes).unwrap());
+    }
+}
+
+#[test]
+fn a_congestion_control_is_one_that_the_kernel_has() {
+    let file = |name: &str| format!("[server]\ncongestion_control = \"{name}\"\n");
+    let of = |name: &str| problems(&file(name)).join("\n");
+    let wrong = of("vegsa");
+    assert!(wrong.contains("t.toml:2: server.congestion_control: \"vegsa\""), "{wrong}");
+    assert!(wrong.contains("(auto, system, "), "{wrong}");
+    for right in ["auto", "system", "reno"] {
+        let other = of(right); // there is no portal, but that is all
+        assert!(!other.contains("congestion_control"), "{other}");
     }
 }

@@ -9,7 +9,7 @@ use anyhow::Context;
 use block::Device;
 use block::backend::{FileDevice, FileOptions, MemoryDevice};
 use block::layer::ThickLayer;
-use iscsi::target::{Server, ServerConfig};
+use iscsi::target::{CongestionChoice, Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
@@ -54,6 +54,10 @@ pub(crate) struct Args {
     /// Physical block size to report [default: what suits the storage best].
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     physical_block_size: Option<u64>,
+    /// TCP's congestion control: system, a name such as bbr, or auto: the system's until packets
+    /// are lost on a path whose queue is empty, then bbr.
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = CongestionChoice::parse)]
+    congestion_control: CongestionChoice,
     /// Bypass the page cache (O_DIRECT).
     #[arg(long)]
     direct: bool,
@@ -111,6 +115,7 @@ fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {
     let mut config = ServerConfig::new(&args.iqn)
         .map_err(|error| Usage::error(format!("--iqn {}: {error}", args.iqn)))?;
     config.chap = args.chap.chap()?;
+    config.limits.congestion_control = args.congestion_control.clone();
     Ok(config)
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tracing::{Instrument, info, info_span, warn};
 
 use super::access::PORTAL_GROUP;
-use super::catalog::PortalSpec;
+use super::catalog::{CongestionChoice, Limits, PortalSpec};
 use super::login;
 use super::server::Tasks;
 use super::shared::Shared;
@@ -144,7 +144,7 @@ fn spawn_connection(
 
 async fn serve(shared: &Arc<Shared>, portal: Arc<str>, stream: TcpStream, peer: SocketAddr) {
     let limits = shared.catalog().limits.clone();
-    if let Err(error) = prepare(&stream, limits.socket_buffer) {
+    if let Err(error) = prepare(&stream, &limits) {
         // A peer that resets at once does this, too.
         if shared.may_log(peer) {
             warn!(%error, "cannot set up the socket");
@@ -180,10 +180,13 @@ async fn serve(shared: &Arc<Shared>, portal: Arc<str>, stream: TcpStream, peer: 
     }
 }
 
-fn prepare(stream: &TcpStream, buffer: Option<usize>) -> io::Result<()> {
+fn prepare(stream: &TcpStream, limits: &Limits) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = socket2::SockRef::from(stream);
-    if let Some(len) = buffer {
+    if let CongestionChoice::Named(name) = &limits.congestion_control {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    if let Some(len) = limits.socket_buffer {
         socket.set_send_buffer_size(len)?;
         socket.set_recv_buffer_size(len)?;
     }

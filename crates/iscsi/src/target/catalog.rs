@@ -11,6 +11,7 @@ use iscsi_proto::names::{NameError, TargetAddress, check_name};
 use iscsi_proto::target::SessionConfig;
 
 use super::access::{AccessRules, Chap};
+use crate::transport::socket_options::{congestion_control_names, has_congestion_control};
 
 /// Limits of a server, over all its targets. The defaults suit one storage box with some dozens of
 /// initiators.
@@ -36,6 +37,39 @@ pub struct Limits {
     /// Socket buffer sizes in bytes; `None` leaves them to the kernel's autotuning, which follows
     /// the path up to the limits of tcp_rmem and tcp_wmem.
     pub socket_buffer: Option<usize>,
+    /// TCP's congestion control of the connections.
+    pub congestion_control: CongestionChoice,
+}
+
+/// Which congestion control the target's sockets have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum CongestionChoice {
+    /// The system's, until a connection loses packets that no queue explains; then one that bears
+    /// losses, where the kernel has it.
+    #[default]
+    Auto,
+    /// The system's.
+    System,
+    /// This one, by the kernel's name.
+    Named(String),
+}
+
+impl CongestionChoice {
+    /// `auto`, `system`, or the name of one that this kernel lets us choose.
+    ///
+    /// # Errors
+    /// The kernel does not, with the names that it has.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "system" => Ok(Self::System),
+            name if has_congestion_control(name) => Ok(Self::Named(name.to_owned())),
+            name => Err(format!(
+                "{name:?} is no congestion control of this system (auto, system, {})",
+                congestion_control_names().join(", ")
+            )),
+        }
+    }
 }
 
 impl Default for Limits {
@@ -49,6 +83,7 @@ impl Default for Limits {
             sessions_per_initiator_max: 1024,
             memory_bytes_max: 4 << 30,
             socket_buffer: None,
+            congestion_control: CongestionChoice::Auto,
         }
     }
 }

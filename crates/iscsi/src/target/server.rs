@@ -22,6 +22,7 @@ use super::catalog::{Catalog, Limits, PortalSpec, TargetSpec, default_offer};
 use super::counters::CounterView;
 use super::host::Host;
 use super::overview::SessionView;
+use super::path;
 use super::session::SharedSession;
 use super::shared::Shared;
 
@@ -148,6 +149,7 @@ impl Server {
         };
         server.set_hosts();
         server.tasks.spawn(drop_hoarders(Arc::downgrade(&server.shared)));
+        server.tasks.spawn(path::watch(Arc::downgrade(&server.shared)));
         server
     }
 

@@ -116,9 +116,21 @@ pub(crate) fn buffer_limits() -> (u64, u64) {
 
 /// Congestion controls that this kernel has and lets us choose, of those that the tuner knows.
 pub(crate) fn congestion_controls() -> Vec<CongestionControl> {
+    congestion_control_names().iter().filter_map(|name| name.parse().ok()).collect()
+}
+
+/// All that this kernel lets any program choose.
+pub(crate) fn congestion_control_names() -> Vec<String> {
     let allowed = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
     let names = std::fs::read_to_string(allowed).unwrap_or_default();
-    names.split_whitespace().filter_map(|name| name.parse().ok()).collect()
+    names.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Can a socket have this one? A privileged process may choose more than those listed.
+pub(crate) fn has_congestion_control(name: &str) -> bool {
+    use socket2::{Domain, Protocol, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
+    socket.is_ok_and(|socket| socket.set_tcp_congestion(name.as_bytes()).is_ok())
 }
 
 #[cfg(test)]

@@ -1,0 +1,197 @@
+//! Congestion control of the target's sockets. A reader's throughput is the target's to keep up:
+//! TCP's windows are those of the side that sends.
+//!
+//! A connection that loses packets while the path's queue is empty loses them to the path, not to
+//! congestion. A control that takes losses for congestion collapses there (S1, figure 7), so such a
+//! connection gets one that does not. All others keep what the system chose.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use iscsi_proto::tuner::{CongestionControl, Limit, Sample, Tcp};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use super::catalog::CongestionChoice;
+use super::shared::Shared;
+use crate::transport::socket_options::{SocketOptions, congestion_control, congestion_controls};
+use crate::transport::tcp_info::{TcpStats, tcp_stats};
+
+/// How often the sockets are asked.
+const EVERY: Duration = Duration::from_millis(250);
+/// So many intervals in which losses were the limit, of the last [`INTERVALS`], are no accident.
+const LOSSY_INTERVALS: u32 = 3;
+/// Intervals that are remembered.
+const INTERVALS: u32 = 16;
+/// On a shorter path a window recovers within a few round trips, whatever the control.
+const MIN_RTT: Duration = Duration::from_millis(2);
+
+/// What is remembered of a connection.
+struct Watched {
+    socket: Weak<TcpStream>,
+    stats: TcpStats,
+    at: Instant,
+    /// One bit for each interval, the last one lowest: losses were the limit.
+    lossy: u32,
+}
+
+impl Watched {
+    fn new(socket: &Arc<TcpStream>, stats: TcpStats, at: Instant) -> Self {
+        Self { socket: Arc::downgrade(socket), stats, at, lossy: 0 }
+    }
+
+    /// Takes the numbers of now; true if losses have been the limit for long enough.
+    fn observe(&mut self, now: TcpStats, at: Instant) -> bool {
+        let interval = at.duration_since(self.at);
+        let lossy = lost_to_the_path(&self.stats, &now, interval);
+        self.lossy = (self.lossy << 1 | u32::from(lossy)) & ((1 << INTERVALS) - 1);
+        (self.stats, self.at) = (now, at);
+        self.lossy.count_ones() >= LOSSY_INTERVALS
+    }
+}
+
+/// Was the congestion window the limit, kept small by losses that no queue explains?
+fn lost_to_the_path(before: &TcpStats, now: &TcpStats, interval: Duration) -> bool {
+    if now.min_rtt.is_none_or(|rtt| rtt < MIN_RTT) || interval.is_zero() {
+        return false;
+    }
+    let share = |before: Option<Duration>, now: Option<Duration>| {
+        Some(now?.saturating_sub(before?).as_secs_f64() / interval.as_secs_f64())
+    };
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    let segment = f64::from(now.segment_bytes);
+    let tcp = Tcp {
+        rtt_us: Some(micros(now.rtt)),
+        min_rtt_us: now.min_rtt.map(micros),
+        cwnd_bytes: Some(f64::from(now.congestion_window) * segment),
+        in_flight_bytes: Some(f64::from(now.unacked) * segment),
+        rwnd_limited_share: share(before.peer_window_limited, now.peer_window_limited),
+        sndbuf_limited_share: share(before.send_buffer_limited, now.send_buffer_limited),
+        busy_share: share(before.busy, now.busy),
+        retransmits: Some(now.retransmits.saturating_sub(before.retransmits) as f64),
+        app_limited: Some(now.app_limited),
+        ..Tcp::default()
+    };
+    let sample = Sample { connections_open: 1, tcp, ..Sample::default() };
+    Limit::of(&sample) == Limit::CongestionLoss
+}
+
+/// Watches the connections of a server until it is gone.
+pub(super) async fn watch(shared: Weak<Shared>) {
+    let mut ticks = tokio::time::interval(EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let better = congestion_controls().into_iter().max();
+    let Some(better) = better.filter(|control| *control == CongestionControl::Bbr) else {
+        debug!("this kernel has no congestion control that bears losses");
+        return;
+    };
+    let mut watched = HashMap::new();
+    loop {
+        let now = ticks.tick().await;
+        let Some(shared) = shared.upgrade() else { return };
+        if shared.catalog().limits.congestion_control != CongestionChoice::Auto {
+            watched.clear();
+            continue;
+        }
+        if let Err(error) = look(&shared, &mut watched, better, now) {
+            warn!(%error, "connections keep the congestion control that they have");
+            return;
+        }
+    }
+}
+
+/// Looks at every connection once.
+///
+/// # Errors
+/// The system does not allow the change: it never will.
+fn look(
+    shared: &Shared,
+    watched: &mut HashMap<usize, Watched>,
+    better: CongestionControl,
+    now: Instant,
+) -> Result<(), impl std::error::Error> {
+    watched.retain(|_, one| one.socket.strong_count() > 0);
+    let change = SocketOptions { congestion_control: Some(better), ..SocketOptions::default() };
+    for session in shared.live() {
+        let sockets: Vec<_> =
+            session.links(|links| links.map(|link| Arc::clone(&link.stream)).collect());
+        for socket in sockets {
+            let Ok(stats) = tcp_stats(&*socket) else { continue };
+            // The weak reference keeps the address from being used again.
+            let one = watched.entry(Arc::as_ptr(&socket).addr());
+            let one = one.or_insert_with(|| Watched::new(&socket, stats, now));
+            if !one.observe(stats, now) {
+                continue;
+            }
+            one.lossy = 0;
+            let before = congestion_control(&*socket).unwrap_or_default();
+            if before == better.as_str() {
+                continue;
+            }
+            change.apply(&*socket)?;
+            if session.is_logged() {
+                info!(
+                    initiator = session.initiator_name,
+                    peer = ?socket.peer_addr().ok(),
+                    before,
+                    now = better.as_str(),
+                    "packets are lost on the way, not to congestion: congestion control changed"
+                );
+            }
+        }
+    }
+    Ok::<_, crate::transport::socket_options::OptionError>(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sender whose window is full, on a path of 50 ms.
+    fn stats(retransmits: u64, rtt_ms: u64) -> TcpStats {
+        TcpStats {
+            rtt: Duration::from_millis(rtt_ms),
+            min_rtt: Some(Duration::from_millis(50)),
+            retransmits,
+            congestion_window: 100,
+            unacked: 98,
+            segment_bytes: 1448,
+            ..TcpStats::default()
+        }
+    }
+
+    fn lossy(before: TcpStats, now: TcpStats) -> bool {
+        lost_to_the_path(&before, &now, EVERY)
+    }
+
+    #[test]
+    fn losses_count_only_while_the_queue_is_empty_and_the_window_full() {
+        assert!(lossy(stats(0, 51), stats(3, 52)));
+        assert!(!lossy(stats(3, 51), stats(3, 52)), "nothing was lost");
+        assert!(!lossy(stats(0, 51), stats(3, 80)), "the queue is what overflowed");
+        assert!(!lossy(stats(0, 51), TcpStats { unacked: 20, ..stats(3, 52) }), "little to send");
+        assert!(!lossy(stats(0, 51), TcpStats { app_limited: true, ..stats(3, 52) }));
+        let lan = TcpStats { min_rtt: Some(Duration::from_micros(200)), ..stats(3, 0) };
+        assert!(!lossy(stats(0, 0), lan), "on a LAN the window is back at once");
+        let old_kernel = TcpStats { min_rtt: None, ..stats(3, 52) };
+        assert!(!lossy(stats(0, 51), old_kernel));
+    }
+
+    #[tokio::test]
+    async fn one_burst_of_losses_changes_nothing_and_steady_losses_do() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let socket = Arc::new(socket);
+        let begin = Instant::now();
+        let at = |interval: u32| begin + EVERY * interval;
+        let mut one = Watched::new(&socket, stats(0, 51), begin);
+        assert!(!one.observe(stats(9, 51), at(1)));
+        let quiet = (2..40).filter(|interval| one.observe(stats(9, 51), at(*interval))).count();
+        assert_eq!(quiet, 0);
+        let steady: Vec<_> =
+            (1..=3).map(|n| one.observe(stats(9 + n, 51), at(40 + n as u32))).collect();
+        assert_eq!(steady, [false, false, true]);
+    }
+}
