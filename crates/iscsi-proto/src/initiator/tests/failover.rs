@@ -276,14 +276,7 @@ fn a_session_without_connections_is_reinstated_with_the_cid_of_a_lost_one() {
     assert!(matches!(late, Err((SubmitError::NoConnection, ..))));
     let wanted = peer.session.reinstatement().unwrap();
     assert_eq!((wanted.cid, wanted.exp_stat_sn), (Cid(1), peer.stat_sn[0]));
-    let login = Established {
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        ..established(1, params())
-    };
-    let id = peer.session.add_connection(&login, peer.now).unwrap();
-    peer.ids.push(id);
-    peer.stat_sn.push(login.exp_stat_sn);
+    peer.rejoin(1);
     let out = peer.drain(2);
     let request = logout(&out);
     assert_eq!(request.cid, Cid(2), "the other one needs a logout of its own");
@@ -305,10 +298,7 @@ fn a_session_without_connections_is_reinstated_with_the_cid_of_a_lost_one() {
 #[test]
 fn the_connection_that_recovers_another_may_be_lost_too() {
     let (mut peer, read, write) = interrupted();
-    let third = established(3, params());
-    let id = peer.session.add_connection(&third, peer.now).unwrap();
-    peer.ids.push(id);
-    peer.stat_sn.push(third.exp_stat_sn);
+    peer.rejoin(3);
     let request = logout(&peer.drain(0));
     logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
     let mut requests = reassignments(&peer.drain(0));
@@ -356,14 +346,7 @@ fn a_cid_that_is_lost_again_and_again_is_never_logged_out_under_its_new_holder()
         peer.session.handle_connection_lost(peer.ids[k], peer.now);
         let wanted = peer.session.reinstatement().unwrap();
         assert_eq!(wanted.cid, Cid(1));
-        let login = Established {
-            exp_cmd_sn: peer.exp_cmd_sn,
-            max_cmd_sn: peer.max_cmd_sn(),
-            ..established(1, params())
-        };
-        let id = peer.session.add_connection(&login, peer.now).unwrap();
-        peer.ids.push(id);
-        peer.stat_sn.push(login.exp_stat_sn);
+        peer.rejoin(1);
         let out = peer.drain(k + 1);
         assert!(!out.iter().any(|(pdu, _)| matches!(pdu, Pdu::LogoutRequest(_))), "{out:?}");
         assert_eq!(reassignments(&out).iter().map(|r| r.referenced_task_tag).next(), Some(itt));
@@ -378,14 +361,7 @@ fn a_session_that_closes_is_reinstated_to_end_in_order() {
     peer.session.close();
     peer.session.handle_connection_lost(peer.ids[0], peer.now);
     assert!(peer.session.reinstatement().is_some());
-    let login = Established {
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        ..established(1, params())
-    };
-    let id = peer.session.add_connection(&login, peer.now).unwrap();
-    peer.ids.push(id);
-    peer.stat_sn.push(login.exp_stat_sn);
+    peer.rejoin(1);
     let out = peer.drain(1);
     managed(&mut peer, 1, reassignments(&out)[0].itt, TaskManagementResponseCode::COMPLETE);
     peer.respond(1, itt);
@@ -427,15 +403,7 @@ fn a_task_whose_reassignment_was_interrupted_waits_for_the_logout_of_both_connec
     peer.session.handle_connection_lost(peer.ids[0], peer.now);
     let wanted = peer.session.reinstatement().unwrap();
     assert_eq!(wanted.cid, Cid(1), "the first one is dealt with");
-    let login = Established {
-        cid: Cid(7),
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        ..established(1, params())
-    };
-    let id = peer.session.add_connection(&login, peer.now).unwrap();
-    peer.ids.push(id);
-    peer.stat_sn.push(login.exp_stat_sn);
+    peer.rejoin(7);
     let out = peer.drain(2);
     assert!(reassignments(&out).is_empty(), "{out:?}");
     let request = logout(&out);
