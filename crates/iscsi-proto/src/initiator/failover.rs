@@ -169,9 +169,12 @@ impl<T> Session<T> {
                 }
                 Kind::Logout { of, .. } if of != id => {
                     let Some(c) = self.connection_mut(of) else { continue };
-                    c.timers.stop(Timer::Logout);
-                    if let Some(failed) = &mut c.failed {
+                    // Unless a login with its CID was faster: a logout would be one of its holder.
+                    if let Some(failed) = &mut c.failed
+                        && failed.stage == Stage::LoggingOut(itt)
+                    {
                         failed.stage = Stage::Waiting;
+                        c.timers.stop(Timer::Logout);
                     }
                 }
                 _ => {}

@@ -413,3 +413,19 @@ fn a_task_whose_reassignment_was_interrupted_waits_for_the_logout_of_both_connec
         reassignments(&peer.drain(2)).iter().map(|r| r.referenced_task_tag).collect();
     assert_eq!(asked, [read, write]);
 }
+
+#[test]
+fn a_logout_that_a_login_made_needless_is_not_sent_again() {
+    let (mut peer, ..) = interrupted();
+    assert_eq!(logout(&peer.drain(0)).cid, Cid(2));
+    // Before it is answered, another connection takes the CID; then the one that sent it is lost.
+    peer.rejoin(2);
+    assert_eq!(reassignments(&peer.drain(0)).len() + reassignments(&peer.drain(2)).len(), 2);
+    peer.session.handle_connection_lost(peer.ids[0], peer.now);
+    let out = peer.drain(2);
+    let logouts = out.iter().filter_map(|(pdu, _)| match pdu {
+        Pdu::LogoutRequest(request) => Some(request.cid),
+        _ => None,
+    });
+    assert_eq!(logouts.collect::<Vec<_>>(), [Cid(1)], "Cid(2) is in use again");
+}
