@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::task::{Kind, Task, TextTask};
-use super::{Command, Connection, ConnectionId, Event, Phase, Session, State, Timer};
+use super::{Command, Connection, ConnectionId, Phase, Session, State, Timer};
 use crate::connection::Transmit;
 use crate::ids::{Cid, Itt, Lun, Ttt};
 use crate::keys::{ConnectionParams, SessionParams};
@@ -211,7 +211,7 @@ impl<T> Session<T> {
         let exp_stat_sn = connection.status.expected();
         let segment = segment_length_max(&connection.params) as usize;
         let leaving = self.logout_of(itt);
-        let (mut timer, mut stops) = (None, false);
+        let (mut timer, mut stops, mut waits) = (None, false, false);
         let task = self.tasks.get_mut(itt)?;
         let cmd_sn = match task.kind {
             Kind::Plug => task.cmd_sn?,
@@ -239,7 +239,7 @@ impl<T> Session<T> {
                 //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
                 let (function, lun) = (management.function, management.lun);
                 let referenced_task_tag = management.referenced;
-                stops = true;
+                (stops, waits) = (true, true);
                 let reassigns = function == TaskManagementFunction::TASK_REASSIGN;
                 let named = self.tasks.get(referenced_task_tag).filter(|_| !reassigns);
                 let pdu = TaskManagementRequest {
@@ -264,7 +264,10 @@ impl<T> Session<T> {
                 };
                 (pdu.encode(0), Bytes::new())
             }
-            Kind::Text(text) => text_request(text, itt, (cmd_sn, exp_stat_sn), segment),
+            Kind::Text(text) => {
+                waits = true;
+                text_request(text, itt, (cmd_sn, exp_stat_sn), segment)
+            }
             Kind::Command(_) => return None,
         };
         if let Some((of, timer, delay)) = timer
@@ -272,7 +275,11 @@ impl<T> Session<T> {
         {
             c.timers.set(timer, now + delay);
         }
+        if waits {
+            self.await_answer(id, itt, now);
+        }
         if stops {
+            self.note_abort(itt);
             self.stop_aborted(id, itt);
         }
         Some(Transmit { header, payload })
@@ -289,7 +296,7 @@ impl<T> Session<T> {
         if referenced == Itt::NONE || self.tasks.get(referenced).is_some() {
             return false;
         }
-        let function = management.function;
+        let (function, silent) = (management.function, management.silent);
         self.tasks.remove(itt);
         if function == TaskManagementFunction::TASK_REASSIGN {
             self.reassignment_over(itt);
@@ -299,8 +306,7 @@ impl<T> Session<T> {
             TaskManagementFunction::QUERY_TASK => TaskManagementResponseCode::COMPLETE,
             _ => TaskManagementResponseCode::TASK_DOES_NOT_EXIST,
         };
-        let information = [0; 3];
-        self.events.push_back(Event::TaskManagementDone { itt, response, information });
+        self.tell_managed(itt, silent, response, [0; 3]);
         self.answered(connection);
         self.wake(connection); // so that the event is looked at
         true

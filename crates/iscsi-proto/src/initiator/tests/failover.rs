@@ -429,3 +429,60 @@ fn a_logout_that_a_login_made_needless_is_not_sent_again() {
     });
     assert_eq!(logouts.collect::<Vec<_>>(), [Cid(1)], "Cid(2) is in use again");
 }
+
+#[test]
+fn a_command_whose_abort_may_have_filled_its_place_is_aborted_and_not_sent_again() {
+    let mut peer = Peer::with(params(), 2);
+    let expected = peer.exp_cmd_sn;
+    let itt = peer.read(512, 1);
+    let k = usize::from(peer.drain_commands(0).is_empty());
+    peer.drain(k);
+    peer.session.abort(itt).unwrap();
+    peer.drain(k);
+    peer.exp_cmd_sn = expected; // the target waits for it, as far as is known
+    peer.session.handle_connection_lost(peer.ids[k], peer.now);
+    let other = 1 - k;
+    let request = logout(&peer.drain(other));
+    logged_out(&mut peer, other, request.itt, LogoutResponseCode::CLOSED, 0);
+    let request = reassignments(&peer.drain(other)).remove(0);
+    managed(&mut peer, other, request.itt, TaskManagementResponseCode::TASK_DOES_NOT_EXIST);
+    let out = peer.drain(other);
+    let [(Pdu::TaskManagementRequest(abort), _)] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(abort.function, TaskManagementFunction::ABORT_TASK);
+    assert_eq!((abort.referenced_task_tag, abort.ref_cmd_sn), (itt, expected));
+    let functions = |events: &[Event<u32>]| {
+        events.iter().filter(|e| matches!(e, Event::TaskManagementDone { .. })).count()
+    };
+    assert_eq!(functions(&peer.events()), 1, "the owner's own was lost");
+    managed(&mut peer, other, abort.itt, TaskManagementResponseCode::TASK_DOES_NOT_EXIST);
+    let events = peer.events();
+    let aborted = |e: &Event<u32>| {
+        matches!(e, Event::TaskDone { outcome: TaskOutcome::Aborted, context: 1, .. })
+    };
+    assert!(events.iter().any(aborted) && functions(&events) == 0, "{events:?}");
+}
+
+#[test]
+fn commands_that_a_lost_function_may_have_ended_elsewhere_are_aborted_one_by_one() {
+    let mut peer = Peer::with(params(), 2);
+    let commands = [peer.read(512, 0), peer.read(512, 1)];
+    let carried: Vec<Itt> = (0..2).flat_map(|k| peer.drain_commands(k)).map(|c| c.itt).collect();
+    assert_eq!(carried, commands, "one on each connection");
+    peer.session.manage(TaskManagementFunction::CLEAR_TASK_SET, Lun(0)).unwrap();
+    let k = usize::from(peer.drain(0).is_empty());
+    peer.drain(k);
+    let later = peer.read(512, 2);
+    (0..2).for_each(|k| drop(peer.drain(k)));
+    peer.session.handle_connection_lost(peer.ids[k], peer.now);
+    let out = peer.drain(1 - k);
+    let aborts: Vec<Itt> = out
+        .iter()
+        .filter_map(|(pdu, _)| match pdu {
+            Pdu::TaskManagementRequest(r) if r.function == TaskManagementFunction::ABORT_TASK => {
+                Some(r.referenced_task_tag)
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(aborts, [commands[1 - k]], "{later} was sent behind the function");
+}
