@@ -39,6 +39,7 @@ mod multi_task;
 mod receive;
 mod recover;
 mod repair;
+mod requests;
 mod status;
 mod task;
 #[cfg(test)]
