@@ -15,7 +15,7 @@ use crate::pdu::{
     DataOut, LogoutRequest, NopOut, SnackKind, SnackRequest, TaskManagementFunction,
     TaskManagementRequest, TaskManagementResponseCode,
 };
-use crate::serial::{CmdSn, DataSn};
+use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::time::Instant;
 
 /// What waits for a connection's transport, by priority.
@@ -129,7 +129,15 @@ impl<T> Session<T> {
                     });
                 }
                 Control::Snack(snack) => {
-                    let Snack { kind, lun, itt, tag, run } = snack;
+                    let Snack { kind, lun, itt, tag, mut run } = snack;
+                    // What has come while this waited is acknowledged, and must not be asked for.
+                    let come = |first| !connection.status.is_missing(StatSn(first));
+                    while kind == SnackKind::STATUS && run.1 > 0 && come(run.0) {
+                        run = (run.0.wrapping_add(1), run.1 - 1);
+                    }
+                    if kind == SnackKind::STATUS && run.1 == 0 {
+                        continue;
+                    }
                     let request = SnackRequest {
                         kind,
                         lun,
