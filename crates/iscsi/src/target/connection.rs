@@ -256,7 +256,7 @@ impl TargetConnection {
     }
 
     fn complete(&self, itt: Itt, completion: Completion) {
-        self.session.with_own(self.conn, |core| core.complete(itt, completion));
+        self.session.complete_own(self.conn, itt, completion);
     }
 
     /// Gets the data of a write that came over a connection that was lost. Only a reassignment may:
