@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
-use iscsi_proto::ids::Itt;
 use iscsi_proto::target::ConnId;
 use iscsi_proto::time::Instant;
 
@@ -41,8 +40,6 @@ pub(crate) enum Event {
     Membership,
     /// The application aborts something.
     Management,
-    /// The application has waited long enough for an answer to task management or text.
-    RequestLate(Itt),
     /// The application closes its session and opens another.
     Restart,
     /// The initiator logs in (again).
@@ -121,7 +118,7 @@ impl Env {
         self.mix(u64::from(crc32c::crc32c(&bytes)));
         let framing = stream.framing();
         let fate = self.damage.fate(&bytes, framing, self.wire.survives_loss(link));
-        let pdu = self.wire.sent(link, from, &bytes, fate, &mut self.coverage)?;
+        let pdu = self.wire.sent(link, from, &bytes, fate, now, &mut self.coverage)?;
         self.log(|| format!("{link} {from:?}: {pdu:?} + {} bytes", transmit.payload.len()));
         if fate != Fate::Arrives {
             self.coverage.hit(damage::counter(fate, from, &bytes));
@@ -147,16 +144,21 @@ impl Env {
         if !bytes.is_empty() {
             self.send(link, from, bytes);
         }
-        stream.is_sent() && self.net.room(link, from) > 0
+        let more = stream.is_sent() && self.net.room(link, from) > 0;
+        if !more {
+            self.net.block(link, from);
+        }
+        more
     }
 
     fn send(&mut self, link: Link, from: Side, bytes: Bytes) {
         let now = self.now();
         // A direction of a connection keeps the order of its bytes.
         let lane = 2 * link.0 + from as usize;
-        for due in self.net.send(link, from, bytes, now) {
-            self.clock.in_lane(lane, due, Event::Arrive(link, from.peer()));
-        }
+        let Self { net, clock, .. } = self;
+        net.send(link, from, bytes, now, |due| {
+            clock.in_lane(lane, due, Event::Arrive(link, from.peer()));
+        });
     }
 
     pub(crate) fn receive(&mut self, link: Link, to: Side) -> Arrival {
@@ -170,8 +172,7 @@ impl Env {
 
     /// An end has taken bytes out of its socket buffer, so the other can write.
     pub(crate) fn consumed(&mut self, link: Link, by: Side, len: usize) {
-        if len > 0 {
-            self.net.consumed(link, by, len);
+        if len > 0 && self.net.consumed(link, by, len) {
             self.todo.push_back(Todo::Writable(link, by.peer()));
         }
     }

@@ -102,6 +102,8 @@ struct Pipe {
     last_due: Instant,
     /// The writer may write.
     open: bool,
+    /// The writer has found no room and waits for it.
+    blocked: bool,
     swallows: bool,
 }
 
@@ -124,6 +126,7 @@ impl Network {
             unread: 0,
             last_due: now,
             open: true,
+            blocked: false,
             swallows: false,
         };
         self.links.push([pipe(), pipe()]);
@@ -136,23 +139,27 @@ impl Network {
         if pipe.open { pipe.profile.capacity.saturating_sub(pipe.unread) } else { 0 }
     }
 
-    /// Writes bytes. Returns when pieces of them arrive at the other end.
+    /// The writer has more than there is room for: [`Self::consumed`] says when to go on.
+    pub(crate) fn block(&mut self, link: Link, from: Side) {
+        self.pipe_mut(link, from).blocked = true;
+    }
+
+    /// Writes bytes. `each` is told when pieces of them arrive at the other end.
     pub(crate) fn send(
         &mut self,
         link: Link,
         from: Side,
         mut bytes: Bytes,
         now: Instant,
-    ) -> Vec<Instant> {
-        let mut dues = Vec::new();
+        mut each: impl FnMut(Instant),
+    ) {
         while !bytes.is_empty() {
             let max = self.pipe(link, from).profile.piece_max.min(bytes.len());
             let len = self.rng.range(1, max as u64) as usize;
             let piece = bytes.split_to(len);
             self.pipe_mut(link, from).unread += len;
-            dues.push(self.push(link, from, Arrival::Bytes(piece), now));
+            each(self.push(link, from, Arrival::Bytes(piece), now));
         }
-        dues
     }
 
     /// Takes what has arrived at `to`.
@@ -164,10 +171,13 @@ impl Network {
         pipe.pieces.pop_front().map_or(Arrival::Nothing, |piece| piece.what)
     }
 
-    /// The reader has taken `len` bytes out of its socket buffer.
-    pub(crate) fn consumed(&mut self, link: Link, to: Side, len: usize) {
+    /// The reader has taken `len` bytes out of its socket buffer. True if a writer that waits can
+    /// go on: as with sockets when a third of the buffer is free, not for every byte.
+    pub(crate) fn consumed(&mut self, link: Link, to: Side, len: usize) -> bool {
         let pipe = self.pipe_mut(link, to.peer());
         pipe.unread = pipe.unread.saturating_sub(len);
+        let free = pipe.profile.capacity.saturating_sub(pipe.unread);
+        pipe.blocked && free >= pipe.profile.capacity / 3 && std::mem::take(&mut pipe.blocked)
     }
 
     /// `side` closes its socket: it hears nothing more, and the peer hears of it after all that

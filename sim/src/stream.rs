@@ -8,7 +8,7 @@ use iscsi_proto::frame::{
     DIGEST_LEN, DataDigest, Frame, FrameError, Framing, Limits, parse_header,
 };
 use iscsi_proto::keys::ConnectionParams;
-use iscsi_proto::pdu::Header;
+use iscsi_proto::pdu::{BHS_LEN, Header};
 
 /// Send and receive buffers of one end. Starts in the login phase.
 #[derive(Debug)]
@@ -68,6 +68,15 @@ impl Stream {
 
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.received.extend_from_slice(bytes);
+    }
+
+    /// Nothing can be made yet of what has been received.
+    pub(crate) fn needs_more(&self) -> bool {
+        let needed = match &self.frame {
+            Some(frame) => frame.data_len + frame.trailer_len(),
+            None => BHS_LEN,
+        };
+        self.received.len() < needed
     }
 
     /// The next PDU's header, unless one is waiting for its data.

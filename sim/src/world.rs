@@ -193,7 +193,6 @@ impl World {
             }
             Event::Membership => self.membership(),
             Event::Management => self.management(),
-            Event::RequestLate(itt) => host.request_late(env, itt),
             Event::Restart => {
                 self.left.restarts -= 1;
                 host.restart(env)?;

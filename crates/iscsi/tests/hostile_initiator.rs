@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
+mod open_target;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,10 +17,7 @@ use iscsi::initiator::{Config, ConnectError, RemoteDisk, Url, discover};
 use iscsi_proto::frame::{Framing, Limits, parse_header};
 use iscsi_proto::ids::{Itt, Lun, Tsih, Ttt};
 use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapCredentials, ChapRandom, Secret};
-use iscsi_proto::login::target::{
-    Admission, Authenticator, Grant, Login, Step, TargetConfig as LoginConfig,
-};
-use iscsi_proto::names::TargetAddress;
+use iscsi_proto::login::target::{Login, Step, TargetConfig as LoginConfig};
 use iscsi_proto::pdu::{
     BHS_LEN, DataIn, DataInStatus, Header, LoginResponse, LoginStatus, LogoutResponse,
     LogoutResponseCode, NopIn, Pdu, R2t, Reject, RejectReason, Residual, ResponseCode, ScsiCommand,
@@ -28,6 +27,8 @@ use iscsi_proto::serial::{CmdSn, DataSn, R2tSn, StatSn};
 use scsi::{Cdb, Command, LunOptions, Nexus, Target, TargetConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+use open_target::Access;
 
 const IQN: &str = "iqn.2026-11.org.example:trap";
 /// Limit of every wait: whatever takes longer hangs.
@@ -53,25 +54,6 @@ enum Lie {
     Redirect,
     /// The first connection ends with its first READ, all later ones as soon as they are logged in.
     Door(&'static AtomicU32),
-}
-
-struct Access {
-    moved: Option<SocketAddr>,
-}
-
-impl Authenticator for Access {
-    fn admit(&self, _: &str, _: Option<&str>) -> Admission {
-        match self.moved {
-            Some(address) => {
-                Admission::Moved { address: TargetAddress::new(address, 1), permanent: false }
-            }
-            None => Admission::Granted(Grant { portal_group_tag: 1, ..Grant::default() }),
-        }
-    }
-
-    fn secret(&self, _: Option<&str>, _: &str) -> Option<Secret> {
-        None
-    }
 }
 
 /// One connection of the target, in full-feature phase.

@@ -5,6 +5,8 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
+mod open_target;
+
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -16,11 +18,8 @@ use iscsi::initiator::{Config, RemoteDisk, Url, discover};
 use iscsi_proto::frame::{Framer, Framing, Limits};
 use iscsi_proto::ids::{Cid, Itt, Lun, Tsih, Ttt};
 use iscsi_proto::keys::{DigestPreference, Offer};
-use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapRandom, Secret};
-use iscsi_proto::login::target::{
-    Admission, Authenticator, Grant, Login, Step, TargetConfig as LoginConfig,
-};
-use iscsi_proto::names::TargetAddress;
+use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapRandom};
+use iscsi_proto::login::target::{Login, Step, TargetConfig as LoginConfig};
 use iscsi_proto::pdu::{
     DataIn, Header, LogoutReason, LogoutResponse, LogoutResponseCode, NopIn, Pdu, R2t, Residual,
     ResponseCode, ScsiCommand, ScsiResponse, SnackKind, TaskManagementFunction,
@@ -30,6 +29,8 @@ use iscsi_proto::serial::{CmdSn, DataSn, R2tSn, StatSn};
 use scsi::{Cdb, Command, LunOptions, Nexus, Target, TargetConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+
+use open_target::Access;
 
 const IQN: &str = "iqn.2026-11.org.example:unlucky";
 /// Limit of every wait: whatever takes longer hangs.
@@ -95,23 +96,6 @@ impl Session {
             }
             !lost
         });
-    }
-}
-
-struct Access(Option<SocketAddr>);
-
-impl Authenticator for Access {
-    fn admit(&self, _: &str, _: Option<&str>) -> Admission {
-        match self.0 {
-            Some(address) => {
-                Admission::Moved { address: TargetAddress::new(address, 1), permanent: false }
-            }
-            None => Admission::Granted(Grant { portal_group_tag: 1, ..Grant::default() }),
-        }
-    }
-
-    fn secret(&self, _: Option<&str>, _: &str) -> Option<Secret> {
-        None
     }
 }
 
@@ -386,7 +370,7 @@ async fn log_in(
     offer.session.max_connections = 4;
     (offer.session.initial_r2t, offer.session.immediate_data) = (true, false);
     let random = ChapRandom::from_bytes([3; 1 + CHALLENGE_LEN]);
-    let authenticator = Arc::new(Access(moved));
+    let authenticator = Arc::new(Access { moved });
     let mut login = Login::new(LoginConfig { offer, authenticator, random });
     let mut framer = Framer::new(Framing::default(), Limits::LOGIN);
     loop {

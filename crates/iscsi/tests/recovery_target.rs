@@ -3,10 +3,10 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
-use std::io::{self, Write};
+mod kept_log;
+
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
+use std::sync::Arc;
 
 use block::backend::MemoryDevice;
 use bytes::Bytes;
@@ -29,43 +29,13 @@ use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use kept_log::{PATIENCE, keep_log, logged};
+
 const IQN: &str = "iqn.2026-11.org.example:recovery";
-/// Limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// MaxBurstLength of these sessions.
 const BURST: u32 = 65_536;
 /// Data per Data-Out.
 const SEGMENT: u32 = 8192;
-
-static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
-
-#[derive(Clone, Copy)]
-struct Log;
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        LOG.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Waits for a line in the log with all of these.
-async fn logged(words: &[&str]) {
-    let limit = tokio::time::Instant::now() + PATIENCE;
-    let found = || {
-        let log = LOG.lock().unwrap();
-        let log = String::from_utf8_lossy(&log);
-        log.lines().any(|line| words.iter().all(|word| line.contains(word)))
-    };
-    while !found() {
-        assert!(tokio::time::Instant::now() < limit, "never logged: {words:?}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
 
 struct Running {
     address: SocketAddr,
@@ -80,11 +50,7 @@ impl Drop for Running {
 }
 
 fn serve() -> Running {
-    static ONCE: OnceLock<()> = OnceLock::new();
-    ONCE.get_or_init(|| {
-        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log);
-        log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
-    });
+    keep_log();
     let scsi = Target::new(TargetConfig::new(IQN));
     let device = Arc::new(MemoryDevice::new(8 << 20, 512).unwrap());
     scsi.add_lun(0, device, LunOptions::default()).unwrap();

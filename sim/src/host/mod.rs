@@ -106,6 +106,12 @@ impl Host {
             Arrival::Bytes(bytes) => {
                 host_link.stream.push(&bytes);
                 env.consumed(link, Side::Initiator, bytes.len());
+                if host_link.stream.needs_more() {
+                    if let (Stage::Member(id), Some(core)) = (&host_link.stage, &mut self.core) {
+                        core.note_progress(*id, env.clock.now());
+                    }
+                    return Ok(());
+                }
             }
         }
         if matches!(host_link.stage, Stage::Login(_)) {
@@ -415,6 +421,7 @@ fn connection_failed(env: &mut Env, error: ConnectionError) -> Verdict {
             env.coverage.hit("connection ended by a Reject");
         }
         E::DataDigest { .. } => env.coverage.hit("connection ended by a data digest"),
+        E::NotAnswered { .. } => env.coverage.hit("connection ended by a missing answer"),
         E::TransportLost { .. } => env.coverage.hit("connection lost"),
         E::PingTimeout { .. } => env.coverage.hit("initiator: ping timeout"),
         E::Logout { response: None, .. } => env.coverage.hit("logout timeout"),

@@ -1,7 +1,5 @@
 //! The application: submits operations, judges how they end, aborts some.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use iscsi_proto::ids::{Itt, Lun};
 use iscsi_proto::initiator::{Command, TaskOutcome};
@@ -10,7 +8,7 @@ use iscsi_proto::pdu::{
 };
 
 use super::{Host, Verdict};
-use crate::env::{Env, Event};
+use crate::env::Env;
 use crate::model::Reading;
 use crate::storage::{CHECK_CONDITION, sense};
 use crate::workload::{Action, BLOCK, OpId, UNITS, author, content, generate};
@@ -42,10 +40,6 @@ pub(crate) enum Ending {
 pub(crate) struct TaskManagement {
     function: TaskManagementFunction,
 }
-
-/// How long an application waits for task management or text before it gives up the connections: an
-/// immediate request that is lost leaves no hole in CmdSN, and nobody sends it again.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Host {
     /// Keeps as many operations outstanding as the application likes.
@@ -173,7 +167,6 @@ impl Host {
             let text = core.text(Bytes::from_static(b"SendTargets=All\0"));
             if let Some(itt) = text {
                 self.texts.insert(itt);
-                env.clock.after(PATIENCE, Event::RequestLate(itt));
             }
             return self.drain(env);
         }
@@ -200,19 +193,6 @@ impl Host {
         if let Some(itt) = itt {
             env.coverage.hit("task management asked for");
             self.management.insert(itt, TaskManagement { function });
-            env.clock.after(PATIENCE, Event::RequestLate(itt));
-        }
-        self.drain(env)
-    }
-
-    /// What was asked for some time ago should have been answered by now.
-    pub(crate) fn request_late(&mut self, env: &mut Env, itt: Itt) -> Verdict {
-        if !self.management.contains_key(&itt) && !self.texts.contains(&itt) {
-            return Ok(());
-        }
-        env.coverage.hit("request given up");
-        for link in self.members.values().copied().collect::<Vec<_>>() {
-            self.close_link(env, link);
         }
         self.drain(env)
     }

@@ -32,6 +32,13 @@ impl Server {
                     && let Some(session) = self.sessions.get_mut(&key)
                 {
                     session.core.note_progress(conn, env.clock.now());
+                    if target_link.stream.needs_more()
+                        && session.core.reply_backlog(conn) < REPLY_BACKLOG_MAX
+                    {
+                        let owed = std::mem::take(&mut target_link.owed);
+                        env.consumed(link, Side::Target, owed);
+                        return Ok(());
+                    }
                 }
             }
         }

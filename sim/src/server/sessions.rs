@@ -139,6 +139,7 @@ impl Server {
         let promises = Promises {
             command_window: env.scenario.target.command_window,
             solicited_bytes_max: env.scenario.target.buffered_bytes_max,
+            data_timeout: env.scenario.target.data_timeout,
         };
         // The last response is the last PDU of the login phase: it goes out as such.
         send(env, link, &mut target_link.stream, &response, text)?;

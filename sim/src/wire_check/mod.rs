@@ -2,6 +2,7 @@
 //! RFC 7143. It shares the codec with them and nothing else; what it knows of a session it has
 //! seen on the wire or heard at login.
 
+mod data;
 mod delivery;
 mod recovery;
 mod request;
@@ -9,6 +10,7 @@ mod response;
 mod task;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use iscsi_proto::frame::{DIGEST_LEN, DataDigest, Framing, Limits, parse_header};
 use iscsi_proto::ids::{Cid, Itt, Lun};
@@ -16,6 +18,7 @@ use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::login::Outcome;
 use iscsi_proto::pdu::{Header, LogoutReason, Pdu, SnackKind, Stage, TaskManagementFunction};
 use iscsi_proto::serial::{CmdSn, StatSn};
+use iscsi_proto::time::Instant;
 
 use self::recovery::{Asked, Image};
 use self::task::TaskCheck;
@@ -112,6 +115,7 @@ struct Mark {
 /// A PDU on its way: where, what, and whether it gets there.
 #[derive(Clone, Copy, Debug)]
 struct Sight {
+    at: Instant,
     link: Link,
     data_len: u32,
     image: Image,
@@ -165,9 +169,12 @@ struct SessionCheck {
     /// Connections that were logged out for recovery, or taken the place of: their tasks may go
     /// elsewhere.
     released: BTreeSet<Link>,
+    /// Connections that the target has lost: it asks for nothing on them.
+    gone: BTreeSet<Link>,
     tasks: BTreeMap<Itt, TaskCheck>,
     requests: BTreeMap<Itt, Request>,
     solicited_max: u64,
+    data_timeout: Duration,
     /// A logout of the whole session was asked for.
     logout_requested: bool,
 }
@@ -184,6 +191,7 @@ pub(crate) struct WireCheck {
 pub(crate) struct Promises {
     pub(crate) command_window: u32,
     pub(crate) solicited_bytes_max: u64,
+    pub(crate) data_timeout: Duration,
 }
 
 impl WireCheck {
@@ -235,9 +243,11 @@ impl WireCheck {
             missing: BTreeSet::new(),
             cids: BTreeMap::new(),
             released: BTreeSet::new(),
+            gone: BTreeSet::new(),
             tasks: BTreeMap::new(),
             requests: BTreeMap::new(),
             solicited_max: promises.solicited_bytes_max,
+            data_timeout: promises.data_timeout,
             logout_requested: false,
         });
         let params = &check.params;
@@ -273,8 +283,10 @@ impl WireCheck {
 
     /// The target no longer has this connection.
     pub(crate) fn gone(&mut self, link: Link) {
-        if let Some(link) = self.links.get_mut(&link) {
-            link.gone = true;
+        let Some(check) = self.links.get_mut(&link) else { return };
+        check.gone = true;
+        if let Some(session) = check.session.and_then(|key| self.sessions.get_mut(&key)) {
+            session.gone.insert(link);
         }
     }
 
@@ -359,6 +371,7 @@ impl WireCheck {
         from: Side,
         bytes: &[u8],
         fate: Fate,
+        now: Instant,
         coverage: &mut Coverage,
     ) -> Result<Pdu, String> {
         let check = self.links.get_mut(&link).ok_or("PDU on an unknown connection")?;
@@ -370,7 +383,7 @@ impl WireCheck {
         let marks = check.marks.len();
         let intact = fate == Fate::Arrives && !check.unreadable[from as usize];
         let data = &bytes[header_len..header_len + data_len as usize];
-        let sight = Sight { link, data_len, image: Image::new(&pdu, bytes, data), intact };
+        let sight = Sight { at: now, link, data_len, image: Image::new(&pdu, bytes, data), intact };
         let session = check.session.and_then(|key| self.sessions.get_mut(&key));
         let verdict = match (from, session) {
             (Side::Initiator, Some(session)) => {

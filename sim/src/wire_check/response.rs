@@ -122,7 +122,8 @@ fn first_time(
         }
         Pdu::R2t(pdu) => {
             ensure!(sight.data_len == 0, "R2T with data");
-            task(session, link, pdu.itt)?.r2t(pdu, sight, &params, coverage)?;
+            let rules = (&params, session.data_timeout);
+            task(session, link, pdu.itt)?.r2t(pdu, sight, rules, coverage)?;
             coverage.hit("pdu: R2T");
             solicited_fits(session, pdu.ttt)?;
             Ok(None)
@@ -219,7 +220,9 @@ fn logged_out(
     coverage.hit("pdu: logout response");
     check.logout_answered |= reason == LogoutReason::CLOSE_SESSION || cid == check.cid;
     if reason == LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY
-        && response.response == LogoutResponseCode::CLOSED
+        // It may have been closed by an earlier one, whose answer was lost.
+        && [LogoutResponseCode::CLOSED, LogoutResponseCode::CID_NOT_FOUND]
+            .contains(&response.response)
         && let Some(link) = session.cids.get(&cid)
     {
         coverage.hit("connection logged out for recovery");
@@ -282,7 +285,10 @@ fn solicited_fits(session: &SessionCheck, ttt: Ttt) -> Verdict {
     let live = session.tasks.values().filter(|task| !task.over);
     let named = live.clone().filter(|task| task.is_asked(ttt)).count();
     ensure!(named == 1, "transfer tag is in use by another task");
-    let asking = live.filter(|task| !task.ending).map(TaskCheck::outstanding);
+    // Tasks of a lost connection go on when another takes them over, with the memory that they have.
+    let kept = |task: &TaskCheck| task.has_moved() || session.gone.contains(&task.link);
+    let here = live.filter(|task| !task.ending && !kept(task));
+    let asking = here.map(TaskCheck::outstanding);
     let mut asking: Vec<u64> = asking.collect();
     asking.sort_unstable();
     // One write may be longer than all the memory there is, and one more may go beyond the limit

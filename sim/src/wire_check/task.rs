@@ -1,12 +1,14 @@
 //! A SCSI command as seen on the wire: which data has gone which way.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use iscsi_proto::ids::{Itt, Lun, Ttt};
 use iscsi_proto::keys::SessionParams;
 use iscsi_proto::pdu::{DataIn, DataOut, R2t, Residual, ScsiCommand};
 use iscsi_proto::serial::{CmdSn, StatSn};
 
+use super::data::{Ranges, Sequence};
 use super::recovery::{Asked, Image};
 use super::{Sight, Verdict, ensure};
 use crate::coverage::Coverage;
@@ -14,23 +16,6 @@ use crate::net::Link;
 
 /// Recovery R2Ts that a target may have numbered and not sent when its connection breaks.
 const RECOVERY_R2TS_MAX: u32 = 64;
-
-/// A sequence of Data-Out PDUs.
-#[derive(Clone, Copy, Debug)]
-struct Sequence {
-    ttt: Ttt,
-    next_sn: u32,
-    next_offset: u32,
-    end: u32,
-    /// Some of it was asked for again: the target waits for that instead.
-    superseded: bool,
-}
-
-impl Sequence {
-    const fn new(ttt: Ttt, next_offset: u32, end: u32) -> Self {
-        Self { ttt, next_sn: 0, next_offset, end, superseded: false }
-    }
-}
 
 /// A numbered PDU of the target, for when it comes again.
 #[derive(Clone, Copy, Debug)]
@@ -120,7 +105,12 @@ impl TaskCheck {
             read: command.read,
             write: command.write,
             expected,
-            unsolicited: (!command.is_final).then_some(Sequence::new(Ttt::NONE, data_len, first)),
+            unsolicited: (!command.is_final).then_some(Sequence::new(
+                Ttt::NONE,
+                data_len,
+                first,
+                sight.at,
+            )),
             repeated: None,
             asked: Vec::new(),
             asked_to: if command.is_final { data_len } else { first },
@@ -163,6 +153,11 @@ impl TaskCheck {
         self.resumed
     }
 
+    /// It is, or is to be, reassigned.
+    pub(super) const fn has_moved(&self) -> bool {
+        self.moved
+    }
+
     pub(super) const fn is_write(&self) -> bool {
         self.write
     }
@@ -180,7 +175,7 @@ impl TaskCheck {
     /// The command was sent again although the target had it.
     pub(super) fn repeat(&mut self, sight: Sight, command: &ScsiCommand, params: &SessionParams) {
         let first = self.expected.min(params.first_burst_length);
-        let sequence = Sequence::new(Ttt::NONE, sight.data_len, first);
+        let sequence = Sequence::new(Ttt::NONE, sight.data_len, first, sight.at);
         self.repeated = (!command.is_final).then_some(sequence);
     }
 
@@ -203,6 +198,7 @@ impl TaskCheck {
         ensure!(pdu.buffer_offset == offset, "offset, expected {offset}");
         ensure!(len > 0 && len <= sequence.end - offset, "sequence ends at {}", sequence.end);
         sequence.next_sn += 1;
+        sequence.moved = sight.at;
         sequence.next_offset += len;
         let complete = sequence.next_offset == sequence.end;
         ensure!(pdu.is_final == complete, "F bit does not fit the end of the sequence");
@@ -224,7 +220,7 @@ impl TaskCheck {
         &mut self,
         pdu: &R2t,
         sight: Sight,
-        params: &SessionParams,
+        (params, data_timeout): (&SessionParams, Duration),
         coverage: &mut Coverage,
     ) -> Verdict {
         self.is_live()?;
@@ -260,12 +256,16 @@ impl TaskCheck {
         } else {
             ensure!(self.unsolicited.is_none(), "R2T before the end of unsolicited data");
         }
-        let live = self.asked.iter().filter(|sequence| !sequence.superseded).count();
+        // After a sequence reception timeout an R2T is not outstanding any more (§13.17).
+        let timed_out = |sequence: &Sequence| {
+            params.error_recovery_level > 0 && sequence.moved + data_timeout <= sight.at
+        };
+        let live = self.asked.iter().filter(|s| !s.superseded && !timed_out(s)).count();
         ensure!(live < usize::from(params.max_outstanding_r2t), "more R2Ts than MaxOutstandingR2T");
         self.asked_to = self.asked_to.max(end);
         self.next_target_sn = pdu.r2t_sn.0 + 1;
         self.numbered.insert(pdu.r2t_sn.0, Numbered { image: sight.image, end });
-        self.asked.push(Sequence::new(pdu.ttt, offset, end));
+        self.asked.push(Sequence::new(pdu.ttt, offset, end, sight.at));
         self.resumed = false;
         Ok(())
     }
@@ -462,49 +462,8 @@ impl TaskCheck {
     }
 }
 
-/// Ranges of bytes, apart from each other.
-#[derive(Debug, Default)]
-struct Ranges(BTreeMap<u32, u32>);
-
-impl Ranges {
-    fn add(&mut self, mut from: u32, mut to: u32) {
-        if from >= to {
-            return;
-        }
-        let touching: Vec<(u32, u32)> =
-            self.0.range(..=to).filter(|(_, end)| **end >= from).map(|(f, t)| (*f, *t)).collect();
-        for (start, end) in touching {
-            self.0.remove(&start);
-            (from, to) = (from.min(start), to.max(end));
-        }
-        self.0.insert(from, to);
-    }
-
-    fn holds(&self, from: u32, to: u32) -> bool {
-        from >= to || self.0.range(..=from).next_back().is_some_and(|(_, end)| *end >= to)
-    }
-}
-
 /// Tags that name no task.
 pub(super) fn check_tag(itt: Itt) -> Verdict {
     ensure!(itt != Itt::NONE, "reserved task tag");
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Ranges;
-
-    #[test]
-    fn ranges_join_when_they_touch() {
-        let mut ranges = Ranges::default();
-        for (from, to) in [(10, 20), (30, 40), (0, 5)] {
-            ranges.add(from, to);
-        }
-        assert!(ranges.holds(12, 20) && ranges.holds(7, 7) && !ranges.holds(10, 21));
-        ranges.add(20, 30);
-        assert!(ranges.holds(10, 40) && !ranges.holds(5, 10));
-        ranges.add(3, 12);
-        assert!(ranges.holds(0, 40) && !ranges.holds(0, 41));
-    }
 }

@@ -16,6 +16,9 @@ pub struct Config {
     /// At error recovery level 1 and 2: how long a PDU that was asked for again, or the
     /// acknowledgement of a command, may take before it is asked for once more.
     pub repair_timeout: Duration,
+    /// How long a task management function or a piece of text may wait for its answer before its
+    /// connection is given up. Data that moves does not put this off.
+    pub answer_timeout: Duration,
     /// Longest text response that is collected, in bytes.
     pub text_len_max: usize,
 }
@@ -28,6 +31,9 @@ impl Default for Config {
             logout_timeout: Duration::from_secs(5),
             // What was asked for comes behind what the target had queued: seconds on a slow path.
             repair_timeout: Duration::from_secs(5),
+            // Functions wait at the target for commands and their data; both directions may have
+            // megabytes in socket buffers before them.
+            answer_timeout: Duration::from_secs(60),
             // SendTargets of a target with thousands of names; a hostile one must end somewhere.
             text_len_max: 1 << 20,
         }

@@ -37,6 +37,7 @@ impl<T> Session<T> {
             return Err(Violation::WrongTask);
         };
         let (function, lun, referenced) = (request.function, request.lun, request.referenced);
+        let silent = request.silent;
         self.tasks.remove(pdu.itt);
         if function == TaskManagementFunction::TASK_REASSIGN {
             self.reassigned(id, pdu.itt, referenced, pdu.response);
@@ -45,7 +46,7 @@ impl<T> Session<T> {
         }
         let (response, information) = (pdu.response, pdu.information);
         self.end_managed(function, lun, referenced, cmd_sn, response);
-        self.events.push_back(Event::TaskManagementDone { itt: pdu.itt, response, information });
+        self.tell_managed(pdu.itt, silent, response, information);
         self.answered(id);
         if function == TaskManagementFunction::I_T_NEXUS_RESET
             && response == TaskManagementResponseCode::COMPLETE
@@ -247,7 +248,7 @@ impl<T> Session<T> {
             }
             (Opcode::TASK_MANAGEMENT_REQUEST, Kind::Management(management)) => {
                 let response = TaskManagementResponseCode::REJECTED;
-                let Management { function, referenced, .. } = *management;
+                let Management { function, referenced, silent, .. } = *management;
                 self.tasks.remove(itt);
                 if function == TaskManagementFunction::TASK_REASSIGN {
                     let later = reason == RejectReason::IMMEDIATE_COMMAND_REJECT;
@@ -255,9 +256,8 @@ impl<T> Session<T> {
                     self.reassigned(id, itt, referenced, later.unwrap_or(response));
                     return Ok(());
                 }
-                let information = [0; 3];
                 self.resume_data();
-                self.events.push_back(Event::TaskManagementDone { itt, response, information });
+                self.tell_managed(itt, silent, response, [0; 3]);
                 self.answered(id);
                 Ok(())
             }

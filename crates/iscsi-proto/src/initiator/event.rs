@@ -344,6 +344,14 @@ pub enum ConnectionError {
         /// How long nothing moved.
         silence: Duration,
     },
+    /// A task management function or a text request was not answered in time.
+    #[error("connection {cid}: no answer to request {itt}")]
+    NotAnswered {
+        /// The connection.
+        cid: Cid,
+        /// Initiator task tag of the request.
+        itt: Itt,
+    },
     /// The transport was lost.
     #[error("connection {cid}: lost")]
     TransportLost {

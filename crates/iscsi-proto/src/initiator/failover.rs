@@ -95,6 +95,7 @@ impl<T> Session<T> {
             ConnectionError::TransportLost { .. }
                 | ConnectionError::PingTimeout { .. }
                 | ConnectionError::NotRepaired { .. }
+                | ConnectionError::NotAnswered { .. }
                 | ConnectionError::LogoutRequested { .. }
         );
         // With Time2Retain 0 the target keeps no tasks (§13.16).
@@ -162,16 +163,22 @@ impl<T> Session<T> {
                     self.bind(referenced, id);
                 }
                 Kind::Text(_) => self.events.push_back(Event::TextLost { itt }),
-                Kind::Management(_) => {
-                    let (response, information) = (TaskManagementResponseCode::REJECTED, [0; 3]);
-                    self.events.push_back(Event::TaskManagementDone { itt, response, information });
+                Kind::Management(request) => {
+                    let response = TaskManagementResponseCode::REJECTED;
+                    self.tell_managed(itt, request.silent, response, [0; 3]);
                     self.resume_data(); // nobody knows whether it was carried out
+                    if let Some(cmd_sn) = task.cmd_sn {
+                        self.abort_again(&request, cmd_sn);
+                    }
                 }
                 Kind::Logout { of, .. } if of != id => {
                     let Some(c) = self.connection_mut(of) else { continue };
-                    c.timers.stop(Timer::Logout);
-                    if let Some(failed) = &mut c.failed {
+                    // Unless a login with its CID was faster: a logout would be one of its holder.
+                    if let Some(failed) = &mut c.failed
+                        && failed.stage == Stage::LoggingOut(itt)
+                    {
                         failed.stage = Stage::Waiting;
+                        c.timers.stop(Timer::Logout);
                     }
                 }
                 _ => {}
@@ -320,8 +327,9 @@ impl<T> Session<T> {
             };
             let Kind::Command(command) = &task.kind else { continue };
             let lun = command.command.lun;
-            let function = TaskManagementFunction::TASK_REASSIGN;
-            let asked = self.add_management(carrier, Management { function, lun, referenced });
+            let (function, silent) = (TaskManagementFunction::TASK_REASSIGN, true);
+            let request = Management { function, lun, referenced, silent };
+            let asked = self.add_management(carrier, request);
             let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) else {
                 return;
             };
@@ -377,6 +385,7 @@ impl<T> Session<T> {
         };
         let from = task.connection;
         let never_arrived = task.cmd_sn.is_some_and(|sn| !sn.is_before(self.exp_cmd_sn));
+        let aborted = matches!(&task.kind, Kind::Command(command) if command.abort_sent);
         let Some(c) = self.connection_mut(from) else { return };
         let cid = c.cid;
         let Some(failed) = &mut c.failed else { return };
@@ -388,6 +397,12 @@ impl<T> Session<T> {
                     task.move_on();
                 }
                 self.bind(referenced, to);
+            }
+            // Sent again it would be ignored if its abort has arrived: the abort fills the hole in
+            // CmdSN in any case.
+            R::TASK_DOES_NOT_EXIST if never_arrived && aborted => {
+                self.bind(referenced, to);
+                self.abort_silently(referenced);
             }
             R::TASK_DOES_NOT_EXIST if never_arrived => {
                 failed.retried += 1;

@@ -39,6 +39,7 @@ mod multi_task;
 mod receive;
 mod recover;
 mod repair;
+mod requests;
 mod status;
 mod task;
 #[cfg(test)]
@@ -46,6 +47,7 @@ mod tests;
 mod timer;
 mod transmit;
 mod types;
+mod unanswered;
 
 use std::collections::VecDeque;
 
@@ -236,7 +238,8 @@ impl<T> Session<T> {
         //# logout), an ABORT TASK MUST be issued on the same connection to which the task to be
         //# aborted is allegiant at the time the task management request is issued.
         let function = TaskManagementFunction::ABORT_TASK;
-        self.add_management(connection, Management { function, lun, referenced: itt })
+        let silent = false;
+        self.add_management(connection, Management { function, lun, referenced: itt, silent })
     }
 
     /// Sends a task management function that names no task (§11.5.1, RFC 7144 §6.3). `None`: it
@@ -252,7 +255,8 @@ impl<T> Session<T> {
         let connection = self.dispatch()?;
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.4
         //# For all the other functions, this field MUST be set to the reserved value 0xffffffff.
-        self.add_management(connection, Management { function, lun, referenced: Itt::NONE })
+        let (referenced, silent) = (Itt::NONE, false);
+        self.add_management(connection, Management { function, lun, referenced, silent })
     }
 
     /// Asks by QUERY TASK whether the target has this command. `None`: it was not sent, nobody can
@@ -265,8 +269,8 @@ impl<T> Session<T> {
         if lost || !self.params.has_rfc7144() {
             return None;
         }
-        let function = TaskManagementFunction::QUERY_TASK;
-        self.add_management(connection, Management { function, lun, referenced: itt })
+        let (function, silent) = (TaskManagementFunction::QUERY_TASK, false);
+        self.add_management(connection, Management { function, lun, referenced: itt, silent })
     }
 
     fn add_management(&mut self, connection: ConnectionId, task: Management) -> Option<Itt> {
@@ -317,10 +321,9 @@ impl<T> Session<T> {
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
         //# If the Logout Request is intended to close the session, new iSCSI requests MUST NOT be
         //# sent on any of the connections participating in the session.
-        let leaving = self.phase == Phase::Closing
-            && self.connections().any(|(_, _, state)| state.is_leaving());
+        let leaving = self.is_leaving(connection);
         let Some(c) = self.connection_mut(connection) else { return };
-        if c.pinging || !c.state.is_open() || c.state.is_leaving() || leaving {
+        if c.pinging || !c.state.is_open() || leaving {
             return;
         }
         let Some(itt) = self.add_task(connection, Kind::Ping { sent_at: None }) else { return };
@@ -329,6 +332,13 @@ impl<T> Session<T> {
             c.queues.control.push_back(transmit::Control::Task(itt));
         }
         self.wake(connection);
+    }
+
+    /// A logout of this connection or of the session is under way.
+    fn is_leaving(&self, id: ConnectionId) -> bool {
+        let ends = self.phase == Phase::Closing
+            && self.connections().any(|(_, _, state)| state.is_leaving());
+        ends || self.connection(id).is_some_and(|c| c.state.is_leaving())
     }
 
     /// Gives up the session now: everything unfinished comes back as [`Event::TaskRequeue`].
@@ -438,7 +448,7 @@ impl<T> Session<T> {
     fn add_task(&mut self, connection: ConnectionId, kind: Kind<T>) -> Option<Itt> {
         self.submitted += 1;
         let order = self.submitted;
-        self.tasks.insert(Task { order, connection, cmd_sn: None, kind })
+        self.tasks.insert(Task { order, connection, cmd_sn: None, asked_at: None, kind })
     }
 
     /// Takes a command off the books and reports it.

@@ -2,12 +2,13 @@
 
 use bytes::Bytes;
 
-use super::task::{Kind, Task};
+use super::event::Event;
+use super::task::{Kind, Management, Task};
 use super::transmit::Control;
 use super::{ConnectionId, Session};
 use crate::ids::{Itt, Lun, Ttt};
 use crate::keys::TaskReporting;
-use crate::pdu::AsyncMessage;
+use crate::pdu::{AsyncMessage, TaskManagementFunction, TaskManagementResponseCode};
 use crate::serial::CmdSn;
 
 impl<T> Session<T> {
@@ -82,6 +83,56 @@ impl<T> Session<T> {
     pub(super) fn is_stopped(&self, itt: Itt) -> bool {
         let kind = self.tasks.get(itt).map(|task| &task.kind);
         matches!(kind, Some(Kind::Command(command)) if command.stopped)
+    }
+
+    /// A function is being sent: remembers that it is to end a command.
+    pub(super) fn note_abort(&mut self, itt: Itt) {
+        if let Some(Kind::Management(management)) = self.tasks.get(itt).map(|task| &task.kind)
+            && management.function == TaskManagementFunction::ABORT_TASK
+        {
+            let referenced = management.referenced;
+            if let Some(task) = self.tasks.command_mut(referenced) {
+                task.abort_sent = true;
+            }
+        }
+    }
+
+    /// The answer to a function is there, or will never be.
+    pub(super) fn tell_managed(
+        &mut self,
+        itt: Itt,
+        silent: bool,
+        response: TaskManagementResponseCode,
+        information: [u8; 3],
+    ) {
+        if !silent {
+            self.events.push_back(Event::TaskManagementDone { itt, response, information });
+        }
+    }
+
+    /// The answer to a function was lost with its connection. It may have ended tasks of other
+    /// connections at the target, which would be waited for for ever: each of them is aborted.
+    pub(super) fn abort_again(&mut self, lost: &Management, cmd_sn: CmdSn) {
+        let (unit, all) = (lost.function.ends_unit(), lost.function.ends_session_tasks());
+        if !(unit || all) {
+            return;
+        }
+        for itt in self.affected((!all).then_some(lost.lun), cmd_sn) {
+            self.abort_silently(itt);
+        }
+    }
+
+    /// Aborts a command that was sent, without telling of more than its end. One of a connection
+    /// that is being recovered is asked about there.
+    pub(super) fn abort_silently(&mut self, itt: Itt) {
+        let Some(task) = self.tasks.get(itt) else { return };
+        let Kind::Command(command) = &task.kind else { return };
+        let (lun, connection) = (command.command.lun, task.connection);
+        if self.connection(connection).is_some_and(|c| c.failed.is_none()) {
+            let (function, silent) = (TaskManagementFunction::ABORT_TASK, true);
+            let request = Management { function, lun, referenced: itt, silent };
+            self.add_management(connection, request);
+        }
     }
 
     /// Commands sent before `cmd_sn`, to one unit or to all.

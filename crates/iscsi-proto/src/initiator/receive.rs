@@ -381,7 +381,10 @@ impl<T> Session<T> {
         if !self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)? {
             return Ok(Receiving::Discard);
         }
-        let task = self.tasks.get(pdu.itt).ok_or(Violation::UnknownTask)?;
+        let Some(task) = self.tasks.get(pdu.itt) else {
+            let known = self.retired.contains(&pdu.itt);
+            return if known { Ok(Receiving::Discard) } else { Err(Violation::UnknownTask) };
+        };
         if task.connection != id {
             return Err(Violation::Allegiance);
         }

@@ -198,6 +198,7 @@ impl<T> Session<T> {
                 let due = moved + config.ping_timeout;
                 if due > now {
                     connection.timers.set(Timer::Ping, due);
+                    self.ping_again(id, now);
                 } else {
                     let silence = now.since(connection.received_at);
                     self.fail(id, ConnectionError::PingTimeout { cid, silence });
@@ -213,6 +214,7 @@ impl<T> Session<T> {
             Timer::Time2Retain => self.failover_expired(id),
             Timer::Repair => self.repair_expired(id, now),
             Timer::Retry => self.retry_expired(id, now),
+            Timer::Answer => self.answer_expired(id, now),
         }
     }
 }

@@ -75,6 +75,9 @@ impl<T> Session<T> {
 
     fn ask(&mut self, id: ConnectionId, snack: Snack) {
         let due = self.now + self.config.repair_timeout;
+        if self.is_leaving(id) {
+            return; // nothing new may be sent; the answer to the logout has a time limit
+        }
         let Some(c) = self.connection_mut(id) else { return };
         if !c.timers.is_set(Timer::Repair) {
             c.timers.set(Timer::Repair, due);

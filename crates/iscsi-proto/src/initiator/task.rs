@@ -42,6 +42,8 @@ pub(super) struct Task<T> {
     pub(super) connection: ConnectionId,
     /// CmdSN, assigned when first transmitted.
     pub(super) cmd_sn: Option<CmdSn>,
+    /// Since when the answer to a function or a piece of text is awaited.
+    pub(super) asked_at: Option<Instant>,
     /// What it does.
     pub(super) kind: Kind<T>,
 }
@@ -94,6 +96,8 @@ pub(super) struct CommandTask<T> {
     reassigned: bool,
     /// It is being aborted: no more of its data is sent (FastAbort, §4.2.3.4).
     pub(super) stopped: bool,
+    /// ABORT TASK was sent for it: the target may count its CmdSN as received (§11.6.1).
+    pub(super) abort_sent: bool,
 }
 
 impl<T> CommandTask<T> {
@@ -111,6 +115,7 @@ impl<T> CommandTask<T> {
             unrecoverable: false,
             reassigned: false,
             stopped: false,
+            abort_sent: false,
         }
     }
 
@@ -187,6 +192,8 @@ pub(super) struct Management {
     pub(super) lun: Lun,
     /// The task to abort, or [`Itt::NONE`].
     pub(super) referenced: Itt,
+    /// It was not asked for by the owner of the session, who learns of its tasks only.
+    pub(super) silent: bool,
 }
 
 /// A text exchange under way: response so far.
@@ -287,7 +294,7 @@ mod tests {
 
     fn ping(order: u64) -> Task<()> {
         let kind = Kind::Ping { sent_at: None };
-        Task { order, connection: ConnectionId(0), cmd_sn: None, kind }
+        Task { order, connection: ConnectionId(0), cmd_sn: None, asked_at: None, kind }
     }
 
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.8

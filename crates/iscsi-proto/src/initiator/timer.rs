@@ -23,11 +23,13 @@ pub enum Timer {
     Repair,
     /// The target should have acknowledged the commands sent by now (§7.2.1, levels 1 and 2).
     Retry,
+    /// The answer to a task management function or to text is due (§11.6, §11.11).
+    Answer,
 }
 
 impl Timer {
     /// Every timer.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Keepalive,
         Self::Ping,
         Self::Logout,
@@ -36,6 +38,7 @@ impl Timer {
         Self::Time2Retain,
         Self::Repair,
         Self::Retry,
+        Self::Answer,
     ];
 }
 

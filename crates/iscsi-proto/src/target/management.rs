@@ -353,7 +353,7 @@ impl Session {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
     //# For all these functions, the Task Management Function Response MUST be returned as detailed
     //# in Section 11.6.
-    fn finish_management(
+    pub(super) fn finish_management(
         &mut self,
         conn: ConnId,
         request: &TaskManagementRequest,

@@ -110,6 +110,15 @@ impl CommandOrder {
         }
     }
 
+    /// A held command is dropped as if it had never arrived.
+    pub(super) fn release(&mut self, cmd_sn: CmdSn) {
+        if let Some(index) = self.slot(cmd_sn)
+            && let Some(held) = self.held.get_mut(index)
+        {
+            *held = None;
+        }
+    }
+
     /// The command whose turn it is, if it has arrived.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
     //# There MUST NOT be any holes in the acknowledged CmdSN sequence.

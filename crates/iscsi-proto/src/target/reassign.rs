@@ -192,7 +192,13 @@ impl Session {
             return; // it waited, and who asked is gone: a task would move to nobody
         }
         let itt = request.referenced_task_tag;
-        let task = self.tasks.get(&itt).filter(|task| !task.aborted);
+        if self.reassigns() && self.tasks.get(&itt).is_some_and(|task| task.aborted) {
+            // It is no more when it has ended: until then it may still reach the medium, and its
+            // initiator would do it again before.
+            let (response, waits_for) = (R::TASK_DOES_NOT_EXIST, vec![itt]);
+            return self.finish_management(conn, request, response, waits_for, false);
+        }
+        let task = self.tasks.get(&itt);
         let task = task.or_else(|| self.answered.get(&itt));
         let waiting = |conn| self.connections.get(&conn).and_then(|c: &Connection| c.recovery);
         let response = match task.map(|task| waiting(task.conn)) {
@@ -302,6 +308,12 @@ impl Session {
 
     /// Nobody came in time: the tasks end, without an answer, and perhaps the session.
     pub(super) fn give_up_recovery(&mut self, conn: ConnId) {
+        // What waits for a command before it was never acknowledged: it counts as not received, so
+        // that its initiator can send it again.
+        let early = |task: &&Task| task.conn == conn && !task.in_order && !task.command.immediate;
+        for task in self.tasks.values().filter(early) {
+            self.order.release(task.cmd_sn());
+        }
         self.abort_connection_tasks(conn);
         self.answered.retain(|_, task| task.conn != conn);
         if let Some(connection) = self.connections.get_mut(&conn) {

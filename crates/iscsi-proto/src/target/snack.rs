@@ -98,7 +98,11 @@ impl Session {
         let asked = |sn: R2tSn| sn.0.wrapping_sub(snack.beg_run) < count;
         let open = task.bursts.iter().filter(|burst| asked(burst.r2t_sn));
         let r2ts: Vec<R2t> = open.map(|burst| burst.r2t(snack.itt, task.lun())).collect();
-        if r2ts.is_empty() || (sent.wrapping_sub(end) as i32) < 0 {
+        let beyond = (sent.wrapping_sub(end) as i32) < 0;
+        if r2ts.is_empty() && !beyond && task.replaced_r2ts {
+            return Ok(()); // what it asked for is asked for by another one
+        }
+        if r2ts.is_empty() || beyond {
             return Err((RejectReason::PROTOCOL_ERROR, sent));
         }
         if self.reply_backlog(conn) >= RUNS_MAX {

@@ -153,6 +153,8 @@ pub(super) struct Task {
     pub(super) lost: VecDeque<(u32, u32)>,
     /// Times that lost data was asked for since some last came.
     pub(super) fruitless: u32,
+    /// Others took the place of R2Ts that were not answered in time.
+    pub(super) replaced_r2ts: bool,
     /// When it was last asked for data or brought some.
     pub(super) last_data: Instant,
     /// Bytes of the session's memory for writes that are reserved for it; 0: not yet.
@@ -199,6 +201,7 @@ impl Task {
             bursts: VecDeque::new(),
             lost: VecDeque::new(),
             fruitless: 0,
+            replaced_r2ts: false,
             last_data: Instant::default(),
             granted: 0,
             reading: 0,

@@ -155,6 +155,7 @@ impl Session {
     fn give_up_sequences(&mut self, itt: Itt, now: Instant) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         task.last_data = now;
+        task.replaced_r2ts |= !task.bursts.is_empty();
         let missing = task.close_sequences();
         if task.fault.is_some() {
             return self.execute_if_complete(itt);

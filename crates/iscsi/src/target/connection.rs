@@ -225,37 +225,38 @@ impl TargetConnection {
         .with_data_in_max(data_in_max)
         .with_attribute(attribute(execute.attribute))
         .with_tag(u64::from(itt.0));
-        let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
-        let finish = move |response, reading: Option<Charge>| {
-            drop(write.charges);
-            note_sense(&server, &session, execute.lun, &response);
-            let mut completion = completion(response);
-            session.moved(completion.data_in.len(), 0);
-            if let Some(charge) = reading {
-                completion.data_in = charge.cover(completion.data_in);
-            }
-            completion
-        };
+        let (lun, charges) = (execute.lun, write.charges);
         let wanted = read_charge(data_in_max as u32);
         let reading = if execute.read { self.session.account.charge(wanted) } else { None };
         if execute.read && reading.is_none() {
-            let session = Arc::clone(&self.session);
+            let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
             return self.running.push(Box::pin(async move {
                 let charge = session.account.wait(wanted).await;
                 let response = session.nexus.execute(command).await;
-                Finished::Command(itt, finish(response, Some(charge)))
+                drop(charges);
+                let done = finish(&server, &session, lun, response, Some(charge));
+                Finished::Command(itt, done)
             }));
         }
         match self.session.nexus.execute(command) {
-            Execution::Done(response) => self.complete(itt, finish(response, reading)),
-            Execution::Pending(future) => self.running.push(Box::pin(async move {
-                Finished::Command(itt, finish(future.await, reading))
-            })),
+            Execution::Done(response) => {
+                drop(charges);
+                let done = finish(&self.server, &self.session, lun, response, reading);
+                self.complete(itt, done);
+            }
+            Execution::Pending(future) => {
+                let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
+                self.running.push(Box::pin(async move {
+                    let response = future.await;
+                    drop(charges);
+                    Finished::Command(itt, finish(&server, &session, lun, response, reading))
+                }));
+            }
         }
     }
 
     fn complete(&self, itt: Itt, completion: Completion) {
-        self.session.with_own(self.conn, |core| core.complete(itt, completion));
+        self.session.complete_own(self.conn, itt, completion);
     }
 
     /// Gets the data of a write that came over a connection that was lost. Only a reassignment may:
@@ -442,6 +443,23 @@ fn not_yet(
     let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
     let polled = future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()));
     polled.is_pending().then_some(future)
+}
+
+/// What the core is told of a command that has ended; its data keeps the memory charged for it.
+fn finish(
+    server: &Shared,
+    session: &SharedSession,
+    lun: Lun,
+    response: scsi::Response,
+    reading: Option<Charge>,
+) -> Completion {
+    note_sense(server, session, lun, &response);
+    let mut completion = completion(response);
+    session.moved(completion.data_in.len(), 0);
+    if let Some(charge) = reading {
+        completion.data_in = charge.cover(completion.data_in);
+    }
+    completion
 }
 
 fn completion(response: scsi::Response) -> Completion {

@@ -2,7 +2,7 @@
 //! connection's task is woken by another.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::task::AtomicWaker;
@@ -38,8 +38,10 @@ pub(super) struct SharedSession {
     /// Data of writes whose connection was lost (error recovery level 2), for the one that takes
     /// them over.
     orphans: Mutex<BTreeMap<Itt, Collecting>>,
-    /// Told whenever a command ends that did not end at once.
+    /// Told whenever a command ends.
     settled: Notify,
+    /// How many wait for that: commands that end at once ask before they tell.
+    waiters: AtomicUsize,
     /// The log does not tell of its beginning, nor will it of its end.
     unlogged: AtomicBool,
 }
@@ -68,6 +70,7 @@ impl SharedSession {
             wakers: Mutex::default(),
             orphans: Mutex::default(),
             settled: Notify::new(),
+            waiters: AtomicUsize::new(0),
             unlogged: AtomicBool::new(false),
         }
     }
@@ -183,6 +186,17 @@ impl SharedSession {
         (self.read_bytes.load(Ordering::Relaxed), self.written_bytes.load(Ordering::Relaxed))
     }
 
+    /// A command has ended at once on its connection. Another thread may have aborted it meanwhile
+    /// and wait for it.
+    pub(super) fn complete_own(&self, conn: ConnId, itt: Itt, completion: Completion) {
+        self.with_own(conn, |core| core.complete(itt, completion));
+        // Whoever looked at the core before this command ended was counted before that, and the
+        // lock of the core tells us of it; whoever looks later finds it ended.
+        if self.waiters.load(Ordering::Relaxed) > 0 {
+            self.settled.notify_waiters();
+        }
+    }
+
     /// A command that had to wait for its medium has ended.
     pub(super) fn complete_late(&self, itt: Itt, completion: Completion) {
         self.with(|core| core.complete(itt, completion));
@@ -214,6 +228,7 @@ impl SharedSession {
     }
 
     async fn wait_until(&self, condition: impl Fn(&Session) -> bool) {
+        let _waiter = Waiter::new(&self.waiters);
         loop {
             let settled = self.settled.notified();
             tokio::pin!(settled);
@@ -228,6 +243,22 @@ impl SharedSession {
     /// Tells waiters in [`close`](Self::close) to look again.
     pub(super) fn settle(&self) {
         self.settled.notify_waiters();
+    }
+}
+
+/// One that waits for commands to end, for as long as it does.
+struct Waiter<'a>(&'a AtomicUsize);
+
+impl<'a> Waiter<'a> {
+    fn new(waiters: &'a AtomicUsize) -> Self {
+        waiters.fetch_add(1, Ordering::Relaxed);
+        Self(waiters)
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

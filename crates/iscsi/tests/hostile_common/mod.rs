@@ -3,10 +3,13 @@
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
-use std::io::{self, Write};
+#[path = "../kept_log/mod.rs"]
+mod kept_log;
+
+use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use block::backend::MemoryDevice;
@@ -29,10 +32,11 @@ use tokio::net::TcpStream;
 use tokio::sync::{MutexGuard, watch};
 use tokio::task::JoinHandle;
 
+use kept_log::keep_log;
+pub use kept_log::{PATIENCE, until};
+
 /// Name of the target.
 pub const IQN: &str = "iqn.2026-11.org.example:fortress";
-/// Limit of every wait: whatever takes longer hangs.
-pub const PATIENCE: Duration = Duration::from_secs(20);
 /// The target's limit for a login.
 pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Without a byte taken for this long, the other side has stopped reading.
@@ -46,31 +50,7 @@ pub const VICTIM_LBA: u64 = 12 << 11;
 
 /// One test at a time: they measure the memory of the process.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
-static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
 static SEQUENCE: AtomicU32 = AtomicU32::new(1);
-
-/// Everything that is logged, kept to be looked through.
-#[derive(Clone, Copy)]
-struct Log;
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        LOG.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-fn keep_log() {
-    static ONCE: OnceLock<()> = OnceLock::new();
-    ONCE.get_or_init(|| {
-        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log);
-        log.with_max_level(tracing_subscriber::filter::LevelFilter::INFO).init();
-    });
-}
 
 /// An ISID of its own for each session.
 pub fn isid() -> Isid {
@@ -95,15 +75,6 @@ fn connections(port: u16) -> usize {
         is_open && local.ends_with(&format!(":{port:04X}"))
     };
     table.lines().filter(ours).count()
-}
-
-/// Waits for a condition that something else brings about.
-pub async fn until(what: &str, condition: impl Fn() -> bool) {
-    let limit = tokio::time::Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(tokio::time::Instant::now() < limit, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// A target, and a healthy session that writes and verifies all the time.
@@ -193,20 +164,12 @@ impl Arena {
 
     /// Lines of the log with all of these.
     pub fn lines(words: &[&str]) -> usize {
-        let log = LOG.lock().unwrap();
-        let log = String::from_utf8_lossy(&log);
-        log.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+        kept_log::lines(words)
     }
 
     /// The log has a line with both of these.
     pub async fn logged(&self, peer: &str, reason: &str) {
-        let what = format!("a line in the log with {peer} and {reason:?}");
-        until(&what, || {
-            let log = LOG.lock().unwrap();
-            let log = String::from_utf8_lossy(&log);
-            log.lines().any(|line| line.contains(peer) && line.contains(reason))
-        })
-        .await;
+        kept_log::logged(&[peer, reason]).await;
     }
 }
 

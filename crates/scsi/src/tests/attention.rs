@@ -165,39 +165,14 @@ fn refused_units() {
 
 #[test]
 fn a_resized_device_is_noticed() {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    struct Growing(MemoryDevice, AtomicU64);
-    impl block::BlockDevice for Growing {
-        fn info(&self) -> block::DeviceInfo {
-            let mut info = self.0.info();
-            info.size = self.1.load(Ordering::Relaxed);
-            info
-        }
-        fn read(&self, offset: u64, buf: Buf) -> block::Io<Buf> {
-            self.0.read(offset, buf)
-        }
-        fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> block::Io<()> {
-            self.0.write(offset, data, flags)
-        }
-        fn flush(&self) -> block::Io<()> {
-            self.0.flush()
-        }
-        fn trim(&self, offset: u64, len: u64) -> block::Io<()> {
-            self.0.trim(offset, len)
-        }
-        fn zero(&self, offset: u64, len: u64, flags: block::ZeroFlags) -> block::Io<()> {
-            self.0.zero(offset, len, flags)
-        }
-        fn extents(&self, offset: u64, len: u64) -> block::Io<Vec<block::Extent>> {
-            self.0.extents(offset, len)
-        }
-    }
-    let device = Growing(MemoryDevice::new(1 << 20, 512).unwrap(), AtomicU64::new(512));
-    let device = Arc::new(device);
+    use std::sync::atomic::AtomicU64;
+    let size = Arc::new(AtomicU64::new(512));
+    let told = Arc::clone(&size);
+    let device = Disguised::new(1 << 20, move |info| info.size = told.load(Ordering::Relaxed));
     let target = Target::new(TargetConfig::new(NAME));
-    target.add_lun(0, device.clone(), LunOptions::default()).unwrap();
+    target.add_lun(0, device, LunOptions::default()).unwrap();
     let [first, second] = [0, 1].map(|_| ready(target.nexus(INITIATOR)));
-    device.1.store(1024, Ordering::Relaxed);
+    size.store(1024, Ordering::Relaxed);
     for nexus in [&first, &second] {
         assert_sense(&run(nexus, LUN0, &TEST_UNIT_READY), 0x6, 0x2a, 0x09);
         assert_good(&run(nexus, LUN0, &cdb(0x28, 0, 1, 1)));

@@ -97,34 +97,7 @@ fn a_write_without_space_says_where() {
 /// As `ALL.ReadOnly` of iscsi-test-cu.
 #[test]
 fn a_read_only_device_is_write_protected() {
-    struct ReadOnly(MemoryDevice);
-    impl block::BlockDevice for ReadOnly {
-        fn info(&self) -> block::DeviceInfo {
-            let mut info = self.0.info();
-            info.read_only = true;
-            info
-        }
-        fn read(&self, offset: u64, buf: Buf) -> block::Io<Buf> {
-            self.0.read(offset, buf)
-        }
-        fn write(&self, _: u64, _: Bytes, _: WriteFlags) -> block::Io<()> {
-            panic!("a write got through")
-        }
-        fn flush(&self) -> block::Io<()> {
-            block::Io::ok(())
-        }
-        fn trim(&self, _: u64, _: u64) -> block::Io<()> {
-            panic!("a trim got through")
-        }
-        fn zero(&self, _: u64, _: u64, _: block::ZeroFlags) -> block::Io<()> {
-            panic!("zeroing got through")
-        }
-        fn extents(&self, offset: u64, len: u64) -> block::Io<Vec<block::Extent>> {
-            self.0.extents(offset, len)
-        }
-    }
-    let device = ReadOnly(MemoryDevice::new(1 << 20, 512).unwrap());
-    let fixture = Fixture::on(Arc::new(device));
+    let fixture = Fixture::on(Disguised::new(1 << 20, |info| info.read_only = true));
     let mut swap = cdb(0x89, 0, 0, 0);
     swap[13] = 1;
     let unmap = vec![0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0];

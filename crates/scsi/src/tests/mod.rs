@@ -26,10 +26,11 @@ mod write_protection;
 mod write_same;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use block::backend::MemoryDevice;
 use block::layer::FaultLayer;
-use block::{Buf, Device, WriteFlags};
+use block::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 use bytes::Bytes;
 
 use crate::sense::{AdditionalSense, Sense, SenseKey};
@@ -97,6 +98,62 @@ impl Fixture {
 
     pub(super) fn block(&self, byte: u8) -> Vec<u8> {
         vec![byte; self.block_size]
+    }
+}
+
+/// A memory device that says something else of itself, and counts flushes.
+pub(super) struct Disguised<F> {
+    memory: MemoryDevice,
+    info: F,
+    flushes: AtomicU32,
+}
+
+impl<F: Fn(&mut DeviceInfo) + Send + Sync + 'static> Disguised<F> {
+    /// `info` changes what the device says of itself, each time it is asked.
+    pub(super) fn new(size: u64, info: F) -> Arc<Self> {
+        let memory = MemoryDevice::new(size, 512).unwrap();
+        Arc::new(Self { memory, info, flushes: 0.into() })
+    }
+
+    /// Flushes since last asked.
+    pub(super) fn flushes(&self) -> u32 {
+        self.flushes.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl<F: Fn(&mut DeviceInfo) + Send + Sync + 'static> BlockDevice for Disguised<F> {
+    fn info(&self) -> DeviceInfo {
+        let mut info = self.memory.info();
+        (self.info)(&mut info);
+        info
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
+        self.memory.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
+        assert!(!self.info().read_only, "a write got through");
+        self.memory.write(offset, data, flags)
+    }
+
+    fn flush(&self) -> Io<()> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.memory.flush()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Io<()> {
+        assert!(self.info().can_trim && !self.info().read_only, "a trim got through");
+        self.memory.trim(offset, len)
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
+        assert!(!self.info().read_only, "zeroing got through");
+        self.memory.zero(offset, len, flags)
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        self.memory.extents(offset, len)
     }
 }
 

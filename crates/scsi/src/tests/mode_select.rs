@@ -91,42 +91,13 @@ fn refusals_change_nothing() {
     assert_good(&fixture.run(&cdb(0x2a, 0, 0, 1), vec![1; 512], 0));
 }
 
-/// A device that counts flushes and has a cache.
-struct Cached(MemoryDevice, std::sync::atomic::AtomicU32);
-
-impl block::BlockDevice for Cached {
-    fn info(&self) -> block::DeviceInfo {
-        let mut info = self.0.info();
-        (info.volatile_cache, info.can_flush, info.can_fua) = (true, true, false);
-        info
-    }
-    fn read(&self, offset: u64, buf: Buf) -> block::Io<Buf> {
-        self.0.read(offset, buf)
-    }
-    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> block::Io<()> {
-        self.0.write(offset, data, flags)
-    }
-    fn flush(&self) -> block::Io<()> {
-        self.1.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        self.0.flush()
-    }
-    fn trim(&self, offset: u64, len: u64) -> block::Io<()> {
-        self.0.trim(offset, len)
-    }
-    fn zero(&self, offset: u64, len: u64, flags: block::ZeroFlags) -> block::Io<()> {
-        self.0.zero(offset, len, flags)
-    }
-    fn extents(&self, offset: u64, len: u64) -> block::Io<Vec<block::Extent>> {
-        self.0.extents(offset, len)
-    }
-}
-
 #[test]
 fn the_write_cache_can_be_turned_off() {
-    let memory = MemoryDevice::new(1 << 20, 512).unwrap();
-    let device = Arc::new(Cached(memory, 0.into()));
+    let device = Disguised::new(1 << 20, |info| {
+        (info.volatile_cache, info.can_flush, info.can_fua) = (true, true, false);
+    });
     let fixture = Fixture::on(device.clone());
-    let flushes = || device.1.swap(0, std::sync::atomic::Ordering::Relaxed);
+    let flushes = || device.flushes();
     let mut caching = [0; 20];
     (caching[0], caching[1], caching[12]) = (0x08, 18, 0x20);
     let mut unmap = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8];

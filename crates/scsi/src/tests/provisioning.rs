@@ -106,33 +106,8 @@ fn lba_status_tells_mapped_from_not() {
 
 #[test]
 fn a_thick_device_has_no_unmap() {
-    struct Thick(MemoryDevice);
-    impl block::BlockDevice for Thick {
-        fn info(&self) -> block::DeviceInfo {
-            let mut info = self.0.info();
-            (info.can_trim, info.trim_zeroes) = (false, false);
-            info
-        }
-        fn read(&self, offset: u64, buf: Buf) -> block::Io<Buf> {
-            self.0.read(offset, buf)
-        }
-        fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> block::Io<()> {
-            self.0.write(offset, data, flags)
-        }
-        fn flush(&self) -> block::Io<()> {
-            self.0.flush()
-        }
-        fn trim(&self, _: u64, _: u64) -> block::Io<()> {
-            panic!("trimmed")
-        }
-        fn zero(&self, offset: u64, len: u64, flags: block::ZeroFlags) -> block::Io<()> {
-            self.0.zero(offset, len, flags)
-        }
-        fn extents(&self, offset: u64, len: u64) -> block::Io<Vec<block::Extent>> {
-            self.0.extents(offset, len)
-        }
-    }
-    let fixture = Fixture::on(Arc::new(Thick(MemoryDevice::new(1 << 20, 512).unwrap())));
+    let thick = |info: &mut DeviceInfo| (info.can_trim, info.trim_zeroes) = (false, false);
+    let fixture = Fixture::on(Disguised::new(1 << 20, thick));
     assert_sense(&unmap(&fixture, list(&[(0, 1)])), 0x5, 0x20, 0x00);
     let supported = fixture.data(&[0xa3, 0x0c, 1, 0x42, 0, 0, 0, 0, 0xff, 0xff, 0, 0], 65535);
     assert_eq!(supported, [0, 1, 0, 0]);

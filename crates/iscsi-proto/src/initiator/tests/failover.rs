@@ -276,14 +276,7 @@ fn a_session_without_connections_is_reinstated_with_the_cid_of_a_lost_one() {
     assert!(matches!(late, Err((SubmitError::NoConnection, ..))));
     let wanted = peer.session.reinstatement().unwrap();
     assert_eq!((wanted.cid, wanted.exp_stat_sn), (Cid(1), peer.stat_sn[0]));
-    let login = Established {
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        ..established(1, params())
-    };
-    let id = peer.session.add_connection(&login, peer.now).unwrap();
-    peer.ids.push(id);
-    peer.stat_sn.push(login.exp_stat_sn);
+    peer.rejoin(1);
     let out = peer.drain(2);
     let request = logout(&out);
     assert_eq!(request.cid, Cid(2), "the other one needs a logout of its own");
@@ -305,10 +298,7 @@ fn a_session_without_connections_is_reinstated_with_the_cid_of_a_lost_one() {
 #[test]
 fn the_connection_that_recovers_another_may_be_lost_too() {
     let (mut peer, read, write) = interrupted();
-    let third = established(3, params());
-    let id = peer.session.add_connection(&third, peer.now).unwrap();
-    peer.ids.push(id);
-    peer.stat_sn.push(third.exp_stat_sn);
+    peer.rejoin(3);
     let request = logout(&peer.drain(0));
     logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
     let mut requests = reassignments(&peer.drain(0));
@@ -356,14 +346,7 @@ fn a_cid_that_is_lost_again_and_again_is_never_logged_out_under_its_new_holder()
         peer.session.handle_connection_lost(peer.ids[k], peer.now);
         let wanted = peer.session.reinstatement().unwrap();
         assert_eq!(wanted.cid, Cid(1));
-        let login = Established {
-            exp_cmd_sn: peer.exp_cmd_sn,
-            max_cmd_sn: peer.max_cmd_sn(),
-            ..established(1, params())
-        };
-        let id = peer.session.add_connection(&login, peer.now).unwrap();
-        peer.ids.push(id);
-        peer.stat_sn.push(login.exp_stat_sn);
+        peer.rejoin(1);
         let out = peer.drain(k + 1);
         assert!(!out.iter().any(|(pdu, _)| matches!(pdu, Pdu::LogoutRequest(_))), "{out:?}");
         assert_eq!(reassignments(&out).iter().map(|r| r.referenced_task_tag).next(), Some(itt));
@@ -378,14 +361,7 @@ fn a_session_that_closes_is_reinstated_to_end_in_order() {
     peer.session.close();
     peer.session.handle_connection_lost(peer.ids[0], peer.now);
     assert!(peer.session.reinstatement().is_some());
-    let login = Established {
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        ..established(1, params())
-    };
-    let id = peer.session.add_connection(&login, peer.now).unwrap();
-    peer.ids.push(id);
-    peer.stat_sn.push(login.exp_stat_sn);
+    peer.rejoin(1);
     let out = peer.drain(1);
     managed(&mut peer, 1, reassignments(&out)[0].itt, TaskManagementResponseCode::COMPLETE);
     peer.respond(1, itt);
@@ -427,15 +403,7 @@ fn a_task_whose_reassignment_was_interrupted_waits_for_the_logout_of_both_connec
     peer.session.handle_connection_lost(peer.ids[0], peer.now);
     let wanted = peer.session.reinstatement().unwrap();
     assert_eq!(wanted.cid, Cid(1), "the first one is dealt with");
-    let login = Established {
-        cid: Cid(7),
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        ..established(1, params())
-    };
-    let id = peer.session.add_connection(&login, peer.now).unwrap();
-    peer.ids.push(id);
-    peer.stat_sn.push(login.exp_stat_sn);
+    peer.rejoin(7);
     let out = peer.drain(2);
     assert!(reassignments(&out).is_empty(), "{out:?}");
     let request = logout(&out);
@@ -444,4 +412,77 @@ fn a_task_whose_reassignment_was_interrupted_waits_for_the_logout_of_both_connec
     let asked: Vec<Itt> =
         reassignments(&peer.drain(2)).iter().map(|r| r.referenced_task_tag).collect();
     assert_eq!(asked, [read, write]);
+}
+
+#[test]
+fn a_logout_that_a_login_made_needless_is_not_sent_again() {
+    let (mut peer, ..) = interrupted();
+    assert_eq!(logout(&peer.drain(0)).cid, Cid(2));
+    // Before it is answered, another connection takes the CID; then the one that sent it is lost.
+    peer.rejoin(2);
+    assert_eq!(reassignments(&peer.drain(0)).len() + reassignments(&peer.drain(2)).len(), 2);
+    peer.session.handle_connection_lost(peer.ids[0], peer.now);
+    let out = peer.drain(2);
+    let logouts = out.iter().filter_map(|(pdu, _)| match pdu {
+        Pdu::LogoutRequest(request) => Some(request.cid),
+        _ => None,
+    });
+    assert_eq!(logouts.collect::<Vec<_>>(), [Cid(1)], "Cid(2) is in use again");
+}
+
+#[test]
+fn a_command_whose_abort_may_have_filled_its_place_is_aborted_and_not_sent_again() {
+    let mut peer = Peer::with(params(), 2);
+    let expected = peer.exp_cmd_sn;
+    let itt = peer.read(512, 1);
+    let k = usize::from(peer.drain_commands(0).is_empty());
+    peer.drain(k);
+    peer.session.abort(itt).unwrap();
+    peer.drain(k);
+    peer.exp_cmd_sn = expected; // the target waits for it, as far as is known
+    peer.session.handle_connection_lost(peer.ids[k], peer.now);
+    let other = 1 - k;
+    let request = logout(&peer.drain(other));
+    logged_out(&mut peer, other, request.itt, LogoutResponseCode::CLOSED, 0);
+    let request = reassignments(&peer.drain(other)).remove(0);
+    managed(&mut peer, other, request.itt, TaskManagementResponseCode::TASK_DOES_NOT_EXIST);
+    let out = peer.drain(other);
+    let [(Pdu::TaskManagementRequest(abort), _)] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(abort.function, TaskManagementFunction::ABORT_TASK);
+    assert_eq!((abort.referenced_task_tag, abort.ref_cmd_sn), (itt, expected));
+    let functions = |events: &[Event<u32>]| {
+        events.iter().filter(|e| matches!(e, Event::TaskManagementDone { .. })).count()
+    };
+    assert_eq!(functions(&peer.events()), 1, "the owner's own was lost");
+    managed(&mut peer, other, abort.itt, TaskManagementResponseCode::TASK_DOES_NOT_EXIST);
+    let events = peer.events();
+    let aborted = |e: &Event<u32>| {
+        matches!(e, Event::TaskDone { outcome: TaskOutcome::Aborted, context: 1, .. })
+    };
+    assert!(events.iter().any(aborted) && functions(&events) == 0, "{events:?}");
+}
+
+#[test]
+fn commands_that_a_lost_function_may_have_ended_elsewhere_are_aborted_one_by_one() {
+    let mut peer = Peer::with(params(), 2);
+    let commands = [peer.read(512, 0), peer.read(512, 1)];
+    let carried: Vec<Itt> = (0..2).flat_map(|k| peer.drain_commands(k)).map(|c| c.itt).collect();
+    assert_eq!(carried, commands, "one on each connection");
+    peer.session.manage(TaskManagementFunction::CLEAR_TASK_SET, Lun(0)).unwrap();
+    let k = usize::from(peer.drain(0).is_empty());
+    peer.drain(k);
+    let later = peer.read(512, 2);
+    (0..2).for_each(|k| drop(peer.drain(k)));
+    peer.session.handle_connection_lost(peer.ids[k], peer.now);
+    let out = peer.drain(1 - k);
+    let aborts: Vec<Itt> = out
+        .iter()
+        .filter_map(|(pdu, _)| match pdu {
+            Pdu::TaskManagementRequest(r) if r.function == TaskManagementFunction::ABORT_TASK => {
+                Some(r.referenced_task_tag)
+            }
+            _ => None,
+        })
+        .collect();
+    assert_eq!(aborts, [commands[1 - k]], "{later} was sent behind the function");
 }

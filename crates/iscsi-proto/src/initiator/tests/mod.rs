@@ -9,5 +9,6 @@ mod peer;
 mod properties;
 mod repair;
 mod requirements;
+mod unanswered;
 
 pub(super) use peer::session_params;

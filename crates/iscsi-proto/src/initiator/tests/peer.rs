@@ -52,6 +52,18 @@ impl Peer {
         peer
     }
 
+    /// One more connection, logged in now with what the target has got so far.
+    pub(super) fn rejoin(&mut self, cid: u16) {
+        let login = Established {
+            exp_cmd_sn: self.exp_cmd_sn,
+            max_cmd_sn: self.max_cmd_sn(),
+            ..established(cid, self.session.params)
+        };
+        let id = self.session.add_connection(&login, self.now).unwrap();
+        self.ids.push(id);
+        self.stat_sn.push(login.exp_stat_sn);
+    }
+
     pub(super) fn read(&mut self, len: u32, context: u32) -> Itt {
         self.session.submit(command(Bytes::new(), len), context).unwrap()
     }

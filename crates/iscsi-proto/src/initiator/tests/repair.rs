@@ -138,6 +138,22 @@ fn a_damaged_response_is_asked_for_and_later_ones_are_taken_but_not_acknowledged
 }
 
 #[test]
+fn an_answer_that_comes_while_its_snack_waits_is_not_asked_for() {
+    let mut peer = Peer::with(params(), 1);
+    let tags: Vec<Itt> = (0..3).map(|n| peer.read(512, n)).collect();
+    peer.drain(0);
+    let answers: Vec<_> = tags.iter().map(|itt| peer.response(0, *itt, 2)).collect();
+    for n in [2, 0] {
+        peer.give(0, &answers[n].encode(0), &[]).unwrap();
+    }
+    let asked = snacks(&mut peer, 0);
+    assert_eq!(asked.len(), 1);
+    assert_eq!((asked[0].beg_run, asked[0].run_length), (answers[1].stat_sn.0, 1));
+    peer.give(0, &answers[1].encode(0), &[]).unwrap();
+    assert_eq!(peer.done(), [2, 0, 1]);
+}
+
+#[test]
 fn the_stat_sn_of_an_unsolicited_nop_in_shows_a_lost_answer() {
     let (mut peer, itt) = reading(512);
     let response = peer.response(0, itt, 0);

@@ -342,6 +342,34 @@ fn other_connections_go_on_while_one_is_lost() {
 }
 
 #[test]
+fn a_task_that_was_aborted_is_gone_only_when_it_has_ended() {
+    let mut script = Script::at_level(2);
+    script.pdu(command(7, 100), &[]);
+    assert_eq!(script.executes(script.conn), [7]);
+    script.pdu(abort(8, 101, 7, 100), &[]);
+    let second = lose(&mut script);
+    script.try_pdu(second, reassign(9, 7, 0), &[]).unwrap();
+    assert!(script.sent(second).is_none(), "it may still write");
+    script.session.complete(Itt(7), Completion::default());
+    assert_eq!(management(&mut script, second), R::TASK_DOES_NOT_EXIST);
+    assert!(script.session.is_quiet());
+}
+
+#[test]
+fn what_was_never_acknowledged_can_come_again_when_its_time_is_over() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.pdu(command(8, 101), &[]); // 100 is missing
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert!(script.session.handle_timeout(script.conn, NOW + KEPT));
+    assert_eq!(script.session.task_count(), 0);
+    for (itt, cmd_sn) in [(8, 101), (7, 100)] {
+        script.try_pdu(second, command(itt, cmd_sn), &[]).unwrap();
+    }
+    assert_eq!(script.executes(second), [7, 8]);
+}
+
+#[test]
 fn tasks_end_when_nobody_comes_in_time() {
     let mut script = Script::at_level(2);
     let second = script.log_in(2, NOW);

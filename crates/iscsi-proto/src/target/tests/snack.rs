@@ -251,6 +251,25 @@ fn an_outstanding_r2t_is_sent_again() {
 }
 
 #[test]
+fn an_r2t_that_another_one_replaced_is_not_sent_again_and_not_refused() {
+    let mut script = Script::at_level(1);
+    script.pdu(write(1, 100, 4096), &[]);
+    let (first, second) = (script.r2t(), script.r2t());
+    let late = NOW + SessionConfig::default().data_timeout * 2;
+    assert!(script.session.handle_timeout(script.conn, late));
+    let again = (script.r2t(), script.r2t());
+    assert_eq!(again.0.buffer_offset, first.buffer_offset);
+    assert_eq!(again.1.buffer_offset, second.buffer_offset);
+    script.all_sent(script.conn);
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 1, 1, 1), &[]);
+    assert!(script.sent(script.conn).is_none());
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 1, 3, 1), &[]);
+    assert_eq!(script.r2t(), again.1);
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 1, 1, 4), &[]);
+    assert_eq!(script.rejected(), (RejectReason::PROTOCOL_ERROR, 4), "beyond what was sent");
+}
+
+#[test]
 fn a_thousand_snacks_in_a_row_queue_no_more_than_a_few_runs() {
     let mut script = Script::at_level(1);
     sent_read(&mut script);

@@ -1,0 +1,111 @@
+//! A reset waits for commands of other sessions that execute, those that end without waiting for
+//! anything included.
+
+#![allow(clippy::unwrap_used)] // in a test a panic is the result
+
+mod hostile_common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+use block::backend::MemoryDevice;
+use block::{BlockDevice, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+use hostile_common::{Attacker, IQN, PATIENCE, until};
+use iscsi::initiator::{Config, RemoteDisk};
+use iscsi::target::{Server, ServerConfig};
+use iscsi_proto::ids::{Itt, Lun};
+use iscsi_proto::keys::DigestPreference;
+use iscsi_proto::pdu::{
+    Pdu, TaskManagementFunction, TaskManagementRequest, TaskManagementResponseCode,
+};
+use iscsi_proto::serial::{CmdSn, StatSn};
+use scsi::{LunOptions, Target, TargetConfig};
+use tokio::sync::oneshot;
+
+/// Reads from here hold their thread until they are let go.
+const HELD: u64 = 1 << 20;
+
+struct Holding {
+    memory: MemoryDevice,
+    is_held: AtomicBool,
+    go: Mutex<mpsc::Receiver<()>>,
+}
+
+impl BlockDevice for Holding {
+    fn info(&self) -> DeviceInfo {
+        self.memory.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
+        if offset == HELD {
+            self.is_held.store(true, Ordering::Release);
+            self.go.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+        }
+        self.memory.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
+        self.memory.write(offset, data, flags)
+    }
+
+    fn flush(&self) -> Io<()> {
+        self.memory.flush()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Io<()> {
+        self.memory.trim(offset, len)
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
+        self.memory.zero(offset, len, flags)
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        self.memory.extents(offset, len)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 6)]
+async fn a_reset_is_answered_when_a_command_that_never_waited_has_ended() {
+    let (let_go, go) = mpsc::channel();
+    let memory = MemoryDevice::new(16 << 20, 512).unwrap();
+    let device = Arc::new(Holding { memory, is_held: AtomicBool::new(false), go: Mutex::new(go) });
+    let scsi = Target::new(TargetConfig::new(IQN));
+    scsi.add_lun(0, device.clone(), LunOptions::default()).unwrap();
+    let config = ServerConfig::new(IQN).unwrap();
+    let server = Server::bind(config, scsi, &["127.0.0.1:0".parse().unwrap()]).unwrap();
+    let address = server.local_addrs()[0];
+    let (_stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(server.run(async { drop(stopped.await) }));
+
+    let url = format!("iscsi://{address}/{IQN}/0").parse().unwrap();
+    let disk = RemoteDisk::connect(url, Config::default()).await.unwrap();
+    let reader = tokio::spawn(async move { disk.read(HELD, Buf::new(512)).await.map(drop) });
+    until("the read executes", || device.is_held.load(Ordering::Acquire)).await;
+
+    let mut attacker = Attacker::log_in(address, DigestPreference::Never).await;
+    let reset = TaskManagementRequest {
+        immediate: true,
+        function: TaskManagementFunction::LOGICAL_UNIT_RESET,
+        lun: Lun(0),
+        itt: Itt(1),
+        referenced_task_tag: Itt::NONE,
+        cmd_sn: attacker.cmd_sn(),
+        exp_stat_sn: StatSn(0),
+        ref_cmd_sn: CmdSn(0),
+        exp_data_sn: 0,
+    };
+    attacker.send(&reset.encode(0), &[]).await;
+    // When the second ping is answered, the reset has begun to wait.
+    for _ in 0..2 {
+        let (before, alive) = attacker.ping().await;
+        assert!(alive && before.is_empty(), "the read still executes: {before:?}");
+    }
+    let_go.send(()).unwrap();
+    let answer = attacker.read().await;
+    let Some(Pdu::TaskManagementResponse(response)) = answer else { panic!("{answer:?}") };
+    assert_eq!(response.response, TaskManagementResponseCode::COMPLETE);
+    drop(let_go); // should the initiator read again, it fails at once
+    reader.abort();
+    serving.abort();
+}
