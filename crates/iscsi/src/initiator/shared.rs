@@ -8,6 +8,7 @@ use std::time::Duration;
 use block::{BlockError, Buf, DeviceInfo};
 use iscsi_proto::initiator::{Command, TaskOutcome};
 use iscsi_proto::time::Instant;
+use iscsi_proto::tuner::PolicyConfig;
 use tokio::sync::Notify;
 
 use super::Config;
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     unit: RwLock<Option<Arc<Unit>>>,
     /// What the path controller saw and did last.
     pub(super) path: Mutex<PathReport>,
+    /// The policy that the path controller is to go on with.
+    pub(super) chosen: Mutex<Option<PolicyConfig>>,
 }
 
 impl Shared {
@@ -54,6 +57,7 @@ impl Shared {
             state: Mutex::new(state),
             unit: RwLock::new(None),
             path: Mutex::default(),
+            chosen: Mutex::default(),
         })
     }
 

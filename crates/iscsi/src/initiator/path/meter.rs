@@ -17,7 +17,9 @@ use tokio::net::TcpStream;
 use super::report::{PathConnection, limit_of};
 use crate::initiator::growth::Ceiling;
 use crate::initiator::state::{Phase, State};
-use crate::transport::socket_options::{buffer_sizes, congestion_control};
+use crate::transport::socket_options::{
+    automatic_receive_buffer, buffer_sizes, congestion_control,
+};
 use crate::transport::tcp_info::{TcpStats, tcp_stats};
 
 /// Commands under way that hold no more than this many times rate × round trip leave the path
@@ -94,12 +96,21 @@ struct Moved {
 }
 
 /// The counters of the sample before.
-#[derive(Default)]
 pub(super) struct Meter {
+    /// The kernel enlarges a receive buffer to this size by itself.
+    buffer_grown: u64,
     before: BTreeMap<u32, TcpStats>,
     at: Option<Instant>,
     /// Time with a session, in seconds.
     t_s: f64,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        // Unless a program set it, a buffer below this may still grow; nearly full is full.
+        let buffer_grown = automatic_receive_buffer() / 10 * 9;
+        Self { buffer_grown, before: BTreeMap::new(), at: None, t_s: 0.0 }
+    }
 }
 
 impl Meter {
@@ -143,7 +154,7 @@ impl Meter {
         for (seen, old, new, moved) in rated {
             let rate = moved.sent + moved.received;
             let tcp = if reads {
-                receiving(seen, new, moved.received, starved)
+                receiving(seen, new, moved.received, starved, self.buffer_grown)
             } else {
                 sending(seen, old, new, interval_s, starved)
             };
@@ -188,13 +199,16 @@ fn common(new: &TcpStats) -> Tcp {
 }
 
 /// What a socket says that receives: the peer knows the rest.
-fn receiving(seen: &Seen, new: &TcpStats, received: f64, starved: bool) -> Tcp {
+fn receiving(seen: &Seen, new: &TcpStats, received: f64, starved: bool, buffer_grown: u64) -> Tcp {
     let rtt_s = new.min_rtt.unwrap_or(new.rtt).as_secs_f64();
+    let buffer = buffer_sizes(&*seen.stream).1;
+    // While the kernel still enlarges the buffer, the window is on its way, not a limit.
+    let grown = buffer.is_some_and(|bytes| bytes as u64 >= buffer_grown);
     Tcp {
         // The window that limits is ours; what is under way towards us fills it.
         in_flight_bytes: Some(received * rtt_s),
-        peer_window_bytes: new.own_window.map(f64::from).filter(|window| *window > 0.0),
-        send_buffer_bytes: buffer_sizes(&*seen.stream).1.map(|bytes| bytes as f64),
+        peer_window_bytes: new.own_window.map(f64::from).filter(|bytes| grown && *bytes > 0.0),
+        send_buffer_bytes: buffer.map(|bytes| bytes as f64),
         app_limited: Some(starved),
         ..common(new)
     }
@@ -212,11 +226,11 @@ fn sending(seen: &Seen, old: &TcpStats, new: &TcpStats, interval_s: f64, starved
         cwnd_bytes: Some(f64::from(new.congestion_window) * segment),
         in_flight_bytes: Some(f64::from(new.unacked) * segment),
         delivery_rate_bytes_per_s: new.delivery_rate.map(|rate| rate as f64),
-        busy_share: share(old.busy, new.busy),
+        // TCP takes every pause of iSCSI (R2T, command window) for one of the application.
+        busy_share: share(old.busy, new.busy).filter(|_| starved),
         rwnd_limited_share: share(old.peer_window_limited, new.peer_window_limited),
         sndbuf_limited_share: share(old.send_buffer_limited, new.send_buffer_limited),
         retransmits: Some(new.retransmits.saturating_sub(old.retransmits) as f64),
-        // TCP takes every pause of iSCSI (R2T, command window) for one of the application.
         app_limited: Some(starved && new.app_limited),
         peer_window_bytes: new.peer_window.map(f64::from),
         send_buffer_bytes: buffer_sizes(&*seen.stream).0.map(|bytes| bytes as f64),
@@ -283,7 +297,9 @@ mod tests {
     #[tokio::test]
     async fn the_side_that_receives_says_nothing_of_the_sender() {
         let seen = seen(7, 1 << 20).await;
-        let tcp = receiving(&seen, &stats(0, 0, 0), 1e6, false);
+        let tcp = receiving(&seen, &stats(0, 0, 0), 1e6, false, u64::MAX);
+        assert_eq!(tcp.peer_window_bytes, None, "the kernel may still enlarge it");
+        let tcp = receiving(&seen, &stats(0, 0, 0), 1e6, false, 0);
         assert_eq!((tcp.busy_share, tcp.cwnd_bytes, tcp.congestion_control), (None, None, None));
         assert_eq!(tcp.in_flight_bytes, Some(40_000.0));
         assert_eq!(tcp.peer_window_bytes, Some(65_536.0));
@@ -293,11 +309,11 @@ mod tests {
     async fn the_side_that_sends_says_what_held_it_up() {
         let seen = seen(7, 1 << 20).await;
         let tcp = sending(&seen, &stats(0, 0, 0), &stats(9, 0, 50), 0.1, false);
-        assert_eq!((tcp.busy_share, tcp.cwnd_bytes), (Some(0.5), Some(10_000.0)));
         // With enough to do it is iSCSI that paused, not the application.
+        assert_eq!((tcp.busy_share, tcp.cwnd_bytes), (None, Some(10_000.0)));
         assert_eq!(tcp.app_limited, Some(false));
         let tcp = sending(&seen, &stats(0, 0, 0), &stats(9, 0, 50), 0.1, true);
-        assert_eq!(tcp.app_limited, Some(true));
+        assert_eq!((tcp.busy_share, tcp.app_limited), (Some(0.5), Some(true)));
     }
 
     #[tokio::test]
