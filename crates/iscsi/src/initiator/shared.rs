@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::Config;
 use super::op::{Effect, Origin, Outcome, Pending, Reply, Slot, Task};
-use super::path::PathReport;
+use super::path::{PathReport, Share};
 use super::probe::Unit;
 use super::sense::{Sense, Verdict, judge, status};
 use super::state::{Batch, Limits, State, session_ended};
@@ -46,7 +46,11 @@ impl Shared {
             connections: config.connections.into(),
         };
         let epoch = std::time::Instant::now();
-        let state = State::new(url.wire_lun(), limits, epoch);
+        let mut state = State::new(url.wire_lun(), limits, epoch);
+        // A part of what the path gives is not known yet.
+        if let Some(Share::Rate(rate)) = config.share {
+            state.throttle.set_rate(Some(rate), Instant::default());
+        }
         Arc::new(Self {
             url,
             config,

@@ -398,3 +398,5 @@ fn is_done(outcome: &TaskOutcome) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::a_connection;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
+use iscsi_proto::initiator::{ConnectionId as CoreId, Pace, slowness};
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{Connection, ConnectionId, Sample, Tcp};
 use tokio::net::TcpStream;
@@ -25,6 +26,12 @@ use crate::transport::tcp_info::{TcpStats, tcp_stats};
 /// Commands under way that hold no more than this many times rate × round trip leave the path
 /// idle: it is the application that asks for too little at once (Little's law).
 const APPLICATION_LIMITED_FACTOR: f64 = 1.3;
+
+/// Without commands under way, less than this is what keeps the connections alive.
+const IDLE_BYTES_PER_S: f64 = 64_000.0;
+
+/// Weight of the newest interval in a connection's pace: a few hundred milliseconds count.
+const PACE_SMOOTHING: f64 = 0.3;
 
 /// A disk's connections at one moment.
 pub(super) struct View {
@@ -42,6 +49,7 @@ pub(super) struct View {
 pub(super) struct Seen {
     pub(super) serial: u32,
     pub(super) session: usize,
+    pub(super) id: CoreId,
     pub(super) cid: Cid,
     pub(super) age: Duration,
     pub(super) stream: Arc<TcpStream>,
@@ -61,6 +69,7 @@ impl View {
                 seen.push(Seen {
                     serial: opened.serial,
                     session,
+                    id,
                     cid,
                     age: now.since(opened.at),
                     stream,
@@ -86,6 +95,8 @@ pub(super) struct Measured {
     /// Most of the payload came in.
     pub(super) reads: bool,
     pub(super) connections: Vec<PathConnection>,
+    /// How slow each connection is beside the fastest: place, and what to tell its session.
+    pub(super) slowness: Vec<(usize, CoreId, u32, f64)>,
 }
 
 /// What a connection carried in an interval.
@@ -100,6 +111,8 @@ pub(super) struct Meter {
     /// The kernel enlarges a receive buffer to this size by itself.
     buffer_grown: u64,
     before: BTreeMap<u32, TcpStats>,
+    /// What each did lately, and how slow it counted.
+    paces: BTreeMap<u32, (Pace, f64)>,
     at: Option<Instant>,
     /// Time with a session, in seconds.
     t_s: f64,
@@ -109,7 +122,8 @@ impl Default for Meter {
     fn default() -> Self {
         // Unless a program set it, a buffer below this may still grow; nearly full is full.
         let buffer_grown = automatic_receive_buffer() / 10 * 9;
-        Self { buffer_grown, before: BTreeMap::new(), at: None, t_s: 0.0 }
+        let (before, paces) = (BTreeMap::new(), BTreeMap::new());
+        Self { buffer_grown, before, paces, at: None, t_s: 0.0 }
     }
 }
 
@@ -117,6 +131,7 @@ impl Meter {
     /// There is no session: the time until the next sample does not count.
     pub(super) fn pause(&mut self) {
         self.before.clear();
+        self.paces.clear();
         self.at = None;
     }
 
@@ -143,13 +158,17 @@ impl Meter {
         let sent: f64 = rated.iter().map(|(.., moved)| moved.sent).sum();
         let received: f64 = rated.iter().map(|(.., moved)| moved.received).sum();
         let reads = received > sent;
+        // NOPs and logins are no transfer.
+        let idle = view.seen.iter().all(|seen| seen.in_flight == 0);
+        let bytes_per_s = sent + received;
+        let nothing = idle && bytes_per_s < IDLE_BYTES_PER_S;
         let mut sample = Sample {
             t_s: self.t_s,
             connections_open: view.open,
-            bytes_per_s: sent + received,
+            bytes_per_s: if nothing { 0.0 } else { bytes_per_s },
             ..Sample::default()
         };
-        let starved = is_starved(view, &self.before, sent + received);
+        let starved = is_starved(view, &self.before, bytes_per_s);
         let mut connections = Vec::new();
         for (seen, old, new, moved) in rated {
             let rate = moved.sent + moved.received;
@@ -163,7 +182,35 @@ impl Meter {
             connections.push(path_connection(seen, old, new, &connection));
             sample.connections.push(connection);
         }
-        Some(Measured { sample, reads, connections })
+        let slowness = self.pace(view, &sample);
+        Some(Measured { sample, reads, connections, slowness })
+    }
+
+    /// Adds an interval to what each connection did lately, and compares them.
+    fn pace(&mut self, view: &View, sample: &Sample) -> Vec<(usize, CoreId, u32, f64)> {
+        self.paces.retain(|serial, _| view.seen.iter().any(|seen| seen.serial == *serial));
+        for connection in &sample.connections {
+            let Some(seen) = view.seen.iter().find(|seen| seen.serial == connection.id.0) else {
+                continue;
+            };
+            let rate = connection.bytes_per_s.unwrap_or(0.0);
+            let backlog = seen.outstanding_bytes as f64;
+            let new = Pace { bytes_per_s: rate, backlog_bytes: backlog };
+            let (pace, _) = self.paces.entry(seen.serial).or_insert((new, 1.0));
+            pace.bytes_per_s += PACE_SMOOTHING * (rate - pace.bytes_per_s);
+            pace.backlog_bytes += PACE_SMOOTHING * (backlog - pace.backlog_bytes);
+        }
+        let known = view.seen.iter().map(|seen| self.paces.get(&seen.serial).copied());
+        let (paces, before): (Vec<_>, Vec<_>) =
+            known.map(|known| (known.map(|(pace, _)| pace), known.map_or(1.0, |(_, s)| s))).unzip();
+        let slow = slowness(&paces, &before);
+        for (seen, slow) in view.seen.iter().zip(&slow) {
+            if let Some((_, before)) = self.paces.get_mut(&seen.serial) {
+                *before = *slow;
+            }
+        }
+        let named = |(seen, slow): (&Seen, f64)| (seen.session, seen.id, seen.serial, slow);
+        view.seen.iter().zip(slow).map(named).collect()
     }
 }
 
@@ -291,7 +338,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, cid, age) = (Arc::new(stream), Cid(1), Duration::from_secs(3));
-        Seen { serial, session: 0, cid, age, stream, outstanding_bytes, in_flight: 1 }
+        let id = crate::initiator::state::a_connection();
+        Seen { serial, session: 0, id, cid, age, stream, outstanding_bytes, in_flight: 1 }
     }
 
     #[tokio::test]
