@@ -69,6 +69,7 @@ impl<T> Session<T> {
             arriving: None,
             in_flight: 0,
             outstanding_bytes: 0,
+            slowness: 1.0,
             queues: Queues::default(),
             receiving: Receiving::Nothing,
             timers: TimerTable::default(),

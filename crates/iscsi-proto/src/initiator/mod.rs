@@ -54,7 +54,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 
 pub use config::Config;
-pub use dispatch::{COMMAND_COST_BYTES, Candidate};
+pub use dispatch::{COMMAND_COST_BYTES, Candidate, Pace, slowness};
 pub use event::{ConnectionError, Event, Recovery, TaskOutcome, Violation};
 pub use failover::Reinstatement;
 pub use lifecycle::{Input, State};
@@ -94,6 +94,8 @@ struct Connection {
     arriving: Option<StatSn>,
     in_flight: u32,
     outstanding_bytes: u64,
+    /// As the owner has measured it; 1 unless he has.
+    slowness: f64,
     queues: Queues,
     receiving: Receiving,
     timers: TimerTable,
@@ -181,13 +183,14 @@ impl<T> Session<T> {
         if u32::try_from(bytes).is_err() || (bytes > 0 && command.data_in_len > 0) {
             return Err((SubmitError::Transfer, command, context));
         }
-        let Some(connection) = self.dispatch().filter(|_| self.phase == Phase::LoggedIn) else {
+        let cost = command.cost();
+        let Some(connection) = self.dispatch_for(cost).filter(|_| self.phase == Phase::LoggedIn)
+        else {
             return Err((SubmitError::NoConnection, command, context));
         };
         if self.tasks.is_full() {
             return Err((SubmitError::NoTag, command, context));
         }
-        let cost = command.cost();
         let kind = Kind::Command(CommandTask::new(command, context));
         let Some(itt) = self.add_task(connection, kind) else {
             unreachable!("the slab has room: checked above") // our bug
@@ -202,6 +205,28 @@ impl<T> Session<T> {
     }
 
     fn dispatch(&self) -> Option<ConnectionId> {
+        self.dispatch_for(COMMAND_COST_BYTES)
+    }
+
+    fn dispatch_for(&self, cost: u64) -> Option<ConnectionId> {
+        self.candidate(cost).map(|(id, _)| id)
+    }
+
+    /// When a command with this much payload would be done here, for a comparison of sessions: in
+    /// the time that the fastest connection of all needs for a byte. `None`: no connection takes it.
+    pub fn completion(&self, bytes: u64) -> Option<f64> {
+        let taking = self.phase == Phase::LoggedIn;
+        self.candidate(bytes + COMMAND_COST_BYTES).filter(|_| taking).map(|(_, done)| done)
+    }
+
+    /// Tells how slow a connection is beside the fastest one ([`slowness`]), from now on.
+    pub fn set_slowness(&mut self, id: ConnectionId, slowness: f64) {
+        if let Some(c) = self.connection_mut(id).filter(|_| slowness >= 1.0) {
+            c.slowness = slowness;
+        }
+    }
+
+    fn candidate(&self, cost: u64) -> Option<(ConnectionId, f64)> {
         if self.phase == Phase::Closing && self.is_logging_out() {
             return None; // nothing new on any connection (§11.14)
         }
@@ -211,9 +236,10 @@ impl<T> Session<T> {
                 id: ConnectionId(index as u8),
                 outstanding_bytes: c.outstanding_bytes,
                 in_flight: c.in_flight,
+                slowness: c.slowness,
             })
         });
-        dispatch::choose(open)
+        dispatch::choose(open, cost)
     }
 
     /// Ends one task: at once if it was never sent, else by ABORT TASK. Its `TaskDone` says how
@@ -442,7 +468,7 @@ impl<T> Session<T> {
     pub fn load(&self, id: ConnectionId) -> Option<Candidate> {
         let c = self.connection(id)?;
         let (outstanding_bytes, in_flight) = (c.outstanding_bytes, c.in_flight);
-        Some(Candidate { id, outstanding_bytes, in_flight })
+        Some(Candidate { id, outstanding_bytes, in_flight, slowness: c.slowness })
     }
 
     fn add_task(&mut self, connection: ConnectionId, kind: Kind<T>) -> Option<Itt> {

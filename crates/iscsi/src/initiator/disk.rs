@@ -25,6 +25,7 @@ use super::supervisor::{bring_up, keep_time, supervise};
 use super::unflushed::Content;
 use super::url::Url;
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
+use iscsi_proto::tuner::PolicyConfig;
 
 /// How long an orderly end may take before the connections are simply closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -126,6 +127,14 @@ impl RemoteDisk {
     /// What the path carries, over how many connections, and why so many.
     pub fn path(&self) -> PathReport {
         self.0.shared.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets another policy choose the number of connections from now on; a fixed one sets it.
+    /// What it may ask for stays limited by the MaxConnections that was offered at login: that of
+    /// the configuration's policy.
+    pub fn set_policy(&self, policy: PolicyConfig) {
+        let mut chosen = self.0.shared.chosen.lock().unwrap_or_else(PoisonError::into_inner);
+        *chosen = Some(policy);
     }
 
     /// Times that the sessions were set up, the first one included.

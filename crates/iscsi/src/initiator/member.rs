@@ -79,6 +79,16 @@ impl Member {
         self.part == Part::Full && self.session.is_open()
     }
 
+    /// The session has ended, with a failure or with the whole disk, or well. True if the others
+    /// end with it: not if it was not in use, or was done.
+    pub(super) fn is_missed(&mut self, badly: bool) -> bool {
+        match std::mem::replace(&mut self.part, Part::Gone) {
+            Part::Full => true,
+            Part::Leaving => badly,
+            Part::Joining | Part::Gone => false,
+        }
+    }
+
     /// Notes the socket of a connection.
     pub(super) fn attach(&mut self, id: ConnectionId, stream: &Arc<TcpStream>, opened: Opened) {
         self.streams[id.index()] = Arc::downgrade(stream);

@@ -8,11 +8,12 @@ use std::time::Duration;
 use block::{BlockError, Buf, DeviceInfo};
 use iscsi_proto::initiator::{Command, TaskOutcome};
 use iscsi_proto::time::Instant;
+use iscsi_proto::tuner::PolicyConfig;
 use tokio::sync::Notify;
 
 use super::Config;
 use super::op::{Effect, Origin, Outcome, Pending, Reply, Slot, Task};
-use super::path::PathReport;
+use super::path::{PathReport, Share};
 use super::probe::Unit;
 use super::sense::{Sense, Verdict, judge, status};
 use super::state::{Batch, Limits, State, session_ended};
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     unit: RwLock<Option<Arc<Unit>>>,
     /// What the path controller saw and did last.
     pub(super) path: Mutex<PathReport>,
+    /// The policy that the path controller is to go on with.
+    pub(super) chosen: Mutex<Option<PolicyConfig>>,
 }
 
 impl Shared {
@@ -43,7 +46,11 @@ impl Shared {
             connections: config.connections.into(),
         };
         let epoch = std::time::Instant::now();
-        let state = State::new(url.wire_lun(), limits, epoch);
+        let mut state = State::new(url.wire_lun(), limits, epoch);
+        // A part of what the path gives is not known yet.
+        if let Some(Share::Rate(rate)) = config.share {
+            state.throttle.set_rate(Some(rate), Instant::default());
+        }
         Arc::new(Self {
             url,
             config,
@@ -54,6 +61,7 @@ impl Shared {
             state: Mutex::new(state),
             unit: RwLock::new(None),
             path: Mutex::default(),
+            chosen: Mutex::default(),
         })
     }
 

@@ -17,7 +17,7 @@ use iscsi_proto::time::Instant;
 
 use super::cdb;
 use super::growth::Growth;
-use super::member::{Member, Part};
+use super::member::Member;
 use super::op::{Effect, Origin, Slot, Task};
 use super::rejoin::Backoff;
 use super::sense::{Sense, Verdict, judge};
@@ -170,14 +170,7 @@ impl State {
                     batch.changed = true;
                 }
                 Event::SessionEnded { error } => {
-                    // One that was not in use, or that is done: nobody misses it.
-                    let missed = match member.part {
-                        Part::Full => true,
-                        Part::Leaving => error.is_some() || self.phase == Phase::Closed,
-                        Part::Joining | Part::Gone => false,
-                    };
-                    member.part = Part::Gone;
-                    if missed {
+                    if member.is_missed(error.is_some() || self.phase == Phase::Closed) {
                         ended = Some(error.map_or("logged out".into(), |e| e.to_string()));
                     }
                 }
@@ -398,3 +391,5 @@ fn is_done(outcome: &TaskOutcome) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::a_connection;

@@ -103,15 +103,25 @@ pub(crate) fn buffer_sizes(socket: &impl AsFd) -> (Option<usize>, Option<usize>)
     (socket.send_buffer_size().ok(), socket.recv_buffer_size().ok())
 }
 
-/// The largest buffers that the system lets a program set, as the kernel counts them: send,
-/// receive; 0 where that is unknown.
+/// The largest buffers that are worth setting, as the kernel counts them: send, receive. 0 where
+/// the kernel makes one as large by itself: setting it would stop it from growing.
 pub(crate) fn buffer_limits() -> (u64, u64) {
-    let limit = |name: &str| {
-        let text = std::fs::read_to_string(format!("/proc/sys/net/core/{name}"));
-        let bytes = text.ok().and_then(|text| text.trim().parse::<u64>().ok());
-        bytes.map_or(0, |bytes| bytes.saturating_mul(2).min(i32::MAX as u64))
+    let worth = |limit: &str, automatic: &str| {
+        let settable = sysctl(limit, 0).saturating_mul(2).min(i32::MAX as u64);
+        if settable > sysctl(automatic, 2) { settable } else { 0 }
     };
-    (limit("wmem_max"), limit("rmem_max"))
+    (worth("core/wmem_max", "ipv4/tcp_wmem"), worth("core/rmem_max", "ipv4/tcp_rmem"))
+}
+
+/// What the kernel enlarges a receive buffer to by itself, in bytes.
+pub(crate) fn automatic_receive_buffer() -> u64 {
+    sysctl("ipv4/tcp_rmem", 2)
+}
+
+/// A number of a setting of the network; 0 where it is not to be had.
+fn sysctl(name: &str, index: usize) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/sys/net/{name}")).unwrap_or_default();
+    text.split_whitespace().nth(index).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
 /// Congestion controls that this kernel has and lets us choose, of those that the tuner knows.

@@ -8,6 +8,7 @@ use iscsi_proto::tuner::{ConnectionId, Decision, close_candidate};
 
 use super::meter::{Measured, View};
 use crate::initiator::Config;
+use crate::initiator::member::Member;
 use crate::initiator::shared::Shared;
 use crate::transport::socket_options::{SocketOptions, buffer_limits};
 
@@ -92,6 +93,14 @@ impl Actuator {
         let mut first = decision.close;
         let lacks = shared.with(|state, batch| {
             state.growth.wanted = decision.connections;
+            for (session, id, serial, slowness) in &measured.slowness {
+                let member = state.members.get_mut(*session);
+                // Another one may have taken its place since.
+                let same = |member: &&mut Member| member.opened[id.index()].serial == *serial;
+                if let Some(member) = member.filter(same) {
+                    member.session.set_slowness(*id, *slowness);
+                }
+            }
             for _ in 0..surplus {
                 let Some(ConnectionId(serial)) = first.take().or_else(|| close_candidate(&left))
                 else {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
+use iscsi_proto::initiator::{ConnectionId as CoreId, Pace, slowness};
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{Connection, ConnectionId, Sample, Tcp};
 use tokio::net::TcpStream;
@@ -17,12 +18,20 @@ use tokio::net::TcpStream;
 use super::report::{PathConnection, limit_of};
 use crate::initiator::growth::Ceiling;
 use crate::initiator::state::{Phase, State};
-use crate::transport::socket_options::{buffer_sizes, congestion_control};
+use crate::transport::socket_options::{
+    automatic_receive_buffer, buffer_sizes, congestion_control,
+};
 use crate::transport::tcp_info::{TcpStats, tcp_stats};
 
 /// Commands under way that hold no more than this many times rate × round trip leave the path
 /// idle: it is the application that asks for too little at once (Little's law).
 const APPLICATION_LIMITED_FACTOR: f64 = 1.3;
+
+/// Without commands under way, less than this is what keeps the connections alive.
+const IDLE_BYTES_PER_S: f64 = 64_000.0;
+
+/// Weight of the newest interval in a connection's pace: a few hundred milliseconds count.
+const PACE_SMOOTHING: f64 = 0.3;
 
 /// A disk's connections at one moment.
 pub(super) struct View {
@@ -40,6 +49,7 @@ pub(super) struct View {
 pub(super) struct Seen {
     pub(super) serial: u32,
     pub(super) session: usize,
+    pub(super) id: CoreId,
     pub(super) cid: Cid,
     pub(super) age: Duration,
     pub(super) stream: Arc<TcpStream>,
@@ -59,6 +69,7 @@ impl View {
                 seen.push(Seen {
                     serial: opened.serial,
                     session,
+                    id,
                     cid,
                     age: now.since(opened.at),
                     stream,
@@ -84,6 +95,8 @@ pub(super) struct Measured {
     /// Most of the payload came in.
     pub(super) reads: bool,
     pub(super) connections: Vec<PathConnection>,
+    /// How slow each connection is beside the fastest: place, and what to tell its session.
+    pub(super) slowness: Vec<(usize, CoreId, u32, f64)>,
 }
 
 /// What a connection carried in an interval.
@@ -94,18 +107,31 @@ struct Moved {
 }
 
 /// The counters of the sample before.
-#[derive(Default)]
 pub(super) struct Meter {
+    /// The kernel enlarges a receive buffer to this size by itself.
+    buffer_grown: u64,
     before: BTreeMap<u32, TcpStats>,
+    /// What each did lately, and how slow it counted.
+    paces: BTreeMap<u32, (Pace, f64)>,
     at: Option<Instant>,
     /// Time with a session, in seconds.
     t_s: f64,
+}
+
+impl Default for Meter {
+    fn default() -> Self {
+        // Unless a program set it, a buffer below this may still grow; nearly full is full.
+        let buffer_grown = automatic_receive_buffer() / 10 * 9;
+        let (before, paces) = (BTreeMap::new(), BTreeMap::new());
+        Self { buffer_grown, before, paces, at: None, t_s: 0.0 }
+    }
 }
 
 impl Meter {
     /// There is no session: the time until the next sample does not count.
     pub(super) fn pause(&mut self) {
         self.before.clear();
+        self.paces.clear();
         self.at = None;
     }
 
@@ -132,18 +158,22 @@ impl Meter {
         let sent: f64 = rated.iter().map(|(.., moved)| moved.sent).sum();
         let received: f64 = rated.iter().map(|(.., moved)| moved.received).sum();
         let reads = received > sent;
+        // NOPs and logins are no transfer.
+        let idle = view.seen.iter().all(|seen| seen.in_flight == 0);
+        let bytes_per_s = sent + received;
+        let nothing = idle && bytes_per_s < IDLE_BYTES_PER_S;
         let mut sample = Sample {
             t_s: self.t_s,
             connections_open: view.open,
-            bytes_per_s: sent + received,
+            bytes_per_s: if nothing { 0.0 } else { bytes_per_s },
             ..Sample::default()
         };
-        let starved = is_starved(view, &self.before, sent + received);
+        let starved = is_starved(view, &self.before, bytes_per_s);
         let mut connections = Vec::new();
         for (seen, old, new, moved) in rated {
             let rate = moved.sent + moved.received;
             let tcp = if reads {
-                receiving(seen, new, moved.received, starved)
+                receiving(seen, new, moved.received, starved, self.buffer_grown)
             } else {
                 sending(seen, old, new, interval_s, starved)
             };
@@ -152,7 +182,35 @@ impl Meter {
             connections.push(path_connection(seen, old, new, &connection));
             sample.connections.push(connection);
         }
-        Some(Measured { sample, reads, connections })
+        let slowness = self.pace(view, &sample);
+        Some(Measured { sample, reads, connections, slowness })
+    }
+
+    /// Adds an interval to what each connection did lately, and compares them.
+    fn pace(&mut self, view: &View, sample: &Sample) -> Vec<(usize, CoreId, u32, f64)> {
+        self.paces.retain(|serial, _| view.seen.iter().any(|seen| seen.serial == *serial));
+        for connection in &sample.connections {
+            let Some(seen) = view.seen.iter().find(|seen| seen.serial == connection.id.0) else {
+                continue;
+            };
+            let rate = connection.bytes_per_s.unwrap_or(0.0);
+            let backlog = seen.outstanding_bytes as f64;
+            let new = Pace { bytes_per_s: rate, backlog_bytes: backlog };
+            let (pace, _) = self.paces.entry(seen.serial).or_insert((new, 1.0));
+            pace.bytes_per_s += PACE_SMOOTHING * (rate - pace.bytes_per_s);
+            pace.backlog_bytes += PACE_SMOOTHING * (backlog - pace.backlog_bytes);
+        }
+        let known = view.seen.iter().map(|seen| self.paces.get(&seen.serial).copied());
+        let (paces, before): (Vec<_>, Vec<_>) =
+            known.map(|known| (known.map(|(pace, _)| pace), known.map_or(1.0, |(_, s)| s))).unzip();
+        let slow = slowness(&paces, &before);
+        for (seen, slow) in view.seen.iter().zip(&slow) {
+            if let Some((_, before)) = self.paces.get_mut(&seen.serial) {
+                *before = *slow;
+            }
+        }
+        let named = |(seen, slow): (&Seen, f64)| (seen.session, seen.id, seen.serial, slow);
+        view.seen.iter().zip(slow).map(named).collect()
     }
 }
 
@@ -188,13 +246,16 @@ fn common(new: &TcpStats) -> Tcp {
 }
 
 /// What a socket says that receives: the peer knows the rest.
-fn receiving(seen: &Seen, new: &TcpStats, received: f64, starved: bool) -> Tcp {
+fn receiving(seen: &Seen, new: &TcpStats, received: f64, starved: bool, buffer_grown: u64) -> Tcp {
     let rtt_s = new.min_rtt.unwrap_or(new.rtt).as_secs_f64();
+    let buffer = buffer_sizes(&*seen.stream).1;
+    // While the kernel still enlarges the buffer, the window is on its way, not a limit.
+    let grown = buffer.is_some_and(|bytes| bytes as u64 >= buffer_grown);
     Tcp {
         // The window that limits is ours; what is under way towards us fills it.
         in_flight_bytes: Some(received * rtt_s),
-        peer_window_bytes: new.own_window.map(f64::from).filter(|window| *window > 0.0),
-        send_buffer_bytes: buffer_sizes(&*seen.stream).1.map(|bytes| bytes as f64),
+        peer_window_bytes: new.own_window.map(f64::from).filter(|bytes| grown && *bytes > 0.0),
+        send_buffer_bytes: buffer.map(|bytes| bytes as f64),
         app_limited: Some(starved),
         ..common(new)
     }
@@ -212,11 +273,11 @@ fn sending(seen: &Seen, old: &TcpStats, new: &TcpStats, interval_s: f64, starved
         cwnd_bytes: Some(f64::from(new.congestion_window) * segment),
         in_flight_bytes: Some(f64::from(new.unacked) * segment),
         delivery_rate_bytes_per_s: new.delivery_rate.map(|rate| rate as f64),
-        busy_share: share(old.busy, new.busy),
+        // TCP takes every pause of iSCSI (R2T, command window) for one of the application.
+        busy_share: share(old.busy, new.busy).filter(|_| starved),
         rwnd_limited_share: share(old.peer_window_limited, new.peer_window_limited),
         sndbuf_limited_share: share(old.send_buffer_limited, new.send_buffer_limited),
         retransmits: Some(new.retransmits.saturating_sub(old.retransmits) as f64),
-        // TCP takes every pause of iSCSI (R2T, command window) for one of the application.
         app_limited: Some(starved && new.app_limited),
         peer_window_bytes: new.peer_window.map(f64::from),
         send_buffer_bytes: buffer_sizes(&*seen.stream).0.map(|bytes| bytes as f64),
@@ -277,13 +338,16 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, cid, age) = (Arc::new(stream), Cid(1), Duration::from_secs(3));
-        Seen { serial, session: 0, cid, age, stream, outstanding_bytes, in_flight: 1 }
+        let id = crate::initiator::state::a_connection();
+        Seen { serial, session: 0, id, cid, age, stream, outstanding_bytes, in_flight: 1 }
     }
 
     #[tokio::test]
     async fn the_side_that_receives_says_nothing_of_the_sender() {
         let seen = seen(7, 1 << 20).await;
-        let tcp = receiving(&seen, &stats(0, 0, 0), 1e6, false);
+        let tcp = receiving(&seen, &stats(0, 0, 0), 1e6, false, u64::MAX);
+        assert_eq!(tcp.peer_window_bytes, None, "the kernel may still enlarge it");
+        let tcp = receiving(&seen, &stats(0, 0, 0), 1e6, false, 0);
         assert_eq!((tcp.busy_share, tcp.cwnd_bytes, tcp.congestion_control), (None, None, None));
         assert_eq!(tcp.in_flight_bytes, Some(40_000.0));
         assert_eq!(tcp.peer_window_bytes, Some(65_536.0));
@@ -293,11 +357,11 @@ mod tests {
     async fn the_side_that_sends_says_what_held_it_up() {
         let seen = seen(7, 1 << 20).await;
         let tcp = sending(&seen, &stats(0, 0, 0), &stats(9, 0, 50), 0.1, false);
-        assert_eq!((tcp.busy_share, tcp.cwnd_bytes), (Some(0.5), Some(10_000.0)));
         // With enough to do it is iSCSI that paused, not the application.
+        assert_eq!((tcp.busy_share, tcp.cwnd_bytes), (None, Some(10_000.0)));
         assert_eq!(tcp.app_limited, Some(false));
         let tcp = sending(&seen, &stats(0, 0, 0), &stats(9, 0, 50), 0.1, true);
-        assert_eq!(tcp.app_limited, Some(true));
+        assert_eq!((tcp.busy_share, tcp.app_limited), (Some(0.5), Some(true)));
     }
 
     #[tokio::test]

@@ -47,6 +47,10 @@ pub(super) async fn control(shared: Arc<Shared>) {
             }
             View::of(&state, now)
         };
+        let chosen = shared.chosen.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(policy) = chosen {
+            controller.choose(policy, &shared.config);
+        }
         last_rtt = controller.step(&shared, view, now).or(last_rtt);
     }
 }
@@ -64,11 +68,15 @@ struct Controller {
     /// The target opened fewer connections than the policy wanted; it may search again when more
     /// can be opened.
     refused: bool,
+    /// The policy wants more than the target grants.
+    capped: bool,
 }
 
 impl Controller {
     fn new(config: &Config) -> Self {
-        let policy = policy(config);
+        let policy = config.policy.clone();
+        let policy = policy.unwrap_or(PolicyConfig::Fixed(config.connections.into()));
+        let policy = allowed(policy, config);
         Self {
             policy: policy.clone().build(),
             config: policy,
@@ -78,7 +86,15 @@ impl Controller {
             history: History::default(),
             wanted: config.connections.into(),
             refused: false,
+            capped: false,
         }
+    }
+
+    /// Goes on with another policy, which has seen nothing yet.
+    fn choose(&mut self, policy: PolicyConfig, config: &Config) {
+        self.config = allowed(policy, config);
+        self.policy = self.config.clone().build();
+        self.refused = false;
     }
 
     /// Takes a sample and does what follows from it; the path's round trip.
@@ -115,9 +131,8 @@ impl Controller {
         }
         let mut decision = self.policy.handle_sample(sample);
         let most = view.most.max(1);
-        if decision.connections > most {
-            decision.connections = most;
-        }
+        self.capped = decision.connections > most;
+        decision.connections = decision.connections.min(most);
         match (&self.config, capped) {
             (PolicyConfig::Adaptive(_), _) => self.refused |= decision.why == Why::Refused,
             // It measures whatever is open as if it were what it asked for.
@@ -147,7 +162,9 @@ impl Controller {
         report.connections_wanted = self.wanted;
         report.connections_open = view.open;
         report.connections_opening = view.opening;
-        report.ceiling = view.ceiling.as_ref().map(|ceiling| ceiling.reason.clone());
+        let granted = || format!("the target grants MaxConnections={}", view.most);
+        let ceiling = view.ceiling.as_ref().map(|ceiling| ceiling.reason.clone());
+        report.ceiling = ceiling.or(self.capped.then(granted));
         report.max_rate = self.meted.rate();
         report.changes = self.history.changes();
         let Some((measured, decision)) = now else {
@@ -172,10 +189,8 @@ fn smaller(least: Option<f64>, value: f64) -> Option<f64> {
     Some(least.map_or(value, |least: f64| least.min(value)))
 }
 
-/// The policy that the configuration asks for, with what this system allows.
-fn policy(config: &Config) -> PolicyConfig {
-    let mut policy =
-        config.policy.clone().unwrap_or(PolicyConfig::Fixed(config.connections.into()));
+/// A policy with what this system allows.
+fn allowed(mut policy: PolicyConfig, config: &Config) -> PolicyConfig {
     if let PolicyConfig::Adaptive(adaptive) = &mut policy {
         let (send, receive) = socket_options::buffer_limits();
         if config.send_buffer.is_none() && config.receive_buffer.is_none() {

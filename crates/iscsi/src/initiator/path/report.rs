@@ -118,6 +118,13 @@ impl History {
             Some(last) if last.wanted == wanted && open < last.open => "connections were lost",
             _ => why,
         };
+        if let Some(last) = self.changes.back_mut().filter(|last| last.why == why) {
+            // One line for all that come and go for one reason.
+            if last.wanted == wanted {
+                (last.open, last.bytes_per_s) = (open, sample.bytes_per_s);
+                return;
+            }
+        }
         if self.changes.len() == CHANGES_MAX {
             self.changes.pop_front();
         }
@@ -163,6 +170,7 @@ mod tests {
         note(4, 4, "begun");
         note(4, 4, "measuring");
         note(4, 16, "it helped");
+        note(9, 16, "measuring");
         note(16, 16, "measuring");
         note(15, 16, "measuring");
         note(15, 8, "fewer do");

@@ -44,10 +44,12 @@ impl State {
         }
     }
 
-    /// Sends a command on the session with the fewest unfinished ones.
+    /// Sends a command on the session that should have it done first.
     fn submit_anywhere(&mut self, command: Command, task: Task, batch: &mut Batch) {
         let open = self.members.iter().enumerate().filter(|(_, m)| m.is_usable());
-        let best = open.min_by_key(|(_, m)| m.session.in_flight()).map(|(index, _)| index);
+        let bytes = command.data_out.len() as u64 + u64::from(command.data_in_len);
+        let expected = open.filter_map(|(index, m)| Some((index, m.session.completion(bytes)?)));
+        let best = expected.min_by(|(_, a), (_, b)| a.total_cmp(b)).map(|(index, _)| index);
         match best {
             Some(index) => {
                 if let Err((command, task)) = self.submit(index, command, task, batch) {

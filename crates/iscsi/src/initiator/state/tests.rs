@@ -108,6 +108,11 @@ fn member() -> (Member, ConnectionId) {
     (Member::new(session), id)
 }
 
+/// The name of a connection, which only a session gives.
+pub(in crate::initiator) fn a_connection() -> ConnectionId {
+    member().1
+}
+
 fn lbas(sent: &[(u8, iscsi_proto::ids::Itt)]) -> Vec<u8> {
     sent.iter().map(|(lba, _)| *lba).collect()
 }
