@@ -45,11 +45,11 @@ class Link:
 class Load:
     """What the client does, from the first byte to the last; logins and mounts come before.
 
-    read-file: open, read(block) …, close. read, write: commands of a block each, `depth` of them
-    under way (for plain TCP: one direction).
+    read-file: open, read(block) …, close; write-file: write(block) … and fsync. read, write:
+    commands of a block each, `depth` of them under way (for plain TCP: one direction).
     """
 
-    kind: Literal["read-file", "read", "write"] = "read-file"
+    kind: Literal["read-file", "write-file", "read", "write"] = "read-file"
     block_bytes: int = 64 * KIB
     depth: int = 1
     connections: int | Literal["auto"] = "auto"

@@ -121,7 +121,7 @@ class Laboratory:
         stack, link = STACKS[cell.stack], cell.link
         self._set(link, loss=0.0)
         near, far = self._ends["near"], self._ends["far"]
-        sender = near if cell.load.kind == "write" else far
+        sender = near if cell.load.kind.startswith("write") else far
         near.ask("open", stack=cell.stack, link=asdict(link), load=asdict(cell.load))
         try:
             self._set(link, loss=link.loss)

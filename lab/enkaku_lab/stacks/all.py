@@ -7,6 +7,7 @@ from enkaku_lab.stacks.nfs import Nfs
 from enkaku_lab.stacks.smb import Smb
 from enkaku_lab.stacks.tcp import Tcp
 from enkaku_lab.stacks.tgt_libiscsi import TgtLibiscsi, TgtTuned
+from enkaku_lab.stacks.written import EnkakuCached, EnkakuUncached
 
 STACKS: dict[str, Stack] = {
     stack.name: stack
@@ -20,5 +21,7 @@ STACKS: dict[str, Stack] = {
         Smb(),
         Tcp(),
         Local(),
+        EnkakuCached(),
+        EnkakuUncached(),
     )
 }

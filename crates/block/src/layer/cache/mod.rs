@@ -14,6 +14,7 @@ mod sabotage;
 mod shared;
 mod stats;
 mod streams;
+mod strides;
 mod window;
 mod writing;
 

@@ -3,12 +3,15 @@
 //! A read that begins where a known one ended (or ends where it began) belongs to the same stream.
 //! Only the third in a row is read ahead of, so random reads, and pairs of them, cost nothing.
 //!
+//! So does the fourth at equal distances, if a good part of what lies between is read: `strides`.
+//!
 //! Long reads may begin a stream earlier and with a larger window, which saves the round trips that
 //! a fresh connection needs to become fast. That is a loan: [`EAGER_MAX`] such streams may come to
 //! nothing, then the next ones begin like all others until one of them has paid off.
 
 use std::ops::Range;
 
+use super::strides::Strides;
 use super::window::{PathView, Window};
 
 /// Streams remembered. Random reads fill it, too, so it is more than a player or two need.
@@ -32,7 +35,7 @@ const EAGER_MAX: u32 = 4;
 const DISORDER_BYTES: u64 = 2 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+pub(super) enum Direction {
     Unknown,
     Forward,
     Backward,
@@ -61,6 +64,7 @@ pub(super) struct Streams {
     clock: u64,
     chunk_bytes: u64,
     eager: u32,
+    strides: Strides,
 }
 
 /// Names an established stream until the next call of [`Streams::observe`].
@@ -69,7 +73,13 @@ pub(super) struct StreamIndex(usize);
 
 impl Streams {
     pub(super) fn new(chunk_bytes: u64) -> Self {
-        Self { streams: Vec::new(), clock: 0, chunk_bytes, eager: EAGER_MAX }
+        Self {
+            streams: Vec::new(),
+            clock: 0,
+            chunk_bytes,
+            eager: EAGER_MAX,
+            strides: Strides::default(),
+        }
     }
 
     /// Established streams.
@@ -88,8 +98,8 @@ impl Streams {
     pub(super) fn observe(&mut self, read: Range<u64>) -> Option<(StreamIndex, u64)> {
         self.clock += 1;
         let Some(index) = self.streams.iter().position(|stream| stream.continues(&read)) else {
-            self.begin(read);
-            return None;
+            let strided = self.strides.observe(&read, self.chunk_bytes);
+            return self.begin(read, strided).filter(|_| strided.is_some()).map(|new| (new, 0));
         };
         let stream = &mut self.streams[index];
         let progress = stream.extend(&read);
@@ -143,7 +153,8 @@ impl Streams {
         };
     }
 
-    fn begin(&mut self, read: Range<u64>) {
+    /// Remembers a read that continues none; `strided` is how a series of them went on, if it did.
+    fn begin(&mut self, read: Range<u64>, strided: Option<Direction>) -> Option<StreamIndex> {
         if self.streams.len() >= STREAMS_MAX {
             // What is no stream goes first, and of those the oldest.
             let oldest = (0..self.streams.len())
@@ -151,19 +162,20 @@ impl Streams {
             if let Some(oldest) = oldest.filter(|i| self.may_go(*i)) {
                 self.streams.swap_remove(oldest);
             } else {
-                return;
+                return None;
             }
         }
         self.streams.push(Stream {
-            direction: Direction::Unknown,
-            ahead: read.end,
+            direction: strided.unwrap_or(Direction::Unknown),
+            ahead: if strided == Some(Direction::Backward) { read.start } else { read.end },
             read,
             run: 1,
-            established: false,
+            established: strided.is_some(),
             owed_bytes: 0,
             window: Window::new(2 * self.chunk_bytes),
             last_used: self.clock,
         });
+        Some(StreamIndex(self.streams.len() - 1))
     }
 
     /// An established stream keeps its place for as many reads as there are places.

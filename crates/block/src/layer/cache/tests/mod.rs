@@ -152,6 +152,105 @@ async fn random_reads_pass_as_they_are() {
     assert_eq!(below.snapshot().of(OpKind::Read).bytes, 4096 * 1000);
 }
 
+/// Part of the reads that were answered from memory, in per cent.
+fn hit_per_cent(stats: &CacheStats) -> u64 {
+    stats.hits * 100 / (stats.hits + stats.misses)
+}
+
+#[tokio::test(start_paused = true)]
+async fn interleaved_readers_are_all_read_ahead_of() {
+    let cache = CacheLayer::new(far(50), CacheConfig::default());
+    for step in 0..400u64 {
+        for reader in 0..4 {
+            let at = reader * (64 << 20) + step * 65536;
+            cache.read(at, Buf::new(65536)).await.unwrap();
+        }
+        // Backwards, too.
+        cache.read((255 << 20) - step * 4096, Buf::new(4096)).await.unwrap();
+    }
+    let stats = cache.stats();
+    assert!(hit_per_cent(&stats) >= 98, "{stats:?}");
+    assert_eq!(stats.streams, 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strided_reader_is_read_ahead_of() {
+    let cache = CacheLayer::new(far(50), CacheConfig::default());
+    let start = tokio::time::Instant::now();
+    for step in 0..1000u64 {
+        cache.read(step * 65536, Buf::new(8192)).await.unwrap();
+    }
+    let (stats, round_trips) = (cache.stats(), start.elapsed().as_millis() / 50);
+    assert!(hit_per_cent(&stats) >= 98 && round_trips < 50, "{round_trips}, {stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn random_reads_in_a_small_place_waste_little() {
+    let cache = CacheLayer::new(far(1), CacheConfig::default());
+    let mut random = Random(3);
+    for _ in 0..20_000 {
+        cache.read(random.below(4096) * 4096, Buf::new(4096)).await.unwrap();
+    }
+    // Runs come up by chance, and then the place is soon in memory: that may be, for less than what
+    // was asked for.
+    let stats = cache.stats();
+    assert!(stats.read_ahead_bytes <= 20_000 * 4096, "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_runs_waste_at_most_what_their_windows_allow() {
+    let cache = CacheLayer::new(far(1), CacheConfig::default());
+    let mut random = Random(5);
+    for _ in 0..100 {
+        let start = random.below(2000) * 131_072;
+        for step in 0..8 {
+            cache.read(start + step * 4096, Buf::new(4096)).await.unwrap();
+        }
+    }
+    // The smallest window is two chunks, and a third is touched.
+    let stats = cache.stats();
+    assert!(stats.read_ahead_bytes <= 100 * 3 * (256 << 10), "{stats:?}");
+    // Pairs of long ones: what the first four eager windows cost.
+    let cache = CacheLayer::new(far(1), CacheConfig::default());
+    for pair in 0..30u64 {
+        for step in 0..2 {
+            let at = (pair * 7 % 30 * 8 + step) << 20;
+            cache.read(at, Buf::new(1 << 20)).await.unwrap();
+        }
+    }
+    let stats = cache.stats();
+    assert_eq!(stats.read_ahead_bytes, 4 * (2 << 20), "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_waits_for_memory_and_is_counted() {
+    let config = CacheConfig::default().mode(CacheMode::WriteBack).bytes_max(4 << 20);
+    let cache = CacheLayer::new(far(50), config);
+    let writes = (0..64).map(|n| cache.write(n << 17, blocks(n, 256), WriteFlags::NONE));
+    let all = futures_util::future::join_all(writes);
+    tokio::pin!(all);
+    assert!(tokio::time::timeout(Duration::from_millis(1), &mut all).await.is_err());
+    let stats = cache.stats();
+    assert_eq!((stats.dirty_bytes, stats.writes_waited), (2 << 20, 48));
+    assert!(all.await.iter().all(Result::is_ok));
+    cache.flush().await.unwrap();
+    let stats = cache.stats();
+    assert_eq!((stats.dirty_bytes, stats.flushes), (0, 1));
+    assert!(stats.flush_wait_us >= 50_000, "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn forced_writes_reach_the_device_as_such() {
+    let below = far(50);
+    let cache = CacheLayer::new(below.clone(), CacheConfig::default().mode(CacheMode::WriteBack));
+    cache.write(0, blocks(1, 8), WriteFlags::NONE).await.unwrap();
+    cache.write(0, blocks(2, 8), WriteFlags::FUA).await.unwrap();
+    assert_eq!(below.snapshot().of(OpKind::Write).operations, 2);
+    assert_eq!(cache.stats().dirty_bytes, 0);
+    let below_now = versions(&below.read(0, Buf::new(4096)).await.unwrap());
+    assert_eq!(below_now, [2; 8]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn small_sequential_writes_become_few_large_ones_in_bounded_memory() {
     let below = far(50);
