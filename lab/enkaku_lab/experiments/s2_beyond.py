@@ -10,7 +10,7 @@ POLICIES = ("golden", "adaptive")
 SEEDS = 5
 PATH_STEPS = "30 rate 3e8 60 rate 1e9"
 STEPS_SECONDS = 100.0
-FIXED_ON_PLATEAU = 40
+FIXED_ON_PLATEAU = 36
 
 
 def runs(pace: Pace) -> list[Run]:

@@ -11,12 +11,13 @@ SPAN = 10
 def draw(found: Results, pace: Pace):
     result = pairs.only(found)
     chart, (axes,) = charts.grid()
-    for index, connection in enumerate(pairs.present(result)):
-        points = pairs.series(result, connection, "bytes_per_s")
+    for index, which in enumerate(pairs.present(result)):
+        points = pairs.series(result, which, "bytes_per_s")
         groups = [points[i : i + SPAN] for i in range(0, len(points), SPAN)]
         means = [(group[-1][0], sum(rate for _, rate in group) / len(group)) for group in groups]
         look = charts.style(index)
-        axes.plot([t for t, _ in means], [r * MEGA for _, r in means], label=pairs.name(connection), **look)
+        rates = [rate * MEGA for _, rate in means]
+        axes.plot([t for t, _ in means], rates, label=pairs.name(result, which), **look)
     axes.set(xlabel=charts.TIME, ylabel="throughput of one (Mbit/s)", xlim=(0, result.run.seconds))
     axes.set_ylim(bottom=0)
     charts.legend(axes)
@@ -26,10 +27,10 @@ def draw(found: Results, pace: Pace):
 def sentence(found: Results, pace: Pace) -> str:
     result = pairs.only(found)
     said = []
-    for connection in pairs.present(result):
-        points = pairs.series(result, connection, "bytes_per_s")
+    for which in pairs.present(result):
+        points = pairs.series(result, which, "bytes_per_s")
         late = pairs.mean(points, pairs.steady_from(result)) * MEGA
-        said.append(f"{pairs.name(connection)} has {late:.1f} Mbit/s")
+        said.append(f"{pairs.name(result, which)} has {late:.1f} Mbit/s")
     return f"In the last third of the run {' and '.join(said)}; the share of one falls as N grows."
 
 

@@ -1,11 +1,15 @@
 """Figures 12 to 14: two connections of one session, the first one and one that was added later."""
 
+from collections import Counter
+
 from enkaku_lab.ns2 import charts, scatter
 from enkaku_lab.ns2.engine import Result, Run
 from enkaku_lab.ns2.study import Pace, Results
 
-FIRST, LATER = 0, 66
-"""The second is opened when the search returns to more than it had closed down to."""
+FIRST, LATER = "first", "later"
+CANDIDATES = {FIRST: range(4), LATER: range(64, 72)}
+"""Of the connections at the start, and of those opened when the search returns to more than it had
+closed down to, the one that stays the longest: a laggard may be closed."""
 
 
 def runs(pace: Pace) -> list[Run]:
@@ -17,23 +21,31 @@ def only(found: Results) -> Result:
     return next(iter(found.values()))
 
 
-def series(result: Result, connection: int, field: str) -> list[tuple[float, float]]:
-    """Time and value of a field of a traced connection, while it is open."""
+def series(result: Result, which: str, field: str) -> list[tuple[float, float]]:
+    """Time and value of a field of the chosen connection, while it is open."""
+    chosen = connection(result, which)
     return [
         (sample["t_s"], one[field])
         for sample in result.samples
         for one in sample["traced"]
-        if one["id"] == connection
+        if one["id"] == chosen
     ]
 
 
-def present(result: Result) -> list[int]:
-    """Which of the two there are: a short search may never have opened the second."""
-    return [one for one in (FIRST, LATER) if series(result, one, "cwnd")]
+def connection(result: Result, which: str) -> int | None:
+    """Its number; None where there was none: a short search may never open so many."""
+    seen = Counter(one["id"] for sample in result.samples for one in sample["traced"])
+    mine = [one for one in CANDIDATES[which] if one in seen]
+    return max(mine, key=lambda one: (seen[one], -one), default=None)
 
 
-def name(connection: int) -> str:
-    return "the first connection" if connection == FIRST else f"connection {connection}, added later"
+def present(result: Result) -> list[str]:
+    return [which for which in CANDIDATES if connection(result, which) is not None]
+
+
+def name(result: Result, which: str) -> str:
+    when = "there from the start" if which == FIRST else "added later"
+    return f"connection {connection(result, which)}, {when}"
 
 
 def mean(points: list[tuple[float, float]], from_s: float) -> float:
@@ -46,30 +58,31 @@ def steady_from(result: Result) -> float:
     return result.run.seconds * 2 / 3
 
 
-def draw_window(found: Results, connection: int):
+def draw_window(found: Results, which: str):
     """Congestion window over time; what the socket buffer allows as a limit."""
     result = only(found)
     chart, (axes,) = charts.grid()
-    points = series(result, connection, "cwnd")
+    points = series(result, which, "cwnd")
     axes.plot([t for t, _ in points], [w for _, w in points], color=charts.BLUE, linewidth=0.9)
     axes.axhline(65536 // 1460, color=charts.RED, linestyle="--", label="socket buffer of 64 KB")
     axes.set(xlabel=charts.TIME, ylabel="congestion window (segments)", xlim=(0, result.run.seconds))
     axes.set_ylim(bottom=0)
+    axes.set_title(name(result, which), fontsize=10)
     charts.legend(axes)
     return chart
 
 
-def window_sentence(found: Results, connection: int) -> str:
+def window_sentence(found: Results, which: str) -> str:
     result = only(found)
-    points = series(result, connection, "cwnd")
+    points = series(result, which, "cwnd")
     if not points:
-        return f"This run never opened {name(connection)}."
+        return "This run never opened a connection later than the first four."
     late = [w for t, w in points if t >= steady_from(result)]
     if not late:
-        return f"{name(connection).capitalize()} was closed before the search ended."
+        return f"{name(result, which).capitalize()}, was closed before the search ended."
     collapses = sum(1 for a, b in zip(points, points[1:], strict=False) if b[1] < a[1] / 2)
     return (
-        f"{name(connection).capitalize()}: mean window {sum(late) / len(late):.0f} segments in the last "
+        f"{name(result, which).capitalize()}: mean window {sum(late) / len(late):.0f} segments in the last "
         f"third of the run (the buffer allows 44), {collapses} collapses to less than half in the run: "
         "Tahoe begins again at one segment after every loss."
     )

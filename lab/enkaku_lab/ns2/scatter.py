@@ -14,8 +14,9 @@ def run_of(policy: str, pdu_mib: int, pace: Pace, seed: int = 1, n: int = N_FIXE
     n = n if policy == "fixed" else 4
     seconds = (12.0 if policy != "golden" else 24.0) if pace.quick else 100.0
     tm = (1.0 if pace.quick else 5.0) if policy == "golden" else None
+    trace = (*range(4), *range(64, 72)) if policy == "golden" else ()
     return Run(
-        policy, n, seconds, seed, measuring_time_s=tm, pdu_mib=pdu_mib, reads=True, trace=(0, 66)
+        policy, n, seconds, seed, measuring_time_s=tm, pdu_mib=pdu_mib, reads=True, trace=trace
     )
 
 

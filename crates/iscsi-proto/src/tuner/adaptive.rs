@@ -8,6 +8,9 @@
 //! What it is not: it does not measure a round trip; where samples carry none, windows are longer.
 
 mod constants;
+mod opening;
+mod shrink;
+mod watch;
 
 use constants::*;
 
@@ -62,6 +65,13 @@ enum State {
     Hold { level: f64, fresh: bool },
 }
 
+/// The peer did not open what was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    granted: u32,
+    until_s: f64,
+}
+
 /// Our policy.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
@@ -70,6 +80,8 @@ pub struct Adaptive {
     connections: u32,
     /// The most connections known not to suffice, with their level: the lower end of the search.
     short: Option<Point>,
+    /// The first trial of this search that failed by no more than an error of measurement may be.
+    weak: Option<Point>,
     /// The fewest connections known to suffice: its upper end.
     enough: Option<u32>,
     /// The most that one connection had on average: what it has where the line does not limit.
@@ -78,12 +90,16 @@ pub struct Adaptive {
     plateau: Option<f64>,
     windows: Windows,
     window_s: f64,
+    rtt_known: bool,
     t_last_s: Option<f64>,
     /// Samples before this are ramp-up.
     settled_s: f64,
     moved_s: f64,
-    /// The peer refused more than this.
-    granted_max: u32,
+    /// What the peer refused to go beyond, and when it may be asked again.
+    refusal: Option<Refusal>,
+    refusal_pause_s: f64,
+    /// Connections open in the last sample, and since when so many.
+    open: (u32, f64),
     look_again_s: f64,
     look_pause_s: f64,
     shrink_s: f64,
@@ -100,15 +116,19 @@ impl Adaptive {
             state: State::Measure,
             connections,
             short: None,
+            weak: None,
             enough: None,
             one_bytes_per_s: 0.0,
             plateau: None,
             windows: Windows::default(),
             window_s: WINDOW_UNKNOWN_S,
+            rtt_known: false,
             t_last_s: None,
             settled_s: 0.0,
             moved_s: 0.0,
-            granted_max: u32::MAX,
+            refusal: None,
+            refusal_pause_s: REFUSAL_PAUSE_S,
+            open: (0, 0.0),
             look_again_s: 0.0,
             look_pause_s: LOOK_AGAIN_S,
             shrink_s: 0.0,
@@ -118,7 +138,8 @@ impl Adaptive {
     }
 
     fn connections_max(&self) -> u32 {
-        self.config.connections_max.min(self.granted_max).max(1)
+        let granted = self.refusal.map_or(u32::MAX, |refusal| refusal.granted);
+        self.config.connections_max.min(granted).max(1)
     }
 
     fn move_to(&mut self, connections: u32, t_s: f64, state: State, why: Why) {
@@ -139,6 +160,11 @@ impl Adaptive {
     /// Error of a comparison of two medians of `count` windows each.
     fn error(&self, count: usize) -> f64 {
         MEDIAN_ERROR * self.windows.noise() * (2.0 / count.max(1) as f64).sqrt()
+    }
+
+    /// Error of one level, the median of `count` windows of which the first does not count.
+    fn level_error(&self, count: usize) -> f64 {
+        MEDIAN_ERROR * self.windows.noise() / (count.saturating_sub(1).max(1) as f64).sqrt()
     }
 
     /// The level has stopped rising: the last window is not above the one before, but for noise.
@@ -177,7 +203,7 @@ impl Adaptive {
         let target = wanted.min(self.connections_max());
         if target <= base.connections {
             self.enough = Some(base.connections);
-            self.start_shrink(base.bytes_per_s, t_s);
+            self.finish_growth(base, base.bytes_per_s, t_s, Why::AtMost);
             if matches!(self.state, State::Hold { .. }) {
                 self.why = Why::AtMost;
             }
@@ -192,6 +218,13 @@ impl Adaptive {
         let step = f64::from(self.connections) / f64::from(base.connections) - 1.0;
         let gain_now = value / base.bytes_per_s.max(1.0) - 1.0;
         let here = Point { connections: self.connections, bytes_per_s: value, settled: false };
+        if self.dropped(base.bytes_per_s) {
+            // Connections do no such harm: the path has changed under the probe. Back at `base`,
+            // that shows at once.
+            self.enough = Some(base.connections);
+            self.hold(base.connections, base.bytes_per_s, t_s, Why::NoGain(gain_now + 1.0));
+            return;
+        }
         let beyond_noise = gain_now > SIGMAS * self.error(1);
         if gain_now >= GAIN_CLEAR_SHARE * step && beyond_noise {
             self.short = Some(base);
@@ -201,16 +234,21 @@ impl Adaptive {
             return;
         }
         let count = self.windows.count();
-        if count < VERDICT_WINDOWS_MIN || (!self.is_settled() && count < VERDICT_WINDOWS_MAX) {
+        // A probe that shows nothing is not worth the time of a search.
+        let windows_max =
+            if step < PROBE_STEP_MAX { TRIAL_WINDOWS_MAX } else { VERDICT_WINDOWS_MAX };
+        if count < VERDICT_WINDOWS_MIN || (!self.is_settled() && count < windows_max) {
             return;
         }
-        let seen = count.min(VERDICT_WINDOWS_MAX);
+        let seen = count.min(windows_max);
         // The first window after a move still holds some of the slow start.
         let level = self.windows.recent((seen - 1).max(1)).unwrap_or(value);
         let gain = level / base.bytes_per_s.max(1.0) - 1.0;
         let error = SIGMAS * self.error(seen);
-        // Undecided: the gain is neither clearly worth it nor clearly not.
-        if (gain - GAIN_MIN).abs() < error && count < VERDICT_WINDOWS_MAX {
+        // Undecided: the gain is neither clearly worth it nor clearly not; or it is not, but the
+        // level, which all trials of fewer will be held against, is not known well enough.
+        let vague = gain <= GAIN_MIN && self.level_error(seen) > LEVEL_ERROR_MAX;
+        if ((gain - GAIN_MIN).abs() < error || vague) && count < windows_max {
             return;
         }
         if gain <= GAIN_MIN.max(error) {
@@ -221,7 +259,8 @@ impl Adaptive {
         }
         self.look_pause_s = LOOK_AGAIN_S;
         self.short = Some(base);
-        let here = Point { bytes_per_s: level, settled: true, ..here };
+        // Not settled: some of its slow start may be in it, so it bounds nothing.
+        let here = Point { bytes_per_s: level, ..here };
         // Less than half of what the step could bring: the edge lies between, or close above.
         let wanted = here.connections.saturating_mul(2);
         self.start_grow(here, wanted, t_s, Why::Helped(gain + 1.0));
@@ -240,163 +279,9 @@ impl Adaptive {
         self.hold(base.connections, plateau, t_s, why);
     }
 
-    /// Tries the number at which the plateau's edge should be, or ends the search.
-    fn start_shrink(&mut self, plateau: f64, t_s: f64) {
-        let enough = self.enough.unwrap_or(self.connections);
-        self.enough = Some(enough);
-        self.plateau = Some(plateau);
-        let proven = self.short.filter(|point| point.settled);
-        let short = proven.map_or(0, |point| point.connections).min(enough - 1);
-        let Some(next) = self.fewer(short, enough, plateau) else {
-            self.end_shrink(enough, plateau, t_s, Why::Plateau);
-            return;
-        };
-        self.move_to(next, t_s, State::Shrink { plateau }, Why::TryFewer);
-    }
-
-    /// The number to try between one that is too few and one that suffices; none if that is not
-    /// worth it.
-    fn fewer(&self, short: u32, enough: u32, plateau: f64) -> Option<u32> {
-        if enough - short <= (enough / 16).max(1) {
-            return None;
-        }
-        let middle = short + (enough - short) / 2;
-        let Some(point) = self.short.filter(|point| point.bytes_per_s > 0.0) else {
-            return Some(middle);
-        };
-        let of_point = point.bytes_per_s / f64::from(point.connections.max(1));
-        let one = if point.settled { of_point } else { of_point.max(self.one_bytes_per_s) };
-        let edge = EDGE_MARGIN * PLATEAU_SHARE * plateau / one;
-        // Steps smaller than what ends the search would creep.
-        let edge = edge.max(f64::from(short + (enough / 16).max(1)));
-        let edge = edge.ceil().min(f64::from(enough)) as u32;
-        if edge < enough {
-            return Some(edge.clamp(short + 1, enough - 1));
-        }
-        // What is proven and predicts that all of them are needed, ends the search. What is not
-        // proven gets a cheap trial.
-        (!point.settled).then(|| (enough - enough / 4).clamp(short + 1, enough - 1))
-    }
-
-    fn end_shrink(&mut self, connections: u32, plateau: f64, t_s: f64, why: Why) {
-        self.shrink_s = t_s + self.shrink_pause_s;
-        self.look_again_s = t_s + self.look_pause_s;
-        self.hold(connections, plateau, t_s, why);
-    }
-
-    fn shrink(&mut self, plateau: f64, value: f64, t_s: f64) {
-        let count = self.windows.count();
-        let level = self.windows.recent(count).unwrap_or(value);
-        let share = level / plateau.max(1.0);
-        let error = SIGMAS * self.error(count);
-        let here = Point { connections: self.connections, bytes_per_s: level, settled: true };
-        // One window is enough to see that it is far too little: it costs throughput.
-        if share < PLATEAU_SHARE - error.max(0.02) {
-            self.short = Some(here);
-            self.shrink_pause_s = (self.shrink_pause_s * 2.0).min(PAUSE_MAX_S);
-            self.give_back(plateau, t_s, share);
-            return;
-        }
-        let undecided = share < PLATEAU_SHARE + error && count < TRIAL_WINDOWS_MAX;
-        if count < VERDICT_WINDOWS_MIN || undecided {
-            return;
-        }
-        if share >= PLATEAU_SHARE {
-            // What was left in its slow start has been refuted as a bound, or has served.
-            self.short = self.short.filter(|point| point.settled);
-            self.enough = Some(self.connections);
-            self.start_shrink(plateau, t_s);
-            if matches!(self.state, State::Hold { .. }) {
-                self.why = Why::FewerDo(share);
-            }
-        } else {
-            self.short = Some(here);
-            self.give_back(plateau, t_s, share);
-        }
-    }
-
-    /// Too few: what is between is tried at once, or the last number that sufficed comes back.
-    fn give_back(&mut self, plateau: f64, t_s: f64, share: f64) {
-        self.start_shrink(plateau, t_s);
-        if matches!(self.state, State::Hold { .. }) {
-            self.why = Why::FewerLose(share);
-        }
-    }
-
-    /// Looks for a change of the path, then for a probe that is due.
-    fn watch(&mut self, level: f64, fresh: bool, t_s: f64, limit: Limit) {
-        let count = self.windows.count();
-        self.windows.learn_noise();
-        if let Some(factor) = self.changed(level) {
-            self.path_changed(factor, t_s, limit);
-            return;
-        }
-        if !fresh {
-            if count >= LEVEL_WINDOWS && self.is_settled() {
-                let level = self.windows.recent(LEVEL_WINDOWS).unwrap_or(level);
-                self.state = State::Hold { level, fresh: true };
-            }
-            return;
-        }
-        self.why = Why::Plateau;
-        let now = self.windows.recent(DRIFT_WINDOWS).unwrap_or(level);
-        // Two per cent are given away once, not with every search.
-        let plateau = self.plateau.unwrap_or(now).max(now);
-        if t_s >= self.shrink_s && self.enough.is_some_and(|enough| enough > 1) {
-            self.shrink_pause_s = (self.shrink_pause_s * 2.0).min(PAUSE_MAX_S);
-            self.shrink_s = t_s + self.shrink_pause_s;
-            self.enough = Some(self.connections);
-            self.start_shrink(plateau, t_s);
-        } else if t_s >= self.look_again_s && limit != Limit::Line {
-            self.look_again_s = t_s + self.look_pause_s;
-            let base = Point { connections: self.connections, bytes_per_s: now, settled: true };
-            let more = base.connections + (base.connections / 4).max(1);
-            self.start_grow(base, more, t_s, Why::LookAgain);
-        }
-    }
-
-    /// The factor by which the level has changed, if that is beyond the noise.
-    fn changed(&self, level: f64) -> Option<f64> {
-        let beyond = |value: f64, least: f64| (value / level.max(1.0) - 1.0).abs() > least;
-        let noise = self.windows.noise();
-        let sudden = CHANGE_MIN.max(2.0 * SIGMAS * noise);
-        let up = |value: f64| value > level;
-        let recent: Vec<f64> =
-            (0..CHANGE_WINDOWS).filter_map(|back| self.windows.last(back)).collect();
-        let one_side = recent.iter().all(|&v| up(v)) || recent.iter().all(|&v| !up(v));
-        if recent.len() == CHANGE_WINDOWS && one_side && recent.iter().all(|&v| beyond(v, sudden)) {
-            return recent.first().map(|value| value / level.max(1.0));
-        }
-        if self.windows.count() < LEVEL_WINDOWS + DRIFT_WINDOWS {
-            return None;
-        }
-        let drift = self.windows.recent(DRIFT_WINDOWS)?;
-        let least = DRIFT_MIN.max(2.0 * SIGMAS * self.error(LEVEL_WINDOWS));
-        beyond(drift, least).then(|| drift / level.max(1.0))
-    }
-
-    fn path_changed(&mut self, factor: f64, t_s: f64, limit: Limit) {
-        let why = if factor < 1.0 { Why::Fell(factor) } else { Why::Rose(factor) };
-        let value = self.windows.last(0).unwrap_or(0.0);
-        self.short = None;
-        self.enough = None;
-        self.plateau = None;
-        self.one_bytes_per_s = 0.0;
-        self.look_pause_s = LOOK_AGAIN_S;
-        self.shrink_pause_s = LOOK_AGAIN_S;
-        self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
-        self.look_again_s = t_s + self.look_pause_s;
-        self.windows.clear();
-        if limit == Limit::Application {
-            self.hold(self.connections, value, t_s, Why::Application);
-            return;
-        }
-        let base = Point { connections: self.connections, bytes_per_s: value, settled: false };
-        self.start_grow(base, base.connections.saturating_mul(2), t_s, why);
-    }
-
     fn learn_window(&mut self, sample: &Sample) {
         let rtt_s = sample.typical(|tcp| tcp.rtt_us.or(tcp.min_rtt_us)).map(|us| us / 1e6);
+        self.rtt_known = rtt_s.is_some();
         let window_s = rtt_s.map_or(WINDOW_UNKNOWN_S, |rtt_s| WINDOW_ROUND_TRIPS * rtt_s);
         self.window_s = window_s.clamp(WINDOW_MIN_S, WINDOW_MAX_S);
     }
@@ -413,15 +298,6 @@ impl Adaptive {
         decision.socket_buffer_bytes = buffer_wanted(sample, sample.bytes_per_s, most);
         decision.congestion_control = control_wanted(sample, &self.config.congestion_controls);
         decision
-    }
-
-    /// The peer does not open what was asked for: that many it is, then.
-    fn refused(&mut self, sample: &Sample) -> Decision {
-        self.granted_max = sample.connections_open.max(1);
-        self.short = None;
-        self.enough = None;
-        self.hold(self.granted_max, sample.bytes_per_s, sample.t_s, Why::Refused);
-        self.decision(sample, None, Why::Refused)
     }
 }
 
@@ -444,15 +320,12 @@ impl Policy for Adaptive {
         }
         self.t_last_s = Some(t_s);
         self.learn_window(sample);
+        if sample.connections_open != self.open.0 {
+            self.open = (sample.connections_open, t_s);
+        }
+        self.refusal = self.refusal.filter(|refusal| t_s < refusal.until_s);
         if sample.connections_open != self.connections {
-            let waited_s = t_s - self.moved_s;
-            let fewer = sample.connections_open < self.connections;
-            if fewer && waited_s > REFUSED_WINDOWS * self.window_s {
-                return self.refused(sample);
-            }
-            self.settled_s = t_s + self.window_s;
-            self.windows.clear();
-            return self.decision(sample, None, Why::Opening);
+            return self.opening(sample);
         }
         let limit = Limit::of(sample);
         if sample.bytes_per_s == 0.0 {
@@ -477,10 +350,12 @@ impl Policy for Adaptive {
     fn restart(&mut self) {
         self.state = State::Measure;
         self.short = None;
+        self.weak = None;
         self.enough = None;
         self.plateau = None;
         self.one_bytes_per_s = 0.0;
-        self.granted_max = u32::MAX;
+        self.refusal = None;
+        self.refusal_pause_s = REFUSAL_PAUSE_S;
         self.look_pause_s = LOOK_AGAIN_S;
         self.shrink_pause_s = LOOK_AGAIN_S;
         self.shrink_s = self.t_last_s.unwrap_or(0.0);

@@ -1,7 +1,10 @@
 //! The tuner's policies against modelled paths in virtual time: how fast they reach the plateau,
 //! how few connections they keep and whether they keep still.
 
+mod changes;
 mod path;
+mod peer;
+mod table;
 
 use iscsi_proto::tuner::{GoldenConfig, Policy, PolicyConfig};
 use path::{Law, Path, Transfer};
@@ -10,8 +13,13 @@ use path::{Law, Path, Transfer};
 const MAX: u32 = iscsi_proto::tuner::CONNECTIONS_MAX;
 
 fn run(mut policy: Box<dyn Policy>, path: Path, seed: u64, t_s: f64) -> Transfer {
-    let mut transfer = Transfer::new(path, 4, seed);
-    transfer.run(policy.as_mut(), t_s);
+    begun(policy.as_mut(), path, 4, seed, t_s)
+}
+
+/// A transfer that begins with as many connections.
+fn begun(policy: &mut dyn Policy, path: Path, n: u32, seed: u64, t_s: f64) -> Transfer {
+    let mut transfer = Transfer::new(path, n, seed);
+    transfer.run(policy, t_s);
     transfer
 }
 
@@ -30,25 +38,98 @@ fn paths() -> Vec<(&'static str, Path)> {
     ]
 }
 
-#[test]
-fn adaptive_reaches_the_plateau_in_five_seconds_and_keeps_still() {
+/// Seeds of each case.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=20;
+/// Of twenty seeds, those that may lie a little beyond a limit that the others keep: with noise,
+/// every verdict is wrong now and then, and a test that says never would only choose its seeds.
+const UNLUCKY_MAX: usize = 1;
+
+/// The largest value but for the unlucky ones, and the largest of all.
+fn worst(mut values: Vec<f64>) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    (values[values.len() - 1 - UNLUCKY_MAX], values[values.len() - 1])
+}
+
+/// Every path, with and without TCP's own fields, at two levels of noise.
+fn cases() -> Vec<(String, Path)> {
+    let mut cases = Vec::new();
     for (name, path) in paths() {
-        let (best, _) = path.best(MAX);
         for with_tcp in [false, true] {
             for noise in [0.01, 0.03] {
-                for seed in 1..=10 {
-                    let path = Path { noise, with_tcp, ..path };
-                    let transfer = run(PolicyConfig::default().build(), path, seed, 60.0);
-                    let case = format!("{name}, tcp {with_tcp}, noise {noise}, seed {seed}");
-                    let reached = transfer.reaches(0.95 * best, 0.0);
-                    assert!(reached.is_some_and(|t| t <= 5.0), "{case}: {reached:?}");
-                    let end = path.steady(transfer.connections());
-                    assert!(end >= 0.95 * best, "{case}: {}", transfer.connections());
-                    let late = transfer.moves.iter().filter(|(t, _)| *t > 20.0).count();
-                    assert!(late <= 10, "{case}: {:?}", transfer.moves);
-                }
+                let name = format!("{name}, tcp {with_tcp}, noise {noise}");
+                cases.push((name, Path { noise, with_tcp, ..path }));
             }
         }
+    }
+    cases
+}
+
+fn adaptive(path: Path, seed: u64, t_s: f64) -> Transfer {
+    run(PolicyConfig::default().build(), path, seed, t_s)
+}
+
+#[test]
+fn adaptive_reaches_the_plateau_in_five_seconds() {
+    for (name, path) in cases() {
+        let (best, _) = path.best(MAX);
+        for seed in SEEDS {
+            let reached = adaptive(path, seed, 10.0).reaches(0.95 * best, 0.0);
+            assert!(reached.is_some_and(|t| t <= 5.0), "{name}, seed {seed}: {reached:?}");
+        }
+    }
+}
+
+#[test]
+fn adaptive_costs_at_most_three_per_cent_of_a_minute() {
+    for (name, path) in cases() {
+        let (_, fewest) = path.best(MAX);
+        let cost = |seed| {
+            let mut fixed = PolicyConfig::Fixed(fewest).build();
+            let fixed = begun(fixed.as_mut(), path, fewest, seed, 60.0);
+            1.0 - adaptive(path, seed, 60.0).mean(0.0, 60.0) / fixed.mean(0.0, 60.0)
+        };
+        let (usual, all) = worst(SEEDS.map(cost).collect());
+        assert!(usual <= 0.03 && all <= 0.04, "{name}: {usual:.3}, {all:.3}");
+    }
+}
+
+#[test]
+fn adaptive_holds_the_fewest_connections_of_the_plateau() {
+    for (name, path) in cases() {
+        let (best, fewest) = path.best(MAX);
+        let (mut held, mut lost) = (Vec::new(), Vec::new());
+        for seed in SEEDS {
+            let usual = adaptive(path, seed, 60.0).usual(30.0, 60.0);
+            held.push(f64::from(usual));
+            lost.push(1.0 - path.steady(usual) / best);
+        }
+        let middle = {
+            held.sort_by(f64::total_cmp);
+            held[held.len() / 2]
+        };
+        let fewest = f64::from(fewest);
+        assert!(middle <= 1.12 * fewest, "{name}: {middle} of {fewest}");
+        let (usual, all) = worst(held);
+        assert!(usual <= 1.3 * fewest && all <= 1.45 * fewest + 2.0, "{name}: {usual}, {all}");
+        let (usual, all) = worst(lost);
+        assert!(usual <= 0.03 && all <= 0.06, "{name}: {usual:.3}, {all:.3}");
+    }
+}
+
+#[test]
+fn adaptive_keeps_still() {
+    for (name, path) in cases() {
+        let (mut moves, mut away) = (Vec::new(), Vec::new());
+        for seed in SEEDS {
+            let transfer = adaptive(path, seed, 120.0);
+            let late = transfer.moves.iter().filter(|(t, _)| *t > 60.0);
+            moves.push(late.count() as f64);
+            away.push(transfer.away(60.0, 120.0));
+        }
+        let (usual, all) = worst(moves);
+        assert!(usual <= 8.0 && all <= 10.0, "{name}: {usual}, {all}");
+        let (usual, all) = worst(away);
+        assert!(usual <= 0.3 && all <= 0.5, "{name}: {usual:.2}, {all:.2} of the time");
     }
 }
 

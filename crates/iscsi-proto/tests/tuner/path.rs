@@ -98,8 +98,15 @@ impl Path {
 pub(crate) struct Transfer {
     pub(crate) path: Path,
     pub(crate) t_s: f64,
+    /// When the path becomes another one.
+    pub(crate) changes: Vec<(f64, Path)>,
+    /// The most connections that the peer opens.
+    pub(crate) granted: u32,
+    initial: u32,
     windows: Vec<f64>,
     opened_s: Vec<f64>,
+    /// What the kernel remembers as the shortest round trip (for minutes: longer than any run).
+    min_rtt_s: f64,
     random: u64,
     /// Time and true rate of each sample.
     pub(crate) rates: Vec<(f64, f64)>,
@@ -112,8 +119,12 @@ impl Transfer {
         let mut transfer = Self {
             path,
             t_s: 0.0,
+            changes: Vec::new(),
+            granted: u32::MAX,
+            initial: n,
             windows: Vec::new(),
             opened_s: Vec::new(),
+            min_rtt_s: f64::INFINITY,
             random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
             rates: Vec::new(),
             moves: Vec::new(),
@@ -147,12 +158,13 @@ impl Transfer {
     fn interval(&mut self) -> f64 {
         let ticks = (SAMPLE_S / TICK_S).round();
         let n = f64::from(self.connections());
-        // No flow keeps much more in flight than its share of the line and a little queue.
-        let fair = 1.5 * self.path.share(n) * self.path.rtt_s / n;
-        let most = self.path.window_bytes().min(fair.max(INITIAL_WINDOW_BYTES));
         let mut bytes = 0.0;
         for _ in 0..ticks as u32 {
             self.t_s += TICK_S;
+            self.change_path();
+            // No flow keeps much more in flight than its share of the line and a little queue.
+            let fair = 1.5 * self.path.share(n) * self.path.rtt_s / n;
+            let most = self.path.window_bytes().min(fair.max(INITIAL_WINDOW_BYTES));
             let growth = (TICK_S / self.path.rtt_s).exp2();
             let mut sum = 0.0;
             for (window, opened_s) in self.windows.iter_mut().zip(&self.opened_s) {
@@ -166,7 +178,14 @@ impl Transfer {
         bytes / SAMPLE_S
     }
 
-    fn sample(&self, bytes_per_s: f64) -> Sample {
+    fn change_path(&mut self) {
+        if self.changes.first().is_some_and(|(at_s, _)| self.t_s >= *at_s) {
+            let (noise, with_tcp) = (self.path.noise, self.path.with_tcp);
+            self.path = Path { noise, with_tcp, ..self.changes.remove(0).1 };
+        }
+    }
+
+    fn sample(&mut self, bytes_per_s: f64) -> Sample {
         let mut sample = Sample {
             t_s: self.t_s,
             connections_open: self.connections(),
@@ -178,9 +197,11 @@ impl Transfer {
             let demand = self.windows.iter().sum::<f64>() / self.path.rtt_s;
             let queue = (demand / self.path.line_bytes_per_s).clamp(1.0, 1.5);
             let window = self.windows.iter().sum::<f64>() / n;
+            let rtt_s = self.path.rtt_s * queue;
+            self.min_rtt_s = self.min_rtt_s.min(rtt_s);
             let tcp = Tcp {
-                rtt_us: Some(self.path.rtt_s * queue * 1e6),
-                min_rtt_us: Some(self.path.rtt_s * 1e6),
+                rtt_us: Some(rtt_s * 1e6),
+                min_rtt_us: Some(self.min_rtt_s * 1e6),
                 cwnd_bytes: Some(window),
                 in_flight_bytes: Some(window),
                 retransmits: Some(if self.path.loss > 0.0 { 1.0 } else { 0.0 }),
@@ -204,11 +225,14 @@ impl Transfer {
             let rate = self.interval();
             self.rates.push((self.t_s, rate));
             let noisy = rate * (1.0 + self.path.noise * self.normal()).max(0.05);
-            let decision = policy.handle_sample(&self.sample(noisy));
-            if decision.connections != self.connections() {
+            let decision = {
+                let sample = self.sample(noisy);
+                policy.handle_sample(&sample)
+            };
+            if self.moves.last().map_or(self.connections(), |m| m.1) != decision.connections {
                 self.moves.push((self.t_s, decision.connections));
-                self.resize(decision.connections);
             }
+            self.resize(decision.connections.min(self.granted));
             last = Some(decision);
         }
         last
@@ -219,6 +243,29 @@ impl Transfer {
         let inside = self.rates.iter().filter(|(t, _)| *t > from_s && *t <= to_s + 1e-6);
         let (sum, count) = inside.fold((0.0, 0.0), |(sum, count), (_, r)| (sum + r, count + 1.0));
         sum / count
+    }
+
+    /// The number of connections wanted at each sample of a time, in order of size.
+    fn wanted(&self, from_s: f64, to_s: f64) -> Vec<u32> {
+        let at = |t: f64| self.moves.iter().rev().find(|m| m.0 <= t).map_or(self.initial, |m| m.1);
+        let inside = self.rates.iter().map(|r| r.0).filter(|t| *t > from_s && *t <= to_s);
+        let mut wanted: Vec<u32> = inside.map(at).collect();
+        wanted.sort_unstable();
+        wanted
+    }
+
+    /// The median of the number of connections over a time.
+    pub(crate) fn usual(&self, from_s: f64, to_s: f64) -> u32 {
+        let wanted = self.wanted(from_s, to_s);
+        wanted[wanted.len() / 2]
+    }
+
+    /// The share of a time in which the number was more than an eighth off the usual one.
+    pub(crate) fn away(&self, from_s: f64, to_s: f64) -> f64 {
+        let wanted = self.wanted(from_s, to_s);
+        let usual = wanted[wanted.len() / 2];
+        let off = wanted.iter().filter(|n| n.abs_diff(usual) > (usual / 8).max(1)).count();
+        off as f64 / wanted.len() as f64
     }
 
     /// First time after `from_s` from which the mean over half a second reaches `level`.

@@ -24,10 +24,12 @@ pub(super) const MEDIAN_ERROR: f64 = 1.25;
 pub(super) const VERDICT_WINDOWS_MAX: usize = 24;
 /// Windows that a verdict needs, so that one outlier is none.
 pub(super) const VERDICT_WINDOWS_MIN: usize = 2;
-/// Windows that a trial of fewer connections may take: it may be costing throughput.
+/// Windows that a trial of fewer connections or a probe may take: it may be costing throughput.
 pub(super) const TRIAL_WINDOWS_MAX: usize = 12;
 /// The predicted edge is tried with this much to spare: a trial that fails costs more.
 pub(super) const EDGE_MARGIN: f64 = 1.04;
+/// A smaller step up than this is a probe from the plateau.
+pub(super) const PROBE_STEP_MAX: f64 = 0.5;
 /// A changed path shows in this many windows in a row.
 pub(super) const CHANGE_WINDOWS: usize = 2;
 /// Less than this is no change of the path.
@@ -39,11 +41,29 @@ pub(super) const DRIFT_MIN: f64 = 0.04;
 /// Windows for the level that changes are seen against.
 pub(super) const LEVEL_WINDOWS: usize = 4;
 /// First pause before looking again for more; doubles with each probe in vain.
-pub(super) const LOOK_AGAIN_S: f64 = 10.0;
+pub(super) const LOOK_AGAIN_S: f64 = 12.0;
 /// First pause before trying fewer after a change of the path: what has fallen often comes back,
 /// and connections in reserve cost little meanwhile.
 pub(super) const SHRINK_AFTER_CHANGE_S: f64 = 25.0;
 /// Longest pause of both.
 pub(super) const PAUSE_MAX_S: f64 = 160.0;
-/// Connections asked for that are not there after this many windows were refused.
+/// Connections asked for of which none has come for this many windows were refused.
 pub(super) const REFUSED_WINDOWS: f64 = 16.0;
+/// And not before this: a busy target takes its time for a login.
+pub(super) const REFUSED_S_MIN: f64 = 5.0;
+/// The same where no round trip is known: six of 300 ms, each sent again after a lost SYN.
+pub(super) const REFUSED_UNKNOWN_S: f64 = 15.0;
+/// First pause before the peer is asked again for what it refused; doubles with each refusal.
+pub(super) const REFUSAL_PAUSE_S: f64 = 60.0;
+/// The longest of these pauses.
+pub(super) const REFUSAL_PAUSE_S_MAX: f64 = 960.0;
+/// The plateau's level is believed when its standard error is below this.
+pub(super) const LEVEL_ERROR_MAX: f64 = 0.01;
+/// More connections that bring less than this part of what they could, bring nothing.
+pub(super) const FLAT_GAIN_SHARE: f64 = 0.15;
+/// And never more than this: it would be worth its connections.
+pub(super) const FLAT_GAIN_MAX: f64 = 0.015;
+/// Steps smaller than this say nothing about that.
+pub(super) const FLAT_STEP_MIN: f64 = 0.1;
+/// A level further below the plateau than this is no error of its measurement.
+pub(super) const FLAT_SHARE: f64 = 0.94;

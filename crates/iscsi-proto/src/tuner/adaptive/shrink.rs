@@ -1,0 +1,113 @@
+//! How `adaptive` looks for fewer connections that do as well: trials against the plateau's level.
+
+use super::super::Why;
+use super::constants::*;
+use super::{Adaptive, Point, State};
+
+impl Adaptive {
+    /// Tries the number at which the plateau's edge should be, or ends the search.
+    pub(super) fn start_shrink(&mut self, plateau: f64, t_s: f64) {
+        let enough = self.enough.unwrap_or(self.connections);
+        self.enough = Some(enough);
+        self.plateau = Some(plateau);
+        let proven = self.short.filter(|point| point.settled);
+        let short = proven.map_or(0, |point| point.connections).min(enough - 1);
+        let Some(next) = self.fewer(short, enough, plateau) else {
+            self.end_shrink(enough, plateau, t_s, Why::Plateau);
+            return;
+        };
+        self.move_to(next, t_s, State::Shrink { plateau }, Why::TryFewer);
+    }
+
+    /// The number to try between one that is too few and one that suffices; none if that is not
+    /// worth it.
+    pub(super) fn fewer(&self, short: u32, enough: u32, plateau: f64) -> Option<u32> {
+        if enough - short <= (enough / 16).max(1) {
+            return None;
+        }
+        let middle = short + (enough - short) / 2;
+        let Some(point) = self.short.filter(|point| point.bytes_per_s > 0.0) else {
+            return Some(middle);
+        };
+        let of_point = point.bytes_per_s / f64::from(point.connections.max(1));
+        let one = if point.settled { of_point } else { of_point.max(self.one_bytes_per_s) };
+        let edge = EDGE_MARGIN * PLATEAU_SHARE * plateau / one;
+        // Steps smaller than what ends the search would creep.
+        let edge = edge.max(f64::from(short + (enough / 16).max(1)));
+        let edge = edge.ceil().min(f64::from(enough)) as u32;
+        if edge < enough {
+            return Some(edge.clamp(short + 1, enough - 1));
+        }
+        // What is proven and predicts that all of them are needed, ends the search. What is not
+        // proven gets a cheap trial.
+        (!point.settled).then(|| (enough - (enough / 6).max(1)).clamp(short + 1, enough - 1))
+    }
+
+    pub(super) fn end_shrink(&mut self, connections: u32, plateau: f64, t_s: f64, why: Why) {
+        self.weak = None;
+        self.shrink_s = t_s + self.shrink_pause_s;
+        self.look_again_s = t_s + self.look_pause_s;
+        self.hold(connections, plateau, t_s, why);
+    }
+
+    pub(super) fn shrink(&mut self, plateau: f64, value: f64, t_s: f64) {
+        let count = self.windows.count();
+        let level = self.windows.recent(count).unwrap_or(value);
+        let share = level / plateau.max(1.0);
+        let error = SIGMAS * self.error(count);
+        let here = Point { connections: self.connections, bytes_per_s: level, settled: true };
+        if let Some((plateau, enough)) = self.flat(here, plateau, count) {
+            self.short = None;
+            self.weak = None;
+            self.enough = Some(enough);
+            self.start_shrink(plateau, t_s);
+            return;
+        }
+        // One window is enough to see that it is far too little: it costs throughput.
+        if share < PLATEAU_SHARE - error.max(0.02) {
+            self.short = Some(here);
+            self.shrink_pause_s = (self.shrink_pause_s * 2.0).min(PAUSE_MAX_S);
+            self.give_back(plateau, t_s, share);
+            return;
+        }
+        let undecided = share < PLATEAU_SHARE + error && count < TRIAL_WINDOWS_MAX;
+        if count < VERDICT_WINDOWS_MIN || undecided {
+            return;
+        }
+        if share >= PLATEAU_SHARE {
+            // What was left in its slow start has been refuted as a bound, or has served.
+            self.short = self.short.filter(|point| point.settled);
+            self.enough = Some(self.connections);
+            self.start_shrink(plateau, t_s);
+            if matches!(self.state, State::Hold { .. }) {
+                self.why = Why::FewerDo(share);
+            }
+        } else {
+            self.short = Some(here);
+            self.weak = self.weak.or(Some(here));
+            self.give_back(plateau, t_s, share);
+        }
+    }
+
+    /// Whether more connections than the last trial's bring nothing: then both lie on the plateau,
+    /// and its level was overestimated. The level and the fewer connections, if so.
+    pub(super) fn flat(&self, here: Point, plateau: f64, count: usize) -> Option<(f64, u32)> {
+        let proven = self.short.filter(|short| short.settled);
+        let fewer = self.weak.or(proven).filter(|fewer| fewer.connections > 0)?;
+        let step = f64::from(here.connections) / f64::from(fewer.connections) - 1.0;
+        let gain = here.bytes_per_s / fewer.bytes_per_s.max(1.0) - 1.0;
+        let near = fewer.bytes_per_s >= FLAT_SHARE * plateau;
+        let least = (FLAT_GAIN_SHARE * step).min(FLAT_GAIN_MAX);
+        let told = self.level_error(count) < 0.5 * least && count > VERDICT_WINDOWS_MIN;
+        let flat = step >= FLAT_STEP_MIN && near && told && gain < least;
+        flat.then(|| (here.bytes_per_s.max(fewer.bytes_per_s), fewer.connections))
+    }
+
+    /// Too few: what is between is tried at once, or the last number that sufficed comes back.
+    pub(super) fn give_back(&mut self, plateau: f64, t_s: f64, share: f64) {
+        self.start_shrink(plateau, t_s);
+        if matches!(self.state, State::Hold { .. }) {
+            self.why = Why::FewerLose(share);
+        }
+    }
+}

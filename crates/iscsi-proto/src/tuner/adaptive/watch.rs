@@ -1,0 +1,119 @@
+//! What `adaptive` does on its plateau: it looks for a changed path and for probes that are due.
+
+use super::super::Why;
+use super::super::limit::Limit;
+use super::constants::*;
+use super::{Adaptive, Point, State};
+
+impl Adaptive {
+    /// Looks for a change of the path, then for a probe that is due.
+    pub(super) fn watch(&mut self, level: f64, fresh: bool, t_s: f64, limit: Limit) {
+        let count = self.windows.count();
+        self.windows.learn_noise();
+        if let Some(factor) = self.changed(level) {
+            self.path_changed(factor, t_s, limit);
+            return;
+        }
+        if !fresh {
+            if count >= LEVEL_WINDOWS && self.is_settled() {
+                let level = self.windows.recent(LEVEL_WINDOWS).unwrap_or(level);
+                self.state = State::Hold { level, fresh: true };
+            }
+            return;
+        }
+        self.why = Why::Plateau;
+        if self.falls_short() && self.connections < self.connections_max() && limit != Limit::Line {
+            let level = self.windows.recent(DRIFT_WINDOWS).unwrap_or(level);
+            let here = Point { connections: self.connections, bytes_per_s: level, settled: true };
+            // What the trial shows is the plateau: this one was a guess.
+            let known = self.plateau.take().unwrap_or(level);
+            self.short = Some(here);
+            self.shrink_s = t_s;
+            let more = here.connections + (here.connections / 4).max(1);
+            self.start_grow(here, more, t_s, Why::FewerLose(level / known));
+            return;
+        }
+        let now = self.windows.recent(DRIFT_WINDOWS).unwrap_or(level);
+        // Two per cent are given away once, not with every search; and what is above by chance is
+        // no new plateau.
+        let known = self.plateau.unwrap_or(now);
+        let plateau = if now > known * (1.0 + GAIN_MIN) { now } else { known };
+        if t_s >= self.shrink_s && self.enough.is_some_and(|enough| enough > 1) {
+            self.shrink_pause_s = (self.shrink_pause_s * 2.0).min(PAUSE_MAX_S);
+            self.shrink_s = t_s + self.shrink_pause_s;
+            self.enough = Some(self.connections);
+            // What failed by little may have been bad luck.
+            if let Some(short) = &mut self.short {
+                short.settled &= short.bytes_per_s < FLAT_SHARE * plateau;
+            }
+            self.start_shrink(plateau, t_s);
+        } else if t_s >= self.look_again_s
+            && limit != Limit::Line
+            && self.connections < self.connections_max()
+        {
+            self.look_again_s = t_s + self.look_pause_s;
+            let base = Point { connections: self.connections, bytes_per_s: now, settled: true };
+            let more = base.connections + (base.connections / 4).max(1);
+            self.start_grow(base, more, t_s, Why::LookAgain);
+        }
+    }
+
+    /// Whether what is held, after as many windows as make that sure, is not the plateau: the trial
+    /// that ended the search was lucky. Asked once in a hold.
+    pub(super) fn falls_short(&self) -> bool {
+        let level = self.windows.recent(DRIFT_WINDOWS).unwrap_or(f64::INFINITY);
+        let known = self.plateau.unwrap_or(0.0);
+        self.windows.count() == DRIFT_WINDOWS && level < (PLATEAU_SHARE - LEVEL_ERROR_MAX) * known
+    }
+
+    /// The least sudden change that is none of the noise.
+    pub(super) fn sudden(&self) -> f64 {
+        CHANGE_MIN.max(2.0 * SIGMAS * self.windows.noise())
+    }
+
+    /// Several windows in a row lie far below a level.
+    pub(super) fn dropped(&self, level: f64) -> bool {
+        let low = level * (1.0 - self.sudden());
+        (0..CHANGE_WINDOWS).all(|back| self.windows.last(back).is_some_and(|value| value < low))
+    }
+
+    /// The factor by which the level has changed, if that is beyond the noise.
+    pub(super) fn changed(&self, level: f64) -> Option<f64> {
+        let beyond = |value: f64, least: f64| (value / level.max(1.0) - 1.0).abs() > least;
+        let sudden = self.sudden();
+        let up = |value: f64| value > level;
+        let recent: Vec<f64> =
+            (0..CHANGE_WINDOWS).filter_map(|back| self.windows.last(back)).collect();
+        let one_side = recent.iter().all(|&v| up(v)) || recent.iter().all(|&v| !up(v));
+        if recent.len() == CHANGE_WINDOWS && one_side && recent.iter().all(|&v| beyond(v, sudden)) {
+            return recent.first().map(|value| value / level.max(1.0));
+        }
+        if self.windows.count() < LEVEL_WINDOWS + DRIFT_WINDOWS {
+            return None;
+        }
+        let drift = self.windows.recent(DRIFT_WINDOWS)?;
+        let least = DRIFT_MIN.max(2.0 * SIGMAS * self.error(LEVEL_WINDOWS));
+        beyond(drift, least).then(|| drift / level.max(1.0))
+    }
+
+    pub(super) fn path_changed(&mut self, factor: f64, t_s: f64, limit: Limit) {
+        let why = if factor < 1.0 { Why::Fell(factor) } else { Why::Rose(factor) };
+        let value = self.windows.last(0).unwrap_or(0.0);
+        self.short = None;
+        self.weak = None;
+        self.enough = None;
+        self.plateau = None;
+        self.one_bytes_per_s = 0.0;
+        self.look_pause_s = LOOK_AGAIN_S;
+        self.shrink_pause_s = LOOK_AGAIN_S;
+        self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
+        self.look_again_s = t_s + self.look_pause_s;
+        self.windows.clear();
+        if limit == Limit::Application {
+            self.hold(self.connections, value, t_s, Why::Application);
+            return;
+        }
+        let base = Point { connections: self.connections, bytes_per_s: value, settled: false };
+        self.start_grow(base, base.connections.saturating_mul(2), t_s, why);
+    }
+}
