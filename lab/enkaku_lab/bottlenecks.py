@@ -78,7 +78,7 @@ CASES = {
                 "FirstBurstLength": "65536", "MaxBurstLength": "65536",
             },
         ),
-        Case("queue_depth", "one command of 16 KiB at a time", 16 * KIB, 1),
+        Case("queue_depth", "one read of 16 KiB at a time", 16 * KIB, 1, write=False),
         Case(
             "storage", "a disk that takes 60 ms for each request", 32 * KIB, 1,
             disk_delay_ms=60, rtts_ms=(4, 6, 8),

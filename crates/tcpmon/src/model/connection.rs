@@ -140,6 +140,12 @@ impl Connection {
         } else if self.syn_ns[other].is_some() && self.syn_ns[mine].is_some() {
             self.handle_handshake_end(segment, direction);
         }
+        if let Some((value, echo)) = segment.options.timestamps {
+            if segment.payload_len > 0 && !segment.syn {
+                self.flows[mine].handle_echo(echo, now);
+            }
+            self.flows[other].handle_clock(value, now);
+        }
         let offset = self.halves[mine].offsets.of(segment.seq);
         if let Some(ack) = segment.ack {
             self.handle_ack(segment, direction, ack);
