@@ -106,6 +106,7 @@ pub(crate) struct Flow {
     /// Least time from capture to sender and back, by TCP timestamps.
     sender_ns: Option<u64>,
     clocks: VecDeque<(u32, u64)>,
+    echo_last: Option<u32>,
     in_flight_max: u64,
     rounds: Rounds,
     line: LineRate,
@@ -145,6 +146,10 @@ impl Flow {
 
     pub(crate) fn acked(&self) -> u64 {
         self.acked
+    }
+
+    pub(crate) fn window(&self) -> Option<u64> {
+        self.window
     }
 
     pub(crate) fn window_max(&self) -> u64 {
@@ -190,8 +195,12 @@ impl Flow {
         }
     }
 
-    /// The sender answers what it got at `echo` of the receiver's clock.
-    pub(crate) fn handle_echo(&mut self, echo: u32, now: u64) {
+    /// The sender answers what it got at `echo` of the receiver's clock. Only the first answer
+    /// counts: what is sent later without news from the receiver has waited for something else.
+    pub(crate) fn handle_echo(&mut self, echo: u32, now: u64, pause: Pause) {
+        if self.echo_last.replace(echo) == Some(echo) || pause == Pause::Idle {
+            return;
+        }
         let passed = |value: u32| (echo.wrapping_sub(value) as i32) > 0;
         while self.clocks.front().is_some_and(|&(value, _)| passed(value)) {
             self.clocks.pop_front();

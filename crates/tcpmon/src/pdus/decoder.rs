@@ -98,6 +98,20 @@ impl Decoder {
         self.counts
     }
 
+    /// Stream offset of a header that has begun and is not complete.
+    pub fn partial_header(&self) -> Option<u64> {
+        match &self.state {
+            State::Header { bytes, begin, .. } if !bytes.is_empty() => Some(*begin),
+            State::Digest { begin, .. } => Some(*begin),
+            _ => None,
+        }
+    }
+
+    /// In the middle of a login's text.
+    pub fn reads_text(&self) -> bool {
+        matches!(self.state, State::Payload { text: Some(_), .. })
+    }
+
     /// Reads a chunk; digests and negotiated keys belong to the connection, so both directions
     /// share them.
     pub fn handle_chunk(
