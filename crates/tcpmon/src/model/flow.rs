@@ -261,6 +261,7 @@ impl Flow {
         let gap_ns = now.saturating_sub(self.last_data_ns.unwrap_or(now));
         let round = self.rounds.current();
         round.in_flight_max = round.in_flight_max.max(in_flight);
+        round.pause_max_ns = round.pause_max_ns.max(gap_ns);
         // Within a burst nothing was waited for.
         if pause == Pause::Blocked && gap_ns as f64 > 0.02 * rtt_ns as f64 {
             round.in_flight_low = least(round.in_flight_low, Some(low));

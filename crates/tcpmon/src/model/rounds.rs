@@ -39,6 +39,8 @@ pub(crate) struct Round {
     pub(crate) rtt_min_ns: Option<u64>,
     /// Least time from capture to sender and back.
     pub(crate) sender_min_ns: Option<u64>,
+    /// Longest time without data.
+    pub(crate) pause_max_ns: u64,
     /// Time in which data were there to be sent and TCP held them back.
     pub(crate) blocked_ns: u64,
     pub(crate) lost: bool,
@@ -56,7 +58,9 @@ impl Round {
     fn queue_ns(&self, base: Base) -> Option<u64> {
         let over = |now: Option<u64>, least: Option<u64>| Some(now?.saturating_sub(least?));
         let behind = over(self.rtt_min_ns, base.receiver_ns);
+        // A queue before the capture feeds it without a pause; else the sender itself was late.
         let before = over(self.sender_min_ns, base.sender_ns);
+        let before = before.filter(|&queue| queue >= self.pause_max_ns);
         match (behind, before) {
             (None, None) => None,
             (one, other) => Some(one.unwrap_or(0) + other.unwrap_or(0)),
@@ -223,6 +227,7 @@ fn merge(into: &mut Round, other: Round) {
     into.in_flight_low = least(into.in_flight_low, other.in_flight_low);
     into.rtt_min_ns = least(into.rtt_min_ns, other.rtt_min_ns);
     into.sender_min_ns = least(into.sender_min_ns, other.sender_min_ns);
+    into.pause_max_ns = into.pause_max_ns.max(other.pause_max_ns);
     into.blocked_ns += other.blocked_ns;
     into.lost |= other.lost;
 }
