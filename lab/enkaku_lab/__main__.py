@@ -1,14 +1,15 @@
-"""`python -m enkaku_lab demo|bench|bottlenecks|list|run|report`: the entry point of the lab."""
+"""`python -m enkaku_lab demo|bench|bottlenecks|packets|list|run|report`: the entry point of the lab."""
 
 import sys
 
-from enkaku_lab import bench, bottlenecks, commands, demo
+from enkaku_lab import bench, bottlenecks, commands, demo, packets
 from enkaku_lab.process import LabError
 
 COMMANDS = {
     "demo": demo.main,
     "bench": bench.main,
     "bottlenecks": bottlenecks.main,
+    "packets": packets.main,
     "list": commands.main_list,
     "run": commands.main_run,
     "report": commands.main_report,

@@ -16,8 +16,10 @@ def load() -> dict[str, Experiment]:
     """By name: papers first, figures in their order."""
     found = []
     for module in pkgutil.iter_modules(__path__):
-        if module.name not in ("common",):
-            found.append(importlib.import_module(f"{__name__}.{module.name}").EXPERIMENT)
+        loaded = importlib.import_module(f"{__name__}.{module.name}")
+        # Figures of single packets declare TRACE instead (enkaku_lab.packets).
+        if hasattr(loaded, "EXPERIMENT"):
+            found.append(loaded.EXPERIMENT)
     return {one.name: one for one in sorted(found, key=_order)}
 
 
