@@ -1,8 +1,8 @@
-"""`python -m enkaku_lab demo|bench|bottlenecks|list|run|report|s2`: the entry point of the lab."""
+"""`python -m enkaku_lab demo|bench|bottlenecks|packets|list|run|report|s2`: where the lab begins."""
 
 import sys
 
-from enkaku_lab import bench, bottlenecks, commands, demo
+from enkaku_lab import bench, bottlenecks, commands, demo, packets
 from enkaku_lab.ns2 import commands as s2
 from enkaku_lab.process import LabError
 
@@ -10,6 +10,7 @@ COMMANDS = {
     "demo": demo.main,
     "bench": bench.main,
     "bottlenecks": bottlenecks.main,
+    "packets": packets.main,
     "list": commands.main_list,
     "run": commands.main_run,
     "report": commands.main_report,

@@ -78,7 +78,7 @@ CASES = {
                 "FirstBurstLength": "65536", "MaxBurstLength": "65536",
             },
         ),
-        Case("queue_depth", "one command of 16 KiB at a time", 16 * KIB, 1),
+        Case("queue_depth", "one read of 16 KiB at a time", 16 * KIB, 1, write=False),
         Case(
             "storage", "a disk that takes 60 ms for each request", 32 * KIB, 1,
             disk_delay_ms=60, rtts_ms=(4, 6, 8),
@@ -142,7 +142,7 @@ def transfer(one: Run, capture: Path, folder: Path) -> None:
                 argv = [sys.executable, "-m", "enkaku_lab.bottlenecks", "--congctl", case.cc]
                 run(lab.exec(end, argv))
             disk = stack.enter_context(_disk(case, folder))
-            url = stack.enter_context(_target(one, lab, disk, folder))
+            url = stack.enter_context(target(one, lab, disk, folder))
             if one.where != "line":
                 stack.enter_context(captured(lab, one.where, capture, folder))
             _load(one, lab, url, folder)
@@ -189,7 +189,7 @@ def _disk(case: Case, folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _target(one: Run, lab: wan.Lab, disk: Path, folder: Path) -> Iterator[str]:
+def target(one: Run, lab: wan.Lab, disk: Path, folder: Path) -> Iterator[str]:
     if one.stack == "enkaku":
         with peer(lab.exec("far", _enkaku_target(one, disk, folder)), folder / "t.log") as serving:
             serving.wait_for_output("listening on")

@@ -32,7 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("export", &["block"]),
-    ("fuzz-cases", &["block", "daemon", "export", "iscsi", "iscsi-proto", "scsi"]),
+    ("fuzz-cases", &["block", "daemon", "export", "iscsi", "iscsi-proto", "scsi", "tcpmon"]),
     ("iscsi", &["block", "iscsi-proto", "scsi"]),
     ("iscsi-proto", &[]),
     ("media", &["block", "discovery", "iscsi"]),

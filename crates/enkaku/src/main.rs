@@ -52,7 +52,7 @@ fn main() -> ExitCode {
         Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
         Command::Conformance(args) => cmd::conformance::run(args),
         Command::Tune(args) => cmd::tune::run(args),
-        Command::Monitor(args) => cmd::monitor::run(&args),
+        Command::Monitor(args) => cmd::monitor::run(args),
         Command::Diagnose(args) => cmd::diagnose::run(&args),
         Command::Wan(args) => cmd::wan::run(args),
     };

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod capture;
 mod drivers;
 mod initiator_session;
 mod login;
@@ -16,6 +17,7 @@ mod target_session;
 mod target_toml;
 mod wire;
 
+pub use capture::{capture_file, capture_stream};
 pub use initiator_session::initiator_session;
 pub use login::{login_initiator, login_target};
 pub use misc::{cdb, names, nbd_handshake, scsi_replies};
@@ -40,4 +42,6 @@ pub const CASES: &[(&str, Case)] = &[
     ("scsi_replies", scsi_replies),
     ("names", names),
     ("target_toml", target_toml),
+    ("capture_file", capture_file),
+    ("capture_stream", capture_stream),
 ];

@@ -13,6 +13,7 @@ use iscsi_proto::pdu::{DataOut, Header, LogoutReason, LogoutRequest, NopOut, Tex
 use iscsi_proto::serial::{CmdSn, DataSn, StatSn};
 use iscsi_proto::time::Instant;
 
+mod capture;
 mod recovery;
 
 /// Name and input of every seed of a case.
@@ -35,6 +36,8 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "scsi_replies" => scsi_replies(),
         "names" => names(),
         "target_toml" => target_toml(),
+        "capture_file" => capture::files(),
+        "capture_stream" => capture::stream(),
         _ => Vec::new(),
     }
 }

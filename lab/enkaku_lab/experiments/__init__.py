@@ -16,9 +16,11 @@ def load() -> dict[str, Experiment]:
     """By name: papers first, figures in their order."""
     found = []
     for module in pkgutil.iter_modules(__path__):
-        # Those of S2 are studies in a simulator (enkaku_lab.ns2), with a runner of their own.
-        if module.name != "common" and not module.name.startswith("s2_"):
-            found.append(importlib.import_module(f"{__name__}.{module.name}").EXPERIMENT)
+        loaded = importlib.import_module(f"{__name__}.{module.name}")
+        # Others have runners of their own: STUDY in a simulator (enkaku_lab.ns2), TRACE of single
+        # packets (enkaku_lab.packets).
+        if hasattr(loaded, "EXPERIMENT"):
+            found.append(loaded.EXPERIMENT)
     return {one.name: one for one in sorted(found, key=_order)}
 
 

@@ -1,5 +1,6 @@
 //! `enkaku monitor`: what TCP does under iSCSI.
 
+mod record;
 pub(crate) mod report;
 pub(crate) mod select;
 
@@ -14,12 +15,14 @@ pub(crate) struct Args {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
+    Record(record::Args),
     Report(report::Args),
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.command {
-        Command::Report(args) => report::run(args),
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Record(args) => super::run_async(record::run(args)),
+        Command::Report(args) => report::run(&args),
     }
 }

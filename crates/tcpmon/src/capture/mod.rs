@@ -6,6 +6,8 @@
 mod decode;
 mod file;
 pub mod live;
+mod slim;
+mod write;
 
 use std::net::SocketAddr;
 
@@ -13,6 +15,8 @@ use serde::Serialize;
 
 pub use decode::{LinkType, decode};
 pub use file::{CaptureError, read_capture};
+pub use slim::{Kept, Slimmer};
+pub use write::Writer;
 
 /// SACK blocks that fit the TCP option space beside timestamps (RFC 2018 §3) and without.
 pub const SACK_BLOCKS_MAX: usize = 4;

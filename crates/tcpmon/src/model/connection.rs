@@ -4,8 +4,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use iscsi_proto::pdu::Header;
-use iscsi_proto::pdu::Pdu;
+use iscsi_proto::pdu::{Header, Opcode, Pdu};
 
 use super::flow::{Flow, Pause};
 use super::report::{ConnectionReport, RoundTrip};
@@ -56,6 +55,25 @@ impl Half {
     }
 }
 
+/// One segment and what is known when it has passed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SegmentTrace {
+    /// When it was captured.
+    pub time_ns: u64,
+    /// Which way it goes.
+    pub direction: Direction,
+    /// Payload.
+    pub payload_bytes: u32,
+    /// Retransmissions of its direction so far.
+    pub retransmissions: u64,
+    /// Data in flight in its direction.
+    pub in_flight_bytes: u64,
+    /// The window that its receiver announced last.
+    pub window_bytes: Option<u64>,
+    /// PDUs whose headers it completed.
+    pub opcodes: Vec<Opcode>,
+}
+
 /// Something of the target on its way to the initiator.
 #[derive(Debug)]
 enum Arrival {
@@ -82,6 +100,8 @@ pub(crate) struct Connection {
     syn_again: bool,
     copies: u64,
     pub(crate) pdus: u64,
+    /// Opcodes of the headers that the present segment completed.
+    opcodes: Vec<Opcode>,
 }
 
 impl Connection {
@@ -101,6 +121,7 @@ impl Connection {
             syn_again: false,
             copies: 0,
             pdus: 0,
+            opcodes: Vec::new(),
         }
     }
 
@@ -120,12 +141,28 @@ impl Connection {
         }
     }
 
+    fn direction(&self, segment: &Segment<'_>) -> Direction {
+        if segment.src == self.initiator { Direction::ToTarget } else { Direction::ToInitiator }
+    }
+
+    /// What [`Self::handle_segment`] made of this segment.
+    pub(crate) fn trace(&mut self, segment: &Segment<'_>) -> SegmentTrace {
+        let direction = self.direction(segment);
+        let flow = &self.flows[direction.index()];
+        SegmentTrace {
+            time_ns: segment.time_ns,
+            direction,
+            payload_bytes: segment.payload_len,
+            retransmissions: flow.counts().retransmissions,
+            in_flight_bytes: flow.in_flight(),
+            window_bytes: flow.window(),
+            opcodes: std::mem::take(&mut self.opcodes),
+        }
+    }
+
     pub(crate) fn handle_segment(&mut self, segment: &Segment<'_>) {
-        let direction = if segment.src == self.initiator {
-            Direction::ToTarget
-        } else {
-            Direction::ToInitiator
-        };
+        let direction = self.direction(segment);
+        self.opcodes.clear();
         let (mine, other) = (direction.index(), direction.reverse().index());
         if self.halves[mine].is_copy(segment) {
             self.copies += 1;
@@ -139,6 +176,9 @@ impl Connection {
             self.handle_syn(segment, direction);
         } else if self.syn_ns[other].is_some() && self.syn_ns[mine].is_some() {
             self.handle_handshake_end(segment, direction);
+        }
+        if let Some((value, _)) = segment.options.timestamps {
+            self.flows[other].handle_clock(value, now);
         }
         let offset = self.halves[mine].offsets.of(segment.seq);
         if let Some(ack) = segment.ack {
@@ -210,6 +250,9 @@ impl Connection {
         let rtt_ns = self.rtt_ns();
         let path = self.path();
         let pause = self.flows[mine].handle_data(segment, offset, sender_ns, rtt_ns);
+        if let Some((_, echo)) = segment.options.timestamps {
+            self.flows[mine].handle_echo(echo, now, pause);
+        }
         match direction {
             Direction::ToTarget => {
                 self.timeline.advance(now, &self.flows[0], path);
@@ -246,6 +289,9 @@ impl Connection {
     fn handle_events(&mut self, direction: Direction, now: u64, events: Vec<PduEvent>) {
         let path = self.path();
         for event in events {
+            if let PduEvent::Header { header, .. } = &event {
+                self.opcodes.push(header.opcode());
+            }
             self.pdus += u64::from(matches!(event, PduEvent::Header { .. }));
             match (direction, event) {
                 (Direction::ToTarget, PduEvent::Header { header, pdu, end, time_ns, .. }) => {

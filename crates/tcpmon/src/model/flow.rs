@@ -11,13 +11,15 @@ use std::collections::VecDeque;
 use serde::Serialize;
 
 use super::line::LineRate;
-use super::rounds::{Blocked, Rounds, least};
+use super::rounds::{Base, Blocked, Rounds, least};
 use crate::capture::Segment;
 
 /// Segments whose acknowledgement is waited for, to measure round trips.
 const UNACKED_MAX: usize = 1 << 14;
 /// Acknowledgements on their way to the sender.
 const ACKS_MAX: usize = 1 << 14;
+/// Ticks of the receiver's clock on their way to the sender and back: some seconds of them.
+const CLOCKS_MAX: usize = 4096;
 /// What is sent so soon after an acknowledgement was let out by it: a share of the round trip, for
 /// whoever wakes up on it, within limits.
 const RELEASE_SHARE: f64 = 1.0 / 16.0;
@@ -101,6 +103,10 @@ pub(crate) struct Flow {
     hole_ns: Option<u64>,
     /// Least time from capture to receiver and back.
     receiver_ns: Option<u64>,
+    /// Least time from capture to sender and back, by TCP timestamps.
+    sender_ns: Option<u64>,
+    clocks: VecDeque<(u32, u64)>,
+    echo_last: Option<u32>,
     in_flight_max: u64,
     rounds: Rounds,
     line: LineRate,
@@ -142,6 +148,10 @@ impl Flow {
         self.acked
     }
 
+    pub(crate) fn window(&self) -> Option<u64> {
+        self.window
+    }
+
     pub(crate) fn window_max(&self) -> u64 {
         self.window_max
     }
@@ -163,11 +173,46 @@ impl Flow {
     }
 
     pub(crate) fn queue_ns(&self) -> u64 {
-        self.rounds.queue_ns(self.receiver_ns.unwrap_or(0))
+        self.rounds.queue_ns(self.base())
     }
 
     pub(crate) fn blocked(&self, rtt_ns: u64) -> Blocked {
-        self.rounds.resolve(self.receiver_ns.unwrap_or(0), rtt_ns, self.mss())
+        self.rounds.resolve(self.base(), rtt_ns, self.mss())
+    }
+
+    fn base(&self) -> Base {
+        Base { receiver_ns: self.receiver_ns, sender_ns: self.sender_ns }
+    }
+
+    /// The receiver's clock as an acknowledgement shows it (RFC 7323 §3), to find it again in what
+    /// the sender answers: that measures the queue between sender and capture.
+    pub(crate) fn handle_clock(&mut self, value: u32, now: u64) {
+        if self.clocks.back().is_none_or(|&(last, _)| last != value) {
+            if self.clocks.len() == CLOCKS_MAX {
+                self.clocks.pop_front();
+            }
+            self.clocks.push_back((value, now));
+        }
+    }
+
+    /// The sender answers what it got at `echo` of the receiver's clock. Only the first answer
+    /// counts: what is sent later without news from the receiver has waited for something else.
+    pub(crate) fn handle_echo(&mut self, echo: u32, now: u64, pause: Pause) {
+        if self.echo_last.replace(echo) == Some(echo) || pause == Pause::Idle {
+            return;
+        }
+        let passed = |value: u32| (echo.wrapping_sub(value) as i32) > 0;
+        while self.clocks.front().is_some_and(|&(value, _)| passed(value)) {
+            self.clocks.pop_front();
+        }
+        if let Some(&(value, seen)) = self.clocks.front()
+            && value == echo
+        {
+            let sample = now.saturating_sub(seen);
+            self.sender_ns = least(self.sender_ns, Some(sample));
+            let round = self.rounds.current();
+            round.sender_min_ns = least(round.sender_min_ns, Some(sample));
+        }
     }
 
     /// Time in which the sender was held up by something that [`Self::blocked`] will name.
@@ -216,6 +261,7 @@ impl Flow {
         let gap_ns = now.saturating_sub(self.last_data_ns.unwrap_or(now));
         let round = self.rounds.current();
         round.in_flight_max = round.in_flight_max.max(in_flight);
+        round.pause_max_ns = round.pause_max_ns.max(gap_ns);
         // Within a burst nothing was waited for.
         if pause == Pause::Blocked && gap_ns as f64 > 0.02 * rtt_ns as f64 {
             round.in_flight_low = least(round.in_flight_low, Some(low));

@@ -16,6 +16,7 @@ use std::io::Read;
 use std::net::SocketAddr;
 
 pub use commands::{CommandSummary, CommandTimes, Kind};
+pub use connection::SegmentTrace;
 pub use flow::FlowCounts;
 pub use report::{CapturePoint, ConnectionReport, FlowReport, Report, RoundTrip, ShareSeconds};
 pub use rounds::Blocked;
@@ -51,9 +52,19 @@ impl Analysis {
 
     /// Takes the next segment.
     pub fn handle_segment(&mut self, segment: &Segment<'_>) {
+        self.take(segment);
+    }
+
+    /// Takes the next segment and tells what is known when it has passed.
+    pub fn trace_segment(&mut self, segment: &Segment<'_>) -> Option<SegmentTrace> {
+        let pair = self.take(segment)?;
+        self.connections.get_mut(&pair).map(|connection| connection.trace(segment))
+    }
+
+    fn take(&mut self, segment: &Segment<'_>) -> Option<(SocketAddr, SocketAddr)> {
         let wanted = |port| self.port.is_none_or(|wanted| wanted == port);
         if !wanted(segment.src.port()) && !wanted(segment.dst.port()) {
-            return;
+            return None;
         }
         let origin_ns = *self.origin_ns.get_or_insert(segment.time_ns);
         let pair = ordered(segment.src, segment.dst);
@@ -67,11 +78,11 @@ impl Analysis {
         }
         if !self.connections.contains_key(&pair) {
             if segment.rst || (segment.payload_len == 0 && !segment.syn && segment.fin) {
-                return;
+                return None;
             }
             if self.connections.len() >= CONNECTIONS_MAX && !self.evict() {
                 self.skipped += u64::from(opens);
-                return;
+                return None;
             }
             let (initiator, target) = self.roles(segment);
             let connection = Connection::new(initiator, target, segment.time_ns, origin_ns);
@@ -80,6 +91,7 @@ impl Analysis {
         if let Some(connection) = self.connections.get_mut(&pair) {
             connection.handle_segment(segment);
         }
+        Some(pair)
     }
 
     /// Who is the initiator: who opens; else the port tells; else who has the higher port.

@@ -16,10 +16,16 @@ const QUEUE_NS_MIN: f64 = 500_000.0;
 const LOSS_ROUNDS: usize = 12;
 /// A round whose data in flight come this near to the largest has reached the plateau.
 const PLATEAU_SHARE: f64 = 0.85;
+/// A round belongs to the plateau if one of so many around it reached it.
+const NEAR_ROUNDS: usize = 2;
 /// A plateau is at least so many rounds: growth passes it in fewer.
 const PLATEAU_ROUNDS_MIN: usize = 6;
 /// Data in flight sink by so much of themselves before a woken writer refills the buffer.
 const WAKE_DIP_SHARE: f64 = 0.22;
+/// A plateau whose later half is higher by this factor grows. Dips are a sign of their own, and
+/// bursts of whole PDUs scatter.
+const GROWTH_WITH_DIPS: f64 = 1.2;
+const GROWTH_WITHOUT: f64 = 1.04;
 /// A plateau this even (quartiles over median) is a limit and no growth.
 const EVEN_SHARE: f64 = 0.06;
 
@@ -31,9 +37,35 @@ pub(crate) struct Round {
     /// Least data in flight when new data left after a pause.
     pub(crate) in_flight_low: Option<u64>,
     pub(crate) rtt_min_ns: Option<u64>,
+    /// Least time from capture to sender and back.
+    pub(crate) sender_min_ns: Option<u64>,
+    /// Longest time without data.
+    pub(crate) pause_max_ns: u64,
     /// Time in which data were there to be sent and TCP held them back.
     pub(crate) blocked_ns: u64,
     pub(crate) lost: bool,
+}
+
+/// The least times between the capture and both ends, there and back.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Base {
+    pub(crate) receiver_ns: Option<u64>,
+    pub(crate) sender_ns: Option<u64>,
+}
+
+impl Round {
+    /// What waited in queues before and behind the capture, as far as it was measured.
+    fn queue_ns(&self, base: Base) -> Option<u64> {
+        let over = |now: Option<u64>, least: Option<u64>| Some(now?.saturating_sub(least?));
+        let behind = over(self.rtt_min_ns, base.receiver_ns);
+        // A queue before the capture feeds it without a pause; else the sender itself was late.
+        let before = over(self.sender_min_ns, base.sender_ns);
+        let before = before.filter(|&queue| queue >= self.pause_max_ns);
+        match (behind, before) {
+            (None, None) => None,
+            (one, other) => Some(one.unwrap_or(0) + other.unwrap_or(0)),
+        }
+    }
 }
 
 /// Seconds by what held the data back.
@@ -90,7 +122,9 @@ impl Rounds {
         if self.done.len() >= ROUNDS_MAX {
             let pairs = self.done.chunks(2).map(|pair| {
                 let mut first = pair[0];
-                pair.get(1).map(|&second| merge(&mut first, second));
+                if let Some(&second) = pair.get(1) {
+                    merge(&mut first, second);
+                }
                 first
             });
             self.done = pairs.collect();
@@ -103,11 +137,11 @@ impl Rounds {
         self.done.iter().copied().chain([self.current])
     }
 
-    /// The least round trip between capture and receiver, and the queue that always stood.
-    pub(crate) fn queue_ns(&self, base_ns: u64) -> u64 {
-        let mut mins: Vec<u64> =
-            self.all().filter(|round| round.blocked_ns > 0).filter_map(|r| r.rtt_min_ns).collect();
-        median(&mut mins).unwrap_or(base_ns).saturating_sub(base_ns)
+    /// The queue that always stood on the way, seen from the capture to both sides.
+    pub(crate) fn queue_ns(&self, base: Base) -> u64 {
+        let blocked = self.all().filter(|round| round.blocked_ns > 0);
+        let mut queues: Vec<u64> = blocked.filter_map(|round| round.queue_ns(base)).collect();
+        median(&mut queues).unwrap_or(0)
     }
 
     /// Data in flight on the plateau.
@@ -118,9 +152,9 @@ impl Rounds {
         most.get(most.len() * 9 / 10).copied().unwrap_or(0)
     }
 
-    /// What held the data back, round by round. `base_ns`: least time from capture to receiver and
-    /// back; `rtt_ns`: the whole round trip; `mss`: to know a small window.
-    pub(crate) fn resolve(&self, base_ns: u64, rtt_ns: u64, mss: u32) -> Blocked {
+    /// What held the data back, round by round. `rtt_ns`: the whole round trip; `mss`: to know a
+    /// small window.
+    pub(crate) fn resolve(&self, base: Base, rtt_ns: u64, mss: u32) -> Blocked {
         let rounds: Vec<Round> = self.all().collect();
         let plateau = self.plateau_bytes();
         let buffer = Self::is_buffer(&rounds, plateau, u64::from(mss));
@@ -128,16 +162,19 @@ impl Rounds {
         let mut blocked = Blocked::default();
         let mut since_loss = usize::MAX;
         let mut before_loss = 0;
-        for round in &rounds {
+        for (number, round) in rounds.iter().enumerate() {
             since_loss = since_loss.saturating_add(1);
             if round.lost {
                 since_loss = 0;
                 before_loss = before_loss.max(round.in_flight_max);
             }
-            let queued =
-                round.rtt_min_ns.is_some_and(|rtt| rtt.saturating_sub(base_ns) as f64 > queue_ns);
+            let queued = round.queue_ns(base).is_some_and(|queue| queue as f64 > queue_ns);
             let small = (round.in_flight_max as f64) < 0.95 * before_loss as f64;
-            let full = round.in_flight_max as f64 >= PLATEAU_SHARE * plateau as f64;
+            // Bursts of a buffer make full rounds and nearly empty ones by turns.
+            let near = number.saturating_sub(NEAR_ROUNDS)..(number + NEAR_ROUNDS + 1);
+            let around = rounds.get(near.start..near.end.min(rounds.len())).unwrap_or_default();
+            let most = around.iter().map(|one| one.in_flight_max).max().unwrap_or(0);
+            let full = most as f64 >= PLATEAU_SHARE * plateau as f64;
             let slot = if queued {
                 &mut blocked.line_ns
             } else if since_loss <= LOSS_ROUNDS || (before_loss > 0 && small) {
@@ -174,11 +211,13 @@ impl Rounds {
         let even = (at(0.75) - at(0.25)) / at(0.5).max(1.0) < EVEN_SHARE;
         // Growth never stays: its late rounds are higher than its early ones.
         let half = full.len() / 2;
-        let mean = |part: &[&Round]| {
-            part.iter().map(|r| r.in_flight_max as f64).sum::<f64>() / part.len().max(1) as f64
+        let high = |part: &[&Round]| {
+            let mut most: Vec<u64> = part.iter().map(|round| round.in_flight_max).collect();
+            most.sort_unstable();
+            most.get(most.len() * 3 / 4).copied().unwrap_or(0) as f64
         };
-        let grows = mean(&full[half..]) > 1.04 * mean(&full[..half]);
-        dip >= WAKE_DIP_SHARE && !grows || even && !grows
+        let growth = high(&full[half..]) / high(&full[..half]).max(1.0);
+        (dip >= WAKE_DIP_SHARE && growth < GROWTH_WITH_DIPS) || (even && growth < GROWTH_WITHOUT)
     }
 }
 
@@ -187,6 +226,8 @@ fn merge(into: &mut Round, other: Round) {
     into.in_flight_max = into.in_flight_max.max(other.in_flight_max);
     into.in_flight_low = least(into.in_flight_low, other.in_flight_low);
     into.rtt_min_ns = least(into.rtt_min_ns, other.rtt_min_ns);
+    into.sender_min_ns = least(into.sender_min_ns, other.sender_min_ns);
+    into.pause_max_ns = into.pause_max_ns.max(other.pause_max_ns);
     into.blocked_ns += other.blocked_ns;
     into.lost |= other.lost;
 }

@@ -65,7 +65,7 @@ enum State {
     /// Gathering a header (with what may follow it).
     Header { bytes: Vec<u8>, begin: u64, time_ns: u64 },
     /// Gathering the digest of a header.
-    Digest { header: Header, begin: u64, time_ns: u64, bytes: Vec<u8> },
+    Digest { header: Header, begin: u64, bytes: Vec<u8> },
     /// Stepping over data, padding and data digest.
     Payload { header: Header, left: u64, text: Option<Vec<u8>> },
     /// Looking for a header.
@@ -96,6 +96,20 @@ impl Decoder {
     /// What was read so far.
     pub fn counts(&self) -> DecodeCounts {
         self.counts
+    }
+
+    /// Stream offset of a header that has begun and is not complete.
+    pub fn partial_header(&self) -> Option<u64> {
+        match &self.state {
+            State::Header { bytes, begin, .. } if !bytes.is_empty() => Some(*begin),
+            State::Digest { begin, .. } => Some(*begin),
+            _ => None,
+        }
+    }
+
+    /// In the middle of a login's text.
+    pub fn reads_text(&self) -> bool {
+        matches!(self.state, State::Payload { text: Some(_), .. })
     }
 
     /// Reads a chunk; digests and negotiated keys belong to the connection, so both directions
@@ -189,7 +203,8 @@ impl Decoder {
                 let wanted = header_bytes_wanted(bytes, self.direction, self.maybe_digest);
                 let take = wanted.saturating_sub(bytes.len()).min(input.len());
                 bytes.extend_from_slice(&input[..take]);
-                if bytes.len() >= wanted {
+                // With 48 bytes it is known whether more are needed.
+                if bytes.len() >= header_bytes_wanted(bytes, self.direction, self.maybe_digest) {
                     self.end_header(digests, negotiated, each);
                 }
                 take
@@ -258,7 +273,7 @@ impl Decoder {
         if digests.header == Some(false) {
             self.begin_payload(header, digests, negotiated);
         } else {
-            self.state = State::Digest { header, begin, time_ns, bytes: Vec::new() };
+            self.state = State::Digest { header, begin, bytes: Vec::new() };
         }
     }
 

@@ -39,3 +39,6 @@ impl Direction {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,6 @@ struct Totals<'a> {
     shares: ShareSeconds,
     bytes: f64,
     writes: bool,
-    commands: f64,
     /// The connection with the most payload, and its direction with the data.
     main: &'a ConnectionReport,
     flow: &'a FlowReport,
@@ -30,27 +29,41 @@ impl<'a> Totals<'a> {
         let busy: Vec<_> = connections.iter().filter(|one| one.command_bytes() > 0).collect();
         let main = *busy.first()?;
         let mut shares = ShareSeconds::default();
-        let (mut wall_s, mut commands, mut written, mut read) = (0.0, 0.0, 0.0, 0.0);
+        let (mut wall_s, mut written, mut read) = (0.0, 0.0, 0.0);
         for one in &busy {
             add(&mut shares, &one.shares_s);
             wall_s += one.wall_s;
             for (summary, sum) in [(&one.writes, &mut written), (&one.reads, &mut read)] {
                 if let Some(summary) = summary {
                     *sum += summary.bytes as f64;
-                    commands += summary.commands as f64;
                 }
             }
         }
         let writes = written >= read;
         let flow = if writes { &main.to_target } else { &main.to_initiator };
         let (bytes, count) = (written + read, busy.len() as f64);
-        Some(Self { wall_s, shares, bytes, writes, commands, main, flow, count })
+        Some(Self { wall_s, shares, bytes, writes, main, flow, count })
     }
 
     /// Payload per second over all connections.
     fn rate(&self) -> f64 {
         // Seconds were added up over the connections, which ran side by side.
         self.bytes / (self.wall_s / self.count).max(1e-9)
+    }
+
+    fn sender(&self) -> &'static str {
+        if self.writes { "initiator" } else { "target" }
+    }
+
+    /// Data of a typical command.
+    fn block_bytes(&self) -> f64 {
+        let summary = if self.writes { &self.main.writes } else { &self.main.reads };
+        summary.as_ref().map_or(0.0, |one| one.bytes_median as f64)
+    }
+
+    /// Bandwidth × delay of the line, or of twice the present rate where the line is not known.
+    fn delay_bytes(&self) -> f64 {
+        self.line().unwrap_or(2.0 * self.rate()) * self.rtt_s()
     }
 
     fn rtt_s(&self) -> f64 {
@@ -125,7 +138,7 @@ fn common_evidence(totals: &Totals<'_>) -> BTreeMap<&'static str, f64> {
         ("connections", totals.count),
         ("outstanding_max", totals.main.outstanding_max as f64),
         ("outstanding_mean", totals.main.outstanding_mean),
-        ("block_bytes", totals.bytes / totals.commands.max(1.0)),
+        ("block_bytes", totals.block_bytes()),
         ("rtt_us", totals.rtt_s() * 1e6),
         ("in_flight_max_bytes", totals.flow.in_flight_max_bytes as f64),
         ("window_max_bytes", totals.flow.window_max_bytes as f64),
@@ -154,84 +167,30 @@ fn advise(
     totals: &Totals<'_>,
     evidence: &mut BTreeMap<&'static str, f64>,
 ) -> (String, Option<f64>) {
-    let (sender, receiver) =
-        if totals.writes { ("initiator", "target") } else { ("target", "initiator") };
-    let rtt_ms = totals.rtt_s() * 1e3;
-    let line = totals.line();
-    let wanted = line.unwrap_or(BUFFER_DELAYS * totals.rate()) * totals.rtt_s();
+    let shares = &totals.shares;
+    let percent = |seconds: f64| 100.0 * seconds / totals.wall_s.max(1e-9);
     match cause {
         Cause::SendBuffer => {
-            let bytes = BUFFER_DELAYS * wanted;
-            evidence.insert("send_buffer_wanted_bytes", bytes);
-            let plateau = totals.flow.in_flight_plateau_bytes as f64;
-            let text = format!(
-                "the {sender}'s send buffer holds {} of data in flight at RTT {rtt_ms:.1} ms; \
-                 raise it (tcp_wmem, SO_SNDBUF) to {}, or use more connections",
-                size(plateau),
-                size(bytes)
-            );
-            (text, Some(totals.without(totals.shares.send_buffer)))
+            (send_buffer(totals, evidence), Some(totals.without(shares.send_buffer)))
         }
         Cause::ReceiveWindow => {
-            let bytes = BUFFER_DELAYS * wanted;
-            evidence.insert("receive_window_wanted_bytes", bytes);
-            let text = format!(
-                "the {receiver} announces a window of {} at most, which is full at RTT \
-                 {rtt_ms:.1} ms; raise its receive buffer (tcp_rmem, SO_RCVBUF) to {}, or use more \
-                 connections",
-                size(totals.flow.window_max_bytes as f64),
-                size(bytes)
-            );
-            (text, Some(totals.without(totals.shares.receive_window)))
+            (receive_window(totals, evidence), Some(totals.without(shares.receive_window)))
         }
         Cause::CongestionLoss => {
-            let counts = &totals.flow.counts;
-            let rate = counts.retransmissions as f64 / (counts.segments as f64).max(1.0);
-            evidence.insert("loss_share", rate);
-            let text = format!(
-                "{} of {} data segments were sent again ({rate:.1e}), so the congestion window of \
-                 the {sender} stays small; use a congestion control that bears losses (bbr) at the \
-                 {sender}, or more connections",
-                counts.retransmissions, counts.segments
-            );
-            (text, Some(totals.without(totals.shares.congestion_loss)))
+            (losses(totals, evidence), Some(totals.without(shares.congestion_loss)))
         }
         Cause::CongestionWindow => {
-            let text = format!(
-                "the congestion window of the {sender} is full without losses ({} in flight at \
-                 most): it is still growing or was reset while idle; keep connections warm \
-                 (tcp_slow_start_after_idle=0), transfer more at a time, or use more connections",
-                size(totals.flow.in_flight_max_bytes as f64)
-            );
-            (text, Some(totals.without(totals.shares.congestion_window)))
+            (congestion_window(totals), Some(totals.without(shares.congestion_window)))
         }
-        Cause::R2t => {
-            let text = format!(
-                "each write waits for {:.1} R2Ts of a round trip of {rtt_ms:.1} ms; negotiate \
-                 InitialR2T=No, ImmediateData=Yes, FirstBurstLength and MaxBurstLength of at least \
-                 the block size ({}) and MaxOutstandingR2T above 1",
-                totals.main.writes.as_ref().map_or(0.0, |writes| writes.r2ts),
-                size(totals.bytes / totals.commands.max(1.0))
-            );
-            (text, Some(totals.without(totals.shares.r2t)))
-        }
+        Cause::R2t => (r2t(totals), Some(totals.without(shares.r2t))),
         Cause::QueueDepth => {
-            let block = totals.bytes / totals.commands.max(1.0);
-            let depth = (BUFFER_DELAYS * wanted / block.max(1.0)).ceil().max(2.0);
-            evidence.insert("outstanding_wanted", depth);
-            let text = format!(
-                "{:.1} commands of {} are under way, and each takes a round trip of {rtt_ms:.1} ms; \
-                 keep {depth:.0} under way (queue depth, read-ahead), or use larger blocks",
-                totals.main.outstanding_mean,
-                size(block)
-            );
-            (text, Some(totals.without(totals.shares.round_trip)))
+            (queue_depth(totals, evidence), Some(totals.without(shares.round_trip)))
         }
         Cause::Storage => {
             let text = format!(
                 "the target had all it needed and still took {:.0} % of the time; its medium is \
                  the limit: a faster one, a cache, or more commands under way if it serves several",
-                100.0 * totals.shares.target / totals.wall_s.max(1e-9)
+                percent(shares.target)
             );
             (text, None)
         }
@@ -247,11 +206,85 @@ fn advise(
             let text = format!(
                 "the initiator's application had nothing under way, or did not send what it could, \
                  for {:.0} % of the time; neither TCP nor the target is the limit",
-                100.0 * totals.shares.application / totals.wall_s.max(1e-9)
+                percent(shares.application)
             );
             (text, None)
         }
     }
+}
+
+fn send_buffer(totals: &Totals<'_>, evidence: &mut BTreeMap<&'static str, f64>) -> String {
+    let bytes = BUFFER_DELAYS * totals.delay_bytes();
+    evidence.insert("send_buffer_wanted_bytes", bytes);
+    format!(
+        "the {}'s send buffer holds {} of data in flight at RTT {:.1} ms; raise it (tcp_wmem, \
+         SO_SNDBUF) to {}, or use more connections",
+        totals.sender(),
+        size(totals.flow.in_flight_plateau_bytes as f64),
+        totals.rtt_s() * 1e3,
+        size(bytes)
+    )
+}
+
+fn receive_window(totals: &Totals<'_>, evidence: &mut BTreeMap<&'static str, f64>) -> String {
+    let bytes = BUFFER_DELAYS * totals.delay_bytes();
+    evidence.insert("receive_window_wanted_bytes", bytes);
+    let receiver = if totals.writes { "target" } else { "initiator" };
+    format!(
+        "the {receiver} announces a window of {} at most, which is full at RTT {:.1} ms; raise its \
+         receive buffer (tcp_rmem, SO_RCVBUF) to {}, or use more connections",
+        size(totals.flow.window_max_bytes as f64),
+        totals.rtt_s() * 1e3,
+        size(bytes)
+    )
+}
+
+fn losses(totals: &Totals<'_>, evidence: &mut BTreeMap<&'static str, f64>) -> String {
+    let counts = &totals.flow.counts;
+    let share = counts.retransmissions as f64 / (counts.segments as f64).max(1.0);
+    evidence.insert("loss_share", share);
+    format!(
+        "{} of {} captured data segments were sent again ({share:.1e}), so the congestion window \
+         of the {} stays small; use a congestion control that bears losses (bbr) there, or more \
+         connections",
+        counts.retransmissions,
+        counts.segments,
+        totals.sender()
+    )
+}
+
+fn congestion_window(totals: &Totals<'_>) -> String {
+    format!(
+        "the congestion window of the {} is full without losses ({} in flight at most): it is \
+         still growing or was reset while idle; keep connections warm \
+         (tcp_slow_start_after_idle=0), transfer more at a time, or use more connections",
+        totals.sender(),
+        size(totals.flow.in_flight_max_bytes as f64)
+    )
+}
+
+fn r2t(totals: &Totals<'_>) -> String {
+    format!(
+        "each write waits for {:.1} R2Ts, a round trip of {:.1} ms each; negotiate InitialR2T=No, \
+         ImmediateData=Yes, FirstBurstLength and MaxBurstLength of at least the block size ({}) \
+         and MaxOutstandingR2T above 1",
+        totals.main.writes.as_ref().map_or(0.0, |writes| writes.r2ts),
+        totals.rtt_s() * 1e3,
+        size(totals.block_bytes())
+    )
+}
+
+fn queue_depth(totals: &Totals<'_>, evidence: &mut BTreeMap<&'static str, f64>) -> String {
+    let commands = BUFFER_DELAYS * totals.delay_bytes() / totals.block_bytes().max(1.0);
+    let depth = commands.ceil().max(2.0);
+    evidence.insert("outstanding_wanted", depth);
+    format!(
+        "{:.1} commands of {} are under way, and each takes a round trip of {:.1} ms; keep \
+         {depth:.0} under way (queue depth, read-ahead), or use larger blocks",
+        totals.main.outstanding_mean,
+        size(totals.block_bytes()),
+        totals.rtt_s() * 1e3
+    )
 }
 
 /// 1.5 MiB.

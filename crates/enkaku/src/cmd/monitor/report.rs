@@ -1,11 +1,14 @@
 //! `enkaku monitor report`: a capture as connections, commands, and where the time went.
 
 use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use tcpmon::model::{CommandSummary, ConnectionReport, Report, analyse};
+use tcpmon::capture::read_capture;
+use tcpmon::model::{Analysis, CommandSummary, ConnectionReport, Report, analyse};
+use tcpmon::pdus::Direction;
 
 use crate::cmd::{Usage, say};
 
@@ -18,6 +21,9 @@ pub(crate) struct Args {
     /// The target's port [default: any connection that speaks iSCSI].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
+    /// Also write a line per TCP segment into this file, as CSV.
+    #[arg(long, value_name = "FILE")]
+    segments: Option<PathBuf>,
     /// Print JSON, with the times of single commands.
     #[arg(long)]
     json: bool,
@@ -25,6 +31,9 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(path) = &args.segments {
+        write_segments(&args.file, args.port, path)?;
+    }
     let report = analyse_file(&args.file, args.port)?;
     if args.json {
         say(serde_json::to_string(&report)?)?;
@@ -45,6 +54,40 @@ pub(crate) fn analyse_file(path: &Path, port: Option<u16>) -> anyhow::Result<Rep
     }
     let file = File::open(path).map_err(|error| wrong(&error))?;
     analyse(file, port).map_err(|error| wrong(&error))
+}
+
+/// A line for each segment; the analysis runs once more for it, because files may be long.
+fn write_segments(capture: &Path, port: Option<u16>, to: &Path) -> anyhow::Result<()> {
+    let file =
+        File::open(capture).with_context(|| Usage(format!("capture {}", capture.display())))?;
+    let writing = || format!("writing {}", to.display());
+    let mut out = BufWriter::new(File::create(to).with_context(writing)?);
+    writeln!(
+        out,
+        "time_s,to_target,payload_bytes,in_flight_bytes,window_bytes,retransmissions,pdus"
+    )?;
+    let mut analysis = Analysis::new(port);
+    let (mut origin_ns, mut result) = (None, Ok(()));
+    let read = read_capture(file, |segment| {
+        let origin_ns = *origin_ns.get_or_insert(segment.time_ns);
+        let Some(trace) = analysis.trace_segment(segment).filter(|_| result.is_ok()) else {
+            return;
+        };
+        let pdus: Vec<String> = trace.opcodes.iter().map(ToString::to_string).collect();
+        result = writeln!(
+            out,
+            "{:.6},{},{},{},{},{},{}",
+            trace.time_ns.saturating_sub(origin_ns) as f64 / 1e9,
+            u8::from(trace.direction == Direction::ToTarget),
+            trace.payload_bytes,
+            trace.in_flight_bytes,
+            trace.window_bytes.map_or(String::new(), |bytes| bytes.to_string()),
+            trace.retransmissions,
+            pdus.join(" ")
+        );
+    });
+    read.with_context(|| Usage(format!("capture {}", capture.display())))?;
+    result.and_then(|()| out.flush()).with_context(writing)
 }
 
 /// What of the file could not be used.

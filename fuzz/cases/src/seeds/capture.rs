@@ -1,0 +1,126 @@
+//! A login and some commands as pcap and pcapng files, and as segments.
+
+use iscsi_proto::frame::Framing;
+use iscsi_proto::ids::{Itt, Lun};
+use iscsi_proto::pdu::{Residual, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute};
+use iscsi_proto::serial::{CmdSn, StatSn};
+
+/// What the initiator and the target say in turn.
+fn conversation() -> Vec<(usize, Vec<u8>)> {
+    let (said, answered) = super::login_streams(0);
+    let mut all = vec![(0, said), (1, answered)];
+    for itt in 0..4 {
+        let command = ScsiCommand {
+            immediate: false,
+            is_final: true,
+            read: false,
+            write: true,
+            attribute: TaskAttribute::SIMPLE,
+            priority: 0,
+            lun: Lun(0),
+            itt: Itt(itt),
+            expected_data_transfer_length: 512,
+            cmd_sn: CmdSn(itt),
+            exp_stat_sn: StatSn(1),
+            cdb: [0x2a; 16],
+            extended_cdb: Default::default(),
+            bidi_read_length: None,
+        };
+        let response = ScsiResponse {
+            response: ResponseCode::COMPLETED,
+            status: 0,
+            status_qualifier: 0,
+            residual: Residual::None,
+            bidi_read_residual: Residual::None,
+            itt: Itt(itt),
+            snack_tag: 0,
+            stat_sn: StatSn(itt),
+            exp_cmd_sn: CmdSn(itt + 1),
+            max_cmd_sn: CmdSn(itt + 9),
+            exp_data_sn: 0,
+        };
+        all.push((0, Framing::default().pdu_bytes(&command.encode(512), &[itt as u8; 512])));
+        all.push((1, Framing::default().pdu_bytes(&response.encode(0), &[])));
+    }
+    all
+}
+
+/// Every packet as bare IPv4 with its time in microseconds.
+fn packets() -> Vec<(u32, Vec<u8>)> {
+    let mut next = [1000_u32, 5000];
+    let mut packets = Vec::new();
+    let mut push = |side: usize, flags: u8, payload: &[u8], next: &mut [u32; 2]| {
+        let ports: [[u8; 2]; 2] = [40_000_u16.to_be_bytes(), 3260_u16.to_be_bytes()];
+        let len = (40 + payload.len()) as u16;
+        let mut packet = vec![0x45, 0];
+        packet.extend(len.to_be_bytes());
+        packet.extend([0, packets.len() as u8 + 1, 0x40, 0, 64, 6, 0, 0]);
+        packet.extend([10, 0, 0, 1 + side as u8, 10, 0, 0, 2 - side as u8]);
+        packet.extend(ports[side]);
+        packet.extend(ports[1 - side]);
+        packet.extend(next[side].to_be_bytes());
+        packet.extend(next[1 - side].to_be_bytes());
+        packet.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+        packet.extend(payload);
+        let syn = u32::from(flags & 2 != 0);
+        next[side] = next[side].wrapping_add(payload.len() as u32 + syn);
+        packets.push((packets.len() as u32 * 5000, packet));
+    };
+    push(0, 0x02, &[], &mut next);
+    push(1, 0x12, &[], &mut next);
+    push(0, 0x10, &[], &mut next);
+    for (side, bytes) in conversation() {
+        push(side, 0x18, &bytes, &mut next);
+    }
+    packets
+}
+
+/// pcap (any port), pcapng (iSCSI's), and the pcap cut.
+pub(super) fn files() -> Vec<(&'static str, Vec<u8>)> {
+    const LINKTYPE_RAW: u32 = 101;
+    let mut pcap = vec![0];
+    for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, LINKTYPE_RAW] {
+        pcap.extend(u32::to_le_bytes(word));
+    }
+    let mut pcapng = vec![1];
+    for word in [0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28] {
+        pcapng.extend(u32::to_le_bytes(word));
+    }
+    for word in [1, 20, LINKTYPE_RAW, 0, 20] {
+        pcapng.extend(u32::to_le_bytes(word));
+    }
+    for (time_us, packet) in packets() {
+        let len = packet.len() as u32;
+        for word in [1, time_us, len, len] {
+            pcap.extend(u32::to_le_bytes(word));
+        }
+        pcap.extend(&packet);
+        let padded = packet.len().next_multiple_of(4);
+        let total = 32 + padded as u32;
+        for word in [6, total, 0, 0, time_us, len, len] {
+            pcapng.extend(u32::to_le_bytes(word));
+        }
+        pcapng.extend(&packet);
+        pcapng.resize(pcapng.len() + padded - packet.len(), 0);
+        pcapng.extend(total.to_le_bytes());
+    }
+    let cut = pcap[..pcap.len() - 77].to_vec();
+    vec![("pcap", pcap), ("pcapng", pcapng), ("cut", cut)]
+}
+
+/// The conversation for `capture_stream`, with its handshake.
+pub(super) fn stream() -> Vec<(&'static str, Vec<u8>)> {
+    let mut input = Vec::new();
+    let mut push = |side: usize, flags: u8, payload: &[u8]| {
+        input.extend([(side << 2) as u8, flags]);
+        input.extend((payload.len() as u16).to_be_bytes());
+        input.extend(5000_u16.to_be_bytes());
+        input.extend(payload);
+    };
+    push(0, 2, &[]);
+    push(1, 3, &[]);
+    for (side, bytes) in conversation() {
+        push(side, 1, &bytes[..bytes.len().min(2000)]);
+    }
+    vec![("conversation", input)]
+}

@@ -1,0 +1,40 @@
+"""S0, figure 11: the congestion window against the packets in flight."""
+
+from pathlib import Path
+
+from enkaku_lab import figure
+from enkaku_lab.packets import COLOURS, Trace, panels, segments_of, within
+from enkaku_lab.transfers import OURS, STOCK, Seen, Transfer
+
+
+def draw(seen: list[Seen], path: Path) -> str:
+    chart, axes = panels(seen, "packets")
+    parts = []
+    for ax, one in zip(axes, seen, strict=True):
+        begin, end = one.starts()[0], one.starts()[-1]
+        segments, samples = within(one, begin, end)
+        sent = [segment for segment in segments if segment.to_target and segment.payload_bytes]
+        flight = [segment.in_flight_bytes / segments_of(one) for segment in sent]
+        times = [(segment.time_s - begin) * 1e3 for segment in sent]
+        ax.plot(times, flight, ".", markersize=2, color=COLOURS[one.transfer.stack],
+                label="in flight (capture)")
+        ax.plot([(sample.time_s - begin) * 1e3 for sample in samples],
+                [sample.cwnd_segments for sample in samples],
+                drawstyle="steps-post", color="#000000", label="congestion window (ss)")
+        ax.legend(fontsize=8, loc="upper left")
+        cwnd = max((sample.cwnd_segments for sample in samples), default=0)
+        parts.append(
+            f"{one.transfer.stack}: at most {max(flight, default=0):.0f} packets in flight, the "
+            f"congestion window reaches {cwnd}"
+        )
+    figure.save(chart, path)
+    return "; ".join(parts) + "."
+
+
+TRACE = Trace(
+    name="s0-fig11",
+    title="Congestion window and packets in flight, RTT 20 ms, 4 MiB",
+    paper="the congestion window is about 1200 packets and is not used up",
+    transfers=[Transfer(STOCK, 20), Transfer(OURS, 20)],
+    draw=draw,
+)

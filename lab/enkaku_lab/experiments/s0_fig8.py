@@ -1,0 +1,60 @@
+"""S0, figures 7 and 8: Ta, Tb and Tc of writes of 2 and 4 MiB, one at a time, against RTT."""
+
+from pathlib import Path
+
+from enkaku_lab import figure
+from enkaku_lab.packets import Trace
+from enkaku_lab.transfers import LABELS, MIB, OURS, STOCK, Seen, Transfer
+
+RTTS_MS = [0, 2, 5, 10, 20, 50]
+TIMES = {"ta_us": ("Ta", "#0072B2"), "tb_us": ("Tb", "#D55E00"), "tc_us": ("Tc", "#999999")}
+
+
+def draw(seen: list[Seen], path: Path) -> str:
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(figure.STYLE):
+        chart, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
+    parts = []
+    for ax, stack in zip(axes, (STOCK, OURS), strict=True):
+        for size, line in ((2 * MIB, "--"), (4 * MIB, "-")):
+            mine = [one for one in seen if one.transfer == Transfer(stack, one.transfer.rtt_ms, size)]
+            for key, (label, colour) in TIMES.items():
+                points = [(one.transfer.rtt_ms, _of(one, key)) for one in mine]
+                points = [(x, y) for x, y in points if y is not None]
+                name = f"{label}, {size // MIB} MiB"
+                ax.plot(*zip(*points, strict=True), line, marker="o", color=colour, label=name)
+            if size == 4 * MIB:
+                first, last = mine[0], mine[-1]
+                parts.append(
+                    f"{LABELS[stack]}: Ta of 4 MiB goes from {_of(first, 'ta_us'):.0f} ms at RTT 0 "
+                    f"to {_of(last, 'ta_us'):.0f} ms at {last.transfer.rtt_ms:g} ms, Tb from "
+                    f"{_of(first, 'tb_us'):.0f} to {_of(last, 'tb_us'):.0f} ms"
+                )
+        ax.set_title(LABELS[stack], fontsize=11)
+        ax.set_xlabel("RTT (ms)")
+        ax.set_yscale("log")
+    axes[0].set_ylabel("median time (ms)")
+    axes[1].legend(fontsize=9)
+    figure.save(chart, path)
+    return "; ".join(parts) + "."
+
+
+def _of(seen: Seen, key: str) -> float | None:
+    """Milliseconds, median over the writes of full size."""
+    values = sorted(one[key] / 1e3 for one in seen.writes() if one[key] is not None)
+    return values[len(values) // 2] if values else None
+
+
+TRACE = Trace(
+    name="s0-fig8",
+    title="Ta, Tb and Tc against RTT",
+    paper="Tb and Tc are constant, Ta grows in proportion to RTT",
+    transfers=[
+        Transfer(stack, rtt_ms, size)
+        for rtt_ms in RTTS_MS
+        for size in (2 * MIB, 4 * MIB)
+        for stack in (STOCK, OURS)
+    ],
+    draw=draw,
+)

@@ -1,0 +1,58 @@
+"""S0, figure 9: packet number against time, with the PDUs marked above. RTT 20 ms, 4 MiB."""
+
+from pathlib import Path
+
+from enkaku_lab import figure
+from enkaku_lab.packets import COLOURS, Trace, panels, segments_of, within
+from enkaku_lab.transfers import OURS, STOCK, Seen, Transfer
+
+CYCLES = 3
+
+
+def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
+    chart, axes = panels(seen, "packets sent")
+    parts = []
+    for ax, one in zip(axes, seen, strict=True):
+        starts = one.starts()
+        begin, end = starts[max(0, len(starts) - 1 - cycles)], starts[-1]
+        found, _ = within(one, begin, end)
+        sent = [segment for segment in found if segment.to_target and segment.payload_bytes]
+        numbers, total = [], 0.0
+        for segment in sent:
+            total += segment.payload_bytes / segments_of(one)
+            numbers.append(total)
+        times = [(segment.time_s - begin) * 1e3 for segment in sent]
+        ax.plot(times, numbers, ".", markersize=2.5, color=COLOURS[one.transfer.stack])
+        top = max(numbers, default=1.0)
+        for name, height, colour in (
+            ("SCSI Command", 1.12, "#D55E00"),
+            ("SCSI Data-Out", 1.06, "#0072B2"),
+            ("Ready To Transfer", 1.18, "#999999"),
+        ):
+            marks = [
+                (segment.time_s - begin) * 1e3
+                for segment in found
+                if name in " ".join(segment.pdus)
+            ]
+            ax.plot(marks, [top * height] * len(marks), "|", color=colour, label=name)
+        ax.legend(fontsize=8, loc="upper left")
+        bursts = 1 + sum(
+            later - earlier > 0.4 * one.transfer.rtt_ms
+            for earlier, later in zip(times, times[1:], strict=False)
+        )
+        writes = sum(begin <= start < end for start in starts)
+        parts.append(
+            f"{one.transfer.stack}: {total / writes:.0f} packets for a write, in bursts of "
+            f"{total / bursts:.0f} ({bursts / writes:.1f} bursts a write)"
+        )
+    figure.save(chart, path)
+    return "; ".join(parts) + "."
+
+
+TRACE = Trace(
+    name="s0-fig9",
+    title="Packets and PDUs of writes of 4 MiB, RTT 20 ms",
+    paper="data leave in bursts of about 730 packets (1 MB), one round trip apart",
+    transfers=[Transfer(STOCK, 20), Transfer(OURS, 20)],
+    draw=draw,
+)

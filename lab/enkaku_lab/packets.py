@@ -1,0 +1,101 @@
+"""`python -m enkaku_lab packets NAME…|all`: S0's figures of single packets, drawn anew.
+
+Each figure is a file in `experiments/` that declares `TRACE`: the transfers it needs, and how they
+are drawn. Transfers that several figures need run once.
+"""
+
+import argparse
+import importlib
+import pkgutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from enkaku_lab import OUT, experiments, figure, wan
+from enkaku_lab.process import LabError
+from enkaku_lab.progress import say
+from enkaku_lab.transfers import LABELS, OURS, SOCKET, STOCK, Seen, Transfer, see
+
+FOLDER = OUT / "packets"
+COLOURS = {
+    STOCK: figure.COLOURS["stock"], OURS: figure.COLOURS["enkaku"], SOCKET: figure.COLOURS["tcp"]
+}
+
+
+@dataclass(frozen=True)
+class Trace:
+    name: str
+    title: str
+    paper: str
+    """What the paper's figure shows."""
+    transfers: Sequence[Transfer]
+    draw: Callable[[list[Seen], Path], str]
+    """Draws into PATH.svg and PATH.png; returns what is to be seen, with numbers."""
+
+
+def load() -> dict[str, Trace]:
+    found = []
+    for module in pkgutil.iter_modules(experiments.__path__):
+        loaded = importlib.import_module(f"{experiments.__name__}.{module.name}")
+        if hasattr(loaded, "TRACE"):
+            found.append(loaded.TRACE)
+    return {one.name: one for one in sorted(found, key=lambda one: int(one.name[6:]))}
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="enkaku_lab packets", description=__doc__)
+    parser.add_argument("names", nargs="+", metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="transfers of a second")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    options = parser.parse_args(arguments)
+    known = load()
+    if unknown := [name for name in options.names if name not in known and name != "all"]:
+        raise LabError(f"no figure is called {unknown[0]}; there are: {', '.join(known)} (or all)")
+    if reason := wan.available():
+        raise LabError(f"no emulated line can be made here: {reason}")
+    chosen = [one for one in known.values() if one.name in options.names or "all" in options.names]
+    seen: dict[Transfer, Seen] = {}
+    lines = ["# S0's packets\n"]
+    with tempfile.TemporaryDirectory() as folder:
+        for trace in chosen:
+            for one in trace.transfers:
+                if one not in seen:
+                    size = one.block_bytes // 1024
+                    say(f"{LABELS[one.stack]}, RTT {one.rtt_ms:g} ms, {size} KiB")
+                    seen[one] = see(one, Path(folder), 0.5 if options.quick else 2.0)
+            sentence = trace.draw([seen[one] for one in trace.transfers], options.out / trace.name)
+            lines.append(f"## {trace.name}: {trace.title}\n\nThe paper: {trace.paper}.\n")
+            lines.append(f"![{trace.title}]({trace.name}.svg)\n\n{sentence}\n")
+            say(f"{trace.name}: {sentence}")
+    page = options.out / "README.md"
+    page.write_text("\n".join(lines))
+    print(f"Report: {page}")
+
+
+def panels(seen: list[Seen], y_label: str, height_in: float = 3.0):
+    """A row of axes for each transfer."""
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(figure.STYLE):
+        chart, axes = plt.subplots(
+            len(seen), 1, figsize=(8, height_in * len(seen)), layout="constrained", squeeze=False
+        )
+    for ax, one in zip(axes.flat, seen, strict=True):
+        ax.set_ylabel(y_label)
+        ax.set_title(f"{LABELS[one.transfer.stack]}, RTT {one.transfer.rtt_ms:g} ms", fontsize=11)
+        ax.set_axisbelow(True)
+    axes.flat[-1].set_xlabel("time (ms)")
+    return chart, list(axes.flat)
+
+
+def within(seen: Seen, begin: float, end: float):
+    """Segments and samples of a time, in milliseconds after its begin."""
+    segments = [one for one in seen.segments if begin <= one.time_s <= end]
+    samples = [one for one in seen.samples if begin <= one.time_s <= end]
+    return segments, samples
+
+
+def segments_of(seen: Seen) -> int:
+    """Payload of a full segment."""
+    return seen.connection["to_target"]["mss_bytes"] if seen.connection else 1448

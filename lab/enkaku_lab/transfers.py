@@ -1,0 +1,218 @@
+"""Writes of one command at a time over an emulated line, seen by tcpdump and, at the sender's
+socket, by ss: what S0's kernel monitor recorded.
+"""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from enkaku_lab import wan
+from enkaku_lab.bottlenecks import DISK_BYTES, FAR, PORT, Case, Run, captured, target
+from enkaku_lab.peers import enkaku, need
+from enkaku_lab.process import LabError, peer, run
+
+KIB, MIB = 1 << 10, 1 << 20
+STOCK, OURS, SOCKET = "tgt+libiscsi", "enkaku", "socket"
+LABELS = {STOCK: "tgt + libiscsi", OURS: "enkaku", SOCKET: "plain socket (iperf3)"}
+RATE, CC = "1gbit", "cubic"
+WMEM, RMEM = "4k 16k 4M", "4k 128k 6M"
+SECONDS = 2.0
+STOCK_WRITES = 8
+"""qemu-img counts its writes."""
+ROUND_TRIPS = 40
+SK = re.compile(r"skmem:\(.*?\bw(\d+),")
+CWND = re.compile(r"\bcwnd:(\d+)")
+UNACKED = re.compile(r"\bunacked:(\d+)")
+MSS = re.compile(r"\bmss:(\d+)")
+
+
+@dataclass(frozen=True)
+class Transfer:
+    stack: str
+    rtt_ms: float
+    block_bytes: int = 4 * MIB
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A line of `enkaku monitor report --segments`."""
+
+    time_s: float
+    to_target: bool
+    payload_bytes: int
+    in_flight_bytes: int
+    pdus: list[str]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The sender's socket. The queue is the memory of what is not acknowledged yet or not sent."""
+
+    time_s: float
+    cwnd_segments: int
+    unacked_segments: int
+    queue_bytes: int
+
+
+@dataclass
+class Seen:
+    """A transfer. All times count from the first packet of the capture."""
+
+    transfer: Transfer
+    report: dict
+    segments: list[Segment] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def connection(self) -> dict | None:
+        return self.report["connections"][0] if self.report["connections"] else None
+
+    def writes(self) -> list[dict]:
+        """Ta, Tb and Tc of each block that the application wrote.
+
+        An initiator may cut a block into several commands (a target's longest transfer is often
+        1 MiB) and have them under way together; what overlaps is one write here.
+        """
+        kept = self.connection["commands"] if self.connection else []
+        blocks: list[dict] = []
+        for one in kept:
+            if one["kind"] != "write":
+                continue
+            first = one["at_s"] + one["before_us"] / 1e6
+            last = first + one["ta_us"] / 1e6
+            end = last + one["tb_us"] / 1e6
+            if blocks and one["at_s"] < blocks[-1]["end"]:
+                block = blocks[-1]
+                block["bytes"] += one["bytes"]
+                block["last"], block["end"] = max(block["last"], last), max(block["end"], end)
+                block["first"] = min(block["first"], first)
+            else:
+                blocks.append(
+                    {"at_s": one["at_s"], "bytes": one["bytes"], "first": first, "last": last,
+                     "end": end}
+                )
+        for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+            block["ta_us"] = (block["last"] - block["first"]) * 1e6
+            block["tb_us"] = (block["end"] - block["last"]) * 1e6
+            block["tc_us"] = (after["at_s"] - block["end"]) * 1e6 if after else None
+        return [one for one in blocks if one["bytes"] == self.transfer.block_bytes]
+
+    def cycle(self) -> tuple[float, float]:
+        """From a late write to the one after it, when slow start is over."""
+        starts = self.starts()
+        return starts[-2], starts[-1]
+
+    def starts(self) -> list[float]:
+        """When the writes began; at least two, or the transfer says nothing."""
+        starts = sorted(one["at_s"] for one in self.writes())
+        if len(starts) < 2:
+            raise LabError(f"{self.transfer}: fewer than two writes were captured")
+        return starts
+
+
+def see(transfer: Transfer, folder: Path, seconds: float = SECONDS) -> Seen:
+    """Runs a transfer and reads what was seen of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{transfer.stack}-{transfer.rtt_ms:g}-{transfer.block_bytes // KIB}".replace("+", "-")
+    capture, samples = folder / f"{name}.pcap", folder / f"{name}.samples"
+    # Slow start and the commands of a few seconds.
+    seconds += ROUND_TRIPS * transfer.rtt_ms / 1000
+    with _line(transfer, folder) as lab, ExitStack() as stack:
+        for end in ("near", "far"):
+            run(lab.exec(end, [sys.executable, "-m", "enkaku_lab.bottlenecks", "--congctl", CC]))
+        if transfer.stack == SOCKET:
+            server = peer(lab.exec("far", [need("iperf3"), "-s", "-p", PORT, "--forceflush"]),
+                          folder / "iperf3.log")
+            stack.enter_context(server).wait_for_output("Server listening")
+            load = [need("iperf3"), "-c", FAR, "-p", PORT, "-t", f"{seconds:.0f}"]
+        else:
+            disk = folder / "disk"
+            with disk.open("wb") as file:
+                file.truncate(DISK_BYTES)
+            one = Run(Case("", "", transfer.block_bytes, 1), transfer.stack, 0, RATE, "near", 0)
+            url = stack.enter_context(target(one, lab, disk, folder))
+            load = _load(transfer, url, seconds)
+        stack.enter_context(captured(lab, "near", capture, folder))
+        watching = [sys.executable, "-m", "enkaku_lab.transfers", samples]
+        with peer(lab.exec("near", watching), folder / "ss.log") as watch:
+            watch.wait_for_output("sampling")
+            run(lab.exec("near", load), timeout_s=seconds + 90)
+    return _read(transfer, capture, samples, folder / f"{name}.csv")
+
+
+@contextmanager
+def _line(transfer: Transfer, folder: Path) -> Iterator[wan.Lab]:
+    name = f"transfer-{os.getpid()}"
+    guardian = wan.guard(name)
+    lab = wan.Lab(name)
+    try:
+        words = ["--rate", RATE, "--rtt", f"{transfer.rtt_ms:g}ms", "--wmem", WMEM, "--rmem", RMEM]
+        words += ["--sysctl", "net.ipv4.tcp_no_metrics_save=1", "--log", folder / "wan.log"]
+        enkaku.command("wan", "up", name, *words, timeout_s=20)
+        yield lab
+    finally:
+        lab.down()
+        guardian.stdin.close()
+        guardian.wait()
+
+
+def _load(transfer: Transfer, url: str, seconds: float) -> list[object]:
+    if transfer.stack == OURS:
+        argv = [enkaku.binary(), "bench", url, "--rw", "write", "--bs", transfer.block_bytes]
+        argv += ["--depth", 1, "--time", f"{seconds}s", "--connections", 1]
+        return [*argv, "--congestion-control", CC]
+    argv = [need("qemu-img"), "bench", "-f", "raw", "-t", "none", "-w", "-d", 1, "-c", STOCK_WRITES]
+    return [*argv, "-s", transfer.block_bytes, "-S", transfer.block_bytes, url]
+
+
+def _read(transfer: Transfer, capture: Path, samples: Path, table: Path) -> Seen:
+    words = ["monitor", "report", capture, "--port", PORT]
+    report = enkaku.report(*words, "--segments", table)
+    with table.open() as file:
+        segments = [
+            Segment(
+                float(row["time_s"]), row["to_target"] == "1", int(row["payload_bytes"]),
+                int(row["in_flight_bytes"]), row["pdus"].split(" ") if row["pdus"] else [],
+            )
+            for row in csv.DictReader(file)
+        ]
+    # pcap (microseconds, this machine's byte order): the time of the first packet.
+    head = capture.read_bytes()[24:32]
+    origin = int.from_bytes(head[:4], sys.byteorder) + int.from_bytes(head[4:], sys.byteorder) / 1e6
+    found = [
+        Sample(one[0] - origin, *one[1:]) for one in map(json.loads, samples.open()) if one[0] > origin
+    ]
+    capture.unlink()
+    return Seen(transfer, report, segments, found)
+
+
+def _sample(path: str) -> None:
+    """Asks ss again and again for the connection with the most to send, until it is stopped."""
+    argv = [need("ss"), "-tinmH", "state", "established", f"( dport = :{PORT} )"]
+    print("sampling", flush=True)
+    with open(path, "w", buffering=1) as out:
+        while True:
+            now = time.time()
+            text = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+            best = None
+            # A connection's details are in the line after it.
+            for line in text.splitlines():
+                queue, cwnd = SK.search(line), CWND.search(line)
+                if queue and cwnd:
+                    unacked = UNACKED.search(line)
+                    one = (int(cwnd[1]), int(unacked[1]) if unacked else 0, int(queue[1]))
+                    best = max(best or one, one, key=lambda found: found[2])
+            if best:
+                out.write(json.dumps([now, *best]) + "\n")
+
+
+if __name__ == "__main__":
+    _sample(sys.argv[1])
