@@ -68,6 +68,7 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
     let line = args.line_rate.map(|bits| bits as f64 / 8.0 * PAYLOAD_SHARE);
     let known = Known {
         line_bytes_per_s: line,
+        send_buffer_max_bytes: tcpmon::watch::send_buffer_max_bytes(),
         own_initiator: processes.iter().any(|name| name == "enkaku"),
     };
     let Some(judgement) = judge(&watched, &known) else {
