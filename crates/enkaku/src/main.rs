@@ -50,8 +50,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),
         Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
         Command::Tune(args) => cmd::tune::run(args),
-        Command::Monitor(args) => cmd::monitor::run(args),
-        Command::Diagnose(args) => cmd::diagnose::run(args),
+        Command::Monitor(args) => cmd::monitor::run(&args),
+        Command::Diagnose(args) => cmd::diagnose::run(&args),
         Command::Wan(args) => cmd::wan::run(args),
     };
     match result {

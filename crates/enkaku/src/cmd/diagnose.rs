@@ -20,6 +20,6 @@ pub(crate) struct Args {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     live::run(&args.live, args.json)
 }

@@ -75,13 +75,19 @@ fn change(cause: Cause, whole: &Whole) -> String {
                 larger("net.ipv4.tcp_rmem", window, whole),
             )
         }
-        Cause::CongestionLoss => format!(
-            "Losses ({:.2e} of the segments) keep the congestion window of {sender} at {}. Use BBR \
-             there (net.ipv4.tcp_congestion_control = bbr), or more connections, which share the \
-             losses; and look for what loses them.",
-            whole.loss(),
-            size(mean.cwnd_bytes),
-        ),
+        Cause::CongestionLoss => {
+            let at = if whole.sends {
+                format!(" at {}", size(mean.cwnd_bytes))
+            } else {
+                " small".into()
+            };
+            format!(
+                "Losses ({:.1e} of the segments) keep the congestion window of {sender}{at}. Use \
+                 BBR there (net.ipv4.tcp_congestion_control = bbr), or more connections, which share \
+                 the losses; and look for what loses them.",
+                whole.loss(),
+            )
+        }
         Cause::CongestionWindow => format!(
             "The congestion window of {sender} is full at {} without losses: it is still growing, \
              or was closed by idleness (net.ipv4.tcp_slow_start_after_idle = 0), or more connections \
