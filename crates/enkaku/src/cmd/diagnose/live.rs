@@ -3,7 +3,6 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
 use serde::Serialize;
 use tcpmon::verdict::from_samples::{Judgement, Known, Watched, judge};
 use tcpmon::verdict::{Cause, Verdict};
@@ -19,6 +18,8 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 const TIME_MIN: Duration = Duration::from_millis(200);
 /// A longer one is a monitor's work.
 const TIME_MAX: Duration = Duration::from_secs(3600);
+/// Exit code where there was no transfer to judge.
+const NOTHING: u8 = 3;
 /// TCP payload of a full packet over its bytes on Ethernet (MTU 1500, timestamps).
 const PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
 
@@ -61,7 +62,7 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
     let watched = watch(&mut watcher, args.time)?;
     if watched.is_empty() {
-        bail!("no TCP connection was there ({})", args.select.describe());
+        return nothing(&format!("no TCP connection was there ({})", args.select.describe()));
     }
     let processes = processes(&watcher, &watched);
     #[allow(clippy::cast_precision_loss, reason = "rates of lines are far below 2^53")]
@@ -72,12 +73,12 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
         own_initiator: processes.iter().any(|name| name == "enkaku"),
     };
     let Some(judgement) = judge(&watched, &known) else {
-        bail!(
+        return nothing(&format!(
             "nothing was transferred in {:.1} s on {} connections ({}); diagnose while it is slow",
             begin.elapsed().as_secs_f64(),
             watched.len(),
             args.select.describe()
-        );
+        ));
     };
     let report = Report {
         verdict: &judgement.verdict,
@@ -93,6 +94,12 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
         say(text(&judgement, &report))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// There was nothing to judge: exit code 3.
+fn nothing(why: &str) -> anyhow::Result<ExitCode> {
+    eprintln!("enkaku: {why}");
+    Ok(ExitCode::from(NOTHING))
 }
 
 /// Samples for so long.
