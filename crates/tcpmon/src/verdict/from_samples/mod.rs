@@ -9,6 +9,8 @@
 
 mod advice;
 mod facts;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
