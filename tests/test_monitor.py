@@ -286,6 +286,30 @@ def test_what_cannot_be_judged_is_said_in_a_line(tmp_path: Path):
     assert code == NOTHING_TO_JUDGE and "nothing was transferred" in line
 
 
+@pytest.mark.needs("root", "ip")
+def test_a_knob_of_a_device_is_turned_when_asked_for():
+    ip, name = need("ip"), f"tm{os.getpid()}"
+    run([ip, "link", "add", name, "type", "veth", "peer", "name", f"{name}p"])
+    try:
+
+        def tso(*words: object) -> int:
+            read = enkaku.report("nic", name, *words)
+            assert (read["driver"], read["hardware"]) == ("veth", False)
+            assert "virtual" in read["note"]
+            return next(knob["value"] for knob in read["offloads"] if knob["name"] == "tso")
+
+        assert tso() == 1
+        assert tso("--set-offload", "tso=off") == 0
+        assert tso() == 0
+        refused = enkaku.command("nic", name, "--set-ring", "rx=4096", check=False)
+        assert refused.code == 1 and name in refused.stderr and "rx" in refused.stderr
+    finally:
+        run([ip, "link", "del", name])
+    for words in (["nic", name], ["nic", "lo", "--set-offload", "tsx=on"]):
+        wrong = enkaku.command(*words, check=False)
+        assert wrong.code == 2 and len(wrong.stderr.splitlines()) == 1, wrong
+
+
 @pytest.mark.needs("root", "/dev/net/tun")
 def test_a_process_of_another_namespace_is_not_taken_for_idle(tmp_path: Path):
     with wan.up(LARGE, tmp_path) as lab:

@@ -5,6 +5,7 @@
 //! watched from beside, whoever its initiator and its target are.
 
 pub mod diag;
+pub mod ethtool;
 pub mod row;
 pub mod sample;
 pub mod verdict;

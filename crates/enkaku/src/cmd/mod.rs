@@ -7,6 +7,7 @@ pub(crate) mod diagnose;
 pub(crate) mod discover;
 pub(crate) mod info;
 pub(crate) mod monitor;
+pub(crate) mod nic;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod target;

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use tcpmon::ethtool::{Device, device_of};
 use tcpmon::verdict::from_samples::{Judgement, Known, Watched, judge};
 use tcpmon::verdict::{Cause, Verdict};
 use tcpmon::watch::Watcher;
@@ -46,6 +47,8 @@ struct Report<'a> {
     bytes_per_s: f64,
     seconds: f64,
     processes: Vec<String>,
+    /// The devices that the connections go through.
+    devices: Vec<Device>,
 }
 
 /// Runs the command.
@@ -65,10 +68,10 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
         return nothing(&format!("no TCP connection was there ({})", args.select.describe()));
     }
     let processes = processes(&watcher, &watched);
-    #[allow(clippy::cast_precision_loss, reason = "rates of lines are far below 2^53")]
-    let line = args.line_rate.map(|bits| bits as f64 / 8.0 * PAYLOAD_SHARE);
+    let devices = devices(&watched);
     let known = Known {
-        line_bytes_per_s: line,
+        line_bytes_per_s: args.line_rate.map(payload),
+        device_bytes_per_s: devices.iter().filter_map(|one| one.bits_per_s).min().map(payload),
         send_buffer_max_bytes: tcpmon::watch::send_buffer_max_bytes(),
         own_initiator: processes.iter().any(|name| name == "enkaku"),
     };
@@ -87,6 +90,7 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
         bytes_per_s: judgement.bytes_per_s,
         seconds: begin.elapsed().as_secs_f64(),
         processes,
+        devices,
     };
     if json {
         say(serde_json::to_string(&report)?)?;
@@ -117,6 +121,21 @@ fn watch(watcher: &mut Watcher, time: Duration) -> anyhow::Result<Vec<Watched>> 
     Ok(watcher.harvest())
 }
 
+#[allow(clippy::cast_precision_loss, reason = "rates of lines are far below 2^53")]
+fn payload(bits_per_s: u64) -> f64 {
+    bits_per_s as f64 / 8.0 * PAYLOAD_SHARE
+}
+
+/// The devices of the connections' own addresses, each once.
+fn devices(watched: &[Watched]) -> Vec<Device> {
+    let latest = watched.iter().filter_map(|one| one.samples.last());
+    let mut names: Vec<String> =
+        latest.filter_map(|sample| device_of(sample.connection.local.ip())).collect();
+    names.sort();
+    names.dedup();
+    names.iter().filter_map(|name| Device::read(name).ok()).collect()
+}
+
 /// The names of the processes, each once.
 fn processes(watcher: &Watcher, watched: &[Watched]) -> Vec<String> {
     let latest = watched.iter().filter_map(|one| one.samples.last());
@@ -141,6 +160,11 @@ fn text(judgement: &Judgement, report: &Report<'_>) -> String {
     lines.push(String::new());
     let processes = report.processes.join(", ");
     lines.push(format!("{:<24}{processes}", "processes"));
+    for device in &report.devices {
+        let driver = device.driver.as_deref().unwrap_or("no driver");
+        let note = device.note.map(|note| format!(": {note}")).unwrap_or_default();
+        lines.push(format!("{:<24}{} ({driver}){note}", "device", device.name));
+    }
     for (name, value) in &verdict.evidence {
         let digits = if value.abs() < 10.0 && value.fract() != 0.0 { 4 } else { 0 };
         lines.push(format!("{name:<24}{value:.digits$}"));

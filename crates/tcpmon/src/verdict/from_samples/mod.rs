@@ -62,6 +62,8 @@ pub struct Watched {
 pub struct Known {
     /// Payload that the line can carry, in bytes per second, where somebody said so.
     pub line_bytes_per_s: Option<f64>,
+    /// Payload that the network device can carry; the path may carry less.
+    pub device_bytes_per_s: Option<f64>,
     /// The largest send buffer that this host's kernel gives by itself: tcp_wmem's maximum.
     pub send_buffer_max_bytes: Option<u64>,
     /// The initiator is Enkaku's, which sizes buffers and connections by itself.
@@ -90,6 +92,7 @@ pub(super) struct Whole {
     /// Means over the connections, not sums.
     pub(super) mean: Facts,
     pub(super) line_bytes_per_s: Option<f64>,
+    pub(super) device_bytes_per_s: Option<f64>,
     pub(super) own_initiator: bool,
 }
 
@@ -152,6 +155,7 @@ fn whole(watched: &[Watched], known: &Known) -> Option<Whole> {
         connections: count,
         bytes_per_s: parts.iter().map(|(facts, _)| facts.bytes_per_s()).sum(),
         line_bytes_per_s: known.line_bytes_per_s,
+        device_bytes_per_s: known.device_bytes_per_s,
         own_initiator: known.own_initiator,
         mean,
     })
@@ -173,7 +177,7 @@ fn without_other_ends(watched: &[Watched]) -> impl Iterator<Item = &Watched> {
 /// The cause, and what has the same signs.
 fn cause(whole: &Whole) -> (Cause, Vec<Cause>) {
     let full_line = |rate: f64| whole.bytes_per_s >= rate * LINE_FULL;
-    if whole.line_bytes_per_s.is_some_and(full_line) {
+    if [whole.line_bytes_per_s, whole.device_bytes_per_s].into_iter().flatten().any(full_line) {
         return (Cause::LineRate, vec![]);
     }
     if whole.sends { cause_at_sender(whole) } else { cause_at_receiver(whole) }
