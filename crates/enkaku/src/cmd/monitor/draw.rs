@@ -18,7 +18,7 @@ const WIDE: u16 = 120;
 /// Lines of a curve in a tall view.
 const CURVE_MAX: u16 = 5;
 /// Lines for the chosen connection besides its curves: what it is, its windows, what to do.
-const CHOSEN_TEXT: u16 = 5;
+const CHOSEN_TEXT: u16 = 6;
 /// Cells of a connection's own curve in a wide view.
 const ROW_CURVE: usize = 20;
 /// Eighths of a cell.
@@ -193,6 +193,9 @@ fn colour(cause: Option<Cause>) -> Style {
     }
 }
 
+/// Name, values, how a value is written, and the colour.
+type Curve<'a> = (&'a str, &'a VecDeque<u64>, fn(u64) -> String, Color);
+
 fn draw_chosen(frame: &mut Frame, area: Rect, row: &Row, curves: Option<&Curves>, height: u16) {
     let [title, more, advice, curves_area] = Layout::vertical([
         Constraint::Length(1),
@@ -210,8 +213,7 @@ fn draw_chosen(frame: &mut Frame, area: Rect, row: &Row, curves: Option<&Curves>
     ]);
     frame.render_widget(Paragraph::new(line), title);
     let details = format!(
-        "{}  send buffer {}  peer's window {}  unsent {}  unread {}  RTT min {}",
-        row.state,
+        "send buffer {}  peer's window {}  unsent {}  unread {}  RTT min {}",
         bytes(row.send_buffer_bytes.into()),
         bytes(row.send_window_bytes.into()),
         bytes(row.not_sent_bytes.into()),
@@ -220,7 +222,7 @@ fn draw_chosen(frame: &mut Frame, area: Rect, row: &Row, curves: Option<&Curves>
     );
     frame.render_widget(Paragraph::new(details).dim(), more);
     let Some(curves) = curves else { return };
-    let lines: [(&str, &VecDeque<u64>, fn(u64) -> String, Color); 4] = [
+    let lines: [Curve<'_>; 4] = [
         ("bit/s", &curves.bits_per_s, bytes, Color::Cyan),
         ("in flight", &curves.in_flight_bytes, bytes, Color::Magenta),
         ("RTT", &curves.rtt_us, |us| time(u32::try_from(us).unwrap_or(u32::MAX)), Color::Yellow),

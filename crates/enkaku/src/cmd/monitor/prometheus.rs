@@ -110,8 +110,11 @@ fn answer(request: &Request<Incoming>, published: &Published) -> Response<Full<B
     response
 }
 
-/// Name, help and value of a gauge per connection.
-const GAUGES: [(&str, &str, fn(&Row) -> f64); 9] = [
+/// Name, help and value.
+type GaugeOf = (&'static str, &'static str, fn(&Row) -> f64);
+
+/// The gauges of a connection.
+const GAUGES: [GaugeOf; 9] = [
     ("sent_bytes_per_second", "Payload sent", |row| row.sent_bytes_per_s),
     ("received_bytes_per_second", "Payload received", |row| row.received_bytes_per_s),
     ("rtt_seconds", "Smoothed round-trip time", |row| f64::from(row.rtt_us) / 1e6),
