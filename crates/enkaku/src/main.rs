@@ -30,6 +30,7 @@ enum Command {
     Tune(cmd::tune::Args),
     Monitor(cmd::monitor::Args),
     Diagnose(cmd::diagnose::Args),
+    Nic(cmd::nic::Args),
     Wan(cmd::wan::WanArgs),
 }
 
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         Command::Tune(args) => cmd::tune::run(args),
         Command::Monitor(args) => cmd::monitor::run(args),
         Command::Diagnose(args) => cmd::diagnose::run(&args),
+        Command::Nic(args) => cmd::nic::run(&args),
         Command::Wan(args) => cmd::wan::run(args),
     };
     match result {

@@ -6,8 +6,10 @@
 
 pub mod capture;
 pub mod diag;
+pub mod ethtool;
 pub mod model;
 pub mod pdus;
+pub mod row;
 pub mod sample;
 pub mod stream;
 pub mod verdict;

@@ -195,6 +195,12 @@ impl Watcher {
     }
 }
 
+/// The largest send buffer that the kernel gives a connection of this network namespace by itself.
+pub fn send_buffer_max_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_wmem").ok()?;
+    text.split_whitespace().nth(2)?.parse().ok()
+}
+
 /// Keeps a sample, and of too many every second one.
 fn keep(track: &mut Vec<Sample>, sample: Sample) {
     if track.last().is_some_and(|last| last.at_us >= sample.at_us) {

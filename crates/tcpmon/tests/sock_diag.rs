@@ -1,6 +1,8 @@
 //! The kernel's table as it is: connections of this process over loopback, found by port, by address,
 //! one by one, and with the process that has them.
 
+#![allow(clippy::unwrap_used, reason = "a helper of tests")]
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 

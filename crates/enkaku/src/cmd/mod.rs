@@ -8,6 +8,7 @@ pub(crate) mod diagnose;
 pub(crate) mod discover;
 pub(crate) mod info;
 pub(crate) mod monitor;
+pub(crate) mod nic;
 pub(crate) mod path_report;
 pub(crate) mod remote;
 pub(crate) mod serve;

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
 use serde::Serialize;
+use tcpmon::ethtool::{Device, device_of};
 use tcpmon::verdict::from_samples::{Judgement, Known, Watched, judge};
 use tcpmon::verdict::{Cause, Verdict};
 use tcpmon::watch::Watcher;
@@ -19,6 +19,8 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 const TIME_MIN: Duration = Duration::from_millis(200);
 /// A longer one is a monitor's work.
 const TIME_MAX: Duration = Duration::from_secs(3600);
+/// Exit code where there was no transfer to judge.
+const NOTHING: u8 = 3;
 /// TCP payload of a full packet over its bytes on Ethernet (MTU 1500, timestamps).
 const PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
 
@@ -52,6 +54,8 @@ struct Report<'a> {
     bytes_per_s: f64,
     seconds: f64,
     processes: Vec<String>,
+    /// The devices that the connections go through.
+    devices: Vec<Device>,
 }
 
 /// Runs the command.
@@ -68,22 +72,23 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
     let watched = watch(&mut watcher, args.time)?;
     if watched.is_empty() {
-        bail!("no TCP connection was there ({})", args.select.describe());
+        return nothing(&format!("no TCP connection was there ({})", args.select.describe()));
     }
     let processes = processes(&watcher, &watched);
-    #[allow(clippy::cast_precision_loss, reason = "rates of lines are far below 2^53")]
-    let line = args.line_rate.map(|bits| bits as f64 / 8.0 * PAYLOAD_SHARE);
+    let devices = devices(&watched);
     let known = Known {
-        line_bytes_per_s: line,
+        line_bytes_per_s: args.line_rate.map(payload),
+        device_bytes_per_s: devices.iter().filter_map(|one| one.bits_per_s).min().map(payload),
+        send_buffer_max_bytes: tcpmon::watch::send_buffer_max_bytes(),
         own_initiator: processes.iter().any(|name| name == "enkaku"),
     };
     let Some(judgement) = judge(&watched, &known) else {
-        bail!(
+        return nothing(&format!(
             "nothing was transferred in {:.1} s on {} connections ({}); diagnose while it is slow",
             begin.elapsed().as_secs_f64(),
             watched.len(),
             args.select.describe()
-        );
+        ));
     };
     let report = Report {
         verdict: &judgement.verdict,
@@ -92,6 +97,7 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
         bytes_per_s: judgement.bytes_per_s,
         seconds: begin.elapsed().as_secs_f64(),
         processes,
+        devices,
     };
     if json {
         say(serde_json::to_string(&report)?)?;
@@ -99,6 +105,12 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
         say(text(&judgement, &report))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// There was nothing to judge: exit code 3.
+fn nothing(why: &str) -> anyhow::Result<ExitCode> {
+    eprintln!("enkaku: {why}");
+    Ok(ExitCode::from(NOTHING))
 }
 
 /// Samples for so long.
@@ -114,6 +126,21 @@ fn watch(watcher: &mut Watcher, time: Duration) -> anyhow::Result<Vec<Watched>> 
         watcher.sample()?;
     }
     Ok(watcher.harvest())
+}
+
+#[allow(clippy::cast_precision_loss, reason = "rates of lines are far below 2^53")]
+fn payload(bits_per_s: u64) -> f64 {
+    bits_per_s as f64 / 8.0 * PAYLOAD_SHARE
+}
+
+/// The devices of the connections' own addresses, each once.
+fn devices(watched: &[Watched]) -> Vec<Device> {
+    let latest = watched.iter().filter_map(|one| one.samples.last());
+    let mut names: Vec<String> =
+        latest.filter_map(|sample| device_of(sample.connection.local.ip())).collect();
+    names.sort();
+    names.dedup();
+    names.iter().filter_map(|name| Device::read(name).ok()).collect()
 }
 
 /// The names of the processes, each once.
@@ -140,6 +167,11 @@ fn text(judgement: &Judgement, report: &Report<'_>) -> String {
     lines.push(String::new());
     let processes = report.processes.join(", ");
     lines.push(format!("{:<24}{processes}", "processes"));
+    for device in &report.devices {
+        let driver = device.driver.as_deref().unwrap_or("no driver");
+        let note = device.note.map(|note| format!(": {note}")).unwrap_or_default();
+        lines.push(format!("{:<24}{} ({driver}){note}", "device", device.name));
+    }
     for (name, value) in &verdict.evidence {
         let digits = if value.abs() < 10.0 && value.fract() != 0.0 { 4 } else { 0 };
         lines.push(format!("{name:<24}{value:.digits$}"));

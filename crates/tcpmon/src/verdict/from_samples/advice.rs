@@ -20,6 +20,8 @@ pub(super) fn expected(cause: Cause, whole: &Whole) -> Option<f64> {
             let silent = if whole.serves() { mean.shares.own } else { mean.shares.peer };
             whole.bytes_per_s / (1.0 - silent).max(0.05)
         }
+        // What comes between two losses says little of the line.
+        Cause::CongestionLoss => whole.line_bytes_per_s? * REACHED,
         _ => capacity(whole) * REACHED,
     };
     let limit = whole.line_bytes_per_s.unwrap_or(f64::INFINITY);
@@ -52,51 +54,47 @@ pub(super) fn text(cause: Cause, whole: &Whole) -> String {
 
 fn change(cause: Cause, whole: &Whole) -> String {
     let mean = &whole.mean;
-    let path = format!("{} × {}", rate(capacity(whole)), time(mean.base_rtt_us));
-    let product = capacity(whole) * mean.base_rtt_us / 1e6;
     let here = if whole.serves() { "the target" } else { "the initiator" };
     let there = if whole.serves() { "the initiator" } else { "the target" };
     let (sender, receiver) = if whole.sends { (here, there) } else { (there, here) };
-    let connections = |window: f64| {
-        let wanted = (product * whole.connections.recip().max(1e-3) / window.max(1.0)).max(1.0);
-        (wanted * whole.connections).ceil().max(whole.connections + 1.0)
-    };
     match cause {
         Cause::SendBuffer => format!(
-            "The send buffer of {sender} ({}) lets {} be in flight; the path needs {} ({path}). \
-             Raise the maximum of net.ipv4.tcp_wmem there to {}, or use {:.0} connections.",
+            "The send buffer of {sender} ({}) lets {} be in flight at RTT {}. {}",
             size(mean.send_buffer_bytes),
             size(mean.in_flight_bytes_max),
-            size(product),
-            size(product * BUFFER_PER_BYTE),
-            connections(mean.in_flight_bytes_max),
+            time(mean.base_rtt_us),
+            larger("net.ipv4.tcp_wmem", mean.in_flight_bytes_max, whole),
         ),
         Cause::ReceiveWindow => {
             let window =
                 if whole.sends { mean.send_window_bytes } else { mean.receive_window_bytes };
             format!(
-                "The receive window of {receiver} is {}; the path needs {} ({path}). Raise the \
-                 maximum of net.ipv4.tcp_rmem there to {}, or use {:.0} connections.",
+                "The receive window of {receiver} is {} at RTT {}. {}",
                 size(window),
-                size(product),
-                size(product * BUFFER_PER_BYTE),
-                connections(window),
+                time(mean.base_rtt_us),
+                larger("net.ipv4.tcp_rmem", window, whole),
             )
         }
-        Cause::CongestionLoss => format!(
-            "Losses ({:.2e} of the segments) keep the congestion window of {sender} at {}. Use BBR \
-             there (net.ipv4.tcp_congestion_control = bbr), or more connections, which share the \
-             losses; and look for what loses them.",
-            whole.loss(),
-            size(mean.cwnd_bytes),
-        ),
+        Cause::CongestionLoss => {
+            let at = if whole.sends {
+                format!(" at {}", size(mean.cwnd_bytes))
+            } else {
+                " small".into()
+            };
+            format!(
+                "Losses ({:.1e} of the segments) keep the congestion window of {sender}{at}. Use \
+                 BBR there (net.ipv4.tcp_congestion_control = bbr), or more connections, which share \
+                 the losses; and look for what loses them.",
+                whole.loss(),
+            )
+        }
         Cause::CongestionWindow => format!(
             "The congestion window of {sender} is full at {} without losses: it is still growing, \
              or was closed by idleness (net.ipv4.tcp_slow_start_after_idle = 0), or more connections \
              start with more.",
             size(mean.cwnd_bytes),
         ),
-        Cause::R2t | Cause::QueueDepth => queue_depth(whole, product),
+        Cause::R2t | Cause::QueueDepth => queue_depth(whole),
         Cause::Storage => format!(
             "The target's storage takes the time ({:.0} % of it): the network waits. A faster \
              medium, a cache at the target, or more commands at a time if it can serve them \
@@ -116,7 +114,34 @@ fn change(cause: Cause, whole: &Whole) -> String {
     }
 }
 
-fn queue_depth(whole: &Whole, product: f64) -> String {
+/// How much larger a window of each connection must be, or how many more connections there must be.
+fn larger(sysctl: &str, window: f64, whole: &Whole) -> String {
+    let product = product(whole);
+    let each = product / whole.connections;
+    if each < window * WORTH {
+        // Only what comes through the window has been seen of the line.
+        return format!(
+            "Raise the maximum of {sysctl} there to rate × RTT × {BUFFER_PER_BYTE:.0}, or use more \
+             connections; --line-rate lets this say how far."
+        );
+    }
+    format!(
+        "The path needs {} ({} × RTT): raise the maximum of {sysctl} there to {}, or use {:.0} \
+         connections.",
+        size(product),
+        rate(capacity(whole)),
+        size(each * BUFFER_PER_BYTE),
+        (product / window.max(1.0)).ceil().max(whole.connections + 1.0),
+    )
+}
+
+/// What the path holds: bandwidth × delay.
+fn product(whole: &Whole) -> f64 {
+    capacity(whole) * whole.mean.base_rtt_us / 1e6
+}
+
+fn queue_depth(whole: &Whole) -> String {
+    let product = product(whole);
     let burst = whole.mean.burst_bytes * whole.connections;
     let deep = (product / burst.max(1.0)).ceil().clamp(2.0, 10_000.0);
     let writes = whole.sends != whole.serves();

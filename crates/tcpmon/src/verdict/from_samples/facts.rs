@@ -14,6 +14,10 @@ const QUEUE_RTT: f64 = 1.1;
 /// The kernel lets the application write again when a third of the send buffer is free
 /// (`sk_stream_is_writeable`).
 const WRITABLE: f64 = 2.0 / 3.0;
+/// A buffer of this part of the maximum is at it.
+const NEARLY: f64 = 0.9;
+/// Part of the bytes sent that only acknowledgements can have caused.
+const UNASKED: f64 = 0.3;
 /// Noise of timers that is taken for no queue.
 const QUEUE_US_MIN: f64 = 500.0;
 
@@ -108,7 +112,9 @@ pub struct Facts {
 
 impl Facts {
     /// The facts of samples in the order of time; `None` if there are less than two.
-    pub fn of(samples: &[Sample]) -> Option<Self> {
+    ///
+    /// `send_buffer_max` is the largest buffer that the kernel gives by itself (`tcp_wmem`).
+    pub fn of(samples: &[Sample], send_buffer_max: Option<u64>) -> Option<Self> {
         let (first, last) = (samples.first()?, samples.last()?);
         let seconds = micros(last.at_us.checked_sub(first.at_us)?) / 1e6;
         if seconds <= 0.0 {
@@ -134,7 +140,7 @@ impl Facts {
         for pair in samples.windows(2) {
             facts.step(&mut clock, &pair[0], &pair[1]);
         }
-        facts.finish(clock);
+        facts.finish(clock, send_buffer_max);
         Some(facts)
     }
 
@@ -165,7 +171,7 @@ impl Facts {
         self.peak_bytes_per_s = self.peak_bytes_per_s.max(delivered).max(received);
     }
 
-    fn finish(&mut self, clock: Clock) {
+    fn finish(&mut self, clock: Clock, send_buffer_max: Option<u64>) {
         let us = self.seconds * 1e6;
         for mean in [
             &mut self.rtt_us,
@@ -179,7 +185,18 @@ impl Facts {
         ] {
             *mean /= us;
         }
+        let at_maximum =
+            send_buffer_max.is_some_and(|max| self.send_buffer_bytes >= micros(max) * NEARLY);
+        let by_acks_alone = clock.sent_unasked >= self.sent_bytes * UNASKED;
         self.shares = clock.shares;
+        self.shares.own += clock.pause;
+        // A buffer that can still grow was filled by somebody who had no more to write, unless what
+        // empties it is followed by more without anybody having asked (S0's finding).
+        if at_maximum || by_acks_alone {
+            self.shares.send_buffer += clock.full_buffer;
+        } else {
+            self.shares.path += clock.full_buffer;
+        }
         let total: f64 = self.shares.each().iter().map(|share| **share).sum();
         self.shares.each().into_iter().for_each(|share| *share /= total.max(1.0));
         let (payload, answers) = if self.sends() {
@@ -276,12 +293,29 @@ struct Clock {
     last_sent_us: u64,
     /// What moved last came in, and nothing has gone out since.
     turn_is_ours: bool,
+    /// Silence since then, whose it is to be decided by what ends it.
+    pause: f64,
+    /// Something came in in the last slot.
+    heard: bool,
+    /// Bytes that went out although nothing had just come in but acknowledgements.
+    sent_unasked: f64,
+    /// Time with a full send buffer that the kernel did not count.
+    full_buffer: f64,
     shares: Shares,
 }
 
 impl Clock {
     fn new(base_rtt_us: f64, begin_us: u64) -> Self {
-        Self { base_rtt_us, last_sent_us: begin_us, turn_is_ours: false, shares: Shares::default() }
+        Self {
+            base_rtt_us,
+            last_sent_us: begin_us,
+            turn_is_ours: false,
+            pause: 0.0,
+            heard: false,
+            sent_unasked: 0.0,
+            full_buffer: 0.0,
+            shares: Shares::default(),
+        }
     }
 
     fn divide(&mut self, slot: &Slot, before: &Sample, now: &Sample) {
@@ -294,7 +328,7 @@ impl Clock {
         if waits(now) || waits(before) {
             shares.network += rest;
         } else if send_buffer_full(now) && send_buffer_full(before) {
-            shares.send_buffer += rest;
+            self.full_buffer += rest;
         } else if slot.sent > 0.0 || slot.received > 0.0 {
             if slot.us > self.base_rtt_us && slot.answers > 0.0 {
                 self.divide_exchanges(slot, rest);
@@ -304,18 +338,31 @@ impl Clock {
                 self.shares.path += rest;
             }
         } else if self.turn_is_ours {
-            shares.own += rest;
+            self.pause += rest;
         } else if micros(now.at_us - self.last_sent_us) <= self.base_rtt_us * PATIENCE_RTT {
             shares.path += rest;
         } else {
             shares.peer += rest;
         }
-        if slot.sent > 0.0 {
-            self.last_sent_us = now.at_us;
-            self.turn_is_ours = false;
-        } else if slot.received > 0.0 {
+        self.note(slot, now.at_us);
+    }
+
+    /// What moved decides what the silence before it was: if it was ended by the other end alone, we
+    /// had nothing to say, and it was the other end that paused.
+    fn note(&mut self, slot: &Slot, at_us: u64) {
+        if slot.received > 0.0 {
+            self.shares.receiving += std::mem::take(&mut self.pause);
             self.turn_is_ours = true;
         }
+        if slot.sent > 0.0 {
+            self.shares.own += std::mem::take(&mut self.pause);
+            self.last_sent_us = at_us;
+            self.turn_is_ours = false;
+            if slot.received == 0.0 && !self.heard {
+                self.sent_unasked += slot.sent;
+            }
+        }
+        self.heard = slot.received > 0.0;
     }
 
     /// More than one question and answer between two samples: each took a round trip, the rest of the

@@ -9,6 +9,8 @@
 
 mod advice;
 mod facts;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
@@ -30,6 +32,8 @@ const FULL: f64 = 0.8;
 const QUEUE_SHARE_LINE: f64 = 0.5;
 /// Losses matter from this share of segments on.
 const LOSS_MIN: f64 = 2e-5;
+/// A stream whose mean is this part of its best 4 ms does not go up and down with a window.
+const STEADY: f64 = 0.7;
 /// BBR keeps its rate up to about this loss (its 2016 paper: 15 %); above, losses limit it too.
 const BBR_LOSS_MAX: f64 = 0.12;
 /// This near to a known rate of the line is all of it: headers take the rest.
@@ -58,6 +62,10 @@ pub struct Watched {
 pub struct Known {
     /// Payload that the line can carry, in bytes per second, where somebody said so.
     pub line_bytes_per_s: Option<f64>,
+    /// Payload that the network device can carry; the path may carry less.
+    pub device_bytes_per_s: Option<f64>,
+    /// The largest send buffer that this host's kernel gives by itself: tcp_wmem's maximum.
+    pub send_buffer_max_bytes: Option<u64>,
     /// The initiator is Enkaku's, which sizes buffers and connections by itself.
     pub own_initiator: bool,
 }
@@ -84,6 +92,7 @@ pub(super) struct Whole {
     /// Means over the connections, not sums.
     pub(super) mean: Facts,
     pub(super) line_bytes_per_s: Option<f64>,
+    pub(super) device_bytes_per_s: Option<f64>,
     pub(super) own_initiator: bool,
 }
 
@@ -123,7 +132,9 @@ pub fn judge(watched: &[Watched], known: &Known) -> Option<Judgement> {
 fn whole(watched: &[Watched], known: &Known) -> Option<Whole> {
     let mut parts: Vec<(Facts, Role)> = Vec::new();
     for one in without_other_ends(watched) {
-        parts.extend(Facts::of(&one.samples).map(|facts| (facts, one.role)));
+        parts.extend(
+            Facts::of(&one.samples, known.send_buffer_max_bytes).map(|facts| (facts, one.role)),
+        );
     }
     let busiest = parts.iter().map(|(facts, _)| facts.bytes_per_s()).fold(0.0, f64::max);
     if busiest < IDLE_BYTES_PER_S {
@@ -144,6 +155,7 @@ fn whole(watched: &[Watched], known: &Known) -> Option<Whole> {
         connections: count,
         bytes_per_s: parts.iter().map(|(facts, _)| facts.bytes_per_s()).sum(),
         line_bytes_per_s: known.line_bytes_per_s,
+        device_bytes_per_s: known.device_bytes_per_s,
         own_initiator: known.own_initiator,
         mean,
     })
@@ -156,7 +168,8 @@ fn without_other_ends(watched: &[Watched]) -> impl Iterator<Item = &Watched> {
         let other_end = watched.iter().find(|other| {
             other.samples.last().is_some_and(|s| s.connection.is_other_end_of(&last.connection))
         });
-        let sends = |one: &Watched| Facts::of(&one.samples).is_some_and(|facts| facts.sends());
+        let sends =
+            |one: &Watched| Facts::of(&one.samples, None).is_some_and(|facts| facts.sends());
         other_end.is_none() || sends(one)
     })
 }
@@ -164,7 +177,7 @@ fn without_other_ends(watched: &[Watched]) -> impl Iterator<Item = &Watched> {
 /// The cause, and what has the same signs.
 fn cause(whole: &Whole) -> (Cause, Vec<Cause>) {
     let full_line = |rate: f64| whole.bytes_per_s >= rate * LINE_FULL;
-    if whole.line_bytes_per_s.is_some_and(full_line) {
+    if [whole.line_bytes_per_s, whole.device_bytes_per_s].into_iter().flatten().any(full_line) {
         return (Cause::LineRate, vec![]);
     }
     if whole.sends { cause_at_sender(whole) } else { cause_at_receiver(whole) }
@@ -214,10 +227,13 @@ fn cause_at_receiver(whole: &Whole) -> (Cause, Vec<Cause>) {
     if mean.receive_window_bytes > 0.0 && round_trip >= mean.receive_window_bytes * FULL {
         return (Cause::ReceiveWindow, vec![]);
     }
-    if whole.loss() >= LOSS_MIN && shares.own + shares.peer < shares.receiving + shares.path {
-        return (Cause::CongestionLoss, vec![Cause::LineRate]);
+    let streams = shares.receiving >= shares.path + shares.peer + shares.own;
+    // A full queue loses as well, but what comes through it comes at one rate.
+    let steady = mean.bytes_per_s() >= mean.peak_bytes_per_s * STEADY;
+    if streams && !steady && whole.loss() >= LOSS_MIN {
+        return (Cause::CongestionLoss, vec![]);
     }
-    if shares.receiving >= shares.path + shares.peer + shares.own {
+    if streams {
         // Without gaps: the sender paces, or the line does. Its end knows.
         return (Cause::LineRate, vec![Cause::SendBuffer, Cause::CongestionWindow]);
     }

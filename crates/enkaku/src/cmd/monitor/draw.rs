@@ -1,0 +1,260 @@
+//! The live view's picture: connections, and the past of the chosen one. Fits 80 × 24 and uses more.
+
+use std::collections::VecDeque;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row as Cells, Sparkline, Table, TableState, Wrap};
+use tcpmon::row::Row;
+use tcpmon::verdict::Cause;
+
+use super::screen::{Curves, View};
+use super::units::{bits, bytes, cause, time};
+
+/// From this width on, both addresses, the algorithm and a curve per connection have room.
+const WIDE: u16 = 120;
+/// Lines of a curve in a tall view.
+const CURVE_MAX: u16 = 5;
+/// Lines for the chosen connection besides its curves: what it is, its windows, what to do.
+const CHOSEN_TEXT: u16 = 6;
+/// Cells of a connection's own curve in a wide view.
+const ROW_CURVE: usize = 20;
+/// Eighths of a cell.
+const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Draws everything.
+pub(super) fn frame(frame: &mut Frame, view: &View) {
+    let area = frame.area();
+    let rows = u16::try_from(view.round.connections.len()).unwrap_or(u16::MAX).max(3);
+    let free = area.height.saturating_sub(rows.saturating_add(4 + CHOSEN_TEXT));
+    let curve = (free / 4).clamp(1, CURVE_MAX);
+    let [head, table, chosen, foot] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Min(4),
+        Constraint::Length(CHOSEN_TEXT + 4 * curve),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    draw_head(frame, head, view);
+    draw_table(frame, table, view);
+    if let Some(row) = view.round.connections.get(view.selected) {
+        draw_chosen(frame, chosen, row, view.curves.get(&row.connection), curve);
+    }
+    draw_foot(frame, foot, view);
+}
+
+fn draw_head(frame: &mut Frame, area: Rect, view: &View) {
+    let round = &view.round;
+    let count = round.connections.len() + round.left_out;
+    let plural = if count == 1 { "connection" } else { "connections" };
+    let line = Line::from(vec![
+        Span::from("enkaku monitor").bold(),
+        Span::from(format!("  {} · {count} {plural} · ", view.about)),
+        Span::from(format!(
+            "↑ {}bit/s  ↓ {}bit/s",
+            bits(round.sent_bytes_per_s),
+            bits(round.received_bytes_per_s)
+        ))
+        .bold(),
+    ]);
+    frame.render_widget(Paragraph::new(line), area);
+}
+
+fn draw_table(frame: &mut Frame, area: Rect, view: &View) {
+    let wide = area.width >= WIDE;
+    if view.round.connections.is_empty() {
+        let text = if view.round.at_s > 0.0 { "no connection yet" } else { "looking …" };
+        frame.render_widget(Paragraph::new(text).dim(), area);
+        return;
+    }
+    let rows = view.round.connections.iter().map(|row| {
+        let curve = view.curves.get(&row.connection).map(|curves| &curves.bits_per_s);
+        cells(row, curve, wide)
+    });
+    let head: &[&str] = if wide { &WIDE_HEAD } else { &HEAD };
+    // Numbers stand under the right end of their names.
+    let texts = if wide { 4 } else { 2 };
+    let head = head.iter().enumerate().map(|(at, name)| {
+        let number = at >= texts && !matches!(*name, "LIMIT" | "RATE, PAST");
+        let line = Line::from(*name);
+        Cell::from(if number { line.right_aligned() } else { line })
+    });
+    let widths = if wide { wide_widths() } else { widths() };
+    let table = Table::new(rows, widths)
+        .header(Cells::new(head).style(Style::new().add_modifier(Modifier::BOLD | Modifier::DIM)))
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+        .column_spacing(1);
+    let mut state = TableState::new().with_selected(Some(view.selected));
+    frame.render_stateful_widget(table, area, &mut state);
+}
+
+const HEAD: [&str; 9] =
+    ["PROCESS", "CONNECTION", "RATE", "RTT", "CWND", "FLGHT", "QUEUE", "RTX", "LIMIT"];
+const WIDE_HEAD: [&str; 14] = [
+    "PROCESS",
+    "LOCAL",
+    "PEER",
+    "CC",
+    "SENT",
+    "RECEIVED",
+    "RTT",
+    "RTT MIN",
+    "CWND",
+    "FLIGHT",
+    "QUEUE",
+    "RTX",
+    "LIMIT",
+    "RATE, PAST",
+];
+
+fn widths() -> Vec<Constraint> {
+    [9, 0, 7, 6, 5, 5, 5, 4, 11].map(column).into()
+}
+
+fn wide_widths() -> Vec<Constraint> {
+    [12, 0, 22, 6, 8, 8, 7, 7, 6, 6, 6, 5, 11, 20].map(column).into()
+}
+
+/// The column of width 0 takes what is left.
+fn column(width: u16) -> Constraint {
+    if width == 0 { Constraint::Min(16) } else { Constraint::Length(width) }
+}
+
+fn cells(row: &Row, curve: Option<&VecDeque<u64>>, wide: bool) -> Cells<'static> {
+    let number = |text: String| Cell::from(Line::from(text).right_aligned());
+    let process = row.process.as_ref().map_or("-", |owner| owner.comm.as_str()).to_owned();
+    let limit = Cell::from(cause(row.cause)).style(colour(row.cause));
+    let resent = number(row.retransmitted_segments.to_string());
+    let resent = if row.retransmitted_segments > 0 { resent.red() } else { resent };
+    let peer = row.connection.remote.to_string();
+    let (rtt, cwnd) = (number(time(row.rtt_us)), number(bytes(row.cwnd_bytes)));
+    let flight = number(bytes(row.in_flight_bytes));
+    let queue = number(bytes(row.send_queue_bytes.max(row.receive_queue_bytes).into()));
+    if !wide {
+        let up = row.sent_bytes_per_s >= row.received_bytes_per_s;
+        let rate = bits(row.sent_bytes_per_s.max(row.received_bytes_per_s));
+        let rate = number(format!("{}{rate}", if up { '↑' } else { '↓' }));
+        // The port that tells connections apart is the one that does not serve.
+        let own =
+            if row.serves { String::new() } else { format!("{}→", row.connection.local.port()) };
+        let peer = Cell::from(own + &peer);
+        return Cells::new([
+            Cell::from(process),
+            peer,
+            rate,
+            rtt,
+            cwnd,
+            flight,
+            queue,
+            resent,
+            limit,
+        ]);
+    }
+    Cells::new([
+        Cell::from(process),
+        Cell::from(row.connection.local.to_string()),
+        Cell::from(peer),
+        Cell::from(row.congestion_control.clone()),
+        number(bits(row.sent_bytes_per_s)),
+        number(bits(row.received_bytes_per_s)),
+        rtt,
+        number(time(row.rtt_min_us)),
+        cwnd,
+        flight,
+        queue,
+        resent,
+        limit,
+        Cell::from(curve.map(bars).unwrap_or_default()).cyan(),
+    ])
+}
+
+/// The latest values as a curve in a line of text.
+fn bars(values: &VecDeque<u64>) -> String {
+    let begin = values.len().saturating_sub(ROW_CURVE);
+    let values: Vec<u64> = values.range(begin..).copied().collect();
+    let most = values.iter().copied().max().unwrap_or(0).max(1);
+    let bar = |value: u64| {
+        // The smallest bar says "little", a blank says "nothing".
+        let eighths = usize::try_from((value * 8).div_ceil(most)).unwrap_or(8).min(8);
+        BARS[eighths]
+    };
+    values.into_iter().map(bar).collect()
+}
+
+fn colour(cause: Option<Cause>) -> Style {
+    match cause {
+        None => Style::new().dim(),
+        Some(Cause::LineRate) => Style::new().fg(Color::Green),
+        Some(Cause::CongestionLoss) => Style::new().fg(Color::Red),
+        Some(Cause::Application) => Style::new().fg(Color::Blue),
+        Some(_) => Style::new().fg(Color::Yellow),
+    }
+}
+
+/// Name, values, how a value is written, and the colour.
+type Curve<'a> = (&'a str, &'a VecDeque<u64>, fn(u64) -> String, Color);
+
+fn draw_chosen(frame: &mut Frame, area: Rect, row: &Row, curves: Option<&Curves>, height: u16) {
+    let [title, more, advice, curves_area] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Length(CHOSEN_TEXT - 2),
+        Constraint::Min(4),
+    ])
+    .areas(area);
+    let text = row.advice.as_deref().unwrap_or("Nothing is transferred.");
+    frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: true }), advice);
+    let line = Line::from(vec![
+        Span::from(row.connection.to_string()).bold(),
+        Span::from(format!("  {}  ", row.congestion_control)),
+        Span::styled(cause(row.cause), colour(row.cause)),
+    ]);
+    frame.render_widget(Paragraph::new(line), title);
+    let details = format!(
+        "send buffer {}  peer's window {}  unsent {}  unread {}  RTT min {}",
+        bytes(row.send_buffer_bytes.into()),
+        bytes(row.send_window_bytes.into()),
+        bytes(row.not_sent_bytes.into()),
+        bytes(row.receive_queue_bytes.into()),
+        time(row.rtt_min_us),
+    );
+    frame.render_widget(Paragraph::new(details).dim(), more);
+    let Some(curves) = curves else { return };
+    let lines: [Curve<'_>; 4] = [
+        ("bit/s", &curves.bits_per_s, bytes, Color::Cyan),
+        ("in flight", &curves.in_flight_bytes, bytes, Color::Magenta),
+        ("RTT", &curves.rtt_us, |us| time(u32::try_from(us).unwrap_or(u32::MAX)), Color::Yellow),
+        ("resent", &curves.retransmitted, |count| count.to_string(), Color::Red),
+    ];
+    let areas: [Rect; 4] = Layout::vertical([Constraint::Length(height); 4]).areas(curves_area);
+    for ((name, values, unit, colour), area) in lines.into_iter().zip(areas) {
+        draw_curve(frame, area, &label(name, values, unit), values, colour);
+    }
+}
+
+/// Name, value now, and the greatest of the curve.
+fn label(name: &str, values: &VecDeque<u64>, unit: fn(u64) -> String) -> String {
+    let now = unit(values.back().copied().unwrap_or(0));
+    let most = unit(values.iter().copied().max().unwrap_or(0));
+    format!("{name:<9} {now:>6}  max {most:>6} ")
+}
+
+fn draw_curve(frame: &mut Frame, area: Rect, label: &str, values: &VecDeque<u64>, colour: Color) {
+    let [text, curve] =
+        Layout::horizontal([Constraint::Length(30), Constraint::Min(10)]).areas(area);
+    frame.render_widget(Paragraph::new(label.to_owned()), text);
+    let begin = values.len().saturating_sub(usize::from(curve.width));
+    let values: Vec<u64> = values.range(begin..).copied().collect();
+    frame.render_widget(Sparkline::default().data(&values).style(Style::new().fg(colour)), curve);
+}
+
+fn draw_foot(frame: &mut Frame, area: Rect, view: &View) {
+    let text = match (&view.round.note, view.round.left_out) {
+        (_, more) if more > 0 => format!("q quit  ↑ ↓ choose · {more} more are not looked at"),
+        (Some(note), _) => format!("q quit  ↑ ↓ choose · {note}"),
+        _ => "q quit  ↑ ↓ choose".to_owned(),
+    };
+    frame.render_widget(Paragraph::new(text).dim(), area);
+}

@@ -1,0 +1,115 @@
+//! The monitor's heartbeat: samples at the pace of the round trips, a list of rows per interval.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tcpmon::row::Row;
+use tcpmon::verdict::from_samples::Known;
+use tcpmon::watch::{Selection, Watcher, send_buffer_max_bytes};
+
+use super::select::usage;
+
+/// New connections are looked for at least this often.
+const LOOK_PERIOD: Duration = Duration::from_millis(500);
+
+/// One interval.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Round {
+    /// Since the monitor began, at the end of the interval.
+    pub(super) at_s: f64,
+    /// Length of the interval.
+    pub(super) seconds: f64,
+    pub(super) sent_bytes_per_s: f64,
+    pub(super) received_bytes_per_s: f64,
+    /// The busiest first.
+    pub(super) connections: Vec<Row>,
+    /// Connections that were too many to be looked at.
+    pub(super) left_out: usize,
+    /// What cannot be seen, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
+}
+
+/// The latest interval, for whoever asks.
+pub(super) type Published = Arc<Mutex<Round>>;
+
+/// Makes rounds.
+pub(super) struct Rounds {
+    watcher: Watcher,
+    interval: Duration,
+    begin: Instant,
+    looked: Instant,
+    round_began: Instant,
+    known: Known,
+    pub(super) publish: Option<Published>,
+}
+
+impl Rounds {
+    pub(super) fn new(selection: Selection, interval: Duration) -> anyhow::Result<Self> {
+        let watcher = Watcher::new(selection).map_err(usage)?;
+        let now = Instant::now();
+        Ok(Self {
+            watcher,
+            interval,
+            begin: now,
+            looked: now,
+            round_began: now,
+            known: Known { send_buffer_max_bytes: send_buffer_max_bytes(), ..Known::default() },
+            publish: None,
+        })
+    }
+
+    /// How long the caller may wait before the next [`Self::tick`].
+    pub(super) fn wait(&self) -> Duration {
+        let left = self.interval.saturating_sub(self.round_began.elapsed());
+        self.watcher.pace().min(left).max(Duration::from_millis(1))
+    }
+
+    /// Samples; the round when its interval is over.
+    pub(super) fn tick(&mut self) -> anyhow::Result<Option<Round>> {
+        if self.looked.elapsed() >= LOOK_PERIOD.min(self.interval) {
+            self.looked = Instant::now();
+            self.watcher.look().map_err(usage)?;
+        }
+        self.watcher.sample()?;
+        let elapsed = self.round_began.elapsed();
+        if elapsed < self.interval {
+            return Ok(None);
+        }
+        self.round_began = Instant::now();
+        let round = self.round(elapsed);
+        if let Some(published) = &self.publish {
+            *published.lock().unwrap_or_else(PoisonError::into_inner) = round.clone();
+        }
+        Ok(Some(round))
+    }
+
+    fn round(&mut self, elapsed: Duration) -> Round {
+        let harvest = self.watcher.harvest();
+        let row = |watched| {
+            let process = watched_owner(&self.watcher, watched);
+            Row::of(watched, process, &self.known)
+        };
+        let mut connections: Vec<Row> = harvest.iter().filter_map(row).collect();
+        connections.sort_by(|a, b| {
+            b.bytes_per_s().total_cmp(&a.bytes_per_s()).then(a.connection.cmp(&b.connection))
+        });
+        Round {
+            at_s: self.begin.elapsed().as_secs_f64(),
+            seconds: elapsed.as_secs_f64(),
+            sent_bytes_per_s: connections.iter().map(|row| row.sent_bytes_per_s).sum(),
+            received_bytes_per_s: connections.iter().map(|row| row.received_bytes_per_s).sum(),
+            connections,
+            left_out: self.watcher.left_out,
+            note: self.watcher.hidden(),
+        }
+    }
+}
+
+fn watched_owner(
+    watcher: &Watcher,
+    watched: &tcpmon::verdict::from_samples::Watched,
+) -> Option<tcpmon::diag::Owner> {
+    watched.samples.last().and_then(|sample| watcher.owner(sample)).cloned()
+}

@@ -1,0 +1,145 @@
+//! The live view's loop: samples, keys, redrawing, and a terminal that is left as it was found, also
+//! after a panic (ratatui's hook) and at SIGTERM.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use tcpmon::row::Row;
+use tcpmon::sample::Connection;
+
+use super::draw;
+use super::rounds::{Round, Rounds};
+
+/// Intervals that the curves remember: the width of a wide terminal.
+const HISTORY: usize = 240;
+/// A key is answered within this time.
+const KEY_WAIT_MAX: Duration = Duration::from_millis(50);
+
+/// What is on the screen.
+pub(super) struct View {
+    pub(super) about: String,
+    pub(super) round: Round,
+    pub(super) selected: usize,
+    pub(super) curves: HashMap<Connection, Curves>,
+}
+
+/// The past of a connection, the latest last.
+#[derive(Default)]
+pub(super) struct Curves {
+    pub(super) bits_per_s: VecDeque<u64>,
+    pub(super) in_flight_bytes: VecDeque<u64>,
+    pub(super) rtt_us: VecDeque<u64>,
+    pub(super) retransmitted: VecDeque<u64>,
+}
+
+impl Curves {
+    fn push(&mut self, row: &Row) {
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a rate is no less than 0 and far below 2^63"
+        )]
+        let bits = (row.bytes_per_s() * 8.0) as u64;
+        let retransmitted = u64::from(row.retransmitted_segments);
+        for (curve, value) in [
+            (&mut self.bits_per_s, bits),
+            (&mut self.in_flight_bytes, row.in_flight_bytes),
+            (&mut self.rtt_us, row.rtt_us.into()),
+            (&mut self.retransmitted, retransmitted),
+        ] {
+            curve.push_back(value);
+            if curve.len() > HISTORY {
+                curve.pop_front();
+            }
+        }
+    }
+}
+
+impl View {
+    pub(super) fn new(about: &str) -> Self {
+        Self {
+            about: about.to_owned(),
+            round: Round::default(),
+            selected: 0,
+            curves: HashMap::new(),
+        }
+    }
+
+    pub(super) fn show(&mut self, mut round: Round) {
+        // Rows stay where they are, so that an eye can follow them; new ones come below.
+        let chosen = self.round.connections.get(self.selected).map(|row| row.connection);
+        let order: HashMap<Connection, usize> =
+            self.round.connections.iter().map(|row| row.connection).zip(0..).collect();
+        round
+            .connections
+            .sort_by_key(|row| order.get(&row.connection).copied().unwrap_or(usize::MAX));
+        self.curves.retain(|connection, _| {
+            round.connections.iter().any(|row| row.connection == *connection)
+        });
+        for row in &round.connections {
+            self.curves.entry(row.connection).or_default().push(row);
+        }
+        let at = round.connections.iter().position(|row| Some(row.connection) == chosen);
+        self.selected = at.unwrap_or(0);
+        self.round = round;
+    }
+
+    fn step(&mut self, down: bool) {
+        let last = self.round.connections.len().saturating_sub(1);
+        self.selected =
+            if down { (self.selected + 1).min(last) } else { self.selected.saturating_sub(1) };
+    }
+}
+
+/// Runs until q, a signal or the count.
+pub(super) fn run(
+    rounds: &mut Rounds,
+    count: Option<u64>,
+    about: &str,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let mut terminal = ratatui::try_init()?;
+    let outcome = show(&mut terminal, rounds, count, about, stop);
+    ratatui::restore();
+    outcome
+}
+
+fn show(
+    terminal: &mut DefaultTerminal,
+    rounds: &mut Rounds,
+    count: Option<u64>,
+    about: &str,
+    stop: &AtomicBool,
+) -> anyhow::Result<()> {
+    let mut view = View::new(about);
+    let mut done = 0;
+    terminal.draw(|frame| draw::frame(frame, &view))?;
+    while count.is_none_or(|count| done < count) && !stop.load(Ordering::Relaxed) {
+        let mut redraw = false;
+        if event::poll(rounds.wait().min(KEY_WAIT_MAX))? {
+            match event::read()? {
+                Event::Key(key) if key.kind == KeyEventKind::Press => match key.code {
+                    KeyCode::Char('q') | KeyCode::Esc => break,
+                    KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => break,
+                    KeyCode::Up | KeyCode::Char('k') => view.step(false),
+                    KeyCode::Down | KeyCode::Char('j') => view.step(true),
+                    _ => {}
+                },
+                _ => {}
+            }
+            redraw = true;
+        }
+        if let Some(round) = rounds.tick()? {
+            done += 1;
+            view.show(round);
+            redraw = true;
+        }
+        if redraw {
+            terminal.draw(|frame| draw::frame(frame, &view))?;
+        }
+    }
+    Ok(())
+}
