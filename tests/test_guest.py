@@ -340,6 +340,8 @@ def test_tasks_of_a_lost_connection_go_on_over_others(
 @excuses_lio
 def test_conformance_of_lio(lio_guest: Guest, tmp_path: Path):
     """LIO passes and fails what docs/conformance.md says; what it does at level 2 varies."""
+    if not lio_guest.image.kernel_version.startswith("6.12."):
+        pytest.skip("LIO's results are kept for Linux 6.12")
     keys = {"MaxConnections": 8, "ErrorRecoveryLevel": 2, "InitialR2T": "No"}
     target = lio.start(lio_guest, "conformance", SIZE, keys)
     argv = [enkaku.binary(), "conformance", target.url(), "--json"]
