@@ -130,11 +130,12 @@ def _learn(link: Link, pdu: Pdu) -> None:
     """Digests begin behind the final Login Response."""
     if pdu.opcode != LOGIN_RESPONSE:
         return
-    for name in ("HeaderDigest", "DataDigest"):
+    names = ("HeaderDigest", "DataDigest")
+    for name in names:
         if re.search(rb"(^|\0)%s=CRC32C\0" % name.encode(), pdu.data):
             link.notes[name] = True
     if pdu.bhs[1] & 0x83 == 0x83:
-        link.framing = {name: link.notes.get(name, False) for name in ("HeaderDigest", "DataDigest")}
+        link.framing = {name: link.notes.get(name, False) for name in names}
 
 
 def _read(source: socket.socket, framing: dict[str, bool]) -> Pdu | None:

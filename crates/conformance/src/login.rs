@@ -198,7 +198,7 @@ impl<'a> Dialogue<'a> {
 
     /// Goes through the security stage, as initiators do: there are targets (tgt) that know no
     /// other place to look a session up.
-    pub(crate) fn to_operational(&mut self, discovery: bool) -> Result<Result<(), Answer>, Stop> {
+    pub(crate) fn leave_security(&mut self, discovery: bool) -> Result<Result<(), Answer>, Stop> {
         let mut names = self.names(discovery);
         if let Some(credentials) = self.context.config.credentials.clone() {
             return self.prove(&credentials, names);
@@ -214,8 +214,8 @@ impl<'a> Dialogue<'a> {
     }
 
     /// The same for a check that cannot go on without.
-    pub(crate) fn must_reach_operational(&mut self) -> Result<(), Stop> {
-        match self.to_operational(false)? {
+    pub(crate) fn must_leave_security(&mut self) -> Result<(), Stop> {
+        match self.leave_security(false)? {
             Ok(()) => Ok(()),
             Err(answer) => failed(format!("the security stage got {answer}")),
         }
@@ -249,7 +249,7 @@ impl<'a> Dialogue<'a> {
 
     /// The rest of an ordinary login.
     pub(crate) fn log_in(mut self, discovery: bool, offer: &Offer) -> Result<Login, Stop> {
-        match self.to_operational(discovery)? {
+        match self.leave_security(discovery)? {
             Ok(()) => self.negotiate(offer.pairs().to_vec(), offer),
             Err(answer) => Ok(Login::Out(answer)),
         }

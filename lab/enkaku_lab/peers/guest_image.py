@@ -28,6 +28,8 @@ PROGRAMS_PACKAGES = ["open-iscsi", "libopeniscsiusr", "libisns0", "libkmod2"]
 """What open-iscsi needs and an ordinary Debian machine may lack. Installing it would bring udev,
 systemd and a service that runs on the host."""
 MODULES = [
+    "virtio_pci",
+    "virtio_console",
     "virtio_net",
     "virtio_blk",
     "virtio_rng",

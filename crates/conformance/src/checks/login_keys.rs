@@ -130,7 +130,7 @@ fn reserved_session_type(context: &Context) -> Verdict {
 /// than once during login": an attempt to do so is a protocol error.
 fn offered_twice(context: &Context) -> Verdict {
     let mut dialogue = Dialogue::new(context)?;
-    dialogue.must_reach_operational()?;
+    dialogue.must_leave_security()?;
     let stage = Stage::LOGIN_OPERATIONAL_NEGOTIATION;
     let pair = |value: &str| [("MaxBurstLength".to_owned(), value.to_owned())];
     let request = dialogue.request(stage, None);
@@ -148,7 +148,7 @@ fn offered_twice(context: &Context) -> Verdict {
 /// A pair cut in two by the C bit; what comes in between must be empty.
 fn text_over_pdus(context: &Context) -> Verdict {
     let mut dialogue = Dialogue::new(context)?;
-    dialogue.must_reach_operational()?;
+    dialogue.must_leave_security()?;
     let whole = text(Offer::leading().with("MaxBurstLength", "131072").pairs());
     let cut = whole.windows(14).position(|w| w == b"MaxBurstLength").unwrap_or(0) + 18;
     let mut request = dialogue.request(Stage::LOGIN_OPERATIONAL_NEGOTIATION, None);

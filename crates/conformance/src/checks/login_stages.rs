@@ -135,7 +135,7 @@ fn csg_reserved(context: &Context) -> Verdict {
 /// Sends a request of the operational stage that `change` has spoilt.
 fn spoilt(context: &Context, change: impl FnOnce(&mut LoginRequest)) -> Result<Answer, Stop> {
     let mut dialogue = Dialogue::new(context)?;
-    dialogue.must_reach_operational()?;
+    dialogue.must_leave_security()?;
     let mut request = dialogue.final_request();
     change(&mut request);
     dialogue.send(&request, &[])?;
@@ -161,7 +161,7 @@ fn transit_and_continue(context: &Context) -> Verdict {
 
 fn two_stages(context: &Context) -> Verdict {
     let mut dialogue = Dialogue::new(context)?;
-    dialogue.must_reach_operational()?;
+    dialogue.must_leave_security()?;
     let (security, operational) =
         (Stage::SECURITY_NEGOTIATION, Stage::LOGIN_OPERATIONAL_NEGOTIATION);
     if let Some((response, _)) = dialogue.responses.last() {
@@ -200,7 +200,7 @@ fn operational_at_once(context: &Context) -> Verdict {
 /// The target sets T only where the initiator has (§6.3.3).
 fn stage_cannot_change_alone(context: &Context) -> Verdict {
     let mut dialogue = Dialogue::new(context)?;
-    dialogue.must_reach_operational()?;
+    dialogue.must_leave_security()?;
     let request = dialogue.request(Stage::LOGIN_OPERATIONAL_NEGOTIATION, None);
     match dialogue.exchange(&request, Offer::leading().pairs())? {
         Ok((response, _)) => {
