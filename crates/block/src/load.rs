@@ -41,6 +41,9 @@ pub struct LoadOptions {
     pub block_size: u32,
     /// Operations under way at once.
     pub depth: usize,
+    /// Not measured: time before the first measured completion may come. With such a time what is
+    /// still under way at the end is not measured either: the report is of the steady state.
+    pub ramp: Duration,
     /// For how long.
     pub duration: Duration,
     /// Seed of the places and of the data written.
@@ -50,7 +53,7 @@ pub struct LoadOptions {
 /// What was measured.
 #[derive(Clone, Debug)]
 pub struct LoadReport {
-    /// From the first operation's start to the last one's end.
+    /// From the first operation's start to the last one's end, or the time after the ramp.
     pub elapsed: Duration,
     /// Operations that completed.
     pub operations: u64,
@@ -94,8 +97,10 @@ pub async fn run(device: &Device, options: &LoadOptions) -> Result<LoadReport, L
     }
     let mut places = Places { options, blocks, next: 0, state: options.seed | 1 };
     let data = pattern_data(options);
-    let start = Instant::now();
+    let begin = Instant::now();
+    let start = begin + options.ramp;
     let end = start + options.duration;
+    let steady = !options.ramp.is_zero();
     let mut report = LoadReport {
         elapsed: Duration::ZERO,
         operations: 0,
@@ -108,13 +113,16 @@ pub async fn run(device: &Device, options: &LoadOptions) -> Result<LoadReport, L
     }
     while let Some(done) = lanes.next().await {
         let (buf, latency) = done?;
-        report.operations += 1;
-        report.latency_ns.saturating_record(latency.as_nanos().try_into().unwrap_or(u64::MAX));
-        if Instant::now() < end {
+        let now = Instant::now();
+        if !steady || (start..end).contains(&now) {
+            report.operations += 1;
+            report.latency_ns.saturating_record(latency.as_nanos().try_into().unwrap_or(u64::MAX));
+        }
+        if now < end {
             lanes.push(operation(device, options, places.next_offset(), &data, buf));
         }
     }
-    report.elapsed = start.elapsed();
+    report.elapsed = if steady { options.duration } else { begin.elapsed() };
     report.bytes = report.operations * u64::from(options.block_size);
     Ok(report)
 }
@@ -194,4 +202,38 @@ fn xorshift(state: &mut u64) -> u64 {
     *state ^= *state >> 7;
     *state ^= *state << 17;
     *state
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::MemoryDevice;
+    use crate::layer::{OpKind, StatsLayer};
+
+    #[tokio::test]
+    async fn what_comes_before_the_ramp_is_over_is_done_and_not_measured() {
+        let stats = Arc::new(StatsLayer::new(Arc::new(MemoryDevice::new(1 << 20, 512).unwrap())));
+        let device = Arc::clone(&stats) as Device;
+        let mut options = LoadOptions {
+            pattern: Pattern::RandomWrite,
+            block_size: 4096,
+            depth: 4,
+            ramp: Duration::from_millis(20),
+            duration: Duration::from_millis(20),
+            seed: 1,
+        };
+        let steady = run(&device, &options).await.unwrap();
+        let all = stats.snapshot().of(OpKind::Write).operations;
+        assert!(steady.operations > 0 && steady.operations < all, "{} of {all}", steady.operations);
+        assert_eq!(steady.elapsed, options.duration);
+        assert_eq!(steady.latency_ns.len(), steady.operations);
+        assert_eq!(steady.bytes, steady.operations * 4096);
+
+        options.ramp = Duration::ZERO;
+        let whole = run(&device, &options).await.unwrap();
+        assert_eq!(stats.snapshot().of(OpKind::Write).operations, all + whole.operations);
+        assert!(whole.elapsed >= options.duration);
+    }
 }

@@ -31,6 +31,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time,
           allow_hyphen_values = true)]
     time: Duration,
+    /// Run for so long before measuring begins: what is reported is the steady state.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::parse_time,
+          allow_hyphen_values = true)]
+    ramp: Duration,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -111,6 +115,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         pattern,
         block_size,
         depth: args.depth as usize,
+        ramp: args.ramp,
         duration: args.time,
         seed: 0x9e37_79b9_7f4a_7c15,
     };
