@@ -4,11 +4,11 @@ from enkaku_lab.curves import Curves
 from enkaku_lab.experiment import KIB, Axis, Experiment, Load, Series
 from enkaku_lab.experiments.common import share, times
 
-RTTS_MS = [50, 100, 200]
+RTTS_MS = [20, 50, 100, 200]
 BLOCKS = [4 * KIB, 32 * KIB, 128 * KIB, 1024 * KIB, 4096 * KIB]
 READ, WRITE, RAW_WRITE = {"kind": "read-file"}, {"kind": "write-file"}, {"kind": "write"}
-CACHED = {"colour": "#0072b2"}
-UNCACHED = {"colour": "#d55e00"}
+CACHED = {"colour": "#0072B2"}
+UNCACHED = {"colour": "#D55E00"}
 STOCK = {"colour": "#555555"}
 
 SERIES = [
@@ -26,7 +26,7 @@ def _panel(rtt_ms: int) -> str:
 
 
 def sentence(curves: Curves) -> str:
-    panel, parts = _panel(RTTS_MS[0]), []
+    panel, parts = _panel(50), []
     for what in ("read", "write"):
         cached = curves.get(f"cache, {what}", panel)
         worst = min(cached.measured, key=lambda point: point.mbit, default=None)
