@@ -20,7 +20,7 @@ STYLES = {
     "tcp": ("#0072B2", "x"),
     "local": ("#7F7F7F", "*"),
     "enkaku-cached": ("#0072B2", "o"),
-    "enkaku-uncached": ("#D55E00", "o"),
+    "enkaku-uncached": ("#009E73", "o"),
 }
 PAPER = {"color": "#555555", "alpha": 0.35}
 PAPER_LABEL = "the paper's value"

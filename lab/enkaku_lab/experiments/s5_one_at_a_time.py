@@ -8,7 +8,7 @@ RTTS_MS = [20, 50, 100, 200]
 BLOCKS = [4 * KIB, 32 * KIB, 128 * KIB, 1024 * KIB, 4096 * KIB]
 READ, WRITE, RAW_WRITE = {"kind": "read-file"}, {"kind": "write-file"}, {"kind": "write"}
 CACHED = {"colour": "#0072B2"}
-UNCACHED = {"colour": "#D55E00"}
+UNCACHED = {"colour": "#009E73"}
 STOCK = {"colour": "#555555"}
 
 SERIES = [
@@ -49,7 +49,7 @@ EXPERIMENT = Experiment(
     source="ours",
     paper="",
     x=Axis(
-        "bytes of one call (KiB)",
+        "block size of a call (KiB)",
         "block_bytes",
         BLOCKS,
         [4 * KIB, 1024 * KIB],
@@ -65,7 +65,7 @@ EXPERIMENT = Experiment(
         "A volume of 512 MiB is read (every byte compared) or written from its start, one call "
         "after the other through FUSE and the kernel's page cache; a write run ends with an fsync, "
         "which counts. Stock reads go through the kernel's read-ahead, stock writes are "
-        "qemu-img bench's, one at a time. Congestion control is cubic, the queue holds 2,000 packets; slow start "
-        "counts, which alone costs a tenth of a run at 100 ms."
+        "qemu-img bench's, one at a time. Congestion control is cubic, the queue holds 2,000 "
+        "packets; slow start counts."
     ),
 )
