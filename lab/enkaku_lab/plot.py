@@ -20,6 +20,8 @@ STYLES = {
     "smb": ("#000000", "v"),
     "tcp": ("#0072B2", "x"),
     "local": ("#7F7F7F", "*"),
+    "enkaku-cached": ("#0072B2", "o"),
+    "enkaku-uncached": ("#009E73", "o"),
 }
 PAPER = {"color": "#555555", "alpha": 0.35}
 PAPER_LABEL = "the paper's value"
