@@ -131,6 +131,10 @@ impl<T> Session<T> {
                 Control::Snack(snack) => {
                     let Snack { kind, lun, itt, tag, mut run } = snack;
                     // What has come while this waited is acknowledged, and must not be asked for.
+                    if kind == SnackKind::DATA_OR_R2T && self.tasks.get(itt).is_none() {
+                        continue;
+                    }
+                    let connection = self.connection(id)?;
                     let come = |first| !connection.status.is_missing(StatSn(first));
                     while kind == SnackKind::STATUS && run.1 > 0 && come(run.0) {
                         run = (run.0.wrapping_add(1), run.1 - 1);

@@ -154,6 +154,19 @@ fn an_answer_that_comes_while_its_snack_waits_is_not_asked_for() {
 }
 
 #[test]
+fn data_of_a_command_that_has_ended_is_not_asked_for() {
+    let (mut peer, itt) = reading(1000);
+    let second = peer.data_in(0, itt, 500, 1).encode(500);
+    peer.give(0, &second, &[]).unwrap();
+    let first = peer.data_in(0, itt, 0, 0).encode(500);
+    peer.give(0, &first, &[]).unwrap();
+    let response = crate::pdu::ScsiResponse { exp_data_sn: 2, ..peer.response(0, itt, 0) };
+    peer.give(0, &response.encode(0), &[]).unwrap();
+    assert_eq!(peer.done(), [1]);
+    assert!(snacks(&mut peer, 0).is_empty(), "it waited for the transport until now");
+}
+
+#[test]
 fn the_stat_sn_of_an_unsolicited_nop_in_shows_a_lost_answer() {
     let (mut peer, itt) = reading(512);
     let response = peer.response(0, itt, 0);
