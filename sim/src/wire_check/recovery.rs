@@ -86,9 +86,25 @@ pub(super) fn snack(
         SnackKind::DATA_OR_R2T => {
             let task = session.tasks.get_mut(&pdu.itt).ok_or("no such task")?;
             coverage.hit(if task.is_write() { "pdu: R2T SNACK" } else { "pdu: data SNACK" });
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+            //= type=test
+            //# Retransmission requests (SNACK PDUs), and the data and status that they generate,
+            //# MUST also use the same connection.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.4
+            //= type=test
+            //# In all other cases, the Initiator Task Tag field MUST be set to the Initiator Task
+            //# Tag of the referenced command.
             ensure!(task.link == sight.link, "the task belongs to {}", task.link);
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.5
+            //= type=test
+            //# In all other cases, the Target Transfer Tag field MUST be set to the reserved value
+            //# 0xffffffff.
             ensure!(pdu.ttt_or_snack_tag == Ttt::NONE.0, "tag of a SNACK that has none");
             let acked = task.stat_sn.is_some_and(|stat_sn| stat_sn.is_before(check.exp_stat_sn));
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.1
+            //= type=test
+            //# Data/R2T SNACK, Status SNACK, or R-Data SNACK for a command MUST precede status
+            //# acknowledgment for the given command.
             ensure!(!acked, "after the acknowledgement of the command's status");
             check.snacked.insert(pdu.itt);
             if task.ending {
@@ -103,11 +119,22 @@ pub(super) fn snack(
         }
         SnackKind::DATA_ACK => {
             coverage.hit("pdu: DataACK");
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.4
+            //= type=test
+            //# For a Status SNACK and DataACK, the Initiator Task Tag MUST be set to the reserved
+            //# value 0xffffffff.
             ensure!(pdu.itt == Itt::NONE, "task tag in a DataACK");
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.7
+            //= type=test
+            //# The RunLength MUST also be 0 for a DataACK SNACK in addition to a R-Data SNACK.
             ensure!(pdu.run_length == 0, "RunLength in a DataACK");
             let ttt = Ttt(pdu.ttt_or_snack_tag);
             let named = session.tasks.iter_mut().find(|(_, task)| task.asks_ack(ttt));
             let (itt, task) = named.ok_or("no Data-In with the A bit had this tag")?;
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.5
+            //= type=test
+            //# For DataACK, the Target Transfer Tag MUST contain a copy of the Target Transfer Tag
+            //# and LUN provided with the SCSI Data-In PDU with the A bit set to 1.
             ensure!(task.lun == pdu.lun, "LUN of the command is {}", task.lun);
             check.snacked.insert(*itt);
             if task.ending || task.over {

@@ -107,8 +107,17 @@ fn command_again(
         return new_command(sight, session, command, coverage);
     };
     coverage.hit("command sent again");
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.1
+    //= type=test
+    //# When an iSCSI command is retried, the command PDU MUST carry the original Initiator Task Tag
+    //# and the original operational attributes (e.g., flags, function names, LUN, CDB, etc.) as
+    //# well as the original CmdSN.
     ensure!(task.image == sight.image, "a command again, but not the same");
     let moved = task.link != sight.link;
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.1
+    //= type=test
+    //# The command being retried MUST be sent on the same connection as the original command,
+    //# unless the original connection was already successfully logged out.
     ensure!(!moved || session.released.contains(&task.link), "again, but not on {}", task.link);
     if moved {
         // Whether the target has got it the first time is not known here.
@@ -258,9 +267,17 @@ fn new_reassign(
 ) -> Verdict {
     coverage.hit("pdu: task reassign");
     ensure!(session.params.error_recovery_level == 2, "reassign at a lower level than 2");
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+    //= type=test
+    //# TASK REASSIGN MUST be issued as an immediate command.
     ensure!(request.immediate, "reassign that is not immediate");
     let itt = request.referenced_task_tag;
     let task = session.tasks.get_mut(&itt).ok_or("reassign of a task that never was")?;
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+    //= type=test
+    //# Before the allegiance reassignment is attempted for a task, an implicit or explicit Logout
+    //# with the reason code "remove the connection for recovery" (see Section 11.14.1) MUST be
+    //# successfully completed for the previous connection to which the task was allegiant.
     ensure!(session.released.contains(&task.link), "the task is allegiant to {}", task.link);
     ensure!(!task.end_is_known, "reassign of a task that has ended");
     task.may_move();

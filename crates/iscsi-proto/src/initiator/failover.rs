@@ -107,6 +107,10 @@ impl<T> Session<T> {
     }
 
     /// The connection is lost: its tasks wait.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.5
+    //# Recovery attempts for the connection and/or task(s) SHOULD NOT be made before Time2Wait
+    //# seconds but MUST be completed within Time2Retain seconds after that initial Time2Wait
+    //# waiting period.
     pub(super) fn start_failover(&mut self, id: ConnectionId) {
         let wait = Duration::from_secs(self.params.default_time2wait.into());
         let retain = Duration::from_secs(self.params.default_time2retain.into());
@@ -200,6 +204,17 @@ impl<T> Session<T> {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+    //# It then MUST either implicitly or explicitly log out the failed connection with the reason
+    //# code "remove the connection for recovery" and reassign connection allegiance for all
+    //# commands still in progress associated with the failed connection on one or more connections
+    //# (some or all of which MAY be newly established connections) using the "TASK REASSIGN" task
+    //# management function (see Section 11.5.1).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+    //# If an initiator intends to start recovery for a failing connection, it MUST use the Logout
+    //# Request to "clean up" the target end of a failing connection and enable recovery to start,
+    //# or use the Login Request with a non-zero TSIH and the same CID on a new connection for the
+    //# same effect.
     fn fail_over_one(&mut self, id: ConnectionId) {
         let Some(carrier) = self.dispatch() else { return };
         let now = self.now;
@@ -273,6 +288,10 @@ impl<T> Session<T> {
     }
 
     /// The connection is logged out: says of each of its tasks how it goes on.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+    //# Before the allegiance reassignment is attempted for a task, an implicit or explicit Logout
+    //# with the reason code "remove the connection for recovery" (see Section 11.14.1) MUST be
+    //# successfully completed for the previous connection to which the task was allegiant.
     fn sort_out(&mut self, id: ConnectionId) {
         let mut tasks: Vec<(u64, Itt)> = self
             .tasks

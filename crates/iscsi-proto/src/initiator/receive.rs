@@ -304,6 +304,10 @@ impl<T> Session<T> {
     }
 
     /// A PDU with a status is complete: it may be acknowledged, unless its data is missing.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+    //# When an initiator receives an iSCSI status PDU with an out-of-order StatSN that implies
+    //# missing responses, it MUST address the one or more missing status PDUs as described in
+    //# Section 7.8.
     fn status_arrived(&mut self, id: ConnectionId, stat_sn: StatSn, held: bool) {
         let Some(connection) = self.connection_mut(id) else { return };
         let (ahead, known) = (connection.status.expected() != stat_sn, connection.status.next());

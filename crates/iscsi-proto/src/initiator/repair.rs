@@ -40,6 +40,9 @@ impl<T> Session<T> {
     }
 
     /// Asks for answers again, from one StatSN on.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.4
+    //# For a Status SNACK and DataACK, the Initiator Task Tag MUST be set to the reserved value
+    //# 0xffffffff.
     pub(super) fn ask_for_status(&mut self, id: ConnectionId, first: StatSn, length: u32) {
         self.report(id, Recovery::StatusSnack { first, length });
         self.ask(
@@ -67,12 +70,21 @@ impl<T> Session<T> {
         self.ask_by_number(id, itt, run);
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.4
+    //# In all other cases, the Initiator Task Tag field MUST be set to the Initiator Task Tag of
+    //# the referenced command.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.5
+    //# In all other cases, the Target Transfer Tag field MUST be set to the reserved value
+    //# 0xffffffff.
     fn ask_by_number(&mut self, id: ConnectionId, itt: Itt, run: Run) {
         let Some(lun) = self.tasks.command_mut(itt).map(|task| task.command.lun) else { return };
         let (kind, tag) = (SnackKind::DATA_OR_R2T, Ttt::NONE);
         self.ask(id, Snack { kind, lun, itt, tag, run: (run.0, run.1 - run.0) });
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
+    //# Retransmission requests (SNACK PDUs), and the data and status that they generate, MUST also
+    //# use the same connection.
     fn ask(&mut self, id: ConnectionId, snack: Snack) {
         let due = self.now + self.config.repair_timeout;
         if self.is_leaving(id) {
@@ -89,6 +101,9 @@ impl<T> Session<T> {
     }
 
     /// A Data-In of a command with missing data has come, or one that is to be acknowledged.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+    //# If the initiator has detected holes in the read data prior to that Data-In PDU, it MUST
+    //# postpone issuing the SNACK of type DataACK until the holes are filled.
     pub(super) fn data_repaired(
         &mut self,
         id: ConnectionId,
@@ -122,6 +137,20 @@ impl<T> Session<T> {
 
     /// Answers the A bit (§11.16.2). A request that waits to be sent is brought up to date, so that
     /// a target that sets the bit on every PDU gets one answer.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+    //# On receiving a Data-In PDU with the A bit set to 1 on a session with ErrorRecoveryLevel
+    //# greater than 0, if there are no holes in the read data until that Data-In PDU, the initiator
+    //# MUST issue a SNACK of type DataACK, except when it is able to acknowledge the status for the
+    //# task immediately via the ExpStatSN on other outbound PDUs if the status for the task is also
+    //# received.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.2
+    //# If an initiator operates at ErrorRecoveryLevel 1 or higher, it MUST issue a SNACK of type
+    //# DataACK after receiving a Data-In PDU with the A bit set to 1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.5
+    //# For DataACK, the Target Transfer Tag MUST contain a copy of the Target Transfer Tag and LUN
+    //# provided with the SCSI Data-In PDU with the A bit set to 1.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.7
+    //# The RunLength MUST also be 0 for a DataACK SNACK in addition to a R-Data SNACK.
     fn acknowledge_data(&mut self, id: ConnectionId, tag: Ttt, lun: Lun, next: u32) {
         let Some(c) = self.connection_mut(id) else { return };
         let waiting = c.queues.control.iter_mut().rev().find_map(|control| match control {

@@ -131,6 +131,13 @@ impl<T> Session<T> {
                 Control::Snack(snack) => {
                     let Snack { kind, lun, itt, tag, mut run } = snack;
                     // What has come while this waited is acknowledged, and must not be asked for.
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.1
+                    //# Data/R2T SNACK, Status SNACK, or R-Data SNACK for a command MUST precede
+                    //# status acknowledgment for the given command.
+                    if kind == SnackKind::DATA_OR_R2T && self.tasks.get(itt).is_none() {
+                        continue;
+                    }
+                    let connection = self.connection(id)?;
                     let come = |first| !connection.status.is_missing(StatSn(first));
                     while kind == SnackKind::STATUS && run.1 > 0 && come(run.0) {
                         run = (run.0.wrapping_add(1), run.1 - 1);
@@ -207,6 +214,8 @@ impl<T> Session<T> {
                 let reassigns = function == TaskManagementFunction::TASK_REASSIGN;
                 let named = self.tasks.get(referenced_task_tag).filter(|_| !reassigns);
                 let pdu = TaskManagementRequest {
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+                    //# TASK REASSIGN MUST be issued as an immediate command.
                     immediate: true,
                     function,
                     lun,
@@ -366,6 +375,10 @@ impl<T> Session<T> {
     }
 
     /// A command again, with the CmdSN that it had.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.1
+    //# When an iSCSI command is retried, the command PDU MUST carry the original Initiator Task Tag
+    //# and the original operational attributes (e.g., flags, function names, LUN, CDB, etc.) as
+    //# well as the original CmdSN.
     fn next_retry(&mut self, id: ConnectionId) -> Option<Transmit> {
         loop {
             let itt = self.connection_mut(id)?.queues.retries.pop_front()?;

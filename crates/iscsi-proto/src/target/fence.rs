@@ -63,6 +63,17 @@ impl Fence {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.3.2
+//# Whenever the Response Fence behavior is required for a SCSI response message, the target iSCSI
+//# layer MUST ensure that the following conditions are met in delivering the response message to
+//# the initiator iSCSI layer:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.3.2
+//# A response with a Response Fence MUST be delivered chronologically after all the "preceding"
+//# responses on the I_T_L nexus, if the preceding responses are delivered at all, to the initiator
+//# iSCSI layer.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.3.2
+//# A response with a Response Fence MUST be delivered chronologically prior to all the "following"
+//# responses on the I_T_L nexus.
 impl Session {
     /// Nothing can be sent there.
     fn is_dead(&self, conn: ConnId) -> bool {

@@ -180,6 +180,9 @@ impl Session {
 
     /// Ends one task as [`abort_task`](Self::abort_task) does, but one whose R2Ts are on their way to
     /// the initiator only when their data has come.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+    //# The target for its part MUST wait for responses on all affected Target Transfer Tags before
+    //# acting on either of these two task management requests.
     fn drain_task(&mut self, itt: Itt) -> bool {
         let clock = self.clock;
         let Some(task) = self.tasks.get_mut(&itt) else { return false };
@@ -404,6 +407,9 @@ impl Session {
         }
         self.tell_terminated(pending.terminated);
         self.note_abort(unit.then_some(pending.lun), false);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+        //# MUST provide the Response Fence behavior for the TMF Response on the issuing session as
+        //# specified in Section 4.2.2.3.2.
         self.push_fenced_management(conn, itt, reply);
     }
 }

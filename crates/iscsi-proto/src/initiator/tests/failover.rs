@@ -98,6 +98,19 @@ fn interrupted() -> (Peer, Itt, Itt) {
     (peer, read, write)
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+//= type=test
+//# It then MUST either implicitly or explicitly log out the failed connection with the reason code
+//# "remove the connection for recovery" and reassign connection allegiance for all commands still
+//# in progress associated with the failed connection on one or more connections (some or all of
+//# which MAY be newly established connections) using the "TASK REASSIGN" task management function
+//# (see Section 11.5.1).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# If an initiator intends to start recovery for a failing connection, it MUST use the Logout
+//# Request to "clean up" the target end of a failing connection and enable recovery to start, or
+//# use the Login Request with a non-zero TSIH and the same CID on a new connection for the same
+//# effect.
 #[test]
 fn tasks_of_a_lost_connection_go_on_over_another() {
     let (mut peer, read, write) = interrupted();
@@ -232,6 +245,10 @@ fn what_the_target_does_not_support_ends_the_session() {
     )));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.5
+//= type=test
+//# Recovery attempts for the connection and/or task(s) SHOULD NOT be made before Time2Wait seconds
+//# but MUST be completed within Time2Retain seconds after that initial Time2Wait waiting period.
 #[test]
 fn time2wait_is_kept_and_time2retain_ends_it() {
     let waiting = SessionParams { default_time2wait: 2, ..params() };

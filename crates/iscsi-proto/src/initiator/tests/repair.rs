@@ -114,6 +114,10 @@ fn the_responses_exp_data_sn_shows_what_is_missing() {
     assert!(peer.done().is_empty());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+//= type=test
+//# When an initiator receives an iSCSI status PDU with an out-of-order StatSN that implies missing
+//# responses, it MUST address the one or more missing status PDUs as described in Section 7.8.
 #[test]
 fn a_damaged_response_is_asked_for_and_later_ones_are_taken_but_not_acknowledged() {
     let mut peer = Peer::with(params(), 1);
@@ -151,6 +155,19 @@ fn an_answer_that_comes_while_its_snack_waits_is_not_asked_for() {
     assert_eq!((asked[0].beg_run, asked[0].run_length), (answers[1].stat_sn.0, 1));
     peer.give(0, &answers[1].encode(0), &[]).unwrap();
     assert_eq!(peer.done(), [2, 0, 1]);
+}
+
+#[test]
+fn data_of_a_command_that_has_ended_is_not_asked_for() {
+    let (mut peer, itt) = reading(1000);
+    let second = peer.data_in(0, itt, 500, 1).encode(500);
+    peer.give(0, &second, &[]).unwrap();
+    let first = peer.data_in(0, itt, 0, 0).encode(500);
+    peer.give(0, &first, &[]).unwrap();
+    let response = crate::pdu::ScsiResponse { exp_data_sn: 2, ..peer.response(0, itt, 0) };
+    peer.give(0, &response.encode(0), &[]).unwrap();
+    assert_eq!(peer.done(), [1]);
+    assert!(snacks(&mut peer, 0).is_empty(), "it waited for the transport until now");
 }
 
 #[test]
@@ -289,6 +306,10 @@ fn a_command_with_damaged_immediate_data_goes_out_as_it_was() {
     assert_eq!(peer.session.next_cmd_sn(), before.cmd_sn.next());
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+//= type=test
+//# Upon receiving the Reject, the initiator MUST plug the CmdSN gap in order to continue to use the
+//# session.
 #[test]
 fn a_refused_command_leaves_no_hole_in_cmd_sn_at_any_level() {
     for level in 0..=2 {
@@ -358,6 +379,25 @@ fn pong(peer: &mut Peer, itt: Itt, exp_cmd_sn: CmdSn) {
     peer.give(0, &pong.encode(0), &[]).unwrap();
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+//= type=test
+//# On receiving a Data-In PDU with the A bit set to 1 on a session with ErrorRecoveryLevel greater
+//# than 0, if there are no holes in the read data until that Data-In PDU, the initiator MUST issue
+//# a SNACK of type DataACK, except when it is able to acknowledge the status for the task
+//# immediately via the ExpStatSN on other outbound PDUs if the status for the task is also
+//# received.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+//= type=test
+//# If the initiator has detected holes in the read data prior to that Data-In PDU, it MUST postpone
+//# issuing the SNACK of type DataACK until the holes are filled.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.2
+//= type=test
+//# If an initiator operates at ErrorRecoveryLevel 1 or higher, it MUST issue a SNACK of type
+//# DataACK after receiving a Data-In PDU with the A bit set to 1.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.2
+//= type=test
+//# However, if the initiator has detected holes in the input sequence, it MUST postpone issuing the
+//# SNACK of type DataACK until the holes are filled.
 #[test]
 fn the_a_bit_is_answered_when_nothing_is_missing() {
     let (mut peer, itt) = reading(4000);

@@ -44,6 +44,14 @@ fn own_asked(script: &mut Script) -> Vec<F> {
     asked(script, script.conn)
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# MUST wait for responses on currently valid Target Transfer Tags of the affected tasks from the
+//# issuing initiator.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# The target for its part MUST wait for responses on all affected Target Transfer Tags before
+//# acting on either of these two task management requests.
 #[test]
 fn a_reset_waits_for_the_data_of_r2ts_that_were_sent() {
     let mut script = script(TaskReporting::ResponseFence);
@@ -119,6 +127,24 @@ fn a_third_party_is_told_only_under_fast_abort() {
 }
 
 /// A status on each of two connections, unacknowledged, and a function over both.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.3.2
+//= type=test
+//# Whenever the Response Fence behavior is required for a SCSI response message, the target iSCSI
+//# layer MUST ensure that the following conditions are met in delivering the response message to
+//# the initiator iSCSI layer:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.3.2
+//= type=test
+//# A response with a Response Fence MUST be delivered chronologically after all the "preceding"
+//# responses on the I_T_L nexus, if the preceding responses are delivered at all, to the initiator
+//# iSCSI layer.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.3.2
+//= type=test
+//# A response with a Response Fence MUST be delivered chronologically prior to all the "following"
+//# responses on the I_T_L nexus.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# MUST provide the Response Fence behavior for the TMF Response on the issuing session as
+//# specified in Section 4.2.2.3.2.
 #[test]
 fn the_answer_to_a_function_waits_for_acknowledgements_and_holds_what_follows() {
     let mut script = script(TaskReporting::ResponseFence);
