@@ -1,9 +1,10 @@
-"""`python -m enkaku_lab demo|bench|list|run|report|s2`: the entry point of the lab."""
+"""`python -m enkaku_lab demo|bench|list|run|report|s2|plan-check`: the entry point of the lab."""
 
 import sys
 
 from enkaku_lab import bench, commands, demo
 from enkaku_lab.ns2 import commands as s2
+from enkaku_lab.ns2 import plan_check
 from enkaku_lab.process import LabError
 
 COMMANDS = {
@@ -13,6 +14,7 @@ COMMANDS = {
     "run": commands.main_run,
     "report": commands.main_report,
     "s2": s2.main,
+    "plan-check": plan_check.main,
 }
 
 

@@ -26,6 +26,7 @@ enum Command {
     Copy(cmd::copy::Args),
     Bench(cmd::bench::Args),
     Attach(cmd::attach::Args),
+    Plan(cmd::plan::Args),
     Tune(cmd::tune::Args),
     Wan(cmd::wan::WanArgs),
 }
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),
         Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),
         Command::Attach(args) => cmd::run_async(cmd::attach::run(args)),
+        Command::Plan(args) => cmd::plan::run(&args),
         Command::Tune(args) => cmd::tune::run(args),
         Command::Wan(args) => cmd::wan::run(args),
     };

@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod copy;
 pub(crate) mod discover;
 pub(crate) mod info;
+pub(crate) mod plan;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod target;
