@@ -1,9 +1,10 @@
-"""`python -m enkaku_lab demo|bench|bottlenecks|packets|list|run|report|s2`: where the lab begins."""
+"""`python -m enkaku_lab COMMAND`: where the lab begins. Without a command it lists them."""
 
 import sys
 
 from enkaku_lab import bench, bottlenecks, commands, demo, packets
 from enkaku_lab.ns2 import commands as s2
+from enkaku_lab.ns2 import plan_check
 from enkaku_lab.process import LabError
 
 COMMANDS = {
@@ -15,6 +16,7 @@ COMMANDS = {
     "run": commands.main_run,
     "report": commands.main_report,
     "s2": s2.main,
+    "plan-check": plan_check.main,
 }
 
 

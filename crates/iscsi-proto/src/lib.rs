@@ -19,6 +19,7 @@ pub mod keys;
 pub mod login;
 pub mod names;
 pub mod pdu;
+pub mod plan;
 pub mod serial;
 pub mod target;
 pub mod time;

@@ -7,7 +7,7 @@ from enkaku_lab.ns2.engine import Run
 from enkaku_lab.ns2.study import Pace, Results, Study
 
 POLICIES = ("golden", "adaptive")
-SEEDS = 5
+SEEDS = 3
 PATH_STEPS = "30 rate 3e8 60 rate 1e9"
 STEPS_SECONDS = 100.0
 FIXED_ON_PLATEAU = 36

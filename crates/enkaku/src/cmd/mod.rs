@@ -10,6 +10,7 @@ pub(crate) mod info;
 pub(crate) mod monitor;
 pub(crate) mod nic;
 pub(crate) mod path_report;
+pub(crate) mod plan;
 pub(crate) mod remote;
 pub(crate) mod serve;
 pub(crate) mod stats_file;

@@ -1,0 +1,342 @@
+//! What a path will allow before anything is sent over it: payload of the line, the share of one
+//! TCP connection under each congestion control, and the connections, buffers and depth that fill
+//! the line. Closed formulas of the steady state; slow start, competitors and processors are not in
+//! them, and [`Warning`]s say where they do not hold.
+//!
+//! Sources: Mathis et al. 1997 (reno); RFC 9438 §5.1 (cubic); Cardwell et al. 2016, "BBR" (ACM Queue
+//! 14:5) for what loss bbr bears; RFC 7143 §11.2 for the header of a PDU.
+
+use std::fmt;
+
+use crate::tuner::{CONNECTIONS_MAX, CongestionControl};
+
+/// TCP payload of a packet of MTU 1500: less 20 bytes of IPv4 and 32 of TCP with timestamps.
+pub const SEGMENT_BYTES: f64 = 1448.0;
+/// The same packet on the wire: 14 of Ethernet header, 4 FCS, 8 preamble, 12 gap.
+pub const WIRE_BYTES: f64 = 1538.0;
+/// Data of a PDU (MaxRecvDataSegmentLength as we negotiate it), and its header.
+pub const PDU_BYTES: f64 = 262_144.0;
+const HEADER_BYTES: f64 = 48.0;
+/// √(3/2): Mathis' constant for an acknowledgement per segment, which Linux's byte counting equals.
+const RENO_CONSTANT: f64 = 1.224_744_871_391_589;
+/// (C·(3+β)/(4·(1−β)))^¼ with C = 0.4 and β = 0.7 (RFC 9438 §5.1).
+const CUBIC_CONSTANT: f64 = 1.054;
+/// What remains of a window after a loss (RFC 5681, RFC 9438).
+const RENO_BETA: f64 = 0.5;
+const CUBIC_BETA: f64 = 0.7;
+/// bbr drains the path for 200 ms of every 10 s and probes below the rate in between.
+const BBR_SHARE: f64 = 0.97;
+/// Beyond this loss bbr (v1, Linux) takes losses for a full path; its authors' figure 8.
+const BBR_LOSS_MAX: f64 = 0.15;
+/// Beyond this, retransmission timeouts decide, which the formulas of reno and cubic leave out.
+const WINDOW_LAW_LOSS_MAX: f64 = 0.02;
+/// Windows below this cannot use fast retransmit: timeouts again.
+const WINDOW_SEGMENTS_MIN: f64 = 4.0;
+/// Part of tcp_wmem that is payload in flight: the rest is the bookkeeping of its packets.
+const SEND_BUFFER_SHARE: f64 = 0.67;
+/// Part of tcp_rmem that Linux advertises as window (tcp_adv_win_scale 1).
+const RECEIVE_BUFFER_SHARE: f64 = 0.5;
+/// A line counts as filled at this share: the rest is not worth a connection.
+const FILLED_SHARE: f64 = 0.95;
+/// Below this round trip, hosts are slower than the network.
+const RTT_S_MIN: f64 = 0.0005;
+/// Above this rate, one core per connection is.
+const RATE_BITS_PER_S_MAX: f64 = 10e9;
+
+/// A path and the hosts' limits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PathPlan {
+    /// Rate of the line, with all headers.
+    pub bits_per_s: f64,
+    /// Round trip without queues.
+    pub rtt_s: f64,
+    /// Probability that a packet is lost, independently of the others.
+    pub loss: f64,
+    /// Packets that the bottleneck queues; bandwidth × delay of them unless known.
+    pub queue_packets: Option<f64>,
+    /// The most that `tcp_wmem` allows a socket.
+    pub wmem_bytes: f64,
+    /// The most that `tcp_rmem` allows a socket.
+    pub rmem_bytes: f64,
+    /// Connections, if they are given; otherwise as many as fill the line.
+    pub streams: Option<u32>,
+}
+
+/// What holds one connection up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Bound {
+    /// Nothing but the line.
+    Line,
+    /// Losses, which keep the congestion window small.
+    Loss,
+    /// The send buffer (`tcp_wmem`).
+    SendBuffer,
+    /// The receive buffer (`tcp_rmem`).
+    ReceiveBuffer,
+}
+
+impl Bound {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Line => "line",
+            Self::Loss => "loss",
+            Self::SendBuffer => "send_buffer",
+            Self::ReceiveBuffer => "receive_buffer",
+        }
+    }
+}
+
+/// Where the formulas do not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Warning {
+    /// Too much loss for the laws of reno and cubic.
+    Timeouts,
+    /// The window of this connection is too small for fast retransmit.
+    SmallWindow,
+    /// More loss than bbr bears.
+    BbrLoss,
+    /// The hosts decide, not the path: a very short round trip.
+    ShortRoundTrip,
+    /// The hosts decide, not the path: a very fast line.
+    FastLine,
+    /// More connections than a session may have: the line is not filled.
+    TooManyConnections,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Timeouts => "loss above 2 %: timeouts decide, reno and cubic get less than this",
+            Self::SmallWindow => {
+                "a window below 4 segments: timeouts decide, it gets less than this"
+            }
+            Self::BbrLoss => "loss above 15 %: bbr takes it for a full path and gets far less",
+            Self::ShortRoundTrip => "a round trip below 0.5 ms: hosts decide, not the path",
+            Self::FastLine => "a line above 10 Gbit/s: processors decide, not the path",
+            Self::TooManyConnections => "no number of connections allowed here fills the line",
+        })
+    }
+}
+
+/// What a congestion control makes of the path.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// Which one.
+    pub control: CongestionControl,
+    /// iSCSI payload of one connection.
+    pub one_bytes_per_s: f64,
+    /// What holds it up.
+    pub bound: Bound,
+    /// Connections: as given, or the fewest that fill the line.
+    pub connections: u32,
+    /// iSCSI payload of all of them.
+    pub session_bytes_per_s: f64,
+    /// What each `tcp_wmem` must allow for its share of the line.
+    pub wmem_wanted_bytes: f64,
+    /// What each `tcp_rmem` must allow.
+    pub rmem_wanted_bytes: f64,
+    /// Commands of [`PDU_BYTES`] under way that keep the line filled.
+    pub depth: u32,
+    /// Socket buffers and commands at the sending end of the data.
+    pub sender_memory_bytes: f64,
+    /// Socket buffers and commands at the receiving end.
+    pub receiver_memory_bytes: f64,
+    /// Where this should not be believed.
+    pub warnings: Vec<Warning>,
+}
+
+impl PathPlan {
+    /// iSCSI payload that the line carries: PDU headers, TCP, IP and Ethernet are off.
+    pub fn limit_bytes_per_s(&self) -> f64 {
+        self.bits_per_s / 8.0 * SEGMENT_BYTES / WIRE_BYTES * PDU_BYTES / (PDU_BYTES + HEADER_BYTES)
+    }
+
+    /// Bytes that are on the way when the line is full.
+    pub fn delay_product_bytes(&self) -> f64 {
+        self.limit_bytes_per_s() * self.rtt_s
+    }
+
+    /// What this congestion control makes of it.
+    pub fn outcome(&self, control: CongestionControl) -> Outcome {
+        let line = self.limit_bytes_per_s();
+        let (window, bound) = self.window(control);
+        let full = line * self.use_of_line(control);
+        let free = window / self.rtt_s;
+        let one_bytes_per_s = free.min(full);
+        let bound = if free < full { bound } else { Bound::Line };
+        let needed = (FILLED_SHARE * full / one_bytes_per_s).ceil().max(1.0);
+        let most = f64::from(CONNECTIONS_MAX);
+        let connections = self.streams.unwrap_or(needed.min(most) as u32).max(1);
+        let session_bytes_per_s = (f64::from(connections) * free).min(full);
+        let mut warnings = self.warnings(control, window);
+        if self.streams.is_none() && needed > most {
+            warnings.push(Warning::TooManyConnections);
+        }
+        // With losses the share of each is its window; otherwise an equal part of the line.
+        let share = self.delay_product_bytes() / f64::from(connections);
+        let wmem_wanted_bytes = share / SEND_BUFFER_SHARE;
+        let rmem_wanted_bytes = share / RECEIVE_BUFFER_SHARE;
+        // One more for each connection: the next command waits there when the last one ends.
+        let depth = (session_bytes_per_s * self.rtt_s / PDU_BYTES).ceil() as u32 + connections;
+        let commands = f64::from(depth) * PDU_BYTES;
+        Outcome {
+            control,
+            one_bytes_per_s,
+            bound,
+            connections,
+            session_bytes_per_s,
+            wmem_wanted_bytes,
+            rmem_wanted_bytes,
+            depth,
+            sender_memory_bytes: f64::from(connections) * wmem_wanted_bytes + commands,
+            receiver_memory_bytes: f64::from(connections) * rmem_wanted_bytes + commands,
+            warnings,
+        }
+    }
+
+    /// The mean window of one connection and what bounds it, as if the line had no end.
+    fn window(&self, control: CongestionControl) -> (f64, Bound) {
+        let buffers = [
+            (SEND_BUFFER_SHARE * self.wmem_bytes, Bound::SendBuffer),
+            (RECEIVE_BUFFER_SHARE * self.rmem_bytes, Bound::ReceiveBuffer),
+        ];
+        let law = (self.law_window_bytes(control), Bound::Loss);
+        buffers.into_iter().fold(law, |least, other| if other.0 < least.0 { other } else { least })
+    }
+
+    fn law_window_bytes(&self, control: CongestionControl) -> f64 {
+        let reno = SEGMENT_BYTES * RENO_CONSTANT / self.loss.sqrt();
+        match control {
+            CongestionControl::Reno => reno,
+            // In its Reno-friendly region it takes what reno would (RFC 9438 §4.3).
+            CongestionControl::Cubic => {
+                reno.max(SEGMENT_BYTES * CUBIC_CONSTANT * (self.rtt_s / self.loss).powf(0.75))
+            }
+            CongestionControl::Bbr => f64::INFINITY,
+        }
+    }
+
+    /// The share of the line that windows use which lose at its queue: W rises from β·(B+Q) to
+    /// B+Q, and below B the line idles.
+    fn use_of_line(&self, control: CongestionControl) -> f64 {
+        let beta = match control {
+            CongestionControl::Reno => RENO_BETA,
+            CongestionControl::Cubic => CUBIC_BETA,
+            CongestionControl::Bbr => return BBR_SHARE * (1.0 - self.loss),
+        };
+        let on_way = self.delay_product_bytes() / SEGMENT_BYTES;
+        let top = on_way + self.queue_packets.unwrap_or(on_way);
+        let low = beta * top;
+        let kept = 1.0 - self.loss;
+        if low >= on_way {
+            return kept;
+        }
+        let packets = (top * top - low * low) / 2.0;
+        let rounds = (on_way - low) + (top * top - on_way * on_way) / (2.0 * on_way);
+        kept * packets / (on_way * rounds)
+    }
+
+    fn warnings(&self, control: CongestionControl, window: f64) -> Vec<Warning> {
+        let bbr = control == CongestionControl::Bbr;
+        let all = [
+            (!bbr && self.loss > WINDOW_LAW_LOSS_MAX, Warning::Timeouts),
+            (window < WINDOW_SEGMENTS_MIN * SEGMENT_BYTES, Warning::SmallWindow),
+            (bbr && self.loss > BBR_LOSS_MAX, Warning::BbrLoss),
+            (self.rtt_s < RTT_S_MIN, Warning::ShortRoundTrip),
+            (self.bits_per_s > RATE_BITS_PER_S_MAX, Warning::FastLine),
+        ];
+        all.into_iter().filter(|(holds, _)| *holds).map(|(_, warning)| warning).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [CongestionControl; 3] =
+        [CongestionControl::Reno, CongestionControl::Cubic, CongestionControl::Bbr];
+
+    fn path() -> PathPlan {
+        PathPlan {
+            bits_per_s: 1e9,
+            rtt_s: 0.05,
+            loss: 1e-4,
+            queue_packets: None,
+            wmem_bytes: 64e6,
+            rmem_bytes: 64e6,
+            streams: None,
+        }
+    }
+
+    #[test]
+    fn laws_are_those_of_their_sources() {
+        // RFC 9438 table 1: RTT 100 ms; average cubic window in segments, and reno's.
+        for (loss, cubic, reno) in
+            [(1e-2, 12.0, 12.0), (1e-4, 187.0, 122.0), (1e-6, 5926.0, 1225.0)]
+        {
+            let path = PathPlan { loss, rtt_s: 0.1, ..path() };
+            let segments = |control| path.law_window_bytes(control) / SEGMENT_BYTES;
+            let (c, r) = (segments(CongestionControl::Cubic), segments(CongestionControl::Reno));
+            assert!((c / cubic - 1.0).abs() < 0.03, "{loss}: {c}");
+            assert!((r / reno - 1.0).abs() < 0.03, "{loss}: {r}");
+        }
+    }
+
+    #[test]
+    fn nothing_exceeds_the_line_and_more_loss_never_helps() {
+        for control in ALL {
+            let mut last = f64::INFINITY;
+            for loss in [0.0, 1e-7, 1e-5, 1e-3, 1e-2] {
+                let outcome = PathPlan { loss, ..path() }.outcome(control);
+                assert!(outcome.session_bytes_per_s <= path().limit_bytes_per_s());
+                assert!(outcome.one_bytes_per_s <= last, "{control:?} {loss}");
+                last = outcome.one_bytes_per_s;
+            }
+        }
+    }
+
+    #[test]
+    fn as_many_connections_as_fill_the_line_and_no_more() {
+        for control in ALL {
+            let outcome = path().outcome(control);
+            let with = |n| PathPlan { streams: Some(n), ..path() }.outcome(control);
+            let full = with(CONNECTIONS_MAX).session_bytes_per_s;
+            assert!(outcome.session_bytes_per_s >= FILLED_SHARE * full);
+            if outcome.connections > 1 {
+                let fewer = with(outcome.connections - 1).session_bytes_per_s;
+                assert!(fewer < FILLED_SHARE * full, "{control:?}");
+            }
+        }
+        let lossy = PathPlan { loss: 1e-2, ..path() }.outcome(CongestionControl::Reno);
+        assert_eq!(lossy.connections, CONNECTIONS_MAX);
+        assert_eq!(lossy.warnings, [Warning::TooManyConnections]);
+    }
+
+    #[test]
+    fn the_smaller_buffer_is_named_and_the_wanted_one_lifts_it() {
+        let tight = PathPlan { wmem_bytes: 1e6, loss: 0.0, streams: Some(1), ..path() };
+        let bbr = tight.outcome(CongestionControl::Bbr);
+        assert_eq!(bbr.bound, Bound::SendBuffer);
+        let roomy = PathPlan { wmem_bytes: bbr.wmem_wanted_bytes, ..tight };
+        assert_eq!(roomy.outcome(CongestionControl::Bbr).bound, Bound::Line);
+        let tight = PathPlan { rmem_bytes: 1e6, ..tight };
+        assert_eq!(tight.outcome(CongestionControl::Bbr).bound, Bound::ReceiveBuffer);
+    }
+
+    #[test]
+    fn outside_its_validity_it_says_so() {
+        let of = |path: PathPlan, control| path.outcome(control).warnings;
+        let lossy = PathPlan { loss: 0.05, streams: Some(1), ..path() };
+        assert_eq!(of(lossy, CongestionControl::Reno), [Warning::Timeouts]);
+        assert!(of(lossy, CongestionControl::Bbr).is_empty());
+        let worse = PathPlan { loss: 0.2, ..lossy };
+        assert!(of(worse, CongestionControl::Reno).contains(&Warning::SmallWindow));
+        assert_eq!(of(worse, CongestionControl::Bbr), [Warning::BbrLoss]);
+        let near = PathPlan { rtt_s: 1e-4, bits_per_s: 4e10, loss: 0.0, ..lossy };
+        let hosts = [Warning::ShortRoundTrip, Warning::FastLine];
+        assert_eq!(of(near, CongestionControl::Cubic), hosts);
+    }
+}
