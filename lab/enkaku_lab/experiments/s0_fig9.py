@@ -25,9 +25,9 @@ def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
         ax.plot(times, numbers, ".", markersize=2.5, color=COLOURS[one.transfer.stack])
         top = max(numbers, default=1.0)
         for name, height, colour in (
-            ("SCSI Command", 1.12, "#D55E00"),
-            ("SCSI Data-Out", 1.06, "#0072B2"),
-            ("Ready To Transfer", 1.18, "#999999"),
+            ("SCSI_COMMAND", 1.12, "#D55E00"),
+            ("DATA_OUT", 1.06, "#0072B2"),
+            ("R2T", 1.18, "#999999"),
         ):
             marks = [
                 (segment.time_s - begin) * 1e3
