@@ -35,7 +35,7 @@ def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
                 if name in " ".join(segment.pdus)
             ]
             ax.plot(marks, [top * height] * len(marks), "|", color=colour, label=name)
-        ax.legend(fontsize=8, loc="upper left")
+        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.4), ncols=3)
         bursts = 1 + sum(
             later - earlier > 0.4 * one.transfer.rtt_ms
             for earlier, later in zip(times, times[1:], strict=False)
