@@ -92,9 +92,10 @@ def test_a_recording_has_all_that_the_analysis_needs_and_none_of_the_data(tmp_pa
                 assert recording.wait(20) == 0
     slim, whole = (enkaku.report("monitor", "report", path) for path in (capture, full))
     assert slim["capture"]["lost_by_capture"] == 0
-    key = ("commands", "bytes", "bytes_median")
-    of = [{name: one["connections"][0]["writes"][name] for name in key} for one in (slim, whole)]
-    assert of[0] == of[1]
+    ours, theirs = (one["connections"][0]["writes"] for one in (slim, whole))
+    assert ours["bytes_median"] == theirs["bytes_median"]
+    # tcpdump does not read what its socket still has when it is told to stop.
+    assert 0 <= ours["commands"] - theirs["commands"] <= 2
     assert slim["verdict"]["cause"] == whole["verdict"]["cause"]
     assert slim["connections"][0]["pdus_to_target"]["lost_sync"] == 0
     # bench writes noise; what is kept are headers and zeros, a small part of the volume's data.

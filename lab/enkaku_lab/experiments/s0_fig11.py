@@ -21,7 +21,7 @@ def draw(seen: list[Seen], path: Path) -> str:
         ax.plot([(sample.time_s - begin) * 1e3 for sample in samples],
                 [sample.cwnd_segments for sample in samples],
                 drawstyle="steps-post", color="#000000", label="congestion window (ss)")
-        ax.legend(fontsize=8, loc="upper left")
+        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.4), ncols=3)
         cwnd = max((sample.cwnd_segments for sample in samples), default=0)
         parts.append(
             f"{one.transfer.stack}: at most {max(flight, default=0):.0f} packets in flight, the "

@@ -14,11 +14,14 @@ def draw(seen: list[Seen], path: Path, beside: str = "") -> str:
     parts = []
     for ax, one in zip(axes, seen, strict=True):
         begin, end = one.cycle()
-        segments, samples = within(one, begin, end)
+        segments, _ = within(one, begin, end)
         mss = segments_of(one)
-        ax.plot([(sample.time_s - begin) * 1e3 for sample in samples],
-                [sample.queue_bytes / mss for sample in samples],
-                drawstyle="steps-post", marker=".", color=COLOURS[one.transfer.stack],
+        # ss takes longer than much of a cycle, so the samples of all late cycles are laid over
+        # one another.
+        folded = sorted(_folded(one))
+        samples = [queue for _, queue in folded]
+        ax.plot([at * 1e3 for at, _ in folded], [queue / mss for queue in samples],
+                ".", color=COLOURS[one.transfer.stack],
                 label="queue of the socket (memory, in packets)")
         if beside:
             ways = {"packets": True, "acks": False}
@@ -32,14 +35,26 @@ def draw(seen: list[Seen], path: Path, beside: str = "") -> str:
             label = "packets sent" if beside == "packets" else "acknowledgements received"
             ax.plot([(segment.time_s - begin) * 1e3 for segment in mine], sums,
                     ".", markersize=2.5, color="#0072B2", label=f"{label}, sum")
-        ax.legend(fontsize=8, loc="upper left")
-        queue = max((sample.queue_bytes for sample in samples), default=0)
+        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.4), ncols=3)
+        queue = max(samples, default=0)
         parts.append(
             f"{one.transfer.stack}: the queue reaches {queue / mss:.0f} packets in a cycle of "
             f"{(end - begin) * 1e3:.0f} ms"
         )
     figure.save(chart, path)
     return "; ".join(parts) + "."
+
+
+def _folded(one: Seen) -> list[tuple[float, int]]:
+    """Samples of the later half of the cycles: seconds after the write's begin, bytes."""
+    starts = one.starts()
+    late = starts[len(starts) // 2 :]
+    return [
+        (sample.time_s - begin, sample.queue_bytes)
+        for begin, end in zip(late, late[1:], strict=False)
+        for sample in one.samples
+        if begin <= sample.time_s < end
+    ]
 
 
 def trace(number: int, what: str, beside: str = "") -> Trace:

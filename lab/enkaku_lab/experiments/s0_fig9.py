@@ -25,9 +25,9 @@ def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
         ax.plot(times, numbers, ".", markersize=2.5, color=COLOURS[one.transfer.stack])
         top = max(numbers, default=1.0)
         for name, height, colour in (
-            ("SCSI Command", 1.12, "#D55E00"),
-            ("SCSI Data-Out", 1.06, "#0072B2"),
-            ("Ready To Transfer", 1.18, "#999999"),
+            ("SCSI_COMMAND", 1.12, "#D55E00"),
+            ("DATA_OUT", 1.06, "#0072B2"),
+            ("R2T", 1.18, "#999999"),
         ):
             marks = [
                 (segment.time_s - begin) * 1e3
@@ -35,7 +35,7 @@ def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
                 if name in " ".join(segment.pdus)
             ]
             ax.plot(marks, [top * height] * len(marks), "|", color=colour, label=name)
-        ax.legend(fontsize=8, loc="upper left")
+        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.4), ncols=3)
         bursts = 1 + sum(
             later - earlier > 0.4 * one.transfer.rtt_ms
             for earlier, later in zip(times, times[1:], strict=False)
