@@ -1,8 +1,8 @@
-"""`python -m enkaku_lab demo|bench|list|run|report`: the entry point of the lab."""
+"""`python -m enkaku_lab demo|bench|list|run|report|monitor-cost`: the entry point of the lab."""
 
 import sys
 
-from enkaku_lab import bench, commands, demo
+from enkaku_lab import bench, commands, demo, monitor_cost
 from enkaku_lab.process import LabError
 
 COMMANDS = {
@@ -11,6 +11,7 @@ COMMANDS = {
     "list": commands.main_list,
     "run": commands.main_run,
     "report": commands.main_report,
+    "monitor-cost": monitor_cost.main,
 }
 
 

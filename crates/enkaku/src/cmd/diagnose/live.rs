@@ -28,7 +28,7 @@ const PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct LiveArgs {
     #[command(flatten)]
-    select: SelectArgs,
+    pub(crate) select: SelectArgs,
     /// How long to watch.
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5s")]
     time: Duration,
