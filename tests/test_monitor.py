@@ -55,9 +55,15 @@ CASES = {
 }
 
 
-@pytest.mark.needs("root", "/dev/net/tun", "qemu-img", "tgtd", "nbdfuse", "nbdkit")
+SLOW_DISK = pytest.mark.needs("/dev/fuse", "nbdfuse", "nbdkit")
+
+
+@pytest.mark.needs("root", "/dev/net/tun", "qemu-img", "tgtd")
 @pytest.mark.parametrize("stack", ["enkaku", "tgt+libiscsi"])
-@pytest.mark.parametrize("cause", CASES)
+@pytest.mark.parametrize(
+    "cause",
+    [pytest.param(name, marks=SLOW_DISK) if name == "storage" else name for name in CASES],
+)
 def test_the_cause_of_a_write_is_named_at_the_initiator(cause: str, stack: str, tmp_path: Path):
     with _transfer(CASES[cause], stack, tmp_path) as lab:
         found = _diagnosed(lab, "near", cause)

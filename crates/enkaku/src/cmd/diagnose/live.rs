@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tcpmon::ethtool::{Device, device_of};
-use tcpmon::verdict::from_samples::{Judgement, Known, Watched, judge};
+use tcpmon::verdict::from_samples::{Judgement, Known, Role, Watched, judge};
 use tcpmon::verdict::{Cause, Verdict};
 use tcpmon::watch::Watcher;
 use wanlab::units::{parse_rate, parse_time};
@@ -28,7 +28,7 @@ const PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct LiveArgs {
     #[command(flatten)]
-    select: SelectArgs,
+    pub(crate) select: SelectArgs,
     /// How long to watch.
     #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5s")]
     time: Duration,
@@ -80,7 +80,7 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
         line_bytes_per_s: args.line_rate.map(payload),
         device_bytes_per_s: devices.iter().filter_map(|one| one.bits_per_s).min().map(payload),
         send_buffer_max_bytes: tcpmon::watch::send_buffer_max_bytes(),
-        own_initiator: processes.iter().any(|name| name == "enkaku"),
+        own_initiator: watched.iter().any(|one| is_own_initiator(&watcher, one)),
     };
     let Some(judgement) = judge(&watched, &known) else {
         return nothing(&format!(
@@ -126,6 +126,12 @@ fn watch(watcher: &mut Watcher, time: Duration) -> anyhow::Result<Vec<Watched>> 
         watcher.sample()?;
     }
     Ok(watcher.harvest())
+}
+
+/// Whether it is an end that asks, and this program's.
+fn is_own_initiator(watcher: &Watcher, watched: &Watched) -> bool {
+    let owner = watched.samples.last().and_then(|sample| watcher.owner(sample));
+    watched.role == Role::Initiator && owner.is_some_and(|owner| owner.comm == "enkaku")
 }
 
 #[allow(clippy::cast_precision_loss, reason = "rates of lines are far below 2^53")]

@@ -12,7 +12,7 @@ use crate::cmd::Usage;
 pub(crate) struct SelectArgs {
     /// Connections from or to this TCP port (iSCSI's is 3260).
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
-    port: Option<u16>,
+    pub(crate) port: Option<u16>,
     /// Connections from or to this address, IPv4 or IPv6.
     #[arg(long, value_name = "ADDRESS")]
     addr: Option<IpAddr>,
