@@ -53,6 +53,9 @@ impl Session {
         now: Instant,
         header: &Header,
     ) -> Result<Placement, SessionError> {
+        if self.connections.get(&conn).is_some_and(|connection| connection.closing) {
+            return Ok(Placement::Discard);
+        }
         let pdu = match Pdu::parse(header) {
             Ok(pdu) => pdu,
             Err(error) => {
@@ -161,7 +164,9 @@ impl Session {
             }
             _ => {}
         }
+        let closes = !recovers && !matches!(receiving, Receiving::DataOut { .. });
         let Some(connection) = self.connections.get_mut(&conn) else { return true };
+        connection.closing |= closes;
         let header = Bytes::copy_from_slice(&connection.last_header);
         let reason = RejectReason::DATA_DIGEST_ERROR;
         self.push_reply(conn, Reply::Reject { reason, data_sn: 0, header });
