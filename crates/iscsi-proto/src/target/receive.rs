@@ -171,19 +171,12 @@ impl Session {
         let reason = RejectReason::DATA_DIGEST_ERROR;
         self.push_reply(conn, Reply::Reject { reason, data_sn: 0, header });
         match receiving {
-            Receiving::Command { itt, .. } => {
-                // Its number stays free: the same command comes again.
-                self.discard_command(conn, *itt);
-                true
-            }
-            Receiving::DataOut { pdu, .. } => {
-                if !recovers {
-                    self.damage(pdu.itt);
-                }
-                false
-            }
-            Receiving::Nothing | Receiving::Ignored | Receiving::Scratch(_) => true,
+            // Its number stays free: the same command comes again.
+            Receiving::Command { itt, .. } => self.discard_command(conn, *itt),
+            Receiving::DataOut { pdu, .. } if !recovers => self.damage(pdu.itt),
+            _ => {}
         }
+        !matches!(receiving, Receiving::DataOut { .. })
     }
 
     /// Forgets a command whose PDU never arrived whole.
