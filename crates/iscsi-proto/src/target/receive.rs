@@ -53,6 +53,9 @@ impl Session {
         now: Instant,
         header: &Header,
     ) -> Result<Placement, SessionError> {
+        if self.connections.get(&conn).is_some_and(|connection| connection.closing) {
+            return Ok(Placement::Discard);
+        }
         let pdu = match Pdu::parse(header) {
             Ok(pdu) => pdu,
             Err(error) => {
@@ -161,24 +164,19 @@ impl Session {
             }
             _ => {}
         }
+        let closes = !recovers && !matches!(receiving, Receiving::DataOut { .. });
         let Some(connection) = self.connections.get_mut(&conn) else { return true };
+        connection.closing |= closes;
         let header = Bytes::copy_from_slice(&connection.last_header);
         let reason = RejectReason::DATA_DIGEST_ERROR;
         self.push_reply(conn, Reply::Reject { reason, data_sn: 0, header });
         match receiving {
-            Receiving::Command { itt, .. } => {
-                // Its number stays free: the same command comes again.
-                self.discard_command(conn, *itt);
-                true
-            }
-            Receiving::DataOut { pdu, .. } => {
-                if !recovers {
-                    self.damage(pdu.itt);
-                }
-                false
-            }
-            Receiving::Nothing | Receiving::Ignored | Receiving::Scratch(_) => true,
+            // Its number stays free: the same command comes again.
+            Receiving::Command { itt, .. } => self.discard_command(conn, *itt),
+            Receiving::DataOut { pdu, .. } if !recovers => self.damage(pdu.itt),
+            _ => {}
         }
+        !matches!(receiving, Receiving::DataOut { .. })
     }
 
     /// Forgets a command whose PDU never arrived whole.

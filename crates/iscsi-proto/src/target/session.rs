@@ -31,6 +31,8 @@ pub(super) struct Connection {
     pub(super) next_stat_sn: StatSn,
     pub(super) exp_stat_sn: StatSn,
     pub(super) events: VecDeque<Event>,
+    /// It closes once its answers are sent: what still comes is dropped.
+    pub(super) closing: bool,
     /// Small answers, sent before data.
     pub(super) replies: VecDeque<Reply>,
     /// Bytes of ping data in them.
@@ -211,6 +213,7 @@ impl Session {
             data_timer: None,
             last_data: now,
             recovery: None,
+            closing: false,
             receiving: Receiving::Nothing,
             last_header: [0; BHS_LEN],
             text: None,
