@@ -126,7 +126,7 @@ impl RemoteDisk {
 
     /// What the path carries, over how many connections, and why so many.
     pub fn path(&self) -> PathReport {
-        self.0.shared.path.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        path::report(&self.0.shared)
     }
 
     /// Lets another policy choose the number of connections from now on; a fixed one sets it.

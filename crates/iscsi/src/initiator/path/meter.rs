@@ -214,6 +214,24 @@ impl Meter {
     }
 }
 
+/// The connections, with what each carried on average since it was opened.
+pub(super) fn since_opening(view: &View) -> Vec<PathConnection> {
+    let zero = TcpStats { acked_bytes: Some(0), received_bytes: Some(0), ..TcpStats::default() };
+    let connection = |seen: &Seen| {
+        let new = tcp_stats(&*seen.stream).ok()?;
+        let age_s = seen.age.as_secs_f64();
+        let moved = moved(&zero, &new, age_s.max(1e-3));
+        let connection = Connection {
+            id: ConnectionId(seen.serial),
+            age_s: Some(age_s),
+            bytes_per_s: Some(moved.sent + moved.received),
+            tcp: Tcp::default(),
+        };
+        Some(path_connection(seen, &zero, &new, &connection))
+    };
+    view.seen.iter().filter_map(connection).collect()
+}
+
 fn moved(old: &TcpStats, new: &TcpStats, interval_s: f64) -> Moved {
     let rate = |old: Option<u64>, new: Option<u64>| {
         let bytes = old.zip(new).map_or(0, |(old, new)| new.saturating_sub(old));

@@ -185,6 +185,18 @@ impl Controller {
     }
 }
 
+/// What is known now: of the last interval, or where none has ended yet, of each connection since
+/// it was opened.
+pub(super) fn report(shared: &Shared) -> PathReport {
+    let mut report = shared.path.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if report.connections.is_empty() {
+        let view = View::of(&shared.lock(), shared.now());
+        report.connections = meter::since_opening(&view);
+        report.connections_open = view.open;
+    }
+    report
+}
+
 fn smaller(least: Option<f64>, value: f64) -> Option<f64> {
     Some(least.map_or(value, |least: f64| least.min(value)))
 }
