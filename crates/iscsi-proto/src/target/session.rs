@@ -331,9 +331,10 @@ impl Session {
         &self.params
     }
 
-    /// Has `conn` been closed in good order or by us?
+    /// Has `conn` been closed in good order, by us, or by its initiator on another connection? What
+    /// still comes in on it is an error of nobody.
     pub fn is_connection_over(&self, conn: ConnId) -> bool {
-        self.connections.get(&conn).is_none_or(|c| c.state == ConnectionState::Free)
+        self.connections.get(&conn).is_none_or(|c| !c.state.is_alive())
     }
 
     /// Is the task there, with data still to come or to be executed?
