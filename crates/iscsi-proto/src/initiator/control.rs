@@ -92,6 +92,7 @@ impl<T> Session<T> {
         // Not on commands that were only queued when the function was sent: they live on.
         let hit = self.affected((!target).then_some(lun), cmd_sn);
         hit.into_iter().for_each(|itt| self.finish_aborted(itt));
+        self.resume_data();
     }
 
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1

@@ -202,8 +202,8 @@ impl<T> Session<T> {
         task.solicited = task.solicited.max(end);
         let (itt, ttt, lun) = (pdu.itt, pdu.ttt, task.command.lun);
         if let Some(connection) = self.connection_mut(id) {
-            let data_sn = DataSn(0);
-            let burst = super::transmit::Burst { itt, ttt, lun, data_sn, offset, end };
+            let (data_sn, stopped) = (DataSn(0), false);
+            let burst = super::transmit::Burst { itt, ttt, lun, data_sn, offset, end, stopped };
             connection.queues.data.push_back(burst);
         }
         if recovery {

@@ -60,6 +60,8 @@ pub(super) struct Burst {
     pub(super) data_sn: DataSn,
     pub(super) offset: u32,
     pub(super) end: u32,
+    /// The target has said that it ends tasks of this unit (FastAbort, §11.9.1).
+    pub(super) stopped: bool,
 }
 
 impl<T> Session<T> {
@@ -91,7 +93,7 @@ impl<T> Session<T> {
             c.closing.is_none()
                 && c.state.is_open()
                 && (!queues.control.is_empty()
-                    || queues.data.iter().any(|burst| !self.is_stopped(burst.itt))
+                    || queues.data.iter().any(|burst| !self.is_stopped(burst))
                     || commands
                     || !queues.retries.is_empty())
         })
@@ -309,7 +311,9 @@ impl<T> Session<T> {
             let connection = self.connections.get_mut(id.index())?.as_mut()?;
             let segment = segment_length_max(&connection.params);
             let tasks = &mut self.tasks;
-            let goes = |burst: &Burst| tasks.command_mut(burst.itt).is_none_or(|t| !t.stopped);
+            let goes = |burst: &Burst| {
+                tasks.command_mut(burst.itt).is_none_or(|t| !t.stopped && !burst.stopped)
+            };
             let at = connection.queues.data.iter().position(goes)?;
             let burst = connection.queues.data.get_mut(at)?;
             let Some(task) = self.tasks.command_mut(burst.itt) else {
@@ -420,6 +424,7 @@ impl<T> Session<T> {
                 data_sn: DataSn(0),
                 offset: plan.immediate,
                 end: plan.end,
+                stopped: false,
             });
         }
         let expected = connection.status.expected();
