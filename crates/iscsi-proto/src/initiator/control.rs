@@ -273,6 +273,18 @@ impl<T> Session<T> {
         cmd_sn: Option<CmdSn>,
         reason: RejectReason,
     ) {
+        let repairs = self.repairs();
+        let acknowledged = cmd_sn.is_some_and(|sn| sn.is_before(self.exp_cmd_sn));
+        let task = self.tasks.command_mut(itt);
+        // Its number counts as received when the abort arrives (§7.11), which at level 0 nothing but
+        // the end of the session can prevent: the answer to that says how the command ends.
+        let filled = !repairs && task.as_ref().is_some_and(|task| task.abort_sent);
+        // A Reject that was lost comes late: a later copy is there, and what has come of its data
+        // must not be forgotten.
+        let taken = acknowledged || task.is_some_and(|task| task.has_begun());
+        if reason == RejectReason::DATA_DIGEST_ERROR && (filled || taken) {
+            return;
+        }
         // Its immediate data came damaged: it can be sent again as it was (§11.17.1).
         if reason == RejectReason::DATA_DIGEST_ERROR && self.retry(itt) {
             return;
@@ -283,7 +295,7 @@ impl<T> Session<T> {
         }
         self.retire(itt);
         self.finish(itt, TaskOutcome::Rejected(reason));
-        if let Some(cmd_sn) = cmd_sn {
+        if let Some(cmd_sn) = cmd_sn.filter(|_| !filled) {
             self.plug(id, cmd_sn);
         }
     }

@@ -27,6 +27,10 @@ impl<T> Session<T> {
                 false
             }
         };
+        // A status that was asked for twice comes twice, and ends its command the first time.
+        if pdu.status.is_some() && !new_status && self.tasks.get(pdu.itt).is_none() {
+            return Ok(Receiving::Discard);
+        }
         let named = self.named(id, pdu.itt)?.is_some();
         let rules = self.rules();
         let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {

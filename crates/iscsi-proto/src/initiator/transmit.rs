@@ -139,6 +139,13 @@ impl<T> Session<T> {
                     if kind == SnackKind::DATA_OR_R2T && self.tasks.get(itt).is_none() {
                         continue;
                     }
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+                    //# After sending the Logout Request PDU, an initiator MUST NOT send any new
+                    //# iSCSI requests on the closing connection.
+                    // No command waits for anything any more.
+                    if self.is_leaving(id) {
+                        continue;
+                    }
                     let connection = self.connection(id)?;
                     let come = |first| !connection.status.is_missing(StatSn(first));
                     while kind == SnackKind::STATUS && run.1 > 0 && come(run.0) {
