@@ -274,14 +274,11 @@ impl<T> Session<T> {
         reason: RejectReason,
     ) {
         let repairs = self.repairs();
-        let acknowledged = cmd_sn.is_some_and(|sn| sn.is_before(self.exp_cmd_sn));
-        let task = self.tasks.command_mut(itt);
+        // A Reject that was lost comes late: a later copy is there.
+        let taken = self.is_taken(itt);
         // Its number counts as received when the abort arrives (§7.11), which at level 0 nothing but
         // the end of the session can prevent: the answer to that says how the command ends.
-        let filled = !repairs && task.as_ref().is_some_and(|task| task.abort_sent);
-        // A Reject that was lost comes late: a later copy is there, and what has come of its data
-        // must not be forgotten.
-        let taken = acknowledged || task.is_some_and(|task| task.has_begun());
+        let filled = !repairs && self.tasks.command_mut(itt).is_some_and(|task| task.abort_sent);
         if reason == RejectReason::DATA_DIGEST_ERROR && (filled || taken) {
             return;
         }

@@ -393,9 +393,9 @@ impl<T> Session<T> {
     fn next_retry(&mut self, id: ConnectionId) -> Option<Transmit> {
         loop {
             let itt = self.connection_mut(id)?.queues.retries.pop_front()?;
-            // It may have been answered, or aborted, or have moved meanwhile.
-            let here = |task: &Task<T>| task.connection == id && task.is_sent();
-            if self.tasks.get(itt).is_some_and(here) {
+            // It may have been taken, answered or aborted, or have moved meanwhile.
+            let here = self.tasks.get(itt).is_some_and(|task| task.connection == id);
+            if here && !self.is_taken(itt) {
                 return self.send_command(id, itt);
             }
         }

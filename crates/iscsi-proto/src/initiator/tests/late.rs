@@ -84,6 +84,10 @@ fn at_level_0_a_refused_command_is_not_sent_again_behind_its_abort() {
     assert_eq!(peer.done(), [1]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.1
+//= type=test
+//# Retry MUST NOT be used for reasons other than plugging command sequence gaps and, in particular,
+//# cannot be used for requesting PDU retransmissions from a target.
 /// The command was refused, sent again because a ping told so, and taken; then the Reject of its
 /// first copy comes.
 #[test]
@@ -105,6 +109,20 @@ fn a_command_that_was_taken_is_not_sent_again_for_a_late_reject() {
         let out = peer.drain(0);
         assert!(matches!(&out[..], [(Pdu::DataOut(_), _)]), "{out:?}");
     }
+}
+
+/// It waits to be sent again when the target says that it has taken it after all.
+#[test]
+fn a_command_that_is_taken_while_its_retry_waits_is_not_sent_again() {
+    let mut peer = peer(1, 1);
+    let (itt, command) = refused(&mut peer, 200_000);
+    reject(&mut peer, &command);
+    assert!(peer.session.has_transmit(peer.ids[0]));
+    peer.exp_cmd_sn = peer.exp_cmd_sn.next();
+    let r2t = peer.r2t(0, itt, 0, 65536, 8192).encode(0);
+    peer.give(0, &r2t, &[]).unwrap();
+    let out = peer.drain(0);
+    assert!(matches!(&out[..], [(Pdu::DataOut(_), _)]), "{out:?}");
 }
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
