@@ -92,6 +92,7 @@ impl<T> Session<T> {
         // Not on commands that were only queued when the function was sent: they live on.
         let hit = self.affected((!target).then_some(lun), cmd_sn);
         hit.into_iter().for_each(|itt| self.finish_aborted(itt));
+        self.resume_data();
     }
 
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
@@ -272,6 +273,15 @@ impl<T> Session<T> {
         cmd_sn: Option<CmdSn>,
         reason: RejectReason,
     ) {
+        let repairs = self.repairs();
+        // A Reject that was lost comes late: a later copy is there.
+        let taken = self.is_taken(itt);
+        // Its number counts as received when the abort arrives (§7.11), which at level 0 nothing but
+        // the end of the session can prevent: the answer to that says how the command ends.
+        let filled = !repairs && self.tasks.command_mut(itt).is_some_and(|task| task.abort_sent);
+        if reason == RejectReason::DATA_DIGEST_ERROR && (filled || taken) {
+            return;
+        }
         // Its immediate data came damaged: it can be sent again as it was (§11.17.1).
         if reason == RejectReason::DATA_DIGEST_ERROR && self.retry(itt) {
             return;
@@ -282,7 +292,7 @@ impl<T> Session<T> {
         }
         self.retire(itt);
         self.finish(itt, TaskOutcome::Rejected(reason));
-        if let Some(cmd_sn) = cmd_sn {
+        if let Some(cmd_sn) = cmd_sn.filter(|_| !filled) {
             self.plug(id, cmd_sn);
         }
     }

@@ -27,6 +27,10 @@ impl<T> Session<T> {
                 false
             }
         };
+        // A status that was asked for twice comes twice, and ends its command the first time.
+        if pdu.status.is_some() && !new_status && self.tasks.get(pdu.itt).is_none() {
+            return Ok(Receiving::Discard);
+        }
         let named = self.named(id, pdu.itt)?.is_some();
         let rules = self.rules();
         let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {
@@ -202,8 +206,8 @@ impl<T> Session<T> {
         task.solicited = task.solicited.max(end);
         let (itt, ttt, lun) = (pdu.itt, pdu.ttt, task.command.lun);
         if let Some(connection) = self.connection_mut(id) {
-            let data_sn = DataSn(0);
-            let burst = super::transmit::Burst { itt, ttt, lun, data_sn, offset, end };
+            let (data_sn, stopped) = (DataSn(0), false);
+            let burst = super::transmit::Burst { itt, ttt, lun, data_sn, offset, end, stopped };
             connection.queues.data.push_back(burst);
         }
         if recovery {

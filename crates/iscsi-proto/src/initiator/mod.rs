@@ -362,8 +362,7 @@ impl<T> Session<T> {
 
     /// A logout of this connection or of the session is under way.
     fn is_leaving(&self, id: ConnectionId) -> bool {
-        let ends = self.phase == Phase::Closing
-            && self.connections().any(|(_, _, state)| state.is_leaving());
+        let ends = self.phase == Phase::Closing && self.is_logging_out();
         ends || self.connection(id).is_some_and(|c| c.state.is_leaving())
     }
 

@@ -1,10 +1,12 @@
 //! Task management that ends many commands (RFC 7143 §4.2.3): what becomes of their data meanwhile.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use super::event::Event;
 use super::task::{Kind, Management, Task};
-use super::transmit::Control;
+use super::transmit::{Burst, Control};
 use super::{ConnectionId, Session};
 use crate::ids::{Itt, Lun, Ttt};
 use crate::keys::TaskReporting;
@@ -21,14 +23,8 @@ impl<T> Session<T> {
         if self.params.task_reporting != TaskReporting::FastAbort {
             return;
         }
-        let Some(Task { cmd_sn: Some(cmd_sn), kind: Kind::Management(management), .. }) =
-            self.tasks.get(itt)
-        else {
-            return;
-        };
-        let (function, lun, cmd_sn) = (management.function, management.lun, *cmd_sn);
-        if function.ends_unit() || function.ends_session_tasks() {
-            let hit = self.affected(function.ends_unit().then_some(lun), cmd_sn);
+        if let Some((lun, cmd_sn)) = self.tasks.get(itt).and_then(ends) {
+            let hit = self.affected(lun, cmd_sn);
             self.stop_data(id, &hit);
         }
     }
@@ -42,8 +38,11 @@ impl<T> Session<T> {
     pub(super) fn task_termination(&mut self, id: ConnectionId, pdu: &AsyncMessage) {
         // - Stop Data-Out transfers on that connection for all active
         // TTTs for the affected LUN quoted in the Async Message PDU.
-        let hit = self.affected(Some(pdu.lun), pdu.exp_cmd_sn);
-        self.stop_data(id, &hit);
+        // Not for tags that come later: they belong to tasks that live on, whatever their CmdSN.
+        if let Some(connection) = self.connection_mut(id) {
+            let active = |burst: &&mut Burst| burst.ttt != Ttt::NONE && burst.lun == pdu.lun;
+            connection.queues.data.iter_mut().filter(active).for_each(|burst| burst.stopped = true);
+        }
         // - Acknowledge the StatSN of the Async Message PDU via a
         // NOP-Out PDU with ITT=0xffffffff (i.e., non-ping flavor),
         // while copying the LUN field from the Async Message to
@@ -67,12 +66,22 @@ impl<T> Session<T> {
         }
     }
 
-    /// A function that was to end them was not carried out: the data is wanted after all.
+    /// A function has ended its tasks, or was not carried out: the data of all others is wanted after
+    /// all, unless another function is to end them.
     pub(super) fn resume_data(&mut self) {
+        let functions: Vec<(Option<Lun>, CmdSn)> =
+            self.tasks.iter().filter_map(|(_, task)| ends(task)).collect();
+        let ending: BTreeSet<Itt> =
+            functions.into_iter().flat_map(|(lun, cmd_sn)| self.affected(lun, cmd_sn)).collect();
         let itts: Vec<Itt> = self.tasks.iter().map(|(itt, _)| itt).collect();
         for itt in itts {
             if let Some(task) = self.tasks.command_mut(itt) {
-                task.stopped = false;
+                task.stopped &= ending.contains(&itt);
+            }
+        }
+        for connection in self.connections.iter_mut().flatten() {
+            for burst in &mut connection.queues.data {
+                burst.stopped &= ending.contains(&burst.itt);
             }
         }
         for index in 0..self.connections.len() {
@@ -80,9 +89,9 @@ impl<T> Session<T> {
         }
     }
 
-    pub(super) fn is_stopped(&self, itt: Itt) -> bool {
-        let kind = self.tasks.get(itt).map(|task| &task.kind);
-        matches!(kind, Some(Kind::Command(command)) if command.stopped)
+    pub(super) fn is_stopped(&self, burst: &Burst) -> bool {
+        let kind = self.tasks.get(burst.itt).map(|task| &task.kind);
+        matches!(kind, Some(Kind::Command(command)) if command.stopped || burst.stopped)
     }
 
     /// A function is being sent: remembers that it is to end a command.
@@ -147,4 +156,13 @@ impl<T> Session<T> {
             .map(|(itt, _)| itt)
             .collect()
     }
+}
+
+/// Which commands a function that was sent is to end: those of a unit, or of all, before a CmdSN.
+fn ends<T>(task: &Task<T>) -> Option<(Option<Lun>, CmdSn)> {
+    let (Kind::Management(management), Some(cmd_sn)) = (&task.kind, task.cmd_sn) else {
+        return None;
+    };
+    let (unit, all) = (management.function.ends_unit(), management.function.ends_session_tasks());
+    (unit || all).then_some((unit.then_some(management.lun), cmd_sn))
 }

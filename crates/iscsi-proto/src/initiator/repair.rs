@@ -285,6 +285,18 @@ impl<T> Session<T> {
         true
     }
 
+    /// The target has this command, or counts it as received: sent again it would be ignored, while
+    /// its data phases would begin anew here, in the middle.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.1
+    //# Retry MUST NOT be used for reasons other than plugging command sequence gaps and, in
+    //# particular, cannot be used for requesting PDU retransmissions from a target.
+    pub(super) fn is_taken(&self, itt: Itt) -> bool {
+        let Some(Task { cmd_sn, kind: Kind::Command(task), .. }) = self.tasks.get(itt) else {
+            return true;
+        };
+        cmd_sn.is_none_or(|sn| sn.is_before(self.exp_cmd_sn)) || task.has_begun()
+    }
+
     /// Fills the hole in CmdSN that a refused command leaves, with a NOP-Out.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
     //# Upon receiving the Reject, the initiator MUST plug the CmdSN gap in order to continue to use
@@ -354,7 +366,7 @@ impl<T> Session<T> {
         if asked != exp_cmd_sn || self.exp_cmd_sn != exp_cmd_sn {
             return;
         }
-        if let Some(itt) = self.unacknowledged(id, asked) {
+        if let Some(itt) = self.unacknowledged(id, asked).filter(|itt| !self.is_taken(*itt)) {
             self.retry(itt);
         }
     }

@@ -127,6 +127,11 @@ impl<T> CommandTask<T> {
         (self.solicited, self.r2t_outstanding) = (0, 0);
     }
 
+    /// The target has said something about it that only one who has it can say.
+    pub(super) fn has_begun(&self) -> bool {
+        self.inbound.next() > 0 || self.r2t_sn.0 > 0
+    }
+
     /// It goes on elsewhere: the target asks anew for the data that it lacks (§7.2.2).
     pub(super) fn move_on(&mut self) {
         self.r2t_missing.clear();

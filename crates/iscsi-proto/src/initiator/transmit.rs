@@ -60,6 +60,8 @@ pub(super) struct Burst {
     pub(super) data_sn: DataSn,
     pub(super) offset: u32,
     pub(super) end: u32,
+    /// The target has said that it ends tasks of this unit (FastAbort, §11.9.1).
+    pub(super) stopped: bool,
 }
 
 impl<T> Session<T> {
@@ -91,7 +93,7 @@ impl<T> Session<T> {
             c.closing.is_none()
                 && c.state.is_open()
                 && (!queues.control.is_empty()
-                    || queues.data.iter().any(|burst| !self.is_stopped(burst.itt))
+                    || queues.data.iter().any(|burst| !self.is_stopped(burst))
                     || commands
                     || !queues.retries.is_empty())
         })
@@ -135,6 +137,13 @@ impl<T> Session<T> {
                     //# Data/R2T SNACK, Status SNACK, or R-Data SNACK for a command MUST precede
                     //# status acknowledgment for the given command.
                     if kind == SnackKind::DATA_OR_R2T && self.tasks.get(itt).is_none() {
+                        continue;
+                    }
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+                    //# After sending the Logout Request PDU, an initiator MUST NOT send any new
+                    //# iSCSI requests on the closing connection.
+                    // No command waits for anything any more.
+                    if self.is_leaving(id) {
                         continue;
                     }
                     let connection = self.connection(id)?;
@@ -309,7 +318,9 @@ impl<T> Session<T> {
             let connection = self.connections.get_mut(id.index())?.as_mut()?;
             let segment = segment_length_max(&connection.params);
             let tasks = &mut self.tasks;
-            let goes = |burst: &Burst| tasks.command_mut(burst.itt).is_none_or(|t| !t.stopped);
+            let goes = |burst: &Burst| {
+                tasks.command_mut(burst.itt).is_none_or(|t| !t.stopped && !burst.stopped)
+            };
             let at = connection.queues.data.iter().position(goes)?;
             let burst = connection.queues.data.get_mut(at)?;
             let Some(task) = self.tasks.command_mut(burst.itt) else {
@@ -382,9 +393,9 @@ impl<T> Session<T> {
     fn next_retry(&mut self, id: ConnectionId) -> Option<Transmit> {
         loop {
             let itt = self.connection_mut(id)?.queues.retries.pop_front()?;
-            // It may have been answered, or aborted, or have moved meanwhile.
-            let here = |task: &Task<T>| task.connection == id && task.is_sent();
-            if self.tasks.get(itt).is_some_and(here) {
+            // It may have been taken, answered or aborted, or have moved meanwhile.
+            let here = self.tasks.get(itt).is_some_and(|task| task.connection == id);
+            if here && !self.is_taken(itt) {
                 return self.send_command(id, itt);
             }
         }
@@ -420,6 +431,7 @@ impl<T> Session<T> {
                 data_sn: DataSn(0),
                 offset: plan.immediate,
                 end: plan.end,
+                stopped: false,
             });
         }
         let expected = connection.status.expected();

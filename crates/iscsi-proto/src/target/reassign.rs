@@ -170,6 +170,10 @@ impl Session {
                 task.fruitless = 0;
             }
         }
+        // Before anything below frees memory: whoever got it now would count as having asked for
+        // its data, and who takes it over would ask for nothing.
+        let tasks = &self.tasks;
+        self.waiting_for_buffer.retain(|itt| tasks.get(itt).is_some_and(|t| t.conn != conn));
         // Nobody will send what these wait for, nor take them over.
         let drained = |(_, task): &(&Itt, &Task)| {
             task.conn == conn && task.aborted && task.phase == Phase::Collecting
@@ -178,8 +182,6 @@ impl Session {
         drained.into_iter().for_each(|itt| {
             self.abort_task(itt);
         });
-        let tasks = &self.tasks;
-        self.waiting_for_buffer.retain(|itt| tasks.get(itt).is_some_and(|t| t.conn != conn));
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.read_bytes -= u64::from(freed);
         }

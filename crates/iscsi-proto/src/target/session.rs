@@ -54,8 +54,10 @@ pub(super) struct Connection {
     pub(super) ack_asked: Option<Instant>,
     /// When to look for Data-Out that does not come.
     pub(super) data_timer: Option<Instant>,
-    /// When Data-Out, or a part of it, was last received.
+    /// When data, or a part of it, last moved.
     pub(super) last_data: Instant,
+    /// The last PDU that was handed out is Data-In.
+    pub(super) sends_data: bool,
     /// In [`ConnectionState::CleanupWait`]: how far that has got.
     pub(super) recovery: Option<Waiting>,
     /// The PDU whose data segment is being read.
@@ -212,6 +214,7 @@ impl Session {
             ack_asked: None,
             data_timer: None,
             last_data: now,
+            sends_data: false,
             recovery: None,
             closing: false,
             receiving: Receiving::Nothing,
@@ -331,9 +334,10 @@ impl Session {
         &self.params
     }
 
-    /// Has `conn` been closed in good order or by us?
+    /// Has `conn` been closed in good order, by us, or by its initiator on another connection? What
+    /// still comes in on it is an error of nobody.
     pub fn is_connection_over(&self, conn: ConnId) -> bool {
-        self.connections.get(&conn).is_none_or(|c| c.state == ConnectionState::Free)
+        self.connections.get(&conn).is_none_or(|c| !c.state.is_alive())
     }
 
     /// Is the task there, with data still to come or to be executed?

@@ -4,6 +4,7 @@ mod commands;
 mod connections;
 mod failover;
 mod hostile;
+mod late;
 mod multi_task;
 mod peer;
 mod properties;

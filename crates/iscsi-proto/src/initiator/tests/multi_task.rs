@@ -10,7 +10,9 @@ use crate::pdu::{
 };
 
 fn peer(task_reporting: TaskReporting, connections: usize) -> Peer {
-    let params = SessionParams { task_reporting, protocol_level: 2, ..session_params() };
+    let (protocol_level, max_outstanding_r2t) = (2, 2);
+    let params =
+        SessionParams { task_reporting, protocol_level, max_outstanding_r2t, ..session_params() };
     Peer::with(params, connections)
 }
 
@@ -86,20 +88,67 @@ fn a_task_termination_stops_the_data_and_is_acknowledged() {
     peer.drain(0);
     let r2t = peer.r2t(0, write, 0, 8192, 30_000).encode(0);
     peer.give(0, &r2t, &[]).unwrap();
-    let message = AsyncMessage {
-        event: AsyncEvent::TASK_TERMINATION,
-        vendor_code: 0,
-        lun: Lun(0),
-        stat_sn: peer.stat_sn[0].take(),
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        parameters: [0; 3],
-    };
-    peer.give(0, &message.encode(0), &[]).unwrap();
+    terminate(&mut peer, 0);
     let sent = peer.drain(0);
     let [(Pdu::NopOut(nop), _)] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((nop.itt, nop.ttt, nop.lun), (Itt::NONE, Ttt::NONE, Lun(0)));
     assert_eq!(nop.exp_stat_sn, peer.stat_sn[0], "the message is acknowledged");
+}
+
+fn terminate(peer: &mut Peer, k: usize) {
+    let message = AsyncMessage {
+        event: AsyncEvent::TASK_TERMINATION,
+        vendor_code: 0,
+        lun: Lun(0),
+        stat_sn: peer.stat_sn[k].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        parameters: [0; 3],
+    };
+    peer.give(k, &message.encode(0), &[]).unwrap();
+}
+
+/// Bytes of data that a connection sends now.
+fn data(peer: &mut Peer, k: usize) -> usize {
+    let sent = peer.drain(k).into_iter();
+    sent.filter(|(pdu, _)| matches!(pdu, Pdu::DataOut(_))).map(|(_, data)| data.len()).sum()
+}
+
+/// A reset goes out on one connection, then a write to the unit on another: it lives on, and so must
+/// its data, asked for before or after the target tells that tasks of the unit end.
+#[test]
+fn data_of_a_later_command_goes_on_when_the_function_is_over() {
+    let mut peer = peer(TaskReporting::FastAbort, 2);
+    let old = peer.write(40_000, 1);
+    assert_eq!(data(&mut peer, 0), 0);
+    let reset = peer.session.manage(F::LOGICAL_UNIT_RESET, Lun(0)).unwrap();
+    peer.drain(1);
+    let new = peer.write(40_000, 2);
+    peer.drain(1);
+    for (k, itt) in [(0, old), (1, new)] {
+        let r2t = peer.r2t(k, itt, 0, 8192, 8192).encode(0);
+        peer.give(k, &r2t, &[]).unwrap();
+        terminate(&mut peer, k);
+        assert_eq!(data(&mut peer, k), 0);
+    }
+    let later = peer.r2t(1, new, 1, 16384, 8192).encode(0);
+    peer.give(1, &later, &[]).unwrap();
+    assert_eq!(data(&mut peer, 1), 8192, "a tag that came later is not meant");
+    answer(&mut peer, 1, reset, R::COMPLETE, [0; 3]);
+    assert_eq!(peer.done(), [1]);
+    assert!(peer.session.has_transmit(peer.ids[1]));
+    assert_eq!(data(&mut peer, 1), 8192);
+}
+
+#[test]
+fn data_waits_for_every_function_that_is_to_end_its_command() {
+    let (mut peer, first, _) = reset(TaskReporting::FastAbort);
+    let second = peer.session.manage(F::LOGICAL_UNIT_RESET, Lun(0)).unwrap();
+    peer.drain(0);
+    answer(&mut peer, 0, first, R::AUTHORIZATION_FAILED, [0; 3]);
+    assert_eq!(data(&mut peer, 0), 0);
+    answer(&mut peer, 0, second, R::AUTHORIZATION_FAILED, [0; 3]);
+    assert_eq!(data(&mut peer, 0), 30_000);
 }
 
 // RFC 7144 §6.3:

@@ -451,6 +451,35 @@ fn memory_of_a_lost_connection_does_not_hold_up_another() {
     assert!(matches!(script.sent(second), Some((Pdu::R2t(_), _))));
 }
 
+/// Memory that becomes free when a connection is lost does not go to what was lost with it: that
+/// would count as having been asked for its data, and nobody would be asked.
+#[test]
+fn a_write_that_waited_for_memory_is_asked_for_where_it_goes_on() {
+    let config = SessionConfig { buffered_bytes_max: 4096, ..SessionConfig::default() };
+    let mut script = Script::at_level_with(2, config);
+    script.pdu(write(1, 100, 1024), &[]);
+    script.r2t();
+    script.pdu(write(2, 101, 4096), &[]);
+    assert!(script.sent(script.conn).is_none(), "it waits for memory");
+    // Waits for the data that was asked for, and ends the first one when the connection is lost.
+    let function = TaskManagementFunction::ABORT_TASK_SET;
+    script.pdu(TaskManagementRequest { function, ..abort(9, 101, Itt::NONE.0, 0) }, &[]);
+    let second = lose(&mut script);
+    assert_eq!(reassigned(&mut script, second, reassign(10, 1, 0)), R::TASK_DOES_NOT_EXIST);
+    assert_eq!(reassigned(&mut script, second, reassign(11, 2, 0)), R::COMPLETE);
+    assert!(matches!(script.sent(second), Some((Pdu::R2t(r2t), _)) if r2t.itt == Itt(2)));
+}
+
+#[test]
+fn a_connection_that_a_login_took_the_place_of_is_over() {
+    let mut script = Script::at_level(2);
+    assert!(!script.session.is_connection_over(script.conn));
+    script.log_in(1, NOW);
+    assert!(script.session.is_connection_over(script.conn));
+    script.try_pdu(script.conn, command(1, 100), &[]).unwrap_err();
+    assert_eq!(script.session.task_count(), 0);
+}
+
 #[test]
 fn a_login_that_was_never_answered_leaves_nothing() {
     let mut script = Script::at_level(2);
