@@ -193,6 +193,9 @@ impl<T> Session<T> {
 
     fn queue_logout(&mut self, id: ConnectionId, reason: LogoutReason) {
         let Some(itt) = self.add_task(id, Kind::Logout { reason, of: id }) else { return };
+        if reason == LogoutReason::CLOSE_SESSION {
+            self.phase = Phase::Closing; // nobody joins it any more
+        }
         if let Some(c) = self.connection_mut(id) {
             c.advance(Input::LogoutSent);
             c.queues.control.push_back(Control::Task(itt));

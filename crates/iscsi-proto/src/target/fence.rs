@@ -45,6 +45,8 @@ enum Stage {
 pub(super) struct Fence {
     fenced: Fenced,
     stage: Stage,
+    /// Responses that were to be sent first, and whose connection was lost.
+    lost: Vec<Itt>,
 }
 
 /// A unit whose tasks were aborted, while the unit attention about it is not told.
@@ -143,12 +145,29 @@ impl Session {
             Fenced::Response(itt) => Some(*itt),
             Fenced::Management { .. } => None,
         };
-        let before = |(itt, task): &(&Itt, &Task)| {
-            task.phase == Phase::Responding && Some(**itt) != own && !self.is_dead(task.conn)
-        };
+        let before =
+            |(itt, task): &(&Itt, &Task)| task.phase == Phase::Responding && Some(**itt) != own;
         let preceding = self.tasks.iter().filter(before).map(|(itt, _)| *itt).collect();
-        self.fences.push_back(Fence { fenced, stage: Stage::Sending(preceding) });
+        let (stage, lost) = (Stage::Sending(preceding), Vec::new());
+        self.fences.push_back(Fence { fenced, stage, lost });
         self.settle_fences();
+    }
+
+    /// A response goes out on another connection than before, once more if it was `sent`: it
+    /// precedes every fence that it preceded then. (While a fence is up, no other is sent.)
+    pub(super) fn precede_fences(&mut self, itt: Itt, sent: bool) {
+        for fence in &mut self.fences {
+            let own = matches!(fence.fenced, Fenced::Response(fenced) if fenced == itt);
+            if own || !(sent || fence.lost.contains(&itt)) {
+                continue;
+            }
+            match &mut fence.stage {
+                Stage::Sending(preceding) if preceding.contains(&itt) => {}
+                Stage::Sending(preceding) => preceding.push(itt),
+                Stage::Acknowledging(_) => fence.stage = Stage::Sending(vec![itt]),
+                Stage::Open | Stage::Sent(..) => {}
+            }
+        }
     }
 
     /// May this task's data and status be sent now?
@@ -200,10 +219,14 @@ impl Session {
             let cleared = match &mut fence.stage {
                 _ if gone => true,
                 Stage::Sending(preceding) => {
+                    let responding = |task: &&Task| task.phase == Phase::Responding;
                     preceding.retain(|itt| {
-                        self.tasks.get(itt).is_some_and(|task| {
-                            task.phase == Phase::Responding && !self.is_dead(task.conn)
-                        })
+                        let task = self.tasks.get(itt).filter(responding);
+                        let dead = task.is_some_and(|task| self.is_dead(task.conn));
+                        if dead && !fence.lost.contains(itt) {
+                            fence.lost.push(*itt);
+                        }
+                        task.is_some() && !dead
                     });
                     if preceding.is_empty() {
                         fence.stage = Stage::Acknowledging(self.ask_all_to_acknowledge());

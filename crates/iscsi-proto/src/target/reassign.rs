@@ -259,7 +259,9 @@ impl Session {
 
     /// Moves a task to `conn` and goes on with it where its initiator stands.
     pub(super) fn take_over(&mut self, conn: ConnId, itt: Itt, exp_data_sn: u32) {
-        if let Some(task) = self.answered.remove(&itt) {
+        let answered = self.answered.remove(&itt);
+        let sent = answered.is_some();
+        if let Some(task) = answered {
             self.tasks.insert(itt, task);
         }
         let burst_max = self.params.max_burst_length;
@@ -286,6 +288,7 @@ impl Session {
                 }
                 connection.responding.push_back(itt);
                 self.wakes.push_back(conn);
+                self.precede_fences(itt, sent);
             }
             Phase::Collecting => {
                 self.solicit(itt);

@@ -54,10 +54,8 @@ pub(super) struct Connection {
     pub(super) ack_asked: Option<Instant>,
     /// When to look for Data-Out that does not come.
     pub(super) data_timer: Option<Instant>,
-    /// When data, or a part of it, last moved.
+    /// When Data-Out, or a part of it, was last received.
     pub(super) last_data: Instant,
-    /// The last PDU that was handed out is Data-In.
-    pub(super) sends_data: bool,
     /// In [`ConnectionState::CleanupWait`]: how far that has got.
     pub(super) recovery: Option<Waiting>,
     /// The PDU whose data segment is being read.
@@ -214,7 +212,6 @@ impl Session {
             ack_asked: None,
             data_timer: None,
             last_data: now,
-            sends_data: false,
             recovery: None,
             closing: false,
             receiving: Receiving::Nothing,

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use super::event::ConnId;
-use super::receive::Receiving;
 use super::session::{Connection, Session};
 use super::state::ConnectionState;
 use super::task::{Phase, Task};
@@ -106,14 +105,7 @@ impl Session {
     pub fn note_progress(&mut self, conn: ConnId, now: Instant) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.last_heard = now;
-            // Not for pings: they say nothing about data, and may be more frequent than its timer.
-            let receives = matches!(
-                connection.receiving,
-                Receiving::DataOut { .. } | Receiving::Command { .. }
-            );
-            if receives || connection.sends_data {
-                connection.last_data = now;
-            }
+            connection.last_data = now;
             if connection.ping_sent.is_some() {
                 connection.ping_sent = Some(now);
             }

@@ -11,8 +11,8 @@ use super::{Event, logout};
 use crate::connection::Transmit;
 use crate::ids::{Itt, Lun, Ttt};
 use crate::pdu::{
-    AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, NopIn, NopOut, Opcode, R2t,
-    Reject, RejectReason, TaskManagementResponse, TaskManagementResponseCode, TextResponse,
+    AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, NopIn, NopOut, R2t, Reject,
+    RejectReason, TaskManagementResponse, TaskManagementResponseCode, TextResponse,
 };
 use crate::serial::{CmdSn, StatSn};
 
@@ -97,14 +97,6 @@ impl Session {
 
     /// The next PDU to send on `conn`.
     pub fn poll_transmit(&mut self, conn: ConnId) -> Option<Transmit> {
-        let transmit = self.next_transmit(conn)?;
-        if let Some(connection) = self.connections.get_mut(&conn) {
-            connection.sends_data = transmit.header.opcode() == Opcode::DATA_IN;
-        }
-        Some(transmit)
-    }
-
-    fn next_transmit(&mut self, conn: ConnId) -> Option<Transmit> {
         let connection = self.connections.get_mut(&conn)?;
         if !connection.state.is_alive() {
             return None;

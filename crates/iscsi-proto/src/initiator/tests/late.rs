@@ -2,7 +2,7 @@
 //! they are refused (RFC 7143 §7.2.1, §7.11, §11.14, §11.16, §11.17.1).
 
 use super::super::*;
-use super::peer::Peer;
+use super::peer::{Peer, command, established};
 use crate::connection::Placement;
 use crate::pdu::{
     DataIn, Pdu, Reject, RejectReason, SnackKind, TaskManagementResponse,
@@ -170,4 +170,25 @@ fn a_connection_that_leaves_does_not_keep_another_from_asking() {
     let out = peer.drain(1);
     let [(Pdu::SnackRequest(snack), _)] = &out[..] else { panic!("{out:?}") };
     assert_eq!((snack.kind, snack.itt), (SnackKind::DATA_OR_R2T, read));
+}
+
+/// The last connection that is left leaves, and the session with it: nobody joins it any more to
+/// carry the commands that wait.
+#[test]
+fn nobody_joins_a_session_that_logs_out() {
+    let mut peer = peer(2, 2);
+    let itt = peer.read(512, 1);
+    peer.drain(0);
+    peer.read(512, 2); // waits on the second
+    peer.session.remove_connection(peer.ids[0]).unwrap();
+    peer.session.handle_connection_lost(peer.ids[1], peer.now);
+    let last = peer.last_data_in(0, itt, 0, 0).encode(512);
+    peer.give(0, &last, &[]).unwrap();
+    let out = peer.drain(0);
+    let [(Pdu::LogoutRequest(logout), _)] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(logout.reason, LogoutReason::CLOSE_SESSION);
+    let joining = established(3, peer.session.params);
+    assert_eq!(peer.session.add_connection(&joining, peer.now), Err(MembershipError::Ended));
+    assert!(peer.session.submit(command(Bytes::new(), 512), 3).is_err());
+    assert_eq!(peer.session.in_flight(), 1, "it comes back when the session ends");
 }

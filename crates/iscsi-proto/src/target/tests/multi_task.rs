@@ -187,6 +187,56 @@ fn a_fence_does_not_wait_for_a_connection_that_is_lost() {
     assert_eq!(own(&mut script).0, R::COMPLETE);
 }
 
+/// Answers that precede a fence, one sent and one not, go on on another connection: they still
+/// precede it.
+#[test]
+fn answers_that_another_connection_takes_over_stay_before_the_fence() {
+    for sent in [true, false] {
+        let mut params = SessionParams { task_reporting: TaskReporting::FastAbort, ..params() };
+        (params.error_recovery_level, params.data_sequence_in_order) = (2, false);
+        let mut script = Script::with(params, SessionConfig::default());
+        let (first, second, third) = (script.conn, script.log_in(2, NOW), script.log_in(3, NOW));
+        script.try_pdu(third, command(1, 100), &[]).unwrap();
+        script.session.complete(Itt(1), good(b""));
+        script.response(third);
+        // Of a unit that the function is not about: it would end one that is not sent.
+        let other = ScsiCommand { lun: Lun(u64::from(!sent) << 48), ..command(2, 101) };
+        script.try_pdu(second, other, &[]).unwrap();
+        assert_eq!(script.executes(second), [2]);
+        script.session.complete(Itt(2), good(b""));
+        if sent {
+            script.response(second);
+        }
+        script.pdu(function(F::ABORT_TASK_SET, 9, 102), &[]);
+        script.session.handle_connection_lost(second, NOW);
+        let logout = LogoutRequest {
+            immediate: true,
+            reason: LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY,
+            itt: Itt(90),
+            cid: Cid(2),
+            cmd_sn: CmdSn(102),
+            exp_stat_sn: StatSn(1),
+        };
+        script.pdu(logout, &[]);
+        let reassign = function(F::TASK_REASSIGN, 91, 102);
+        script.pdu(TaskManagementRequest { referenced_task_tag: Itt(2), ..reassign }, &[]);
+        let out = script.all_sent(first);
+        let answered = |(pdu, _): &(Pdu, Bytes)| match pdu {
+            Pdu::ScsiResponse(response) => Some(response.itt),
+            Pdu::TaskManagementResponse(response) => Some(response.itt),
+            _ => None,
+        };
+        let order: Vec<Itt> = out.iter().filter_map(answered).collect();
+        assert_eq!(order, [Itt(91), Itt(2)], "{out:?}");
+        for conn in [first, third] {
+            script.try_pdu(conn, ping(Itt::NONE.0, 102, 4), &[]).unwrap();
+            script.try_pdu(conn, ping(Itt::NONE.0, 102, 2), &[]).unwrap();
+        }
+        let out = script.all_sent(first);
+        assert_eq!(out.iter().find_map(answered), Some(Itt(9)), "{out:?}");
+    }
+}
+
 #[test]
 fn the_unit_attention_about_a_reset_and_preempt_and_abort_are_fenced() {
     let attention = |itt| {

@@ -62,44 +62,11 @@ fn silence_for_ever_ends_the_command() {
 fn a_connection_that_brings_other_data_is_not_silent() {
     let mut script = Script::at_level_with(1, config());
     script.pdu(write(1, 100, 2048), &[]);
-    script.pdu(write(2, 101, 2048), &[]);
     script.r2t();
-    let other = script.r2t();
-    let large = data_out(2, other.ttt, 0, 0, true).encode(2048);
-    script.session.handle_header(script.conn, NOW, &large).unwrap();
-    waits_for(&mut script, 30);
-}
-
-#[test]
-fn a_connection_that_takes_other_data_is_not_silent() {
-    let mut script = Script::at_level_with(1, config());
-    script.pdu(write(1, 100, 2048), &[]);
-    script.r2t();
-    script.pdu(read(2, 101, 512), &[]);
-    script.session.complete(Itt(2), good(&[1; 512]));
-    assert!(matches!(script.sent(script.conn), Some((Pdu::DataIn(_), _))));
-    waits_for(&mut script, 30);
-}
-
-/// Pings come more often than the timer of lost data runs out.
-#[test]
-fn a_connection_that_brings_pings_is_silent() {
-    let mut script = Script::at_level_with(1, config());
-    script.pdu(write(1, 100, 2048), &[]);
-    script.r2t();
-    waits_for(&mut script, 3);
-    let due = NOW + Duration::from_secs(3);
-    script.session.note_progress(script.conn, due);
-    assert!(script.session.handle_timeout(script.conn, due));
-    script.r2t();
-}
-
-/// Something moves every second, and nothing is asked for again before the time is up.
-fn waits_for(script: &mut Script, seconds: u64) {
-    for second in 1..seconds {
-        let now = NOW + Duration::from_secs(second);
-        script.session.note_progress(script.conn, now);
-        assert!(script.session.handle_timeout(script.conn, now));
+    let at = |seconds| NOW + Duration::from_secs(seconds);
+    for second in 1..30 {
+        script.session.note_progress(script.conn, at(second));
+        assert!(script.session.handle_timeout(script.conn, at(second)));
         assert!(script.sent(script.conn).is_none(), "after {second} s");
     }
 }
