@@ -9,7 +9,7 @@ use etherparse::{
 
 use super::{CaptureSummary, SACK_BLOCKS_MAX, Segment, TcpOptions};
 
-/// Number of a link-layer header type (https://www.tcpdump.org/linktypes.html).
+/// Number of a link-layer header type (<https://www.tcpdump.org/linktypes.html>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkType(pub i32);
 
