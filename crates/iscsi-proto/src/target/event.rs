@@ -29,11 +29,11 @@ pub struct SessionError {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Execute a SCSI command, then call [`Session::complete`].
+    /// Execute a SCSI command, then call [`Session::complete`](super::Session::complete).
     Execute(Execute),
     /// The task is over without a response: drop its buffer.
     Dropped(Itt),
-    /// Answer a text request, then call [`Session::text_reply`].
+    /// Answer a text request, then call [`Session::text_reply`](super::Session::text_reply).
     Text {
         /// The request's task.
         itt: Itt,
@@ -41,7 +41,7 @@ pub enum Event {
         text: Bytes,
     },
     /// Carry out what a task management function means beyond this session (other sessions'
-    /// tasks, the logical unit's state), then call [`Session::management_done`].
+    /// tasks, the logical unit's state), then call [`Session::management_done`](super::Session::management_done).
     Management {
         /// The request's task.
         itt: Itt,
