@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use iscsi_proto::tuner::{CongestionControl, Limit, Sample, Tcp};
+use iscsi_proto::tuner::{CongestionControl, Limit, Sample};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -57,23 +57,7 @@ fn lost_to_the_path(before: &TcpStats, now: &TcpStats, interval: Duration) -> bo
     if now.min_rtt.is_none_or(|rtt| rtt < MIN_RTT) || interval.is_zero() {
         return false;
     }
-    let share = |before: Option<Duration>, now: Option<Duration>| {
-        Some(now?.saturating_sub(before?).as_secs_f64() / interval.as_secs_f64())
-    };
-    let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let segment = f64::from(now.segment_bytes);
-    let tcp = Tcp {
-        rtt_us: Some(micros(now.rtt)),
-        min_rtt_us: now.min_rtt.map(micros),
-        cwnd_bytes: Some(f64::from(now.congestion_window) * segment),
-        in_flight_bytes: Some(f64::from(now.unacked) * segment),
-        rwnd_limited_share: share(before.peer_window_limited, now.peer_window_limited),
-        sndbuf_limited_share: share(before.send_buffer_limited, now.send_buffer_limited),
-        busy_share: share(before.busy, now.busy),
-        retransmits: Some(now.retransmits.saturating_sub(before.retransmits) as f64),
-        app_limited: Some(now.app_limited),
-        ..Tcp::default()
-    };
+    let tcp = now.sending_since(before, interval.as_secs_f64());
     let sample = Sample { connections_open: 1, tcp, ..Sample::default() };
     Limit::of(&sample) == Limit::CongestionLoss
 }

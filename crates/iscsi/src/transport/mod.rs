@@ -6,6 +6,7 @@ mod receiver;
 mod sender;
 pub(crate) mod socket_options;
 pub mod tcp_info;
+mod tcp_sample;
 
 pub(crate) use receiver::Receiver;
 pub(crate) use sender::Sender;

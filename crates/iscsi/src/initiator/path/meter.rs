@@ -251,18 +251,6 @@ fn is_starved(view: &View, stats: &BTreeMap<u32, TcpStats>, bytes_per_s: f64) ->
     outstanding == 0 || (outstanding as f64) < APPLICATION_LIMITED_FACTOR * on_the_way
 }
 
-fn micros(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e6
-}
-
-fn common(new: &TcpStats) -> Tcp {
-    Tcp {
-        rtt_us: Some(micros(new.rtt)).filter(|us| *us > 0.0),
-        min_rtt_us: new.min_rtt.map(micros),
-        ..Tcp::default()
-    }
-}
-
 /// What a socket says that receives: the peer knows the rest.
 fn receiving(seen: &Seen, new: &TcpStats, received: f64, starved: bool, buffer_grown: u64) -> Tcp {
     let rtt_s = new.min_rtt.unwrap_or(new.rtt).as_secs_f64();
@@ -275,32 +263,22 @@ fn receiving(seen: &Seen, new: &TcpStats, received: f64, starved: bool, buffer_g
         peer_window_bytes: new.own_window.map(f64::from).filter(|bytes| grown && *bytes > 0.0),
         send_buffer_bytes: buffer.map(|bytes| bytes as f64),
         app_limited: Some(starved),
-        ..common(new)
+        ..new.round_trip()
     }
 }
 
 /// What a socket says that sends.
 fn sending(seen: &Seen, old: &TcpStats, new: &TcpStats, interval_s: f64, starved: bool) -> Tcp {
-    let share = |old: Option<Duration>, new: Option<Duration>| {
-        let spent = new?.saturating_sub(old?).as_secs_f64();
-        Some((spent / interval_s).min(1.0))
-    };
-    let segment = f64::from(new.segment_bytes);
+    let tcp = new.sending_since(old, interval_s);
     let name = congestion_control(&*seen.stream);
     Tcp {
-        cwnd_bytes: Some(f64::from(new.congestion_window) * segment),
-        in_flight_bytes: Some(f64::from(new.unacked) * segment),
-        delivery_rate_bytes_per_s: new.delivery_rate.map(|rate| rate as f64),
         // TCP takes every pause of iSCSI (R2T, command window) for one of the application.
-        busy_share: share(old.busy, new.busy).filter(|_| starved),
-        rwnd_limited_share: share(old.peer_window_limited, new.peer_window_limited),
-        sndbuf_limited_share: share(old.send_buffer_limited, new.send_buffer_limited),
-        retransmits: Some(new.retransmits.saturating_sub(old.retransmits) as f64),
+        busy_share: tcp.busy_share.filter(|_| starved),
         app_limited: Some(starved && new.app_limited),
         peer_window_bytes: new.peer_window.map(f64::from),
         send_buffer_bytes: buffer_sizes(&*seen.stream).0.map(|bytes| bytes as f64),
         congestion_control: name.and_then(|name| name.parse().ok()),
-        ..common(new)
+        ..tcp
     }
 }
 
