@@ -312,11 +312,12 @@ impl BlockDevice for RemoteDisk {
         if buf.is_empty() {
             return Io::ok(buf);
         }
-        if buf.len() <= unit.transfer_len as usize {
+        let step = self.0.shared.stride.read(unit.transfer_len, unit.info.block_size);
+        if buf.len() <= step as usize {
             let pending = self.0.shared.read_one(&unit, offset, buf);
             return Io::later(async move { buffer(pending.await?) });
         }
-        let parts = pieces(offset, buf.len() as u64, unit.transfer_len.into());
+        let parts = pieces(offset, buf.len() as u64, step.into());
         let parts: Vec<Pending> = parts
             .map(|(at, len)| self.0.shared.read_one(&unit, at, Buf::new(len as usize)))
             .collect();
@@ -338,11 +339,12 @@ impl BlockDevice for RemoteDisk {
         }
         let fua = flags.fua && unit.info.can_fua;
         let flush_after = flags.fua && !fua;
-        if data.len() <= unit.transfer_len as usize && !flush_after {
+        let step = self.0.shared.stride.write(unit.transfer_len, unit.info.block_size);
+        if data.len() <= step as usize && !flush_after {
             let pending = self.0.shared.write_one(&unit, offset, data, fua);
             return Io::later(async move { pending.await.map(drop) });
         }
-        let parts = pieces(offset, data.len() as u64, unit.transfer_len.into());
+        let parts = pieces(offset, data.len() as u64, step.into());
         let parts: Vec<Pending> = parts
             .map(|(at, len)| {
                 let from = (at - offset) as usize;

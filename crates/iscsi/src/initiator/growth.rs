@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
+use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::time::Instant;
 
 use super::member::{Opened, Part};
@@ -150,6 +151,13 @@ impl State {
     /// The first session that carries commands.
     pub(super) fn leading(&self) -> usize {
         self.members.iter().position(|member| member.part == Part::Full).unwrap_or(0)
+    }
+
+    /// What was agreed on a connection that carries commands, if there is one.
+    pub(super) fn agreed(&self) -> Option<(SessionParams, ConnectionParams)> {
+        let member = self.members.get(self.leading())?;
+        let (id, _) = member.active().next()?;
+        Some((*member.session.params(), member.session.connection_params(id)?))
     }
 
     /// Connections that one session may have, as agreed; 1 means that each needs its own session.

@@ -4,7 +4,8 @@
 //! From the outside in: [`RemoteDisk`] turns block operations into SCSI commands (`disk`, `cdb`);
 //! `shared` and `state` hold what is under way and decide what becomes of a command that ended;
 //! `role` is a connection as the driver loop sees it; `supervisor` keeps sessions alive, with
-//! `group`, `growth`, `extra`, `connect` and `probe`; `path` chooses their number; [`unflushed`]
+//! `group`, `growth`, `extra`, `connect` and `probe`; `path` chooses their number, `stride` how long
+//! a command is; [`unflushed`]
 //! keeps what a volatile cache may lose. The protocol itself is `iscsi_proto::initiator`.
 
 pub mod cdb;
@@ -25,6 +26,7 @@ mod role;
 pub mod sense;
 mod shared;
 mod state;
+mod stride;
 mod supervisor;
 mod throttle;
 pub mod unflushed;

@@ -17,6 +17,7 @@ use super::path::{PathReport, Share};
 use super::probe::Unit;
 use super::sense::{Sense, Verdict, judge, status};
 use super::state::{Batch, Limits, State, session_ended};
+use super::stride::Stride;
 use super::url::Url;
 
 pub(super) struct Shared {
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     pub(super) path: Mutex<PathReport>,
     /// The policy that the path controller is to go on with.
     pub(super) chosen: Mutex<Option<PolicyConfig>>,
+    /// How long commands are made.
+    pub(super) stride: Stride,
 }
 
 impl Shared {
@@ -62,6 +65,7 @@ impl Shared {
             unit: RwLock::new(None),
             path: Mutex::default(),
             chosen: Mutex::default(),
+            stride: Stride::default(),
         })
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
 use iscsi_proto::initiator::{ConnectionId as CoreId, Pace, slowness};
+use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{Connection, ConnectionId, Sample, Tcp};
 use tokio::net::TcpStream;
@@ -42,6 +43,8 @@ pub(super) struct View {
     /// Connections that may be asked for.
     pub(super) most: u32,
     pub(super) ceiling: Option<Ceiling>,
+    /// What was agreed on the leading connection.
+    pub(super) agreed: Option<(SessionParams, ConnectionParams)>,
     pub(super) seen: Vec<Seen>,
 }
 
@@ -84,6 +87,7 @@ impl View {
             opening: state.connections_opening(),
             most: state.connections_max(),
             ceiling: state.growth.ceiling().cloned(),
+            agreed: state.agreed(),
             seen,
         }
     }
@@ -369,6 +373,7 @@ mod tests {
             opening: 0,
             most: 64,
             ceiling: None,
+            agreed: None,
             seen: vec![Seen { outstanding_bytes, ..seen }],
         };
         // 25 MB/s over 40 ms: a megabyte is on the way.
@@ -379,7 +384,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_interval_counts_what_was_carried_and_outages_do_not_count() {
-        let view = |up, seen| View { up, open: 1, opening: 0, most: 64, ceiling: None, seen };
+        let view = |up, seen| {
+            let (ceiling, agreed) = (None, None);
+            View { up, open: 1, opening: 0, most: 64, ceiling, agreed, seen }
+        };
         let at = |ms| Instant(Duration::from_millis(ms));
         let mut meter = Meter::default();
         assert!(meter.measure(&view(true, vec![seen(1, 0).await]), at(0)).is_none());

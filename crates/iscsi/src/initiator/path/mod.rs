@@ -36,6 +36,9 @@ const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::fr
 pub(super) async fn control(shared: Arc<Shared>) {
     let mut controller = Controller::new(&shared.config);
     let mut last_rtt = None;
+    // Commands are made right from the first one.
+    let view = View::of(&shared.lock(), shared.now());
+    choose_stride(&shared, &view, &meter::since_opening(&view));
     loop {
         let rtt: Option<Duration> = last_rtt;
         tokio::time::sleep(rtt.unwrap_or_default().clamp(INTERVAL.0, INTERVAL.1)).await;
@@ -105,6 +108,7 @@ impl Controller {
             return None;
         }
         let measured = self.meter.measure(&view, now)?;
+        choose_stride(shared, &view, &measured.connections);
         let sample = &measured.sample;
         let rtt_us = sample.connections.iter().filter_map(|c| c.tcp.rtt_us).fold(None, smaller);
         let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
@@ -182,6 +186,14 @@ impl Controller {
             report.limit = "share";
             report.why = "the rate is limited to what we may take".to_owned();
         }
+    }
+}
+
+/// How long commands are made follows the path.
+fn choose_stride(shared: &Shared, view: &View, connections: &[PathConnection]) {
+    let rtt = connections.iter().filter_map(|connection| connection.min_rtt).min();
+    if let Some(((session, connection), rtt)) = view.agreed.as_ref().zip(rtt) {
+        shared.stride.choose(rtt, view.open, session, connection);
     }
 }
 
