@@ -6,7 +6,7 @@ use std::io::{BufRead, Read};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use iscsi_proto::tuner::{Connection, ConnectionId, Decision, PolicyConfig, Sample, Tcp};
+use iscsi_proto::tuner::{Connection, ConnectionId, Decision, Pace, PolicyConfig, Sample, Tcp};
 use serde_json::{Map, Value, json};
 
 use super::{Usage, say};
@@ -125,6 +125,7 @@ fn read_sample(line: &[u8]) -> Result<Sample, BadLine> {
         bytes_per_s: object.rate("bytes_per_s")?.ok_or_else(|| object.missing("bytes_per_s"))?,
         tcp: object.tcp()?,
         connections,
+        pace: Pace::default(),
     })
 }
 

@@ -30,6 +30,9 @@ pub struct AdaptiveConfig {
     pub socket_buffer_bytes_max: u64,
     /// What the kernel has; none means that the choice is not ours.
     pub congestion_controls: Vec<CongestionControl>,
+    /// What one connection keeps under way with the buffers that the kernel gives it by itself; 0 if
+    /// that is not known.
+    pub window_bytes: u64,
 }
 
 impl Default for AdaptiveConfig {
@@ -39,6 +42,7 @@ impl Default for AdaptiveConfig {
             connections_max: CONNECTIONS_MAX,
             socket_buffer_bytes_max: 0,
             congestion_controls: Vec::new(),
+            window_bytes: 0,
         }
     }
 }
@@ -90,6 +94,11 @@ pub struct Adaptive {
     plateau: Option<f64>,
     windows: Windows,
     window_s: f64,
+    /// The line's rate is known and kept to.
+    paced: bool,
+    line_bytes_per_s: f64,
+    /// The first number was chosen for the round trip.
+    guessed: bool,
     rtt_known: bool,
     t_last_s: Option<f64>,
     /// Samples before this are ramp-up.
@@ -122,6 +131,9 @@ impl Adaptive {
             plateau: None,
             windows: Windows::default(),
             window_s: WINDOW_UNKNOWN_S,
+            paced: false,
+            line_bytes_per_s: 0.0,
+            guessed: false,
             rtt_known: false,
             t_last_s: None,
             settled_s: 0.0,
@@ -187,6 +199,19 @@ impl Adaptive {
     /// The first level: one window will do if the limit is each connection's own, because the next
     /// step shows whether that was right.
     fn measure(&mut self, value: f64, t_s: f64, limit: Limit) {
+        if self.paced && limit == Limit::Line {
+            // These carry what the line does. Whether fewer would, is asked when it has settled.
+            self.enough = Some(self.connections);
+            self.plateau = Some(value);
+            self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
+            self.look_again_s = t_s + self.look_pause_s;
+            self.hold(self.connections, value, t_s, Why::LineFull);
+            return;
+        }
+        // Chosen for this round trip, they have earned the end of their slow start.
+        if self.guessed && !self.is_settled() && self.windows.count() < VERDICT_WINDOWS_MAX {
+            return;
+        }
         if limit == Limit::Line {
             if self.is_settled() && self.windows.count() > VERDICT_WINDOWS_MIN {
                 let plateau = self.windows.recent(VERDICT_WINDOWS_MIN).unwrap_or(value);
@@ -279,6 +304,16 @@ impl Adaptive {
         self.hold(base.connections, plateau, t_s, why);
     }
 
+    /// More connections than the first number, if the windows fill a gigabit over this round trip
+    /// only with more. A search that begins too low takes a slow start for each step.
+    fn guess(&self, sample: &Sample) -> Option<u32> {
+        let rtt_s = sample.typical(|tcp| tcp.min_rtt_us.or(tcp.rtt_us))? / 1e6;
+        let windows = GUESS_BYTES_PER_S * rtt_s / self.config.window_bytes as f64;
+        let wanted = if windows.is_finite() { windows.ceil() as u32 } else { 0 };
+        let wanted = wanted.min(GUESS_MAX).min(self.connections_max());
+        (wanted > self.connections).then_some(wanted)
+    }
+
     fn learn_window(&mut self, sample: &Sample) {
         let rtt_s = sample.typical(|tcp| tcp.rtt_us.or(tcp.min_rtt_us)).map(|us| us / 1e6);
         self.rtt_known = rtt_s.is_some();
@@ -296,7 +331,11 @@ impl Adaptive {
         let mut decision = Decision::new(sample, self.connections, phase, why);
         let most = self.config.socket_buffer_bytes_max;
         decision.socket_buffer_bytes = buffer_wanted(sample, sample.bytes_per_s, most);
-        decision.congestion_control = control_wanted(sample, &self.config.congestion_controls);
+        if !sample.pace.seeking {
+            // What is lost while the line's rate is looked for, its queue has lost.
+            let available = &self.config.congestion_controls;
+            decision.congestion_control = control_wanted(sample, available);
+        }
         decision
     }
 }
@@ -318,8 +357,14 @@ impl Policy for Adaptive {
             // Reserve for the time before the first change.
             self.shrink_s = t_s;
         }
-        self.t_last_s = Some(t_s);
+        let first = self.t_last_s.replace(t_s).is_none();
         self.learn_window(sample);
+        if first {
+            self.guessed = self.config.window_bytes > 0 && self.rtt_known;
+        }
+        if let Some(connections) = self.guess(sample).filter(|_| first) {
+            self.move_to(connections, t_s, State::Measure, Why::LongPath);
+        }
         if sample.connections_open != self.open.0 {
             self.open = (sample.connections_open, t_s);
         }
@@ -335,6 +380,12 @@ impl Policy for Adaptive {
         if limit == Limit::Application {
             self.windows.clear();
             return self.decision(sample, Some(Phase::Idle), Why::Application);
+        }
+        self.paced = sample.pace.bytes_per_s.is_some();
+        self.line_bytes_per_s = sample.pace.bytes_per_s.unwrap_or(0.0);
+        if sample.pace.seeking {
+            self.windows.clear();
+            return self.decision(sample, None, Why::Seeking);
         }
         // An interval that began before the ramp-up's end belongs to it.
         let in_ramp = t_s - interval_s < self.settled_s - 1e-9;

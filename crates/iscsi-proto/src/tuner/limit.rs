@@ -38,6 +38,10 @@ pub enum Limit {
 impl Limit {
     /// What limits the connections of a sample.
     pub fn of(sample: &Sample) -> Self {
+        // Held at the rate that the line was found to carry.
+        if sample.pace.binds {
+            return Self::Line;
+        }
         let share = |value: Option<f64>| value.is_some_and(|share| share >= SHARE_DOMINANT);
         let typical = |field: fn(&super::Tcp) -> Option<f64>| sample.typical(field);
         let idle = typical(|tcp| tcp.busy_share).is_some_and(|busy| busy < SHARE_DOMINANT);
@@ -117,7 +121,15 @@ mod tests {
     use super::*;
 
     fn sample(tcp: Tcp) -> Sample {
-        Sample { t_s: 1.0, connections_open: 2, bytes_per_s: 2e6, tcp, connections: Vec::new() }
+        let connections = Vec::new();
+        Sample {
+            t_s: 1.0,
+            connections_open: 2,
+            bytes_per_s: 2e6,
+            tcp,
+            connections,
+            ..Sample::default()
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use super::pacer::Pace;
 use super::windows::median;
 
 /// What was measured from the sample before to this one.
@@ -17,6 +18,8 @@ pub struct Sample {
     pub tcp: Tcp,
     /// What is known of each connection; may be empty.
     pub connections: Vec<Connection>,
+    /// What the pacer says of the interval.
+    pub pace: Pace,
 }
 
 /// Names a connection towards the policy; it is whoever takes the samples that gives the numbers.

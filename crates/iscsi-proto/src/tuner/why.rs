@@ -14,6 +14,12 @@ pub enum Why {
     Measuring,
     /// The connections asked for are not open yet.
     Opening,
+    /// The line is full, and its rate is being looked for.
+    Seeking,
+    /// They carry what the line was found to.
+    LineFull,
+    /// Windows of this system's size need so many connections for a gigabit over this round trip.
+    LongPath,
     /// Each connection is limited by this, so more of them can help.
     Limited(Limit),
     /// The last increase helped, by this factor.
@@ -58,6 +64,11 @@ impl fmt::Display for Why {
         match *self {
             Self::Chosen => f.write_str("the number was chosen by the user"),
             Self::Measuring => f.write_str("a measurement is not finished"),
+            Self::Seeking => f.write_str("the line is full; its rate is being looked for"),
+            Self::LineFull => f.write_str("they carry what the line was found to"),
+            Self::LongPath => {
+                f.write_str("windows of this size need so many connections over this round trip")
+            }
             Self::Opening => f.write_str("the connections asked for are not open yet"),
             Self::Limited(limit) => write!(f, "each connection is limited by {limit}"),
             Self::Helped(g) => write!(f, "more connections brought {} % of before", percent(g)),

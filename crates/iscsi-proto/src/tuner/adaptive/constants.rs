@@ -1,5 +1,10 @@
 //! The numbers that `adaptive` decides by, each with its reason. No logic.
 
+/// The line that the first number of connections is chosen for: a gigabit, of which the headers take
+/// some. A faster one is found by growing.
+pub(super) const GUESS_BYTES_PER_S: f64 = 118e6;
+/// And no more of them than this before anything was measured.
+pub(super) const GUESS_MAX: u32 = 16;
 /// A window is at least this long: shorter ones see the scheduler, not the path.
 pub(super) const WINDOW_MIN_S: f64 = 0.25;
 /// A window in round trips: one congestion-avoidance step of every flow is inside.
@@ -30,6 +35,8 @@ pub(super) const TRIAL_WINDOWS_MAX: usize = 12;
 pub(super) const EDGE_MARGIN: f64 = 1.04;
 /// A smaller step up than this is a probe from the plateau.
 pub(super) const PROBE_STEP_MAX: f64 = 0.5;
+/// Less than this part of the line's rate is not all that it carries.
+pub(super) const LINE_SHARE: f64 = 0.92;
 /// A changed path shows in this many windows in a row.
 pub(super) const CHANGE_WINDOWS: usize = 2;
 /// Less than this is no change of the path.

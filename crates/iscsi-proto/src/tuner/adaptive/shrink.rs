@@ -25,6 +25,10 @@ impl Adaptive {
         if enough - short <= (enough / 16).max(1) {
             return None;
         }
+        if self.paced {
+            // Each connection that is closed and opened again costs more than one that is spare.
+            return Some((enough - (enough / 4).max(1)).max(short + 1)).filter(|n| *n < enough);
+        }
         let middle = short + (enough - short) / 2;
         let Some(point) = self.short.filter(|point| point.bytes_per_s > 0.0) else {
             return Some(middle);

@@ -14,6 +14,13 @@ impl Adaptive {
             self.path_changed(factor, t_s, limit);
             return;
         }
+        if self.paced && limit != Limit::Line && self.misses_the_line() {
+            let level = self.windows.recent(LEVEL_WINDOWS).unwrap_or(level);
+            let here = Point { connections: self.connections, bytes_per_s: level, settled: true };
+            let more = here.connections + (here.connections / 2).max(1);
+            self.start_grow(here, more, t_s, Why::Limited(limit));
+            return;
+        }
         if !fresh {
             if count >= LEVEL_WINDOWS && self.is_settled() {
                 let level = self.windows.recent(LEVEL_WINDOWS).unwrap_or(level);
@@ -66,6 +73,14 @@ impl Adaptive {
         self.windows.count() == DRIFT_WINDOWS && level < (PLATEAU_SHARE - LEVEL_ERROR_MAX) * known
     }
 
+    /// Whether they have carried less than the line does for a while: it was full with them once, but
+    /// their windows have become too small for it.
+    fn misses_the_line(&self) -> bool {
+        let most = LINE_SHARE * self.line_bytes_per_s;
+        self.windows.count() >= LEVEL_WINDOWS
+            && (0..LEVEL_WINDOWS).all(|back| self.windows.last(back).is_some_and(|v| v < most))
+    }
+
     /// The least sudden change that is none of the noise.
     pub(super) fn sudden(&self) -> f64 {
         CHANGE_MIN.max(2.0 * SIGMAS * self.windows.noise())
@@ -99,6 +114,13 @@ impl Adaptive {
     pub(super) fn path_changed(&mut self, factor: f64, t_s: f64, limit: Limit) {
         let why = if factor < 1.0 { Why::Fell(factor) } else { Why::Rose(factor) };
         let value = self.windows.last(0).unwrap_or(0.0);
+        if self.paced {
+            // The rate follows the line by itself, and goes up and down with it.
+            self.windows.clear();
+            self.plateau = Some(value);
+            self.hold(self.connections, value, t_s, why);
+            return;
+        }
         self.short = None;
         self.weak = None;
         self.enough = None;

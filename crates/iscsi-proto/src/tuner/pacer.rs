@@ -1,0 +1,291 @@
+//! How fast all connections together may send and ask: just what the line carries.
+//!
+//! Without this, N windows of the kernel's size offer a long path more than it holds; its queue runs
+//! over, all connections lose at once, and because a session's commands are delivered in order
+//! (RFC 7143 §4.2.2.1) everything waits for the one that recovers last. With congestion windows
+//! alone that happens again and again. So as soon as a queue shows in the round trip (or losses that
+//! come with the load), the whole disk gets a rate: lowered until the queue is gone, then raised
+//! slowly near the rate at which it came, and faster and faster beyond, where the path has changed.
+//!
+//! A queue that stays although the rate fell by a fifth is not ours: then others fill it, or the
+//! path got longer. Against those TCP's own rules are the fair ones, so the rate is set free.
+//!
+//! What it is not: it does not choose connections, and holds nothing back itself.
+
+use std::collections::VecDeque;
+
+use super::Sample;
+use super::limit::Limit;
+
+/// From this round trip on there is something to gain; below, the kernel's pacing is as good.
+const RTT_MIN_S: f64 = 0.001;
+/// A queue is this much time above the shortest round trip: what schedulers make is less.
+const QUEUE_MIN_S: f64 = 0.004;
+/// And this part of it, which the jitter of a long path stays below.
+const QUEUE_SHARE: f64 = 0.06;
+/// At this part of a queue that counts, the rate is raised no further: it takes a while to fill.
+const QUEUE_SOME: f64 = 0.4;
+/// More of the segments than this are lost by load, not by chance: few lines lose one in fifty.
+const LOSS_SHARE: f64 = 0.02;
+/// Payload of a segment, to count segments by.
+const SEGMENT_BYTES: f64 = 1448.0;
+/// What a change of the rate brings about is seen after so many round trips, and this time.
+const SETTLE_ROUND_TRIPS: f64 = 1.5;
+const SETTLE_S: f64 = 0.1;
+/// A queue takes so many times its own length to empty at a rate that is a little lower, and is
+/// waited for no longer than this.
+const DRAIN_FACTOR: f64 = 30.0;
+const DRAIN_S_MAX: f64 = 0.5;
+/// The first rate comes from the midst of losses, which take longer to be repaired.
+const SETTLE_FIRST_ROUND_TRIPS: f64 = 4.0;
+/// The rate is lowered by this factor while the line is looked for, and once it is known.
+const CUT_SEEKING: f64 = 0.9;
+const CUT: f64 = 0.96;
+/// A queue that is still there at this part of the rate is not ours.
+const NOT_OURS_SEEKING: f64 = 0.4;
+const NOT_OURS: f64 = 0.8;
+/// Less than this part of the rate over so many intervals, with a queue: the line is slower now.
+const SLOWER_SHARE: f64 = 0.85;
+const SLOWER_INTERVALS: usize = 3;
+/// It is raised by half of what is missing to the rate at which the queue came; beyond that by this
+/// part at first, then by twice as much each time, up to the last.
+const STEP_MIN: f64 = 0.01;
+const STEP_MAX: f64 = 0.25;
+/// So far below the rate at which the queue came it stays, for this time.
+const BELOW: f64 = 0.985;
+const HOLD_S: f64 = 1.5;
+/// The rate holds us if we reach this part of it, on average over so many intervals.
+const BINDS_INTERVALS: usize = 4;
+const BINDS_SHARE: f64 = 0.9;
+/// First and longest time that the rate is free where the queue is not ours.
+const FREE_S: f64 = 10.0;
+const FREE_S_MAX: f64 = 160.0;
+/// Time over which the most that was carried is remembered: a slow start and its end are inside.
+const BEST_S: f64 = 2.0;
+const BEST_ROUND_TRIPS: f64 = 8.0;
+
+/// What the pacer wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pace {
+    /// Payload of all connections together, in bytes a second; none leaves it to TCP.
+    pub bytes_per_s: Option<f64>,
+    /// The line's rate is still being looked for: what is carried now says little.
+    pub seeking: bool,
+    /// It is this rate that limits, that is, the line.
+    pub binds: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Capped {
+    bytes_per_s: f64,
+    seeking: bool,
+    /// The rate at which the queue came.
+    ceiling: f64,
+    /// The rate at the first of the cuts in a row, and the shortest round trip since.
+    cut_from: Option<f64>,
+    rtt_least_s: f64,
+    /// The next step beyond the ceiling.
+    step: f64,
+    hold_until_s: f64,
+    /// Samples that begin before this do not show the present rate.
+    settled_s: f64,
+}
+
+/// Finds the rate of the line from samples.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    capped: Option<Capped>,
+    /// Round trip of the empty path, and whether it is ours because the kernel's is out of date.
+    base_s: f64,
+    base_is_ours: bool,
+    free_until_s: f64,
+    free_s: f64,
+    t_last_s: Option<f64>,
+    /// End and rate of the last intervals.
+    recent: VecDeque<(f64, f64)>,
+}
+
+impl Default for Pacer {
+    fn default() -> Self {
+        Self {
+            capped: None,
+            base_s: f64::INFINITY,
+            base_is_ours: false,
+            free_until_s: 0.0,
+            free_s: FREE_S,
+            t_last_s: None,
+            recent: VecDeque::new(),
+        }
+    }
+}
+
+/// One sample as the pacer sees it.
+struct Seen {
+    from_s: f64,
+    t_s: f64,
+    bytes_per_s: f64,
+    rtt_s: f64,
+    /// The queue's length, as a part of one that counts.
+    queue: f64,
+    /// Packets are lost, more than by chance.
+    lost: bool,
+}
+
+impl Seen {
+    fn is_crowded(&self) -> bool {
+        self.queue > 1.0 || self.lost
+    }
+}
+
+impl Pacer {
+    /// Takes one sample and answers how fast it may go. Samples come in the order of their time.
+    pub fn handle_sample(&mut self, sample: &Sample) -> Pace {
+        let from_s = self.t_last_s.replace(sample.t_s).unwrap_or(sample.t_s);
+        let Some(seen) = self.look(sample, from_s) else {
+            self.capped = None;
+            return Pace::default();
+        };
+        self.capped = match self.capped {
+            None => self.begin(&seen, Limit::of(sample)),
+            Some(capped) => self.go_on(capped, &seen),
+        };
+        self.capped.map_or_else(Pace::default, |capped| Pace {
+            bytes_per_s: Some(capped.bytes_per_s),
+            seeking: capped.seeking,
+            binds: self.binds(&capped),
+        })
+    }
+
+    /// None where the path is short or its round trip unknown.
+    fn look(&mut self, sample: &Sample, from_s: f64) -> Option<Seen> {
+        let (t_s, bytes_per_s) = (sample.t_s, sample.bytes_per_s);
+        let rtt_s = sample.typical(|tcp| tcp.rtt_us)? / 1e6;
+        let least_s = sample.typical(|tcp| tcp.min_rtt_us).map_or(rtt_s, |us| us / 1e6);
+        if least_s < RTT_MIN_S || !bytes_per_s.is_finite() || t_s < from_s {
+            return None;
+        }
+        let known_s = if self.base_is_ours { rtt_s } else { least_s.min(rtt_s) };
+        self.base_s = self.base_s.min(known_s);
+        let base_s = self.base_s;
+        let keep_s = BEST_S.max(BEST_ROUND_TRIPS * base_s);
+        self.recent.push_back((t_s, bytes_per_s));
+        while self.recent.front().is_some_and(|(at_s, _)| t_s - at_s > keep_s) {
+            self.recent.pop_front();
+        }
+        let retransmits: f64 = sample.connections.iter().filter_map(|c| c.tcp.retransmits).sum();
+        let segments = bytes_per_s * (t_s - from_s) / SEGMENT_BYTES;
+        let lost = retransmits > (LOSS_SHARE * segments).max(1.0);
+        let queue = (rtt_s - base_s) / QUEUE_MIN_S.max(QUEUE_SHARE * base_s);
+        Some(Seen { from_s, t_s, bytes_per_s, rtt_s, queue, lost })
+    }
+
+    fn begin(&self, seen: &Seen, limit: Limit) -> Option<Capped> {
+        let quiet = seen.bytes_per_s <= 0.0 || limit == Limit::Application;
+        if !seen.is_crowded() || quiet || seen.t_s < self.free_until_s {
+            return None;
+        }
+        let settle_s = SETTLE_FIRST_ROUND_TRIPS * seen.rtt_s;
+        let best = self.best(f64::NEG_INFINITY);
+        Some(self.seek(best, best, seen, settle_s))
+    }
+
+    /// The most that was carried since a time, over two intervals: what is acknowledged at once
+    /// when a hole is filled is no rate.
+    fn best(&self, since_s: f64) -> f64 {
+        let rates = self.recent.iter().filter(|(t_s, _)| *t_s >= since_s).map(|(_, rate)| *rate);
+        let rates: Vec<f64> = rates.collect();
+        let last = rates.last().copied().unwrap_or(0.0);
+        rates.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).fold(last, f64::max)
+    }
+
+    fn binds(&self, capped: &Capped) -> bool {
+        let mean = self.mean(BINDS_INTERVALS);
+        mean > 0.0 && mean >= BINDS_SHARE * capped.bytes_per_s
+    }
+
+    /// What was carried on average over the last intervals.
+    fn mean(&self, intervals: usize) -> f64 {
+        let last: Vec<f64> =
+            self.recent.iter().rev().take(intervals).map(|(_, rate)| *rate).collect();
+        last.iter().sum::<f64>() / last.len().max(1) as f64
+    }
+
+    fn seek(&self, bytes_per_s: f64, ceiling: f64, seen: &Seen, settle_s: f64) -> Capped {
+        Capped {
+            bytes_per_s,
+            seeking: true,
+            ceiling,
+            cut_from: Some(bytes_per_s),
+            rtt_least_s: seen.rtt_s,
+            step: STEP_MIN,
+            hold_until_s: 0.0,
+            settled_s: seen.t_s + settle_s,
+        }
+    }
+
+    /// The next rate; none sets it free.
+    fn go_on(&mut self, mut capped: Capped, seen: &Seen) -> Option<Capped> {
+        capped.rtt_least_s = capped.rtt_least_s.min(seen.rtt_s);
+        if seen.from_s < capped.settled_s || seen.bytes_per_s <= 0.0 {
+            return Some(capped);
+        }
+        let settled_s = seen.t_s + SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s;
+        if seen.is_crowded() {
+            let drain_s = (DRAIN_FACTOR * (seen.rtt_s - self.base_s)).clamp(0.0, DRAIN_S_MAX);
+            let settled_s = settled_s + drain_s;
+            return self
+                .lower(capped, seen)
+                .map(|lower| Capped { settled_s: lower.settled_s.max(settled_s), ..lower });
+        }
+        if capped.seeking {
+            self.free_s = FREE_S;
+        }
+        (capped.seeking, capped.cut_from) = (false, None);
+        if !self.binds(&capped) || seen.t_s < capped.hold_until_s || seen.queue > QUEUE_SOME {
+            return Some(capped);
+        }
+        let below = BELOW * capped.ceiling;
+        let missing = below / capped.bytes_per_s - 1.0;
+        if missing > STEP_MIN {
+            capped.bytes_per_s *= 1.0 + (missing / 2.0).clamp(STEP_MIN, STEP_MAX);
+        } else if missing > 0.0 {
+            capped.bytes_per_s = below;
+            capped.hold_until_s = seen.t_s + HOLD_S;
+        } else {
+            capped.bytes_per_s *= 1.0 + capped.step;
+            capped.step = (2.0 * capped.step).min(STEP_MAX);
+        }
+        Some(Capped { settled_s, ..capped })
+    }
+
+    /// Lowers the rate, because there is a queue.
+    fn lower(&mut self, mut capped: Capped, seen: &Seen) -> Option<Capped> {
+        // Without a queue it is the losses that hold it up.
+        let queued = seen.queue > 1.0;
+        let slower = self.mean(SLOWER_INTERVALS) < SLOWER_SHARE * capped.bytes_per_s;
+        if queued && slower && !capped.seeking {
+            let since_s = seen.t_s - SETTLE_S - 2.0 * SETTLE_ROUND_TRIPS * self.base_s;
+            let settle_s = SETTLE_FIRST_ROUND_TRIPS * seen.rtt_s;
+            return Some(self.seek(self.best(since_s), capped.bytes_per_s, seen, settle_s));
+        }
+        let (cut, least) = match capped.seeking {
+            true => (CUT_SEEKING, NOT_OURS_SEEKING),
+            false => (CUT, NOT_OURS),
+        };
+        if capped.cut_from.is_none() {
+            capped.rtt_least_s = seen.rtt_s;
+        }
+        let from = *capped.cut_from.get_or_insert(capped.bytes_per_s);
+        capped.ceiling = capped.bytes_per_s;
+        capped.bytes_per_s *= cut;
+        (capped.step, capped.hold_until_s) = (STEP_MIN, 0.0);
+        if capped.bytes_per_s >= least * from {
+            return Some(capped);
+        }
+        self.free_until_s = seen.t_s + self.free_s;
+        self.free_s = (self.free_s * 2.0).min(FREE_S_MAX);
+        // What is left with so much less of us is the path itself, as far as we can know.
+        (self.base_s, self.base_is_ours) = (capped.rtt_least_s, true);
+        None
+    }
+}

@@ -1,0 +1,248 @@
+//! The pacer against a modelled line: a queue that runs over, and a session that stalls when it
+//! does. The model's rates are what a long-fat path gave with the pacer switched off.
+
+use std::collections::VecDeque;
+
+use iscsi_proto::tuner::{Connection, Pace, Pacer, Sample, Tcp};
+
+use crate::path::GIGABIT;
+
+const TICK_S: f64 = 0.005;
+const SAMPLE_S: f64 = 0.1;
+/// The lab's queue: 2,000 packets.
+const QUEUE_BYTES: f64 = 3e6;
+/// What a session still carries while it repairs losses, and for how many round trips.
+const STALLED_SHARE: f64 = 0.15;
+const STALLED_ROUND_TRIPS: f64 = 4.0;
+/// What is under way at most: 32 commands of 1 MiB.
+const DEPTH_BYTES: f64 = 33.5e6;
+
+#[derive(Clone, Copy)]
+struct Line {
+    bytes_per_s: f64,
+    rtt_s: f64,
+    /// Another flow, as greedy as TCP.
+    shared: bool,
+    noise: f64,
+}
+
+const LINE: Line = Line { bytes_per_s: GIGABIT, rtt_s: 0.05, shared: false, noise: 0.03 };
+
+/// A transfer over a line that changes, held at the rate the pacer says.
+struct Run {
+    pacer: Pacer,
+    pace: Pace,
+    t_s: f64,
+    window_bytes: f64,
+    queue_bytes: f64,
+    stalled_until_s: f64,
+    /// Delivered bytes and round trip of the last ticks; what is seen lies a round trip back.
+    ticks: VecDeque<(f64, f64)>,
+    random: u64,
+    /// Time and rate of each sample, whether there was a rate, and bytes lost so far.
+    rates: Vec<(f64, f64, bool)>,
+    lost_bytes: f64,
+    /// What the other flow keeps under way.
+    other_bytes: f64,
+}
+
+impl Run {
+    fn new(seed: u64) -> Self {
+        Self {
+            pacer: Pacer::default(),
+            pace: Pace::default(),
+            t_s: 0.0,
+            window_bytes: 60_000.0,
+            queue_bytes: 0.0,
+            stalled_until_s: 0.0,
+            ticks: VecDeque::new(),
+            random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            rates: Vec::new(),
+            lost_bytes: 0.0,
+            other_bytes: 0.0,
+        }
+    }
+
+    fn normal(&mut self) -> f64 {
+        let mut uniform = || {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            (self.random >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        (0..12).map(|_| uniform()).sum::<f64>() - 6.0
+    }
+
+    /// One tick: what arrives at the line, what it carries, what is lost.
+    fn tick(&mut self, line: Line) -> f64 {
+        self.t_s += TICK_S;
+        self.window_bytes = (self.window_bytes * (TICK_S / line.rtt_s).exp2()).min(DEPTH_BYTES);
+        let wanted = self.window_bytes / (line.rtt_s + self.queue_bytes / line.bytes_per_s);
+        let stalled = self.t_s < self.stalled_until_s;
+        let offered = wanted.min(self.pace.bytes_per_s.unwrap_or(f64::INFINITY))
+            * if stalled { STALLED_SHARE } else { 1.0 };
+        let other = self.other(line);
+        let all = offered + other;
+        let ours = if all > 0.0 { offered / all } else { 0.0 };
+        let arrived = self.queue_bytes + all * TICK_S;
+        let carried = arrived.min(line.bytes_per_s * TICK_S);
+        let lost = (arrived - carried - QUEUE_BYTES).max(0.0);
+        if lost > 0.0 {
+            self.other_bytes *= 0.7;
+            self.lost_bytes += lost * ours;
+            self.stalled_until_s = self.t_s + STALLED_ROUND_TRIPS * line.rtt_s;
+        }
+        self.queue_bytes = (arrived - carried - lost).max(0.0);
+        let rtt_s = line.rtt_s + self.queue_bytes / line.bytes_per_s;
+        self.ticks.push_back((carried * ours, rtt_s));
+        lost * ours
+    }
+
+    /// The rate of the other flow: a window that is back from 0.7 in two seconds, as cubic's.
+    fn other(&mut self, line: Line) -> f64 {
+        if !line.shared {
+            return 0.0;
+        }
+        let most = line.bytes_per_s * line.rtt_s + QUEUE_BYTES;
+        self.other_bytes += 0.3 * most * TICK_S / 2.0;
+        self.other_bytes / (line.rtt_s + self.queue_bytes / line.bytes_per_s)
+    }
+
+    fn to(&mut self, t_s: f64, line: Line, least_rtt_s: f64) {
+        while self.t_s < t_s - SAMPLE_S / 2.0 {
+            let lost: f64 = (0..(SAMPLE_S / TICK_S) as u32).map(|_| self.tick(line)).sum();
+            let (mut bytes, mut rtt_s) = (0.0, line.rtt_s);
+            let back = (line.rtt_s / TICK_S) as usize;
+            while self.ticks.len() > back {
+                let (carried, rtt) = self.ticks.pop_front().unwrap();
+                bytes += carried;
+                rtt_s = rtt;
+            }
+            let true_rate = bytes / SAMPLE_S;
+            let held = self.pace.bytes_per_s.is_some();
+            self.rates.push((self.t_s, true_rate, held));
+            let tcp = Tcp {
+                rtt_us: Some(rtt_s * 1e6),
+                min_rtt_us: Some(least_rtt_s * 1e6),
+                retransmits: Some(lost / 1448.0),
+                ..Tcp::default()
+            };
+            let bytes_per_s = true_rate * (1.0 + line.noise * self.normal()).max(0.0);
+            let connection =
+                Connection { bytes_per_s: Some(bytes_per_s), tcp, ..Connection::default() };
+            let connections = vec![connection];
+            let sample = Sample {
+                t_s: self.t_s,
+                connections_open: 1,
+                bytes_per_s,
+                connections,
+                ..Sample::default()
+            };
+            self.pace = self.pacer.handle_sample(&sample);
+        }
+    }
+
+    fn mean(&self, from_s: f64, to_s: f64) -> f64 {
+        let inside = self.rates.iter().filter(|(t_s, ..)| *t_s > from_s && *t_s <= to_s);
+        let (sum, count) = inside.fold((0.0, 0.0), |(sum, n), (_, rate, _)| (sum + rate, n + 1.0));
+        sum / count
+    }
+
+    /// The share of a time in which there was a rate.
+    fn held(&self, from_s: f64) -> f64 {
+        let after: Vec<bool> =
+            self.rates.iter().filter(|(t_s, ..)| *t_s > from_s).map(|(.., held)| *held).collect();
+        after.iter().filter(|held| **held).count() as f64 / after.len() as f64
+    }
+}
+
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
+
+#[test]
+fn a_full_line_is_kept_full_without_running_over() {
+    for rtt_ms in [3.0, 10.0, 20.0, 50.0, 100.0, 200.0, 300.0] {
+        for noise in [0.0, 0.03, 0.1] {
+            for seed in SEEDS {
+                let rtt_s = rtt_ms / 1e3;
+                let mut run = Run::new(seed);
+                run.to(15.0, Line { rtt_s, noise, ..LINE }, rtt_s);
+                let lost_before = run.lost_bytes;
+                run.to(60.0, Line { rtt_s, noise, ..LINE }, rtt_s);
+                let case = format!("{rtt_ms} ms, noise {noise}, seed {seed}");
+                let share = run.mean(15.0, 60.0) / GIGABIT.min(DEPTH_BYTES / rtt_s);
+                // No path is as noisy as the last one; it is to hold there, too, but not as close.
+                let least = if noise < 0.1 { 0.96 } else { 0.93 };
+                assert!(share >= least, "{case}: {share:.3}");
+                let lost = run.lost_bytes - lost_before;
+                assert!(lost < 1e-3 * 45.0 * GIGABIT, "{case}: {lost:.0} lost");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_it_the_same_line_runs_over_again_and_again() {
+    let mut run = Run::new(1);
+    let line = Line { rtt_s: 0.1, ..LINE };
+    // A round trip that is unknown switches it off.
+    run.to(5.0, line, 0.0001);
+    assert!(run.mean(1.0, 5.0) < 0.75 * GIGABIT && run.held(0.0) == 0.0);
+}
+
+#[test]
+fn a_line_that_changes_is_found_again_within_five_seconds() {
+    for rtt_s in [0.01, 0.05] {
+        for seed in SEEDS {
+            let (fast, slow) =
+                (Line { rtt_s, ..LINE }, Line { rtt_s, bytes_per_s: 0.3 * GIGABIT, ..LINE });
+            let mut run = Run::new(seed);
+            run.to(20.0, fast, rtt_s);
+            run.to(40.0, slow, rtt_s);
+            run.to(60.0, fast, rtt_s);
+            let case = format!("{rtt_s} s, seed {seed}");
+            let shares = [run.mean(25.0, 40.0) / (0.3 * GIGABIT), run.mean(45.0, 60.0) / GIGABIT];
+            assert!(shares.iter().all(|share| *share >= 0.95), "{case}: {shares:.3?}");
+        }
+    }
+}
+
+#[test]
+fn another_flow_takes_its_share_and_no_more() {
+    for seed in SEEDS {
+        let mut run = Run::new(seed);
+        run.to(20.0, LINE, LINE.rtt_s);
+        run.to(180.0, Line { shared: true, ..LINE }, LINE.rtt_s);
+        let share = run.mean(40.0, 180.0) / GIGABIT;
+        assert!((0.3..0.7).contains(&share), "seed {seed}: {share:.2}");
+    }
+}
+
+#[test]
+fn a_longer_way_is_no_queue_for_long() {
+    for seed in SEEDS {
+        let mut run = Run::new(seed);
+        run.to(20.0, Line { rtt_s: 0.01, ..LINE }, 0.01);
+        // The kernel remembers the old minimum.
+        run.to(80.0, Line { rtt_s: 0.08, ..LINE }, 0.01);
+        let share = run.mean(60.0, 80.0) / GIGABIT;
+        assert!(share >= 0.9, "seed {seed}: {share:.3}");
+    }
+}
+
+#[test]
+fn what_fits_is_never_held() {
+    let mut pacer = Pacer::default();
+    let sample = |t_s: f64, rtt_ms: f64| {
+        let tcp = Tcp { rtt_us: Some(rtt_ms * 1e3), min_rtt_us: Some(50e3), ..Tcp::default() };
+        let connections = vec![Connection { tcp, ..Connection::default() }];
+        Sample { t_s, connections_open: 1, bytes_per_s: 5e7, connections, ..Sample::default() }
+    };
+    for n in 0..1000 {
+        let jitter = f64::from(n % 4);
+        let pace = pacer.handle_sample(&sample(f64::from(n) / 10.0, 50.0 + jitter));
+        assert_eq!(pace, Pace::default(), "sample {n}");
+    }
+    // Nothing known, nothing held; and a path of a machine to itself is none of ours.
+    let unknown = Sample { t_s: 200.0, bytes_per_s: 1e9, ..Sample::default() };
+    assert_eq!(pacer.handle_sample(&unknown), Pace::default());
+}
