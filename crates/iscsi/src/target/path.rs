@@ -1,5 +1,5 @@
-//! Congestion control of the target's sockets. A reader's throughput is the target's to keep up:
-//! TCP's windows are those of the side that sends.
+//! How the target's sockets send. A reader's throughput is the target's to keep up: TCP's windows are
+//! those of the side that sends. On a long path packets are spread out over the round trip.
 //!
 //! A connection that loses packets while the path's queue is empty loses them to the path, not to
 //! congestion. A control that takes losses for congestion collapses there (S1, figure 7), so such a
@@ -16,7 +16,9 @@ use tracing::{debug, info, warn};
 
 use super::catalog::CongestionChoice;
 use super::shared::Shared;
-use crate::transport::socket_options::{SocketOptions, congestion_control, congestion_controls};
+use crate::transport::socket_options::{
+    SPREAD_OUT, SocketOptions, congestion_control, congestion_controls,
+};
 use crate::transport::tcp_info::{TcpStats, tcp_stats};
 
 /// How often the sockets are asked.
@@ -35,11 +37,12 @@ struct Watched {
     at: Instant,
     /// One bit for each interval, the last one lowest: losses were the limit.
     lossy: u32,
+    spread_out: bool,
 }
 
 impl Watched {
     fn new(socket: &Arc<TcpStream>, stats: TcpStats, at: Instant) -> Self {
-        Self { socket: Arc::downgrade(socket), stats, at, lossy: 0 }
+        Self { socket: Arc::downgrade(socket), stats, at, lossy: 0, spread_out: false }
     }
 
     /// Takes the numbers of now; true if losses have been the limit for long enough.
@@ -67,21 +70,18 @@ pub(super) async fn watch(shared: Weak<Shared>) {
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let better = congestion_controls().into_iter().max();
-    let Some(better) = better.filter(|control| *control == CongestionControl::Bbr) else {
+    let mut better = better.filter(|control| *control == CongestionControl::Bbr);
+    if better.is_none() {
         debug!("this kernel has no congestion control that bears losses");
-        return;
-    };
+    }
     let mut watched = HashMap::new();
     loop {
         let now = ticks.tick().await;
         let Some(shared) = shared.upgrade() else { return };
-        if shared.catalog().limits.congestion_control != CongestionChoice::Auto {
-            watched.clear();
-            continue;
-        }
-        if let Err(error) = look(&shared, &mut watched, better, now) {
+        let is_auto = shared.catalog().limits.congestion_control == CongestionChoice::Auto;
+        if let Err(error) = look(&shared, &mut watched, better.filter(|_| is_auto), now) {
             warn!(%error, "connections keep the congestion control that they have");
-            return;
+            better = None;
         }
     }
 }
@@ -93,11 +93,11 @@ pub(super) async fn watch(shared: Weak<Shared>) {
 fn look(
     shared: &Shared,
     watched: &mut HashMap<usize, Watched>,
-    better: CongestionControl,
+    better: Option<CongestionControl>,
     now: Instant,
 ) -> Result<(), impl std::error::Error> {
     watched.retain(|_, one| one.socket.strong_count() > 0);
-    let change = SocketOptions { congestion_control: Some(better), ..SocketOptions::default() };
+    let change = SocketOptions { congestion_control: better, ..SocketOptions::default() };
     for session in shared.live() {
         let sockets: Vec<_> =
             session.links(|links| links.map(|link| Arc::clone(&link.stream)).collect());
@@ -106,9 +106,15 @@ fn look(
             // The weak reference keeps the address from being used again.
             let one = watched.entry(Arc::as_ptr(&socket).addr());
             let one = one.or_insert_with(|| Watched::new(&socket, stats, now));
+            let is_long = stats.min_rtt.is_some_and(|rtt| rtt >= MIN_RTT);
+            if is_long && !one.spread_out {
+                one.spread_out = true;
+                spread_out(&socket);
+            }
             if !one.observe(stats, now) {
                 continue;
             }
+            let Some(better) = better else { continue };
             one.lossy = 0;
             let before = congestion_control(&*socket).unwrap_or_default();
             if before == better.as_str() {
@@ -127,6 +133,13 @@ fn look(
         }
     }
     Ok::<_, crate::transport::socket_options::OptionError>(())
+}
+
+fn spread_out(socket: &TcpStream) {
+    let options = SocketOptions { pacing_rate: Some(SPREAD_OUT), ..SocketOptions::default() };
+    if let Err(error) = options.apply(socket) {
+        debug!(%error, "packets leave as TCP likes");
+    }
 }
 
 #[cfg(test)]
