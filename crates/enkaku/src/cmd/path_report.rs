@@ -21,6 +21,7 @@ pub(crate) struct Path {
     bytes_per_s: f64,
     limit: &'static str,
     max_bytes_per_s: Option<f64>,
+    line_bytes_per_s: Option<f64>,
     connections: Vec<Connection>,
     changes: Vec<Change>,
 }
@@ -67,6 +68,7 @@ impl Path {
             bytes_per_s: report.bytes_per_s,
             limit: report.limit,
             max_bytes_per_s: report.max_rate,
+            line_bytes_per_s: report.line_rate,
             connections: report.connections.iter().map(connection).collect(),
             changes: report.changes.iter().map(change).collect(),
         }

@@ -42,6 +42,11 @@ pub(crate) struct RemoteArgs {
     /// Take no more than this rate, such as 500mbit.
     #[arg(long, value_name = "RATE", value_parser = parse_max_rate)]
     pub(crate) max_rate: Option<u64>,
+    /// On a long path: auto sends and asks no faster than the line was found to carry, so that its
+    /// queue does not run over; off leaves that to TCP.
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_pacing,
+          action = clap::ArgAction::Set)]
+    pub(crate) pacing: bool,
     /// Name of this initiator [default: made of the host's name].
     #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME")]
     pub(crate) initiator_name: Option<String>,
@@ -130,6 +135,14 @@ fn parse_connections(text: &str) -> Result<Connections, String> {
     }
 }
 
+fn parse_pacing(text: &str) -> Result<bool, String> {
+    match text {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{text:?} is not auto or off")),
+    }
+}
+
 fn parse_digest(text: &str) -> Result<DigestPreference, String> {
     match text {
         "none" => Ok(DigestPreference::Avoid),
@@ -146,6 +159,7 @@ impl RemoteArgs {
         let mut config = Config::default()
             .policy(self.policy()?)
             .share(self.share.or(rate))
+            .pacing(self.pacing)
             .digests(self.digest, self.digest)
             .error_recovery_level(self.error_recovery_level)
             .replacement_timeout(self.replacement_timeout);

@@ -35,6 +35,8 @@ pub struct Config {
     pub policy: Option<PolicyConfig>,
     /// How much of the path we take; `None` is all of it.
     pub share: Option<Share>,
+    /// On a long path, send and ask no faster than the line was found to carry.
+    pub pacing: bool,
     /// What we offer in the login negotiation.
     pub offer: Offer,
     /// CHAP name and secret, such as [`Url::credentials`](super::Url::credentials) finds; `None`
@@ -96,6 +98,7 @@ impl Config {
             connections: 1,
             policy: None,
             share: None,
+            pacing: true,
             offer,
             chap: None,
             chap_mutual: None,
@@ -160,6 +163,13 @@ impl Config {
     #[must_use]
     pub fn share(mut self, share: Option<Share>) -> Self {
         self.share = share;
+        self
+    }
+
+    /// Whether the line's rate is looked for and kept to; else TCP alone decides.
+    #[must_use]
+    pub fn pacing(mut self, pacing: bool) -> Self {
+        self.pacing = pacing;
         self
     }
 

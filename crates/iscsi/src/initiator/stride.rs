@@ -81,7 +81,12 @@ mod tests {
     use super::*;
 
     fn agreed(initial_r2t: bool, immediate_data: bool, first_burst_length: u32) -> SessionParams {
-        SessionParams { initial_r2t, immediate_data, first_burst_length, ..SessionParams::default() }
+        SessionParams {
+            initial_r2t,
+            immediate_data,
+            first_burst_length,
+            ..SessionParams::default()
+        }
     }
 
     fn lengths(rtt_ms: u64, connections: u32, session: SessionParams) -> (u32, u32) {

@@ -82,6 +82,11 @@ pub(crate) fn congestion_control(socket: &impl AsFd) -> Option<String> {
     String::from_utf8(name[..len].to_vec()).ok()
 }
 
+/// A pacing rate that limits nothing, but makes TCP space its packets over the round trip (by 1.2 to
+/// 2 times the window over the round trip) where the congestion control does not: a window that
+/// leaves at once overruns queues which the same window, spread out, does not fill.
+pub(crate) const SPREAD_OUT: u64 = 1 << 40;
+
 /// Limits what is sent. TCP paces by itself where the link has no `fq` (Linux 4.13).
 fn set_pacing_rate(socket: &SockRef<'_>, rate: u64) -> io::Result<()> {
     // SAFETY: the value is readable for the length given and outlives the call.
@@ -116,6 +121,13 @@ pub(crate) fn buffer_limits() -> (u64, u64) {
 /// What the kernel enlarges a receive buffer to by itself, in bytes.
 pub(crate) fn automatic_receive_buffer() -> u64 {
     sysctl("ipv4/tcp_rmem", 2)
+}
+
+/// Payload that a connection keeps under way when the kernel has enlarged both ends' buffers, if the
+/// other end is set as this one; 0 if that cannot be told. A send buffer also holds what waits, and
+/// about half of a receive buffer is bookkeeping (`tcp_adv_win_scale`).
+pub(crate) fn automatic_window() -> u64 {
+    (sysctl("ipv4/tcp_wmem", 2) / 10 * 6).min(sysctl("ipv4/tcp_rmem", 2) / 2)
 }
 
 /// A number of a setting of the network; 0 where it is not to be had.

@@ -10,7 +10,7 @@ use super::meter::{Measured, View};
 use crate::initiator::Config;
 use crate::initiator::member::Member;
 use crate::initiator::shared::Shared;
-use crate::transport::socket_options::{SocketOptions, buffer_limits};
+use crate::transport::socket_options::{SPREAD_OUT, SocketOptions, buffer_limits};
 
 /// Pacing leaves each connection this much more than its even share, so that the limit over all of
 /// them binds first and none is held up by the choice of connections.
@@ -42,14 +42,16 @@ impl Actuator {
         }
     }
 
-    /// Limits what each of so many connections sends, to its part of a rate in bytes a second.
-    pub(super) fn pace(&mut self, bytes_per_s: Option<f64>, connections: u32) {
+    /// Limits what each of so many connections sends, to its part of a rate in bytes a second. On a
+    /// long path packets are spread out at least.
+    pub(super) fn pace(&mut self, bytes_per_s: Option<f64>, connections: u32, is_long: bool) {
         let rate = bytes_per_s.map(|rate| {
             let part = PACING_HEADROOM * rate / f64::from(connections.max(1));
             (part as u64).max(1)
         });
-        // A connection that was paced stays so until it is told otherwise: u64::MAX is no limit.
-        let rate = rate.or(self.options.pacing_rate.map(|_| u64::MAX));
+        // A connection that was paced stays so until it is told otherwise.
+        let spread = is_long || self.options.pacing_rate.is_some();
+        let rate = rate.or(spread.then_some(SPREAD_OUT));
         self.change(|options| options.pacing_rate = rate);
     }
 

@@ -15,7 +15,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use iscsi_proto::time::Instant;
-use iscsi_proto::tuner::{Decision, Limit, Phase as TunerPhase, Policy, PolicyConfig, Sample, Why};
+use iscsi_proto::tuner::{
+    Decision, Limit, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig, Sample, Why,
+};
 
 use self::actuator::Actuator;
 use self::meter::{Measured, Meter, View};
@@ -31,6 +33,9 @@ use crate::transport::socket_options;
 /// Time between two samples: a round trip, but not so short that the scheduler is seen instead of
 /// the path, nor so long that a policy's windows (250 ms and more) get too few of them.
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(250));
+
+/// From this round trip on, in microseconds, packets are spread out over it.
+const LONG_RTT_US: f64 = 1000.0;
 
 /// Runs until the disk is closed.
 pub(super) async fn control(shared: Arc<Shared>) {
@@ -63,6 +68,9 @@ struct Controller {
     /// To build it again with.
     config: PolicyConfig,
     meter: Meter,
+    /// The line's rate; none if the user wants none.
+    pacer: Option<Pacer>,
+    pace: Pace,
     meted: Meted,
     actuator: Actuator,
     history: History,
@@ -84,6 +92,8 @@ impl Controller {
             policy: policy.clone().build(),
             config: policy,
             meter: Meter::default(),
+            pacer: config.pacing.then(Pacer::default),
+            pace: Pace::default(),
             meted: Meted::new(config.share),
             actuator: Actuator::new(config),
             history: History::default(),
@@ -107,13 +117,21 @@ impl Controller {
             self.publish(shared, &view, None);
             return None;
         }
-        let measured = self.meter.measure(&view, now)?;
+        let mut measured = self.meter.measure(&view, now)?;
+        self.pace = self
+            .pacer
+            .as_mut()
+            .map_or_else(Pace::default, |pacer| pacer.handle_sample(&measured.sample));
+        measured.sample.pace = self.pace;
         choose_stride(shared, &view, &measured.connections);
         let sample = &measured.sample;
         let rtt_us = sample.connections.iter().filter_map(|c| c.tcp.rtt_us).fold(None, smaller);
         let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
-        shared.with(|state, _| state.throttle.set_rate(limit.bytes_per_s, now));
-        self.actuator.pace(limit.bytes_per_s, view.open);
+        let rate = smaller(limit.bytes_per_s, self.pace.bytes_per_s.unwrap_or(f64::INFINITY))
+            .filter(|rate| rate.is_finite());
+        shared.with(|state, _| state.throttle.set_rate(rate, now));
+        let is_long = self.pacer.is_some() && rtt_us.is_some_and(|us| us >= LONG_RTT_US);
+        self.actuator.pace(rate, view.open, is_long);
         let decision = if limit.binds {
             // What is held back here says nothing about the path.
             self.keep(sample)
@@ -170,6 +188,7 @@ impl Controller {
         let ceiling = view.ceiling.as_ref().map(|ceiling| ceiling.reason.clone());
         report.ceiling = ceiling.or(self.capped.then(granted));
         report.max_rate = self.meted.rate();
+        report.line_rate = self.pace.bytes_per_s;
         report.changes = self.history.changes();
         let Some((measured, decision)) = now else {
             report.connections.clear();
@@ -220,6 +239,7 @@ fn allowed(mut policy: PolicyConfig, config: &Config) -> PolicyConfig {
         if config.send_buffer.is_none() && config.receive_buffer.is_none() {
             adaptive.socket_buffer_bytes_max = send.max(receive);
         }
+        adaptive.window_bytes = socket_options::automatic_window();
         if config.congestion_control.is_none() {
             adaptive.congestion_controls = socket_options::congestion_controls();
         }

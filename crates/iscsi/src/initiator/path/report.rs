@@ -37,6 +37,9 @@ pub struct PathReport {
     pub limit: &'static str,
     /// The most we take, in bytes a second, if that is limited.
     pub max_rate: Option<f64>,
+    /// What the line was found to carry, in bytes a second: so much goes out and no more. None while
+    /// there was no queue.
+    pub line_rate: Option<f64>,
     /// Each connection.
     pub connections: Vec<PathConnection>,
     /// How the number came about, oldest first.
