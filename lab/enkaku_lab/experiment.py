@@ -89,13 +89,15 @@ class Pace:
     seconds: float
     round_trips: float
     repeat: int
+    ramp: float = 1.0
+    """How much of the time before the clock starts is kept."""
 
     def seconds_max(self, link: Link) -> float:
         return round(self.seconds + self.round_trips * link.rtt_ms / 1000, 3)
 
 
 FULL = Pace("full", 1.0, 16, 3)
-QUICK = Pace("quick", 0.4, 10, 1)
+QUICK = Pace("quick", 0.4, 10, 1, 0.25)
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class Experiment:
         if series.stack == "local":
             link = Link()
         seconds = pace.seconds_max(link) + self.seconds_more * pace.seconds
-        load = replace(load, seconds_max=round(seconds, 3), ramp_s=self._ramp_s(link))
+        load = replace(load, seconds_max=round(seconds, 3), ramp_s=self._ramp_s(link, pace))
         return Cell(series.stack, link, load)
 
     def link_of(self, panel: str, series: Series) -> Link:
@@ -201,7 +203,8 @@ class Experiment:
         ours = {name: value for name, value in here if hasattr(self.link, name)}
         return replace(self.link, **{**ours, **series.link})
 
-    def _ramp_s(self, link: Link) -> float:
+    def _ramp_s(self, link: Link, pace: Pace) -> float:
         if self.ramp_round_trips is None:
             return 0.0
-        return round(RAMP_S + self.ramp_round_trips * link.rtt_ms / 1000, 3)
+        whole = RAMP_S + self.ramp_round_trips * link.rtt_ms / 1000
+        return round(pace.ramp * whole, 3)

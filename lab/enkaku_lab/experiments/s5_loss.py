@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
     title="Line rate in spite of loss: sequential write, 32 × 1 MiB, RTT 50 ms",
     source="ours",
     paper="",
-    x=Axis("packet loss probability", "loss", [0, 1e-4, 5e-4, 1e-3], [0, 1e-3], "zero-log"),
+    x=Axis("packet loss probability", "loss", [0, 1e-4, 5e-4, 1e-3], [1e-3], "zero-log"),
     link=Link(rtt_ms=50.0),
     load=Load(kind="write", block_bytes=1024 * KIB, depth=32),
     panels={CUBIC: {}, FREE: {"cc_free": True}},

@@ -52,7 +52,7 @@ EXPERIMENT = Experiment(
         "block size of a call (KiB)",
         "block_bytes",
         BLOCKS,
-        [4 * KIB, 1024 * KIB],
+        [1024 * KIB],
         factor=1 / KIB,
     ),
     load=Load(),
