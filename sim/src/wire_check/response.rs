@@ -130,8 +130,8 @@ fn first_time(
         }
         Pdu::ScsiResponse(pdu) => {
             coverage.hit("pdu: SCSI response");
-            let task = task(session, link, pdu.itt)?;
-            task.response(pdu.stat_sn, pdu.status, pdu.residual, pdu.exp_data_sn)?;
+            let rules = (&params, session.data_timeout);
+            task(session, link, pdu.itt)?.response(pdu, sight.at, rules)?;
             Ok(None)
         }
         _ => answer(link, check, session, pdu, coverage),
