@@ -263,17 +263,7 @@ async fn a_cold_reset_ends_every_session() {
     let arena = Arena::new().await;
     let mut other = Attacker::log_in(arena.address, DigestPreference::Never).await;
     let mut attacker = Attacker::log_in(arena.address, DigestPreference::Never).await;
-    let reset = TaskManagementRequest {
-        immediate: true,
-        function: TaskManagementFunction::TARGET_COLD_RESET,
-        lun: Lun(0),
-        itt: Itt(1),
-        referenced_task_tag: Itt::NONE,
-        cmd_sn: attacker.cmd_sn(),
-        exp_stat_sn: StatSn(0),
-        ref_cmd_sn: CmdSn(0),
-        exp_data_sn: 0,
-    };
+    let reset = attacker.function(1, TaskManagementFunction::TARGET_COLD_RESET);
     attacker.send(&reset.encode(0), &[]).await;
     let answer = attacker.read().await;
     let Some(Pdu::TaskManagementResponse(response)) = answer else { panic!("{answer:?}") };

@@ -535,6 +535,25 @@ async fn a_cut_connections_reads_go_on_over_the_other() {
     arena.disk.close().await.unwrap();
 }
 
+/// And not once more with another CID, for which there is no place any more: then one of both would
+/// be opened in vain for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_connection_is_opened_again_once() {
+    let arena = arena(2, 2, Bad { cut_every: 50, cuts_max: 1, ..Bad::default() }).await;
+    arena.reads_well().await;
+    let both = async {
+        while arena.disk.connection_count() < 2 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, both).await.expect("the lost connection is not replaced");
+    for _ in 0..30 {
+        arena.reads_well().await;
+    }
+    assert_eq!(arena.shared.lock().unwrap().logins, 3);
+    arena.disk.close().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_only_connection_is_reinstated_in_mid_read() {
     let arena = arena(2, 1, Bad { cut_every: 30, cuts_max: 4, ..Bad::default() }).await;

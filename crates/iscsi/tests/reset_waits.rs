@@ -13,12 +13,8 @@ use block::{BlockDevice, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFla
 use hostile_common::{Attacker, IQN, PATIENCE, until};
 use iscsi::initiator::{Config, RemoteDisk};
 use iscsi::target::{Server, ServerConfig};
-use iscsi_proto::ids::{Itt, Lun};
 use iscsi_proto::keys::DigestPreference;
-use iscsi_proto::pdu::{
-    Pdu, TaskManagementFunction, TaskManagementRequest, TaskManagementResponseCode,
-};
-use iscsi_proto::serial::{CmdSn, StatSn};
+use iscsi_proto::pdu::{Pdu, TaskManagementFunction, TaskManagementResponseCode};
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::sync::oneshot;
 
@@ -84,17 +80,7 @@ async fn a_reset_is_answered_when_a_command_that_never_waited_has_ended() {
     until("the read executes", || device.is_held.load(Ordering::Acquire)).await;
 
     let mut attacker = Attacker::log_in(address, DigestPreference::Never).await;
-    let reset = TaskManagementRequest {
-        immediate: true,
-        function: TaskManagementFunction::LOGICAL_UNIT_RESET,
-        lun: Lun(0),
-        itt: Itt(1),
-        referenced_task_tag: Itt::NONE,
-        cmd_sn: attacker.cmd_sn(),
-        exp_stat_sn: StatSn(0),
-        ref_cmd_sn: CmdSn(0),
-        exp_data_sn: 0,
-    };
+    let reset = attacker.function(1, TaskManagementFunction::LOGICAL_UNIT_RESET);
     attacker.send(&reset.encode(0), &[]).await;
     // When the second ping is answered, the reset has begun to wait.
     for _ in 0..2 {

@@ -8,8 +8,9 @@ use iscsi_proto::ids::{Cid, Itt, Lun, Tsih, Ttt};
 use iscsi_proto::initiator::{Command, Config, Established, Session};
 use iscsi_proto::login::{initiator, target};
 use iscsi_proto::names::TargetAddress;
-use iscsi_proto::pdu::TaskAttribute;
-use iscsi_proto::pdu::{DataOut, Header, LogoutReason, LogoutRequest, NopOut, TextRequest};
+use iscsi_proto::pdu::{
+    DataOut, Header, LogoutReason, LogoutRequest, NopOut, ScsiCommand, TaskAttribute, TextRequest,
+};
 use iscsi_proto::serial::{CmdSn, DataSn, StatSn};
 use iscsi_proto::time::Instant;
 
@@ -39,6 +40,26 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "capture_file" => capture::files(),
         "capture_stream" => capture::stream(),
         _ => Vec::new(),
+    }
+}
+
+/// A command to unit 0 that reads or writes so many bytes.
+fn scsi_command(itt: u32, cdb: [u8; 16], read: u32, write: u32) -> ScsiCommand {
+    ScsiCommand {
+        immediate: false,
+        is_final: true,
+        read: read > 0,
+        write: write > 0,
+        attribute: TaskAttribute::SIMPLE,
+        priority: 0,
+        lun: Lun(0),
+        itt: Itt(itt),
+        expected_data_transfer_length: read + write,
+        cmd_sn: CmdSn(0),
+        exp_stat_sn: StatSn(1),
+        cdb,
+        extended_cdb: Bytes::new(),
+        bidi_read_length: None,
     }
 }
 

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use iscsi_proto::ids::Ttt;
 use iscsi_proto::time::Instant;
 
+use super::task::Rules;
+
 /// A sequence of Data-Out PDUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sequence {
@@ -21,6 +23,13 @@ pub(super) struct Sequence {
 impl Sequence {
     pub(super) const fn new(ttt: Ttt, next_offset: u32, end: u32, moved: Instant) -> Self {
         Self { ttt, next_sn: 0, next_offset, end, superseded: false, moved }
+    }
+
+    /// The target waits for it: it did not ask for it anew, and has no reason to take it for lost.
+    /// After a sequence reception timeout an R2T is not outstanding any more (§13.17).
+    pub(super) fn is_outstanding(&self, at: Instant, (params, data_timeout): Rules<'_>) -> bool {
+        let timed_out = params.error_recovery_level > 0 && self.moved + data_timeout <= at;
+        !self.superseded && !timed_out
     }
 }
 

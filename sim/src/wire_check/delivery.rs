@@ -70,18 +70,14 @@ impl SessionCheck {
     /// plugs a hole.
     pub(super) fn suffers(&mut self, pdu: &Pdu, fate: Fate, unreadable: bool) {
         match request::cmd_sn(pdu) {
-            Some(cmd_sn) if fate != Fate::Arrives || unreadable => {
-                self.missing.insert(cmd_sn.0);
-            }
-            Some(cmd_sn) => {
-                self.missing.remove(&cmd_sn.0);
-            }
+            Some(cmd_sn) if fate != Fate::Arrives || unreadable => self.received.is_lost(cmd_sn),
+            Some(cmd_sn) => self.received.comes(cmd_sn),
             None => {}
         }
         if let (Pdu::TaskManagementRequest(request), Fate::Arrives, false) = (pdu, fate, unreadable)
             && request.function == TaskManagementFunction::ABORT_TASK
         {
-            self.missing.remove(&request.ref_cmd_sn.0);
+            self.received.comes(request.ref_cmd_sn);
         }
         if let Pdu::ScsiCommand(ScsiCommand { itt, .. }) | Pdu::DataOut(DataOut { itt, .. }) = pdu
             && fate == Fate::DataDamaged

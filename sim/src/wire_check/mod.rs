@@ -4,6 +4,7 @@
 
 mod data;
 mod delivery;
+mod received;
 mod recovery;
 mod request;
 mod response;
@@ -20,6 +21,7 @@ use iscsi_proto::pdu::{Header, LogoutReason, Pdu, SnackKind, Stage, TaskManageme
 use iscsi_proto::serial::{CmdSn, StatSn};
 use iscsi_proto::time::Instant;
 
+use self::received::Received;
 use self::recovery::{Asked, Image};
 use self::task::TaskCheck;
 use crate::coverage::Coverage;
@@ -162,8 +164,8 @@ struct SessionCheck {
     /// As last sent by the target.
     exp_cmd_sn: CmdSn,
     max_cmd_sn: CmdSn,
-    /// Commands that the target has not got: they do not count as received (§7.3).
-    missing: BTreeSet<u32>,
+    /// Commands that the target has got, or not.
+    received: Received,
     /// The connections by their CIDs.
     cids: BTreeMap<Cid, Link>,
     /// Connections that were logged out for recovery, or taken the place of: their tasks may go
@@ -240,7 +242,7 @@ impl WireCheck {
             known_exp_cmd_sn: window.0,
             exp_cmd_sn: window.0,
             max_cmd_sn: window.1,
-            missing: BTreeSet::new(),
+            received: Received::new(window.0),
             cids: BTreeMap::new(),
             released: BTreeSet::new(),
             gone: BTreeSet::new(),

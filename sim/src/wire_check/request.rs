@@ -68,7 +68,7 @@ fn numbered(session: &mut SessionCheck, immediate: bool, cmd_sn: CmdSn) -> Resul
     let next = session.next_cmd_sn;
     let unacknowledged = !cmd_sn.is_before(session.known_exp_cmd_sn) && cmd_sn.is_before(next);
     // A hole may be filled at any level (§7.3).
-    let may_fill = session.recovers() || session.missing.contains(&cmd_sn.0);
+    let may_fill = session.recovers() || session.received.is_missing(cmd_sn);
     if may_fill && unacknowledged && !immediate {
         return Ok(Turn::Again);
     }
@@ -120,9 +120,12 @@ fn command_again(
     //# unless the original connection was already successfully logged out.
     ensure!(!moved || session.released.contains(&task.link), "again, but not on {}", task.link);
     if moved {
+        session.received.moves(command.cmd_sn);
+    }
+    if moved || session.received.is_in_doubt(command.cmd_sn) {
         // Whether the target has got it the first time is not known here.
         *task = TaskCheck::new(sight, command, &session.params)?.perhaps(task);
-    } else if session.missing.contains(&command.cmd_sn.0) {
+    } else if session.received.is_missing(command.cmd_sn) {
         let ending = task.ending;
         *task = TaskCheck::new(sight, command, &session.params)?;
         task.ending = ending;

@@ -130,8 +130,8 @@ fn first_time(
         }
         Pdu::ScsiResponse(pdu) => {
             coverage.hit("pdu: SCSI response");
-            let task = task(session, link, pdu.itt)?;
-            task.response(pdu.stat_sn, pdu.status, pdu.residual, pdu.exp_data_sn)?;
+            let rules = (&params, session.data_timeout);
+            task(session, link, pdu.itt)?.response(pdu, sight.at, rules)?;
             Ok(None)
         }
         _ => answer(link, check, session, pdu, coverage),
@@ -318,7 +318,7 @@ fn window_fits(session: &mut SessionCheck, exp_cmd_sn: CmdSn, max_cmd_sn: CmdSn)
     ensure!(!max_cmd_sn.is_before(last_max), "MaxCmdSN went back from {last_max}");
     let next = session.next_cmd_sn;
     ensure!(!next.is_before(exp_cmd_sn), "ExpCmdSN of a command not sent yet ({next} is next)");
-    let passed = session.missing.iter().find(|missing| CmdSn(**missing).is_before(exp_cmd_sn));
+    let passed = session.received.acknowledge(exp_cmd_sn);
     ensure!(passed.is_none(), "ExpCmdSN beyond a command that was not received: {passed:?}");
     ensure!(!max_cmd_sn.next().is_before(exp_cmd_sn), "MaxCmdSN below ExpCmdSN − 1");
     let width = max_cmd_sn.since(exp_cmd_sn) + 1;

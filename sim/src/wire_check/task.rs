@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use iscsi_proto::ids::{Itt, Lun, Ttt};
 use iscsi_proto::keys::SessionParams;
-use iscsi_proto::pdu::{DataIn, DataOut, R2t, Residual, ScsiCommand};
+use iscsi_proto::pdu::{DataIn, DataOut, R2t, Residual, ScsiCommand, ScsiResponse};
 use iscsi_proto::serial::{CmdSn, StatSn};
+use iscsi_proto::time::Instant;
 
 use super::data::{Ranges, Sequence};
 use super::recovery::{Asked, Image};
@@ -24,6 +25,9 @@ struct Numbered {
     /// First byte behind its data, of Data-In.
     end: u32,
 }
+
+/// What the session agreed on, and how long its target waits for data.
+pub(super) type Rules<'a> = (&'a SessionParams, Duration);
 
 #[derive(Debug)]
 pub(super) struct TaskCheck {
@@ -220,9 +224,10 @@ impl TaskCheck {
         &mut self,
         pdu: &R2t,
         sight: Sight,
-        (params, data_timeout): (&SessionParams, Duration),
+        rules: Rules<'_>,
         coverage: &mut Coverage,
     ) -> Verdict {
+        let (params, _) = rules;
         self.is_live()?;
         ensure!(self.write, "R2T for a command that does not write");
         let next = self.next_target_sn;
@@ -256,11 +261,7 @@ impl TaskCheck {
         } else {
             ensure!(self.unsolicited.is_none(), "R2T before the end of unsolicited data");
         }
-        // After a sequence reception timeout an R2T is not outstanding any more (§13.17).
-        let timed_out = |sequence: &Sequence| {
-            params.error_recovery_level > 0 && sequence.moved + data_timeout <= sight.at
-        };
-        let live = self.asked.iter().filter(|s| !s.superseded && !timed_out(s)).count();
+        let live = self.asked.iter().filter(|s| s.is_outstanding(sight.at, rules)).count();
         ensure!(live < usize::from(params.max_outstanding_r2t), "more R2Ts than MaxOutstandingR2T");
         self.asked_to = self.asked_to.max(end);
         self.next_target_sn = pdu.r2t_sn.0 + 1;
@@ -343,28 +344,27 @@ impl TaskCheck {
 
     pub(super) fn response(
         &mut self,
-        stat_sn: StatSn,
-        status: u8,
-        residual: Residual,
-        exp_data_sn: u32,
+        pdu: &ScsiResponse,
+        at: Instant,
+        rules: Rules<'_>,
     ) -> Verdict {
         self.is_live()?;
+        let open = self.asked.iter().chain(&self.unsolicited).any(|s| s.is_outstanding(at, rules));
+        ensure!(!open, "status while data is outstanding");
         // R2Ts share the series; without Data-In there is nothing that could be missed.
         let sent = if self.data_in > 0 { self.next_target_sn } else { 0 };
         ensure!(
-            exp_data_sn == sent || self.resumed,
+            pdu.exp_data_sn == sent || self.resumed,
             "ExpDataSN, {sent} R2T and Data-In PDUs were sent"
         );
         self.resumed = false;
-        self.stat_sn = Some(stat_sn);
-        self.status(status, residual)
+        self.stat_sn = Some(pdu.stat_sn);
+        self.status(pdu.status, pdu.residual)
     }
 
     fn status(&mut self, status: u8, residual: Residual) -> Verdict {
         self.over = true;
         ensure!(self.is_final, "status after a sequence of Data-In that has not ended");
-        let open = self.asked.iter().any(|sequence| !sequence.superseded);
-        ensure!(self.unsolicited.is_none() && !open, "status while data is outstanding");
         if status != 0 {
             return Ok(());
         }

@@ -194,14 +194,19 @@ impl<T> Session<T> {
         //# carrying a valid Initiator Task Tag) and deliver all the requested data, provided the
         //# command is supposed to deliver outgoing data and the R2T specifies data within the
         //# command bounds.
+        let is_new = pdu.r2t_sn.0 >= task.r2t_sn.0;
         let Some(gap) = task.number_r2t(pdu.r2t_sn, rules.repairs)? else {
             return Ok(Receiving::Nothing); // it has been here before
         };
+        let again = offset < task.solicited;
+        let replaced =
+            again && is_new && rules.repairs && self.replace_bursts(id, pdu.itt, offset, end);
+        let Some(task) = self.tasks.command_mut(pdu.itt) else { return Ok(Receiving::Nothing) };
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
         //# For ABORT TASK SET and CLEAR TASK SET, the issuing initiator MUST continue to respond to
         //# all valid Target Transfer Tags (received via R2T, Text Response, NOP-In, or SCSI Data-In
         //# PDUs) related to the affected task set, even after issuing the task management request.
-        let recovery = offset < task.solicited && rules.in_order;
+        let recovery = again && (rules.in_order || replaced);
         task.admit_r2t(max_r2t.max(1), recovery, rules.repairs)?;
         task.solicited = task.solicited.max(end);
         let (itt, ttt, lun) = (pdu.itt, pdu.ttt, task.command.lun);
@@ -218,6 +223,25 @@ impl<T> Session<T> {
         }
         self.wake(id);
         Ok(Receiving::Nothing)
+    }
+
+    /// The target asks anew for bytes `offset..end` of a command. What waits to be sent of them goes
+    /// in answer to that: the R2Ts before are not outstanding any more (§13.17), and data for them
+    /// would be thrown away. Data that a function holds back would pile up here. True if some did.
+    fn replace_bursts(&mut self, id: ConnectionId, itt: Itt, offset: u32, end: u32) -> bool {
+        let Some(connection) = self.connection_mut(id) else { return false };
+        let bursts = &mut connection.queues.data;
+        let before = bursts.len();
+        bursts.retain(|burst| {
+            let covered = offset <= burst.offset && burst.end <= end;
+            burst.itt != itt || burst.ttt == Ttt::NONE || !covered
+        });
+        let replaced = before - bursts.len();
+        if let Some(task) = self.tasks.command_mut(itt) {
+            let replaced = u16::try_from(replaced).unwrap_or(u16::MAX);
+            task.r2t_outstanding = task.r2t_outstanding.saturating_sub(replaced);
+        }
+        replaced > 0
     }
 }
 

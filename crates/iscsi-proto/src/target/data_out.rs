@@ -12,7 +12,7 @@ use crate::serial::{R2tSn, StatSn};
 
 /// Times that lost data is asked for without any of it coming. A path that damages everything
 /// must not be asked for ever.
-const RECOVERIES_MAX: u32 = 8;
+pub(super) const RECOVERIES_MAX: u32 = 8;
 
 impl Session {
     /// Is the data that comes with (or is announced by) a command allowed?
@@ -196,7 +196,7 @@ impl Session {
         let Some(task) = self.tasks.get_mut(&itt) else { return false };
         task.fruitless += 1;
         if task.fruitless > RECOVERIES_MAX {
-            self.fail_transfer(itt, TransferFault::Damaged);
+            self.damage(itt); // other sequences may be under way: they are waited for (§7.8)
             return false;
         }
         task.lost.extend(missing);

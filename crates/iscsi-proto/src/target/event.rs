@@ -54,8 +54,8 @@ pub enum Event {
     Close {
         /// Why.
         reason: &'static str,
-        /// Do not wait for that: the initiator has given the connection up, and others wait for
-        /// its tasks.
+        /// Do not wait for that: the initiator takes nothing from it any more, or has given it up
+        /// and others wait for its tasks.
         at_once: bool,
     },
     /// Nothing to do: something lost was made up for, which is worth a line in a log.

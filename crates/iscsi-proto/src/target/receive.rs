@@ -189,7 +189,7 @@ impl Session {
 
     /// Data of the command is damaged and will not be asked for again: it is answered once all
     /// that is under way has come.
-    fn damage(&mut self, itt: Itt) {
+    pub(super) fn damage(&mut self, itt: Itt) {
         if let Some(task) = self.tasks.get_mut(&itt) {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
             //# In all the cases in which a pre-instantiated SCSI task is terminated because of the

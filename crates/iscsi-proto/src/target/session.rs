@@ -54,8 +54,12 @@ pub(super) struct Connection {
     pub(super) ack_asked: Option<Instant>,
     /// When to look for Data-Out that does not come.
     pub(super) data_timer: Option<Instant>,
-    /// When Data-Out, or a part of it, was last received.
+    /// When data, or a part of it, last moved.
     pub(super) last_data: Instant,
+    /// Data-In is among the PDUs that were handed out last, in one go.
+    pub(super) sends_data: bool,
+    /// All there was to send has been handed out: what comes next is not of that go any more.
+    pub(super) sent_all: bool,
     /// In [`ConnectionState::CleanupWait`]: how far that has got.
     pub(super) recovery: Option<Waiting>,
     /// The PDU whose data segment is being read.
@@ -212,6 +216,8 @@ impl Session {
             ack_asked: None,
             data_timer: None,
             last_data: now,
+            sends_data: false,
+            sent_all: true,
             recovery: None,
             closing: false,
             receiving: Receiving::Nothing,

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use super::event::ConnId;
+use super::data_out::RECOVERIES_MAX;
+use super::event::{ConnId, Event};
+use super::receive::Receiving;
 use super::session::{Connection, Session};
 use super::state::ConnectionState;
 use super::task::{Phase, Task};
@@ -105,7 +107,14 @@ impl Session {
     pub fn note_progress(&mut self, conn: ConnId, now: Instant) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.last_heard = now;
-            connection.last_data = now;
+            // Pings say nothing about data, and may be more frequent than its timer.
+            let receives = matches!(
+                connection.receiving,
+                Receiving::DataOut { .. } | Receiving::Command { .. }
+            );
+            if receives || connection.sends_data {
+                connection.last_data = now;
+            }
             if connection.ping_sent.is_some() {
                 connection.ping_sent = Some(now);
             }
@@ -152,9 +161,16 @@ impl Session {
         }
     }
 
+    /// The sequence reception timeout (§7.1.4.1): what is missing is asked for with recovery R2Ts.
+    /// Where not even damaged data comes in answer, nothing that is sent gets through, and neither
+    /// would the end of the command: the connection is given up (§7.14).
     fn give_up_sequences(&mut self, itt: Itt, now: Instant) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         task.last_data = now;
+        if task.fruitless >= RECOVERIES_MAX && task.fault.is_none() {
+            let (conn, reason) = (task.conn, "data that was asked for again does not come");
+            return self.push_event(conn, Event::Close { reason, at_once: true });
+        }
         task.replaced_r2ts |= !task.bursts.is_empty();
         let missing = task.close_sequences();
         if task.fault.is_some() {

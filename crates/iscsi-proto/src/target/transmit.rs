@@ -11,8 +11,8 @@ use super::{Event, logout};
 use crate::connection::Transmit;
 use crate::ids::{Itt, Lun, Ttt};
 use crate::pdu::{
-    AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, NopIn, NopOut, R2t, Reject,
-    RejectReason, TaskManagementResponse, TaskManagementResponseCode, TextResponse,
+    AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, NopIn, NopOut, Opcode, R2t,
+    Reject, RejectReason, TaskManagementResponse, TaskManagementResponseCode, TextResponse,
 };
 use crate::serial::{CmdSn, StatSn};
 
@@ -97,6 +97,19 @@ impl Session {
 
     /// The next PDU to send on `conn`.
     pub fn poll_transmit(&mut self, conn: ConnId) -> Option<Transmit> {
+        let transmit = self.next_transmit(conn);
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            let is_data = |transmit: &Transmit| transmit.header.opcode() == Opcode::DATA_IN;
+            let goes_on = connection.sends_data && !connection.sent_all;
+            if let Some(transmit) = &transmit {
+                connection.sends_data = goes_on || is_data(transmit);
+            }
+            connection.sent_all = transmit.is_none();
+        }
+        transmit
+    }
+
+    fn next_transmit(&mut self, conn: ConnId) -> Option<Transmit> {
         let connection = self.connections.get_mut(&conn)?;
         if !connection.state.is_alive() {
             return None;

@@ -179,7 +179,19 @@ impl State {
 
     fn lacking(&self, now: Instant) -> u32 {
         let wanted = self.growth.wanted.min(self.connections_max()).min(self.growth.most(now));
-        wanted.saturating_sub(self.connections_open() + self.connections_opening())
+        let there = self.connections_open() + self.connections_opening();
+        wanted.saturating_sub(there + self.connections_recovering())
+    }
+
+    /// Lost connections that come back when their tasks have gone on: others in their place would be
+    /// one too many then.
+    fn connections_recovering(&self) -> u32 {
+        let of = |member: &super::member::Member| {
+            let cids = member.home.as_ref().map_or(&[][..], |home| &home.cids);
+            let lost = member.session.recovering();
+            lost.filter(|cid| cids.contains(cid) && !member.rejoining.contains(cid)).count()
+        };
+        self.members.iter().map(of).sum::<usize>() as u32
     }
 
     /// What is to be opened now; it counts as being opened from here on.

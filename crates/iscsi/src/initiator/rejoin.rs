@@ -191,6 +191,11 @@ pub(super) fn install(
                 if is_new && matches!(error, MembershipError::TooMany(_)) {
                     let open = state.connections_open();
                     state.growth.failed(open, true, error.to_string(), now);
+                } else if matches!(error, MembershipError::TooMany(_))
+                    && let Some(home) = member.home.as_mut()
+                {
+                    // Others have its place: it is not missing any more.
+                    home.cids.retain(|other| *other != cid);
                 }
                 None
             }

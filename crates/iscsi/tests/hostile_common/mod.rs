@@ -24,7 +24,10 @@ use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::login::Outcome;
 use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapRandom};
 use iscsi_proto::login::initiator::{InitiatorConfig, Login, LoginError, Step};
-use iscsi_proto::pdu::{Header, LoginStatus, NopOut, Pdu, ScsiCommand, TaskAttribute};
+use iscsi_proto::pdu::{
+    Header, LoginStatus, NopOut, Pdu, ScsiCommand, TaskAttribute, TaskManagementFunction,
+    TaskManagementRequest,
+};
 use iscsi_proto::serial::{CmdSn, StatSn};
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -368,6 +371,21 @@ impl Attacker {
             answers.push(pdu);
         }
         (answers, false)
+    }
+
+    /// An immediate function for unit 0 that names no task.
+    pub fn function(&self, itt: u32, function: TaskManagementFunction) -> TaskManagementRequest {
+        TaskManagementRequest {
+            immediate: true,
+            function,
+            lun: Lun(0),
+            itt: Itt(itt),
+            referenced_task_tag: Itt::NONE,
+            cmd_sn: self.cmd_sn(),
+            exp_stat_sn: StatSn(0),
+            ref_cmd_sn: CmdSn(0),
+            exp_data_sn: 0,
+        }
     }
 
     /// READ (10) from the start of the disk.

@@ -1,31 +1,19 @@
 //! A login and some commands as pcap and pcapng files, and as segments.
 
 use iscsi_proto::frame::Framing;
-use iscsi_proto::ids::{Itt, Lun};
-use iscsi_proto::pdu::{Residual, ResponseCode, ScsiCommand, ScsiResponse, TaskAttribute};
+use iscsi_proto::ids::Itt;
+use iscsi_proto::pdu::{Residual, ResponseCode, ScsiCommand, ScsiResponse};
 use iscsi_proto::serial::{CmdSn, StatSn};
+
+use super::scsi_command;
 
 /// What the initiator and the target say in turn.
 fn conversation() -> Vec<(usize, Vec<u8>)> {
     let (said, answered) = super::login_streams(0);
     let mut all = vec![(0, said), (1, answered)];
     for itt in 0..4 {
-        let command = ScsiCommand {
-            immediate: false,
-            is_final: true,
-            read: false,
-            write: true,
-            attribute: TaskAttribute::SIMPLE,
-            priority: 0,
-            lun: Lun(0),
-            itt: Itt(itt),
-            expected_data_transfer_length: 512,
-            cmd_sn: CmdSn(itt),
-            exp_stat_sn: StatSn(1),
-            cdb: [0x2a; 16],
-            extended_cdb: Default::default(),
-            bidi_read_length: None,
-        };
+        let cmd_sn = CmdSn(itt);
+        let command = ScsiCommand { cmd_sn, ..scsi_command(itt, [0x2a; 16], 0, 512) };
         let response = ScsiResponse {
             response: ResponseCode::COMPLETED,
             status: 0,

@@ -1,15 +1,14 @@
 //! Seeds of the sessions at error recovery levels 1 and 2: damage and what is asked for again,
 //! connections that are lost and come back, tasks that go on elsewhere.
 
-use bytes::Bytes;
 use iscsi_proto::ids::{Cid, Itt, Lun, Ttt};
 use iscsi_proto::pdu::{
     DataOut, Header, LogoutReason, LogoutRequest, ScsiCommand, SnackKind, SnackRequest,
-    TaskAttribute, TaskManagementFunction, TaskManagementRequest,
+    TaskManagementFunction, TaskManagementRequest,
 };
 use iscsi_proto::serial::{CmdSn, DataSn, StatSn};
 
-use super::{bhs, record};
+use super::{bhs, record, scsi_command};
 
 /// The level in the first byte of an input.
 const LEVEL_1: u8 = 1 << 5;
@@ -25,23 +24,8 @@ const EXP_STAT_SN: StatSn = StatSn(u32::MAX - 1);
 fn command(itt: u32, cdb0: u8, read: u32, write: u32, immediate: u32) -> Header {
     let mut cdb = [0; 16];
     cdb[0] = cdb0;
-    ScsiCommand {
-        immediate: false,
-        is_final: true,
-        read: read > 0,
-        write: write > 0,
-        attribute: TaskAttribute::SIMPLE,
-        priority: 0,
-        lun: Lun(0),
-        itt: Itt(itt),
-        expected_data_transfer_length: read + write,
-        cmd_sn: CmdSn(0),
-        exp_stat_sn: EXP_STAT_SN,
-        cdb,
-        extended_cdb: Bytes::new(),
-        bidi_read_length: None,
-    }
-    .encode(immediate)
+    ScsiCommand { exp_stat_sn: EXP_STAT_SN, ..scsi_command(itt, cdb, read, write) }
+        .encode(immediate)
 }
 
 fn data_out(itt: u32, data_sn: u32, offset: u32, len: u32, is_final: bool) -> Header {

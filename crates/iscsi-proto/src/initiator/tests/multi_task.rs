@@ -68,6 +68,34 @@ fn without_fast_abort_every_r2t_is_answered() {
     }
 }
 
+/// The function was lost, so the target asks for the data again and again; what it has given up is
+/// not sent when the data goes on.
+#[test]
+fn under_fast_abort_recovery_r2ts_take_the_place_of_those_before() {
+    let recovers = SessionParams {
+        error_recovery_level: 1,
+        ..*peer(TaskReporting::FastAbort, 1).session.params()
+    };
+    let mut peer = Peer::with(recovers, 1);
+    let write = peer.write(40_000, 1);
+    peer.drain(0);
+    let reset = peer.session.manage(F::LOGICAL_UNIT_RESET, Lun(0)).unwrap();
+    peer.drain(0);
+    for sn in 0..60 {
+        let offset = 8192 + sn % 2 * 8192;
+        let r2t = peer.r2t(0, write, sn, offset, 8192).encode(0);
+        peer.give(0, &r2t, &[]).unwrap();
+        assert!(peer.drain(0).is_empty(), "R2T {sn}");
+    }
+    answer(&mut peer, 0, reset, R::AUTHORIZATION_FAILED, [0; 3]);
+    let sent = peer.drain(0);
+    let [(Pdu::DataOut(first), _), (Pdu::DataOut(second), _)] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    assert_eq!((first.ttt, first.buffer_offset), (Ttt(0x100 + 58), 8192));
+    assert_eq!((second.ttt, second.buffer_offset), (Ttt(0x100 + 59), 16_384));
+}
+
 #[test]
 fn data_goes_on_if_the_function_was_not_carried_out() {
     let (mut peer, reset, _) = reset(TaskReporting::FastAbort);

@@ -112,6 +112,23 @@ fn a_path_that_damages_everything_ends_the_command() {
     assert_eq!(response.exp_data_sn, 0, "no Data-In was sent");
 }
 
+#[test]
+fn the_end_of_such_a_command_waits_for_its_other_sequences() {
+    let mut script = Script::at_level(1);
+    script.pdu(write(1, 100, 4096), &[]);
+    let (mut hit, other) = (script.r2t(), script.r2t());
+    for _ in 0..8 {
+        script.damaged(data_out(1, hit.ttt, 0, 0, true), &[1; 2048]);
+        script.rejected();
+        hit = script.r2t();
+    }
+    script.damaged(data_out(1, hit.ttt, 0, 0, true), &[1; 2048]);
+    script.rejected();
+    assert!(script.sent(script.conn).is_none(), "the other one is under way");
+    script.pdu(data_out(1, other.ttt, 0, 2048, true), &[1; 2048]);
+    assert_eq!(script.response(script.conn).status, 2);
+}
+
 //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
 //= type=test
 //# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be considered

@@ -36,15 +36,16 @@ fn silence_in_unsolicited_data_ends_it() {
     assert_eq!((r2t.buffer_offset, r2t.desired_data_transfer_length), (256, 768));
 }
 
+/// Nothing is said about the command: the initiator would not hear it, and can have the command
+/// executed elsewhere.
 #[test]
-fn silence_for_ever_ends_the_command() {
+fn silence_for_ever_ends_the_connection() {
     let mut script = Script::at_level_with(1, config());
     script.pdu(write(1, 100, 512), &[]);
     let mut asked = 0;
-    let response = loop {
+    let reason = loop {
         match script.sent(script.conn) {
             Some((Pdu::R2t(_), _)) => asked += 1,
-            Some((Pdu::ScsiResponse(response), _)) => break response,
             Some((Pdu::NopIn(_), _)) => {
                 let now = script.session.poll_timeout(script.conn).unwrap();
                 script.session.note_progress(script.conn, now); // it is there, it says
@@ -54,19 +55,64 @@ fn silence_for_ever_ends_the_command() {
         }
         let due = script.session.poll_timeout(script.conn).unwrap();
         assert!(script.session.handle_timeout(script.conn, due));
+        let mut events = std::iter::from_fn(|| script.session.poll_event(script.conn));
+        let close = events.find_map(|event| match event {
+            Event::Close { reason, at_once: true } => Some(reason),
+            _ => None,
+        });
+        if let Some(reason) = close {
+            break reason;
+        }
     };
-    assert_eq!((asked, response.status), (9, 2));
+    assert_eq!((asked, reason), (9, "data that was asked for again does not come"));
 }
 
 #[test]
 fn a_connection_that_brings_other_data_is_not_silent() {
     let mut script = Script::at_level_with(1, config());
     script.pdu(write(1, 100, 2048), &[]);
+    script.pdu(write(2, 101, 2048), &[]);
     script.r2t();
-    let at = |seconds| NOW + Duration::from_secs(seconds);
-    for second in 1..30 {
-        script.session.note_progress(script.conn, at(second));
-        assert!(script.session.handle_timeout(script.conn, at(second)));
+    let other = script.r2t();
+    let large = data_out(2, other.ttt, 0, 0, true).encode(2048);
+    script.session.handle_header(script.conn, NOW, &large).unwrap();
+    waits_for(&mut script, 30);
+}
+
+/// Also when other PDUs go with it: the shell writes many at once.
+#[test]
+fn a_connection_that_takes_other_data_is_not_silent() {
+    let mut script = Script::at_level_with(1, config());
+    script.pdu(write(1, 100, 2048), &[]);
+    script.r2t();
+    assert!(script.sent(script.conn).is_none());
+    script.pdu(read(2, 101, 512), &[]);
+    script.session.complete(Itt(2), good(&[1; 512]));
+    assert!(matches!(script.sent(script.conn), Some((Pdu::DataIn(_), _))));
+    script.pdu(ping(3, 102, 1), &[]);
+    assert!(matches!(script.sent(script.conn), Some((Pdu::NopIn(_), _))));
+    waits_for(&mut script, 30);
+}
+
+/// Pings come more often than the timer of lost data runs out.
+#[test]
+fn a_connection_that_brings_pings_is_silent() {
+    let mut script = Script::at_level_with(1, config());
+    script.pdu(write(1, 100, 2048), &[]);
+    script.r2t();
+    waits_for(&mut script, 3);
+    let due = NOW + Duration::from_secs(3);
+    script.session.note_progress(script.conn, due);
+    assert!(script.session.handle_timeout(script.conn, due));
+    script.r2t();
+}
+
+/// Something moves every second, and nothing is asked for again before the time is up.
+fn waits_for(script: &mut Script, seconds: u64) {
+    for second in 1..seconds {
+        let now = NOW + Duration::from_secs(second);
+        script.session.note_progress(script.conn, now);
+        assert!(script.session.handle_timeout(script.conn, now));
         assert!(script.sent(script.conn).is_none(), "after {second} s");
     }
 }
