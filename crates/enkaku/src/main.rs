@@ -32,6 +32,7 @@ enum Command {
     Monitor(cmd::monitor::Args),
     Diagnose(cmd::diagnose::Args),
     Nic(cmd::nic::Args),
+    Secret(cmd::secret::Args),
     Wan(cmd::wan::WanArgs),
 }
 
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         Command::Monitor(args) => cmd::monitor::run(args),
         Command::Diagnose(args) => cmd::diagnose::run(&args),
         Command::Nic(args) => cmd::nic::run(&args),
+        Command::Secret(args) => cmd::secret::run(&args),
         Command::Wan(args) => cmd::wan::run(args),
     };
     match result {

@@ -11,7 +11,7 @@ use iscsi_proto::ids::{Cid, Isid, Itt, Tsih};
 use iscsi_proto::keys::value::format_binary;
 use iscsi_proto::keys::{DigestKind, DigestPreference, Offer, SessionParams, TaskReporting};
 use iscsi_proto::login::chap::{
-    Algorithm, CHALLENGE_LEN, ChapCredentials, ChapError, ChapRandom, Secret,
+    Algorithm, CHALLENGE_LEN, ChapCredentials, ChapError, ChapRandom, Secret, secret_text,
 };
 use iscsi_proto::login::initiator::{self, InitiatorConfig, LoginError};
 use iscsi_proto::login::target::{
@@ -1249,4 +1249,29 @@ fn fragment() -> impl Strategy<Value = Vec<u8>> {
         6 => proptest::sample::select(texts.map(|text| text.as_bytes().to_vec()).to_vec()),
         1 => proptest::collection::vec(any::<u8>(), 0..40),
     ]
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//= type=test
+//# Implementations MUST support the use of up to 128-bit random CHAP secrets, including the means
+//# to generate such secrets and to accept them from an external generation source.
+#[test]
+fn secrets_of_128_random_bits_are_made_and_taken() {
+    let made = secret_text([0xa5; 16]);
+    assert_eq!(made, "a5".repeat(16));
+    // From elsewhere they may be any 16 bytes.
+    for bytes in [made.into_bytes(), (0xf0..=0xff).collect()] {
+        let alice = ChapCredentials { user: "alice".to_owned(), secret: Secret::new(bytes) };
+        let target = target::Login::new(TargetConfig {
+            offer: Offer::default(),
+            authenticator: Arc::new(Site {
+                authentication: chap(&Algorithm::ALL, None),
+                user: alice.clone(),
+            }),
+            random: random(1),
+        });
+        let config = InitiatorConfig { chap: Some(alice), ..config() };
+        let (_, theirs, _) = pair(config, target).established();
+        assert_eq!(theirs.authenticated_as.as_deref(), Some("alice"));
+    }
 }

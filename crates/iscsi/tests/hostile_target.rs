@@ -335,6 +335,11 @@ enum Verdict {
 //= type=test
 //# On any connection, the Login Phase MUST immediately follow TCP connection establishment, and a
 //# subsequent Login Phase MUST NOT occur before tearing down the connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.7
+//= type=test
+//# When a target or an initiator receives an iSCSI PDU with a format error, it MUST immediately
+//# terminate all transport connections in the session with either a connection close or a
+//# connection reset, and escalate the format error to session recovery (see Section 7.1.4.4).
 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.2.1.2
 //= type=test
 //# Initiators MUST NOT use target Opcodes, and targets MUST NOT use initiator Opcodes.
@@ -393,7 +398,7 @@ async fn pdus_out_of_place() {
         ),
         ("unknown opcode", raw(0x1c), &[], Verdict::Rejected(RejectReason::COMMAND_NOT_SUPPORTED)),
         ("answer of a target", raw(0x21), &[], Verdict::Rejected(RejectReason::PROTOCOL_ERROR)),
-        ("AHS beyond its end", bad_ahs, &[], Verdict::Rejected(RejectReason::INVALID_PDU_FIELD)),
+        ("AHS beyond its end", bad_ahs, &[], Verdict::Closed),
         ("second login", login_request(0).0.encode(0), &[], Verdict::Closed),
         (
             "too long a segment",

@@ -286,6 +286,12 @@ fn judge(
         }
         TaskOutcome::Rejected(_) if may_fail => Ok(Ending::Failed),
         TaskOutcome::Completed { status: CHECK_CONDITION, .. } if may_fail => Ok(Ending::Failed),
+        // Others of its unit were given up with their connection (§11.14.5).
+        TaskOutcome::Completed { status: CHECK_CONDITION, sense: got, .. }
+            if got.get(12..14) == Some(&[0x47, 0x7f]) =>
+        {
+            Ok(Ending::Failed)
+        }
         TaskOutcome::Completed { status: CHECK_CONDITION, sense: got, .. } => {
             if *got != sense(op) {
                 return Err(format!("sense of another command: {got:?}"));

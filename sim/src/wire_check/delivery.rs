@@ -49,9 +49,10 @@ impl LinkCheck {
         self.unreadable[from as usize] |= fate == Fate::HeaderDamaged;
         match fate {
             Fate::DataDamaged if from_target => {
-                // The header says what it says, but it ends nothing. Where the session is to end for
-                // it, it does not matter whether the status counts as received until then.
+                // The PDU is discarded, with its header. Where the session is to end for it, it does
+                // not matter whether the status counts as received until then.
                 for mark in self.marks.range_mut(marks..) {
+                    mark.window = mark.window.filter(|_| !recovers);
                     let stat_sn = mark.told.stat_sn.filter(|_| !recovers);
                     mark.told = Told { stat_sn, ..Told::default() };
                 }

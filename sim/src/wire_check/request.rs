@@ -283,6 +283,7 @@ fn new_reassign(
     //# successfully completed for the previous connection to which the task was allegiant.
     ensure!(session.released.contains(&task.link), "the task is allegiant to {}", task.link);
     ensure!(!task.end_is_known, "reassign of a task that has ended");
+    ensure!(!task.is_write() || request.exp_data_sn == 0, "ExpDataSN of a task without Data-In");
     task.may_move();
     let kind = RequestKind::Reassign(itt, request.exp_data_sn);
     new_request(sight, session, request.itt, kind)

@@ -59,13 +59,10 @@ pub(super) fn check(
     if let Some(stat_sn) = stat_sn.filter(|_| session.recovers()) {
         check.statuses.insert(stat_sn.0, SentStatus { image: sight.image, told });
     }
-    let (window, none) = (Some((exp_cmd_sn, max_cmd_sn)), Told::default());
+    let window = Some((exp_cmd_sn, max_cmd_sn));
     // Where a digest error is survived, a PDU has told nothing before its digest is checked.
-    let (first, then) = if session.recovers() { (none, Some(told)) } else { (told, None) };
-    check.marks.push_back(Mark { at, window, told: first, is_login: false });
-    if let Some(told) = then {
-        check.marks.push_back(Mark { at: check.sent, window: None, told, is_login: false });
-    }
+    let at = if session.recovers() { check.sent } else { at };
+    check.marks.push_back(Mark { at, window, told, is_login: false });
     Ok(())
 }
 

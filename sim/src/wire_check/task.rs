@@ -61,6 +61,8 @@ pub(super) struct TaskCheck {
     /// Bytes of Data-In, and in the sequence that is open.
     data_in: u32,
     burst: u32,
+    /// Bytes of Data-In since an acknowledgement was asked for.
+    unasked: u32,
     is_final: bool,
     /// It has just been reassigned: what comes next begins anew.
     resumed: bool,
@@ -128,6 +130,7 @@ impl TaskCheck {
             ack_ttt: None,
             data_in: 0,
             burst: 0,
+            unasked: 0,
             is_final: true,
             resumed: false,
             moved: false,
@@ -289,7 +292,10 @@ impl TaskCheck {
         self.next_target_sn += 1;
         ensure!(pdu.buffer_offset == self.data_in, "offset, expected {}", self.data_in);
         ensure!(len <= self.expected - self.data_in, "beyond the command's {}", self.expected);
+        self.unasked += len;
         if pdu.acknowledge {
+            let unasked = std::mem::take(&mut self.unasked);
+            ensure!(unasked >= params.max_burst_length, "A bit after {unasked} bytes");
             ensure!(params.error_recovery_level > 0, "A bit at error recovery level 0");
             ensure!(pdu.ttt != Ttt::NONE && pdu.lun == self.lun, "A bit without tag or LUN");
             self.ack_ttt = Some(pdu.ttt);
@@ -321,7 +327,7 @@ impl TaskCheck {
         self.next_target_sn = data_sn;
         self.numbered.split_off(&data_sn);
         self.arrived.split_off(&data_sn);
-        self.burst = 0;
+        (self.burst, self.unasked) = (0, 0);
         self.resumed = false;
         Ok(())
     }
@@ -416,7 +422,9 @@ impl TaskCheck {
     }
 
     /// Another connection is to take it over. The target may execute it there before its answer to
-    /// that is on the way, and behind commands of that connection that came later.
+    /// that is on the way, and behind commands of that connection that came later: its turn came while
+    /// nobody could execute it, and all commands here are SIMPLE, which a device server may execute in
+    /// any order (SAM-5 §8.6.2). That ORDERED ones keep their place is checked beside the session.
     pub(super) fn may_move(&mut self) {
         self.moved = true;
     }

@@ -12,6 +12,7 @@ pub(crate) mod nic;
 pub(crate) mod path_report;
 pub(crate) mod plan;
 pub(crate) mod remote;
+pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod stats_file;
 pub(crate) mod target;

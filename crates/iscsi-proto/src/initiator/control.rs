@@ -7,8 +7,8 @@ use super::event::{ConnectionError, Event, TaskOutcome, Violation};
 use super::receive::{Handled, Receiving};
 use super::task::{Kind, Management};
 use super::transmit::Control;
-use super::{Connection, ConnectionId, Input, Session};
-use crate::ids::{Itt, Lun, Ttt};
+use super::{Connection, ConnectionId, Input, Session, State};
+use crate::ids::{Cid, Itt, Lun, Ttt};
 use crate::pdu::{
     AsyncEvent, AsyncMessage, BHS_LEN, LogoutReason, LogoutResponse, LogoutResponseCode, Opcode,
     Reject, RejectReason, TaskManagementFunction, TaskManagementResponse,
@@ -312,8 +312,9 @@ impl<T> Session<T> {
         self.events.push_back(Event::Async { connection: id, event, parameters, data });
         match event {
             AsyncEvent::LOGOUT_REQUEST => self.leave_as_requested(id, now, parameters[2]),
-            // The target needs no help for these; the loss of the transport follows.
-            AsyncEvent::CONNECTION_DROP | AsyncEvent::SESSION_DROP => {}
+            AsyncEvent::CONNECTION_DROP | AsyncEvent::SESSION_DROP => {
+                self.dropped(event == AsyncEvent::SESSION_DROP, pdu.parameters);
+            }
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
             //# The initiator MUST honor this request by issuing a Text Request (that can be empty)
             //# on the same connection as early as possible, but no later than Parameter3 seconds,
@@ -325,6 +326,24 @@ impl<T> Session<T> {
             }
             AsyncEvent::TASK_TERMINATION => self.task_termination(id, pdu),
             _ => {}
+        }
+    }
+
+    /// The target has dropped, or is about to drop, one connection or `all` of them. Parameters: CID,
+    /// Time2Wait, Time2Retain.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+    //# The initiator MUST handle it as a TCP connection failure for the connection(s) referred to
+    //# in the message.
+    // It may be another connection than the one that brings the message, and one whose transport
+    // says nothing for a long time: without this, its tasks would wait for a ping to fail.
+    fn dropped(&mut self, all: bool, [cid, time2wait, time2retain]: [u16; 3]) {
+        let hit = |(id, of, state): (ConnectionId, Cid, State)| {
+            (state.is_open() && (all || of == Cid(cid))).then_some((id, of))
+        };
+        let hit: Vec<(ConnectionId, Cid)> = self.connections().filter_map(hit).collect();
+        for (id, cid) in hit {
+            self.fail(id, ConnectionError::Dropped { cid });
+            self.set_recovery_times(id, time2wait, time2retain);
         }
     }
 

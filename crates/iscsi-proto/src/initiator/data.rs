@@ -23,7 +23,7 @@ impl<T> Session<T> {
         let new_status = match pdu.status {
             Some(_) => self.note_status(id, pdu.stat_sn, pdu.exp_cmd_sn, pdu.max_cmd_sn)?,
             None => {
-                self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
+                self.take_window(id, pdu.exp_cmd_sn, pdu.max_cmd_sn);
                 false
             }
         };
@@ -46,6 +46,10 @@ impl<T> Session<T> {
         if let Some(status) = status {
             check_residual(status.residual, &task.command)?;
         } else if again {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+            //# When an initiator receives duplicate R2TSNs (due to proactive retransmission of R2Ts
+            //# by the target) or duplicate DataSNs (due to proactive SNACKs by the initiator), it
+            //# MUST discard the duplicates.
             return Ok(Receiving::Discard);
         }
         Ok(Receiving::Data(DataSegment {
@@ -111,6 +115,9 @@ impl<T> Session<T> {
         //# If the initiator wants to recover the missing data for a command, it MUST NOT
         //# acknowledge the received responses that start from the StatSN of the relevant command
         //# until it has completed receiving all the data PDUs of the command.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+        //# An initiator also MUST NOT acknowledge the status for the task before those holes are
+        //# filled.
         task.inbound.hold(Held { stat_sn, ending });
         if let Some(run) = gap {
             self.ask_for_data(id, itt, run);
@@ -219,6 +226,8 @@ impl<T> Session<T> {
             self.report(id, Recovery::R2tAgain { itt, offset, len });
         }
         if let Some(run) = gap {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+            //# The initiator MUST address these implied digest errors as described in Section 7.8.
             self.ask_for_r2t(id, itt, run);
         }
         self.wake(id);

@@ -358,6 +358,12 @@ pub enum ConnectionError {
         /// The connection.
         cid: Cid,
     },
+    /// The target has dropped it, and said so (§11.9.1).
+    #[error("connection {cid}: dropped by the target")]
+    Dropped {
+        /// The connection.
+        cid: Cid,
+    },
     /// A logout failed or was not answered.
     #[error("connection {cid}: logout not done ({})",
         response.map_or("no response".to_string(), |r| r.to_string()))]

@@ -93,6 +93,7 @@ impl<T> Session<T> {
         let honest = matches!(
             error,
             ConnectionError::TransportLost { .. }
+                | ConnectionError::Dropped { .. }
                 | ConnectionError::PingTimeout { .. }
                 | ConnectionError::NotRepaired { .. }
                 | ConnectionError::NotAnswered { .. }
@@ -143,6 +144,25 @@ impl<T> Session<T> {
             unsent.into_iter().flatten().for_each(|itt| self.move_task(itt));
         }
         self.fail_over();
+    }
+
+    /// The target has said itself for how long it keeps the tasks of a connection that it dropped
+    /// (§11.9.1), which counts more than what was agreed at login. If it keeps none, it says so of
+    /// each when asked, and the session goes on.
+    pub(super) fn set_recovery_times(
+        &mut self,
+        id: ConnectionId,
+        time2wait: u16,
+        time2retain: u16,
+    ) {
+        let (now, agreed) = (self.now, self.params.default_time2retain);
+        let Some(c) = self.connection_mut(id) else { return };
+        let Some(failed) = &mut c.failed else { return };
+        let retain = if time2retain == 0 { agreed } else { time2retain };
+        let not_before = now + Duration::from_secs(time2wait.into());
+        failed.not_before = not_before;
+        c.timers.set(Timer::Time2Wait, not_before);
+        c.timers.set(Timer::Time2Retain, not_before + Duration::from_secs(retain.into()));
     }
 
     /// Requests other than commands end with their connection; those that were about the recovery
@@ -377,16 +397,14 @@ impl<T> Session<T> {
             _ => return 0,
         };
         let Some(task) = self.tasks.command_mut(referenced) else { return 0 };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.6
+        //# The value of ExpDataSN MUST be 0 or higher than the DataSN of the last acknowledged
+        //# Data-In PDU, but not larger than DataSN + 1 of the last Data-IN PDU sent by the target.
+        // A write has no Data-In; its R2Ts begin anew.
         match task.command.data_in_len {
-            0 => task.r2t_missing.first().map_or(task.r2t_sn.0, |run| run.0),
+            0 => 0,
             _ => task.inbound.reassign(rules),
         }
-    }
-
-    /// CID and ExpStatSN that a Logout names: those of the connection it closes.
-    pub(super) fn logout_of(&self, itt: Itt) -> Option<(Cid, StatSn)> {
-        let Kind::Logout { of, .. } = self.tasks.get(itt)?.kind else { return None };
-        self.connection(of).map(|c| (c.cid, c.status.expected()))
     }
 
     /// Response to a TASK REASSIGN.

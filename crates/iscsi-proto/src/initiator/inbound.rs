@@ -48,6 +48,17 @@ struct Apart {
     ack: Option<(Ttt, Lun)>,
     /// After a reassignment the target may send again what is in place.
     overlaps: bool,
+    /// What was in place when data was acknowledged last, where order was not agreed on.
+    acked: Acked,
+}
+
+/// Data that is acknowledged: it does not come again.
+#[derive(Clone, Debug, Default)]
+struct Acked {
+    /// The first DataSN behind it.
+    next: u32,
+    received: u32,
+    pieces: Vec<Run>,
 }
 
 /// A status that cannot be reported yet.
@@ -210,8 +221,9 @@ impl Inbound {
 
     /// The target asks for an acknowledgement. What is to be answered now: tag, unit, and the
     /// first DataSN that is not acknowledged.
-    pub(super) fn ask_ack(&mut self, tag: Ttt, lun: Lun) -> Option<(Ttt, Lun, u32)> {
+    pub(super) fn ask_ack(&mut self, tag: Ttt, lun: Lun, rules: Rules) -> Option<(Ttt, Lun, u32)> {
         if self.is_complete() {
+            self.note_acked(rules);
             return Some((tag, lun, self.next));
         }
         self.apart.get_or_insert_default().ack = Some((tag, lun));
@@ -219,23 +231,42 @@ impl Inbound {
     }
 
     /// An acknowledgement that waited for missing data, if there is one and none is missing.
-    pub(super) fn due_ack(&mut self) -> Option<(Ttt, Lun, u32)> {
+    pub(super) fn due_ack(&mut self, rules: Rules) -> Option<(Ttt, Lun, u32)> {
         let next = self.next;
         let apart = self.apart.as_mut().filter(|apart| apart.missing.is_empty())?;
-        apart.ack.take().map(|(tag, lun)| (tag, lun, next))
+        let (tag, lun) = apart.ack.take()?;
+        self.note_acked(rules);
+        Some((tag, lun, next))
     }
 
-    /// The command moves to another connection: the first DataSN that is to come there. What is
-    /// not acknowledged by that is forgotten (§11.5.6).
+    /// Nothing is missing, and that is being said. In order the numbers tell what it is about.
+    fn note_acked(&mut self, rules: Rules) {
+        if !rules.in_order {
+            let pieces = self.pieces().to_vec();
+            let acked = Acked { next: self.next, received: self.received, pieces };
+            self.apart.get_or_insert_default().acked = acked;
+        }
+    }
+
+    /// The command moves to another connection: the first DataSN that is to come there.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.6
+    //# The initiator MUST discard any data PDUs from the previous execution that it did not
+    //# acknowledge, and the target MUST transmit all Data-In PDUs (if any) starting with the data
+    //# acknowledgment reference number.
+    // In order all before the first hole is acknowledged by that number. Out of order numbers say
+    // nothing about places, so that only what was in place at the last acknowledgement stays.
     pub(super) fn reassign(&mut self, rules: Rules) -> u32 {
-        let next = self.missing().first().map_or(self.next, |run| run.0);
-        self.next = next;
+        let first = self.missing().first().map_or(self.next, |run| run.0);
         let apart = self.apart.get_or_insert_default();
-        let pieces = std::mem::take(&mut apart.pieces);
-        // Out of order the pieces cannot be told by number: the target overwrites them.
-        let pieces = if rules.in_order { Vec::new() } else { pieces };
-        **apart = Apart { pieces, overlaps: true, ..Apart::default() };
-        next
+        let acked = std::mem::take(&mut apart.acked);
+        **apart = Apart { overlaps: true, ..Apart::default() };
+        if rules.in_order {
+            self.next = first;
+            return first;
+        }
+        (self.next, self.received) = (acked.next, acked.received);
+        (apart.pieces, apart.acked) = (acked.pieces.clone(), acked);
+        self.next
     }
 }
 
@@ -310,6 +341,31 @@ mod tests {
         take(&mut inbound, STRICT, 1, 10, 10);
         take(&mut inbound, STRICT, 2, 20, 10);
         assert_eq!((inbound.received(), inbound.is_complete()), (30, true));
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.6
+    //= type=test
+    //# The initiator MUST discard any data PDUs from the previous execution that it did not
+    //# acknowledge, and the target MUST transmit all Data-In PDUs (if any) starting with the data
+    //# acknowledgment reference number.
+    #[test]
+    fn out_of_order_only_acknowledged_data_outlives_a_reassignment() {
+        let mut inbound = Inbound::default();
+        take(&mut inbound, LOOSE, 0, 30, 10);
+        take(&mut inbound, LOOSE, 1, 0, 10);
+        assert_eq!(inbound.reassign(LOOSE), 0, "nothing was acknowledged: all of it again");
+        assert_eq!((inbound.received(), inbound.pieces()), (0, &[][..]));
+        take(&mut inbound, LOOSE, 0, 30, 10);
+        take(&mut inbound, LOOSE, 1, 0, 10);
+        assert_eq!(inbound.ask_ack(Ttt(7), Lun(0), LOOSE), Some((Ttt(7), Lun(0), 2)));
+        take(&mut inbound, LOOSE, 2, 10, 10);
+        for _ in 0..2 {
+            assert_eq!(inbound.reassign(LOOSE), 2);
+            assert_eq!((inbound.received(), inbound.pieces()), (10, &[(30, 40)][..]));
+        }
+        take(&mut inbound, LOOSE, 2, 20, 10);
+        take(&mut inbound, LOOSE, 3, 10, 10);
+        assert_eq!(inbound.received(), 40);
     }
 
     #[test]

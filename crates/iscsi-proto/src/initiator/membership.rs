@@ -10,7 +10,8 @@ use super::{
     CONNECTIONS_MAX, Connection, ConnectionId, Established, Input, LogoutReason, MembershipError,
     Phase, Session, State, Timer,
 };
-use crate::ids::Itt;
+use crate::ids::{Cid, Itt};
+use crate::serial::StatSn;
 use crate::time::Instant;
 
 impl<T> Session<T> {
@@ -67,6 +68,8 @@ impl<T> Session<T> {
             closing: None,
             status: StatusNumbers::new(login.exp_stat_sn),
             arriving: None,
+            arriving_window: None,
+            data_follows: false,
             in_flight: 0,
             outstanding_bytes: 0,
             slowness: 1.0,
@@ -201,5 +204,17 @@ impl<T> Session<T> {
             c.queues.control.push_back(Control::Task(itt));
         }
         self.wake(id);
+    }
+
+    /// CID and ExpStatSN that a Logout names: those of the connection it closes.
+    pub(super) fn logout_of(&self, itt: Itt) -> Option<(Cid, StatSn)> {
+        let Kind::Logout { of, .. } = self.tasks.get(itt)?.kind else { return None };
+        self.connection(of).map(|c| (c.cid, c.status.expected()))
+    }
+
+    /// A logout of this connection or of the session is under way.
+    pub(super) fn is_leaving(&self, id: ConnectionId) -> bool {
+        let ends = self.phase == Phase::Closing && self.is_logging_out();
+        ends || self.connection(id).is_some_and(|c| c.state.is_leaving())
     }
 }

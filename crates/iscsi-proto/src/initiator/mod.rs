@@ -71,6 +71,7 @@ use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
 use failover::Failed;
 use receive::Receiving;
+use repair::Retried;
 use status::StatusNumbers;
 use task::{CommandTask, Kind, Management, Slab, Task, TextTask};
 use timer::TimerTable;
@@ -92,6 +93,10 @@ struct Connection {
     status: StatusNumbers,
     /// StatSN of the PDU whose data segment is being received.
     arriving: Option<StatSn>,
+    /// ExpCmdSN and MaxCmdSN of that PDU.
+    arriving_window: Option<(CmdSn, CmdSn)>,
+    /// The PDU whose header is looked at has a data segment.
+    data_follows: bool,
     in_flight: u32,
     outstanding_bytes: u64,
     /// As the owner has measured it; 1 unless he has.
@@ -130,6 +135,8 @@ pub struct Session<T> {
     window_blocked: bool,
     phase: Phase,
     retired: VecDeque<Itt>,
+    /// Commands that were sent again, while a copy may still be on its way.
+    retried: Vec<Retried>,
     /// Of the last call that told the time.
     now: Instant,
     events: VecDeque<Event<T>>,
@@ -161,6 +168,7 @@ impl<T> Session<T> {
             window_blocked: false,
             phase: Phase::LoggedIn,
             retired: VecDeque::new(),
+            retried: Vec::new(),
             now,
             events: VecDeque::new(),
             wakes: 0,
@@ -358,12 +366,6 @@ impl<T> Session<T> {
             c.queues.control.push_back(transmit::Control::Task(itt));
         }
         self.wake(connection);
-    }
-
-    /// A logout of this connection or of the session is under way.
-    fn is_leaving(&self, id: ConnectionId) -> bool {
-        let ends = self.phase == Phase::Closing && self.is_logging_out();
-        ends || self.connection(id).is_some_and(|c| c.state.is_leaving())
     }
 
     /// Gives up the session now: everything unfinished comes back as [`Event::TaskRequeue`].

@@ -123,7 +123,8 @@ impl<T> Session<T> {
             _ => None,
         };
         if let Some(connection) = self.connection_mut(id) {
-            connection.arriving = None;
+            (connection.arriving, connection.arriving_window) = (None, None);
+            connection.data_follows = len > 0;
         }
         let receiving = match pdu {
             Pdu::DataIn(pdu) => self.data_in(id, &pdu, len),
@@ -214,6 +215,10 @@ impl<T> Session<T> {
         data: &[u8],
     ) -> Result<(), Violation> {
         let stat_sn = self.connection_mut(id).and_then(|c| c.arriving.take());
+        let window = self.connection_mut(id).and_then(|c| c.arriving_window.take());
+        if let Some((exp_cmd_sn, max_cmd_sn)) = window {
+            self.note_window(exp_cmd_sn, max_cmd_sn);
+        }
         let mut held = false;
         match receiving {
             Receiving::Nothing | Receiving::Discard => {}
@@ -271,8 +276,17 @@ impl<T> Session<T> {
         //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.2
         //# Initiators and targets MUST support the response-numbering scheme.
         connection.arriving = new.then_some(stat_sn);
-        self.note_window(exp_cmd_sn, max_cmd_sn);
+        self.take_window(id, exp_cmd_sn, max_cmd_sn);
         Ok(new)
+    }
+
+    /// Takes the command window of a PDU, once its data is there too: what a damaged PDU says does
+    /// not count.
+    pub(super) fn take_window(&mut self, id: ConnectionId, exp_cmd_sn: CmdSn, max_cmd_sn: CmdSn) {
+        match self.connection_mut(id) {
+            Some(c) if c.data_follows => c.arriving_window = Some((exp_cmd_sn, max_cmd_sn)),
+            _ => self.note_window(exp_cmd_sn, max_cmd_sn),
+        }
     }
 
     /// Takes the StatSN of a PDU that uses none up: it is the next one (§11.8, §11.19.3). At
@@ -324,8 +338,21 @@ impl<T> Session<T> {
     }
 
     /// A data segment came with a wrong digest: the PDU has not come (§7.8).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# If the discarded PDU is an iSCSI data PDU, the initiator MUST do one of the following:
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# If the discarded PDU is a response PDU or an unsolicited PDU (e.g., Async, Reject), the
+    //# initiator MUST do one of the following:
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# When an initiator discards one of these PDUs due to a payload digest error, the entire PDU,
+    //# including the header, MUST be discarded. Consequently, the initiator MUST treat the
+    //# exception like a loss of any other solicited response PDU.
+    // Its StatSN is known to be missing, which the next PDU would show as well.
     fn damaged(&mut self, id: ConnectionId, receiving: &Receiving) -> Result<(), Violation> {
-        let arriving = self.connection_mut(id).and_then(|c| c.arriving.take());
+        let arriving = self.connection_mut(id).and_then(|c| {
+            c.arriving_window = None;
+            c.arriving.take()
+        });
         if let Some(stat_sn) = arriving {
             self.announce_status(id, stat_sn)?; // what was missing before it
             if let Some(connection) = self.connection_mut(id) {
@@ -333,8 +360,7 @@ impl<T> Session<T> {
             }
         }
         match receiving {
-            Receiving::Data(data) if data.again && arriving.is_none() => {}
-            Receiving::Data(data) => {
+            Receiving::Data(data) if !data.again => {
                 // The same PDU comes again, with the status that it has.
                 if let Some(task) = self.tasks.command_mut(data.itt) {
                     task.inbound.damaged(data.number)?;
@@ -373,7 +399,7 @@ impl<T> Session<T> {
     fn nop_in(&mut self, id: ConnectionId, now: Instant, pdu: &NopIn) -> Handled {
         if pdu.itt == Itt::NONE {
             // StatSN is the next one and is not used up (§11.19.3).
-            self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
+            self.take_window(id, pdu.exp_cmd_sn, pdu.max_cmd_sn);
             self.note_next_status(id, pdu.stat_sn)?;
             let asked = pdu.ttt != Ttt::NONE;
             return Ok(if asked {

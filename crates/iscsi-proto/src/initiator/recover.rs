@@ -23,6 +23,7 @@ impl<T> Session<T> {
                 self.fail(id, ConnectionError::TransportLost { cid });
             }
         }
+        self.retried.retain(|retried| retried.connection != id);
         if let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) {
             failed.gone = true; // its tasks still name it
             self.fail_over();
@@ -70,7 +71,12 @@ impl<T> Session<T> {
         let Some(connection) = self.connection_mut(id).filter(|c| c.closing.is_none()) else {
             return;
         };
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+        //# TCP connection failure: The initiator MUST close the connection.
         connection.closing = Some(Err(error.clone()));
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.4
+        //# The initiator connection state MUST be CLEANUP_WAIT (Section 8.1.3) when the initiator
+        //# attempts a connection reinstatement.
         connection.advance(Input::TransportLost);
         self.wake(id);
         self.events.push_back(Event::ConnectionFailed { connection: id, error: error.clone() });

@@ -27,8 +27,31 @@ const RETRIES_MAX: u8 = 4;
 /// refuses; a target that refuses so many and answers none is not one.
 const PLUGS_MAX: usize = 256;
 
+/// A command was sent again on a connection, where the copy may be on its way for a long time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retried {
+    pub(super) connection: ConnectionId,
+    cmd_sn: CmdSn,
+    /// The next new command there: when that is acknowledged, the copy has come before it.
+    behind: Option<CmdSn>,
+}
+
+impl Retried {
+    /// A new command goes out on a connection.
+    pub(super) fn note_new(&mut self, connection: ConnectionId, cmd_sn: CmdSn) {
+        if self.connection == connection {
+            self.behind.get_or_insert(cmd_sn);
+        }
+    }
+}
+
 impl<T> Session<T> {
     /// PDUs that are missing can be asked for.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
+    //# When a defined value of ErrorRecoveryLevel is proposed by an originator in a text
+    //# negotiation, the originator MUST support the functionality defined for the proposed value
+    //# and, additionally, functionality corresponding to any defined value numerically less than
+    //# the proposed value.
     pub(super) const fn repairs(&self) -> bool {
         self.params.error_recovery_level >= 1
     }
@@ -82,6 +105,10 @@ impl<T> Session<T> {
         self.ask(id, Snack { kind, lun, itt, tag, run: (run.0, run.1 - run.0) });
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+    //# If the implementation supports ErrorRecoveryLevel greater than zero, it MUST support all
+    //# SNACK types.
+    // R-Data is for a MaxRecvDataSegmentLength that has changed. Ours never does.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.1
     //# Retransmission requests (SNACK PDUs), and the data and status that they generate, MUST also
     //# use the same connection.
@@ -90,7 +117,7 @@ impl<T> Session<T> {
         if self.is_leaving(id) {
             return; // nothing new may be sent; the answer to the logout has a time limit
         }
-        let Some(c) = self.connection_mut(id) else { return };
+        let Some(c) = self.connection_mut(id).filter(|c| c.closing.is_none()) else { return };
         if !c.timers.is_set(Timer::Repair) {
             c.timers.set(Timer::Repair, due);
         }
@@ -112,14 +139,17 @@ impl<T> Session<T> {
         ack: Option<(Ttt, Lun)>,
     ) {
         if let Some(run) = gap {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+            //# The initiator MUST address these implied digest errors as described in Section 7.8.
             self.ask_for_data(id, itt, run);
         }
+        let rules = self.rules();
         let Some(task) = self.tasks.command_mut(itt) else { return };
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.2
         //# However, if the initiator has detected holes in the input sequence, it MUST postpone
         //# issuing the SNACK of type DataACK until the holes are filled.
-        let asked = ack.and_then(|(tag, lun)| task.inbound.ask_ack(tag, lun));
-        let due = task.inbound.due_ack();
+        let asked = ack.and_then(|(tag, lun)| task.inbound.ask_ack(tag, lun, rules));
+        let due = task.inbound.due_ack(rules);
         let held = task.inbound.release();
         if let Some((tag, lun, next)) = asked.or(due) {
             self.acknowledge_data(id, tag, lun, next);
@@ -209,6 +239,11 @@ impl<T> Session<T> {
     }
 
     /// The target refuses to send something again (§7.8 a).
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# The initiator in this case MUST wait for the status to be received and then discard it, so
+    //# as to internally signal the completion with CHECK CONDITION Status and an iSCSI Condition of
+    //# "Protocol Service CRC error" (Section 11.4.7.2).
+    // Our signal is `TaskRequeue`: what its owner would do about that condition.
     pub(super) fn snack_rejected(&mut self, id: ConnectionId, bhs: &[u8], reason: RejectReason) {
         let word = |at: usize| u32::from_be_bytes([bhs[at], bhs[at + 1], bhs[at + 2], bhs[at + 3]]);
         let (kind, itt, first) = (SnackKind(bhs[1] & 0x0f), Itt(word(16)), word(40));
@@ -283,6 +318,36 @@ impl<T> Session<T> {
         self.report(id, Recovery::CommandRetry { itt });
         self.wake(id);
         true
+    }
+
+    /// A command is being sent again.
+    pub(super) fn note_retry(&mut self, connection: ConnectionId, itt: Itt) {
+        let Some(cmd_sn) = self.tasks.get(itt).and_then(|task| task.cmd_sn) else { return };
+        match self.retried.iter_mut().find(|retried| retried.connection == connection) {
+            Some(retried) => {
+                let first = if cmd_sn.is_before(retried.cmd_sn) { cmd_sn } else { retried.cmd_sn };
+                (retried.cmd_sn, retried.behind) = (first, None);
+            }
+            None => self.retried.push(Retried { connection, cmd_sn, behind: None }),
+        }
+    }
+
+    /// Makes way for the next CmdSN. Half of all numbers later the copy of a command would be taken
+    /// for a new one: a copy that is not known to be out of the way by then costs its connection.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+    //# If an initiator issues a command retry for a command with CmdSN R on a connection when the
+    //# session CmdSN value is Q, it MUST NOT advance the CmdSN past R + 2**31 - 1 unless
+    // the connection is gone, or a later command on it is acknowledged.
+    pub(super) fn end_late_retries(&mut self) {
+        let (next, acknowledged) = (self.cmd_sn, self.exp_cmd_sn);
+        self.retried.retain(|r| r.behind.is_none_or(|behind| !behind.is_before(acknowledged)));
+        let late = |retried: &&Retried| next.since(retried.cmd_sn) == i32::MAX;
+        while let Some(Retried { connection, .. }) = self.retried.iter().find(late).copied() {
+            self.retried.retain(|retried| retried.connection != connection);
+            if let Some(cid) = self.connection(connection).map(super::Connection::cid) {
+                self.fail(connection, ConnectionError::NotRepaired { cid });
+            }
+        }
     }
 
     /// The target has this command, or counts it as received: sent again it would be ignored, while

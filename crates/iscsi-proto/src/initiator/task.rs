@@ -92,8 +92,9 @@ pub(super) struct CommandTask<T> {
     pub(super) retries: u8,
     /// The target does not send its data again: it ends without it.
     pub(super) unrecoverable: bool,
-    /// It has moved to another connection: the target numbers its R2Ts as it likes.
-    reassigned: bool,
+    /// It has moved to another connection: the first R2T there has any number, because those that
+    /// the target had made and not sent were lost with the old one.
+    renumbered: bool,
     /// It is being aborted: no more of its data is sent (FastAbort, §4.2.3.4).
     pub(super) stopped: bool,
     /// ABORT TASK was sent for it: the target may count its CmdSN as received (§11.6.1).
@@ -113,7 +114,7 @@ impl<T> CommandTask<T> {
             recovery_r2ts: 0,
             retries: 0,
             unrecoverable: false,
-            reassigned: false,
+            renumbered: false,
             stopped: false,
             abort_sent: false,
         }
@@ -125,6 +126,7 @@ impl<T> CommandTask<T> {
         self.r2t_sn = R2tSn(0);
         self.r2t_missing.clear();
         (self.solicited, self.r2t_outstanding) = (0, 0);
+        self.renumbered = false;
     }
 
     /// The target has said something about it that only one who has it can say.
@@ -136,7 +138,15 @@ impl<T> CommandTask<T> {
     pub(super) fn move_on(&mut self) {
         self.r2t_missing.clear();
         self.r2t_outstanding = 0;
-        self.reassigned = true;
+        self.renumbered = true;
+    }
+
+    /// What of a run of numbers (first, how many) is missing still, from the first one that is.
+    pub(super) fn first_missing(&self, (first, length): (u32, u32)) -> Option<(u32, u32)> {
+        let end = first.saturating_add(length);
+        let missing = self.inbound.missing().iter().chain(&self.r2t_missing);
+        let begin = missing.filter(|run| run.1 > first).map(|run| run.0.max(first)).min()?;
+        (begin < end).then(|| (begin, end - begin))
     }
 
     /// Takes an R2T's number: `None` if it has been here before, else the run that it shows to be
@@ -147,27 +157,34 @@ impl<T> CommandTask<T> {
         repairs: bool,
     ) -> Result<Option<Option<Run>>, Violation> {
         let next = self.r2t_sn;
+        let renumbered = std::mem::take(&mut self.renumbered);
         if number == next {
             self.r2t_sn = next.next();
             return Ok(Some(None));
         }
-        if !repairs {
-            return Err(Violation::DataSn { got: number.0, expected: next.0 });
-        }
-        if number.0 < next.0 {
-            let new = remove(&mut self.r2t_missing, number.0) || self.reassigned;
-            return Ok(new.then_some(None));
-        }
-        let too_many = self.r2t_missing.len() >= R2T_RUNS_MAX;
+        let violation = Violation::DataSn { got: number.0, expected: next.0 };
         // More R2Ts than bytes cannot have been sent, except to recover.
         let bytes = self.command.data_out.len() as u32; // checked by `submit`
-        if too_many || number.0 - next.0 > bytes.saturating_add(u32::from(RECOVERY_R2TS_MAX)) {
-            return Err(Violation::DataSn { got: number.0, expected: next.0 });
+        let limit = bytes.saturating_add(u32::from(RECOVERY_R2TS_MAX));
+        if !repairs || number.0.saturating_sub(next.0) > limit {
+            return Err(violation);
         }
-        self.r2t_sn = number.next();
-        if self.reassigned {
+        if renumbered {
+            self.r2t_sn = number.next();
             return Ok(Some(None));
         }
+        if number.0 < next.0 {
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+            //# When an initiator receives duplicate R2TSNs (due to proactive retransmission of R2Ts
+            //# by the target) or duplicate DataSNs (due to proactive SNACKs by the initiator), it
+            //# MUST discard the duplicates.
+            let new = remove(&mut self.r2t_missing, number.0);
+            return Ok(new.then_some(None));
+        }
+        if self.r2t_missing.len() >= R2T_RUNS_MAX {
+            return Err(violation);
+        }
+        self.r2t_sn = number.next();
         let run = (next.0, number.0);
         self.r2t_missing.push(run);
         Ok(Some(Some(run)))

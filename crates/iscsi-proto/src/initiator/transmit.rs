@@ -132,12 +132,24 @@ impl<T> Session<T> {
                 }
                 Control::Snack(snack) => {
                     let Snack { kind, lun, itt, tag, mut run } = snack;
-                    // What has come while this waited is acknowledged, and must not be asked for.
+                    // What has come while this waited is acknowledged, and must not be asked for:
+                    // a DataACK that waited before this one may say so by now.
                     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.1
                     //# Data/R2T SNACK, Status SNACK, or R-Data SNACK for a command MUST precede
                     //# status acknowledgment for the given command.
-                    if kind == SnackKind::DATA_OR_R2T && self.tasks.get(itt).is_none() {
-                        continue;
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+                    //# Initiators MUST NOT subsequently request data retransmission through Data
+                    //# SNACK for PDUs numbered less than the ExpDataSN (i.e., prior to the
+                    //# acknowledged sequence number).
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.2
+                    //# An initiator MUST NOT request retransmission for any data it had already
+                    //# acknowledged.
+                    if kind == SnackKind::DATA_OR_R2T {
+                        let task = self.tasks.command_mut(itt);
+                        let Some(missing) = task.and_then(|task| task.first_missing(run)) else {
+                            continue;
+                        };
+                        run = missing;
                     }
                     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
                     //# After sending the Logout Request PDU, an initiator MUST NOT send any new
@@ -359,6 +371,9 @@ impl<T> Session<T> {
     //# iSCSI initiators and targets MUST support the command numbering scheme.
     fn next_command(&mut self, id: ConnectionId) -> Option<Transmit> {
         loop {
+            if !self.retried.is_empty() {
+                self.end_late_retries();
+            }
             let connection = self.connections.get_mut(id.index())?.as_mut()?;
             if connection.state != State::LoggedIn || connection.queues.commands.is_empty() {
                 return None;
@@ -380,7 +395,9 @@ impl<T> Session<T> {
             //# On any connection, the iSCSI initiator MUST send the commands in increasing order of
             //# CmdSN, except for commands that are retransmitted due to digest error recovery and
             //# connection recovery.
-            *cmd_sn = Some(self.cmd_sn.take());
+            let sn = self.cmd_sn.take();
+            *cmd_sn = Some(sn);
+            self.retried.iter_mut().for_each(|retried| retried.note_new(id, sn));
             return self.send_command(id, itt);
         }
     }
@@ -396,6 +413,7 @@ impl<T> Session<T> {
             // It may have been taken, answered or aborted, or have moved meanwhile.
             let here = self.tasks.get(itt).is_some_and(|task| task.connection == id);
             if here && !self.is_taken(itt) {
+                self.note_retry(id, itt);
                 return self.send_command(id, itt);
             }
         }

@@ -15,6 +15,18 @@ use crate::keys::value::{parse_binary, parse_number};
 /// Length of the challenges we send: as long as the longest hash, so that none is cut short.
 pub const CHALLENGE_LEN: usize = 32;
 
+/// Random bytes of a secret that we make.
+pub const SECRET_BYTES: usize = 16;
+
+/// A new secret as text: hexadecimal digits stand in every configuration file, and every peer takes
+/// their bytes for the secret. No random number is drawn here.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
+//# Implementations MUST support the use of up to 128-bit random CHAP secrets, including the means to
+//# generate such secrets and to accept them from an external generation source.
+pub fn secret_text(random: [u8; SECRET_BYTES]) -> String {
+    random.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Longest challenge a peer may send (§12.1.3).
 //= https://www.rfc-editor.org/rfc/rfc7143#section-12.1.3
 //# Their binary length (not the length of the character string that represents them in encoded

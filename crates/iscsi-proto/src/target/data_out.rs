@@ -42,8 +42,7 @@ impl Session {
         let first_burst = self.params.first_burst_length;
         let now = self.clock;
         let Some(task) = self.tasks.get_mut(&itt) else { return };
-        // A command whose immediate data is damaged is answered when all its data has come.
-        if !task.command.write || task.fault.is_some_and(|f| f != TransferFault::Damaged) {
+        if !task.command.write {
             return;
         }
         task.last_data = now;
@@ -97,7 +96,7 @@ impl Session {
             return self.ignore(conn, len);
         };
         if task.conn != conn {
-            return Err(self.error(conn, pdu.itt, "Data-Out on a foreign connection"));
+            return Err(self.format_error(conn, pdu.itt, "Data-Out on a foreign connection"));
         }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.3
         //# As the Initiator Task Tag is used to identify a task during its execution, the iSCSI
@@ -106,7 +105,7 @@ impl Session {
         //# Initiator Task Tag (e.g., the LUN used in an R2T PDU MUST be the same as the one used in
         //# the SCSI Command PDU used to instantiate the task).
         if pdu.ttt != Ttt::NONE && pdu.lun != task.lun() {
-            return Err(self.error(conn, pdu.itt, "Data-Out for another unit than its command's"));
+            return Err(self.format_error(conn, pdu.itt, "Data-Out for another unit"));
         }
         task.last_data = now;
         if task.fault.is_some() {
@@ -133,7 +132,7 @@ impl Session {
             None if pdu.ttt == Ttt::NONE => Err(TransferFault::UnexpectedUnsolicited),
             None => {
                 let what = "Data-Out for a transfer tag that is not outstanding";
-                return Err(self.error(conn, pdu.itt, what));
+                return Err(self.format_error(conn, pdu.itt, what));
             }
         };
         match checked {
@@ -141,6 +140,9 @@ impl Session {
             Ok(Verdict::Duplicate) => return self.ignore(conn, len),
             Err(fault) => {
                 self.fail_transfer(pdu.itt, fault);
+                if pdu.is_final {
+                    self.end_damaged_sequence(pdu.itt, pdu.ttt);
+                }
                 return self.ignore(conn, len);
             }
         }
@@ -165,6 +167,9 @@ impl Session {
         let Some(sequence) = sequence else { return };
         //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
         //# The target MUST address these implied digest errors as described in Section 7.8.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+        //# When a data PDU is rejected and its DataSN can be ascertained, a target MUST advance the
+        //# ExpDataSN for the current data burst if a recovery R2T is being generated.
         sequence.take(pdu.data_sn, pdu.buffer_offset, len, intact);
         if intact && len > 0 {
             task.fruitless = 0;

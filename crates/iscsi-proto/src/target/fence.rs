@@ -100,9 +100,13 @@ impl Session {
     }
 
     /// Tasks of a unit were aborted, `by_other` by another session.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+    //# MUST provide the Response Fence behavior on the first post-TMF Response on third-party
+    //# sessions as specified in Section 4.2.2.3.3.
+    // Whatever TaskReporting is, for these are the semantics of RFC3720 too.
     pub(super) fn note_abort(&mut self, lun: Option<Lun>, by_other: bool) {
         let aborted = Aborted { lun, any: by_other };
-        let fences = self.params.task_reporting > TaskReporting::Rfc3720;
+        let fences = by_other || self.params.task_reporting > TaskReporting::Rfc3720;
         if fences && !self.aborted.contains(&aborted) {
             // One for all units stands for every other: the list is as long as there are units.
             match lun {
@@ -119,16 +123,27 @@ impl Session {
     //# ResponseFence or FastAbort for an iSCSI session, the target iSCSI
     //# layer MUST assume that the Response Fence is required for the
     //# following SCSI completion messages:
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.3.4
+    //# This section lists the situations in which fenced response behavior is REQUIRED in iSCSI
+    //# target implementations.
+    // The answer to task management is fenced where it is made, and there is no ACA.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.6
+    //# The UA notification contained in the first SCSI Response PDU on each affected third-party
+    //# I_T_L nexus after the TMF action thus MUST NOT pass the affected task responses on any of
+    //# the iSCSI sessions accessing the LU.
     pub(super) fn fence_response(&mut self, itt: Itt) {
-        if self.params.task_reporting == TaskReporting::Rfc3720 {
+        let agreed = self.params.task_reporting > TaskReporting::Rfc3720;
+        if !agreed && self.aborted.is_empty() {
             return;
         }
         let Some(task) = self.tasks.get(&itt) else { return };
         let (lun, attention) = (task.lun(), carries_unit_attention(task));
         let here = |aborted: &Aborted| aborted.lun.is_none_or(|of| of == lun);
-        let preempts = task.command.cdb[0] == PERSISTENT_RESERVE_OUT
+        let preempts = agreed
+            && task.command.cdb[0] == PERSISTENT_RESERVE_OUT
             && task.command.cdb[1] & 0x1f == PREEMPT_AND_ABORT;
-        let first = self.aborted.iter().any(|aborted| here(aborted) && (attention || aborted.any));
+        let fences = |aborted: &Aborted| aborted.any || agreed && attention;
+        let first = self.aborted.iter().any(|aborted| here(aborted) && fences(aborted));
         for aborted in self.aborted.iter_mut().filter(|aborted| here(aborted)) {
             aborted.any = false;
         }

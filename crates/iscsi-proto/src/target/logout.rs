@@ -106,6 +106,11 @@ impl Session {
         is_new && state == Some(ConnectionState::InLogout)
     }
 
+    /// Is this the tag of a logout that is not answered?
+    pub(super) fn is_logging_out(&self, itt: Itt) -> bool {
+        self.pending_logouts.iter().any(|pending| pending.answer.itt == itt)
+    }
+
     pub(super) fn settle_logouts(&mut self) {
         let (tasks, connections) = (&self.tasks, &self.connections);
         let attached = |id: &ConnId| {

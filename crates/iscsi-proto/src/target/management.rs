@@ -138,6 +138,15 @@ impl Session {
         shell: bool,
     ) {
         let hit = self.affected(lun, Some(request.cmd_sn));
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.23
+        //# The following table describes the semantics that an iSCSI target MUST support for
+        //# respective negotiated key values.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-13.23
+        //# When TaskReporting is not negotiated to FastAbort, the standard multi-task abort
+        //# semantics in Section 4.2.3.3 MUST be used.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+        //# All iSCSI implementations MUST support the protocol behavior defined in this section as
+        //# the default behavior.
         let fast = self.params.task_reporting == TaskReporting::FastAbort;
         let terminated = if fast { self.allegiances(&hit, Some(conn)) } else { Vec::new() };
         //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
@@ -327,6 +336,10 @@ impl Session {
     }
 
     /// Ends one task without a response. True: it is executing and has to be awaited.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+    //# The iSCSI target MUST ensure that no responses for the tasks covered by a task management
+    //# function are delivered to the iSCSI initiator after the task management response, except for
+    //# a task covered by a TASK REASSIGN.
     pub(super) fn abort_task(&mut self, itt: Itt) -> bool {
         let Some(task) = self.tasks.get_mut(&itt) else { return false };
         let conn = task.conn;
@@ -406,6 +419,17 @@ impl Session {
             return self.push_reply(conn, reply);
         }
         self.tell_terminated(pending.terminated);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+        //# The TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step d)
+        //# and MAY be sent at the end of Step d) despite these outstanding data transfers until
+        //# after Step e).
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+        //# The response to ABORT TASK SET and CLEAR TASK SET MUST only be issued by the target
+        //# after all of the commands affected have been received by the target, the corresponding
+        //# task management functions have been executed by the SCSI target, and the delivery of all
+        //# responses delivered until the task management function completion has been confirmed
+        //# (acknowledged through the ExpStatSN) by the initiator on all connections of this
+        //# session.
         self.note_abort(unit.then_some(pending.lun), false);
         //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
         //# MUST provide the Response Fence behavior for the TMF Response on the issuing session as

@@ -11,11 +11,13 @@
 //!   `poll_transmit(conn)` when the socket has room.
 //! * getters.
 
+mod attention;
 mod attributes;
 mod config;
 mod data_in;
 mod data_out;
 mod event;
+mod faults;
 mod fence;
 mod logout;
 mod management;

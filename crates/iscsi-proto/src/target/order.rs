@@ -59,13 +59,21 @@ impl CommandOrder {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
     //# The target MUST NOT transmit a MaxCmdSN that is less than ExpCmdSN - 1.
     pub(super) fn max_cmd_sn(&mut self, unanswered: usize) -> CmdSn {
-        let unanswered = u32::try_from(unanswered).unwrap_or(u32::MAX);
-        let free = self.window.saturating_sub(unanswered);
-        let wanted = self.exp_cmd_sn.plus(free).plus(u32::MAX); // plus(MAX) is minus one
-        if self.max_cmd_sn.is_before(wanted) {
-            self.max_cmd_sn = wanted;
+        if self.has_grown(unanswered) {
+            self.max_cmd_sn = self.wanted(unanswered);
         }
         self.max_cmd_sn
+    }
+
+    fn wanted(&self, unanswered: usize) -> CmdSn {
+        let unanswered = u32::try_from(unanswered).unwrap_or(u32::MAX);
+        let free = self.window.saturating_sub(unanswered);
+        self.exp_cmd_sn.plus(free).plus(u32::MAX) // plus(MAX) is minus one
+    }
+
+    /// Is MaxCmdSN larger now than when it was last announced?
+    pub(super) fn has_grown(&self, unanswered: usize) -> bool {
+        self.max_cmd_sn.is_before(self.wanted(unanswered))
     }
 
     /// ExpCmdSN and MaxCmdSN to announce.

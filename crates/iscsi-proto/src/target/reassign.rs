@@ -211,7 +211,7 @@ impl Session {
             //# Request, an active text negotiation task, or a Logout task; such a
             //# request MUST result in a task management response of "Function
             //# rejected".
-            None if self.is_managing(itt) => R::REJECTED,
+            None if self.is_bound(itt) => R::REJECTED,
             None => R::TASK_DOES_NOT_EXIST,
             //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
             //# If allegiance reassignment is supported by the target but the task is still
@@ -252,6 +252,12 @@ impl Session {
         }
     }
 
+    /// Is this the tag of a request that is no SCSI command, and stays where it came from?
+    fn is_bound(&self, itt: Itt) -> bool {
+        let text = |c: &Connection| c.text.as_ref().is_some_and(|exchange| exchange.is_of(itt));
+        self.is_managing(itt) || self.is_logging_out(itt) || self.connections.values().any(text)
+    }
+
     /// Does a TASK REASSIGN for this task wait until its connection has ended?
     fn is_to_be_reassigned(&self, itt: Itt) -> bool {
         self.pending_reassignments.iter().any(|(_, other)| other.referenced_task_tag == itt)
@@ -274,12 +280,21 @@ impl Session {
         }
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         connection.read_bytes += u64::from(task.reading);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+        //# If a SCSI command that involves data input is reassigned, any SNACK Tag it holds for a
+        //# final response from the original connection is deleted, and the default value of 0 MUST
+        //# be used instead.
         (task.stat_sn, task.snack_tag, task.ack_ttt) = (None, 0, None);
         match task.phase {
             Phase::Running => {}
             Phase::Responding => {
                 if task.cut.segment_max > 0 {
-                    // Anything outside what was sent says nothing (§11.5.6).
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.6
+                    //# Any other value MUST be ignored by the target.
+                    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.6
+                    //# The initiator MUST discard any data PDUs from the previous execution that it
+                    //# did not acknowledge, and the target MUST transmit all Data-In PDUs (if any)
+                    //# starting with the data acknowledgment reference number.
                     if task.acked_data_sn < exp_data_sn && exp_data_sn <= task.next_data_sn {
                         task.acked_offset = task.offset_of(exp_data_sn, burst_max);
                         task.acked_data_sn = exp_data_sn;

@@ -6,8 +6,7 @@ use bytes::Bytes;
 use super::event::{ConnId, Event, Received, SessionError};
 use super::order::Held;
 use super::session::{Connection, Session};
-use super::task::{Completion, Phase, Task, TransferFault};
-use super::transmit::Reply;
+use super::task::{Completion, Phase, Task};
 use crate::connection::Placement;
 use crate::ids::{Cid, Itt};
 use crate::pdu::{DataOut, Header, LogoutReason, NopOut, Pdu, PduError, RejectReason, ScsiCommand};
@@ -15,7 +14,7 @@ use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
 
 /// SCSI status (SAM-5 §5.3.1).
-const CHECK_CONDITION: u8 = 2;
+pub(super) const CHECK_CONDITION: u8 = 2;
 
 /// Small answers queued on one connection before further requests are refused. The shell stops
 /// reading long before ([`Session::reply_backlog`]).
@@ -58,13 +57,12 @@ impl Session {
         }
         let pdu = match Pdu::parse(header) {
             Ok(pdu) => pdu,
+            Err(PduError::Opcode { .. }) => {
+                return self.reject(conn, RejectReason::COMMAND_NOT_SUPPORTED, header);
+            }
             Err(error) => {
-                let reason = if matches!(error, PduError::Opcode { .. }) {
-                    RejectReason::COMMAND_NOT_SUPPORTED
-                } else {
-                    RejectReason::INVALID_PDU_FIELD
-                };
-                return self.reject(conn, reason, header);
+                tracing::debug!(%error, "PDU with a format error");
+                return Err(self.format_error(conn, header.itt(), "PDU with a format error"));
             }
         };
         self.heard(conn, now, &pdu, header)?;
@@ -132,88 +130,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// A data segment arrived damaged; true: the whole PDU is discarded. From error recovery level
-    /// 1 on, lost data is asked for again and lost requests are sent again by the initiator
-    /// (§7.2.1). At level 0 nobody does that: a command fails, and any other request takes the
-    /// connection with it after the Reject.
-    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
-    //# Targets MUST NOT implicitly terminate an active task by sending a Reject PDU for any PDU
-    //# exchanged during the life of the task.
-    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
-    //# When a target receives any iSCSI PDU with a payload digest error, it MUST answer with a
-    //# Reject PDU with a reason code of Data-Digest-Error and discard the PDU.
-    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
-    //# If the discarded PDU is a solicited or unsolicited iSCSI data PDU (for immediate data in a
-    //# command PDU, the non-data PDU rule below applies), the target MUST do one of the following:
-    fn digest_error(&mut self, conn: ConnId, receiving: &Receiving) -> bool {
-        let recovers = self.recovers();
-        match receiving {
-            Receiving::Nothing | Receiving::Ignored if !recovers => return true,
-            //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
-            //# The CmdSN of the rejected command PDU (if it is a non-immediate command) MUST NOT be
-            //# considered received by the target (i.e., a command sequence gap must be assumed for
-            //# the CmdSN), even though the CmdSN of the rejected command PDU may be reliably
-            //# ascertained.
-            // The number of a command that is discarded stays free (§7.3), and at level 0 its
-            // initiator need not know how to fill the gap: the session begins anew, once the
-            // Reject has been sent.
-            Receiving::Scratch(_) | Receiving::Command { .. } if !recovers => {
-                self.close_event(conn, "data digest error");
-            }
-            _ => {}
-        }
-        let closes = !recovers && !matches!(receiving, Receiving::DataOut { .. });
-        let Some(connection) = self.connections.get_mut(&conn) else { return true };
-        connection.closing |= closes;
-        let header = Bytes::copy_from_slice(&connection.last_header);
-        let reason = RejectReason::DATA_DIGEST_ERROR;
-        self.push_reply(conn, Reply::Reject { reason, data_sn: 0, header });
-        match receiving {
-            // Its number stays free: the same command comes again.
-            Receiving::Command { itt, .. } => self.discard_command(conn, *itt),
-            Receiving::DataOut { pdu, .. } if !recovers => self.damage(pdu.itt),
-            _ => {}
-        }
-        !matches!(receiving, Receiving::DataOut { .. })
-    }
-
-    /// Forgets a command whose PDU never arrived whole.
-    pub(super) fn discard_command(&mut self, conn: ConnId, itt: Itt) {
-        if self.take_task(itt).is_some() {
-            self.ended(itt);
-            self.push_event(conn, Event::Dropped(itt));
-        }
-    }
-
-    /// Data of the command is damaged and will not be asked for again: it is answered once all
-    /// that is under way has come.
-    pub(super) fn damage(&mut self, itt: Itt) {
-        if let Some(task) = self.tasks.get_mut(&itt) {
-            //= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
-            //# In all the cases in which a pre-instantiated SCSI task is terminated because of the
-            //# reject, the target MUST issue a proper SCSI command response with CHECK CONDITION as
-            //# described in Section 11.4.3.
-            task.fault = task.fault.or(Some(TransferFault::Damaged));
-            self.waiting_for_buffer.retain(|waiting| *waiting != itt);
-            self.release(itt);
-        }
-    }
-
-    /// The data of a write is not what it should be: the command will be answered, not executed.
-    pub(super) fn fail_transfer(&mut self, itt: Itt, fault: TransferFault) {
-        if let Some(task) = self.tasks.get_mut(&itt)
-            && task.phase == Phase::Collecting
-        {
-            task.fault = Some(fault);
-            task.unsolicited = None;
-            task.bursts.clear();
-            task.lost.clear();
-            self.waiting_for_buffer.retain(|waiting| *waiting != itt);
-            self.release(itt);
-            self.execute_if_complete(itt);
-        }
     }
 
     fn heard(
@@ -435,13 +351,20 @@ impl Session {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         task.phase = Phase::Running;
         let conn = task.conn;
-        let Some(fault) = task.fault else {
-            let execute = task.execute(itt);
-            return self.push_event(conn, Event::Execute(execute));
+        let completion = match task.fault {
+            Some(fault) => {
+                let sense = fault.sense();
+                Completion { status: CHECK_CONDITION, sense, ..Completion::default() }
+            }
+            None => {
+                let execute = task.execute(itt);
+                let Some(completion) = self.take_attention(itt) else {
+                    return self.push_event(conn, Event::Execute(execute));
+                };
+                completion
+            }
         };
         self.push_event(conn, Event::Dropped(itt));
-        let completion =
-            Completion { status: CHECK_CONDITION, sense: fault.sense(), ..Completion::default() };
         self.complete(itt, completion);
     }
 
@@ -456,19 +379,6 @@ impl Session {
     ) -> Result<Placement, SessionError> {
         self.set_receiving(conn, Receiving::Ignored);
         Ok(if data_len == 0 { Placement::None } else { Placement::Discard })
-    }
-
-    pub(super) fn reject(
-        &mut self,
-        conn: ConnId,
-        reason: RejectReason,
-        header: &Header,
-    ) -> Result<Placement, SessionError> {
-        self.push_reply(
-            conn,
-            Reply::Reject { reason, data_sn: 0, header: Bytes::copy_from_slice(&header.bhs) },
-        );
-        self.ignore(conn, header.data_segment_length())
     }
 
     fn receive_scratch(

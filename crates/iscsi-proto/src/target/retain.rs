@@ -47,6 +47,10 @@ impl Connection {
 
 impl Session {
     /// Lost PDUs are asked for and sent again.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
+    //# When a defined value of ErrorRecoveryLevel is returned by a responder in a text negotiation,
+    //# the responder MUST support the functionality corresponding to the ErrorRecoveryLevel it is
+    //# accepting.
     pub(super) fn recovers(&self) -> bool {
         self.params.error_recovery_level >= 1
     }

@@ -1,6 +1,6 @@
 //! [`Session`]: the state all connections of a session share, and the way of a PDU through it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::attributes::Attributes;
 use super::config::SessionConfig;
@@ -131,6 +131,8 @@ pub struct Session {
     /// Answers that others must not pass, the first one being under way.
     pub(super) fences: VecDeque<Fence>,
     pub(super) aborted: Vec<Aborted>,
+    /// Units whose tasks ended with their connection, until a command tells.
+    pub(super) cleared: BTreeSet<u64>,
     /// When tasks were aborted last that wait for data, while there are such.
     pub(super) drains_since: Option<Instant>,
     /// The latest time that was told.
@@ -167,6 +169,7 @@ impl Session {
             attributes: Attributes::default(),
             fences: VecDeque::new(),
             aborted: Vec::new(),
+            cleared: BTreeSet::new(),
             drains_since: None,
             clock: Instant::default(),
             next_conn: 0,
@@ -315,8 +318,12 @@ impl Session {
 
     /// May a connection of this CID join?
     pub fn admits(&self, cid: Cid) -> bool {
-        // §6.3.4: a connection that is replaced does not count, and at level 2 one more may come
-        // with no other purpose than to clean up.
+        // A connection that is replaced does not count, and at level 2 one more may come with no
+        // other purpose than to clean up.
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.4
+        //# Targets MUST support opening a second connection even when they do not support multiple
+        //# connections in the Full Feature Phase if ErrorRecoveryLevel is 2 and SHOULD support
+        //# opening a second connection if ErrorRecoveryLevel is less than 2.
         let spare = usize::from(self.reassigns());
         let limit = usize::from(self.params.max_connections) + spare;
         let alive = self.connection_count();
@@ -409,6 +416,7 @@ impl Session {
     }
 
     pub(super) fn abort_connection_tasks(&mut self, conn: ConnId) {
+        self.note_cleared(conn);
         let itts: Vec<Itt> =
             self.tasks.iter().filter(|(_, task)| task.conn == conn).map(|(itt, _)| *itt).collect();
         for itt in itts {
@@ -453,6 +461,7 @@ impl Session {
         self.settle_management();
         self.settle_fences();
         self.settle_logouts();
+        self.announce_window();
     }
 
     pub(super) fn push_event(&mut self, conn: ConnId, event: Event) {

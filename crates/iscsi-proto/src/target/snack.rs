@@ -4,9 +4,10 @@
 //! whether it names one PDU or a million.
 
 use super::event::{ConnId, Event, Recovery, SessionError};
+use super::receive::CHECK_CONDITION;
 use super::retain::Numbered;
 use super::session::Session;
-use super::task::{Phase, Task};
+use super::task::{Completion, Phase, Task, TransferFault};
 use super::transmit::Reply;
 use crate::connection::{Placement, Transmit};
 use crate::ids::Itt;
@@ -42,6 +43,9 @@ impl Session {
         if !self.recovers() {
             return self.reject(conn, RejectReason::SNACK_REJECT, header);
         }
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+        //# If the implementation supports ErrorRecoveryLevel greater than zero, it MUST support all
+        //# SNACK types.
         let result = match snack.kind {
             SnackKind::DATA_OR_R2T => self.snack_data(conn, snack),
             SnackKind::STATUS => self.snack_status(conn, snack),
@@ -81,10 +85,26 @@ impl Session {
             return Err((RejectReason::PROTOCOL_ERROR, sent));
         }
         let run = Run::Data { itt, next: snack.beg_run, end };
-        self.queue_run(conn, run)?;
+        if let Err(refusal) = self.queue_run(conn, run) {
+            self.end_refused(itt);
+            return Err(refusal);
+        }
         let pdus = end.wrapping_sub(snack.beg_run);
         self.note(conn, Recovery::DataAgain { itt, data_sn: snack.beg_run, pdus });
         Ok(())
+    }
+
+    /// Data of a read was asked for and will not be sent again: without it the read has failed.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+    //# If the status has not already been sent for the command, the target MUST terminate the
+    //# command with a CHECK CONDITION Status and an iSCSI Condition of "SNACK rejected" (Section
+    //# 11.4.7.2).
+    fn end_refused(&mut self, itt: Itt) {
+        if let Some(task) = self.tasks.get_mut(&itt).filter(|task| task.stat_sn.is_none()) {
+            let (status, sense) = (CHECK_CONDITION, TransferFault::SnackRejected.sense());
+            let wanted_length = task.sent.into();
+            task.completion = Completion { status, sense, wanted_length, ..Completion::default() };
+        }
     }
 
     /// R2Ts that are not answered yet, as they were.

@@ -65,26 +65,34 @@ pub(super) enum TransferFault {
     IncorrectAmount,
     /// A PDU is missing or its digest is wrong.
     Damaged,
+    /// Data-In was lost, and is not sent again.
+    SnackRejected,
 }
 
 impl TransferFault {
     /// Sense in fixed format: ABORTED COMMAND with the additional sense of §11.4.7.2.
     pub(super) fn sense(self) -> Bytes {
-        const CURRENT_FIXED: u8 = 0x70;
         const ABORTED_COMMAND: u8 = 0x0b;
-        let [code, qualifier] = match self {
+        let additional = match self {
             Self::UnexpectedUnsolicited => [0x0c, 0x0c],
             Self::IncorrectAmount => [0x0c, 0x0d],
             Self::Damaged => [0x47, 0x05],
+            Self::SnackRejected => [0x11, 0x13],
         };
-        let mut sense = vec![0; 18];
-        sense[0] = CURRENT_FIXED;
-        sense[2] = ABORTED_COMMAND;
-        sense[7] = 10; // bytes that follow the first eight
-        sense[12] = code;
-        sense[13] = qualifier;
-        Bytes::from(sense)
+        fixed_sense(ABORTED_COMMAND, additional)
     }
+}
+
+/// Current sense in fixed format (SPC-4 §4.5.3), with additional sense code and qualifier.
+pub(super) fn fixed_sense(key: u8, [code, qualifier]: [u8; 2]) -> Bytes {
+    const CURRENT_FIXED: u8 = 0x70;
+    let mut sense = vec![0; 18];
+    sense[0] = CURRENT_FIXED;
+    sense[2] = key;
+    sense[7] = 10; // bytes that follow the first eight
+    sense[12] = code;
+    sense[13] = qualifier;
+    Bytes::from(sense)
 }
 
 /// Where a task stands.

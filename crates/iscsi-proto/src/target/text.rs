@@ -20,6 +20,13 @@ pub(super) struct TextExchange {
     response: Bytes,
 }
 
+impl TextExchange {
+    /// Its requests carry this tag.
+    pub(super) fn is_of(&self, itt: Itt) -> bool {
+        self.itt == itt
+    }
+}
+
 impl Session {
     pub(super) fn text_request(&mut self, conn: ConnId, request: &TextRequest, data: &Bytes) {
         let limit = self.config.text_length_max;

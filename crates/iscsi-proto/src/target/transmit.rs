@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::data_in::segment_length;
 use super::event::ConnId;
 use super::retain::Numbered;
-use super::session::Session;
+use super::session::{Connection, Session};
 use super::state::ConnectionEvent;
 use super::{Event, logout};
 use crate::connection::Transmit;
@@ -284,6 +284,28 @@ impl Session {
     /// ExpCmdSN and MaxCmdSN as they would be announced now.
     pub fn command_window(&mut self) -> (CmdSn, CmdSn) {
         self.order.window(self.tasks.len())
+    }
+
+    /// Tasks have ended, perhaps without a word: tells of the places that are free by that.
+    //= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.11
+    //# When the MaxCmdSN changes at the target while the target has no pending PDUs to convey this
+    //# information to the initiator, it MUST generate a NOP-In to carry the new MaxCmdSN.
+    pub(super) fn announce_window(&mut self) {
+        // An answer to a function or a logout that waits for tasks to end is going to tell, too.
+        let answers = !(self.pending_management.is_empty() && self.pending_logouts.is_empty());
+        if answers || !self.order.has_grown(self.tasks.len()) {
+            return;
+        }
+        let carries = |c: &Connection| c.state.is_alive() && c.recovery.is_none();
+        let says = |c: &Connection| {
+            !(c.replies.is_empty() && c.runs.is_empty() && c.responding.is_empty())
+        };
+        let mut carriers = self.connections.iter().filter(|(_, c)| carries(c));
+        let Some(conn) = carriers.next().map(|(conn, _)| *conn) else { return };
+        if !self.connections.values().any(says) {
+            let (itt, ttt, lun, data) = (Itt::NONE, Ttt::NONE, Lun(0), Bytes::new());
+            self.push_reply(conn, Reply::Nop { itt, lun, ttt, data });
+        }
     }
 
     /// The next target transfer tag, never [`Ttt::NONE`].

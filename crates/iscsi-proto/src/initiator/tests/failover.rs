@@ -6,8 +6,9 @@ use super::super::*;
 use super::peer::{Peer, established};
 use crate::connection::Placement;
 use crate::pdu::{
-    LogoutRequest, LogoutResponse, LogoutResponseCode, Pdu, TaskManagementFunction,
-    TaskManagementRequest, TaskManagementResponse, TaskManagementResponseCode,
+    AsyncEvent, AsyncMessage, DataIn, LogoutRequest, LogoutResponse, LogoutResponseCode, Pdu,
+    SnackKind, TaskManagementFunction, TaskManagementRequest, TaskManagementResponse,
+    TaskManagementResponseCode,
 };
 
 fn params() -> SessionParams {
@@ -124,7 +125,7 @@ fn tasks_of_a_lost_connection_go_on_over_another() {
     let requests = reassignments(&peer.drain(0));
     let named: Vec<_> =
         requests.iter().map(|r| (r.referenced_task_tag, r.exp_data_sn, r.ref_cmd_sn)).collect();
-    assert_eq!(named, [(read, 1, CmdSn(0)), (write, 1, CmdSn(0))]);
+    assert_eq!(named, [(read, 1, CmdSn(0)), (write, 0, CmdSn(0))]);
     assert!(requests.iter().all(|r| r.immediate));
     for request in &requests {
         managed(&mut peer, 0, request.itt, TaskManagementResponseCode::COMPLETE);
@@ -502,4 +503,278 @@ fn commands_that_a_lost_function_may_have_ended_elsewhere_are_aborted_one_by_one
         })
         .collect();
     assert_eq!(aborts, [commands[1 - k]], "{later} was sent behind the function");
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.4
+//= type=test
+//# The initiator connection state MUST be CLEANUP_WAIT (Section 8.1.3) when the initiator attempts
+//# a connection reinstatement.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+//= type=test
+//# TCP connection failure: The initiator MUST close the connection.
+#[test]
+fn a_lost_connection_is_closed_and_waits_for_cleanup_while_it_is_reinstated() {
+    let mut peer = Peer::with(params(), 1);
+    peer.read(512, 1);
+    peer.drain(0);
+    let id = peer.ids[0];
+    assert!(peer.session.reinstatement().is_none());
+    // The target is silent: nobody but us knows that the connection is lost.
+    for _ in 0..100 {
+        let Some((due, ..)) = peer.session.poll_timeout() else { break };
+        peer.now = due;
+        peer.session.handle_timeout(due);
+        peer.drain(0);
+        if peer.session.is_closing(id).is_some() {
+            break;
+        }
+    }
+    assert!(matches!(peer.session.is_closing(id), Some(Err(ConnectionError::PingTimeout { .. }))));
+    assert!(peer.session.reinstatement().is_none(), "its transport is not closed");
+    peer.session.handle_connection_lost(id, peer.now);
+    assert_eq!(peer.session.reinstatement().map(|wanted| wanted.cid), Some(Cid(1)));
+    let states: Vec<_> = peer.session.connections().map(|(_, cid, state)| (cid, state)).collect();
+    assert_eq!(states, [(Cid(1), State::CleanupWait)]);
+}
+
+fn tell_dropped(peer: &mut Peer, k: usize, event: AsyncEvent, parameters: [u16; 3]) {
+    let message = AsyncMessage {
+        event,
+        vendor_code: 0,
+        lun: Lun(0),
+        stat_sn: peer.stat_sn[k].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        parameters,
+    };
+    peer.give(k, &message.encode(0), &[]).unwrap();
+}
+
+fn is_dropped(peer: &Peer, k: usize) -> bool {
+    matches!(peer.session.is_closing(peer.ids[k]), Some(Err(ConnectionError::Dropped { .. })))
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+//= type=test
+//# The initiator MUST handle it as a TCP connection failure for the connection(s) referred to in
+//# the message.
+#[test]
+fn a_connection_that_the_target_says_it_dropped_is_taken_as_lost() {
+    let mut peer = Peer::with(params(), 2);
+    for n in 0..4 {
+        peer.read(512, n);
+    }
+    (0..2).for_each(|k| drop(peer.drain(k)));
+    tell_dropped(&mut peer, 0, AsyncEvent::CONNECTION_DROP, [9, 0, 0]);
+    assert!(!is_dropped(&peer, 0) && !is_dropped(&peer, 1), "no connection has this CID");
+    tell_dropped(&mut peer, 0, AsyncEvent::CONNECTION_DROP, [2, 3, 7]);
+    assert!(!is_dropped(&peer, 0) && is_dropped(&peer, 1), "the other one");
+    peer.session.handle_connection_lost(peer.ids[1], peer.now);
+    assert!(peer.drain(0).is_empty(), "the target wants us to wait");
+    let lost = peer.now;
+    peer.now = lost + Duration::from_secs(3);
+    peer.session.handle_timeout(peer.now);
+    assert_eq!(logout(&peer.drain(0)).cid, Cid(2));
+    let timers = &peer.session.connection(peer.ids[1]).unwrap().timers;
+    let due = lost + Duration::from_secs(10);
+    assert!(timers.clone().expire(due).is_some(), "its tasks are kept for 7 s");
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
+//= type=test
+//# The initiator MUST handle it as a TCP connection failure for the connection(s) referred to in
+//# the message.
+#[test]
+fn all_connections_may_be_dropped_at_once() {
+    for level in 0..=2 {
+        let params = SessionParams { error_recovery_level: level, ..params() };
+        let mut peer = Peer::with(params, 2);
+        for n in 0..2 {
+            peer.read(512, n);
+        }
+        (0..2).for_each(|k| drop(peer.drain(k)));
+        tell_dropped(&mut peer, 0, AsyncEvent::SESSION_DROP, [0, 0, 20]);
+        for id in peer.ids.clone() {
+            assert!(matches!(peer.session.is_closing(id), Some(Err(_))), "level {level}");
+            peer.session.handle_connection_lost(id, peer.now);
+        }
+        let events = peer.events();
+        let requeued = |e: &&Event<u32>| matches!(e, Event::TaskRequeue { .. });
+        let expected = if level == 2 { 0 } else { 2 };
+        assert_eq!(events.iter().filter(requeued).count(), expected, "level {level}");
+        assert_eq!(peer.session.reinstatement().is_some(), level == 2);
+    }
+}
+
+/// A read of 4000 bytes on the second connection, of which the first PDU is acknowledged, the second
+/// is lost and the third is here; then the connection is lost.
+fn read_with_a_hole() -> (Peer, Itt) {
+    let mut peer = Peer::with(params(), 2);
+    let id = peer.ids[0];
+    peer.session.connection_mut(id).unwrap().draining = true; // all go to the second one
+    let read = peer.read(4000, 1);
+    peer.session.connection_mut(id).unwrap().draining = false;
+    peer.drain(1);
+    let first = DataIn { acknowledge: true, ttt: Ttt(7), ..peer.data_in(1, read, 0, 0) };
+    peer.give(1, &first.encode(1000), &[]).unwrap();
+    let out = peer.drain(1);
+    assert!(matches!(&out[..], [(Pdu::SnackRequest(ack), _)] if ack.kind == SnackKind::DATA_ACK
+        && ack.beg_run == 1));
+    let third = peer.data_in(1, read, 2000, 2).encode(1000);
+    peer.give(1, &third, &[]).unwrap();
+    let id = peer.ids[1];
+    peer.session.handle_connection_lost(id, peer.now);
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    (peer, read)
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.6
+//= type=test
+//# The initiator MUST discard any data PDUs from the previous execution that it did not
+//# acknowledge, and the target MUST transmit all Data-In PDUs (if any) starting with the data
+//# acknowledgment reference number.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.6
+//= type=test
+//# The value of ExpDataSN MUST be 0 or higher than the DataSN of the last acknowledged Data-In PDU,
+//# but not larger than DataSN + 1 of the last Data-IN PDU sent by the target.
+#[test]
+fn a_read_goes_on_behind_what_came_without_a_hole() {
+    let (mut peer, read) = read_with_a_hole();
+    let request = reassignments(&peer.drain(0)).remove(0);
+    assert_eq!(request.exp_data_sn, 1, "acknowledged, and nothing behind the hole");
+    managed(&mut peer, 0, request.itt, TaskManagementResponseCode::COMPLETE);
+    for sn in 1..3 {
+        let again = peer.data_in(0, read, sn * 1000, sn).encode(1000);
+        let placement = Placement::Task { itt: read, offset: sn * 1000 };
+        assert_eq!(peer.give(0, &again, &[]), Ok(placement), "{sn} comes again");
+    }
+    let last = peer.last_data_in(0, read, 3000, 3).encode(1000);
+    peer.give(0, &last, &[]).unwrap();
+    assert_eq!(peer.done(), [1]);
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# Initiators MUST NOT subsequently request data retransmission through Data SNACK for PDUs
+//# numbered less than the ExpDataSN (i.e., prior to the acknowledged sequence number).
+#[test]
+fn what_a_reassignment_acknowledged_is_not_asked_for_even_if_it_comes_damaged() {
+    let (mut peer, read) = read_with_a_hole();
+    let request = reassignments(&peer.drain(0)).remove(0);
+    managed(&mut peer, 0, request.itt, TaskManagementResponseCode::COMPLETE);
+    // A target that starts from the beginning, and whose last PDU has status at once.
+    let mut asked = Vec::new();
+    for pdu in [peer.data_in(0, read, 0, 0), peer.last_data_in(0, read, 0, 0)] {
+        let id = peer.ids[0];
+        let header = pdu.encode(1000);
+        assert_eq!(peer.session.handle_header(id, peer.now, &header), Ok(Placement::Discard));
+        peer.session.handle_data(id, peer.now, &[], false).unwrap();
+        asked.extend(peer.drain(0).into_iter().map(|(pdu, _)| match pdu {
+            Pdu::SnackRequest(snack) => snack.kind,
+            other => panic!("{other:?}"),
+        }));
+    }
+    assert_eq!(asked, [SnackKind::STATUS], "the status it lacks, and no data");
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+//= type=test
+//# When an initiator receives duplicate R2TSNs (due to proactive retransmission of R2Ts by the
+//# target) or duplicate DataSNs (due to proactive SNACKs by the initiator), it MUST discard the
+//# duplicates.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+//= type=test
+//# The initiator MUST address these implied digest errors as described in Section 7.8.
+#[test]
+fn r2ts_are_numbered_as_the_target_likes_only_from_the_reassignment_on() {
+    let (mut peer, _, write) = interrupted();
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    for request in reassignments(&peer.drain(0)) {
+        managed(&mut peer, 0, request.itt, TaskManagementResponseCode::COMPLETE);
+    }
+    let data = |out: &[(Pdu, Bytes)]| -> usize { out.iter().map(|(_, data)| data.len()).sum() };
+    // Numbers 1 to 4 were lost with the old connection.
+    let first = peer.r2t(0, write, 5, 8192, 8000).encode(0);
+    peer.give(0, &first, &[]).unwrap();
+    assert_eq!(data(&peer.drain(0)), 8000);
+    peer.give(0, &first, &[]).unwrap();
+    assert!(peer.drain(0).is_empty(), "a duplicate is discarded");
+    let third = peer.r2t(0, write, 7, 24_192, 8000).encode(0);
+    peer.give(0, &third, &[]).unwrap();
+    let out = peer.drain(0);
+    let Some((Pdu::SnackRequest(snack), _)) = out.first() else { panic!("{out:?}") };
+    assert_eq!((snack.kind, snack.beg_run, snack.run_length), (SnackKind::DATA_OR_R2T, 6, 1));
+    assert_eq!(data(&out), 8000);
+    let second = peer.r2t(0, write, 6, 16_192, 8000).encode(0);
+    peer.give(0, &second, &[]).unwrap();
+    assert_eq!(data(&peer.drain(0)), 8000);
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
+//= type=test
+//# When a defined value of ErrorRecoveryLevel is proposed by an originator in a text negotiation,
+//# the originator MUST support the functionality defined for the proposed value and, additionally,
+//# functionality corresponding to any defined value numerically less than the proposed value.
+#[test]
+fn a_level_includes_those_below_it() {
+    for level in 0..=2 {
+        let params = SessionParams { error_recovery_level: level, ..params() };
+        // Level 1: a damaged PDU is asked for.
+        let mut peer = Peer::with(params, 1);
+        let (id, itt) = (peer.ids[0], peer.read(1000, 1));
+        peer.drain(0);
+        let header = peer.data_in(0, itt, 0, 0).encode(500);
+        peer.session.handle_header(id, peer.now, &header).unwrap();
+        let repaired = peer.session.handle_data(id, peer.now, &[], false).is_ok();
+        let asked = peer.drain(0).iter().any(|(pdu, _)| matches!(pdu, Pdu::SnackRequest(_)));
+        assert_eq!((repaired, asked), (level >= 1, level >= 1), "level {level}");
+        // Level 2: a lost connection is recovered.
+        let mut peer = Peer::with(params, 1);
+        peer.read(1000, 1);
+        peer.drain(0);
+        peer.session.handle_connection_lost(id, peer.now);
+        assert_eq!(peer.session.reinstatement().is_some(), level >= 2, "level {level}");
+        // Level 0: the session is recovered, its commands are issued again.
+        peer.session.abandon();
+        let requeued = |e: &Event<u32>| matches!(e, Event::TaskRequeue { context: 1, .. });
+        assert!(peer.events().iter().any(requeued), "level {level}");
+    }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# If an initiator issues a command retry for a command with CmdSN R on a connection when the
+//# session CmdSN value is Q, it MUST NOT advance the CmdSN past R + 2**31 - 1 unless
+#[test]
+fn numbers_do_not_pass_half_their_range_behind_a_command_that_was_sent_again() {
+    for later in [false, true] {
+        let mut peer = Peer::with(params(), 2);
+        let [first, second] = [peer.ids[0], peer.ids[1]];
+        peer.session.connection_mut(second).unwrap().draining = true;
+        let itt = peer.read(512, 1);
+        let retried = peer.drain_commands(0).remove(0).cmd_sn;
+        assert!(peer.session.retry(itt));
+        assert_eq!(peer.drain_commands(0)[0].cmd_sn, retried);
+        if later {
+            peer.read(512, 2); // acknowledged, as the first copy is
+            assert_eq!(peer.drain_commands(0).len(), 1);
+        }
+        peer.session.connection_mut(second).unwrap().draining = false;
+        peer.session.connection_mut(first).unwrap().draining = true;
+        // As if so many commands had gone over the second connection.
+        let far = retried.plus(i32::MAX as u32 - 1);
+        let session = &mut peer.session;
+        (session.cmd_sn, session.exp_cmd_sn) = (far, far);
+        session.max_cmd_sn = far.plus(31);
+        let [allowed, beyond] = [peer.read(512, 3), peer.read(512, 4)];
+        let sent: Vec<Itt> = peer.drain_commands(1).iter().map(|c| c.itt).collect();
+        assert_eq!(sent, [allowed, beyond]);
+        let given_up = matches!(
+            peer.session.is_closing(first),
+            Some(Err(ConnectionError::NotRepaired { .. }))
+        );
+        assert_eq!(given_up, !later, "the copy may be on its way there");
+    }
 }

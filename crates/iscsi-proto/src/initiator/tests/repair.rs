@@ -5,7 +5,8 @@ use super::super::*;
 use super::peer::Peer;
 use crate::connection::Placement;
 use crate::pdu::{
-    DataIn, Header, NopIn, Pdu, R2t, Reject, RejectReason, ScsiResponse, SnackKind, SnackRequest,
+    AsyncEvent, AsyncMessage, DataIn, Header, NopIn, Pdu, R2t, Reject, RejectReason, ScsiResponse,
+    SnackKind, SnackRequest,
 };
 use crate::serial::R2tSn;
 
@@ -53,6 +54,22 @@ fn rejected(peer: &mut Peer, reason: RejectReason, bad: &Header) {
     peer.give(0, &reject.encode(48), &bad.bhs).unwrap();
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# If the discarded PDU is an iSCSI data PDU, the initiator MUST do one of the following:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+//= type=test
+//# If the initiator wants to recover the missing data for a command, it MUST NOT acknowledge the
+//# received responses that start from the StatSN of the relevant command until it has completed
+//# receiving all the data PDUs of the command.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+//= type=test
+//# When an initiator receives duplicate R2TSNs (due to proactive retransmission of R2Ts by the
+//# target) or duplicate DataSNs (due to proactive SNACKs by the initiator), it MUST discard the
+//# duplicates.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+//= type=test
+//# An initiator also MUST NOT acknowledge the status for the task before those holes are filled.
 #[test]
 fn a_damaged_data_in_is_asked_for_and_put_in_its_place() {
     let (mut peer, itt) = reading(3000);
@@ -99,6 +116,9 @@ fn a_damaged_last_data_in_brings_its_status_again() {
     assert_eq!(peer.done(), [1]);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+//= type=test
+//# The initiator MUST address these implied digest errors as described in Section 7.8.
 #[test]
 fn the_responses_exp_data_sn_shows_what_is_missing() {
     let (mut peer, itt) = reading(2000);
@@ -213,6 +233,11 @@ fn what_does_not_come_is_asked_for_again_and_then_given_up() {
     assert!(peer.events().iter().any(ended));
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# The initiator in this case MUST wait for the status to be received and then discard it, so as to
+//# internally signal the completion with CHECK CONDITION Status and an iSCSI Condition of "Protocol
+//# Service CRC error" (Section 11.4.7.2).
 #[test]
 fn data_that_is_not_sent_again_makes_the_command_go_out_anew() {
     for status_first in [false, true] {
@@ -238,6 +263,14 @@ fn data_that_is_not_sent_again_makes_the_command_go_out_anew() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+//= type=test
+//# The initiator MUST address these implied digest errors as described in Section 7.8.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
+//= type=test
+//# When an initiator receives duplicate R2TSNs (due to proactive retransmission of R2Ts by the
+//# target) or duplicate DataSNs (due to proactive SNACKs by the initiator), it MUST discard the
+//# duplicates.
 #[test]
 fn a_missing_r2t_is_asked_for_and_recovery_r2ts_are_obeyed() {
     let params = SessionParams { max_outstanding_r2t: 4, ..params() };
@@ -504,4 +537,82 @@ fn floods_of_damage_acknowledgements_and_r2ts_cost_bounded_memory() {
     let (mut peer, itt) = reading(512);
     let lie = ScsiResponse { exp_data_sn: u32::MAX, ..peer.response(0, itt, 0) }.encode(0);
     assert!(peer.give(0, &lie, &[]).is_err());
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# Initiators MUST NOT subsequently request data retransmission through Data SNACK for PDUs
+//# numbered less than the ExpDataSN (i.e., prior to the acknowledged sequence number).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16.2
+//= type=test
+//# An initiator MUST NOT request retransmission for any data it had already acknowledged.
+#[test]
+fn what_an_earlier_acknowledgement_covers_by_now_is_not_asked_for() {
+    let (mut peer, itt) = reading(4000);
+    let asking = |peer: &mut Peer, offset, sn| {
+        let pdu = peer.data_in(0, itt, offset, sn);
+        DataIn { acknowledge: true, ttt: Ttt(0x77), ..pdu }.encode(1000)
+    };
+    let second = peer.data_in(0, itt, 1000, 1).encode(1000);
+    // Nothing is sent meanwhile. It was asked for twice, and the answer to the first comes.
+    let first = asking(&mut peer, 0, 0);
+    peer.give(0, &first, &[]).unwrap();
+    damaged(&mut peer, 0, &second);
+    let third = asking(&mut peer, 2000, 2);
+    peer.give(0, &third, &[]).unwrap();
+    peer.give(0, &second, &[]).unwrap();
+    let asked: Vec<_> = snacks(&mut peer, 0).iter().map(|s| (s.kind, s.beg_run)).collect();
+    assert_eq!(asked, [(SnackKind::DATA_ACK, 3)]);
+}
+
+#[test]
+fn of_a_run_that_has_come_in_part_only_the_rest_is_asked_for() {
+    let (mut peer, itt) = reading(4000);
+    let last = peer.data_in(0, itt, 3000, 3).encode(1000);
+    peer.give(0, &last, &[]).unwrap();
+    let first = peer.data_in(0, itt, 0, 0).encode(1000);
+    peer.give(0, &first, &[]).unwrap();
+    let asked = snacks(&mut peer, 0);
+    assert_eq!((asked.len(), asked[0].beg_run, asked[0].run_length), (1, 1, 2));
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# If the discarded PDU is a response PDU or an unsolicited PDU (e.g., Async, Reject), the
+//# initiator MUST do one of the following:
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# When an initiator discards one of these PDUs due to a payload digest error, the entire PDU,
+//# including the header, MUST be discarded.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# Consequently, the initiator MUST treat the exception like a loss of any other solicited response
+//# PDU.
+#[test]
+fn a_damaged_message_has_not_come_nor_has_its_header() {
+    let mut peer = Peer::with(params(), 1);
+    let (id, window) = (peer.ids[0], peer.session.window());
+    peer.window += 10;
+    let message = AsyncMessage {
+        event: AsyncEvent::SCSI_EVENT,
+        vendor_code: 0,
+        lun: Lun(0),
+        stat_sn: peer.stat_sn[0].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        parameters: [0; 3],
+    };
+    let header = message.encode(20);
+    damaged(&mut peer, 0, &header);
+    assert_eq!(peer.session.window(), window, "what it says does not count");
+    let asked = snacks(&mut peer, 0);
+    assert_eq!((asked[0].kind, asked[0].itt), (SnackKind::STATUS, Itt::NONE));
+    assert_eq!((asked[0].beg_run, asked[0].run_length), (message.stat_sn.0, 1));
+    assert_eq!(asked[0].exp_stat_sn, message.stat_sn, "nor is it acknowledged");
+    let told = |events: &[Event<u32>]| events.iter().any(|e| matches!(e, Event::Async { .. }));
+    assert!(!told(&peer.events()));
+    peer.give(0, &header, &[0; 20]).unwrap();
+    assert!(told(&peer.events()));
+    assert_eq!(peer.session.window(), window + 10);
+    assert_eq!(peer.session.connection(id).unwrap().status.expected(), peer.stat_sn[0]);
 }

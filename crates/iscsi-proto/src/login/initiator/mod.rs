@@ -302,6 +302,10 @@ impl Login {
     /// [`LoginError`]: close the connection.
     pub fn handle(&mut self, response: &LoginResponse, text: &[u8]) -> Result<Step, LoginError> {
         let step = self.try_handle(response, text);
+        //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4
+        //# The use of within-connection and within-command recovery classes MUST NOT be attempted
+        //# before the connection is in the Full Feature Phase.
+        // Whatever goes wrong ends the login.
         if !matches!(step, Ok(Step::Send(..))) {
             self.state = State::Over;
         }
@@ -501,6 +505,9 @@ impl Login {
             //# All Login Requests within a Login Phase MUST carry the same TSIH.
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.7
             //# All Login Requests within the Login Phase MUST carry the same CID.
+            //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.4
+            //# Thus, the TSIH in the Login Request PDU MUST be non-zero, and the CID does not
+            //# change during a connection reinstatement.
             tsih: self.config.tsih,
             itt: self.config.itt,
             cid: self.config.cid,

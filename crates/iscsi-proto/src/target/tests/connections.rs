@@ -14,6 +14,12 @@ use super::*;
 //= https://www.rfc-editor.org/rfc/rfc7143#section-11.15.2
 //= type=test
 //# For this PDU, TotalAHSLength and DataSegmentLength MUST be 0.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14.5
+//= type=test
+//# After the tasks are terminated, the target MUST report a Unit Attention condition on the next
+//# command processed on any connection for each affected I_T_L nexus with the status of CHECK
+//# CONDITION, the ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"),
+//# etc.; see [SPC3].
 #[test]
 fn logout_of_the_connection_waits_for_its_writes_and_leaves_others_alone() {
     let mut script = Script::new();
@@ -36,7 +42,9 @@ fn logout_of_the_connection_waits_for_its_writes_and_leaves_others_alone() {
     script.session.handle_connection_lost(second, NOW);
     assert!(!script.session.is_closed());
     script.pdu(command(3, 102), &[]);
-    assert_eq!(script.executes(script.conn), [3]);
+    assert_eq!(script.response(script.conn).status, 2, "it tells of the write");
+    script.pdu(command(4, 103), &[]);
+    assert_eq!(script.executes(script.conn), [4]);
 }
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
@@ -108,7 +116,8 @@ fn a_connection_with_a_known_cid_replaces_the_old_one() {
     assert!(matches!(script.session.poll_event(old), Some(Event::Dropped(Itt(1)))));
     assert!(matches!(script.session.poll_event(old), Some(Event::Close { .. })));
     assert_eq!(script.session.connection_count(), 2);
-    script.try_pdu(new, command(2, 101), &[]).unwrap();
+    let other_unit = ScsiCommand { lun: Lun(1 << 48), ..command(2, 101) };
+    script.try_pdu(new, other_unit, &[]).unwrap();
     assert_eq!(script.executes(new), [2]);
 }
 
@@ -158,5 +167,51 @@ fn unknown_opcodes_are_rejected_with_their_header() {
             assert_eq!(&data[..], &header.bhs[..]);
         }
         other => panic!("expected a reject, got {other:?}"),
+    }
+}
+
+/// A command whose AHS ends behind its end, and data whose fields contradict their task's.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.7
+//= type=test
+//# When a target or an initiator receives an iSCSI PDU with a format error, it MUST immediately
+//# terminate all transport connections in the session with either a connection close or a
+//# connection reset, and escalate the format error to session recovery (see Section 7.1.4.4).
+#[test]
+fn a_format_error_ends_every_connection_of_the_session() {
+    type Case = (&'static str, fn(&mut Script) -> Header);
+    let cases: [Case; 3] = [
+        ("AHS", |_| {
+            let mut header = Pdu::from(command(1, 100)).encode(0);
+            header.bhs[4] = 1;
+            header.ahs = Bytes::from_static(&[0, 99, 77, 0]);
+            header
+        }),
+        ("LUN", |script| {
+            script.pdu(write(1, 100, 1024), &[]);
+            let ttt = script.r2t().ttt;
+            Pdu::from(DataOut { lun: Lun(1 << 48), ..data_out(1, ttt, 0, 0, true) }).encode(1024)
+        }),
+        ("connection", |script| {
+            let third = script.log_in(3, NOW);
+            script.try_pdu(third, write(1, 100, 1024), &[]).unwrap();
+            let Some((Pdu::R2t(r2t), _)) = script.sent(third) else { panic!() };
+            Pdu::from(data_out(1, r2t.ttt, 0, 0, true)).encode(1024)
+        }),
+    ];
+    for (what, case) in cases {
+        for level in 0..=2 {
+            let mut script = Script::at_level(level);
+            let (conn, second) = (script.conn, script.log_in(2, NOW));
+            let header = case(&mut script);
+            assert!(script.session.handle_header(conn, NOW, &header).is_err(), "{what}");
+            assert!(script.session.is_closed(), "{what}, level {level}");
+            for conn in [conn, second] {
+                let mut events = std::iter::from_fn(|| script.session.poll_event(conn));
+                let closes = events.any(|event| matches!(event, Event::Close { .. }));
+                assert!(closes, "{what}, level {level}");
+                script.session.handle_connection_lost(conn, NOW);
+            }
+            assert!(!script.session.awaits_recovery(), "{what}: nothing of it is recovered");
+        }
     }
 }

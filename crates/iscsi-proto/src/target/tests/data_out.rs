@@ -69,6 +69,19 @@ fn a_write_collects_immediate_unsolicited_and_solicited_data() {
 //= https://www.rfc-editor.org/rfc/rfc7143#section-7.9
 //= type=test
 //# The target MUST address these implied digest errors as described in Section 7.8.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.2
+//= type=test
+//# If a SCSI device error is detected while data from the initiator is still expected (the command
+//# PDU did not contain all the data and the target has not received a data PDU with the Final bit
+//# set), the target MUST wait until it receives a data PDU with the F bit set in the last expected
+//# sequence before sending the Response PDU.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+//= type=test
+//# If the error is detected while data from the initiator is still expected (i.e., the command PDU
+//# did not contain all the data and the target has not received a Data-Out PDU with the Final bit
+//# set to 1 for the unsolicited data, if any, and all outstanding R2Ts, if any), the target MUST
+//# wait until it receives the last expected Data-Out PDUs with the F bit set to 1 before sending
+//# the Response PDU.
 #[test]
 fn faulty_data_out_fails_its_command_and_nothing_else() {
     type Case = (&'static str, u8, fn(Ttt) -> (DataOut, usize));
@@ -82,9 +95,16 @@ fn faulty_data_out_fails_its_command_and_nothing_else() {
     for (name, additional_sense, case) in cases {
         let mut script = Script::new();
         script.pdu(write(1, 100, 4096), &[]);
-        let (pdu, len) = case(script.r2t().ttt);
-        script.r2t();
+        let (first, second) = (script.r2t().ttt, script.r2t().ttt);
+        let (pdu, len) = case(first);
+        let open = pdu.ttt != first || !pdu.is_final;
         assert_eq!(script.pdu(pdu, &vec![0; len]), Placement::Discard, "{name}");
+        // What was asked for still comes, and is thrown away.
+        for ttt in [second].into_iter().chain(open.then_some(first)) {
+            assert!(script.sent(script.conn).is_none(), "{name}: the initiator is not done");
+            let rest = data_out(1, ttt, 9, 0, true);
+            assert_eq!(script.pdu(rest, &[0; 512]), Placement::Discard, "{name}");
+        }
         assert_eq!(fault_sense(&mut script), additional_sense, "{name}");
         assert!(script.executes(script.conn).is_empty(), "{name}: it must not be executed");
         script.pdu(command(2, 101), &[]);

@@ -140,8 +140,15 @@ impl Script {
         std::iter::from_fn(|| self.sent(conn)).collect()
     }
 
+    /// The next PDU that says more than how large the command window is (§11.4.11).
+    fn said(&mut self, conn: ConnId) -> Option<(Pdu, Bytes)> {
+        std::iter::from_fn(|| self.sent(conn)).find(|(pdu, _)| {
+            !matches!(pdu, Pdu::NopIn(nop) if nop.itt == Itt::NONE && nop.ttt == Ttt::NONE)
+        })
+    }
+
     fn response(&mut self, conn: ConnId) -> ScsiResponse {
-        match self.sent(conn) {
+        match self.said(conn) {
             Some((Pdu::ScsiResponse(response), _)) => response,
             other => panic!("expected a response, got {other:?}"),
         }

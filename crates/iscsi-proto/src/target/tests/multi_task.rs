@@ -20,7 +20,7 @@ fn query(referenced: u32, itt: u32, cmd_sn: u32) -> TaskManagementRequest {
 }
 
 fn answer(script: &mut Script, conn: ConnId) -> (R, [u8; 3]) {
-    match script.sent(conn) {
+    match script.said(conn) {
         Some((Pdu::TaskManagementResponse(pdu), _)) => (pdu.response, pdu.information),
         other => panic!("expected an answer to task management, got {other:?}"),
     }
@@ -52,6 +52,18 @@ fn own_asked(script: &mut Script) -> Vec<F> {
 //= type=test
 //# The target for its part MUST wait for responses on all affected Target Transfer Tags before
 //# acting on either of these two task management requests.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# All iSCSI implementations MUST support the protocol behavior defined in this section as the
+//# default behavior.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.23
+//= type=test
+//# The following table describes the semantics that an iSCSI target MUST support for respective
+//# negotiated key values.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.23
+//= type=test
+//# When TaskReporting is not negotiated to FastAbort, the standard multi-task abort semantics in
+//# Section 4.2.3.3 MUST be used.
 #[test]
 fn a_reset_waits_for_the_data_of_r2ts_that_were_sent() {
     let mut script = script(TaskReporting::ResponseFence);
@@ -86,6 +98,10 @@ fn an_initiator_that_sends_no_more_data_has_its_answer_all_the_same() {
     assert_eq!(script.session.task_count(), 0);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.23
+//= type=test
+//# The following table describes the semantics that an iSCSI target MUST support for respective
+//# negotiated key values.
 #[test]
 fn fast_abort_waits_for_no_data_and_tells_the_other_connections() {
     let mut script = script(TaskReporting::FastAbort);
@@ -119,10 +135,14 @@ fn a_third_party_is_told_only_under_fast_abort() {
         let mut script = script(reporting);
         script.pdu(write(1, 100, 3000), &[]);
         script.all_sent(script.conn);
+        let messages = |script: &mut Script| {
+            let sent = script.all_sent(script.conn);
+            sent.iter().filter(|(pdu, _)| matches!(pdu, Pdu::AsyncMessage(_))).count()
+        };
         script.session.abort_all(Some(Lun(0)));
-        assert_eq!(script.all_sent(script.conn).len(), told, "{reporting:?}");
+        assert_eq!(messages(&mut script), told, "{reporting:?}");
         script.session.abort_all(Some(Lun(0)));
-        assert!(script.all_sent(script.conn).is_empty(), "no task is affected any more");
+        assert_eq!(messages(&mut script), 0, "no task is affected any more");
     }
 }
 
@@ -237,6 +257,10 @@ fn answers_that_another_connection_takes_over_stay_before_the_fence() {
     }
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.3.4
+//= type=test
+//# This section lists the situations in which fenced response behavior is REQUIRED in iSCSI target
+//# implementations.
 #[test]
 fn the_unit_attention_about_a_reset_and_preempt_and_abort_are_fenced() {
     let attention = |itt| {
@@ -378,4 +402,168 @@ fn a_reassignment_does_not_look_at_the_unit() {
     let reassign = TaskManagementRequest { lun: Lun(7), ..query(1, 9, 101) };
     script.pdu(TaskManagementRequest { function: F::TASK_REASSIGN, ..reassign }, &[]);
     assert_eq!(own(&mut script).0, R::COMPLETE);
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# MUST provide the Response Fence behavior on the first post-TMF Response on third-party sessions
+//# as specified in Section 4.2.2.3.3.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.6
+//= type=test
+//# The UA notification contained in the first SCSI Response PDU on each affected third-party I_T_L
+//# nexus after the TMF action thus MUST NOT pass the affected task responses on any of the iSCSI
+//# sessions accessing the LU.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.3.4
+//= type=test
+//# This section lists the situations in which fenced response behavior is REQUIRED in iSCSI target
+//# implementations.
+#[test]
+fn the_first_answer_after_an_abort_by_others_is_fenced_whatever_was_agreed() {
+    for reporting in
+        [TaskReporting::Rfc3720, TaskReporting::ResponseFence, TaskReporting::FastAbort]
+    {
+        let mut script = script(reporting);
+        let (first, second) = (script.conn, script.join(2));
+        script.try_pdu(second, command(1, 100), &[]).unwrap();
+        script.session.complete(Itt(1), good(b""));
+        script.response(second); // not acknowledged
+        script.session.abort_all(Some(Lun(0)));
+        script.pdu(command(2, 101), &[]);
+        script.executes(first);
+        let mut sense = vec![0; 18];
+        (sense[0], sense[2], sense[12], sense[13]) = (0x70, 6, 0x2f, 0);
+        let attention = Completion { status: 2, sense: sense.into(), ..Completion::default() };
+        script.session.complete(Itt(2), attention);
+        assert!(script.sent(first).is_none(), "{reporting:?}: it would pass the answer to 1");
+        script.try_pdu(second, ping(Itt::NONE.0, 102, 2), &[]).unwrap();
+        assert_eq!(script.response(first).itt, Itt(2), "{reporting:?}");
+    }
+}
+
+/// What the answer to a function has to wait for, one after the other: data that was asked for,
+/// commands before it, the device server, and acknowledgements on every connection.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# The TMF Response MUST NOT be sent by the target iSCSI layer before the end of Step d) and MAY be
+//# sent at the end of Step d) despite these outstanding data transfers until after Step e).
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.3
+//= type=test
+//# All iSCSI implementations MUST support the protocol behavior defined in this section as the
+//# default behavior.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
+//= type=test
+//# The response to ABORT TASK SET and CLEAR TASK SET MUST only be issued by the target after all of
+//# the commands affected have been received by the target, the corresponding task management
+//# functions have been executed by the SCSI target, and the delivery of all responses delivered
+//# until the task management function completion has been confirmed (acknowledged through the
+//# ExpStatSN) by the initiator on all connections of this session.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-13.23
+//= type=test
+//# When TaskReporting is not negotiated to FastAbort, the standard multi-task abort semantics in
+//# Section 4.2.3.3 MUST be used.
+#[test]
+fn the_answer_to_a_function_comes_behind_all_that_it_is_about() {
+    for reporting in [TaskReporting::Rfc3720, TaskReporting::ResponseFence] {
+        for clears in [F::ABORT_TASK_SET, F::CLEAR_TASK_SET] {
+            let mut script = script(reporting);
+            let (first, second) = (script.conn, script.join(2));
+            script.try_pdu(second, command(1, 100), &[]).unwrap();
+            script.session.complete(Itt(1), good(b""));
+            script.response(second); // not acknowledged
+            script.pdu(write(2, 101, 2048), &[]);
+            let r2t = script.r2t();
+            script.pdu(function(clears, 9, 103), &[]);
+            let answered = |script: &mut Script| {
+                let sent = script.all_sent(first);
+                sent.iter().any(|(pdu, _)| matches!(pdu, Pdu::TaskManagementResponse(_)))
+            };
+            assert!(!answered(&mut script), "102 has not come");
+            script.try_pdu(second, command(3, 102), &[]).unwrap();
+            assert!(!answered(&mut script), "data was asked for");
+            script.pdu(data_out(2, r2t.ttt, 0, 0, true), &[1; 2048]);
+            if clears == F::CLEAR_TASK_SET {
+                assert!(!answered(&mut script), "the device server has not cleared it");
+                assert_eq!(asked(&mut script, first), [clears]);
+                script.session.management_done(Itt(9), R::COMPLETE);
+            }
+            assert!(!answered(&mut script), "1 is not acknowledged");
+            script.try_pdu(second, ping(Itt::NONE.0, 103, 2), &[]).unwrap();
+            assert!(answered(&mut script), "{reporting:?} {clears:?}");
+            assert_eq!(script.session.task_count(), 0);
+        }
+    }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# The iSCSI target MUST ensure that no responses for the tasks covered by a task management
+//# function are delivered to the iSCSI initiator after the task management response, except for a
+//# task covered by a TASK REASSIGN.
+#[test]
+fn no_response_of_a_task_follows_the_answer_to_the_function_that_ended_it() {
+    for reporting in
+        [TaskReporting::Rfc3720, TaskReporting::ResponseFence, TaskReporting::FastAbort]
+    {
+        let mut script = script(reporting);
+        let (first, second) = (script.conn, script.join(2));
+        // One executes, the data of one is half sent, the answer to one is not.
+        script.try_pdu(second, command(1, 100), &[]).unwrap();
+        script.try_pdu(second, read(2, 101, 4096), &[]).unwrap();
+        script.try_pdu(second, command(3, 102), &[]).unwrap();
+        assert_eq!(script.executes(second), [1, 2, 3]);
+        script.session.complete(Itt(2), good(&[7; 4096]));
+        assert!(matches!(script.sent(second), Some((Pdu::DataIn(_), _))));
+        script.session.complete(Itt(3), good(b""));
+        script.pdu(function(F::ABORT_TASK_SET, 9, 103), &[]);
+        let is_response =
+            |(pdu, _): &(Pdu, Bytes)| matches!(pdu, Pdu::ScsiResponse(_) | Pdu::DataIn(_));
+        let out = [script.all_sent(first), script.all_sent(second)].concat();
+        assert!(!out.iter().any(is_response), "{out:?}");
+        script.session.complete(Itt(1), good(b""));
+        let mut out = Vec::new();
+        for exp_stat_sn in [1, 2, 3] {
+            for conn in [first, second] {
+                script.try_pdu(conn, ping(Itt::NONE.0, 103, exp_stat_sn), &[]).unwrap();
+                out.extend(script.all_sent(conn));
+            }
+        }
+        let answers = |(pdu, _): &&(Pdu, Bytes)| matches!(pdu, Pdu::TaskManagementResponse(_));
+        assert_eq!(out.iter().filter(answers).count(), 1, "{reporting:?}: {out:?}");
+        assert!(!out.iter().any(is_response), "{reporting:?}: {out:?}");
+    }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.4.11
+//= type=test
+//# When the MaxCmdSN changes at the target while the target has no pending PDUs to convey this
+//# information to the initiator, it MUST generate a NOP-In to carry the new MaxCmdSN.
+#[test]
+fn places_that_become_free_without_an_answer_are_told_of() {
+    let config = SessionConfig { command_window: 2, ..SessionConfig::default() };
+    let mut script = Script::with(params(), config);
+    let conn = script.conn;
+    script.pdu(command(1, 100), &[]);
+    script.pdu(command(2, 101), &[]);
+    assert_eq!(script.executes(conn), [1, 2]);
+    let max = |script: &mut Script| match script.sent(conn) {
+        Some((Pdu::NopIn(nop), data)) => {
+            assert_eq!((nop.itt, nop.ttt, data.len()), (Itt::NONE, Ttt::NONE, 0));
+            nop.max_cmd_sn.0
+        }
+        other => panic!("expected a NOP-In, got {other:?}"),
+    };
+    script.session.abort_all(None); // by another session
+    assert!(script.sent(conn).is_none(), "both execute still");
+    script.session.complete(Itt(1), good(b""));
+    assert_eq!(max(&mut script), 102);
+    script.session.complete(Itt(2), good(b""));
+    assert_eq!(max(&mut script), 103);
+    assert!(script.sent(conn).is_none());
+    // Where something else goes out, that tells.
+    script.pdu(command(3, 102), &[]);
+    assert_eq!(script.executes(conn), [3]);
+    script.pdu(abort(9, 103, 3, 102), &[]);
+    script.session.complete(Itt(3), good(b""));
+    assert_eq!(own(&mut script).0, R::COMPLETE);
+    assert!(script.sent(conn).is_none());
 }

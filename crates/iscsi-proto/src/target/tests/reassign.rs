@@ -33,14 +33,14 @@ fn reassigned(script: &mut Script, conn: ConnId, request: TaskManagementRequest)
 }
 
 fn management(script: &mut Script, conn: ConnId) -> R {
-    match script.sent(conn) {
+    match script.said(conn) {
         Some((Pdu::TaskManagementResponse(response), _)) => response.response,
         other => panic!("expected the answer to a function, got {other:?}"),
     }
 }
 
 fn logged_out(script: &mut Script, conn: ConnId) -> LogoutResponse {
-    match script.sent(conn) {
+    match script.said(conn) {
         Some((Pdu::LogoutResponse(response), _)) => response,
         other => panic!("expected a logout response, got {other:?}"),
     }
@@ -57,6 +57,14 @@ fn lose(script: &mut Script) -> ConnId {
     second
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.6
+//= type=test
+//# The initiator MUST discard any data PDUs from the previous execution that it did not
+//# acknowledge, and the target MUST transmit all Data-In PDUs (if any) starting with the data
+//# acknowledgment reference number.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.6
+//= type=test
+//# Any other value MUST be ignored by the target.
 #[test]
 fn a_read_goes_on_where_its_initiator_stands() {
     for (exp_data_sn, from) in [(0, 0), (1, 1024), (3, 3072), (4, 0), (u32::MAX, 0)] {
@@ -566,4 +574,192 @@ fn a_reassignment_does_not_outlive_the_connection_that_asked_for_it() {
     assert_eq!(script.session.tasks_of(script.conn), 1, "it waits where it was");
     assert_eq!(reassigned(&mut script, new, reassign(10, 1, 0)), R::COMPLETE);
     assert_eq!(script.session.tasks_of(new), 1);
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.2.2
+//= type=test
+//# If a SCSI command that involves data input is reassigned, any SNACK Tag it holds for a final
+//# response from the original connection is deleted, and the default value of 0 MUST be used
+//# instead.
+#[test]
+fn a_snack_tag_is_forgotten_with_its_connection() {
+    let mut script = Script::at_level(2);
+    script.pdu(read(7, 100, 4096), &[]);
+    script.executes(script.conn);
+    script.session.complete(Itt(7), good(&pattern(4096)));
+    script.sent(script.conn).unwrap();
+    let r_data = snack(SnackKind::R_DATA, 7, 0, 0);
+    script.pdu(SnackRequest { ttt_or_snack_tag: 0x77, ..r_data }, &[]);
+    script.sent(script.conn).unwrap();
+    let second = lose(&mut script);
+    assert_eq!(reassigned(&mut script, second, reassign(9, 7, 0)), R::COMPLETE);
+    let sent = script.all_sent(second);
+    let tags = sent.iter().filter_map(|(pdu, _)| match pdu {
+        Pdu::ScsiResponse(response) => Some(response.snack_tag),
+        Pdu::DataIn(data) => data.status.map(|_| 0),
+        _ => None,
+    });
+    assert_eq!(tags.collect::<Vec<_>>(), [0], "{sent:?}");
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# At the target, a TASK REASSIGN function request MUST NOT be executed to reassign the connection
+//# allegiance of a Task Management Function Request, an active text negotiation task, or a Logout
+//# task; such a request MUST result in a task management response of "Function rejected".
+#[test]
+fn only_commands_are_reassigned() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.pdu(command(1, 100), &[]);
+    assert_eq!(script.executes(script.conn), [1]);
+    // A function and a logout that wait for the command, and half a text.
+    script.pdu(abort(2, 101, 1, 100), &[]);
+    let text = TextRequest {
+        immediate: true,
+        is_final: false,
+        continues: true,
+        lun: Lun(0),
+        itt: Itt(3),
+        ttt: Ttt::NONE,
+        cmd_sn: CmdSn(101),
+        exp_stat_sn: StatSn(1),
+    };
+    script.pdu(text, b"SendTargets=");
+    let closes = LogoutRequest { reason: LogoutReason::CLOSE_CONNECTION, ..logout(1) };
+    script.pdu(LogoutRequest { itt: Itt(4), ..closes }, &[]);
+    for (itt, what) in [(2, "a function"), (3, "text"), (4, "a logout")] {
+        assert_eq!(reassigned(&mut script, second, reassign(9, itt, 0)), R::REJECTED, "{what}");
+    }
+    assert_eq!(reassigned(&mut script, second, reassign(9, 5, 0)), R::TASK_DOES_NOT_EXIST);
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.4
+//= type=test
+//# Targets MUST support opening a second connection even when they do not support multiple
+//# connections in the Full Feature Phase if ErrorRecoveryLevel is 2 and SHOULD support opening a
+//# second connection if ErrorRecoveryLevel is less than 2.
+#[test]
+fn a_second_connection_may_come_to_clean_up_where_one_was_agreed() {
+    for (level, admitted) in [(0, false), (1, false), (2, true)] {
+        let params = SessionParams { error_recovery_level: level, max_connections: 1, ..params() };
+        let mut script = Script::with(params, SessionConfig::default());
+        assert_eq!(script.session.admits(Cid(2)), admitted, "level {level}");
+        assert!(script.session.admits(Cid(1)), "in place of the one that is there");
+        if !admitted {
+            continue;
+        }
+        script.pdu(command(1, 100), &[]);
+        script.executes(script.conn);
+        let second = lose(&mut script);
+        assert_eq!(reassigned(&mut script, second, reassign(9, 1, 0)), R::COMPLETE);
+        script.session.complete(Itt(1), Completion::default());
+        assert_eq!(script.response(second).itt, Itt(1));
+    }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.5
+//= type=test
+//# When a defined value of ErrorRecoveryLevel is returned by a responder in a text negotiation, the
+//# responder MUST support the functionality corresponding to the ErrorRecoveryLevel it is
+//# accepting.
+#[test]
+fn a_level_includes_those_below_it() {
+    for level in 0..=2 {
+        let mut script = Script::at_level(level);
+        let second = script.log_in(2, NOW);
+        script.try_pdu(second, ping(5, 100, 1), &[]).unwrap();
+        let Some((Pdu::NopIn(first), _)) = script.sent(second) else { panic!() };
+        // Level 1: what was sent is sent again.
+        let again = snack(SnackKind::STATUS, u32::MAX, first.stat_sn.0, 1);
+        script.try_pdu(second, again, &[]).unwrap();
+        let again = matches!(script.sent(second), Some((Pdu::NopIn(again), _)) if again == first);
+        assert_eq!(again, level >= 1, "level {level}");
+        // Level 2: tasks outlive their connection. Below, the session begins anew.
+        script.pdu(command(1, 100), &[]);
+        script.session.handle_connection_lost(script.conn, NOW);
+        let kept = (script.session.task_count(), script.session.is_closed());
+        assert_eq!(kept, if level >= 2 { (1, false) } else { (0, true) }, "level {level}");
+    }
+}
+
+/// The sense of the answer to a command that was not executed.
+fn attention(script: &mut Script, conn: ConnId) -> (u8, u8, u8) {
+    assert!(script.executes(conn).is_empty());
+    let Some((Pdu::ScsiResponse(response), data)) = script.sent(conn) else { panic!() };
+    assert_eq!(response.status, 2);
+    let sense = parse_sense(&data);
+    (sense[2], sense[12], sense[13])
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14.5
+//= type=test
+//# After the tasks are terminated, the target MUST report a Unit Attention condition on the next
+//# command processed on any connection for each affected I_T_L nexus with the status of CHECK
+//# CONDITION, the ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"),
+//# etc.; see [SPC3].
+#[test]
+fn the_next_command_is_told_of_tasks_that_ended_with_their_connection() {
+    let mut script = Script::at_level(2);
+    let second = script.log_in(2, NOW);
+    script.pdu(write(1, 100, 2048), &[]);
+    let other_unit = ScsiCommand { lun: Lun(1 << 48), ..command(2, 101) };
+    script.pdu(other_unit.clone(), &[]);
+    script.session.handle_connection_lost(script.conn, NOW);
+    assert!(script.session.handle_timeout(script.conn, NOW + KEPT));
+    script.all_sent(second); // the window has grown
+    let mut inquiry = command(3, 102);
+    inquiry.cdb[0] = 0x12;
+    script.try_pdu(second, inquiry, &[]).unwrap();
+    assert_eq!(script.executes(second), [3], "an INQUIRY neither tells nor waits");
+    for (n, lun) in [(0, Lun(0)), (1, Lun(1 << 48))] {
+        let command = |itt, cmd_sn| ScsiCommand { lun, ..command(itt, cmd_sn) };
+        script.try_pdu(second, command(4, 103 + 2 * n), &[]).unwrap();
+        assert_eq!(attention(&mut script, second), (6, 0x47, 0x7f), "{lun:?}");
+        script.try_pdu(second, command(5 + n, 104 + 2 * n), &[]).unwrap();
+        assert_eq!(script.executes(second), [5 + n], "once");
+    }
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14.5
+//= type=test
+//# After the tasks are terminated, the target MUST report a Unit Attention condition on the next
+//# command processed on any connection for each affected I_T_L nexus with the status of CHECK
+//# CONDITION, the ASC/ASCQ value of 47h/7Fh ("SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT"),
+//# etc.; see [SPC3].
+#[test]
+fn units_whose_commands_were_cleared_are_bounded() {
+    let config = SessionConfig { command_window: 4096, ..SessionConfig::default() };
+    let mut script = Script::at_level_with(0, config);
+    for n in 0..3000 {
+        let unit = ScsiCommand { lun: Lun(u64::from(n) << 32), ..command(n, 100 + n) };
+        script.pdu(unit, &[]);
+    }
+    let second = script.log_in(2, NOW);
+    let close = LogoutRequest { reason: LogoutReason::CLOSE_CONNECTION, ..logout(1) };
+    script.try_pdu(second, LogoutRequest { cmd_sn: CmdSn(3100), ..close }, &[]).unwrap();
+    assert!(script.session.cleared.len() <= 1024);
+    assert!(!script.session.cleared.is_empty());
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
+//= type=test
+//# With the exception of the commands marked for immediate delivery, the iSCSI target layer MUST
+//# deliver the commands for execution in the order specified by the CmdSN.
+#[test]
+fn ordered_commands_keep_their_place_while_a_connection_is_lost() {
+    // The older one, the newer one, or both.
+    for (older, newer) in [(true, false), (false, true), (true, true)] {
+        let attribute = |is| if is { TaskAttribute::ORDERED } else { TaskAttribute::SIMPLE };
+        let mut script = Script::at_level(2);
+        script.pdu(ScsiCommand { attribute: attribute(older), ..command(1, 100) }, &[]);
+        let second = lose(&mut script); // before anybody has fetched it
+        let later = ScsiCommand { attribute: attribute(newer), ..command(2, 101) };
+        script.try_pdu(second, later, &[]).unwrap();
+        assert!(script.executes(second).is_empty(), "{older} {newer}: 1 comes first");
+        assert_eq!(reassigned(&mut script, second, reassign(9, 1, 0)), R::COMPLETE);
+        assert_eq!(script.executes(second), [1]);
+        script.session.complete(Itt(1), Completion::default());
+        assert_eq!(script.executes(second), [2], "{older} {newer}");
+    }
 }

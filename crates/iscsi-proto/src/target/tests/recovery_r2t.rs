@@ -17,6 +17,10 @@ fn r2ts(script: &mut Script) -> Vec<R2t> {
         .collect()
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
+//= type=test
+//# When a data PDU is rejected and its DataSN can be ascertained, a target MUST advance the
+//# ExpDataSN for the current data burst if a recovery R2T is being generated.
 #[test]
 fn a_damaged_piece_of_a_burst_is_asked_for_again() {
     let mut script = Script::at_level(1);
@@ -25,6 +29,8 @@ fn a_damaged_piece_of_a_burst_is_asked_for_again() {
     script.pdu(data_out(1, r2t.ttt, 0, 0, false), &[1; 512]);
     script.damaged(data_out(1, r2t.ttt, 1, 512, false), &[1; 512]);
     assert_eq!(script.rejected().0, RejectReason::DATA_DIGEST_ERROR);
+    let same = data_out(1, r2t.ttt, 1, 512, false);
+    assert_eq!(script.pdu(same, &[1; 512]), Placement::Discard, "its number is used up");
     script.pdu(data_out(1, r2t.ttt, 2, 1024, true), &[1; 1024]);
     let again = script.r2t();
     assert_eq!((again.buffer_offset, again.desired_data_transfer_length), (512, 512));

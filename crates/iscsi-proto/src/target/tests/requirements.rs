@@ -14,7 +14,7 @@ fn function(function: TaskManagementFunction, itt: u32, cmd_sn: u32) -> TaskMana
 }
 
 fn management_response(script: &mut Script) -> TaskManagementResponseCode {
-    match script.sent(script.conn) {
+    match script.said(script.conn) {
         Some((Pdu::TaskManagementResponse(response), data)) => {
             assert!(data.is_empty());
             response.response
@@ -135,7 +135,7 @@ fn a_reset_is_handed_to_the_scsi_layer_and_answered_when_that_has() {
     assert_eq!(script.session.task_count(), 1, "its transfer tag is still valid");
     script.pdu(data_out(1, ttt, 0, 0, true), &[0; 2048]);
     assert_eq!(script.session.task_count(), 0);
-    assert!(script.sent(script.conn).is_none());
+    assert!(script.said(script.conn).is_none());
     let asked = std::iter::from_fn(|| script.session.poll_event(script.conn));
     let asked: Vec<Event> = asked.collect();
     let reset = TaskManagementFunction::LOGICAL_UNIT_RESET;
@@ -341,12 +341,24 @@ fn empty_data_out_segments_are_received() {
 //# If ImmediateData is set to No and InitialR2T is set to Yes, then the initiator MUST NOT send
 //# unsolicited data and the target MUST reject unsolicited data with the corresponding response
 //# code.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.17.1
+//= type=test
+//# If the error is detected while data from the initiator is still expected (i.e., the command PDU
+//# did not contain all the data and the target has not received a Data-Out PDU with the Final bit
+//# set to 1 for the unsolicited data, if any, and all outstanding R2Ts, if any), the target MUST
+//# wait until it receives the last expected Data-Out PDUs with the F bit set to 1 before sending
+//# the Response PDU.
 #[test]
 fn without_immediate_data_and_unsolicited_data_neither_is_taken() {
     let params = SessionParams { initial_r2t: true, immediate_data: false, ..params() };
     for (is_final, data) in [(true, &[0; 4][..]), (false, &[])] {
         let mut script = Script::with(params, SessionConfig::default());
         script.pdu(ScsiCommand { is_final, ..write(1, 100, 512) }, data);
+        if !is_final {
+            assert!(script.sent(script.conn).is_none(), "it has announced more");
+            let placement = script.pdu(data_out(1, Ttt::NONE, 0, 0, true), &[1; 512]);
+            assert_eq!(placement, Placement::Discard);
+        }
         assert_eq!(scsi_response(&mut script).status, 2);
         assert!(script.executes(script.conn).is_empty());
     }

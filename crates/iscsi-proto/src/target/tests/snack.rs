@@ -303,3 +303,115 @@ fn level_0_knows_no_snack() {
     script.pdu(snack(SnackKind::STATUS, Itt::NONE.0, 0, 0), &[]);
     assert_eq!(script.rejected().0, RejectReason::SNACK_REJECT);
 }
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# If the status has not already been sent for the command, the target MUST terminate the command
+//# with a CHECK CONDITION Status and an iSCSI Condition of "SNACK rejected" (Section 11.4.7.2).
+#[test]
+fn a_read_whose_data_is_not_sent_again_ends_with_an_error() {
+    let mut script = Script::at_level(1);
+    script.pdu(read(7, 100, 200 << 10), &[]);
+    script.executes(script.conn);
+    script.session.complete(Itt(7), good(&pattern(200 << 10)));
+    for _ in 0..150 {
+        script.sent(script.conn).unwrap();
+    }
+    // More runs than may wait.
+    for n in 0..64 {
+        script.pdu(snack(SnackKind::DATA_OR_R2T, 7, 2 * n, 1), &[]);
+    }
+    script.pdu(snack(SnackKind::DATA_OR_R2T, 7, 149, 1), &[]);
+    let sent = script.all_sent(script.conn);
+    let Some((Pdu::Reject(reject), _)) = sent.first() else { panic!("{sent:?}") };
+    assert_eq!(reject.reason, RejectReason::SNACK_REJECT);
+    let Some((Pdu::ScsiResponse(response), data)) = sent.last() else { panic!("{sent:?}") };
+    assert_eq!((response.status, response.exp_data_sn), (2, 150));
+    assert_eq!(response.residual, Residual::Underflow(50 << 10));
+    let sense = parse_sense(data);
+    assert_eq!((sense[2], sense[12], sense[13]), (0x0b, 0x11, 0x13), "SNACK rejected");
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-7.8
+//= type=test
+//# If the status has not already been sent for the command, the target MUST terminate the command
+//# with a CHECK CONDITION Status and an iSCSI Condition of "SNACK rejected" (Section 11.4.7.2).
+#[test]
+fn a_read_whose_status_was_sent_keeps_it() {
+    let mut script = Script::at_level(1);
+    script.pdu(read(7, 100, 150 << 10), &[]);
+    script.executes(script.conn);
+    script.session.complete(Itt(7), good(&pattern(150 << 10)));
+    script.all_sent(script.conn);
+    for n in 0..65 {
+        script.pdu(snack(SnackKind::DATA_OR_R2T, 7, 2 * n, 1), &[]);
+    }
+    assert_eq!(script.rejected().0, RejectReason::SNACK_REJECT);
+    let sent = script.all_sent(script.conn);
+    assert_eq!(sent.len(), 64, "what was asked for before");
+    assert!(sent.iter().all(|(pdu, _)| matches!(pdu, Pdu::DataIn(_))), "and no other status");
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.16
+//= type=test
+//# If the implementation supports ErrorRecoveryLevel greater than zero, it MUST support all SNACK
+//# types.
+#[test]
+fn every_type_of_snack_is_served_above_level_0_and_no_other() {
+    for level in [1, 2] {
+        let mut script = Script::at_level(level);
+        let sent = sent_read(&mut script);
+        let asking = sent.iter().find_map(|(pdu, _)| match pdu {
+            Pdu::DataIn(pdu) if pdu.acknowledge => Some(pdu.ttt.0),
+            _ => None,
+        });
+        script.pdu(snack(SnackKind::DATA_OR_R2T, 7, 0, 1), &[]);
+        assert!(matches!(script.sent(script.conn), Some((Pdu::DataIn(_), _))));
+        script.pdu(snack(SnackKind::STATUS, Itt::NONE.0, 1, 1), &[]);
+        let status = |(pdu, _): (Pdu, Bytes)| matches!(pdu, Pdu::DataIn(p) if p.status.is_some());
+        assert!(script.sent(script.conn).is_some_and(status));
+        let ttt_or_snack_tag = asking.unwrap();
+        let ack = snack(SnackKind::DATA_ACK, Itt::NONE.0, 2, 0);
+        script.pdu(SnackRequest { ttt_or_snack_tag, ..ack }, &[]);
+        assert!(script.sent(script.conn).is_none());
+        let r_data = snack(SnackKind::R_DATA, 7, 0, 0);
+        script.pdu(SnackRequest { ttt_or_snack_tag: 0x77, ..r_data }, &[]);
+        assert_eq!(script.all_sent(script.conn).len(), 4, "three of five, and a response");
+        script.pdu(write(8, 101, 2048), &[]);
+        let r2t = script.r2t();
+        script.pdu(snack(SnackKind::DATA_OR_R2T, 8, 0, 1), &[]);
+        assert_eq!(script.r2t(), r2t);
+        script.pdu(snack(SnackKind(4), 7, 0, 0), &[]);
+        assert_eq!(script.rejected().0, RejectReason::INVALID_PDU_FIELD);
+    }
+}
+
+/// After an acknowledgement in the middle of a sequence the bytes are counted from there.
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.7.2
+//= type=test
+//# The target should use the A bit moderately; it MAY only set the A bit to 1 once every
+//# MaxBurstLength bytes, or on the last Data-In PDU that concludes the entire requested read data
+//# transfer for the task from the target's perspective, and it MUST NOT do so more frequently.
+#[test]
+fn data_that_is_cut_anew_asks_for_acknowledgement_no_more_often() {
+    let mut script = Script::at_level(1);
+    script.pdu(read(7, 100, 10 << 10), &[]);
+    script.executes(script.conn);
+    script.session.complete(Itt(7), good(&pattern(10 << 10)));
+    let sent = script.all_sent(script.conn);
+    let Some((Pdu::DataIn(asking), _)) = sent.get(1) else { panic!("{sent:?}") };
+    let ttt_or_snack_tag = asking.ttt.0;
+    let ack = snack(SnackKind::DATA_ACK, Itt::NONE.0, 3, 0);
+    script.pdu(SnackRequest { ttt_or_snack_tag, ..ack }, &[]);
+    script.session.set_segment_max(script.conn, 600);
+    let r_data = snack(SnackKind::R_DATA, 7, 0, 0);
+    script.pdu(SnackRequest { ttt_or_snack_tag: 0x77, ..r_data }, &[]);
+    let (mut bytes, mut asked) = (0, Vec::new());
+    for (pdu, data) in script.all_sent(script.conn) {
+        bytes += data.len();
+        if matches!(pdu, Pdu::DataIn(pdu) if pdu.acknowledge) {
+            asked.push(std::mem::take(&mut bytes));
+        }
+    }
+    assert_eq!(asked, [2048; 3], "MaxBurstLength lies between two of them");
+}
