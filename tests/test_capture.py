@@ -28,7 +28,8 @@ def test_the_bottleneck_that_was_built_is_the_one_that_is_found(
     cause: str, stack: str, tmp_path: Path
 ):
     one = bottlenecks.plan(bottlenecks.CASES[cause], stack, 0)
-    verdict, report = bottlenecks.diagnose(one, tmp_path)
+    found = bottlenecks.diagnose(one, tmp_path)
+    verdict, report = found.capture, found.report
     assert verdict["cause"] == cause, verdict
     connection = report["connections"][0]
     assert sum(connection["shares_s"].values()) == pytest.approx(connection["wall_s"])
