@@ -9,6 +9,7 @@ use anyhow::Context;
 use tcpmon::capture::read_capture;
 use tcpmon::model::{Analysis, CommandSummary, ConnectionReport, Report, analyse};
 use tcpmon::pdus::Direction;
+use tcpmon::verdict::Judgement;
 
 use crate::cmd::{Usage, say};
 
@@ -123,7 +124,9 @@ fn print(report: &Report) -> anyhow::Result<()> {
         print_connection(connection)?;
     }
     match &report.verdict {
-        Some(verdict) => say(format_args!("\n{}: {}", verdict.cause.as_str(), verdict.advice)),
+        Some(Judgement { verdict, .. }) => {
+            say(format_args!("\n{}: {}", verdict.cause.as_str(), verdict.advice))
+        }
         None => say("\nno command that moves data was seen"),
     }
 }
