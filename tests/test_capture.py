@@ -4,7 +4,6 @@ against the initiator's own clock, and with damaged files.
 
 import json
 import os
-import random
 import signal
 import struct
 from pathlib import Path
@@ -148,28 +147,6 @@ def test_what_is_no_capture_is_refused_in_one_line(tmp_path: Path):
         done = enkaku.command("diagnose", "--pcap", path, check=False)
         assert done.code == 2
         assert done.stderr.count("\n") == 1 and str(path) in done.stderr
-
-
-def test_a_large_file_takes_no_more_memory_than_a_small_one(tmp_path: Path):
-    """Packets that are read and forgotten; a file as large as 5 GB differs only in its length."""
-    path = tmp_path / "large.pcap"
-    frame = random.Random(1).randbytes(60_000)
-    packet = struct.pack("<IIII", 1, 0, len(frame), len(frame)) + frame
-    with path.open("wb") as file:
-        file.write(struct.pack("<IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, 262_144, 101))
-        for _ in range(5000):
-            file.write(packet)
-    pids = []
-
-    def watch(pid: int) -> None:
-        status = Path(f"/proc/{pid}/status").read_text()
-        peak = [line for line in status.splitlines() if line.startswith("VmHWM")]
-        pids.extend(int(line.split()[1]) for line in peak)
-
-    argv = ["monitor", "report", path, "--json"]
-    done = enkaku.command(*argv, while_running=watch, timeout_s=120)
-    assert json.loads(done.stdout)["capture"]["packets"] == 5000
-    assert max(pids, default=0) < 200_000, "KiB"
 
 
 class _lab:

@@ -15,6 +15,8 @@ use crate::stream::{Offsets, Reassembly};
 
 /// What the target sent and what has not reached the initiator yet.
 const ARRIVALS_MAX: usize = 1 << 15;
+/// What one of them takes, about: a PDU and its header.
+const ARRIVAL_BYTES: usize = 512;
 /// Segments remembered to know a second copy of a packet, and for how long.
 const COPIES: usize = 64;
 const COPY_NS_MAX: u64 = 2_000_000;
@@ -313,6 +315,34 @@ impl Connection {
                     self.push(now, Arrival::End(Box::new(header)));
                 }
             }
+        }
+    }
+
+    /// Memory of what waits, about: behind holes, and on its way to the initiator.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let behind_holes: usize = self.halves.iter().map(|half| half.stream.waiting_bytes()).sum();
+        behind_holes + self.arrivals.len() * ARRIVAL_BYTES
+    }
+
+    /// Nothing waits any longer: holes are given up, and what is on its way arrives.
+    pub(crate) fn shed(&mut self) {
+        let now = self.last_ns;
+        for direction in [Direction::ToTarget, Direction::ToInitiator] {
+            let mut events = Vec::new();
+            let Half { stream, decoder, .. } = &mut self.halves[direction.index()];
+            stream.give_up_holes(&mut |chunk| {
+                if let Some(decoder) = decoder {
+                    let digests = &mut self.digests;
+                    decoder.handle_chunk(chunk, digests, &mut self.negotiated, &mut |event| {
+                        events.push(event);
+                    });
+                }
+            });
+            self.handle_events(direction, now, events);
+        }
+        let way_ns = self.part_ns(Direction::ToInitiator);
+        while !self.arrivals.is_empty() {
+            self.arrive_one(way_ns);
         }
     }
 

@@ -250,6 +250,8 @@ pub struct Report {
     pub not_iscsi: u64,
     /// Connections that were left out because there were too many at once.
     pub connections_skipped: u64,
+    /// Times that a connection's data behind holes were given up, because too much waited in all.
+    pub waits_cut: u64,
     /// What limits the transfer; absent where there was none.
     pub verdict: Option<Judgement>,
 }

@@ -104,6 +104,7 @@ pub(crate) fn complain_of_damage(report: &Report) {
         (capture.unknown_link, "packets of an unknown link type"),
         (capture.no_time, "packets without a time"),
         (report.connections_skipped, "connections, too many at once"),
+        (report.waits_cut, "times what waited behind a hole, too much in all connections"),
     ] {
         if count > 0 {
             eprintln!("enkaku: skipped: {count} {what}");
