@@ -137,6 +137,8 @@ def test_a_damaged_capture_is_read_as_far_as_it_goes(tmp_path: Path):
         path.write_bytes(whole[:-77])
         cut = enkaku.report("monitor", "report", path)
         assert "cut" in cut["capture"]["stopped"]
+        assert f"{cut['capture']['not_read_bytes']} bytes" in cut["capture"]["stopped"]
+        assert 0 < cut["capture"]["not_read_bytes"] < 1000
         assert 0 < cut["capture"]["packets"] < complete["capture"]["packets"]
 
 

@@ -322,7 +322,13 @@ fn check(file: &File, choice: u8) {
     for at in [half, file.bytes.len() - 1] {
         let (less, cut) = read(&file.bytes[..at]);
         assert!(less.len() <= seen.len() && less[..] == seen[..less.len()], "cut at {at}");
-        let said = cut.is_err() || cut.is_ok_and(|summary| summary.stopped.is_some());
+        let said = match &cut {
+            Err(_) => true,
+            Ok(summary) => {
+                assert_eq!(summary.stopped.is_some(), summary.not_read_bytes > 0);
+                summary.stopped.is_some()
+            }
+        };
         let must_say = file.boundaries.first().is_some_and(|&first| at > first)
             && !file.boundaries.contains(&at);
         assert!(said || !must_say, "a cut at {at} is not said: {:?}", file.boundaries);
