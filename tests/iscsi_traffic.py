@@ -20,10 +20,9 @@ SEGMENT = 1448
 BLOCK = 64 << 10
 DATA_SEGMENT = 8 << 10
 SIDES = 16
-"""Connections at a time."""
 CONNECTION_BYTES = 16 << 20
-GAP_US, TURN_US = 12, 20_000
-"""Between segments of a burst; a round trip."""
+GAP_US, ROUND_TRIP_US = 12, 10_000
+"""Between segments of a burst; between a question and its answer."""
 FIN, SYN, PSH, ACK = 1, 2, 8, 16
 PCAP_HEADER = struct.pack("<IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, 262_144, 101)
 # Offsets in a record: pcap's header, IPv4, TCP with timestamps.
@@ -99,11 +98,13 @@ class Template:
     sent: list[int] = field(default_factory=lambda: [0, 0])
     time_us: int = 0
 
-    def packet(self, side: int, payload: bytes, flags: int, seq: int | None = None) -> None:
+    def packet(
+        self, side: int, payload: bytes, flags: int, seq: int | None = None, ack: int | None = None
+    ) -> None:
         ports = (10_000 + self.connection % 50_000, PORT)
         seq = self.sent[side] if seq is None else seq
-        packet = Packet(len(self.out), side, self.time_us, seq, self.sent[1 - side])
-        self.packets.append(packet)
+        ack = self.sent[1 - side] if ack is None else ack
+        self.packets.append(Packet(len(self.out), side, self.time_us, seq, ack))
         length = PAYLOAD - IP + len(payload)
         self.out += struct.pack("<IIII", 0, 0, length, length)
         addresses = bytes((10, 0, 0, 1 + side, 10, 0, 0, 2 - side))
@@ -116,8 +117,11 @@ class Template:
         self.time_us += GAP_US
 
     def say(self, side: int, stream: bytes, missed: int | None, lost: int | None) -> None:
-        """A turn in segments; `missed` is not captured, `lost` is sent again at the end."""
-        again = None
+        """A turn in segments, captured at the initiator: what answers it comes a round trip later.
+
+        `missed` is not captured; `lost` is sent again.
+        """
+        again, acks = None, []
         for number, at in enumerate(range(0, len(stream), SEGMENT)):
             payload = stream[at : at + SEGMENT]
             if number == lost:
@@ -127,12 +131,21 @@ class Template:
             self.sent[side] += len(payload)
             # Behind a loss the receiver has nothing new to acknowledge.
             if number % 2 and again is None:
-                self.packet(1 - side, b"", ACK)
+                acks.append(self.sent[side])
+                if side == TARGET:
+                    self.packet(INITIATOR, b"", ACK)
+        if side == INITIATOR:
+            self._acknowledge(acks)
         if again:
-            self.time_us += TURN_US
+            self.time_us += ROUND_TRIP_US
             self.packet(side, again[1], PSH | ACK, again[0])
-            self.packet(1 - side, b"", ACK)
-        self.time_us += TURN_US // 2
+            self._acknowledge([self.sent[side]])
+
+    def _acknowledge(self, acks: list[int]) -> None:
+        """What the target acknowledges, a round trip after it was sent."""
+        self.time_us += ROUND_TRIP_US
+        for ack in acks:
+            self.packet(TARGET, b"", ACK, ack=ack)
 
     def write(self, time_us: int, ip_id: int, base: list[int]) -> bytes:
         """The packets at this time; `base`: sequence numbers of both sides."""
@@ -169,7 +182,7 @@ class Connection:
             opening.packet(side, b"", flags)
             if flags & SYN:
                 opening.sent[side] += 1
-                opening.time_us += TURN_US // 2
+                opening.time_us += ROUND_TRIP_US * (side == INITIATOR)
         for side, stream in login_turns():
             opening.say(side, stream, None, None)
         self.opening = opening
@@ -179,8 +192,10 @@ class Connection:
             for write in turns for kind in (0, SECOND, AFTER_LOSS)
         }
         self.ending = Template(number)
-        for side in (INITIATOR, TARGET):
-            self.ending.packet(side, b"", FIN | ACK)
+        for side, flags in ((INITIATOR, FIN | ACK), (TARGET, FIN | ACK), (INITIATOR, ACK)):
+            self.ending.packet(side, b"", flags)
+            self.ending.sent[side] += bool(flags & FIN)
+            self.ending.time_us += ROUND_TRIP_US * (side == INITIATOR)
         self.bytes = 0
         self.done = 0
 
@@ -190,6 +205,8 @@ class Traffic:
     """Makes the capture; what it holds is counted as it goes."""
 
     length: int
+    sides: int = SIDES
+    """Connections at a time. They take turns: of many, each is idle for most of the time."""
     packets: int = 0
     writes: int = 0
     reads: int = 0
@@ -199,16 +216,16 @@ class Traffic:
         """The capture in pieces, of `length` bytes and what the last transaction has beyond."""
         yield PCAP_HEADER
         written, time_us = len(PCAP_HEADER), 1_700_000_000_000_000
-        live: list[Connection | None] = [None] * SIDES
+        live: list[Connection | None] = [None] * self.sides
         turn = 0
         while written < self.length:
-            one = live[turn % SIDES]
+            one = live[turn % self.sides]
             if one is None:
-                one = live[turn % SIDES] = Connection(self.connections)
+                one = live[turn % self.sides] = Connection(self.connections)
                 self.connections += 1
                 made = one.opening
             elif one.bytes > CONNECTION_BYTES:
-                made, live[turn % SIDES] = one.ending, None
+                made, live[turn % self.sides] = one.ending, None
             else:
                 write, kind = one.done % 3 != 0, one.done % 8
                 made = one.kinds[write, kind if kind in (SECOND, AFTER_LOSS) else 0]

@@ -82,7 +82,7 @@ def test_memory_does_not_grow_with_the_capture_and_no_command_is_missed():
 
 
 def test_diagnose_reads_a_capture_from_a_pipe():
-    traffic = Traffic(5_000_000)
+    traffic = Traffic(5_000_000, sides=1)
     capture = b"".join(traffic.chunks())
     argv = [enkaku.binary(), "diagnose", "--pcap", "-", "--port", "3260", "--json"]
     done = subprocess.run(argv, input=capture, capture_output=True, check=True, timeout=60)

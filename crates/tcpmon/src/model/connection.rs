@@ -100,6 +100,10 @@ pub(crate) struct Connection {
     pub(crate) last_ns: u64,
     syn_ns: [Option<u64>; 2],
     syn_again: bool,
+    /// Where each direction ends, from its FIN on; RST ends both.
+    ends: [Option<u64>; 2],
+    acked: [u64; 2],
+    reset: bool,
     copies: u64,
     pub(crate) pdus: u64,
     /// Opcodes of the headers that the present segment completed.
@@ -121,6 +125,9 @@ impl Connection {
             last_ns: now,
             syn_ns: [None; 2],
             syn_again: false,
+            ends: [None; 2],
+            acked: [0; 2],
+            reset: false,
             copies: 0,
             pdus: 0,
             opcodes: Vec::new(),
@@ -189,6 +196,17 @@ impl Connection {
         if segment.payload_len > 0 && !segment.syn {
             self.handle_data(segment, direction, offset);
         }
+        if segment.fin {
+            let end = offset.saturating_add(u64::from(segment.payload_len)).saturating_add(1);
+            self.ends[mine] = Some(end);
+        }
+        self.reset |= segment.rst;
+    }
+
+    /// Both directions have ended and that was acknowledged (or RST): nothing is sent again.
+    pub(crate) fn is_over(&self) -> bool {
+        let ended = |side: usize| self.ends[side].is_some_and(|end| self.acked[side] >= end);
+        self.reset || (ended(0) && ended(1))
     }
 
     fn handle_syn(&mut self, segment: &Segment<'_>, direction: Direction) {
@@ -226,6 +244,7 @@ impl Connection {
             Some(offset) => offset,
             None => half.offsets.of(ack),
         };
+        self.acked[other] = self.acked[other].max(offset);
         let sack_end = segment.options.sack.iter().flatten().map(|&(_, end)| end);
         let sack_end = sack_end.filter_map(|end| half.offsets.peek(end)).max();
         let sack_end = sack_end.filter(|&end| end > offset);

@@ -11,7 +11,7 @@ mod report;
 mod rounds;
 mod timeline;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::Read;
 use std::net::SocketAddr;
 
@@ -34,6 +34,10 @@ const REPORTS_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Times of single commands in all reports of connections that ended; 6 MB.
 const RECORDS_MAX: usize = 1 << 16;
+/// Connections that ended are remembered, so that a segment that comes late is none of a new one:
+/// so many, for as long as their ports are seldom used again (RFC 9293 §3.4.2).
+const ENDED_MAX: usize = 64;
+const LATE_NS_MAX: u64 = 60_000_000_000;
 /// iSCSI's ports (RFC 7143 §4.2.7.1 and the system port).
 const ISCSI_PORTS: [u16; 2] = [3260, 860];
 
@@ -44,6 +48,10 @@ pub struct Analysis {
     origin_ns: Option<u64>,
     connections: HashMap<(SocketAddr, SocketAddr), Connection>,
     done: Vec<ConnectionReport>,
+    /// Has just ended; its last segment may still be asked about.
+    over: Option<(SocketAddr, SocketAddr)>,
+    /// And when.
+    ended: VecDeque<((SocketAddr, SocketAddr), u64)>,
     not_iscsi: u64,
     skipped: u64,
     waiting_bytes: usize,
@@ -74,6 +82,9 @@ impl Analysis {
         if !wanted(segment.src.port()) && !wanted(segment.dst.port()) {
             return None;
         }
+        if let Some(over) = self.over.take() {
+            self.end(over);
+        }
         let origin_ns = *self.origin_ns.get_or_insert(segment.time_ns);
         let pair = ordered(segment.src, segment.dst);
         let opens = segment.syn && segment.ack.is_none();
@@ -85,7 +96,8 @@ impl Analysis {
             self.close(pair);
         }
         if !self.connections.contains_key(&pair) {
-            if segment.rst || (segment.payload_len == 0 && !segment.syn && segment.fin) {
+            let late = !segment.syn && self.is_late(pair, segment.time_ns);
+            if late || segment.rst || (segment.payload_len == 0 && !segment.syn && segment.fin) {
                 return None;
             }
             if self.connections.len() >= CONNECTIONS_MAX && !self.evict() {
@@ -109,6 +121,24 @@ impl Analysis {
             self.waits_cut += 1;
         }
         self.waiting_bytes += connection.waiting_bytes();
+        if connection.is_over() {
+            self.over = Some(pair);
+        }
+    }
+
+    fn is_late(&self, pair: (SocketAddr, SocketAddr), now: u64) -> bool {
+        let near = |at: u64| now.saturating_sub(at) <= LATE_NS_MAX;
+        self.ended.iter().any(|&(ended, at)| ended == pair && near(at))
+    }
+
+    /// What a connection has gathered is needed no longer, only its report.
+    fn end(&mut self, pair: (SocketAddr, SocketAddr)) {
+        let at = self.connections.get(&pair).map_or(0, |connection| connection.last_ns);
+        self.close(pair);
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((pair, at));
     }
 
     /// Who is the initiator: who opens; else the port tells; else who has the higher port.
