@@ -195,7 +195,8 @@ fn options(input: &mut Reader<'_>, big: bool, honest: &mut bool) -> Vec<u8> {
         0 => {}
         // The resolution of times, their offset, and counts of packets lost.
         kind @ 1..=200 => {
-            for (code, len) in [(9, 1), (14, 8), (5, 8), (7, 8)].iter().take(usize::from(kind % 5)) {
+            for (code, len) in [(9, 1), (14, 8), (5, 8), (7, 8)].iter().take(usize::from(kind % 5))
+            {
                 out.extend(half(*code));
                 out.extend(half(*len));
                 out.extend(input.filled(usize::from(*len)));

@@ -158,8 +158,7 @@ fn larger(sysctl: &str, window: f64, now: &Situation) -> String {
     let product = now.product();
     if product / now.connections.max(1.0) < window * WORTH {
         // Only what comes through the window has been seen of the line.
-        let hint =
-            if now.line_can_be_said { "; --line-rate lets this say how far" } else { "" };
+        let hint = if now.line_can_be_said { "; --line-rate lets this say how far" } else { "" };
         return format!(
             "Raise the maximum of {sysctl} there to rate × RTT × {BUFFER_PER_BYTE:.0}, or use more \
              connections{hint}."

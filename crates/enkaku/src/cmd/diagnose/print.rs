@@ -95,7 +95,9 @@ mod tests {
         let [samples, capture] = [Source::Samples, Source::Capture].map(answer);
         let text = samples.text();
         assert_eq!(text.replace("samples", "capture"), capture.text());
-        assert!(text.starts_with("queue_depth: Keep more commands outstanding.\nNot excluded: r2t. "));
+        assert!(
+            text.starts_with("queue_depth: Keep more commands outstanding.\nNot excluded: r2t. ")
+        );
         assert!(text.contains("What tells: enkaku diagnose --pcap"), "{text}");
         assert!(text.contains("loss                        0.0001\n"), "{text}");
         let fields = |answer: &Answer| {

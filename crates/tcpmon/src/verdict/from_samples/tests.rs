@@ -168,7 +168,10 @@ fn writes_one_by_one(role: Role) -> Judgement {
 #[test]
 fn waits_for_r2ts_cannot_be_told_and_that_is_said() {
     let seen = writes_one_by_one(Role::Initiator);
-    assert_eq!((seen.verdict.cause, &seen.not_excluded[..]), (Cause::QueueDepth, &[Cause::R2t][..]));
+    assert_eq!(
+        (seen.verdict.cause, &seen.not_excluded[..]),
+        (Cause::QueueDepth, &[Cause::R2t][..])
+    );
     let doubt = &seen.cannot_tell[0];
     assert_eq!(doubt.cause, Cause::R2t);
     assert!(doubt.why.contains("cannot be told from samples"), "{doubt:?}");
