@@ -68,86 +68,116 @@ pub fn pcap(data: &[u8]) {
 pub fn pcapng(data: &[u8]) {
     let mut input = Reader(data);
     let flags = input.u8();
-    let mut big = flags & 1 != 0;
-    let mut file = File { bytes: Vec::new(), boundaries: Vec::new(), packets: 0 };
-    section(&mut file.bytes, big);
+    let mut made = Blocks {
+        big: flags & 1 != 0,
+        links: vec![LINKS[usize::from(flags >> 1 & 7)]],
+        file: File { bytes: Vec::new(), boundaries: Vec::new(), packets: 0 },
+        honest: true,
+        stretched: false,
+    };
+    section(&mut made.file.bytes, made.big);
     // Without a block behind it a section is as good as nothing: that cut is no boundary.
-    let mut links = vec![LINKS[usize::from(flags >> 1 & 7)]];
-    interface(&mut file.bytes, big, links[0], &[]);
-    file.boundaries.push(file.bytes.len());
-    let (mut honest, mut stretched) = (true, false);
+    interface(&mut made.file.bytes, made.big, made.links[0], &[]);
+    made.file.boundaries.push(made.file.bytes.len());
     while !input.is_empty() {
         let kind = input.u8();
+        if let Some((block_type, body)) = made.block(kind, &mut input) {
+            made.framed(kind, &mut input, block_type, body);
+        }
+        made.file.boundaries.push(made.file.bytes.len());
+    }
+    if !made.honest {
+        made.file.boundaries.clear();
+    }
+    check(&made.file, flags >> 4);
+}
+
+/// A pcapng file in the making.
+struct Blocks {
+    file: File,
+    /// Of the section.
+    big: bool,
+    links: Vec<u32>,
+    honest: bool,
+    stretched: bool,
+}
+
+impl Blocks {
+    /// Type and body of the next block; `None` for one that is already in the file.
+    fn block(&mut self, kind: u8, input: &mut Reader<'_>) -> Option<(u32, Vec<u8>)> {
+        let big = self.big;
         let mut body = Vec::new();
-        let put = |out: &mut Vec<u8>, word: u32| out.extend(ordered(word, big));
         let block_type = match kind >> 5 {
             0 | 1 => {
-                let number = usize::from(input.u8()) % (links.len() + 1);
-                let link = links.get(number).copied().unwrap_or(1);
-                let (high, low) = (u32::from(input.u16()), word(&mut input));
-                let frame = frame(&mut input, kind, link, &mut stretched);
-                let len = frame.len() as u32;
-                let caplen = if kind & 3 == 3 { word(&mut input) } else { len };
-                honest &= caplen == len;
-                for word in [number as u32, high, low, caplen, len] {
-                    put(&mut body, word);
-                }
-                body.extend(frame);
-                file.packets += u64::from(number < links.len());
+                self.packet(kind, input, &mut body);
                 6
             }
             2 => {
                 let len = usize::from(input.u8());
-                put(&mut body, len as u32);
+                body.extend(ordered(len as u32, big));
                 body.extend(input.filled(len));
-                honest = false; // Its length depends on the interface's snap length.
+                self.honest = false; // Its length depends on the interface's snap length.
                 3
             }
             3 => {
                 let link = LINKS[usize::from(input.u8()) % LINKS.len()];
-                let options = options(&mut input, big, &mut honest);
-                interface(&mut file.bytes, big, link, &options);
-                links.push(link);
-                file.boundaries.push(file.bytes.len());
-                continue;
+                let options = options(input, big, &mut self.honest);
+                interface(&mut self.file.bytes, big, link, &options);
+                self.links.push(link);
+                return None;
             }
             4 => {
-                for word in [u32::from(input.u8()), 0, word(&mut input)] {
-                    put(&mut body, word);
+                for word in [u32::from(input.u8()), 0, word(input)] {
+                    body.extend(ordered(word, big));
                 }
-                body.extend(options(&mut input, big, &mut honest));
+                body.extend(options(input, big, &mut self.honest));
                 5
             }
             5 => {
-                big = kind & 1 != 0;
-                section(&mut file.bytes, big);
-                links.clear();
-                file.boundaries.push(file.bytes.len());
-                continue;
+                self.big = kind & 1 != 0;
+                section(&mut self.file.bytes, self.big);
+                self.links.clear();
+                return None;
             }
             _ => {
-                honest = false;
+                self.honest = false;
                 let len = usize::from(input.u8());
                 body.extend(input.take(len));
-                [4, 10, 0x0bad, word(&mut input)][usize::from(kind & 3)]
+                [4, 10, 0x0bad, word(input)][usize::from(kind & 3)]
             }
         };
+        Some((block_type, body))
+    }
+
+    /// The body of an Enhanced Packet Block, of an interface that may not exist.
+    fn packet(&mut self, kind: u8, input: &mut Reader<'_>, body: &mut Vec<u8>) {
+        let number = usize::from(input.u8()) % (self.links.len() + 1);
+        let link = self.links.get(number).copied().unwrap_or(1);
+        let (high, low) = (u32::from(input.u16()), word(input));
+        let frame = frame(input, kind, link, &mut self.stretched);
+        let len = frame.len() as u32;
+        let caplen = if kind & 3 == 3 { word(input) } else { len };
+        self.honest &= caplen == len;
+        for word in [number as u32, high, low, caplen, len] {
+            body.extend(ordered(word, self.big));
+        }
+        body.extend(frame);
+        self.file.packets += u64::from(number < self.links.len());
+    }
+
+    /// A body with its type and lengths, of which the first may lie.
+    fn framed(&mut self, kind: u8, input: &mut Reader<'_>, block_type: u32, mut body: Vec<u8>) {
         body.resize(body.len().next_multiple_of(4), 0);
         let total = body.len() as u32 + 12;
         let lie = kind & 0x1c == 0x1c;
-        honest &= !lie;
-        let (front, back) = if lie { (word(&mut input), total) } else { (total, total) };
+        self.honest &= !lie;
+        let front = if lie { word(input) } else { total };
         for word in [block_type, front] {
-            put(&mut file.bytes, word);
+            self.file.bytes.extend(ordered(word, self.big));
         }
-        file.bytes.extend(body);
-        file.bytes.extend(ordered(back, big));
-        file.boundaries.push(file.bytes.len());
+        self.file.bytes.extend(body);
+        self.file.bytes.extend(ordered(total, self.big));
     }
-    if !honest {
-        file.boundaries.clear();
-    }
-    check(&file, flags >> 4);
 }
 
 fn ordered(word: u32, big: bool) -> [u8; 4] {

@@ -42,13 +42,7 @@ pub fn read_capture(
     mut input: impl Read + Send,
     mut each: impl FnMut(&Segment<'_>),
 ) -> Result<CaptureSummary, CaptureError> {
-    let mut reader =
-        create_reader(BUFFER_BYTES, Full(&mut input)).map_err(|error| match error {
-            PcapError::Eof => CaptureError::Empty,
-            PcapError::Incomplete(_) | PcapError::UnexpectedEof => CaptureError::Cut,
-            PcapError::ReadError => CaptureError::Read(std::io::ErrorKind::Other.into()),
-            _ => CaptureError::Format,
-        })?;
+    let mut reader = create_reader(BUFFER_BYTES, Full(&mut input)).map_err(no_capture)?;
     let mut summary = CaptureSummary::default();
     let mut format = Format::default();
     let mut capacity = BUFFER_BYTES;
@@ -107,6 +101,16 @@ pub fn read_capture(
             summary.not_read_bytes
         ));
         return Ok(summary);
+    }
+}
+
+/// Why the beginning cannot be read.
+fn no_capture(error: PcapError<&[u8]>) -> CaptureError {
+    match error {
+        PcapError::Eof => CaptureError::Empty,
+        PcapError::Incomplete(_) | PcapError::UnexpectedEof => CaptureError::Cut,
+        PcapError::ReadError => CaptureError::Read(std::io::ErrorKind::Other.into()),
+        _ => CaptureError::Format,
     }
 }
 
