@@ -313,6 +313,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--keep", type=Path, help="keep captures and reports here")
     parser.add_argument("--out", type=Path, default=FOLDER, help=f"default: {FOLDER}")
     parser.add_argument("--docs", type=Path, help="also write bottlenecks.md and .json there")
+    parser.add_argument("--note", default="", help="a sentence for the head of the page")
     options = parser.parse_args(arguments)
     seeds = options.seeds if options.seeds is not None else 1 if options.quick else 10
     if seeds < 1 or options.first_seed < 0:
@@ -332,7 +333,8 @@ def main(arguments: list[str]) -> None:
     tables = confusion.Tables(store.of(work), list(CASES), TUNED_SEEDS)
     print(tables.text())
     for folder in filter(None, (options.out, options.docs)):
-        page = confusion.write(tables, folder, machine.facts(), " ".join(arguments))
+        words = f"--first-seed {options.first_seed} --seeds {seeds} --docs docs"
+        page = confusion.write(tables, folder, machine.facts(), words, options.note)
         say(f"Report: {page}")
     if failed:
         raise LabError(f"{failed} cells failed; the same command tries them again")

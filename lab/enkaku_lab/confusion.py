@@ -204,8 +204,9 @@ def _share(count: int, whole: Counter) -> str:
     return f"{count} ({count / total:.0%})" if total else ABSENT
 
 
-def write(tables: Tables, folder: Path, facts: dict, words: str) -> Path:
-    """FOLDER/bottlenecks.md and FOLDER/bottlenecks.json; returns the former."""
+def write(tables: Tables, folder: Path, facts: dict, words: str, note: str = "") -> Path:
+    """FOLDER/bottlenecks.md and FOLDER/bottlenecks.json; returns the former. `note` is for the head
+    of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     whole = {
         "machine": facts, "command": f"bottlenecks {words}".strip(), "seeds": tables.seeds,
@@ -218,11 +219,11 @@ def write(tables: Tables, folder: Path, facts: dict, words: str) -> Path:
     text = json.dumps(whole, indent=1)[:-2] + ',\n "cells": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
     (folder / "bottlenecks.json").write_text(text)
     page = folder / "bottlenecks.md"
-    page.write_text(_page(tables, facts, words))
+    page.write_text(_page(tables, facts, words, note))
     return page
 
 
-def _page(tables: Tables, facts: dict, words: str) -> str:
+def _page(tables: Tables, facts: dict, words: str, note: str) -> str:
     seeds = f"{tables.seeds[0]} to {tables.seeds[-1]}" if tables.seeds else "none"
     tuned = (
         f"**Seeds {tables.tuned[0]} to {tables.tuned[-1]} are those that the thresholds were tuned "
@@ -234,6 +235,7 @@ def _page(tables: Tables, facts: dict, words: str) -> str:
         "# How well `enkaku diagnose` names causes",
         f"Made by `python -m enkaku_lab bottlenecks {words}`; do not edit. Cells are in "
         "[bottlenecks.json](bottlenecks.json).",
+        *([note] if note else []),
         "A cell is one transfer on an emulated line with one cause built in, and two verdicts on it: "
         + "; ".join(f"**{name}**, {what}" for name, what in SOURCES.items())
         + f". A seed draws round trip, rate and the place of the capture. Seeds {seeds}. {tuned} "

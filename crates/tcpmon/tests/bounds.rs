@@ -25,6 +25,17 @@ impl Sender {
     }
 
     fn send(&mut self, analysis: &mut Analysis, time_ns: u64, payload: &[u8]) {
+        self.segment(analysis, time_ns, payload, None, false);
+    }
+
+    fn segment(
+        &mut self,
+        analysis: &mut Analysis,
+        time_ns: u64,
+        payload: &[u8],
+        ack: Option<u32>,
+        fin: bool,
+    ) {
         let payload_len = payload.len() as u32;
         analysis.handle_segment(&Segment {
             time_ns,
@@ -32,16 +43,16 @@ impl Sender {
             dst: self.ends[1],
             ip_id: None,
             seq: self.seq,
-            ack: None,
+            ack,
             syn: false,
-            fin: false,
+            fin,
             rst: false,
             window: 60_000,
             options: TcpOptions::default(),
             payload_len,
             payload,
         });
-        self.seq = self.seq.wrapping_add(payload_len);
+        self.seq = self.seq.wrapping_add(payload_len + u32::from(fin));
     }
 
     /// These bytes are not in the capture.
@@ -130,4 +141,30 @@ fn single_commands_are_bounded_over_all_connections_and_their_sums_are_not() {
         assert!(one.commands.len() > 500, "{}", one.commands.len());
     }
     assert_eq!((report.waits_cut, report.connections_skipped), (0, 0));
+}
+
+/// What is sent after the end of a connection is none of it, and none of a new one for a while.
+#[test]
+fn a_connection_ends_with_both_fins_acknowledged() {
+    let commands = |end: bool, later_ns: u64| {
+        let mut analysis = Analysis::new(Some(3260));
+        let (mut there, mut back) = (Sender::new(0, true), Sender::new(0, false));
+        there.send(&mut analysis, 1_000, &command(1));
+        back.send(&mut analysis, 2_000, &response(1));
+        there.segment(&mut analysis, 3_000, &[], Some(back.seq), end);
+        back.segment(&mut analysis, 4_000, &[], Some(there.seq), end);
+        there.segment(&mut analysis, 5_000, &[], Some(back.seq), false);
+        there.send(&mut analysis, 6_000 + later_ns, &command(2));
+        back.send(&mut analysis, 7_000 + later_ns, &response(2));
+        let report = analysis.report(CaptureSummary::default());
+        let of = |one: &tcpmon::model::ConnectionReport| {
+            one.writes.as_ref().map_or(0, |writes| writes.commands)
+        };
+        report.connections.iter().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(commands(true, 0), [1]);
+    // Without FINs it goes on.
+    assert_eq!(commands(false, 0), [2]);
+    // The same ports again, much later.
+    assert_eq!(commands(true, 90_000_000_000), [1, 1]);
 }
