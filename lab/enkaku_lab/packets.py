@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from enkaku_lab import OUT, experiments, figure, wan
+from enkaku_lab import OUT, experiments, figure, story, wan
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
-from enkaku_lab.transfers import LABELS, OURS, SOCKET, STOCK, Seen, Transfer, see
+from enkaku_lab.transfers import HELD, LABELS, OURS, SOCKET, STOCK, Seen, Transfer, see
 
 FOLDER = OUT / "packets"
 COLOURS = {
-    STOCK: figure.COLOURS["stock"], OURS: figure.COLOURS["enkaku"], SOCKET: figure.COLOURS["tcp"]
+    STOCK: figure.COLOURS["stock"], HELD: "#CC79A7", OURS: figure.COLOURS["enkaku"],
+    SOCKET: figure.COLOURS["tcp"],
 }
 
 
@@ -68,8 +69,13 @@ def main(arguments: list[str]) -> None:
             lines.append(f"## {trace.name}: {trace.title}\n\nThe paper: {trace.paper}.\n")
             lines.append(f"![{trace.title}]({trace.name}.svg)\n\n{sentence}\n")
             say(f"{trace.name}: {sentence}")
+    sentences = story.tell(seen.values(), segments_of)
+    lines.append("## S0's story in these numbers\n")
+    lines += [f"* {sentence}" for sentence in sentences]
+    for sentence in sentences:
+        say(sentence)
     page = options.out / "README.md"
-    page.write_text("\n".join(lines))
+    page.write_text("\n".join(lines) + "\n")
     print(f"Report: {page}")
 
 

@@ -1,18 +1,16 @@
 """Writes of one command at a time over an emulated line, seen by tcpdump and, at the sender's
-socket, by ss: what S0's kernel monitor recorded.
+socket, by `enkaku monitor --samples`: what S0's kernel monitor recorded.
 """
 
 import csv
 import json
 import os
-import re
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from enkaku_lab import wan
 from enkaku_lab.bottlenecks import DISK_BYTES, FAR, PORT, Case, Run, captured, target
@@ -20,18 +18,27 @@ from enkaku_lab.peers import enkaku, need
 from enkaku_lab.process import LabError, peer, run
 
 KIB, MIB = 1 << 10, 1 << 20
-STOCK, OURS, SOCKET = "tgt+libiscsi", "enkaku", "socket"
-LABELS = {STOCK: "tgt + libiscsi", OURS: "enkaku", SOCKET: "plain socket (iperf3)"}
+STOCK, HELD, OURS, SOCKET = "tgt+libiscsi", "held", "enkaku", "socket"
+LABELS = {
+    STOCK: "tgt + libiscsi",
+    HELD: "tgt as in S0 (4 MiB bursts, send buffer of 1 MiB)",
+    OURS: "enkaku",
+    SOCKET: "plain socket (iperf3)",
+}
 RATE, CC = "1gbit", "cubic"
 WMEM, RMEM = "4k 16k 4M", "4k 128k 6M"
+HELD_WMEM = "4k 16k 1M"
+"""S0's kernels let about 1 MB be in flight, whatever the congestion window was."""
+HELD_KEYS = {
+    "InitialR2T": "No", "ImmediateData": "Yes",
+    "FirstBurstLength": "4194304", "MaxBurstLength": "4194304",
+}
+"""S0 had taken the R2Ts out of the way first. libiscsi cannot offer such bursts, so enkaku's
+initiator writes, one command at a time on one connection."""
 SECONDS = 2.0
 STOCK_WRITES = 8
 """qemu-img counts its writes."""
 ROUND_TRIPS = 40
-SK = re.compile(r"skmem:\(.*?\bw(\d+),")
-CWND = re.compile(r"\bcwnd:(\d+)")
-UNACKED = re.compile(r"\bunacked:(\d+)")
-MSS = re.compile(r"\bmss:(\d+)")
 
 
 @dataclass(frozen=True)
@@ -54,12 +61,15 @@ class Segment:
 
 @dataclass(frozen=True)
 class Sample:
-    """The sender's socket. The queue is the memory of what is not acknowledged yet or not sent."""
+    """The sender's socket. The queue is the memory of what is not acknowledged yet or not sent,
+    the buffer is its limit."""
 
     time_s: float
-    cwnd_segments: int
-    unacked_segments: int
+    cwnd_bytes: int
+    in_flight_bytes: int
+    not_sent_bytes: int
     queue_bytes: int
+    buffer_bytes: int
 
 
 @dataclass
@@ -105,6 +115,14 @@ class Seen:
             block["tc_us"] = (after["at_s"] - block["end"]) * 1e6 if after else None
         return [one for one in blocks if one["bytes"] == self.transfer.block_bytes]
 
+    def samples_per_s(self) -> float:
+        """How dense the samples are; 0 without any."""
+        spans = [
+            later.time_s - one.time_s
+            for one, later in zip(self.samples, self.samples[1:], strict=False)
+        ]
+        return 1 / median(spans) if spans else 0.0
+
     def cycle(self) -> tuple[float, float]:
         """From a late write to the one after it, when slow start is over."""
         starts = self.starts()
@@ -137,13 +155,15 @@ def see(transfer: Transfer, folder: Path, seconds: float = SECONDS) -> Seen:
             disk = folder / "disk"
             with disk.open("wb") as file:
                 file.truncate(DISK_BYTES)
-            one = Run(Case("", "", transfer.block_bytes, 1), transfer.stack, 0, RATE, "near", 0)
+            held = transfer.stack == HELD
+            case = Case("", "", transfer.block_bytes, 1, keys=HELD_KEYS if held else {})
+            one = Run(case, STOCK if held else transfer.stack, 0, RATE, "near", 0)
             url = stack.enter_context(target(one, lab, disk, folder))
             load = _load(transfer, url, seconds)
         stack.enter_context(captured(lab, "near", capture, folder))
-        watching = [sys.executable, "-m", "enkaku_lab.transfers", samples]
-        with peer(lab.exec("near", watching), folder / "ss.log") as watch:
-            watch.wait_for_output("sampling")
+        watching = [enkaku.binary(), "monitor", "--port", PORT, "--json", "--samples"]
+        with peer(lab.exec("near", [*watching, "--interval", "200ms"]), samples) as watch:
+            watch.wait_for_output('"connections"')
             run(lab.exec("near", load), timeout_s=seconds + 90)
     return _read(transfer, capture, samples, folder / f"{name}.csv")
 
@@ -154,7 +174,8 @@ def _line(transfer: Transfer, folder: Path) -> Iterator[wan.Lab]:
     guardian = wan.guard(name)
     lab = wan.Lab(name)
     try:
-        words = ["--rate", RATE, "--rtt", f"{transfer.rtt_ms:g}ms", "--wmem", WMEM, "--rmem", RMEM]
+        wmem = HELD_WMEM if transfer.stack == HELD else WMEM
+        words = ["--rate", RATE, "--rtt", f"{transfer.rtt_ms:g}ms", "--wmem", wmem, "--rmem", RMEM]
         words += ["--sysctl", "net.ipv4.tcp_no_metrics_save=1", "--log", folder / "wan.log"]
         enkaku.command("wan", "up", name, *words, timeout_s=20)
         yield lab
@@ -165,7 +186,7 @@ def _line(transfer: Transfer, folder: Path) -> Iterator[wan.Lab]:
 
 
 def _load(transfer: Transfer, url: str, seconds: float) -> list[object]:
-    if transfer.stack == OURS:
+    if transfer.stack in (OURS, HELD):
         argv = [enkaku.binary(), "bench", url, "--rw", "write", "--bs", transfer.block_bytes]
         argv += ["--depth", 1, "--time", f"{seconds}s", "--connections", 1]
         return [*argv, "--congestion-control", CC]
@@ -187,32 +208,26 @@ def _read(transfer: Transfer, capture: Path, samples: Path, table: Path) -> Seen
     # pcap (microseconds, this machine's byte order): the time of the first packet.
     head = capture.read_bytes()[24:32]
     origin = int.from_bytes(head[:4], sys.byteorder) + int.from_bytes(head[4:], sys.byteorder) / 1e6
-    found = [
-        Sample(one[0] - origin, *one[1:]) for one in map(json.loads, samples.open()) if one[0] > origin
-    ]
     capture.unlink()
-    return Seen(transfer, report, segments, found)
+    return Seen(transfer, report, segments, _samples(samples, origin))
 
 
-def _sample(path: str) -> None:
-    """Asks ss again and again for the connection with the most to send, until it is stopped."""
-    argv = [need("ss"), "-tinmH", "state", "established", f"( dport = :{PORT} )"]
-    print("sampling", flush=True)
-    with open(path, "w", buffering=1) as out:
-        while True:
-            now = time.time()
-            text = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-            best = None
-            # A connection's details are in the line after it.
-            for line in text.splitlines():
-                queue, cwnd = SK.search(line), CWND.search(line)
-                if queue and cwnd:
-                    unacked = UNACKED.search(line)
-                    one = (int(cwnd[1]), int(unacked[1]) if unacked else 0, int(queue[1]))
-                    best = max(best or one, one, key=lambda found: found[2])
-            if best:
-                out.write(json.dumps([now, *best]) + "\n")
+def _samples(path: Path, origin: float) -> list[Sample]:
+    """Of the connection whose queue was the longest, from the first packet of the capture on."""
+    series: dict[str, list[dict]] = {}
+    for line in path.read_text().splitlines():
+        for row in json.loads(line)["connections"]:
+            series.setdefault(f"{row['local']} {row['cookie']}", []).extend(row["series"])
+    points = max(series.values(), key=_queue_max, default=[])
+    return [
+        Sample(
+            one["at_unix_s"] - origin, one["cwnd_bytes"], one["in_flight_bytes"],
+            one["not_sent_bytes"], one["send_memory_bytes"], one["send_buffer_bytes"],
+        )
+        for one in points
+        if one["at_unix_s"] > origin
+    ]
 
 
-if __name__ == "__main__":
-    _sample(sys.argv[1])
+def _queue_max(points: list[dict]) -> int:
+    return max((one["send_memory_bytes"] for one in points), default=0)

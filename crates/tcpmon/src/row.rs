@@ -7,6 +7,45 @@ use crate::sample::{Connection, Sample};
 use crate::verdict::Cause;
 use crate::verdict::from_samples::{Known, Role, Watched, judge};
 
+/// One look at a connection, for whoever draws what happens within an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// When, in seconds since 1970.
+    pub at_unix_s: f64,
+    /// Congestion window.
+    pub cwnd_bytes: u64,
+    /// Sent, neither acknowledged nor lost.
+    pub in_flight_bytes: u64,
+    /// Written and not yet sent.
+    pub not_sent_bytes: u32,
+    /// Written and not acknowledged.
+    pub send_queue_bytes: u32,
+    /// Memory that the latter takes, headers included (`sk_wmem_queued`); 0 if the kernel does not
+    /// tell.
+    pub send_memory_bytes: u32,
+    /// Limit of that memory (`sk_sndbuf`); 0 if the kernel does not tell.
+    pub send_buffer_bytes: u32,
+    /// Smoothed round-trip time.
+    pub rtt_us: u32,
+}
+
+impl Point {
+    /// `epoch_us`: microseconds from 1970 to the zero of the samples' clock.
+    fn of(sample: &Sample, epoch_us: u64) -> Self {
+        let memory = sample.memory.unwrap_or_default();
+        Self {
+            at_unix_s: seconds(epoch_us.saturating_add(sample.at_us)),
+            cwnd_bytes: sample.tcp.cwnd_bytes(),
+            in_flight_bytes: sample.tcp.in_flight_bytes(),
+            not_sent_bytes: sample.tcp.not_sent_bytes.unwrap_or_default(),
+            send_queue_bytes: sample.send_queue_bytes,
+            send_memory_bytes: memory.send_queued_bytes,
+            send_buffer_bytes: memory.send_buffer_bytes,
+            rtt_us: sample.tcp.rtt_us,
+        }
+    }
+}
+
 /// What a connection did in an interval, and how it stood at its end.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
@@ -53,6 +92,9 @@ pub struct Row {
     pub advice: Option<String>,
     /// Samples that this was made from.
     pub samples: usize,
+    /// The samples themselves, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub series: Option<Vec<Point>>,
 }
 
 impl Row {
@@ -90,13 +132,28 @@ impl Row {
             cause: verdict.as_ref().map(|verdict| verdict.cause),
             advice: verdict.map(|verdict| verdict.advice),
             samples: watched.samples.len(),
+            series: None,
         })
+    }
+
+    /// With the samples themselves. `epoch_us` is [`crate::watch::Watcher::epoch_us`].
+    #[must_use]
+    pub fn with_series(mut self, watched: &Watched, epoch_us: u64) -> Self {
+        // The first one is the last of the interval before, unless there was none.
+        let new = watched.samples.iter().skip(usize::from(watched.samples.len() > 1));
+        self.series = Some(new.map(|sample| Point::of(sample, epoch_us)).collect());
+        self
     }
 
     /// Payload in both directions.
     pub fn bytes_per_s(&self) -> f64 {
         self.sent_bytes_per_s + self.received_bytes_per_s
     }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "microseconds of a few centuries are below 2^53")]
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
 }
 
 #[allow(clippy::cast_precision_loss, reason = "bytes and microseconds far below 2^53")]

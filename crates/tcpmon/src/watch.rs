@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::diag::{DiagError, Filter, Owner, Owners, SockDiag, same_network_namespace, sockets_of};
 use crate::sample::{Connection, Sample, State};
@@ -62,6 +62,7 @@ pub struct Watcher {
     ended: Vec<Watched>,
     /// Connections that were chosen and not looked at, for their number.
     pub left_out: usize,
+    epoch_us: u64,
 }
 
 impl Watcher {
@@ -76,8 +77,12 @@ impl Watcher {
                 return Err(WatchError::OtherNamespace(pid));
             }
         }
+        let diag = SockDiag::open()?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix_us = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
         let mut watcher = Self {
-            diag: SockDiag::open()?,
+            epoch_us: unix_us.saturating_sub(diag.now_us()),
+            diag,
             selection,
             owners: Owners::default(),
             listening: HashSet::new(),
@@ -139,6 +144,12 @@ impl Watcher {
             }
         }
         Ok(())
+    }
+
+    /// Microseconds from 1970 to the zero of [`Sample::at_us`], as the system's clock had it when
+    /// the watch began; a capture's times are on that clock.
+    pub fn epoch_us(&self) -> u64 {
+        self.epoch_us
     }
 
     /// How long to wait between two samples, so that the shortest round trip shows its bursts.

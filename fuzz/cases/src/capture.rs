@@ -100,7 +100,8 @@ fn check(report: &Report) {
             assert!(times.iter().all(|time| time.is_finite() && *time >= 0.0), "{command:?}");
         }
     }
-    if let Some(verdict) = &report.verdict {
+    if let Some(judgement) = &report.verdict {
+        let verdict = &judgement.verdict;
         let numbers = verdict.evidence.values().chain(&verdict.expected_bytes_per_s);
         assert!(numbers.copied().all(f64::is_finite), "{verdict:?}");
     }

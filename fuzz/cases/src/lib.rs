@@ -7,21 +7,25 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+mod capture_reader;
 mod drivers;
 mod initiator_session;
 mod login;
 mod misc;
 mod reader;
 mod seeds;
+mod stream;
 mod target_session;
 mod target_toml;
 mod wire;
 
 pub use capture::{capture_file, capture_stream};
+pub use capture_reader::{pcap, pcapng};
 pub use initiator_session::initiator_session;
 pub use login::{login_initiator, login_target};
 pub use misc::{cdb, names, nbd_handshake, scsi_replies};
 pub use seeds::seeds;
+pub use stream::stream;
 pub use target_session::target_session;
 pub use target_toml::target_toml;
 pub use wire::{framer, text_keys};
@@ -44,4 +48,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("target_toml", target_toml),
     ("capture_file", capture_file),
     ("capture_stream", capture_stream),
+    ("pcap", pcap),
+    ("pcapng", pcapng),
+    ("stream", stream),
 ];

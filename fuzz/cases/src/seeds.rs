@@ -39,6 +39,9 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "target_toml" => target_toml(),
         "capture_file" => capture::files(),
         "capture_stream" => capture::stream(),
+        "pcap" => capture::pcap(),
+        "pcapng" => capture::pcapng(),
+        "stream" => capture::segments(),
         _ => Vec::new(),
     }
 }

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from enkaku_lab import figure
+from enkaku_lab import figure, story
 from enkaku_lab.packets import COLOURS, Trace, panels, segments_of, within
-from enkaku_lab.transfers import OURS, STOCK, Seen, Transfer
+from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 
 
 def draw(seen: list[Seen], path: Path) -> str:
@@ -19,22 +19,18 @@ def draw(seen: list[Seen], path: Path) -> str:
         ax.plot(times, flight, ".", markersize=2, color=COLOURS[one.transfer.stack],
                 label="in flight (capture)")
         ax.plot([(sample.time_s - begin) * 1e3 for sample in samples],
-                [sample.cwnd_segments for sample in samples],
-                drawstyle="steps-post", color="#000000", label="congestion window (ss)")
+                [sample.cwnd_bytes / segments_of(one) for sample in samples],
+                drawstyle="steps-post", color="#000000", label="congestion window (samples)")
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.4), ncols=3)
-        cwnd = max((sample.cwnd_segments for sample in samples), default=0)
-        parts.append(
-            f"{one.transfer.stack}: at most {max(flight, default=0):.0f} packets in flight, the "
-            f"congestion window reaches {cwnd}"
-        )
+        parts.append(story.of_hold(one, segments_of(one)))
     figure.save(chart, path)
-    return "; ".join(parts) + "."
+    return " ".join(parts)
 
 
 TRACE = Trace(
     name="s0-fig11",
     title="Congestion window and packets in flight, RTT 20 ms, 4 MiB",
     paper="the congestion window is about 1200 packets and is not used up",
-    transfers=[Transfer(STOCK, 20), Transfer(OURS, 20)],
+    transfers=[Transfer(stack, 20) for stack in (STOCK, HELD, OURS)],
     draw=draw,
 )

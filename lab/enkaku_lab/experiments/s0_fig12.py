@@ -3,9 +3,9 @@
 from functools import partial
 from pathlib import Path
 
-from enkaku_lab import figure
+from enkaku_lab import figure, story
 from enkaku_lab.packets import COLOURS, Trace, panels, segments_of, within
-from enkaku_lab.transfers import OURS, STOCK, Seen, Transfer
+from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 
 
 def draw(seen: list[Seen], path: Path, beside: str = "") -> str:
@@ -14,47 +14,36 @@ def draw(seen: list[Seen], path: Path, beside: str = "") -> str:
     parts = []
     for ax, one in zip(axes, seen, strict=True):
         begin, end = one.cycle()
-        segments, _ = within(one, begin, end)
+        segments, samples = within(one, begin, end)
         mss = segments_of(one)
-        # ss takes longer than much of a cycle, so the samples of all late cycles are laid over
-        # one another.
-        folded = sorted(_folded(one))
-        samples = [queue for _, queue in folded]
-        ax.plot([at * 1e3 for at, _ in folded], [queue / mss for queue in samples],
-                ".", color=COLOURS[one.transfer.stack],
+        times = [(sample.time_s - begin) * 1e3 for sample in samples]
+        ax.plot(times, [sample.queue_bytes / mss for sample in samples], ".-", markersize=3,
+                linewidth=1, color=COLOURS[one.transfer.stack],
                 label="queue of the socket (memory, in packets)")
+        limit = [story.WRITABLE * sample.buffer_bytes / mss for sample in samples]
+        ax.plot(times, limit, **figure.LIMIT, label="no writer is woken above")
+        ax.plot(times, [sample.cwnd_bytes / mss for sample in samples], color="#000000",
+                linewidth=1, label="congestion window")
+        ax.plot(times, [sample.in_flight_bytes / mss for sample in samples], ":",
+                color="#000000", linewidth=1, label="in flight")
         if beside:
-            ways = {"packets": True, "acks": False}
-            mine = [segment for segment in segments if segment.to_target == ways[beside]]
-            counted = [segment.payload_bytes / mss for segment in mine] if beside == "packets" else []
-            heights = counted or [1.0] * len(mine)
-            total, sums = 0.0, []
-            for height in heights:
-                total += height
-                sums.append(total)
-            label = "packets sent" if beside == "packets" else "acknowledgements received"
-            ax.plot([(segment.time_s - begin) * 1e3 for segment in mine], sums,
-                    ".", markersize=2.5, color="#0072B2", label=f"{label}, sum")
-        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.4), ncols=3)
-        queue = max(samples, default=0)
-        parts.append(
-            f"{one.transfer.stack}: the queue reaches {queue / mss:.0f} packets in a cycle of "
-            f"{(end - begin) * 1e3:.0f} ms"
-        )
+            _beside(ax, segments, begin, mss, beside)
+        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.45), ncols=3)
+        parts.append(story.of_hold(one, mss))
     figure.save(chart, path)
-    return "; ".join(parts) + "."
+    return " ".join(parts)
 
 
-def _folded(one: Seen) -> list[tuple[float, int]]:
-    """Samples of the later half of the cycles: seconds after the write's begin, bytes."""
-    starts = one.starts()
-    late = starts[len(starts) // 2 :]
-    return [
-        (sample.time_s - begin, sample.queue_bytes)
-        for begin, end in zip(late, late[1:], strict=False)
-        for sample in one.samples
-        if begin <= sample.time_s < end
-    ]
+def _beside(ax, segments: list, begin: float, mss: int, beside: str) -> None:
+    """Sums of what passed, over the queue."""
+    mine = [one for one in segments if one.to_target == (beside == "packets")]
+    total, sums = 0.0, []
+    for one in mine:
+        total += one.payload_bytes / mss if beside == "packets" else 1.0
+        sums.append(total)
+    label = "packets sent" if beside == "packets" else "acknowledgements received"
+    ax.plot([(one.time_s - begin) * 1e3 for one in mine], sums, ".", markersize=2.5,
+            color="#0072B2", label=f"{label}, sum")
 
 
 def trace(number: int, what: str, beside: str = "") -> Trace:
@@ -63,7 +52,7 @@ def trace(number: int, what: str, beside: str = "") -> Trace:
         title=f"{what} over one write of 4 MiB, RTT 20 ms",
         paper="the queue is full, data wait for memory, and an acknowledgement one round trip "
         "later wakes the sender",
-        transfers=[Transfer(STOCK, 20), Transfer(OURS, 20)],
+        transfers=[Transfer(stack, 20) for stack in (STOCK, HELD, OURS)],
         draw=partial(draw, beside=beside),
     )
 

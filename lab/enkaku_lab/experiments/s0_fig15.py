@@ -4,7 +4,7 @@ from pathlib import Path
 
 from enkaku_lab import figure
 from enkaku_lab.packets import COLOURS, Trace, panels, segments_of
-from enkaku_lab.transfers import OURS, STOCK, Seen, Transfer
+from enkaku_lab.transfers import HELD, LABELS, OURS, STOCK, Seen, Transfer
 
 
 def draw(seen: list[Seen], path: Path) -> str:
@@ -16,7 +16,7 @@ def draw(seen: list[Seen], path: Path) -> str:
         ax.plot([sample.time_s * 1e3 for sample in one.samples], queue, drawstyle="steps-post",
                 color=COLOURS[one.transfer.stack], linewidth=1)
         parts.append(
-            f"{one.transfer.stack}: the queue reaches {max(queue, default=0):.0f} packets, in the "
+            f"{LABELS[one.transfer.stack]}: the queue reaches {max(queue, default=0):.0f} packets, in the "
             f"mean {sum(queue) / max(1, len(queue)):.0f}"
         )
     figure.save(chart, path)
@@ -27,6 +27,6 @@ TRACE = Trace(
     name="s0-fig15",
     title="The sender's queue, iSCSI, RTT 20 ms, 4 MiB",
     paper="at most about 300 packets",
-    transfers=[Transfer(STOCK, 20), Transfer(OURS, 20)],
+    transfers=[Transfer(stack, 20) for stack in (STOCK, HELD, OURS)],
     draw=draw,
 )

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from enkaku_lab import figure
+from enkaku_lab import figure, story
 from enkaku_lab.packets import Trace
-from enkaku_lab.transfers import LABELS, MIB, OURS, STOCK, Seen, Transfer
+from enkaku_lab.transfers import HELD, LABELS, MIB, OURS, STOCK, Seen, Transfer
 
+STACKS = (STOCK, HELD, OURS)
 RTTS_MS = [0, 2, 5, 10, 20, 50]
 TIMES = {"ta_us": ("Ta", "#0072B2"), "tb_us": ("Tb", "#D55E00"), "tc_us": ("Tc", "#999999")}
 
@@ -14,9 +15,9 @@ def draw(seen: list[Seen], path: Path) -> str:
     import matplotlib.pyplot as plt
 
     with plt.rc_context(figure.STYLE):
-        chart, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained", sharey=True)
+        chart, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained", sharey=True)
     parts = []
-    for ax, stack in zip(axes, (STOCK, OURS), strict=True):
+    for ax, stack in zip(axes, STACKS, strict=True):
         for size, line in ((2 * MIB, "--"), (4 * MIB, "-")):
             mine = [one for one in seen if one.transfer == Transfer(stack, one.transfer.rtt_ms, size)]
             for key, (label, colour) in TIMES.items():
@@ -24,20 +25,25 @@ def draw(seen: list[Seen], path: Path) -> str:
                 points = [(x, y) for x, y in points if y is not None]
                 name = f"{label}, {size // MIB} MiB"
                 ax.plot(*zip(*points, strict=True), line, marker="o", color=colour, label=name)
-            if size == 4 * MIB:
-                first, last = mine[0], mine[-1]
-                parts.append(
-                    f"{LABELS[stack]}: Ta of 4 MiB goes from {_of(first, 'ta_us'):.0f} ms at RTT 0 "
-                    f"to {_of(last, 'ta_us'):.0f} ms at {last.transfer.rtt_ms:g} ms, Tb from "
-                    f"{_of(first, 'tb_us'):.0f} to {_of(last, 'tb_us'):.0f} ms"
-                )
+            parts.append(story.of_ta(mine))
+            parts.append(_constant(mine))
         ax.set_title(LABELS[stack], fontsize=11)
         ax.set_xlabel("RTT (ms)")
         ax.set_yscale("log")
     axes[0].set_ylabel("median time (ms)")
-    axes[1].legend(fontsize=9)
+    axes[-1].legend(fontsize=9)
     figure.save(chart, path)
-    return "; ".join(parts) + "."
+    return " ".join(parts)
+
+
+def _constant(seen: list[Seen]) -> str:
+    """What Tb and Tc do, in a sentence."""
+    words = []
+    for key in ("tb_us", "tc_us"):
+        values = [value for one in seen if (value := _of(one, key)) is not None]
+        if values:
+            words.append(f"{TIMES[key][0]} is {min(values):.1f} to {max(values):.1f} ms")
+    return f"{', '.join(words)}." if words else ""
 
 
 def _of(seen: Seen, key: str) -> float | None:
@@ -54,7 +60,7 @@ TRACE = Trace(
         Transfer(stack, rtt_ms, size)
         for rtt_ms in RTTS_MS
         for size in (2 * MIB, 4 * MIB)
-        for stack in (STOCK, OURS)
+        for stack in STACKS
     ],
     draw=draw,
 )

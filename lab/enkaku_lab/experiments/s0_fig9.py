@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from enkaku_lab import figure
+from enkaku_lab import figure, story
 from enkaku_lab.packets import COLOURS, Trace, panels, segments_of, within
-from enkaku_lab.transfers import OURS, STOCK, Seen, Transfer
+from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 
 CYCLES = 3
 
@@ -36,23 +36,15 @@ def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
             ]
             ax.plot(marks, [top * height] * len(marks), "|", color=colour, label=name)
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.4), ncols=3)
-        bursts = 1 + sum(
-            later - earlier > 0.4 * one.transfer.rtt_ms
-            for earlier, later in zip(times, times[1:], strict=False)
-        )
-        writes = sum(begin <= start < end for start in starts)
-        parts.append(
-            f"{one.transfer.stack}: {total / writes:.0f} packets for a write, in bursts of "
-            f"{total / bursts:.0f} ({bursts / writes:.1f} bursts a write)"
-        )
+        parts.append(story.of_bursts(one, segments_of(one)))
     figure.save(chart, path)
-    return "; ".join(parts) + "."
+    return " ".join(parts)
 
 
 TRACE = Trace(
     name="s0-fig9",
     title="Packets and PDUs of writes of 4 MiB, RTT 20 ms",
     paper="data leave in bursts of about 730 packets (1 MB), one round trip apart",
-    transfers=[Transfer(STOCK, 20), Transfer(OURS, 20)],
+    transfers=[Transfer(stack, 20) for stack in (STOCK, HELD, OURS)],
     draw=draw,
 )

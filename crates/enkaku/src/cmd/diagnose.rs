@@ -2,13 +2,10 @@
 
 mod live;
 mod pcap;
+mod print;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-use tcpmon::verdict::Verdict;
-
-use super::say;
 
 /// Name what limits an iSCSI transfer, of any initiator and target
 ///
@@ -39,27 +36,15 @@ const NOTHING: u8 = 3;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Some(path) = &args.pcap else { return live::run(&args.live, args.json) };
-    let Some(verdict) = pcap::verdict(path, args.live.port())? else {
-        eprintln!("enkaku: no iSCSI command that moves data was seen: there is nothing to judge");
-        return Ok(ExitCode::from(NOTHING));
+    let answer = match &args.pcap {
+        Some(path) => pcap::answer(path, args.live.port())?,
+        None => live::answer(&args.live)?,
     };
-    print(&verdict, args.json)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn print(verdict: &Verdict, json: bool) -> anyhow::Result<()> {
-    if json {
-        return say(serde_json::to_string(verdict)?);
+    match answer {
+        Ok(answer) => answer.print(args.json).map(|()| ExitCode::SUCCESS),
+        Err(why) => {
+            eprintln!("enkaku: {why}");
+            Ok(ExitCode::from(NOTHING))
+        }
     }
-    say(format_args!("{}: {}", verdict.cause.as_str(), verdict.advice))?;
-    if let Some(rate) = verdict.expected_bytes_per_s {
-        let now = verdict.evidence.get("bytes_per_s").copied().unwrap_or(0.0);
-        let mbit = |bytes_per_s: f64| bytes_per_s * 8e-6;
-        say(format_args!("now {:.1} Mbit/s, then about {:.1}", mbit(now), mbit(rate)))?;
-    }
-    for (name, value) in &verdict.evidence {
-        say(format_args!("  {name:<28}{value:.6}"))?;
-    }
-    Ok(())
 }

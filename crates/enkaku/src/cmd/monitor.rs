@@ -63,6 +63,9 @@ struct LiveArgs {
     /// One JSON object per interval and line.
     #[arg(long)]
     json: bool,
+    /// Each line also with the samples behind it, 100 a second or more.
+    #[arg(long, requires = "json")]
+    samples: bool,
     /// Serve the latest interval as metrics on http://ADDR:PORT/metrics.
     #[arg(long, value_name = "ADDR:PORT")]
     prometheus: Option<SocketAddr>,
@@ -89,6 +92,7 @@ fn live(args: &LiveArgs) -> anyhow::Result<ExitCode> {
     if let Some(address) = args.prometheus {
         rounds.publish = Some(prometheus::serve(address)?);
     }
+    rounds.series = args.samples;
     let about = args.select.describe();
     let terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
     if args.json || args.plain || !terminal {

@@ -1,7 +1,7 @@
 //! pcap and pcapng files, block by block in constant memory. Damage ends the reading with a
 //! statement of where; what came before it counts.
 
-use std::io::Read;
+use std::io::{Read, copy, sink};
 
 use pcap_parser::pcapng::Block;
 use pcap_parser::traits::PcapNGPacketBlock;
@@ -39,15 +39,10 @@ pub enum CaptureError {
 /// # Errors
 /// [`CaptureError`] if the beginning is no capture. Damage further on is told in the summary.
 pub fn read_capture(
-    input: impl Read + Send,
+    mut input: impl Read + Send,
     mut each: impl FnMut(&Segment<'_>),
 ) -> Result<CaptureSummary, CaptureError> {
-    let mut reader = create_reader(BUFFER_BYTES, Full(input)).map_err(|error| match error {
-        PcapError::Eof => CaptureError::Empty,
-        PcapError::Incomplete(_) | PcapError::UnexpectedEof => CaptureError::Cut,
-        PcapError::ReadError => CaptureError::Read(std::io::ErrorKind::Other.into()),
-        _ => CaptureError::Format,
-    })?;
+    let mut reader = create_reader(BUFFER_BYTES, Full(&mut input)).map_err(no_capture)?;
     let mut summary = CaptureSummary::default();
     let mut format = Format::default();
     let mut capacity = BUFFER_BYTES;
@@ -95,12 +90,27 @@ pub fn read_capture(
             Err(PcapError::ReadError) => "reading failed".to_owned(),
             Err(_) => "a damaged block".to_owned(),
         };
+        let (at, held) = (reader.consumed(), reader.data().len() as u64);
+        drop(reader);
+        // To its end: whoever writes into a pipe must not be stopped by our trouble.
+        let rest = copy(&mut input, &mut sink()).unwrap_or(0);
+        summary.not_read_bytes = held.saturating_add(rest);
         summary.stopped = Some(format!(
-            "{problem} at byte {} (packet {}): what follows was not read",
-            reader.consumed(),
-            summary.packets + 1
+            "{problem} at byte {at} (packet {}): the {} bytes from there on were not read",
+            summary.packets + 1,
+            summary.not_read_bytes
         ));
         return Ok(summary);
+    }
+}
+
+/// Why the beginning cannot be read.
+fn no_capture(error: PcapError<&[u8]>) -> CaptureError {
+    match error {
+        PcapError::Eof => CaptureError::Empty,
+        PcapError::Incomplete(_) | PcapError::UnexpectedEof => CaptureError::Cut,
+        PcapError::ReadError => CaptureError::Read(std::io::ErrorKind::Other.into()),
+        _ => CaptureError::Format,
     }
 }
 

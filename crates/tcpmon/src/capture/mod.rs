@@ -86,4 +86,6 @@ pub struct CaptureSummary {
     pub lost_by_capture: u64,
     /// Why the file was not read to its end: damage, and where. Absent: all of it was read.
     pub stopped: Option<String>,
+    /// Bytes from the damage on.
+    pub not_read_bytes: u64,
 }

@@ -15,6 +15,8 @@ use crate::stream::{Offsets, Reassembly};
 
 /// What the target sent and what has not reached the initiator yet.
 const ARRIVALS_MAX: usize = 1 << 15;
+/// What one of them takes, about: a PDU and its header.
+const ARRIVAL_BYTES: usize = 512;
 /// Segments remembered to know a second copy of a packet, and for how long.
 const COPIES: usize = 64;
 const COPY_NS_MAX: u64 = 2_000_000;
@@ -98,6 +100,10 @@ pub(crate) struct Connection {
     pub(crate) last_ns: u64,
     syn_ns: [Option<u64>; 2],
     syn_again: bool,
+    /// Where each direction ends, from its FIN on; RST ends both.
+    ends: [Option<u64>; 2],
+    acked: [u64; 2],
+    reset: bool,
     copies: u64,
     pub(crate) pdus: u64,
     /// Opcodes of the headers that the present segment completed.
@@ -119,6 +125,9 @@ impl Connection {
             last_ns: now,
             syn_ns: [None; 2],
             syn_again: false,
+            ends: [None; 2],
+            acked: [0; 2],
+            reset: false,
             copies: 0,
             pdus: 0,
             opcodes: Vec::new(),
@@ -187,6 +196,17 @@ impl Connection {
         if segment.payload_len > 0 && !segment.syn {
             self.handle_data(segment, direction, offset);
         }
+        if segment.fin {
+            let end = offset.saturating_add(u64::from(segment.payload_len)).saturating_add(1);
+            self.ends[mine] = Some(end);
+        }
+        self.reset |= segment.rst;
+    }
+
+    /// Both directions have ended and that was acknowledged (or RST): nothing is sent again.
+    pub(crate) fn is_over(&self) -> bool {
+        let ended = |side: usize| self.ends[side].is_some_and(|end| self.acked[side] >= end);
+        self.reset || (ended(0) && ended(1))
     }
 
     fn handle_syn(&mut self, segment: &Segment<'_>, direction: Direction) {
@@ -224,6 +244,7 @@ impl Connection {
             Some(offset) => offset,
             None => half.offsets.of(ack),
         };
+        self.acked[other] = self.acked[other].max(offset);
         let sack_end = segment.options.sack.iter().flatten().map(|&(_, end)| end);
         let sack_end = sack_end.filter_map(|end| half.offsets.peek(end)).max();
         let sack_end = sack_end.filter(|&end| end > offset);
@@ -313,6 +334,34 @@ impl Connection {
                     self.push(now, Arrival::End(Box::new(header)));
                 }
             }
+        }
+    }
+
+    /// Memory of what waits, about: behind holes, and on its way to the initiator.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        let behind_holes: usize = self.halves.iter().map(|half| half.stream.waiting_bytes()).sum();
+        behind_holes + self.arrivals.len() * ARRIVAL_BYTES
+    }
+
+    /// Nothing waits any longer: holes are given up, and what is on its way arrives.
+    pub(crate) fn shed(&mut self) {
+        let now = self.last_ns;
+        for direction in [Direction::ToTarget, Direction::ToInitiator] {
+            let mut events = Vec::new();
+            let Half { stream, decoder, .. } = &mut self.halves[direction.index()];
+            stream.give_up_holes(&mut |chunk| {
+                if let Some(decoder) = decoder {
+                    let digests = &mut self.digests;
+                    decoder.handle_chunk(chunk, digests, &mut self.negotiated, &mut |event| {
+                        events.push(event);
+                    });
+                }
+            });
+            self.handle_events(direction, now, events);
+        }
+        let way_ns = self.part_ns(Direction::ToInitiator);
+        while !self.arrivals.is_empty() {
+            self.arrive_one(way_ns);
         }
     }
 

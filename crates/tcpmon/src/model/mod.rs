@@ -1,7 +1,7 @@
 //! From packets to where the time went: connections, commands, TCP, and the shares of the clock.
 //!
-//! Everything is bounded: connections, commands under way, bytes that wait behind a hole, records.
-//! What did not fit is counted.
+//! Everything is bounded: connections, commands under way, bytes that wait behind a hole, records;
+//! each for a connection and for all of them. What did not fit is counted.
 
 mod commands;
 mod connection;
@@ -11,7 +11,7 @@ mod report;
 mod rounds;
 mod timeline;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io::Read;
 use std::net::SocketAddr;
 
@@ -30,6 +30,14 @@ use connection::Connection;
 const CONNECTIONS_MAX: usize = 256;
 /// Reports of connections that ended; MC/S sessions have some tens.
 const REPORTS_MAX: usize = 1024;
+/// What may wait in all connections together: some that lose much at a time, or one that is hostile.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+/// Times of single commands in all reports of connections that ended; 6 MB.
+const RECORDS_MAX: usize = 1 << 16;
+/// Connections that ended are remembered, so that a segment that comes late is none of a new one:
+/// so many, for as long as their ports are seldom used again (RFC 9293 §3.4.2).
+const ENDED_MAX: usize = 64;
+const LATE_NS_MAX: u64 = 60_000_000_000;
 /// iSCSI's ports (RFC 7143 §4.2.7.1 and the system port).
 const ISCSI_PORTS: [u16; 2] = [3260, 860];
 
@@ -40,8 +48,16 @@ pub struct Analysis {
     origin_ns: Option<u64>,
     connections: HashMap<(SocketAddr, SocketAddr), Connection>,
     done: Vec<ConnectionReport>,
+    /// Has just ended; its last segment may still be asked about.
+    over: Option<(SocketAddr, SocketAddr)>,
+    /// And when.
+    ended: VecDeque<((SocketAddr, SocketAddr), u64)>,
     not_iscsi: u64,
     skipped: u64,
+    waiting_bytes: usize,
+    waits_cut: u64,
+    /// Times of single commands in `done`.
+    records: usize,
 }
 
 impl Analysis {
@@ -66,6 +82,9 @@ impl Analysis {
         if !wanted(segment.src.port()) && !wanted(segment.dst.port()) {
             return None;
         }
+        if let Some(over) = self.over.take() {
+            self.end(over);
+        }
         let origin_ns = *self.origin_ns.get_or_insert(segment.time_ns);
         let pair = ordered(segment.src, segment.dst);
         let opens = segment.syn && segment.ack.is_none();
@@ -77,7 +96,8 @@ impl Analysis {
             self.close(pair);
         }
         if !self.connections.contains_key(&pair) {
-            if segment.rst || (segment.payload_len == 0 && !segment.syn && segment.fin) {
+            let late = !segment.syn && self.is_late(pair, segment.time_ns);
+            if late || segment.rst || (segment.payload_len == 0 && !segment.syn && segment.fin) {
                 return None;
             }
             if self.connections.len() >= CONNECTIONS_MAX && !self.evict() {
@@ -88,10 +108,37 @@ impl Analysis {
             let connection = Connection::new(initiator, target, segment.time_ns, origin_ns);
             self.connections.insert(pair, connection);
         }
-        if let Some(connection) = self.connections.get_mut(&pair) {
-            connection.handle_segment(segment);
-        }
+        self.handle(pair, segment);
         Some(pair)
+    }
+
+    fn handle(&mut self, pair: (SocketAddr, SocketAddr), segment: &Segment<'_>) {
+        let Some(connection) = self.connections.get_mut(&pair) else { return };
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(connection.waiting_bytes());
+        connection.handle_segment(segment);
+        if self.waiting_bytes + connection.waiting_bytes() > WAITING_BYTES_MAX {
+            connection.shed();
+            self.waits_cut += 1;
+        }
+        self.waiting_bytes += connection.waiting_bytes();
+        if connection.is_over() {
+            self.over = Some(pair);
+        }
+    }
+
+    fn is_late(&self, pair: (SocketAddr, SocketAddr), now: u64) -> bool {
+        let near = |at: u64| now.saturating_sub(at) <= LATE_NS_MAX;
+        self.ended.iter().any(|&(ended, at)| ended == pair && near(at))
+    }
+
+    /// What a connection has gathered is needed no longer, only its report.
+    fn end(&mut self, pair: (SocketAddr, SocketAddr)) {
+        let at = self.connections.get(&pair).map_or(0, |connection| connection.last_ns);
+        self.close(pair);
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((pair, at));
     }
 
     /// Who is the initiator: who opens; else the port tells; else who has the higher port.
@@ -123,13 +170,32 @@ impl Analysis {
 
     fn close(&mut self, pair: (SocketAddr, SocketAddr)) {
         let Some(connection) = self.connections.remove(&pair) else { return };
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(connection.waiting_bytes());
         if connection.pdus == 0 {
             self.not_iscsi += 1;
         } else if self.done.len() >= REPORTS_MAX {
             self.skipped += 1;
         } else {
-            self.done.push(connection.report());
+            let report = connection.report();
+            self.records += report.commands.len();
+            self.done.push(report);
+            while self.records > RECORDS_MAX {
+                self.thin_records();
+            }
         }
+    }
+
+    /// Keeps every second of the single commands, also of connections that ended long ago.
+    fn thin_records(&mut self) {
+        for report in &mut self.done {
+            let mut number = 0;
+            report.commands.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            report.commands.shrink_to_fit();
+        }
+        self.records = self.done.iter().map(|report| report.commands.len()).sum();
     }
 
     /// The end of the capture.
@@ -147,6 +213,7 @@ impl Analysis {
             connections,
             not_iscsi: self.not_iscsi,
             connections_skipped: self.skipped,
+            waits_cut: self.waits_cut,
             verdict,
         }
     }

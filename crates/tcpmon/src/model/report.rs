@@ -10,7 +10,7 @@ use super::flow::{Flow, FlowCounts};
 use super::timeline::{Shares, Timeline};
 use crate::capture::CaptureSummary;
 use crate::pdus::{DecodeCounts, Digests, Negotiated};
-use crate::verdict::Verdict;
+use crate::verdict::Judgement;
 
 /// A part of the round trip below this share of it means that the capture is at that end.
 const AT_END_SHARE: f64 = 0.1;
@@ -250,6 +250,8 @@ pub struct Report {
     pub not_iscsi: u64,
     /// Connections that were left out because there were too many at once.
     pub connections_skipped: u64,
+    /// Times that a connection's data behind holes were given up, because too much waited in all.
+    pub waits_cut: u64,
     /// What limits the transfer; absent where there was none.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<Judgement>,
 }

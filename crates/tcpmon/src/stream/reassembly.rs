@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 pub const PENDING_BYTES_MAX: usize = 16 << 20;
 /// Segments that may wait behind a hole; those that are cut to their headers weigh little else.
 const PENDING_PIECES_MAX: usize = 1 << 15;
+/// What a segment takes that waits, beside its bytes: its place in the tree and its own allocation.
+const PIECE_BYTES: usize = 96;
 
 /// The next piece of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,19 @@ impl Reassembly {
     /// Bytes that wait behind a hole.
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes
+    }
+
+    /// Memory that what waits behind a hole takes, about.
+    pub fn waiting_bytes(&self) -> usize {
+        self.pending_bytes + self.pending.len() * PIECE_BYTES
+    }
+
+    /// Nothing waits any longer: what is missing before it is given up as a gap.
+    pub fn give_up_holes(&mut self, each: &mut impl FnMut(Chunk<'_>)) {
+        while let Some((&first, _)) = self.pending.first_key_value() {
+            self.skip_to(first, each);
+            self.drain(each);
+        }
     }
 
     /// The receiver has everything below `offset`: what is missing there was missed by the capture.

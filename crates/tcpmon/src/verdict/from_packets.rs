@@ -3,13 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Cause, Verdict};
+use super::words::{self, Situation};
+use super::{CannotTell, Cause, Judgement, Source, Verdict};
 use crate::model::{ConnectionReport, FlowReport, ShareSeconds};
 
 /// A rate this near to that of trains of data is the line's.
 const LINE_SHARE: f64 = 0.85;
-/// A buffer should hold so many times bandwidth × delay: one in flight, one waiting.
-const BUFFER_DELAYS: f64 = 2.0;
 
 /// What a capture says in sum.
 struct Totals<'a> {
@@ -51,23 +50,19 @@ impl<'a> Totals<'a> {
         self.bytes / (self.wall_s / self.count).max(1e-9)
     }
 
-    fn sender(&self) -> &'static str {
-        if self.writes { "initiator" } else { "target" }
-    }
-
     /// Data of a typical command.
     fn block_bytes(&self) -> f64 {
         let summary = if self.writes { &self.main.writes } else { &self.main.reads };
         summary.as_ref().map_or(0.0, |one| one.bytes_median as f64)
     }
 
-    /// Bandwidth × delay of the line, or of twice the present rate where the line is not known.
-    fn delay_bytes(&self) -> f64 {
-        self.line().unwrap_or(2.0 * self.rate()) * self.rtt_s()
-    }
-
     fn rtt_s(&self) -> f64 {
         self.main.round_trip.rtt_us.unwrap_or(0.0) / 1e6
+    }
+
+    /// Share of the captured data segments that were sent again.
+    fn loss(&self) -> f64 {
+        self.flow.counts.retransmissions as f64 / (self.flow.counts.segments as f64).max(1.0)
     }
 
     fn line(&self) -> Option<f64> {
@@ -99,13 +94,37 @@ fn add(into: &mut ShareSeconds, other: &ShareSeconds) {
 }
 
 /// The verdict; `None` where no command moved data.
-pub fn decide(connections: &[ConnectionReport]) -> Option<Verdict> {
+pub fn decide(connections: &[ConnectionReport]) -> Option<Judgement> {
     let totals = Totals::of(connections)?;
     let cause = cause(&totals);
-    let mut evidence = common_evidence(&totals);
-    let (advice, expected) = advise(cause, &totals, &mut evidence);
-    let expected = expected.filter(|rate| rate.is_finite() && *rate > totals.rate());
-    Some(Verdict { cause, evidence, advice, expected_bytes_per_s: expected })
+    let situation = situation(cause, &totals);
+    let mut evidence = evidence(&totals);
+    evidence.extend(words::wanted(cause, &situation));
+    evidence.retain(|_, value| value.is_finite());
+    let verdict = Verdict {
+        cause,
+        evidence,
+        advice: words::text(cause, &situation),
+        expected_bytes_per_s: situation.expected_bytes_per_s,
+    };
+    let frame = (totals.count, totals.rate(), totals.wall_s / totals.count);
+    Some(Judgement::new(Source::Capture, verdict, cannot_tell(cause, &totals), frame))
+}
+
+/// What this capture does not show.
+fn cannot_tell(cause: Cause, totals: &Totals<'_>) -> Vec<CannotTell> {
+    let like_a_window = matches!(cause, Cause::SendBuffer | Cause::CongestionWindow);
+    if !like_a_window || totals.flow.window_scale_known {
+        return Vec::new();
+    }
+    let port = totals.main.target.port();
+    vec![CannotTell {
+        cause: Cause::ReceiveWindow,
+        why: "The scale of the windows is in the handshake, which is not in this capture.",
+        command: format!(
+            "begin before the login: enkaku monitor record session.pcapng --port {port}"
+        ),
+    }]
 }
 
 fn cause(totals: &Totals<'_>) -> Cause {
@@ -128,32 +147,33 @@ fn cause(totals: &Totals<'_>) -> Cause {
     if cause == Cause::CongestionWindow && at_line { Cause::LineRate } else { cause }
 }
 
-fn common_evidence(totals: &Totals<'_>) -> BTreeMap<&'static str, f64> {
+fn evidence(totals: &Totals<'_>) -> BTreeMap<&'static str, f64> {
     let share = |seconds: f64| seconds / totals.wall_s.max(1e-9);
     let shares = &totals.shares;
     let mut evidence = BTreeMap::from([
-        ("wall_s", totals.wall_s),
+        ("seconds", totals.wall_s / totals.count),
         ("bytes", totals.bytes),
         ("bytes_per_s", totals.rate()),
         ("connections", totals.count),
         ("outstanding_max", totals.main.outstanding_max as f64),
         ("outstanding_mean", totals.main.outstanding_mean),
         ("block_bytes", totals.block_bytes()),
-        ("rtt_us", totals.rtt_s() * 1e6),
-        ("in_flight_max_bytes", totals.flow.in_flight_max_bytes as f64),
-        ("window_max_bytes", totals.flow.window_max_bytes as f64),
-        ("retransmissions", totals.flow.counts.retransmissions as f64),
+        ("loss", totals.loss()),
+        ("rtt_min_us", totals.rtt_s() * 1e6),
+        ("in_flight_bytes_max", totals.flow.in_flight_max_bytes as f64),
+        ("window_bytes_max", totals.flow.window_max_bytes as f64),
+        ("retransmitted_segments", totals.flow.counts.retransmissions as f64),
         ("queue_us", totals.flow.queue_us),
-        ("send_buffer_share", share(shares.send_buffer)),
-        ("receive_window_share", share(shares.receive_window)),
-        ("congestion_loss_share", share(shares.congestion_loss)),
-        ("congestion_window_share", share(shares.congestion_window)),
-        ("line_rate_share", share(shares.line_rate)),
-        ("r2t_share", share(shares.r2t)),
-        ("queue_depth_share", share(shares.round_trip)),
-        ("storage_share", share(shares.target)),
-        ("application_share", share(shares.application)),
-        ("unattributed_share", share(shares.unattributed)),
+        ("share_send_buffer", share(shares.send_buffer)),
+        ("share_receive_window", share(shares.receive_window)),
+        ("share_congestion_loss", share(shares.congestion_loss)),
+        ("share_congestion_window", share(shares.congestion_window)),
+        ("share_line_rate", share(shares.line_rate)),
+        ("share_r2t", share(shares.r2t)),
+        ("share_queue_depth", share(shares.round_trip)),
+        ("share_storage", share(shares.target)),
+        ("share_application", share(shares.application)),
+        ("share_unattributed", share(shares.unattributed)),
     ]);
     if let Some(line) = totals.flow.line_bytes_per_s {
         evidence.insert("line_bytes_per_s", line);
@@ -161,137 +181,46 @@ fn common_evidence(totals: &Totals<'_>) -> BTreeMap<&'static str, f64> {
     evidence
 }
 
-/// What to do, and the throughput to expect of it.
-fn advise(
-    cause: Cause,
-    totals: &Totals<'_>,
-    evidence: &mut BTreeMap<&'static str, f64>,
-) -> (String, Option<f64>) {
+/// The throughput to expect without the cause; `None` where nothing is to be gained or known.
+fn expected(cause: Cause, totals: &Totals<'_>) -> Option<f64> {
     let shares = &totals.shares;
-    let percent = |seconds: f64| 100.0 * seconds / totals.wall_s.max(1e-9);
-    match cause {
-        Cause::SendBuffer => {
-            (send_buffer(totals, evidence), Some(totals.without(shares.send_buffer)))
-        }
-        Cause::ReceiveWindow => {
-            (receive_window(totals, evidence), Some(totals.without(shares.receive_window)))
-        }
-        Cause::CongestionLoss => {
-            (losses(totals, evidence), Some(totals.without(shares.congestion_loss)))
-        }
-        Cause::CongestionWindow => {
-            (congestion_window(totals), Some(totals.without(shares.congestion_window)))
-        }
-        Cause::R2t => (r2t(totals), Some(totals.without(shares.r2t))),
-        Cause::QueueDepth => {
-            (queue_depth(totals, evidence), Some(totals.without(shares.round_trip)))
-        }
-        Cause::Storage => {
-            let text = format!(
-                "the target had all it needed and still took {:.0} % of the time; its medium is \
-                 the limit: a faster one, a cache, or more commands under way if it serves several",
-                percent(shares.target)
-            );
-            (text, None)
-        }
-        Cause::LineRate => {
-            let text = format!(
-                "the line is full: {:.1} Mbit/s of payload; nothing is to be gained but by a faster \
-                 line",
-                totals.rate() * 8e-6
-            );
-            (text, None)
-        }
-        Cause::Application => {
-            let text = format!(
-                "the initiator's application had nothing under way, or did not send what it could, \
-                 for {:.0} % of the time; neither TCP nor the target is the limit",
-                percent(shares.application)
-            );
-            (text, None)
-        }
-    }
+    let saved_s = match cause {
+        Cause::SendBuffer => shares.send_buffer,
+        Cause::ReceiveWindow => shares.receive_window,
+        Cause::CongestionLoss => shares.congestion_loss,
+        Cause::CongestionWindow => shares.congestion_window,
+        Cause::R2t => shares.r2t,
+        Cause::QueueDepth => shares.round_trip,
+        Cause::Storage | Cause::LineRate | Cause::Application => return None,
+    };
+    let rate = totals.without(saved_s);
+    (rate.is_finite() && rate > totals.rate()).then_some(rate)
 }
 
-fn send_buffer(totals: &Totals<'_>, evidence: &mut BTreeMap<&'static str, f64>) -> String {
-    let bytes = BUFFER_DELAYS * totals.delay_bytes();
-    evidence.insert("send_buffer_wanted_bytes", bytes);
-    format!(
-        "the {}'s send buffer holds {} of data in flight at RTT {:.1} ms; raise it (tcp_wmem, \
-         SO_SNDBUF) to {}, or use more connections",
-        totals.sender(),
-        size(totals.flow.in_flight_plateau_bytes as f64),
-        totals.rtt_s() * 1e3,
-        size(bytes)
-    )
-}
-
-fn receive_window(totals: &Totals<'_>, evidence: &mut BTreeMap<&'static str, f64>) -> String {
-    let bytes = BUFFER_DELAYS * totals.delay_bytes();
-    evidence.insert("receive_window_wanted_bytes", bytes);
-    let receiver = if totals.writes { "target" } else { "initiator" };
-    format!(
-        "the {receiver} announces a window of {} at most, which is full at RTT {:.1} ms; raise its \
-         receive buffer (tcp_rmem, SO_RCVBUF) to {}, or use more connections",
-        size(totals.flow.window_max_bytes as f64),
-        totals.rtt_s() * 1e3,
-        size(bytes)
-    )
-}
-
-fn losses(totals: &Totals<'_>, evidence: &mut BTreeMap<&'static str, f64>) -> String {
-    let counts = &totals.flow.counts;
-    let share = counts.retransmissions as f64 / (counts.segments as f64).max(1.0);
-    evidence.insert("loss_share", share);
-    format!(
-        "{} of {} captured data segments were sent again ({share:.1e}), so the congestion window \
-         of the {} stays small; use a congestion control that bears losses (bbr) there, or more \
-         connections",
-        counts.retransmissions,
-        counts.segments,
-        totals.sender()
-    )
-}
-
-fn congestion_window(totals: &Totals<'_>) -> String {
-    format!(
-        "the congestion window of the {} is full without losses ({} in flight at most): it is \
-         still growing or was reset while idle; keep connections warm \
-         (tcp_slow_start_after_idle=0), transfer more at a time, or use more connections",
-        totals.sender(),
-        size(totals.flow.in_flight_max_bytes as f64)
-    )
-}
-
-fn r2t(totals: &Totals<'_>) -> String {
-    format!(
-        "each write waits for {:.1} R2Ts, a round trip of {:.1} ms each; negotiate InitialR2T=No, \
-         ImmediateData=Yes, FirstBurstLength and MaxBurstLength of at least the block size ({}) \
-         and MaxOutstandingR2T above 1",
-        totals.main.writes.as_ref().map_or(0.0, |writes| writes.r2ts),
-        totals.rtt_s() * 1e3,
-        size(totals.block_bytes())
-    )
-}
-
-fn queue_depth(totals: &Totals<'_>, evidence: &mut BTreeMap<&'static str, f64>) -> String {
-    let commands = BUFFER_DELAYS * totals.delay_bytes() / totals.block_bytes().max(1.0);
-    let depth = commands.ceil().max(2.0);
-    evidence.insert("outstanding_wanted", depth);
-    format!(
-        "{:.1} commands of {} are under way, and each takes a round trip of {:.1} ms; keep \
-         {depth:.0} under way (queue depth, read-ahead), or use larger blocks",
-        totals.main.outstanding_mean,
-        size(totals.block_bytes()),
-        totals.rtt_s() * 1e3
-    )
-}
-
-/// 1.5 MiB.
-fn size(bytes: f64) -> String {
-    match bytes {
-        bytes if bytes >= 1_048_576.0 => format!("{:.1} MiB", bytes / 1_048_576.0),
-        bytes if bytes >= 1024.0 => format!("{:.0} KiB", bytes / 1024.0),
-        bytes => format!("{bytes:.0} B"),
+/// The numbers for the sentences.
+fn situation(cause: Cause, totals: &Totals<'_>) -> Situation {
+    let share = |seconds: f64| seconds / totals.wall_s.max(1e-9);
+    let expected = expected(cause, totals);
+    let flow = totals.flow;
+    Situation {
+        writes: totals.writes,
+        connections: totals.count,
+        rtt_us: totals.rtt_s() * 1e6,
+        bytes_per_s: totals.rate(),
+        capacity_bytes_per_s: totals.line().unwrap_or(totals.rate()),
+        expected_bytes_per_s: expected,
+        in_flight_bytes: if cause == Cause::SendBuffer {
+            flow.in_flight_plateau_bytes as f64
+        } else {
+            flow.in_flight_max_bytes as f64
+        },
+        window_bytes: flow.window_max_bytes as f64,
+        loss: totals.loss(),
+        burst_bytes: totals.block_bytes(),
+        outstanding: Some(totals.main.outstanding_mean),
+        r2ts: totals.main.writes.as_ref().map(|writes| writes.r2ts),
+        target_share: share(totals.shares.target),
+        application_share: share(totals.shares.application),
+        ..Situation::default()
     }
 }

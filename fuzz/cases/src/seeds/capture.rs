@@ -112,3 +112,74 @@ pub(super) fn stream() -> Vec<(&'static str, Vec<u8>)> {
     }
     vec![("conversation", input)]
 }
+
+/// The first packets for `pcap`: Ethernet, raw IP, big-endian with nanoseconds, and lengths that lie.
+pub(super) fn pcap() -> Vec<(&'static str, Vec<u8>)> {
+    let record = |kind: u8, out: &mut Vec<u8>| {
+        // Payload, then ports, flags, options and numbers of the TCP header, then the time.
+        out.extend([kind, 4, b'd', b'a', b't', b'a', 0, 0x18, 3]);
+        out.extend([0, 0, 0, 1, 0, 0, 0, 2]);
+        out.extend([1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+    };
+    let file = |flags: u8, link: u8, kinds: &[u8]| {
+        let mut out = vec![flags, link];
+        for &kind in kinds {
+            record(kind, &mut out);
+            out.extend([0, 0, 0, 9, 0, 7]);
+        }
+        out
+    };
+    vec![
+        ("ethernet", file(0, 0, &[8, 8, 16, 8])),
+        ("raw", file(4, 1, &[8, 16, 24, 0])),
+        ("big-endian", file(3, 4, &[8, 8])),
+        ("lies", file(0, 0, &[8, 11, 8])),
+        ("stretched", file(8, 1, &[8, 12, 8])),
+    ]
+}
+
+/// Blocks of every kind for `pcapng`.
+pub(super) fn pcapng() -> Vec<(&'static str, Vec<u8>)> {
+    let packet = |kind: u8| {
+        let mut out = vec![kind, 0, 0, 1, 0, 0, 0, 9];
+        out.extend([4, b'd', b'a', b't', b'a', 0, 0x18, 0, 0, 0, 0, 1, 0, 0, 0, 2]);
+        out
+    };
+    let interface = [&[0x60, 1, 2][..], &[9], &[0; 8]].concat();
+    let statistics = [&[0x80, 0, 0, 0, 0, 1, 4][..], &[6], &[0; 24]].concat();
+    let all = |flags: u8, parts: &[&[u8]]| [&[flags][..], &parts.concat()].concat();
+    vec![
+        ("packets", all(2, &[&packet(8), &packet(16), &packet(8)])),
+        ("big-endian", all(3, &[&packet(8), &packet(8)])),
+        ("interfaces", all(0, &[&packet(8), &interface, &packet(8), &statistics])),
+        ("sections", all(0, &[&packet(8), &[0xa1], &interface, &packet(8)])),
+        ("simple", all(0, &[&[0x40, 4, 1, 2, 3, 4], &packet(8)])),
+        ("lies", all(0, &[&packet(8), &packet(0x1c), &packet(11)])),
+    ]
+}
+
+/// Some PDUs for `stream`, in order, out of order, cut, acknowledged before they came.
+pub(super) fn segments() -> Vec<(&'static str, Vec<u8>)> {
+    let pdus = |flags: u8| {
+        let mut out = vec![flags, 0, 7, 5];
+        for kind in [1_u8, 0x24, 4, 0x0b, 2] {
+            out.extend([kind, 0x80, 0, 0, 0, 0, 0, kind, 7, 40]);
+            out.resize(out.len() + usize::from(kind >> 3 & 3) * 4, 0);
+        }
+        out
+    };
+    let pieces = |out: Vec<u8>, pieces: &[(u8, u16, u16)]| {
+        let bytes = pieces.iter().flat_map(|&(kind, at, len)| {
+            [&[kind][..], &at.to_be_bytes(), &len.to_be_bytes()].concat()
+        });
+        out.into_iter().chain(bytes).collect()
+    };
+    vec![
+        ("in-order", pieces(pdus(0), &[(3, 0, 100), (3, 100, 100), (3, 200, 400)])),
+        ("reordered", pieces(pdus(1), &[(3, 300, 200), (3, 100, 250), (3, 0, 120)])),
+        ("digests", pieces(pdus(6), &[(3, 0, 300), (3, 250, 300)])),
+        ("cut", pieces(pdus(0), &[(0x81, 0, 200), (0x41, 200, 200)])),
+        ("missed", pieces(pdus(8), &[(3, 0, 100), (3, 200, 100), (0, 300, 0), (0x42, 0, 0)])),
+        ("middle", pieces(pdus(16), &[(3, 60, 200), (3, 260, 100)])),
+    ]
+}

@@ -1,17 +1,15 @@
 //! The verdict on connections of this host, from some seconds of the kernel's counters.
 
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use tcpmon::ethtool::{Device, device_of};
-use tcpmon::verdict::from_samples::{Judgement, Known, Role, Watched, judge};
-use tcpmon::verdict::{Cause, Verdict};
+use tcpmon::verdict::from_samples::{Known, Role, Watched, judge};
 use tcpmon::watch::Watcher;
 use wanlab::units::{parse_rate, parse_time};
 
+use super::print::Answer;
+use crate::cmd::Usage;
 use crate::cmd::monitor::select::{SelectArgs, usage};
-use crate::cmd::{Usage, say};
 
 /// New connections are looked for this often.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
@@ -19,8 +17,6 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 const TIME_MIN: Duration = Duration::from_millis(200);
 /// A longer one is a monitor's work.
 const TIME_MAX: Duration = Duration::from_secs(3600);
-/// Exit code where there was no transfer to judge.
-const NOTHING: u8 = 3;
 /// TCP payload of a full packet over its bytes on Ethernet (MTU 1500, timestamps).
 const PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
 
@@ -44,22 +40,8 @@ impl LiveArgs {
     }
 }
 
-/// The answer: the verdict, its doubts and its frame.
-#[derive(Serialize)]
-struct Report<'a> {
-    #[serde(flatten)]
-    verdict: &'a Verdict,
-    not_excluded: &'a [Cause],
-    connections: usize,
-    bytes_per_s: f64,
-    seconds: f64,
-    processes: Vec<String>,
-    /// The devices that the connections go through.
-    devices: Vec<Device>,
-}
-
-/// Runs the command.
-pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
+/// Watches, then judges; why there was nothing to judge if so.
+pub(super) fn answer(args: &LiveArgs) -> anyhow::Result<Result<Answer, String>> {
     if args.select.is_all() {
         return Err(Usage::error(
             "which connections? --port 3260, --addr ADDRESS or --pid PID (see --help)",
@@ -71,10 +53,10 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
     let mut watcher = Watcher::new(args.select.selection()).map_err(usage)?;
     let begin = Instant::now();
     let watched = watch(&mut watcher, args.time)?;
+    let selection = args.select.describe();
     if watched.is_empty() {
-        return nothing(&format!("no TCP connection was there ({})", args.select.describe()));
+        return Ok(Err(format!("no TCP connection was there ({selection})")));
     }
-    let processes = processes(&watcher, &watched);
     let devices = devices(&watched);
     let known = Known {
         line_bytes_per_s: args.line_rate.map(payload),
@@ -83,34 +65,14 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
         own_initiator: watched.iter().any(|one| is_own_initiator(&watcher, one)),
     };
     let Some(judgement) = judge(&watched, &known) else {
-        return nothing(&format!(
-            "nothing was transferred in {:.1} s on {} connections ({}); diagnose while it is slow",
+        return Ok(Err(format!(
+            "nothing was transferred in {:.1} s on {} connections ({selection}); diagnose while it \
+             is slow",
             begin.elapsed().as_secs_f64(),
             watched.len(),
-            args.select.describe()
-        ));
+        )));
     };
-    let report = Report {
-        verdict: &judgement.verdict,
-        not_excluded: &judgement.not_excluded,
-        connections: judgement.connections,
-        bytes_per_s: judgement.bytes_per_s,
-        seconds: begin.elapsed().as_secs_f64(),
-        processes,
-        devices,
-    };
-    if json {
-        say(serde_json::to_string(&report)?)?;
-    } else {
-        say(text(&judgement, &report))?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// There was nothing to judge: exit code 3.
-fn nothing(why: &str) -> anyhow::Result<ExitCode> {
-    eprintln!("enkaku: {why}");
-    Ok(ExitCode::from(NOTHING))
+    Ok(Ok(Answer { judgement, processes: processes(&watcher, &watched), devices }))
 }
 
 /// Samples for so long.
@@ -157,30 +119,4 @@ fn processes(watcher: &Watcher, watched: &[Watched]) -> Vec<String> {
     names.sort();
     names.dedup();
     names
-}
-
-/// For people: the cause, the advice, then the numbers.
-fn text(judgement: &Judgement, report: &Report<'_>) -> String {
-    let verdict = &judgement.verdict;
-    let mut lines = vec![format!("{}: {}", verdict.cause.as_str(), verdict.advice)];
-    if !judgement.not_excluded.is_empty() {
-        let names: Vec<_> = judgement.not_excluded.iter().map(|cause| cause.as_str()).collect();
-        lines.push(format!(
-            "The kernel's counters of this end cannot exclude: {}. The other end, or a capture, can.",
-            names.join(", ")
-        ));
-    }
-    lines.push(String::new());
-    let processes = report.processes.join(", ");
-    lines.push(format!("{:<24}{processes}", "processes"));
-    for device in &report.devices {
-        let driver = device.driver.as_deref().unwrap_or("no driver");
-        let note = device.note.map(|note| format!(": {note}")).unwrap_or_default();
-        lines.push(format!("{:<24}{} ({driver}){note}", "device", device.name));
-    }
-    for (name, value) in &verdict.evidence {
-        let digits = if value.abs() < 10.0 && value.fract() != 0.0 { 4 } else { 0 };
-        lines.push(format!("{name:<24}{value:.digits$}"));
-    }
-    lines.join("\n")
 }

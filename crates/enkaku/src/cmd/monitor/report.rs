@@ -9,6 +9,7 @@ use anyhow::Context;
 use tcpmon::capture::read_capture;
 use tcpmon::model::{Analysis, CommandSummary, ConnectionReport, Report, analyse};
 use tcpmon::pdus::Direction;
+use tcpmon::verdict::Judgement;
 
 use crate::cmd::{Usage, say};
 
@@ -103,6 +104,7 @@ pub(crate) fn complain_of_damage(report: &Report) {
         (capture.unknown_link, "packets of an unknown link type"),
         (capture.no_time, "packets without a time"),
         (report.connections_skipped, "connections, too many at once"),
+        (report.waits_cut, "times what waited behind a hole, too much in all connections"),
     ] {
         if count > 0 {
             eprintln!("enkaku: skipped: {count} {what}");
@@ -123,7 +125,9 @@ fn print(report: &Report) -> anyhow::Result<()> {
         print_connection(connection)?;
     }
     match &report.verdict {
-        Some(verdict) => say(format_args!("\n{}: {}", verdict.cause.as_str(), verdict.advice)),
+        Some(Judgement { verdict, .. }) => {
+            say(format_args!("\n{}: {}", verdict.cause.as_str(), verdict.advice))
+        }
         None => say("\nno command that moves data was seen"),
     }
 }

@@ -13,6 +13,9 @@ use super::select::usage;
 /// New connections are looked for at least this often.
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
 
+/// Whoever draws the samples wants at least 100 of them in a second.
+const SERIES_PACE_MAX: Duration = Duration::from_millis(5);
+
 /// One interval.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Round {
@@ -43,6 +46,8 @@ pub(super) struct Rounds {
     round_began: Instant,
     known: Known,
     pub(super) publish: Option<Published>,
+    /// Rows carry their samples.
+    pub(super) series: bool,
 }
 
 impl Rounds {
@@ -57,13 +62,16 @@ impl Rounds {
             round_began: now,
             known: Known { send_buffer_max_bytes: send_buffer_max_bytes(), ..Known::default() },
             publish: None,
+            series: false,
         })
     }
 
     /// How long the caller may wait before the next [`Self::tick`].
     pub(super) fn wait(&self) -> Duration {
         let left = self.interval.saturating_sub(self.round_began.elapsed());
-        self.watcher.pace().min(left).max(Duration::from_millis(1))
+        let pace = self.watcher.pace();
+        let pace = if self.series { pace.min(SERIES_PACE_MAX) } else { pace };
+        pace.min(left).max(Duration::from_millis(1))
     }
 
     /// Samples; the round when its interval is over.
@@ -89,7 +97,9 @@ impl Rounds {
         let harvest = self.watcher.harvest();
         let row = |watched| {
             let process = watched_owner(&self.watcher, watched);
-            Row::of(watched, process, &self.known)
+            let row = Row::of(watched, process, &self.known)?;
+            let epoch_us = self.watcher.epoch_us();
+            Some(if self.series { row.with_series(watched, epoch_us) } else { row })
         };
         let mut connections: Vec<Row> = harvest.iter().filter_map(row).collect();
         connections.sort_by(|a, b| {

@@ -5,7 +5,7 @@
 //! if so, whether losses or a full line keep it there; and where TCP had nothing to do, who was slow to
 //! ask or to answer. That last question is about iSCSI, which TCP's counters do not show: it is
 //! answered by the lengths of the silences, and what they cannot tell apart is said in
-//! [`Judgement::not_excluded`].
+//! [`Judgement::cannot_tell`].
 
 mod advice;
 mod facts;
@@ -15,7 +15,8 @@ mod tests;
 use std::collections::BTreeMap;
 
 pub use self::facts::{Facts, Shares};
-use super::{Cause, Verdict};
+pub use super::Judgement;
+use super::{CannotTell, Cause, Source, Verdict, words};
 use crate::sample::Sample;
 
 /// Below this share of the busiest connection's bytes, a connection is a spectator.
@@ -70,19 +71,6 @@ pub struct Known {
     pub own_initiator: bool,
 }
 
-/// The verdict with its doubts.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Judgement {
-    /// The verdict.
-    pub verdict: Verdict,
-    /// Causes that the same numbers would have, the likelier first; a capture tells them apart.
-    pub not_excluded: Vec<Cause>,
-    /// Connections that carried the transfer.
-    pub connections: usize,
-    /// Payload per second of all of them.
-    pub bytes_per_s: f64,
-}
-
 /// The transfer as a whole: the means of its connections.
 pub(super) struct Whole {
     pub(super) role: Role,
@@ -94,12 +82,25 @@ pub(super) struct Whole {
     pub(super) line_bytes_per_s: Option<f64>,
     pub(super) device_bytes_per_s: Option<f64>,
     pub(super) own_initiator: bool,
+    /// Of the target.
+    pub(super) port: u16,
 }
 
 impl Whole {
     /// Whether the answers to requests are this host's business.
     pub(super) fn serves(&self) -> bool {
         self.role == Role::Target
+    }
+
+    /// Whether the payload leaves the initiator.
+    pub(super) fn writes(&self) -> bool {
+        self.sends != self.serves()
+    }
+
+    /// Shares of the time in which the target was silent, and the initiator.
+    pub(super) fn silences(&self) -> (f64, f64) {
+        let shares = &self.mean.shares;
+        if self.serves() { (shares.own, shares.peer) } else { (shares.peer, shares.own) }
     }
 
     /// Part of the segments that had to be sent again, or came late where only that is seen.
@@ -119,14 +120,41 @@ impl Whole {
 pub fn judge(watched: &[Watched], known: &Known) -> Option<Judgement> {
     let whole = whole(watched, known)?;
     let (cause, not_excluded) = cause(&whole);
+    let situation = advice::situation(cause, &whole);
+    let mut evidence = evidence(&whole);
+    evidence.extend(words::wanted(cause, &situation));
+    evidence.retain(|_, value| value.is_finite());
     let verdict = Verdict {
         cause,
-        evidence: evidence(&whole),
-        advice: advice::text(cause, &whole),
-        expected_bytes_per_s: advice::expected(cause, &whole),
+        evidence,
+        advice: words::text(cause, &situation),
+        expected_bytes_per_s: situation.expected_bytes_per_s,
     };
-    let connections = watched_count(&whole);
-    Some(Judgement { verdict, not_excluded, connections, bytes_per_s: whole.bytes_per_s })
+    let cannot_tell = not_excluded.into_iter().map(|cause| cannot_tell(cause, &whole)).collect();
+    let frame = (whole.connections, whole.bytes_per_s, whole.mean.seconds);
+    Some(Judgement::new(Source::Samples, verdict, cannot_tell, frame))
+}
+
+/// Why TCP's counters of this end do not tell, and what does.
+fn cannot_tell(cause: Cause, whole: &Whole) -> CannotTell {
+    let port = whole.port;
+    if cause == Cause::R2t {
+        return CannotTell {
+            cause,
+            why: "R2T waits cannot be told from samples: TCP's counters show no PDUs, and an R2T \
+                  answers a burst as a SCSI Response does, with 48 bytes a round trip later.",
+            command: format!(
+                "enkaku monitor record session.pcapng --port {port} --time 5s; \
+                 enkaku diagnose --pcap session.pcapng"
+            ),
+        };
+    }
+    let sender = if whole.writes() { "initiator" } else { "target" };
+    CannotTell {
+        cause,
+        why: "This end receives the data: what holds them back at the sender is counted there.",
+        command: format!("at the {sender}: enkaku diagnose --port {port}"),
+    }
 }
 
 fn whole(watched: &[Watched], known: &Known) -> Option<Whole> {
@@ -157,7 +185,17 @@ fn whole(watched: &[Watched], known: &Known) -> Option<Whole> {
         line_bytes_per_s: known.line_bytes_per_s,
         device_bytes_per_s: known.device_bytes_per_s,
         own_initiator: known.own_initiator,
+        port: target_port(watched, role),
         mean,
+    })
+}
+
+/// The port that the target listens on, 0 if nothing was watched.
+fn target_port(watched: &[Watched], role: Role) -> u16 {
+    let latest = watched.iter().filter(|one| one.role == role).find_map(|one| one.samples.last());
+    latest.map_or(0, |sample| match role {
+        Role::Initiator => sample.connection.remote.port(),
+        Role::Target => sample.connection.local.port(),
     })
 }
 
@@ -247,30 +285,28 @@ fn cause_at_receiver(whole: &Whole) -> (Cause, Vec<Cause>) {
 
 /// TCP had nothing to do: who was silent?
 fn silence(whole: &Whole) -> (Cause, Vec<Cause>) {
-    let shares = &whole.mean.shares;
-    let (target, initiator) =
-        if whole.serves() { (shares.own, shares.peer) } else { (shares.peer, shares.own) };
-    if shares.path >= target.max(initiator) {
-        let writes = whole.sends != whole.serves();
-        return (Cause::QueueDepth, if writes { vec![Cause::R2t] } else { vec![] });
+    let (target, initiator) = whole.silences();
+    if whole.mean.shares.path >= target.max(initiator) {
+        return (Cause::QueueDepth, if whole.writes() { vec![Cause::R2t] } else { vec![] });
     }
     if target >= initiator { (Cause::Storage, vec![]) } else { (Cause::Application, vec![]) }
 }
 
 fn evidence(whole: &Whole) -> BTreeMap<&'static str, f64> {
     let (mean, shares) = (&whole.mean, &whole.mean.shares);
+    let (target, application) = whole.silences();
     let mut evidence = BTreeMap::from([
         ("connections", whole.connections),
         ("seconds", mean.seconds),
-        ("throughput_bytes_per_s", whole.bytes_per_s),
+        ("bytes_per_s", whole.bytes_per_s),
         ("peak_bytes_per_s", mean.peak_bytes_per_s),
         ("rtt_us", mean.rtt_us),
         ("rtt_min_us", mean.base_rtt_us),
         ("loss", whole.loss()),
         ("burst_bytes", mean.burst_bytes),
-        ("share_path", shares.path),
-        ("share_peer_silent", shares.peer),
-        ("share_own_silent", shares.own),
+        ("share_queue_depth", shares.path),
+        ("share_storage", target),
+        ("share_application", application),
     ]);
     let direction: &[_] = if whole.sends {
         &[
@@ -294,15 +330,5 @@ fn evidence(whole: &Whole) -> BTreeMap<&'static str, f64> {
         ]
     };
     evidence.extend(direction.iter().copied());
-    evidence.retain(|_, value| value.is_finite());
     evidence
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a count of connections that was made from one"
-)]
-fn watched_count(whole: &Whole) -> usize {
-    whole.connections as usize
 }

@@ -153,6 +153,41 @@ fn silences_are_the_path_s_the_target_s_or_the_application_s() {
     assert_eq!(cause_of(questions(40, 8)), Cause::Application);
 }
 
+/// A write of 64 KiB, and 48 bytes a round trip later: an R2T or a response, who knows.
+fn writes_one_by_one(role: Role) -> Judgement {
+    let sends = connection(|at, sample| match (at % STEPS_PER_RTT, role) {
+        (0, Role::Initiator) => send(sample, 65_584),
+        (0, Role::Target) => receive(sample, 65_584),
+        (7, Role::Initiator) => receive(sample, 48),
+        (1, Role::Target) => send(sample, 48),
+        _ => {}
+    });
+    judged(sends, role)
+}
+
+#[test]
+fn waits_for_r2ts_cannot_be_told_and_that_is_said() {
+    let seen = writes_one_by_one(Role::Initiator);
+    assert_eq!(
+        (seen.verdict.cause, &seen.not_excluded[..]),
+        (Cause::QueueDepth, &[Cause::R2t][..])
+    );
+    let doubt = &seen.cannot_tell[0];
+    assert_eq!(doubt.cause, Cause::R2t);
+    assert!(doubt.why.contains("cannot be told from samples"), "{doubt:?}");
+    assert!(doubt.command.contains("record session.pcapng --port 3260"), "{doubt:?}");
+    assert!(doubt.command.contains("diagnose --pcap session.pcapng"), "{doubt:?}");
+    let served = writes_one_by_one(Role::Target);
+    let doubt = served.cannot_tell.iter().find(|doubt| doubt.cause == Cause::R2t).unwrap();
+    // The port that the target listens on is this end's.
+    assert!(doubt.command.contains("--port 50000"), "{doubt:?}");
+    // Reads have no R2Ts; of their sender, the target, the other end sees little.
+    let reads = judged(questions(9, 8), Role::Initiator);
+    assert!(!reads.not_excluded.contains(&Cause::R2t), "{reads:?}");
+    assert_eq!(reads.cannot_tell.len(), reads.not_excluded.len());
+    assert!(reads.cannot_tell[0].command.starts_with("at the target: enkaku diagnose --port 3260"));
+}
+
 #[test]
 fn the_same_silences_seen_from_the_target() {
     let served = |period: u64, think: u64| {

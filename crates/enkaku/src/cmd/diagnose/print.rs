@@ -1,0 +1,112 @@
+//! The answer as it is printed, whatever its source: for people, or one JSON object.
+
+use serde::Serialize;
+use tcpmon::ethtool::Device;
+use tcpmon::verdict::Judgement;
+
+use crate::cmd::say;
+
+/// A judgement and what it is about.
+#[derive(Serialize)]
+pub(super) struct Answer {
+    #[serde(flatten)]
+    pub(super) judgement: Judgement,
+    /// Names of the processes at this end; a capture knows none.
+    pub(super) processes: Vec<String>,
+    /// The devices that the connections go through; a capture knows none.
+    pub(super) devices: Vec<Device>,
+}
+
+impl Answer {
+    /// On stdout.
+    pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
+        if json { say(serde_json::to_string(self)?) } else { say(self.text()) }
+    }
+
+    /// The cause, the advice, the doubts, then the numbers.
+    fn text(&self) -> String {
+        let Judgement { verdict, .. } = &self.judgement;
+        let mut lines = vec![format!("{}: {}", verdict.cause.as_str(), verdict.advice)];
+        for doubt in &self.judgement.cannot_tell {
+            let (cause, why, command) = (doubt.cause.as_str(), doubt.why, &doubt.command);
+            lines.push(format!("Not excluded: {cause}. {why} What tells: {command}"));
+        }
+        lines.push(String::new());
+        lines.push(line("source", self.judgement.source.as_str()));
+        if !self.processes.is_empty() {
+            lines.push(line("processes", &self.processes.join(", ")));
+        }
+        for device in &self.devices {
+            let driver = device.driver.as_deref().unwrap_or("no driver");
+            let note = device.note.map(|note| format!(": {note}")).unwrap_or_default();
+            lines.push(line("device", &format!("{} ({driver}){note}", device.name)));
+        }
+        for (name, value) in &verdict.evidence {
+            lines.push(line(name, &number(*value)));
+        }
+        lines.join("\n")
+    }
+}
+
+fn line(name: &str, value: &str) -> String {
+    format!("{name:<28}{value}")
+}
+
+/// Shares and small rates with digits, bytes and counts without.
+fn number(value: f64) -> String {
+    let digits = if value.abs() < 10.0 && value.fract() != 0.0 { 4 } else { 0 };
+    format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tcpmon::verdict::{CannotTell, Cause, Source, Verdict};
+
+    use super::*;
+
+    fn answer(source: Source) -> Answer {
+        let verdict = Verdict {
+            cause: Cause::QueueDepth,
+            evidence: BTreeMap::from([("loss", 0.00012), ("bytes_per_s", 5.25e6)]),
+            advice: "Keep more commands outstanding.".into(),
+            expected_bytes_per_s: None,
+        };
+        let doubt = CannotTell {
+            cause: Cause::R2t,
+            why: "No PDUs are seen.",
+            command: "enkaku diagnose --pcap session.pcapng".into(),
+        };
+        let judgement = Judgement {
+            source,
+            verdict,
+            not_excluded: vec![Cause::R2t],
+            cannot_tell: vec![doubt],
+            connections: 1,
+            bytes_per_s: 5.25e6,
+            seconds: 2.0,
+        };
+        Answer { judgement, processes: Vec::new(), devices: Vec::new() }
+    }
+
+    #[test]
+    fn both_sources_have_the_same_words_and_the_same_fields() {
+        let [samples, capture] = [Source::Samples, Source::Capture].map(answer);
+        let text = samples.text();
+        assert_eq!(text.replace("samples", "capture"), capture.text());
+        assert!(
+            text.starts_with("queue_depth: Keep more commands outstanding.\nNot excluded: r2t. ")
+        );
+        assert!(text.contains("What tells: enkaku diagnose --pcap"), "{text}");
+        assert!(text.contains("loss                        0.0001\n"), "{text}");
+        let fields = |answer: &Answer| {
+            let value = serde_json::to_value(answer).unwrap();
+            value.as_object().unwrap().keys().cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(fields(&samples), fields(&capture));
+        for field in ["source", "cause", "evidence", "advice", "not_excluded", "cannot_tell"] {
+            assert!(fields(&samples).iter().any(|one| one == field), "{field}");
+        }
+    }
+}
