@@ -70,6 +70,9 @@ struct Controller {
     refused: bool,
     /// The policy wants more than the target grants.
     capped: bool,
+    /// Time of the last sample, and what all of them counted.
+    t_s: f64,
+    carried_bytes: f64,
 }
 
 impl Controller {
@@ -87,6 +90,8 @@ impl Controller {
             wanted: config.connections.into(),
             refused: false,
             capped: false,
+            t_s: 0.0,
+            carried_bytes: 0.0,
         }
     }
 
@@ -101,11 +106,13 @@ impl Controller {
     fn step(&mut self, shared: &Shared, view: View, now: Instant) -> Option<Duration> {
         if !view.up {
             self.meter.pause();
-            self.publish(shared, &view, None);
+            self.publish(shared, &view, now, None);
             return None;
         }
         let measured = self.meter.measure(&view, now)?;
         let sample = &measured.sample;
+        self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
+        self.t_s = sample.t_s;
         let rtt_us = sample.connections.iter().filter_map(|c| c.tcp.rtt_us).fold(None, smaller);
         let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
         shared.with(|state, _| state.throttle.set_rate(limit.bytes_per_s, now));
@@ -119,7 +126,7 @@ impl Controller {
         self.wanted = decision.connections;
         self.actuator.carry_out(shared, &view, &measured, &decision, now);
         self.history.note(sample, self.wanted, &decision.why.to_string(), now);
-        self.publish(shared, &view, Some((&measured, &decision)));
+        self.publish(shared, &view, now, Some((&measured, &decision)));
         rtt_us.map(|us| Duration::from_secs_f64(us / 1e6))
     }
 
@@ -156,7 +163,13 @@ impl Controller {
         decision
     }
 
-    fn publish(&self, shared: &Shared, view: &View, now: Option<(&Measured, &Decision)>) {
+    fn publish(
+        &self,
+        shared: &Shared,
+        view: &View,
+        now: Instant,
+        sampled: Option<(&Measured, &Decision)>,
+    ) {
         let mut report = shared.path.lock().unwrap_or_else(PoisonError::into_inner);
         report.policy = self.policy.name();
         report.connections_wanted = self.wanted;
@@ -167,7 +180,8 @@ impl Controller {
         report.ceiling = ceiling.or(self.capped.then(granted));
         report.max_rate = self.meted.rate();
         report.changes = self.history.changes();
-        let Some((measured, decision)) = now else {
+        (report.sampled_at, report.carried_bytes) = (now.0, self.carried_bytes);
+        let Some((measured, decision)) = sampled else {
             report.connections.clear();
             (report.phase, report.bytes_per_s) = ("down", 0.0);
             report.why = "there is no session".to_owned();
