@@ -6,6 +6,7 @@ Colours are Okabe and Ito's; line styles and marks differ too, for readers witho
 from collections.abc import Sequence
 
 from enkaku_lab import figure
+from enkaku_lab.experiment import Link
 from enkaku_lab.ns2.engine import Result
 from enkaku_lab.ns2.measure import MEGA, moves
 
@@ -16,6 +17,8 @@ CYCLE = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 LINE_MBIT = 1000 * 1460 / 1500
 """What the model's 1 Gbit/s carries of payload: 1460 of 1500 bytes, and no Ethernet around them."""
+REAL_LINE_MBIT = Link().payload_bits_per_s / 1e6
+"""What the emulated line carries: 1448 of 1538 bytes, Ethernet's and TCP's time stamps counted."""
 CONNECTIONS = "connections N"
 THROUGHPUT = "throughput (Mbit/s)"
 TIME = "time (s)"
@@ -55,8 +58,13 @@ def rate_over_time(axes, result: Result, span: int, **look) -> None:
     axes.plot([group[-1]["t_s"] for group in groups], means, **look)
 
 
-def line_limit(axes) -> None:
-    axes.axhline(LINE_MBIT, label="the line (TCP payload)", **figure.LIMIT)
+def line_mbit(real: bool) -> float:
+    """TCP payload of the line, of one engine or the other."""
+    return REAL_LINE_MBIT if real else LINE_MBIT
+
+
+def line_limit(axes, real: bool) -> None:
+    axes.axhline(line_mbit(real), label="the line (TCP payload)", **figure.LIMIT)
 
 
 def cloud(axes, times: Sequence[tuple[float, float]], colour: str, label: str) -> None:
