@@ -24,11 +24,16 @@ THROUGHPUT = "throughput (Mbit/s)"
 TIME = "time (s)"
 
 
-def grid(rows: int = 1, columns: int = 1, height_in: float = 4.2, share_y: bool = True):
+WIDTH_IN, ALONE_IN = 4.2, 7.6
+"""Of a panel among others, and of one that has a figure or a half of it for itself, with a legend."""
+
+
+def grid(rows: int = 1, columns: int = 1, height_in: float = 4.2, width_in: float | None = None):
     """Axes as a flat list; room for the title is left."""
+    width_in = width_in or (ALONE_IN if columns == 1 else WIDTH_IN)
     with figure.plt.rc_context(figure.STYLE):
-        size = (4.2 * columns + 3.4 * (columns == 1), height_in * rows)
-        more = {"layout": "constrained", "squeeze": False, "sharey": "row" if share_y else False}
+        size = (width_in * columns, height_in * rows)
+        more = {"layout": "constrained", "squeeze": False, "sharey": "row"}
         chart, found = figure.plt.subplots(rows, columns, figsize=size, **more)
     return chart, list(found.flat)
 

@@ -157,8 +157,10 @@ def compare(studies: list[Study], pace: Pace, folder: Path) -> Performed:
 def _side_by_side(study: Study, found: dict[str, Results], paces: dict[str, Pace]):
     """One panel: next to each other. Several: an engine in a row."""
     rows, columns = study.grid
-    shape = (1, len(found)) if (rows, columns) == (1, 1) else (rows * len(found), columns)
-    chart, axes = charts.grid(*shape, height_in=study.height_in)
+    alone = (rows, columns) == (1, 1)
+    shape = (1, len(found)) if alone else (rows * len(found), columns)
+    width_in = 0.8 * charts.ALONE_IN if alone else None
+    chart, axes = charts.grid(*shape, height_in=study.height_in, width_in=width_in)
     each = rows * columns
     for index, (name, results) in enumerate(found.items()):
         mine = axes[index * each : (index + 1) * each]
