@@ -49,7 +49,8 @@ def draw(all_axes: list, found: Results, pace: Pace) -> None:
         charts.n_over_time(over_time, result, 90.0, label=f"Tm = {tm:g} s", **look)
     table = ends(found)
     for index, (tm, runs_) in enumerate(table.items()):
-        across = [index + 0.5 * (i / max(1, len(runs_) - 1) - 0.5) for i in range(len(runs_))]
+        middle = (len(runs_) - 1) / 2
+        across = [index + 0.5 * (i - middle) / len(runs_) for i in range(len(runs_))]
         at_end.plot(across, [n for n, _, _ in runs_], "osD^"[index % 4], color=charts.CYCLE[index])
     for axes in (over_time, at_end):
         axes.axhspan(47, 53, color="#999999", alpha=0.3, linewidth=0, label="the paper, 47 to 53")

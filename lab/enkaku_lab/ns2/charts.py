@@ -48,6 +48,19 @@ def legend(axes, below: bool = True, columns: int = 3) -> None:
     axes.legend(fontsize=9, ncols=columns, **place)
 
 
+def one_legend(chart, all_axes: list) -> None:
+    """One below the figure in place of those of the axes, what is the same in several once."""
+    entries: dict[str, object] = {}
+    for axes in all_axes:
+        if found := axes.get_legend():
+            handles, labels = axes.get_legend_handles_labels()
+            entries |= {name: one for one, name in zip(handles, labels, strict=True)}
+            found.remove()
+    if entries:
+        look = {"loc": "outside lower center", "fontsize": 9, "frameon": False}
+        chart.legend(list(entries.values()), list(entries), ncols=min(4, len(entries)), **look)
+
+
 def n_over_time(axes, result: Result, end_s: float, **look) -> None:
     """Steps of the wanted number."""
     points = [*moves(result), (min(end_s, result.run.seconds), result.samples[-1]["n"])]

@@ -168,6 +168,7 @@ def _side_by_side(study: Study, found: dict[str, Results], paces: dict[str, Pace
         for one in mine:
             title = one.get_title()
             one.set_title(f"{SHORT[name]}: {title}" if title else NAMES[name], fontsize=10)
+    charts.one_legend(chart, axes)
     return chart
 
 
