@@ -4,34 +4,75 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use block::backend::MemoryDevice;
 use block::layer::{Delay, DelayLayer, Delays, Queueing};
-use block::{BlockDevice, Buf};
+use block::{BlockDevice, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 use iscsi::initiator::{Config, RemoteDisk, Url};
 use iscsi::target::{Server, ServerConfig};
 use iscsi_proto::tuner::PolicyConfig;
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 
 const IQN: &str = "iqn.2026-11.org.example:hand-out";
 const CONNECTIONS: u16 = 4;
 const LEN: usize = 64 << 10;
-/// Reads of each worker: some seconds, so that the path controller judges the connections often.
-const READS: u64 = 100;
+/// Reads of each worker: seconds on the slow connection, so that the path controller judges often.
+const READS: u64 = 40;
 /// Limit of the whole test: whatever takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A target whose disks, one for each connection, are as quick as it happens: 1 to 60 ms for a read.
+/// A disk that takes ten times as long for the connection that asked first.
+struct Unequal {
+    slow: DelayLayer,
+    quick: DelayLayer,
+    first: Mutex<Option<task::Id>>,
+}
+
+impl BlockDevice for Unequal {
+    fn info(&self) -> DeviceInfo {
+        self.quick.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
+        let caller = task::id(); // each connection is a task
+        let first = *self.first.lock().unwrap().get_or_insert(caller);
+        let disk = if first == caller { &self.slow } else { &self.quick };
+        disk.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
+        self.quick.write(offset, data, flags)
+    }
+
+    fn flush(&self) -> Io<()> {
+        self.quick.flush()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Io<()> {
+        self.quick.trim(offset, len)
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
+        self.quick.zero(offset, len, flags)
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        self.quick.extents(offset, len)
+    }
+}
+
 fn serve() -> (Url, oneshot::Sender<()>) {
-    let device = Arc::new(MemoryDevice::new(1 << 20, 512).unwrap());
-    let read = Delay::Uniform(Duration::from_millis(1), Duration::from_millis(60));
-    let delays = Delays { read, ..Delays::default() };
-    let device = DelayLayer::new(device, delays, 7).with_queueing(Queueing::PerCaller);
+    let memory = Arc::new(MemoryDevice::new(1 << 20, 512).unwrap());
+    let layer = |ms| {
+        let delays = Delays { read: Delay::Fixed(Duration::from_millis(ms)), ..Delays::default() };
+        DelayLayer::new(memory.clone(), delays, 1).with_queueing(Queueing::PerCaller)
+    };
+    let device = Unequal { slow: layer(100), quick: layer(10), first: Mutex::default() };
     let target = Target::new(TargetConfig::new(IQN));
     target.add_lun(0, Arc::new(device), LunOptions::default()).unwrap();
     let config = ServerConfig::new(IQN).unwrap();
