@@ -25,7 +25,7 @@ from enkaku_lab.experiment import RATES, Link
 from enkaku_lab.peers import enkaku, need
 from enkaku_lab.process import LabError, peer, run
 from enkaku_lab.progress import Progress
-from enkaku_lab.table import render
+from enkaku_lab.table import GAP, render
 
 GRID = {
     "rate": ("100mbit", "1gbit"),
@@ -100,20 +100,25 @@ def timing(cell: dict, plan: dict, quick: bool) -> Timing:
     return Timing(round(min(SECONDS_MAX, max(SECONDS, seconds))), round(omit_s), runs)
 
 
-def measured(lab: wan.Lab, cell: dict, how: Timing) -> float:
-    """Mbit/s of TCP payload in the steady state, as the receiver counted; mean of the runs."""
+def measured(lab: wan.Lab, cell: dict, how: Timing) -> dict:
+    """Mbit/s of TCP payload in the steady state, as the receiver counted, and the round trip in
+    milliseconds, as the sender did; means of the runs. On a busy machine the emulator is late, and
+    the round trip is longer than the line's."""
 
-    def one(port: int) -> float:
+    def one(port: int) -> tuple[float, float]:
         words = [need("iperf3"), "-c", lab.address, "-p", port, "-C", cell["cc"], "-J"]
         words += ["-P", cell["streams"], "-t", how.seconds, "-O", how.omit_s]
         done = run(lab.exec("near", words), timeout_s=how.seconds + how.omit_s + 30)
         report = json.loads(done.stdout)
         if "error" in report:
             raise LabError(f"iperf3: {report['error']}")
-        return report["end"]["sum_received"]["bits_per_second"] / 1e6
+        rtts = [stream["sender"]["mean_rtt"] / 1000 for stream in report["end"]["streams"]]
+        return report["end"]["sum_received"]["bits_per_second"] / 1e6, statistics.fmean(rtts)
 
     with ThreadPoolExecutor(how.runs) as pool:
-        return statistics.fmean(pool.map(one, range(PORT, PORT + how.runs)))
+        found = list(pool.map(one, range(PORT, PORT + how.runs)))
+    rates, rtts = zip(*found, strict=True)
+    return {"measured_mbit": statistics.fmean(rates), "measured_rtt_ms": statistics.fmean(rtts)}
 
 
 def check(todo: list[dict], folder: Path, quick: bool) -> list[dict]:
@@ -134,7 +139,7 @@ def check(todo: list[dict], folder: Path, quick: bool) -> list[dict]:
             how = timing(cell, predicted(cell, link), quick)
             lab.set(link)
             try:
-                cell["measured_mbit"] = measured(lab, cell, how)
+                cell |= measured(lab, cell, how)
             finally:
                 lab.set(link, loss=0.0)
             cell["how"] = asdict(how)
@@ -159,7 +164,9 @@ def judge(found: list[dict]) -> tuple[list[list[str]], dict[str, list[float]]]:
         for group in groups:
             errors[group].append(error)
         shown = [str(cell[name]) for name in GRID]
-        rows.append([*shown, f"{plan:.0f}", f"{cell['measured_mbit']:.0f}", f"{error:.0%}"])
+        rtt = f"{cell['measured_rtt_ms']:.1f}" if "measured_rtt_ms" in cell else GAP
+        reached = f"{cell['measured_mbit']:.0f}"
+        rows.append([*shown, f"{plan:.0f}", reached, f"{error:.0%}", rtt])
     return rows, errors
 
 
@@ -178,7 +185,7 @@ def main(arguments: list[str]) -> None:
         todo = [cell for cell in todo if decided_by_losses(cell) or not options.losses]
         found = check(todo, options.out, options.quick)
     rows, errors = judge(found)
-    print(render([*GRID, "plan Mbit/s", "measured", "error"], rows))
+    print(render([*GRID, "plan Mbit/s", "measured", "error", "RTT seen ms"], rows))
     for group, some in errors.items():
         if some:
             median = statistics.median(some)
