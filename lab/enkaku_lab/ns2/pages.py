@@ -9,8 +9,9 @@ from enkaku_lab.ns2.study import Pace, Study
 from enkaku_lab.process import LabError
 
 PAGE = "engines.md"
-QUIET_LOAD = 2.0
-"""Load average of a run up to which nothing else was at work: the run itself has about one core."""
+QUIET_LOAD = 3.0
+"""Load average up to which nothing else need have been at work: target, initiator and emulator have
+a little more than one core, in some threads."""
 
 
 def write(studies: list[Study], pace: Pace, folder: Path, docs: Path, note: str = "") -> Path:
