@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hdrhistogram::Histogram;
+use tokio::sync::{mpsc, watch};
 
 use crate::{BlockError, Buf, Device, WriteFlags};
 
@@ -32,6 +33,46 @@ impl Pattern {
     }
 }
 
+/// How many operations are under way at once; at least one.
+#[derive(Clone, Debug)]
+pub enum Depth {
+    /// So many.
+    Fixed(usize),
+    /// As many as were last said: more begin at once, and while there are too many, one that ends
+    /// is followed by none.
+    Following(watch::Receiver<usize>),
+}
+
+impl Depth {
+    fn now(&self) -> usize {
+        match self {
+            Self::Fixed(depth) => *depth,
+            Self::Following(depth) => *depth.borrow(),
+        }
+        .max(1)
+    }
+
+    /// Until another depth is said.
+    async fn changed(&mut self) {
+        if let Self::Following(depth) = self
+            && depth.changed().await.is_ok()
+        {
+            return;
+        }
+        // Whoever said it is gone, or nobody ever says another one.
+        std::future::pending().await
+    }
+}
+
+/// One operation that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// When.
+    pub at: Instant,
+    /// Time it took.
+    pub latency: Duration,
+}
+
 /// A load.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
@@ -40,7 +81,7 @@ pub struct LoadOptions {
     /// Bytes per operation, a multiple of the device's block size.
     pub block_size: u32,
     /// Operations under way at once.
-    pub depth: usize,
+    pub depth: Depth,
     /// Not measured: time before the first measured completion may come. With such a time what is
     /// still under way at the end is not measured either: the report is of the steady state.
     pub ramp: Duration,
@@ -48,6 +89,8 @@ pub struct LoadOptions {
     pub duration: Duration,
     /// Seed of the places and of the data written.
     pub seed: u64,
+    /// Is told of every operation, those of the ramp too. A full channel holds the load back.
+    pub each: Option<mpsc::Sender<Ended>>,
 }
 
 /// What was measured.
@@ -107,19 +150,34 @@ pub async fn run(device: &Device, options: &LoadOptions) -> Result<LoadReport, L
         bytes: 0,
         latency_ns: empty_histogram(),
     };
+    let mut depth = options.depth.clone();
     let mut lanes = FuturesUnordered::new();
-    for _ in 0..options.depth.max(1) {
-        lanes.push(operation(device, options, places.next_offset(), &data, None));
-    }
-    while let Some(done) = lanes.next().await {
+    let mut spare: Vec<Buf> = Vec::new();
+    let mut now = begin;
+    loop {
+        while now < end && lanes.len() < depth.now() {
+            lanes.push(operation(device, options, places.next_offset(), &data, spare.pop()));
+        }
+        let done = tokio::select! {
+            // The depth is looked at after each operation anyway.
+            biased;
+            done = lanes.next() => done,
+            () = depth.changed(), if now < end => {
+                now = Instant::now();
+                continue;
+            }
+        };
+        let Some(done) = done else { break };
         let (buf, latency) = done?;
-        let now = Instant::now();
+        spare.extend(buf);
+        now = Instant::now();
+        if let Some(each) = &options.each {
+            // Nobody listens any more: the load goes on.
+            let _ = each.send(Ended { at: now, latency }).await;
+        }
         if !steady || (start..end).contains(&now) {
             report.operations += 1;
             report.latency_ns.saturating_record(latency.as_nanos().try_into().unwrap_or(u64::MAX));
-        }
-        if now < end {
-            lanes.push(operation(device, options, places.next_offset(), &data, buf));
         }
     }
     report.elapsed = if steady { options.duration } else { begin.elapsed() };
@@ -210,7 +268,7 @@ mod tests {
 
     use super::*;
     use crate::backend::MemoryDevice;
-    use crate::layer::{OpKind, StatsLayer};
+    use crate::layer::{Delay, DelayLayer, Delays, OpKind, StatsLayer};
 
     #[tokio::test]
     async fn what_comes_before_the_ramp_is_over_is_done_and_not_measured() {
@@ -219,10 +277,11 @@ mod tests {
         let mut options = LoadOptions {
             pattern: Pattern::RandomWrite,
             block_size: 4096,
-            depth: 4,
+            depth: Depth::Fixed(4),
             ramp: Duration::from_millis(20),
             duration: Duration::from_millis(20),
             seed: 1,
+            each: None,
         };
         let steady = run(&device, &options).await.unwrap();
         let all = stats.snapshot().of(OpKind::Write).operations;
@@ -235,5 +294,50 @@ mod tests {
         let whole = run(&device, &options).await.unwrap();
         assert_eq!(stats.snapshot().of(OpKind::Write).operations, all + whole.operations);
         assert!(whole.elapsed >= options.duration);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_depth_follows_what_is_said_and_each_operation_is_told() {
+        const READ_MS: u64 = 10;
+        let delay = Delay::Fixed(Duration::from_millis(READ_MS));
+        let delays = Delays { read: delay, ..Delays::default() };
+        let memory = Arc::new(MemoryDevice::new(1 << 20, 512).unwrap());
+        let device: Device = Arc::new(DelayLayer::new(memory, delays, 1));
+        let (say, depth) = watch::channel(2);
+        let (each, mut ended) = mpsc::channel(1);
+        let options = LoadOptions {
+            pattern: Pattern::Read,
+            block_size: 4096,
+            depth: Depth::Following(depth),
+            ramp: Duration::ZERO,
+            duration: Duration::from_secs(3600), // of real time: the test ends it
+            seed: 1,
+            each: Some(each),
+        };
+        let load = tokio::spawn(async move { run(&device, &options).await });
+        // So many end at one instant of the virtual clock as run side by side.
+        let mut at_once: Vec<(tokio::time::Instant, usize)> = Vec::new();
+        while at_once.len() < 9 {
+            ended.recv().await.unwrap();
+            let now = tokio::time::Instant::now();
+            match at_once.last_mut() {
+                Some((instant, count)) if *instant == now => *count += 1,
+                _ => {
+                    at_once.push((now, 1));
+                    match at_once.len() {
+                        3 => say.send(5).unwrap(),
+                        6 => say.send(1).unwrap(),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        load.abort();
+        let span = |pair: &[(tokio::time::Instant, usize)]| pair[1].0 - pair[0].0;
+        assert!(at_once.windows(2).all(|pair| span(pair).as_millis() == u128::from(READ_MS)));
+        let counts: Vec<_> = at_once.iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts[..6], [2, 2, 2, 5, 5, 5]);
+        // Whether those that ended before it was said were followed is a matter of scheduling.
+        assert_eq!(counts[7..], [1, 1]);
     }
 }

@@ -62,8 +62,8 @@ def facts(found: Results, policy: str) -> dict[str, float]:
     }
 
 
-def draw(found: Results, pace: Pace):
-    chart, (rest_rate, step_rate, rest_n, step_n) = charts.grid(2, 2, height_in=3.2)
+def draw(all_axes: list, found: Results, pace: Pace) -> None:
+    rest_rate, step_rate, rest_n, step_n = all_axes
     for index, policy in enumerate(POLICIES):
         look = {**charts.style(index + 1), "label": scatter.NAMES[policy]}
         rest, steps = of(found, policy)[0], of(found, policy, True)[0]
@@ -77,7 +77,6 @@ def draw(found: Results, pace: Pace):
     for axes in (rest_n, step_n):
         axes.set_xlabel(charts.TIME)
     charts.legend(rest_n, columns=2)
-    return chart
 
 
 def sentence(found: Results, pace: Pace) -> str:
@@ -103,4 +102,7 @@ STUDY = Study(
     runs=runs,
     draw=draw,
     sentence=sentence,
+    grid=(2, 2),
+    height_in=3.2,
+    engines=("ns2",),
 )

@@ -2,15 +2,18 @@
 
 import statistics
 
+from enkaku_lab.experiments import s2_fig6
 from enkaku_lab.ns2 import charts, measure
 from enkaku_lab.ns2.engine import Run
-from enkaku_lab.ns2.study import Pace, Results, Study
+from enkaku_lab.ns2.study import Fact, Facts, Pace, Results, Study
 
 NUMBERS = (4, 16, 50)
 TIMES_S = (0.1, 0.2, 0.5, 1, 2, 5, 10)
 
 
 def runs(pace: Pace) -> list[Run]:
+    if pace.real:
+        return s2_fig6.fixed_real(pace)
     seconds = 12.0 if pace.quick else 60.0
     return [Run(n=n, seconds=seconds, reads=True, seed=2) for n in NUMBERS]
 
@@ -20,7 +23,8 @@ def measured(found: Results) -> dict[int, dict[float, list[float]]]:
     table = {}
     for run, result in found.items():
         ends = [read["t_s"] for read in result.reads]
-        table[run.n] = {tm: _counts(ends, tm, run.seconds) for tm in TIMES_S}
+        counted = {tm: _counts(ends, tm, run.seconds) for tm in TIMES_S}
+        table[run.n] = {tm: values for tm, values in counted.items() if values}
     return table
 
 
@@ -34,26 +38,42 @@ def _counts(ends: list[float], tm: float, seconds: float) -> list[float]:
     return [count * (1 << 20) * measure.MEGA / tm for count in counts]
 
 
-def draw(found: Results, pace: Pace):
-    chart, (axes,) = charts.grid()
+def draw(all_axes: list, found: Results, pace: Pace) -> None:
+    (axes,) = all_axes
     for index, (n, by_time) in enumerate(measured(found).items()):
         charts.band(axes, list(by_time), list(by_time.values()), f"N = {n}", index)
-    charts.line_limit(axes)
+    charts.line_limit(axes, pace.real)
     axes.set(xscale="log", xlabel="measuring time Tm (s)", ylabel="measured G (Mbit/s)")
     axes.set_xticks(TIMES_S, [f"{tm:g}" for tm in TIMES_S])
     axes.set_xticks([], minor=True)
     axes.set_ylim(bottom=0)
     charts.legend(axes, columns=4)
-    return chart
+
+
+def error(values: list[float]) -> float:
+    """Half of the range, relative to the mean."""
+    return (max(values) - min(values)) / 2 / statistics.fmean(values)
+
+
+def spread(values: list[float]) -> float:
+    """Standard deviation relative to the mean: it does not grow with the number of windows."""
+    return statistics.pstdev(values) / statistics.fmean(values)
+
+
+def facts(found: Results, pace: Pace) -> Facts:
+    table = {}
+    for n, by_time in measured(found).items():
+        for tm in (0.1, 1, 5):
+            if len(by_time.get(tm, [])) > 2:
+                name = f"the deviation of G at N = {n}, Tm = {tm:g} s"
+                table[name] = Fact(100 * spread(by_time[tm]), "%", 0.5)
+    return table
 
 
 def sentence(found: Results, pace: Pace) -> str:
-    def error(values: list[float]) -> float:
-        return (max(values) - min(values)) / 2 / statistics.fmean(values)
-
     said = [
-        f"N = {n}: ± {error(by_time[0.1]):.0%} at 0.1 s, ± {error(by_time[1]):.1%} at 1 s, "
-        f"± {error(by_time[5]):.1%} at 5 s"
+        f"N = {n}: "
+        + ", ".join(f"± {error(by_time[tm]):.1%} at {tm:g} s" for tm in (0.1, 1, 5) if tm in by_time)
         for n, by_time in measured(found).items()
     ]
     return (
@@ -70,4 +90,5 @@ STUDY = Study(
     runs=runs,
     draw=draw,
     sentence=sentence,
+    facts=facts,
 )

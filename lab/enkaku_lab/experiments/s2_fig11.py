@@ -4,15 +4,21 @@ import statistics
 
 from enkaku_lab.ns2 import charts, measure
 from enkaku_lab.ns2.engine import Run
-from enkaku_lab.ns2.study import Pace, Results, Study
+from enkaku_lab.ns2.study import Fact, Facts, Pace, Results, Study
 
 TIMES_S = (1.0, 2.0, 5.0, 10.0)
 SEEDS = {1.0: 20, 2.0: 20, 5.0: 20, 10.0: 8}
 """Long runs are few: what the others show is enough to know the spread."""
+REAL_SEEDS = {1.0: 4, 2.0: 2, 5.0: 1, 10.0: 1}
+QUICK_REAL_TIME_S = 0.5
 MOVES_MAX = 16
 
 
 def runs(pace: Pace) -> list[Run]:
+    if pace.real and pace.quick:
+        return [_run(QUICK_REAL_TIME_S, 1)]
+    if pace.real:
+        return [_run(tm, seed) for tm in TIMES_S for seed in range(1, REAL_SEEDS[tm] + 1)]
     if pace.quick:
         return [_run(1.0, 1)]
     return [_run(tm, seed) for tm in TIMES_S for seed in range(1, SEEDS[tm] + 1)]
@@ -33,8 +39,8 @@ def ends(found: Results) -> dict[float, list[tuple[int, int, float]]]:
     return table
 
 
-def draw(found: Results, pace: Pace):
-    chart, (over_time, at_end) = charts.grid(1, 2, share_y=True)
+def draw(all_axes: list, found: Results, pace: Pace) -> None:
+    over_time, at_end = all_axes
     first = {}
     for run, result in found.items():
         first.setdefault(run.measuring_time_s, result)
@@ -43,7 +49,8 @@ def draw(found: Results, pace: Pace):
         charts.n_over_time(over_time, result, 90.0, label=f"Tm = {tm:g} s", **look)
     table = ends(found)
     for index, (tm, runs_) in enumerate(table.items()):
-        across = [index + 0.5 * (i / max(1, len(runs_) - 1) - 0.5) for i in range(len(runs_))]
+        middle = (len(runs_) - 1) / 2
+        across = [index + 0.5 * (i - middle) / len(runs_) for i in range(len(runs_))]
         at_end.plot(across, [n for n, _, _ in runs_], "osD^"[index % 4], color=charts.CYCLE[index])
     for axes in (over_time, at_end):
         axes.axhspan(47, 53, color="#999999", alpha=0.3, linewidth=0, label="the paper, 47 to 53")
@@ -53,7 +60,17 @@ def draw(found: Results, pace: Pace):
     at_end.set_xticks(range(len(table)), [f"{tm:g}" for tm in table])
     at_end.set_xlabel("Tm (s)")
     charts.legend(over_time, columns=3)
-    return chart
+
+
+def facts(found: Results, pace: Pace) -> Facts:
+    table = {}
+    for tm, runs_ in ends(found).items():
+        numbers, tried = ([run[index] for run in runs_] for index in (0, 1))
+        table[f"the median N at the end, Tm = {tm:g} s"] = Fact(
+            statistics.median(numbers), "", 0.3
+        )
+        table[f"the numbers tried, Tm = {tm:g} s"] = Fact(statistics.median(tried), "", 0.2)
+    return table
 
 
 def sentence(found: Results, pace: Pace) -> str:
@@ -81,4 +98,6 @@ STUDY = Study(
     runs=runs,
     draw=draw,
     sentence=sentence,
+    facts=facts,
+    grid=(1, 2),
 )

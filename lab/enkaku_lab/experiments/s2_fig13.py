@@ -9,6 +9,7 @@ STUDY = Study(
     source="iSCSI-APT 2009, figure 13",
     paper="the window of an early connection stays at the socket buffer until losses come",
     runs=pairs.runs,
-    draw=lambda found, _pace: pairs.draw_window(found, pairs.FIRST),
-    sentence=lambda found, _pace: pairs.window_sentence(found, pairs.FIRST),
+    draw=lambda axes, found, pace: pairs.draw_window(axes[0], found, pace, pairs.FIRST),
+    sentence=lambda found, pace: pairs.window_sentence(found, pace, pairs.FIRST),
+    facts=lambda found, pace: pairs.window_facts(found, pace, pairs.FIRST),
 )

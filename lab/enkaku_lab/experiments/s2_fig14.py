@@ -9,6 +9,7 @@ STUDY = Study(
     source="iSCSI-APT 2009, figure 14",
     paper="the window of a connection that was added later grows under losses",
     runs=pairs.runs,
-    draw=lambda found, _pace: pairs.draw_window(found, pairs.LATER),
-    sentence=lambda found, _pace: pairs.window_sentence(found, pairs.LATER),
+    draw=lambda axes, found, pace: pairs.draw_window(axes[0], found, pace, pairs.LATER),
+    sentence=lambda found, pace: pairs.window_sentence(found, pace, pairs.LATER),
+    facts=lambda found, pace: pairs.window_facts(found, pace, pairs.LATER),
 )

@@ -2,15 +2,23 @@
 
 from enkaku_lab.ns2 import charts
 from enkaku_lab.ns2.engine import Run
-from enkaku_lab.ns2.study import Pace, Results, Study
+from enkaku_lab.ns2.study import Fact, Facts, Pace, Results, Study
 
 NUMBERS = (4, 16, 50)
 CHUNKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+COMPARED = 20
 
 
 def runs(pace: Pace) -> list[Run]:
+    if pace.real:
+        return fixed_real(pace)
     seconds = 6.0 if pace.quick else 30.0
     return [Run(n=n, seconds=seconds, reads=True) for n in NUMBERS]
+
+
+def fixed_real(pace: Pace) -> list[Run]:
+    """One set of runs for all that is about a fixed number: real seconds are dear."""
+    return [Run(n=n, seconds=4.0 if pace.quick else 40.0, reads=True) for n in NUMBERS]
 
 
 def spans(ends: list[float], chunk: int) -> list[float]:
@@ -27,15 +35,25 @@ def measured(found: Results) -> dict[int, dict[int, list[float]]]:
     return table
 
 
-def draw(found: Results, pace: Pace):
-    chart, (axes,) = charts.grid()
+def draw(all_axes: list, found: Results, pace: Pace) -> None:
+    (axes,) = all_axes
     for index, (n, by_chunk) in enumerate(measured(found).items()):
         values = [[max(s, 1e-4) for s in some] for some in by_chunk.values()]
         charts.band(axes, list(by_chunk), values, f"N = {n}", index)
     axes.set(xscale="log", yscale="log", xlabel="reads (PDUs of 1 MB) in a chunk")
     axes.set_ylabel("measuring time (s)")
     charts.legend(axes)
-    return chart
+
+
+def facts(found: Results, pace: Pace) -> Facts:
+    """The time of the largest chunk that a short run has, too."""
+    table = {}
+    for n, by_chunk in measured(found).items():
+        some = by_chunk.get(COMPARED)
+        if some:
+            name = f"the time of {COMPARED} reads at N = {n}"
+            table[name] = Fact(sorted(some)[len(some) // 2], "s", 0.1)
+    return table
 
 
 def sentence(found: Results, pace: Pace) -> str:
@@ -59,4 +77,5 @@ STUDY = Study(
     runs=runs,
     draw=draw,
     sentence=sentence,
+    facts=facts,
 )

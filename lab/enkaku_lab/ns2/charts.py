@@ -6,6 +6,7 @@ Colours are Okabe and Ito's; line styles and marks differ too, for readers witho
 from collections.abc import Sequence
 
 from enkaku_lab import figure
+from enkaku_lab.experiment import Link
 from enkaku_lab.ns2.engine import Result
 from enkaku_lab.ns2.measure import MEGA, moves
 
@@ -16,16 +17,23 @@ CYCLE = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY)
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 LINE_MBIT = 1000 * 1460 / 1500
 """What the model's 1 Gbit/s carries of payload: 1460 of 1500 bytes, and no Ethernet around them."""
+REAL_LINE_MBIT = Link().payload_bits_per_s / 1e6
+"""What the emulated line carries: 1448 of 1538 bytes, Ethernet's and TCP's time stamps counted."""
 CONNECTIONS = "connections N"
 THROUGHPUT = "throughput (Mbit/s)"
 TIME = "time (s)"
 
 
-def grid(rows: int = 1, columns: int = 1, height_in: float = 4.2, share_y: bool = True):
+WIDTH_IN, ALONE_IN = 4.2, 7.6
+"""Of a panel among others, and of one that has a figure or a half of it for itself, with a legend."""
+
+
+def grid(rows: int = 1, columns: int = 1, height_in: float = 4.2, width_in: float | None = None):
     """Axes as a flat list; room for the title is left."""
+    width_in = width_in or (ALONE_IN if columns == 1 else WIDTH_IN)
     with figure.plt.rc_context(figure.STYLE):
-        size = (4.2 * columns + 3.4 * (columns == 1), height_in * rows)
-        more = {"layout": "constrained", "squeeze": False, "sharey": "row" if share_y else False}
+        size = (width_in * columns, height_in * rows)
+        more = {"layout": "constrained", "squeeze": False, "sharey": "row"}
         chart, found = figure.plt.subplots(rows, columns, figsize=size, **more)
     return chart, list(found.flat)
 
@@ -38,6 +46,19 @@ def legend(axes, below: bool = True, columns: int = 3) -> None:
     """Below the axes, so that it covers no data."""
     place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)} if below else {"loc": "best"}
     axes.legend(fontsize=9, ncols=columns, **place)
+
+
+def one_legend(chart, all_axes: list) -> None:
+    """One below the figure in place of those of the axes, what is the same in several once."""
+    entries: dict[str, object] = {}
+    for axes in all_axes:
+        if found := axes.get_legend():
+            handles, labels = axes.get_legend_handles_labels()
+            entries |= {name: one for one, name in zip(handles, labels, strict=True)}
+            found.remove()
+    if entries:
+        look = {"loc": "outside lower center", "fontsize": 9, "frameon": False}
+        chart.legend(list(entries.values()), list(entries), ncols=min(4, len(entries)), **look)
 
 
 def n_over_time(axes, result: Result, end_s: float, **look) -> None:
@@ -55,8 +76,13 @@ def rate_over_time(axes, result: Result, span: int, **look) -> None:
     axes.plot([group[-1]["t_s"] for group in groups], means, **look)
 
 
-def line_limit(axes) -> None:
-    axes.axhline(LINE_MBIT, label="the line (TCP payload)", **figure.LIMIT)
+def line_mbit(real: bool) -> float:
+    """TCP payload of the line, of one engine or the other."""
+    return REAL_LINE_MBIT if real else LINE_MBIT
+
+
+def line_limit(axes, real: bool) -> None:
+    axes.axhline(line_mbit(real), label="the line (TCP payload)", **figure.LIMIT)
 
 
 def cloud(axes, times: Sequence[tuple[float, float]], colour: str, label: str) -> None:

@@ -1,4 +1,4 @@
-"""`python -m enkaku_lab s2 NAME…`: the experiments of S2 (iSCSI-APT), in ns-2."""
+"""`python -m enkaku_lab s2 NAME…`: the experiments of S2 (iSCSI-APT), in ns-2 and on real TCP."""
 
 import argparse
 import importlib
@@ -6,7 +6,7 @@ import pkgutil
 from pathlib import Path
 
 from enkaku_lab import experiments
-from enkaku_lab.ns2 import study
+from enkaku_lab.ns2 import pages, study
 from enkaku_lab.ns2.study import Study
 from enkaku_lab.process import LabError
 
@@ -42,7 +42,15 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab s2", description=study.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", default=["all"], help="default: all")
     parser.add_argument("--quick", action="store_true", help="one seed, short: for CI")
-    parser.add_argument("--engine", choices=sorted(study.ENGINES), default="ns2")
+    parser.add_argument(
+        "--engine",
+        choices=[*study.ENGINES, study.BOTH],
+        default="ns2",
+        help="the simulator, or enkaku on real TCP across the emulated line (needs root and a "
+        "machine that does nothing else); what both have run is compared",
+    )
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="write what is to be committed")
+    parser.add_argument("--note", default="", help="a sentence for the head of what is committed")
     parser.add_argument("--fresh", action="store_true", help="run again what is finished")
     parser.add_argument("--jobs", type=int, help="simulations at a time; default: one per core")
     parser.add_argument("--out", type=Path, default=study.FOLDER, help="default: %(default)s")
@@ -52,3 +60,5 @@ def main(arguments: list[str]) -> None:
     how = (options.out, options.engine, options.jobs, options.fresh)
     for one, svg, sentence in study.perform(chosen, pace, *how):
         print(f"{one.name}: {sentence}\n  {svg}")
+    if options.docs:
+        print(f"To be committed: {pages.write(chosen, pace, options.out, options.docs, options.note)}")

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from enkaku_lab.peers import enkaku
@@ -90,7 +90,9 @@ class Result:
     samples: list[dict]
     """t_s, open, n, phase, bytes_per_s, reads (so far), traced."""
     reads: list[dict]
-    """t_s of the end, id, seconds, n."""
+    """t_s of the end, seconds, n; in ns-2 also the connection's id."""
+    head: dict = field(default_factory=dict)
+    """Parameters, and of real runs: machine, load, what the line dropped, the client's report."""
 
 
 def missing() -> str | None:
@@ -103,7 +105,7 @@ def results(
 ) -> dict[Run, Result]:
     """All of them, running what has no file yet (`fresh`: everything), several at a time."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {run: folder / f"{run.key}.jsonl" for run in dict.fromkeys(runs)}
+    paths = _paths(runs, folder)
     for path in paths.values() if fresh else ():
         path.unlink(missing_ok=True)
     # The longest first, so that none of them is left to run alone at the end.
@@ -115,21 +117,34 @@ def results(
         waiting = {pool.submit(_execute, run, paths[run]): run for run in todo}
         try:
             for finished in as_completed(waiting):
-                progress.step(f"ns-2: {_title(waiting[finished])}")
+                progress.step(f"ns-2: {title(waiting[finished])}")
                 finished.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if todo:
         progress.end()
-    return {run: _read(run, path) for run, path in paths.items()}
+    return {run: read(run, path) for run, path in paths.items()}
+
+
+def stored(runs: list[Run], folder: Path) -> dict[Run, Result] | None:
+    """All of them, if none has to be run."""
+    paths = _paths(runs, folder)
+    if not all(path.exists() for path in paths.values()):
+        return None
+    return {run: read(run, path) for run, path in paths.items()}
+
+
+def _paths(runs: list[Run], folder: Path) -> dict[Run, Path]:
+    return {run: folder / f"{run.key}.jsonl" for run in dict.fromkeys(runs)}
 
 
 def _cost(run: Run) -> float:
     return run.seconds * (1 if run.policy != "fixed" else min(run.n, 32) / 32)
 
 
-def _title(run: Run) -> str:
+def title(run: Run) -> str:
+    """A run in a few words."""
     tm = f", Tm {run.measuring_time_s:g} s" if run.measuring_time_s else ""
     number = f", N {run.n}" if run.policy == "fixed" else ""
     return f"{run.policy}{tm}{number}, {run.seconds:g} s, seed {run.seed}"
@@ -160,11 +175,14 @@ def _execute(run: Run, path: Path) -> None:
         torn.unlink(missing_ok=True)
 
 
-def _read(run: Run, path: Path) -> Result:
+def read(run: Run, path: Path) -> Result:
+    """What is in a file of results, of either engine."""
     result = Result(run, [], [])
     lists = {"sample": result.samples, "read": result.reads}
     with path.open() as file:
         for line in file:
             record = json.loads(line)
+            if record["kind"] == "run":
+                result.head = record
             lists.get(record["kind"], []).append(record)
     return result

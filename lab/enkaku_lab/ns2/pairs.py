@@ -4,7 +4,7 @@ from collections import Counter
 
 from enkaku_lab.ns2 import charts, scatter
 from enkaku_lab.ns2.engine import Result, Run
-from enkaku_lab.ns2.study import Pace, Results
+from enkaku_lab.ns2.study import Fact, Facts, Pace, Results
 
 FIRST, LATER = "first", "later"
 CANDIDATES = {FIRST: range(4), LATER: range(64, 72)}
@@ -58,21 +58,40 @@ def steady_from(result: Result) -> float:
     return result.run.seconds * 2 / 3
 
 
-def draw_window(found: Results, which: str):
+def draw_window(axes, found: Results, pace: Pace, which: str) -> None:
     """Congestion window over time; what the socket buffer allows as a limit."""
     result = only(found)
-    chart, (axes,) = charts.grid()
     points = series(result, which, "cwnd")
     axes.plot([t for t, _ in points], [w for _, w in points], color=charts.BLUE, linewidth=0.9)
-    axes.axhline(65536 // 1460, color=charts.RED, linestyle="--", label="socket buffer of 64 KB")
+    look = {"color": charts.RED, "linestyle": "--", "label": "socket buffer of 64 KB"}
+    axes.axhline(65536 // 1460, **look)
     axes.set(xlabel=charts.TIME, ylabel="congestion window (segments)", xlim=(0, result.run.seconds))
     axes.set_ylim(bottom=0)
     axes.set_title(name(result, which), fontsize=10)
     charts.legend(axes)
-    return chart
 
 
-def window_sentence(found: Results, which: str) -> str:
+def falls(result: Result, which: str, pace: Pace) -> int:
+    """How often a loss made the window smaller: to one segment in Tahoe, to half in Reno."""
+    points = series(result, which, "cwnd")
+    least = 0.7 if pace.real else 0.5
+    return sum(1 for a, b in zip(points, points[1:], strict=False) if b[1] < a[1] * least)
+
+
+def window_facts(found: Results, pace: Pace, which: str) -> Facts:
+    result = only(found)
+    points = series(result, which, "cwnd")
+    minutes = (points[-1][0] - points[0][0]) / 60 if len(points) > 1 else 0.0
+    per_minute = falls(result, which, pace) / minutes if minutes else float("nan")
+    return {
+        f"the mean window of the {which} connection": Fact(
+            mean(points, steady_from(result)), "segments", 0.25
+        ),
+        "the losses that its window shows": Fact(per_minute, "a minute", 0.5),
+    }
+
+
+def window_sentence(found: Results, pace: Pace, which: str) -> str:
     result = only(found)
     points = series(result, which, "cwnd")
     if not points:
@@ -80,9 +99,9 @@ def window_sentence(found: Results, which: str) -> str:
     late = [w for t, w in points if t >= steady_from(result)]
     if not late:
         return f"{name(result, which).capitalize()}, was closed before the search ended."
-    collapses = sum(1 for a, b in zip(points, points[1:], strict=False) if b[1] < a[1] / 2)
+    after = "Reno goes on with half of it" if pace.real else "Tahoe begins again at one segment"
     return (
         f"{name(result, which).capitalize()}: mean window {sum(late) / len(late):.0f} segments in the last "
-        f"third of the run (the buffer allows 44), {collapses} collapses to less than half in the run: "
-        "Tahoe begins again at one segment after every loss."
+        f"third of the run (the buffer allows 44), {falls(result, which, pace)} falls in the run: "
+        f"{after} after every loss."
     )

@@ -1,37 +1,70 @@
 """What an experiment of S2 is: the runs that it needs, its figure, and a sentence from the numbers.
 
-Unlike the curves of the other papers, these figures are time series and scatters of single runs
-in a simulator; so they have a runner of their own, with the same rules: every result is kept,
-what is finished is not run again, and a sentence is computed, never written.
+Unlike the curves of the other papers, these figures are time series and scatters of single runs, so
+they have a runner of their own, with the same rules: every result is kept, what is finished is not
+run again, and a sentence is computed, never written.
+
+There are two engines: the paper's simulator (`engine`) and real kernels' TCP (`real`). What both have
+run is drawn side by side, and `Fact`s, the numbers that a figure is about, say where they agree.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from enkaku_lab import OUT, figure
-from enkaku_lab.ns2 import engine
+from enkaku_lab.ns2 import charts, engine, real
 from enkaku_lab.ns2.engine import Result, Run
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
 
 FOLDER = OUT / "lab" / "s2"
-ENGINES = {"ns2": engine.results}
+ENGINES = {"ns2": engine, "real": real}
+BOTH = "both"
+NAMES = {"ns2": "ns-2, FullTcp/Tahoe", "real": "enkaku on the emulated line, Linux's Reno"}
+SHORT = {"ns2": "ns-2", "real": "real TCP"}
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How much of a study is run: everything, or what shows that it works."""
+    """How much of a study is run, everything or what shows that it works, and by which engine."""
 
     name: str
+    engine: str = "ns2"
 
     @property
     def quick(self) -> bool:
         return self.name == "quick"
 
+    @property
+    def real(self) -> bool:
+        """A second takes a second, so that there are fewer of them."""
+        return self.engine == "real"
+
 
 FULL, QUICK = Pace("full"), Pace("quick")
 Results = Mapping[Run, Result]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number that a figure is about."""
+
+    value: float
+    unit: str
+    tolerance: float
+    """How far two engines may differ, relative to the simulator's value, and still agree."""
+
+    def __str__(self) -> str:
+        digits = 0 if abs(self.value) >= 100 else 1 if abs(self.value) >= 10 else 2
+        shown = f"{self.value:.{digits}f}"
+        # A whole number is not more than that.
+        shown = shown.rstrip("0").rstrip(".") if "." in shown else shown
+        return f"{shown} {self.unit}".rstrip()
+
+
+Facts = dict[str, Fact]
 
 
 @dataclass(frozen=True)
@@ -42,10 +75,17 @@ class Study:
     paper: str
     """What the paper's figure shows, in one line."""
     runs: Callable[[Pace], list[Run]]
-    draw: Callable[[Results, Pace], object]
-    """Returns a matplotlib figure."""
+    draw: Callable[[list, Results, Pace], None]
+    """Draws into as many axes as `grid` has."""
     sentence: Callable[[Results, Pace], str]
-    engines: tuple[str, ...] = ("ns2",)
+    facts: Callable[[Results, Pace], Facts] = lambda _found, _pace: {}
+    grid: tuple[int, int] = (1, 1)
+    """Rows and columns of axes."""
+    height_in: float = 4.2
+    engines: tuple[str, ...] = ("ns2", "real")
+
+
+Performed = list[tuple[Study, Path, str]]
 
 
 def perform(
@@ -55,8 +95,21 @@ def perform(
     name: str = "ns2",
     jobs: int | None = None,
     fresh: bool = False,
-) -> list[tuple[Study, Path, str]]:
-    """Runs what is missing, draws every figure; returns each with its picture and its sentence."""
+) -> Performed:
+    """Runs what is missing, draws every figure; returns each with its picture and its sentence.
+
+    What both engines have run is compared afterwards, and returned too.
+    """
+    performed = []
+    for one in ENGINES if name == BOTH else (name,):
+        performed += _perform(studies, replace(pace, engine=one), folder, jobs, fresh)
+    return performed + compare(studies, pace, folder)
+
+
+def _perform(
+    studies: list[Study], pace: Pace, folder: Path, jobs: int | None, fresh: bool
+) -> Performed:
+    name = pace.engine
     chosen = [study for study in studies if name in study.engines]
     for study in studies:
         if study not in chosen:
@@ -64,27 +117,113 @@ def perform(
     if not chosen:
         raise LabError(f"none of these experiments runs on the engine {name}")
     wanted = [run for study in chosen for run in study.runs(pace)]
-    found = ENGINES[name](wanted, folder / name, jobs, fresh)
+    found = ENGINES[name].results(wanted, folder / name, jobs, fresh)
     performed = []
     for study in chosen:
         mine = {run: found[run] for run in study.runs(pace)}
-        chart = study.draw(mine, pace)
+        chart, axes = charts.grid(*study.grid, height_in=study.height_in)
+        study.draw(axes, mine, pace)
         stem = study.name if name == "ns2" else f"{study.name}-{name}"
-        _title(chart, study, pace, name)
-        svg, _png = figure.save(chart, folder / f"figures-{pace.name}" / stem)
+        _title(chart, study, pace, NAMES[name])
+        svg, _png = figure.save(chart, _figures(folder, pace) / stem)
         performed.append((study, svg, study.sentence(mine, pace)))
-    _write(performed, pace, folder / f"report-{pace.name}-{name}.md")
+    _write(performed, pace, folder / f"report-{pace.name}-{name}.md", NAMES[name])
     return performed
 
 
-def _title(chart, study: Study, pace: Pace, name: str) -> None:
-    what = "ns-2, FullTcp/Tahoe" if name == "ns2" else "enkaku on the emulated line, Reno"
+def compare(studies: list[Study], pace: Pace, folder: Path) -> Performed:
+    """A figure with both engines, a table and a sentence, for each that both have run."""
+    performed = []
+    for study in studies:
+        paces = {name: replace(pace, engine=name) for name in study.engines}
+        found = {
+            name: ENGINES[name].stored(study.runs(mine), folder / name)
+            for name, mine in paces.items()
+        }
+        if len(found) < len(ENGINES) or None in found.values():
+            continue
+        facts = {name: study.facts(results, paces[name]) for name, results in found.items()}
+        chart = _side_by_side(study, found, paces)
+        _title(chart, study, pace, "both engines")
+        svg, _png = figure.save(chart, _figures(folder, pace) / f"{study.name}-{BOTH}")
+        said = f"{agreement(facts)}\n\n{facts_table(facts)}"
+        performed.append((study, svg, said))
+    if performed:
+        what = "ns-2 and real TCP side by side"
+        _write(performed, pace, folder / f"report-{pace.name}-{BOTH}.md", what)
+    return performed
+
+
+def _side_by_side(study: Study, found: dict[str, Results], paces: dict[str, Pace]):
+    """One panel: next to each other. Several: an engine in a row."""
+    rows, columns = study.grid
+    alone = (rows, columns) == (1, 1)
+    shape = (1, len(found)) if alone else (rows * len(found), columns)
+    width_in = 0.8 * charts.ALONE_IN if alone else None
+    chart, axes = charts.grid(*shape, height_in=study.height_in, width_in=width_in)
+    each = rows * columns
+    for index, (name, results) in enumerate(found.items()):
+        mine = axes[index * each : (index + 1) * each]
+        study.draw(mine, results, paces[name])
+        for one in mine:
+            title = one.get_title()
+            one.set_title(f"{SHORT[name]}: {title}" if title else NAMES[name], fontsize=10)
+    charts.one_legend(chart, axes)
+    return chart
+
+
+def agreement(facts: dict[str, Facts]) -> str:
+    """One sentence: where the engines agree, and where not."""
+    agree, differ = [], []
+    for name, theirs in facts["ns2"].items():
+        ours = facts["real"].get(name)
+        if ours is None or math.isnan(theirs.value) or math.isnan(ours.value):
+            continue
+        words = f"{name} ({theirs} against {ours})"
+        (agree if _agree(theirs, ours) else differ).append(words)
+    parts = []
+    if agree:
+        parts.append(f"agree on {', '.join(agree)}")
+    if differ:
+        parts.append(f"differ in {', '.join(differ)}")
+    if not parts:
+        return "ns-2 and real TCP have no number in common here."
+    return f"ns-2 and real TCP {' and '.join(parts)}."
+
+
+def _agree(theirs: Fact, ours: Fact) -> bool:
+    return abs(ours.value - theirs.value) <= theirs.tolerance * abs(theirs.value)
+
+
+def facts_table(facts: dict[str, Facts]) -> str:
+    """Markdown: a row for each fact that either engine has."""
+    names = dict.fromkeys(name for each in facts.values() for name in each)
+    rows = []
+    for name in names:
+        theirs, ours = (facts[one].get(name) for one in ENGINES)
+        shown = [str(one) if one and not math.isnan(one.value) else "–" for one in (theirs, ours)]
+        if "–" in shown:
+            verdict = ""
+        else:
+            verdict = "yes" if _agree(theirs, ours) else "no"
+        tolerance = f"± {(theirs or ours).tolerance:.0%}"
+        rows.append([name, *shown, tolerance, verdict])
+    head = ["", *SHORT.values(), "counts as equal within", "equal"]
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _figures(folder: Path, pace: Pace) -> Path:
+    return folder / f"figures-{pace.name}"
+
+
+def _title(chart, study: Study, pace: Pace, what: str) -> None:
     quick = "\nQUICK RUN, not for conclusions" if pace.quick else ""
     chart.suptitle(f"{study.title}\n({study.name}; {what}; {study.source}){quick}", fontsize=11)
 
 
-def _write(performed: list[tuple[Study, Path, str]], pace: Pace, path: Path) -> None:
-    parts = ["# iSCSI-APT (S2) again"]
+def _write(performed: Performed, pace: Pace, path: Path, what: str) -> None:
+    parts = [f"# iSCSI-APT (S2) again: {what}"]
     for study, svg, sentence in performed:
         parts += [
             f"## {study.name}: {study.title}",

@@ -1,9 +1,17 @@
 //! [`DelayLayer`]: makes a device slow, for tests and experiments. Needs a tokio runtime.
+//!
+//! Either all operations wait side by side, or each caller has a queue of its own, as if there were
+//! a disk for each: that is the storage of the APT study's simulation, a virtual disk per connection.
+//! A caller is a tokio task, because a device is not told of connections, and a server that runs
+//! each connection as a task needs to tell nothing.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::task;
+use tokio::time::Instant;
 
 use super::{OpKind, Random};
 use crate::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags};
@@ -30,8 +38,7 @@ impl Delay {
             Self::Fixed(delay) => delay,
             Self::Uniform(min, max) => {
                 let span_us = max.saturating_sub(min).as_micros().min(u128::from(u64::MAX - 1));
-                let mut random = random.lock().unwrap_or_else(PoisonError::into_inner);
-                min.saturating_add(Duration::from_micros(random.below(span_us as u64 + 1)))
+                min.saturating_add(Duration::from_micros(locked(random).below(span_us as u64 + 1)))
             }
         };
         delay.min(DELAY_MAX)
@@ -74,17 +81,65 @@ impl Delays {
     }
 }
 
-/// A device behind a delay. Operations wait side by side, as those of a far disk do.
+/// Whose operations wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Queueing {
+    /// Nobody's: all delays run side by side, as those of a far disk do.
+    #[default]
+    SideBySide,
+    /// Those of one caller (tokio task): a delay begins when the caller's one before has ended.
+    /// Callers do not wait for each other. All that is asked for outside of a task is one caller's.
+    PerCaller,
+}
+
+/// Callers remembered before those that wait for nothing are forgotten. A server has as many as
+/// connections; what is remembered of one is a few dozen bytes.
+const CALLERS_KEPT: usize = 256;
+
+/// When the last operation of each caller is done.
+type Queues = HashMap<Option<task::Id>, Instant>;
+
+/// A device behind a delay.
 pub struct DelayLayer {
     device: Device,
     delays: Delays,
     random: Mutex<Random>,
+    queueing: Queueing,
+    queues: Mutex<Queues>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// When an operation of `caller` is done that takes `delay` and comes `now`.
+fn enqueue(
+    queues: &mut Queues,
+    caller: Option<task::Id>,
+    now: Instant,
+    delay: Duration,
+) -> Instant {
+    if queues.len() >= CALLERS_KEPT {
+        queues.retain(|_, done| *done > now);
+    }
+    let done = queues.entry(caller).or_insert(now);
+    *done = now.max(*done) + delay;
+    *done
 }
 
 impl DelayLayer {
-    /// Puts `delays` before the operations of `device`; `seed` decides the random ones.
+    /// Puts `delays` before the operations of `device`; `seed` decides the random ones. They run
+    /// side by side.
     pub fn new(device: Device, delays: Delays, seed: u64) -> Self {
-        Self { device, delays, random: Mutex::new(Random(seed)) }
+        let random = Mutex::new(Random(seed));
+        Self { device, delays, random, queueing: Queueing::default(), queues: Mutex::default() }
+    }
+
+    /// Sets whose operations wait for each other.
+    #[must_use]
+    pub fn with_queueing(mut self, queueing: Queueing) -> Self {
+        self.queueing = queueing;
+        self
     }
 
     fn delayed<T: Send + Unpin + 'static>(
@@ -98,7 +153,12 @@ impl DelayLayer {
         }
         let device = self.device.clone();
         // The clock starts now, not when the future is first polled.
-        let sleep = tokio::time::sleep(delay);
+        let now = Instant::now();
+        let done = match self.queueing {
+            Queueing::SideBySide => now + delay,
+            Queueing::PerCaller => enqueue(&mut locked(&self.queues), task::try_id(), now, delay),
+        };
+        let sleep = tokio::time::sleep_until(done);
         Io::later(async move {
             sleep.await;
             operation(&device).await
@@ -189,6 +249,50 @@ mod tests {
         assert_eq!(start.elapsed().as_millis(), 30);
         let write = device.write(0, Bytes::from(vec![0; 512]), WriteFlags::NONE);
         assert!(write.try_ready().is_ok(), "no delay for writes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_caller_has_a_queue_of_its_own() {
+        let delay = Duration::from_millis(30);
+        let delays = Delays { read: Delay::Fixed(delay), ..Delays::default() };
+        let device = DelayLayer::new(memory(), delays, 1).with_queueing(Queueing::PerCaller);
+        let device = Arc::new(device);
+        let start = Instant::now();
+        let caller = |reads: u64| {
+            let device = Arc::clone(&device);
+            tokio::spawn(async move {
+                let reads: Vec<_> =
+                    (0..reads).map(|i| device.read(i * 4096, Buf::new(4096))).collect();
+                let mut done = Vec::new();
+                for read in reads {
+                    read.await.unwrap();
+                    done.push(start.elapsed().as_millis());
+                }
+                // An idle disk owes nothing to the past.
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                let again = Instant::now();
+                device.read(0, Buf::new(4096)).await.unwrap();
+                assert_eq!(again.elapsed().as_millis(), 30);
+                done
+            })
+        };
+        let (one, other) = (caller(3), caller(1));
+        assert_eq!(one.await.unwrap(), [30, 60, 90]);
+        assert_eq!(other.await.unwrap(), [30], "it waited for another caller");
+        // What has no delay waits for nobody.
+        assert!(device.flush().try_ready().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_that_are_gone_are_forgotten() {
+        let delays = Delays::all(Delay::Fixed(Duration::from_millis(1)));
+        let device = DelayLayer::new(memory(), delays, 1).with_queueing(Queueing::PerCaller);
+        let device = Arc::new(device);
+        for _ in 0..4 * CALLERS_KEPT {
+            let device = Arc::clone(&device);
+            tokio::spawn(async move { device.flush().await }).await.unwrap().unwrap();
+        }
+        assert!(locked(&device.queues).len() <= CALLERS_KEPT);
     }
 
     #[test]

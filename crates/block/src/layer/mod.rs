@@ -9,7 +9,7 @@ pub mod thick;
 pub mod write_through;
 
 pub use cache::{CacheConfig, CacheLayer, CacheMode, CacheStats};
-pub use delay::{Delay, DelayLayer, Delays};
+pub use delay::{Delay, DelayLayer, Delays, Queueing};
 pub use fault::{Fault, FaultLayer};
 pub use read_only::ReadOnlyLayer;
 pub use stats::{OpStats, Stats, StatsLayer};

@@ -1,15 +1,19 @@
 //! `enkaku bench`: a load on a volume, measured.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use block::load::{self, LoadOptions, LoadReport, Pattern};
+use block::load::{self, Depth, LoadOptions, LoadReport, Pattern};
 use iscsi::initiator::{RemoteDisk, Url};
 use serde::Serialize;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use wanlab::units;
 
 use super::path_report::Path;
 use super::remote::{RemoteArgs, URL_HELP};
+use super::trace::Trace;
 use super::{Usage, say};
 
 /// Measures reads or writes of a volume. Writes destroy its content.
@@ -27,6 +31,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 32,
           value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
+    /// --depth is for each connection: as many operations more or less as connections come and go.
+    /// They are handed out evenly and not cut into several commands, so that with --depth 1 each
+    /// connection gets its next operation when its last one is done.
+    #[arg(long)]
+    depth_per_connection: bool,
     /// How long.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time,
           allow_hyphen_values = true)]
@@ -38,6 +47,9 @@ pub(crate) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Write every operation and every sample of the path to a file, as lines of JSON.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     remote: RemoteArgs,
 }
@@ -71,6 +83,7 @@ struct Report {
     rw: &'static str,
     block_size: u64,
     depth: u32,
+    depth_per_connection: bool,
     connections: usize,
     seconds: f64,
     bytes: u64,
@@ -98,7 +111,14 @@ struct Cpu {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let volume = args.remote.connect(&args.url).await?;
+    let volume = args.remote.connect_with(&args.url, |config| {
+        if args.depth_per_connection {
+            config.hand_out_evenly = true;
+            let bytes = u32::try_from(args.bs).unwrap_or(u32::MAX);
+            config.transfer_len_max = config.transfer_len_max.max(bytes);
+        }
+    });
+    let volume = volume.await?;
     let device = volume.device();
     let info = device.info();
     let block_size = u32::try_from(args.bs)
@@ -111,16 +131,33 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             ))
         })?;
     let (pattern, name) = args.rw.pattern();
-    let options = LoadOptions {
+    let mut options = LoadOptions {
         pattern,
         block_size,
-        depth: args.depth as usize,
+        depth: Depth::Fixed(args.depth as usize),
         ramp: args.ramp,
         duration: args.time,
         seed: 0x9e37_79b9_7f4a_7c15,
+        each: None,
     };
+    let mut following = None;
+    if args.depth_per_connection {
+        let (depth, following_it) = follow(volume.disk().clone(), args.depth as usize);
+        (options.depth, following) = (depth, Some(following_it));
+    }
+    let mut trace = None;
+    if let Some(file) = &args.trace {
+        let (begun, each) = Trace::start(file, volume.disk(), name)?;
+        (options.each, trace) = (Some(each), Some(begun));
+    }
     // On a worker thread: the main one would pay a futex call for every wake-up.
     let measured = tokio::spawn(async move { load::run(&device, &options).await }).await??;
+    if let Some(following) = following {
+        following.abort();
+    }
+    if let Some(trace) = trace {
+        trace.end().await?;
+    }
     let report = report(&args, name, volume.disk(), &measured)?;
     volume.close().await?;
     if args.json {
@@ -129,6 +166,22 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         print_table(&report)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How often connections are counted: they come and go at intervals of 100 ms and more.
+const COUNT_EVERY: Duration = Duration::from_millis(5);
+
+/// A depth of so many operations for each connection that takes commands.
+fn follow(disk: RemoteDisk, per_connection: usize) -> (Depth, JoinHandle<()>) {
+    let (say, depth) = watch::channel(per_connection * disk.connections_open());
+    let following = tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(COUNT_EVERY).await;
+            let wanted = per_connection * disk.connections_open();
+            say.send_if_modified(|depth| std::mem::replace(depth, wanted) != wanted);
+        }
+    });
+    (Depth::Following(depth), following)
 }
 
 fn report(
@@ -143,6 +196,7 @@ fn report(
         rw,
         block_size: args.bs,
         depth: args.depth,
+        depth_per_connection: args.depth_per_connection,
         connections: disk.connection_count(),
         seconds,
         bytes: measured.bytes,

@@ -16,6 +16,7 @@ pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod stats_file;
 pub(crate) mod target;
+pub(crate) mod trace;
 pub(crate) mod tune;
 pub(crate) mod wan;
 

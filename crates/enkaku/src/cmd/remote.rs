@@ -74,6 +74,16 @@ pub(crate) struct RemoteArgs {
     /// TCP congestion control of the connections (bbr, cubic, reno, …).
     #[arg(long, value_name = "NAME")]
     pub(crate) congestion_control: Option<String>,
+    /// SO_SNDBUF of the connections; Linux doubles it [default: the kernel sizes it].
+    #[arg(long, value_name = "SIZE", value_parser = parse_socket_buffer)]
+    pub(crate) send_buffer: Option<usize>,
+    /// SO_RCVBUF of the connections; Linux doubles it [default: the kernel sizes it].
+    #[arg(long, value_name = "SIZE", value_parser = parse_socket_buffer)]
+    pub(crate) receive_buffer: Option<usize>,
+    /// How long --policy golden measures each number of connections [default: 5s].
+    #[arg(long, value_name = "TIME", value_parser = parse_measuring_time,
+          allow_hyphen_values = true)]
+    pub(crate) measuring_time: Option<Duration>,
 }
 
 /// What is cached on this side.
@@ -143,6 +153,26 @@ fn parse_pacing(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Socket buffers that may be asked for: below, no segment fits; above, the kernel counts wrong.
+const SOCKET_BUFFER: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
+
+/// A size for SO_SNDBUF or SO_RCVBUF.
+pub(crate) fn parse_socket_buffer(text: &str) -> Result<usize, String> {
+    let bytes = units::parse_size(text).map_err(|error| error.to_string())?;
+    match usize::try_from(bytes) {
+        Ok(size) if SOCKET_BUFFER.contains(&bytes) => Ok(size),
+        _ => Err(format!("{text:?} is not from 4k to 1G")),
+    }
+}
+
+fn parse_measuring_time(text: &str) -> Result<Duration, String> {
+    match units::parse_time(text) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        Ok(_) => Err(format!("{text:?} is no time to measure in")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn parse_digest(text: &str) -> Result<DigestPreference, String> {
     match text {
         "none" => Ok(DigestPreference::Avoid),
@@ -167,6 +197,8 @@ impl RemoteArgs {
             config.initiator_name = initiator_name(name)?;
         }
         config.congestion_control.clone_from(&self.congestion_control);
+        config.send_buffer = self.send_buffer;
+        config.receive_buffer = self.receive_buffer;
         if let (Some(user), Some(file)) = (&self.mutual_user, &self.mutual_password_file) {
             let secret = Secret::new(read_secret(file)?);
             config.chap_mutual = Some(ChapCredentials { user: user.clone(), secret });
@@ -193,12 +225,31 @@ impl RemoteArgs {
         {
             return Err(Usage::error(format!("--policy fixed:{n}: at most {CONNECTIONS_MAX}")));
         }
+        match (&mut policy, self.measuring_time) {
+            (PolicyConfig::Golden(golden), Some(time)) => {
+                golden.measuring_time_s = time.as_secs_f64();
+            }
+            (_, Some(_)) => {
+                return Err(Usage::error("--measuring-time is for --policy golden"));
+            }
+            _ => {}
+        }
         Ok(policy)
     }
 
     /// Logs in to the volume.
     pub(crate) async fn connect(&self, url: &Url) -> anyhow::Result<Volume> {
-        let config = self.config()?;
+        self.connect_with(url, |_| ()).await
+    }
+
+    /// Logs in to the volume, after a last change of the configuration.
+    pub(crate) async fn connect_with(
+        &self,
+        url: &Url,
+        change: impl FnOnce(&mut Config),
+    ) -> anyhow::Result<Volume> {
+        let mut config = self.config()?;
+        change(&mut config);
         let mut url = url.clone();
         if let Some(file) = &self.chap_password_file {
             if url.user.is_none() {

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use block::Device;
 use block::backend::{FileDevice, FileOptions, MemoryDevice};
-use block::layer::ThickLayer;
+use block::layer::delay::DELAY_MAX;
+use block::layer::{Delay, DelayLayer, Delays, Queueing, ThickLayer};
 use iscsi::target::{CongestionChoice, Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
+use super::remote::parse_socket_buffer;
 use super::{ChapArgs, Usage, say, stop_signal};
 
 /// Block size of memory, and of files unless told otherwise: what every client can use.
@@ -58,9 +60,23 @@ pub(crate) struct Args {
     /// are lost on a path whose queue is empty, then bbr.
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = CongestionChoice::parse)]
     congestion_control: CongestionChoice,
+    /// SO_SNDBUF of the connections; Linux doubles it [default: the kernel sizes it].
+    #[arg(long, value_name = "SIZE", value_parser = parse_socket_buffer)]
+    send_buffer: Option<usize>,
+    /// SO_RCVBUF of the connections; Linux doubles it [default: the kernel sizes it].
+    #[arg(long, value_name = "SIZE", value_parser = parse_socket_buffer)]
+    receive_buffer: Option<usize>,
     /// Bypass the page cache (O_DIRECT).
     #[arg(long)]
     direct: bool,
+    /// For experiments: each read and write waits so long first, as at a slow disk; between two
+    /// times, any time is equally likely. Each connection has a disk of its own: what comes over
+    /// one waits in its queue, and for no other.
+    #[arg(long, value_name = "TIME|MIN..MAX", value_parser = parse_delay)]
+    delay: Option<Delay>,
+    /// Seed of what --delay draws.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "delay")]
+    delay_seed: u64,
     #[command(flatten)]
     chap: ChapArgs,
 }
@@ -70,6 +86,21 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
         "512" => Ok(512),
         "4096" | "4k" | "4K" => Ok(4096),
         _ => Err(format!("{text:?} is not a block size (512 or 4096)")),
+    }
+}
+
+fn parse_delay(text: &str) -> Result<Delay, String> {
+    let time = |text: &str| match units::parse_time(text) {
+        Ok(time) if time <= DELAY_MAX => Ok(time),
+        Ok(_) => Err(format!("{text:?} is more than {} s", DELAY_MAX.as_secs())),
+        Err(error) => Err(error.to_string()),
+    };
+    match text.split_once("..") {
+        None => time(text).map(Delay::Fixed),
+        Some((min, max)) => match (time(min)?, time(max)?) {
+            (min, max) if min <= max => Ok(Delay::Uniform(min, max)),
+            _ => Err(format!("{text:?}: the first time is the longer one")),
+        },
     }
 }
 
@@ -84,6 +115,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         let mut device = open(lun, &args)?;
         if args.thick {
             device = Arc::new(ThickLayer::new(device));
+        }
+        if let Some(delay) = args.delay {
+            let delays = Delays { read: delay, write: delay, ..Delays::default() };
+            let seed = args.delay_seed.wrapping_add(number.into());
+            let layer = DelayLayer::new(device, delays, seed);
+            device = Arc::new(layer.with_queueing(Queueing::PerCaller));
         }
         target
             .add_lun(number, Arc::clone(&device), options.clone())
@@ -116,6 +153,8 @@ fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {
         .map_err(|error| Usage::error(format!("--iqn {}: {error}", args.iqn)))?;
     config.chap = args.chap.chap()?;
     config.limits.congestion_control = args.congestion_control.clone();
+    config.limits.send_buffer = args.send_buffer;
+    config.limits.receive_buffer = args.receive_buffer;
     Ok(config)
 }
 

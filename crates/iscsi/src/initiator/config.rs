@@ -65,6 +65,9 @@ pub struct Config {
     pub transfer_len_max: u32,
     /// Most commands at the target at once; more wait here.
     pub commands_max: usize,
+    /// Every connection gets as many commands as the others, also one that takes longer for them.
+    /// For experiments whose load is so many commands for each connection.
+    pub hand_out_evenly: bool,
     /// Most bytes kept of writes that a volatile cache may still lose. Half of it triggers a
     /// flush.
     pub unflushed_len_max: u64,
@@ -113,6 +116,7 @@ impl Config {
             command_timeout: Duration::from_secs(60),
             transfer_len_max: 1 << 20,
             commands_max: 1024,
+            hand_out_evenly: false,
             unflushed_len_max: 256 << 20,
         };
         config.error_recovery_level(ERROR_RECOVERY_LEVEL_DEFAULT)

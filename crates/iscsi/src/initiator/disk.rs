@@ -124,6 +124,11 @@ impl RemoteDisk {
         self.sessions().iter().map(|session| session.connections.len()).sum()
     }
 
+    /// Connections that take commands, over all sessions: not those that are being closed.
+    pub fn connections_open(&self) -> usize {
+        self.0.shared.lock().connections_open() as usize
+    }
+
     /// What the path carries, over how many connections, and why so many.
     pub fn path(&self) -> PathReport {
         path::report(&self.0.shared)

@@ -186,8 +186,10 @@ fn prepare(stream: &TcpStream, limits: &Limits) -> io::Result<()> {
     if let CongestionChoice::Named(name) = &limits.congestion_control {
         socket.set_tcp_congestion(name.as_bytes())?;
     }
-    if let Some(len) = limits.socket_buffer {
+    if let Some(len) = limits.send_buffer {
         socket.set_send_buffer_size(len)?;
+    }
+    if let Some(len) = limits.receive_buffer {
         socket.set_recv_buffer_size(len)?;
     }
     Ok(())

@@ -34,9 +34,11 @@ pub struct Limits {
     /// Memory for data of commands under way, in bytes, over all sessions. Half of it is divided
     /// into a share of each session that may exist; the other half goes to whoever needs it.
     pub memory_bytes_max: u64,
-    /// Socket buffer sizes in bytes; `None` leaves them to the kernel's autotuning, which follows
-    /// the path up to the limits of tcp_rmem and tcp_wmem.
-    pub socket_buffer: Option<usize>,
+    /// SO_SNDBUF in bytes; `None` leaves it to the kernel's autotuning, which follows the path up
+    /// to the limit of tcp_wmem.
+    pub send_buffer: Option<usize>,
+    /// SO_RCVBUF in bytes; `None` leaves it to the kernel's autotuning, likewise.
+    pub receive_buffer: Option<usize>,
     /// TCP's congestion control of the connections.
     pub congestion_control: CongestionChoice,
 }
@@ -82,7 +84,8 @@ impl Default for Limits {
             sessions_max: 1024,
             sessions_per_initiator_max: 1024,
             memory_bytes_max: 4 << 30,
-            socket_buffer: None,
+            send_buffer: None,
+            receive_buffer: None,
             congestion_control: CongestionChoice::Auto,
         }
     }

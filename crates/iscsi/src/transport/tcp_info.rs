@@ -16,6 +16,9 @@ pub struct TcpStats {
     pub rtt_variation: Duration,
     /// Shortest round-trip time of the last minutes.
     pub min_rtt: Option<Duration>,
+    /// Round-trip time as it shows in what is received: from an acknowledgement of ours to the data
+    /// that it let go.
+    pub receive_rtt: Option<Duration>,
     /// Segments sent again.
     pub retransmits: u64,
     /// Congestion window in segments.
@@ -81,6 +84,10 @@ impl Info {
             rtt: Duration::from_micros(must(68).into()),
             rtt_variation: Duration::from_micros(must(72).into()),
             min_rtt: min_rtt.map(|us| Duration::from_micros(us.into())),
+            receive_rtt: self
+                .u32(92)
+                .filter(|us| *us != 0)
+                .map(|us| Duration::from_micros(us.into())),
             retransmits: must(100).into(),
             congestion_window: must(80),
             unacked: must(24),

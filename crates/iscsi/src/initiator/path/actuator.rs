@@ -25,6 +25,8 @@ pub(super) struct Actuator {
     refused: BTreeSet<&'static str>,
     /// The user chose the buffers himself.
     own_buffers: bool,
+    /// The session is not told which connections are slow: to it, all are equal.
+    evenly: bool,
     send_buffer_max: u64,
     receive_buffer_max: u64,
 }
@@ -37,6 +39,7 @@ impl Actuator {
             done: BTreeSet::new(),
             refused: BTreeSet::new(),
             own_buffers: config.send_buffer.is_some() || config.receive_buffer.is_some(),
+            evenly: config.hand_out_evenly,
             send_buffer_max,
             receive_buffer_max,
         }
@@ -95,7 +98,8 @@ impl Actuator {
         let mut first = decision.close;
         let lacks = shared.with(|state, batch| {
             state.growth.wanted = decision.connections;
-            for (session, id, serial, slowness) in &measured.slowness {
+            let slow = if self.evenly { &[][..] } else { &measured.slowness };
+            for (session, id, serial, slowness) in slow {
                 let member = state.members.get_mut(*session);
                 // Another one may have taken its place since.
                 let same = |member: &&mut Member| member.opened[id.index()].serial == *serial;

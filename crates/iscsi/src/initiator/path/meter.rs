@@ -267,6 +267,10 @@ fn receiving(seen: &Seen, new: &TcpStats, received: f64, starved: bool, buffer_g
         peer_window_bytes: new.own_window.map(f64::from).filter(|bytes| grown && *bytes > 0.0),
         send_buffer_bytes: buffer.map(|bytes| bytes as f64),
         app_limited: Some(starved),
+        // The round trip of what we send is that of requests, which the target may acknowledge with
+        // its answer: the storage's time would pass for a queue in the network. That of what we
+        // receive includes pauses of the sender. A queue is in both.
+        rtt_us: new.receive_rtt.map(|rtt| rtt.min(new.rtt).as_secs_f64() * 1e6),
         ..new.round_trip()
     }
 }
@@ -317,6 +321,8 @@ fn path_connection(
 
 #[cfg(test)]
 mod tests {
+    use iscsi_proto::tuner::Limit;
+
     use super::*;
 
     fn stats(acked: u64, received: u64, busy_ms: u64) -> TcpStats {
@@ -351,6 +357,21 @@ mod tests {
         assert_eq!((tcp.busy_share, tcp.cwnd_bytes, tcp.congestion_control), (None, None, None));
         assert_eq!(tcp.in_flight_bytes, Some(40_000.0));
         assert_eq!(tcp.peer_window_bytes, Some(65_536.0));
+    }
+
+    #[tokio::test]
+    async fn storage_that_takes_its_time_is_no_queue_of_the_path() {
+        let seen = seen(7, 1 << 20).await;
+        let limit = |receive_ms: Option<u64>| {
+            // A request is acknowledged with the answer, 35 ms after the round trip of 40.
+            let receive_rtt = receive_ms.map(Duration::from_millis);
+            let stats = TcpStats { rtt: Duration::from_millis(75), receive_rtt, ..stats(0, 0, 0) };
+            let tcp = receiving(&seen, &stats, 1e6, false, u64::MAX);
+            Limit::of(&Sample { tcp, ..Sample::default() })
+        };
+        assert_eq!(limit(Some(41)), Limit::Unknown);
+        assert_eq!(limit(None), Limit::Unknown);
+        assert_eq!(limit(Some(75)), Limit::Line, "the data wait, too");
     }
 
     #[tokio::test]

@@ -81,6 +81,9 @@ struct Controller {
     refused: bool,
     /// The policy wants more than the target grants.
     capped: bool,
+    /// Time of the last sample, and what all of them counted.
+    t_s: f64,
+    carried_bytes: f64,
 }
 
 impl Controller {
@@ -100,6 +103,8 @@ impl Controller {
             wanted: config.connections.into(),
             refused: false,
             capped: false,
+            t_s: 0.0,
+            carried_bytes: 0.0,
         }
     }
 
@@ -114,7 +119,7 @@ impl Controller {
     fn step(&mut self, shared: &Shared, view: View, now: Instant) -> Option<Duration> {
         if !view.up {
             self.meter.pause();
-            self.publish(shared, &view, None);
+            self.publish(shared, &view, now, None);
             return None;
         }
         let mut measured = self.meter.measure(&view, now)?;
@@ -125,6 +130,8 @@ impl Controller {
         measured.sample.pace = self.pace;
         choose_stride(shared, &view, &measured.connections);
         let sample = &measured.sample;
+        self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
+        self.t_s = sample.t_s;
         let rtt_us = sample.connections.iter().filter_map(|c| c.tcp.rtt_us).fold(None, smaller);
         let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
         let rate = smaller(limit.bytes_per_s, self.pace.bytes_per_s.unwrap_or(f64::INFINITY))
@@ -141,7 +148,7 @@ impl Controller {
         self.wanted = decision.connections;
         self.actuator.carry_out(shared, &view, &measured, &decision, now);
         self.history.note(sample, self.wanted, &decision.why.to_string(), now);
-        self.publish(shared, &view, Some((&measured, &decision)));
+        self.publish(shared, &view, now, Some((&measured, &decision)));
         rtt_us.map(|us| Duration::from_secs_f64(us / 1e6))
     }
 
@@ -178,7 +185,13 @@ impl Controller {
         decision
     }
 
-    fn publish(&self, shared: &Shared, view: &View, now: Option<(&Measured, &Decision)>) {
+    fn publish(
+        &self,
+        shared: &Shared,
+        view: &View,
+        now: Instant,
+        sampled: Option<(&Measured, &Decision)>,
+    ) {
         let mut report = shared.path.lock().unwrap_or_else(PoisonError::into_inner);
         report.policy = self.policy.name();
         report.connections_wanted = self.wanted;
@@ -190,7 +203,8 @@ impl Controller {
         report.max_rate = self.meted.rate();
         report.line_rate = self.pace.bytes_per_s;
         report.changes = self.history.changes();
-        let Some((measured, decision)) = now else {
+        (report.sampled_at, report.carried_bytes) = (now.0, self.carried_bytes);
+        let Some((measured, decision)) = sampled else {
             report.connections.clear();
             (report.phase, report.bytes_per_s) = ("down", 0.0);
             report.why = "there is no session".to_owned();

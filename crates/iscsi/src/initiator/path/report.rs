@@ -15,6 +15,11 @@ const CHANGES_MAX: usize = 256;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct PathReport {
+    /// When the last sample was taken: time since the disk was opened.
+    pub sampled_at: Duration,
+    /// What all samples together counted: bytes carried both ways, with iSCSI's headers. What a
+    /// connection carried before its first sample and after its last one is not in it.
+    pub carried_bytes: f64,
     /// The policy's name.
     pub policy: &'static str,
     /// What it is doing (`tuner::Phase`), or `down` without a session.

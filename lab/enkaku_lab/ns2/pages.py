@@ -1,0 +1,68 @@
+"""Both engines of S2 side by side as it is committed: a page of Markdown, small figures beside it."""
+
+from pathlib import Path
+
+from enkaku_lab import machine
+from enkaku_lab.docs import SVG_BYTES_MAX
+from enkaku_lab.ns2 import study
+from enkaku_lab.ns2.study import Pace, Study
+from enkaku_lab.process import LabError
+
+PAGE = "engines.md"
+QUIET_LOAD = 3.0
+"""Load average up to which nothing else need have been at work: target, initiator and emulator have
+a little more than one core, in some threads."""
+
+
+def write(studies: list[Study], pace: Pace, folder: Path, docs: Path, note: str = "") -> Path:
+    """DOCS/engines.md, and the figures beside it."""
+    performed = study.compare(studies, pace, folder)
+    if not performed:
+        raise LabError("nothing was run by both engines yet: --engine both")
+    docs.mkdir(parents=True, exist_ok=True)
+    parts = [*_head(studies, pace, folder), *([note] if note else [])]
+    for one, svg, said in performed:
+        png = svg.with_suffix(".png")
+        kept = svg if svg.stat().st_size <= SVG_BYTES_MAX else png
+        (docs / kept.name).write_bytes(kept.read_bytes())
+        parts += [
+            f"## {one.name}: {one.title}",
+            f"The paper ({one.source}): {one.paper}.",
+            f"![{one.title}]({kept.name})",
+            said,
+        ]
+    page = docs / PAGE
+    page.write_text("\n\n".join(parts) + "\n")
+    return page
+
+
+def _head(studies: list[Study], pace: Pace, folder: Path) -> list[str]:
+    heads = _heads(studies, pace, folder)
+    first = heads[0]["machine"]
+    loads = [load for head in heads for load in head["load_average"]]
+    parts = [
+        "# iSCSI-APT (S2): ns-2 and real TCP side by side",
+        f"Made by `python -m enkaku_lab s2 --engine both --docs DIR`{' with `--quick`' if pace.quick else ''}; "
+        "do not edit. What is the same and what is not: [../tuner.md](../tuner.md).",
+        f"Real TCP: {machine.summary(first)}, {len(heads)} runs, load average {min(loads):.1f} to "
+        f"{max(loads):.1f}. Numbers agree when they lie within the tolerance in the tables.",
+    ]
+    if pace.quick:
+        parts.append("**A quick run:** it shows that everything works; draw no conclusions from it.")
+    if max(loads) > QUIET_LOAD:
+        parts.append(
+            "**The machine was not quiet:** something else was at work beside these runs, and what "
+            "real TCP reached is an example."
+        )
+    return parts
+
+
+def _heads(studies: list[Study], pace: Pace, folder: Path) -> list[dict]:
+    """Of every real run, once."""
+    mine = Pace(pace.name, "real")
+    found = {}
+    for one in studies:
+        if "real" in one.engines:
+            results = study.ENGINES["real"].stored(one.runs(mine), folder / "real") or {}
+            found.update({run: result.head for run, result in results.items()})
+    return list(found.values())
