@@ -250,7 +250,8 @@ def _load(one: Run, lab: wan.Lab, url: str, folder: Path) -> dict | None:
     elif one.stack == "enkaku":
         argv = [enkaku.binary(), "bench", url, "--rw", "write" if case.write else "read"]
         argv += ["--bs", case.block_bytes, "--depth", case.depth, "--time", f"{case.seconds}s"]
-        argv += ["--connections", 1, "--congestion-control", case.cc]
+        # The causes are to be met, not avoided.
+        argv += ["--connections", 1, "--congestion-control", case.cc, "--pacing", "off"]
     else:
         # qemu-img counts commands and has no time limit: it is stopped when the time is over.
         argv = [need("timeout"), "-s", "INT", case.seconds]

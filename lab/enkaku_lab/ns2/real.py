@@ -153,7 +153,7 @@ def _watched(one: Run, lab: wan.Lab, folder: Path) -> Iterator[Path]:
 
 def _bench(one: Run, far: str, trace: Path) -> list[object]:
     words = [enkaku.binary(), "bench", f"iscsi://{far}:{PORT}/{enkaku.IQN}/0", "--rw", "read"]
-    words += ["--bs", one.pdu_mib * MIB, "--depth", 1, "--depth-per-connection"]
+    words += ["--pacing", "off", "--bs", one.pdu_mib * MIB, "--depth", 1, "--depth-per-connection"]
     words += ["--time", f"{one.seconds}s", "--policy", one.policy, "--connections", one.n]
     if one.measuring_time_s:
         words += ["--measuring-time", f"{one.measuring_time_s}s"]
