@@ -35,7 +35,9 @@ impl BlockDevice for Holding {
     fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
         if offset == HELD {
             self.is_held.store(true, Ordering::Release);
-            self.go.lock().unwrap().recv_timeout(PATIENCE).unwrap();
+            let go = self.go.lock().unwrap();
+            // Tasks that this worker was to run next must not be held with it.
+            tokio::task::block_in_place(|| go.recv_timeout(PATIENCE)).unwrap();
         }
         self.memory.read(offset, buf)
     }
