@@ -25,8 +25,9 @@ const HEADER_BYTES: f64 = 48.0;
 /// Mathis' constant for random losses and an acknowledgement per segment, which Linux's byte counting
 /// equals (periodic losses: √(3/2)).
 const RENO_CONSTANT: f64 = 1.31;
-/// The same for cubic's law with C = 0.4, β = 0.7 and fast convergence, as Linux has it: 1.29 without
-/// (Poojary and Sharma), and 1.054 with periodic losses (RFC 9438 §5.1). The tests simulate it.
+/// The same for cubic's law with C = 0.4, β = 0.7 and fast convergence, as Linux has it: 1.29
+/// without (the case of Poojary and Sharma), and 1.054 with periodic losses (RFC 9438 §5.1). The
+/// tests simulate it.
 const CUBIC_CONSTANT: f64 = 1.19;
 /// Cubic in its Reno-friendly region (RFC 9438 §4.3) as Linux has it: it grows by 0.53 segments in a
 /// round trip always, where the RFC lets it grow by one again at the old window (that would be 1.45).
