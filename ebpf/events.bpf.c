@@ -8,7 +8,7 @@
 #include "acknowledgement.h"
 
 /* Helpers that read kernel memory are for programs under a licence that goes with the GPL. */
-char license[] SEC("license") = "Dual MIT/GPL";
+char _license[] SEC("license") = "Dual MIT/GPL";
 
 /* An established connection has received a segment, which is not processed yet. */
 SEC("tp_btf/tcp_probe")

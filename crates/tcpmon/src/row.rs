@@ -1,5 +1,7 @@
 //! One connection in one interval, as a monitor shows it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::diag::Owner;
@@ -53,6 +55,9 @@ pub struct Row {
     pub advice: Option<String>,
     /// Samples that this was made from.
     pub samples: usize,
+    /// Events in the interval by name, where they are watched ([`crate::events::Counts::named`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<BTreeMap<&'static str, u64>>,
 }
 
 impl Row {
@@ -90,6 +95,7 @@ impl Row {
             cause: verdict.as_ref().map(|verdict| verdict.cause),
             advice: verdict.map(|verdict| verdict.advice),
             samples: watched.samples.len(),
+            events: None,
         })
     }
 
