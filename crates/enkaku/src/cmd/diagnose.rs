@@ -25,7 +25,7 @@ use super::say;
                         enkaku diagnose --pcap session.pcap")]
 pub(crate) struct Args {
     /// A capture of the transfer (pcap or pcapng), made anywhere on the way; - is standard input.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["addr", "pid", "time", "line_rate"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["addr", "pid", "time", "line_rate", "events"])]
     pcap: Option<PathBuf>,
     #[command(flatten)]
     live: live::LiveArgs,

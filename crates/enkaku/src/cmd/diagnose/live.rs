@@ -5,11 +5,13 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tcpmon::ethtool::{Device, device_of};
+use tcpmon::events::evidence;
 use tcpmon::verdict::from_samples::{Judgement, Known, Role, Watched, judge};
 use tcpmon::verdict::{Cause, Verdict};
 use tcpmon::watch::Watcher;
 use wanlab::units::{parse_rate, parse_time};
 
+use crate::cmd::monitor::events::{EventsState, LiveEvents};
 use crate::cmd::monitor::select::{SelectArgs, usage};
 use crate::cmd::{Usage, say};
 
@@ -35,6 +37,10 @@ pub(crate) struct LiveArgs {
     /// What the line carries, as in 1gbit, where you know it; otherwise it is what was seen.
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     line_rate: Option<u64>,
+    /// Add TCP's events (retransmissions, timeouts, waits for the send buffer) to the evidence, by
+    /// eBPF programs in the kernel; needs root.
+    #[arg(long)]
+    events: bool,
 }
 
 impl LiveArgs {
@@ -56,6 +62,12 @@ struct Report<'a> {
     processes: Vec<String>,
     /// The devices that the connections go through.
     devices: Vec<Device>,
+    /// What was seen of events, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<EventsState>,
+    /// What they say about the cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events_say: Option<String>,
 }
 
 /// Runs the command.
@@ -70,7 +82,14 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
     }
     let mut watcher = Watcher::new(args.select.selection()).map_err(usage)?;
     let begin = Instant::now();
-    let watched = watch(&mut watcher, args.time)?;
+    let mut events = match args.events {
+        true => Some(LiveEvents::open(&watcher.selection().filter, begin, false)?),
+        false => None,
+    };
+    if let Some(events) = events.as_ref().filter(|_| !json) {
+        events.announce();
+    }
+    let watched = watch(&mut watcher, args.time, events.as_mut())?;
     if watched.is_empty() {
         return nothing(&format!("no TCP connection was there ({})", args.select.describe()));
     }
@@ -82,7 +101,7 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
         send_buffer_max_bytes: tcpmon::watch::send_buffer_max_bytes(),
         own_initiator: watched.iter().any(|one| is_own_initiator(&watcher, one)),
     };
-    let Some(judgement) = judge(&watched, &known) else {
+    let Some(mut judgement) = judge(&watched, &known) else {
         return nothing(&format!(
             "nothing was transferred in {:.1} s on {} connections ({}); diagnose while it is slow",
             begin.elapsed().as_secs_f64(),
@@ -90,14 +109,19 @@ pub(super) fn run(args: &LiveArgs, json: bool) -> anyhow::Result<ExitCode> {
             args.select.describe()
         ));
     };
+    let seconds = begin.elapsed().as_secs_f64();
+    let events_say =
+        events.as_ref().and_then(|events| add_events(&mut judgement, events, &watched, seconds));
     let report = Report {
         verdict: &judgement.verdict,
         not_excluded: &judgement.not_excluded,
         connections: judgement.connections,
         bytes_per_s: judgement.bytes_per_s,
-        seconds: begin.elapsed().as_secs_f64(),
+        seconds,
         processes,
         devices,
+        events: events.as_ref().map(LiveEvents::state),
+        events_say,
     };
     if json {
         say(serde_json::to_string(&report)?)?;
@@ -114,7 +138,11 @@ fn nothing(why: &str) -> anyhow::Result<ExitCode> {
 }
 
 /// Samples for so long.
-fn watch(watcher: &mut Watcher, time: Duration) -> anyhow::Result<Vec<Watched>> {
+fn watch(
+    watcher: &mut Watcher,
+    time: Duration,
+    mut events: Option<&mut LiveEvents>,
+) -> anyhow::Result<Vec<Watched>> {
     let begin = Instant::now();
     let mut looked = begin;
     while begin.elapsed() < time {
@@ -124,8 +152,26 @@ fn watch(watcher: &mut Watcher, time: Duration) -> anyhow::Result<Vec<Watched>> 
             watcher.look().map_err(usage)?;
         }
         watcher.sample()?;
+        if let Some(events) = &mut events {
+            events.take(watcher);
+        }
     }
     Ok(watcher.harvest())
+}
+
+/// Adds the events' numbers to the evidence; returns what they say about the cause.
+fn add_events(
+    judgement: &mut Judgement,
+    events: &LiveEvents,
+    watched: &[Watched],
+    seconds: f64,
+) -> Option<String> {
+    let latest = watched.iter().filter_map(|one| one.samples.last());
+    let counts = events.total(latest.map(|sample| sample.connection));
+    let (cause, connections) = (judgement.verdict.cause, judgement.connections);
+    let found = evidence(cause, &counts, &events.seen(), seconds, connections);
+    judgement.verdict.evidence.extend(found.numbers);
+    found.says
 }
 
 /// Whether it is an end that asks, and this program's.
@@ -170,6 +216,7 @@ fn text(judgement: &Judgement, report: &Report<'_>) -> String {
             names.join(", ")
         ));
     }
+    lines.extend(report.events_say.clone());
     lines.push(String::new());
     let processes = report.processes.join(", ");
     lines.push(format!("{:<24}{processes}", "processes"));
