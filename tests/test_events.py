@@ -338,12 +338,13 @@ def test_missing_privilege_is_said():
 # In the guest, whose kernel has the function tracer
 
 
-GUEST_ENKAKU = "LD_LIBRARY_PATH=/tmp/enkaku /tmp/enkaku/enkaku"
+GUEST_ENKAKU = "env LD_LIBRARY_PATH=/tmp/enkaku /tmp/enkaku/enkaku"
 GUEST_LOAD = f"""
 sysctl -q -w net.ipv4.tcp_wmem='4096 16384 65536'
 {GUEST_ENKAKU} serve --listen 127.0.0.1:3261 --iqn {enkaku.IQN} --lun mem:32M >/tmp/serve.log 2>&1 &
 echo $! >/tmp/serve.pid
 until grep -q 'listening on' /tmp/serve.log; do sleep 0.2; done
+echo serving
 exec {GUEST_ENKAKU} bench iscsi://127.0.0.1:3261/{enkaku.IQN}/0 --rw write --bs 256k --depth 8 \
     --time 600s --connections 1
 """
@@ -383,7 +384,9 @@ def _as_disk(folder: Path) -> Path:
 def test_fentry_shows_waits_for_the_send_buffer_in_a_stock_kernel(guest: Guest):
     load = guest.start(GUEST_LOAD)
     try:
-        words = "monitor --port 3261 --events --json --interval 2s --count 4"
+        load.wait_for("serving", GUEST_S_MAX)
+        _wait_for_traffic(guest)
+        words = "monitor --port 3261 --events --json --interval 2s --count 3"
         said = guest.run(f"{GUEST_ENKAKU} {words}", GUEST_S_MAX)
         assert load.running(), load.output
         evidence = guest.run(
@@ -400,3 +403,13 @@ def test_fentry_shows_waits_for_the_send_buffer_in_a_stock_kernel(guest: Guest):
     found = [one for one in _objects(evidence + "\n") if "evidence" in one][-1]["evidence"]
     assert found["events_send_wait"] > 0
     assert 0 < found["events_share_send_wait"] <= 1
+
+
+def _wait_for_traffic(guest: Guest) -> None:
+    deadline = time.monotonic() + GUEST_S_MAX
+    while time.monotonic() < deadline:
+        words = "monitor --port 3261 --json --interval 1s --count 1"
+        (seen,) = _intervals(guest.run(f"{GUEST_ENKAKU} {words}", GUEST_S_MAX) + "\n")
+        if seen["sent_bytes_per_s"] > 50_000:
+            return
+    pytest.fail("nothing is transferred in the guest")
