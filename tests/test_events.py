@@ -3,6 +3,7 @@ counters and against the packets; and in a guest whose kernel permits what this 
 
 import csv
 import json
+import os
 import re
 import shutil
 import signal
@@ -28,6 +29,8 @@ LOSSY = Link(
     rate="200mbit", rtt_ms=30, loss=4e-3, wmem="4k 64k 16M", rmem="4k 128k 16M", queue_packets=2000
 )
 SETTLED_S_MAX = 20.0
+CA_LOSS = 4
+OUTAGES_MAX = 4
 EVERYWHERE = {"probe", "duplicate_ack", "sack", "retransmit"}
 """Kinds that a kernel with BPF shows without its function tracer."""
 TRACED = {"rto", "send_wait", "local_congestion"}
@@ -137,6 +140,7 @@ def test_retransmissions_are_those_that_tcp_counts(transfer: Transfer):
             load.wait_until(
                 lambda: len(_events(monitor.output(), "retransmit")) >= 20, "nothing is lost"
             )
+            _lose_everything_for_a_while(lab, load, monitor)
             # A client that stands still sends nothing new, and what is lost is repaired.
             load.signal(signal.SIGSTOP)
             try:
@@ -149,6 +153,30 @@ def test_retransmissions_are_those_that_tcp_counts(transfer: Transfer):
     assert sum(counted.values()) >= 20
     _check_events(said)
     _check_sources(said)
+
+
+def _lose_everything_for_a_while(lab: wan.Lab, load: Peer, monitor: Peer) -> None:
+    """Until the timer has expired; again, until TCP has also sent several segments as one again.
+    How much it sends at once then is its own affair, so it gets only so many chances."""
+
+    def again(condition) -> int:
+        return sum(condition(event) for event in _events(monitor.output(), "retransmit"))
+
+    def timeouts() -> int:
+        return again(lambda event: event["ca_state"] == CA_LOSS)
+
+    for _ in range(OUTAGES_MAX):
+        before = timeouts()
+        lab.set(LOSSY, loss=1.0)
+        load.wait_until(lambda before=before: timeouts() > before, "no timeout")
+        lab.set(LOSSY)
+        probes = len(_events(monitor.output(), "probe"))
+        load.wait_until(
+            lambda probes=probes: len(_events(monitor.output(), "probe")) > probes + 50,
+            "the connection does not come back",
+        )
+        if again(lambda event: event["segments"] > 1):
+            return
 
 
 def _settled(lab: wan.Lab) -> dict[str, int]:
@@ -365,15 +393,22 @@ def guest(tmp_path_factory) -> Iterator[Guest]:
 
 
 def _as_disk(folder: Path) -> Path:
-    """A tar file of the binary, without what debuggers need, and of the libraries that it loads."""
+    """A tar file of the binary, without what debuggers need, of tc where this host has it, and of the
+    libraries that they load."""
     binary = folder / "enkaku"
     shutil.copy(enkaku.binary(), binary)
     if strip := shutil.which("strip"):
         run([strip, binary])
     disk = folder / "disk.tar"
     with tarfile.open(disk, "w", dereference=True) as archive:
-        archive.add(binary, "enkaku")
-        for found in re.findall(r"=> (/\S+) \(", run([need("ldd"), binary]).stdout):
+        programs = {"enkaku": binary}
+        if tc := shutil.which("tc", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"):
+            programs["tc"] = Path(tc)
+        libraries: set[str] = set()
+        for name, program in programs.items():
+            archive.add(program, name)
+            libraries |= set(re.findall(r"=> (/\S+) \(", run([need("ldd"), program]).stdout))
+        for found in sorted(libraries):
             archive.add(found, Path(found).name)
     with disk.open("ab") as file:
         file.truncate(-(-disk.stat().st_size // 512) * 512)
@@ -403,6 +438,36 @@ def test_fentry_shows_waits_for_the_send_buffer_in_a_stock_kernel(guest: Guest):
     found = [one for one in _objects(evidence + "\n") if "evidence" in one][-1]["evidence"]
     assert found["events_send_wait"] > 0
     assert 0 < found["events_share_send_wait"] <= 1
+
+
+@pytest.mark.needs("qemu-system-x86_64", "busybox", "ldd", "tc")
+def test_fentry_shows_timeouts_in_a_stock_kernel(guest: Guest):
+    netem = "env LD_LIBRARY_PATH=/tmp/enkaku /tmp/enkaku/tc qdisc replace dev lo root netem"
+    load = guest.start(GUEST_LOAD)
+    try:
+        load.wait_for("serving", GUEST_S_MAX)
+        _wait_for_traffic(guest)
+        guest.run(f"{netem} delay 50ms limit 10000")
+        words = "monitor --port 3261 --events --json --interval 1s"
+        guest.start(f"exec {GUEST_ENKAKU} {words} >/tmp/timeouts.log")
+        _wait_in_guest(guest, "probe")
+        guest.run(f"{netem} delay 50ms limit 10000 loss 100%")
+        _wait_in_guest(guest, "rto")
+        said = guest.run("grep rto /tmp/timeouts.log")
+    finally:
+        guest.run(f"{netem} delay 0ms; kill $(cat /tmp/serve.pid); killall enkaku", check=False)
+    timeouts = _events(said + "\n", "rto")
+    by_connection: dict[int, list[int]] = {}
+    for one in timeouts:
+        assert one["in_flight_bytes"] > 0
+        by_connection.setdefault(one["cookie"], []).append(one["number"])
+    for numbers in by_connection.values():
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+def _wait_in_guest(guest: Guest, kind: str) -> None:
+    look = f"""grep -q '"event":"{kind}"' /tmp/timeouts.log"""
+    guest.run(f"until {look}; do sleep 0.2; done", GUEST_S_MAX)
 
 
 def _wait_for_traffic(guest: Guest) -> None:

@@ -39,6 +39,7 @@ MODULES = [
     "iscsi_target_mod",
     "target_core_file",
     "tcp_diag",
+    "sch_netem",
 ]
 HOST_PROGRAMS = ["busybox", "mke2fs", "e2fsck"]
 GUEST_PROGRAMS = ["sbin/iscsid", "sbin/iscsiadm"]
