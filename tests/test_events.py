@@ -307,7 +307,7 @@ def _moves(transfer: Transfer) -> bool:
     return json.loads(run(argv).stdout)["sent_bytes_per_s"] > 50_000
 
 
-@pytest.mark.needs("/dev/net/tun")
+@pytest.mark.needs("/dev/net/tun", "tcpdump")
 def test_a_recording_has_events_on_the_time_axis_of_its_packets(transfer: Transfer):
     folder, lab = transfer.folder, transfer.lab
     capture, segments = folder / "session.pcapng", folder / "segments.csv"
@@ -335,6 +335,9 @@ def test_a_recording_has_events_on_the_time_axis_of_its_packets(transfer: Transf
     again = [one for one in report["events"] if one["event"] == "retransmit"]
     assert counted == len(again) >= 20
     _check_same_axis(again, segments)
+    # Other programs see the packets alone.
+    listed = run([need("tcpdump"), "-r", capture, "-n"])
+    assert len(listed.stdout.splitlines()) == written["packets"]
     text = enkaku.command("monitor", "report", capture).stdout
     assert "time axis: 0 to" in text
     assert re.search(r"^  retransmit +\|.*[▁▂▃▄▅▆▇█].*\| \d+", text, re.M), text

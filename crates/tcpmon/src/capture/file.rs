@@ -179,10 +179,6 @@ impl Format {
             }
             PcapBlockOwned::NG(other) => return self.handle_description(other, summary),
         };
-        // They are read by themselves.
-        if link == crate::events::LINKTYPE_EVENTS {
-            return;
-        }
         if let Some(segment) = decode(link, frame, wire_len, time_ns, summary) {
             each(&segment);
         }

@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use super::LinkType;
 
 const NANOSECONDS: u8 = 9;
-const IF_NAME: u16 = 2;
 const IF_TSRESOL: u16 = 9;
 const ISB_IFRECV: u16 = 4;
 const ISB_OSDROP: u16 = 7;
@@ -15,8 +14,6 @@ const ISB_OSDROP: u16 = 7;
 #[derive(Debug)]
 pub struct Writer<W> {
     to: W,
-    /// Interfaces described until now.
-    interfaces: u32,
 }
 
 impl<W: Write> Writer<W> {
@@ -33,42 +30,25 @@ impl<W: Write> Writer<W> {
         option(&mut interface, IF_TSRESOL, &[NANOSECONDS]);
         option(&mut interface, 0, &[]);
         block(&mut to, 1, &interface)?;
-        Ok(Self { to, interfaces: 1 })
-    }
-
-    /// Another interface, for [`Self::packet_on`]; returns its number.
-    pub fn interface(&mut self, link: LinkType, name: &str) -> io::Result<u32> {
-        let mut interface = (link.0 as u16).to_le_bytes().to_vec();
-        interface.extend([0; 6]); // no limit of a packet's length
-        option(&mut interface, IF_NAME, name.as_bytes());
-        option(&mut interface, IF_TSRESOL, &[NANOSECONDS]);
-        option(&mut interface, 0, &[]);
-        block(&mut self.to, 1, &interface)?;
-        self.interfaces += 1;
-        Ok(self.interfaces - 1)
+        Ok(Self { to })
     }
 
     /// A packet of `wire_len` bytes of which `bytes` are kept.
     pub fn packet(&mut self, time_ns: u64, wire_len: u32, bytes: &[u8]) -> io::Result<()> {
-        self.packet_on(0, time_ns, wire_len, bytes)
-    }
-
-    /// The same on another interface.
-    pub fn packet_on(
-        &mut self,
-        interface: u32,
-        time_ns: u64,
-        wire_len: u32,
-        bytes: &[u8],
-    ) -> io::Result<()> {
         let mut body = Vec::with_capacity(bytes.len() + 24);
-        body.extend(interface.to_le_bytes());
+        body.extend(0_u32.to_le_bytes());
         body.extend(((time_ns >> 32) as u32).to_le_bytes());
         body.extend((time_ns as u32).to_le_bytes());
         body.extend((bytes.len() as u32).to_le_bytes());
         body.extend(wire_len.to_le_bytes());
         body.extend(bytes);
         block(&mut self.to, 6, &body)
+    }
+
+    /// A block of our own: types with the highest bit set are for local use, and other programs pass
+    /// over them.
+    pub fn local_block(&mut self, kind: u32, body: &[u8]) -> io::Result<()> {
+        block(&mut self.to, kind | 1 << 31, body)
     }
 
     /// The end: packets seen, and packets that the kernel had no room for.

@@ -77,7 +77,7 @@ impl Serialize for Kind {
 pub struct Event {
     /// What happened.
     pub event: Kind,
-    /// When, in nanoseconds of CLOCK_MONOTONIC; in a recording, of its packets' clock.
+    /// When, in nanoseconds of CLOCK_MONOTONIC; in a recording, since 1970.
     #[serde(skip)]
     pub at_ns: u64,
     /// Which connection.

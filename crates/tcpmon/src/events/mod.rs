@@ -22,7 +22,7 @@ pub use self::clock::{monotonic_ns, realtime_minus_monotonic_ns};
 pub use self::event::{EVENT_BYTES, Event, KINDS, Kind};
 pub use self::evidence::{Evidence, evidence};
 pub use self::load::Events;
-pub use self::recording::{EVENTS_INTERFACE, LINKTYPE_EVENTS, Recorded, read_events};
+pub use self::recording::{Recorded, read_events, write_begin, write_event};
 pub use self::source::{Source, describe, seen};
 pub use self::tally::{Counts, Tally};
 

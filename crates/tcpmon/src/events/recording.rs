@@ -1,21 +1,35 @@
-//! Events in a recording: pcapng packets of an interface of their own, with a link type for private
-//! use, so that other programs pass over them and the packets' time axis is theirs too.
+//! Events in a recording: pcapng blocks of a type for local use, so that other programs pass over
+//! them, with times on the packets' clock.
 
-use std::collections::HashSet;
-use std::io::Read;
+use std::io::{self, Read, Write};
 
 use pcap_parser::pcapng::Block;
 use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
 
 use super::Event;
-use crate::capture::{CaptureError, LinkType};
+use crate::capture::{CaptureError, Writer};
 
-/// The interface's name (`if_name`), by which events are told from others' private packets.
-pub const EVENTS_INTERFACE: &str = "enkaku-events";
-/// LINKTYPE_USER0, for private use.
-pub const LINKTYPE_EVENTS: LinkType = LinkType(147);
+/// Type of the blocks ("EK", and the bit that means local use).
+const BLOCK_TYPE: u32 = 0x8000_454b;
+/// What a block begins with: others may use the same type.
+const MAGIC: &[u8; 8] = b"enkakuEV";
 /// Bytes of the file held at once: more than the longest block of a recording, a packet of 64 KiB.
 const BUFFER_BYTES: usize = 1 << 20;
+
+/// Says that events are recorded from here on, though none may happen.
+///
+/// # Errors
+/// Those of the writer, here and below.
+pub fn write_begin<W: Write>(to: &mut Writer<W>) -> io::Result<()> {
+    to.local_block(BLOCK_TYPE, MAGIC)
+}
+
+/// An event as the kernel gave it, at a time in nanoseconds since 1970. Returns the bytes it takes.
+pub fn write_event<W: Write>(to: &mut Writer<W>, at_ns: u64, event: &[u8]) -> io::Result<u64> {
+    let body = [MAGIC, at_ns.to_le_bytes().as_slice(), event].concat();
+    to.local_block(BLOCK_TYPE, &body)?;
+    Ok(body.len() as u64 + 12)
+}
 
 /// What a file says of events besides the events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,11 +58,10 @@ pub fn read_events(
         _ => CaptureError::Format,
     })?;
     let mut recorded = Recorded::default();
-    let mut interfaces = Interfaces::default();
     loop {
         match reader.next() {
             Ok((length, block)) => {
-                if let Some(event) = recorded.take(&block, &mut interfaces) {
+                if let Some(event) = recorded.take(&block) {
                     each(event);
                 }
                 drop(block);
@@ -68,42 +81,17 @@ pub fn read_events(
     }
 }
 
-/// Which interfaces of a section have events.
-#[derive(Default)]
-struct Interfaces {
-    described: u32,
-    with_events: HashSet<u32>,
-}
-
 impl Recorded {
     /// The event of a block, if there is one.
-    fn take(&mut self, block: &PcapBlockOwned<'_>, interfaces: &mut Interfaces) -> Option<Event> {
-        let PcapBlockOwned::NG(block) = block else { return None };
-        match block {
-            Block::SectionHeader(_) => *interfaces = Interfaces::default(),
-            Block::InterfaceDescription(found) => {
-                let ours = found.linktype.0 == LINKTYPE_EVENTS.0
-                    && found.if_name().is_some_and(|name| {
-                        name.is_ok_and(|name| name.trim_end_matches('\0') == EVENTS_INTERFACE)
-                    });
-                if ours {
-                    interfaces.with_events.insert(interfaces.described);
-                    self.recorded = true;
-                }
-                interfaces.described = interfaces.described.saturating_add(1);
-            }
-            Block::EnhancedPacket(packet) if interfaces.with_events.contains(&packet.if_id) => {
-                let bytes = packet.data.get(..packet.caplen as usize).unwrap_or(packet.data);
-                let mut event = Event::decode(bytes)?;
-                // Events are written in nanoseconds.
-                event.at_ns = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
-                self.lost = self.lost.max(event.lost);
-                self.events += 1;
-                return Some(event);
-            }
-            _ => {}
-        }
-        None
+    fn take(&mut self, block: &PcapBlockOwned<'_>) -> Option<Event> {
+        let PcapBlockOwned::NG(Block::Unknown(block)) = block else { return None };
+        let body = block.data.strip_prefix(MAGIC).filter(|_| block.block_type == BLOCK_TYPE)?;
+        self.recorded = true;
+        let (at_ns, event) = body.split_first_chunk()?;
+        let event = Event { at_ns: u64::from_le_bytes(*at_ns), ..Event::decode(event)? };
+        self.lost = self.lost.max(event.lost);
+        self.events += 1;
+        Some(event)
     }
 }
 
@@ -111,16 +99,16 @@ impl Recorded {
 mod tests {
     use super::super::event::tests::raw;
     use super::*;
-    use crate::capture::{Writer, read_capture};
+    use crate::capture::read_capture;
 
     fn recording(kinds: &[u8]) -> Vec<u8> {
         let mut file = Vec::new();
         let mut writer = Writer::new(&mut file, 65_600).unwrap();
-        let events = writer.interface(LINKTYPE_EVENTS, EVENTS_INTERFACE).unwrap();
+        write_begin(&mut writer).unwrap();
         writer.packet(1_000, 40, &[0x45, 0, 0, 40]).unwrap();
         for (at, kind) in (0..).zip(kinds) {
-            let bytes = raw(*kind, libc::AF_INET);
-            writer.packet_on(events, (7 << 32) + at, bytes.len() as u32, &bytes).unwrap();
+            let bytes = write_event(&mut writer, (7 << 32) + at, &raw(*kind, libc::AF_INET));
+            assert_eq!(bytes.unwrap(), 140);
         }
         writer.finish(2_000, 1, 0).unwrap();
         file
@@ -142,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_no_packets_of_an_unknown_link() {
+    fn events_are_no_packets() {
         let file = recording(&[1, 2]);
         let summary = read_capture(file.as_slice(), |_| {}).unwrap();
         assert_eq!((summary.unknown_link, summary.packets), (0, 1));
@@ -151,7 +139,7 @@ mod tests {
     #[test]
     fn other_files_have_none_and_damage_ends_the_reading() {
         let file = recording(&[1, 2]);
-        let cut = &file[..file.len() - 150];
+        let cut = &file[..file.len() - 100];
         assert_eq!(read_events(cut, |_| {}).unwrap().events, 1);
         assert!(read_events(&b"no capture at all, whatever it is"[..], |_| {}).is_err());
         assert!(read_events(&[][..], |_| {}).is_err());

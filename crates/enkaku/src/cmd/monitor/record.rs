@@ -13,7 +13,7 @@ use serde_json::json;
 use tcpmon::capture::live::{PACKET_BYTES_MAX, Packet, Socket, drop_privileges};
 use tcpmon::capture::{CaptureSummary, LinkType, Slimmer, Writer, decode};
 use tcpmon::events::{
-    EVENTS_INTERFACE, EventFilter, Events, LINKTYPE_EVENTS, describe, realtime_minus_monotonic_ns,
+    EventFilter, Events, describe, realtime_minus_monotonic_ns, write_begin, write_event,
 };
 use wanlab::units::parse_time;
 
@@ -115,7 +115,6 @@ struct Recording {
 /// The events beside the packets of a recording.
 struct EventLog {
     events: Events,
-    interface: u32,
     /// From the clock of events to that of packets.
     offset_ns: u64,
     written: u64,
@@ -123,23 +122,22 @@ struct EventLog {
 
 impl EventLog {
     fn new(events: Events, writer: &mut Writer<BufWriter<File>>) -> std::io::Result<Self> {
-        let interface = writer.interface(LINKTYPE_EVENTS, EVENTS_INTERFACE)?;
-        Ok(Self { events, interface, offset_ns: realtime_minus_monotonic_ns(), written: 0 })
+        write_begin(writer)?;
+        Ok(Self { events, offset_ns: realtime_minus_monotonic_ns(), written: 0 })
     }
 
     /// Writes what has happened; returns the bytes that this took.
     fn write(&mut self, writer: &mut Writer<BufWriter<File>>) -> std::io::Result<u64> {
-        let (mut bytes_written, mut result) = (0, Ok(()));
-        let Self { events, interface, offset_ns, written } = self;
+        let mut result = Ok(0);
+        let Self { events, offset_ns, written } = self;
         events.drain(|event, bytes| {
-            if result.is_ok() {
+            if let Ok(before) = result {
                 let at_ns = event.at_ns.saturating_add(*offset_ns);
-                result = writer.packet_on(*interface, at_ns, bytes.len() as u32, bytes);
+                result = write_event(writer, at_ns, bytes).map(|bytes| before + bytes);
                 *written += 1;
-                bytes_written += bytes.len() as u64 + 32;
             }
         });
-        result.map(|()| bytes_written)
+        result
     }
 }
 
