@@ -7,6 +7,7 @@
 pub mod capture;
 pub mod diag;
 pub mod ethtool;
+pub mod events;
 pub mod model;
 pub mod pdus;
 pub mod row;

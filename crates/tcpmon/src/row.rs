@@ -1,5 +1,7 @@
 //! One connection in one interval, as a monitor shows it.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::diag::Owner;
@@ -95,6 +97,9 @@ pub struct Row {
     /// The samples themselves, where they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub series: Option<Vec<Point>>,
+    /// Events in the interval by name, where they are watched ([`crate::events::Counts::named`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<BTreeMap<&'static str, u64>>,
 }
 
 impl Row {
@@ -133,6 +138,7 @@ impl Row {
             advice: verdict.map(|verdict| verdict.advice),
             samples: watched.samples.len(),
             series: None,
+            events: None,
         })
     }
 

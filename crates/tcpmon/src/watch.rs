@@ -184,6 +184,16 @@ impl Watcher {
         Watched { samples, role: if serves { Role::Target } else { Role::Initiator } }
     }
 
+    /// Whether a connection was among the chosen ones at the latest look.
+    pub fn watches(&self, connection: &Connection) -> bool {
+        self.tracks.contains_key(connection)
+    }
+
+    /// What was chosen.
+    pub fn selection(&self) -> &Selection {
+        &self.selection
+    }
+
     /// The process of a connection, where it may be seen.
     pub fn owner(&self, sample: &Sample) -> Option<&Owner> {
         self.owners.of(sample.inode)

@@ -38,6 +38,8 @@ MODULES = [
     "iscsi_tcp",
     "iscsi_target_mod",
     "target_core_file",
+    "tcp_diag",
+    "sch_netem",
 ]
 HOST_PROGRAMS = ["busybox", "mke2fs", "e2fsck"]
 GUEST_PROGRAMS = ["sbin/iscsid", "sbin/iscsiadm"]

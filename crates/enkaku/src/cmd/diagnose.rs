@@ -22,7 +22,7 @@ use std::process::ExitCode;
                         enkaku diagnose --pcap session.pcap")]
 pub(crate) struct Args {
     /// A capture of the transfer (pcap or pcapng), made anywhere on the way; - is standard input.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["addr", "pid", "time", "line_rate"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["addr", "pid", "time", "line_rate", "events"])]
     pcap: Option<PathBuf>,
     #[command(flatten)]
     live: live::LiveArgs,
@@ -38,7 +38,7 @@ const NOTHING: u8 = 3;
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let answer = match &args.pcap {
         Some(path) => pcap::answer(path, args.live.port())?,
-        None => live::answer(&args.live)?,
+        None => live::answer(&args.live, args.json)?,
     };
     match answer {
         Ok(answer) => answer.print(args.json).map(|()| ExitCode::SUCCESS),

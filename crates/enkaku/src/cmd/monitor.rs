@@ -1,10 +1,12 @@
 //! `enkaku monitor`: what TCP does under iSCSI, connection by connection, while it does it.
 
 mod draw;
+pub(crate) mod events;
 mod lines;
 mod prometheus;
 mod record;
 pub(crate) mod report;
+mod report_events;
 mod rounds;
 mod screen;
 pub(crate) mod select;
@@ -69,6 +71,10 @@ struct LiveArgs {
     /// Serve the latest interval as metrics on http://ADDR:PORT/metrics.
     #[arg(long, value_name = "ADDR:PORT")]
     prometheus: Option<SocketAddr>,
+    /// Count TCP's events too (retransmissions, SACKs, timeouts, waits for the send buffer), by eBPF
+    /// programs in the kernel; needs root. With --json each event is a line of its own.
+    #[arg(long)]
+    events: bool,
     /// Lines of text also on a terminal.
     #[arg(long, conflicts_with = "json")]
     plain: bool,
@@ -89,6 +95,9 @@ fn live(args: &LiveArgs) -> anyhow::Result<ExitCode> {
     }
     let stop = stop_flag()?;
     let mut rounds = Rounds::new(args.select.selection(), args.interval)?;
+    if args.events {
+        rounds.watch_events(args.json)?;
+    }
     if let Some(address) = args.prometheus {
         rounds.publish = Some(prometheus::serve(address)?);
     }

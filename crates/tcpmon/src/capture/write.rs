@@ -45,6 +45,12 @@ impl<W: Write> Writer<W> {
         block(&mut self.to, 6, &body)
     }
 
+    /// A block of our own: types with the highest bit set are for local use, and other programs pass
+    /// over them.
+    pub fn local_block(&mut self, kind: u32, body: &[u8]) -> io::Result<()> {
+        block(&mut self.to, kind | 1 << 31, body)
+    }
+
     /// The end: packets seen, and packets that the kernel had no room for.
     pub fn finish(mut self, time_ns: u64, seen: u64, lost: u64) -> io::Result<()> {
         let mut body = 0_u32.to_le_bytes().to_vec();

@@ -3,12 +3,15 @@
 use std::time::{Duration, Instant};
 
 use tcpmon::ethtool::{Device, device_of};
+use tcpmon::events::evidence;
+use tcpmon::verdict::Judgement;
 use tcpmon::verdict::from_samples::{Known, Role, Watched, judge};
 use tcpmon::watch::Watcher;
 use wanlab::units::{parse_rate, parse_time};
 
 use super::print::Answer;
 use crate::cmd::Usage;
+use crate::cmd::monitor::events::LiveEvents;
 use crate::cmd::monitor::select::{SelectArgs, usage};
 
 /// New connections are looked for this often.
@@ -31,6 +34,10 @@ pub(crate) struct LiveArgs {
     /// What the line carries, as in 1gbit, where you know it; otherwise it is what was seen.
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     line_rate: Option<u64>,
+    /// Add TCP's events (retransmissions, timeouts, waits for the send buffer) to the evidence, by
+    /// eBPF programs in the kernel; needs root.
+    #[arg(long)]
+    events: bool,
 }
 
 impl LiveArgs {
@@ -40,8 +47,8 @@ impl LiveArgs {
     }
 }
 
-/// Watches, then judges; why there was nothing to judge if so.
-pub(super) fn answer(args: &LiveArgs) -> anyhow::Result<Result<Answer, String>> {
+/// Watches, then judges; why there was nothing to judge if so. `quiet` says nothing meanwhile.
+pub(super) fn answer(args: &LiveArgs, quiet: bool) -> anyhow::Result<Result<Answer, String>> {
     if args.select.is_all() {
         return Err(Usage::error(
             "which connections? --port 3260, --addr ADDRESS or --pid PID (see --help)",
@@ -52,8 +59,15 @@ pub(super) fn answer(args: &LiveArgs) -> anyhow::Result<Result<Answer, String>> 
     }
     let mut watcher = Watcher::new(args.select.selection()).map_err(usage)?;
     let begin = Instant::now();
-    let watched = watch(&mut watcher, args.time)?;
     let selection = args.select.describe();
+    let mut events = match args.events {
+        true => Some(LiveEvents::open(&watcher.selection().filter, begin, false)?),
+        false => None,
+    };
+    if let Some(events) = events.as_ref().filter(|_| !quiet) {
+        events.announce();
+    }
+    let watched = watch(&mut watcher, args.time, events.as_mut())?;
     if watched.is_empty() {
         return Ok(Err(format!("no TCP connection was there ({selection})")));
     }
@@ -64,7 +78,7 @@ pub(super) fn answer(args: &LiveArgs) -> anyhow::Result<Result<Answer, String>> 
         send_buffer_max_bytes: tcpmon::watch::send_buffer_max_bytes(),
         own_initiator: watched.iter().any(|one| is_own_initiator(&watcher, one)),
     };
-    let Some(judgement) = judge(&watched, &known) else {
+    let Some(mut judgement) = judge(&watched, &known) else {
         return Ok(Err(format!(
             "nothing was transferred in {:.1} s on {} connections ({selection}); diagnose while it \
              is slow",
@@ -72,11 +86,20 @@ pub(super) fn answer(args: &LiveArgs) -> anyhow::Result<Result<Answer, String>> 
             watched.len(),
         )));
     };
-    Ok(Ok(Answer { judgement, processes: processes(&watcher, &watched), devices }))
+    let seconds = begin.elapsed().as_secs_f64();
+    let events_say =
+        events.as_ref().and_then(|events| add_events(&mut judgement, events, &watched, seconds));
+    let processes = processes(&watcher, &watched);
+    let events = events.as_ref().map(LiveEvents::state);
+    Ok(Ok(Answer { judgement, processes, devices, events, events_say }))
 }
 
 /// Samples for so long.
-fn watch(watcher: &mut Watcher, time: Duration) -> anyhow::Result<Vec<Watched>> {
+fn watch(
+    watcher: &mut Watcher,
+    time: Duration,
+    mut events: Option<&mut LiveEvents>,
+) -> anyhow::Result<Vec<Watched>> {
     let begin = Instant::now();
     let mut looked = begin;
     while begin.elapsed() < time {
@@ -86,8 +109,26 @@ fn watch(watcher: &mut Watcher, time: Duration) -> anyhow::Result<Vec<Watched>> 
             watcher.look().map_err(usage)?;
         }
         watcher.sample()?;
+        if let Some(events) = &mut events {
+            events.take(watcher);
+        }
     }
     Ok(watcher.harvest())
+}
+
+/// Adds the events' numbers to the evidence; returns what they say about the cause.
+fn add_events(
+    judgement: &mut Judgement,
+    events: &LiveEvents,
+    watched: &[Watched],
+    seconds: f64,
+) -> Option<String> {
+    let latest = watched.iter().filter_map(|one| one.samples.last());
+    let counts = events.total(latest.map(|sample| sample.connection));
+    let (cause, connections) = (judgement.verdict.cause, judgement.connections);
+    let found = evidence(cause, &counts, &events.seen(), seconds, connections);
+    judgement.verdict.evidence.extend(found.numbers);
+    found.says
 }
 
 /// Whether it is an end that asks, and this program's.

@@ -10,7 +10,5 @@ pub(super) fn answer(path: &Path, port: Option<u16>) -> anyhow::Result<Result<An
     let report = analyse_file(path, port)?;
     complain_of_damage(&report);
     let nothing = "no iSCSI command that moves data was seen: there is nothing to judge";
-    Ok(report.verdict.map_or(Err(nothing.to_owned()), |judgement| {
-        Ok(Answer { judgement, processes: Vec::new(), devices: Vec::new() })
-    }))
+    Ok(report.verdict.map_or(Err(nothing.to_owned()), |judgement| Ok(Answer::of(judgement))))
 }

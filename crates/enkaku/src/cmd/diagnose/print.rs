@@ -4,6 +4,7 @@ use serde::Serialize;
 use tcpmon::ethtool::Device;
 use tcpmon::verdict::Judgement;
 
+use crate::cmd::monitor::events::EventsState;
 use crate::cmd::say;
 
 /// A judgement and what it is about.
@@ -15,9 +16,21 @@ pub(super) struct Answer {
     pub(super) processes: Vec<String>,
     /// The devices that the connections go through; a capture knows none.
     pub(super) devices: Vec<Device>,
+    /// What was seen of events, where they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) events: Option<EventsState>,
+    /// What they say about the cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) events_say: Option<String>,
 }
 
 impl Answer {
+    /// A judgement of which nothing else is known.
+    pub(super) fn of(judgement: Judgement) -> Self {
+        let (processes, devices) = (Vec::new(), Vec::new());
+        Self { judgement, processes, devices, events: None, events_say: None }
+    }
+
     /// On stdout.
     pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
         if json { say(serde_json::to_string(self)?) } else { say(self.text()) }
@@ -31,6 +44,7 @@ impl Answer {
             let (cause, why, command) = (doubt.cause.as_str(), doubt.why, &doubt.command);
             lines.push(format!("Not excluded: {cause}. {why} What tells: {command}"));
         }
+        lines.extend(self.events_say.clone());
         lines.push(String::new());
         lines.push(line("source", self.judgement.source.as_str()));
         if !self.processes.is_empty() {
@@ -87,7 +101,7 @@ mod tests {
             bytes_per_s: 5.25e6,
             seconds: 2.0,
         };
-        Answer { judgement, processes: Vec::new(), devices: Vec::new() }
+        Answer::of(judgement)
     }
 
     #[test]

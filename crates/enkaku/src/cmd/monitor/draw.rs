@@ -10,6 +10,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as Cells, Sparkline, Table, TableSta
 use tcpmon::row::Row;
 use tcpmon::verdict::Cause;
 
+use super::events::words;
 use super::screen::{Curves, View};
 use super::units::{bits, bytes, cause, time};
 
@@ -59,7 +60,27 @@ fn draw_head(frame: &mut Frame, area: Rect, view: &View) {
         ))
         .bold(),
     ]);
-    frame.render_widget(Paragraph::new(line), area);
+    let events = Line::from(events_line(view)).dim();
+    frame.render_widget(Paragraph::new(vec![line, events]), area);
+}
+
+/// Events of the chosen connection in the interval, and what cannot be seen; empty without --events.
+fn events_line(view: &View) -> String {
+    let Some(state) = &view.round.events else { return String::new() };
+    let row = view.round.connections.get(view.selected);
+    let words = row.and_then(words).unwrap_or_else(|| "none".to_owned());
+    let hidden: Vec<&str> = state
+        .sources
+        .iter()
+        .filter(|source| source.refused.is_some())
+        .flat_map(|source| source.shows.iter().map(|kind| kind.as_str()))
+        .collect();
+    let hidden = match hidden.is_empty() {
+        true => String::new(),
+        false => format!(" · not seen here: {}", hidden.join(", ")),
+    };
+    let lost = if state.lost > 0 { format!(" · {} lost", state.lost) } else { String::new() };
+    format!("events: {words}{lost}{hidden}")
 }
 
 fn draw_table(frame: &mut Frame, area: Rect, view: &View) {

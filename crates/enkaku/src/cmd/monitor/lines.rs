@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tcpmon::row::Row;
 
+use super::events::words;
 use super::rounds::{Round, Rounds};
 use super::units::{bits, bytes, cause, time};
 
@@ -17,10 +18,20 @@ pub(super) fn run(
     stop: &AtomicBool,
 ) -> anyhow::Result<()> {
     let mut done = 0;
+    if let Some(events) = &rounds.events {
+        events.announce();
+    }
     let mut noted = None;
     while count.is_none_or(|count| done < count) && !stop.load(Ordering::Relaxed) {
         std::thread::sleep(rounds.wait());
-        let Some(round) = rounds.tick()? else { continue };
+        let round = rounds.tick()?;
+        if json && let Some(events) = &mut rounds.events {
+            let lines = events.lines()?;
+            if !lines.is_empty() && !print(&lines)? {
+                break;
+            }
+        }
+        let Some(round) = round else { continue };
         done += 1;
         let text = if json {
             let mut line = serde_json::to_string(&round)?;
@@ -72,6 +83,9 @@ fn text(round: &Round, about: &str, first: bool) -> String {
     }
     for row in &round.connections {
         text += &line(row, round.at_s);
+        if let Some(words) = words(row) {
+            text += &format!("        events: {words}\n");
+        }
     }
     text
 }

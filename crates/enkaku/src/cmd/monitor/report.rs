@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use serde::Serialize;
 use tcpmon::capture::read_capture;
 use tcpmon::model::{Analysis, CommandSummary, ConnectionReport, Report, analyse};
 use tcpmon::pdus::Direction;
 use tcpmon::verdict::Judgement;
 
+use super::report_events::{self, EventsReport};
 use crate::cmd::{Usage, say};
 
 /// Analyse a capture (pcap or pcapng, made anywhere on the way): commands, TCP, where the time went
@@ -36,13 +38,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         write_segments(&args.file, args.port, path)?;
     }
     let report = analyse_file(&args.file, args.port)?;
+    let events = report_events::read(&args.file, &report)?;
     if args.json {
-        say(serde_json::to_string(&report)?)?;
+        say(serde_json::to_string(&WithEvents { report: &report, events })?)?;
         return Ok(ExitCode::SUCCESS);
     }
     complain_of_damage(&report);
     print(&report)?;
+    if let Some(events) = events {
+        events.print()?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The analysis, and the events where the recording has some.
+#[derive(Serialize)]
+struct WithEvents<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    #[serde(flatten)]
+    events: Option<EventsReport>,
 }
 
 /// Reads and analyses a file.

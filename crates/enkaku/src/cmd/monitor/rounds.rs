@@ -8,6 +8,7 @@ use tcpmon::row::Row;
 use tcpmon::verdict::from_samples::Known;
 use tcpmon::watch::{Selection, Watcher, send_buffer_max_bytes};
 
+use super::events::{EventsState, LiveEvents};
 use super::select::usage;
 
 /// New connections are looked for at least this often.
@@ -32,6 +33,9 @@ pub(super) struct Round {
     /// What cannot be seen, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) note: Option<String>,
+    /// What is seen of events, where they are watched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) events: Option<EventsState>,
 }
 
 /// The latest interval, for whoever asks.
@@ -48,6 +52,7 @@ pub(super) struct Rounds {
     pub(super) publish: Option<Published>,
     /// Rows carry their samples.
     pub(super) series: bool,
+    pub(super) events: Option<LiveEvents>,
 }
 
 impl Rounds {
@@ -63,7 +68,15 @@ impl Rounds {
             known: Known { send_buffer_max_bytes: send_buffer_max_bytes(), ..Known::default() },
             publish: None,
             series: false,
+            events: None,
         })
+    }
+
+    /// Watches events too. With `each`, every event waits for being printed.
+    pub(super) fn watch_events(&mut self, each: bool) -> anyhow::Result<()> {
+        let filter = &self.watcher.selection().filter;
+        self.events = Some(LiveEvents::open(filter, self.begin, each)?);
+        Ok(())
     }
 
     /// How long the caller may wait before the next [`Self::tick`].
@@ -81,6 +94,9 @@ impl Rounds {
             self.watcher.look().map_err(usage)?;
         }
         self.watcher.sample()?;
+        if let Some(events) = &mut self.events {
+            events.take(&self.watcher);
+        }
         let elapsed = self.round_began.elapsed();
         if elapsed < self.interval {
             return Ok(None);
@@ -105,6 +121,9 @@ impl Rounds {
         connections.sort_by(|a, b| {
             b.bytes_per_s().total_cmp(&a.bytes_per_s()).then(a.connection.cmp(&b.connection))
         });
+        if let Some(events) = &mut self.events {
+            events.count(&mut connections);
+        }
         Round {
             at_s: self.begin.elapsed().as_secs_f64(),
             seconds: elapsed.as_secs_f64(),
@@ -113,6 +132,7 @@ impl Rounds {
             connections,
             left_out: self.watcher.left_out,
             note: self.watcher.hidden(),
+            events: self.events.as_ref().map(LiveEvents::state),
         }
     }
 }
