@@ -190,6 +190,7 @@ impl Adaptive {
     fn on_window(&mut self, value: f64, t_s: f64, limit: Limit) {
         match self.state {
             State::Measure => self.measure(value, t_s, limit),
+            State::Grow { .. } if self.paced && limit == Limit::Line => self.fill(value, t_s),
             State::Grow { base } => self.grow(base, value, t_s),
             State::Shrink { plateau } => self.shrink(plateau, value, t_s),
             State::Hold { level, fresh } => self.watch(level, fresh, t_s, limit),
@@ -199,13 +200,10 @@ impl Adaptive {
     /// The first level: one window will do if the limit is each connection's own, because the next
     /// step shows whether that was right.
     fn measure(&mut self, value: f64, t_s: f64, limit: Limit) {
-        if self.paced && limit == Limit::Line {
-            // These carry what the line does. Whether fewer would, is asked when it has settled.
-            self.enough = Some(self.connections);
-            self.plateau = Some(value);
-            self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
-            self.look_again_s = t_s + self.look_pause_s;
-            self.hold(self.connections, value, t_s, Why::LineFull);
+        if self.paced {
+            // These have filled the line. Whether fewer would, is asked when it has settled; more of
+            // them now would only meet those that repair their losses.
+            self.fill(value, t_s);
             return;
         }
         // Chosen for this round trip, they have earned the end of their slow start.
@@ -222,6 +220,15 @@ impl Adaptive {
         let base = Point { connections: self.connections, bytes_per_s: value, settled: false };
         let factor = if limit == Limit::Unknown { 2 } else { 4 };
         self.start_grow(base, base.connections.saturating_mul(factor), t_s, Why::Limited(limit));
+    }
+
+    /// The present number fills the line.
+    fn fill(&mut self, value: f64, t_s: f64) {
+        self.enough = Some(self.connections);
+        self.plateau = Some(value);
+        self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
+        self.look_again_s = t_s + self.look_pause_s;
+        self.hold(self.connections, value, t_s, Why::LineFull);
     }
 
     fn start_grow(&mut self, base: Point, wanted: u32, t_s: f64, why: Why) {

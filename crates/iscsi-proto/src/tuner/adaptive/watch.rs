@@ -14,10 +14,14 @@ impl Adaptive {
             self.path_changed(factor, t_s, limit);
             return;
         }
-        if self.paced && limit != Limit::Line && self.misses_the_line() {
+        if self.paced
+            && limit != Limit::Line
+            && limit != Limit::Application
+            && self.misses_the_line()
+        {
             let level = self.windows.recent(LEVEL_WINDOWS).unwrap_or(level);
             let here = Point { connections: self.connections, bytes_per_s: level, settled: true };
-            let more = here.connections + (here.connections / 2).max(1);
+            let more = here.connections + (here.connections / 4).max(1);
             self.start_grow(here, more, t_s, Why::Limited(limit));
             return;
         }
@@ -77,8 +81,12 @@ impl Adaptive {
     /// their windows have become too small for it.
     fn misses_the_line(&self) -> bool {
         let most = LINE_SHARE * self.line_bytes_per_s;
-        self.windows.count() >= LEVEL_WINDOWS
-            && (0..LEVEL_WINDOWS).all(|back| self.windows.last(back).is_some_and(|v| v < most))
+        let below = |back| self.windows.last(back).is_some_and(|value| value < most);
+        // What still rises, repairs its losses.
+        let half = DRIFT_WINDOWS / 2;
+        let rises =
+            self.windows.recent(half) > self.windows.last(half).map(|v| v * (1.0 + DRIFT_MIN));
+        self.windows.count() >= DRIFT_WINDOWS && (0..DRIFT_WINDOWS).all(below) && !rises
     }
 
     /// The least sudden change that is none of the noise.

@@ -128,6 +128,14 @@ impl Controller {
             .as_mut()
             .map_or_else(Pace::default, |pacer| pacer.handle_sample(&measured.sample));
         measured.sample.pace = self.pace;
+        tracing::trace!(
+            t_s = measured.sample.t_s,
+            bytes_per_s = measured.sample.bytes_per_s,
+            open = view.open,
+            pace = ?self.pace,
+            rtts_us = ?measured.sample.connections.iter().map(|c| c.tcp.rtt_us).collect::<Vec<_>>(),
+            "sample"
+        );
         choose_stride(shared, &view, &measured.connections);
         let sample = &measured.sample;
         self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
