@@ -46,7 +46,13 @@ const NOT_OURS_SEEKING: f64 = 0.4;
 const NOT_OURS: f64 = 0.8;
 /// Less than this part of the rate over so many intervals, with a queue: the line is slower now.
 const SLOWER_SHARE: f64 = 0.85;
-const SLOWER_INTERVALS: usize = 3;
+const LINE_INTERVALS: usize = 3;
+/// At less than this part of what the line carries, a queue empties by itself; it is given so many
+/// looks for that.
+const EMPTIES_SHARE: f64 = 0.975;
+const EMPTIES_MAX: u32 = 8;
+/// Above this part of what the line carries, the rate is far too high.
+const FAR_SHARE: f64 = 1.05;
 /// It is raised by half of what is missing to the rate at which the queue came; beyond that by this
 /// part at first, then by twice as much each time, up to the last.
 const STEP_MIN: f64 = 0.01;
@@ -84,6 +90,8 @@ struct Capped {
     /// The rate at the first of the cuts in a row, and the shortest round trip since.
     cut_from: Option<f64>,
     rtt_least_s: f64,
+    /// Times in a row that the queue was left to empty.
+    empties: u32,
     /// The next step beyond the ceiling.
     step: f64,
     hold_until_s: f64,
@@ -217,6 +225,7 @@ impl Pacer {
             ceiling,
             cut_from: Some(bytes_per_s),
             rtt_least_s: seen.rtt_s,
+            empties: 0,
             step: STEP_MIN,
             hold_until_s: 0.0,
             settled_s: seen.t_s + settle_s,
@@ -240,7 +249,7 @@ impl Pacer {
         if capped.seeking {
             self.free_s = FREE_S;
         }
-        (capped.seeking, capped.cut_from) = (false, None);
+        (capped.seeking, capped.cut_from, capped.empties) = (false, None, 0);
         if !self.binds(&capped) || seen.t_s < capped.hold_until_s || seen.queue > QUEUE_SOME {
             return Some(capped);
         }
@@ -262,7 +271,14 @@ impl Pacer {
     fn lower(&mut self, mut capped: Capped, seen: &Seen) -> Option<Capped> {
         // Without a queue it is the losses that hold it up.
         let queued = seen.queue > 1.0;
-        let slower = self.mean(SLOWER_INTERVALS) < SLOWER_SHARE * capped.bytes_per_s;
+        // Behind a queue that stands, what is carried is what the line carries.
+        let line = self.mean(LINE_INTERVALS);
+        let slower = line < SLOWER_SHARE * capped.bytes_per_s;
+        let known = queued && !seen.lost;
+        if known && capped.bytes_per_s < EMPTIES_SHARE * line && capped.empties < EMPTIES_MAX {
+            (capped.ceiling, capped.empties) = (line, capped.empties + 1);
+            return Some(capped);
+        }
         if queued && slower && !capped.seeking {
             let since_s = seen.t_s - SETTLE_S - 2.0 * SETTLE_ROUND_TRIPS * self.base_s;
             let settle_s = SETTLE_FIRST_ROUND_TRIPS * seen.rtt_s;
@@ -276,8 +292,13 @@ impl Pacer {
             capped.rtt_least_s = seen.rtt_s;
         }
         let from = *capped.cut_from.get_or_insert(capped.bytes_per_s);
-        capped.ceiling = capped.bytes_per_s;
+        // By little too fast: then the rate itself is the better measure of the line.
+        let far = known && (capped.seeking || capped.bytes_per_s > FAR_SHARE * line);
+        capped.ceiling = if far { line } else { capped.bytes_per_s };
         capped.bytes_per_s *= cut;
+        if far {
+            capped.bytes_per_s = capped.bytes_per_s.min(CUT * line);
+        }
         (capped.step, capped.hold_until_s) = (STEP_MIN, 0.0);
         if capped.bytes_per_s >= least * from {
             return Some(capped);
