@@ -4,13 +4,14 @@
 //! What it is not: it opens and closes nothing, reads no clock and draws no random number. A policy
 //! is a function of the samples it was given; whoever owns the connections takes the samples and
 //! does what the [`Decision`] says. One algorithm per file: [`fixed`], [`golden`], [`adaptive`];
-//! [`pacer`] finds the line's rate, whatever the policy.
+//! [`opening`] lets a new path fill and [`pacer`] finds the line's rate, whatever the policy.
 //! Source of `golden`: iSCSI-APT, "automatic control of the number of TCP connections" (2009).
 
 pub mod adaptive;
 pub mod fixed;
 pub mod golden;
 mod limit;
+pub mod opening;
 pub mod pacer;
 mod sample;
 mod why;
@@ -22,6 +23,7 @@ pub use adaptive::{Adaptive, AdaptiveConfig};
 pub use fixed::Fixed;
 pub use golden::{Golden, GoldenConfig};
 pub use limit::Limit;
+pub use opening::Opening;
 pub use pacer::{Pace, Pacer};
 pub use sample::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
 pub use why::Why;

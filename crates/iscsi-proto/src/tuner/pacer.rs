@@ -272,7 +272,7 @@ impl Pacer {
         // Without a queue it is the losses that hold it up.
         let queued = seen.queue > 1.0;
         // Behind a queue that stands, what is carried is what the line carries.
-        let line = self.mean(LINE_INTERVALS);
+        let line = self.mean(LINE_INTERVALS).max(seen.bytes_per_s);
         let slower = line < SLOWER_SHARE * capped.bytes_per_s;
         let known = queued && !seen.lost;
         if known && capped.bytes_per_s < EMPTIES_SHARE * line && capped.empties < EMPTIES_MAX {

@@ -58,6 +58,8 @@ pub(super) struct State {
     pub(super) members: Vec<Member>,
     pub(super) growth: Growth,
     pub(super) throttle: Throttle,
+    /// Payload that may be under way, where that is limited.
+    pub(super) window: Option<u64>,
     pub(super) unflushed: Option<Unflushed>,
     /// Why the incarnation ended.
     pub(super) ended: Option<String>,
@@ -103,6 +105,7 @@ impl State {
             members: Vec::new(),
             growth: Growth::new(limits.connections),
             throttle: Throttle::default(),
+            window: None,
             unflushed: None,
             ended: None,
             carried: false,

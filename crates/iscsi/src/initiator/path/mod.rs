@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{
-    Decision, Limit, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig, Sample, Why,
+    Decision, Limit, Opening, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig, Sample, Why,
 };
 
 use self::actuator::Actuator;
@@ -43,7 +43,9 @@ pub(super) async fn control(shared: Arc<Shared>) {
     let mut last_rtt = None;
     // Commands are made right from the first one.
     let view = View::of(&shared.lock(), shared.now());
-    choose_stride(&shared, &view, &meter::since_opening(&view));
+    let connections = meter::since_opening(&view);
+    choose_stride(&shared, &view, &connections);
+    controller.open(&shared, &connections);
     loop {
         let rtt: Option<Duration> = last_rtt;
         tokio::time::sleep(rtt.unwrap_or_default().clamp(INTERVAL.0, INTERVAL.1)).await;
@@ -71,6 +73,7 @@ struct Controller {
     /// The line's rate; none if the user wants none.
     pacer: Option<Pacer>,
     pace: Pace,
+    opening: Opening,
     meted: Meted,
     actuator: Actuator,
     history: History,
@@ -97,6 +100,7 @@ impl Controller {
             meter: Meter::default(),
             pacer: config.pacing.then(Pacer::default),
             pace: Pace::default(),
+            opening: Opening::default(),
             meted: Meted::new(config.share),
             actuator: Actuator::new(config),
             history: History::default(),
@@ -105,6 +109,16 @@ impl Controller {
             capped: false,
             t_s: 0.0,
             carried_bytes: 0.0,
+        }
+    }
+
+    /// Before the first command: what may be under way on a long path that is new.
+    fn open(&self, shared: &Shared, connections: &[PathConnection]) {
+        let rtt = connections.iter().filter_map(|connection| connection.min_rtt).min();
+        let rtt_s = rtt.unwrap_or_default().as_secs_f64();
+        if self.pacer.is_some() {
+            let window = self.opening.first(rtt_s).map(|bytes| bytes as u64);
+            shared.with(|state, batch| state.set_window(window, batch));
         }
     }
 
@@ -119,6 +133,8 @@ impl Controller {
     fn step(&mut self, shared: &Shared, view: View, now: Instant) -> Option<Duration> {
         if !view.up {
             self.meter.pause();
+            // The next connections begin with small windows.
+            self.opening = Opening::default();
             self.publish(shared, &view, now, None);
             return None;
         }
@@ -128,6 +144,10 @@ impl Controller {
             .as_mut()
             .map_or_else(Pace::default, |pacer| pacer.handle_sample(&measured.sample));
         measured.sample.pace = self.pace;
+        if self.pacer.is_some() {
+            let window = self.opening.handle_sample(&measured.sample).map(|bytes| bytes as u64);
+            shared.with(|state, batch| state.set_window(window, batch));
+        }
         tracing::trace!(
             t_s = measured.sample.t_s,
             bytes_per_s = measured.sample.bytes_per_s,

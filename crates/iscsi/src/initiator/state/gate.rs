@@ -37,11 +37,32 @@ impl State {
             self.throttle.is_set() && (!self.waiting.is_empty() || self.throttle.holds(now));
         batch.timers |= paced;
         let held = paced || (volatile && (writes_wait || !self.waiting.is_empty()));
-        if self.phase != Phase::Up || self.in_flight >= self.limit || held {
+        if self.phase != Phase::Up || self.is_full() || held {
             self.waiting.push_back((command, task));
         } else {
             self.submit_anywhere(command, task, batch);
         }
+    }
+
+    /// As much is under way as may be. One command always may.
+    fn is_full(&self) -> bool {
+        let bytes = |window: u64| self.in_flight > 0 && self.outstanding_bytes() >= window;
+        self.in_flight >= self.limit || self.window.is_some_and(bytes)
+    }
+
+    /// Payload of unfinished commands.
+    fn outstanding_bytes(&self) -> u64 {
+        let connections = |member: &Member| {
+            let load = |(id, _)| member.session.load(id).map_or(0, |load| load.outstanding_bytes);
+            member.active().map(load).sum::<u64>()
+        };
+        self.members.iter().map(connections).sum()
+    }
+
+    /// Limits what may be under way, and sends what may go now.
+    pub(in crate::initiator) fn set_window(&mut self, window: Option<u64>, batch: &mut Batch) {
+        self.window = window;
+        self.go_on(batch);
     }
 
     /// Sends a command on the session that should have it done first.
@@ -105,7 +126,7 @@ impl State {
         if !self.trimming && self.unflushed.as_ref().is_some_and(Unflushed::wants_flush) {
             self.trim(batch);
         }
-        while self.in_flight < self.limit {
+        while !self.is_full() {
             let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
             match self.waiting.front() {
                 Some(_) if self.throttle.holds(Instant(self.epoch.elapsed())) => {
