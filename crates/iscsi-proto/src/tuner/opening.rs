@@ -17,9 +17,10 @@ const GAIN_SMALL: f64 = 1.5;
 const GAIN: f64 = 1.25;
 const SMALL_BYTES: f64 = 4.0 * 1048576.0;
 /// Below this part of the limit it is something else that limits, for instance slow storage; after
-/// so many samples of that the limit goes.
+/// so many samples of that without a rise (windows that grow rise) the limit goes.
 const FILLED_SHARE: f64 = 0.55;
-const UNFILLED_MAX: u32 = 10;
+const UNFILLED_MAX: u32 = 12;
+const RISE: f64 = 1.05;
 /// More than any window needs: the path is wide open.
 const LAST_BYTES: f64 = 256.0 * 1048576.0;
 
@@ -28,12 +29,13 @@ const LAST_BYTES: f64 = 256.0 * 1048576.0;
 pub struct Opening {
     bytes: f64,
     unfilled: u32,
+    best_bytes_per_s: f64,
     done: bool,
 }
 
 impl Default for Opening {
     fn default() -> Self {
-        Self { bytes: FIRST_BYTES, unfilled: 0, done: false }
+        Self { bytes: FIRST_BYTES, unfilled: 0, best_bytes_per_s: 0.0, done: false }
     }
 }
 
@@ -56,8 +58,10 @@ impl Opening {
             return Some(self.bytes);
         }
         let held = sample.bytes_per_s * rtt_s;
+        let rises = sample.bytes_per_s > RISE * self.best_bytes_per_s;
+        self.best_bytes_per_s = self.best_bytes_per_s.max(sample.bytes_per_s);
         if held < FILLED_SHARE * self.bytes {
-            self.unfilled += 1;
+            self.unfilled = if rises { 0 } else { self.unfilled + 1 };
         } else {
             self.unfilled = 0;
             let gain = if held < SMALL_BYTES { GAIN_SMALL } else { GAIN };
