@@ -144,7 +144,8 @@ def test_auto_opens_more_connections_where_each_is_held_up(tmp_path: Path):
             said = near(lab, "bench", url, *load, "--connections", connections)
             rates[connections] = said["bytes_per_s"]
             wanted = [change["wanted"] for change in said["path"]["changes"]]
-        assert wanted[0] == 4 and max(wanted) >= 16, said["path"]["changes"]
+        # Windows as small as these need so many over this round trip from the start.
+        assert wanted[0] > 4 and max(wanted) >= 16, said["path"]["changes"]
         assert rates["auto"] > 1.5 * rates[4], rates
 
 

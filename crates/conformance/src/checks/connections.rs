@@ -251,6 +251,8 @@ fn removed_over_another(context: &Context) -> Verdict {
     ensure(response.response.0 == 0, || format!("logout answered {}", response.response))?;
     session.ensure_closed(1)?;
     session.drop_link(1);
+    // Its task ended with it, which a unit attention may tell (§11.14.5).
+    session.until_ready()?;
     all_work(&mut session)?;
     session.close()?;
     Ok("connection 1 was closed, connection 0 goes on".into())
