@@ -177,9 +177,8 @@ impl Session {
         }
     }
 
-    /// A connection enters the full-feature phase. A connection with the same CID is reinstated:
-    /// the old one ends as by an implicit logout (§6.3.4), at error recovery level 2 with its tasks
-    /// kept to be reassigned.
+    /// A connection enters the full-feature phase. One with the same CID is reinstated: it ends as
+    /// by an implicit logout (§6.3.4), at level 2 with its tasks kept to be reassigned.
     ///
     /// `next_stat_sn` is the one after that of the final login response.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.1
