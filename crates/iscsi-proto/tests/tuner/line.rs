@@ -119,7 +119,7 @@ impl Run {
             let (mut bytes, mut rtt_s) = (0.0, line.rtt_s);
             let back = (line.rtt_s / TICK_S) as usize;
             while self.ticks.len() > back {
-                let (carried, rtt) = self.ticks.pop_front().unwrap();
+                let Some((carried, rtt)) = self.ticks.pop_front() else { break };
                 bytes += carried;
                 rtt_s = rtt;
             }
