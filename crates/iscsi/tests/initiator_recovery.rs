@@ -63,6 +63,8 @@ struct Kept {
     data: Vec<u8>,
     cid: Cid,
     r2ts: u32,
+    /// Its status is on the way.
+    answered: bool,
 }
 
 /// The one session.
@@ -84,13 +86,13 @@ type Shared = Arc<Mutex<Session>>;
 
 impl Session {
     /// What came on a connection that is lost, behind a hole in CmdSN, has not come: it is sent
-    /// again.
+    /// again. Not so what was answered: the initiator is done with it.
     fn forget_unacknowledged(&mut self, cid: Cid) {
         let expected = self.exp_cmd_sn;
         let received = &mut self.received;
         self.tasks.retain(|_, kept| {
             let cmd_sn = kept.command.cmd_sn;
-            let lost = kept.cid == cid && !cmd_sn.is_before(expected);
+            let lost = kept.cid == cid && !kept.answered && !cmd_sn.is_before(expected);
             if lost {
                 received.remove(&cmd_sn.0);
             }
@@ -120,6 +122,9 @@ impl Connection {
     }
 
     fn respond(&mut self, itt: Itt, status: u8, sense: &[u8], residual: Residual, sent: u32) {
+        if let Some(task) = self.shared.lock().unwrap().tasks.get_mut(&itt) {
+            task.answered = true;
+        }
         let (exp_cmd_sn, max_cmd_sn) = self.window();
         let response = ScsiResponse {
             response: ResponseCode::COMPLETED,
@@ -230,7 +235,8 @@ impl Connection {
             return;
         }
         let expected = command.expected_data_transfer_length;
-        let kept = |data| Kept { command: command.clone(), data, cid: self.cid, r2ts: 0 };
+        let kept =
+            |data| Kept { command: command.clone(), data, cid: self.cid, r2ts: 0, answered: false };
         if command.write {
             let kept = kept(Vec::new());
             self.shared.lock().unwrap().tasks.insert(itt, kept);
@@ -239,7 +245,7 @@ impl Connection {
         let cid = self.cid;
         let (status, sense, data) = self.execute(&command, Bytes::new()).await;
         let len = data.len() as u32;
-        let kept = Kept { command: command.clone(), data, cid, r2ts: 0 };
+        let kept = Kept { command: command.clone(), data, cid, r2ts: 0, answered: false };
         self.shared.lock().unwrap().tasks.insert(itt, kept);
         let residual = match len < expected && status == 0 {
             true => Residual::Underflow(expected - len),
