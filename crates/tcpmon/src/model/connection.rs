@@ -277,7 +277,7 @@ impl Connection {
         match direction {
             Direction::ToTarget => {
                 self.timeline.advance(now, &self.flows[0], path);
-                self.timeline.handle_sent(pause, &mut self.flows[0]);
+                self.timeline.handle_sent(pause, &mut self.flows[0], rtt_ns);
             }
             Direction::ToInitiator => self.push(now, Arrival::Segment(pause)),
         }

@@ -39,10 +39,24 @@ pub(crate) enum Pause {
     Loss,
     /// The receiver's window was full.
     Window,
-    /// Something at the sender let data out with the acknowledgements, or at a pace.
-    Blocked,
+    /// An acknowledgement let the data out: something at the sender had held them back.
+    Released,
+    /// Shortly after the segment before: at a pace.
+    Paced,
     /// The sender had nothing to send.
     Idle,
+}
+
+impl Pause {
+    /// [`Flow::blocked`] names what it was.
+    fn is_blocked(self) -> bool {
+        matches!(self, Self::Released | Self::Paced)
+    }
+}
+
+/// How soon after its cause is what an acknowledgement or an answer lets out.
+pub(crate) fn release_ns(rtt_ns: u64) -> u64 {
+    (RELEASE_SHARE * rtt_ns as f64).clamp(RELEASE_NS.0, RELEASE_NS.1) as u64
 }
 
 /// Counters of one direction.
@@ -263,7 +277,7 @@ impl Flow {
         round.in_flight_max = round.in_flight_max.max(in_flight);
         round.pause_max_ns = round.pause_max_ns.max(gap_ns);
         // Within a burst nothing was waited for.
-        if pause == Pause::Blocked && gap_ns as f64 > 0.02 * rtt_ns as f64 {
+        if pause.is_blocked() && gap_ns as f64 > 0.02 * rtt_ns as f64 {
             round.in_flight_low = least(round.in_flight_low, Some(low));
         }
         self.window_full = self.scale.is_some()
@@ -280,7 +294,7 @@ impl Flow {
         let fresh = self.hole_ns.is_some_and(|hole| now.saturating_sub(hole) < REORDER_NS);
         if fresh {
             self.counts.reordered += 1;
-            return Pause::Blocked;
+            return Pause::Paced;
         }
         self.counts.retransmissions += 1;
         self.enter_repair();
@@ -296,16 +310,15 @@ impl Flow {
     }
 
     fn pause(&self, now: u64, rtt_ns: u64) -> Pause {
-        let since = |at: Option<u64>| at.map_or(f64::INFINITY, |at| now.saturating_sub(at) as f64);
-        let release_ns = (RELEASE_SHARE * rtt_ns as f64).clamp(RELEASE_NS.0, RELEASE_NS.1);
+        let since = |at: Option<u64>| at.map_or(u64::MAX, |at| now.saturating_sub(at));
         if self.acked < self.repair_until {
             Pause::Loss
         } else if self.window_full {
             Pause::Window
-        } else if since(self.last_ack_ns) <= release_ns
-            || since(self.last_data_ns) <= (PACE_SHARE * rtt_ns as f64).max(PACE_NS_MIN)
-        {
-            Pause::Blocked
+        } else if since(self.last_ack_ns) <= release_ns(rtt_ns) {
+            Pause::Released
+        } else if since(self.last_data_ns) <= (PACE_SHARE * rtt_ns as f64).max(PACE_NS_MIN) as u64 {
+            Pause::Paced
         } else {
             Pause::Idle
         }

@@ -9,7 +9,7 @@ use iscsi_proto::pdu::{Header, Pdu};
 use serde::Serialize;
 
 use super::commands::{CommandTimes, Kind, Records};
-use super::flow::{Flow, Pause};
+use super::flow::{Flow, Pause, release_ns};
 
 /// Commands under way that are followed; a window is seldom above 128.
 const COMMANDS_MAX: usize = 2048;
@@ -91,6 +91,14 @@ enum State {
     },
 }
 
+/// Time in which all writes that were begun had sent what they may.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waited {
+    r2t_ns: u64,
+    round_trip_ns: u64,
+    target_ns: u64,
+}
+
 /// What the network looks like at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
@@ -111,6 +119,10 @@ pub(crate) struct Timeline {
     sending_ns: u64,
     receiving_ns: u64,
     target_ns: u64,
+    /// Since the last segment of the sender, as [`Waited`]; what sends it on tells whether so.
+    writing: Waited,
+    /// When something of the target last came that the initiator may have waited for.
+    answered_ns: Option<u64>,
     idle_since_ns: Option<u64>,
     last_was_kept: bool,
     records: Records,
@@ -207,13 +219,13 @@ impl Timeline {
                 } else {
                     step
                 };
-                let share =
-                    if r2t { &mut self.shares.r2t_ns } else { &mut self.shares.round_trip_ns };
-                *share += network;
                 if read {
+                    self.shares.round_trip_ns += network;
                     self.target_ns += step - network;
                 } else {
-                    self.shares.target_ns += step - network;
+                    let waited = &mut self.writing;
+                    *(if r2t { &mut waited.r2t_ns } else { &mut waited.round_trip_ns }) += network;
+                    waited.target_ns += step - network;
                 }
             }
         }
@@ -221,9 +233,24 @@ impl Timeline {
     }
 
     /// The initiator sent a data segment after a pause.
-    pub(crate) fn handle_sent(&mut self, pause: Pause, to_target: &mut Flow) {
+    pub(crate) fn handle_sent(&mut self, pause: Pause, to_target: &mut Flow, rtt_ns: u64) {
         let waited = std::mem::take(&mut self.sending_ns);
         self.name(waited, pause, to_target, Kind::Write);
+        // Who has no more commands than these waits for an answer to begin the next. One that an
+        // acknowledgement lets begin had been there, and TCP did not take it.
+        let answered = self.answered_ns.is_some_and(|at| self.now_ns - at <= release_ns(rtt_ns));
+        if pause == Pause::Released && !answered {
+            let Waited { r2t_ns, round_trip_ns, target_ns } = std::mem::take(&mut self.writing);
+            to_target.add_blocked(r2t_ns + round_trip_ns + target_ns);
+        }
+        self.settle_writing();
+    }
+
+    fn settle_writing(&mut self) {
+        let waited = std::mem::take(&mut self.writing);
+        self.shares.r2t_ns += waited.r2t_ns;
+        self.shares.round_trip_ns += waited.round_trip_ns;
+        self.shares.target_ns += waited.target_ns;
     }
 
     /// A data segment of the target arrived after a pause.
@@ -238,7 +265,7 @@ impl Timeline {
         match pause {
             Pause::Loss => self.shares.congestion_loss_ns += waited,
             Pause::Window => self.shares.receive_window_ns += waited,
-            Pause::Blocked => flow.add_blocked(waited),
+            Pause::Released | Pause::Paced => flow.add_blocked(waited),
             Pause::Idle if kind == Kind::Write => self.shares.application_ns += waited,
             Pause::Idle => self.shares.target_ns += waited,
         }
@@ -249,6 +276,7 @@ impl Timeline {
         self.shares.unattributed_ns += std::mem::take(&mut self.sending_ns);
         self.shares.unattributed_ns += std::mem::take(&mut self.receiving_ns);
         self.shares.target_ns += std::mem::take(&mut self.target_ns);
+        self.settle_writing();
     }
 
     /// A PDU of the initiator begins; `end` is where it ends in the stream.
@@ -331,6 +359,7 @@ impl Timeline {
 
     /// A PDU of the target arrives.
     pub(crate) fn handle_reply(&mut self, pdu: &Pdu, header: &Header, now: u64) {
+        self.answered_ns = Some(now);
         match pdu {
             Pdu::R2t(r2t) => {
                 let Some(command) = self.commands.get_mut(&r2t.itt.0) else { return };
