@@ -238,7 +238,8 @@ impl Timeline {
         self.name(waited, pause, to_target, Kind::Write);
         // Who has no more commands than these waits for an answer to begin the next. One that an
         // acknowledgement lets begin had been there, and TCP did not take it.
-        let answered = self.answered_ns.is_some_and(|at| self.now_ns - at <= release_ns(rtt_ns));
+        let answered =
+            self.answered_ns.is_some_and(|at| self.now_ns.saturating_sub(at) <= release_ns(rtt_ns));
         if pause == Pause::Released && !answered {
             let Waited { r2t_ns, round_trip_ns, target_ns } = std::mem::take(&mut self.writing);
             to_target.add_blocked(r2t_ns + round_trip_ns + target_ns);
