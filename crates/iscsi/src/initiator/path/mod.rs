@@ -41,11 +41,7 @@ const LONG_RTT_US: f64 = 1000.0;
 pub(super) async fn control(shared: Arc<Shared>) {
     let mut controller = Controller::new(&shared.config);
     let mut last_rtt = None;
-    // Commands are made right from the first one.
-    let view = View::of(&shared.lock(), shared.now());
-    let connections = meter::since_opening(&view);
-    choose_stride(&shared, &view, &connections);
-    controller.open(&shared, &connections);
+    controller.open(&shared);
     loop {
         let rtt: Option<Duration> = last_rtt;
         tokio::time::sleep(rtt.unwrap_or_default().clamp(INTERVAL.0, INTERVAL.1)).await;
@@ -112,8 +108,12 @@ impl Controller {
         }
     }
 
-    /// Before the first command: what may be under way on a long path that is new.
-    fn open(&self, shared: &Shared, connections: &[PathConnection]) {
+    /// Before the first command: how long commands are made, and what may be under way on a long
+    /// path that is new. (The view is gone before anything is waited for: it keeps sockets open.)
+    fn open(&self, shared: &Shared) {
+        let view = View::of(&shared.lock(), shared.now());
+        let connections = meter::since_opening(&view);
+        choose_stride(shared, &view, &connections);
         let rtt = connections.iter().filter_map(|connection| connection.min_rtt).min();
         let rtt_s = rtt.unwrap_or_default().as_secs_f64();
         if self.pacer.is_some() {
