@@ -43,28 +43,40 @@ const SLOW_FACTOR: f64 = 1.5;
 /// A connection nothing is known of yet counts as this slow beside others: its window begins small.
 /// It gets its share as soon as it has shown more.
 const YOUNG_SLOWNESS: f64 = 4.0;
+/// Who carries less than this in a round trip was idle in between, so that its window is the initial
+/// one again (RFC 5681 §4.1), or never had a larger one.
+const COLD_BYTES: f64 = 65_536.0;
+/// A long command takes a cold connection so many round trips more than others (its window doubles
+/// with each), and the commands behind it wait. In truth it takes twice as many, but then it is warm.
+const COLD_ROUND_TRIPS: f64 = 2.5;
+const COLD_COMMAND_BYTES: f64 = 262_144.0;
 /// What is left of its slowness with each pace of a connection that is not slow any more.
 const TRUST_FACTOR: f64 = 0.8;
 /// No connection counts as slower: it must get a command now and then to show that it has recovered.
 const SLOWNESS_MAX: f64 = 64.0;
 
 /// The slowness of connections from their paces and from what it was before, in the same order;
-/// `None` is one too young to have a pace. At least 1, and 1 for all of equals.
+/// `None` is one too young to have a pace. At least 1, and 1 for all of equals. `rtt_s` is the
+/// path's shortest round trip in seconds.
 ///
 /// Who has stopped being slow is trusted again bit by bit: given its full share at once, it would be
 /// slow again by the next time.
-pub fn slowness(paces: &[Option<Pace>], before: &[f64]) -> Vec<f64> {
+pub fn slowness(paces: &[Option<Pace>], before: &[f64], rtt_s: f64) -> Vec<f64> {
     let known = |pace: &Pace| pace.bytes_per_s > 0.0 && pace.backlog_bytes > 0.0;
     let time = |pace: &Pace| pace.backlog_bytes / pace.bytes_per_s;
     let busy = || paces.iter().flatten().filter(|pace| known(pace));
     let least = busy().map(time).fold(f64::INFINITY, f64::min);
     let fastest = busy().map(|pace| pace.bytes_per_s).fold(0.0, f64::max);
+    let cold = COLD_ROUND_TRIPS * rtt_s * fastest / COLD_COMMAND_BYTES;
+    let cold = cold.clamp(1.0, SLOWNESS_MAX);
+    let is_cold = |pace: &Pace| pace.bytes_per_s * rtt_s < COLD_BYTES;
     let of = |(index, pace): (usize, &Option<Pace>)| match pace {
-        None if fastest > 0.0 => YOUNG_SLOWNESS,
+        None if fastest > 0.0 => cold.max(YOUNG_SLOWNESS),
         // It has something to do and does nothing.
         Some(pace) if fastest > 0.0 && pace.bytes_per_s <= 0.0 && pace.backlog_bytes > 0.0 => {
             SLOWNESS_MAX
         }
+        Some(pace) if is_cold(pace) && cold > 1.0 => cold,
         Some(pace) if known(pace) && time(pace) > SLOW_FACTOR * least => {
             (fastest / pace.bytes_per_s).clamp(1.0, SLOWNESS_MAX)
         }
@@ -137,7 +149,7 @@ mod tests {
     fn only_who_takes_longer_counts_as_slow() {
         let pace = |bytes_per_s, backlog_bytes| Some(Pace { bytes_per_s, backlog_bytes });
         // The same time for a command, whatever each was given.
-        let slowness = |paces: &[Option<Pace>]| slowness(paces, &[]);
+        let slowness = |paces: &[Option<Pace>]| slowness(paces, &[], 0.0);
         assert_eq!(slowness(&[pace(8e6, 4e5), pace(2e6, 1e5), pace(5e6, 3e5)]), [1.0; 3]);
         // A quarter of the rate with as much to do.
         assert_eq!(slowness(&[pace(8e6, 4e5), pace(2e6, 4e5)]), [1.0, 4.0]);
@@ -147,8 +159,22 @@ mod tests {
         // Nothing is known of anybody.
         assert_eq!(slowness(&[None, None, pace(0.0, 1e5)]), [1.0; 3]);
         // As quick as the other again, with little to do: trusted bit by bit.
-        let again = super::slowness(&[pace(8e6, 4e5), pace(2e6, 1e5)], &[1.0, 10.0]);
+        let again = super::slowness(&[pace(8e6, 4e5), pace(2e6, 1e5)], &[1.0, 10.0], 0.0);
         assert_eq!(again, [1.0, 8.0]);
+    }
+
+    #[test]
+    fn a_cold_connection_gets_a_command_when_the_windows_of_the_others_do_not_suffice() {
+        let pace = |bytes_per_s, backlog_bytes| Some(Pace { bytes_per_s, backlog_bytes });
+        let cold = |rtt_s| slowness(&[pace(10e6, 3e6), pace(1e5, 1e4)], &[], rtt_s)[1];
+        // 2 MB in a round trip; two and a half of that behind it, and it is not worth waiting.
+        assert_eq!(cold(0.2), 5e6 / COLD_COMMAND_BYTES);
+        let all = |fast| [candidate(0, fast, 1.0), candidate(1, 0, cold(0.2))];
+        assert_eq!(chosen(&all(4_000_000), 262_144), Some(ConnectionId(0)));
+        assert_eq!(chosen(&all(6_000_000), 262_144), Some(ConnectionId(1)));
+        // Nobody waits for a window on a short path, nor where all are idle.
+        assert_eq!(cold(0.0005), 1.0);
+        assert_eq!(slowness(&[pace(1e5, 1e4), pace(1e4, 1e3)], &[], 0.2), [1.0; 2]);
     }
 
     /// Commands of one size at a constant depth over connections of these rates (bytes per tick),
@@ -184,7 +210,7 @@ mod tests {
                     let (bytes_per_s, backlog_bytes) = (since[i] / 200.0, mean[i] / 200.0);
                     Some(Pace { bytes_per_s, backlog_bytes })
                 };
-                weights = slowness(&(0..n).map(pace).collect::<Vec<_>>(), &weights);
+                weights = slowness(&(0..n).map(pace).collect::<Vec<_>>(), &weights, 0.0);
                 (since, mean) = (vec![0.0; n], vec![0.0; n]);
             }
         }
@@ -232,10 +258,11 @@ mod tests {
         fn slowness_is_a_finite_factor_whatever_was_measured(
             paces in prop::collection::vec(
                 prop::option::of((0.0..1e12_f64, 0.0..1e12_f64)), 0..64),
+            rtt_s in 0.0..10.0_f64,
         ) {
             let pace = |(bytes_per_s, backlog_bytes)| Pace { bytes_per_s, backlog_bytes };
             let paces: Vec<Option<Pace>> = paces.into_iter().map(|p| p.map(pace)).collect();
-            let slow = slowness(&paces, &[3.0; 5]);
+            let slow = slowness(&paces, &[3.0; 5], rtt_s);
             prop_assert_eq!(slow.len(), paces.len());
             prop_assert!(slow.iter().all(|factor| (1.0..=SLOWNESS_MAX).contains(factor)));
         }
@@ -246,7 +273,7 @@ mod tests {
         ) {
             let pace = |rate: &f64| Some(Pace { bytes_per_s: *rate, backlog_bytes: rate * seconds });
             let paces: Vec<Option<Pace>> = rates.iter().map(pace).collect();
-            prop_assert!(slowness(&paces, &[]).iter().all(|factor| *factor == 1.0));
+            prop_assert!(slowness(&paces, &[], 0.0).iter().all(|factor| *factor == 1.0));
         }
     }
 }

@@ -23,7 +23,7 @@ pub use adaptive::{Adaptive, AdaptiveConfig};
 pub use fixed::Fixed;
 pub use golden::{Golden, GoldenConfig};
 pub use limit::Limit;
-pub use opening::Opening;
+pub use opening::{Opening, Room};
 pub use pacer::{Pace, Pacer};
 pub use sample::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
 pub use why::Why;
@@ -32,6 +32,10 @@ pub use why::Why;
 pub const CONNECTIONS_INITIAL: u32 = 4;
 /// Connections a policy may ask for unless told otherwise: what our target grants (MaxConnections).
 pub const CONNECTIONS_MAX: u32 = 64;
+
+/// From this round trip on, in seconds, a path is long: a shorter one is filled and repaired before
+/// anybody notices, and a command of 256 KiB alone takes 2 ms at 1 Gbit/s.
+pub const LONG_RTT_S: f64 = 0.001;
 
 /// An algorithm that chooses the number of connections from samples.
 pub trait Policy: std::fmt::Debug + Send {

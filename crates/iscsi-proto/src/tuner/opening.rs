@@ -1,73 +1,86 @@
-//! How much may be under way while a path is new: a little more than was carried, again and again.
+//! How much a path may get while it is new: a little more than it carried, again and again.
 //!
 //! The slow starts of N connections double together, and the round that overruns the path's queue
 //! overruns it by as much as the path holds: all of them lose hundreds of packets, and those whose
-//! retransmissions are lost as well creep for many round trips. With what is under way limited to
-//! a quarter more than the path was seen to hold, the queue shows before it is full, and the
-//! [`super::Pacer`] takes over.
+//! retransmissions are lost as well creep for many round trips. With a rate that rises by a fifth in
+//! a round trip, the queue shows before it is full, and the [`super::Pacer`] takes over.
 
-use super::Sample;
+use super::{LONG_RTT_S, Sample};
 
-/// Shorter paths (in seconds) are filled and repaired before anybody notices.
-const RTT_MIN_S: f64 = 0.001;
-/// Under way at first: connections need a few round trips until their windows hold that much.
-const FIRST_BYTES: f64 = 1048576.0;
-/// So much more than the path was seen to hold: less where the excess would be large.
-const GAIN_SMALL: f64 = 1.5;
-const GAIN: f64 = 1.25;
-const SMALL_BYTES: f64 = 4.0 * 1048576.0;
-/// Below this part of the limit it is something else that limits, for instance slow storage; after
-/// so many samples of that without a rise (windows that grow rise) the limit goes.
-const FILLED_SHARE: f64 = 0.55;
-const UNFILLED_MAX: u32 = 12;
+const MIB: f64 = 1048576.0;
+/// Under way at least, for each connection and within limits: a window grows only while there is
+/// more to send than it holds, and one that is idle for some round trips begins again.
+const CONNECTION_BYTES: f64 = MIB;
+const FIRST_BYTES: (f64, f64) = (4.0 * MIB, 10.0 * MIB);
+/// The next round trip may carry so much more than this one: the excess is what a queue must take.
+const GAIN: f64 = 1.2;
+/// And so much more than the path holds may be under way: answers come late, behind those of
+/// connections that are slower, so it is not what limits.
+const WINDOW_GAIN: f64 = 2.0;
+/// After so many samples without a rise it is something else that limits, for instance slow storage.
+const STILL_MAX: u32 = 12;
 const RISE: f64 = 1.05;
 /// More than any window needs: the path is wide open.
-const LAST_BYTES: f64 = 256.0 * 1048576.0;
+const LAST_BYTES: f64 = 256.0 * MIB;
 
-/// The limit of what is under way on a new path.
-#[derive(Clone, Debug)]
+/// What a new path may get.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Room {
+    /// Payload under way, in bytes.
+    pub bytes: f64,
+    /// Payload in bytes a second. Answers come in bursts, and what they let go would meet the queue
+    /// as one.
+    pub bytes_per_s: f64,
+}
+
+/// The limit on a new path.
+#[derive(Clone, Debug, Default)]
 pub struct Opening {
-    bytes: f64,
-    unfilled: u32,
+    connections: u32,
     best_bytes_per_s: f64,
+    last_bytes_per_s: f64,
+    still: u32,
     done: bool,
 }
 
-impl Default for Opening {
-    fn default() -> Self {
-        Self { bytes: FIRST_BYTES, unfilled: 0, best_bytes_per_s: 0.0, done: false }
-    }
-}
-
 impl Opening {
-    /// Payload under way, in bytes, before anything was measured; none on a short path.
-    pub fn first(&self, rtt_s: f64) -> Option<f64> {
-        (rtt_s >= RTT_MIN_S && !self.done).then_some(self.bytes)
+    /// The limit before anything was measured, for a round trip in seconds; none on a short path.
+    pub fn first(&mut self, rtt_s: f64, connections: u32) -> Option<Room> {
+        self.connections = self.connections.max(connections);
+        (rtt_s >= LONG_RTT_S && !self.done).then(|| self.room(rtt_s))
     }
 
-    /// Takes a sample and answers how much may be under way; none is no limit, from then on.
-    pub fn handle_sample(&mut self, sample: &Sample) -> Option<f64> {
+    /// Takes a sample and answers the limit; none is no limit, from then on.
+    pub fn handle_sample(&mut self, sample: &Sample) -> Option<Room> {
         let rtt_us = sample.typical(|tcp| tcp.min_rtt_us.or(tcp.rtt_us)).unwrap_or(0.0);
         let rtt_s = rtt_us / 1e6;
-        let known = sample.pace.bytes_per_s.is_some() || rtt_s < RTT_MIN_S;
+        let known = sample.pace.bytes_per_s.is_some() || rtt_s < LONG_RTT_S;
         if self.done || known {
             self.done = true;
             return None;
         }
-        if sample.bytes_per_s <= 0.0 {
-            return Some(self.bytes);
+        self.connections = self.connections.max(sample.connections_open);
+        if sample.bytes_per_s > 0.0 {
+            self.learn(sample.bytes_per_s);
         }
-        let held = sample.bytes_per_s * rtt_s;
-        let rises = sample.bytes_per_s > RISE * self.best_bytes_per_s;
-        self.best_bytes_per_s = self.best_bytes_per_s.max(sample.bytes_per_s);
-        if held < FILLED_SHARE * self.bytes {
-            self.unfilled = if rises { 0 } else { self.unfilled + 1 };
-        } else {
-            self.unfilled = 0;
-            let gain = if held < SMALL_BYTES { GAIN_SMALL } else { GAIN };
-            self.bytes = self.bytes.max(gain * held);
+        self.done = self.still >= STILL_MAX || self.best_bytes_per_s * rtt_s > LAST_BYTES;
+        (!self.done).then(|| self.room(rtt_s))
+    }
+
+    /// What is acknowledged at once when others are waited for is no rate, so two samples count.
+    fn learn(&mut self, bytes_per_s: f64) {
+        let mean = (self.last_bytes_per_s + bytes_per_s) / 2.0;
+        self.last_bytes_per_s = bytes_per_s;
+        self.still = if mean > RISE * self.best_bytes_per_s { 0 } else { self.still + 1 };
+        self.best_bytes_per_s = self.best_bytes_per_s.max(mean);
+    }
+
+    fn room(&self, rtt_s: f64) -> Room {
+        let each = CONNECTION_BYTES * f64::from(self.connections);
+        let first = each.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
+        Room {
+            bytes: first.max(WINDOW_GAIN * self.best_bytes_per_s * rtt_s),
+            bytes_per_s: (first / rtt_s).max(GAIN * self.best_bytes_per_s),
         }
-        self.done = self.unfilled >= UNFILLED_MAX || self.bytes > LAST_BYTES;
-        (!self.done).then_some(self.bytes)
     }
 }

@@ -14,17 +14,18 @@
 
 use std::collections::VecDeque;
 
-use super::Sample;
 use super::limit::Limit;
+use super::{LONG_RTT_S, Sample};
 
-/// From this round trip on there is something to gain; below, the kernel's pacing is as good.
-const RTT_MIN_S: f64 = 0.001;
 /// A queue is this much time above the shortest round trip: what schedulers make is less.
 const QUEUE_MIN_S: f64 = 0.004;
 /// And this part of it, which the jitter of a long path stays below.
 const QUEUE_SHARE: f64 = 0.06;
 /// At this part of a queue that counts, the rate is raised no further: it takes a while to fill.
 const QUEUE_SOME: f64 = 0.4;
+/// A queue of this time is believed at once; a shorter one must be there twice in a row, because
+/// whoever does not get his processor delays packets, too.
+const QUEUE_SURE_S: f64 = 0.01;
 /// More of the segments than this are lost by load, not by chance: few lines lose one in fifty.
 const LOSS_SHARE: f64 = 0.02;
 /// Payload of a segment, to count segments by.
@@ -92,6 +93,8 @@ struct Capped {
     rtt_least_s: f64,
     /// Times in a row that the queue was left to empty.
     empties: u32,
+    /// The sample before showed a queue.
+    crowded: bool,
     /// The next step beyond the ceiling.
     step: f64,
     hold_until_s: f64,
@@ -169,7 +172,7 @@ impl Pacer {
         let (t_s, bytes_per_s) = (sample.t_s, sample.bytes_per_s);
         let rtt_s = sample.typical(|tcp| tcp.rtt_us)? / 1e6;
         let least_s = sample.typical(|tcp| tcp.min_rtt_us).map_or(rtt_s, |us| us / 1e6);
-        if least_s < RTT_MIN_S || !bytes_per_s.is_finite() || t_s < from_s {
+        if least_s < LONG_RTT_S || !bytes_per_s.is_finite() || t_s < from_s {
             return None;
         }
         let known_s = if self.base_is_ours { rtt_s } else { least_s.min(rtt_s) };
@@ -213,9 +216,9 @@ impl Pacer {
 
     /// What was carried on average over the last intervals.
     fn mean(&self, intervals: usize) -> f64 {
-        let last: Vec<f64> =
-            self.recent.iter().rev().take(intervals).map(|(_, rate)| *rate).collect();
-        last.iter().sum::<f64>() / last.len().max(1) as f64
+        let last = self.recent.iter().rev().take(intervals);
+        let (sum, count) = last.fold((0.0, 0), |(sum, n), (_, rate)| (sum + rate, n + 1));
+        sum / f64::from(count.max(1))
     }
 
     fn seek(&self, bytes_per_s: f64, ceiling: f64, seen: &Seen, settle_s: f64) -> Capped {
@@ -226,6 +229,7 @@ impl Pacer {
             cut_from: Some(bytes_per_s),
             rtt_least_s: seen.rtt_s,
             empties: 0,
+            crowded: true,
             step: STEP_MIN,
             hold_until_s: 0.0,
             settled_s: seen.t_s + settle_s,
@@ -239,7 +243,12 @@ impl Pacer {
             return Some(capped);
         }
         let settled_s = seen.t_s + SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s;
+        let before = std::mem::replace(&mut capped.crowded, seen.is_crowded());
         if seen.is_crowded() {
+            let sure = seen.lost || seen.rtt_s - self.base_s > QUEUE_SURE_S;
+            if !(before || capped.seeking || sure) {
+                return Some(capped);
+            }
             let drain_s = (DRAIN_FACTOR * (seen.rtt_s - self.base_s)).clamp(0.0, DRAIN_S_MAX);
             let settled_s = settled_s + drain_s;
             return self

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use iscsi_proto::tuner::{Connection, Opening, Pace, Pacer, Sample, Tcp};
+use iscsi_proto::tuner::{Connection, Opening, Pace, Pacer, Room, Sample, Tcp};
 
 use crate::path::GIGABIT;
 
@@ -24,16 +24,21 @@ struct Line {
     /// Another flow, as greedy as TCP.
     shared: bool,
     noise: f64,
+    /// The share of the samples whose round trip is longer by [`HICCUP_S`], for no reason of the
+    /// line: somebody on the way did not get his processor.
+    hiccups: f64,
 }
 
-const LINE: Line = Line { bytes_per_s: GIGABIT, rtt_s: 0.05, shared: false, noise: 0.03 };
+const LINE: Line =
+    Line { bytes_per_s: GIGABIT, rtt_s: 0.05, shared: false, noise: 0.03, hiccups: 0.0 };
+const HICCUP_S: f64 = 0.006;
 
 /// A transfer over a line that changes, held at the rate the pacer says.
 struct Run {
     pacer: Pacer,
     pace: Pace,
     opening: Opening,
-    opened_bytes: Option<f64>,
+    room: Option<Room>,
     t_s: f64,
     window_bytes: f64,
     queue_bytes: f64,
@@ -54,7 +59,7 @@ impl Run {
             pacer: Pacer::default(),
             pace: Pace::default(),
             opening: Opening::default(),
-            opened_bytes: Opening::default().first(0.05),
+            room: Opening::default().first(0.05, 1),
             t_s: 0.0,
             window_bytes: 60_000.0,
             queue_bytes: 0.0,
@@ -67,24 +72,26 @@ impl Run {
         }
     }
 
+    fn uniform(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     fn normal(&mut self) -> f64 {
-        let mut uniform = || {
-            self.random ^= self.random << 13;
-            self.random ^= self.random >> 7;
-            self.random ^= self.random << 17;
-            (self.random >> 11) as f64 / (1_u64 << 53) as f64
-        };
-        (0..12).map(|_| uniform()).sum::<f64>() - 6.0
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 
     /// One tick: what arrives at the line, what it carries, what is lost.
     fn tick(&mut self, line: Line) -> f64 {
         self.t_s += TICK_S;
         self.window_bytes = (self.window_bytes * (TICK_S / line.rtt_s).exp2()).min(DEPTH_BYTES);
-        let window = self.window_bytes.min(self.opened_bytes.unwrap_or(f64::INFINITY));
+        let room = self.room.unwrap_or(Room { bytes: f64::INFINITY, bytes_per_s: f64::INFINITY });
+        let window = self.window_bytes.min(room.bytes);
         let wanted = window / (line.rtt_s + self.queue_bytes / line.bytes_per_s);
         let stalled = self.t_s < self.stalled_until_s;
-        let offered = wanted.min(self.pace.bytes_per_s.unwrap_or(f64::INFINITY))
+        let offered = wanted.min(self.pace.bytes_per_s.unwrap_or(room.bytes_per_s))
             * if stalled { STALLED_SHARE } else { 1.0 };
         let other = self.other(line);
         let all = offered + other;
@@ -124,6 +131,9 @@ impl Run {
                 rtt_s = rtt;
             }
             let true_rate = bytes / SAMPLE_S;
+            if line.hiccups > 0.0 && self.uniform() < line.hiccups {
+                rtt_s += HICCUP_S;
+            }
             let held = self.pace.bytes_per_s.is_some();
             self.rates.push((self.t_s, true_rate, held));
             let tcp = Tcp {
@@ -145,7 +155,7 @@ impl Run {
             };
             self.pace = self.pacer.handle_sample(&sample);
             let sample = Sample { pace: self.pace, ..sample };
-            self.opened_bytes = self.opening.handle_sample(&sample);
+            self.room = self.opening.handle_sample(&sample);
         }
     }
 
@@ -198,6 +208,19 @@ fn a_full_line_is_kept_full_without_running_over() {
                 let lost = run.lost_bytes - lost_before;
                 assert!(lost < 1e-3 * 45.0 * GIGABIT, "{case}: {lost:.0} lost");
             }
+        }
+    }
+}
+
+#[test]
+fn hiccups_are_no_queue() {
+    for rtt_s in [0.01, 0.05] {
+        for seed in SEEDS {
+            let line = Line { rtt_s, hiccups: 0.1, ..LINE };
+            let mut run = Run::new(seed);
+            run.to(60.0, line, rtt_s);
+            let share = run.mean(15.0, 60.0) / GIGABIT;
+            assert!(share >= 0.93, "{rtt_s} s, seed {seed}: {share:.3}");
         }
     }
 }

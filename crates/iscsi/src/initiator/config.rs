@@ -65,7 +65,8 @@ pub struct Config {
     pub transfer_len_max: u32,
     /// Most commands at the target at once; more wait here.
     pub commands_max: usize,
-    /// Every connection gets as many commands as the others, also one that takes longer for them.
+    /// Every connection gets as many commands as the others, also one that takes longer for them,
+    /// and an operation is not cut for the path's sake.
     /// For experiments whose load is so many commands for each connection.
     pub hand_out_evenly: bool,
     /// Most bytes kept of writes that a volatile cache may still lose. Half of it triggers a

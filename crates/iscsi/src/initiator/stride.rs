@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
+use iscsi_proto::tuner::LONG_RTT_S;
 
-/// From this round trip on the path is long: a command of 256 KiB takes 2 ms at 1 Gbit/s.
-const LONG_RTT: Duration = Duration::from_millis(1);
 /// Pieces that several connections share.
 const SHARED_LEN: u32 = 256 << 10;
 /// Shorter pieces than this cost more in commands than they save in round trips.
@@ -40,7 +39,7 @@ impl Stride {
         connection: &ConnectionParams,
     ) {
         let (mut read, mut write) = (u32::MAX, u32::MAX);
-        if rtt >= LONG_RTT {
+        if rtt.as_secs_f64() >= LONG_RTT_S {
             let shared = if connections > 1 { SHARED_LEN } else { u32::MAX };
             let unasked = unasked(session, connection);
             read = shared;

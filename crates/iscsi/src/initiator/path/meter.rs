@@ -207,7 +207,8 @@ impl Meter {
         let known = view.seen.iter().map(|seen| self.paces.get(&seen.serial).copied());
         let (paces, before): (Vec<_>, Vec<_>) =
             known.map(|known| (known.map(|(pace, _)| pace), known.map_or(1.0, |(_, s)| s))).unzip();
-        let slow = slowness(&paces, &before);
+        let rtt_us = sample.connections.iter().filter_map(|c| c.tcp.min_rtt_us);
+        let slow = slowness(&paces, &before, rtt_us.reduce(f64::min).unwrap_or(0.0) / 1e6);
         for (seen, slow) in view.seen.iter().zip(&slow) {
             if let Some((_, before)) = self.paces.get_mut(&seen.serial) {
                 *before = *slow;

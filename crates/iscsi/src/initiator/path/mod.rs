@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{
-    Decision, Limit, Opening, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig, Sample, Why,
+    Decision, LONG_RTT_S, Limit, Opening, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig,
+    Room, Sample, Tcp, Why,
 };
 
 use self::actuator::Actuator;
@@ -33,9 +34,6 @@ use crate::transport::socket_options;
 /// Time between two samples: a round trip, but not so short that the scheduler is seen instead of
 /// the path, nor so long that a policy's windows (250 ms and more) get too few of them.
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(250));
-
-/// From this round trip on, in microseconds, packets are spread out over it.
-const LONG_RTT_US: f64 = 1000.0;
 
 /// Runs until the disk is closed.
 pub(super) async fn control(shared: Arc<Shared>) {
@@ -110,15 +108,15 @@ impl Controller {
 
     /// Before the first command: how long commands are made, and what may be under way on a long
     /// path that is new. (The view is gone before anything is waited for: it keeps sockets open.)
-    fn open(&self, shared: &Shared) {
+    fn open(&mut self, shared: &Shared) {
         let view = View::of(&shared.lock(), shared.now());
         let connections = meter::since_opening(&view);
         choose_stride(shared, &view, &connections);
-        let rtt = connections.iter().filter_map(|connection| connection.min_rtt).min();
-        let rtt_s = rtt.unwrap_or_default().as_secs_f64();
+        let rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
         if self.pacer.is_some() {
-            let window = self.opening.first(rtt_s).map(|bytes| bytes as u64);
-            shared.with(|state, batch| state.set_window(window, batch));
+            let room = self.opening.first(rtt_s, view.open);
+            let rate = room.map(|room| room.bytes_per_s);
+            hold_back(shared, rate, room, shared.now());
         }
     }
 
@@ -144,28 +142,25 @@ impl Controller {
             .as_mut()
             .map_or_else(Pace::default, |pacer| pacer.handle_sample(&measured.sample));
         measured.sample.pace = self.pace;
-        if self.pacer.is_some() {
-            let window = self.opening.handle_sample(&measured.sample).map(|bytes| bytes as u64);
-            shared.with(|state, batch| state.set_window(window, batch));
+        let room = self.pacer.as_ref().and_then(|_| self.opening.handle_sample(&measured.sample));
+        if room.is_some() {
+            measured.sample.pace.seeking = true;
+            // All windows grow together: one that begins later holds up the commands of all.
+            measured.slowness.iter_mut().for_each(|(.., slowness)| *slowness = 1.0);
         }
-        tracing::trace!(
-            t_s = measured.sample.t_s,
-            bytes_per_s = measured.sample.bytes_per_s,
-            open = view.open,
-            pace = ?self.pace,
-            rtts_us = ?measured.sample.connections.iter().map(|c| c.tcp.rtt_us).collect::<Vec<_>>(),
-            "sample"
-        );
+        trace(&measured.sample);
         choose_stride(shared, &view, &measured.connections);
         let sample = &measured.sample;
         self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
         self.t_s = sample.t_s;
-        let rtt_us = sample.connections.iter().filter_map(|c| c.tcp.rtt_us).fold(None, smaller);
+        let rtts_us = sample.connections.iter().filter_map(|c| c.tcp.rtt_us);
+        let rtt_us = rtts_us.reduce(f64::min);
         let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
-        let rate = smaller(limit.bytes_per_s, self.pace.bytes_per_s.unwrap_or(f64::INFINITY))
-            .filter(|rate| rate.is_finite());
-        shared.with(|state, _| state.throttle.set_rate(rate, now));
-        let is_long = self.pacer.is_some() && rtt_us.is_some_and(|us| us >= LONG_RTT_US);
+        let least = |rates: [Option<f64>; 2]| rates.into_iter().flatten().reduce(f64::min);
+        let rate = least([limit.bytes_per_s, self.pace.bytes_per_s]);
+        // While a path is new, some connections carry far more than others: none has a part.
+        hold_back(shared, least([rate, room.map(|room| room.bytes_per_s)]), room, now);
+        let is_long = self.pacer.is_some() && rtt_us.is_some_and(|us| us >= LONG_RTT_S * 1e6);
         self.actuator.pace(rate, view.open, is_long);
         let decision = if limit.binds {
             // What is held back here says nothing about the path.
@@ -250,10 +245,41 @@ impl Controller {
     }
 }
 
+fn trace(sample: &Sample) {
+    let each = |field: fn(&Tcp) -> Option<f64>| {
+        sample.connections.iter().map(|connection| field(&connection.tcp)).collect::<Vec<_>>()
+    };
+    tracing::trace!(
+        t_s = sample.t_s,
+        bytes_per_s = sample.bytes_per_s,
+        open = sample.connections_open,
+        pace = ?sample.pace,
+        rtts_us = ?each(|tcp| tcp.rtt_us),
+        retransmits = ?each(|tcp| tcp.retransmits),
+        cwnd = ?each(|tcp| tcp.cwnd_bytes),
+        "sample"
+    );
+}
+
+/// Commands go no faster, and no more of them are under way.
+fn hold_back(shared: &Shared, bytes_per_s: Option<f64>, room: Option<Room>, now: Instant) {
+    shared.with(|state, batch| {
+        state.throttle.set_rate(bytes_per_s, now);
+        state.set_window(room.map(|room| room.bytes as u64), batch);
+    });
+}
+
+/// The round trip of the empty path.
+fn shortest(connections: &[PathConnection]) -> Option<Duration> {
+    connections.iter().filter_map(|connection| connection.min_rtt).min()
+}
+
 /// How long commands are made follows the path.
 fn choose_stride(shared: &Shared, view: &View, connections: &[PathConnection]) {
-    let rtt = connections.iter().filter_map(|connection| connection.min_rtt).min();
-    if let Some(((session, connection), rtt)) = view.agreed.as_ref().zip(rtt) {
+    if shared.config.hand_out_evenly {
+        return;
+    }
+    if let Some(((session, connection), rtt)) = view.agreed.as_ref().zip(shortest(connections)) {
         shared.stride.choose(rtt, view.open, session, connection);
     }
 }
@@ -268,10 +294,6 @@ pub(super) fn report(shared: &Shared) -> PathReport {
         report.connections_open = view.open;
     }
     report
-}
-
-fn smaller(least: Option<f64>, value: f64) -> Option<f64> {
-    Some(least.map_or(value, |least: f64| least.min(value)))
 }
 
 /// A policy with what this system allows.
