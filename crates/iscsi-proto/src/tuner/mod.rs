@@ -37,6 +37,17 @@ pub const CONNECTIONS_MAX: u32 = 64;
 /// anybody notices, and a command of 256 KiB alone takes 2 ms at 1 Gbit/s.
 pub const LONG_RTT_S: f64 = 0.001;
 
+/// By what part a rate may rise at once into what is not known. What is too much must find room in a
+/// queue until that has been seen and answered: two round trips and a sample. Small queues hold
+/// 1.5 MB, those of fast lines 20 ms.
+fn rise_share(bytes_per_s: f64, rtt_s: f64) -> f64 {
+    const QUEUE_BYTES: f64 = 1.5e6;
+    const QUEUE_S: f64 = 0.02;
+    const SAMPLE_S: f64 = 0.1;
+    let queue_s = QUEUE_S.max(QUEUE_BYTES / bytes_per_s.max(1.0));
+    (queue_s / (2.0 * rtt_s + SAMPLE_S)).clamp(0.03, 0.2)
+}
+
 /// An algorithm that chooses the number of connections from samples.
 pub trait Policy: std::fmt::Debug + Send {
     /// The name a user chooses it by.

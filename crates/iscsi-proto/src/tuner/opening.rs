@@ -2,22 +2,27 @@
 //!
 //! The slow starts of N connections double together, and the round that overruns the path's queue
 //! overruns it by as much as the path holds: all of them lose hundreds of packets, and those whose
-//! retransmissions are lost as well creep for many round trips. With a rate that rises by a fifth in
-//! a round trip, the queue shows before it is full, and the [`super::Pacer`] takes over.
+//! retransmissions are lost as well creep for many round trips. With a rate that rises by a fifth at
+//! most in a round trip, the queue shows before it is full, and the [`super::Pacer`] takes over.
 
-use super::{LONG_RTT_S, Sample};
+use super::{LONG_RTT_S, Sample, rise_share};
 
 const MIB: f64 = 1048576.0;
 /// Under way at least, for each connection and within limits: a window grows only while there is
 /// more to send than it holds, and one that is idle for some round trips begins again.
 const CONNECTION_BYTES: f64 = MIB;
 const FIRST_BYTES: (f64, f64) = (4.0 * MIB, 10.0 * MIB);
-/// The next round trip may carry so much more than this one: the excess is what a queue must take.
-const GAIN: f64 = 1.2;
-/// And so much more than the path holds may be under way: answers come late, behind those of
+/// The rate of two samples is a round trip old, and one that rises is higher by now.
+const LAG: f64 = 1.5;
+/// A round trip that is longer by this time, or by this part, may be the queue's beginning: it has to
+/// grow until the pacer sees it, but not by more than it holds.
+const NEAR_S: f64 = 0.002;
+const NEAR_SHARE: f64 = 0.01;
+const NEAR_GAIN: f64 = 0.25;
+/// So much more than the path holds may be under way: answers come late, behind those of
 /// connections that are slower, so it is not what limits.
 const WINDOW_GAIN: f64 = 2.0;
-/// After so many samples without a rise it is something else that limits, for instance slow storage.
+/// After so many samples without such a rise it is something else that limits, for instance slow storage.
 const STILL_MAX: u32 = 12;
 const RISE: f64 = 1.05;
 /// More than any window needs: the path is wide open.
@@ -39,7 +44,11 @@ pub struct Opening {
     connections: u32,
     best_bytes_per_s: f64,
     last_bytes_per_s: f64,
+    /// The last rise, and samples since then.
+    risen_bytes_per_s: f64,
     still: u32,
+    /// The line may be near.
+    near: bool,
     done: bool,
 }
 
@@ -63,6 +72,8 @@ impl Opening {
         if sample.bytes_per_s > 0.0 {
             self.learn(sample.bytes_per_s);
         }
+        let rtt_now_s = sample.typical(|tcp| tcp.rtt_us).unwrap_or(rtt_us) / 1e6;
+        self.near = rtt_now_s - rtt_s > NEAR_S.max(NEAR_SHARE * rtt_s);
         self.done = self.still >= STILL_MAX || self.best_bytes_per_s * rtt_s > LAST_BYTES;
         (!self.done).then(|| self.room(rtt_s))
     }
@@ -71,16 +82,21 @@ impl Opening {
     fn learn(&mut self, bytes_per_s: f64) {
         let mean = (self.last_bytes_per_s + bytes_per_s) / 2.0;
         self.last_bytes_per_s = bytes_per_s;
-        self.still = if mean > RISE * self.best_bytes_per_s { 0 } else { self.still + 1 };
         self.best_bytes_per_s = self.best_bytes_per_s.max(mean);
+        self.still += 1;
+        if mean > RISE * self.risen_bytes_per_s {
+            (self.risen_bytes_per_s, self.still) = (mean, 0);
+        }
     }
 
     fn room(&self, rtt_s: f64) -> Room {
         let each = CONNECTION_BYTES * f64::from(self.connections);
         let first = each.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
+        let share = LAG * rise_share(self.best_bytes_per_s, rtt_s);
+        let gain = 1.0 + if self.near { NEAR_GAIN * share } else { share };
         Room {
             bytes: first.max(WINDOW_GAIN * self.best_bytes_per_s * rtt_s),
-            bytes_per_s: (first / rtt_s).max(GAIN * self.best_bytes_per_s),
+            bytes_per_s: (first / rtt_s).max(self.best_bytes_per_s * gain),
         }
     }
 }

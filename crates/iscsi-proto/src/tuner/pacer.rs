@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 
 use super::limit::Limit;
-use super::{LONG_RTT_S, Sample};
+use super::{LONG_RTT_S, Sample, rise_share};
 
 /// A queue is this much time above the shortest round trip: what schedulers make is less.
 const QUEUE_MIN_S: f64 = 0.004;
@@ -23,8 +23,8 @@ const QUEUE_MIN_S: f64 = 0.004;
 const QUEUE_SHARE: f64 = 0.06;
 /// At this part of a queue that counts, the rate is raised no further: it takes a while to fill.
 const QUEUE_SOME: f64 = 0.4;
-/// A queue of this time is believed at once; a shorter one must be there twice in a row, because
-/// whoever does not get his processor delays packets, too.
+/// A queue of this time is believed at once; a shorter one that is none of a long path's must be
+/// there twice in a row, because whoever does not get his processor delays packets, too.
 const QUEUE_SURE_S: f64 = 0.01;
 /// More of the segments than this are lost by load, not by chance: few lines lose one in fifty.
 const LOSS_SHARE: f64 = 0.02;
@@ -55,8 +55,9 @@ const EMPTIES_MAX: u32 = 8;
 /// Above this part of what the line carries, the rate is far too high.
 const FAR_SHARE: f64 = 1.05;
 /// It is raised by half of what is missing to the rate at which the queue came; beyond that by this
-/// part at first, then by twice as much each time, up to the last.
+/// part at first, then by twice as much each time, up to what a queue takes.
 const STEP_MIN: f64 = 0.01;
+/// Of what is missing to a known rate no more than this at once.
 const STEP_MAX: f64 = 0.25;
 /// So far below the rate at which the queue came it stays, for this time.
 const BELOW: f64 = 0.985;
@@ -64,6 +65,8 @@ const HOLD_S: f64 = 1.5;
 /// The rate holds us if we reach this part of it, on average over so many intervals.
 const BINDS_INTERVALS: usize = 4;
 const BINDS_SHARE: f64 = 0.9;
+/// The round trip that is left then is the least one of this time.
+const LEFT_S: f64 = 1.0;
 /// First and longest time that the rate is free where the queue is not ours.
 const FREE_S: f64 = 10.0;
 const FREE_S_MAX: f64 = 160.0;
@@ -86,15 +89,18 @@ pub struct Pace {
 struct Capped {
     bytes_per_s: f64,
     seeking: bool,
+    /// Since when what was carried tells of the line that is sought.
+    since_s: f64,
     /// The rate at which the queue came.
     ceiling: f64,
-    /// The rate at the first of the cuts in a row, and the shortest round trip since.
+    /// The rate at the first of the cuts in a row.
     cut_from: Option<f64>,
-    rtt_least_s: f64,
     /// Times in a row that the queue was left to empty.
     empties: u32,
     /// The sample before showed a queue.
     crowded: bool,
+    /// The last change was one upwards.
+    risen: bool,
     /// The next step beyond the ceiling.
     step: f64,
     hold_until_s: f64,
@@ -112,8 +118,8 @@ pub struct Pacer {
     free_until_s: f64,
     free_s: f64,
     t_last_s: Option<f64>,
-    /// End and rate of the last intervals.
-    recent: VecDeque<(f64, f64)>,
+    /// End, rate and round trip of the last intervals.
+    recent: VecDeque<(f64, f64, f64)>,
 }
 
 impl Default for Pacer {
@@ -179,8 +185,8 @@ impl Pacer {
         self.base_s = self.base_s.min(known_s);
         let base_s = self.base_s;
         let keep_s = BEST_S.max(BEST_ROUND_TRIPS * base_s);
-        self.recent.push_back((t_s, bytes_per_s));
-        while self.recent.front().is_some_and(|(at_s, _)| t_s - at_s > keep_s) {
+        self.recent.push_back((t_s, bytes_per_s, rtt_s));
+        while self.recent.front().is_some_and(|(at_s, ..)| t_s - at_s > keep_s) {
             self.recent.pop_front();
         }
         let retransmits: f64 = sample.connections.iter().filter_map(|c| c.tcp.retransmits).sum();
@@ -197,13 +203,14 @@ impl Pacer {
         }
         let settle_s = SETTLE_FIRST_ROUND_TRIPS * seen.rtt_s;
         let best = self.best(f64::NEG_INFINITY);
-        Some(self.seek(best, best, seen, settle_s))
+        Some(self.seek(best, best, seen, f64::NEG_INFINITY, settle_s))
     }
 
     /// The most that was carried since a time, over two intervals: what is acknowledged at once
     /// when a hole is filled is no rate.
     fn best(&self, since_s: f64) -> f64 {
-        let rates = self.recent.iter().filter(|(t_s, _)| *t_s >= since_s).map(|(_, rate)| *rate);
+        let rates =
+            self.recent.iter().filter(|(t_s, ..)| *t_s >= since_s).map(|(_, rate, _)| *rate);
         let rates: Vec<f64> = rates.collect();
         let last = rates.last().copied().unwrap_or(0.0);
         rates.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).fold(last, f64::max)
@@ -217,19 +224,27 @@ impl Pacer {
     /// What was carried on average over the last intervals.
     fn mean(&self, intervals: usize) -> f64 {
         let last = self.recent.iter().rev().take(intervals);
-        let (sum, count) = last.fold((0.0, 0), |(sum, n), (_, rate)| (sum + rate, n + 1));
+        let (sum, count) = last.fold((0.0, 0), |(sum, n), (_, rate, _)| (sum + rate, n + 1));
         sum / f64::from(count.max(1))
     }
 
-    fn seek(&self, bytes_per_s: f64, ceiling: f64, seen: &Seen, settle_s: f64) -> Capped {
+    fn seek(
+        &self,
+        bytes_per_s: f64,
+        ceiling: f64,
+        seen: &Seen,
+        since_s: f64,
+        settle_s: f64,
+    ) -> Capped {
         Capped {
             bytes_per_s,
             seeking: true,
+            since_s,
             ceiling,
             cut_from: Some(bytes_per_s),
-            rtt_least_s: seen.rtt_s,
             empties: 0,
             crowded: true,
+            risen: false,
             step: STEP_MIN,
             hold_until_s: 0.0,
             settled_s: seen.t_s + settle_s,
@@ -238,15 +253,17 @@ impl Pacer {
 
     /// The next rate; none sets it free.
     fn go_on(&mut self, mut capped: Capped, seen: &Seen) -> Option<Capped> {
-        capped.rtt_least_s = capped.rtt_least_s.min(seen.rtt_s);
-        if seen.from_s < capped.settled_s || seen.bytes_per_s <= 0.0 {
+        let before = std::mem::replace(&mut capped.crowded, seen.is_crowded());
+        let long = QUEUE_SHARE * self.base_s > QUEUE_MIN_S;
+        let sure = before || long || seen.lost || seen.rtt_s - self.base_s > QUEUE_SURE_S;
+        // What comes of a rise is met at once: soon there is no room for it any more.
+        let risen = capped.risen && seen.is_crowded() && sure;
+        if seen.bytes_per_s <= 0.0 || (seen.from_s < capped.settled_s && !risen) {
             return Some(capped);
         }
         let settled_s = seen.t_s + SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s;
-        let before = std::mem::replace(&mut capped.crowded, seen.is_crowded());
         if seen.is_crowded() {
-            let sure = seen.lost || seen.rtt_s - self.base_s > QUEUE_SURE_S;
-            if !(before || capped.seeking || sure) {
+            if !sure && !capped.seeking {
                 return Some(capped);
             }
             let drain_s = (DRAIN_FACTOR * (seen.rtt_s - self.base_s)).clamp(0.0, DRAIN_S_MAX);
@@ -271,17 +288,21 @@ impl Pacer {
             capped.hold_until_s = seen.t_s + HOLD_S;
         } else {
             capped.bytes_per_s *= 1.0 + capped.step;
-            capped.step = (2.0 * capped.step).min(STEP_MAX);
+            capped.step = (2.0 * capped.step).min(rise_share(capped.bytes_per_s, self.base_s));
         }
-        Some(Capped { settled_s, ..capped })
+        Some(Capped { settled_s, risen: true, ..capped })
     }
 
     /// Lowers the rate, because there is a queue.
     fn lower(&mut self, mut capped: Capped, seen: &Seen) -> Option<Capped> {
         // Without a queue it is the losses that hold it up.
         let queued = seen.queue > 1.0;
-        // Behind a queue that stands, what is carried is what the line carries.
-        let line = self.mean(LINE_INTERVALS).max(seen.bytes_per_s);
+        // Behind a queue that stands, what is carried is what the line carries; unless losses are
+        // being repaired, as after the queue that began it.
+        let line = match capped.seeking {
+            true => self.best(capped.since_s),
+            false => self.mean(LINE_INTERVALS).max(seen.bytes_per_s),
+        };
         let slower = line < SLOWER_SHARE * capped.bytes_per_s;
         let known = queued && !seen.lost;
         if known && capped.bytes_per_s < EMPTIES_SHARE * line && capped.empties < EMPTIES_MAX {
@@ -291,15 +312,13 @@ impl Pacer {
         if queued && slower && !capped.seeking {
             let since_s = seen.t_s - SETTLE_S - 2.0 * SETTLE_ROUND_TRIPS * self.base_s;
             let settle_s = SETTLE_FIRST_ROUND_TRIPS * seen.rtt_s;
-            return Some(self.seek(self.best(since_s), capped.bytes_per_s, seen, settle_s));
+            let best = self.best(since_s);
+            return Some(self.seek(best, capped.bytes_per_s, seen, since_s, settle_s));
         }
         let (cut, least) = match capped.seeking {
             true => (CUT_SEEKING, NOT_OURS_SEEKING),
             false => (CUT, NOT_OURS),
         };
-        if capped.cut_from.is_none() {
-            capped.rtt_least_s = seen.rtt_s;
-        }
         let from = *capped.cut_from.get_or_insert(capped.bytes_per_s);
         // By little too fast: then the rate itself is the better measure of the line.
         let far = known && (capped.seeking || capped.bytes_per_s > FAR_SHARE * line);
@@ -308,14 +327,16 @@ impl Pacer {
         if far {
             capped.bytes_per_s = capped.bytes_per_s.min(CUT * line);
         }
-        (capped.step, capped.hold_until_s) = (STEP_MIN, 0.0);
+        (capped.step, capped.hold_until_s, capped.risen) = (STEP_MIN, 0.0, false);
         if capped.bytes_per_s >= least * from {
             return Some(capped);
         }
         self.free_until_s = seen.t_s + self.free_s;
         self.free_s = (self.free_s * 2.0).min(FREE_S_MAX);
         // What is left with so much less of us is the path itself, as far as we can know.
-        (self.base_s, self.base_is_ours) = (capped.rtt_least_s, true);
+        let since_s = seen.t_s - LEFT_S;
+        let left = self.recent.iter().filter(|(t_s, ..)| *t_s >= since_s).map(|(.., rtt_s)| *rtt_s);
+        (self.base_s, self.base_is_ours) = (left.fold(seen.rtt_s, f64::min), true);
         None
     }
 }
