@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::words::{self, Situation};
-use super::{CannotTell, Cause, Judgement, Source, Verdict};
+use super::{CannotTell, Cause, Judgement, Source};
 use crate::model::{ConnectionReport, FlowReport, ShareSeconds};
 
 /// A rate this near to that of trains of data is the line's.
@@ -98,15 +98,7 @@ pub fn decide(connections: &[ConnectionReport]) -> Option<Judgement> {
     let totals = Totals::of(connections)?;
     let cause = cause(&totals);
     let situation = situation(cause, &totals);
-    let mut evidence = evidence(&totals);
-    evidence.extend(words::wanted(cause, &situation));
-    evidence.retain(|_, value| value.is_finite());
-    let verdict = Verdict {
-        cause,
-        evidence,
-        advice: words::text(cause, &situation),
-        expected_bytes_per_s: situation.expected_bytes_per_s,
-    };
+    let verdict = words::verdict(cause, evidence(&totals), &situation);
     let frame = (totals.count, totals.rate(), totals.wall_s / totals.count);
     Some(Judgement::new(Source::Capture, verdict, cannot_tell(cause, &totals), frame))
 }

@@ -1,7 +1,9 @@
 //! The advice: one or two sentences on a cause with the numbers of the transfer. One wording for all
 //! sources; what a source does not know is absent from its [`Situation`] and from the sentence.
 
-use super::Cause;
+use std::collections::BTreeMap;
+
+use super::{Cause, Verdict};
 
 /// Memory that a byte in flight takes in a buffer: headers and room that stays empty.
 const BUFFER_PER_BYTE: f64 = 2.0;
@@ -69,8 +71,20 @@ impl Situation {
     }
 }
 
+/// The verdict on a cause: its evidence with what is wanted instead, and the sentences.
+pub(super) fn verdict(
+    cause: Cause,
+    mut evidence: BTreeMap<&'static str, f64>,
+    now: &Situation,
+) -> Verdict {
+    evidence.extend(wanted(cause, now));
+    evidence.retain(|_, value| value.is_finite());
+    let expected_bytes_per_s = now.expected_bytes_per_s;
+    Verdict { cause, evidence, advice: text(cause, now), expected_bytes_per_s }
+}
+
 /// The number that the advice asks for, for the evidence.
-pub(super) fn wanted(cause: Cause, now: &Situation) -> Option<(&'static str, f64)> {
+fn wanted(cause: Cause, now: &Situation) -> Option<(&'static str, f64)> {
     match cause {
         Cause::SendBuffer => Some(("send_buffer_wanted_bytes", now.buffer_wanted())),
         Cause::ReceiveWindow => Some(("receive_window_wanted_bytes", now.buffer_wanted())),
@@ -80,7 +94,7 @@ pub(super) fn wanted(cause: Cause, now: &Situation) -> Option<(&'static str, f64
 }
 
 /// What limits the transfer, what to change, and what to expect of it.
-pub(super) fn text(cause: Cause, now: &Situation) -> String {
+fn text(cause: Cause, now: &Situation) -> String {
     let mut text = change(cause, now);
     if let Some(expected) = now.expected_bytes_per_s {
         text += &format!(" Expect about {} instead of {}.", rate(expected), rate(now.bytes_per_s));

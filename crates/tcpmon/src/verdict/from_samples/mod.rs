@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 
 pub use self::facts::{Facts, Shares};
 pub use super::Judgement;
-use super::{CannotTell, Cause, Source, Verdict, words};
+use super::{CannotTell, Cause, Source, words};
 use crate::sample::Sample;
 
 /// Below this share of the busiest connection's bytes, a connection is a spectator.
@@ -121,15 +121,7 @@ pub fn judge(watched: &[Watched], known: &Known) -> Option<Judgement> {
     let whole = whole(watched, known)?;
     let (cause, not_excluded) = cause(&whole);
     let situation = advice::situation(cause, &whole);
-    let mut evidence = evidence(&whole);
-    evidence.extend(words::wanted(cause, &situation));
-    evidence.retain(|_, value| value.is_finite());
-    let verdict = Verdict {
-        cause,
-        evidence,
-        advice: words::text(cause, &situation),
-        expected_bytes_per_s: situation.expected_bytes_per_s,
-    };
+    let verdict = words::verdict(cause, evidence(&whole), &situation);
     let cannot_tell = not_excluded.into_iter().map(|cause| cannot_tell(cause, &whole)).collect();
     let frame = (whole.connections, whole.bytes_per_s, whole.mean.seconds);
     Some(Judgement::new(Source::Samples, verdict, cannot_tell, frame))
