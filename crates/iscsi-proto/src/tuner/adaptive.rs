@@ -94,9 +94,8 @@ pub struct Adaptive {
     plateau: Option<f64>,
     windows: Windows,
     window_s: f64,
-    /// The line's rate is known and kept to.
-    paced: bool,
-    line_bytes_per_s: f64,
+    /// The line's rate, if it is known and kept to.
+    line_bytes_per_s: Option<f64>,
     /// The first number was chosen for the round trip.
     guessed: bool,
     rtt_known: bool,
@@ -131,8 +130,7 @@ impl Adaptive {
             plateau: None,
             windows: Windows::default(),
             window_s: WINDOW_UNKNOWN_S,
-            paced: false,
-            line_bytes_per_s: 0.0,
+            line_bytes_per_s: None,
             guessed: false,
             rtt_known: false,
             t_last_s: None,
@@ -190,7 +188,9 @@ impl Adaptive {
     fn on_window(&mut self, value: f64, t_s: f64, limit: Limit) {
         match self.state {
             State::Measure => self.measure(value, t_s, limit),
-            State::Grow { .. } if self.paced && limit == Limit::Line => self.fill(value, t_s),
+            State::Grow { .. } if self.line_bytes_per_s.is_some() && limit == Limit::Line => {
+                self.fill(value, t_s)
+            }
             State::Grow { base } => self.grow(base, value, t_s),
             State::Shrink { plateau } => self.shrink(plateau, value, t_s),
             State::Hold { level, fresh } => self.watch(level, fresh, t_s, limit),
@@ -200,7 +200,7 @@ impl Adaptive {
     /// The first level: one window will do if the limit is each connection's own, because the next
     /// step shows whether that was right.
     fn measure(&mut self, value: f64, t_s: f64, limit: Limit) {
-        if self.paced {
+        if self.line_bytes_per_s.is_some() {
             // These have filled the line. Whether fewer would, is asked when it has settled; more of
             // them now would only meet those that repair their losses.
             self.fill(value, t_s);
@@ -311,6 +311,16 @@ impl Adaptive {
         self.hold(base.connections, plateau, t_s, why);
     }
 
+    /// The first sample.
+    fn begin(&mut self, sample: &Sample) {
+        // Reserve for the time before the first change.
+        (self.settled_s, self.moved_s, self.shrink_s) = (sample.t_s, sample.t_s, sample.t_s);
+        self.guessed = self.config.window_bytes > 0 && self.rtt_known;
+        if let Some(connections) = self.guess(sample) {
+            self.move_to(connections, sample.t_s, State::Measure, Why::LongPath);
+        }
+    }
+
     /// More connections than the first number, if the windows fill a gigabit over this round trip
     /// only with more. A search that begins too low takes a slow start for each step.
     fn guess(&self, sample: &Sample) -> Option<u32> {
@@ -358,19 +368,9 @@ impl Policy for Adaptive {
         if !(interval_s >= 0.0 && sample.bytes_per_s.is_finite() && sample.bytes_per_s >= 0.0) {
             return self.decision(sample, None, Why::BadSample);
         }
-        if self.t_last_s.is_none() {
-            self.settled_s = t_s;
-            self.moved_s = t_s;
-            // Reserve for the time before the first change.
-            self.shrink_s = t_s;
-        }
-        let first = self.t_last_s.replace(t_s).is_none();
         self.learn_window(sample);
-        if first {
-            self.guessed = self.config.window_bytes > 0 && self.rtt_known;
-        }
-        if let Some(connections) = self.guess(sample).filter(|_| first) {
-            self.move_to(connections, t_s, State::Measure, Why::LongPath);
+        if self.t_last_s.replace(t_s).is_none() {
+            self.begin(sample);
         }
         if sample.connections_open != self.open.0 {
             self.open = (sample.connections_open, t_s);
@@ -388,8 +388,7 @@ impl Policy for Adaptive {
             self.windows.clear();
             return self.decision(sample, Some(Phase::Idle), Why::Application);
         }
-        self.paced = sample.pace.bytes_per_s.is_some();
-        self.line_bytes_per_s = sample.pace.bytes_per_s.unwrap_or(0.0);
+        self.line_bytes_per_s = sample.pace.bytes_per_s;
         if sample.pace.seeking {
             self.windows.clear();
             return self.decision(sample, None, Why::Seeking);

@@ -25,7 +25,7 @@ impl Adaptive {
         if enough - short <= (enough / 16).max(1) {
             return None;
         }
-        if self.paced {
+        if self.line_bytes_per_s.is_some() {
             // Each connection that is closed and opened again costs more than one that is spare.
             return Some((enough - (enough / 4).max(1)).max(short + 1)).filter(|n| *n < enough);
         }

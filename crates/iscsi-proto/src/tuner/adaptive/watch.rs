@@ -14,15 +14,13 @@ impl Adaptive {
             self.path_changed(factor, t_s, limit);
             return;
         }
-        if self.paced
+        if self.line_bytes_per_s.is_some()
             && limit != Limit::Line
             && limit != Limit::Application
             && self.misses_the_line()
         {
             let level = self.windows.recent(LEVEL_WINDOWS).unwrap_or(level);
-            let here = Point { connections: self.connections, bytes_per_s: level, settled: true };
-            let more = here.connections + (here.connections / 4).max(1);
-            self.start_grow(here, more, t_s, Why::Limited(limit));
+            self.probe_more(level, t_s, Why::Limited(limit));
             return;
         }
         if !fresh {
@@ -35,13 +33,11 @@ impl Adaptive {
         self.why = Why::Plateau;
         if self.falls_short() && self.connections < self.connections_max() && limit != Limit::Line {
             let level = self.windows.recent(DRIFT_WINDOWS).unwrap_or(level);
-            let here = Point { connections: self.connections, bytes_per_s: level, settled: true };
             // What the trial shows is the plateau: this one was a guess.
             let known = self.plateau.take().unwrap_or(level);
-            self.short = Some(here);
+            self.short = Some(self.here(level));
             self.shrink_s = t_s;
-            let more = here.connections + (here.connections / 4).max(1);
-            self.start_grow(here, more, t_s, Why::FewerLose(level / known));
+            self.probe_more(level, t_s, Why::FewerLose(level / known));
             return;
         }
         let now = self.windows.recent(DRIFT_WINDOWS).unwrap_or(level);
@@ -63,10 +59,19 @@ impl Adaptive {
             && self.connections < self.connections_max()
         {
             self.look_again_s = t_s + self.look_pause_s;
-            let base = Point { connections: self.connections, bytes_per_s: now, settled: true };
-            let more = base.connections + (base.connections / 4).max(1);
-            self.start_grow(base, more, t_s, Why::LookAgain);
+            self.probe_more(now, t_s, Why::LookAgain);
         }
+    }
+
+    /// The present number, whose level is known.
+    fn here(&self, level: f64) -> Point {
+        Point { connections: self.connections, bytes_per_s: level, settled: true }
+    }
+
+    /// Tries a quarter more.
+    fn probe_more(&mut self, level: f64, t_s: f64, why: Why) {
+        let more = self.connections + (self.connections / 4).max(1);
+        self.start_grow(self.here(level), more, t_s, why);
     }
 
     /// Whether what is held, after as many windows as make that sure, is not the plateau: the trial
@@ -80,7 +85,7 @@ impl Adaptive {
     /// Whether they have carried less than the line does for a while: it was full with them once, but
     /// their windows have become too small for it.
     fn misses_the_line(&self) -> bool {
-        let most = LINE_SHARE * self.line_bytes_per_s;
+        let most = LINE_SHARE * self.line_bytes_per_s.unwrap_or(0.0);
         let below = |back| self.windows.last(back).is_some_and(|value| value < most);
         // What still rises, repairs its losses.
         let half = DRIFT_WINDOWS / 2;
@@ -122,7 +127,7 @@ impl Adaptive {
     pub(super) fn path_changed(&mut self, factor: f64, t_s: f64, limit: Limit) {
         let why = if factor < 1.0 { Why::Fell(factor) } else { Why::Rose(factor) };
         let value = self.windows.last(0).unwrap_or(0.0);
-        if self.paced {
+        if self.line_bytes_per_s.is_some() {
             // The rate follows the line by itself, and goes up and down with it.
             self.windows.clear();
             self.plateau = Some(value);
