@@ -163,7 +163,7 @@ class _lab:
         words = ["--rate", "200mbit", "--rtt", "10ms", "--log", self.folder / "wan.log"]
         enkaku.command("wan", "up", self.name, *words, timeout_s=20)
         lab = wan.Lab(self.name)
-        listen = f"{bottlenecks.FAR}:{bottlenecks.PORT}"
+        listen = f"{wan.FAR}:{bottlenecks.PORT}"
         argv = [enkaku.binary(), "serve", "--listen", listen, "--lun", "mem:256M"]
         argv += ["--iqn", enkaku.IQN]
         self.target = Peer(lab.exec("far", argv), self.folder / "serve.log")

@@ -26,7 +26,6 @@ from enkaku_lab.process import CommandFailed, LabError, Peer, peer, run
 from enkaku_lab.progress import Progress, say
 
 KIB, MIB = 1 << 10, 1 << 20
-FAR = "10.77.0.2"
 PORT = 3260
 DISK_BYTES = 256 * MIB
 SNAPLEN = 262144
@@ -209,20 +208,20 @@ def target(one: Run, lab: wan.Lab, disk: Path, folder: Path) -> Iterator[str]:
     if one.stack == "enkaku":
         with peer(lab.exec("far", _enkaku_target(one, disk, folder)), folder / "t.log") as serving:
             serving.wait_for_output("listening on")
-            yield disk_url(f"{FAR}:{PORT}", enkaku.IQN, 0)
+            yield disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0)
         return
     # tgtd is started by its adapter, which must run inside the namespace to see the portal.
     argv = [sys.executable, "-m", "enkaku_lab.bottlenecks", "--tgt", disk, "--logs", folder]
     argv += ["--keys", json.dumps(one.case.keys)]
     with peer(lab.exec("far", argv), folder / "tgt.log") as serving:
         serving.wait_for_output("ready")
-        yield disk_url(f"{FAR}:{PORT}", tgt.IQN, tgt.FIRST_LUN)
+        yield disk_url(f"{wan.FAR}:{PORT}", tgt.IQN, tgt.FIRST_LUN)
 
 
 def _enkaku_target(one: Run, disk: Path, folder: Path) -> list[object]:
     if not one.case.keys:
         direct = ["--direct"] if one.case.disk_delay_ms else []
-        listen = ["--listen", f"{FAR}:{PORT}", "--iqn", enkaku.IQN]
+        listen = ["--listen", f"{wan.FAR}:{PORT}", "--iqn", enkaku.IQN]
         return [enkaku.binary(), "serve", *listen, "--lun", disk, *direct]
     names = {
         "InitialR2T": "initial_r2t", "ImmediateData": "immediate_data",
@@ -234,7 +233,7 @@ def _enkaku_target(one: Run, disk: Path, folder: Path) -> list[object]:
     config = folder / "target.toml"
     config.write_text(
         f'[server]\nadmin_socket = "{folder}/admin.sock"\n'
-        f'[[portal]]\nname = "far"\nlisten = "{FAR}:{PORT}"\n'
+        f'[[portal]]\nname = "far"\nlisten = "{wan.FAR}:{PORT}"\n'
         "[parameters]\n" + "\n".join(lines) + "\n"
         f'[[target]]\nname = "{enkaku.IQN}"\nportals = ["far"]\nanyone = true\n'
         f'[[target.lun]]\nnumber = 0\npath = "{disk}"\n'
@@ -383,7 +382,7 @@ def _inside(arguments: list[str]) -> None:
     if options.congctl:
         wan.set_congestion_control(options.congctl)
         return
-    more = {"address": FAR, "port": PORT, "parameters": options.keys}
+    more = {"address": wan.FAR, "port": PORT, "parameters": options.keys}
 
     def stop(*_: object) -> None:
         raise SystemExit

@@ -22,7 +22,7 @@ from enkaku_lab.process import LabError, Peer, peer
 from enkaku_lab.progress import say
 from enkaku_lab.table import render
 
-FAR, PORT = "10.77.0.2", 3270
+PORT = 3270
 BLOCK, DEPTH = 1 << 20, 32
 EVERY_S, BACK_S = 0.25, 5.0
 IP_SHARE = 1500 / 1538
@@ -123,8 +123,8 @@ def _run(step: Step, policy: str, phase_s: float, options: list[str], free: bool
                     raise LabError(f"congestion control at the {end} end: {set_cc.output()}")
         lab.set(step.before)
         serve = [enkaku.binary(), "serve", "--lun", "mem:1G", "--iqn", enkaku.IQN]
-        serve += ["--listen", f"{FAR}:{PORT}"]
-        bench = [enkaku.binary(), "bench", disk_url(f"{FAR}:{PORT}", enkaku.IQN, 0)]
+        serve += ["--listen", f"{wan.FAR}:{PORT}"]
+        bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0)]
         bench += ["--rw", "write", "--bs", BLOCK, "--depth", DEPTH, "--policy", policy, "--json"]
         bench += ["--time", f"{3 * phase_s:g}s", *options]
         with peer(lab.exec("far", serve), logs / "serve.log") as target:
@@ -161,7 +161,7 @@ def _competitor(lab: wan.Lab, seen: Seen, logs: Path) -> Iterator:
     """A server of iperf3; what is yielded starts one flow for the middle phase."""
     flows = []
     server = [need("iperf3"), "--server", "--one-off", "--port", PORT + 1, "--forceflush"]
-    client = [need("iperf3"), "--client", FAR, "--port", PORT + 1, "--json"]
+    client = [need("iperf3"), "--client", wan.FAR, "--port", PORT + 1, "--json"]
     client += ["--omit", f"{BACK_S:g}", "--time", f"{seen.phase_s - BACK_S:g}"]
     with peer(lab.exec("far", server), logs / "iperf3.log") as listening:
         listening.wait_for_output("listening")

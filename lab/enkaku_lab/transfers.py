@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from enkaku_lab import wan
-from enkaku_lab.bottlenecks import DISK_BYTES, FAR, PORT, Case, Run, captured, target
+from enkaku_lab.bottlenecks import DISK_BYTES, PORT, Case, Run, captured, target
 from enkaku_lab.peers import enkaku, need
 from enkaku_lab.process import LabError, peer, run
 
@@ -150,7 +150,7 @@ def see(transfer: Transfer, folder: Path, seconds: float = SECONDS) -> Seen:
             server = peer(lab.exec("far", [need("iperf3"), "-s", "-p", PORT, "--forceflush"]),
                           folder / "iperf3.log")
             stack.enter_context(server).wait_for_output("Server listening")
-            load = [need("iperf3"), "-c", FAR, "-p", PORT, "-t", f"{seconds:.0f}"]
+            load = [need("iperf3"), "-c", wan.FAR, "-p", PORT, "-t", f"{seconds:.0f}"]
         else:
             disk = folder / "disk"
             with disk.open("wb") as file:

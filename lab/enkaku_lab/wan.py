@@ -18,6 +18,9 @@ from enkaku_lab.process import CommandFailed, run
 
 UP_S_MAX = 20.0
 
+FAR = "10.77.0.2"
+"""Where the far end is, as seen from both (`enkaku wan` gives every lab the same)."""
+
 
 class Lab:
     """Two ends, `near` and `far`, and the line between them."""

@@ -106,7 +106,7 @@ def measured(lab: wan.Lab, cell: dict, how: Timing) -> dict:
     the round trip is longer than the line's."""
 
     def one(port: int) -> tuple[float, float]:
-        words = [need("iperf3"), "-c", lab.address, "-p", port, "-C", cell["cc"], "-J"]
+        words = [need("iperf3"), "-c", wan.FAR, "-p", port, "-C", cell["cc"], "-J"]
         words += ["-P", cell["streams"], "-t", how.seconds, "-O", how.omit_s]
         done = run(lab.exec("near", words), timeout_s=how.seconds + how.omit_s + 30)
         report = json.loads(done.stdout)
@@ -127,7 +127,6 @@ def check(todo: list[dict], folder: Path, quick: bool) -> list[dict]:
     found = []
     with ExitStack() as stack, (folder / "plan-check.jsonl").open("w") as kept:
         lab = stack.enter_context(wan.up(Link(), folder))
-        lab.address = _far_address(lab)
         # A server of iperf3 takes one client at a time.
         for port in range(PORT, PORT + (1 if quick else SIDE_BY_SIDE_MAX)):
             words = [need("iperf3"), "-s", "-p", port, "--forceflush"]
@@ -146,10 +145,6 @@ def check(todo: list[dict], folder: Path, quick: bool) -> list[dict]:
             print(json.dumps(cell), file=kept, flush=True)
             found.append(cell)
     return found
-
-
-def _far_address(lab: wan.Lab) -> str:
-    return run(lab.exec("near", ["printenv", "ENKAKU_FAR"])).stdout.strip()
 
 
 def judge(found: list[dict]) -> tuple[list[list[str]], dict[str, list[float]]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from enkaku_lab import machine, wan
 from enkaku_lab.experiment import Link
 from enkaku_lab.ns2.engine import MIB, Result, Run, read, title
-from enkaku_lab.peers import enkaku
+from enkaku_lab.peers import disk_url, enkaku
 from enkaku_lab.process import LabError, Peer, peer, run
 from enkaku_lab.progress import Estimate
 
@@ -92,23 +92,22 @@ def _measure(todo: list[Run], paths: dict[Run, Path], folder: Path) -> None:
         raise LabError("the emulated line needs root: namespaces and routes (try sudo)")
     progress = Estimate([one.seconds + OVERHEAD_S for one in todo])
     with wan.up(LINK, folder) as lab:
-        far = run(lab.exec("near", ["printenv", "ENKAKU_FAR"])).stdout.strip()
         lab.set(LINK)
         for one in todo:
             progress.step(f"real TCP: {title(one)}")
-            _execute(one, lab, far, folder, paths[one])
+            _execute(one, lab, folder, paths[one])
     progress.end()
 
 
-def _execute(one: Run, lab: wan.Lab, far: str, folder: Path, path: Path) -> None:
+def _execute(one: Run, lab: wan.Lab, folder: Path, path: Path) -> None:
     """The file appears under its name only when the run is complete."""
     trace = folder / f"trace.{os.getpid()}"
     torn = path.with_suffix(f".{os.getpid()}.part")
     before = _line(lab)
     load = os.getloadavg()[0]
     try:
-        with _served(one, lab, far, folder), _watched(one, lab, folder) as windows:
-            done = run(lab.exec("near", _bench(one, far, trace)), timeout_s=one.seconds + 60)
+        with _served(one, lab, folder), _watched(one, lab, folder) as windows:
+            done = run(lab.exec("near", _bench(one, trace)), timeout_s=one.seconds + 60)
         head = {
             "kind": "run",
             **asdict(one),
@@ -132,8 +131,8 @@ def _line(lab: wan.Lab) -> dict[str, int]:
 
 
 @contextmanager
-def _served(one: Run, lab: wan.Lab, far: str, folder: Path) -> Iterator[Peer]:
-    words = [enkaku.binary(), "serve", "--listen", f"{far}:{PORT}", "--iqn", enkaku.IQN]
+def _served(one: Run, lab: wan.Lab, folder: Path) -> Iterator[Peer]:
+    words = [enkaku.binary(), "serve", "--listen", f"{wan.FAR}:{PORT}", "--iqn", enkaku.IQN]
     words += ["--lun", f"mem:{VOLUME_BYTES}", "--delay", DELAY, "--delay-seed", one.seed]
     words += ["--congestion-control", CONGESTION_CONTROL, "--send-buffer", SEND_BUFFER]
     with peer(lab.exec("far", words), folder / "serve.log") as serving:
@@ -151,8 +150,8 @@ def _watched(one: Run, lab: wan.Lab, folder: Path) -> Iterator[Path]:
         yield log
 
 
-def _bench(one: Run, far: str, trace: Path) -> list[object]:
-    words = [enkaku.binary(), "bench", f"iscsi://{far}:{PORT}/{enkaku.IQN}/0", "--rw", "read"]
+def _bench(one: Run, trace: Path) -> list[object]:
+    words = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--rw", "read"]
     words += ["--pacing", "off", "--bs", one.pdu_mib * MIB, "--depth", 1, "--depth-per-connection"]
     words += ["--time", f"{one.seconds}s", "--policy", one.policy, "--connections", one.n]
     if one.measuring_time_s:
