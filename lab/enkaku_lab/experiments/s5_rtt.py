@@ -42,10 +42,10 @@ EXPERIMENT = Experiment(
     series=[AUTO, ONE, STOCK, TCP_ONE, TCP_EIGHT],
     sentence=sentence,
     seconds_more=4.0,
-    ramp_round_trips=40,
+    ramp_round_trips=60,
     note=(
         "Socket buffers are Linux's defaults (4 MiB to send, 6 MiB to receive), congestion control "
-        "is cubic, the queue holds 2,000 packets. The first second and 40 round trips are not "
+        "is cubic, the queue holds 2,000 packets. The first second and 60 round trips are not "
         "counted, except with qemu-img bench (stock), which cannot leave them out."
     ),
 )

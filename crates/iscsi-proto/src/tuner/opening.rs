@@ -5,6 +5,8 @@
 //! retransmissions are lost as well creep for many round trips. With a rate that rises by a fifth at
 //! most in a round trip, the queue shows before it is full, and the [`super::Pacer`] takes over.
 
+use std::collections::VecDeque;
+
 use super::{LONG_RTT_S, Sample, rise_share};
 
 const MIB: f64 = 1048576.0;
@@ -12,7 +14,7 @@ const MIB: f64 = 1048576.0;
 /// more to send than it holds, and one that is idle for some round trips begins again.
 const CONNECTION_BYTES: f64 = MIB;
 const FIRST_BYTES: (f64, f64) = (4.0 * MIB, 10.0 * MIB);
-/// The rate of two samples is a round trip old, and one that rises is higher by now.
+/// The rate of two round trips is a round trip old, and one that rises is higher by now.
 const LAG: f64 = 1.5;
 /// A round trip that is longer by this time, or by this part, may be the queue's beginning: it has to
 /// grow until the pacer sees it, but not by more than it holds.
@@ -22,8 +24,12 @@ const NEAR_GAIN: f64 = 0.25;
 /// So much more than the path holds may be under way: answers come late, behind those of
 /// connections that are slower, so it is not what limits.
 const WINDOW_GAIN: f64 = 2.0;
-/// After so many samples without such a rise it is something else that limits, for instance slow storage.
-const STILL_MAX: u32 = 12;
+/// What is carried is the mean over this time, in seconds and in round trips.
+const MEAN_S: f64 = 0.19;
+const MEAN_ROUND_TRIPS: f64 = 1.95;
+/// After so long without such a rise it is something else that limits, for instance slow storage.
+const STILL_S: f64 = 1.2;
+const STILL_ROUND_TRIPS: f64 = 12.0;
 const RISE: f64 = 1.05;
 /// More than any window needs: the path is wide open.
 const LAST_BYTES: f64 = 256.0 * MIB;
@@ -43,10 +49,11 @@ pub struct Room {
 pub struct Opening {
     connections: u32,
     best_bytes_per_s: f64,
-    last_bytes_per_s: f64,
-    /// The last rise, and samples since then.
+    /// End and rate of the last samples.
+    recent: VecDeque<(f64, f64)>,
+    /// The last rise, and when it was.
     risen_bytes_per_s: f64,
-    still: u32,
+    risen_s: Option<f64>,
     /// The line may be near.
     near: bool,
     done: bool,
@@ -69,23 +76,32 @@ impl Opening {
             return None;
         }
         self.connections = self.connections.max(sample.connections_open);
-        if sample.bytes_per_s > 0.0 {
-            self.learn(sample.bytes_per_s);
-        }
+        self.learn(sample, rtt_s);
         let rtt_now_s = sample.typical(|tcp| tcp.rtt_us).unwrap_or(rtt_us) / 1e6;
         self.near = rtt_now_s - rtt_s > NEAR_S.max(NEAR_SHARE * rtt_s);
-        self.done = self.still >= STILL_MAX || self.best_bytes_per_s * rtt_s > LAST_BYTES;
+        let still_s = sample.t_s - self.risen_s.unwrap_or(sample.t_s);
+        let is_still = still_s > STILL_S.max(STILL_ROUND_TRIPS * rtt_s);
+        self.done = is_still || self.best_bytes_per_s * rtt_s > LAST_BYTES;
         (!self.done).then(|| self.room(rtt_s))
     }
 
-    /// What is acknowledged at once when others are waited for is no rate, so two samples count.
-    fn learn(&mut self, bytes_per_s: f64) {
-        let mean = (self.last_bytes_per_s + bytes_per_s) / 2.0;
-        self.last_bytes_per_s = bytes_per_s;
+    /// What is acknowledged at once when others are waited for is no rate, so two round trips count.
+    fn learn(&mut self, sample: &Sample, rtt_s: f64) {
+        if sample.bytes_per_s <= 0.0 {
+            self.recent.clear();
+            self.risen_s = Some(sample.t_s);
+            return;
+        }
+        self.recent.push_back((sample.t_s, sample.bytes_per_s));
+        let since_s = sample.t_s - MEAN_S.max(MEAN_ROUND_TRIPS * rtt_s);
+        while self.recent.front().is_some_and(|(t_s, _)| *t_s <= since_s) {
+            self.recent.pop_front();
+        }
+        let sum: f64 = self.recent.iter().map(|(_, rate)| rate).sum();
+        let mean = sum / self.recent.len() as f64;
         self.best_bytes_per_s = self.best_bytes_per_s.max(mean);
-        self.still += 1;
         if mean > RISE * self.risen_bytes_per_s {
-            (self.risen_bytes_per_s, self.still) = (mean, 0);
+            (self.risen_bytes_per_s, self.risen_s) = (mean, Some(sample.t_s));
         }
     }
 

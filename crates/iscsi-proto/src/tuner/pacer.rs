@@ -45,9 +45,9 @@ const CUT: f64 = 0.96;
 /// A queue that is still there at this part of the rate is not ours.
 const NOT_OURS_SEEKING: f64 = 0.4;
 const NOT_OURS: f64 = 0.8;
-/// Less than this part of the rate over so many intervals, with a queue: the line is slower now.
+/// Less than this part of the rate over such a span, with a queue: the line is slower now.
 const SLOWER_SHARE: f64 = 0.85;
-const LINE_INTERVALS: usize = 3;
+const LINE_SPAN: f64 = 2.95;
 /// At less than this part of what the line carries, a queue empties by itself; it is given so many
 /// looks for that.
 const EMPTIES_SHARE: f64 = 0.975;
@@ -62,14 +62,19 @@ const STEP_MAX: f64 = 0.25;
 /// So far below the rate at which the queue came it stays, for this time.
 const BELOW: f64 = 0.985;
 const HOLD_S: f64 = 1.5;
-/// The rate holds us if we reach this part of it, on average over so many intervals.
-const BINDS_INTERVALS: usize = 4;
+/// The rate holds us if we reach this part of it, on average over such a span.
+const BINDS_SPAN: f64 = 3.95;
 const BINDS_SHARE: f64 = 0.9;
 /// The round trip that is left then is the least one of this time.
 const LEFT_S: f64 = 1.0;
 /// First and longest time that the rate is free where the queue is not ours.
 const FREE_S: f64 = 10.0;
 const FREE_S_MAX: f64 = 160.0;
+/// The unit of spans where the round trip is shorter.
+const SPAN_S_MIN: f64 = 0.1;
+/// The most that was carried is that of such a span: what is acknowledged at once when a hole is
+/// filled is no rate.
+const BEST_SPAN: f64 = 1.95;
 /// Time over which the most that was carried is remembered: a slow start and its end are inside.
 const BEST_S: f64 = 2.0;
 const BEST_ROUND_TRIPS: f64 = 8.0;
@@ -206,25 +211,27 @@ impl Pacer {
         Some(self.seek(best, best, seen, f64::NEG_INFINITY, settle_s))
     }
 
-    /// The most that was carried since a time, over two intervals: what is acknowledged at once
-    /// when a hole is filled is no rate.
+    /// The most that was carried since a time.
     fn best(&self, since_s: f64) -> f64 {
-        let rates =
-            self.recent.iter().filter(|(t_s, ..)| *t_s >= since_s).map(|(_, rate, _)| *rate);
-        let rates: Vec<f64> = rates.collect();
-        let last = rates.last().copied().unwrap_or(0.0);
-        rates.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0).fold(last, f64::max)
+        let ends = self.recent.iter().map(|(t_s, ..)| *t_s).filter(|t_s| *t_s >= since_s);
+        ends.map(|end_s| self.mean_until(end_s, BEST_SPAN)).fold(0.0, f64::max)
     }
 
     fn binds(&self, capped: &Capped) -> bool {
-        let mean = self.mean(BINDS_INTERVALS);
+        let mean = self.mean(BINDS_SPAN);
         mean > 0.0 && mean >= BINDS_SHARE * capped.bytes_per_s
     }
 
-    /// What was carried on average over the last intervals.
-    fn mean(&self, intervals: usize) -> f64 {
-        let last = self.recent.iter().rev().take(intervals);
-        let (sum, count) = last.fold((0.0, 0), |(sum, n), (_, rate, _)| (sum + rate, n + 1));
+    /// What was carried lately on average; `span` is in round trips, on a short path in tenths of a
+    /// second.
+    fn mean(&self, span: f64) -> f64 {
+        self.recent.back().map_or(0.0, |(end_s, ..)| self.mean_until(*end_s, span))
+    }
+
+    fn mean_until(&self, end_s: f64, span: f64) -> f64 {
+        let from_s = end_s - span * SPAN_S_MIN.max(self.base_s);
+        let inside = self.recent.iter().filter(|(t_s, ..)| *t_s > from_s && *t_s <= end_s);
+        let (sum, count) = inside.fold((0.0, 0), |(sum, n), (_, rate, _)| (sum + rate, n + 1));
         sum / f64::from(count.max(1))
     }
 
@@ -301,7 +308,7 @@ impl Pacer {
         // being repaired, as after the queue that began it.
         let line = match capped.seeking {
             true => self.best(capped.since_s),
-            false => self.mean(LINE_INTERVALS).max(seen.bytes_per_s),
+            false => self.mean(LINE_SPAN).max(seen.bytes_per_s),
         };
         let slower = line < SLOWER_SHARE * capped.bytes_per_s;
         let known = queued && !seen.lost;

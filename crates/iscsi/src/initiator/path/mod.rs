@@ -31,18 +31,16 @@ use super::shared::Shared;
 use super::state::Phase;
 use crate::transport::socket_options;
 
-/// Time between two samples: a round trip, but not so short that the scheduler is seen instead of
-/// the path, nor so long that a policy's windows (250 ms and more) get too few of them.
-const INTERVAL: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(250));
+/// Time between two samples: not so short that the scheduler is seen instead of the path, and short
+/// enough that a queue that begins on a long path is seen as soon as it can be.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Runs until the disk is closed.
 pub(super) async fn control(shared: Arc<Shared>) {
     let mut controller = Controller::new(&shared.config);
-    let mut last_rtt = None;
     controller.open(&shared);
     loop {
-        let rtt: Option<Duration> = last_rtt;
-        tokio::time::sleep(rtt.unwrap_or_default().clamp(INTERVAL.0, INTERVAL.1)).await;
+        tokio::time::sleep(INTERVAL).await;
         let now = shared.now();
         let view = {
             let state = shared.lock();
@@ -55,7 +53,7 @@ pub(super) async fn control(shared: Arc<Shared>) {
         if let Some(policy) = chosen {
             controller.choose(policy, &shared.config);
         }
-        last_rtt = controller.step(&shared, view, now).or(last_rtt);
+        controller.step(&shared, view, now);
     }
 }
 
@@ -115,7 +113,7 @@ impl Controller {
         let rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
         if self.pacer.is_some() {
             let room = self.opening.first(rtt_s, view.open);
-            let rate = room.map(|room| room.bytes_per_s);
+            let rate = least([self.meted.rate(), room.map(|room| room.bytes_per_s)]);
             hold_back(shared, rate, room, shared.now());
         }
     }
@@ -127,16 +125,16 @@ impl Controller {
         self.refused = false;
     }
 
-    /// Takes a sample and does what follows from it; the path's round trip.
-    fn step(&mut self, shared: &Shared, view: View, now: Instant) -> Option<Duration> {
+    /// Takes a sample and does what follows from it.
+    fn step(&mut self, shared: &Shared, view: View, now: Instant) {
         if !view.up {
             self.meter.pause();
             // The next connections begin with small windows.
             self.opening = Opening::default();
             self.publish(shared, &view, now, None);
-            return None;
+            return;
         }
-        let mut measured = self.meter.measure(&view, now)?;
+        let Some(mut measured) = self.meter.measure(&view, now) else { return };
         self.pace = self
             .pacer
             .as_mut()
@@ -156,7 +154,6 @@ impl Controller {
         let rtts_us = sample.connections.iter().filter_map(|c| c.tcp.rtt_us);
         let rtt_us = rtts_us.reduce(f64::min);
         let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
-        let least = |rates: [Option<f64>; 2]| rates.into_iter().flatten().reduce(f64::min);
         let rate = least([limit.bytes_per_s, self.pace.bytes_per_s]);
         // While a path is new, some connections carry far more than others: none has a part.
         hold_back(shared, least([rate, room.map(|room| room.bytes_per_s)]), room, now);
@@ -172,7 +169,6 @@ impl Controller {
         self.actuator.carry_out(shared, &view, &measured, &decision, now);
         self.history.note(sample, self.wanted, &decision.why.to_string(), now);
         self.publish(shared, &view, now, Some((&measured, &decision)));
-        rtt_us.map(|us| Duration::from_secs_f64(us / 1e6))
     }
 
     fn decide(&mut self, sample: &Sample, view: &View) -> Decision {
@@ -259,6 +255,11 @@ fn trace(sample: &Sample) {
         cwnd = ?each(|tcp| tcp.cwnd_bytes),
         "sample"
     );
+}
+
+/// The lower of two limits, where there are any.
+fn least(rates: [Option<f64>; 2]) -> Option<f64> {
+    rates.into_iter().flatten().reduce(f64::min)
 }
 
 /// Commands go no faster, and no more of them are under way.

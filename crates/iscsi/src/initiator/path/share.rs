@@ -79,7 +79,11 @@ pub(super) struct Meted {
 impl Meted {
     pub(super) fn new(share: Option<Share>) -> Self {
         let share = share.filter(|share| *share != Share::Part(1.0));
-        let held = Held::default();
+        let bytes_per_s = match share {
+            Some(Share::Rate(rate)) => Some(rate),
+            _ => None,
+        };
+        let held = Held { bytes_per_s, binds: false };
         Self { share, carried: 0.0, most: 0.0, look_until_s: None, look_again_s: 0.0, held }
     }
 
