@@ -325,7 +325,7 @@ impl Adaptive {
     /// only with more. A search that begins too low takes a slow start for each step.
     fn guess(&self, sample: &Sample) -> Option<u32> {
         let rtt_s = sample.typical(|tcp| tcp.min_rtt_us.or(tcp.rtt_us))? / 1e6;
-        let windows = GUESS_BYTES_PER_S * rtt_s / self.config.window_bytes as f64;
+        let windows = GUESS_SPARE * GUESS_BYTES_PER_S * rtt_s / self.config.window_bytes as f64;
         let wanted = if windows.is_finite() { windows.ceil() as u32 } else { 0 };
         let wanted = wanted.min(GUESS_MAX).min(self.connections_max());
         (wanted > self.connections).then_some(wanted)

@@ -3,6 +3,9 @@
 /// The line that the first number of connections is chosen for: a gigabit, of which the headers take
 /// some. A faster one is found by growing.
 pub(super) const GUESS_BYTES_PER_S: f64 = 118e6;
+/// What a buffer holds varies with how its packets were cut; so many more are opened for that. One
+/// that is missing shows late, and opening it then costs a stall; one that is spare is closed.
+pub(super) const GUESS_SPARE: f64 = 1.15;
 /// And no more of them than this before anything was measured.
 pub(super) const GUESS_MAX: u32 = 16;
 /// A window is at least this long: shorter ones see the scheduler, not the path.
