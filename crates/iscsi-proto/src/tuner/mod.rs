@@ -13,6 +13,7 @@ pub mod golden;
 mod limit;
 pub mod opening;
 pub mod pacer;
+mod recent;
 mod sample;
 mod why;
 mod windows;

@@ -5,8 +5,7 @@
 //! retransmissions are lost as well creep for many round trips. With a rate that rises by a fifth at
 //! most in a round trip, the queue shows before it is full, and the [`super::Pacer`] takes over.
 
-use std::collections::VecDeque;
-
+use super::recent::{Interval, Recent};
 use super::{LONG_RTT_S, Sample, rise_share};
 
 const MIB: f64 = 1048576.0;
@@ -24,9 +23,8 @@ const NEAR_GAIN: f64 = 0.25;
 /// So much more than the path holds may be under way: answers come late, behind those of
 /// connections that are slower, so it is not what limits.
 const WINDOW_GAIN: f64 = 2.0;
-/// What is carried is the mean over this time, in seconds and in round trips.
-const MEAN_S: f64 = 0.19;
-const MEAN_ROUND_TRIPS: f64 = 1.95;
+/// What is carried is the mean over so many round trips.
+const MEAN_SPAN: f64 = 1.95;
 /// After so long without such a rise it is something else that limits, for instance slow storage.
 const STILL_S: f64 = 1.2;
 const STILL_ROUND_TRIPS: f64 = 12.0;
@@ -49,8 +47,7 @@ pub struct Room {
 pub struct Opening {
     connections: u32,
     best_bytes_per_s: f64,
-    /// End and rate of the last samples.
-    recent: VecDeque<(f64, f64)>,
+    recent: Recent,
     /// The last rise, and when it was.
     risen_bytes_per_s: f64,
     risen_s: Option<f64>,
@@ -92,13 +89,9 @@ impl Opening {
             self.risen_s = Some(sample.t_s);
             return;
         }
-        self.recent.push_back((sample.t_s, sample.bytes_per_s));
-        let since_s = sample.t_s - MEAN_S.max(MEAN_ROUND_TRIPS * rtt_s);
-        while self.recent.front().is_some_and(|(t_s, _)| *t_s <= since_s) {
-            self.recent.pop_front();
-        }
-        let sum: f64 = self.recent.iter().map(|(_, rate)| rate).sum();
-        let mean = sum / self.recent.len() as f64;
+        let interval = Interval { t_s: sample.t_s, bytes_per_s: sample.bytes_per_s, rtt_s };
+        self.recent.push(interval, MEAN_SPAN + MEAN_SPAN * rtt_s); // more than the span
+        let mean = self.recent.mean(MEAN_SPAN, rtt_s);
         self.best_bytes_per_s = self.best_bytes_per_s.max(mean);
         if mean > RISE * self.risen_bytes_per_s {
             (self.risen_bytes_per_s, self.risen_s) = (mean, Some(sample.t_s));

@@ -12,9 +12,8 @@
 //!
 //! What it is not: it does not choose connections, and holds nothing back itself.
 
-use std::collections::VecDeque;
-
 use super::limit::Limit;
+use super::recent::{Interval, Recent};
 use super::{LONG_RTT_S, Sample, rise_share};
 
 /// A queue is this much time above the shortest round trip: what schedulers make is less.
@@ -70,8 +69,6 @@ const LEFT_S: f64 = 1.0;
 /// First and longest time that the rate is free where the queue is not ours.
 const FREE_S: f64 = 10.0;
 const FREE_S_MAX: f64 = 160.0;
-/// The unit of spans where the round trip is shorter.
-const SPAN_S_MIN: f64 = 0.1;
 /// The most that was carried is that of such a span: what is acknowledged at once when a hole is
 /// filled is no rate.
 const BEST_SPAN: f64 = 1.95;
@@ -123,8 +120,7 @@ pub struct Pacer {
     free_until_s: f64,
     free_s: f64,
     t_last_s: Option<f64>,
-    /// End, rate and round trip of the last intervals.
-    recent: VecDeque<(f64, f64, f64)>,
+    recent: Recent,
 }
 
 impl Default for Pacer {
@@ -136,7 +132,7 @@ impl Default for Pacer {
             free_until_s: 0.0,
             free_s: FREE_S,
             t_last_s: None,
-            recent: VecDeque::new(),
+            recent: Recent::default(),
         }
     }
 }
@@ -190,10 +186,7 @@ impl Pacer {
         self.base_s = self.base_s.min(known_s);
         let base_s = self.base_s;
         let keep_s = BEST_S.max(BEST_ROUND_TRIPS * base_s);
-        self.recent.push_back((t_s, bytes_per_s, rtt_s));
-        while self.recent.front().is_some_and(|(at_s, ..)| t_s - at_s > keep_s) {
-            self.recent.pop_front();
-        }
+        self.recent.push(Interval { t_s, bytes_per_s, rtt_s }, keep_s);
         let retransmits: f64 = sample.connections.iter().filter_map(|c| c.tcp.retransmits).sum();
         let segments = bytes_per_s * (t_s - from_s) / SEGMENT_BYTES;
         let lost = retransmits > (LOSS_SHARE * segments).max(1.0);
@@ -213,26 +206,13 @@ impl Pacer {
 
     /// The most that was carried since a time.
     fn best(&self, since_s: f64) -> f64 {
-        let ends = self.recent.iter().map(|(t_s, ..)| *t_s).filter(|t_s| *t_s >= since_s);
-        ends.map(|end_s| self.mean_until(end_s, BEST_SPAN)).fold(0.0, f64::max)
+        let ends = self.recent.since(since_s).map(|interval| interval.t_s);
+        ends.map(|end_s| self.recent.mean_until(end_s, BEST_SPAN, self.base_s)).fold(0.0, f64::max)
     }
 
     fn binds(&self, capped: &Capped) -> bool {
-        let mean = self.mean(BINDS_SPAN);
+        let mean = self.recent.mean(BINDS_SPAN, self.base_s);
         mean > 0.0 && mean >= BINDS_SHARE * capped.bytes_per_s
-    }
-
-    /// What was carried lately on average; `span` is in round trips, on a short path in tenths of a
-    /// second.
-    fn mean(&self, span: f64) -> f64 {
-        self.recent.back().map_or(0.0, |(end_s, ..)| self.mean_until(*end_s, span))
-    }
-
-    fn mean_until(&self, end_s: f64, span: f64) -> f64 {
-        let from_s = end_s - span * SPAN_S_MIN.max(self.base_s);
-        let inside = self.recent.iter().filter(|(t_s, ..)| *t_s > from_s && *t_s <= end_s);
-        let (sum, count) = inside.fold((0.0, 0), |(sum, n), (_, rate, _)| (sum + rate, n + 1));
-        sum / f64::from(count.max(1))
     }
 
     fn seek(
@@ -308,7 +288,7 @@ impl Pacer {
         // being repaired, as after the queue that began it.
         let line = match capped.seeking {
             true => self.best(capped.since_s),
-            false => self.mean(LINE_SPAN).max(seen.bytes_per_s),
+            false => self.recent.mean(LINE_SPAN, self.base_s).max(seen.bytes_per_s),
         };
         let slower = line < SLOWER_SHARE * capped.bytes_per_s;
         let known = queued && !seen.lost;
@@ -341,8 +321,7 @@ impl Pacer {
         self.free_until_s = seen.t_s + self.free_s;
         self.free_s = (self.free_s * 2.0).min(FREE_S_MAX);
         // What is left with so much less of us is the path itself, as far as we can know.
-        let since_s = seen.t_s - LEFT_S;
-        let left = self.recent.iter().filter(|(t_s, ..)| *t_s >= since_s).map(|(.., rtt_s)| *rtt_s);
+        let left = self.recent.since(seen.t_s - LEFT_S).map(|interval| interval.rtt_s);
         (self.base_s, self.base_is_ours) = (left.fold(seen.rtt_s, f64::min), true);
         None
     }
