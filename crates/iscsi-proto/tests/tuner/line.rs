@@ -203,8 +203,7 @@ fn a_full_line_is_kept_full_without_running_over() {
                 run.to(60.0, Line { rtt_s, noise, ..LINE }, rtt_s);
                 let case = format!("{rtt_ms} ms, noise {noise}, seed {seed}");
                 let share = run.mean(15.0, 60.0) / GIGABIT.min(DEPTH_BYTES / rtt_s);
-
-                assert!(share >= 0.93, "{case}: {share:.3}");
+                assert!(share >= 0.96, "{case}: {share:.3}");
                 let lost = run.lost_bytes - lost_before;
                 assert!(lost < 1e-3 * 45.0 * GIGABIT, "{case}: {lost:.0} lost");
             }
@@ -246,7 +245,7 @@ fn a_line_that_changes_is_found_again_within_five_seconds() {
             run.to(60.0, fast, rtt_s);
             let case = format!("{rtt_s} s, seed {seed}");
             let shares = [run.mean(25.0, 40.0) / (0.3 * GIGABIT), run.mean(45.0, 60.0) / GIGABIT];
-            assert!(shares.iter().all(|share| *share >= 0.94), "{case}: {shares:.3?}");
+            assert!(shares.iter().all(|share| *share >= 0.95), "{case}: {shares:.3?}");
         }
     }
 }
