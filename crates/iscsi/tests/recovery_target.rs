@@ -493,6 +493,31 @@ async fn tasks_of_a_connection_that_was_cut_are_taken_over() {
     drop(client);
 }
 
+/// A write has come whole and waits for the command before it; then its connection is cut. What was
+/// there is what it writes when another connection has taken it over, asked for nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_was_complete_keeps_its_data() {
+    let target = serve();
+    let ask = ask(9, 2);
+    let mut client = Client::lead(target.address, ask).await;
+    let (first, second) = (pattern(90, SEGMENT as usize), pattern(91, SEGMENT as usize));
+    let before = client.command(1, 0x2a, 0, first.len());
+    let write = client.command(2, 0x2a, 1024, second.len());
+    client.send(write, &second).await;
+    client.stream.shutdown().await.unwrap();
+    logged(&["its tasks wait for recovery", "tasks=1"]).await;
+
+    let mut again = Client::join(target.address, ask, Cid(1), &client).await.unwrap();
+    // Its turn has come before it is taken over: it executes at once then.
+    again.send(before, &first).await;
+    assert!(again.finish_write(1, &first).await.is_empty());
+    assert_eq!(again.reassign(2, 0).await, TaskManagementResponseCode::COMPLETE);
+    assert!(again.finish_write(2, &second).await.is_empty());
+    assert!(again.read_back(3, 0, first.len()).await == first);
+    assert!(again.read_back(4, 1024, second.len()).await == second);
+    drop(client);
+}
+
 /// A connection that seems dead is given up on another one, while the target still holds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_is_given_up_on_another() {

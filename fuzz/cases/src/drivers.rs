@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use iscsi_proto::ids::Itt;
-use iscsi_proto::target::ConnId;
+use iscsi_proto::target::{ConnId, Orphans, Session};
 
 /// Which bytes hold what the initiator sent.
 type Filled = Vec<bool>;
@@ -24,7 +24,7 @@ pub(crate) struct Driver {
 pub(crate) struct Drivers {
     running: Vec<Driver>,
     /// Of connections that were lost, for whoever takes their tasks over.
-    pub(crate) orphans: BTreeMap<Itt, Filled>,
+    pub(crate) orphans: Orphans<Filled>,
 }
 
 impl Driver {
@@ -40,13 +40,13 @@ impl Drivers {
     }
 
     /// Ends a driver; its buffers go to `orphans` if they are to be kept.
-    pub(crate) fn end(&mut self, conn: ConnId, keep: bool) {
+    pub(crate) fn end(&mut self, core: &Session, conn: ConnId, keep: bool) {
         let Some(index) = self.running.iter().position(|driver| driver.conn == conn) else {
             return;
         };
         let driver = self.running.remove(index);
         if keep {
-            self.orphans.extend(driver.buffers);
+            self.orphans.adopt(core, conn, driver.buffers);
         }
     }
 
@@ -106,7 +106,7 @@ impl Drivers {
 
     /// A task of a lost connection goes on here.
     pub(crate) fn adopt(&mut self, conn: ConnId, itt: Itt) {
-        let Some(buffer) = self.orphans.remove(&itt) else { return };
+        let Some(buffer) = self.orphans.take(itt) else { return };
         let Some(driver) = self.of(conn) else { return };
         let before = driver.buffers.insert(itt, buffer);
         assert!(before.is_none(), "{itt} has two buffers");

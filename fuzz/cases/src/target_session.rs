@@ -212,7 +212,7 @@ impl Shell {
 
     /// The driver of a connection ends, as that of the daemon does.
     fn lose(&mut self, conn: ConnId) {
-        self.drivers.end(conn, self.agreed.level() == 2);
+        self.drivers.end(&self.session, conn, self.agreed.level() == 2);
         self.session.handle_connection_lost(conn, self.now);
         let due = self.session.poll_timeout(conn);
         assert_eq!(self.session.is_recoverable(conn), due.is_some(), "no end of its tasks");
@@ -329,8 +329,7 @@ impl Shell {
         }
         while self.session.poll_wake().is_some() {}
         while self.session.poll_abort().is_some() {}
-        let session = &self.session;
-        self.drivers.orphans.retain(|itt, _| session.has_task(*itt));
+        self.drivers.orphans.bury(&self.session);
         // Drivers that are gone, and whose last command has ended.
         for conn in self.conns.clone() {
             let busy = self.running.iter().any(|(of, _)| *of == conn);

@@ -13,7 +13,7 @@ use iscsi_proto::login::Outcome;
 use iscsi_proto::login::target::Login;
 use iscsi_proto::pdu::{LoginResponse, LoginStatus, TaskManagementResponseCode};
 use iscsi_proto::target::{
-    Attach, ConnId, Event as CoreEvent, Execute, Recovery, Registry, Session,
+    Attach, ConnId, Event as CoreEvent, Execute, Orphans, Recovery, Registry, Session,
 };
 use iscsi_proto::time::Instant;
 
@@ -55,8 +55,10 @@ pub(crate) struct TargetSession {
     pub(crate) core: Session,
     tsih: Tsih,
     links: BTreeMap<ConnId, Link>,
-    /// Data of writes that are being collected: a write may go on over another connection.
-    buffers: BTreeMap<Itt, Vec<u8>>,
+    /// Data of writes that each connection's driver is collecting.
+    buffers: BTreeMap<(ConnId, Itt), Vec<u8>>,
+    /// Data of writes whose connection was lost.
+    orphans: Orphans<Vec<u8>>,
     /// Commands of each connection that execute.
     running: BTreeMap<ConnId, u32>,
     /// Its successor's login was answered: nothing may happen in it any more.
@@ -86,10 +88,24 @@ pub(crate) struct Server {
 }
 
 impl TargetSession {
-    /// Of tasks that end with their connection nobody is told.
-    fn drop_orphans(&mut self) {
-        let Self { core, buffers, .. } = self;
-        buffers.retain(|itt, _| core.has_task(*itt));
+    /// The driver of `conn` has ended: at level 2 others may go on with its writes.
+    fn leave_buffers(&mut self, conn: ConnId) {
+        let of_conn = (conn, Itt(0))..=(conn, Itt(u32::MAX));
+        let tags: Vec<Itt> = self.buffers.range(of_conn).map(|((_, itt), _)| *itt).collect();
+        let mut left = Vec::new();
+        for itt in tags {
+            left.extend(self.buffers.remove(&(conn, itt)).map(|data| (itt, data)));
+        }
+        if self.core.params().error_recovery_level == 2 {
+            self.orphans.adopt(&self.core, conn, left);
+        }
+    }
+
+    /// A task goes on over `conn`.
+    fn fetch_buffer(&mut self, conn: ConnId, itt: Itt) {
+        if let Some(data) = self.orphans.take(itt) {
+            self.buffers.insert((conn, itt), data);
+        }
     }
 }
 
@@ -217,7 +233,11 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
         match event {
             CoreEvent::Execute(execute) => {
-                let data = session.buffers.remove(&execute.itt).unwrap_or_default();
+                let data = session.buffers.remove(&(conn, execute.itt)).unwrap_or_default();
+                let wanted = execute.expected_data_transfer_length as usize;
+                if execute.write && !execute.too_long && data.len() != wanted {
+                    return Err(format!("{execute:?} with {} bytes of data", data.len()));
+                }
                 if env.sabotage == Some(Sabotage::ReorderExecution) && session.held.is_none() {
                     session.held = Some((conn, execute, data));
                     return Ok(());
@@ -230,7 +250,7 @@ impl Server {
                 }
             }
             CoreEvent::Dropped(itt) => {
-                session.buffers.remove(&itt);
+                session.buffers.remove(&(conn, itt));
                 env.coverage.hit("target: task dropped");
                 Ok(())
             }
@@ -252,6 +272,9 @@ impl Server {
                 Ok(())
             }
             CoreEvent::Recovery(recovery) => {
+                if let Recovery::Reassigned { itt } = recovery {
+                    session.fetch_buffer(conn, itt);
+                }
                 env.coverage.hit(recovery_counter(&recovery));
                 Ok(())
             }
@@ -318,8 +341,9 @@ impl Server {
         match std::mem::replace(&mut target_link.stage, Stage::Over) {
             Stage::Member(key, conn) => {
                 if let Some(session) = self.sessions.get_mut(&key) {
+                    session.leave_buffers(conn);
                     session.core.handle_connection_lost(conn, env.clock.now());
-                    session.drop_orphans();
+                    session.orphans.bury(&session.core);
                 }
                 self.forget_connection(key, conn);
                 self.retain(env, key, conn);
@@ -352,7 +376,7 @@ impl Server {
             env.coverage.hit("target: tasks given up");
         }
         session.core.handle_timeout(conn, now);
-        session.drop_orphans();
+        session.orphans.bury(&session.core);
         if let Some(due) = session.core.poll_timeout(conn) {
             env.clock.at(due, Event::TargetRetains(key, conn));
         }

@@ -88,7 +88,7 @@ impl Server {
             self.drain(env, key, Some(conn))?;
             return Ok(false);
         };
-        let received = place(target_link.placement, session, data)?;
+        let received = place(target_link.placement, session, conn, data)?;
         if !take_data(env, link, session, conn, received, digest_ok)? {
             self.close(env, link)?;
             return Ok(false);
@@ -128,7 +128,7 @@ fn take_header(
     }
     if let Placement::Task { itt, .. } = target_link.placement {
         let len = session.core.write_length(itt) as usize;
-        session.buffers.entry(itt).or_insert_with(|| vec![0; len]);
+        session.buffers.entry((conn, itt)).or_insert_with(|| vec![0; len]);
     }
     Ok(true)
 }
@@ -137,12 +137,13 @@ fn take_header(
 fn place(
     placement: Placement,
     session: &mut TargetSession,
+    conn: ConnId,
     data: Bytes,
 ) -> Result<Received, String> {
     Ok(match placement {
         Placement::Scratch => Received::Scratch(data),
         Placement::Task { itt, offset } => {
-            if let Some(buffer) = session.buffers.get_mut(&itt) {
+            if let Some(buffer) = session.buffers.get_mut(&(conn, itt)) {
                 let offset = offset as usize;
                 let place = buffer.get_mut(offset..offset + data.len());
                 place.ok_or("data beyond the task's buffer")?.copy_from_slice(&data);

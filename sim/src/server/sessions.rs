@@ -60,6 +60,7 @@ impl Server {
                     tsih,
                     links: BTreeMap::new(),
                     buffers: BTreeMap::new(),
+                    orphans: Orphans::default(),
                     running: BTreeMap::new(),
                     superseded: false,
                     held: None,
@@ -90,7 +91,7 @@ impl Server {
         }
         if let Some(session) = self.sessions.get_mut(&key) {
             session.core.close("session reinstated");
-            session.drop_orphans();
+            session.orphans.bury(&session.core);
         }
         self.drain(env, key, None)?;
         Ok(older)
@@ -186,8 +187,9 @@ impl Server {
                 session.core.task_count()
             ));
         }
-        if !session.buffers.is_empty() {
-            let left: Vec<_> = session.buffers.keys().collect();
+        if !session.buffers.is_empty() || !session.orphans.is_empty() {
+            let left: Vec<Itt> = session.buffers.keys().map(|(_, itt)| *itt).collect();
+            let left: Vec<Itt> = left.into_iter().chain(session.orphans.tasks()).collect();
             return Err(format!("session {key:?} is over, buffers are left: {left:?}"));
         }
         let tsih = session.tsih;

@@ -22,6 +22,7 @@ mod fence;
 mod logout;
 mod management;
 mod order;
+mod orphans;
 mod query;
 mod reassign;
 mod receive;
@@ -38,6 +39,7 @@ mod transmit;
 
 pub use config::SessionConfig;
 pub use event::{ConnId, Event, Received, Recovery, SessionError};
+pub use orphans::Orphans;
 pub use registry::{Attach, Registry};
 pub use session::Session;
 pub use state::{ConnectionEvent, ConnectionState};

@@ -270,6 +270,10 @@ impl Session {
         if let Some(task) = answered {
             self.tasks.insert(itt, task);
         }
+        if self.has_task(itt) {
+            // Before it may be executed: the driver has to fetch its data ([`super::Orphans`]).
+            self.note(conn, Recovery::Reassigned { itt });
+        }
         let burst_max = self.params.max_burst_length;
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         let old = std::mem::replace(&mut task.conn, conn);
@@ -310,7 +314,6 @@ impl Session {
                 self.execute_if_complete(itt);
             }
         }
-        self.note(conn, Recovery::Reassigned { itt });
     }
 
     /// Forgets connections that were given up and have no tasks left.

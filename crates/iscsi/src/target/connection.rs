@@ -8,11 +8,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::Buf;
-use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::AtomicWaker;
 use iscsi_proto::connection::{Placement, Transmit};
-use iscsi_proto::ids::{Itt, Lun};
+use iscsi_proto::ids::Itt;
 use iscsi_proto::pdu::{Header, TaskAttribute};
 use iscsi_proto::target::{Completion, ConnId, Event, Execute, Received, Recovery};
 use iscsi_proto::time::Instant;
@@ -20,7 +19,8 @@ use scsi::{Cdb, Execution};
 use tokio::time::Sleep;
 use tracing::{debug, info};
 
-use super::budget::{Charge, WriteBuffers, read_charge};
+use super::budget::{WriteBuffers, read_charge};
+use super::completion::{completion, finish, incomplete, task_set_full};
 use super::login;
 use super::session::{SharedSession, now};
 use super::shared::{Managed, Shared};
@@ -214,6 +214,9 @@ impl TargetConnection {
             ));
             return self.complete(itt, completion(response));
         }
+        if execute.write && write.data.len() != execute.expected_data_transfer_length as usize {
+            return self.complete(itt, incomplete(&execute, write.data.len()));
+        }
         self.session.moved(0, write.data.len());
         let data_in_max =
             if execute.read { execute.expected_data_transfer_length as usize } else { 0 };
@@ -340,6 +343,11 @@ fn await_recovery(server: &Arc<Shared>, session: &Arc<SharedSession>, conn: Conn
 
 impl Role for TargetConnection {
     fn handle_header(&mut self, header: &Header) -> Result<Dest, CloseReason> {
+        if self.level == 2 {
+            // Another connection's end may have moved a task to this one, whose R2T is answered
+            // already: what was collected before comes first.
+            self.drain_events();
+        }
         let (conn, now) = (self.conn, now());
         let (placement, buffer_length) = self
             .session
@@ -443,51 +451,6 @@ fn not_yet(
     let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
     let polled = future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()));
     polled.is_pending().then_some(future)
-}
-
-/// What the core is told of a command that has ended; its data keeps the memory charged for it.
-fn finish(
-    server: &Shared,
-    session: &SharedSession,
-    lun: Lun,
-    response: scsi::Response,
-    reading: Option<Charge>,
-) -> Completion {
-    note_sense(server, session, lun, &response);
-    let mut completion = completion(response);
-    session.moved(completion.data_in.len(), 0);
-    if let Some(charge) = reading {
-        completion.data_in = charge.cover(completion.data_in);
-    }
-    completion
-}
-
-fn completion(response: scsi::Response) -> Completion {
-    Completion {
-        status: response.status.0,
-        sense: response.sense.map_or_else(Bytes::new, |sense| Bytes::from(sense.to_bytes())),
-        data_in: response.data_in,
-        wanted_length: response.data_len_wanted,
-        status_qualifier: 0,
-    }
-}
-
-/// There is no memory for the command: the initiator tries again later (SAM-5 §5.3.1).
-fn task_set_full() -> Completion {
-    /// Retry delay in units of 100 ms (SAM-5 §5.3.2), for this unit only.
-    const RETRY_DELAY: u16 = 1;
-    let status = scsi::Status::TASK_SET_FULL.0;
-    Completion { status, status_qualifier: RETRY_DELAY, ..Completion::default() }
-}
-
-/// Counts what ended with sense data, by unit. Unit attentions are news, not errors, and count too.
-fn note_sense(server: &Shared, session: &SharedSession, lun: Lun, response: &scsi::Response) {
-    if let (Some(sense), Some(target)) = (&response.sense, &session.about.target_name)
-        && let Some(number) = scsi::Lun::decode(lun.0)
-        && session.nexus.has_lun(lun.0)
-    {
-        server.counters.sense(target, number.number(), sense.key.0);
-    }
 }
 
 fn attribute(attribute: TaskAttribute) -> scsi::TaskAttribute {

@@ -5,6 +5,7 @@ mod accept;
 mod access;
 mod budget;
 mod catalog;
+mod completion;
 mod connection;
 mod counters;
 mod gate;

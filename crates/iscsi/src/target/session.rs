@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::task::AtomicWaker;
 use iscsi_proto::ids::{Itt, Lun, Tsih};
-use iscsi_proto::target::{Completion, ConnId, Session};
+use iscsi_proto::target::{Completion, ConnId, Orphans, Session};
 use iscsi_proto::time::Instant;
 use tokio::sync::Notify;
 
@@ -37,7 +37,7 @@ pub(super) struct SharedSession {
     wakers: Mutex<BTreeMap<ConnId, Arc<AtomicWaker>>>,
     /// Data of writes whose connection was lost (error recovery level 2), for the one that takes
     /// them over.
-    orphans: Mutex<BTreeMap<Itt, Collecting>>,
+    orphans: Mutex<Orphans<Collecting>>,
     /// Told whenever a command ends.
     settled: Notify,
     /// How many wait for that: commands that end at once ask before they tell.
@@ -129,21 +129,19 @@ impl SharedSession {
     /// takes the tasks over finds them.
     pub(super) fn adopt(&self, conn: ConnId, writes: impl IntoIterator<Item = (Itt, Collecting)>) {
         let mut orphans = locked(&self.orphans);
-        // What is left under the tags of its tasks is of older ones that nobody took over.
-        self.with(|core| orphans.retain(|itt, _| !core.is_task_of(conn, *itt)));
-        orphans.extend(writes);
+        self.with(|core| orphans.adopt(core, conn, writes));
     }
 
     /// The buffer of a task that was taken over.
     pub(super) fn orphan(&self, itt: Itt) -> Option<Collecting> {
-        locked(&self.orphans).remove(&itt)
+        locked(&self.orphans).take(itt)
     }
 
     /// Drops the buffers of tasks that are no more.
     pub(super) fn bury_orphans(&self) {
         let mut orphans = locked(&self.orphans);
         if !orphans.is_empty() {
-            self.with(|core| orphans.retain(|itt, _| core.has_task(*itt)));
+            self.with(|core| orphans.bury(core));
         }
     }
 

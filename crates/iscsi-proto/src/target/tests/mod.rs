@@ -19,6 +19,7 @@ mod data_out;
 mod management;
 mod multi_task;
 mod order;
+mod orphans;
 mod reassign;
 mod recovery_r2t;
 mod requirements;
