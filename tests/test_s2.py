@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from enkaku_lab.experiments import s2_beyond, s2_fig7, s2_fig11
-from enkaku_lab.ns2 import charts, commands, engine, measure, study
+from enkaku_lab.ns2 import charts, commands, engine, measure, scatter, study
 from enkaku_lab.ns2.engine import Run
 from enkaku_lab.ns2.study import QUICK
 from enkaku_lab.process import LabError
@@ -146,3 +146,13 @@ def test_times_to_a_level_are_of_what_lasts():
     assert measure.reaches(result, 101) is None
     assert measure.throughput(result, 2.05, 3.85) == pytest.approx(10)
     assert measure.scatter([1.0] * 98 + [3.0] * 2) == 3.0
+
+
+def test_a_search_that_ends_with_its_run_is_judged_by_the_second_half():
+    run = engine.Run("adaptive", 4, 8.0, 1, reads=True)
+    reads = [{"t_s": i / 10, "seconds": 0.3, "n": 4} for i in range(1, 80)]
+    samples = [{"t_s": 7.5, "n": 23, "phase": "hold", "bytes_per_s": 1e8}]
+    late = engine.Result(run, samples, reads)
+    assert scatter.after_search(late) == [0.3] * 39
+    early = engine.Result(run, [{**samples[0], "t_s": 3.0}], reads)
+    assert scatter.after_search(early) == [0.3] * 29

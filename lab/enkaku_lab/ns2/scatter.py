@@ -29,10 +29,27 @@ def run_of(policy: str, pdu_mib: int, pace: Pace, seed: int = 1, n: int = N_FIXE
     )
 
 
+AFTER_S = 2.0
+"""What follows a search, or a slow start, is left out for so long."""
+READS_MIN = 20
+"""Fewer of them have no p99 worth a word."""
+
+
 def after_search(result: Result) -> list[float]:
-    """Read times from two seconds after the search ended (a fixed N: after the slow start)."""
+    """Read times from `AFTER_S` after the search ended (a fixed N: after the slow start); those of
+    the run's second half if it ended too late or never."""
+    return _judged(result)[0]
+
+
+def _judged(result: Result) -> tuple[list[float], str]:
+    """The read times that count, and where they are from."""
     end = measure.settled(result) if result.run.policy != "fixed" else (0.0, result.run.n)
-    return measure.read_times(result, (end[0] if end else result.run.seconds / 2) + 2.0)
+    if end:
+        times = measure.read_times(result, end[0] + AFTER_S)
+        if len(times) >= READS_MIN:
+            return times, "after the search" if result.run.policy != "fixed" else "once started"
+    half = measure.read_times(result, result.run.seconds / 2)
+    return half, "in the second half, the search going on"
 
 
 def figures(name: str, policies: tuple[str, ...], pdu_mib: int, paper: str) -> Study:
@@ -77,12 +94,12 @@ def figures(name: str, policies: tuple[str, ...], pdu_mib: int, paper: str) -> S
     def sentence(found: Results, pace: Pace) -> str:
         said = []
         for run, result in found.items():
-            times, all_times = after_search(result), measure.read_times(result)
+            (times, where), all_times = _judged(result), measure.read_times(result)
             p50, p99 = (measure.percentile(times, q) * 1000 for q in (0.5, 0.99))
             whole = measure.scatter(all_times)
             said.append(
                 f"{NAMES[run.policy]} (N = {measure.last_n(result)} at the end): p50 {p50:.0f} ms, "
-                f"p99 {p99:.0f} ms, p99/p50 {p99 / p50:.2f} after the search, {whole:.2f} over all "
+                f"p99 {p99:.0f} ms, p99/p50 {p99 / p50:.2f} {where}, {whole:.2f} over all "
                 f"{len(all_times)} reads"
             )
         return f"{length}. {'; '.join(said)}."
