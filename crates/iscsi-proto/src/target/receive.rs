@@ -9,6 +9,7 @@ use super::session::{Connection, Session};
 use super::task::{Completion, Phase, Task};
 use crate::connection::Placement;
 use crate::ids::{Cid, Itt};
+use crate::keys::DigestKind;
 use crate::pdu::{DataOut, Header, LogoutReason, NopOut, Pdu, PduError, RejectReason, ScsiCommand};
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
@@ -33,6 +34,8 @@ pub(super) enum Receiving {
         itt: Itt,
         cmd_sn: Option<CmdSn>,
     },
+    /// Data of a command that counts as received.
+    Immediate(Itt),
     DataOut {
         pdu: DataOut,
         len: u32,
@@ -120,6 +123,7 @@ impl Session {
         match receiving {
             Receiving::Nothing | Receiving::Ignored => {}
             Receiving::Command { itt, cmd_sn } => self.command_received(itt, cmd_sn),
+            Receiving::Immediate(itt) => self.immediate_data_received(itt),
             Receiving::DataOut { pdu, len } => self.data_out_received(&pdu, len, digest_ok),
             Receiving::Scratch(pdu) => {
                 let data = match received {
@@ -197,15 +201,49 @@ impl Session {
         let mut task = Task::new(conn, command, data_len, too_long);
         task.fault = fault;
         self.tasks.insert(itt, task);
+        let discarded = too_long || fault.is_some();
+        if let Some(cmd_sn) = cmd_sn.filter(|_| data_len > 0 && !discarded)
+            && self.counts_at_header(conn)
+        {
+            self.set_receiving(conn, Receiving::Immediate(itt));
+            self.grant_early(itt);
+            if let Some(task) = self.tasks.get_mut(&itt) {
+                task.arriving = true;
+            }
+            self.order.hold(cmd_sn, Held::Command(itt));
+            self.deliver_in_order();
+            return Ok(Placement::Task { itt, offset: 0 });
+        }
         self.set_receiving(conn, Receiving::Command { itt, cmd_sn });
         Ok(match data_len {
             0 => Placement::None,
-            _ if too_long || fault.is_some() => Placement::Discard,
+            _ if discarded => Placement::Discard,
             _ => {
                 self.grant_early(itt);
                 Placement::Task { itt, offset: 0 }
             }
         })
+    }
+
+    /// Does a command on `conn` count as received when its header is there? Then those behind it on
+    /// other connections need not wait for its data, as they need not for data that is asked for:
+    /// it is commands that are delivered in order (§4.2.2.1). Where packets are lost this decides
+    /// whether a session's connections wait for the slowest of them.
+    ///
+    /// Not with data digests: a PDU that arrives damaged must be discarded whole (§7.8), and its
+    /// number stays free (§7.3). Nor where tasks outlive their connection: a command that was cut
+    /// in two is sent again.
+    fn counts_at_header(&self, conn: ConnId) -> bool {
+        let digest = |c: &Connection| c.params.data_digest != DigestKind::None;
+        !self.reassigns() && !self.connections.get(&conn).is_some_and(digest)
+    }
+
+    /// The data that came with a command is complete; the command was before.
+    fn immediate_data_received(&mut self, itt: Itt) {
+        let Some(task) = self.tasks.get_mut(&itt) else { return };
+        task.arriving = false;
+        self.start_data_out(itt);
+        self.execute_if_complete(itt);
     }
 
     fn immediate_tasks(&self) -> u32 {

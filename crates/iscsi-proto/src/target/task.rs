@@ -151,6 +151,8 @@ pub(super) struct Task {
     pub(super) fault: Option<TransferFault>,
     /// Bytes of immediate data that came with the command.
     pub(super) immediate_length: u32,
+    /// That data is still coming in, though the command counts as received.
+    pub(super) arriving: bool,
     /// The unsolicited sequence, while that is open.
     pub(super) unsolicited: Option<Sequence>,
     /// Everything before this offset has been asked for or was sent unsolicited.
@@ -204,6 +206,7 @@ impl Task {
             too_long,
             fault: None,
             immediate_length,
+            arriving: false,
             unsolicited: None,
             solicited_to: 0,
             bursts: VecDeque::new(),
@@ -257,7 +260,7 @@ impl Task {
     }
 
     pub(super) fn has_all_data(&self) -> bool {
-        !self.awaits_data() && (self.fault.is_some() || self.has_asked_for_all())
+        !self.arriving && !self.awaits_data() && (self.fault.is_some() || self.has_asked_for_all())
     }
 
     /// A sequence of Data-Out is open. The answer to a damaged one waits for its end (§7.8).

@@ -110,7 +110,7 @@ impl Session {
             // Pings say nothing about data, and may be more frequent than its timer.
             let receives = matches!(
                 connection.receiving,
-                Receiving::DataOut { .. } | Receiving::Command { .. }
+                Receiving::DataOut { .. } | Receiving::Command { .. } | Receiving::Immediate(_)
             );
             if receives || connection.sends_data {
                 connection.last_data = now;

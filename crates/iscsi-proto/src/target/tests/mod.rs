@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::*;
 use crate::connection::{Placement, Transmit};
 use crate::ids::{Cid, Isid, Itt, Lun, Tsih, Ttt};
-use crate::keys::{ConnectionParams, SessionParams};
+use crate::keys::{ConnectionParams, DigestKind, SessionParams};
 use crate::login::Outcome;
 use crate::pdu::*;
 use crate::serial::{CmdSn, DataSn, StatSn};
@@ -117,8 +117,11 @@ impl Script {
         self.session.add_connection(&outcome, StatSn(1), now)
     }
 
-    /// A PDU whose data digest is wrong.
+    /// A PDU whose data digest is wrong; from here on the connection has digests.
     fn damaged(&mut self, pdu: impl Into<Pdu>, data: &[u8]) {
+        if let Some(connection) = self.session.connections.get_mut(&self.conn) {
+            connection.params.data_digest = DigestKind::Crc32c;
+        }
         let header = pdu.into().encode(u32::try_from(data.len()).unwrap());
         let placement = self.session.handle_header(self.conn, NOW, &header).unwrap();
         let received = match placement {

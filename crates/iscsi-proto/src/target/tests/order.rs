@@ -76,3 +76,85 @@ fn data_behind_a_gap_is_limited() {
     let taken = (1..10).take_while(|n| script.try_pdu(conn, ping(*n), &data).is_ok()).count();
     assert_eq!(taken, 4);
 }
+
+/// The header of a write with 512 bytes of data, which are still to come.
+fn begin_write(script: &mut Script, itt: u32, cmd_sn: u32) {
+    let header = Pdu::from(write(itt, cmd_sn, 512)).encode(512);
+    let placement = script.session.handle_header(script.conn, NOW, &header).unwrap();
+    assert!(matches!(placement, Placement::Task { offset: 0, .. }), "{placement:?}");
+}
+
+fn end_write(script: &mut Script) {
+    script.session.handle_data(script.conn, Received::Placed, true).unwrap();
+}
+
+#[test]
+fn commands_do_not_wait_for_data_of_those_before_them() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    script.try_pdu(second, command(2, 101), &[]).unwrap();
+    begin_write(&mut script, 1, 100);
+    assert_eq!(script.executes(second), [2]);
+    assert!(script.executes(script.conn).is_empty(), "its own data is awaited");
+    script.session.complete(Itt(2), Completion::default());
+    assert_eq!(script.response(second).exp_cmd_sn, CmdSn(102));
+    end_write(&mut script);
+    assert_eq!(script.executes(script.conn), [1]);
+}
+
+#[test]
+fn an_ordered_command_whose_data_is_coming_holds_up_those_behind_it() {
+    let mut script = Script::new();
+    let second = script.join(2);
+    let ordered = ScsiCommand { attribute: TaskAttribute::ORDERED, ..write(1, 100, 512) };
+    let header = Pdu::from(ordered).encode(512);
+    script.session.handle_header(script.conn, NOW, &header).unwrap();
+    script.try_pdu(second, command(2, 101), &[]).unwrap();
+    assert!(script.executes(second).is_empty());
+    end_write(&mut script);
+    assert_eq!(script.executes(script.conn), [1]);
+    script.session.complete(Itt(1), Completion::default());
+    assert_eq!(script.executes(second), [2]);
+}
+
+/// What may still be discarded, or come again on another connection, has not been received.
+#[test]
+fn commands_wait_for_data_that_may_turn_out_damaged_or_be_cut_off() {
+    for (level, digest) in [(0, DigestKind::Crc32c), (2, DigestKind::None)] {
+        let mut script = Script::at_level(level);
+        let first = script.session.connections.get_mut(&script.conn).unwrap();
+        first.params.data_digest = digest;
+        let second = script.log_in(2, NOW);
+        script.try_pdu(second, command(2, 101), &[]).unwrap();
+        begin_write(&mut script, 1, 100);
+        assert!(script.executes(second).is_empty());
+        end_write(&mut script);
+        assert_eq!(script.executes(script.conn), [1]);
+        assert_eq!(script.executes(second), [2]);
+    }
+}
+
+#[test]
+fn a_write_that_is_aborted_while_its_data_comes_is_over() {
+    let mut script = Script::new();
+    begin_write(&mut script, 1, 100);
+    let second = script.join(2);
+    script.try_pdu(second, abort(9, 101, 1, 100), &[]).unwrap();
+    let answer = script.said(second);
+    assert!(matches!(answer, Some((Pdu::TaskManagementResponse(_), _))), "{answer:?}");
+    assert_eq!(script.session.task_count(), 0);
+    end_write(&mut script);
+    assert!(script.executes(script.conn).is_empty());
+    script.pdu(command(3, 101), &[]);
+    assert_eq!(script.executes(script.conn), [3]);
+}
+
+#[test]
+fn data_behind_that_of_the_command_is_asked_for_when_that_is_there() {
+    let mut script = Script::new();
+    let header = Pdu::from(write(1, 100, 4096)).encode(512);
+    script.session.handle_header(script.conn, NOW, &header).unwrap();
+    assert!(script.sent(script.conn).is_none());
+    end_write(&mut script);
+    assert_eq!(script.r2t().buffer_offset, 512);
+}
