@@ -1,5 +1,6 @@
-//! Which connection carries a command: the one that should have it done first. Allegiance (RFC 7143
-//! §4.2.3.1) makes this choice final, so it is made once, when the command is submitted. Knows
+//! Which connection carries a command: the one that should have it done first. The choice is made when
+//! the command is submitted, and once more by a connection that has nothing left to send while others
+//! have (`take_from_another`); what was sent stays where it is (allegiance, RFC 7143 §4.2.3.1). Knows
 //! nothing of tasks or PDUs.
 //!
 //! A connection that has `backlog` bytes to do at `rate` is done with a command of `cost` bytes after

@@ -7,8 +7,8 @@ use super::task::{Kind, Task};
 use super::timer::TimerTable;
 use super::transmit::{Control, Queues};
 use super::{
-    CONNECTIONS_MAX, Connection, ConnectionId, Established, Input, LogoutReason, MembershipError,
-    Phase, Session, State, Timer,
+    CONNECTIONS_MAX, Candidate, Connection, ConnectionId, Established, Input, LogoutReason,
+    MembershipError, Phase, Session, State, Timer,
 };
 use crate::ids::{Cid, Itt};
 use crate::serial::StatSn;
@@ -124,6 +124,36 @@ impl<T> Session<T> {
             c.queues.commands.push_back(itt);
         }
         self.wake(to);
+    }
+
+    /// A connection has nothing to send: it gets a command that waits on the one that would be done
+    /// last, if that command would be done earlier here. `None`: there is none.
+    ///
+    /// What was expected when a command was submitted does not stay true: connections join, windows
+    /// fall with losses. Until its first PDU is sent a command is bound to nobody.
+    pub(super) fn take_from_another(&mut self, to: ConnectionId) -> Option<()> {
+        let takes = |c: &&Connection| c.takes_commands();
+        let own = self.connection(to).filter(takes)?.candidate(to);
+        let others = self.connections.iter().enumerate().filter_map(|(index, c)| {
+            let c = c.as_ref().filter(takes)?;
+            let waiting = *c.queues.commands.front()?;
+            Some((c.candidate(ConnectionId(index as u8)), waiting)) // below CONNECTIONS_MAX
+        });
+        let last = |(a, _): &(Candidate, Itt), (b, _): &(Candidate, Itt)| {
+            a.completion(0).total_cmp(&b.completion(0))
+        };
+        let (busiest, itt) = others.max_by(last)?;
+        let cost = match self.tasks.get(itt).map(|task| &task.kind) {
+            Some(Kind::Command(task)) => task.command.cost(),
+            _ => 0, // aborted: it goes from the queue here as well as there
+        };
+        if own.completion(cost) >= busiest.completion(0) {
+            return None;
+        }
+        self.connection_mut(busiest.id)?.queues.commands.pop_front();
+        self.bind(itt, to);
+        self.connection_mut(to)?.queues.commands.push_back(itt);
+        Some(())
     }
 
     /// Gives a command a new allegiance (§4.2.3.1).

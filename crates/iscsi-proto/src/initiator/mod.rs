@@ -240,12 +240,7 @@ impl<T> Session<T> {
         }
         let open = self.connections.iter().enumerate().filter_map(|(index, c)| {
             let c = c.as_ref().filter(|c| c.takes_commands())?;
-            Some(Candidate {
-                id: ConnectionId(index as u8),
-                outstanding_bytes: c.outstanding_bytes,
-                in_flight: c.in_flight,
-                slowness: c.slowness,
-            })
+            Some(c.candidate(ConnectionId(index as u8)))
         });
         dispatch::choose(open, cost)
     }
@@ -467,9 +462,7 @@ impl<T> Session<T> {
 
     /// Load of one connection.
     pub fn load(&self, id: ConnectionId) -> Option<Candidate> {
-        let c = self.connection(id)?;
-        let (outstanding_bytes, in_flight) = (c.outstanding_bytes, c.in_flight);
-        Some(Candidate { id, outstanding_bytes, in_flight, slowness: c.slowness })
+        Some(self.connection(id)?.candidate(id))
     }
 
     fn add_task(&mut self, connection: ConnectionId, kind: Kind<T>) -> Option<Itt> {
@@ -510,6 +503,11 @@ impl<T> Session<T> {
 impl Connection {
     fn takes_commands(&self) -> bool {
         self.state == State::LoggedIn && !self.draining && self.closing.is_none()
+    }
+
+    fn candidate(&self, id: ConnectionId) -> Candidate {
+        let Self { outstanding_bytes, in_flight, slowness, .. } = *self;
+        Candidate { id, outstanding_bytes, in_flight, slowness }
     }
 
     /// Follows the lifecycle table; an input without a transition changes nothing.

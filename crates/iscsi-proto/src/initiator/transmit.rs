@@ -375,14 +375,18 @@ impl<T> Session<T> {
                 self.end_late_retries();
             }
             let connection = self.connections.get_mut(id.index())?.as_mut()?;
-            if connection.state != State::LoggedIn || connection.queues.commands.is_empty() {
+            if connection.state != State::LoggedIn {
                 return None;
             }
+            let waiting = !connection.queues.commands.is_empty();
             if self.max_cmd_sn.is_before(self.cmd_sn) {
-                self.window_blocked = true;
+                self.window_blocked |= waiting;
                 return None;
             }
-            let itt = connection.queues.commands.pop_front()?;
+            if !waiting {
+                self.take_from_another(id)?;
+            }
+            let itt = self.connection_mut(id)?.queues.commands.pop_front()?;
             let Some(Task { cmd_sn, kind: Kind::Command(_), .. }) = self.tasks.get_mut(itt) else {
                 continue; // aborted before it was sent
             };

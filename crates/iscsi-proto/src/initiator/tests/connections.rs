@@ -363,3 +363,28 @@ fn no_ping_follows_a_logout() {
     peer.session.ping(peer.ids[0]);
     assert!(peer.drain(0).is_empty());
 }
+
+/// Commands of 64 KiB on one connection, and another that joins: what was not sent yet is shared.
+#[test]
+fn a_connection_that_joins_takes_commands_that_wait_elsewhere() {
+    let mut peer = Peer::new(1);
+    (0..6).for_each(|n| drop(peer.read(65_536, n)));
+    peer.session.poll_transmit(peer.ids[0], at(0)).unwrap();
+    peer.rejoin(2);
+    let taken = peer.drain_commands(1);
+    assert_eq!(taken.len(), 3, "six were one too many, three are as many as the other has");
+    assert_eq!(peer.drain_commands(0).len(), 2);
+    assert_eq!(taken[0].cmd_sn, CmdSn(u32::MAX - 1), "numbers are given when commands are sent");
+    assert_eq!(peer.session.load(peer.ids[1]).unwrap().in_flight, 3);
+}
+
+#[test]
+fn a_slow_connection_takes_nothing_that_would_be_done_earlier_where_it_waits() {
+    let mut peer = Peer::new(2);
+    peer.session.set_slowness(peer.ids[1], 8.0);
+    (0..6).for_each(|n| drop(peer.read(65_536, n)));
+    assert!(peer.drain(1).is_empty());
+    peer.session.set_slowness(peer.ids[1], 4.0);
+    assert_eq!(peer.drain_commands(1).len(), 1, "the sixth would wait for five others");
+    assert_eq!(peer.drain_commands(0).len(), 5);
+}
