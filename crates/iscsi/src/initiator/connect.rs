@@ -18,6 +18,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use super::url::{Portal, Url};
 use super::{Config, ProbeError};
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
+use crate::transport::socket_options::keep_unsent_short;
 
 /// Redirections followed before giving up: a cluster needs one or two.
 const REDIRECTIONS_MAX: u32 = 4;
@@ -197,6 +198,7 @@ fn socket(address: SocketAddr, config: &Config) -> Result<TcpSocket, ConnectErro
     let socket = socket.map_err(option("socket"))?;
     // Every PDU is written whole; waiting for more would only add latency.
     socket.set_nodelay(true).map_err(option("TCP_NODELAY"))?;
+    keep_unsent_short(&socket).map_err(option("TCP_NOTSENT_LOWAT"))?;
     if let Some(bytes) = config.send_buffer {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         socket.set_send_buffer_size(bytes).map_err(option("SO_SNDBUF"))?;

@@ -89,14 +89,34 @@ pub(crate) const SPREAD_OUT: u64 = 1 << 40;
 
 /// Limits what is sent. TCP paces by itself where the link has no `fq` (Linux 4.13).
 fn set_pacing_rate(socket: &SockRef<'_>, rate: u64) -> io::Result<()> {
+    set_number(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), rate)
+}
+
+/// Bytes that wait in a socket for the window to open. Whatever is there is bound to its connection,
+/// and a command in it has its number: where losses keep a window small, those behind it on other
+/// connections wait for it. In the core a command may still go elsewhere.
+const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
+
+/// Keeps little in the socket that cannot be sent yet (TCP_NOTSENT_LOWAT).
+pub(crate) fn keep_unsent_short(socket: &impl AsFd) -> io::Result<()> {
+    let option = (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+    set_number(&SockRef::from(socket), option, UNSENT_BYTES_MAX)
+}
+
+/// Sets an option, given as level and name, whose value is this integer.
+fn set_number<T: Copy>(
+    socket: &SockRef<'_>,
+    (level, name): (libc::c_int, libc::c_int),
+    value: T,
+) -> io::Result<()> {
     // SAFETY: the value is readable for the length given and outlives the call.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_MAX_PACING_RATE,
-            (&raw const rate).cast(),
-            size_of::<u64>() as libc::socklen_t,
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<T>() as libc::socklen_t,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
