@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from enkaku_lab import OUT, figure, wan
+from enkaku_lab import OUT, figure, machine, wan
 from enkaku_lab.experiment import Link
 from enkaku_lab.peers import disk_url, enkaku, need
 from enkaku_lab.process import LabError, Peer, peer
@@ -24,7 +24,7 @@ from enkaku_lab.table import render
 
 PORT = 3270
 BLOCK, DEPTH = 1 << 20, 32
-EVERY_S, BACK_S = 0.25, 5.0
+EVERY_S, BACK_S, BACK_SHARE = 0.25, 5.0, 0.95
 IP_SHARE = 1500 / 1538
 """IP packets of a line's bits, when all are full: what the emulator counts."""
 
@@ -45,6 +45,29 @@ STEPS = [
     Step("flow", "one cubic flow more between; RTT 50 ms", Link(50.0), Link(50.0), True),
 ]
 RATES = {"1gbit": 1e9, "300mbit": 300e6}
+HEAD = "step|policy|before|between|after|settled (s)|and back (s)|N|other flow|Jain".split("|")
+LEGEND = (
+    f"before, between, after: what the line carried in each phase, as a share of what it can carry, from {BACK_S:g} s\n"
+    f"after the change on. settled, back: seconds after each change until a second's mean is {BACK_SHARE:.0%} of that.\n"
+    "N: connections at the end of each phase. other flow: the competitor's share of the line while it runs; Jain's\n"
+    "index of the two is 1 where each has the same, 0.5 where one has everything."
+)
+PAGE = """# Steps: the path changes under a transfer
+
+Made by `python -m enkaku_lab steps --docs docs`; do not edit. Sequential writes of 32 × 1 MiB over
+1 Gbit/s, the queue 2,000 packets, Linux's default buffers, cubic at both ends; the middle phase is on
+another path, or beside one cubic flow more. {machine}
+
+```
+{table}
+```
+
+```
+{legend}
+```
+
+![What the line carried](figures/steps.svg)
+"""
 
 
 @dataclass
@@ -64,6 +87,18 @@ class Seen:
         inside = [share for at, share in self.shares if begin < at <= end]
         return sum(inside) / max(len(inside), 1)
 
+    def back_s(self, phase: int) -> float | None:
+        """Seconds after the change until a second's mean is `BACK_SHARE` of what the phase comes to
+        carry; None where that is not within it."""
+        begin, end = phase * self.phase_s, (phase + 1) * self.phase_s
+        width = round(1 / EVERY_S)
+        inside = [(at, share) for at, share in self.shares if begin < at <= end]
+        for index in range(len(inside) - width + 1):
+            window = [share for _, share in inside[index : index + width]]
+            if sum(window) / width >= BACK_SHARE * self.mean(phase):
+                return max(inside[index][0] - EVERY_S - begin, 0.0)
+        return None
+
     def number_at(self, at_s: float) -> int:
         before = [number for changed_s, number in self.numbers if changed_s <= at_s]
         return before[-1] if before else 0
@@ -77,6 +112,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--option", action="append", default=[], help="for `enkaku bench`")
     parser.add_argument("--free", action="store_true", help="let the tuner choose bbr")
     parser.add_argument("--out", type=Path, default=OUT / "steps")
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/steps.md, too")
     options = parser.parse_args(arguments)
     known = {step.name: step for step in STEPS}
     if unknown := [name for name in options.names if name not in known]:
@@ -93,15 +129,23 @@ def main(arguments: list[str]) -> None:
             all_seen.append(seen)
             rows.append(_row(seen))
             say(f"{name}, {policy}: {', '.join(rows[-1][2:5])}")
-    print(render(["step", "policy", "before", "between", "after", "N", "other flow", "Jain"], rows))
-    print(f"Shares of the line, from {BACK_S:g} s after each change on.")
+    table = render(HEAD, rows)
+    print(f"{table}\n{LEGEND}")
     _draw(all_seen, options.out / "steps")
     print(f"Figure: {options.out / 'steps.svg'}")
+    if options.docs:
+        _draw(all_seen, options.docs / "figures" / "steps")
+        (options.docs / "figures" / "steps.png").unlink()
+        page = options.docs / "steps.md"
+        page.write_text(PAGE.format(table=table, legend=LEGEND, machine=machine.summary(machine.facts())))
+        print(f"Page: {page}")
 
 
 def _row(seen: Seen) -> list[str]:
     numbers = " ".join(str(seen.number_at((n + 1) * seen.phase_s)) for n in range(3))
-    row = [seen.step.name, seen.policy, *(f"{seen.mean(n):.3f}" for n in range(3)), numbers]
+    shares = [f"{seen.mean(n):.3f}" for n in range(3)]
+    back = ["–" if (s := seen.back_s(n)) is None else f"{s:.1f}" for n in (1, 2)]
+    row = [seen.step.name, seen.policy, *shares, *back, numbers]
     if not seen.step.competitor:
         return [*row, "–", "–"]
     line = RATES[seen.step.between.rate] * IP_SHARE

@@ -17,7 +17,7 @@ use constants::*;
 use super::limit::{Limit, buffer_wanted, control_wanted};
 use super::windows::Windows;
 use super::{CONNECTIONS_INITIAL, CONNECTIONS_MAX, CongestionControl};
-use super::{Decision, Phase, Policy, Sample, Why};
+use super::{Connection, Decision, Phase, Policy, Sample, Why};
 
 /// What `adaptive` can be told. The defaults are for a disk across a wide area network.
 #[derive(Clone, Debug, PartialEq)]
@@ -100,6 +100,8 @@ pub struct Adaptive {
     guessed: bool,
     rtt_known: bool,
     t_last_s: Option<f64>,
+    /// Something was lost since the last move.
+    losses: bool,
     /// Samples before this are ramp-up.
     settled_s: f64,
     moved_s: f64,
@@ -134,6 +136,7 @@ impl Adaptive {
             guessed: false,
             rtt_known: false,
             t_last_s: None,
+            losses: false,
             settled_s: 0.0,
             moved_s: 0.0,
             refusal: None,
@@ -158,6 +161,7 @@ impl Adaptive {
             self.moved_s = t_s;
             self.settled_s = t_s + self.window_s;
             self.windows.clear();
+            self.losses = false;
         }
         self.state = state;
         self.why = why;
@@ -191,7 +195,7 @@ impl Adaptive {
             State::Grow { .. } if self.line_bytes_per_s.is_some() && limit == Limit::Line => {
                 self.fill(value, t_s)
             }
-            State::Grow { base } => self.grow(base, value, t_s),
+            State::Grow { base } => self.grow(base, value, t_s, limit),
             State::Shrink { plateau } => self.shrink(plateau, value, t_s),
             State::Hold { level, fresh } => self.watch(level, fresh, t_s, limit),
         }
@@ -244,13 +248,15 @@ impl Adaptive {
         self.move_to(target, t_s, State::Grow { base }, why);
     }
 
-    fn grow(&mut self, base: Point, value: f64, t_s: f64) {
+    fn grow(&mut self, base: Point, value: f64, t_s: f64, limit: Limit) {
         let one = value / f64::from(self.connections);
         self.one_bytes_per_s = self.one_bytes_per_s.max(one);
         let step = f64::from(self.connections) / f64::from(base.connections) - 1.0;
         let gain_now = value / base.bytes_per_s.max(1.0) - 1.0;
         let here = Point { connections: self.connections, bytes_per_s: value, settled: false };
-        if self.dropped(base.bytes_per_s) {
+        // Taken while windows grew that losses have cut since: such a level bounds nothing.
+        let inflated = self.losses && !base.settled && limit != Limit::Line;
+        if self.dropped(base.bytes_per_s) && !inflated {
             // Connections do no such harm: the path has changed under the probe. Back at `base`,
             // that shows at once.
             self.enough = Some(base.connections);
@@ -281,6 +287,12 @@ impl Adaptive {
         // level, which all trials of fewer will be held against, is not known well enough.
         let vague = gain <= GAIN_MIN && self.level_error(seen) > LEVEL_ERROR_MAX;
         if ((gain - GAIN_MIN).abs() < error || vague) && count < windows_max {
+            return;
+        }
+        if gain <= GAIN_MIN.max(error) && inflated {
+            // Without a queue more connections do no harm: the search goes on, from this level.
+            let here = Point { bytes_per_s: level, settled: true, ..here };
+            self.start_grow(here, here.connections.saturating_mul(2), t_s, Why::Limited(limit));
             return;
         }
         if gain <= GAIN_MIN.max(error) {
@@ -389,6 +401,8 @@ impl Policy for Adaptive {
             return self.decision(sample, Some(Phase::Idle), Why::Application);
         }
         self.line_bytes_per_s = sample.pace.bytes_per_s;
+        let lost = |c: &Connection| c.tcp.retransmits.is_some_and(|count| count > 0.0);
+        self.losses |= sample.connections.iter().any(lost);
         if sample.pace.seeking {
             self.windows.clear();
             return self.decision(sample, None, Why::Seeking);

@@ -127,8 +127,10 @@ impl Adaptive {
     pub(super) fn path_changed(&mut self, factor: f64, t_s: f64, limit: Limit) {
         let why = if factor < 1.0 { Why::Fell(factor) } else { Why::Rose(factor) };
         let value = self.windows.last(0).unwrap_or(0.0);
-        if self.line_bytes_per_s.is_some() {
-            // The rate follows the line by itself, and goes up and down with it.
+        let falls_short = |line: f64| limit != Limit::Line && value < LINE_SHARE * line;
+        if self.line_bytes_per_s.is_some_and(|line| !(self.losses && falls_short(line))) {
+            // The rate follows the line by itself, and goes up and down with it. But what losses
+            // keep below it, more connections may bring.
             self.windows.clear();
             self.plateau = Some(value);
             self.hold(self.connections, value, t_s, why);
