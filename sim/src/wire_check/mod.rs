@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use iscsi_proto::frame::{DIGEST_LEN, DataDigest, Framing, Limits, parse_header};
 use iscsi_proto::ids::{Cid, Itt, Lun};
-use iscsi_proto::keys::{ConnectionParams, SessionParams};
+use iscsi_proto::keys::{ConnectionParams, DigestKind, SessionParams};
 use iscsi_proto::login::Outcome;
 use iscsi_proto::pdu::{Header, LogoutReason, Pdu, SnackKind, Stage, TaskManagementFunction};
 use iscsi_proto::serial::{CmdSn, StatSn};
@@ -292,10 +292,15 @@ impl WireCheck {
         }
     }
 
-    /// CmdSN of a task, and whether it needed data that the target had to ask for or wait for.
+    /// CmdSN of a task, and whether it needed data that the target had to ask for or wait for: data
+    /// in its own PDU, too, unless that may be discarded whole or sent again elsewhere.
     pub(crate) fn command(&self, session: SessionKey, itt: Itt) -> Option<(CmdSn, bool)> {
-        let task = self.sessions.get(&session)?.tasks.get(&itt)?;
-        Some((task.cmd_sn, task.needed_more_data()))
+        let session = self.sessions.get(&session)?;
+        let task = session.tasks.get(&itt)?;
+        let digest = |link: &LinkCheck| link.params.data_digest != DigestKind::None;
+        let at_header = session.params.error_recovery_level < 2
+            && !self.links.get(&task.link).is_some_and(digest);
+        Some((task.cmd_sn, task.needed_more_data() || at_header && task.had_immediate))
     }
 
     /// The session that a connection belongs to.

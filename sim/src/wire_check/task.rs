@@ -46,6 +46,8 @@ pub(super) struct TaskCheck {
     /// End of what was sent unasked or asked for.
     asked_to: u32,
     had_unsolicited: bool,
+    /// Some data came in the command PDU.
+    pub(super) had_immediate: bool,
     /// Data-Out that the target can have: ranges.
     intact: Ranges,
     next_target_sn: u32,
@@ -121,6 +123,7 @@ impl TaskCheck {
             asked: Vec::new(),
             asked_to: if command.is_final { data_len } else { first },
             had_unsolicited: !command.is_final,
+            had_immediate: data_len > 0,
             intact,
             next_target_sn: 0,
             numbered: BTreeMap::new(),
