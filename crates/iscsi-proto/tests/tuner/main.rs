@@ -3,6 +3,7 @@
 
 mod changes;
 mod line;
+mod losses;
 mod path;
 mod peer;
 mod table;

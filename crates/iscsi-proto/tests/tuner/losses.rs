@@ -1,0 +1,63 @@
+//! A path that loses packets, whoever uses it: what a connection carries is a matter of its own. In the
+//! first seconds it carries more, because nothing has been lost of it yet. Levels as they were seen
+//! on the emulated line: cubic at RTT 50 ms, a loss of 1e-3.
+
+use iscsi_proto::tuner::{Adaptive, AdaptiveConfig, Connection, Policy, Sample, Tcp};
+
+const RTT_S: f64 = 0.05;
+const SAMPLE_S: f64 = 0.1;
+
+/// Mbit/s of so many connections when a search comes by, and what they settle at.
+fn level(connections: u32, settled: bool) -> f64 {
+    match (connections, settled) {
+        (4, false) => 155.0,
+        (16, false) => 450.0,
+        _ => 9.6 * f64::from(connections),
+    }
+}
+
+fn sample(t_s: f64, open: u32, bytes_per_s: f64) -> Sample {
+    let window = bytes_per_s / f64::from(open) * RTT_S;
+    let tcp = Tcp {
+        rtt_us: Some(RTT_S * 1.01e6),
+        min_rtt_us: Some(RTT_S * 1e6),
+        cwnd_bytes: Some(window),
+        in_flight_bytes: Some(window),
+        retransmits: Some(1.0),
+        ..Tcp::default()
+    };
+    Sample {
+        t_s,
+        bytes_per_s,
+        connections_open: open,
+        connections: vec![Connection { tcp, ..Connection::default() }; open as usize],
+        ..Sample::default()
+    }
+}
+
+/// The numbers that `adaptive` asks for, one after the other; noise of 2 %.
+fn numbers(seed: u64) -> Vec<u32> {
+    let mut policy = Adaptive::new(AdaptiveConfig::default());
+    let (mut random, mut asked) = (seed, vec![4]);
+    for tick in 1..=120 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let noise = 1.0 + 0.04 * ((random >> 33) as f64 / f64::from(1_u32 << 31) - 0.5);
+        let open = asked[asked.len() - 1];
+        let carried = noise * level(open, asked.len() > 3) * 1e6 / 8.0;
+        let sample = sample(SAMPLE_S * f64::from(tick), open, carried);
+        let wanted = policy.handle_sample(&sample).connections;
+        if wanted != open {
+            asked.push(wanted);
+        }
+    }
+    asked
+}
+
+#[test]
+fn a_level_from_before_the_first_losses_is_no_reason_to_go_back() {
+    for seed in 1..=20 {
+        let asked = numbers(seed);
+        assert!(asked.starts_with(&[4, 16, 32, 64]), "seed {seed}: {asked:?}");
+        assert!(asked[3..].iter().all(|n| *n > 32), "seed {seed}: {asked:?}");
+    }
+}
