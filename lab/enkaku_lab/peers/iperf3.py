@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from enkaku_lab.peers import log_path, need
-from enkaku_lab.process import Peer, free_port, peer, run
+from enkaku_lab.process import LabError, Peer, free_port, peer, run
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,10 @@ def transfer(
     argv += ["--omit", omit_seconds] if omit_seconds else []
     argv += ["--congestion", congestion_control] if congestion_control else []
     done = run(argv, timeout_s=timeout_s or seconds + omit_seconds + 300)
-    end = json.loads(done.stdout)["end"]
+    said = json.loads(done.stdout)
+    end = said["end"]
+    if "sum_received" not in end:
+        raise LabError(f"iperf3: {said.get('error', 'nothing was received')}")
     received = end["sum_received"]
     return Transfer(
         received["bytes"],
