@@ -5,12 +5,17 @@ use std::io;
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::{FileDevice, sys};
 use crate::{Buf, DeviceInfo};
 
 /// Block size in bytes where neither the user nor the device says one.
 const DEFAULT_BLOCK_SIZE: u32 = 512;
+
+/// How long a lock is waited for, and how often it is tried.
+const LOCK_PATIENCE: Duration = Duration::from_millis(250);
+const LOCK_RETRY: Duration = Duration::from_millis(5);
 
 /// How to open a file. Default: existing, writable, buffered, blocks of 512 bytes.
 #[derive(Clone, Debug, Default)]
@@ -228,11 +233,25 @@ fn open(path: &Path, options: &FileOptions, block_device: bool) -> Result<File, 
         .custom_flags(flags)
         .open(path)
         .map_err(|source| failed(path, options, "opening it", source))?;
-    sys::lock(&file, !options.read_only).map_err(|source| match source.kind() {
+    lock(&file, !options.read_only).map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock => OpenError::InUse { path: path.into() },
         _ => failed(path, options, "locking it", source),
     })?;
     Ok(file)
+}
+
+/// Locks a file that may have been closed a moment ago: its lock lives on until the last thread that
+/// served it has ended, or a process that was being started meanwhile has got rid of our files.
+fn lock(file: &File, exclusive: bool) -> io::Result<()> {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match sys::lock(file, exclusive) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until => {
+                std::thread::sleep(LOCK_RETRY);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Size and capabilities. `device` is the metadata of a block device.
