@@ -132,13 +132,11 @@ impl<T> Session<T> {
     /// What was expected when a command was submitted does not stay true: connections join, windows
     /// fall with losses. Until its first PDU is sent a command is bound to nobody.
     pub(super) fn take_from_another(&mut self, to: ConnectionId) -> Option<()> {
-        let takes = |c: &&Connection| c.takes_commands();
-        let own = self.connection(to).filter(takes)?.candidate(to);
-        let others = self.connections.iter().enumerate().filter_map(|(index, c)| {
-            let c = c.as_ref().filter(takes)?;
-            let waiting = *c.queues.commands.front()?;
-            Some((c.candidate(ConnectionId(index as u8)), waiting)) // below CONNECTIONS_MAX
-        });
+        let own = self.connection(to).filter(|c| c.takes_commands())?.candidate(to);
+        let waiting = |(candidate, c): (Candidate, &Connection)| {
+            Some((candidate, *c.queues.commands.front()?))
+        };
+        let others = self.taking().filter_map(waiting);
         let last = |(a, _): &(Candidate, Itt), (b, _): &(Candidate, Itt)| {
             a.completion(0).total_cmp(&b.completion(0))
         };

@@ -238,11 +238,15 @@ impl<T> Session<T> {
         if self.phase == Phase::Closing && self.is_logging_out() {
             return None; // nothing new on any connection (§11.14)
         }
-        let open = self.connections.iter().enumerate().filter_map(|(index, c)| {
+        dispatch::choose(self.taking().map(|(candidate, _)| candidate), cost)
+    }
+
+    /// Connections that take commands, with their load.
+    fn taking(&self) -> impl Iterator<Item = (Candidate, &Connection)> {
+        self.connections.iter().enumerate().filter_map(|(index, c)| {
             let c = c.as_ref().filter(|c| c.takes_commands())?;
-            Some(c.candidate(ConnectionId(index as u8)))
-        });
-        dispatch::choose(open, cost)
+            Some((c.candidate(ConnectionId(index as u8)), c)) // below CONNECTIONS_MAX
+        })
     }
 
     /// Ends one task: at once if it was never sent, else by ABORT TASK. Its `TaskDone` says how
