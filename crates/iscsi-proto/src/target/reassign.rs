@@ -54,7 +54,7 @@ impl Session {
     }
 
     /// Does this unfinished task belong to `conn`?
-    pub fn is_task_of(&self, conn: ConnId, itt: Itt) -> bool {
+    pub(super) fn is_task_of(&self, conn: ConnId, itt: Itt) -> bool {
         self.tasks.get(&itt).is_some_and(|task| task.conn == conn)
     }
 
@@ -270,10 +270,11 @@ impl Session {
         if let Some(task) = answered {
             self.tasks.insert(itt, task);
         }
-        if self.has_task(itt) {
-            // Before it may be executed: the driver has to fetch its data ([`super::Orphans`]).
-            self.note(conn, Recovery::Reassigned { itt });
+        if !self.has_task(itt) {
+            return;
         }
+        // Before it may be executed: the driver has to fetch its data ([`super::Orphans`]).
+        self.note(conn, Recovery::Reassigned { itt });
         let burst_max = self.params.max_burst_length;
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         let old = std::mem::replace(&mut task.conn, conn);

@@ -200,29 +200,26 @@ impl Session {
         let cmd_sn = (!command.immediate).then_some(command.cmd_sn);
         let mut task = Task::new(conn, command, data_len, too_long);
         task.fault = fault;
+        let placement = match data_len {
+            0 => Placement::None,
+            _ if too_long || fault.is_some() => Placement::Discard,
+            _ => Placement::Task { itt, offset: 0 },
+        };
+        let placed = matches!(placement, Placement::Task { .. });
+        let at_header = cmd_sn.filter(|_| placed && self.counts_at_header(conn));
+        task.arriving = at_header.is_some();
         self.tasks.insert(itt, task);
-        let discarded = too_long || fault.is_some();
-        if let Some(cmd_sn) = cmd_sn.filter(|_| data_len > 0 && !discarded)
-            && self.counts_at_header(conn)
-        {
-            self.set_receiving(conn, Receiving::Immediate(itt));
+        if placed {
             self.grant_early(itt);
-            if let Some(task) = self.tasks.get_mut(&itt) {
-                task.arriving = true;
-            }
+        }
+        if let Some(cmd_sn) = at_header {
+            self.set_receiving(conn, Receiving::Immediate(itt));
             self.order.hold(cmd_sn, Held::Command(itt));
             self.deliver_in_order();
-            return Ok(Placement::Task { itt, offset: 0 });
+        } else {
+            self.set_receiving(conn, Receiving::Command { itt, cmd_sn });
         }
-        self.set_receiving(conn, Receiving::Command { itt, cmd_sn });
-        Ok(match data_len {
-            0 => Placement::None,
-            _ if discarded => Placement::Discard,
-            _ => {
-                self.grant_early(itt);
-                Placement::Task { itt, offset: 0 }
-            }
-        })
+        Ok(placement)
     }
 
     /// Does a command on `conn` count as received when its header is there? Then those behind it on

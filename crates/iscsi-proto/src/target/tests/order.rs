@@ -77,9 +77,9 @@ fn data_behind_a_gap_is_limited() {
     assert_eq!(taken, 4);
 }
 
-/// The header of a write with 512 bytes of data, which are still to come.
-fn begin_write(script: &mut Script, itt: u32, cmd_sn: u32) {
-    let header = Pdu::from(write(itt, cmd_sn, 512)).encode(512);
+/// The header of a write with 512 bytes of immediate data, which are still to come.
+fn begin_write(script: &mut Script, command: ScsiCommand) {
+    let header = Pdu::from(command).encode(512);
     let placement = script.session.handle_header(script.conn, NOW, &header).unwrap();
     assert!(matches!(placement, Placement::Task { offset: 0, .. }), "{placement:?}");
 }
@@ -93,7 +93,7 @@ fn commands_do_not_wait_for_data_of_those_before_them() {
     let mut script = Script::new();
     let second = script.join(2);
     script.try_pdu(second, command(2, 101), &[]).unwrap();
-    begin_write(&mut script, 1, 100);
+    begin_write(&mut script, write(1, 100, 512));
     assert_eq!(script.executes(second), [2]);
     assert!(script.executes(script.conn).is_empty(), "its own data is awaited");
     script.session.complete(Itt(2), Completion::default());
@@ -107,8 +107,7 @@ fn an_ordered_command_whose_data_is_coming_holds_up_those_behind_it() {
     let mut script = Script::new();
     let second = script.join(2);
     let ordered = ScsiCommand { attribute: TaskAttribute::ORDERED, ..write(1, 100, 512) };
-    let header = Pdu::from(ordered).encode(512);
-    script.session.handle_header(script.conn, NOW, &header).unwrap();
+    begin_write(&mut script, ordered);
     script.try_pdu(second, command(2, 101), &[]).unwrap();
     assert!(script.executes(second).is_empty());
     end_write(&mut script);
@@ -126,7 +125,7 @@ fn commands_wait_for_data_that_may_turn_out_damaged_or_be_cut_off() {
         first.params.data_digest = digest;
         let second = script.log_in(2, NOW);
         script.try_pdu(second, command(2, 101), &[]).unwrap();
-        begin_write(&mut script, 1, 100);
+        begin_write(&mut script, write(1, 100, 512));
         assert!(script.executes(second).is_empty());
         end_write(&mut script);
         assert_eq!(script.executes(script.conn), [1]);
@@ -137,7 +136,7 @@ fn commands_wait_for_data_that_may_turn_out_damaged_or_be_cut_off() {
 #[test]
 fn a_write_that_is_aborted_while_its_data_comes_is_over() {
     let mut script = Script::new();
-    begin_write(&mut script, 1, 100);
+    begin_write(&mut script, write(1, 100, 512));
     let second = script.join(2);
     script.try_pdu(second, abort(9, 101, 1, 100), &[]).unwrap();
     let answer = script.said(second);
@@ -152,8 +151,7 @@ fn a_write_that_is_aborted_while_its_data_comes_is_over() {
 #[test]
 fn data_behind_that_of_the_command_is_asked_for_when_that_is_there() {
     let mut script = Script::new();
-    let header = Pdu::from(write(1, 100, 4096)).encode(512);
-    script.session.handle_header(script.conn, NOW, &header).unwrap();
+    begin_write(&mut script, write(1, 100, 4096));
     assert!(script.sent(script.conn).is_none());
     end_write(&mut script);
     assert_eq!(script.r2t().buffer_offset, 512);

@@ -44,9 +44,7 @@ impl Drivers {
 }
 
 fn reassign(script: &mut Script, conn: ConnId, itt: u32) {
-    let function = TaskManagementFunction::TASK_REASSIGN;
-    let request = TaskManagementRequest { function, ..abort(900 + itt, 102, itt, 0) };
-    script.try_pdu(conn, request, &[]).unwrap();
+    script.try_pdu(conn, super::reassign::reassign(900 + itt, itt, 0), &[]).unwrap();
 }
 
 /// Task 1 is a write that has come whole, and waits for the command before it.

@@ -10,7 +10,7 @@ use super::*;
 /// Time2Wait and Time2Retain of these sessions together.
 const KEPT: Duration = Duration::from_secs(22);
 
-fn reassign(itt: u32, referenced: u32, exp_data_sn: u32) -> TaskManagementRequest {
+pub(super) fn reassign(itt: u32, referenced: u32, exp_data_sn: u32) -> TaskManagementRequest {
     let function = TaskManagementFunction::TASK_REASSIGN;
     TaskManagementRequest { function, exp_data_sn, ..abort(itt, 100, referenced, 0) }
 }
