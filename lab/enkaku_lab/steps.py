@@ -7,6 +7,7 @@ from the emulator four times a second.
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
@@ -20,7 +21,7 @@ from enkaku_lab.experiment import Link
 from enkaku_lab.peers import disk_url, enkaku, need
 from enkaku_lab.process import LabError, Peer, peer
 from enkaku_lab.progress import say
-from enkaku_lab.table import render
+from enkaku_lab.table import GAP, render
 
 PORT = 3270
 BLOCK, DEPTH = 1 << 20, 32
@@ -83,20 +84,23 @@ class Seen:
 
     def mean(self, phase: int) -> float:
         """The share of the line in a phase, without the first five seconds."""
-        begin, end = phase * self.phase_s + BACK_S, (phase + 1) * self.phase_s
-        inside = [share for at, share in self.shares if begin < at <= end]
+        inside = [share for _, share in self.within(phase, BACK_S)]
         return sum(inside) / max(len(inside), 1)
+
+    def within(self, phase: int, after_s: float = 0.0) -> list[tuple[float, float]]:
+        """The shares of a phase, without its first seconds."""
+        begin, end = phase * self.phase_s + after_s, (phase + 1) * self.phase_s
+        return [(at, share) for at, share in self.shares if begin < at <= end]
 
     def back_s(self, phase: int) -> float | None:
         """Seconds after the change until a second's mean is `BACK_SHARE` of what the phase comes to
         carry; None where that is not within it."""
-        begin, end = phase * self.phase_s, (phase + 1) * self.phase_s
-        width = round(1 / EVERY_S)
-        inside = [(at, share) for at, share in self.shares if begin < at <= end]
+        width, inside = round(1 / EVERY_S), self.within(phase)
+        enough = BACK_SHARE * self.mean(phase)
         for index in range(len(inside) - width + 1):
             window = [share for _, share in inside[index : index + width]]
-            if sum(window) / width >= BACK_SHARE * self.mean(phase):
-                return max(inside[index][0] - EVERY_S - begin, 0.0)
+            if sum(window) / width >= enough:
+                return max(inside[index][0] - EVERY_S - phase * self.phase_s, 0.0)
         return None
 
     def number_at(self, at_s: float) -> int:
@@ -134,20 +138,21 @@ def main(arguments: list[str]) -> None:
     _draw(all_seen, options.out / "steps")
     print(f"Figure: {options.out / 'steps.svg'}")
     if options.docs:
-        _draw(all_seen, options.docs / "figures" / "steps")
-        (options.docs / "figures" / "steps.png").unlink()
-        page = options.docs / "steps.md"
-        page.write_text(PAGE.format(table=table, legend=LEGEND, machine=machine.summary(machine.facts())))
+        figures = options.docs / "figures"
+        figures.mkdir(parents=True, exist_ok=True)
+        shutil.copy(options.out / "steps.svg", figures)
+        page, where = options.docs / "steps.md", machine.summary(machine.facts())
+        page.write_text(PAGE.format(table=table, legend=LEGEND, machine=where))
         print(f"Page: {page}")
 
 
 def _row(seen: Seen) -> list[str]:
     numbers = " ".join(str(seen.number_at((n + 1) * seen.phase_s)) for n in range(3))
     shares = [f"{seen.mean(n):.3f}" for n in range(3)]
-    back = ["–" if (s := seen.back_s(n)) is None else f"{s:.1f}" for n in (1, 2)]
+    back = [GAP if (s := seen.back_s(n)) is None else f"{s:.1f}" for n in (1, 2)]
     row = [seen.step.name, seen.policy, *shares, *back, numbers]
     if not seen.step.competitor:
-        return [*row, "–", "–"]
+        return [*row, GAP, GAP]
     line = RATES[seen.step.between.rate] * IP_SHARE
     other = seen.other_bits_per_s / line
     ours = max(seen.mean(1) - other, 0.0)
