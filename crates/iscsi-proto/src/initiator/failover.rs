@@ -15,7 +15,7 @@ use crate::ids::{Cid, Itt};
 use crate::pdu::{
     LogoutResponse, LogoutResponseCode, TaskManagementFunction, TaskManagementResponseCode,
 };
-use crate::serial::StatSn;
+use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
 
 /// TASK REASSIGN requests under way at once for one lost connection. They are immediate, and a
@@ -44,6 +44,8 @@ pub(super) struct Failed {
     reassigned: u32,
     retried: u32,
     requeued: u32,
+    /// Functions whose answers were lost with it, with their CmdSNs.
+    unanswered: Vec<(Management, CmdSn)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +136,7 @@ impl<T> Session<T> {
             reassigned: 0,
             retried: 0,
             requeued: 0,
+            unanswered: Vec::new(),
         }));
         self.drop_requests(id);
         let of_id = self.tasks.iter().filter(|(_, task)| task.connection == id && task.is_sent());
@@ -191,8 +194,9 @@ impl<T> Session<T> {
                     let response = TaskManagementResponseCode::REJECTED;
                     self.tell_managed(itt, request.silent, response, [0; 3]);
                     self.resume_data(); // nobody knows whether it was carried out
-                    if let Some(cmd_sn) = task.cmd_sn {
-                        self.abort_again(&request, cmd_sn);
+                    let failed = self.connection_mut(id).and_then(|c| c.failed.as_mut());
+                    if let (Some(cmd_sn), Some(failed)) = (task.cmd_sn, failed) {
+                        failed.unanswered.push((request, cmd_sn));
                     }
                 }
                 Kind::Logout { of, .. } if of != id => {
@@ -501,17 +505,19 @@ impl<T> Session<T> {
         }
     }
 
-    /// Everything about a lost connection is dealt with.
+    /// Everything about a lost connection is dealt with. The target knows that it is lost, so that
+    /// functions it may have kept waiting for commands are not carried out from here on.
     fn recovered(&mut self, id: ConnectionId) {
         let Some(c) = self.connection_mut(id) else { return };
         let Some(failed) = c.failed.take() else { return };
         c.advance(Input::CleanedUp);
         c.timers.stop_all();
-        let Failed { reassigned, retried, requeued, gone, .. } = *failed;
+        let Failed { reassigned, retried, requeued, gone, unanswered, .. } = *failed;
         self.report(id, Recovery::Finished { reassigned, retried, requeued });
         if gone && let Some(slot) = self.connections.get_mut(id.index()) {
             *slot = None;
         }
+        unanswered.iter().for_each(|(request, cmd_sn)| self.abort_again(request, *cmd_sn));
         self.close_if_idle();
     }
 

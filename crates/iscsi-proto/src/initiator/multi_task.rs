@@ -119,8 +119,9 @@ impl<T> Session<T> {
         }
     }
 
-    /// The answer to a function was lost with its connection. It may have ended tasks of other
-    /// connections at the target, which would be waited for for ever: each of them is aborted.
+    /// The answer to a function was lost with its connection, which is logged out by now. It may
+    /// have ended tasks of other connections at the target, which would be waited for for ever: each
+    /// of them is aborted.
     pub(super) fn abort_again(&mut self, lost: &Management, cmd_sn: CmdSn) {
         let (unit, all) = (lost.function.ends_unit(), lost.function.ends_session_tasks());
         if !(unit || all) {
