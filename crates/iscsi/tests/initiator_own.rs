@@ -13,6 +13,7 @@ use iscsi::initiator::{Config, RemoteDisk, Url, discover};
 use iscsi::target::{Server, ServerConfig};
 use iscsi_proto::keys::DigestPreference;
 use scsi::{LunOptions, Target, TargetConfig};
+use tokio::io::AsyncReadExt;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -26,10 +27,15 @@ struct Serving {
 }
 
 fn serve(device: Device, address: &str) -> Serving {
+    serve_with(device, address, |_| {})
+}
+
+fn serve_with(device: Device, address: &str, set: impl FnOnce(&mut ServerConfig)) -> Serving {
     let target = Target::new(TargetConfig::new(IQN));
     target.add_lun(0, device, LunOptions::default()).unwrap();
     let mut config = ServerConfig::new(IQN).unwrap();
     config.offer.session.default_time2wait = 0;
+    set(&mut config);
     let server = Server::bind(config, target, &[address.parse().unwrap()]).unwrap();
     let address = server.local_addrs()[0];
     let (stop, stopped) = oneshot::channel::<()>();
@@ -92,6 +98,27 @@ async fn connections_of_one_session_share_the_work() {
         let late = disk.read(0, Buf::new(512)).await;
         assert!(matches!(late, Err(BlockError::Unreachable(_))));
     }
+    serving.end().await;
+}
+
+/// Somebody else's login is under way, and the target takes one at a time: the connection is closed
+/// at once, and the next attempts, too, until that login is out of time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_that_found_no_place_is_made_again() {
+    let serving = serve_with(memory(), "127.0.0.1:0", |config| {
+        config.limits.logins_per_peer_max = 1;
+        config.login_timeout = Duration::from_millis(300);
+    });
+    let mut silent = tokio::net::TcpStream::connect(serving.address).await.unwrap();
+    // Taken in the order of arrival: this one is refused, so that the silent one is there.
+    let mut refused = tokio::net::TcpStream::connect(serving.address).await.unwrap();
+    assert_eq!(refused.read(&mut [0]).await.unwrap(), 0);
+    let (disk, ended) = tokio::join!(
+        RemoteDisk::connect(serving.url(), Config::default()),
+        silent.read_u8() // the time for a login passes
+    );
+    assert!(ended.is_err());
+    write_and_read(&disk.unwrap()).await;
     serving.end().await;
 }
 

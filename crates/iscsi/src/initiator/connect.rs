@@ -15,6 +15,7 @@ use iscsi_proto::pdu::{LoginStatus, Opcode, Pdu, PduError};
 use iscsi_proto::serial::{CmdSn, StatSn};
 use tokio::net::{TcpSocket, TcpStream};
 
+use super::rejoin::Backoff;
 use super::url::{Portal, Url};
 use super::{Config, ProbeError};
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
@@ -22,6 +23,10 @@ use crate::transport::socket_options::keep_unsent_short;
 
 /// Redirections followed before giving up: a cluster needs one or two.
 const REDIRECTIONS_MAX: u32 = 4;
+
+/// Attempts at a session's first login, as many as open-iscsi's initial_login_retry_max. With the
+/// pauses of [`Backoff`] they take 2.3 s.
+const LOGINS_MAX: u32 = 8;
 
 /// Why a target could not be reached or used.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +118,18 @@ pub enum ConnectError {
     Probe(#[from] ProbeError),
 }
 
+impl ConnectError {
+    /// The same attempt may succeed a little later: the target said so (§11.13.5, class 3), or it
+    /// accepted the connection and closed it, as those do that have many logins under way.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Login { source: LoginError::Refused { status }, .. } => status.may_retry(),
+            Self::Read { source: ReadError::Io(_), .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// A connection in full-feature phase.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -138,6 +155,25 @@ pub(super) struct Identity {
 /// CHAP name and secret: the configuration's, else the URL's own.
 pub(super) fn credentials(url: &Url, config: &Config) -> Option<ChapCredentials> {
     config.chap.clone().or_else(|| url.credentials(None).ok().flatten())
+}
+
+/// Connects and logs in, again where the target had no place for us just then.
+pub(super) async fn connect_again(
+    portal: &Portal,
+    config: &Config,
+    chap: Option<&ChapCredentials>,
+    identity: &Identity,
+) -> Result<Link, ConnectError> {
+    let mut backoff = Backoff::default();
+    for _ in 1..LOGINS_MAX {
+        tokio::time::sleep(backoff.take()).await;
+        match connect(portal, config, chap, identity).await {
+            Err(error) if error.may_pass() => tracing::debug!(%error, "trying again"),
+            result => return result,
+        }
+    }
+    tokio::time::sleep(backoff.take()).await;
+    connect(portal, config, chap, identity).await
 }
 
 /// Connects and logs in.

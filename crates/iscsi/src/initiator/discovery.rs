@@ -11,7 +11,7 @@ use iscsi_proto::serial::StatSn;
 use iscsi_proto::time::Instant;
 
 use super::Config;
-use super::connect::{ConnectError, Identity, Link, connect};
+use super::connect::{ConnectError, Identity, Link, connect_again};
 use super::url::Portal;
 use crate::transport::login::{read_pdu, write_pdu};
 
@@ -37,7 +37,7 @@ async fn ask(portal: &Portal, config: &Config) -> Result<Vec<TargetRecord>, Conn
     // A few kilobytes of text need no digest, and plain PDUs can be read one by one.
     let config = config.clone().digests(DigestPreference::Never, DigestPreference::Never);
     let config = config.error_recovery_level(0); // one question, one answer
-    let mut link = connect(portal, &config, config.chap.as_ref(), &identity).await?;
+    let mut link = connect_again(portal, &config, config.chap.as_ref(), &identity).await?;
     let established = Established::from(&link.outcome);
     let now = Instant::default(); // no timer of the session is ever asked
     let (mut session, id) = Session::<()>::new(core::Config::default(), &established, now);

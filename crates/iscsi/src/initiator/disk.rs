@@ -56,7 +56,7 @@ impl RemoteDisk {
     /// connections; operations may be started from any thread.
     ///
     /// # Errors
-    /// [`ConnectError`], without further attempts.
+    /// [`ConnectError`]; only a target that has no place for a login just then is tried again.
     pub async fn connect(url: Url, config: Config) -> std::result::Result<Self, ConnectError> {
         let mut bits = [0; 4];
         getrandom::fill(&mut bits).map_err(ConnectError::Random)?;

@@ -13,7 +13,7 @@ use iscsi_proto::serial::StatSn;
 use iscsi_proto::time::Instant;
 use tokio::net::TcpStream;
 
-use super::connect::{ConnectError, Identity, Link, connect, credentials};
+use super::connect::{ConnectError, Identity, Link, connect, connect_again, credentials};
 use super::op::Task;
 use super::rejoin::{Home, is_refusal};
 use super::shared::Shared;
@@ -46,7 +46,7 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
         joining: None,
         exp_stat_sn: StatSn(0),
     };
-    let leading = connect(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
+    let leading = connect_again(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
     let outcome = leading.outcome.clone();
     let wanted = u16::try_from(shared.lock().growth.wanted).unwrap_or(u16::MAX);
     let portal = leading.portal.clone();
