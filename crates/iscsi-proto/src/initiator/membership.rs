@@ -183,6 +183,8 @@ impl<T> Session<T> {
         let drained = |c: &Connection| c.draining && c.in_flight == 0 && c.state.is_open();
         if !self.connection(id).is_some_and(|c| drained(c) && !c.state.is_leaving())
             || self.awaits_answer(|connection| connection == id)
+            || self.is_logging_out()
+        // which closes it, too
         {
             return;
         }

@@ -216,6 +216,10 @@ impl Session {
             self.set_receiving(conn, Receiving::Immediate(itt));
             self.order.hold(cmd_sn, Held::Command(itt));
             self.deliver_in_order();
+            // A function that waited for it may have ended it at once.
+            if !self.tasks.get(&itt).is_some_and(Task::takes_data) {
+                return Ok(Placement::Discard);
+            }
         } else {
             self.set_receiving(conn, Receiving::Command { itt, cmd_sn });
         }

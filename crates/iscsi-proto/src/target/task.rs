@@ -235,11 +235,12 @@ impl Task {
 
     /// Bytes the initiator has to send.
     pub(super) fn write_length(&self) -> u32 {
-        if self.command.write && !self.too_long && self.fault.is_none() {
-            self.command.expected_data_transfer_length
-        } else {
-            0
-        }
+        if self.takes_data() { self.command.expected_data_transfer_length } else { 0 }
+    }
+
+    /// What the initiator sends for it is not thrown away.
+    pub(super) fn takes_data(&self) -> bool {
+        self.command.write && !self.too_long && self.fault.is_none()
     }
 
     /// Bytes that the initiator has room for.

@@ -2,7 +2,10 @@
 
 use super::super::*;
 use super::peer::{Peer, at, established, session_params};
-use crate::pdu::{AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, Pdu};
+use crate::pdu::{
+    AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, Pdu, TaskManagementFunction,
+    TaskManagementResponse, TaskManagementResponseCode,
+};
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
 //= type=test
@@ -331,6 +334,36 @@ fn a_session_closes_although_a_connection_is_just_leaving() {
     assert!(peer.drain(0).is_empty(), "one logout at a time");
     logout_response(&mut peer, 1, logout.itt);
     assert!(matches!(peer.drain(0)[..], [(Pdu::LogoutRequest(_), _)]));
+}
+
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.14
+//= type=test
+//# If the Logout Request is intended to close the session, new iSCSI requests MUST NOT be sent on
+//# any of the connections participating in the session.
+#[test]
+fn a_connection_that_waits_for_an_answer_does_not_log_out_beside_its_session() {
+    let mut peer = Peer::new(2);
+    peer.read(512, 1);
+    assert_eq!(peer.drain_commands(0).len(), 1);
+    peer.session.connection_mut(peer.ids[0]).unwrap().draining = true;
+    let function = TaskManagementFunction::LOGICAL_UNIT_RESET;
+    let itt = peer.session.manage(function, Lun(0)).unwrap();
+    peer.session.connection_mut(peer.ids[0]).unwrap().draining = false;
+    peer.drain(1);
+    peer.session.remove_connection(peer.ids[1]).unwrap();
+    peer.session.close();
+    assert!(peer.drain(0).is_empty() && peer.drain(1).is_empty());
+    let response = TaskManagementResponse {
+        response: TaskManagementResponseCode::COMPLETE,
+        information: [0; 3],
+        itt,
+        stat_sn: peer.stat_sn[1].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+    };
+    peer.give(1, &response.encode(0), &[]).unwrap(); // ends the read, too
+    let out: Vec<_> = (0..2).flat_map(|k| peer.drain(k)).collect();
+    let [(Pdu::LogoutRequest(_), _)] = &out[..] else { panic!("one logout at a time: {out:?}") };
 }
 
 #[test]

@@ -567,3 +567,21 @@ fn places_that_become_free_without_an_answer_are_told_of() {
     assert_eq!(own(&mut script).0, R::COMPLETE);
     assert!(script.sent(conn).is_none());
 }
+
+/// It counts as received at its header, and so the function can act at once: what follows the header
+/// has no buffer.
+#[test]
+fn data_of_a_command_that_a_waiting_function_ends_at_its_header_is_thrown_away() {
+    for reporting in [TaskReporting::FastAbort, TaskReporting::Rfc3720] {
+        let mut script = script(reporting);
+        let second = script.join(2);
+        script.try_pdu(second, function(F::LOGICAL_UNIT_RESET, 9, 101), &[]).unwrap();
+        let placement = script.pdu(write(1, 100, 512), &[1; 512]);
+        assert_eq!(placement, Placement::Discard);
+        assert_eq!(asked(&mut script, second), [F::LOGICAL_UNIT_RESET]);
+        script.session.management_done(Itt(9), R::COMPLETE);
+        assert_eq!(answer(&mut script, second).0, R::COMPLETE);
+        assert_eq!(script.session.task_count(), 0);
+        assert!(script.executes(script.conn).is_empty());
+    }
+}
