@@ -102,6 +102,9 @@ pub struct Adaptive {
     t_last_s: Option<f64>,
     /// Something was lost since the last move.
     losses: bool,
+    /// The round trip, and what it was when the present hold began.
+    rtt_s: f64,
+    held_rtt_s: f64,
     /// Samples before this are ramp-up.
     settled_s: f64,
     moved_s: f64,
@@ -137,6 +140,8 @@ impl Adaptive {
             rtt_known: false,
             t_last_s: None,
             losses: false,
+            rtt_s: 0.0,
+            held_rtt_s: 0.0,
             settled_s: 0.0,
             moved_s: 0.0,
             refusal: None,
@@ -168,6 +173,7 @@ impl Adaptive {
     }
 
     fn hold(&mut self, connections: u32, level: f64, t_s: f64, why: Why) {
+        self.held_rtt_s = self.rtt_s;
         self.move_to(connections, t_s, State::Hold { level, fresh: false }, why);
     }
 
@@ -346,6 +352,7 @@ impl Adaptive {
     fn learn_window(&mut self, sample: &Sample) {
         let rtt_s = sample.typical(|tcp| tcp.rtt_us.or(tcp.min_rtt_us)).map(|us| us / 1e6);
         self.rtt_known = rtt_s.is_some();
+        self.rtt_s = rtt_s.unwrap_or(0.0);
         let window_s = rtt_s.map_or(WINDOW_UNKNOWN_S, |rtt_s| WINDOW_ROUND_TRIPS * rtt_s);
         self.window_s = window_s.clamp(WINDOW_MIN_S, WINDOW_MAX_S);
     }

@@ -57,7 +57,7 @@ impl Limit {
         if idle || share(app) {
             return Self::Application;
         }
-        let rtt = typical(|tcp| tcp.rtt_us).zip(typical(|tcp| tcp.min_rtt_us));
+        let rtt = typical(|tcp| tcp.rtt_us).zip(sample.least_rtt_us());
         if rtt.is_some_and(|(rtt, min)| rtt > QUEUE_RTT_FACTOR * min) {
             return Self::Line;
         }
@@ -96,7 +96,7 @@ pub(super) fn buffer_wanted(sample: &Sample, bytes_per_s: f64, bytes_max: u64) -
     if !matches!(limit, Limit::PeerWindow | Limit::SendBuffer) {
         return None;
     }
-    let rtt_s = sample.typical(|tcp| tcp.min_rtt_us.or(tcp.rtt_us))? / 1e6;
+    let rtt_s = sample.least_rtt_us().or(sample.typical(|tcp| tcp.rtt_us))? / 1e6;
     let present = sample.typical(|tcp| tcp.send_buffer_bytes)?;
     // The rate is what the small buffer allowed: at least double, and see.
     let share = bytes_per_s / f64::from(sample.connections_open.max(1));

@@ -15,6 +15,7 @@ pub mod opening;
 pub mod pacer;
 mod recent;
 mod sample;
+mod stretch;
 mod why;
 mod windows;
 

@@ -7,13 +7,15 @@
 //! come with the load), the whole disk gets a rate: lowered until the queue is gone, then raised
 //! slowly near the rate at which it came, and faster and faster beyond, where the path has changed.
 //!
-//! A queue that stays although the rate fell by a fifth is not ours: then others fill it, or the
-//! path got longer. Against those TCP's own rules are the fair ones, so the rate is set free.
+//! A round trip that doubles at once may be that of a longer path, which is asked first
+//! (`stretch`). A queue that stays although the rate fell by a fifth is not ours: others
+//! fill it. Against those TCP's own rules are the fair ones, so the rate is set free.
 //!
 //! What it is not: it does not choose connections, and holds nothing back itself.
 
 use super::limit::Limit;
 use super::recent::{Interval, Recent};
+use super::stretch::{Answer, Stretch};
 use super::{LONG_RTT_S, Sample, rise_share};
 
 /// A queue is this much time above the shortest round trip: what schedulers make is less.
@@ -85,6 +87,9 @@ pub struct Pace {
     pub seeking: bool,
     /// It is this rate that limits, that is, the line.
     pub binds: bool,
+    /// Round trip of the empty path in seconds, where the path has become longer than the kernel's
+    /// minimum (Linux keeps that for five minutes, `tcp_min_rtt_wlen`).
+    pub base_rtt_s: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -108,6 +113,8 @@ struct Capped {
     hold_until_s: f64,
     /// Samples that begin before this do not show the present rate.
     settled_s: f64,
+    /// The round trip has doubled, and what that means is being found out; the rate before.
+    stretch: Option<(Stretch, f64)>,
 }
 
 /// Finds the rate of the line from samples.
@@ -167,10 +174,12 @@ impl Pacer {
             None => self.begin(&seen, Limit::of(sample)),
             Some(capped) => self.go_on(capped, &seen),
         };
-        self.capped.map_or_else(Pace::default, |capped| Pace {
+        let free = Pace { base_rtt_s: self.base_is_ours.then_some(self.base_s), ..Pace::default() };
+        self.capped.map_or(free, |capped| Pace {
             bytes_per_s: Some(capped.bytes_per_s),
             seeking: capped.seeking,
             binds: self.binds(&capped),
+            ..free
         })
     }
 
@@ -235,11 +244,48 @@ impl Pacer {
             step: STEP_MIN,
             hold_until_s: 0.0,
             settled_s: seen.t_s + settle_s,
+            stretch: None,
+        }
+    }
+
+    /// The round trip has doubled: gives the line less until it is clear what that means.
+    fn ask(&self, capped: Capped, seen: &Seen, carried: f64) -> Capped {
+        let stretch = Stretch::new(self.base_s, seen.rtt_s, carried, seen.t_s);
+        let bytes_per_s = stretch.bytes_per_s();
+        let stretch = Some((stretch, capped.bytes_per_s));
+        Capped { bytes_per_s, seeking: true, stretch, ..capped }
+    }
+
+    /// Goes on where the question that [`Self::ask`] asked is answered.
+    fn answered(&mut self, capped: Capped, seen: &Seen) -> Capped {
+        let Some((mut stretch, before)) = capped.stretch else { return capped };
+        let &Seen { t_s, bytes_per_s, rtt_s, .. } = seen;
+        let Some(answer) = stretch.handle(Interval { t_s, bytes_per_s, rtt_s }, &self.recent)
+        else {
+            return Capped { stretch: Some((stretch, before)), ..capped };
+        };
+        let settle_s = SETTLE_S + SETTLE_ROUND_TRIPS * rtt_s;
+        let line = stretch.carried;
+        let found = self.seek(line, before, seen, seen.t_s - settle_s, settle_s);
+        match answer {
+            // As if it had just been lowered below what the line carries.
+            Answer::Queue => Capped { bytes_per_s: CUT * line, ceiling: line, ..found },
+            Answer::Unclear => found,
+            Answer::Path => {
+                (self.base_s, self.base_is_ours) = (rtt_s, true);
+                self.recent.clear();
+                let (seeking, cut_from) = (false, None);
+                let (bytes_per_s, ceiling, crowded) = (before, capped.ceiling, false);
+                Capped { bytes_per_s, ceiling, seeking, cut_from, crowded, ..found }
+            }
         }
     }
 
     /// The next rate; none sets it free.
     fn go_on(&mut self, mut capped: Capped, seen: &Seen) -> Option<Capped> {
+        if capped.stretch.is_some() {
+            return Some(self.answered(capped, seen));
+        }
         let before = std::mem::replace(&mut capped.crowded, seen.is_crowded());
         let long = QUEUE_SHARE * self.base_s > QUEUE_MIN_S;
         let sure = before || long || seen.lost || seen.rtt_s - self.base_s > QUEUE_SURE_S;
@@ -295,6 +341,9 @@ impl Pacer {
         if known && capped.bytes_per_s < EMPTIES_SHARE * line && capped.empties < EMPTIES_MAX {
             (capped.ceiling, capped.empties) = (line, capped.empties + 1);
             return Some(capped);
+        }
+        if queued && !capped.seeking && Stretch::is_worth_it(seen.rtt_s, self.base_s) {
+            return Some(self.ask(capped, seen, seen.bytes_per_s));
         }
         if queued && slower && !capped.seeking {
             let since_s = seen.t_s - SETTLE_S - 2.0 * SETTLE_ROUND_TRIPS * self.base_s;

@@ -81,6 +81,12 @@ impl Sample {
             .collect();
         median(&mut values).or_else(|| field(&self.tcp).filter(|v| v.is_finite()))
     }
+
+    /// Round trip of the empty path, as far as it is known.
+    pub(super) fn least_rtt_us(&self) -> Option<f64> {
+        let known = self.pace.base_rtt_s.map(|base_s| base_s * 1e6);
+        known.or_else(|| self.typical(|tcp| tcp.min_rtt_us))
+    }
 }
 
 /// A congestion control that Linux has.

@@ -261,15 +261,23 @@ fn another_flow_takes_its_share_and_no_more() {
     }
 }
 
+/// The windows are those of the short way, and the kernel remembers its round trip.
 #[test]
-fn a_longer_way_is_no_queue_for_long() {
-    for seed in SEEDS {
-        let mut run = Run::new(seed);
-        run.to(20.0, Line { rtt_s: 0.01, ..LINE }, 0.01);
-        // The kernel remembers the old minimum.
-        run.to(80.0, Line { rtt_s: 0.08, ..LINE }, 0.01);
-        let share = run.mean(60.0, 80.0) / GIGABIT;
-        assert!(share >= 0.9, "seed {seed}: {share:.3}");
+fn a_longer_way_is_no_queue() {
+    for (short_s, long_s) in [(0.01, 0.08), (0.02, 0.05), (0.05, 0.2)] {
+        for seed in SEEDS {
+            let mut run = Run::new(seed);
+            let line = |rtt_s| Line { rtt_s, ..LINE };
+            run.to(20.0, line(short_s), short_s);
+            run.window_bytes = 1.2 * GIGABIT * short_s;
+            run.to(30.0, line(long_s), short_s);
+            let case = format!("{short_s} to {long_s} s, seed {seed}");
+            let share = run.mean(23.0, 30.0) / GIGABIT.min(DEPTH_BYTES / long_s);
+            assert!(share >= 0.95 && run.held(20.0) > 0.99, "{case}: {share:.3}");
+            run.to(40.0, line(short_s), short_s);
+            let share = run.mean(33.0, 40.0) / GIGABIT;
+            assert!(share >= 0.95, "{case} and back: {share:.3}");
+        }
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) const EDGE_MARGIN: f64 = 1.04;
 pub(super) const PROBE_STEP_MAX: f64 = 0.5;
 /// Less than this part of the line's rate is not all that it carries.
 pub(super) const LINE_SHARE: f64 = 0.92;
+/// A round trip longer by this factor needs windows that the present ones are not.
+pub(super) const STRETCHED: f64 = 1.5;
 /// A changed path shows in this many windows in a row.
 pub(super) const CHANGE_WINDOWS: usize = 2;
 /// Less than this is no change of the path.

@@ -128,9 +128,10 @@ impl Adaptive {
         let why = if factor < 1.0 { Why::Fell(factor) } else { Why::Rose(factor) };
         let value = self.windows.last(0).unwrap_or(0.0);
         let falls_short = |line: f64| limit != Limit::Line && value < LINE_SHARE * line;
-        if self.line_bytes_per_s.is_some_and(|line| !(self.losses && falls_short(line))) {
+        let narrow = self.losses || self.rtt_s > STRETCHED * self.held_rtt_s;
+        if self.line_bytes_per_s.is_some_and(|line| !(narrow && falls_short(line))) {
             // The rate follows the line by itself, and goes up and down with it. But what losses
-            // keep below it, more connections may bring.
+            // keep below it, or windows made for a shorter path, more connections may bring.
             self.windows.clear();
             self.plateau = Some(value);
             self.hold(self.connections, value, t_s, why);
