@@ -84,7 +84,7 @@ impl Session {
     }
 
     /// More than one connection shares the answers.
-    fn has_many_connections(&self) -> bool {
+    pub(super) fn has_many_connections(&self) -> bool {
         self.connections.keys().filter(|conn| !self.is_dead(**conn)).count() > 1
     }
 

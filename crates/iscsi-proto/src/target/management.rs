@@ -138,6 +138,7 @@ impl Session {
         shell: bool,
     ) {
         let hit = self.affected(lun, Some(request.cmd_sn));
+        self.silence_answered(lun, request.cmd_sn);
         //= https://www.rfc-editor.org/rfc/rfc7143#section-13.23
         //# The following table describes the semantics that an iSCSI target MUST support for
         //# respective negotiated key values.
@@ -328,11 +329,19 @@ impl Session {
 
     /// The tasks of a unit that came before `cmd_sn`.
     fn affected(&self, lun: Option<Lun>, cmd_sn: Option<CmdSn>) -> Vec<Itt> {
-        let hit = |task: &Task| {
-            lun.is_none_or(|lun| task.lun() == lun)
-                && cmd_sn.is_none_or(|sn| task.command.immediate || task.cmd_sn().is_before(sn))
-        };
+        let hit = |task: &Task| task.is_affected(lun, cmd_sn);
         self.tasks.iter().filter(|(_, task)| hit(task)).map(|(itt, _)| *itt).collect()
+    }
+
+    /// What was answered on a connection that is lost, and would be answered again when it is
+    /// reassigned, comes too late behind the answer to a function; unless that is fenced, and waits
+    /// for it.
+    fn silence_answered(&mut self, lun: Option<Lun>, cmd_sn: CmdSn) {
+        if !self.has_many_connections() {
+            let affected = self.answered.values_mut();
+            let affected = affected.filter(|task| task.is_affected(lun, Some(cmd_sn)));
+            affected.for_each(|task| task.aborted = true);
+        }
     }
 
     /// Ends one task without a response. True: it is executing and has to be awaited.

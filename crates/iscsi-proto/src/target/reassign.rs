@@ -200,6 +200,10 @@ impl Session {
             let (response, waits_for) = (R::TASK_DOES_NOT_EXIST, vec![itt]);
             return self.finish_management(conn, request, response, waits_for, false);
         }
+        let silenced = |task: &Task| task.aborted && self.is_lost(task.conn);
+        if self.answered.get(&itt).is_some_and(silenced) {
+            self.forget_answer(itt);
+        }
         let task = self.tasks.get(&itt);
         let task = task.or_else(|| self.answered.get(&itt));
         let waiting = |conn| self.connections.get(&conn).and_then(|c: &Connection| c.recovery);

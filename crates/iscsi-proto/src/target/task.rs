@@ -233,6 +233,12 @@ impl Task {
         self.command.cmd_sn
     }
 
+    /// Does a function for a unit, or for all, with this CmdSN, or with any, act on it?
+    pub(super) fn is_affected(&self, lun: Option<Lun>, cmd_sn: Option<CmdSn>) -> bool {
+        lun.is_none_or(|lun| self.lun() == lun)
+            && cmd_sn.is_none_or(|sn| self.command.immediate || self.cmd_sn().is_before(sn))
+    }
+
     /// Bytes the initiator has to send.
     pub(super) fn write_length(&self) -> u32 {
         if self.takes_data() { self.command.expected_data_transfer_length } else { 0 }

@@ -127,6 +127,28 @@ fn an_answer_that_was_sent_and_lost_is_sent_again_with_a_new_number() {
     assert_eq!(script.session.tasks_of(second), 0);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
+//= type=test
+//# The iSCSI target MUST ensure that no responses for the tasks covered by a task management
+//# function are delivered to the iSCSI initiator after the task management response, except for a
+//# task covered by a TASK REASSIGN.
+#[test]
+fn an_answer_that_was_sent_and_lost_does_not_come_again_behind_a_function() {
+    let mut script = Script::at_level(2);
+    script.pdu(read(7, 100, 512), &[]);
+    script.executes(script.conn);
+    script.session.complete(Itt(7), good(&pattern(512)));
+    script.all_sent(script.conn);
+    let second = lose(&mut script);
+    let function = TaskManagementFunction::ABORT_TASK_SET;
+    let function = TaskManagementRequest { function, ..abort(8, 101, Itt::NONE.0, 0) };
+    script.try_pdu(second, function, &[]).unwrap();
+    assert_eq!(management(&mut script, second), R::COMPLETE);
+    let response = reassigned(&mut script, second, reassign(9, 7, 0));
+    assert_eq!(response, R::TASK_DOES_NOT_EXIST);
+    assert!(script.all_sent(second).is_empty());
+}
+
 #[test]
 fn a_command_that_executes_ends_on_the_connection_that_took_it_over() {
     let mut script = Script::at_level(2);
