@@ -46,10 +46,11 @@ STEPS = [
     Step("flow", "one cubic flow more between; RTT 50 ms", Link(50.0), Link(50.0), True),
 ]
 RATES = {"1gbit": 1e9, "300mbit": 300e6}
-HEAD = "step|policy|before|between|after|settled (s)|and back (s)|N|other flow|Jain".split("|")
+HEAD = "step|policy|start (s)|before|between|after|settled (s)|and back (s)|N|other flow|Jain".split("|")
 LEGEND = (
     f"before, between, after: what the line carried in each phase, as a share of what it can carry, from {BACK_S:g} s\n"
-    f"after the change on. settled, back: seconds after each change until a second's mean is {BACK_SHARE:.0%} of that.\n"
+    f"after the change on. start, settled, back: seconds until a second's mean is {BACK_SHARE:.0%} of that, from the\n"
+    "login and from each change on.\n"
     "N: connections at the end of each phase. other flow: the competitor's share of the line while it runs; Jain's\n"
     "index of the two is 1 where each has the same, 0.5 where one has everything."
 )
@@ -132,7 +133,7 @@ def main(arguments: list[str]) -> None:
             seen = _run(known[name], policy, options.phase, options.option, options.free)
             all_seen.append(seen)
             rows.append(_row(seen))
-            say(f"{name}, {policy}: {', '.join(rows[-1][2:5])}")
+            say(f"{name}, {policy}: {', '.join(rows[-1][3:6])}")
     table = render(HEAD, rows)
     print(f"{table}\n{LEGEND}")
     _draw(all_seen, options.out / "steps")
@@ -149,8 +150,8 @@ def main(arguments: list[str]) -> None:
 def _row(seen: Seen) -> list[str]:
     numbers = " ".join(str(seen.number_at((n + 1) * seen.phase_s)) for n in range(3))
     shares = [f"{seen.mean(n):.3f}" for n in range(3)]
-    back = [GAP if (s := seen.back_s(n)) is None else f"{s:.1f}" for n in (1, 2)]
-    row = [seen.step.name, seen.policy, *shares, *back, numbers]
+    start, *back = [GAP if (s := seen.back_s(n)) is None else f"{s:.1f}" for n in range(3)]
+    row = [seen.step.name, seen.policy, start, *shares, *back, numbers]
     if not seen.step.competitor:
         return [*row, GAP, GAP]
     line = RATES[seen.step.between.rate] * IP_SHARE

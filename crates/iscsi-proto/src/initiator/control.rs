@@ -47,6 +47,7 @@ impl<T> Session<T> {
         let (response, information) = (pdu.response, pdu.information);
         self.end_managed(function, lun, referenced, cmd_sn, response);
         self.tell_managed(pdu.itt, silent, response, information);
+        self.abort_more();
         self.answered(id);
         if function == TaskManagementFunction::I_T_NEXUS_RESET
             && response == TaskManagementResponseCode::COMPLETE
@@ -251,14 +252,18 @@ impl<T> Session<T> {
                 let response = TaskManagementResponseCode::REJECTED;
                 let Management { function, referenced, silent, .. } = *management;
                 self.tasks.remove(itt);
+                let later = reason == RejectReason::IMMEDIATE_COMMAND_REJECT;
                 if function == TaskManagementFunction::TASK_REASSIGN {
-                    let later = reason == RejectReason::IMMEDIATE_COMMAND_REJECT;
                     let later = later.then_some(TaskManagementResponseCode::TASK_STILL_ALLEGIANT);
                     self.reassigned(id, itt, referenced, later.unwrap_or(response));
                     return Ok(());
                 }
                 self.resume_data();
                 self.tell_managed(itt, silent, response, [0; 3]);
+                if silent && later {
+                    // It may have ended at the target already: without an abort nobody tells.
+                    self.abort_silently(referenced);
+                }
                 self.answered(id);
                 Ok(())
             }

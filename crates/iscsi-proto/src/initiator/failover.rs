@@ -139,6 +139,7 @@ impl<T> Session<T> {
             unanswered: Vec::new(),
         }));
         self.drop_requests(id);
+        self.abort_more();
         let of_id = self.tasks.iter().filter(|(_, task)| task.connection == id && task.is_sent());
         let tasks = of_id.count() as u32; // at most TASKS_MAX
         self.report(id, Recovery::Started { tasks });

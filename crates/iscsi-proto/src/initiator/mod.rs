@@ -137,6 +137,8 @@ pub struct Session<T> {
     retired: VecDeque<Itt>,
     /// Commands that were sent again, while a copy may still be on its way.
     retried: Vec<Retried>,
+    /// Commands to be aborted without being asked to, when fewer of them are under way.
+    to_abort: VecDeque<Itt>,
     /// Of the last call that told the time.
     now: Instant,
     events: VecDeque<Event<T>>,
@@ -169,6 +171,7 @@ impl<T> Session<T> {
             phase: Phase::LoggedIn,
             retired: VecDeque::new(),
             retried: Vec::new(),
+            to_abort: VecDeque::new(),
             now,
             events: VecDeque::new(),
             wakes: 0,

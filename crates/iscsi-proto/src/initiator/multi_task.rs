@@ -13,6 +13,10 @@ use crate::keys::TaskReporting;
 use crate::pdu::{AsyncMessage, TaskManagementFunction, TaskManagementResponseCode};
 use crate::serial::CmdSn;
 
+/// Aborts under way at once that nobody but us asked for. They are immediate, and a target may refuse
+/// too many of those (§4.2.2.1).
+const SILENT_ABORTS_MAX: usize = 16;
+
 impl<T> Session<T> {
     //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.3.4
     //# MUST NOT send any more Data-Out PDUs for affected tasks on the
@@ -135,14 +139,30 @@ impl<T> Session<T> {
     /// Aborts a command that was sent, without telling of more than its end. One of a connection
     /// that is being recovered is asked about there.
     pub(super) fn abort_silently(&mut self, itt: Itt) {
-        let Some(task) = self.tasks.get(itt) else { return };
-        let Kind::Command(command) = &task.kind else { return };
-        let (lun, connection) = (command.command.lun, task.connection);
-        if self.connection(connection).is_some_and(|c| c.failed.is_none()) {
-            let (function, silent) = (TaskManagementFunction::ABORT_TASK, true);
-            let request = Management { function, lun, referenced: itt, silent };
-            self.add_management(connection, request);
+        self.to_abort.push_back(itt);
+        self.abort_more();
+    }
+
+    /// As many of those that wait to be aborted as a target takes at once.
+    pub(super) fn abort_more(&mut self) {
+        while self.silent_aborts() < SILENT_ABORTS_MAX
+            && let Some(itt) = self.to_abort.pop_front()
+        {
+            let Some(task) = self.tasks.get(itt) else { continue };
+            let Kind::Command(command) = &task.kind else { continue };
+            let (lun, connection) = (command.command.lun, task.connection);
+            if self.connection(connection).is_some_and(|c| c.failed.is_none()) {
+                let (function, silent) = (TaskManagementFunction::ABORT_TASK, true);
+                let request = Management { function, lun, referenced: itt, silent };
+                self.add_management(connection, request);
+            }
         }
+    }
+
+    fn silent_aborts(&self) -> usize {
+        let abort = TaskManagementFunction::ABORT_TASK;
+        let silent = |task: &Task<T>| matches!(&task.kind, Kind::Management(m) if m.silent && m.function == abort);
+        self.tasks.iter().filter(|(_, task)| silent(task)).count()
     }
 
     /// Commands sent before `cmd_sn`, to one unit or to all.

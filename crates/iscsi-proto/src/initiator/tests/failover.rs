@@ -7,8 +7,8 @@ use super::peer::{Peer, established};
 use crate::connection::Placement;
 use crate::pdu::{
     AsyncEvent, AsyncMessage, DataIn, LogoutRequest, LogoutResponse, LogoutResponseCode, Pdu,
-    SnackKind, TaskManagementFunction, TaskManagementRequest, TaskManagementResponse,
-    TaskManagementResponseCode,
+    Reject, RejectReason, SnackKind, TaskManagementFunction, TaskManagementRequest,
+    TaskManagementResponse, TaskManagementResponseCode,
 };
 
 fn params() -> SessionParams {
@@ -515,6 +515,51 @@ fn commands_that_a_lost_function_may_have_ended_elsewhere_are_aborted_one_by_one
         .collect();
     aborts.sort_unstable();
     assert_eq!(aborts, commands, "{later} was sent behind the function");
+}
+
+/// They are immediate, and a target may refuse too many of those (§4.2.2.1).
+#[test]
+fn no_more_commands_are_aborted_at_once_than_a_target_takes() {
+    let mut peer = Peer::with(params(), 2);
+    peer.session.connection_mut(peer.ids[1]).unwrap().draining = true;
+    let commands: Vec<Itt> = (0..32).map(|n| peer.read(512, n)).collect();
+    assert_eq!(peer.drain_commands(0).len(), 32);
+    peer.session.connection_mut(peer.ids[1]).unwrap().draining = false;
+    peer.session.connection_mut(peer.ids[0]).unwrap().draining = true;
+    peer.session.manage(TaskManagementFunction::CLEAR_TASK_SET, Lun(0)).unwrap();
+    peer.drain(1);
+    peer.session.connection_mut(peer.ids[0]).unwrap().draining = false;
+    peer.session.handle_connection_lost(peer.ids[1], peer.now);
+    let request = logout(&peer.drain(0));
+    logged_out(&mut peer, 0, request.itt, LogoutResponseCode::CLOSED, 0);
+    let aborts = |peer: &mut Peer| -> Vec<TaskManagementRequest> {
+        let out = peer.drain(0).into_iter();
+        out.filter_map(|(pdu, _)| match pdu {
+            Pdu::TaskManagementRequest(request) => Some(request),
+            _ => None,
+        })
+        .collect()
+    };
+    let first = aborts(&mut peer);
+    assert_eq!(first.len(), 16);
+    // One of them is refused for now, the others are answered.
+    let reject = Reject {
+        reason: RejectReason::IMMEDIATE_COMMAND_REJECT,
+        stat_sn: peer.stat_sn[0].take(),
+        exp_cmd_sn: peer.exp_cmd_sn,
+        max_cmd_sn: peer.max_cmd_sn(),
+        data_sn: 0,
+    };
+    peer.give(0, &reject.encode(48), &first[0].encode(0).bhs).unwrap();
+    let mut waiting: Vec<TaskManagementRequest> = first[1..].to_vec();
+    let mut ended = 0;
+    while let Some(request) = waiting.pop() {
+        managed(&mut peer, 0, request.itt, TaskManagementResponseCode::COMPLETE);
+        ended += 1;
+        waiting.extend(aborts(&mut peer));
+        assert!(waiting.len() <= 16);
+    }
+    assert_eq!(ended, commands.len(), "the one that was refused, too");
 }
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3.4

@@ -339,6 +339,20 @@ fn a_command_with_damaged_immediate_data_goes_out_as_it_was() {
     assert_eq!(peer.session.next_cmd_sn(), before.cmd_sn.next());
 }
 
+/// The abort's RefCmdSN counts as received (§7.11): sent behind it, the command would be old.
+#[test]
+fn a_command_that_waits_to_go_out_again_does_not_follow_its_abort() {
+    let mut peer = Peer::with(params(), 1);
+    let itt = peer.write(4000, 1);
+    let (pdu, _) = peer.drain(0).remove(0);
+    peer.exp_cmd_sn = CmdSn(peer.exp_cmd_sn.0.wrapping_sub(1)); // it has not taken it
+    rejected(&mut peer, RejectReason::DATA_DIGEST_ERROR, &pdu.encode(4000));
+    peer.session.abort(itt).unwrap();
+    let out = peer.drain(0);
+    let [(Pdu::TaskManagementRequest(abort), _)] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(abort.referenced_task_tag, itt);
+}
+
 //= https://www.rfc-editor.org/rfc/rfc7143#section-7.3
 //= type=test
 //# Upon receiving the Reject, the initiator MUST plug the CmdSN gap in order to continue to use the
