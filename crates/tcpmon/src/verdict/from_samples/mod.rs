@@ -27,6 +27,8 @@ const IDLE_BYTES_PER_S: f64 = 2000.0;
 const COUNTED_SHARE_MIN: f64 = 0.25;
 /// The same where other signs point at it too.
 const COUNTED_SHARE_WITH_SIGNS: f64 = 0.03;
+/// Nothing was under way for this share of the time: then somebody's silence limits.
+const SILENT: f64 = 0.5;
 /// What is in flight fills a window or a buffer at this part of it: the rest is rounding.
 const FULL: f64 = 0.8;
 /// A queue stands on the path for this share of the time: the line is full.
@@ -215,8 +217,11 @@ fn cause(whole: &Whole) -> (Cause, Vec<Cause>) {
 
 fn cause_at_sender(whole: &Whole) -> (Cause, Vec<Cause>) {
     let (mean, shares) = (&whole.mean, &whole.mean.shares);
+    // A sender that sleeps most of the time fills nothing with what it sends in between; and one that
+    // lets little be unsent (TCP_NOTSENT_LOWAT) is counted as waiting for its buffer now and then.
+    let busy = shares.own + shares.peer < SILENT;
     let counted = |share: f64, signs: bool| {
-        share >= COUNTED_SHARE_MIN || (signs && share >= COUNTED_SHARE_WITH_SIGNS)
+        share >= COUNTED_SHARE_MIN || (busy && signs && share >= COUNTED_SHARE_WITH_SIGNS)
     };
     // A pacing sender spreads a window that is too small over the round trip, so that it is full
     // only now and then; the window is what is in flight all the same.

@@ -153,6 +153,30 @@ fn silences_are_the_path_s_the_target_s_or_the_application_s() {
     assert_eq!(cause_of(questions(40, 8)), Cause::Application);
 }
 
+/// Whoever lets little be unsent is counted as waiting for its buffer, now and then, although it is
+/// the application that is slow.
+#[test]
+fn a_sender_that_sleeps_between_its_writes_fills_no_buffer() {
+    let slow = connection(|at, sample| {
+        let turn = at % 100;
+        if turn == 0 {
+            send(sample, 65_584);
+        }
+        if turn < STEPS_PER_RTT {
+            sample.tcp.unacked_segments = 45;
+            *sample.tcp.sndbuf_limited_us.as_mut().unwrap() += STEP_US;
+        } else {
+            sample.tcp.unacked_segments = 0;
+        }
+        if turn == STEPS_PER_RTT {
+            receive(sample, 48);
+        }
+    });
+    let judgement = judged(slow, Role::Initiator);
+    assert!(judgement.verdict.evidence["share_send_buffer"] > COUNTED_SHARE_WITH_SIGNS);
+    assert_eq!(judgement.verdict.cause, Cause::Application);
+}
+
 /// A write of 64 KiB, and 48 bytes a round trip later: an R2T or a response, who knows.
 fn writes_one_by_one(role: Role) -> Judgement {
     let sends = connection(|at, sample| match (at % STEPS_PER_RTT, role) {
