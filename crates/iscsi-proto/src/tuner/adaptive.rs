@@ -8,11 +8,13 @@
 //! What it is not: it does not measure a round trip; where samples carry none, windows are longer.
 
 mod constants;
+mod lossy;
 mod opening;
 mod shrink;
 mod watch;
 
 use constants::*;
+use lossy::Lossy;
 
 use super::limit::{Limit, buffer_wanted, control_wanted};
 use super::windows::Windows;
@@ -102,6 +104,9 @@ pub struct Adaptive {
     t_last_s: Option<f64>,
     /// Something was lost since the last move.
     losses: bool,
+    /// What the path loses, and the number that followed from it in this search, or 0.
+    lossy: Lossy,
+    foreseen: u32,
     /// The round trip, and what it was when the present hold began.
     rtt_s: f64,
     held_rtt_s: f64,
@@ -140,6 +145,8 @@ impl Adaptive {
             rtt_known: false,
             t_last_s: None,
             losses: false,
+            lossy: Lossy::default(),
+            foreseen: 0,
             rtt_s: 0.0,
             held_rtt_s: 0.0,
             settled_s: 0.0,
@@ -260,8 +267,10 @@ impl Adaptive {
         let step = f64::from(self.connections) / f64::from(base.connections) - 1.0;
         let gain_now = value / base.bytes_per_s.max(1.0) - 1.0;
         let here = Point { connections: self.connections, bytes_per_s: value, settled: false };
-        // Taken while windows grew that losses have cut since: such a level bounds nothing.
-        let inflated = self.losses && !base.settled && limit != Limit::Line;
+        // Taken while windows grew that losses have cut since: such a level bounds nothing. Nor does it
+        // below the number that the losses ask for.
+        let young = !base.settled || self.connections <= self.foreseen;
+        let inflated = self.losses && young && limit != Limit::Line;
         if self.dropped(base.bytes_per_s) && !inflated {
             // Connections do no such harm: the path has changed under the probe. Back at `base`,
             // that shows at once.
@@ -349,6 +358,15 @@ impl Adaptive {
         (wanted > self.connections).then_some(wanted)
     }
 
+    /// Connections that the path's losses ask for, if that is far more than there are and than was tried
+    /// in this search.
+    fn foresee(&self, sample: &Sample) -> Option<u32> {
+        let wanted = self.lossy.connections(sample, &self.config.congestion_controls)?;
+        let wanted = wanted.min(self.connections_max());
+        let tried = f64::from(self.connections.max(self.foreseen));
+        (f64::from(wanted) >= LOSSY_FACTOR_MIN * tried).then_some(wanted)
+    }
+
     fn learn_window(&mut self, sample: &Sample) {
         let rtt_s = sample.typical(|tcp| tcp.rtt_us.or(tcp.min_rtt_us)).map(|us| us / 1e6);
         self.rtt_known = rtt_s.is_some();
@@ -367,8 +385,8 @@ impl Adaptive {
         let mut decision = Decision::new(sample, self.connections, phase, why);
         let most = self.config.socket_buffer_bytes_max;
         decision.socket_buffer_bytes = buffer_wanted(sample, sample.bytes_per_s, most);
-        if !sample.pace.seeking {
-            // What is lost while the line's rate is looked for, its queue has lost.
+        if !sample.pace.seeking || self.lossy.is_known() {
+            // What is lost while the line's rate is looked for, its queue has lost, as a rule.
             let available = &self.config.congestion_controls;
             decision.congestion_control = control_wanted(sample, available);
         }
@@ -410,6 +428,16 @@ impl Policy for Adaptive {
         self.line_bytes_per_s = sample.pace.bytes_per_s;
         let lost = |c: &Connection| c.tcp.retransmits.is_some_and(|count| count > 0.0);
         self.losses |= sample.connections.iter().any(lost);
+        self.lossy.handle_sample(sample, interval_s);
+        if let Some(wanted) = self.foresee(sample) {
+            self.foreseen = wanted;
+            // Their slow starts and first losses take a while; some to spare cost little meanwhile.
+            self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
+            let bytes_per_s = self.windows.last(0).unwrap_or(sample.bytes_per_s);
+            let base = Point { connections: self.connections, bytes_per_s, settled: false };
+            self.start_grow(base, wanted, t_s, Why::Limited(Limit::CongestionLoss));
+            return self.decision(sample, None, self.why);
+        }
         if sample.pace.seeking {
             self.windows.clear();
             return self.decision(sample, None, Why::Seeking);
@@ -427,6 +455,7 @@ impl Policy for Adaptive {
 
     fn restart(&mut self) {
         self.state = State::Measure;
+        (self.lossy, self.foreseen) = (Lossy::default(), 0);
         self.short = None;
         self.weak = None;
         self.enough = None;

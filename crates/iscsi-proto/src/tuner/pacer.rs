@@ -60,6 +60,8 @@ const FAR_SHARE: f64 = 1.05;
 const STEP_MIN: f64 = 0.01;
 /// Of what is missing to a known rate no more than this at once.
 const STEP_MAX: f64 = 0.25;
+/// The first of these steps, where the queue came and went by itself, as a part of the largest.
+const ELSEWHERE_SHARE: f64 = 0.5;
 /// So far below the rate at which the queue came it stays, for this time.
 const BELOW: f64 = 0.985;
 const HOLD_S: f64 = 1.5;
@@ -307,6 +309,10 @@ impl Pacer {
         }
         if capped.seeking {
             self.free_s = FREE_S;
+            if capped.cut_from == Some(capped.bytes_per_s) {
+                // It has gone by itself, a burst of slow starts perhaps: the line is elsewhere.
+                capped.step = ELSEWHERE_SHARE * rise_share(capped.bytes_per_s, self.base_s);
+            }
         }
         (capped.seeking, capped.cut_from, capped.empties) = (false, None, 0);
         if !self.binds(&capped) || seen.t_s < capped.hold_until_s || seen.queue > QUEUE_SOME {

@@ -2,7 +2,9 @@
 //! connection may have, a line that caps their sum, noise from a seed. It is no TCP; it has what a
 //! tuner must cope with: slow starts, plateaus with round edges, steps and noise.
 
-use iscsi_proto::tuner::{Connection, ConnectionId, Decision, Policy, Sample, Tcp};
+use iscsi_proto::tuner::{
+    CongestionControl, Connection, ConnectionId, Decision, Policy, Sample, Tcp,
+};
 
 const MSS_BYTES: f64 = 1448.0;
 /// Ten segments (RFC 6928).
@@ -22,6 +24,16 @@ pub(crate) enum Law {
     Cubic,
     /// Does not mind losses.
     Bbr,
+}
+
+impl From<Law> for CongestionControl {
+    fn from(law: Law) -> Self {
+        match law {
+            Law::Reno => Self::Reno,
+            Law::Cubic => Self::Cubic,
+            Law::Bbr => Self::Bbr,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -204,7 +216,8 @@ impl Transfer {
                 min_rtt_us: Some(self.min_rtt_s * 1e6),
                 cwnd_bytes: Some(window),
                 in_flight_bytes: Some(window),
-                retransmits: Some(if self.path.loss > 0.0 { 1.0 } else { 0.0 }),
+                retransmits: Some(self.path.loss * bytes_per_s / n * SAMPLE_S / MSS_BYTES),
+                congestion_control: Some(self.path.law.into()),
                 ..Tcp::default()
             };
             let connection = |(index, opened_s): (usize, &f64)| Connection {

@@ -79,3 +79,20 @@ pub(super) const FLAT_GAIN_MAX: f64 = 0.015;
 pub(super) const FLAT_STEP_MIN: f64 = 0.1;
 /// A level further below the plateau than this is no error of its measurement.
 pub(super) const FLAT_SHARE: f64 = 0.94;
+/// A queue this long, or of this part of the round trip, may be what loses: such losses say nothing of
+/// the path.
+pub(super) const LOSSY_QUEUE_S: f64 = 0.004;
+pub(super) const LOSSY_QUEUE_SHARE: f64 = 0.06;
+/// And more of the segments than this are lost by load, not by chance.
+pub(super) const LOSSY_SHARE_MAX: f64 = 0.02;
+/// They show until so many round trips later, and so long.
+pub(super) const LOSSY_CLEAR_ROUND_TRIPS: f64 = 6.0;
+pub(super) const LOSSY_CLEAR_S: f64 = 0.6;
+/// What was lost this long ago counts a third.
+pub(super) const LOSSY_MEMORY_S: f64 = 1.5;
+/// With fewer losses than this, their share is not known.
+pub(super) const LOSSY_LOST_MIN: f64 = 6.0;
+/// The number that losses ask for is worth a move if it is larger by this factor.
+pub(super) const LOSSY_FACTOR_MIN: f64 = 2.0;
+/// A better congestion control is there within this time, or it was refused.
+pub(super) const LOSSY_CHANGE_S: f64 = 0.35;

@@ -25,8 +25,9 @@ impl Adaptive {
         if enough - short <= (enough / 16).max(1) {
             return None;
         }
-        if self.line_bytes_per_s.is_some() {
-            // Each connection that is closed and opened again costs more than one that is spare.
+        if self.line_bytes_per_s.is_some() || (self.foreseen > 0 && short == 0) {
+            // Each connection that is closed and opened again costs more than one that is spare. And
+            // what one carried before its first losses predicts nothing.
             return Some((enough - (enough / 4).max(1)).max(short + 1)).filter(|n| *n < enough);
         }
         let middle = short + (enough - short) / 2;

@@ -137,6 +137,7 @@ impl Adaptive {
             self.hold(self.connections, value, t_s, why);
             return;
         }
+        self.foreseen = 0;
         self.short = None;
         self.weak = None;
         self.enough = None;

@@ -1,0 +1,80 @@
+//! How much a path loses, whoever uses it, and how many connections that takes: each step of a search
+//! on such a path costs a slow start and its losses, so the number is computed and tried at once.
+
+use super::super::{CongestionControl, Connection, Sample};
+use super::constants::*;
+use crate::plan::{PathPlan, SEGMENT_BYTES};
+
+/// Segments sent and lost while no queue could have lost them; older ones count less.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lossy {
+    segments: f64,
+    lost: f64,
+    /// When a queue was last seen. What it loses is sent again a few round trips later.
+    crowded_s: f64,
+    /// Since when their share is known.
+    known_s: Option<f64>,
+}
+
+impl Default for Lossy {
+    fn default() -> Self {
+        Self { segments: 0.0, lost: 0.0, crowded_s: f64::NEG_INFINITY, known_s: None }
+    }
+}
+
+impl Lossy {
+    /// Takes an interval.
+    pub(super) fn handle_sample(&mut self, sample: &Sample, interval_s: f64) {
+        let rtt_us = sample.typical(|tcp| tcp.rtt_us);
+        let Some((rtt_us, least_us)) = rtt_us.zip(sample.least_rtt_us()) else { return };
+        let queue_s = (rtt_us - least_us) / 1e6;
+        let (rtt_s, least_s) = (rtt_us / 1e6, least_us / 1e6);
+        let retransmits = |c: &Connection| c.tcp.retransmits.filter(|count| count.is_finite());
+        let lost: f64 = sample.connections.iter().filter_map(retransmits).sum();
+        let segments = sample.bytes_per_s * interval_s / SEGMENT_BYTES;
+        let many = lost > LOSSY_LOST_MIN.max(LOSSY_SHARE_MAX * segments);
+        if many || queue_s > LOSSY_QUEUE_S.max(LOSSY_QUEUE_SHARE * least_s) {
+            self.crowded_s = sample.t_s;
+        }
+        if sample.t_s - self.crowded_s < LOSSY_CLEAR_S.max(LOSSY_CLEAR_ROUND_TRIPS * rtt_s) {
+            return;
+        }
+        let kept = (-interval_s / LOSSY_MEMORY_S).exp();
+        self.segments = kept * self.segments + segments;
+        self.lost = kept * self.lost + lost;
+        let known = self.lost >= LOSSY_LOST_MIN && self.segments > self.lost;
+        self.known_s = known.then(|| self.known_s.unwrap_or(sample.t_s));
+    }
+
+    /// There are losses that are no queue's.
+    pub(super) fn is_known(&self) -> bool {
+        self.known_s.is_some()
+    }
+
+    /// Connections that fill a gigabit, or what was carried if that is more, with these losses; none if
+    /// there are too few to tell, or the congestion control bears them, or will in a moment.
+    pub(super) fn connections(
+        &self,
+        sample: &Sample,
+        available: &[CongestionControl],
+    ) -> Option<u32> {
+        let for_s = sample.t_s - self.known_s?;
+        let known = |c: &Connection| c.tcp.congestion_control;
+        let control = sample.connections.iter().find_map(known).or(sample.tcp.congestion_control);
+        let control = control.unwrap_or(CongestionControl::Cubic);
+        let may_change = available.iter().any(|one| *one > control) && for_s < LOSSY_CHANGE_S;
+        if control == CongestionControl::Bbr || may_change {
+            return None;
+        }
+        let path = PathPlan {
+            bits_per_s: 8.0 * GUESS_BYTES_PER_S.max(sample.bytes_per_s),
+            rtt_s: sample.least_rtt_us()? / 1e6,
+            loss: self.lost / self.segments,
+            queue_packets: None,
+            wmem_bytes: f64::INFINITY,
+            rmem_bytes: f64::INFINITY,
+            streams: None,
+        };
+        Some(path.outcome(control).connections)
+    }
+}
