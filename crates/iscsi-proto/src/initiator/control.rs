@@ -1,11 +1,11 @@
-//! What comes in that moves no data: answers to task management, text and logout, Reject, and
-//! asynchronous messages (RFC 7143 §11.6, §11.9, §11.11, §11.15, §11.17).
+//! What moves no data: how requests get their tags, and what comes in, answers to task management,
+//! text and logout, Reject, and asynchronous messages (RFC 7143 §11.6, §11.9, §11.11, §11.15, §11.17).
 
 use bytes::Bytes;
 
 use super::event::{ConnectionError, Event, TaskOutcome, Violation};
 use super::receive::{Handled, Receiving};
-use super::task::{Kind, Management};
+use super::task::{Kind, Management, Task};
 use super::transmit::Control;
 use super::{Connection, ConnectionId, Input, Session, State};
 use crate::ids::{Cid, Itt, Lun, Ttt};
@@ -18,6 +18,21 @@ use crate::serial::CmdSn;
 use crate::time::Instant;
 
 impl<T> Session<T> {
+    /// A request that is no command: it is sent as soon as possible. `None` if there are too many.
+    pub(super) fn add_request(&mut self, connection: ConnectionId, kind: Kind<T>) -> Option<Itt> {
+        let itt = self.add_task(connection, kind)?;
+        self.connection_mut(connection)?.queues.control.push_back(Control::Task(itt));
+        self.wake(connection);
+        Some(itt)
+    }
+
+    /// `None` if there are too many.
+    pub(super) fn add_task(&mut self, connection: ConnectionId, kind: Kind<T>) -> Option<Itt> {
+        self.submitted += 1;
+        let order = self.submitted;
+        self.tasks.insert(Task { order, connection, cmd_sn: None, asked_at: None, kind })
+    }
+
     pub(super) fn management_response(
         &mut self,
         id: ConnectionId,

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::event::{ConnectionError, Event, Recovery};
 use super::task::{Kind, Management};
-use super::transmit::Control;
 use super::{Connection, ConnectionId, Input, LogoutReason, Phase, Session, Timer};
 use crate::ids::{Cid, Itt};
 use crate::pdu::{
@@ -28,7 +27,7 @@ const LATER_MAX: u32 = 20;
 const LATER_DELAY: Duration = Duration::from_millis(200);
 
 /// A lost connection whose tasks wait to go on elsewhere.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Failed {
     stage: Stage,
     /// Its transport is gone, and with it whoever could still fill a task's buffer: its tasks may
@@ -48,9 +47,10 @@ pub(super) struct Failed {
     unanswered: Vec<(Management, CmdSn)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
     /// For Time2Wait to pass, or for a connection that can carry the logout.
+    #[default]
     Waiting,
     /// Logout "for recovery" under way; this is its tag.
     LoggingOut(Itt),
@@ -126,18 +126,7 @@ impl<T> Session<T> {
         c.timers.stop_all();
         c.timers.set(Timer::Time2Wait, not_before);
         c.timers.set(Timer::Time2Retain, not_before + retain);
-        c.failed = Some(Box::new(Failed {
-            stage: Stage::Waiting,
-            gone: false,
-            not_before,
-            waiting: VecDeque::new(),
-            asked: 0,
-            later: 0,
-            reassigned: 0,
-            retried: 0,
-            requeued: 0,
-            unanswered: Vec::new(),
-        }));
+        c.failed = Some(Box::new(Failed { not_before, ..Failed::default() }));
         self.drop_requests(id);
         self.abort_more();
         let of_id = self.tasks.iter().filter(|(_, task)| task.connection == id && task.is_sent());
@@ -249,16 +238,12 @@ impl<T> Session<T> {
             Stage::Waiting | Stage::LoggedOut | Stage::Reassigning if now < failed.not_before => {}
             Stage::Waiting => {
                 let reason = LogoutReason::REMOVE_CONNECTION_FOR_RECOVERY;
-                let Some(itt) = self.add_task(carrier, Kind::Logout { reason, of: id }) else {
+                let Some(itt) = self.add_request(carrier, Kind::Logout { reason, of: id }) else {
                     return; // the timer of Time2Retain decides
                 };
-                if let Some(c) = self.connection_mut(carrier) {
-                    c.queues.control.push_back(Control::Task(itt));
-                }
                 if let Some(failed) = self.connection_mut(id).and_then(|c| c.failed.as_mut()) {
                     failed.stage = Stage::LoggingOut(itt);
                 }
-                self.wake(carrier);
             }
             Stage::LoggingOut(_) => {}
             Stage::LoggedOut => self.sort_out(id),

@@ -5,7 +5,7 @@ use super::receive::Receiving;
 use super::status::StatusNumbers;
 use super::task::{Kind, Task};
 use super::timer::TimerTable;
-use super::transmit::{Control, Queues};
+use super::transmit::Queues;
 use super::{
     CONNECTIONS_MAX, Candidate, Connection, ConnectionId, Established, Input, LogoutReason,
     MembershipError, Phase, Session, State, Timer,
@@ -225,15 +225,15 @@ impl<T> Session<T> {
     }
 
     fn queue_logout(&mut self, id: ConnectionId, reason: LogoutReason) {
-        let Some(itt) = self.add_task(id, Kind::Logout { reason, of: id }) else { return };
+        if self.add_request(id, Kind::Logout { reason, of: id }).is_none() {
+            return;
+        }
         if reason == LogoutReason::CLOSE_SESSION {
             self.phase = Phase::Closing; // nobody joins it any more
         }
         if let Some(c) = self.connection_mut(id) {
             c.advance(Input::LogoutSent);
-            c.queues.control.push_back(Control::Task(itt));
         }
-        self.wake(id);
     }
 
     /// CID and ExpStatSN that a Logout names: those of the connection it closes.

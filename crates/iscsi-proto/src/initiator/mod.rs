@@ -310,10 +310,7 @@ impl<T> Session<T> {
     }
 
     fn add_management(&mut self, connection: ConnectionId, task: Management) -> Option<Itt> {
-        let itt = self.add_task(connection, Kind::Management(task))?;
-        self.connection_mut(connection)?.queues.control.push_back(transmit::Control::Task(itt));
-        self.wake(connection);
-        Some(itt)
+        self.add_request(connection, Kind::Management(task))
     }
 
     /// Asks the target for text, such as `SendTargets=All` (§11.10). `None` if no connection takes
@@ -343,10 +340,7 @@ impl<T> Session<T> {
         }
         let (lun, ttt) = (Lun(0), Ttt::NONE);
         let task = TextTask { request, lun, ttt, response: BytesMut::new() };
-        let itt = self.add_task(connection, Kind::Text(task))?;
-        self.connection_mut(connection)?.queues.control.push_back(transmit::Control::Task(itt));
-        self.wake(connection);
-        Some(itt)
+        self.add_request(connection, Kind::Text(task))
     }
 
     /// Asks for a sign of life; [`Event::Pong`] tells the round-trip time.
@@ -362,12 +356,11 @@ impl<T> Session<T> {
         if c.pinging || !c.state.is_open() || leaving {
             return;
         }
-        let Some(itt) = self.add_task(connection, Kind::Ping { sent_at: None }) else { return };
-        if let Some(c) = self.connection_mut(connection) {
+        if self.add_request(connection, Kind::Ping { sent_at: None }).is_some()
+            && let Some(c) = self.connection_mut(connection)
+        {
             c.pinging = true;
-            c.queues.control.push_back(transmit::Control::Task(itt));
         }
-        self.wake(connection);
     }
 
     /// Gives up the session now: everything unfinished comes back as [`Event::TaskRequeue`].
@@ -470,12 +463,6 @@ impl<T> Session<T> {
     /// Load of one connection.
     pub fn load(&self, id: ConnectionId) -> Option<Candidate> {
         Some(self.connection(id)?.candidate(id))
-    }
-
-    fn add_task(&mut self, connection: ConnectionId, kind: Kind<T>) -> Option<Itt> {
-        self.submitted += 1;
-        let order = self.submitted;
-        self.tasks.insert(Task { order, connection, cmd_sn: None, asked_at: None, kind })
     }
 
     /// Takes a command off the books and reports it.

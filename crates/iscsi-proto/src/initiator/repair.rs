@@ -375,14 +375,10 @@ impl<T> Session<T> {
             let Some(cid) = self.connection(id).map(super::Connection::cid) else { return };
             return self.fail(id, ConnectionError::NotRepaired { cid });
         }
-        let Some(itt) = self.add_task(id, Kind::Plug) else { return };
-        if let Some(task) = self.tasks.get_mut(itt) {
+        let plug = self.add_request(id, Kind::Plug).and_then(|itt| self.tasks.get_mut(itt));
+        if let Some(task) = plug {
             task.cmd_sn = Some(cmd_sn);
         }
-        if let Some(c) = self.connection_mut(id) {
-            c.queues.control.push_back(Control::Task(itt));
-        }
-        self.wake(id);
     }
 
     /// A command was sent: looks after a while whether the target has taken it.
