@@ -43,10 +43,11 @@ fuzz:           ## hostile input for TIME seconds a target (needs cargo-fuzz)
 	        -- -max_total_time=$(TIME) -timeout=10 -rss_limit_mb=2048 -max_len=8192 || exit 1; \
 	done
 
-lint: setup     ## format, clippy, docs, licences, Python syntax
+lint: setup     ## format, clippy, docs, tidiness, licences, Python syntax
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	$(CARGO) test --quiet --locked -p xtask
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --log-level error check bans licenses sources; \
 	else echo "lint: cargo-deny is not installed, licences were not checked (cargo install cargo-deny)"; fi
