@@ -184,7 +184,6 @@ impl<T> Session<T> {
         if !self.connection(id).is_some_and(|c| drained(c) && !c.state.is_leaving())
             || self.awaits_answer(|connection| connection == id)
             || self.is_logging_out()
-        // which closes it, too
         {
             return;
         }
