@@ -25,8 +25,8 @@ const FAILED_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration
 /// What is to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Job {
-    /// A connection of this session with this CID.
-    Connection { member: usize, cid: Cid },
+    /// A connection of this session with this CID, after a pause.
+    Connection { member: usize, cid: Cid, pause: Duration },
     /// A session with this qualifier of its ISID.
     Session { qualifier: u16 },
 }
@@ -196,9 +196,7 @@ impl State {
 
     /// What is to be opened now; it counts as being opened from here on.
     pub(super) fn jobs(&mut self, now: Instant) -> Vec<Job> {
-        let lost = rejoin::missing(self).into_iter();
-        let mut jobs: Vec<Job> =
-            lost.map(|(member, cid)| Job::Connection { member, cid }).collect();
+        let mut jobs = rejoin::missing(self);
         if !self.lacks_connections(now) {
             return jobs;
         }
@@ -217,7 +215,7 @@ impl State {
                 rejoining.contains(&cid) || session.connections().any(|(_, other, _)| other == cid)
             });
             member.rejoining.push(cid);
-            jobs.push(Job::Connection { member: index, cid });
+            jobs.push(Job::Connection { member: index, cid, pause: Duration::ZERO });
         }
         jobs
     }

@@ -16,6 +16,7 @@ use iscsi_proto::time::Instant;
 use tokio::net::TcpStream;
 
 use super::connect::{ConnectError, Identity, Link, connect, credentials};
+use super::growth::Job;
 use super::shared::Shared;
 use super::state::{Phase, State};
 use super::url::Portal;
@@ -55,8 +56,9 @@ pub(super) struct Rejoined {
     link: Option<Result<Link, ConnectError>>,
 }
 
-/// Connections to be opened now, by session and CID; they count as being opened from here on.
-pub(super) fn missing(state: &mut State) -> Vec<(usize, Cid)> {
+/// Lost connections that are to be opened again now; they count as being opened from here on. Those
+/// that were lost together wait together.
+pub(super) fn missing(state: &mut State) -> Vec<Job> {
     let mut found = Vec::new();
     if state.phase != Phase::Up || state.ended.is_some() {
         return found;
@@ -79,10 +81,12 @@ pub(super) fn missing(state: &mut State) -> Vec<(usize, Cid)> {
             None if !session.is_open() => Vec::new(),
             None => home.cids.iter().copied().filter(|cid| !in_use.contains(cid)).collect(),
         };
-        for cid in wanted {
-            member.rejoining.push(cid);
-            found.push((index, cid));
+        if wanted.is_empty() {
+            continue;
         }
+        let pause = member.backoff.take();
+        member.rejoining.extend(&wanted);
+        found.extend(wanted.into_iter().map(|cid| Job::Connection { member: index, cid, pause }));
     }
     found
 }
@@ -123,13 +127,13 @@ pub(super) async fn rejoin(
     incarnation: u64,
     member: usize,
     cid: Cid,
+    pause: Duration,
 ) -> Rejoined {
     let Some(first) = plan(&shared, incarnation, member, cid) else {
         return Rejoined { member, cid, link: None };
     };
     tokio::time::sleep_until(shared.deadline(first.not_before)).await;
-    let pause = shared.lock().member(incarnation, member).map(|m| m.backoff.take());
-    tokio::time::sleep(pause.unwrap_or_default()).await;
+    tokio::time::sleep(pause).await;
     // CmdSN and ExpStatSN of now, not of before the pause.
     let Some(Plan { home, identity, .. }) = plan(&shared, incarnation, member, cid) else {
         return Rejoined { member, cid, link: None };

@@ -92,8 +92,9 @@ impl Incarnation {
         for job in shared.with(|state, _| state.jobs(now)) {
             let (shared, number) = (shared.clone(), self.number);
             match job {
-                Job::Connection { member, cid } => self.arrivals.spawn(async move {
-                    Arrival::Connection(rejoin::rejoin(shared, number, member, cid).await)
+                Job::Connection { member, cid, pause } => self.arrivals.spawn(async move {
+                    let rejoined = rejoin::rejoin(shared, number, member, cid, pause).await;
+                    Arrival::Connection(rejoined)
                 }),
                 Job::Session { qualifier } => self.arrivals.spawn(async move {
                     let isid = Isid::random(isid_bits, qualifier);

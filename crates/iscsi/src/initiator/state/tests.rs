@@ -1,14 +1,17 @@
 //! Commands through the gate: what waits, what comes back, and that nothing is lost or doubled.
 
 use block::{Bytes, Result};
-use iscsi_proto::ids::{Cid, Tsih};
+use iscsi_proto::ids::{Cid, Isid, Tsih};
 use iscsi_proto::initiator::{Config, Established, Session};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::pdu::{Pdu, Residual, ResponseCode, ScsiResponse};
 use iscsi_proto::serial::{CmdSn, StatSn};
 
 use super::*;
+use crate::initiator::growth::Job;
+use crate::initiator::rejoin::Home;
 use crate::initiator::unflushed::Content;
+use crate::initiator::url::Portal;
 
 struct Rig {
     state: State,
@@ -94,10 +97,14 @@ impl Rig {
 }
 
 fn member() -> (Member, ConnectionId) {
+    member_with(SessionParams::default())
+}
+
+fn member_with(session: SessionParams) -> (Member, ConnectionId) {
     let established = Established {
         tsih: Tsih(1),
         cid: Cid(1),
-        session: SessionParams::default(),
+        session,
         connection: ConnectionParams::default(),
         cmd_sn: CmdSn(1),
         exp_cmd_sn: CmdSn(1),
@@ -210,4 +217,31 @@ fn too_much_unflushed_starts_a_flush_and_holds_writes_but_not_reads() {
     assert_eq!(lbas(&rig.sent()), [3]);
     rig.answer(flush[0].1, 0);
     assert_eq!(lbas(&rig.sent()), [2]);
+}
+
+#[test]
+fn connections_that_are_opened_together_wait_together() {
+    let mut rig = Rig::new(1);
+    let params =
+        SessionParams { max_connections: 32, error_recovery_level: 2, ..Default::default() };
+    let (mut member, _) = member_with(params);
+    let lost = [Cid(7), Cid(8), Cid(9)];
+    let cids = [&[Cid(1)], &lost[..]].concat();
+    let portal = Portal { host: "198.51.100.1".into(), port: 3260 };
+    member.home = Some(Home { portal, isid: Isid::random(1, 0), cids });
+    rig.state.members = vec![member];
+    let mut pauses_ms = |wanted| {
+        rig.state.growth.wanted = wanted;
+        rig.state.members[0].rejoining.clear();
+        let mut pauses = [Vec::new(), Vec::new()];
+        for job in rig.state.jobs(at(1)) {
+            let Job::Connection { cid, pause, .. } = job else { panic!("{job:?}") };
+            pauses[usize::from(lost.contains(&cid))].push(pause.as_millis());
+        }
+        pauses
+    };
+    assert_eq!(pauses_ms(1), [vec![], vec![0; 3]]);
+    assert_eq!(pauses_ms(1), [vec![], vec![20; 3]]); // those ended without a command
+    // New ones have not failed: nothing is to be waited for.
+    assert_eq!(pauses_ms(32), [vec![0; 28], vec![40; 3]]);
 }
