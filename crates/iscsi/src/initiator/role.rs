@@ -83,6 +83,9 @@ fn register(slot: &mut Option<Waker>, context: &Context<'_>) {
 }
 
 impl Role for ConnectionRole {
+    // A session's commands are delivered in the order of their numbers (RFC 7143 §4.2.2.1).
+    const IS_AWAITED: bool = true;
+
     fn handle_header(&mut self, header: &Header) -> Result<Dest, CloseReason> {
         let now = self.now;
         let mut filling = None;
