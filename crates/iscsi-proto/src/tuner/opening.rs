@@ -46,6 +46,8 @@ pub struct Room {
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
     connections: u32,
+    /// Others have carried something before.
+    is_used: bool,
     best_bytes_per_s: f64,
     recent: Recent,
     /// The last rise, and when it was.
@@ -61,6 +63,12 @@ impl Opening {
     pub fn first(&mut self, rtt_s: f64, connections: u32) -> Option<Room> {
         self.connections = self.connections.max(connections);
         (rtt_s >= LONG_RTT_S && !self.done).then(|| self.room(rtt_s))
+    }
+
+    /// The limit from now on, where many connections join a path that carried so much, in bytes a
+    /// second: their slow starts would overrun it as those of the first do.
+    pub fn again(&mut self, bytes_per_s: f64) {
+        *self = Self { best_bytes_per_s: bytes_per_s, is_used: true, ..Self::default() };
     }
 
     /// Takes a sample and answers the limit; none is no limit, from then on.
@@ -101,11 +109,12 @@ impl Opening {
     fn room(&self, rtt_s: f64) -> Room {
         let each = CONNECTION_BYTES * f64::from(self.connections);
         let first = each.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
+        let least = if self.is_used { FIRST_BYTES.0 } else { first };
         let share = LAG * rise_share(self.best_bytes_per_s, rtt_s);
         let gain = 1.0 + if self.near { NEAR_GAIN * share } else { share };
         Room {
             bytes: first.max(WINDOW_GAIN * self.best_bytes_per_s * rtt_s),
-            bytes_per_s: (first / rtt_s).max(self.best_bytes_per_s * gain),
+            bytes_per_s: (least / rtt_s).max(self.best_bytes_per_s * gain),
         }
     }
 }

@@ -185,6 +185,11 @@ impl Pacer {
         })
     }
 
+    /// Forgets the rate, because far more connections will carry more than those that it was seen with.
+    pub fn look_again(&mut self) {
+        self.capped = None;
+    }
+
     /// None where the path is short or its round trip unknown.
     fn look(&mut self, sample: &Sample, from_s: f64) -> Option<Seen> {
         let (t_s, bytes_per_s) = (sample.t_s, sample.bytes_per_s);

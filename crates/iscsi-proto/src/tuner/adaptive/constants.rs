@@ -91,7 +91,7 @@ pub(super) const LOSSY_CLEAR_S: f64 = 0.6;
 /// What was lost this long ago counts a third.
 pub(super) const LOSSY_MEMORY_S: f64 = 1.5;
 /// With fewer losses than this, their share is not known.
-pub(super) const LOSSY_LOST_MIN: f64 = 6.0;
+pub(super) const LOSSY_LOST_MIN: f64 = 2.5;
 /// The number that losses ask for is worth a move if it is larger by this factor.
 pub(super) const LOSSY_FACTOR_MIN: f64 = 2.0;
 /// A better congestion control is there within this time, or it was refused.

@@ -51,6 +51,12 @@ impl Lossy {
         self.known_s.is_some()
     }
 
+    /// The share of segments that is lost at least, but for one standard error of their count: few
+    /// losses ask for few connections, and for more of them when they go on.
+    fn share(&self) -> f64 {
+        (self.lost - self.lost.sqrt()) / self.segments
+    }
+
     /// Connections that fill a gigabit, or what was carried if that is more, with these losses; none if
     /// there are too few to tell, or the congestion control bears them, or will in a moment.
     pub(super) fn connections(
@@ -69,7 +75,7 @@ impl Lossy {
         let path = PathPlan {
             bits_per_s: 8.0 * GUESS_BYTES_PER_S.max(sample.bytes_per_s),
             rtt_s: sample.least_rtt_us()? / 1e6,
-            loss: self.lost / self.segments,
+            loss: self.share(),
             queue_packets: None,
             wmem_bytes: f64::INFINITY,
             rmem_bytes: f64::INFINITY,

@@ -10,14 +10,15 @@ mod actuator;
 mod meter;
 mod report;
 mod share;
+mod young;
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{
-    Decision, LONG_RTT_S, Limit, Opening, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig,
-    Room, Sample, Tcp, Why,
+    Decision, LONG_RTT_S, Limit, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig, Room,
+    Sample, Tcp, Why,
 };
 
 use self::actuator::Actuator;
@@ -26,6 +27,7 @@ use self::report::History;
 pub use self::report::{PathChange, PathConnection, PathReport};
 use self::share::Meted;
 pub use self::share::{Share, ShareError};
+use self::young::Young;
 use super::Config;
 use super::shared::Shared;
 use super::state::Phase;
@@ -65,7 +67,7 @@ struct Controller {
     /// The line's rate; none if the user wants none.
     pacer: Option<Pacer>,
     pace: Pace,
-    opening: Opening,
+    young: Young,
     meted: Meted,
     actuator: Actuator,
     history: History,
@@ -92,7 +94,7 @@ impl Controller {
             meter: Meter::default(),
             pacer: config.pacing.then(Pacer::default),
             pace: Pace::default(),
-            opening: Opening::default(),
+            young: Young::default(),
             meted: Meted::new(config.share),
             actuator: Actuator::new(config),
             history: History::default(),
@@ -112,7 +114,7 @@ impl Controller {
         choose_stride(shared, &view, &connections);
         let rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
         if self.pacer.is_some() {
-            let room = self.opening.first(rtt_s, view.open);
+            let room = self.young.first(rtt_s, view.open);
             let rate = least([self.meted.rate(), room.map(|room| room.bytes_per_s)]);
             hold_back(shared, rate, room, shared.now());
         }
@@ -130,7 +132,7 @@ impl Controller {
         if !view.up {
             self.meter.pause();
             // The next connections begin with small windows.
-            self.opening = Opening::default();
+            self.young = Young::default();
             self.publish(shared, &view, now, None);
             return;
         }
@@ -140,13 +142,9 @@ impl Controller {
             .as_mut()
             .map_or_else(Pace::default, |pacer| pacer.handle_sample(&measured.sample));
         measured.sample.pace = self.pace;
-        let room = self.pacer.as_ref().and_then(|_| self.opening.handle_sample(&measured.sample));
-        if room.is_some() {
-            measured.sample.pace.seeking = true;
-            // All windows grow together: one that begins later holds up the commands of all.
-            measured.slowness.iter_mut().for_each(|(.., slowness)| *slowness = 1.0);
-        }
-        trace(&measured.sample);
+        let room = self.pacer.as_ref().and_then(|_| self.young.handle(&mut measured));
+        measured.sample.pace.seeking |= room.is_some();
+        trace(&measured, room);
         choose_stride(shared, &view, &measured.connections);
         let sample = &measured.sample;
         self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
@@ -165,6 +163,12 @@ impl Controller {
         } else {
             self.decide(sample, &view)
         };
+        if let Some(pacer) = &mut self.pacer
+            && decision.connections > self.wanted
+            && self.young.is_joined(sample, &decision)
+        {
+            pacer.look_again();
+        }
         self.wanted = decision.connections;
         self.actuator.carry_out(shared, &view, &measured, &decision, now);
         self.history.note(sample, self.wanted, &decision.why.to_string(), now);
@@ -241,7 +245,8 @@ impl Controller {
     }
 }
 
-fn trace(sample: &Sample) {
+fn trace(measured: &Measured, room: Option<Room>) {
+    let sample = &measured.sample;
     let each = |field: fn(&Tcp) -> Option<f64>| {
         sample.connections.iter().map(|connection| field(&connection.tcp)).collect::<Vec<_>>()
     };
@@ -253,6 +258,9 @@ fn trace(sample: &Sample) {
         rtts_us = ?each(|tcp| tcp.rtt_us),
         retransmits = ?each(|tcp| tcp.retransmits),
         cwnd = ?each(|tcp| tcp.cwnd_bytes),
+        ?room,
+        outstanding = ?measured.connections.iter().map(|c| c.outstanding_bytes).collect::<Vec<_>>(),
+        slowness = ?measured.slowness.iter().map(|(.., slowness)| slowness).collect::<Vec<_>>(),
         "sample"
     );
 }
