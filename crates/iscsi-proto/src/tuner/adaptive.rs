@@ -385,10 +385,11 @@ impl Adaptive {
         let mut decision = Decision::new(sample, self.connections, phase, why);
         let most = self.config.socket_buffer_bytes_max;
         decision.socket_buffer_bytes = buffer_wanted(sample, sample.bytes_per_s, most);
-        if !sample.pace.seeking || self.lossy.is_known() {
+        let lossy = self.lossy.is_known();
+        if !sample.pace.seeking || lossy {
             // What is lost while the line's rate is looked for, its queue has lost, as a rule.
             let available = &self.config.congestion_controls;
-            decision.congestion_control = control_wanted(sample, available);
+            decision.congestion_control = control_wanted(sample, available, lossy);
         }
         decision
     }

@@ -104,15 +104,17 @@ pub(super) fn buffer_wanted(sample: &Sample, bytes_per_s: f64, bytes_max: u64) -
     (wanted > BUFFER_CHANGE_FACTOR * present).then_some(wanted as u64)
 }
 
-/// Another congestion control, if losses are the limit and one that bears them is at hand.
+/// Another congestion control, if losses are the limit, or are known to be the path's own, and one that
+/// bears them is at hand.
 pub(super) fn control_wanted(
     sample: &Sample,
     available: &[CongestionControl],
+    lossy: bool,
 ) -> Option<CongestionControl> {
     let of_connections = sample.connections.iter().find_map(|c| c.tcp.congestion_control);
     let present = of_connections.or(sample.tcp.congestion_control)?;
     let better = available.iter().copied().max().filter(|&best| best > present)?;
-    (Limit::of(sample) == Limit::CongestionLoss).then_some(better)
+    (lossy || Limit::of(sample) == Limit::CongestionLoss).then_some(better)
 }
 
 #[cfg(test)]
@@ -168,13 +170,14 @@ mod tests {
         assert_eq!(buffer_wanted(&sample(tcp), 2e6, 1 << 24), Some(200_000));
         assert_eq!(buffer_wanted(&sample(tcp), 2e6, 65_536), None);
         let all = [CongestionControl::Cubic, CongestionControl::Bbr];
-        assert_eq!(control_wanted(&sample(tcp), &all), None);
+        assert_eq!(control_wanted(&sample(tcp), &all, false), None);
+        assert_eq!(control_wanted(&sample(tcp), &all, true), Some(CongestionControl::Bbr));
         tcp.sndbuf_limited_share = None;
         assert_eq!(buffer_wanted(&sample(tcp), 2e6, 1 << 24), None);
         tcp.cwnd_bytes = Some(1e4);
         tcp.in_flight_bytes = Some(1e4);
         tcp.retransmits = Some(1.0);
-        assert_eq!(control_wanted(&sample(tcp), &all), Some(CongestionControl::Bbr));
-        assert_eq!(control_wanted(&sample(tcp), &all[..1]), None);
+        assert_eq!(control_wanted(&sample(tcp), &all, false), Some(CongestionControl::Bbr));
+        assert_eq!(control_wanted(&sample(tcp), &all[..1], true), None);
     }
 }

@@ -2,7 +2,9 @@
 //! first seconds it carries more, because nothing has been lost of it yet. Levels as they were seen
 //! on the emulated line: cubic at RTT 50 ms, a loss of 1e-3.
 
-use iscsi_proto::tuner::{Adaptive, AdaptiveConfig, Connection, Policy, Sample, Tcp};
+use iscsi_proto::tuner::{
+    Adaptive, AdaptiveConfig, CongestionControl, Connection, Policy, Sample, Tcp,
+};
 
 const RTT_S: f64 = 0.05;
 const SAMPLE_S: f64 = 0.1;
@@ -61,4 +63,29 @@ fn a_level_from_before_the_first_losses_is_no_reason_to_go_back() {
         assert!(asked.starts_with(&[4, 16, 64]), "seed {seed}: {asked:?}");
         assert!(asked[2..].iter().all(|n| *n > 32), "seed {seed}: {asked:?}");
     }
+}
+
+#[test]
+fn a_congestion_control_that_bears_losses_needs_a_few_more_connections_not_all() {
+    let numbers = |control| {
+        let mut policy = Adaptive::new(AdaptiveConfig::default());
+        let mut asked = vec![4];
+        for tick in 1..=60 {
+            let open = asked[asked.len() - 1];
+            // Four segments of four thousand.
+            let mut sample = sample(SAMPLE_S * f64::from(tick), open, 58e6);
+            for (index, connection) in sample.connections.iter_mut().enumerate() {
+                connection.tcp.congestion_control = Some(control);
+                connection.tcp.retransmits = Some(if index < 4 { 1.0 } else { 0.0 });
+            }
+            let wanted = policy.handle_sample(&sample).connections;
+            if wanted != open {
+                asked.push(wanted);
+            }
+        }
+        asked
+    };
+    assert_eq!(*numbers(CongestionControl::Cubic).iter().max().unwrap(), 64);
+    let asked = numbers(CongestionControl::Bbr);
+    assert!(asked.iter().any(|n| *n >= 8) && asked.iter().all(|n| *n <= 32), "{asked:?}");
 }

@@ -94,5 +94,7 @@ pub(super) const LOSSY_MEMORY_S: f64 = 1.5;
 pub(super) const LOSSY_LOST_MIN: f64 = 2.5;
 /// The number that losses ask for is worth a move if it is larger by this factor.
 pub(super) const LOSSY_FACTOR_MIN: f64 = 2.0;
+/// Connections that lose so many segments in a round trip have others beside them that carry on.
+pub(super) const REPAIRING_SHARE: f64 = 0.25;
 /// A better congestion control is there within this time, or it was refused.
 pub(super) const LOSSY_CHANGE_S: f64 = 0.35;

@@ -58,7 +58,7 @@ impl Lossy {
     }
 
     /// Connections that fill a gigabit, or what was carried if that is more, with these losses; none if
-    /// there are too few to tell, or the congestion control bears them, or will in a moment.
+    /// there are too few to tell, or a congestion control that bears them will be there in a moment.
     pub(super) fn connections(
         &self,
         sample: &Sample,
@@ -69,13 +69,20 @@ impl Lossy {
         let control = sample.connections.iter().find_map(known).or(sample.tcp.congestion_control);
         let control = control.unwrap_or(CongestionControl::Cubic);
         let may_change = available.iter().any(|one| *one > control) && for_s < LOSSY_CHANGE_S;
-        if control == CongestionControl::Bbr || may_change {
+        if may_change {
             return None;
         }
+        let bytes_per_s = GUESS_BYTES_PER_S.max(sample.bytes_per_s);
+        let (rtt_s, loss) = (sample.least_rtt_us()? / 1e6, self.share());
+        if control == CongestionControl::Bbr {
+            // It keeps its rate, but a round trip long a connection repairs what it has lost.
+            let lost = bytes_per_s / SEGMENT_BYTES * loss * rtt_s;
+            return Some((lost / REPAIRING_SHARE).ceil() as u32);
+        }
         let path = PathPlan {
-            bits_per_s: 8.0 * GUESS_BYTES_PER_S.max(sample.bytes_per_s),
-            rtt_s: sample.least_rtt_us()? / 1e6,
-            loss: self.share(),
+            bits_per_s: 8.0 * bytes_per_s,
+            rtt_s,
+            loss,
             queue_packets: None,
             wmem_bytes: f64::INFINITY,
             rmem_bytes: f64::INFINITY,

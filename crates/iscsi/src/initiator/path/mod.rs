@@ -164,8 +164,7 @@ impl Controller {
             self.decide(sample, &view)
         };
         if let Some(pacer) = &mut self.pacer
-            && decision.connections > self.wanted
-            && self.young.is_joined(sample, &decision)
+            && self.young.is_again(sample, &decision)
         {
             pacer.look_again();
         }

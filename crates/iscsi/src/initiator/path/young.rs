@@ -1,9 +1,11 @@
-//! A path that is new, or that many more connections join: how much it may get ([`Opening`]), and how
+//! A path that is new, or that other connections than before are to fill: how much it may get ([`Opening`]), and how
 //! its connections share the work until their windows are what they will be.
 
 use std::collections::HashSet;
 
-use iscsi_proto::tuner::{Connection, Decision, Limit, Opening, Room, Sample, Why};
+use iscsi_proto::tuner::{
+    CongestionControl, Connection, Decision, Limit, Opening, Room, Sample, Why,
+};
 
 use super::meter::Measured;
 
@@ -13,8 +15,10 @@ const JOINED_FACTOR: u32 = 2;
 #[derive(Debug, Default)]
 pub(super) struct Young {
     opening: Opening,
-    /// Others were there before.
-    joined: bool,
+    /// It was opened before.
+    again: bool,
+    /// The last congestion control that was asked for.
+    control: Option<CongestionControl>,
     /// Connections that have lost something, by their serial numbers.
     unlucky: HashSet<u32>,
 }
@@ -38,20 +42,25 @@ impl Young {
         let lost = |c: &&Connection| c.tcp.retransmits.is_some_and(|n| n > 0.0);
         self.unlucky.extend(measured.sample.connections.iter().filter(lost).map(|c| c.id.0));
         for (.., serial, slowness) in &mut measured.slowness {
-            if !self.joined && !self.unlucky.contains(serial) {
+            if !self.again && !self.unlucky.contains(serial) {
                 *slowness = 1.0;
             }
         }
         Some(room)
     }
 
-    /// Far more connections are to be opened because of losses; true then.
-    pub(super) fn is_joined(&mut self, sample: &Sample, decision: &Decision) -> bool {
-        let many = decision.connections >= JOINED_FACTOR * sample.connections_open.max(1);
-        if !many || decision.why != Why::Limited(Limit::CongestionLoss) {
+    /// Losses are answered by far more connections, or by another congestion control: what was found
+    /// out about the path says little about those. True then, once.
+    pub(super) fn is_again(&mut self, sample: &Sample, decision: &Decision) -> bool {
+        let many = decision.connections >= JOINED_FACTOR * sample.connections_open.max(1)
+            && decision.why == Why::Limited(Limit::CongestionLoss);
+        // Where it is refused, it is asked for again and again.
+        let other = decision.congestion_control.filter(|control| Some(*control) != self.control);
+        if !many && other.is_none() {
             return false;
         }
-        self.joined = true;
+        self.control = other.or(self.control);
+        self.again = true;
         self.opening.again(sample.bytes_per_s);
         true
     }
@@ -109,12 +118,16 @@ mod tests {
         let sample = measured(t_s, 1.0).sample;
         let fixed = iscsi_proto::tuner::Fixed::new(64);
         let mut decision = iscsi_proto::tuner::Policy::handle_sample(&mut { fixed }, &sample);
-        assert!(!young.is_joined(&sample, &decision), "for another reason");
+        assert!(!young.is_again(&sample, &decision), "for another reason");
         decision.why = Why::Limited(Limit::CongestionLoss);
-        assert!(young.is_joined(&sample, &decision));
+        assert!(young.is_again(&sample, &decision));
         let mut next = measured(t_s + 0.1, 0.0);
         assert!(young.handle(&mut next).is_some_and(|room| room.bytes_per_s < 1e8));
         // These windows are of different ages.
         assert_eq!(slowness(&next), [2.0, 8.0]);
+        decision.why = Why::Measuring;
+        decision.congestion_control = Some(CongestionControl::Bbr);
+        assert!(young.is_again(&sample, &decision));
+        assert!(!young.is_again(&sample, &decision), "it was refused, and is asked for again");
     }
 }
