@@ -30,10 +30,12 @@ def test_the_bottleneck_that_was_built_is_the_one_that_is_found(
     found = bottlenecks.diagnose(one, tmp_path)
     verdict, report = found.capture, found.report
     # Both sources answer in the same form; what samples cannot tell, they say.
-    assert found.samples is not None and found.samples.keys() == verdict.keys()
+    assert found.live is not None and found.live.keys() - {"counters"} == verdict.keys()
     if cause == "r2t":
         told = {one["cause"]: one["command"] for one in found.samples["cannot_tell"]}
         assert "diagnose --pcap" in told["r2t"], found.samples
+        # Then packets were looked at, from the midst of the session.
+        assert (found.live["cause"], found.live["source"]) == ("r2t", "capture"), found.live
     assert verdict["cause"] == cause, verdict
     connection = report["connections"][0]
     assert sum(connection["shares_s"].values()) == pytest.approx(connection["wall_s"])

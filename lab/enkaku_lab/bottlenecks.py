@@ -1,8 +1,9 @@
 """`python -m enkaku_lab bottlenecks`: transfers with a known bottleneck, diagnosed twice.
 
 Each case builds one cause on an emulated link (a small buffer, losses, a slow disk …) and runs a
-transfer. While it runs, `enkaku diagnose` is asked for the cause from the kernel's samples at the
-end that the data leave; a capture of the same transfer is given to `enkaku diagnose --pcap`. Over
+transfer. While it runs, `enkaku diagnose` is asked for the cause at the end that the data leave, from
+the kernel's samples and, where those cannot tell, from packets; a capture of the same transfer is given
+to `enkaku diagnose --pcap`. Over
 several seeds, which vary round trip, rate and the place of the capture, that is a confusion matrix
 (`enkaku_lab.confusion`). Thresholds were tuned on seeds 0 to 9: only others say how good they are.
 """
@@ -32,7 +33,8 @@ SNAPLEN = 262144
 """PDU headers may be anywhere in a super-packet."""
 STACKS = ("enkaku", "tgt+libiscsi")
 SAMPLED = "2s"
-"""How long `enkaku diagnose` watches a transfer; every case runs longer."""
+"""How long `enkaku diagnose` watches a transfer; every case runs longer, and twice as long where
+packets are looked at for the same time."""
 MOVES_BYTES_PER_S = 50_000
 NOTHING_TO_JUDGE = 3
 TUNED_SEEDS = range(10)
@@ -79,7 +81,7 @@ CASES = {
             loss=4e-3, seconds=4.0,
         ),
         Case(
-            "r2t", "InitialR2T=Yes, one R2T of 64 KiB at a time", MIB, 1,
+            "r2t", "InitialR2T=Yes, one R2T of 64 KiB at a time", MIB, 1, seconds=6.0,
             keys={
                 "InitialR2T": "Yes", "ImmediateData": "No", "MaxOutstandingR2T": "1",
                 "FirstBurstLength": "65536", "MaxBurstLength": "65536",
@@ -123,23 +125,28 @@ def plan(case: Case, stack: str, seed: int) -> Run:
 
 @dataclass(frozen=True)
 class Found:
-    """What was said of one transfer; `samples` is None where nothing was there to judge."""
+    """What was said of one transfer; `live` is None where nothing was there to judge."""
 
     capture: dict
-    samples: dict | None
+    live: dict | None
     report: dict
+
+    @property
+    def samples(self) -> dict | None:
+        """What the kernel's counters said by themselves."""
+        return self.live and self.live.get("counters", self.live)
 
 
 def diagnose(one: Run, folder: Path) -> Found:
-    """Runs it and asks both sources."""
+    """Runs it and asks all sources."""
     path = folder / f"{one.case.cause}-{one.stack}-{one.seed}.pcap"
-    samples = transfer(one, path, folder)
+    live = transfer(one, path, folder)
     verdict = enkaku.report("diagnose", "--pcap", path, "--port", PORT)
-    return Found(verdict, samples, enkaku.report("monitor", "report", path))
+    return Found(verdict, live, enkaku.report("monitor", "report", path))
 
 
 def transfer(one: Run, capture: Path, folder: Path) -> dict | None:
-    """The transfer with its capture; returns the verdict from samples."""
+    """The transfer with its capture; returns the verdict of who watched it."""
     name = f"bottleneck-{os.getpid()}"
     case = one.case
     words = ["--rate", one.rate, "--rtt", f"{one.rtt_ms}ms", "--loss", repr(case.loss)]
@@ -242,7 +249,7 @@ def _enkaku_target(one: Run, disk: Path, folder: Path) -> list[object]:
 
 
 def _load(one: Run, lab: wan.Lab, url: str, folder: Path) -> dict | None:
-    """Runs the transfer to its end; the verdict from samples that were taken meanwhile."""
+    """Runs the transfer to its end; the verdict of who watched it meanwhile."""
     case = one.case
     if case.pause_s:
         argv = _pausing(one, url)
@@ -360,11 +367,11 @@ def _run(work: list[Run], store: confusion.Store, keep: Path | None) -> int:
             failed += 1
             say(f"{one.stack} {one.case.cause}, seed {one.seed}: {error}")
             continue
-        line = store.add(one, found.samples, found.capture, time.monotonic() - begin)
+        line = store.add(one, found.samples, found.live, found.capture, time.monotonic() - begin)
         say(confusion.sentence(line))
         if keep:
             name = f"{one.case.cause}-{one.stack}-{one.seed}.json"
-            (keep / name).write_text(json.dumps([found.samples, found.capture, found.report]))
+            (keep / name).write_text(json.dumps([found.live, found.capture, found.report]))
     progress.end()
     for stack, why in missing.items():
         say(f"{stack}: {why}")

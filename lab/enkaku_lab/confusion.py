@@ -1,6 +1,6 @@
 """Confusion matrices of `python -m enkaku_lab bottlenecks`: which cause was built, which was named.
 
-A cell is one transfer and two verdicts. A verdict is right, wrong, or says of itself that the
+A cell is one transfer and three verdicts. A verdict is right, wrong, or says of itself that the
 cause that was built cannot be told from this source (`cannot_tell` in its JSON, with the command
 that can): that is neither right nor wrong, and it is counted by itself.
 """
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from enkaku_lab.bottlenecks import Run
 
 SOURCES = {
-    "samples": "the kernel's counters at the end that the data leave, `enkaku diagnose --port`",
+    "samples": "the kernel's counters alone, at the end that the data leave",
+    "diagnose": "`enkaku diagnose --port` there: the counters, and packets where those cannot tell",
     "capture": "packets captured at either end or on the line, `enkaku diagnose --pcap`",
 }
 RIGHT, WRONG, UNTOLD = "right", "wrong", "cannot tell"
@@ -68,7 +69,9 @@ class Store:
         self._append({"binary": self.binary, "forget": True})
         self._cells.clear()
 
-    def add(self, one: "Run", samples: dict | None, capture: dict, seconds: float) -> dict:
+    def add(
+        self, one: "Run", samples: dict | None, live: dict | None, capture: dict, seconds: float
+    ) -> dict:
         """A cell that was measured; returns its line."""
         cell = {
             "binary": self.binary,
@@ -76,6 +79,7 @@ class Store:
             "rtt_ms": one.rtt_ms, "rate": one.rate, "captured_at": one.where,
             "seconds": round(seconds, 2),
             "samples": _verdict(one.case.cause, samples),
+            "diagnose": _verdict(one.case.cause, live),
             "capture": _verdict(one.case.cause, capture),
         }
         self._append(cell)
@@ -236,7 +240,7 @@ def _page(tables: Tables, facts: dict, words: str, note: str) -> str:
         f"Made by `python -m enkaku_lab bottlenecks {words}`; do not edit. Cells are in "
         "[bottlenecks.json](bottlenecks.json).",
         *([note] if note else []),
-        "A cell is one transfer on an emulated line with one cause built in, and two verdicts on it: "
+        "A cell is one transfer on an emulated line with one cause built in, and three verdicts on it: "
         + "; ".join(f"**{name}**, {what}" for name, what in SOURCES.items())
         + f". A seed draws round trip, rate and the place of the capture. Seeds {seeds}. {tuned} "
         f"A cell takes {tables.cell_seconds():.1f} s in the median.",

@@ -95,8 +95,14 @@ fn add(into: &mut ShareSeconds, other: &ShareSeconds) {
 
 /// The verdict; `None` where no command moved data.
 pub fn decide(connections: &[ConnectionReport]) -> Option<Judgement> {
+    decide_between(connections, &Cause::ALL)
+}
+
+/// The verdict where all other causes have been excluded by who knows more of them: a capture that began
+/// in the midst of a session has no scale of windows, and no PDUs until it finds the first header.
+pub fn decide_between(connections: &[ConnectionReport], causes: &[Cause]) -> Option<Judgement> {
     let totals = Totals::of(connections)?;
-    let cause = cause(&totals);
+    let cause = cause(&totals, causes);
     let situation = situation(cause, &totals);
     let verdict = words::verdict(cause, evidence(&totals), &situation);
     let frame = (totals.count, totals.rate(), totals.wall_s / totals.count);
@@ -119,7 +125,7 @@ fn cannot_tell(cause: Cause, totals: &Totals<'_>) -> Vec<CannotTell> {
     }]
 }
 
-fn cause(totals: &Totals<'_>) -> Cause {
+fn cause(totals: &Totals<'_>, causes: &[Cause]) -> Cause {
     let shares = &totals.shares;
     let by_time = [
         (shares.send_buffer, Cause::SendBuffer),
@@ -132,7 +138,8 @@ fn cause(totals: &Totals<'_>) -> Cause {
         (shares.target, Cause::Storage),
         (shares.application, Cause::Application),
     ];
-    let most = by_time.into_iter().max_by(|one, other| one.0.total_cmp(&other.0));
+    let possible = by_time.into_iter().filter(|(_, cause)| causes.contains(cause));
+    let most = possible.max_by(|one, other| one.0.total_cmp(&other.0));
     let (_, cause) = most.unwrap_or((0.0, Cause::Application));
     // A sender that paces itself at the rate of the line (BBR) leaves no queue behind.
     let at_line = totals.line().is_some_and(|line| totals.rate() >= LINE_SHARE * line);

@@ -34,6 +34,19 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::SendBuffer,
+        Self::ReceiveWindow,
+        Self::CongestionLoss,
+        Self::CongestionWindow,
+        Self::R2t,
+        Self::QueueDepth,
+        Self::Storage,
+        Self::LineRate,
+        Self::Application,
+    ];
+
     /// Its name in JSON, metrics and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -241,18 +241,6 @@ fn time(us: f64) -> String {
 mod tests {
     use super::*;
 
-    const CAUSES: [Cause; 9] = [
-        Cause::SendBuffer,
-        Cause::ReceiveWindow,
-        Cause::CongestionLoss,
-        Cause::CongestionWindow,
-        Cause::R2t,
-        Cause::QueueDepth,
-        Cause::Storage,
-        Cause::LineRate,
-        Cause::Application,
-    ];
-
     fn some() -> Situation {
         Situation {
             writes: true,
@@ -270,7 +258,7 @@ mod tests {
 
     #[test]
     fn every_cause_has_sentences_with_whatever_is_known() {
-        for cause in CAUSES {
+        for cause in Cause::ALL {
             for now in [Situation::default(), some()] {
                 let text = text(cause, &now);
                 assert!(text.ends_with('.') && !text.contains("NaN"), "{text}");

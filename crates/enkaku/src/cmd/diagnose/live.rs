@@ -9,6 +9,7 @@ use tcpmon::verdict::from_samples::{Known, Role, Watched, judge};
 use tcpmon::watch::Watcher;
 use wanlab::units::{parse_rate, parse_time};
 
+use super::packets;
 use super::print::Answer;
 use crate::cmd::Usage;
 use crate::cmd::monitor::events::LiveEvents;
@@ -38,6 +39,10 @@ pub(crate) struct LiveArgs {
     /// eBPF programs in the kernel; needs root.
     #[arg(long)]
     events: bool,
+    /// Judge by the kernel's counters alone. Otherwise, where they cannot tell, packets are looked at for as
+    /// long again, at most 5 s, if that is allowed (CAP_NET_RAW); nothing of them is kept.
+    #[arg(long, conflicts_with = "pcap")]
+    counters_only: bool,
 }
 
 impl LiveArgs {
@@ -91,7 +96,26 @@ pub(super) fn answer(args: &LiveArgs, quiet: bool) -> anyhow::Result<Result<Answ
         events.as_ref().and_then(|events| add_events(&mut judgement, events, &watched, seconds));
     let processes = processes(&watcher, &watched);
     let events = events.as_ref().map(LiveEvents::state);
-    Ok(Ok(Answer { judgement, processes, devices, events, events_say }))
+    let counters = look_closer(&mut judgement, &watched, args);
+    Ok(Ok(Answer { judgement, counters, processes, devices, events, events_say }))
+}
+
+/// Lets packets decide what counters cannot; what those said, if so.
+fn look_closer(
+    judgement: &mut Judgement,
+    watched: &[Watched],
+    args: &LiveArgs,
+) -> Option<Judgement> {
+    if args.counters_only || !packets::would_tell(judgement) {
+        return None;
+    }
+    match packets::look(judgement, watched, args.time) {
+        Ok(found) => found.map(|found| std::mem::replace(judgement, found)),
+        Err(error) => {
+            tracing::info!(%error, "packets cannot be looked at");
+            None
+        }
+    }
 }
 
 /// Samples for so long.

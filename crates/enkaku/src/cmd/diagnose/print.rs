@@ -12,6 +12,9 @@ use crate::cmd::say;
 pub(super) struct Answer {
     #[serde(flatten)]
     pub(super) judgement: Judgement,
+    /// What the kernel's counters said, where packets were looked at because of their doubts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) counters: Option<Judgement>,
     /// Names of the processes at this end; a capture knows none.
     pub(super) processes: Vec<String>,
     /// The devices that the connections go through; a capture knows none.
@@ -28,12 +31,23 @@ impl Answer {
     /// A judgement of which nothing else is known.
     pub(super) fn of(judgement: Judgement) -> Self {
         let (processes, devices) = (Vec::new(), Vec::new());
-        Self { judgement, processes, devices, events: None, events_say: None }
+        Self { judgement, counters: None, processes, devices, events: None, events_say: None }
     }
 
     /// On stdout.
     pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
         if json { say(serde_json::to_string(self)?) } else { say(self.text()) }
+    }
+
+    /// Where the answer is from, and why from there.
+    fn source(&self) -> String {
+        let source = self.judgement.source.as_str();
+        let Some(counters) = &self.counters else { return source.to_owned() };
+        let others = counters.not_excluded.iter().map(|cause| cause.as_str());
+        let causes: Vec<&str> =
+            [counters.verdict.cause.as_str()].into_iter().chain(others).collect();
+        let (packets, causes) = (self.judgement.seconds, causes.join(" from "));
+        format!("{source} of {packets:.1} s: the kernel's counters cannot tell {causes}")
     }
 
     /// The cause, the advice, the doubts, then the numbers.
@@ -46,7 +60,7 @@ impl Answer {
         }
         lines.extend(self.events_say.clone());
         lines.push(String::new());
-        lines.push(line("source", self.judgement.source.as_str()));
+        lines.push(line("source", &self.source()));
         if !self.processes.is_empty() {
             lines.push(line("processes", &self.processes.join(", ")));
         }
@@ -102,6 +116,17 @@ mod tests {
             seconds: 2.0,
         };
         Answer::of(judgement)
+    }
+
+    #[test]
+    fn where_packets_decided_it_says_what_the_counters_said() {
+        let mut decided = answer(Source::Capture);
+        decided.judgement.cannot_tell.clear();
+        decided.counters = Some(answer(Source::Samples).judgement);
+        let (text, value) = (decided.text(), serde_json::to_value(&decided).unwrap());
+        let why = "capture of 2.0 s: the kernel's counters cannot tell queue_depth from r2t";
+        assert!(text.contains(why) && !text.contains("Not excluded"), "{text}");
+        assert_eq!(value["counters"]["not_excluded"], serde_json::json!(["r2t"]));
     }
 
     #[test]
