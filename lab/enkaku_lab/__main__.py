@@ -2,7 +2,7 @@
 
 import sys
 
-from enkaku_lab import bench, bottlenecks, commands, demo, monitor_cost, packets, steps
+from enkaku_lab import bench, bottlenecks, commands, demo, monitor_cost, packets, steps, tuner_cost
 from enkaku_lab.ns2 import commands as s2
 from enkaku_lab.ns2 import plan_check
 from enkaku_lab.process import LabError
@@ -19,6 +19,7 @@ COMMANDS = {
     "plan-check": plan_check.main,
     "monitor-cost": monitor_cost.main,
     "steps": steps.main,
+    "tuner-cost": tuner_cost.main,
 }
 
 

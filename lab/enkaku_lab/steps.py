@@ -8,22 +8,19 @@ from the emulator four times a second.
 import argparse
 import json
 import shutil
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from enkaku_lab import OUT, figure, machine, wan
+from enkaku_lab import OUT, figure, machine, policy_run, wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.peers import disk_url, enkaku, need
+from enkaku_lab.peers import enkaku, need
 from enkaku_lab.process import LabError, Peer, peer
 from enkaku_lab.progress import say
 from enkaku_lab.table import GAP, render
 
-PORT = 3270
 BLOCK, DEPTH = 1 << 20, 32
 EVERY_S, BACK_S, BACK_SHARE = 0.25, 5.0, 0.95
 IP_SHARE = 1500 / 1538
@@ -124,8 +121,6 @@ def main(arguments: list[str]) -> None:
         raise LabError(f"no step is called {unknown[0]}; there are: {', '.join(known)}")
     if options.phase <= BACK_S:
         raise LabError(f"a phase takes more than {BACK_S:g} s: what comes before is not counted")
-    if reason := wan.available():
-        raise LabError(f"no emulated line can be made here: {reason}")
     options.out.mkdir(parents=True, exist_ok=True)
     rows, all_seen = [], []
     for name in options.names or known:
@@ -163,27 +158,13 @@ def _row(seen: Seen) -> list[str]:
 
 def _run(step: Step, policy: str, phase_s: float, options: list[str], free: bool) -> Seen:
     seen = Seen(step, policy, phase_s)
-    with tempfile.TemporaryDirectory() as folder, wan.up(step.before, Path(folder)) as lab:
-        logs = Path(folder)
-        for end in ("near", "far"):
-            code = "from enkaku_lab.wan import set_congestion_control as choose; "
-            code += f"choose('cubic', {free})"
-            with peer(lab.exec(end, [sys.executable, "-c", code]), logs / f"cc-{end}.log") as set_cc:
-                if set_cc.wait(20.0):
-                    raise LabError(f"congestion control at the {end} end: {set_cc.output()}")
-        lab.set(step.before)
-        serve = [enkaku.binary(), "serve", "--lun", "mem:1G", "--iqn", enkaku.IQN]
-        serve += ["--listen", f"{wan.FAR}:{PORT}"]
-        bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0)]
-        bench += ["--rw", "write", "--bs", BLOCK, "--depth", DEPTH, "--policy", policy, "--json"]
-        bench += ["--time", f"{3 * phase_s:g}s", *options]
-        with peer(lab.exec("far", serve), logs / "serve.log") as target:
-            target.wait_for_output("listening on")
-            with peer(lab.exec("near", bench), logs / "bench.log") as transfer:
-                _watch(lab, step, seen, transfer, logs)
-                transfer.wait(60.0)
-                changes = json.loads(transfer.output().splitlines()[-1])["path"]["changes"]
-                seen.numbers = [(change["t_s"], change["wanted"]) for change in changes]
+    words = ["--rw", "write", "--bs", BLOCK, "--depth", DEPTH, "--policy", policy]
+    words += ["--time", f"{3 * phase_s:g}s", *options]
+    with policy_run.transfer(step.before, words, free) as run:
+        _watch(run.lab, step, seen, run.bench, run.logs)
+        run.bench.wait(60.0)
+        changes = json.loads(run.bench.output().splitlines()[-1])["path"]["changes"]
+        seen.numbers = [(change["t_s"], change["wanted"]) for change in changes]
     return seen
 
 
@@ -210,8 +191,8 @@ def _watch(lab: wan.Lab, step: Step, seen: Seen, transfer: Peer, logs: Path) -> 
 def _competitor(lab: wan.Lab, seen: Seen, logs: Path) -> Iterator:
     """A server of iperf3; what is yielded starts one flow for the middle phase."""
     flows = []
-    server = [need("iperf3"), "--server", "--one-off", "--port", PORT + 1, "--forceflush"]
-    client = [need("iperf3"), "--client", wan.FAR, "--port", PORT + 1, "--json"]
+    server = [need("iperf3"), "--server", "--one-off", "--port", policy_run.PORT + 1, "--forceflush"]
+    client = [need("iperf3"), "--client", wan.FAR, "--port", policy_run.PORT + 1, "--json"]
     client += ["--omit", f"{BACK_S:g}", "--time", f"{seen.phase_s - BACK_S:g}"]
     with peer(lab.exec("far", server), logs / "iperf3.log") as listening:
         listening.wait_for_output("listening")

@@ -51,11 +51,11 @@ EXPERIMENT = Experiment(
     sentence=sentence,
     repeat_max=2,
     seconds_more=4.0,
-    ramp_round_trips=40,
+    ramp_round_trips=80,
     note=(
         "Congestion control is set by route at both ends; where it is forced, no socket can choose "
         "another. "
         "Packets are lost in both directions, after login. Buffers are Linux's defaults. The first "
-        "three seconds are not counted."
+        "five seconds are not counted."
     ),
 )
