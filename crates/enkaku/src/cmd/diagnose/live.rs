@@ -92,11 +92,11 @@ pub(super) fn answer(args: &LiveArgs, quiet: bool) -> anyhow::Result<Result<Answ
         )));
     };
     let seconds = begin.elapsed().as_secs_f64();
+    let processes = processes(&watcher, &watched);
+    let counters = look_closer(&mut judgement, &watched, args);
     let events_say =
         events.as_ref().and_then(|events| add_events(&mut judgement, events, &watched, seconds));
-    let processes = processes(&watcher, &watched);
     let events = events.as_ref().map(LiveEvents::state);
-    let counters = look_closer(&mut judgement, &watched, args);
     Ok(Ok(Answer { judgement, counters, processes, devices, events, events_say }))
 }
 

@@ -1,5 +1,5 @@
-//! A path that is new, or that other connections than before are to fill: how much it may get ([`Opening`]), and how
-//! its connections share the work until their windows are what they will be.
+//! A path that is new, or that other connections than before are to fill: how much it may get
+//! ([`Opening`]), and how its connections share the work until their windows are what they will be.
 
 use std::collections::HashSet;
 
