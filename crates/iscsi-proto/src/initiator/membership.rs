@@ -181,6 +181,7 @@ impl<T> Session<T> {
 
     pub(super) fn logout_if_drained(&mut self, id: ConnectionId) {
         let drained = |c: &Connection| c.draining && c.in_flight == 0 && c.state.is_open();
+        // The logout of the session closes it, too.
         if !self.connection(id).is_some_and(|c| drained(c) && !c.state.is_leaving())
             || self.awaits_answer(|connection| connection == id)
             || self.is_logging_out()

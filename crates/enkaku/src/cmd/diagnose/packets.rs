@@ -10,7 +10,7 @@ use tcpmon::capture::live::{Packet, Socket, drop_privileges};
 use tcpmon::capture::{CaptureSummary, LinkType, decode};
 use tcpmon::model::Analysis;
 use tcpmon::verdict::from_packets::decide_between;
-use tcpmon::verdict::from_samples::{Role, Watched};
+use tcpmon::verdict::from_samples::Watched;
 use tcpmon::verdict::{Cause, Judgement};
 
 /// How often the time is looked at.
@@ -35,7 +35,7 @@ pub(super) fn look(
     time: Duration,
 ) -> io::Result<Option<Judgement>> {
     let pairs: HashSet<(SocketAddr, SocketAddr)> = watched.iter().flat_map(both_ways).collect();
-    let Some(port) = target_port(watched) else { return Ok(None) };
+    let Some(port) = watched.iter().find_map(Watched::target_port) else { return Ok(None) };
     let mut socket = Socket::open(None, port)?;
     drop_privileges()?;
     let mut analysis = Analysis::new(Some(port));
@@ -57,20 +57,9 @@ pub(super) fn look(
     Ok(decide_between(&connections, &causes))
 }
 
-/// A connection's addresses as packets have them, in both directions. A socket that listens on IPv6
-/// has IPv4 peers in mapped form.
+/// A connection's addresses as packets have them, in both directions.
 fn both_ways(one: &Watched) -> Vec<(SocketAddr, SocketAddr)> {
     let Some(sample) = one.samples.last() else { return Vec::new() };
-    let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
-    let (local, remote) = (plain(sample.connection.local), plain(sample.connection.remote));
+    let (local, remote) = (sample.connection.local, sample.connection.remote);
     vec![(local, remote), (remote, local)]
-}
-
-/// The port that the targets listen on.
-fn target_port(watched: &[Watched]) -> Option<u16> {
-    watched.iter().find_map(|one| {
-        let connection = one.samples.last()?.connection;
-        let target = if one.role == Role::Initiator { connection.remote } else { connection.local };
-        Some(target.port())
-    })
 }

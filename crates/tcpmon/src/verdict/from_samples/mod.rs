@@ -60,6 +60,17 @@ pub struct Watched {
     pub role: Role,
 }
 
+impl Watched {
+    /// The port that the target listens on; none if there is no sample.
+    pub fn target_port(&self) -> Option<u16> {
+        let connection = self.samples.last()?.connection;
+        Some(match self.role {
+            Role::Initiator => connection.remote.port(),
+            Role::Target => connection.local.port(),
+        })
+    }
+}
+
 /// What is known besides.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
@@ -179,17 +190,12 @@ fn whole(watched: &[Watched], known: &Known) -> Option<Whole> {
         line_bytes_per_s: known.line_bytes_per_s,
         device_bytes_per_s: known.device_bytes_per_s,
         own_initiator: known.own_initiator,
-        port: target_port(watched, role),
+        port: watched
+            .iter()
+            .filter(|one| one.role == role)
+            .find_map(Watched::target_port)
+            .unwrap_or(0),
         mean,
-    })
-}
-
-/// The port that the target listens on, 0 if nothing was watched.
-fn target_port(watched: &[Watched], role: Role) -> u16 {
-    let latest = watched.iter().filter(|one| one.role == role).find_map(|one| one.samples.last());
-    latest.map_or(0, |sample| match role {
-        Role::Initiator => sample.connection.remote.port(),
-        Role::Target => sample.connection.local.port(),
     })
 }
 
