@@ -160,9 +160,7 @@ def transfer(one: Run, capture: Path, folder: Path) -> dict | None:
     try:
         enkaku.command("wan", "up", name, *words, timeout_s=20)
         with ExitStack() as stack:
-            for end in ("near", "far"):
-                argv = [sys.executable, "-m", "enkaku_lab.bottlenecks", "--congctl", case.cc]
-                run(lab.exec(end, argv))
+            lab.choose_congestion_control(case.cc)
             disk = stack.enter_context(_disk(case, folder))
             url = stack.enter_context(target(one, lab, disk, folder))
             if one.where != "line":
@@ -325,8 +323,7 @@ def main(arguments: list[str]) -> None:
     seeds = options.seeds if options.seeds is not None else 1 if options.quick else 10
     if seeds < 1 or options.first_seed < 0:
         raise LabError("--seeds must be at least 1, --first-seed at least 0")
-    if reason := wan.available():
-        raise LabError(f"no emulated line can be made here: {reason}")
+    wan.need()
     work = [
         plan(CASES[cause], stack, seed)
         for seed in range(options.first_seed, options.first_seed + seeds)
@@ -381,14 +378,10 @@ def _run(work: list[Run], store: confusion.Store, keep: Path | None) -> int:
 def _inside(arguments: list[str]) -> None:
     """What runs inside a namespace of the lab."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--congctl")
     parser.add_argument("--tgt", type=Path)
     parser.add_argument("--logs", type=Path)
     parser.add_argument("--keys", type=json.loads, default={})
     options = parser.parse_args(arguments)
-    if options.congctl:
-        wan.set_congestion_control(options.congctl)
-        return
     more = {"address": wan.FAR, "port": PORT, "parameters": options.keys}
 
     def stop(*_: object) -> None:

@@ -60,8 +60,7 @@ def _run(
     experiments: list[Experiment], pace: Pace, place: Place, repeat: int | None, fresh: bool
 ) -> None:
     runner.room(place)
-    if reason := wan.available():
-        raise LabError(f"no emulated line can be made here: {reason}")
+    wan.need()
     say("preparing three files of 512 MiB …")
     place.prepare()
     store = Store(place.folder / "results.jsonl")

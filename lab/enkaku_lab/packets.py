@@ -53,8 +53,7 @@ def main(arguments: list[str]) -> None:
     known = load()
     if unknown := [name for name in options.names if name not in known and name != "all"]:
         raise LabError(f"no figure is called {unknown[0]}; there are: {', '.join(known)} (or all)")
-    if reason := wan.available():
-        raise LabError(f"no emulated line can be made here: {reason}")
+    wan.need()
     chosen = [one for one in known.values() if one.name in options.names or "all" in options.names]
     seen: dict[Transfer, Seen] = {}
     lines = ["# S0's packets\n"]

@@ -1,6 +1,7 @@
-"""One transfer of `enkaku bench` over a line of its own, under a policy of the tuner."""
+"""One transfer of `enkaku bench` over a line of its own, under a policy of the tuner: 32 × 1 MiB against a
+disk in memory, cubic at both ends."""
 
-import sys
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,10 @@ from pathlib import Path
 from enkaku_lab import wan
 from enkaku_lab.experiment import Link
 from enkaku_lab.peers import disk_url, enkaku
-from enkaku_lab.process import LabError, Peer, peer
+from enkaku_lab.process import Peer, peer
 
 PORT = 3270
+BLOCK, DEPTH = 1 << 20, 32
 
 
 @dataclass(frozen=True)
@@ -21,26 +23,27 @@ class Running:
     bench: Peer
     logs: Path
 
+    def report(self, wait_s: float) -> dict:
+        """What `enkaku bench` says at its end, which is waited for."""
+        self.bench.wait(wait_s)
+        return json.loads(self.bench.output().splitlines()[-1])
+
 
 @contextmanager
-def transfer(link: Link, words: list[object], free: bool) -> Iterator[Running]:
-    """`enkaku bench` with these words has just begun against a disk in memory at the far end; cubic
-    at both ends, which a socket may change if it is free to."""
-    if reason := wan.available():
-        raise LabError(f"no emulated line can be made here: {reason}")
+def transfer(
+    link: Link, rw: str, policy: str, words: list[object], free: bool = False
+) -> Iterator[Running]:
+    """It has just begun; `words` are more options of `enkaku bench`. If it is free to, a socket may
+    choose another congestion control."""
     with tempfile.TemporaryDirectory() as folder, wan.up(link, Path(folder)) as lab:
         logs = Path(folder)
-        for end in ("near", "far"):
-            code = "from enkaku_lab.wan import set_congestion_control as choose; "
-            code += f"choose('cubic', {free})"
-            with peer(lab.exec(end, [sys.executable, "-c", code]), logs / f"cc-{end}.log") as set_cc:
-                if set_cc.wait(20.0):
-                    raise LabError(f"congestion control at the {end} end: {set_cc.output()}")
+        lab.choose_congestion_control("cubic", free)
         lab.set(link)
         serve = [enkaku.binary(), "serve", "--lun", "mem:1G", "--iqn", enkaku.IQN]
         serve += ["--listen", f"{wan.FAR}:{PORT}"]
-        bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), *words]
+        bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--json"]
+        bench += ["--rw", rw, "--bs", BLOCK, "--depth", DEPTH, "--policy", policy, *words]
         with peer(lab.exec("far", serve), logs / "serve.log") as target:
             target.wait_for_output("listening on")
-            with peer(lab.exec("near", [*bench, "--json"]), logs / "bench.log") as running:
+            with peer(lab.exec("near", bench), logs / "bench.log") as running:
                 yield Running(lab, running, logs)

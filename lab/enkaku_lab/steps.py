@@ -19,9 +19,8 @@ from enkaku_lab.experiment import Link
 from enkaku_lab.peers import enkaku, need
 from enkaku_lab.process import LabError, Peer, peer
 from enkaku_lab.progress import say
-from enkaku_lab.table import GAP, render
+from enkaku_lab.table import GAP, fenced, render
 
-BLOCK, DEPTH = 1 << 20, 32
 EVERY_S, BACK_S, BACK_SHARE = 0.25, 5.0, 0.95
 IP_SHARE = 1500 / 1538
 """IP packets of a line's bits, when all are full: what the emulator counts."""
@@ -57,13 +56,7 @@ Made by `python -m enkaku_lab steps --docs docs`; do not edit. Sequential writes
 1 Gbit/s, the queue 2,000 packets, Linux's default buffers, cubic at both ends; the middle phase is on
 another path, or beside one cubic flow more. {machine}
 
-```
-{table}
-```
-
-```
-{legend}
-```
+{body}
 
 ![What the line carried](figures/steps.svg)
 """
@@ -121,6 +114,7 @@ def main(arguments: list[str]) -> None:
         raise LabError(f"no step is called {unknown[0]}; there are: {', '.join(known)}")
     if options.phase <= BACK_S:
         raise LabError(f"a phase takes more than {BACK_S:g} s: what comes before is not counted")
+    wan.need()
     options.out.mkdir(parents=True, exist_ok=True)
     rows, all_seen = [], []
     for name in options.names or known:
@@ -138,7 +132,7 @@ def main(arguments: list[str]) -> None:
         figures.mkdir(parents=True, exist_ok=True)
         shutil.copy(options.out / "steps.svg", figures)
         page, where = options.docs / "steps.md", machine.summary(machine.facts())
-        page.write_text(PAGE.format(table=table, legend=LEGEND, machine=where))
+        page.write_text(PAGE.format(body=fenced(table, LEGEND), machine=where))
         print(f"Page: {page}")
 
 
@@ -158,12 +152,10 @@ def _row(seen: Seen) -> list[str]:
 
 def _run(step: Step, policy: str, phase_s: float, options: list[str], free: bool) -> Seen:
     seen = Seen(step, policy, phase_s)
-    words = ["--rw", "write", "--bs", BLOCK, "--depth", DEPTH, "--policy", policy]
-    words += ["--time", f"{3 * phase_s:g}s", *options]
-    with policy_run.transfer(step.before, words, free) as run:
+    words = ["--time", f"{3 * phase_s:g}s", *options]
+    with policy_run.transfer(step.before, "write", policy, words, free) as run:
         _watch(run.lab, step, seen, run.bench, run.logs)
-        run.bench.wait(60.0)
-        changes = json.loads(run.bench.output().splitlines()[-1])["path"]["changes"]
+        changes = run.report(60.0)["path"]["changes"]
         seen.numbers = [(change["t_s"], change["wanted"]) for change in changes]
     return seen
 

@@ -18,6 +18,11 @@ def render(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([line(head), "  ".join("─" * width for width in widths), *map(line, rows)])
 
 
+def fenced(*texts: str) -> str:
+    """For a page in Markdown: as they are, one below the other."""
+    return "\n\n".join(f"```\n{text}\n```" for text in texts)
+
+
 def _numeric(values: Sequence[str]) -> bool:
     first = next((value for value in values if value not in (GAP, "")), "")
     return first[:1].isdigit() or first[:1] == "×"

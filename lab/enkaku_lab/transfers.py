@@ -144,8 +144,7 @@ def see(transfer: Transfer, folder: Path, seconds: float = SECONDS) -> Seen:
     # Slow start and the commands of a few seconds.
     seconds += ROUND_TRIPS * transfer.rtt_ms / 1000
     with _line(transfer, folder) as lab, ExitStack() as stack:
-        for end in ("near", "far"):
-            run(lab.exec(end, [sys.executable, "-m", "enkaku_lab.bottlenecks", "--congctl", CC]))
+        lab.choose_congestion_control(CC)
         if transfer.stack == SOCKET:
             server = peer(lab.exec("far", [need("iperf3"), "-s", "-p", PORT, "--forceflush"]),
                           folder / "iperf3.log")

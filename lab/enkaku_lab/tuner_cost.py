@@ -6,18 +6,16 @@ fixed from the start, and with fewer. 1 Gbit/s, the queue 2,000 packets, cubic, 
 """
 
 import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from enkaku_lab import machine, policy_run
+from enkaku_lab import machine, policy_run, wan
 from enkaku_lab.experiment import Link
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
-from enkaku_lab.table import GAP, render
+from enkaku_lab.table import GAP, fenced, render
 
 RAMP_S = 5.0
-BLOCK, DEPTH = 1 << 20, 32
 FEWER_SHARE = 0.75
 HEAD = [
     *("path", "N", "adaptive (Mbit/s)", ": the same N fixed", "p99/p50", "fixed N", "ratio"),
@@ -32,13 +30,7 @@ Made by `python -m enkaku_lab tuner-cost --docs docs`; do not edit. Sequential t
 1 Gbit/s, the queue 2,000 packets, Linux's default buffers, cubic at both ends, {seconds:g} s after the first
 {ramp:g}. {machine}
 
-```
-{table}
-```
-
-```
-{legend}
-```
+{body}
 """
 
 
@@ -62,6 +54,7 @@ def main(arguments: list[str]) -> None:
     options = parser.parse_args(arguments)
     if options.seconds <= 0:
         raise LabError("a transfer takes some seconds")
+    wan.need()
     rows = []
     for rtt_ms in options.rtt or [10.0, 50.0]:
         for kind in ("write", "read"):
@@ -71,8 +64,8 @@ def main(arguments: list[str]) -> None:
     print(f"{table}\n{LEGEND}")
     if options.docs:
         page, where = options.docs / "tuner-cost.md", machine.summary(machine.facts())
-        words = {"table": table, "legend": LEGEND, "machine": where, "seconds": options.seconds}
-        page.write_text(PAGE.format(**words, ramp=RAMP_S))
+        words = {"body": fenced(table, LEGEND), "machine": where}
+        page.write_text(PAGE.format(**words, seconds=options.seconds, ramp=RAMP_S))
         print(f"Page: {page}")
 
 
@@ -94,11 +87,9 @@ def _row(link: Link, kind: str, seconds: float) -> list[str]:
 
 
 def _run(link: Link, kind: str, seconds: float, policy: str) -> Seen:
-    words = ["--rw", kind, "--bs", BLOCK, "--depth", DEPTH, "--policy", policy]
-    words += ["--ramp", f"{RAMP_S:g}s", "--time", f"{seconds:g}s"]
-    with policy_run.transfer(link, words, free=False) as run:
-        run.bench.wait(RAMP_S + seconds + 60.0)
-        report = json.loads(run.bench.output().splitlines()[-1])
+    words = ["--ramp", f"{RAMP_S:g}s", "--time", f"{seconds:g}s"]
+    with policy_run.transfer(link, kind, policy, words) as run:
+        report = run.report(RAMP_S + seconds + 60.0)
     latency = report["lat_us"]
     connections = report["path"]["connections_wanted"]
     return Seen(report["bytes_per_s"], latency["p99"] / latency["p50"], connections)

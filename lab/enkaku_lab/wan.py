@@ -14,7 +14,7 @@ from pathlib import Path
 
 from enkaku_lab.experiment import Link
 from enkaku_lab.peers import enkaku
-from enkaku_lab.process import CommandFailed, run
+from enkaku_lab.process import CommandFailed, LabError, run
 
 UP_S_MAX = 20.0
 
@@ -37,6 +37,12 @@ class Lab:
         words = ["--rate", link.rate, "--rtt", f"{link.rtt_ms:g}ms"]
         words += ["--loss", repr(link.loss if loss is None else loss)]
         enkaku.command("wan", "set", self.name, *words, "--queue", link.queue_packets)
+
+    def choose_congestion_control(self, name: str, free: bool = False) -> None:
+        """At both ends, as `set_congestion_control` does at one."""
+        code = f"from enkaku_lab import wan; wan.set_congestion_control({name!r}, {free})"
+        for end in ("near", "far"):
+            run(self.exec(end, [sys.executable, "-c", code]))
 
     def tcp(self) -> dict:
         """Sysctls of both ends, as read back inside."""
@@ -91,6 +97,12 @@ def available() -> str | None:
         return error.stderr.strip().removeprefix("enkaku: ") or str(error)
     enkaku.command("wan", "down", name, check=False)
     return None
+
+
+def need() -> None:
+    """LabError where there can be no lab."""
+    if reason := available():
+        raise LabError(f"no emulated line can be made here: {reason}")
 
 
 def _guardian_main(binary: str, name: str) -> None:
