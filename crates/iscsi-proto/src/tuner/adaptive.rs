@@ -107,8 +107,9 @@ pub struct Adaptive {
     /// What the path loses, and the number that followed from it in this search, or 0.
     lossy: Lossy,
     foreseen: u32,
-    /// The round trip, and what it was when the present hold began.
+    /// The round trip, that of the empty path, and what it was when the present hold began.
     rtt_s: f64,
+    least_rtt_s: f64,
     held_rtt_s: f64,
     /// Samples before this are ramp-up.
     settled_s: f64,
@@ -148,6 +149,7 @@ impl Adaptive {
             lossy: Lossy::default(),
             foreseen: 0,
             rtt_s: 0.0,
+            least_rtt_s: 0.0,
             held_rtt_s: 0.0,
             settled_s: 0.0,
             moved_s: 0.0,
@@ -371,6 +373,7 @@ impl Adaptive {
         let rtt_s = sample.typical(|tcp| tcp.rtt_us.or(tcp.min_rtt_us)).map(|us| us / 1e6);
         self.rtt_known = rtt_s.is_some();
         self.rtt_s = rtt_s.unwrap_or(0.0);
+        self.least_rtt_s = sample.least_rtt_us().map_or(0.0, |us| us / 1e6);
         let window_s = rtt_s.map_or(WINDOW_UNKNOWN_S, |rtt_s| WINDOW_ROUND_TRIPS * rtt_s);
         self.window_s = window_s.clamp(WINDOW_MIN_S, WINDOW_MAX_S);
     }

@@ -8,7 +8,7 @@ mod path;
 mod peer;
 mod table;
 
-use iscsi_proto::tuner::{GoldenConfig, Policy, PolicyConfig};
+use iscsi_proto::tuner::{AdaptiveConfig, GoldenConfig, Policy, PolicyConfig};
 use path::{Law, Path, Transfer};
 
 /// The most connections that the policies ask for by default.
@@ -118,6 +118,18 @@ fn adaptive_holds_the_fewest_connections_of_the_plateau() {
         assert!(usual <= 1.3 * fewest && all <= 1.45 * fewest + 2.0, "{name}: {usual}, {all}");
         let (usual, all) = worst(lost);
         assert!(usual <= 0.03 && all <= 0.06, "{name}: {usual:.3}, {all:.3}");
+    }
+}
+
+#[test]
+fn numbers_whose_buffers_cannot_hold_the_plateau_are_not_tried() {
+    // Three buffers hold what a gigabit has under way, two hold 75 % of it.
+    let path = Path { rtt_s: 0.05, buffer_bytes: 2.2e6, with_tcp: true, ..Path::default() };
+    let config = AdaptiveConfig { window_bytes: 2_200_000, ..AdaptiveConfig::default() };
+    for seed in SEEDS {
+        let transfer = run(PolicyConfig::Adaptive(config.clone()).build(), path, seed, 60.0);
+        let fewest = transfer.moves.iter().map(|(_, n)| *n).min();
+        assert_eq!(fewest, Some(3), "seed {seed}: {:?}", transfer.moves);
     }
 }
 

@@ -11,7 +11,8 @@ impl Adaptive {
         self.enough = Some(enough);
         self.plateau = Some(plateau);
         let proven = self.short.filter(|point| point.settled);
-        let short = proven.map_or(0, |point| point.connections).min(enough - 1);
+        let proven = proven.map_or(0, |point| point.connections);
+        let short = proven.max(self.too_few(plateau)).min(enough - 1);
         let Some(next) = self.fewer(short, enough, plateau) else {
             self.end_shrink(enough, plateau, t_s, Why::Plateau);
             return;
@@ -46,6 +47,17 @@ impl Adaptive {
         // What is proven and predicts that all of them are needed, ends the search. What is not
         // proven gets a cheap trial.
         (!point.settled).then(|| (enough - (enough / 6).max(1)).clamp(short + 1, enough - 1))
+    }
+
+    /// Connections whose buffers, as the kernel makes them, cannot hold the plateau: trying them would
+    /// make every command wait to learn what can be computed.
+    fn too_few(&self, plateau: f64) -> u32 {
+        if self.config.window_bytes == 0 {
+            return 0;
+        }
+        let most = WINDOW_MARGIN * self.config.window_bytes as f64;
+        let needed = PLATEAU_SHARE * plateau * self.least_rtt_s / most;
+        (needed.ceil() as u32).saturating_sub(1)
     }
 
     pub(super) fn end_shrink(&mut self, connections: u32, plateau: f64, t_s: f64, why: Why) {

@@ -310,8 +310,8 @@ fn allowed(mut policy: PolicyConfig, config: &Config) -> PolicyConfig {
         let (send, receive) = socket_options::buffer_limits();
         if config.send_buffer.is_none() && config.receive_buffer.is_none() {
             adaptive.socket_buffer_bytes_max = send.max(receive);
+            adaptive.window_bytes = socket_options::automatic_window();
         }
-        adaptive.window_bytes = socket_options::automatic_window();
         if config.congestion_control.is_none() {
             adaptive.congestion_controls = socket_options::congestion_controls();
         }
