@@ -90,6 +90,13 @@ def test_the_story_has_a_sentence_for_each_finding():
     assert "grows" in sentences[0] and "bursts" in sentences[1] and "no sample" in sentences[2]
 
 
+def test_a_transfer_without_iscsi_has_no_part_in_the_story():
+    socket = Seen(Transfer(transfers.SOCKET, 20, BLOCK), {"connections": []}, [], [])
+    assert socket.writes() == []
+    alone = story.tell([_seen(OURS, 20, 0.09)], lambda _seen: MSS)
+    assert story.tell([socket, _seen(OURS, 20, 0.09)], lambda _seen: MSS) == alone != []
+
+
 def test_samples_are_those_of_the_connection_with_the_longest_queue(tmp_path: Path):
     def row(local: str, queue: int, times: list[float]) -> dict:
         series = [

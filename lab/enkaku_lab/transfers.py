@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from statistics import median
 
@@ -109,7 +110,7 @@ class Seen:
                     {"at_s": one["at_s"], "bytes": one["bytes"], "first": first, "last": last,
                      "end": end}
                 )
-        for block, after in zip(blocks, [*blocks[1:], None], strict=True):
+        for block, after in zip_longest(blocks, blocks[1:]):
             block["ta_us"] = (block["last"] - block["first"]) * 1e6
             block["tb_us"] = (block["end"] - block["last"]) * 1e6
             block["tc_us"] = (after["at_s"] - block["end"]) * 1e6 if after else None
