@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from enkaku_lab.experiments import s2_beyond, s2_fig7, s2_fig11
+from enkaku_lab.experiments import s2_beyond, s2_far, s2_fig7, s2_fig11
 from enkaku_lab.ns2 import charts, commands, engine, measure, scatter, study
 from enkaku_lab.ns2.engine import Run
 from enkaku_lab.ns2.study import QUICK
 from enkaku_lab.process import LabError
 
-FIGURES = ["s2-fig6", "s2-fig7", *(f"s2-fig{number}" for number in range(10, 19)), "s2-beyond"]
+FIGURES = ["s2-fig6", "s2-fig7", *(f"s2-fig{n}" for n in range(10, 19)), "s2-beyond", "s2-far"]
 needs_ns2 = pytest.mark.needs("ns")
 
 
@@ -77,6 +77,16 @@ def test_adaptive_is_four_times_as_fast_and_holds_few_connections(folder: Path):
 
 
 @needs_ns2
+def test_a_packet_of_the_fast_line_stands_for_many(tmp_path: Path):
+    runs = [Run(n=n, seconds=12.0, path=s2_far.PATH, connections_max=512) for n in (1, 4)]
+    one, four = (measure.throughput(found, 6.0) for found in engine.results(runs, tmp_path).values())
+    # A read is three windows of 16 MiB, each a round trip, and one more for the request; then the storage.
+    seconds = 4 * s2_far.RTT_S + 0.035
+    assert one == pytest.approx(s2_far.SCALE * engine.MIB / seconds * measure.MEGA, rel=0.25)
+    assert four == pytest.approx(4 * one, rel=0.05)
+
+
+@needs_ns2
 def test_a_run_is_a_function_of_its_parameters(tmp_path: Path):
     run = Run(n=3, seconds=1.5, reads=True)
     first, again, other = (
@@ -108,6 +118,14 @@ def test_the_path_changes_while_it_runs_and_connections_go(tmp_path: Path):
     assert measure.throughput(result, 1.5, 3) > 0.9 * line
     assert measure.throughput(result, 3.5, 5) == pytest.approx(0.3 * line, rel=0.05)
     assert {read["id"] for read in result.reads if read["t_s"] > 7} == {0, 1}
+
+
+@needs_ns2
+def test_competitors_take_their_share_of_the_line(tmp_path: Path):
+    run = Run(n=40, seconds=6.0, steps="3 competitor 8")
+    result = engine.results([run], tmp_path)[run]
+    assert measure.throughput(result, 1.5, 3) > 0.9 * charts.LINE_MBIT
+    assert 0.6 * charts.LINE_MBIT < measure.throughput(result, 4) < 0.85 * charts.LINE_MBIT
     assert result.samples[-1]["open"] == 2
 
 

@@ -68,11 +68,11 @@ def n_over_time(axes, result: Result, end_s: float, **look) -> None:
     axes.step([t for t, _ in inside], [n for _, n in inside], where="post", **look)
 
 
-def rate_over_time(axes, result: Result, span: int, **look) -> None:
-    """Throughput, the mean over so many samples at a time."""
+def rate_over_time(axes, result: Result, span: int, unit: float = MEGA, **look) -> None:
+    """Throughput, the mean over so many samples at a time, in Mbit/s or another unit of a byte."""
     samples = result.samples
     groups = [samples[i : i + span] for i in range(0, len(samples) - span + 1, span)]
-    means = [sum(s["bytes_per_s"] for s in group) / span * MEGA for group in groups]
+    means = [sum(s["bytes_per_s"] for s in group) / span * unit for group in groups]
     axes.plot([group[-1]["t_s"] for group in groups], means, **look)
 
 

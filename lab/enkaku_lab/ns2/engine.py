@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Run:
-    """The parameters of one run; the network is the study's unless `steps` change it."""
+    """The parameters of one run; the network is the study's unless `path` or `steps` say otherwise."""
 
     policy: str = "fixed"
     """fixed, golden or adaptive."""
@@ -43,6 +43,9 @@ class Run:
     """Connections whose congestion window is kept."""
     steps: str = ""
     """Changes of the path: TIME WHAT VALUE …, see session.tcl."""
+    path: str = ""
+    """Another network than the study's: NAME VALUE …, parameters of session.tcl."""
+    connections_max: int = CONNECTIONS_MAX
     interval_s: float = 0.1
 
     @property
@@ -60,7 +63,7 @@ class Run:
         if self.policy == "fixed":
             return ""
         words = [enkaku.binary(), "tune", "--stdio", "--policy", self.policy]
-        words += ["--connections-max", CONNECTIONS_MAX]
+        words += ["--connections-max", self.connections_max]
         if self.measuring_time_s:
             words += ["--measuring-time", self.measuring_time_s]
         return " ".join(shlex.quote(str(word)) for word in words)
@@ -68,7 +71,7 @@ class Run:
     def argv(self) -> list[str]:
         parameters = {
             "n": self.n,
-            "n_max": CONNECTIONS_MAX,
+            "n_max": self.connections_max,
             "seconds": self.seconds,
             "seed": self.seed,
             "interval": self.interval_s,
@@ -79,7 +82,7 @@ class Run:
             "tuner": self.tuner,
         }
         words = [str(word) for pair in parameters.items() for word in pair]
-        return ["ns", str(MODEL), *words]
+        return ["ns", str(MODEL), *words, *self.path.split()]
 
 
 @dataclass

@@ -5,12 +5,16 @@
 # throughput is told to a tuner (`enkaku tune --stdio`) over a pipe, which answers the wanted N.
 # What happens is written to standard output as JSON lines; nothing is decided here.
 #
-# Parameters are pairs NAME VALUE on the command line; the defaults are the study's.
+# Parameters are pairs NAME VALUE on the command line; the defaults are the study's. With a `scale` a
+# packet stands for so many times its bytes, in what the tuner and standard output are told: sequence
+# numbers have 31 bits here, and a fast line too many packets. `tell_rtt` tells the tuner the empty
+# path's round trip, which a real socket knows.
 
 array set opt {
     rate 1e9  rtt 0.010  queue 500  window_bytes 65536  segment 1460
     pdu_bytes 1048576  storage_min 0.030  storage_max 0.040
     n 4  n_max 256  seconds 20  seed 1  interval 0.1  tuner {}  trace {}  reads 0  steps {}
+    competitor_window_bytes 1048576  idle_restart true  scale 1  tell_rtt 0
 }
 foreach {name value} $argv {
     if {![info exists opt($name)]} { puts stderr "$name: no such parameter"; exit 2 }
@@ -25,6 +29,8 @@ $ns use-scheduler Heap
 
 Agent/TCP/FullTcp set segsize_ $opt(segment)
 Agent/TCP/FullTcp set window_ [expr {int($opt(window_bytes) / $opt(segment))}]
+# A new slow start after an idle time of an RTO (RFC 5681 §4.1).
+Agent/TCP set slow_start_restart_ $opt(idle_restart)
 set HEADERS 40
 set REQUEST_BYTES 48
 set LOGIN_BYTES 512
@@ -120,12 +126,12 @@ proc read_done {id} {
 
 # Bytes that the receiver has acknowledged since it was asked last.
 proc delivered {id} {
-    global sender acked
+    global sender acked opt
     set now [$sender($id) set ack_]
     if {$now < 0} { set now 0 }
     set bytes [expr {$now - $acked($id)}]
     set acked($id) $now
-    return $bytes
+    return [expr {$bytes * $opt(scale)}]
 }
 
 proc set_connections {n close} {
@@ -146,8 +152,9 @@ proc ask_tuner {total each n_open} {
         lappend list [format {{"id":%d,"age_s":%.3f,"bytes_per_s":%.1f}} $id $age \
             [expr {$bytes / $opt(interval)}]]
     }
-    set line [format {{"t_s":%.6f,"n":%d,"bytes_per_s":%.1f,"connections":[%s]}} \
-        [$ns now] $n_open [expr {$total / $opt(interval)}] [join $list ,]]
+    set rtt [expr {$opt(tell_rtt) ? [format {"min_rtt_us":%.0f,} [expr {$opt(rtt) * 1e6}]] : ""}]
+    set line [format {{"t_s":%.6f,"n":%d,"bytes_per_s":%.1f,%s"connections":[%s]}} \
+        [$ns now] $n_open [expr {$total / $opt(interval)}] $rtt [join $list ,]]
     if {[catch {puts $pipe $line; gets $pipe answer} length] || $length < 0} {
         puts stderr "the tuner has ended"
         exit 3
@@ -202,7 +209,7 @@ proc every_third {list} {
 }
 
 # Changes of the path, "TIME WHAT VALUE …" in `steps`: rate, rtt and n (without a tuner), and
-# competitor: as many long-lived TCP flows of the same kind and a window of 1 MB beside the session.
+# competitor: as many long-lived TCP flows of the same kind beside the session.
 proc step {what value} {
     global ns near far
     switch -- $what {
@@ -223,12 +230,14 @@ proc compete {} {
     global ns near far opt
     set from [new Agent/TCP/FullTcp/Tahoe]
     set to [new Agent/TCP/FullTcp/Tahoe]
-    $from set window_ [expr {int(1048576 / $opt(segment))}]
+    $from set window_ [expr {int($opt(competitor_window_bytes) / $opt(segment))}]
     $ns attach-agent $far $from
     $ns attach-agent $near $to
     $ns connect $from $to
     $to listen
-    $from sendmsg -1
+    set without_end [new Application/FTP]
+    $without_end attach-agent $from
+    $without_end start
 }
 
 set reads_done 0

@@ -102,6 +102,8 @@ pub struct Adaptive {
     guessed: bool,
     rtt_known: bool,
     t_last_s: Option<f64>,
+    /// Intervals without traffic just before, together: a burst a round trip leaves some empty.
+    silent_s: f64,
     /// Something was lost since the last move.
     losses: bool,
     /// What the path loses, and the number that followed from it in this search, or 0.
@@ -145,6 +147,7 @@ impl Adaptive {
             guessed: false,
             rtt_known: false,
             t_last_s: None,
+            silent_s: 0.0,
             losses: false,
             lossy: Lossy::default(),
             foreseen: 0,
@@ -422,9 +425,14 @@ impl Policy for Adaptive {
         }
         let limit = Limit::of(sample);
         if sample.bytes_per_s == 0.0 {
+            self.silent_s += interval_s;
+            if limit != Limit::Application && self.silent_s <= SILENT_WINDOWS * self.window_s {
+                return self.decision(sample, None, self.why);
+            }
             self.windows.clear();
             return self.decision(sample, Some(Phase::Idle), Why::NoTraffic);
         }
+        let silent_s = std::mem::take(&mut self.silent_s);
         if limit == Limit::Application {
             self.windows.clear();
             return self.decision(sample, Some(Phase::Idle), Why::Application);
@@ -451,7 +459,11 @@ impl Policy for Adaptive {
         if in_ramp || interval_s == 0.0 {
             return self.decision(sample, None, self.why);
         }
-        if let Some(value) = self.windows.push(sample.bytes_per_s, interval_s, self.window_s) {
+        // After a longer silence it begins anew.
+        let silent_s = if silent_s <= SILENT_WINDOWS * self.window_s { silent_s } else { 0.0 };
+        let span_s = interval_s + silent_s;
+        let bytes_per_s = sample.bytes_per_s * interval_s / span_s;
+        if let Some(value) = self.windows.push(bytes_per_s, span_s, self.window_s) {
             self.on_window(value, t_s, limit);
         }
         self.decision(sample, None, self.why)

@@ -8,7 +8,7 @@ mod path;
 mod peer;
 mod table;
 
-use iscsi_proto::tuner::{AdaptiveConfig, GoldenConfig, Policy, PolicyConfig};
+use iscsi_proto::tuner::{AdaptiveConfig, GoldenConfig, Policy, PolicyConfig, Sample};
 use path::{Law, Path, Transfer};
 
 /// The most connections that the policies ask for by default.
@@ -131,6 +131,22 @@ fn numbers_whose_buffers_cannot_hold_the_plateau_are_not_tried() {
         let fewest = transfer.moves.iter().map(|(_, n)| *n).min();
         assert_eq!(fewest, Some(3), "seed {seed}: {:?}", transfer.moves);
     }
+}
+
+#[test]
+fn bursts_a_round_trip_apart_are_a_rate() {
+    // Over 300 ms windows of 16 MiB are sent in a moment: two of three samples see nothing. 32 of
+    // them fill the line.
+    let mut policy = PolicyConfig::default().build();
+    let mut connections = 4;
+    for tick in 0..200_u32 {
+        let burst = f64::from(connections.min(32)) * 16e6;
+        let bytes_per_s = if tick % 3 == 0 { burst / 0.1 } else { 0.0 };
+        let (t_s, connections_open) = (0.1 * f64::from(tick), connections);
+        let sample = Sample { t_s, connections_open, bytes_per_s, ..Sample::default() };
+        connections = policy.handle_sample(&sample).connections;
+    }
+    assert!((30..=36).contains(&connections), "{connections}");
 }
 
 #[test]

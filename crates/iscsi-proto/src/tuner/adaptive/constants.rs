@@ -19,6 +19,8 @@ pub(super) const WINDOW_ROUND_TRIPS: f64 = 4.0;
 pub(super) const WINDOW_UNKNOWN_S: f64 = 0.3;
 /// A window and a ramp-up end here even if the round trip is absurd.
 pub(super) const WINDOW_MAX_S: f64 = 5.0;
+/// Without traffic for so many windows, nothing is asked of the path.
+pub(super) const SILENT_WINDOWS: f64 = 2.0;
 /// What the plateau may lose for fewer connections: 2 % with the error of its measurement.
 pub(super) const PLATEAU_SHARE: f64 = 0.985;
 /// A step is still worth its connections if it brings this much.
