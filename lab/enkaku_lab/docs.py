@@ -14,6 +14,14 @@ SVG_BYTES_MAX = 100 << 10
 GAP = "–"
 
 
+def keep(svg: Path, folder: Path) -> str:
+    """Copies a figure into a folder of what is committed, as SVG or as the PNG beside it; its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = svg if svg.stat().st_size <= SVG_BYTES_MAX else svg.with_suffix(".png")
+    (folder / kept.name).write_bytes(kept.read_bytes())
+    return kept.name
+
+
 def write(
     experiments: Sequence[Experiment], pace: Pace, store: Store, folder: Path, note: str = ""
 ) -> Path:

@@ -12,12 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from enkaku_lab import OUT, experiments, figure, story, wan
+from enkaku_lab import OUT, docs, experiments, figure, machine, story, wan
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
 from enkaku_lab.transfers import HELD, LABELS, OURS, SOCKET, STOCK, Seen, Transfer, see
 
 FOLDER = OUT / "packets"
+HEAD = """# S0's packets
+
+Made by `python -m enkaku_lab packets all --docs docs/packets`; do not edit. Writes one at a time over 1 Gbit/s,
+seen by the packets and by samples of the sender's socket. {machine}
+"""
 COLOURS = {
     STOCK: figure.COLOURS["stock"], HELD: "#CC79A7", OURS: figure.COLOURS["enkaku"],
     SOCKET: figure.COLOURS["tcp"],
@@ -49,6 +54,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("names", nargs="+", metavar="NAME")
     parser.add_argument("--quick", action="store_true", help="transfers of a second")
     parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/README.md, too")
     options = parser.parse_args(arguments)
     known = load()
     if unknown := [name for name in options.names if name not in known and name != "all"]:
@@ -56,7 +62,7 @@ def main(arguments: list[str]) -> None:
     wan.need()
     chosen = [one for one in known.values() if one.name in options.names or "all" in options.names]
     seen: dict[Transfer, Seen] = {}
-    lines = ["# S0's packets\n"]
+    lines = [HEAD.format(machine=machine.summary(machine.facts()))]
     with tempfile.TemporaryDirectory() as folder:
         for trace in chosen:
             for one in trace.transfers:
@@ -76,6 +82,18 @@ def main(arguments: list[str]) -> None:
     page = options.out / "README.md"
     page.write_text("\n".join(lines) + "\n")
     print(f"Report: {page}")
+    if options.docs:
+        print(f"To be committed: {_commit(page, [one.name for one in chosen], options.docs)}")
+
+
+def _commit(page: Path, names: list[str], folder: Path) -> Path:
+    """The page with the smaller one of each figure's two files."""
+    text = page.read_text()
+    for name in names:
+        text = text.replace(f"({name}.svg)", f"({docs.keep(page.with_name(f'{name}.svg'), folder)})")
+    committed = folder / page.name
+    committed.write_text(text)
+    return committed
 
 
 def panels(seen: list[Seen], y_label: str, height_in: float = 3.0):

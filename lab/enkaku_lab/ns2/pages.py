@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from enkaku_lab import machine
-from enkaku_lab.docs import SVG_BYTES_MAX
+from enkaku_lab.docs import keep
 from enkaku_lab.ns2 import study
 from enkaku_lab.ns2.study import Pace, Study
 from enkaku_lab.process import LabError
@@ -22,13 +22,11 @@ def write(studies: list[Study], pace: Pace, folder: Path, docs: Path, note: str 
     docs.mkdir(parents=True, exist_ok=True)
     parts = [*_head(studies, pace, folder), *([note] if note else [])]
     for one, svg, said in performed:
-        png = svg.with_suffix(".png")
-        kept = svg if svg.stat().st_size <= SVG_BYTES_MAX else png
-        (docs / kept.name).write_bytes(kept.read_bytes())
+        kept = keep(svg, docs)
         parts += [
             f"## {one.name}: {one.title}",
             f"The paper ({one.source}): {one.paper}.",
-            f"![{one.title}]({kept.name})",
+            f"![{one.title}]({kept})",
             said,
         ]
     page = docs / PAGE
