@@ -21,7 +21,7 @@ def draw(seen: list[Seen], path: Path) -> str:
         ax.plot([(sample.time_s - begin) * 1e3 for sample in samples],
                 [sample.cwnd_bytes / segments_of(one) for sample in samples],
                 drawstyle="steps-post", color="#000000", label="congestion window (samples)")
-        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.4), ncols=3)
+        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.5), ncols=3)
         parts.append(story.of_hold(one, segments_of(one)))
     figure.save(chart, path)
     return " ".join(parts)

@@ -28,7 +28,7 @@ def draw(seen: list[Seen], path: Path, beside: str = "") -> str:
                 color="#000000", linewidth=1, label="in flight")
         if beside:
             _beside(ax, segments, begin, mss, beside)
-        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.45), ncols=3)
+        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.52), ncols=3)
         parts.append(story.of_hold(one, mss))
     figure.save(chart, path)
     return " ".join(parts)

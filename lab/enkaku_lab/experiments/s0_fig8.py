@@ -31,7 +31,9 @@ def draw(seen: list[Seen], path: Path) -> str:
         ax.set_xlabel("RTT (ms)")
         ax.set_yscale("log")
     axes[0].set_ylabel("median time (ms)")
-    axes[-1].legend(fontsize=9)
+    # Below, so that it covers no data.
+    handles, labels = axes[-1].get_legend_handles_labels()
+    chart.legend(handles, labels, loc="outside lower center", fontsize=9, ncols=6, frameon=False)
     figure.save(chart, path)
     return " ".join(parts)
 

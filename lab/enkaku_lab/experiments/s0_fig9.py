@@ -35,7 +35,7 @@ def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
                 if name in " ".join(segment.pdus)
             ]
             ax.plot(marks, [top * height] * len(marks), "|", color=colour, label=name)
-        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.4), ncols=3)
+        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.5), ncols=3)
         parts.append(story.of_bursts(one, segments_of(one)))
     figure.save(chart, path)
     return " ".join(parts)

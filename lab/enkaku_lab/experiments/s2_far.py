@@ -1,9 +1,9 @@
 """Ours, beyond S2: 100 Gbit/s over 300 ms and up to 512 connections, simulated; the path at rest, changing,
 and shared with other flows.
 
-A packet of the model stands for 64 KiB: 100 Gbit/s have 8 million packets a second otherwise. So a loss
-takes as much at once, and a window of 16 MiB has 256 packets, of which congestion avoidance gives one back
-in a round trip, where a real one has 45 times as many, each as small.
+A packet of the model stands for 256 KiB: 100 Gbit/s have 8 million packets a second otherwise. So a loss
+takes as much at once, and a window of 16 MiB has 64 packets, of which congestion avoidance gives one back
+in a round trip; a real one has 180 times as many, and is back as much later.
 """
 
 from enkaku_lab.ns2 import charts, measure, scatter
@@ -13,11 +13,11 @@ from enkaku_lab.ns2.study import Pace, Results, Study
 POLICIES = ("golden", "adaptive")
 LINE_BITS_PER_S, RTT_S = 1e11, 0.3
 SEGMENT_BYTES, PACKET_BYTES = 1460, 1500
-SCALE = 65536 / SEGMENT_BYTES
+SCALE = 262144 / SEGMENT_BYTES
 """Bytes of the path for each byte of the model."""
-WINDOW_SEGMENTS = 256
+WINDOW_SEGMENTS = 64
 """16 MiB, as much as many systems allow a socket."""
-QUEUE_PACKETS = 5700
+QUEUE_PACKETS = 1430
 """A tenth of what the line has under way."""
 PATH = (
     f"rate {LINE_BITS_PER_S / SCALE:.0f} rtt {RTT_S} queue {QUEUE_PACKETS} scale {SCALE:.6f} "
