@@ -19,9 +19,12 @@ WINDOW_SEGMENTS = 64
 """16 MiB, as much as many systems allow a socket."""
 QUEUE_PACKETS = 1430
 """A tenth of what the line has under way."""
+READ_WINDOWS = 2
+"""Windows that a read takes: few, because a connection that is closed finishes its read first."""
 PATH = (
     f"rate {LINE_BITS_PER_S / SCALE:.0f} rtt {RTT_S} queue {QUEUE_PACKETS} scale {SCALE:.6f} "
     f"window_bytes {WINDOW_SEGMENTS * SEGMENT_BYTES} idle_restart false tell_rtt 1 "
+    f"pdu_bytes {READ_WINDOWS * WINDOW_SEGMENTS * SEGMENT_BYTES} "
     f"competitor_window_bytes {QUEUE_PACKETS * SEGMENT_BYTES}"
 )
 CONNECTIONS_MAX = 512
