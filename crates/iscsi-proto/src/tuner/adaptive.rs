@@ -325,8 +325,12 @@ impl Adaptive {
         self.short = Some(base);
         // Not settled: some of its slow start may be in it, so it bounds nothing.
         let here = Point { bytes_per_s: level, ..here };
-        // Less than half of what the step could bring: the edge lies between, or close above.
-        let wanted = here.connections.saturating_mul(2);
+        // Less than half of what the step could bring: the edge lies between, or close above; after a
+        // probe close above, and far more would only make all wait.
+        let wanted = match step < PROBE_STEP_MAX {
+            true => here.connections + 2 * (here.connections - base.connections),
+            false => here.connections.saturating_mul(2),
+        };
         self.start_grow(here, wanted, t_s, Why::Helped(gain + 1.0));
     }
 

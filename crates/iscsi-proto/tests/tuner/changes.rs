@@ -84,3 +84,18 @@ fn it_does_not_oscillate() {
         }
     });
 }
+
+#[test]
+fn what_timeouts_take_for_a_moment_is_no_other_path() {
+    let path = Path { buffer_bytes: 256e3, law: Law::Bbr, with_tcp: true, ..Path::default() };
+    let stalled = Path { line_bytes_per_s: 0.5 * path.line_bytes_per_s, loss: 2e-5, ..path };
+    for seed in SEEDS {
+        let mut transfer = Transfer::new(path, 4, seed);
+        // Not at the same place of a window each time.
+        let begin_s = 20.0 + 0.05 * seed as f64;
+        transfer.changes = vec![(begin_s, stalled), (begin_s + 0.7, path)];
+        transfer.run(PolicyConfig::default().build().as_mut(), 24.0);
+        let moved: Vec<_> = transfer.moves.iter().filter(|m| m.0 > begin_s).collect();
+        assert!(moved.is_empty(), "seed {seed}: {moved:?}");
+    }
+}

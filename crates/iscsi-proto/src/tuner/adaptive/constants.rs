@@ -49,6 +49,9 @@ pub(super) const LINE_SHARE: f64 = 0.92;
 pub(super) const STRETCHED: f64 = 1.5;
 /// A changed path shows in this many windows in a row.
 pub(super) const CHANGE_WINDOWS: usize = 2;
+/// And a fall where packets were lost in so many: when many connections lose something at once, their
+/// timeouts take half of the throughput for 0.7 s, and no other number helps against that.
+pub(super) const FALL_WINDOWS: usize = 5;
 /// Less than this is no change of the path.
 pub(super) const CHANGE_MIN: f64 = 0.08;
 /// Windows whose median shows a slow change.

@@ -110,10 +110,11 @@ impl Adaptive {
         let beyond = |value: f64, least: f64| (value / level.max(1.0) - 1.0).abs() > least;
         let sudden = self.sudden();
         let up = |value: f64| value > level;
-        let recent: Vec<f64> =
-            (0..CHANGE_WINDOWS).filter_map(|back| self.windows.last(back)).collect();
+        let falls = self.windows.last(0).is_some_and(|value| !up(value));
+        let least = if falls && self.losses { FALL_WINDOWS } else { CHANGE_WINDOWS };
+        let recent: Vec<f64> = (0..least).filter_map(|back| self.windows.last(back)).collect();
         let one_side = recent.iter().all(|&v| up(v)) || recent.iter().all(|&v| !up(v));
-        if recent.len() == CHANGE_WINDOWS && one_side && recent.iter().all(|&v| beyond(v, sudden)) {
+        if recent.len() == least && one_side && recent.iter().all(|&v| beyond(v, sudden)) {
             return recent.first().map(|value| value / level.max(1.0));
         }
         if self.windows.count() < LEVEL_WINDOWS + DRIFT_WINDOWS {
