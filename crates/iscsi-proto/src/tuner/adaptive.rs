@@ -90,6 +90,8 @@ pub struct Adaptive {
     weak: Option<Point>,
     /// The fewest connections known to suffice: its upper end.
     enough: Option<u32>,
+    /// So many overran the path and carried less than fewer: below them a search goes up in small steps.
+    overload: Option<u32>,
     /// The most that one connection had on average: what it has where the line does not limit.
     one_bytes_per_s: f64,
     /// The level of the plateau as the last search found it; none since the path has changed.
@@ -139,6 +141,7 @@ impl Adaptive {
             short: None,
             weak: None,
             enough: None,
+            overload: None,
             one_bytes_per_s: 0.0,
             plateau: None,
             windows: Windows::default(),
@@ -174,9 +177,13 @@ impl Adaptive {
 
     fn move_to(&mut self, connections: u32, t_s: f64, state: State, why: Why) {
         if connections != self.connections {
+            // Of far more, some may have lost whole windows, and wait for their timeouts.
+            let by_load = self.losses && !self.lossy.is_known();
+            let overrun = by_load && 4 * connections < 3 * self.connections;
+            let ramp_s = if overrun { TIMEOUTS_S.max(self.window_s) } else { self.window_s };
             self.connections = connections;
             self.moved_s = t_s;
-            self.settled_s = t_s + self.window_s;
+            self.settled_s = t_s + ramp_s;
             self.windows.clear();
             self.losses = false;
         }
@@ -254,7 +261,7 @@ impl Adaptive {
     }
 
     fn start_grow(&mut self, base: Point, wanted: u32, t_s: f64, why: Why) {
-        let target = wanted.min(self.connections_max());
+        let target = self.below_overload(base, wanted).min(self.connections_max());
         if target <= base.connections {
             self.enough = Some(base.connections);
             self.finish_growth(base, base.bytes_per_s, t_s, Why::AtMost);
@@ -277,17 +284,19 @@ impl Adaptive {
         let young = !base.settled || self.connections <= self.foreseen;
         let inflated = self.losses && young && limit != Limit::Line;
         if self.dropped(base.bytes_per_s) && !inflated {
-            // Connections do no such harm: the path has changed under the probe. Back at `base`,
-            // that shows at once.
-            self.enough = Some(base.connections);
-            self.hold(base.connections, base.bytes_per_s, t_s, Why::NoGain(gain_now + 1.0));
+            self.back_down(base, t_s, gain_now + 1.0);
             return;
         }
+        // After a probe it is close above as a rule, and far more would only make all wait.
+        let after = |factor: u32| match step < PROBE_STEP_MAX {
+            true => here.connections + 2 * (here.connections - base.connections),
+            false => here.connections.saturating_mul(factor),
+        };
         let beyond_noise = gain_now > SIGMAS * self.error(1);
         if gain_now >= GAIN_CLEAR_SHARE * step && beyond_noise {
             self.short = Some(base);
             let factor = if gain_now >= GAIN_LINEAR_SHARE * step { 4 } else { 2 };
-            let wanted = here.connections.saturating_mul(factor);
+            let wanted = after(factor);
             self.start_grow(here, wanted, t_s, Why::Helped(gain_now + 1.0));
             return;
         }
@@ -315,6 +324,10 @@ impl Adaptive {
             self.start_grow(here, here.connections.saturating_mul(2), t_s, Why::Limited(limit));
             return;
         }
+        if gain < -self.sudden() && !inflated {
+            self.back_down(base, t_s, gain + 1.0);
+            return;
+        }
         if gain <= GAIN_MIN.max(error) {
             self.enough = Some(base.connections);
             self.look_pause_s = (self.look_pause_s * 2.0).min(PAUSE_MAX_S);
@@ -325,19 +338,19 @@ impl Adaptive {
         self.short = Some(base);
         // Not settled: some of its slow start may be in it, so it bounds nothing.
         let here = Point { bytes_per_s: level, ..here };
-        // Less than half of what the step could bring: the edge lies between, or close above; after a
-        // probe close above, and far more would only make all wait.
-        let wanted = match step < PROBE_STEP_MAX {
-            true => here.connections + 2 * (here.connections - base.connections),
-            false => here.connections.saturating_mul(2),
-        };
-        self.start_grow(here, wanted, t_s, Why::Helped(gain + 1.0));
+        // Less than half of what the step could bring: the edge lies between, or close above.
+        self.start_grow(here, after(2), t_s, Why::Helped(gain + 1.0));
     }
 
     /// The plateau is reached with `base`; a search that has no lower end yet waits if the path
     /// has just changed.
     fn finish_growth(&mut self, base: Point, level: f64, t_s: f64, why: Why) {
         let plateau = level.max(base.bytes_per_s).max(self.plateau.unwrap_or(0.0));
+        if self.overload.is_some() {
+            // Neither what too many carried nor a short look at fewer is the plateau's level.
+            self.plateau = None;
+            self.shrink_s = self.shrink_s.max(t_s + DRIFT_WINDOWS as f64 * self.window_s);
+        }
         if t_s >= self.shrink_s {
             self.start_shrink(plateau, t_s);
             if matches!(self.state, State::Shrink { .. }) {
@@ -355,16 +368,6 @@ impl Adaptive {
         if let Some(connections) = self.guess(sample) {
             self.move_to(connections, sample.t_s, State::Measure, Why::LongPath);
         }
-    }
-
-    /// More connections than the first number, if the windows fill a gigabit over this round trip
-    /// only with more. A search that begins too low takes a slow start for each step.
-    fn guess(&self, sample: &Sample) -> Option<u32> {
-        let rtt_s = sample.typical(|tcp| tcp.min_rtt_us.or(tcp.rtt_us))? / 1e6;
-        let windows = GUESS_SPARE * GUESS_BYTES_PER_S * rtt_s / self.config.window_bytes as f64;
-        let wanted = if windows.is_finite() { windows.ceil() as u32 } else { 0 };
-        let wanted = wanted.min(GUESS_MAX).min(self.connections_max());
-        (wanted > self.connections).then_some(wanted)
     }
 
     /// Connections that the path's losses ask for, if that is far more than there are and than was tried
@@ -479,6 +482,7 @@ impl Policy for Adaptive {
         self.short = None;
         self.weak = None;
         self.enough = None;
+        self.overload = None;
         self.plateau = None;
         self.one_bytes_per_s = 0.0;
         self.refusal = None;

@@ -58,7 +58,8 @@ pub struct Tcp {
     pub rwnd_limited_share: Option<f64>,
     /// Share of the interval in which the send buffer held it up (0–1).
     pub sndbuf_limited_share: Option<f64>,
-    /// Segments sent again within the interval.
+    /// Segments sent again within the interval. The end that receives sees only that segments begin to
+    /// come out of order, once for as long as that lasts: 0 or 1.
     pub retransmits: Option<f64>,
     /// The application did not fill the window.
     pub app_limited: Option<bool>,

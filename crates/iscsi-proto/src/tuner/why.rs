@@ -32,6 +32,8 @@ pub enum Why {
     FewerDo(f64),
     /// Fewer connections lost throughput, at this factor of the plateau.
     FewerLose(f64),
+    /// Fewer connections carry more, by this factor: that many overran the path.
+    Overload(f64),
     /// These are the fewest connections found on the plateau.
     Plateau,
     /// The throughput fell to this factor of what it was: the path has changed.
@@ -76,6 +78,7 @@ impl fmt::Display for Why {
             Self::TryFewer => f.write_str("fewer connections may do as well"),
             Self::FewerDo(g) => write!(f, "fewer connections keep {} %", percent(g)),
             Self::FewerLose(g) => write!(f, "fewer connections reach only {} %", percent(g)),
+            Self::Overload(g) => write!(f, "fewer connections carry more: {} %", percent(g)),
             Self::Plateau => f.write_str("the fewest connections that reach the plateau"),
             Self::Fell(g) => write!(f, "the path changed: throughput fell to {} %", percent(g)),
             Self::Rose(g) => write!(f, "the path changed: throughput rose to {} %", percent(g)),

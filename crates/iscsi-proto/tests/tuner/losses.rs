@@ -26,6 +26,7 @@ fn sample(t_s: f64, open: u32, bytes_per_s: f64) -> Sample {
         cwnd_bytes: Some(window),
         in_flight_bytes: Some(window),
         retransmits: Some(1.0),
+        congestion_control: Some(CongestionControl::Cubic),
         ..Tcp::default()
     };
     Sample {
@@ -67,15 +68,15 @@ fn a_level_from_before_the_first_losses_is_no_reason_to_go_back() {
 
 #[test]
 fn a_congestion_control_that_bears_losses_needs_a_few_more_connections_not_all() {
-    let numbers = |control| {
+    let numbers = |control, carried| {
         let mut policy = Adaptive::new(AdaptiveConfig::default());
         let mut asked = vec![4];
         for tick in 1..=60 {
             let open = asked[asked.len() - 1];
-            // Four segments of four thousand.
-            let mut sample = sample(SAMPLE_S * f64::from(tick), open, 58e6);
+            // Four segments of some thousands.
+            let mut sample = sample(SAMPLE_S * f64::from(tick), open, carried);
             for (index, connection) in sample.connections.iter_mut().enumerate() {
-                connection.tcp.congestion_control = Some(control);
+                connection.tcp.congestion_control = control;
                 connection.tcp.retransmits = Some(if index < 4 { 1.0 } else { 0.0 });
             }
             let wanted = policy.handle_sample(&sample).connections;
@@ -85,7 +86,12 @@ fn a_congestion_control_that_bears_losses_needs_a_few_more_connections_not_all()
         }
         asked
     };
-    assert_eq!(*numbers(CongestionControl::Cubic).iter().max().unwrap(), 64);
-    let asked = numbers(CongestionControl::Bbr);
-    assert!(asked.iter().any(|n| *n >= 8) && asked.iter().all(|n| *n <= 32), "{asked:?}");
+    let most = |control, carried| numbers(control, carried).into_iter().max();
+    assert_eq!(most(Some(CongestionControl::Cubic), 58e6), Some(64));
+    // Who receives, does not know it, but sees what each connection carries.
+    assert_eq!(most(None, 8e6), Some(64));
+    for control in [Some(CongestionControl::Bbr), None] {
+        let asked = numbers(control, 110e6);
+        assert!(asked.iter().any(|n| *n >= 8) && asked.iter().all(|n| *n <= 32), "{asked:?}");
+    }
 }

@@ -4,6 +4,7 @@
 mod changes;
 mod line;
 mod losses;
+mod overload;
 mod path;
 mod peer;
 mod table;

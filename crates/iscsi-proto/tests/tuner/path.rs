@@ -46,6 +46,9 @@ pub(crate) struct Path {
     /// Time that each `pdu_bytes` cost besides their transfer (the storage of the APT study).
     pub(crate) storage_s_per_byte: f64,
     pub(crate) competitors: f64,
+    /// More connections than this overrun the queue and wait for timeouts: of 64 over a queue for 30,
+    /// real TCP with windows of 64 KB carried 74 %.
+    pub(crate) queue_connections: f64,
     /// Relative standard deviation of a sample.
     pub(crate) noise: f64,
     pub(crate) with_tcp: bool,
@@ -61,6 +64,7 @@ impl Default for Path {
             buffer_bytes: 2e6,
             storage_s_per_byte: 0.0,
             competitors: 0.0,
+            queue_connections: f64::INFINITY,
             noise: 0.02,
             with_tcp: false,
         }
@@ -81,7 +85,8 @@ impl Path {
     }
 
     fn share(&self, connections: f64) -> f64 {
-        self.line_bytes_per_s * connections / (connections + self.competitors)
+        let kept = (self.queue_connections / connections).min(1.0).powf(0.4);
+        kept * self.line_bytes_per_s * connections / (connections + self.competitors)
     }
 
     /// The rate of all, given the sum of their windows.

@@ -21,6 +21,8 @@ pub struct TcpStats {
     pub receive_rtt: Option<Duration>,
     /// Segments sent again.
     pub retransmits: u64,
+    /// Segments that came before others that should have come first: the peer's losses, as a rule.
+    pub out_of_order: Option<u64>,
     /// Congestion window in segments.
     pub congestion_window: u32,
     /// Segments that are neither acknowledged nor given up.
@@ -89,6 +91,7 @@ impl Info {
                 .filter(|us| *us != 0)
                 .map(|us| Duration::from_micros(us.into())),
             retransmits: must(100).into(),
+            out_of_order: self.u32(224).map(u64::from),
             congestion_window: must(80),
             unacked: must(24),
             segment_bytes: must(16),

@@ -52,6 +52,9 @@ pub(super) const CHANGE_WINDOWS: usize = 2;
 /// And a fall where packets were lost in so many: when many connections lose something at once, their
 /// timeouts take half of the throughput for 0.7 s, and no other number helps against that.
 pub(super) const FALL_WINDOWS: usize = 5;
+/// Connections that lost whole windows are back after this: three timeouts, each twice the one before
+/// it, the first of 200 ms.
+pub(super) const TIMEOUTS_S: f64 = 1.4;
 /// Less than this is no change of the path.
 pub(super) const CHANGE_MIN: f64 = 0.08;
 /// Windows whose median shows a slow change.
@@ -102,6 +105,8 @@ pub(super) const LOSSY_MEMORY_S: f64 = 1.5;
 pub(super) const LOSSY_LOST_MIN: f64 = 2.5;
 /// The number that losses ask for is worth a move if it is larger by this factor.
 pub(super) const LOSSY_FACTOR_MIN: f64 = 2.0;
+/// Connections that carry more than losses leave cubic, by this factor, have something that bears them.
+pub(super) const LOSSY_BORNE: f64 = 3.0;
 /// Connections that lose so many segments in a round trip have others beside them that carry on.
 pub(super) const REPAIRING_SHARE: f64 = 0.25;
 /// A better congestion control is there within this time, or it was refused.

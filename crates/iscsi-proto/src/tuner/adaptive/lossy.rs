@@ -67,18 +67,13 @@ impl Lossy {
         let for_s = sample.t_s - self.known_s?;
         let known = |c: &Connection| c.tcp.congestion_control;
         let control = sample.connections.iter().find_map(known).or(sample.tcp.congestion_control);
-        let control = control.unwrap_or(CongestionControl::Cubic);
-        let may_change = available.iter().any(|one| *one > control) && for_s < LOSSY_CHANGE_S;
+        let may_change = available.iter().any(|one| control.is_some_and(|control| *one > control))
+            && for_s < LOSSY_CHANGE_S;
         if may_change {
             return None;
         }
         let bytes_per_s = GUESS_BYTES_PER_S.max(sample.bytes_per_s);
         let (rtt_s, loss) = (sample.least_rtt_us()? / 1e6, self.share());
-        if control == CongestionControl::Bbr {
-            // It keeps its rate, but a round trip long a connection repairs what it has lost.
-            let lost = bytes_per_s / SEGMENT_BYTES * loss * rtt_s;
-            return Some((lost / REPAIRING_SHARE).ceil() as u32);
-        }
         let path = PathPlan {
             bits_per_s: 8.0 * bytes_per_s,
             rtt_s,
@@ -88,6 +83,15 @@ impl Lossy {
             rmem_bytes: f64::INFINITY,
             streams: None,
         };
-        Some(path.outcome(control).connections)
+        let cubic = path.outcome(CongestionControl::Cubic);
+        // What the other end sends with, is seen by how it bears the losses.
+        let one = sample.bytes_per_s / f64::from(sample.connections_open.max(1));
+        let bears = control.is_none() && one > LOSSY_BORNE * cubic.one_bytes_per_s;
+        if bears || control == Some(CongestionControl::Bbr) {
+            // It keeps its rate, but a round trip long a connection repairs what it has lost.
+            let lost = bytes_per_s / SEGMENT_BYTES * loss * rtt_s;
+            return Some((lost / REPAIRING_SHARE).ceil() as u32);
+        }
+        Some(control.map_or(cubic.connections, |control| path.outcome(control).connections))
     }
 }

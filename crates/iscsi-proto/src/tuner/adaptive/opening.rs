@@ -1,10 +1,21 @@
-//! How `adaptive` waits for the connections that it asked for, and what it takes for a refusal.
+//! How `adaptive` chooses its first number, waits for the connections that it asked for, and what it
+//! takes for a refusal.
 
 use super::super::{Decision, Sample, Why};
 use super::constants::*;
 use super::{Adaptive, Refusal, State};
 
 impl Adaptive {
+    /// More connections than the first number, if the windows fill a gigabit over this round trip
+    /// only with more. A search that begins too low takes a slow start for each step.
+    pub(super) fn guess(&self, sample: &Sample) -> Option<u32> {
+        let rtt_s = sample.typical(|tcp| tcp.min_rtt_us.or(tcp.rtt_us))? / 1e6;
+        let windows = GUESS_SPARE * GUESS_BYTES_PER_S * rtt_s / self.config.window_bytes as f64;
+        let wanted = if windows.is_finite() { windows.ceil() as u32 } else { 0 };
+        let wanted = wanted.min(GUESS_MAX).min(self.connections_max());
+        (wanted > self.connections).then_some(wanted)
+    }
+
     /// Waits for connections that were asked for; takes what is there when no more come.
     pub(super) fn opening(&mut self, sample: &Sample) -> Decision {
         let (t_s, open) = (sample.t_s, sample.connections_open);

@@ -36,7 +36,9 @@ impl Adaptive {
             return Some(middle);
         };
         let of_point = point.bytes_per_s / f64::from(point.connections.max(1));
-        let one = if point.settled { of_point } else { of_point.max(self.one_bytes_per_s) };
+        // What an overload has delayed may still be missing there.
+        let known = point.settled && self.overload.is_none();
+        let one = if known { of_point } else { of_point.max(self.one_bytes_per_s) };
         let edge = EDGE_MARGIN * PLATEAU_SHARE * plateau / one;
         // Steps smaller than what ends the search would creep.
         let edge = edge.max(f64::from(short + (enough / 16).max(1)));
@@ -80,6 +82,14 @@ impl Adaptive {
             self.start_shrink(plateau, t_s);
             return;
         }
+        if count >= VERDICT_WINDOWS_MIN && share > 1.0 + GAIN_MIN.max(error) {
+            // What is between this number and that of the plateau, may carry still more.
+            self.overload = self.enough;
+            self.short = self.short.filter(|point| point.settled);
+            let wanted = here.connections + (here.connections / 4).max(1);
+            self.start_grow(here, wanted, t_s, Why::Overload(share));
+            return;
+        }
         // One window is enough to see that it is far too little: it costs throughput.
         if share < PLATEAU_SHARE - error.max(0.02) {
             self.short = Some(here);
@@ -103,6 +113,32 @@ impl Adaptive {
             self.short = Some(here);
             self.weak = self.weak.or(Some(here));
             self.give_back(plateau, t_s, share);
+        }
+    }
+
+    /// More than `base` carry far less. After a large step they may have overrun the path, and fewer of
+    /// them help; a small one does no such harm: the path has changed under the probe, and back at
+    /// `base` that shows at once.
+    pub(super) fn back_down(&mut self, base: Point, t_s: f64, factor: f64) {
+        let more = base.connections + (base.connections / 4).max(1);
+        self.enough = Some(base.connections);
+        if more < self.connections {
+            self.overload = Some(self.connections);
+            self.start_grow(base, more, t_s, Why::NoGain(factor));
+        } else {
+            self.hold(base.connections, base.bytes_per_s, t_s, Why::NoGain(factor));
+        }
+        // What was overrun still waits for its timeouts.
+        self.settled_s = self.settled_s.max(t_s + TIMEOUTS_S);
+    }
+
+    /// Of the `wanted` connections those that are tried: below a number that was seen to be too many, a
+    /// quarter more than `base` at most.
+    pub(super) fn below_overload(&self, base: Point, wanted: u32) -> u32 {
+        let step = (base.connections / 4).max(1);
+        match self.overload {
+            Some(overload) if base.connections < overload => wanted.min(base.connections + step),
+            _ => wanted,
         }
     }
 

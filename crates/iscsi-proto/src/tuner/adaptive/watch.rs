@@ -142,6 +142,8 @@ impl Adaptive {
         self.short = None;
         self.weak = None;
         self.enough = None;
+        // The queue that so many overran is there still, as a rule; what falls is often its losses.
+        self.overload = self.overload.filter(|_| self.rtt_s <= STRETCHED * self.held_rtt_s);
         self.plateau = None;
         self.one_bytes_per_s = 0.0;
         self.look_pause_s = LOOK_AGAIN_S;
