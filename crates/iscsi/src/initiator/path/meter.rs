@@ -5,7 +5,7 @@
 //! us; for reads our socket knows the round trip and the window that it announces, and whether
 //! there is enough to do is known from the commands under way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{Connection, ConnectionId, Sample, Tcp};
 use tokio::net::TcpStream;
 
+use super::disorder::Disorder;
 use super::report::{PathConnection, limit_of};
 use crate::initiator::growth::Ceiling;
 use crate::initiator::state::{Phase, State};
@@ -117,8 +118,7 @@ pub(super) struct Meter {
     before: BTreeMap<u32, TcpStats>,
     /// What each did lately, and how slow it counted.
     paces: BTreeMap<u32, (Pace, f64)>,
-    /// Connections on which the last interval's segments came out of order.
-    disordered: BTreeSet<u32>,
+    disorder: Disorder,
     at: Option<Instant>,
     /// Time with a session, in seconds.
     t_s: f64,
@@ -129,7 +129,7 @@ impl Default for Meter {
         // Unless a program set it, a buffer below this may still grow; nearly full is full.
         let buffer_grown = automatic_receive_buffer() / 10 * 9;
         let (before, paces) = (BTreeMap::new(), BTreeMap::new());
-        Self { buffer_grown, before, paces, disordered: BTreeSet::new(), at: None, t_s: 0.0 }
+        Self { buffer_grown, before, paces, disorder: Disorder::default(), at: None, t_s: 0.0 }
     }
 }
 
@@ -138,7 +138,7 @@ impl Meter {
     pub(super) fn pause(&mut self) {
         self.before.clear();
         self.paces.clear();
-        self.disordered.clear();
+        self.disorder = Disorder::default();
         self.at = None;
     }
 
@@ -177,16 +177,11 @@ impl Meter {
         };
         let starved = is_starved(view, &self.before, bytes_per_s);
         let mut connections = Vec::new();
-        let disordered = std::mem::take(&mut self.disordered);
+        self.disorder.next();
         for (seen, old, new, moved) in rated {
             let rate = moved.sent + moved.received;
             let tcp = if reads {
-                let gap = new.out_of_order > old.out_of_order;
-                if gap {
-                    self.disordered.insert(seen.serial);
-                }
-                let begins = gap && !disordered.contains(&seen.serial);
-                let losses = new.out_of_order.map(|_| f64::from(u8::from(begins)));
+                let losses = self.disorder.losses(seen.serial, old, new);
                 let tcp = receiving(seen, new, moved.received, starved, self.buffer_grown);
                 Tcp { retransmits: losses, ..tcp }
             } else {

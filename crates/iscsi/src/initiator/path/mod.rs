@@ -7,6 +7,7 @@
 //! policy's time stands still.
 
 mod actuator;
+mod disorder;
 mod meter;
 mod report;
 mod share;
