@@ -20,10 +20,13 @@ from enkaku_lab.process import LabError, peer, run
 
 KIB, MIB = 1 << 10, 1 << 20
 STOCK, HELD, OURS, SOCKET = "tgt+libiscsi", "held", "enkaku", "socket"
+AUTO, WIDE = "auto", "wide"
 LABELS = {
     STOCK: "tgt + libiscsi",
     HELD: "tgt as in S0 (4 MiB bursts, send buffer of 1 MiB)",
-    OURS: "enkaku",
+    OURS: "enkaku, one connection",
+    AUTO: "enkaku",
+    WIDE: "enkaku, send buffers of 4 MiB",
     SOCKET: "plain socket (iperf3)",
 }
 RATE, CC = "1gbit", "cubic"
@@ -37,6 +40,8 @@ HELD_KEYS = {
 """S0 had taken the R2Ts out of the way first. libiscsi cannot offer such bursts, so enkaku's
 initiator writes, one command at a time on one connection."""
 SECONDS = 2.0
+SETTLED_S = {AUTO: 8.0, WIDE: 8.0}
+"""What is found in a while, the rate of the line, is there from then on; only later writes count."""
 STOCK_WRITES = 8
 """qemu-img counts its writes."""
 ROUND_TRIPS = 40
@@ -92,9 +97,15 @@ class Seen:
         An initiator may cut a block into several commands (a target's longest transfer is often
         1 MiB) and have them under way together; what overlaps is one write here.
         """
-        kept = self.connection["commands"] if self.connection else []
+        begin_s = SETTLED_S.get(self.transfer.stack, 0.0)
+        kept = [
+            command
+            for connection in self.report["connections"]
+            for command in connection["commands"]
+            if command["at_s"] >= begin_s
+        ]
         blocks: list[dict] = []
-        for one in kept:
+        for one in sorted(kept, key=lambda command: command["at_s"]):
             if one["kind"] != "write":
                 continue
             first = one["at_s"] + one["before_us"] / 1e6
@@ -143,7 +154,7 @@ def see(transfer: Transfer, folder: Path, seconds: float = SECONDS) -> Seen:
     name = f"{transfer.stack}-{transfer.rtt_ms:g}-{transfer.block_bytes // KIB}".replace("+", "-")
     capture, samples = folder / f"{name}.pcap", folder / f"{name}.samples"
     # Slow start and the commands of a few seconds.
-    seconds += ROUND_TRIPS * transfer.rtt_ms / 1000
+    seconds += ROUND_TRIPS * transfer.rtt_ms / 1000 + SETTLED_S.get(transfer.stack, 0.0)
     with _line(transfer, folder) as lab, ExitStack() as stack:
         lab.choose_congestion_control(CC)
         if transfer.stack == SOCKET:
@@ -157,7 +168,8 @@ def see(transfer: Transfer, folder: Path, seconds: float = SECONDS) -> Seen:
                 file.truncate(DISK_BYTES)
             held = transfer.stack == HELD
             case = Case("", "", transfer.block_bytes, 1, keys=HELD_KEYS if held else {})
-            one = Run(case, STOCK if held else transfer.stack, 0, RATE, "near", 0)
+            whose = STOCK if transfer.stack in (STOCK, HELD) else OURS
+            one = Run(case, whose, 0, RATE, "near", 0)
             url = stack.enter_context(target(one, lab, disk, folder))
             load = _load(transfer, url, seconds)
         stack.enter_context(captured(lab, "near", capture, folder))
@@ -186,10 +198,11 @@ def _line(transfer: Transfer, folder: Path) -> Iterator[wan.Lab]:
 
 
 def _load(transfer: Transfer, url: str, seconds: float) -> list[object]:
-    if transfer.stack in (OURS, HELD):
+    if transfer.stack != STOCK:
         argv = [enkaku.binary(), "bench", url, "--rw", "write", "--bs", transfer.block_bytes]
-        argv += ["--depth", 1, "--time", f"{seconds}s", "--connections", 1]
-        return [*argv, "--congestion-control", CC]
+        argv += ["--depth", 1, "--time", f"{seconds}s", "--congestion-control", CC]
+        more = {AUTO: [], WIDE: ["--send-buffer", "4M"]}
+        return [*argv, *more.get(transfer.stack, ["--connections", 1])]
     argv = [need("qemu-img"), "bench", "-f", "raw", "-t", "none", "-w", "-d", 1, "-c", STOCK_WRITES]
     return [*argv, "-s", transfer.block_bytes, "-S", transfer.block_bytes, url]
 

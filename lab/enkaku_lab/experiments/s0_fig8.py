@@ -4,9 +4,9 @@ from pathlib import Path
 
 from enkaku_lab import figure, story
 from enkaku_lab.packets import Trace
-from enkaku_lab.transfers import HELD, LABELS, MIB, OURS, STOCK, Seen, Transfer
+from enkaku_lab.transfers import AUTO, HELD, LABELS, MIB, OURS, STOCK, WIDE, Seen, Transfer
 
-STACKS = (STOCK, HELD, OURS)
+STACKS = (STOCK, HELD, OURS, AUTO, WIDE)
 RTTS_MS = [0, 2, 5, 10, 20, 50]
 TIMES = {"ta_us": ("Ta", "#0072B2"), "tb_us": ("Tb", "#D55E00"), "tc_us": ("Tc", "#999999")}
 
@@ -15,8 +15,13 @@ def draw(seen: list[Seen], path: Path) -> str:
     import matplotlib.pyplot as plt
 
     with plt.rc_context(figure.STYLE):
-        chart, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained", sharey=True)
+        chart, axes = plt.subplots(
+            2, 3, figsize=(14, 8), layout="constrained", sharex=True, sharey=True
+        )
     parts = []
+    axes = list(axes.flat)
+    empty = axes.pop()
+    empty.axis("off")
     for ax, stack in zip(axes, STACKS, strict=True):
         for size, line in ((2 * MIB, "--"), (4 * MIB, "-")):
             mine = [one for one in seen if one.transfer == Transfer(stack, one.transfer.rtt_ms, size)]
@@ -29,11 +34,12 @@ def draw(seen: list[Seen], path: Path) -> str:
             parts.append(_constant(mine))
         ax.set_title(LABELS[stack], fontsize=11)
         ax.set_xlabel("RTT (ms)")
+        ax.xaxis.set_tick_params(labelbottom=True)
         ax.set_yscale("log")
-    axes[0].set_ylabel("median time (ms)")
-    # Below, so that it covers no data.
+    for ax in (axes[0], axes[3]):
+        ax.set_ylabel("median time (ms)")
     handles, labels = axes[-1].get_legend_handles_labels()
-    chart.legend(handles, labels, loc="outside lower center", fontsize=9, ncols=6, frameon=False)
+    empty.legend(handles, labels, loc="center", fontsize=11, frameon=False)
     figure.save(chart, path)
     return " ".join(parts)
 

@@ -125,6 +125,7 @@ fn read_sample(line: &[u8]) -> Result<Sample, BadLine> {
         bytes_per_s: object.rate("bytes_per_s")?.ok_or_else(|| object.missing("bytes_per_s"))?,
         tcp: object.tcp()?,
         connections,
+        held_share: 0.0,
         pace: Pace::default(),
     })
 }

@@ -68,6 +68,10 @@ const HOLD_S: f64 = 1.5;
 /// The rate holds us if we reach this part of it, on average over such a span.
 const BINDS_SPAN: f64 = 3.95;
 const BINDS_SHARE: f64 = 0.9;
+/// Or if commands wait for it in this part of the time, smoothed so: an application that has one command
+/// at a time uses the rate in between, and carries less on average.
+const HELD_SHARE: f64 = 0.1;
+const HELD_SMOOTHING: f64 = 0.3;
 /// The round trip that is left then is the least one of this time.
 const LEFT_S: f64 = 1.0;
 /// First and longest time that the rate is free where the queue is not ours.
@@ -129,6 +133,8 @@ pub struct Pacer {
     free_until_s: f64,
     free_s: f64,
     t_last_s: Option<f64>,
+    /// Share of the time in which commands waited for the rate, smoothed.
+    held_share: f64,
     recent: Recent,
 }
 
@@ -141,6 +147,7 @@ impl Default for Pacer {
             free_until_s: 0.0,
             free_s: FREE_S,
             t_last_s: None,
+            held_share: 0.0,
             recent: Recent::default(),
         }
     }
@@ -167,6 +174,7 @@ impl Seen {
 impl Pacer {
     /// Takes one sample and answers how fast it may go. Samples come in the order of their time.
     pub fn handle_sample(&mut self, sample: &Sample) -> Pace {
+        self.held_share += HELD_SMOOTHING * (sample.held_share - self.held_share);
         let from_s = self.t_last_s.replace(sample.t_s).unwrap_or(sample.t_s);
         let Some(seen) = self.look(sample, from_s) else {
             self.capped = None;
@@ -229,6 +237,11 @@ impl Pacer {
     fn binds(&self, capped: &Capped) -> bool {
         let mean = self.recent.mean(BINDS_SPAN, self.base_s);
         mean > 0.0 && mean >= BINDS_SHARE * capped.bytes_per_s
+    }
+
+    /// Commands wait for the rate.
+    fn holds(&self) -> bool {
+        self.held_share >= HELD_SHARE
     }
 
     fn seek(
@@ -320,7 +333,8 @@ impl Pacer {
             }
         }
         (capped.seeking, capped.cut_from, capped.empties) = (false, None, 0);
-        if !self.binds(&capped) || seen.t_s < capped.hold_until_s || seen.queue > QUEUE_SOME {
+        let binds = self.binds(&capped) || self.holds();
+        if !binds || seen.t_s < capped.hold_until_s || seen.queue > QUEUE_SOME {
             return Some(capped);
         }
         let below = BELOW * capped.ceiling;
@@ -347,6 +361,8 @@ impl Pacer {
             true => self.best(capped.since_s),
             false => self.recent.mean(LINE_SPAN, self.base_s).max(seen.bytes_per_s),
         };
+        // With pauses of the application in it, that is less; what goes between them goes at the rate.
+        let line = if self.holds() { line.max(capped.bytes_per_s) } else { line };
         let slower = line < SLOWER_SHARE * capped.bytes_per_s;
         let known = queued && !seen.lost;
         if known && capped.bytes_per_s < EMPTIES_SHARE * line && capped.empties < EMPTIES_MAX {

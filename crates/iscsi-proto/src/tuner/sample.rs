@@ -18,6 +18,8 @@ pub struct Sample {
     pub tcp: Tcp,
     /// What is known of each connection; may be empty.
     pub connections: Vec<Connection>,
+    /// Share of the interval in which commands waited for the rate that the pacer had set (0–1).
+    pub held_share: f64,
     /// What the pacer says of the interval.
     pub pace: Pace,
 }

@@ -27,10 +27,18 @@ struct Line {
     /// The share of the samples whose round trip is longer by [`HICCUP_S`], for no reason of the
     /// line: somebody on the way did not get his processor.
     hiccups: f64,
+    /// An application that writes so much at once, and goes on when it is acknowledged.
+    block_bytes: Option<f64>,
 }
 
-const LINE: Line =
-    Line { bytes_per_s: GIGABIT, rtt_s: 0.05, shared: false, noise: 0.03, hiccups: 0.0 };
+const LINE: Line = Line {
+    bytes_per_s: GIGABIT,
+    rtt_s: 0.05,
+    shared: false,
+    noise: 0.03,
+    hiccups: 0.0,
+    block_bytes: None,
+};
 const HICCUP_S: f64 = 0.006;
 
 /// A transfer over a line that changes, held at the rate the pacer says.
@@ -51,6 +59,10 @@ struct Run {
     lost_bytes: f64,
     /// What the other flow keeps under way.
     other_bytes: f64,
+    /// What is left of the block to be sent, and to be acknowledged; ticks in which it was held.
+    to_send: f64,
+    to_acknowledge: f64,
+    held_ticks: u32,
 }
 
 impl Run {
@@ -69,6 +81,9 @@ impl Run {
             rates: Vec::new(),
             lost_bytes: 0.0,
             other_bytes: 0.0,
+            to_send: 0.0,
+            to_acknowledge: 0.0,
+            held_ticks: 0,
         }
     }
 
@@ -93,9 +108,10 @@ impl Run {
         let stalled = self.t_s < self.stalled_until_s;
         let offered = wanted.min(self.pace.bytes_per_s.unwrap_or(room.bytes_per_s))
             * if stalled { STALLED_SHARE } else { 1.0 };
+        let offered = self.of_block(line, offered);
         let other = self.other(line);
         let all = offered + other;
-        let ours = if all > 0.0 { offered / all } else { 0.0 };
+        let ours = if other > 0.0 { offered / all } else { 1.0 };
         let arrived = self.queue_bytes + all * TICK_S;
         let carried = arrived.min(line.bytes_per_s * TICK_S);
         let lost = (arrived - carried - QUEUE_BYTES).max(0.0);
@@ -107,7 +123,25 @@ impl Run {
         self.queue_bytes = (arrived - carried - lost).max(0.0);
         let rtt_s = line.rtt_s + self.queue_bytes / line.bytes_per_s;
         self.ticks.push_back((carried * ours, rtt_s));
+        let back = (line.rtt_s / TICK_S) as usize;
+        let acknowledged = self.ticks.iter().rev().nth(back).map_or(0.0, |(carried, _)| *carried);
+        self.to_acknowledge -= acknowledged;
+        self.to_send += lost * ours;
         lost * ours
+    }
+
+    /// What the application has left to send of that.
+    fn of_block(&mut self, line: Line, offered: f64) -> f64 {
+        let Some(block) = line.block_bytes else { return offered };
+        if self.to_acknowledge < 1.0 {
+            (self.to_send, self.to_acknowledge) = (block, block);
+        }
+        let sent = (offered * TICK_S).min(self.to_send);
+        self.to_send -= sent;
+        // What a socket takes at once, waits for nothing.
+        let rate = self.pace.bytes_per_s.or(self.room.map(|room| room.bytes_per_s));
+        self.held_ticks += u32::from(self.to_send > 0.0 && rate.is_some());
+        sent / TICK_S
     }
 
     /// The rate of the other flow: a window that is back from 0.7 in two seconds, as cubic's.
@@ -128,7 +162,8 @@ impl Run {
             while self.ticks.len() > back {
                 let Some((carried, rtt)) = self.ticks.pop_front() else { break };
                 bytes += carried;
-                rtt_s = rtt;
+                // What is not sent is not acknowledged: the kernel keeps what it saw last.
+                rtt_s = if carried > 0.0 { rtt } else { rtt_s };
             }
             let true_rate = bytes / SAMPLE_S;
             if line.hiccups > 0.0 && self.uniform() < line.hiccups {
@@ -150,6 +185,7 @@ impl Run {
                 t_s: self.t_s,
                 connections_open: 1,
                 bytes_per_s,
+                held_share: std::mem::take(&mut self.held_ticks) as f64 * TICK_S / SAMPLE_S,
                 connections,
                 ..Sample::default()
             };
@@ -277,6 +313,22 @@ fn a_longer_way_is_no_queue() {
             run.to(40.0, line(short_s), short_s);
             let share = run.mean(33.0, 40.0) / GIGABIT;
             assert!(share >= 0.95, "{case} and back: {share:.3}");
+        }
+    }
+}
+
+#[test]
+fn one_command_at_a_time_gets_all_of_the_line() {
+    for rtt_s in [0.02, 0.05, 0.1] {
+        for seed in SEEDS {
+            let line = Line { rtt_s, block_bytes: Some(4e6), ..LINE };
+            let mut run = Run::new(seed);
+            run.to(40.0, line, rtt_s);
+            // A block takes its time on the line and a round trip; the model sees it in steps of a sample.
+            let rate = run.pace.bytes_per_s.map_or(1.0, |rate| rate / GIGABIT);
+            assert!(rate >= 0.9, "{rtt_s} s, seed {seed}: {rate:.2} of the line");
+            let lost = run.lost_bytes;
+            assert!(lost < 0.5e6, "{rtt_s} s, seed {seed}: {lost:.0} lost");
         }
     }
 }

@@ -16,6 +16,9 @@ pub(super) struct Throttle {
     free_at: Instant,
     /// A command waits for `free_at`.
     holding: bool,
+    /// Since when one has waited, and how long others did before.
+    since: Option<Instant>,
+    waited: Duration,
 }
 
 impl Throttle {
@@ -30,6 +33,9 @@ impl Throttle {
     /// The next command has to wait; [`Self::free_at`] tells until when.
     pub(super) fn holds(&mut self, now: Instant) -> bool {
         self.holding = self.bytes_per_s.is_some() && self.free_at > now;
+        if self.holding {
+            self.since.get_or_insert(now);
+        }
         self.holding
     }
 
@@ -48,8 +54,15 @@ impl Throttle {
         self.holding = false;
     }
 
+    /// Time in which a command has waited for the rate, all in all.
+    pub(super) fn waited(&self, now: Instant) -> Duration {
+        self.waited + self.since.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
     /// A command with so much payload goes.
     pub(super) fn spend(&mut self, bytes: u64, now: Instant) {
+        self.waited = self.waited(now);
+        self.since = None;
         let Some(rate) = self.bytes_per_s else { return };
         let earliest = Instant(now.0.saturating_sub(BURST));
         let cost = Duration::try_from_secs_f64(bytes as f64 / rate).unwrap_or(Duration::MAX);
@@ -76,6 +89,12 @@ mod tests {
             }
         }
         assert!((1_000_000..=1_030_000).contains(&passed), "{passed}");
+        // There was always one that waited.
+        let waited = throttle.waited(at(1000));
+        assert!(
+            waited > Duration::from_millis(950) && waited <= Duration::from_secs(1),
+            "{waited:?}"
+        );
         let mut burst = 0;
         while !throttle.holds(at(60_000)) {
             throttle.spend(1000, at(60_000));

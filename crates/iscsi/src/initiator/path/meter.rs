@@ -39,6 +39,8 @@ const PACE_SMOOTHING: f64 = 0.3;
 pub(super) struct View {
     /// Commands of the user go out.
     pub(super) up: bool,
+    /// Time in which commands have waited for the rate, all in all.
+    pub(super) waited: Duration,
     pub(super) open: u32,
     pub(super) opening: u32,
     /// Connections that may be asked for.
@@ -84,6 +86,7 @@ impl View {
         }
         Self {
             up: state.phase == Phase::Up && state.ended.is_none(),
+            waited: state.throttle.waited(now),
             open: state.connections_open(),
             opening: state.connections_opening(),
             most: state.connections_max(),
@@ -119,6 +122,7 @@ pub(super) struct Meter {
     /// What each did lately, and how slow it counted.
     paces: BTreeMap<u32, (Pace, f64)>,
     disorder: Disorder,
+    waited: Duration,
     at: Option<Instant>,
     /// Time with a session, in seconds.
     t_s: f64,
@@ -129,7 +133,15 @@ impl Default for Meter {
         // Unless a program set it, a buffer below this may still grow; nearly full is full.
         let buffer_grown = automatic_receive_buffer() / 10 * 9;
         let (before, paces) = (BTreeMap::new(), BTreeMap::new());
-        Self { buffer_grown, before, paces, disorder: Disorder::default(), at: None, t_s: 0.0 }
+        Self {
+            buffer_grown,
+            before,
+            paces,
+            disorder: Disorder::default(),
+            waited: Duration::ZERO,
+            at: None,
+            t_s: 0.0,
+        }
     }
 }
 
@@ -151,6 +163,7 @@ impl Meter {
             }
         }
         let before = std::mem::replace(&mut self.before, after);
+        let waited = view.waited.saturating_sub(std::mem::replace(&mut self.waited, view.waited));
         let interval_s = now.since(self.at.replace(now)?).as_secs_f64();
         if interval_s <= 0.0 {
             return None;
@@ -173,6 +186,7 @@ impl Meter {
             t_s: self.t_s,
             connections_open: view.open,
             bytes_per_s: if nothing { 0.0 } else { bytes_per_s },
+            held_share: (waited.as_secs_f64() / interval_s).min(1.0),
             ..Sample::default()
         };
         let starved = is_starved(view, &self.before, bytes_per_s);
@@ -397,6 +411,7 @@ mod tests {
         let stats = BTreeMap::from([(1, stats(0, 0, 0))]);
         let view = |outstanding_bytes: u64, seen: Seen| View {
             up: true,
+            waited: Duration::ZERO,
             open: 1,
             opening: 0,
             most: 64,
@@ -414,7 +429,16 @@ mod tests {
     async fn an_interval_counts_what_was_carried_and_outages_do_not_count() {
         let view = |up, seen| {
             let (ceiling, agreed) = (None, None);
-            View { up, open: 1, opening: 0, most: 64, ceiling, agreed, seen }
+            View {
+                up,
+                waited: Duration::ZERO,
+                open: 1,
+                opening: 0,
+                most: 64,
+                ceiling,
+                agreed,
+                seen,
+            }
         };
         let at = |ms| Instant(Duration::from_millis(ms));
         let mut meter = Meter::default();

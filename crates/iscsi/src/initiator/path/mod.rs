@@ -67,6 +67,8 @@ struct Controller {
     meter: Meter,
     /// The line's rate; none if the user wants none.
     pacer: Option<Pacer>,
+    /// Commands wait for a rate of the user's, which is less than the line's.
+    users_rate: bool,
     pace: Pace,
     young: Young,
     meted: Meted,
@@ -94,6 +96,7 @@ impl Controller {
             config: policy,
             meter: Meter::default(),
             pacer: config.pacing.then(Pacer::default),
+            users_rate: false,
             pace: Pace::default(),
             young: Young::default(),
             meted: Meted::new(config.share),
@@ -138,6 +141,10 @@ impl Controller {
             return;
         }
         let Some(mut measured) = self.meter.measure(&view, now) else { return };
+        if self.users_rate {
+            // What waited for that, says nothing of the line.
+            measured.sample.held_share = 0.0;
+        }
         self.pace = self
             .pacer
             .as_mut()
@@ -154,6 +161,7 @@ impl Controller {
         let rtt_us = rtts_us.reduce(f64::min);
         let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
         let rate = least([limit.bytes_per_s, self.pace.bytes_per_s]);
+        self.users_rate = rate.is_some() && rate == limit.bytes_per_s;
         // While a path is new, some connections carry far more than others: none has a part.
         hold_back(shared, least([rate, room.map(|room| room.bytes_per_s)]), room, now);
         let is_long = self.pacer.is_some() && rtt_us.is_some_and(|us| us >= LONG_RTT_S * 1e6);
