@@ -44,8 +44,8 @@ def style(index: int) -> dict:
 
 def legend(axes, below: bool = True, columns: int = 3) -> None:
     """Below the axes, so that it covers no data."""
-    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.16)} if below else {"loc": "best"}
-    axes.legend(fontsize=9, ncols=columns, **place)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)} if below else {"loc": "best"}
+    axes.legend(fontsize=9, ncols=columns, frameon=False, **place)
 
 
 def one_legend(chart, all_axes: list) -> None:
