@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from enkaku_lab import story, transfers
-from enkaku_lab.transfers import HELD, MIB, OURS, Sample, Seen, Segment, Transfer
+from enkaku_lab.transfers import AUTO, HELD, MIB, OURS, Sample, Seen, Segment, Transfer
 
 MSS = 1448
 BLOCK = 4 * MIB
@@ -50,6 +50,20 @@ def test_ta_grows_or_stays_flat_as_the_data_say():
     flat = story.of_ta([_seen(OURS, rtt, 34 + 0.1 * rtt) for rtt in rtts])
     assert "stays flat: +0.10 ms" in flat and "34 ms at 0 ms, 39 ms at 50 ms" in flat, flat
     assert "too few" in story.of_ta([_seen(OURS, 0, 30)])
+
+
+def test_a_block_over_several_connections_is_one_write_and_the_first_seconds_do_not_count():
+    def part(number: float, connection: int) -> dict:
+        # A quarter of the block on each connection; the last one ends 40 ms after the first begins.
+        return {"kind": "write", "at_s": number + connection * 1e-3, "bytes": BLOCK // 4,
+                "before_us": 0.0, "ta_us": 37e3, "tb_us": 50e3}
+
+    times = (0, 3, 6, 7.99, 8, 9, 10)
+    connections = [{"commands": [part(at, one) for at in times]} for one in range(4)]
+    writes = Seen(Transfer(AUTO, 50, BLOCK), {"connections": connections}, [], []).writes()
+    assert [round(one["at_s"]) for one in writes] == [8, 9, 10]
+    assert [one["ta_us"] for one in writes] == pytest.approx([40e3] * 3)
+    assert [one["tb_us"] for one in writes] == pytest.approx([50e3] * 3)
 
 
 def test_bursts_are_counted_and_their_distance_is_in_round_trips():
