@@ -324,7 +324,7 @@ impl Adaptive {
             self.start_grow(here, here.connections.saturating_mul(2), t_s, Why::Limited(limit));
             return;
         }
-        if gain < -self.sudden() && !inflated {
+        if gain < -self.sudden() {
             self.back_down(base, t_s, gain + 1.0);
             return;
         }

@@ -27,6 +27,9 @@ const QUEUE_SOME: f64 = 0.4;
 /// A queue of this time is believed at once; a shorter one that is none of a long path's must be
 /// there twice in a row, because whoever does not get his processor delays packets, too.
 const QUEUE_SURE_S: f64 = 0.01;
+/// In the first round trips of a session a queue must be there for one of them: the first segments are
+/// few, and one that is late lengthens the smoothed round trip as much as a queue would.
+const YOUNG_ROUND_TRIPS: f64 = 8.0;
 /// More of the segments than this are lost by load, not by chance: few lines lose one in fifty.
 const LOSS_SHARE: f64 = 0.02;
 /// Payload of a segment, to count segments by.
@@ -133,6 +136,9 @@ pub struct Pacer {
     free_until_s: f64,
     free_s: f64,
     t_last_s: Option<f64>,
+    /// The first sample, and the first of those in a row that show a queue.
+    t_first_s: Option<f64>,
+    crowded_s: Option<f64>,
     /// Share of the time in which commands waited for the rate, smoothed.
     held_share: f64,
     recent: Recent,
@@ -147,6 +153,8 @@ impl Default for Pacer {
             free_until_s: 0.0,
             free_s: FREE_S,
             t_last_s: None,
+            t_first_s: None,
+            crowded_s: None,
             held_share: 0.0,
             recent: Recent::default(),
         }
@@ -176,10 +184,13 @@ impl Pacer {
     pub fn handle_sample(&mut self, sample: &Sample) -> Pace {
         self.held_share += HELD_SMOOTHING * (sample.held_share - self.held_share);
         let from_s = self.t_last_s.replace(sample.t_s).unwrap_or(sample.t_s);
+        self.t_first_s.get_or_insert(sample.t_s);
         let Some(seen) = self.look(sample, from_s) else {
             self.capped = None;
             return Pace::default();
         };
+        let since_s = self.crowded_s.unwrap_or(seen.t_s);
+        self.crowded_s = seen.is_crowded().then_some(since_s);
         self.capped = match self.capped {
             None => self.begin(&seen, Limit::of(sample)),
             Some(capped) => self.go_on(capped, &seen),
@@ -220,12 +231,19 @@ impl Pacer {
 
     fn begin(&self, seen: &Seen, limit: Limit) -> Option<Capped> {
         let quiet = seen.bytes_per_s <= 0.0 || limit == Limit::Application;
-        if !seen.is_crowded() || quiet || seen.t_s < self.free_until_s {
+        if !seen.is_crowded() || quiet || self.may_be_late(seen) || seen.t_s < self.free_until_s {
             return None;
         }
         let settle_s = SETTLE_FIRST_ROUND_TRIPS * seen.rtt_s;
         let best = self.best(f64::NEG_INFINITY);
         Some(self.seek(best, best, seen, f64::NEG_INFINITY, settle_s))
+    }
+
+    /// The queue may be one late segment of a session that has just begun.
+    fn may_be_late(&self, seen: &Seen) -> bool {
+        let age_s = seen.t_s - self.t_first_s.unwrap_or(seen.t_s);
+        let for_s = seen.t_s - self.crowded_s.unwrap_or(seen.t_s);
+        age_s < YOUNG_ROUND_TRIPS * self.base_s && for_s < self.base_s
     }
 
     /// The most that was carried since a time.

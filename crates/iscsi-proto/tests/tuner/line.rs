@@ -334,6 +334,25 @@ fn one_command_at_a_time_gets_all_of_the_line() {
 }
 
 #[test]
+fn a_late_segment_at_the_beginning_is_no_queue() {
+    // As seen with RTT 50 ms: few segments so far, and one of them took its time.
+    let sample = |t_s: f64, rtt_ms: f64, bytes_per_s: f64| {
+        let tcp = Tcp { rtt_us: Some(rtt_ms * 1e3), min_rtt_us: Some(50.2e3), ..Tcp::default() };
+        let connections = vec![Connection { tcp, ..Connection::default() }];
+        Sample { t_s, connections_open: 1, bytes_per_s, connections, ..Sample::default() }
+    };
+    let mut pacer = Pacer::default();
+    for (t_s, rtt_ms, bytes_per_s) in [(0.1, 55.5, 0.86e6), (0.2, 50.4, 3.5e6), (0.3, 50.3, 14e6)] {
+        assert_eq!(pacer.handle_sample(&sample(t_s, rtt_ms, bytes_per_s)), Pace::default());
+    }
+    // A queue that stays is one from the beginning: the line is slow.
+    let mut pacer = Pacer::default();
+    let paces =
+        [0.1, 0.2, 0.3].map(|t_s| pacer.handle_sample(&sample(t_s, 60.0 + 500.0 * t_s, 1e6)));
+    assert!(paces[1].bytes_per_s.is_some(), "{paces:?}");
+}
+
+#[test]
 fn what_fits_is_never_held() {
     let mut pacer = Pacer::default();
     let sample = |t_s: f64, rtt_ms: f64| {
