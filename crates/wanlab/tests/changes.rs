@@ -179,9 +179,9 @@ fn nodes_of_a_star_reach_each_other_on_each_of_its_networks() {
     {
         let times = ping(lab.command(End::Node(from), "ping"), &format!("-n -c 5 -i 0.02 {to}"));
         assert_eq!(times.len(), 5, "node {from} to {to}");
-        // Both lines there and both back.
-        let median = times[2];
-        assert!((20.0..22.0).contains(&median), "node {from} to {to}: {times:?}");
+        // Both lines there and both back; a busy machine adds to some.
+        let least = times.iter().copied().fold(f64::INFINITY, f64::min);
+        assert!((20.0..22.0).contains(&least), "node {from} to {to}: {times:?}");
     }
     let lost = ping(lab.command(End::Node(1), "ping"), "-n -c 1 -W 0.2 10.77.0.4");
     assert!(lost.is_empty());
