@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use iscsi_proto::tuner::{Connection, Opening, Pace, Pacer, Room, Sample, Tcp};
 
 use crate::path::GIGABIT;
+use crate::random::Random;
 
 const TICK_S: f64 = 0.005;
 const SAMPLE_S: f64 = 0.1;
@@ -53,7 +54,7 @@ struct Run {
     stalled_until_s: f64,
     /// Delivered bytes and round trip of the last ticks; what is seen lies a round trip back.
     ticks: VecDeque<(f64, f64)>,
-    random: u64,
+    random: Random,
     /// Time and rate of each sample, whether there was a rate, and bytes lost so far.
     rates: Vec<(f64, f64, bool)>,
     lost_bytes: f64,
@@ -77,7 +78,7 @@ impl Run {
             queue_bytes: 0.0,
             stalled_until_s: 0.0,
             ticks: VecDeque::new(),
-            random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            random: Random::new(seed),
             rates: Vec::new(),
             lost_bytes: 0.0,
             other_bytes: 0.0,
@@ -85,17 +86,6 @@ impl Run {
             to_acknowledge: 0.0,
             held_ticks: 0,
         }
-    }
-
-    fn uniform(&mut self) -> f64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 
     /// One tick: what arrives at the line, what it carries, what is lost.
@@ -166,7 +156,7 @@ impl Run {
                 rtt_s = if carried > 0.0 { rtt } else { rtt_s };
             }
             let true_rate = bytes / SAMPLE_S;
-            if line.hiccups > 0.0 && self.uniform() < line.hiccups {
+            if line.hiccups > 0.0 && self.random.uniform() < line.hiccups {
                 rtt_s += HICCUP_S;
             }
             let held = self.pace.bytes_per_s.is_some();
@@ -177,7 +167,7 @@ impl Run {
                 retransmits: Some(lost / 1448.0),
                 ..Tcp::default()
             };
-            let bytes_per_s = true_rate * (1.0 + line.noise * self.normal()).max(0.0);
+            let bytes_per_s = true_rate * (1.0 + line.noise * self.random.normal()).max(0.0);
             let connection =
                 Connection { bytes_per_s: Some(bytes_per_s), tcp, ..Connection::default() };
             let connections = vec![connection];

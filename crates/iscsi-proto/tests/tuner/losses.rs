@@ -6,6 +6,8 @@ use iscsi_proto::tuner::{
     Adaptive, AdaptiveConfig, CongestionControl, Connection, Policy, Sample, Tcp,
 };
 
+use crate::random::Random;
+
 const RTT_S: f64 = 0.05;
 const SAMPLE_S: f64 = 0.1;
 
@@ -41,10 +43,9 @@ fn sample(t_s: f64, open: u32, bytes_per_s: f64) -> Sample {
 /// The numbers that `adaptive` asks for, one after the other; noise of 2 %.
 fn numbers(seed: u64) -> Vec<u32> {
     let mut policy = Adaptive::new(AdaptiveConfig::default());
-    let (mut random, mut asked) = (seed, vec![4]);
+    let (mut random, mut asked) = (Random::new(seed), vec![4]);
     for tick in 1..=120 {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let noise = 1.0 + 0.04 * ((random >> 33) as f64 / f64::from(1_u32 << 31) - 0.5);
+        let noise = 1.0 + 0.04 * (random.uniform() - 0.5);
         let open = asked[asked.len() - 1];
         let carried = noise * level(open, asked.len() > 3) * 1e6 / 8.0;
         let sample = sample(SAMPLE_S * f64::from(tick), open, carried);

@@ -7,6 +7,7 @@ mod losses;
 mod overload;
 mod path;
 mod peer;
+mod random;
 mod table;
 
 use iscsi_proto::tuner::{AdaptiveConfig, GoldenConfig, Policy, PolicyConfig, Sample};

@@ -6,6 +6,8 @@ use iscsi_proto::tuner::{
     CongestionControl, Connection, ConnectionId, Decision, Policy, Sample, Tcp,
 };
 
+use crate::random::Random;
+
 const MSS_BYTES: f64 = 1448.0;
 /// Ten segments (RFC 6928).
 const INITIAL_WINDOW_BYTES: f64 = 10.0 * MSS_BYTES;
@@ -124,7 +126,7 @@ pub(crate) struct Transfer {
     opened_s: Vec<f64>,
     /// What the kernel remembers as the shortest round trip (for minutes: longer than any run).
     min_rtt_s: f64,
-    random: u64,
+    random: Random,
     /// Time and true rate of each sample.
     pub(crate) rates: Vec<(f64, f64)>,
     /// Time and wanted connections at each change.
@@ -142,7 +144,7 @@ impl Transfer {
             windows: Vec::new(),
             opened_s: Vec::new(),
             min_rtt_s: f64::INFINITY,
-            random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            random: Random::new(seed),
             rates: Vec::new(),
             moves: Vec::new(),
         };
@@ -157,18 +159,6 @@ impl Transfer {
     fn resize(&mut self, n: u32) {
         self.windows.resize(n as usize, INITIAL_WINDOW_BYTES);
         self.opened_s.resize(n as usize, self.t_s);
-    }
-
-    fn uniform(&mut self) -> f64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Near enough to normal: twelve uniform ones.
-    fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 
     /// The mean rate over the next interval.
@@ -242,7 +232,7 @@ impl Transfer {
         while self.t_s + SAMPLE_S / 2.0 < t_s {
             let rate = self.interval();
             self.rates.push((self.t_s, rate));
-            let noisy = rate * (1.0 + self.path.noise * self.normal()).max(0.05);
+            let noisy = rate * (1.0 + self.path.noise * self.random.normal()).max(0.05);
             let decision = {
                 let sample = self.sample(noisy);
                 policy.handle_sample(&sample)

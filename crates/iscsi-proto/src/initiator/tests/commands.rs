@@ -4,7 +4,7 @@ use super::super::*;
 use super::peer::{Peer, at};
 use crate::connection::Placement;
 use crate::pdu::{
-    AsyncEvent, AsyncMessage, NopIn, Pdu, Reject, RejectReason, Residual, TaskManagementResponse,
+    AsyncEvent, NopIn, Pdu, Reject, RejectReason, Residual, TaskManagementResponse,
     TaskManagementResponseCode, TextResponse,
 };
 
@@ -386,15 +386,7 @@ fn an_answered_ping_tells_the_round_trip() {
 fn scsi_events_are_passed_on() {
     let mut peer = Peer::new(1);
     let data = crate::pdu::encode_sense(&[0x70, 0, 6]);
-    let message = AsyncMessage {
-        event: AsyncEvent::SCSI_EVENT,
-        vendor_code: 0,
-        lun: Lun(0),
-        stat_sn: peer.stat_sn[0].take(),
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        parameters: [0; 3],
-    };
+    let message = peer.async_message(0, AsyncEvent::SCSI_EVENT, [0; 3]);
     peer.give(0, &message.encode(data.len() as u32), &data).unwrap();
     let events = peer.events();
     assert!(matches!(&events[..], [Event::Async { data, .. }] if data[..] == [0x70, 0, 6]));

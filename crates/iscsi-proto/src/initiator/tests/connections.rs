@@ -3,7 +3,7 @@
 use super::super::*;
 use super::peer::{Peer, at, established, session_params};
 use crate::pdu::{
-    AsyncEvent, AsyncMessage, LogoutResponse, LogoutResponseCode, Pdu, TaskManagementFunction,
+    AsyncEvent, LogoutResponse, LogoutResponseCode, Pdu, TaskManagementFunction,
     TaskManagementResponse, TaskManagementResponseCode,
 };
 
@@ -190,15 +190,7 @@ fn closing_waits_for_commands_then_logs_out_once() {
 }
 
 fn request_logout(peer: &mut Peer, k: usize, seconds: u16) {
-    let message = AsyncMessage {
-        event: AsyncEvent::LOGOUT_REQUEST,
-        vendor_code: 0,
-        lun: Lun(0),
-        stat_sn: peer.stat_sn[k].take(),
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        parameters: [0, 0, seconds],
-    };
+    let message = peer.async_message(k, AsyncEvent::LOGOUT_REQUEST, [0, 0, seconds]);
     peer.give(k, &message.encode(0), &[]).unwrap();
 }
 

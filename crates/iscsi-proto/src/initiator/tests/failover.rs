@@ -6,9 +6,9 @@ use super::super::*;
 use super::peer::{Peer, established};
 use crate::connection::Placement;
 use crate::pdu::{
-    AsyncEvent, AsyncMessage, DataIn, LogoutRequest, LogoutResponse, LogoutResponseCode, Pdu,
-    Reject, RejectReason, SnackKind, TaskManagementFunction, TaskManagementRequest,
-    TaskManagementResponse, TaskManagementResponseCode,
+    AsyncEvent, DataIn, LogoutRequest, LogoutResponse, LogoutResponseCode, Pdu, Reject,
+    RejectReason, SnackKind, TaskManagementFunction, TaskManagementRequest, TaskManagementResponse,
+    TaskManagementResponseCode,
 };
 
 fn params() -> SessionParams {
@@ -595,15 +595,7 @@ fn a_lost_connection_is_closed_and_waits_for_cleanup_while_it_is_reinstated() {
 }
 
 fn tell_dropped(peer: &mut Peer, k: usize, event: AsyncEvent, parameters: [u16; 3]) {
-    let message = AsyncMessage {
-        event,
-        vendor_code: 0,
-        lun: Lun(0),
-        stat_sn: peer.stat_sn[k].take(),
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        parameters,
-    };
+    let message = peer.async_message(k, event, parameters);
     peer.give(k, &message.encode(0), &[]).unwrap();
 }
 

@@ -5,7 +5,7 @@ use super::super::*;
 use super::peer::{Peer, session_params};
 use crate::keys::TaskReporting;
 use crate::pdu::{
-    AsyncEvent, AsyncMessage, Pdu, TaskManagementFunction as F, TaskManagementResponse,
+    AsyncEvent, Pdu, TaskManagementFunction as F, TaskManagementResponse,
     TaskManagementResponseCode as R,
 };
 
@@ -124,15 +124,7 @@ fn a_task_termination_stops_the_data_and_is_acknowledged() {
 }
 
 fn terminate(peer: &mut Peer, k: usize) {
-    let message = AsyncMessage {
-        event: AsyncEvent::TASK_TERMINATION,
-        vendor_code: 0,
-        lun: Lun(0),
-        stat_sn: peer.stat_sn[k].take(),
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        parameters: [0; 3],
-    };
+    let message = peer.async_message(k, AsyncEvent::TASK_TERMINATION, [0; 3]);
     peer.give(k, &message.encode(0), &[]).unwrap();
 }
 

@@ -6,8 +6,8 @@ use super::super::*;
 use crate::connection::{Placement, Transmit};
 use crate::keys::DigestKind;
 use crate::pdu::{
-    DataIn, DataInStatus, Header, Pdu, R2t, Residual, ResponseCode, ScsiCommand, ScsiResponse,
-    TaskAttribute,
+    AsyncEvent, AsyncMessage, DataIn, DataInStatus, Header, Pdu, R2t, Residual, ResponseCode,
+    ScsiCommand, ScsiResponse, TaskAttribute,
 };
 use crate::serial::{DataSn, R2tSn};
 
@@ -104,6 +104,24 @@ impl Peer {
 
     pub(super) fn max_cmd_sn(&self) -> CmdSn {
         self.exp_cmd_sn.plus(self.window - 1)
+    }
+
+    /// What the target says on its own on connection `k`, numbered as its next response there.
+    pub(super) fn async_message(
+        &mut self,
+        k: usize,
+        event: AsyncEvent,
+        parameters: [u16; 3],
+    ) -> AsyncMessage {
+        AsyncMessage {
+            event,
+            vendor_code: 0,
+            lun: Lun(0),
+            stat_sn: self.stat_sn[k].take(),
+            exp_cmd_sn: self.exp_cmd_sn,
+            max_cmd_sn: self.max_cmd_sn(),
+            parameters,
+        }
     }
 
     pub(super) fn give(

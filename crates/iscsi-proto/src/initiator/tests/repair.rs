@@ -5,8 +5,8 @@ use super::super::*;
 use super::peer::Peer;
 use crate::connection::Placement;
 use crate::pdu::{
-    AsyncEvent, AsyncMessage, DataIn, Header, NopIn, Pdu, R2t, Reject, RejectReason, ScsiResponse,
-    SnackKind, SnackRequest,
+    AsyncEvent, DataIn, Header, NopIn, Pdu, R2t, Reject, RejectReason, ScsiResponse, SnackKind,
+    SnackRequest,
 };
 use crate::serial::R2tSn;
 
@@ -607,15 +607,7 @@ fn a_damaged_message_has_not_come_nor_has_its_header() {
     let mut peer = Peer::with(params(), 1);
     let (id, window) = (peer.ids[0], peer.session.window());
     peer.window += 10;
-    let message = AsyncMessage {
-        event: AsyncEvent::SCSI_EVENT,
-        vendor_code: 0,
-        lun: Lun(0),
-        stat_sn: peer.stat_sn[0].take(),
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        parameters: [0; 3],
-    };
+    let message = peer.async_message(0, AsyncEvent::SCSI_EVENT, [0; 3]);
     let header = message.encode(20);
     damaged(&mut peer, 0, &header);
     assert_eq!(peer.session.window(), window, "what it says does not count");

@@ -3,9 +3,7 @@
 use super::super::*;
 use super::peer::{Peer, session_params};
 use crate::connection::Placement;
-use crate::pdu::{
-    AsyncEvent, AsyncMessage, DataIn, NopIn, Pdu, ResponseCode, ScsiResponse, TextResponse,
-};
+use crate::pdu::{AsyncEvent, DataIn, NopIn, Pdu, ResponseCode, ScsiResponse, TextResponse};
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.2.1
 //= type=test
@@ -324,15 +322,7 @@ fn text_goes_on_under_one_tag_with_what_the_target_wants_back() {
 }
 
 fn negotiation_request(peer: &mut Peer, k: usize) {
-    let message = AsyncMessage {
-        event: AsyncEvent::NEGOTIATION_REQUEST,
-        vendor_code: 0,
-        lun: Lun(0),
-        stat_sn: peer.stat_sn[k].take(),
-        exp_cmd_sn: peer.exp_cmd_sn,
-        max_cmd_sn: peer.max_cmd_sn(),
-        parameters: [0, 0, 3],
-    };
+    let message = peer.async_message(k, AsyncEvent::NEGOTIATION_REQUEST, [0, 0, 3]);
     peer.give(k, &message.encode(0), &[]).unwrap();
 }
 
