@@ -15,6 +15,8 @@ const BUFFER_BYTES: usize = 1 << 18;
 const BLOCK_BYTES_MAX: usize = 1 << 22;
 /// Interfaces of a pcapng section; more are not looked at.
 const INTERFACES_MAX: usize = 4096;
+/// A damaged time is at most the last of 2262: the model adds a way's time to it.
+const TIME_NS_MAX: u64 = i64::MAX as u64;
 
 /// Why nothing can be read from a file.
 #[derive(Debug, thiserror::Error)]
@@ -197,7 +199,7 @@ impl Format {
     fn handle_description(&mut self, block: &Block<'_>, summary: &mut CaptureSummary) {
         match block {
             Block::SectionHeader(_) => {
-                self.lost_before += self.interfaces.iter().map(|one| one.lost).sum::<u64>();
+                self.lost_before = summary.lost_by_capture;
                 self.interfaces.clear();
             }
             Block::InterfaceDescription(found) if self.interfaces.len() < INTERFACES_MAX => {
@@ -223,10 +225,43 @@ impl Format {
 }
 
 impl Interface {
+    /// Since 1970, at most `TIME_NS_MAX`.
     fn time_ns(&self, ticks: u64) -> u64 {
         let ns = u128::from(ticks) * 1_000_000_000 / u128::from(self.resolution);
         let offset = i128::from(self.offset_s) * 1_000_000_000;
         let ns = i128::try_from(ns).unwrap_or(i128::MAX).saturating_add(offset);
-        u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
+        u64::try_from(ns.max(0)).unwrap_or(u64::MAX).min(TIME_NS_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+    use super::super::write::Writer;
+    use super::*;
+
+    /// What two sections, one file after the other, say was lost.
+    fn lost(counts: [u64; 2]) -> u64 {
+        let mut file = Vec::new();
+        for lost in counts {
+            Writer::new(&mut file, 100).unwrap().finish(0, 0, lost).unwrap();
+        }
+        read_capture(&file[..], |_| {}).unwrap().lost_by_capture
+    }
+
+    #[test]
+    fn losses_of_sections_add_up() {
+        assert_eq!(lost([3, 4]), 7);
+        assert_eq!(lost([u64::MAX, u64::MAX]), u64::MAX);
+    }
+
+    #[test]
+    fn no_time_is_so_late_that_a_round_trip_would_overflow_it() {
+        let mut interface =
+            Interface { link: LinkType::RAW, resolution: 1_000_000, offset_s: 0, lost: 0 };
+        assert_eq!(interface.time_ns(5), 5000);
+        assert_eq!(interface.time_ns(u64::MAX), TIME_NS_MAX);
+        interface.offset_s = i64::MIN;
+        assert_eq!(interface.time_ns(u64::MAX), 0);
     }
 }
