@@ -5,7 +5,7 @@ use std::io::{Read, copy, sink};
 
 use pcap_parser::pcapng::Block;
 use pcap_parser::traits::PcapNGPacketBlock;
-use pcap_parser::{PcapBlockOwned, PcapError, create_reader};
+use pcap_parser::{PIB_MAGIC, PcapBlockOwned, PcapError, create_reader};
 
 use super::{CaptureSummary, LinkType, Segment, decode};
 
@@ -13,6 +13,8 @@ use super::{CaptureSummary, LinkType, Segment, decode};
 const BUFFER_BYTES: usize = 1 << 18;
 /// A block longer than this is damage: the largest packet is one of BIG TCP, 512 KiB.
 const BLOCK_BYTES_MAX: usize = 1 << 22;
+/// Type, length, and the length again: around every block of pcapng.
+const BLOCK_FRAME_BYTES: u32 = 12;
 /// Interfaces of a pcapng section; more are not looked at.
 const INTERFACES_MAX: usize = 4096;
 /// A damaged time is at most the last of 2262: the model adds a way's time to it.
@@ -49,7 +51,12 @@ pub fn read_capture(
     let mut format = Format::default();
     let mut capacity = BUFFER_BYTES;
     loop {
-        let problem = match reader.next() {
+        let next = if format.is_too_short(reader.data()) {
+            Err(PcapError::HeaderNotRecognized)
+        } else {
+            reader.next()
+        };
+        let problem = match next {
             Ok((length, block)) => {
                 format.handle(&block, &mut summary, &mut each);
                 drop(block);
@@ -142,6 +149,7 @@ struct Format {
     /// Of a pcap file.
     link: Option<LinkType>,
     nanoseconds: bool,
+    pcapng: bool,
     /// Of a pcapng section.
     interfaces: Vec<Interface>,
     /// Losses of the sections before, and of this one by interface (the counters are totals).
@@ -158,6 +166,16 @@ struct Interface {
 }
 
 impl Format {
+    /// Whether the next block says that it is shorter than what frames any block. The parser
+    /// subtracts the frame without a look at the length of this type (pcap-parser 0.17).
+    fn is_too_short(&self, data: &[u8]) -> bool {
+        let Some(head) = data.first_chunk::<8>().filter(|_| self.pcapng) else { return false };
+        let [t0, t1, t2, t3, l0, l1, l2, l3] = *head;
+        let little = (u32::from_le_bytes([t0, t1, t2, t3]), u32::from_le_bytes([l0, l1, l2, l3]));
+        let big = (u32::from_be_bytes([t0, t1, t2, t3]), u32::from_be_bytes([l0, l1, l2, l3]));
+        [little, big].iter().any(|(kind, len)| *kind == PIB_MAGIC && *len < BLOCK_FRAME_BYTES)
+    }
+
     fn handle(
         &mut self,
         block: &PcapBlockOwned<'_>,
@@ -199,6 +217,7 @@ impl Format {
     fn handle_description(&mut self, block: &Block<'_>, summary: &mut CaptureSummary) {
         match block {
             Block::SectionHeader(_) => {
+                self.pcapng = true;
                 self.lost_before = summary.lost_by_capture;
                 self.interfaces.clear();
             }
