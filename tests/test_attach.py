@@ -32,10 +32,11 @@ def target(disk: Path, tmp_path: Path):
 
 
 @pytest.fixture
-def device(target: Target, tmp_path: Path):
-    """The volume as a loop device over the FUSE file."""
+def device(request, target: Target, tmp_path: Path):
+    """The volume as a loop device over the FUSE file; with options of attach as the parameter."""
+    options = getattr(request, "param", ())
     with (
-        enkaku.attach_fuse(target.url(), tmp_path / "fuse", tmp_path) as file,
+        enkaku.attach_fuse(target.url(), tmp_path / "fuse", tmp_path, options) as file,
         loop_device(file) as path,
     ):
         yield path
@@ -77,6 +78,8 @@ def test_ext4_holds_a_real_tree(device: str, tmp_path: Path):
         assert fingerprints(copied) == fingerprints(roots)
 
 
+# So slow that it is at work still when the third kill comes, on any machine.
+@pytest.mark.parametrize("device", [["--max-rate", "400mbit"]], indirect=True, ids=[""])
 @NEEDS_VOLUME
 def test_file_system_survives_a_killed_target(
     device: str, target: Target, disk: Path, tmp_path: Path
