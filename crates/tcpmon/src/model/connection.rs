@@ -375,7 +375,7 @@ impl Connection {
     /// What the target sent reaches the initiator, as far as that is due.
     fn arrive(&mut self, now: u64) {
         let way_ns = self.part_ns(Direction::ToInitiator);
-        while self.arrivals.front().is_some_and(|(time, _)| time + way_ns <= now) {
+        while self.arrivals.front().is_some_and(|(time, _)| time.saturating_add(way_ns) <= now) {
             self.arrive_one(way_ns);
         }
         self.flows[0].deliver_acks(now, way_ns);

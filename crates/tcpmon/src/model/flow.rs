@@ -365,7 +365,8 @@ impl Flow {
 
     /// Acknowledgements that have reached the sender by now.
     pub(crate) fn deliver_acks(&mut self, now: u64, sender_ns: u64) {
-        while self.on_the_way.front().is_some_and(|ack| ack.time_ns + sender_ns <= now) {
+        let due = |ack: &Ack| ack.time_ns.saturating_add(sender_ns) <= now;
+        while self.on_the_way.front().is_some_and(due) {
             self.take_ack(sender_ns);
         }
     }
