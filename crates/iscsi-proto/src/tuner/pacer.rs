@@ -30,6 +30,10 @@ const QUEUE_SURE_S: f64 = 0.01;
 /// In the first round trips of a session a queue must be there for one of them: the first segments are
 /// few, and one that is late lengthens the smoothed round trip as much as a queue would.
 const YOUNG_ROUND_TRIPS: f64 = 8.0;
+/// A queue of up to so many times one that counts is none of the line's while more is carried than
+/// ever before, by this factor: windows that double send in bursts, which queue for a moment.
+const BURSTS_MAX: f64 = 2.0;
+const RISES: f64 = 1.05;
 /// More of the segments than this are lost by load, not by chance: few lines lose one in fifty.
 const LOSS_SHARE: f64 = 0.02;
 /// Payload of a segment, to count segments by.
@@ -231,7 +235,8 @@ impl Pacer {
 
     fn begin(&self, seen: &Seen, limit: Limit) -> Option<Capped> {
         let quiet = seen.bytes_per_s <= 0.0 || limit == Limit::Application;
-        if !seen.is_crowded() || quiet || self.may_be_late(seen) || seen.t_s < self.free_until_s {
+        let ours = seen.is_crowded() && !self.may_be_late(seen) && !self.rises(seen);
+        if !ours || quiet || seen.t_s < self.free_until_s {
             return None;
         }
         let settle_s = SETTLE_FIRST_ROUND_TRIPS * seen.rtt_s;
@@ -244,6 +249,13 @@ impl Pacer {
         let age_s = seen.t_s - self.t_first_s.unwrap_or(seen.t_s);
         let for_s = seen.t_s - self.crowded_s.unwrap_or(seen.t_s);
         age_s < YOUNG_ROUND_TRIPS * self.base_s && for_s < self.base_s
+    }
+
+    /// More is carried with each sample, so it is not the line that is full.
+    fn rises(&self, seen: &Seen) -> bool {
+        let before = self.recent.since(f64::NEG_INFINITY).filter(|one| one.t_s < seen.t_s);
+        let most = before.map(|interval| interval.bytes_per_s).fold(0.0, f64::max);
+        !seen.lost && seen.queue <= BURSTS_MAX && seen.bytes_per_s > RISES * most
     }
 
     /// The most that was carried since a time.

@@ -323,22 +323,50 @@ fn one_command_at_a_time_gets_all_of_the_line() {
     }
 }
 
+/// What `t_s`, the round trip in milliseconds and the rate of a sample make of a path whose least
+/// round trip is 50.2 ms.
+fn seen(t_s: f64, rtt_ms: f64, bytes_per_s: f64) -> Sample {
+    let tcp = Tcp { rtt_us: Some(rtt_ms * 1e3), min_rtt_us: Some(50.2e3), ..Tcp::default() };
+    let connections = vec![Connection { tcp, ..Connection::default() }];
+    Sample { t_s, connections_open: 1, bytes_per_s, connections, ..Sample::default() }
+}
+
+#[test]
+fn bursts_of_windows_that_grow_are_no_queue() {
+    // As seen over 1 Gbit/s; the rate began at 69, 48 and 65 MB/s, and took three seconds from there.
+    for samples in [
+        vec![(0.4, 50.7, 31e6), (0.5, 52.0, 43e6), (0.6, 52.0, 60e6), (0.7, 55.0, 78e6)],
+        vec![(0.3, 50.5, 30e6), (0.4, 51.5, 43e6), (0.5, 51.2, 40e6), (0.6, 55.3, 56e6)],
+        vec![(0.3, 50.7, 25e6), (0.4, 54.4, 62e6), (0.5, 55.0, 68e6), (0.6, 51.5, 72e6)],
+    ] {
+        let mut pacer = Pacer::default();
+        pacer.handle_sample(&seen(0.1, 50.5, 2e6));
+        for (t_s, rtt_ms, bytes_per_s) in samples {
+            let pace = pacer.handle_sample(&seen(t_s, rtt_ms, bytes_per_s));
+            assert_eq!(pace, Pace::default(), "{t_s} s");
+        }
+    }
+    // Behind a long queue, or where the rate does not rise, it is the line that is full.
+    for (rtt_ms, bytes_per_s) in [(60.0, 85e6), (56.0, 79e6)] {
+        let mut pacer = Pacer::default();
+        for (t_s, bytes_per_s) in [(0.1, 2e6), (0.8, 78e6)] {
+            assert_eq!(pacer.handle_sample(&seen(t_s, 50.5, bytes_per_s)), Pace::default());
+        }
+        let pace = pacer.handle_sample(&seen(0.9, rtt_ms, bytes_per_s));
+        assert!(pace.bytes_per_s.is_some(), "{rtt_ms} ms");
+    }
+}
+
 #[test]
 fn a_late_segment_at_the_beginning_is_no_queue() {
     // As seen with RTT 50 ms: few segments so far, and one of them took its time.
-    let sample = |t_s: f64, rtt_ms: f64, bytes_per_s: f64| {
-        let tcp = Tcp { rtt_us: Some(rtt_ms * 1e3), min_rtt_us: Some(50.2e3), ..Tcp::default() };
-        let connections = vec![Connection { tcp, ..Connection::default() }];
-        Sample { t_s, connections_open: 1, bytes_per_s, connections, ..Sample::default() }
-    };
     let mut pacer = Pacer::default();
     for (t_s, rtt_ms, bytes_per_s) in [(0.1, 55.5, 0.86e6), (0.2, 50.4, 3.5e6), (0.3, 50.3, 14e6)] {
-        assert_eq!(pacer.handle_sample(&sample(t_s, rtt_ms, bytes_per_s)), Pace::default());
+        assert_eq!(pacer.handle_sample(&seen(t_s, rtt_ms, bytes_per_s)), Pace::default());
     }
     // A queue that stays is one from the beginning: the line is slow.
     let mut pacer = Pacer::default();
-    let paces =
-        [0.1, 0.2, 0.3].map(|t_s| pacer.handle_sample(&sample(t_s, 60.0 + 500.0 * t_s, 1e6)));
+    let paces = [0.1, 0.2, 0.3].map(|t_s| pacer.handle_sample(&seen(t_s, 60.0 + 500.0 * t_s, 1e6)));
     assert!(paces[1].bytes_per_s.is_some(), "{paces:?}");
 }
 
