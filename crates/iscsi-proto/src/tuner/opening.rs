@@ -75,6 +75,9 @@ impl Opening {
     pub fn handle_sample(&mut self, sample: &Sample) -> Option<Room> {
         let rtt_us = sample.typical(|tcp| tcp.min_rtt_us.or(tcp.rtt_us)).unwrap_or(0.0);
         let rtt_s = rtt_us / 1e6;
+        if sample.pace.opens_again {
+            self.again(sample.bytes_per_s);
+        }
         let known = sample.pace.bytes_per_s.is_some() || rtt_s < LONG_RTT_S;
         if self.done || known {
             self.done = true;

@@ -69,6 +69,11 @@ const STEP_MIN: f64 = 0.01;
 const STEP_MAX: f64 = 0.25;
 /// The first of these steps, where the queue came and went by itself, as a part of the largest.
 const ELSEWHERE_SHARE: f64 = 0.5;
+/// In a session so new it is looked for as on a new path once more, and again only if so many times as
+/// much was carried by then.
+const NEW_S: f64 = 4.0;
+const NEW_ROUND_TRIPS: f64 = 20.0;
+const OPEN_AGAIN: f64 = 1.5;
 /// So far below the rate at which the queue came it stays, for this time.
 const BELOW: f64 = 0.985;
 const HOLD_S: f64 = 1.5;
@@ -103,6 +108,8 @@ pub struct Pace {
     /// Round trip of the empty path in seconds, where the path has become longer than the kernel's
     /// minimum (Linux keeps that for five minutes, `tcp_min_rtt_wlen`).
     pub base_rtt_s: Option<f64>,
+    /// The queue that began this was none of the line's: the path is to be filled like a new one.
+    pub opens_again: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +152,9 @@ pub struct Pacer {
     crowded_s: Option<f64>,
     /// Share of the time in which commands waited for the rate, smoothed.
     held_share: f64,
+    /// The rate with which the path was opened again, and whether that was now.
+    opened_again: f64,
+    opens_again: bool,
     recent: Recent,
 }
 
@@ -160,6 +170,8 @@ impl Default for Pacer {
             t_first_s: None,
             crowded_s: None,
             held_share: 0.0,
+            opened_again: 0.0,
+            opens_again: false,
             recent: Recent::default(),
         }
     }
@@ -199,7 +211,9 @@ impl Pacer {
             None => self.begin(&seen, Limit::of(sample)),
             Some(capped) => self.go_on(capped, &seen),
         };
-        let free = Pace { base_rtt_s: self.base_is_ours.then_some(self.base_s), ..Pace::default() };
+        let base_rtt_s = self.base_is_ours.then_some(self.base_s);
+        let opens_again = std::mem::take(&mut self.opens_again);
+        let free = Pace { base_rtt_s, opens_again, ..Pace::default() };
         self.capped.map_or(free, |capped| Pace {
             bytes_per_s: Some(capped.bytes_per_s),
             seeking: capped.seeking,
@@ -256,6 +270,15 @@ impl Pacer {
         let before = self.recent.since(f64::NEG_INFINITY).filter(|one| one.t_s < seen.t_s);
         let most = before.map(|interval| interval.bytes_per_s).fold(0.0, f64::max);
         !seen.lost && seen.queue <= BURSTS_MAX && seen.bytes_per_s > RISES * most
+    }
+
+    /// The session is new, and no higher rate was seen to be too high.
+    fn is_to_open_again(&self, capped: &Capped, seen: &Seen) -> bool {
+        let age_s = seen.t_s - self.t_first_s.unwrap_or(seen.t_s);
+        age_s < NEW_S + NEW_ROUND_TRIPS * self.base_s
+            && capped.empties == 0
+            && capped.ceiling <= capped.bytes_per_s
+            && capped.bytes_per_s > OPEN_AGAIN * self.opened_again
     }
 
     /// The most that was carried since a time.
@@ -359,6 +382,10 @@ impl Pacer {
             self.free_s = FREE_S;
             if capped.cut_from == Some(capped.bytes_per_s) {
                 // It has gone by itself, a burst of slow starts perhaps: the line is elsewhere.
+                if self.is_to_open_again(&capped, seen) {
+                    (self.opened_again, self.opens_again) = (capped.bytes_per_s, true);
+                    return None;
+                }
                 capped.step = ELSEWHERE_SHARE * rise_share(capped.bytes_per_s, self.base_s);
             }
         }
