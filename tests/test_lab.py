@@ -295,7 +295,11 @@ def test_the_report_is_complete_and_needs_nothing_else(tmp_path: Path):
 def test_what_is_committed_is_small_and_says_machine_and_time(tmp_path: Path):
     store = Store(tmp_path / "results.jsonl")
     _run(store, Imaginary(), tmp_path)
-    page = docs.write([FAKE], FULL, store, tmp_path / "docs")
+    page = docs.write([FAKE], FULL, store, docs.Made((), tmp_path / "docs"))
+    assert "`python -m enkaku_lab run all`" in page.read_text()
+    page = docs.write([FAKE], FULL, store, docs.Made(("fake-fig1",), tmp_path / "docs"))
+    assert "`python -m enkaku_lab run fake-fig1`" in page.read_text()
+    assert "`python -m enkaku_lab report --docs docs/docs fake-fig1`" in page.read_text()
     (figure,) = (tmp_path / "docs/figures").iterdir()
     assert figure.stat().st_size <= 100 << 10
     assert f"](figures/{figure.name})" in page.read_text()

@@ -72,13 +72,15 @@ def _run(
     minutes = runner.seconds(work) / 60
     say(f"{len(work)} measurements, about {minutes:.0f} minutes when none is done yet")
     failed = runner.measure(work, store, session, STACKS, laboratory, place)
-    page = _report(store, pace, place.folder)
+    found = _with_results(choose(["all"]), pace, store)
+    page = report.write(found, pace, store, place.folder / f"report-{pace.name}")
     say(f"{(time.monotonic() - begin) / 60:.1f} minutes; {failed} measurements failed")
     print(f"Report: {page}\nRaw results: {store.path}")
 
 
 def main_report(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab report", description=report.__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; all, unless said")
     parser.add_argument("--quick", action="store_true", help="of the quick run's results")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write what is to be committed")
     parser.add_argument("--note", default="", help="a sentence for the head of what is committed")
@@ -88,19 +90,24 @@ def main_report(arguments: list[str]) -> None:
     path = options.out / "results.jsonl"
     if not path.exists():
         raise LabError(f"{path} does not exist; `run` makes it")
-    print(f"Report: {_report(Store(path), pace, options.out, options.docs, options.note)}")
+    names = options.names
+    if names and options.docs is None:
+        raise LabError("some of the experiments alone are written with --docs DIR")
+    found = _with_results(choose(names or ["all"]), pace, Store(path))
+    if options.docs is None:
+        page = report.write(found, pace, Store(path), options.out / f"report-{pace.name}")
+    else:
+        made = docs_report.Made(names, options.docs)
+        page = docs_report.write(found, pace, Store(path), made, options.note)
+    print(f"Report: {page}")
 
 
-def _report(
-    store: Store, pace: Pace, out: Path, docs: Path | None = None, note: str = ""
-) -> Path:
-    """Of every experiment that has results at this pace, not only of what was just run."""
-    found = [one for one in load().values() if _has_results(one, pace, store)]
+def _with_results(experiments: list[Experiment], pace: Pace, store: Store) -> list[Experiment]:
+    """Of all that have results at this pace, not only of what was just run."""
+    found = [one for one in experiments if _has_results(one, pace, store)]
     if not found:
         raise LabError(f"nothing was measured at the pace “{pace.name}” yet; see `run`")
-    if docs is None:
-        return report.write(found, pace, store, out / f"report-{pace.name}")
-    return docs_report.write(found, pace, store, docs, note)
+    return found
 
 
 def _has_results(experiment: Experiment, pace: Pace, store: Store) -> bool:

@@ -1,6 +1,7 @@
 """The report as it is committed: Markdown with figures beside it, small and readable on a forge."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from enkaku_lab import machine, plot
@@ -14,6 +15,20 @@ SVG_BYTES_MAX = 100 << 10
 GAP = "–"
 
 
+@dataclass(frozen=True)
+class Made:
+    """What is committed and where."""
+
+    names: Sequence[str]
+    """The experiments that were named; none means all."""
+    folder: Path
+
+    def command(self, word: str, *options: str) -> str:
+        """How to make it again."""
+        names = self.names or (["all"] if word == "run" else [])
+        return f"`python -m enkaku_lab {' '.join([word, *options, *names])}`"
+
+
 def keep(svg: Path, folder: Path) -> str:
     """Copies a figure into a folder of what is committed, as SVG or as the PNG beside it; its name."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -23,11 +38,12 @@ def keep(svg: Path, folder: Path) -> str:
 
 
 def write(
-    experiments: Sequence[Experiment], pace: Pace, store: Store, folder: Path, note: str = ""
+    experiments: Sequence[Experiment], pace: Pace, store: Store, made: Made, note: str = ""
 ) -> Path:
-    """FOLDER/README.md and FOLDER/figures; returns the former."""
+    """README.md and figures in the folder; returns the former."""
+    folder = made.folder
     every = [collect(experiment, pace, store) for experiment in experiments]
-    parts = [_head(every), *([note] if note else [])]
+    parts = [_head(every, made), *([note] if note else [])]
     for curves in every:
         name = curves.experiment.name
         svg, png = plot.draw(curves, folder / "figures" / name)
@@ -39,16 +55,17 @@ def write(
     return page
 
 
-def _head(every: list[Curves]) -> str:
+def _head(every: list[Curves], made: Made) -> str:
     sessions = {one["session"]: one for curves in every for one in curves.sessions}
     taken = sorted(time for curves in every for time in curves.taken if time)
     head = next(iter(sessions.values()), None)
     quick = every[0].pace.name == "quick"
+    ours = all(curves.experiment.source == "ours" for curves in every)
     lines = [
-        "# The papers' figures, measured here",
-        "Made by `python -m enkaku_lab report --docs docs/lab` from the results of "
-        f"`python -m enkaku_lab run {'--quick ' if quick else ''}all`; do not edit. How it is "
-        "measured: [../lab.md](../lab.md).",
+        "# Line rate over the long-fat path" if ours else "# The papers' figures, measured here",
+        f"Made by {made.command('report', '--docs', f'docs/{made.folder.name}')} from the results of "
+        f"{made.command('run', *(['--quick'] if quick else []))}; do not edit. How "
+        "it is measured: [../lab.md](../lab.md).",
     ]
     if quick:
         lines.append(
