@@ -1,11 +1,11 @@
-"""S0's story in numbers: the sentences of `python -m enkaku_lab packets` follow the data."""
+"""S0's story in numbers: the tables of `python -m enkaku_lab packets` follow the data."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from enkaku_lab import story, transfers
+from enkaku_lab import story, table, transfers
 from enkaku_lab.transfers import AUTO, HELD, MIB, OURS, Sample, Seen, Segment, Transfer
 
 MSS = 1448
@@ -34,6 +34,10 @@ def _seen(
     return Seen(Transfer(stack, rtt_ms, BLOCK), report, segments, list(samples))
 
 
+def _row(head: list[str], row: list[str]) -> dict[str, str]:
+    return dict(zip(head, row, strict=True))
+
+
 def test_a_line_through_points():
     line = story.fit([(0, 1.0), (10, 21.0), (20, 41.0)])
     assert (line.slope, line.intercept, line.r2) == pytest.approx((2.0, 1.0, 1.0))
@@ -45,11 +49,16 @@ def test_a_line_through_points():
 
 def test_ta_grows_or_stays_flat_as_the_data_say():
     rtts = (0, 10, 20, 50)
-    grows = story.of_ta([_seen(HELD, rtt, 30 + 3 * rtt) for rtt in rtts])
-    assert "grows with RTT by 3.00 ms for each ms" in grows and "R² 1.000" in grows, grows
-    flat = story.of_ta([_seen(OURS, rtt, 34 + 0.1 * rtt) for rtt in rtts])
-    assert "stays flat: +0.10 ms" in flat and "34 ms at 0 ms, 39 ms at 50 ms" in flat, flat
-    assert "too few" in story.of_ta([_seen(OURS, 0, 30)])
+    grows = _row(story.TA_HEAD, story.of_ta([_seen(HELD, rtt, 30 + 3 * rtt) for rtt in rtts]))
+    assert (grows["Ta"], grows["ms per ms of RTT"]) == ("waits 3.0 RTT", "3.00")
+    # A write a second: what is neither Ta nor Tb is Tc.
+    assert (grows["R²"], grows["Tb, ms"], grows["Tc, ms"]) == (
+        "1.000", "0.5 to 0.5", "819.5 to 969.5",
+    )
+    flat = _row(story.TA_HEAD, story.of_ta([_seen(OURS, rtt, 34 + 0.1 * rtt) for rtt in rtts]))
+    assert (flat["Ta"], flat["ms per ms of RTT"]) == ("stays flat", "0.10")
+    assert (flat["Ta, ms (at RTT)"], flat["to (at RTT)"]) == ("34 (0)", "39 (50)")
+    assert "too few" in _row(story.TA_HEAD, story.of_ta([_seen(OURS, 0, 30)]))["Ta"]
 
 
 def test_a_block_over_several_connections_is_one_write_and_the_first_seconds_do_not_count():
@@ -70,9 +79,10 @@ def test_bursts_are_counted_and_their_distance_is_in_round_trips():
     found = story.bursts(_seen(HELD, 20, 60, bursts=4), MSS)
     assert found.per_write == 4 and found.apart_rtt == pytest.approx(1.0, abs=0.01)
     assert found.packets == pytest.approx(BLOCK / 4 / MSS, rel=0.01)
-    assert "4.0 bursts" in story.of_bursts(_seen(HELD, 20, 60, bursts=4), MSS)
-    one = story.of_bursts(_seen(OURS, 20, 0.09), MSS)
-    assert "1.0 bursts" in one and "nothing within it waits" in one
+    four = _row(story.BURSTS_HEAD, story.of_bursts(_seen(HELD, 20, 60, bursts=4), MSS))
+    assert (four["bursts a write"], four["MiB"]) == ("4.0", "1.00")
+    one = _row(story.BURSTS_HEAD, story.of_bursts(_seen(OURS, 20, 0.09), MSS))
+    assert (one["bursts a write"], one["RTTs from one to the next"]) == ("1.0", table.GAP)
 
 
 def test_what_is_full_while_data_leave_holds_them_back():
@@ -87,21 +97,24 @@ def test_what_is_full_while_data_leave_holds_them_back():
     assert (found.queue_full, found.held, found.window_full) == (1.0, 1.0, 0.0)
     # Two late writes of 60 ms; what was sampled between writes does not count.
     assert found.samples == pytest.approx(24, abs=2)
-    sentence = story.of_hold(held, MSS)
-    assert "200 a second" in sentence and "So the send buffer holds the data back" in sentence
+
+    def holds(seen: Seen) -> str:
+        return _row(story.HOLD_HEAD, story.of_hold(seen, MSS))["what holds the data back"]
+
+    assert holds(held) == "send buffer"
     # Full, but what is in it waits to be sent: for the window.
     window = _seen(OURS, 20, 60, samples=at(900_000, 300_000, 1_950_000))
-    assert "So the congestion window holds" in story.of_hold(window, MSS)
+    assert holds(window) == "congestion window"
     line = _seen(OURS, 20, 60, samples=at(900_000, 300_000, 600_000))
-    assert "So neither" in story.of_hold(line, MSS)
-    assert "no sample" in story.of_hold(_seen(OURS, 20, 60), MSS)
+    assert holds(line) == "neither"
+    assert "no sample" in holds(_seen(OURS, 20, 60))
 
 
-def test_the_story_has_a_sentence_for_each_finding():
+def test_the_story_has_a_table_for_each_finding():
     seen = [_seen(HELD, rtt, 30 + rtt, bursts=2) for rtt in (0, 10, 20)]
-    sentences = story.tell(seen, lambda one: MSS)
-    assert len(sentences) == 3
-    assert "grows" in sentences[0] and "bursts" in sentences[1] and "no sample" in sentences[2]
+    tables = story.tell(seen, lambda one: MSS)
+    assert [one.head for one in tables] == [story.TA_HEAD, story.BURSTS_HEAD, story.HOLD_HEAD]
+    assert all(len(one.rows) == 1 and len(one.rows[0]) == len(one.head) for one in tables)
 
 
 def test_a_transfer_without_iscsi_has_no_part_in_the_story():

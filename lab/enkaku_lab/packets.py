@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from enkaku_lab import OUT, docs, experiments, figure, machine, story, wan
+from enkaku_lab import OUT, docs, experiments, figure, machine, story, table, wan
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
 from enkaku_lab.transfers import HELD, LABELS, OURS, SOCKET, STOCK, Seen, Transfer, see
@@ -37,7 +37,8 @@ class Trace:
     """What the paper's figure shows."""
     transfers: Sequence[Transfer]
     draw: Callable[[list[Seen], Path], str]
-    """Draws into PATH.svg and PATH.png; returns what is to be seen, with numbers."""
+    """Draws into PATH.svg and PATH.png; returns what is to be seen, with numbers, unless the story
+    (`story.tell`) has them."""
 
 
 def load() -> dict[str, Trace]:
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> None:
     wan.need()
     chosen = [one for one in known.values() if one.name in options.names or "all" in options.names]
     seen: dict[Transfer, Seen] = {}
-    lines = [HEAD.format(machine=machine.summary(machine.facts()))]
+    figures = []
     with tempfile.TemporaryDirectory() as folder:
         for trace in chosen:
             for one in trace.transfers:
@@ -71,16 +72,19 @@ def main(arguments: list[str]) -> None:
                     say(f"{LABELS[one.stack]}, RTT {one.rtt_ms:g} ms, {size} KiB")
                     seen[one] = see(one, Path(folder), 0.5 if options.quick else 2.0)
             sentence = trace.draw([seen[one] for one in trace.transfers], options.out / trace.name)
-            lines.append(f"## {trace.name}: {trace.title}\n\nThe paper: {trace.paper}.\n")
-            lines.append(f"![{trace.title}]({trace.name}.svg)\n\n{sentence}\n")
-            say(f"{trace.name}: {sentence}")
-    sentences = story.tell(seen.values(), segments_of)
+            figures.append(f"## {trace.name}: {trace.title}\n\nThe paper: {trace.paper}.\n")
+            figures.append(f"![{trace.title}]({trace.name}.svg)\n")
+            if sentence:
+                figures.append(f"{sentence}\n")
+            say(f"{trace.name}: {sentence or 'drawn'}")
+    lines = [HEAD.format(machine=machine.summary(machine.facts()))]
     lines.append("## S0's story in these numbers\n")
-    lines += [f"* {sentence}" for sentence in sentences]
-    for sentence in sentences:
-        say(sentence)
+    for found in story.tell(seen.values(), segments_of):
+        text = table.render(found.head, found.rows)
+        lines.append(f"{found.title}:\n\n{table.fenced(text)}\n")
+        print(f"{found.title}:\n{text}\n")
     page = options.out / "README.md"
-    page.write_text("\n".join(lines) + "\n")
+    page.write_text("\n".join(lines + figures))
     print(f"Report: {page}")
     if options.docs:
         print(f"To be committed: {_commit(page, [one.name for one in chosen], options.docs)}")

@@ -2,14 +2,15 @@
 are, and whether the congestion window or the send buffer is what is full while data leave.
 
 Everything is computed from the data, the words too: where a transfer does not behave as the paper's
-did, the sentence says what it did instead.
+did, its row says what it did instead.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 
+from enkaku_lab.table import GAP
 from enkaku_lab.transfers import LABELS, MIB, Sample, Seen
 
 GAP_RTT = 0.4
@@ -48,32 +49,52 @@ def fit(points: Iterable[tuple[float, float]]) -> Line | None:
     return Line(slope, y_mean - slope * x_mean, 1 - left / yy if yy else 1.0)
 
 
-def ta_ms(seen: Seen) -> float | None:
-    """Median over the writes of full size."""
-    values = [one["ta_us"] / 1e3 for one in seen.writes()]
+@dataclass(frozen=True)
+class Findings:
+    """A table: what it is about, and why its words are what they are."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+
+
+def median_ms(seen: Seen, key: str) -> float | None:
+    """A time (`ta_us`, `tb_us`, `tc_us`) of the writes of full size, median."""
+    values = [one[key] / 1e3 for one in seen.writes() if one[key] is not None]
     return median(values) if values else None
 
 
-def of_ta(seen: list[Seen]) -> str:
+TA_HEAD = [
+    "", "MiB", "Ta, ms (at RTT)", "to (at RTT)", "ms per ms of RTT", "R²", "Ta", "Tb, ms", "Tc, ms"
+]
+
+
+def of_ta(seen: list[Seen]) -> list[str]:
     """Ta against RTT, of transfers of one stack and size."""
-    points = [(one.transfer.rtt_ms, ta) for one in seen if (ta := ta_ms(one)) is not None]
+    points = [
+        (one.transfer.rtt_ms, ta) for one in seen if (ta := median_ms(one, "ta_us")) is not None
+    ]
     line = fit(points)
-    name = f"{LABELS[seen[0].transfer.stack]}, {seen[0].transfer.block_bytes // MIB} MiB"
+    name = [LABELS[seen[0].transfer.stack], f"{seen[0].transfer.block_bytes // MIB}"]
     if line is None:
-        return f"{name}: too few round trips for a line."
-    grows = line.slope >= ROUND_TRIP
-    what = (
-        f"grows with RTT by {line.slope:.2f} ms for each ms, as if each write waited "
-        f"{line.slope:.1f} round trips"
-        if grows
-        else f"stays flat: {line.slope:+.2f} ms for each ms of RTT, no round trip a write"
-    )
-    (first, ta_first), (last, ta_last) = min(points), max(points)
-    return (
-        f"{name}: Ta {what} (least squares: Ta = {line.intercept:.1f} ms {line.slope:+.2f} × RTT, "
-        f"R² {line.r2:.3f}, {len(points)} round trips; {ta_first:.0f} ms at {first:g} ms, "
-        f"{ta_last:.0f} ms at {last:g} ms)."
-    )
+        return [*name, *[GAP] * 4, "too few round trips for a line", GAP, GAP]
+    what = f"waits {line.slope:.1f} RTT" if line.slope >= ROUND_TRIP else "stays flat"
+    shortest, longest = min(points), max(points)
+    return [
+        *name,
+        f"{shortest[1]:.0f} ({shortest[0]:g})",
+        f"{longest[1]:.0f} ({longest[0]:g})",
+        f"{line.slope:.2f}",
+        f"{line.r2:.3f}",
+        what,
+        _range(seen, "tb_us"),
+        _range(seen, "tc_us"),
+    ]
+
+
+def _range(seen: list[Seen], key: str) -> str:
+    values = [value for one in seen if (value := median_ms(one, key)) is not None]
+    return f"{min(values):.1f} to {max(values):.1f}" if values else GAP
 
 
 @dataclass(frozen=True)
@@ -111,18 +132,22 @@ def bursts(seen: Seen, mss: int) -> Bursts | None:
     return Bursts(sum(counts) / len(counts), median(sizes), spacing)
 
 
-def of_bursts(seen: Seen, mss: int) -> str:
+BURSTS_HEAD = ["", "bursts a write", "packets a burst", "MiB", "RTTs from one to the next"]
+
+
+def of_bursts(seen: Seen, mss: int) -> list[str]:
     """How the data of a write leave."""
+    name = LABELS[seen.transfer.stack]
     found = bursts(seen, mss)
     if found is None:
-        return f"{LABELS[seen.transfer.stack]}: no data of whole writes were captured."
-    head = (
-        f"{LABELS[seen.transfer.stack]}: a write leaves in {found.per_write:.1f} bursts of "
-        f"{found.packets:.0f} packets ({found.packets * mss / MIB:.2f} MiB)"
-    )
-    if found.apart_rtt is None:
-        return f"{head}: nothing within it waits for a round trip."
-    return f"{head}, {found.apart_rtt:.2f} round trips from one to the next."
+        return [name, *[GAP] * 4]
+    return [
+        name,
+        f"{found.per_write:.1f}",
+        f"{found.packets:.0f}",
+        f"{found.packets * mss / MIB:.2f}",
+        GAP if found.apart_rtt is None else f"{found.apart_rtt:.2f}",
+    ]
 
 
 @dataclass(frozen=True)
@@ -173,26 +198,42 @@ def hold(seen: Seen, mss: int) -> Hold | None:
     )
 
 
-def of_hold(seen: Seen, mss: int) -> str:
+HOLD_HEAD = [
+    "",
+    "samples",
+    "queue at its limit",
+    "and all in flight",
+    "limit, packets",
+    "window, packets",
+    "most in flight",
+    "window full",
+    "what holds the data back",
+]
+
+
+def of_hold(seen: Seen, mss: int) -> list[str]:
     """Whether the window or the buffer holds the data back."""
+    name = LABELS[seen.transfer.stack]
     found = hold(seen, mss)
     if found is None:
-        return f"{LABELS[seen.transfer.stack]}: no sample was taken while data of a write left."
+        return [name, *[GAP] * 7, "no sample while data left"]
     if found.window_full >= MOST:
-        end = "the congestion window holds the data back"
+        what = "congestion window"
     elif found.held >= MOST:
-        end = "the send buffer holds the data back, and the congestion window is not used up"
+        what = "send buffer"
     else:
-        end = "neither the send buffer nor the congestion window holds the data back"
-    return (
-        f"{LABELS[seen.transfer.stack]}: while data of a write leave ({found.samples} samples, "
-        f"{seen.samples_per_s():.0f} a second), the send queue is at its limit (two thirds of "
-        f"{found.buffer_bytes / mss:.0f} packets of memory, where the kernel wakes no writer) for "
-        f"{found.queue_full:.0%} of the time and all of it in flight for {found.held:.0%}; of the "
-        f"congestion window ({found.cwnd_bytes / mss:.0f} packets in the median) at most "
-        f"{found.in_flight_bytes / mss:.0f} packets are in flight, and it is full for "
-        f"{found.window_full:.0%}. So {end}."
-    )
+        what = "neither"
+    return [
+        name,
+        f"{found.samples}",
+        f"{found.queue_full:.0%}",
+        f"{found.held:.0%}",
+        f"{WRITABLE * found.buffer_bytes / mss:.0f}",
+        f"{found.cwnd_bytes / mss:.0f}",
+        f"{found.in_flight_bytes / mss:.0f}",
+        f"{found.window_full:.0%}",
+        what,
+    ]
 
 
 def _late(seen: Seen) -> list[dict]:
@@ -201,17 +242,39 @@ def _late(seen: Seen) -> list[dict]:
     return writes[len(writes) // 2 :]
 
 
-def tell(seen: Iterable[Seen], mss_of) -> list[str]:
-    """The whole story of all transfers that were run, a sentence each; `mss_of`: full segment."""
+def tell(seen: Iterable[Seen], mss_of: Callable[[Seen], int]) -> list[Findings]:
+    """The whole story of all transfers that were run; `mss_of`: full segment. No empty tables."""
     groups: dict[tuple, list[Seen]] = {}
     for one in seen:
         groups.setdefault((one.transfer.stack, one.transfer.block_bytes), []).append(one)
-    sentences = []
-    for mine in groups.values():
-        if len({one.transfer.rtt_ms for one in mine}) >= 3:
-            sentences.append(of_ta(sorted(mine, key=lambda one: one.transfer.rtt_ms)))
-    for of in (of_bursts, of_hold):
-        for (_, size), mine in groups.items():
-            far = [one for one in mine if one.transfer.rtt_ms == 20 and size == 4 * MIB]
-            sentences += [of(one, mss_of(one)) for one in far if one.writes()]
-    return sentences
+    lines = [
+        of_ta(sorted(mine, key=lambda one: one.transfer.rtt_ms))
+        for mine in groups.values()
+        if len({one.transfer.rtt_ms for one in mine}) >= 3
+    ]
+    far = [
+        one
+        for (_, size), mine in groups.items()
+        for one in mine
+        if one.transfer.rtt_ms == 20 and size == 4 * MIB and one.writes()
+    ]
+    found = [
+        Findings(
+            "Ta against RTT (medians; least squares over the round trips; flat is below "
+            f"{ROUND_TRIP:g})",
+            TA_HEAD,
+            lines,
+        ),
+        Findings(
+            f"How a write of 4 MiB leaves, RTT 20 ms (a pause of {GAP_RTT:g} RTT ends a burst)",
+            BURSTS_HEAD,
+            [of_bursts(one, mss_of(one)) for one in far],
+        ),
+        Findings(
+            "What is full while its data leave, RTT 20 ms (the queue: two thirds of the send buffer, "
+            "where the kernel wakes no writer)",
+            HOLD_HEAD,
+            [of_hold(one, mss_of(one)) for one in far],
+        ),
+    ]
+    return [one for one in found if one.rows]

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from enkaku_lab import figure, story
+from enkaku_lab import figure
 from enkaku_lab.packets import COLOURS, Trace, panels, segments_of, within
 from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 
 
 def draw(seen: list[Seen], path: Path) -> str:
     chart, axes = panels(seen, "packets")
-    parts = []
     for ax, one in zip(axes, seen, strict=True):
         begin, end = one.starts()[0], one.starts()[-1]
         segments, samples = within(one, begin, end)
@@ -22,9 +21,8 @@ def draw(seen: list[Seen], path: Path) -> str:
                 [sample.cwnd_bytes / segments_of(one) for sample in samples],
                 drawstyle="steps-post", color="#000000", label="congestion window (samples)")
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.5), ncols=3)
-        parts.append(story.of_hold(one, segments_of(one)))
     figure.save(chart, path)
-    return " ".join(parts)
+    return ""
 
 
 TRACE = Trace(

@@ -11,7 +11,6 @@ from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 def draw(seen: list[Seen], path: Path, beside: str = "") -> str:
     """`beside`: also the packets sent (`packets`) or acknowledged (`acks`)."""
     chart, axes = panels(seen, "packets")
-    parts = []
     for ax, one in zip(axes, seen, strict=True):
         begin, end = one.cycle()
         segments, samples = within(one, begin, end)
@@ -29,9 +28,8 @@ def draw(seen: list[Seen], path: Path, beside: str = "") -> str:
         if beside:
             _beside(ax, segments, begin, mss, beside)
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.52), ncols=3)
-        parts.append(story.of_hold(one, mss))
     figure.save(chart, path)
-    return " ".join(parts)
+    return ""
 
 
 def _beside(ax, segments: list, begin: float, mss: int, beside: str) -> None:

@@ -18,7 +18,6 @@ def draw(seen: list[Seen], path: Path) -> str:
         chart, axes = plt.subplots(
             2, 3, figsize=(14, 8), layout="constrained", sharex=True, sharey=True
         )
-    parts = []
     axes = list(axes.flat)
     empty = axes.pop()
     empty.axis("off")
@@ -26,12 +25,10 @@ def draw(seen: list[Seen], path: Path) -> str:
         for size, line in ((2 * MIB, "--"), (4 * MIB, "-")):
             mine = [one for one in seen if one.transfer == Transfer(stack, one.transfer.rtt_ms, size)]
             for key, (label, colour) in TIMES.items():
-                points = [(one.transfer.rtt_ms, _of(one, key)) for one in mine]
+                points = [(one.transfer.rtt_ms, story.median_ms(one, key)) for one in mine]
                 points = [(x, y) for x, y in points if y is not None]
                 name = f"{label}, {size // MIB} MiB"
                 ax.plot(*zip(*points, strict=True), line, marker="o", color=colour, label=name)
-            parts.append(story.of_ta(mine))
-            parts.append(_constant(mine))
         ax.set_title(LABELS[stack], fontsize=11)
         ax.set_xlabel("RTT (ms)")
         ax.xaxis.set_tick_params(labelbottom=True)
@@ -41,23 +38,7 @@ def draw(seen: list[Seen], path: Path) -> str:
     handles, labels = axes[-1].get_legend_handles_labels()
     empty.legend(handles, labels, loc="center", fontsize=11, frameon=False)
     figure.save(chart, path)
-    return " ".join(parts)
-
-
-def _constant(seen: list[Seen]) -> str:
-    """What Tb and Tc do, in a sentence."""
-    words = []
-    for key in ("tb_us", "tc_us"):
-        values = [value for one in seen if (value := _of(one, key)) is not None]
-        if values:
-            words.append(f"{TIMES[key][0]} is {min(values):.1f} to {max(values):.1f} ms")
-    return f"{', '.join(words)}." if words else ""
-
-
-def _of(seen: Seen, key: str) -> float | None:
-    """Milliseconds, median over the writes of full size."""
-    values = sorted(one[key] / 1e3 for one in seen.writes() if one[key] is not None)
-    return values[len(values) // 2] if values else None
+    return ""
 
 
 TRACE = Trace(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from enkaku_lab import figure, story
+from enkaku_lab import figure
 from enkaku_lab.packets import COLOURS, Trace, panels, segments_of, within
 from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 
@@ -11,7 +11,6 @@ CYCLES = 3
 
 def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
     chart, axes = panels(seen, "packets sent")
-    parts = []
     for ax, one in zip(axes, seen, strict=True):
         starts = one.starts()
         begin, end = starts[max(0, len(starts) - 1 - cycles)], starts[-1]
@@ -36,9 +35,8 @@ def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
             ]
             ax.plot(marks, [top * height] * len(marks), "|", color=colour, label=name)
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.5), ncols=3)
-        parts.append(story.of_bursts(one, segments_of(one)))
     figure.save(chart, path)
-    return " ".join(parts)
+    return ""
 
 
 TRACE = Trace(
