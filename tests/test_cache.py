@@ -20,6 +20,8 @@ from enkaku_lab.process import Peer, peer, run
 SIZE = 256 * MIB
 KIB = 1 << 10
 MODES = ["none", "read", "write-back"]
+WITH_KERNEL = "--kernel-write-back"
+OPTIONS = [[mode] for mode in MODES] + [["read", WITH_KERNEL], ["write-back", WITH_KERNEL]]
 NEEDS_FUSE = pytest.mark.needs("root", "/dev/fuse", "fusermount3")
 
 
@@ -57,11 +59,13 @@ def read_direct(descriptor: int, offset: int, length: int) -> bytes:
 
 
 @NEEDS_FUSE
-@pytest.mark.parametrize("mode", MODES)
-def test_contents_are_what_was_written(mode: str, target: Target, disk: Path, tmp_path: Path):
+@pytest.mark.parametrize("options", OPTIONS, ids="-".join)
+def test_contents_are_what_was_written(
+    options: list[str], target: Target, disk: Path, tmp_path: Path
+):
     model = bytearray(64 * MIB)
-    generator = random.Random(mode)
-    with attached(target.url(), tmp_path, "--cache", mode) as (_, file):
+    generator = random.Random("-".join(options))
+    with attached(target.url(), tmp_path, "--cache", *options) as (_, file):
         descriptor = os.open(file, os.O_RDWR | os.O_DIRECT)
         try:
             offset = 0
@@ -90,12 +94,12 @@ def test_contents_are_what_was_written(mode: str, target: Target, disk: Path, tm
 
 
 @NEEDS_FUSE
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("options", OPTIONS, ids="-".join)
 def test_what_was_synced_is_at_the_target_when_attach_is_killed(
-    mode: str, target: Target, disk: Path, tmp_path: Path
+    options: list[str], target: Target, disk: Path, tmp_path: Path
 ):
     source = noise(tmp_path / "source", 48 * MIB).read_bytes()
-    with attached(target.url(), tmp_path, "--cache", mode) as (attach, file):
+    with attached(target.url(), tmp_path, "--cache", *options) as (attach, file):
         descriptor = os.open(file, os.O_RDWR)
         try:
             for offset in range(0, len(source), 128 * KIB):
@@ -180,6 +184,7 @@ BAD_OPTIONS = {
     "no mode": (["--cache", ""], "--cache"),
     "bad size": (["--cache-bytes", "12parsecs"], "12parsecs"),
     "negative size": (["--cache-bytes=-1M"], "-1M"),
+    "gathered writes of a reader": ([WITH_KERNEL, "--read-only"], "--read-only"),
 }
 
 

@@ -131,11 +131,50 @@ fn dd_in_and_out_direct_and_buffered() {
 }
 
 #[test]
+fn the_kernel_gathers_writes_if_it_may() {
+    let test = "the_kernel_gathers_writes_if_it_may";
+    let size = 16 * MIB;
+    let config = FuseConfig::default().kernel_write_back(true);
+    let Some(mut mounted) = Mounted::new(test, TestDevice::new(size, 4096), config) else { return };
+    let write = |file: &File, data: &[u8], begin: u64| {
+        for (offset, piece) in (begin..).step_by(4096).zip(data.chunks(4096)) {
+            file.write_all_at(piece, offset).unwrap();
+        }
+    };
+    let synced = |file: &File| file.sync_all().map_err(|error| error.raw_os_error().unwrap());
+    let file = mounted.open(0);
+    let data = pattern(8 * MIB as usize, 3);
+    write(&file, &data, 0);
+    assert_eq!(synced(&file), Ok(()));
+    assert!(mounted.device.peek(0, data.len()) == data);
+    let writes = mounted.device.writes.load(Ordering::Relaxed);
+    assert!(writes <= 8 * MIB / 4096 / 8, "{writes} writes");
+    assert!(mounted.device.flushes.load(Ordering::Relaxed) >= 1);
+    // A device that refuses is told of by fsync, once.
+    mounted.device.fail_writes.store(true, Ordering::Relaxed);
+    write(&file, &data[..8192], 5 * MIB);
+    assert_eq!(synced(&file), Err(libc::ENOSPC));
+    mounted.device.fail_writes.store(false, Ordering::Relaxed);
+    assert_eq!(synced(&file), Ok(()));
+    // Opening with O_TRUNC changes nothing here either.
+    drop(OpenOptions::new().write(true).truncate(true).open(mounted.file()).unwrap());
+    assert_eq!(file.metadata().unwrap().len(), size);
+    // So is a write across the end: what is before the end is written, the rest is an error.
+    write(&file, &data[..MIB as usize], size - MIB / 2);
+    assert_eq!(synced(&file), Err(libc::ENOSPC));
+    assert!(mounted.device.peek(size - MIB / 2, MIB as usize / 2) == data[..MIB as usize / 2]);
+    drop(file);
+    mounted.unmount().unwrap();
+}
+
+#[test]
 fn unaligned_writes_match_a_model() {
-    for (flags, block_size) in [(0, 4096), (libc::O_DIRECT, 4096), (libc::O_DIRECT, 512)] {
+    let kinds = [(0, 4096, false), (0, 4096, true), (libc::O_DIRECT, 4096, false)];
+    for (flags, block_size, gathered) in kinds.into_iter().chain([(libc::O_DIRECT, 512, true)]) {
         let device = TestDevice::new(MIB, block_size);
         let test = "unaligned_writes_match_a_model";
-        let Some(mut mounted) = Mounted::new(test, device, FuseConfig::default()) else { return };
+        let config = FuseConfig::default().kernel_write_back(gathered);
+        let Some(mut mounted) = Mounted::new(test, device, config) else { return };
         let mut model = vec![0; MIB as usize];
         let file = mounted.open(flags);
         let random = pattern(16 * 300, 77);

@@ -7,7 +7,7 @@ from enkaku_lab.stacks.nfs import Nfs
 from enkaku_lab.stacks.smb import Smb
 from enkaku_lab.stacks.tcp import Tcp
 from enkaku_lab.stacks.tgt_libiscsi import TgtLibiscsi, TgtTuned
-from enkaku_lab.stacks.written import EnkakuCached, EnkakuUncached
+from enkaku_lab.stacks.written import EnkakuCached, EnkakuGathered, EnkakuUncached
 
 STACKS: dict[str, Stack] = {
     stack.name: stack
@@ -23,5 +23,6 @@ STACKS: dict[str, Stack] = {
         Local(),
         EnkakuCached(),
         EnkakuUncached(),
+        EnkakuGathered(),
     )
 }

@@ -29,6 +29,10 @@ pub(crate) struct Args {
     /// Serve it by NBD on a Unix socket (a path) or on TCP (ADDR:PORT).
     #[arg(long, value_name = "SOCKET|ADDR:PORT")]
     nbd: Option<String>,
+    /// Let the kernel gather writes to the file into large ones, which small writes gain from. A
+    /// write past the end, or one the target refuses, is then told by fsync or close, not by write.
+    #[arg(long, conflicts_with_all = ["nbd", "read_only"])]
+    kernel_write_back: bool,
     /// Refuse all writes.
     #[arg(long)]
     read_only: bool,
@@ -54,7 +58,13 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let result = match (&args.fuse, &args.nbd) {
-        (Some(dir), _) => attach_fuse(device, dir, args.read_only).await,
+        (Some(dir), _) => {
+            let config = FuseConfig::default()
+                .file_name("volume")
+                .read_only(args.read_only)
+                .kernel_write_back(args.kernel_write_back);
+            attach_fuse(device, dir, config).await
+        }
         (_, Some(socket)) => attach_nbd(device, socket).await,
         _ => Ok(()),
     };
@@ -73,8 +83,7 @@ fn log_stats(stats: &CacheStats) {
     info!(coalescing_ratio = stats.coalescing_ratio(), counters, "cache");
 }
 
-async fn attach_fuse(device: Device, dir: &Path, read_only: bool) -> anyhow::Result<()> {
-    let config = FuseConfig::default().file_name("volume").read_only(read_only);
+async fn attach_fuse(device: Device, dir: &Path, config: FuseConfig) -> anyhow::Result<()> {
     let mut mount = export::fuse::mount(device, dir, config, tokio::runtime::Handle::current())
         .map_err(|error| super::Usage::error(error.to_string()))?;
     say(format_args!("attached as {}", mount.file().display()))?;

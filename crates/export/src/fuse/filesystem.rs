@@ -15,7 +15,7 @@ use fuser::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl,
     ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use tracing::{debug, trace};
+use tracing::{debug, trace, warn};
 
 use super::volume::{FILE, Volume, seek};
 
@@ -46,6 +46,11 @@ impl Filesystem for Volume {
         // Direct I/O of one caller as many requests at once. Kernels without it do one by one.
         if let Err(missing) = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO) {
             debug!(?missing, "the kernel has no asynchronous direct I/O");
+        }
+        if self.kernel_write_back
+            && config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_err()
+        {
+            warn!("the kernel has no write-back cache for FUSE: each write is a request");
         }
         Ok(())
     }
@@ -155,7 +160,7 @@ impl Filesystem for Volume {
         _handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _write_flags: WriteFlags,
+        write_flags: WriteFlags,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
@@ -167,10 +172,14 @@ impl Filesystem for Volume {
             return reply.error(Errno::ENOSPC);
         }
         // O_SYNC is no concern here: the kernel sends an fsync after such a write.
-        let written = (data.len() as u64).min(left) as u32;
+        let len = data.len() as u32;
+        let written = u64::from(len).min(left) as u32;
         let data = Buf::copy_from(&data[..written as usize]).freeze();
         self.set_modified(SystemTime::now());
+        // The kernel does not look how much of a page it gathered was written, only for an error.
+        let lost = len > written && write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         self.answer(self.device.write(offset, data, false), move |result| match result {
+            Ok(()) if lost => reply.error(Errno::ENOSPC),
             Ok(()) => reply.written(written),
             Err(errno) => reply.error(errno),
         });
@@ -184,7 +193,8 @@ impl Filesystem for Volume {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // A close, not an fsync: nothing is held back here, and nothing is promised.
+        // A close, not an fsync: nothing is held back here, and nothing is promised. What the kernel
+        // gathered it has written before it asks, and it tells the closer itself what failed.
         reply.ok();
     }
 

@@ -5,9 +5,10 @@
 //! stable once `fsync` has confirmed it, or [`Mount::unmount`] or [`Mount::wait_unmounted`] have
 //! returned; `close` and umount(8) alone confirm nothing.
 //!
-//! The kernel's write-back cache stays off: with it, writing past the end would fill memory
-//! instead of failing. Whoever wants write-behind puts a cache under the device, where FLUSH rules
-//! are kept.
+//! The kernel's write-back cache is off unless it is asked for
+//! ([`FuseConfig::kernel_write_back`]): with it, writing past the end fills memory and fails only at
+//! `fsync` or `close`. Write-behind without that is a cache under the device, where FLUSH rules are
+//! kept.
 
 mod filesystem;
 mod sys;
@@ -50,6 +51,11 @@ pub struct FuseConfig {
     /// the other (asynchronous I/O, and so a loop device, is parallel either way). The price: one
     /// large O_DIRECT request of one thread is then done in 1 MiB steps, one after the other.
     pub parallel_direct_writes: bool,
+    /// Lets the kernel gather writes in its page cache and send them as large requests, many at
+    /// once. Small writes then cost no request each. `fsync` writes out what was gathered and then
+    /// flushes; but a write past the end, or one that the device refuses, is told by `fsync` or
+    /// `close` instead of `write`, and data that could not be written are not tried again.
+    pub kernel_write_back: bool,
 }
 
 impl Default for FuseConfig {
@@ -59,6 +65,7 @@ impl Default for FuseConfig {
             read_only: false,
             read_ahead_bytes: 4 << 20,
             parallel_direct_writes: false,
+            kernel_write_back: false,
         }
     }
 }
@@ -85,6 +92,12 @@ impl FuseConfig {
     /// Chooses between many writers with O_DIRECT and one with large requests.
     pub fn parallel_direct_writes(mut self, parallel: bool) -> Self {
         self.parallel_direct_writes = parallel;
+        self
+    }
+
+    /// Lets the kernel gather writes.
+    pub fn kernel_write_back(mut self, write_back: bool) -> Self {
+        self.kernel_write_back = write_back;
         self
     }
 }
