@@ -1,15 +1,28 @@
 //! How much a path loses, whoever uses it, and how many connections that takes: each step of a search
 //! on such a path costs a slow start and its losses, so the number is computed and tried at once.
 
+use std::collections::VecDeque;
+
 use super::super::{CongestionControl, Connection, Sample};
 use super::constants::*;
 use crate::plan::{PathPlan, SEGMENT_BYTES};
 
-/// Segments sent and lost while no queue could have lost them; older ones count less.
+/// Segments of an interval.
 #[derive(Clone, Copy, Debug)]
+struct Counted {
+    t_s: f64,
+    segments: f64,
+    lost: f64,
+}
+
+/// Segments sent and lost while no queue could have lost them; older ones count less.
+#[derive(Clone, Debug)]
 pub(super) struct Lossy {
     segments: f64,
     lost: f64,
+    /// The latest of them. The round trip shows a queue some time after it has begun to lose, at the end
+    /// that receives above all: that one sends little to measure it by.
+    latest: VecDeque<Counted>,
     /// When a queue was last seen. What it loses is sent again a few round trips later.
     crowded_s: f64,
     /// Since when their share is known.
@@ -18,7 +31,13 @@ pub(super) struct Lossy {
 
 impl Default for Lossy {
     fn default() -> Self {
-        Self { segments: 0.0, lost: 0.0, crowded_s: f64::NEG_INFINITY, known_s: None }
+        Self {
+            segments: 0.0,
+            lost: 0.0,
+            latest: VecDeque::new(),
+            crowded_s: f64::NEG_INFINITY,
+            known_s: None,
+        }
     }
 }
 
@@ -35,15 +54,26 @@ impl Lossy {
         let many = lost > LOSSY_LOST_MIN.max(LOSSY_SHARE_MAX * segments);
         if many || queue_s > LOSSY_QUEUE_S.max(LOSSY_QUEUE_SHARE * least_s) {
             self.crowded_s = sample.t_s;
+            self.forget_latest();
         }
-        if sample.t_s - self.crowded_s < LOSSY_CLEAR_S.max(LOSSY_CLEAR_ROUND_TRIPS * rtt_s) {
-            return;
+        let clear_s = LOSSY_CLEAR_S.max(LOSSY_CLEAR_ROUND_TRIPS * rtt_s);
+        if sample.t_s - self.crowded_s >= clear_s {
+            let kept = (-interval_s / LOSSY_MEMORY_S).exp();
+            self.segments = kept * self.segments + segments;
+            self.lost = kept * self.lost + lost;
+            self.latest.retain(|one| sample.t_s - one.t_s < clear_s);
+            self.latest.push_back(Counted { t_s: sample.t_s, segments, lost });
         }
-        let kept = (-interval_s / LOSSY_MEMORY_S).exp();
-        self.segments = kept * self.segments + segments;
-        self.lost = kept * self.lost + lost;
         let known = self.lost >= LOSSY_LOST_MIN && self.segments > self.lost;
         self.known_s = known.then(|| self.known_s.unwrap_or(sample.t_s));
+    }
+
+    /// There was a queue already when these were counted.
+    fn forget_latest(&mut self) {
+        for Counted { segments, lost, .. } in self.latest.drain(..) {
+            self.segments = (self.segments - segments).max(0.0);
+            self.lost = (self.lost - lost).max(0.0);
+        }
     }
 
     /// There are losses that are no queue's.
@@ -93,5 +123,47 @@ impl Lossy {
             return Some((lost / REPAIRING_SHARE).ceil() as u32);
         }
         Some(control.map_or(cubic.connections, |control| path.outcome(control).connections))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Tcp;
+    use super::*;
+
+    /// A tenth of a second at 100 MB/s over 20 ms with a queue of `queue_us`.
+    fn handle(lossy: &mut Lossy, tenths: u32, lost: f64, queue_us: f64) {
+        let tcp = Tcp {
+            rtt_us: Some(20_000.0 + queue_us),
+            min_rtt_us: Some(20_000.0),
+            retransmits: Some(lost),
+            ..Tcp::default()
+        };
+        let connection = Connection { tcp, ..Connection::default() };
+        let sample = Sample {
+            t_s: f64::from(tenths) / 10.0,
+            connections_open: 1,
+            bytes_per_s: 100e6,
+            connections: vec![connection],
+            ..Sample::default()
+        };
+        lossy.handle_sample(&sample, 0.1);
+    }
+
+    #[test]
+    fn losses_before_a_queue_shows_are_the_queues() {
+        let mut lossy = Lossy::default();
+        handle(&mut lossy, 1, 0.0, 0.0);
+        handle(&mut lossy, 2, 4.0, 0.0);
+        assert!(lossy.is_known());
+        handle(&mut lossy, 3, 0.0, 0.0);
+        handle(&mut lossy, 4, 0.0, 15_000.0);
+        assert!(!lossy.is_known());
+        // Those of long before are not.
+        for tenths in 20..30 {
+            handle(&mut lossy, tenths, if tenths == 20 { 8.0 } else { 0.0 }, 0.0);
+        }
+        handle(&mut lossy, 30, 0.0, 15_000.0);
+        assert!(lossy.is_known());
     }
 }
