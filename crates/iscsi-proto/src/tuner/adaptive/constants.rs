@@ -96,6 +96,8 @@ pub(super) const LOSSY_QUEUE_S: f64 = 0.004;
 pub(super) const LOSSY_QUEUE_SHARE: f64 = 0.06;
 /// And more of the segments than this are lost by load, not by chance.
 pub(super) const LOSSY_SHARE_MAX: f64 = 0.02;
+/// So many connections that lose at the same time are no chance.
+pub(super) const LOSSY_ALL_MIN: usize = 3;
 /// They show until so many round trips later, and so long.
 pub(super) const LOSSY_CLEAR_ROUND_TRIPS: f64 = 6.0;
 pub(super) const LOSSY_CLEAR_S: f64 = 0.6;

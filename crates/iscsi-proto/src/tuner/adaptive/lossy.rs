@@ -51,7 +51,7 @@ impl Lossy {
         let retransmits = |c: &Connection| c.tcp.retransmits.filter(|count| count.is_finite());
         let lost: f64 = sample.connections.iter().filter_map(retransmits).sum();
         let segments = sample.bytes_per_s * interval_s / SEGMENT_BYTES;
-        let many = lost > LOSSY_LOST_MIN.max(LOSSY_SHARE_MAX * segments);
+        let many = lost > LOSSY_LOST_MIN.max(LOSSY_SHARE_MAX * segments) || all_at_once(sample);
         if many || queue_s > LOSSY_QUEUE_S.max(LOSSY_QUEUE_SHARE * least_s) {
             self.crowded_s = sample.t_s;
             self.forget_latest();
@@ -126,25 +126,37 @@ impl Lossy {
     }
 }
 
+/// The end that receives sees one loss of a connection, however many there are; if every connection has
+/// one at the same time, a queue has run over.
+fn all_at_once(sample: &Sample) -> bool {
+    let has = |c: &Connection| {
+        c.tcp.congestion_control.is_none() && c.tcp.retransmits.is_some_and(|count| count > 0.0)
+    };
+    sample.connections.len() >= LOSSY_ALL_MIN && sample.connections.iter().all(has)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::super::Tcp;
     use super::*;
 
-    /// A tenth of a second at 100 MB/s over 20 ms with a queue of `queue_us`.
-    fn handle(lossy: &mut Lossy, tenths: u32, lost: f64, queue_us: f64) {
-        let tcp = Tcp {
-            rtt_us: Some(20_000.0 + queue_us),
-            min_rtt_us: Some(20_000.0),
-            retransmits: Some(lost),
-            ..Tcp::default()
+    /// A tenth of a second at 100 MB/s over 20 ms with a queue of `queue_us`, and the losses of each
+    /// connection.
+    fn handle(lossy: &mut Lossy, tenths: u32, lost: &[f64], queue_us: f64) {
+        let connection = |lost: &f64| {
+            let tcp = Tcp {
+                rtt_us: Some(20_000.0 + queue_us),
+                min_rtt_us: Some(20_000.0),
+                retransmits: Some(*lost),
+                ..Tcp::default()
+            };
+            Connection { tcp, ..Connection::default() }
         };
-        let connection = Connection { tcp, ..Connection::default() };
         let sample = Sample {
             t_s: f64::from(tenths) / 10.0,
-            connections_open: 1,
+            connections_open: lost.len() as u32,
             bytes_per_s: 100e6,
-            connections: vec![connection],
+            connections: lost.iter().map(connection).collect(),
             ..Sample::default()
         };
         lossy.handle_sample(&sample, 0.1);
@@ -153,17 +165,30 @@ mod tests {
     #[test]
     fn losses_before_a_queue_shows_are_the_queues() {
         let mut lossy = Lossy::default();
-        handle(&mut lossy, 1, 0.0, 0.0);
-        handle(&mut lossy, 2, 4.0, 0.0);
+        handle(&mut lossy, 1, &[0.0], 0.0);
+        handle(&mut lossy, 2, &[4.0], 0.0);
         assert!(lossy.is_known());
-        handle(&mut lossy, 3, 0.0, 0.0);
-        handle(&mut lossy, 4, 0.0, 15_000.0);
+        handle(&mut lossy, 3, &[0.0], 0.0);
+        handle(&mut lossy, 4, &[0.0], 15_000.0);
         assert!(!lossy.is_known());
         // Those of long before are not.
         for tenths in 20..30 {
-            handle(&mut lossy, tenths, if tenths == 20 { 8.0 } else { 0.0 }, 0.0);
+            handle(&mut lossy, tenths, &[if tenths == 20 { 8.0 } else { 0.0 }], 0.0);
         }
-        handle(&mut lossy, 30, 0.0, 15_000.0);
+        handle(&mut lossy, 30, &[0.0], 15_000.0);
+        assert!(lossy.is_known());
+    }
+
+    #[test]
+    fn losses_of_all_connections_at_once_are_a_queues() {
+        let mut lossy = Lossy::default();
+        handle(&mut lossy, 1, &[1.0; 4], 0.0);
+        for tenths in 2..12 {
+            handle(&mut lossy, tenths, &[0.0; 4], 0.0);
+        }
+        assert!(!lossy.is_known());
+        handle(&mut lossy, 12, &[1.0, 1.0, 0.0, 0.0], 0.0);
+        handle(&mut lossy, 13, &[0.0, 0.0, 1.0, 1.0], 0.0);
         assert!(lossy.is_known());
     }
 }
