@@ -13,6 +13,8 @@ from typing import Literal
 KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 512 * MIB
 """The file of S1 and S4. A run that would take hours ends after some seconds instead."""
+LONG = 4
+"""A longer one has it so many times."""
 TCP_PAYLOAD_BYTES, WIRE_BYTES = 1448, 1538
 """A full packet: MTU 1500 less 20 bytes of IPv4 and 32 of TCP with timestamps; on the wire plus
 38 of Ethernet (header, FCS, preamble, gap)."""

@@ -6,7 +6,7 @@ only open to close is timed. After `--seconds` it stops; what was read by then c
 never returns cannot stop it: another thread then reports and ends the process.
 
 The libraries are the real ones, called through ctypes: libnfs and libsmbclient. A `file` is any
-path, so a FUSE mount too; where more bytes are asked for than it has, it is read again. A `copy` is a command (a JSON array, to which a destination is added)
+path, so a FUSE mount too. A `copy` is a command (a JSON array, to which a destination is added)
 that reads by itself, as fast as it can. Its login is over when it has made the destination as
 large as the volume is, so the clock starts there.
 """
@@ -57,11 +57,6 @@ class FileSource:
 
     def read(self, buffer: ctypes.Array, count: int) -> int:
         return os.readv(self._descriptor, [memoryview(buffer)[:count]])
-
-    def again(self) -> None:
-        """From the beginning, and not from the page cache."""
-        os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.lseek(self._descriptor, 0, os.SEEK_SET)
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -184,7 +179,7 @@ class Original:
         self._memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
     def check(self, buffer: ctypes.Array, count: int, offset: int) -> None:
-        """`offset` counts on when the file is read again."""
+        """The file may be this one several times over."""
         at = offset % len(self._map)
         if at + count > len(self._map) or self._memcmp(buffer, self._begin + at, count):
             raise Broken(f"the block at {offset} is not what was written")
@@ -277,9 +272,6 @@ def read_file(source, original: Original | None, block: int, total: int, seconds
     def read_one() -> bool:
         since = time.monotonic()
         count = source.read(buffer, min(block, total - clock.offset))
-        if count == 0 and clock.offset and hasattr(source, "again"):
-            source.again()
-            count = source.read(buffer, min(block, total - clock.offset))
         if original:
             original.check(buffer, count, clock.offset)
         clock.waited(since)

@@ -147,7 +147,7 @@ def room(place: Place) -> None:
     """Fails early where the disk cannot hold the files."""
     place.folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(place.folder).free
-    if free < 2 << 30 and not place.data.exists():
-        raise LabError(f"{place.folder} has {free >> 20} MiB free; the lab needs 2 GiB")
+    if free < 4 << 30 and not place.long.exists():
+        raise LabError(f"{place.folder} has {free >> 20} MiB free; the lab needs 4 GiB")
     if os.geteuid() != 0:
         raise LabError("experiments need root: namespaces, routes and mounts (try sudo)")

@@ -1,12 +1,12 @@
 """Ours: one call at a time for so long that slow start hardly counts."""
 
 from enkaku_lab.curves import Curves
-from enkaku_lab.experiment import FILE_BYTES, KIB, Axis, Experiment, Link, Load, Series
+from enkaku_lab.experiment import FILE_BYTES, KIB, LONG, Axis, Experiment, Link, Load, Series
 from enkaku_lab.experiments.common import share
 from enkaku_lab.experiments.s5_one_at_a_time import BLOCKS, CACHED, READ, WRITE
 
 RTT_MS = 50.0
-BYTES = 4 * FILE_BYTES
+BYTES = LONG * FILE_BYTES
 
 SERIES = [
     Series("enkaku-cached", "cache, read", load=READ, marker="o", **CACHED),
@@ -43,10 +43,10 @@ EXPERIMENT = Experiment(
     seconds_more=60.0,
     log_y=False,
     note=(
-        "A volume of 512 MiB is read (every byte compared) or written from its start, four times, "
-        "one call after the other through FUSE and the kernel's page cache; a write run ends with "
-        "an fsync, which counts. Before it is read again the kernel's page cache is dropped. "
-        "With `--kernel-write-back` (docs/cache.md) the kernel gathers small writes. Congestion "
-        "control is cubic, the queue holds 2,000 packets; slow start counts."
+        "A volume of 2 GiB is read (every byte compared), or one of 512 MiB is written from its "
+        "start, four times, one call after the other through FUSE and the kernel's page cache; a "
+        "write run ends with an fsync, which counts. With `--kernel-write-back` (docs/cache.md) the "
+        "kernel gathers small writes. Congestion control is cubic, the queue holds 2,000 packets; "
+        "slow start counts."
     ),
 )

@@ -18,7 +18,7 @@ from enkaku_lab.stacks import GIVE_UP_S, Go, Place, Reached, Stack
 from enkaku_lab.stacks.commands import command_client
 from enkaku_lab.stacks.reading import reader
 
-DATA_LUN, SCRATCH_LUN = 0, 1
+DATA_LUN, SCRATCH_LUN, LONG_LUN = 0, 1, 2
 DRAIN_S = 25.0
 """What is under way at the end, 32 MiB, takes one connection so long where losses leave it 11 Mbit/s."""
 
@@ -37,7 +37,7 @@ class Enkaku(Stack):
 
     @contextmanager
     def serve(self, place: Place) -> Iterator[None]:
-        disks = [place.data, place.scratch]
+        disks = [place.data, place.scratch, place.long]
         with enkaku.serve(disks, place.logs, address=place.far, port=self.port):
             yield
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from enkaku_lab.experiment import FILE_BYTES, Link, Load
 from enkaku_lab.peers import enkaku
 from enkaku_lab.stacks import Go, Place, Reached
-from enkaku_lab.stacks.enkaku import DATA_LUN, SCRATCH_LUN, Enkaku
+from enkaku_lab.stacks.enkaku import DATA_LUN, LONG_LUN, SCRATCH_LUN, Enkaku
 from enkaku_lab.stacks.reading import reader
 
 
@@ -28,7 +28,8 @@ class EnkakuCached(Enkaku):
     def opened(self, place: Place, link: Link, load: Load) -> Iterator[Go]:
         writes = load.kind == "write-file"
         options = ["--cache", self.cache, "--connections", load.connections, *self.more_options]
-        url = self.url(place, SCRATCH_LUN if writes else DATA_LUN)
+        data = LONG_LUN if load.bytes_max > FILE_BYTES else DATA_LUN
+        url = self.url(place, SCRATCH_LUN if writes else data)
         with (
             tempfile.TemporaryDirectory(dir=place.memory) as folder,
             enkaku.attach_fuse(url, Path(folder) / "m", place.logs, options) as file,
