@@ -22,7 +22,7 @@ STYLES = {
     "local": ("#7F7F7F", "*"),
     "enkaku-cached": ("#0072B2", "o"),
     "enkaku-uncached": ("#009E73", "o"),
-    "enkaku-gathered": ("#D55E00", "o"),
+    "enkaku-gathered": ("#CC79A7", "o"),
 }
 PAPER = {"color": "#555555", "alpha": 0.35}
 PAPER_LABEL = "the paper's value"

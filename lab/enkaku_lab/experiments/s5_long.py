@@ -11,7 +11,7 @@ BYTES = LONG * FILE_BYTES
 SERIES = [
     Series("enkaku-cached", "cache, read", load=READ, marker="o", **CACHED),
     Series("enkaku-cached", "cache, write", load=WRITE, line="--", marker="s", **CACHED),
-    Series("enkaku-gathered", "cache and the kernel's, write", load=WRITE, line="--", marker="D"),
+    Series("enkaku-gathered", "cache and the kernel's, write", load=WRITE, line=":", marker="D"),
 ]
 
 
