@@ -9,7 +9,7 @@ from pathlib import Path
 from enkaku_lab import docs as docs_report
 from enkaku_lab import machine, report, runner, wan
 from enkaku_lab.curves import collect
-from enkaku_lab.experiment import FULL, QUICK, Experiment, Pace
+from enkaku_lab.experiment import FILE_BYTES, FULL, QUICK, Experiment, Pace
 from enkaku_lab.experiments import choose, load
 from enkaku_lab.laboratory import laboratory
 from enkaku_lab.peers import enkaku
@@ -59,12 +59,13 @@ def main_run(arguments: list[str]) -> None:
 def _run(
     experiments: list[Experiment], pace: Pace, place: Place, repeat: int | None, fresh: bool
 ) -> None:
-    runner.room(place)
-    wan.need()
-    say("preparing three files of 512 MiB …")
-    place.prepare()
-    store = Store(place.folder / "results.jsonl")
     work = runner.jobs(experiments, pace, repeat)
+    long = any(job.cell.load.bytes_max > FILE_BYTES for job in work)
+    runner.room(place, long)
+    wan.need()
+    say("preparing files of 512 MiB …")
+    place.prepare(long=long)
+    store = Store(place.folder / "results.jsonl")
     if fresh:
         store.forget({job.cell.key for job in work})
     begin = time.monotonic()

@@ -143,11 +143,12 @@ def alone(place: Place) -> Iterator[None]:
         yield
 
 
-def room(place: Place) -> None:
+def room(place: Place, long: bool) -> None:
     """Fails early where the disk cannot hold the files."""
     place.folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(place.folder).free
-    if free < 4 << 30 and not place.long.exists():
-        raise LabError(f"{place.folder} has {free >> 20} MiB free; the lab needs 4 GiB")
+    largest, needs_gib = (place.long, 4) if long else (place.data, 2)
+    if free < needs_gib << 30 and not largest.exists():
+        raise LabError(f"{place.folder} has {free >> 20} MiB free; the lab needs {needs_gib} GiB")
     if os.geteuid() != 0:
         raise LabError("experiments need root: namespaces, routes and mounts (try sudo)")

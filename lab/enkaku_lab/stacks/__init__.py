@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from enkaku_lab.experiment import FILE_BYTES, LONG, Link, Load
 from enkaku_lab.process import LabError
@@ -40,7 +41,8 @@ class Place:
 
     @property
     def long(self) -> Path:
-        """`data` `LONG` times over, for runs in which slow start hardly counts."""
+        """`data` `LONG` times over, for runs in which slow start hardly counts; there only if one of
+        them was asked for."""
         return self.served / "long.bin"
 
     @property
@@ -68,29 +70,40 @@ class Place:
         with the last process there."""
         return self.folder / "memory"
 
-    def prepare(self, size: int = FILE_BYTES) -> None:
+    def prepare(self, size: int = FILE_BYTES, *, long: bool = False) -> None:
         """The files, unless they are there. Noise, so that nothing can be left out or packed."""
         self.served.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
         for path in (self.data, self.scratch, self.local):
-            if path.exists() and path.stat().st_size == size:
-                _warm(path)
+            if _warmed(path, size):
                 continue
-            fresh = path.with_suffix(".new")
-            with open("/dev/urandom", "rb") as noise, fresh.open("wb") as file:
+            # It has the old data, if any.
+            self.long.unlink(missing_ok=True)
+            with open("/dev/urandom", "rb") as noise, _anew(path) as file:
                 for _ in range(size >> 20):
                     file.write(noise.read(1 << 20))
-            fresh.replace(path)
-            self.long.unlink(missing_ok=True)
-        if self.long.exists() and self.long.stat().st_size == LONG * size:
-            _warm(self.long)
-            return
-        fresh = self.long.with_suffix(".new")
-        with fresh.open("wb") as file:
-            for _ in range(LONG):
-                with self.data.open("rb") as data:
-                    shutil.copyfileobj(data, file, WARM_BYTES)
-        fresh.replace(self.long)
+        if long and not _warmed(self.long, LONG * size):
+            with _anew(self.long) as file:
+                for _ in range(LONG):
+                    with self.data.open("rb") as data:
+                        shutil.copyfileobj(data, file, WARM_BYTES)
+
+
+def _warmed(path: Path, size: int) -> bool:
+    """Whether it is there, whole. It has been read once then."""
+    if not path.exists() or path.stat().st_size != size:
+        return False
+    _warm(path)
+    return True
+
+
+@contextmanager
+def _anew(path: Path) -> Iterator[BinaryIO]:
+    """What is written to it takes the file's place when all of it is there."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        yield file
+    fresh.replace(path)
 
 
 def _warm(path: Path) -> None:

@@ -37,7 +37,8 @@ class Enkaku(Stack):
 
     @contextmanager
     def serve(self, place: Place) -> Iterator[None]:
-        disks = [place.data, place.scratch, place.long]
+        disks = [place.data, place.scratch]
+        disks += [place.long] if place.long.exists() else []
         with enkaku.serve(disks, place.logs, address=place.far, port=self.port):
             yield
 
