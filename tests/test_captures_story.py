@@ -101,6 +101,7 @@ def test_what_is_full_while_data_leave_holds_them_back():
     def holds(seen: Seen) -> str:
         return _row(story.HOLD_HEAD, story.of_hold(seen, MSS))["what holds the data back"]
 
+    assert _row(story.HOLD_HEAD, story.of_hold(held, MSS))["a second"] == "200"
     assert holds(held) == "send buffer"
     # Full, but what is in it waits to be sent: for the window.
     window = _seen(OURS, 20, 60, samples=at(900_000, 300_000, 1_950_000))

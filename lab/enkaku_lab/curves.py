@@ -35,6 +35,11 @@ class Curve:
     def measured(self) -> list[Point]:
         return [point for point in self.points if point.mbit is not None]
 
+    @property
+    def worst(self) -> Point | None:
+        """The slowest of them; None where nothing was measured."""
+        return min(self.measured, key=lambda point: point.mbit, default=None)
+
     def at(self, x: float) -> float | None:
         """Mbit/s there; None where nothing was measured."""
         return next((p.mbit for p in self.measured if self.series.flat or p.x == x), None)

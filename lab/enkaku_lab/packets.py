@@ -36,7 +36,7 @@ class Trace:
     paper: str
     """What the paper's figure shows."""
     transfers: Sequence[Transfer]
-    draw: Callable[[list[Seen], Path], str]
+    draw: Callable[[list[Seen], Path], str | None]
     """Draws into PATH.svg and PATH.png; returns what is to be seen, with numbers, unless the story
     (`story.tell`) has them."""
 

@@ -201,6 +201,7 @@ def hold(seen: Seen, mss: int) -> Hold | None:
 HOLD_HEAD = [
     "",
     "samples",
+    "a second",
     "queue at its limit",
     "and all in flight",
     "limit, packets",
@@ -216,7 +217,7 @@ def of_hold(seen: Seen, mss: int) -> list[str]:
     name = LABELS[seen.transfer.stack]
     found = hold(seen, mss)
     if found is None:
-        return [name, *[GAP] * 7, "no sample while data left"]
+        return [name, *[GAP] * 8, "no sample while data left"]
     if found.window_full >= MOST:
         what = "congestion window"
     elif found.held >= MOST:
@@ -226,6 +227,7 @@ def of_hold(seen: Seen, mss: int) -> list[str]:
     return [
         name,
         f"{found.samples}",
+        f"{seen.samples_per_s():.0f}",
         f"{found.queue_full:.0%}",
         f"{found.held:.0%}",
         f"{WRITABLE * found.buffer_bytes / mss:.0f}",

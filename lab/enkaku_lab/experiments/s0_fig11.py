@@ -7,7 +7,7 @@ from enkaku_lab.packets import COLOURS, Trace, panels, segments_of, within
 from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 
 
-def draw(seen: list[Seen], path: Path) -> str:
+def draw(seen: list[Seen], path: Path) -> None:
     chart, axes = panels(seen, "packets")
     for ax, one in zip(axes, seen, strict=True):
         begin, end = one.starts()[0], one.starts()[-1]
@@ -22,7 +22,6 @@ def draw(seen: list[Seen], path: Path) -> str:
                 drawstyle="steps-post", color="#000000", label="congestion window (samples)")
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.5), ncols=3)
     figure.save(chart, path)
-    return ""
 
 
 TRACE = Trace(

@@ -8,7 +8,7 @@ from enkaku_lab.packets import COLOURS, Trace, panels, segments_of, within
 from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 
 
-def draw(seen: list[Seen], path: Path, beside: str = "") -> str:
+def draw(seen: list[Seen], path: Path, beside: str = "") -> None:
     """`beside`: also the packets sent (`packets`) or acknowledged (`acks`)."""
     chart, axes = panels(seen, "packets")
     for ax, one in zip(axes, seen, strict=True):
@@ -29,7 +29,6 @@ def draw(seen: list[Seen], path: Path, beside: str = "") -> str:
             _beside(ax, segments, begin, mss, beside)
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.52), ncols=3)
     figure.save(chart, path)
-    return ""
 
 
 def _beside(ax, segments: list, begin: float, mss: int, beside: str) -> None:

@@ -11,7 +11,7 @@ RTTS_MS = [0, 2, 5, 10, 20, 50]
 TIMES = {"ta_us": ("Ta", "#0072B2"), "tb_us": ("Tb", "#D55E00"), "tc_us": ("Tc", "#999999")}
 
 
-def draw(seen: list[Seen], path: Path) -> str:
+def draw(seen: list[Seen], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     with plt.rc_context(figure.STYLE):
@@ -38,7 +38,6 @@ def draw(seen: list[Seen], path: Path) -> str:
     handles, labels = axes[-1].get_legend_handles_labels()
     empty.legend(handles, labels, loc="center", fontsize=11, frameon=False)
     figure.save(chart, path)
-    return ""
 
 
 TRACE = Trace(

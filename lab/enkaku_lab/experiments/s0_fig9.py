@@ -9,7 +9,7 @@ from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 CYCLES = 3
 
 
-def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
+def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> None:
     chart, axes = panels(seen, "packets sent")
     for ax, one in zip(axes, seen, strict=True):
         starts = one.starts()
@@ -36,7 +36,6 @@ def draw(seen: list[Seen], path: Path, cycles: int = CYCLES) -> str:
             ax.plot(marks, [top * height] * len(marks), "|", color=colour, label=name)
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.5), ncols=3)
     figure.save(chart, path)
-    return ""
 
 
 TRACE = Trace(

@@ -18,8 +18,7 @@ SERIES = [
 def sentence(curves: Curves) -> str:
     parts = []
     for series in SERIES:
-        points = curves.get(series.label, "").measured
-        worst = min(points, key=lambda point: point.mbit, default=None)
+        worst = curves.get(series.label).worst
         parts.append(
             f"{series.label}: nothing was measured"
             if worst is None

@@ -28,8 +28,7 @@ def _panel(rtt_ms: int) -> str:
 def sentence(curves: Curves) -> str:
     panel, parts = _panel(50), []
     for what in ("read", "write"):
-        cached = curves.get(f"cache, {what}", panel)
-        worst = min(cached.measured, key=lambda point: point.mbit, default=None)
+        worst = curves.get(f"cache, {what}", panel).worst
         if worst is None:
             parts.append(f"{what}: nothing was measured")
             continue

@@ -19,7 +19,7 @@ def sentence(curves: Curves) -> str:
     for panel in (READ, WRITE):
         auto = curves.get(AUTO.label, panel)
         limit = curves.limit_mbit
-        worst = min(auto.measured, key=lambda point: point.mbit, default=None)
+        worst = auto.worst
         if worst is None:
             parts.append(f"{panel}: nothing was measured")
             continue
