@@ -97,8 +97,15 @@ fn the_loss_rate_lies_in_its_binomial_interval() {
     println!("{lost} of {n} echoes lost, {mean:.0} ± {:.0} expected", 2.576 * sigma);
     assert!((lost - mean).abs() <= 2.576 * sigma, "{text}");
     let link = lab.stop();
-    assert_eq!(lost as u64, link.near_to_far.dropped_loss + link.far_to_near.dropped_loss);
-    assert_eq!(link.near_to_far.dropped_queue + link.far_to_near.dropped_queue, 0);
+    let (there, back) = (link.near_to_far, link.far_to_near);
+    // The kernels of both ends say a word of IPv6 now and then, and that can be lost, too.
+    let requests = there.segments + there.dropped_loss - u64::from(n);
+    let answers = back.segments + back.dropped_loss + there.dropped_loss - u64::from(n);
+    let others = requests + answers;
+    assert!(others < 100, "{link:?}");
+    let dropped = there.dropped_loss + back.dropped_loss;
+    assert!((lost as u64..=lost as u64 + others).contains(&dropped), "{lost} of {link:?}");
+    assert_eq!(there.dropped_queue + back.dropped_queue, 0);
 }
 
 #[test]
