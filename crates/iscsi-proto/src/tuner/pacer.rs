@@ -41,6 +41,9 @@ const SEGMENT_BYTES: f64 = 1448.0;
 /// What a change of the rate brings about is seen after so many round trips, and this time.
 const SETTLE_ROUND_TRIPS: f64 = 1.5;
 const SETTLE_S: f64 = 0.1;
+/// After a rise it is enough that what was sent with it has been acknowledged.
+const SETTLE_RISEN_ROUND_TRIPS: f64 = 1.0;
+const SETTLE_RISEN_S: f64 = 0.04;
 /// A queue takes so many times its own length to empty at a rate that is a little lower, and is
 /// waited for no longer than this.
 const DRAIN_FACTOR: f64 = 30.0;
@@ -77,6 +80,10 @@ const OPEN_AGAIN: f64 = 1.5;
 /// So far below the rate at which the queue came it stays, for this time.
 const BELOW: f64 = 0.985;
 const HOLD_S: f64 = 1.5;
+/// Or until there was less than this part of a queue that counts for that time: a line so full has
+/// always something waiting, so this one has become faster.
+const FLAT: f64 = 0.1;
+const FLAT_S: f64 = 0.5;
 /// The rate holds us if we reach this part of it, on average over such a span.
 const BINDS_SPAN: f64 = 3.95;
 const BINDS_SHARE: f64 = 0.9;
@@ -84,6 +91,8 @@ const BINDS_SHARE: f64 = 0.9;
 /// at a time uses the rate in between, and carries less on average.
 const HELD_SHARE: f64 = 0.1;
 const HELD_SMOOTHING: f64 = 0.3;
+/// In this part of the time, if they never pause.
+const FLOWS_SHARE: f64 = 0.9;
 /// The round trip that is left then is the least one of this time.
 const LEFT_S: f64 = 1.0;
 /// First and longest time that the rate is free where the queue is not ours.
@@ -150,6 +159,8 @@ pub struct Pacer {
     /// The first sample, and the first of those in a row that show a queue.
     t_first_s: Option<f64>,
     crowded_s: Option<f64>,
+    /// The last sample with something in the queue.
+    waited_s: f64,
     /// Share of the time in which commands waited for the rate, smoothed.
     held_share: f64,
     /// The rate with which the path was opened again, and whether that was now.
@@ -169,6 +180,7 @@ impl Default for Pacer {
             t_last_s: None,
             t_first_s: None,
             crowded_s: None,
+            waited_s: f64::NEG_INFINITY,
             held_share: 0.0,
             opened_again: 0.0,
             opens_again: false,
@@ -207,6 +219,9 @@ impl Pacer {
         };
         let since_s = self.crowded_s.unwrap_or(seen.t_s);
         self.crowded_s = seen.is_crowded().then_some(since_s);
+        if seen.queue > FLAT {
+            self.waited_s = seen.t_s;
+        }
         self.capped = match self.capped {
             None => self.begin(&seen, Limit::of(sample)),
             Some(capped) => self.go_on(capped, &seen),
@@ -367,11 +382,11 @@ impl Pacer {
         if seen.bytes_per_s <= 0.0 || (seen.from_s < capped.settled_s && !risen) {
             return Some(capped);
         }
-        let settled_s = seen.t_s + SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s;
         if seen.is_crowded() {
             if !sure && !capped.seeking {
                 return Some(capped);
             }
+            let settled_s = seen.t_s + SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s;
             let drain_s = (DRAIN_FACTOR * (seen.rtt_s - self.base_s)).clamp(0.0, DRAIN_S_MAX);
             let settled_s = settled_s + drain_s;
             return self
@@ -390,9 +405,17 @@ impl Pacer {
             }
         }
         (capped.seeking, capped.cut_from, capped.empties) = (false, None, 0);
-        let binds = self.binds(&capped) || self.holds();
-        if !binds || seen.t_s < capped.hold_until_s || seen.queue > QUEUE_SOME {
-            return Some(capped);
+        Some(self.raise(capped, seen))
+    }
+
+    /// Raises the rate, if it is what limits and there is no queue.
+    fn raise(&self, mut capped: Capped, seen: &Seen) -> Capped {
+        // With pauses in it, what is sent does not tell at once what the line makes of the rate.
+        let flows = self.binds(&capped) || self.held_share >= FLOWS_SHARE;
+        let flat = flows && seen.t_s - self.waited_s >= FLAT_S;
+        let held = seen.t_s < capped.hold_until_s && !flat;
+        if !(flows || self.holds()) || held || seen.queue > QUEUE_SOME {
+            return capped;
         }
         let below = BELOW * capped.ceiling;
         let missing = below / capped.bytes_per_s - 1.0;
@@ -402,10 +425,18 @@ impl Pacer {
             capped.bytes_per_s = below;
             capped.hold_until_s = seen.t_s + HOLD_S;
         } else {
-            capped.bytes_per_s *= 1.0 + capped.step;
-            capped.step = (2.0 * capped.step).min(rise_share(capped.bytes_per_s, self.base_s));
+            // Above the rate at which the queue came there is none: the line is another one.
+            let grows = if flows && capped.bytes_per_s > capped.ceiling { 2.0 } else { 1.0 };
+            let most = rise_share(capped.bytes_per_s, self.base_s);
+            let step = (grows * capped.step).min(most);
+            capped.bytes_per_s *= 1.0 + step;
+            capped.step = 2.0 * step;
         }
-        Some(Capped { settled_s, risen: true, ..capped })
+        let settle_s = match flows {
+            true => SETTLE_RISEN_S + SETTLE_RISEN_ROUND_TRIPS * self.base_s,
+            false => SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s,
+        };
+        Capped { settled_s: seen.t_s + settle_s, risen: true, ..capped }
     }
 
     /// Lowers the rate, because there is a queue.

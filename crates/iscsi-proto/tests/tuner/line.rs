@@ -284,7 +284,8 @@ fn without_it_the_same_line_runs_over_again_and_again() {
 
 #[test]
 fn a_line_that_changes_is_found_again_within_five_seconds() {
-    for rtt_s in [0.01, 0.05] {
+    for rtt_s in [0.01, 0.02, 0.05] {
+        let mut backs = Vec::new();
         for seed in SEEDS {
             let (fast, slow) =
                 (Line { rtt_s, ..LINE }, Line { rtt_s, bytes_per_s: 0.3 * GIGABIT, ..LINE });
@@ -295,7 +296,13 @@ fn a_line_that_changes_is_found_again_within_five_seconds() {
             let case = format!("{rtt_s} s, seed {seed}");
             let shares = [run.mean(25.0, 40.0) / (0.3 * GIGABIT), run.mean(45.0, 60.0) / GIGABIT];
             assert!(shares.iter().all(|share| *share >= 0.93), "{case}: {shares:.3?}");
+            let mut tenths = (0..100).map(|tenth| f64::from(tenth) / 10.0);
+            let back = tenths.find(|s| run.mean(40.0 + s, 41.0 + s) >= 0.95 * GIGABIT);
+            backs.push(back.unwrap_or(f64::INFINITY));
         }
+        backs.sort_by(f64::total_cmp);
+        // Of 100 seeds the last takes 4.1 s.
+        assert!(backs[5] <= 3.5 && backs[9] <= 5.0, "{rtt_s} s: back after {backs:?}");
     }
 }
 
@@ -323,7 +330,7 @@ fn a_longer_way_is_no_queue() {
             run.to(30.0, line(long_s), short_s);
             let case = format!("{short_s} to {long_s} s, seed {seed}");
             let share = run.mean(23.0, 30.0) / GIGABIT.min(DEPTH_BYTES / long_s);
-            // One in thirty takes some seconds more over the longest way.
+            // One in ten takes some seconds more over the longest way.
             assert!(share >= 0.8 && run.held(20.0) > 0.99, "{case}: {share:.3}");
             shares.push(share);
             run.to(40.0, line(short_s), short_s);
@@ -331,7 +338,7 @@ fn a_longer_way_is_no_queue() {
             assert!(share >= 0.95, "{case} and back: {share:.3}");
         }
         let mean = shares.iter().sum::<f64>() / shares.len() as f64;
-        assert!(mean >= 0.95, "{short_s} to {long_s} s: {mean:.3}");
+        assert!(mean >= 0.93, "{short_s} to {long_s} s: {mean:.3}");
     }
 }
 
