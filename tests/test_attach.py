@@ -64,6 +64,7 @@ def test_fuse_file_has_the_volume_size_and_contents(target: Target, disk: Path, 
         with file.open("rb") as attached, disk.open("rb") as original:
             assert attached.read(8 * MIB) == original.read(8 * MIB)
     assert not (tmp_path / "fuse").is_mount()
+    assert "WARN" not in (tmp_path / "attach-fuse.log").read_text()
 
 
 @NEEDS_VOLUME

@@ -45,7 +45,8 @@ impl Usage {
 /// Logs go to stderr: warnings, or more with `-v`, or what ENKAKU_LOG says.
 pub(crate) fn init_logging(verbose: u8) {
     let level = match verbose {
-        0 => "warn",
+        // fuser's warning is that it cannot unmount what we have unmounted.
+        0 => "warn,fuser::session=error",
         1 => "info",
         2 => "debug",
         _ => "trace",
