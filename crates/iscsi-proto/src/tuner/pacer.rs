@@ -59,6 +59,8 @@ const NOT_OURS: f64 = 0.8;
 /// Less than this part of the rate over such a span, with a queue: the line is slower now.
 const SLOWER_SHARE: f64 = 0.85;
 const LINE_SPAN: f64 = 2.95;
+/// Less than this part of what was carried just before is a stall.
+const STALLED_SHARE: f64 = 0.25;
 /// At less than this part of what the line carries, a queue empties by itself; it is given so many
 /// looks for that.
 const EMPTIES_SHARE: f64 = 0.975;
@@ -92,7 +94,7 @@ const BINDS_SHARE: f64 = 0.9;
 const HELD_SHARE: f64 = 0.1;
 const HELD_SMOOTHING: f64 = 0.3;
 /// In this part of the time, if they never pause.
-const FLOWS_SHARE: f64 = 0.9;
+const ALWAYS_SHARE: f64 = 0.9;
 /// The round trip that is left then is the least one of this time.
 const LEFT_S: f64 = 1.0;
 /// First and longest time that the rate is free where the queue is not ours.
@@ -302,9 +304,12 @@ impl Pacer {
         ends.map(|end_s| self.recent.mean_until(end_s, BEST_SPAN, self.base_s)).fold(0.0, f64::max)
     }
 
+    /// All that is sent waits for the rate, without pauses.
     fn binds(&self, capped: &Capped) -> bool {
         let mean = self.recent.mean(BINDS_SPAN, self.base_s);
-        mean > 0.0 && mean >= BINDS_SHARE * capped.bytes_per_s
+        // While the rate rises fast, the mean lags behind.
+        let always = self.held_share >= ALWAYS_SHARE;
+        mean > 0.0 && (always || mean >= BINDS_SHARE * capped.bytes_per_s)
     }
 
     /// Commands wait for the rate.
@@ -353,7 +358,7 @@ impl Pacer {
             return Capped { stretch: Some((stretch, before)), ..capped };
         };
         let settle_s = SETTLE_S + SETTLE_ROUND_TRIPS * rtt_s;
-        let line = stretch.carried;
+        let line = stretch.line(self.recent.mean(LINE_SPAN, self.base_s));
         let found = self.seek(line, before, seen, seen.t_s - settle_s, settle_s);
         match answer {
             // As if it had just been lowered below what the line carries.
@@ -411,7 +416,7 @@ impl Pacer {
     /// Raises the rate, if it is what limits and there is no queue.
     fn raise(&self, mut capped: Capped, seen: &Seen) -> Capped {
         // With pauses in it, what is sent does not tell at once what the line makes of the rate.
-        let flows = self.binds(&capped) || self.held_share >= FLOWS_SHARE;
+        let flows = self.binds(&capped);
         let flat = flows && seen.t_s - self.waited_s >= FLAT_S;
         let held = seen.t_s < capped.hold_until_s && !flat;
         if !(flows || self.holds()) || held || seen.queue > QUEUE_SOME {
@@ -425,12 +430,8 @@ impl Pacer {
             capped.bytes_per_s = below;
             capped.hold_until_s = seen.t_s + HOLD_S;
         } else {
-            // Above the rate at which the queue came there is none: the line is another one.
-            let grows = if flows && capped.bytes_per_s > capped.ceiling { 2.0 } else { 1.0 };
-            let most = rise_share(capped.bytes_per_s, self.base_s);
-            let step = (grows * capped.step).min(most);
-            capped.bytes_per_s *= 1.0 + step;
-            capped.step = 2.0 * step;
+            capped.bytes_per_s *= 1.0 + capped.step;
+            capped.step = (2.0 * capped.step).min(rise_share(capped.bytes_per_s, self.base_s));
         }
         let settle_s = match flows {
             true => SETTLE_RISEN_S + SETTLE_RISEN_ROUND_TRIPS * self.base_s,
@@ -458,7 +459,11 @@ impl Pacer {
             return Some(capped);
         }
         if queued && !capped.seeking && Stretch::is_worth_it(seen.rtt_s, self.base_s) {
-            return Some(self.ask(capped, seen, seen.bytes_per_s));
+            // Neither what comes through a hole is a rate, nor what is acknowledged when it is filled.
+            let mean = self.recent.mean(LINE_SPAN, self.base_s);
+            let stalled = seen.bytes_per_s < STALLED_SHARE * mean;
+            let carried = mean.min(seen.bytes_per_s);
+            return Some(if stalled { capped } else { self.ask(capped, seen, carried) });
         }
         if queued && slower && !capped.seeking {
             let since_s = seen.t_s - SETTLE_S - 2.0 * SETTLE_ROUND_TRIPS * self.base_s;

@@ -10,6 +10,8 @@ const RISE_SHARE: f64 = 1.0;
 const RISE_S: f64 = 0.015;
 /// While it is asked, this part of what was carried is given.
 const GIVEN: f64 = 0.5;
+/// More than is given by this factor comes from a queue.
+const ADDED: f64 = 1.1;
 /// It is given so little from when on this part is carried: what was asked for before comes first.
 const REACHED: f64 = 0.7;
 /// A queue that is given half empties in twice its own length, which shows a round trip later.
@@ -40,7 +42,7 @@ pub(super) struct Stretch {
     base_s: f64,
     rtt_s: f64,
     /// What was carried before.
-    pub(super) carried: f64,
+    carried: f64,
     begun_s: f64,
     reached_s: Option<f64>,
 }
@@ -54,6 +56,12 @@ impl Stretch {
     /// Begins to ask.
     pub(super) fn new(base_s: f64, rtt_s: f64, carried: f64, now_s: f64) -> Self {
         Self { base_s, rtt_s, carried, begun_s: now_s, reached_s: None }
+    }
+
+    /// What the line carries: what was carried before, or what comes now, if that is less although a
+    /// queue still adds to it.
+    pub(super) fn line(&self, now: f64) -> f64 {
+        if now > ADDED * self.bytes_per_s() { self.carried.min(now) } else { self.carried }
     }
 
     /// The rate to keep to meanwhile, in bytes a second.

@@ -301,8 +301,8 @@ fn a_line_that_changes_is_found_again_within_five_seconds() {
             backs.push(back.unwrap_or(f64::INFINITY));
         }
         backs.sort_by(f64::total_cmp);
-        // Of 100 seeds the last takes 4.1 s.
-        assert!(backs[5] <= 3.5 && backs[9] <= 5.0, "{rtt_s} s: back after {backs:?}");
+        // Of 100 seeds the last takes 4.6 s.
+        assert!(backs[5] <= 4.2 && backs[9] <= 5.0, "{rtt_s} s: back after {backs:?}");
     }
 }
 
@@ -403,6 +403,30 @@ fn a_late_segment_at_the_beginning_is_no_queue() {
     let mut pacer = Pacer::default();
     let paces = [0.1, 0.2, 0.3].map(|t_s| pacer.handle_sample(&seen(t_s, 60.0 + 500.0 * t_s, 1e6)));
     assert!(paces[1].bytes_per_s.is_some(), "{paces:?}");
+}
+
+#[test]
+fn what_a_repaired_hole_brings_at_once_is_no_rate() {
+    // As seen when 1 Gbit/s became 300 Mbit/s: with the last sample for the line's rate, so much was
+    // given that the queue stayed for the rest of the transfer.
+    let mut pacer = Pacer::default();
+    let mut pace = Pace::default();
+    for tenth in 1..60 {
+        let rtt_ms = if (10..15).contains(&tenth) { 60.0 } else { 51.0 };
+        pace = pacer.handle_sample(&seen(f64::from(tenth) / 10.0, rtt_ms, 110e6));
+    }
+    assert!(pace.bytes_per_s.is_some_and(|rate| rate > 80e6), "{pace:?}");
+    let repaired = [
+        (6.0, 60.0, 110e6),
+        (6.2, 140.0, 2e6),
+        (6.4, 140.0, 56e6),
+        (6.6, 140.0, 0.0),
+        (6.8, 120.0, 85e6),
+    ];
+    let paces = repaired.map(|(t_s, rtt_ms, rate)| pacer.handle_sample(&seen(t_s, rtt_ms, rate)));
+    // Half of it empties the queue of a line of 35 MB/s.
+    let given = paces[4].bytes_per_s;
+    assert!(given.is_some_and(|rate| (10e6..30e6).contains(&rate)), "{paces:?}");
 }
 
 #[test]
