@@ -13,99 +13,14 @@
 //!
 //! What it is not: it does not choose connections, and holds nothing back itself.
 
+mod constants;
+
+use constants::*;
+
 use super::limit::Limit;
 use super::recent::{Interval, Recent};
 use super::stretch::{Answer, Stretch};
 use super::{LONG_RTT_S, Sample, rise_share};
-
-/// A queue is this much time above the shortest round trip: what schedulers make is less.
-const QUEUE_MIN_S: f64 = 0.004;
-/// And this part of it, which the jitter of a long path stays below.
-const QUEUE_SHARE: f64 = 0.06;
-/// At this part of a queue that counts, the rate is raised no further: it takes a while to fill.
-const QUEUE_SOME: f64 = 0.4;
-/// A queue of this time is believed at once; a shorter one that is none of a long path's must be
-/// there twice in a row, because whoever does not get his processor delays packets, too.
-const QUEUE_SURE_S: f64 = 0.01;
-/// In the first round trips of a session a queue must be there for one of them: the first segments are
-/// few, and one that is late lengthens the smoothed round trip as much as a queue would.
-const YOUNG_ROUND_TRIPS: f64 = 8.0;
-/// A queue of up to so many times one that counts is none of the line's while more is carried than
-/// ever before, by this factor: windows that double send in bursts, which queue for a moment.
-const BURSTS_MAX: f64 = 2.0;
-const RISES: f64 = 1.05;
-/// More of the segments than this are lost by load, not by chance: few lines lose one in fifty.
-const LOSS_SHARE: f64 = 0.02;
-/// Payload of a segment, to count segments by.
-const SEGMENT_BYTES: f64 = 1448.0;
-/// What a change of the rate brings about is seen after so many round trips, and this time.
-const SETTLE_ROUND_TRIPS: f64 = 1.5;
-const SETTLE_S: f64 = 0.1;
-/// After a rise it is enough that what was sent with it has been acknowledged.
-const SETTLE_RISEN_ROUND_TRIPS: f64 = 1.0;
-const SETTLE_RISEN_S: f64 = 0.04;
-/// A queue takes so many times its own length to empty at a rate that is a little lower, and is
-/// waited for no longer than this.
-const DRAIN_FACTOR: f64 = 30.0;
-const DRAIN_S_MAX: f64 = 0.5;
-/// The first rate comes from the midst of losses, which take longer to be repaired.
-const SETTLE_FIRST_ROUND_TRIPS: f64 = 4.0;
-/// The rate is lowered by this factor while the line is looked for, and once it is known.
-const CUT_SEEKING: f64 = 0.9;
-const CUT: f64 = 0.96;
-/// A queue that is still there at this part of the rate is not ours.
-const NOT_OURS_SEEKING: f64 = 0.4;
-const NOT_OURS: f64 = 0.8;
-/// Less than this part of the rate over such a span, with a queue: the line is slower now.
-const SLOWER_SHARE: f64 = 0.85;
-const LINE_SPAN: f64 = 2.95;
-/// Less than this part of what was carried just before is a stall.
-const STALLED_SHARE: f64 = 0.25;
-/// At less than this part of what the line carries, a queue empties by itself; it is given so many
-/// looks for that.
-const EMPTIES_SHARE: f64 = 0.975;
-const EMPTIES_MAX: u32 = 8;
-/// Above this part of what the line carries, the rate is far too high.
-const FAR_SHARE: f64 = 1.05;
-/// It is raised by half of what is missing to the rate at which the queue came; beyond that by this
-/// part at first, then by twice as much each time, up to what a queue takes.
-const STEP_MIN: f64 = 0.01;
-/// Of what is missing to a known rate no more than this at once.
-const STEP_MAX: f64 = 0.25;
-/// The first of these steps, where the queue came and went by itself, as a part of the largest.
-const ELSEWHERE_SHARE: f64 = 0.5;
-/// In a session so new it is looked for as on a new path once more, and again only if so many times as
-/// much was carried by then.
-const NEW_S: f64 = 4.0;
-const NEW_ROUND_TRIPS: f64 = 20.0;
-const OPEN_AGAIN: f64 = 1.5;
-/// So far below the rate at which the queue came it stays, for this time.
-const BELOW: f64 = 0.985;
-const HOLD_S: f64 = 1.5;
-/// Or until there was less than this part of a queue that counts for that time: a line so full has
-/// always something waiting, so this one has become faster.
-const FLAT: f64 = 0.1;
-const FLAT_S: f64 = 0.5;
-/// The rate holds us if we reach this part of it, on average over such a span.
-const BINDS_SPAN: f64 = 3.95;
-const BINDS_SHARE: f64 = 0.9;
-/// Or if commands wait for it in this part of the time, smoothed so: an application that has one command
-/// at a time uses the rate in between, and carries less on average.
-const HELD_SHARE: f64 = 0.1;
-const HELD_SMOOTHING: f64 = 0.3;
-/// In this part of the time, if they never pause.
-const ALWAYS_SHARE: f64 = 0.9;
-/// The round trip that is left then is the least one of this time.
-const LEFT_S: f64 = 1.0;
-/// First and longest time that the rate is free where the queue is not ours.
-const FREE_S: f64 = 10.0;
-const FREE_S_MAX: f64 = 160.0;
-/// The most that was carried is that of such a span: what is acknowledged at once when a hole is
-/// filled is no rate.
-const BEST_SPAN: f64 = 1.95;
-/// Time over which the most that was carried is remembered: a slow start and its end are inside.
-const BEST_S: f64 = 2.0;
-const BEST_ROUND_TRIPS: f64 = 8.0;
 
 /// What the pacer wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
