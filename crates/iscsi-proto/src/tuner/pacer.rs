@@ -222,9 +222,12 @@ impl Pacer {
     /// All that is sent waits for the rate, without pauses.
     fn binds(&self, capped: &Capped) -> bool {
         let mean = self.recent.mean(BINDS_SPAN, self.base_s);
+        if self.held_share < ALWAYS_SHARE {
+            return mean > 0.0 && mean >= BINDS_SHARE * capped.bytes_per_s;
+        }
         // While the rate rises fast, the mean lags behind.
-        let always = self.held_share >= ALWAYS_SHARE;
-        mean > 0.0 && (always || mean >= BINDS_SHARE * capped.bytes_per_s)
+        let latest = self.recent.mean(LATEST_SPAN, self.base_s).max(mean);
+        latest > 0.0 && latest >= FOLLOWS_SHARE * capped.bytes_per_s
     }
 
     /// Commands wait for the rate.
@@ -366,7 +369,8 @@ impl Pacer {
             false => self.recent.mean(LINE_SPAN, self.base_s).max(seen.bytes_per_s),
         };
         // With pauses of the application in it, that is less; what goes between them goes at the rate.
-        let line = if self.holds() { line.max(capped.bytes_per_s) } else { line };
+        let pauses = self.holds() && self.held_share < ALWAYS_SHARE;
+        let line = if pauses { line.max(capped.bytes_per_s) } else { line };
         let slower = line < SLOWER_SHARE * capped.bytes_per_s;
         let known = queued && !seen.lost;
         if known && capped.bytes_per_s < EMPTIES_SHARE * line && capped.empties < EMPTIES_MAX {

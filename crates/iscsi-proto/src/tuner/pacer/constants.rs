@@ -75,8 +75,11 @@ pub(super) const BINDS_SHARE: f64 = 0.9;
 /// at a time uses the rate in between, and carries less on average.
 pub(super) const HELD_SHARE: f64 = 0.1;
 pub(super) const HELD_SMOOTHING: f64 = 0.3;
-/// In this part of the time, if they never pause.
+/// In this part of the time, if they never pause; then what was carried in the last of these spans has to
+/// reach only so much of a rate that rises.
 pub(super) const ALWAYS_SHARE: f64 = 0.9;
+pub(super) const LATEST_SPAN: f64 = 0.95;
+pub(super) const FOLLOWS_SHARE: f64 = 0.85;
 /// The round trip that is left then is the least one of this time.
 pub(super) const LEFT_S: f64 = 1.0;
 /// First and longest time that the rate is free where the queue is not ours.
