@@ -369,8 +369,7 @@ impl Pacer {
             false => self.recent.mean(LINE_SPAN, self.base_s).max(seen.bytes_per_s),
         };
         // With pauses of the application in it, that is less; what goes between them goes at the rate.
-        let pauses = self.holds() && self.held_share < ALWAYS_SHARE;
-        let line = if pauses { line.max(capped.bytes_per_s) } else { line };
+        let line = if self.holds() { line.max(capped.bytes_per_s) } else { line };
         let slower = line < SLOWER_SHARE * capped.bytes_per_s;
         let known = queued && !seen.lost;
         if known && capped.bytes_per_s < EMPTIES_SHARE * line && capped.empties < EMPTIES_MAX {
