@@ -59,6 +59,11 @@ fn ping_takes_the_rtt_and_at_most_half_a_millisecond() {
     }
 }
 
+/// Processor share of the emulator up to 1 Gbit/s on a quiet machine, and the share that no busy one
+/// excuses: what the host takes from a virtual machine counts as the emulator's time (twice as much, seen).
+const CORES_MAX: f64 = 0.35;
+const CORES_BUSY_MAX: f64 = 0.7;
+
 #[test]
 fn tcp_fills_the_line_and_the_emulator_stays_small() {
     if !can_run("throughput", &["iperf3"]) {
@@ -69,7 +74,8 @@ fn tcp_fills_the_line_and_the_emulator_stays_small() {
         let config = roomy(rate, Duration::from_millis(20));
         let limit = tcp_payload_limit_bits_per_s(rate, config.mtu, IpVersion::V4);
         let good = |transfer: &Transfer| {
-            (0.97..1.02).contains(&(transfer.bits_per_s / limit)) && transfer.cores <= 0.35
+            (0.97..1.02).contains(&(transfer.bits_per_s / limit))
+                && transfer.cores <= CORES_BUSY_MAX
         };
         let best = best_of_three(&config, (2, 4), good);
         println!("{rate} bit/s: {:.1} % of the limit, {best:?}", best.bits_per_s / limit * 100.0);
@@ -222,10 +228,10 @@ fn grid() {
                 transfer.cores,
                 transfer.retransmits,
             );
-            if share < 0.97 {
-                short.push((rate, rtt_ms, share));
+            if share < 0.97 || (rate <= 1_000_000_000 && transfer.cores > CORES_MAX) {
+                short.push((rate, rtt_ms, share, transfer.cores));
             }
         }
     }
-    assert!(short.is_empty(), "below 97 %: {short:?}");
+    assert!(short.is_empty(), "below 97 %, or too many cores: {short:?}");
 }
