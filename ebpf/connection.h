@@ -21,6 +21,7 @@ const volatile u64 probe_interval_ns = 0; /* per connection, at least, between t
 
 struct connection {
 	u32 number[KINDS];
+	u32 total_retrans; /* as the latest RETRANSMIT told it */
 	u16 window; /* of the latest segment, as in its header */
 	u64 probe_ns; /* the latest PROBE that was told */
 	u64 wait_ns; /* since when memory is waited for; 0: it is not */
@@ -110,6 +111,15 @@ struct particulars {
 	u32 wait_us;
 };
 
+/* Kinds that come with every acknowledgement leave half of the ring to the others. */
+INLINE int has_room(enum kind kind)
+{
+	if (kind != PROBE && kind != DUPLICATE_ACK && kind != SACK)
+		return 1;
+	u64 waiting = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
+	return waiting < bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) / 2;
+}
+
 INLINE void tell(struct sock *sk, struct connection *connection, u64 cookie, u64 at_ns,
 		 enum kind kind, struct particulars more)
 {
@@ -117,7 +127,9 @@ INLINE void tell(struct sock *sk, struct connection *connection, u64 cookie, u64
 	u32 *lost_count = bpf_map_lookup_elem(&lost, &zero);
 	if (!lost_count)
 		return;
-	struct event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	struct event *event = 0;
+	if (has_room(kind))
+		event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	if (!event) {
 		__sync_fetch_and_add(lost_count, 1);
 		return;

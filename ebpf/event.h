@@ -34,7 +34,7 @@ struct event {
 	u8 local[16]; /* network byte order; IPv4 in the first four */
 	u8 remote[16];
 	u32 number; /* events of this kind on this connection, those not told included */
-	u32 lost; /* events of any kind that found the ring full, until now */
+	u32 lost; /* events of any kind that found no room in the ring, until now */
 	u32 cwnd_segments;
 	u32 ssthresh_segments;
 	u32 rtt_us;

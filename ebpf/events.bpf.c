@@ -30,7 +30,8 @@ int tcp_probe(u64 *context)
 	return 0;
 }
 
-/* A segment has been sent again; TCP has counted it already. */
+/* A segment has been sent again; TCP has counted it already. Newer kernels (Linux 6.17) come here too
+ * when it was not sent, because the first one still waits in the device; that is not counted. */
 SEC("tp_btf/tcp_retransmit_skb")
 int tcp_retransmit(u64 *context)
 {
@@ -40,6 +41,10 @@ int tcp_retransmit(u64 *context)
 	struct connection *connection = connection_of(sk, &cookie);
 	if (!connection)
 		return 0;
+	u32 total = READ((struct tcp_sock *)sk, total_retrans);
+	if (total == connection->total_retrans)
+		return 0;
+	connection->total_retrans = total;
 	struct tcp_skb_cb *control = (struct tcp_skb_cb *)&skb->cb;
 	u16 segments = READ(control, tcp_gso_segs);
 	struct particulars again = { .segments = segments ? segments : 1, .bytes = READ(skb, len) };

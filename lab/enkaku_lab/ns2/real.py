@@ -172,12 +172,15 @@ def _write(path: Path, head: dict, trace: list[dict], windows: list[dict]) -> No
     begin = next(line["time_s"] for line in trace if line["kind"] == "run")
     if trace[-1]["kind"] != "end":
         raise LabError("the trace of enkaku bench has no end")
-    # The last word counts: a connection that is just accepted still has the system's default.
-    last = {one["peer"]: one for line in windows for one in line["connections"]}
-    used = {one["congestion_control"] for one in last.values()}
+    # The last of several words counts: one that is just accepted still has the system's default.
+    connections = [one for line in windows for one in line["connections"]]
+    words: dict[str, list[str]] = {}
+    for one in connections:
+        words.setdefault(one["peer"], []).append(one["congestion_control"])
+    used = {of_one[-1] for of_one in words.values() if len(of_one) > 1}
     if used != {CONGESTION_CONTROL}:
         raise LabError(f"the target's sockets used {sorted(used)}, not {CONGESTION_CONTROL}")
-    seen = [one["window"] for line in windows for one in line["connections"] if one["window"]]
+    seen = [one["window"] for one in connections if one["window"]]
     head |= {"congestion_control": sorted(used), "window_bytes": statistics.median(seen)}
     looks = _by_connection(windows, begin, head["trace"])
     with path.open("w") as out:

@@ -11,8 +11,8 @@ use super::source::{Source, describe, seen};
 use super::{Event, EventFilter, EventsError, privilege};
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/events.bpf.o"));
-/// Room for some 9000 events, what a very bad second has; a power of two, which the kernel demands.
-const RING_BYTES: u32 = 1 << 20;
+/// Room for some 35,000 events, what a few very bad seconds have; a power of two, which the kernel demands.
+const RING_BYTES: u32 = 1 << 22;
 /// A connection tells how it stands at most so often; more would drown what is rare.
 const PROBE_INTERVAL_NS: u64 = 1_000_000;
 /// The kernel's own ENOTSUPP, which has no name in user space.
