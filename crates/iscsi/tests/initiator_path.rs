@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use block::backend::MemoryDevice;
-use block::{BlockDevice, Buf, Bytes, WriteFlags};
+use block::layer::delay::{Delay, DelayLayer, Delays};
+use block::{BlockDevice, Buf, Bytes, Device, WriteFlags};
 use iscsi::initiator::{Config, RemoteDisk, Share, Url};
 use iscsi::target::{Server, ServerConfig};
 use iscsi_proto::tuner::PolicyConfig;
@@ -32,8 +33,11 @@ struct Serving {
 }
 
 fn serve(change: impl FnOnce(&mut ServerConfig)) -> Serving {
+    serve_device(Arc::new(MemoryDevice::new(WORKERS * AREA, 512).unwrap()), change)
+}
+
+fn serve_device(device: Device, change: impl FnOnce(&mut ServerConfig)) -> Serving {
     let target = Target::new(TargetConfig::new(IQN));
-    let device = Arc::new(MemoryDevice::new(WORKERS * AREA, 512).unwrap());
     target.add_lun(0, device, LunOptions::default()).unwrap();
     let mut config = ServerConfig::new(IQN).unwrap();
     config.offer.session.default_time2wait = 0;
@@ -160,6 +164,30 @@ async fn a_target_that_grants_fewer_connections_caps_the_number_and_it_is_told()
     .await;
     load.end().await;
     assert_eq!(disk.incarnations(), 1);
+}
+
+/// Those that take no more commands, but have some to end, are connections to the target still.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_wait_for_those_that_leave_where_no_more_are_granted() {
+    let read = Delay::Fixed(Duration::from_millis(400));
+    let device = Arc::new(MemoryDevice::new(WORKERS * AREA, 512).unwrap());
+    let slow = DelayLayer::new(device, Delays { read, ..Delays::default() }, 1);
+    let serving = serve_device(Arc::new(slow), |config| config.offer.session.max_connections = 8);
+    let config = adaptive().policy(PolicyConfig::Fixed(8));
+    let disk = RemoteDisk::connect(serving.url.clone(), config).await.unwrap();
+    let load = Load::start(&disk);
+    for number in [8, 2, 8, 3, 8] {
+        disk.set_policy(PolicyConfig::Fixed(number));
+        until(&format!("{number} connections"), || {
+            let path = disk.path();
+            assert_eq!(path.ceiling, None, "{number}");
+            path.connections_open == number
+        })
+        .await;
+    }
+    load.end().await;
+    assert_eq!(disk.incarnations(), 1, "the sessions were set up again");
+    disk.close().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

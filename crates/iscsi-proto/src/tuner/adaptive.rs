@@ -8,17 +8,19 @@
 //! What it is not: it does not measure a round trip; where samples carry none, windows are longer.
 
 mod constants;
+mod losses;
 mod lossy;
 mod opening;
 mod shrink;
 mod watch;
 
 use constants::*;
+use losses::{Filled, Renewal};
 use lossy::Lossy;
 
 use super::limit::{Limit, buffer_wanted, control_wanted};
 use super::windows::Windows;
-use super::{CONNECTIONS_INITIAL, CONNECTIONS_MAX, CongestionControl};
+use super::{CONNECTIONS_INITIAL, CONNECTIONS_MAX, CongestionControl, Line};
 use super::{Connection, Decision, Phase, Policy, Sample, Why};
 
 /// What `adaptive` can be told. The defaults are for a disk across a wide area network.
@@ -66,6 +68,9 @@ enum State {
     Grow { base: Point },
     /// Fewer than `enough` are tried; `plateau` is to be kept.
     Shrink { plateau: f64 },
+    /// New connections are to take the place of those that lost something: as many as filled the line,
+    /// `wanted` with the others.
+    Renew { wanted: u32, filled: Line },
     /// Nothing is tried. The level is that of the plateau at first (so that a change in the midst of
     /// a search is seen), then a fresh one.
     Hold { level: f64, fresh: bool },
@@ -111,6 +116,9 @@ pub struct Adaptive {
     /// What the path loses, and the number that followed from it in this search, or 0.
     lossy: Lossy,
     foreseen: u32,
+    /// The line when last nothing was lost.
+    filled: Option<Filled>,
+    renewal: Renewal,
     /// The round trip, that of the empty path, and what it was when the present hold began.
     rtt_s: f64,
     least_rtt_s: f64,
@@ -154,6 +162,8 @@ impl Adaptive {
             losses: false,
             lossy: Lossy::default(),
             foreseen: 0,
+            filled: None,
+            renewal: Renewal::default(),
             rtt_s: 0.0,
             least_rtt_s: 0.0,
             held_rtt_s: 0.0,
@@ -222,6 +232,7 @@ impl Adaptive {
             }
             State::Grow { base } => self.grow(base, value, t_s, limit),
             State::Shrink { plateau } => self.shrink(plateau, value, t_s),
+            State::Renew { .. } => {}
             State::Hold { level, fresh } => self.watch(level, fresh, t_s, limit),
         }
     }
@@ -254,6 +265,7 @@ impl Adaptive {
     /// The present number fills the line.
     fn fill(&mut self, value: f64, t_s: f64) {
         self.enough = Some(self.connections);
+        self.note_filled(self.connections, t_s);
         self.plateau = Some(value);
         self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
         self.look_again_s = t_s + self.look_pause_s;
@@ -360,25 +372,6 @@ impl Adaptive {
         self.hold(base.connections, plateau, t_s, why);
     }
 
-    /// The first sample.
-    fn begin(&mut self, sample: &Sample) {
-        // Reserve for the time before the first change.
-        (self.settled_s, self.moved_s, self.shrink_s) = (sample.t_s, sample.t_s, sample.t_s);
-        self.guessed = self.config.window_bytes > 0 && self.rtt_known;
-        if let Some(connections) = self.guess(sample) {
-            self.move_to(connections, sample.t_s, State::Measure, Why::LongPath);
-        }
-    }
-
-    /// Connections that the path's losses ask for, if that is far more than there are and than was tried
-    /// in this search.
-    fn foresee(&self, sample: &Sample) -> Option<u32> {
-        let wanted = self.lossy.connections(sample, &self.config.congestion_controls)?;
-        let wanted = wanted.min(self.connections_max());
-        let tried = f64::from(self.connections.max(self.foreseen));
-        (f64::from(wanted) >= LOSSY_FACTOR_MIN * tried).then_some(wanted)
-    }
-
     fn learn_window(&mut self, sample: &Sample) {
         let rtt_s = sample.typical(|tcp| tcp.rtt_us.or(tcp.min_rtt_us)).map(|us| us / 1e6);
         self.rtt_known = rtt_s.is_some();
@@ -391,13 +384,17 @@ impl Adaptive {
     fn decision(&self, sample: &Sample, phase: Option<Phase>, why: Why) -> Decision {
         let phase = phase.unwrap_or(match self.state {
             State::Measure => Phase::Measure,
-            State::Grow { .. } => Phase::Grow,
+            State::Grow { .. } | State::Renew { .. } => Phase::Grow,
             State::Shrink { .. } => Phase::Shrink,
             State::Hold { .. } => Phase::Hold,
         });
         let mut decision = Decision::new(sample, self.connections, phase, why);
         let most = self.config.socket_buffer_bytes_max;
         decision.socket_buffer_bytes = buffer_wanted(sample, sample.bytes_per_s, most);
+        if why == Why::LossesEnded {
+            decision.renewed = self.filled.map(|filled| filled.line);
+            decision = decision.closing(sample);
+        }
         let lossy = self.lossy.is_known();
         if !sample.pace.seeking || lossy {
             // What is lost while the line's rate is looked for, its queue has lost, as a rule.
@@ -447,14 +444,8 @@ impl Policy for Adaptive {
         self.line_bytes_per_s = sample.pace.bytes_per_s;
         let lost = |c: &Connection| c.tcp.retransmits.is_some_and(|count| count > 0.0);
         self.losses |= sample.connections.iter().any(lost);
-        self.lossy.handle_sample(sample, interval_s);
-        if let Some(wanted) = self.foresee(sample) {
-            self.foreseen = wanted;
-            // Their slow starts and first losses take a while; some to spare cost little meanwhile.
-            self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
-            let bytes_per_s = self.windows.last(0).unwrap_or(sample.bytes_per_s);
-            let base = Point { connections: self.connections, bytes_per_s, settled: false };
-            self.start_grow(base, wanted, t_s, Why::Limited(Limit::CongestionLoss));
+        let losses_ended = self.lossy.handle_sample(sample, interval_s);
+        if self.answer_losses(sample, losses_ended) {
             return self.decision(sample, None, self.why);
         }
         if sample.pace.seeking {

@@ -19,6 +19,7 @@ mod stretch;
 mod why;
 mod windows;
 
+use std::cmp::Ordering;
 use std::str::FromStr;
 
 pub use adaptive::{Adaptive, AdaptiveConfig};
@@ -77,15 +78,50 @@ pub struct Decision {
     pub socket_buffer_bytes: Option<u64>,
     /// Congestion control for connections made from now on, if another than the present one helps.
     pub congestion_control: Option<CongestionControl>,
-    /// Which connection to close first, when there are more than wanted ([`close_candidate`]).
+    /// Which connection to close first, when there are more than wanted ([`Decision::next_to_close`]).
     pub close: Option<ConnectionId>,
+    /// The line's losses are over: what it was found to carry before them is the rate to keep to, with
+    /// new connections, and the old ones are closed.
+    pub renewed: Option<Line>,
+}
+
+/// A line as it was filled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// Payload in bytes a second.
+    pub bytes_per_s: f64,
+    /// Connections that filled it.
+    pub connections: u32,
 }
 
 impl Decision {
     fn new(sample: &Sample, connections: u32, phase: Phase, why: Why) -> Self {
-        let surplus = connections < sample.connections_open;
-        let close = if surplus { close_candidate(&sample.connections) } else { None };
-        Self { connections, phase, why, socket_buffer_bytes: None, congestion_control: None, close }
+        let decision = Self {
+            connections,
+            phase,
+            why,
+            socket_buffer_bytes: None,
+            congestion_control: None,
+            close: None,
+            renewed: None,
+        };
+        decision.closing(sample)
+    }
+
+    /// With the connection that is to be closed first, if there are more than wanted.
+    fn closing(mut self, sample: &Sample) -> Self {
+        let surplus = self.connections < sample.connections_open;
+        self.close = if surplus { self.next_to_close(&sample.connections) } else { None };
+        self
+    }
+
+    /// Which of these connections to close when there is one too many: [`close_candidate`], but the
+    /// oldest where new ones take the place of those that lost.
+    pub fn next_to_close(&self, connections: &[Connection]) -> Option<ConnectionId> {
+        match self.renewed {
+            Some(_) => connections.iter().max_by(|a, b| by_age(a, b)).map(|c| c.id),
+            None => close_candidate(connections),
+        }
     }
 }
 
@@ -210,11 +246,14 @@ pub fn close_candidate(connections: &[Connection]) -> Option<ConnectionId> {
             return Some(slowest.id);
         }
     }
-    // An unknown age is the youngest: nothing says that its window is warm.
+    connections.iter().min_by(|a, b| by_age(a, b)).map(|c| c.id)
+}
+
+/// The younger first, and of two equally young ones the one with the higher id. An unknown age is the
+/// youngest: nothing says that its window is warm.
+fn by_age(a: &Connection, b: &Connection) -> Ordering {
     let age = |c: &Connection| c.age_s.unwrap_or(0.0);
-    let younger =
-        |a: &&Connection, b: &&Connection| age(a).total_cmp(&age(b)).then_with(|| b.id.cmp(&a.id));
-    connections.iter().min_by(younger).map(|c| c.id)
+    age(a).total_cmp(&age(b)).then_with(|| b.id.cmp(&a.id))
 }
 
 #[cfg(test)]

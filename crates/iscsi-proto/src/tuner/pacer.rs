@@ -63,6 +63,26 @@ struct Capped {
     stretch: Option<(Stretch, f64)>,
 }
 
+impl Capped {
+    /// A rate that is known, of a line without a queue.
+    fn new(bytes_per_s: f64, ceiling: f64, since_s: f64, settled_s: f64) -> Self {
+        Self {
+            bytes_per_s,
+            seeking: false,
+            since_s,
+            ceiling,
+            cut_from: None,
+            empties: 0,
+            crowded: false,
+            risen: false,
+            step: STEP_MIN,
+            hold_until_s: 0.0,
+            settled_s,
+            stretch: None,
+        }
+    }
+}
+
 /// Finds the rate of the line from samples.
 #[derive(Clone, Debug)]
 pub struct Pacer {
@@ -76,8 +96,9 @@ pub struct Pacer {
     /// The first sample, and the first of those in a row that show a queue.
     t_first_s: Option<f64>,
     crowded_s: Option<f64>,
-    /// The last sample with something in the queue.
+    /// The last sample with something in the queue, and the last that lost something.
     waited_s: f64,
+    lost_s: f64,
     /// Share of the time in which commands waited for the rate, smoothed.
     held_share: f64,
     /// The rate with which the path was opened again, and whether that was now.
@@ -98,6 +119,7 @@ impl Default for Pacer {
             t_first_s: None,
             crowded_s: None,
             waited_s: f64::NEG_INFINITY,
+            lost_s: f64::NEG_INFINITY,
             held_share: 0.0,
             opened_again: 0.0,
             opens_again: false,
@@ -159,6 +181,15 @@ impl Pacer {
         self.capped = None;
     }
 
+    /// Keeps to a rate that the line was found to carry before, while new connections grow to it.
+    pub fn keep_to(&mut self, bytes_per_s: f64) {
+        let now_s = self.t_last_s.unwrap_or(0.0);
+        let base_s = if self.base_s.is_finite() { self.base_s } else { 0.0 };
+        let settled_s = now_s + SETTLE_S + SETTLE_NEW_ROUND_TRIPS * base_s;
+        let capped = Capped::new(bytes_per_s, bytes_per_s, now_s, settled_s);
+        self.capped = Some(Capped { hold_until_s: now_s + HOLD_S, ..capped });
+    }
+
     /// None where the path is short or its round trip unknown.
     fn look(&mut self, sample: &Sample, from_s: f64) -> Option<Seen> {
         let (t_s, bytes_per_s) = (sample.t_s, sample.bytes_per_s);
@@ -173,10 +204,18 @@ impl Pacer {
         let keep_s = BEST_S.max(BEST_ROUND_TRIPS * base_s);
         self.recent.push(Interval { t_s, bytes_per_s, rtt_s }, keep_s);
         let retransmits: f64 = sample.connections.iter().filter_map(|c| c.tcp.retransmits).sum();
+        if retransmits > 0.0 {
+            self.lost_s = t_s;
+        }
         let segments = bytes_per_s * (t_s - from_s) / SEGMENT_BYTES;
         let lost = retransmits > (LOSS_SHARE * segments).max(1.0);
-        let queue = (rtt_s - base_s) / QUEUE_MIN_S.max(QUEUE_SHARE * base_s);
+        let queue = (rtt_s - base_s) / self.counts_s();
         Some(Seen { from_s, t_s, bytes_per_s, rtt_s, queue, lost })
+    }
+
+    /// A queue counts from this time on.
+    fn counts_s(&self) -> f64 {
+        QUEUE_MIN_S.max(QUEUE_SHARE * self.base_s)
     }
 
     fn begin(&self, seen: &Seen, limit: Limit) -> Option<Capped> {
@@ -243,20 +282,9 @@ impl Pacer {
         since_s: f64,
         settle_s: f64,
     ) -> Capped {
-        Capped {
-            bytes_per_s,
-            seeking: true,
-            since_s,
-            ceiling,
-            cut_from: Some(bytes_per_s),
-            empties: 0,
-            crowded: true,
-            risen: false,
-            step: STEP_MIN,
-            hold_until_s: 0.0,
-            settled_s: seen.t_s + settle_s,
-            stretch: None,
-        }
+        let cut_from = Some(bytes_per_s);
+        let capped = Capped::new(bytes_per_s, ceiling, since_s, seen.t_s + settle_s);
+        Capped { seeking: true, cut_from, crowded: true, ..capped }
     }
 
     /// The round trip has doubled: gives the line less until it is clear what that means.
@@ -292,6 +320,14 @@ impl Pacer {
         }
     }
 
+    /// Losses keep what is carried below the rate, and a short queue is none of it: lowered for that, it
+    /// would soon be the rate that limits.
+    fn losses_hold(&self, capped: &Capped, seen: &Seen) -> bool {
+        let losing = seen.t_s - self.lost_s <= LOSING_S && !seen.lost;
+        let short = seen.queue <= QUEUE_SHORT;
+        losing && short && !self.binds(capped) && !self.holds()
+    }
+
     /// The next rate; none sets it free.
     fn go_on(&mut self, mut capped: Capped, seen: &Seen) -> Option<Capped> {
         if capped.stretch.is_some() {
@@ -306,7 +342,7 @@ impl Pacer {
             return Some(capped);
         }
         if seen.is_crowded() {
-            if !sure && !capped.seeking {
+            if (!sure || self.losses_hold(&capped, seen)) && !capped.seeking {
                 return Some(capped);
             }
             let settled_s = seen.t_s + SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s;

@@ -38,6 +38,8 @@ pub enum Why {
     Plateau,
     /// The throughput fell to this factor of what it was: the path has changed.
     Fell(f64),
+    /// The path's losses are over: windows of new connections grow faster than those that lost.
+    LossesEnded,
     /// The throughput rose to this factor of what it was: the path has changed.
     Rose(f64),
     /// Nothing has changed for a while; a probe looks whether the path allows more.
@@ -82,6 +84,9 @@ impl fmt::Display for Why {
             Self::Plateau => f.write_str("the fewest connections that reach the plateau"),
             Self::Fell(g) => write!(f, "the path changed: throughput fell to {} %", percent(g)),
             Self::Rose(g) => write!(f, "the path changed: throughput rose to {} %", percent(g)),
+            Self::LossesEnded => {
+                f.write_str("nothing is lost any more, and new connections grow faster")
+            }
             Self::LookAgain => f.write_str("a probe whether the path allows more by now"),
             Self::AtMost => f.write_str("no more connections are allowed"),
             Self::Refused => f.write_str("the peer opened fewer connections than asked for"),

@@ -96,3 +96,85 @@ fn a_congestion_control_that_bears_losses_needs_a_few_more_connections_not_all()
         assert!(asked.iter().any(|n| *n >= 8) && asked.iter().all(|n| *n <= 32), "{asked:?}");
     }
 }
+
+/// A line that four connections fill; for eight seconds a share of all connections loses something in
+/// each sample, and 48 of them carry the most; then nothing is lost any more. The round trips of many
+/// are longer by `jitter_s`. The numbers that are asked for from then on, sample by sample, where all that
+/// were asked for are open at the next one.
+fn asked_after_losses(connections_max: u32, losing: f64, jitter_s: f64, seed: u64) -> Vec<u32> {
+    let config = AdaptiveConfig { connections_max, ..AdaptiveConfig::default() };
+    let (mut policy, mut random) = (Adaptive::new(config), Random::new(seed));
+    let (mut open, mut asked) = (4, Vec::new());
+    for tick in 1..=300 {
+        let t_s = SAMPLE_S * f64::from(tick);
+        let lossy = (8.0..16.0).contains(&t_s);
+        let carried = if lossy { level(open.min(48), true) * 1e6 / 8.0 } else { 117e6 };
+        let mut sample = sample(t_s, open, carried * (1.0 + 0.02 * (random.uniform() - 0.5)));
+        for connection in &mut sample.connections {
+            let loses = lossy && random.uniform() < losing;
+            connection.tcp.retransmits = Some(if loses { 1.0 } else { 0.0 });
+            if open > 16 {
+                connection.tcp.rtt_us = Some((RTT_S + jitter_s) * 1e6);
+            }
+        }
+        if !lossy {
+            sample.pace.bytes_per_s = Some(118e6);
+            sample.pace.binds = true;
+        }
+        open = policy.handle_sample(&sample).connections;
+        if tick > 159 {
+            asked.push(open);
+        }
+    }
+    asked
+}
+
+#[test]
+fn after_the_losses_new_connections_take_the_place_of_those_that_lost() {
+    for seed in 1..=20 {
+        for jitter_s in [0.0, 0.005] {
+            let mut asked = asked_after_losses(64, 0.3, jitter_s, seed);
+            let after_three_s = asked[30];
+            asked.dedup();
+            // Room for them, they, and then as many as before.
+            assert_eq!(asked, [60, 64, 4], "jitter {jitter_s} s, seed {seed}");
+            assert_eq!(after_three_s, 4, "jitter {jitter_s} s, seed {seed}");
+        }
+        // Where fewer than are allowed were needed, nothing has to leave first.
+        let mut asked = asked_after_losses(512, 0.008, 0.0, seed);
+        asked.dedup();
+        let joined = matches!(asked[..], [n, more, 4] if more == n + 4 && more < 512);
+        assert!(joined, "seed {seed}: {asked:?}");
+    }
+}
+
+#[test]
+fn after_losses_behind_another_flows_queue_nothing_is_taken_up_again() {
+    for seed in 1..=20 {
+        let asked = asked_after_losses(64, 0.3, 0.02, seed);
+        assert!(asked.iter().all(|n| *n > 32), "seed {seed}: {asked:?}");
+    }
+}
+
+#[test]
+fn a_rate_that_sinks_slowly_before_the_losses_are_known_is_not_the_lines() {
+    let mut policy = Adaptive::new(AdaptiveConfig::default());
+    let (mut open, mut kept) = (4, None);
+    for tick in 1..=1400 {
+        let t_s = SAMPLE_S * f64::from(tick);
+        // From 10 to 110 s the rate that is kept to sinks to 40 MB/s, then losses are seen, too.
+        let sunk = 118e6 * (1.0 - 0.0066 * (t_s - 10.0)).clamp(0.34, 1.0);
+        let lossy = (110.0..120.0).contains(&t_s);
+        let line = if t_s < 120.0 { sunk } else { 118e6 };
+        let mut sample = sample(t_s, open, line);
+        for (index, connection) in sample.connections.iter_mut().enumerate() {
+            connection.tcp.retransmits = Some(if lossy && index % 4 == 0 { 1.0 } else { 0.0 });
+        }
+        (sample.pace.bytes_per_s, sample.pace.binds) = (Some(line), !lossy);
+        let decision = policy.handle_sample(&sample);
+        open = decision.connections;
+        kept = decision.renewed.or(kept);
+    }
+    let line = kept.expect("the losses have ended");
+    assert!(line.bytes_per_s > 117e6, "{line:?}");
+}

@@ -5,10 +5,11 @@
 use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
+use iscsi_proto::initiator::State as ConnectionState;
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::time::Instant;
 
-use super::member::{Opened, Part};
+use super::member::{Member, Opened, Part};
 use super::rejoin;
 use super::state::{Batch, Phase, State};
 
@@ -178,15 +179,29 @@ impl State {
     }
 
     fn lacking(&self, now: Instant) -> u32 {
-        let wanted = self.growth.wanted.min(self.connections_max()).min(self.growth.most(now));
+        let granted = self.connections_max();
+        let wanted = self.growth.wanted.min(granted).min(self.growth.most(now));
         let there = self.connections_open() + self.connections_opening();
-        wanted.saturating_sub(there + self.connections_recovering())
+        let room = granted.saturating_sub(there + self.connections_leaving());
+        wanted.saturating_sub(there + self.connections_recovering()).min(room)
+    }
+
+    /// Connections that take no more commands and have not left yet: the target counts them.
+    fn connections_leaving(&self) -> u32 {
+        let of = |member: &Member| {
+            let leaves = |id| member.part == Part::Leaving || !member.session.takes_commands(id);
+            let there = member.session.connections();
+            let there = there.filter(|(_, _, state)| *state != ConnectionState::CleanupWait);
+            there.filter(|(id, ..)| leaves(*id)).count()
+        };
+        let used = self.members.iter().filter(|one| matches!(one.part, Part::Full | Part::Leaving));
+        used.map(of).sum::<usize>() as u32
     }
 
     /// Lost connections that come back when their tasks have gone on: others in their place would be
     /// one too many then.
     fn connections_recovering(&self) -> u32 {
-        let of = |member: &super::member::Member| {
+        let of = |member: &Member| {
             let cids = member.home.as_ref().map_or(&[][..], |home| &home.cids);
             let lost = member.session.recovering();
             lost.filter(|cid| cids.contains(cid) && !member.rejoining.contains(cid)).count()
@@ -223,7 +238,7 @@ impl State {
     /// Takes a connection out of use: no new commands, logout when the last has ended. False if it
     /// is not there, or the last one.
     pub(super) fn release(&mut self, serial: u32, batch: &mut Batch) -> bool {
-        let named = |(index, member): (usize, &super::member::Member)| {
+        let named = |(index, member): (usize, &Member)| {
             let mut active = member.active();
             let (id, cid) = active.find(|(id, _)| member.opened[id.index()].serial == serial)?;
             Some((index, id, cid))

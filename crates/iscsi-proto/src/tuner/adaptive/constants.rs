@@ -94,6 +94,12 @@ pub(super) const FLAT_SHARE: f64 = 0.94;
 /// the path.
 pub(super) const LOSSY_QUEUE_S: f64 = 0.004;
 pub(super) const LOSSY_QUEUE_SHARE: f64 = 0.06;
+/// Where less than this part of the most is carried, which is forgotten over this time, only a queue of as
+/// many bytes (64 packets) that stands for so long may lose.
+pub(super) const LOSSY_BELOW_SHARE: f64 = 0.6;
+pub(super) const LOSSY_MOST_MEMORY_S: f64 = 30.0;
+pub(super) const LOSSY_QUEUE_BYTES: f64 = 96e3;
+pub(super) const LOSSY_STANDS_S: f64 = 0.35;
 /// And more of the segments than this are lost by load, not by chance.
 pub(super) const LOSSY_SHARE_MAX: f64 = 0.02;
 /// So many connections that lose at the same time are no chance.
@@ -113,3 +119,16 @@ pub(super) const LOSSY_BORNE: f64 = 3.0;
 pub(super) const REPAIRING_SHARE: f64 = 0.25;
 /// A better congestion control is there within this time, or it was refused.
 pub(super) const LOSSY_CHANGE_S: f64 = 0.35;
+/// So many losses were due since the last one: none comes any more.
+pub(super) const LOSSY_DUE_MAX: f64 = 12.0;
+/// New connections are opened if there are so many times as many as the line needs.
+pub(super) const RENEWAL_FACTOR_MIN: u32 = 2;
+/// The first pause before that is done again; doubles while losses come back within so many of them.
+pub(super) const RENEWAL_PAUSE_S: f64 = 10.0;
+pub(super) const RENEWAL_SOON: f64 = 4.0;
+/// The path is the same, and nobody else's queue on it, if its round trip is longer by no more than this.
+pub(super) const SAME_RTT_S: f64 = 0.008;
+pub(super) const SAME_RTT_SHARE: f64 = 0.25;
+/// A line that carried so much more is remembered for this time.
+pub(super) const FILLED_SHARE: f64 = 0.85;
+pub(super) const FILLED_MEMORY_S: f64 = 120.0;

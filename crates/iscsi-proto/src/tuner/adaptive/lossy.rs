@@ -15,6 +15,26 @@ struct Counted {
     lost: f64,
 }
 
+/// Segments of the last intervals; older ones count less.
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    segments: f64,
+    lost: f64,
+}
+
+impl Total {
+    fn with(self, segments: f64, lost: f64, interval_s: f64) -> Self {
+        let kept = (-interval_s / LOSSY_MEMORY_S).exp();
+        Self { segments: kept * self.segments + segments, lost: kept * self.lost + lost }
+    }
+
+    /// The share that is lost, but for one standard error; 0 of too few to tell.
+    fn share(self) -> f64 {
+        let known = self.lost >= LOSSY_LOST_MIN && self.segments > self.lost;
+        if known { (self.lost - self.lost.sqrt()) / self.segments } else { 0.0 }
+    }
+}
+
 /// Segments sent and lost while no queue could have lost them; older ones count less.
 #[derive(Clone, Debug)]
 pub(super) struct Lossy {
@@ -25,8 +45,17 @@ pub(super) struct Lossy {
     latest: VecDeque<Counted>,
     /// When a queue was last seen. What it loses is sent again a few round trips later.
     crowded_s: f64,
+    /// The first of the samples in a row whose round trip is that much longer.
+    long_s: Option<f64>,
+    /// The most that was carried; long ago counts less.
+    most_bytes_per_s: f64,
     /// Since when their share is known.
     known_s: Option<f64>,
+    /// All segments, for whatever reason they were lost.
+    all: Total,
+    /// Segments since the last loss, and the share of them that was due to be lost then.
+    since: f64,
+    due: f64,
 }
 
 impl Default for Lossy {
@@ -36,23 +65,28 @@ impl Default for Lossy {
             lost: 0.0,
             latest: VecDeque::new(),
             crowded_s: f64::NEG_INFINITY,
+            long_s: None,
+            most_bytes_per_s: 0.0,
             known_s: None,
+            all: Total::default(),
+            since: 0.0,
+            due: 0.0,
         }
     }
 }
 
 impl Lossy {
-    /// Takes an interval.
-    pub(super) fn handle_sample(&mut self, sample: &Sample, interval_s: f64) {
+    /// Takes an interval; true if the losses that were known have ended.
+    pub(super) fn handle_sample(&mut self, sample: &Sample, interval_s: f64) -> bool {
         let rtt_us = sample.typical(|tcp| tcp.rtt_us);
-        let Some((rtt_us, least_us)) = rtt_us.zip(sample.least_rtt_us()) else { return };
-        let queue_s = (rtt_us - least_us) / 1e6;
+        let Some((rtt_us, least_us)) = rtt_us.zip(sample.least_rtt_us()) else { return false };
         let (rtt_s, least_s) = (rtt_us / 1e6, least_us / 1e6);
         let retransmits = |c: &Connection| c.tcp.retransmits.filter(|count| count.is_finite());
         let lost: f64 = sample.connections.iter().filter_map(retransmits).sum();
         let segments = sample.bytes_per_s * interval_s / SEGMENT_BYTES;
         let many = lost > LOSSY_LOST_MIN.max(LOSSY_SHARE_MAX * segments) || all_at_once(sample);
-        if many || queue_s > LOSSY_QUEUE_S.max(LOSSY_QUEUE_SHARE * least_s) {
+        let queue = self.is_queue(rtt_s - least_s, least_s, sample, interval_s);
+        if many || queue {
             self.crowded_s = sample.t_s;
             self.forget_latest();
         }
@@ -64,8 +98,37 @@ impl Lossy {
             self.latest.retain(|one| sample.t_s - one.t_s < clear_s);
             self.latest.push_back(Counted { t_s: sample.t_s, segments, lost });
         }
+        self.all = self.all.with(segments, lost, interval_s);
+        if lost > 0.0 {
+            (self.since, self.due) = (0.0, self.all.share());
+        } else {
+            self.since += segments;
+        }
+        let ended = self.since * self.due > LOSSY_DUE_MAX;
+        if ended {
+            (self.segments, self.lost, self.due) = (0.0, 0.0, 0.0);
+            self.latest.clear();
+        }
         let known = self.lost >= LOSSY_LOST_MIN && self.segments > self.lost;
         self.known_s = known.then(|| self.known_s.unwrap_or(sample.t_s));
+        ended
+    }
+
+    /// Does a round trip that is longer by `queue_s` show a queue that may lose?
+    fn is_queue(&mut self, queue_s: f64, least_s: f64, sample: &Sample, interval_s: f64) -> bool {
+        let kept = (-interval_s / LOSSY_MOST_MEMORY_S).exp();
+        self.most_bytes_per_s = (kept * self.most_bytes_per_s).max(sample.bytes_per_s);
+        // Far below what it carried before, the line has a queue only if it has become a slower one, and
+        // then that queue stays. What comes and goes is a machine that got no processor.
+        let far_below = sample.bytes_per_s < LOSSY_BELOW_SHARE * self.most_bytes_per_s;
+        let (room_s, stands_s) = match far_below {
+            true => (LOSSY_QUEUE_BYTES / sample.bytes_per_s, LOSSY_STANDS_S),
+            false => (0.0, 0.0),
+        };
+        let crowded = queue_s > LOSSY_QUEUE_S.max(LOSSY_QUEUE_SHARE * least_s).max(room_s);
+        let since_s = self.long_s.unwrap_or(sample.t_s);
+        self.long_s = crowded.then_some(since_s);
+        crowded && sample.t_s - since_s >= stands_s
     }
 
     /// There was a queue already when these were counted.
@@ -143,6 +206,10 @@ mod tests {
     /// A tenth of a second at 100 MB/s over 20 ms with a queue of `queue_us`, and the losses of each
     /// connection.
     fn handle(lossy: &mut Lossy, tenths: u32, lost: &[f64], queue_us: f64) {
+        handle_at(lossy, tenths, lost, queue_us, 100e6);
+    }
+
+    fn handle_at(lossy: &mut Lossy, tenths: u32, lost: &[f64], queue_us: f64, bytes_per_s: f64) {
         let connection = |lost: &f64| {
             let tcp = Tcp {
                 rtt_us: Some(20_000.0 + queue_us),
@@ -155,7 +222,7 @@ mod tests {
         let sample = Sample {
             t_s: f64::from(tenths) / 10.0,
             connections_open: lost.len() as u32,
-            bytes_per_s: 100e6,
+            bytes_per_s,
             connections: lost.iter().map(connection).collect(),
             ..Sample::default()
         };
@@ -173,7 +240,7 @@ mod tests {
         assert!(!lossy.is_known());
         // Those of long before are not.
         for tenths in 20..30 {
-            handle(&mut lossy, tenths, &[if tenths == 20 { 8.0 } else { 0.0 }], 0.0);
+            handle(&mut lossy, tenths, &[2.0], 0.0);
         }
         handle(&mut lossy, 30, &[0.0], 15_000.0);
         assert!(lossy.is_known());
@@ -190,5 +257,30 @@ mod tests {
         handle(&mut lossy, 12, &[1.0, 1.0, 0.0, 0.0], 0.0);
         handle(&mut lossy, 13, &[0.0, 0.0, 1.0, 1.0], 0.0);
         assert!(lossy.is_known());
+    }
+
+    /// Known after 100 MB/s for a second, then three at another rate, with a loss in each tenth and queues?
+    fn is_known_after(queues_us: &[f64], bytes_per_s: f64) -> bool {
+        let mut lossy = Lossy::default();
+        for tenths in 0..10 {
+            handle(&mut lossy, tenths, &[0.0; 4], 0.0);
+        }
+        for (tenths, queue_us) in (10..40).zip(queues_us.iter().cycle()) {
+            handle_at(&mut lossy, tenths, &[1.0, 0.0, 0.0, 0.0], *queue_us, bytes_per_s);
+        }
+        lossy.is_known()
+    }
+
+    #[test]
+    fn a_machine_that_gets_no_processor_is_no_queue_of_a_line_that_carried_far_more() {
+        assert!(is_known_after(&[20_000.0, 0.0, 0.0, 6_000.0, 8_000.0], 10e6));
+        // Near what the line carries, it may be one.
+        assert!(!is_known_after(&[20_000.0, 0.0, 0.0, 6_000.0, 8_000.0], 80e6));
+    }
+
+    #[test]
+    fn the_losses_of_a_line_that_became_slower_are_its_queues() {
+        assert!(!is_known_after(&[80_000.0], 35e6));
+        assert!(!is_known_after(&[20_000.0], 10e6));
     }
 }

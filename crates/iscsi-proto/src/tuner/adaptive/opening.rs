@@ -6,6 +6,16 @@ use super::constants::*;
 use super::{Adaptive, Refusal, State};
 
 impl Adaptive {
+    /// The first sample.
+    pub(super) fn begin(&mut self, sample: &Sample) {
+        // Reserve for the time before the first change.
+        (self.settled_s, self.moved_s, self.shrink_s) = (sample.t_s, sample.t_s, sample.t_s);
+        self.guessed = self.config.window_bytes > 0 && self.rtt_known;
+        if let Some(connections) = self.guess(sample) {
+            self.move_to(connections, sample.t_s, State::Measure, Why::LongPath);
+        }
+    }
+
     /// More connections than the first number, if the windows fill a gigabit over this round trip
     /// only with more. A search that begins too low takes a slow start for each step.
     pub(super) fn guess(&self, sample: &Sample) -> Option<u32> {

@@ -64,6 +64,7 @@ impl Adaptive {
 
     pub(super) fn end_shrink(&mut self, connections: u32, plateau: f64, t_s: f64, why: Why) {
         self.weak = None;
+        self.note_filled(connections, t_s);
         self.shrink_s = t_s + self.shrink_pause_s;
         self.look_again_s = t_s + self.look_pause_s;
         self.hold(connections, plateau, t_s, why);

@@ -32,6 +32,8 @@ pub(super) const DRAIN_FACTOR: f64 = 30.0;
 pub(super) const DRAIN_S_MAX: f64 = 0.5;
 /// The first rate comes from the midst of losses, which take longer to be repaired.
 pub(super) const SETTLE_FIRST_ROUND_TRIPS: f64 = 4.0;
+/// New connections need this for their login and to double their windows seven times.
+pub(super) const SETTLE_NEW_ROUND_TRIPS: f64 = 10.0;
 /// The rate is lowered by this factor while the line is looked for, and once it is known.
 pub(super) const CUT_SEEKING: f64 = 0.9;
 pub(super) const CUT: f64 = 0.96;
@@ -91,3 +93,7 @@ pub(super) const BEST_SPAN: f64 = 1.95;
 /// Time over which the most that was carried is remembered: a slow start and its end are inside.
 pub(super) const BEST_S: f64 = 2.0;
 pub(super) const BEST_ROUND_TRIPS: f64 = 8.0;
+/// Something was lost within this time, and a queue is no longer than so many that count: a line that
+/// became slower makes a longer one at once.
+pub(super) const LOSING_S: f64 = 1.0;
+pub(super) const QUEUE_SHORT: f64 = 3.0;

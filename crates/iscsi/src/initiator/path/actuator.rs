@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use iscsi_proto::time::Instant;
-use iscsi_proto::tuner::{ConnectionId, Decision, close_candidate};
+use iscsi_proto::tuner::{ConnectionId, Decision};
 
 use super::meter::{Measured, View};
 use crate::initiator::Config;
@@ -108,7 +108,8 @@ impl Actuator {
                 }
             }
             for _ in 0..surplus {
-                let Some(ConnectionId(serial)) = first.take().or_else(|| close_candidate(&left))
+                let Some(ConnectionId(serial)) =
+                    first.take().or_else(|| decision.next_to_close(&left))
                 else {
                     break;
                 };

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{
-    Decision, LONG_RTT_S, Limit, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig, Room,
-    Sample, Tcp, Why,
+    Decision, LONG_RTT_S, Limit, Line, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig,
+    Room, Sample, Tcp, Why,
 };
 
 use self::actuator::Actuator;
@@ -70,6 +70,8 @@ struct Controller {
     /// Commands wait for a rate of the user's, which is less than the line's.
     users_rate: bool,
     pace: Pace,
+    /// The line that the policy remembers, while it is filled again.
+    renewed: Option<Line>,
     young: Young,
     meted: Meted,
     actuator: Actuator,
@@ -98,6 +100,7 @@ impl Controller {
             pacer: config.pacing.then(Pacer::default),
             users_rate: false,
             pace: Pace::default(),
+            renewed: None,
             young: Young::default(),
             meted: Meted::new(config.share),
             actuator: Actuator::new(config),
@@ -165,7 +168,9 @@ impl Controller {
         // While a path is new, some connections carry far more than others: none has a part.
         hold_back(shared, least([rate, room.map(|room| room.bytes_per_s)]), room, now);
         let is_long = self.pacer.is_some() && rtt_us.is_some_and(|us| us >= LONG_RTT_S * 1e6);
-        self.actuator.pace(rate, view.open, is_long);
+        // What those carry that are to fill it, the others do not need.
+        let filling = self.renewed.map_or(view.open, |line| line.connections.min(view.open));
+        self.actuator.pace(rate, filling, is_long);
         let decision = if limit.binds {
             // What is held back here says nothing about the path.
             self.keep(sample)
@@ -176,6 +181,10 @@ impl Controller {
             && self.young.is_again(sample, &decision)
         {
             pacer.look_again();
+        }
+        let before = std::mem::replace(&mut self.renewed, decision.renewed);
+        if let (Some(pacer), Some(line), None) = (&mut self.pacer, decision.renewed, before) {
+            pacer.keep_to(line.bytes_per_s);
         }
         self.wanted = decision.connections;
         self.actuator.carry_out(shared, &view, &measured, &decision, now);
