@@ -328,11 +328,27 @@ impl Pacer {
         losing && short && !self.binds(capped) && !self.holds()
     }
 
+    /// Round trips go up and down by more than a line can fill and empty a queue between two samples.
+    fn is_jittery(&self, seen: &Seen) -> bool {
+        let (rises, falls) = self.recent.jumps(JITTER * self.counts_s());
+        rises.min(falls) >= JITTER_SHARE && seen.t_s - self.lost_s > BEST_S
+    }
+
+    /// With the queue that has been there all the time lately.
+    fn standing(&self, seen: &Seen) -> Seen {
+        let lately = self.recent.since(seen.t_s - STANDING_S).map(|one| one.rtt_s);
+        let rtt_s = lately.fold(seen.rtt_s, f64::min);
+        Seen { rtt_s, queue: (rtt_s - self.base_s) / self.counts_s(), ..*seen }
+    }
+
     /// The next rate; none sets it free.
     fn go_on(&mut self, mut capped: Capped, seen: &Seen) -> Option<Capped> {
         if capped.stretch.is_some() {
             return Some(self.answered(capped, seen));
         }
+        let standing = self.standing(seen);
+        let seen =
+            if capped.seeking || seen.lost || !self.is_jittery(seen) { seen } else { &standing };
         let before = std::mem::replace(&mut capped.crowded, seen.is_crowded());
         let long = QUEUE_SHARE * self.base_s > QUEUE_MIN_S;
         let sure = before || long || seen.lost || seen.rtt_s - self.base_s > QUEUE_SURE_S;

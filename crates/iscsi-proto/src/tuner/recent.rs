@@ -14,6 +14,9 @@ pub(super) struct Interval {
     pub(super) rtt_s: f64,
 }
 
+/// Fewer intervals than these tell nothing of jumps.
+const JUMPS_OF_MIN: usize = 10;
+
 /// The last intervals, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recent(VecDeque<Interval>);
@@ -34,6 +37,18 @@ impl Recent {
     /// Those that ended since a time.
     pub(super) fn since(&self, t_s: f64) -> impl Iterator<Item = &Interval> {
         self.0.iter().filter(move |interval| interval.t_s >= t_s)
+    }
+
+    /// The shares of intervals whose round trip is longer, and shorter, than that of the one before by
+    /// more than `least_s`.
+    pub(super) fn jumps(&self, least_s: f64) -> (f64, f64) {
+        let steps = self.0.iter().zip(self.0.iter().skip(1));
+        let steps = steps.map(|(before, after)| after.rtt_s - before.rtt_s);
+        let (rises, falls) = steps.fold((0, 0), |(rises, falls), step| {
+            (rises + u32::from(step > least_s), falls + u32::from(step < -least_s))
+        });
+        let count = self.0.len().max(JUMPS_OF_MIN) as f64;
+        (f64::from(rises) / count, f64::from(falls) / count)
     }
 
     /// What was carried lately on average, over a span of round trips.

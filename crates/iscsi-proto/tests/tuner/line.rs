@@ -28,6 +28,8 @@ struct Line {
     /// The share of the samples whose round trip is longer by [`HICCUP_S`], for no reason of the
     /// line: somebody on the way did not get his processor.
     hiccups: f64,
+    /// Or by up to this.
+    hiccup_s: Option<f64>,
     /// An application that writes so much at once, and goes on when it is acknowledged.
     block_bytes: Option<f64>,
 }
@@ -38,6 +40,7 @@ const LINE: Line = Line {
     shared: false,
     noise: 0.03,
     hiccups: 0.0,
+    hiccup_s: None,
     block_bytes: None,
 };
 const HICCUP_S: f64 = 0.006;
@@ -157,7 +160,7 @@ impl Run {
             }
             let true_rate = bytes / SAMPLE_S;
             if line.hiccups > 0.0 && self.random.uniform() < line.hiccups {
-                rtt_s += HICCUP_S;
+                rtt_s += line.hiccup_s.map_or(HICCUP_S, |most_s| most_s * self.random.uniform());
             }
             let held = self.pace.bytes_per_s.is_some();
             self.rates.push((self.t_s, true_rate, held));
@@ -270,6 +273,32 @@ fn hiccups_are_no_queue() {
             let share = run.mean(15.0, 60.0) / GIGABIT;
             assert!(share >= 0.93, "{rtt_s} s, seed {seed}: {share:.3}");
         }
+    }
+}
+
+/// What is carried, as a share of the line at that time: before, while and after it is slower, where
+/// round trips are longer by up to `most_s` in a share of the samples.
+fn shares_with_jitter(rtt_s: f64, share: f64, most_s: f64) -> [f64; 3] {
+    let mut sums = [0.0; 3];
+    for seed in SEEDS {
+        let line = Line { rtt_s, hiccups: share, hiccup_s: Some(most_s), ..LINE };
+        let slow = Line { bytes_per_s: 0.3 * GIGABIT, ..line };
+        let mut run = Run::new(seed);
+        for (sum, (line, to_s)) in sums.iter_mut().zip([(line, 20.0), (slow, 35.0), (line, 50.0)]) {
+            run.to(to_s, line, rtt_s);
+            *sum += run.mean(to_s - 8.0, to_s) / line.bytes_per_s / SEEDS.count() as f64;
+        }
+    }
+    sums
+}
+
+#[test]
+fn a_host_that_takes_processors_away_all_the_time_makes_no_line_slow() {
+    for (rtt_s, share, most_s) in
+        [(0.01, 0.5, 0.01), (0.02, 0.3, 0.015), (0.02, 0.5, 0.01), (0.05, 0.5, 0.015)]
+    {
+        let shares = shares_with_jitter(rtt_s, share, most_s);
+        assert!(shares.iter().all(|share| *share > 0.85), "{rtt_s} {share} {most_s}: {shares:.2?}");
     }
 }
 

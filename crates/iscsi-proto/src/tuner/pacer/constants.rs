@@ -97,3 +97,9 @@ pub(super) const BEST_ROUND_TRIPS: f64 = 8.0;
 /// became slower makes a longer one at once.
 pub(super) const LOSING_S: f64 = 1.0;
 pub(super) const QUEUE_SHORT: f64 = 3.0;
+/// Where this share of the samples has a round trip that is longer than that of the one before by such a part
+/// of a queue that counts, and as many a shorter one, a machine on the way does not get its processor
+/// all the time. Then a queue counts only if it was there in all samples of some time.
+pub(super) const JITTER: f64 = 0.75;
+pub(super) const JITTER_SHARE: f64 = 0.1;
+pub(super) const STANDING_S: f64 = 0.35;
