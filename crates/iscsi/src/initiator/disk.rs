@@ -66,7 +66,7 @@ impl RemoteDisk {
         tasks.spawn(keep_time(shared.clone()));
         let first = bring_up(&shared, isid_bits).await?;
         tasks.spawn(supervise(shared.clone(), isid_bits, first));
-        tasks.spawn(path::control(shared.clone()));
+        tasks.spawn(path::Controller::begin(&shared).run(shared.clone()));
         Ok(Self(Arc::new(Inner { shared, _tasks: tasks })))
     }
 

@@ -38,29 +38,8 @@ use crate::transport::socket_options;
 /// enough that a queue that begins on a long path is seen as soon as it can be.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Runs until the disk is closed.
-pub(super) async fn control(shared: Arc<Shared>) {
-    let mut controller = Controller::new(&shared.config);
-    controller.open(&shared);
-    loop {
-        tokio::time::sleep(INTERVAL).await;
-        let now = shared.now();
-        let view = {
-            let state = shared.lock();
-            if state.phase == Phase::Closed {
-                return;
-            }
-            View::of(&state, now)
-        };
-        let chosen = shared.chosen.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(policy) = chosen {
-            controller.choose(policy, &shared.config);
-        }
-        controller.step(&shared, view, now);
-    }
-}
-
-struct Controller {
+/// Decides about the path of one disk.
+pub(super) struct Controller {
     policy: Box<dyn Policy>,
     /// To build it again with.
     config: PolicyConfig,
@@ -89,6 +68,34 @@ struct Controller {
 }
 
 impl Controller {
+    /// Sets the limits for the first commands, which must not be there before: a path that is new and
+    /// gets all of them at once runs over.
+    pub(super) fn begin(shared: &Shared) -> Self {
+        let mut controller = Self::new(&shared.config);
+        controller.open(shared);
+        controller
+    }
+
+    /// Samples and decides until the disk is closed.
+    pub(super) async fn run(mut self, shared: Arc<Shared>) {
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            let now = shared.now();
+            let view = {
+                let state = shared.lock();
+                if state.phase == Phase::Closed {
+                    return;
+                }
+                View::of(&state, now)
+            };
+            let chosen = shared.chosen.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(policy) = chosen {
+                self.choose(policy, &shared.config);
+            }
+            self.step(&shared, view, now);
+        }
+    }
+
     fn new(config: &Config) -> Self {
         let policy = config.policy.clone();
         let policy = policy.unwrap_or(PolicyConfig::Fixed(config.connections.into()));
@@ -114,7 +121,7 @@ impl Controller {
     }
 
     /// Before the first command: how long commands are made, and what may be under way on a long
-    /// path that is new. (The view is gone before anything is waited for: it keeps sockets open.)
+    /// path that is new.
     fn open(&mut self, shared: &Shared) {
         let view = View::of(&shared.lock(), shared.now());
         let connections = meter::since_opening(&view);
