@@ -104,6 +104,8 @@ pub(super) const LOSSY_STANDS_S: f64 = 0.35;
 pub(super) const LOSSY_SHARE_MAX: f64 = 0.02;
 /// So many connections that lose at the same time are no chance.
 pub(super) const LOSSY_ALL_MIN: usize = 3;
+/// Below this part of their mean rate, a connection that loses nothing has only just begun.
+pub(super) const LOSSY_YOUNG_SHARE: f64 = 0.5;
 /// They show until so many round trips later, and so long.
 pub(super) const LOSSY_CLEAR_ROUND_TRIPS: f64 = 6.0;
 pub(super) const LOSSY_CLEAR_S: f64 = 0.6;

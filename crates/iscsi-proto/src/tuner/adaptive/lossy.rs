@@ -190,12 +190,17 @@ impl Lossy {
 }
 
 /// The end that receives sees one loss of a connection, however many there are; if every connection has
-/// one at the same time, a queue has run over.
+/// one at the same time, a queue has run over. One that carries far less than those, because its window has
+/// just begun to grow, had little in that queue.
 fn all_at_once(sample: &Sample) -> bool {
-    let has = |c: &Connection| {
+    let has = |c: &&Connection| {
         c.tcp.congestion_control.is_none() && c.tcp.retransmits.is_some_and(|count| count > 0.0)
     };
-    sample.connections.len() >= LOSSY_ALL_MIN && sample.connections.iter().all(has)
+    let rate = |c: &Connection| c.bytes_per_s.unwrap_or(0.0);
+    let (lost, spared): (Vec<_>, Vec<_>) = sample.connections.iter().partition(has);
+    let mean = lost.iter().map(|c| rate(c)).sum::<f64>() / lost.len().max(1) as f64;
+    let all = spared.iter().all(|c| rate(c) < LOSSY_YOUNG_SHARE * mean);
+    lost.len() >= LOSSY_ALL_MIN && all
 }
 
 #[cfg(test)]
@@ -257,6 +262,23 @@ mod tests {
         handle(&mut lossy, 12, &[1.0, 1.0, 0.0, 0.0], 0.0);
         handle(&mut lossy, 13, &[0.0, 0.0, 1.0, 1.0], 0.0);
         assert!(lossy.is_known());
+    }
+
+    #[test]
+    fn connections_that_have_just_begun_are_spared_by_a_queue_and_do_not_make_it_the_paths_losses()
+    {
+        let all_at_once = |lost: &[f64], rates: &[f64]| {
+            let connections = lost.iter().zip(rates).map(|(lost, rate)| Connection {
+                bytes_per_s: Some(*rate),
+                tcp: Tcp { retransmits: Some(*lost), ..Tcp::default() },
+                ..Connection::default()
+            });
+            all_at_once(&Sample { connections: connections.collect(), ..Sample::default() })
+        };
+        let lost = [1.0, 1.0, 1.0, 1.0, 0.0, 0.0];
+        assert!(all_at_once(&lost, &[2e7, 3e7, 2e7, 2e7, 1e6, 4e5]));
+        assert!(!all_at_once(&lost, &[2e7, 3e7, 2e7, 2e7, 2e7, 4e5]), "one of them was not spared");
+        assert!(!all_at_once(&[1.0, 0.0, 0.0], &[2e7, 1e6, 1e6]), "one is chance");
     }
 
     /// Known after 100 MB/s for a second, then three at another rate, with a loss in each tenth and queues?
