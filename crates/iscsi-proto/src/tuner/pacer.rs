@@ -219,7 +219,9 @@ impl Pacer {
     }
 
     fn begin(&self, seen: &Seen, limit: Limit) -> Option<Capped> {
-        let quiet = seen.bytes_per_s <= 0.0 || limit == Limit::Application;
+        // Little is under way also where commands wait for the rate of a path that is being opened.
+        let idle = limit == Limit::Application && self.held_share < ALWAYS_SHARE;
+        let quiet = seen.bytes_per_s <= 0.0 || idle;
         let ours = seen.is_crowded() && !self.may_be_late(seen) && !self.rises(seen);
         if !ours || quiet || seen.t_s < self.free_until_s {
             return None;
@@ -389,7 +391,9 @@ impl Pacer {
         let flows = self.binds(&capped);
         let flat = flows && seen.t_s - self.waited_s >= FLAT_S;
         let held = seen.t_s < capped.hold_until_s && !flat;
-        if !(flows || self.holds()) || held || seen.queue > QUEUE_SOME {
+        let queue_s = seen.rtt_s - self.base_s;
+        let filling = queue_s > QUEUE_SOME_S.max(QUEUE_SOME_SHARE * self.base_s);
+        if !(flows || self.holds()) || held || filling {
             return capped;
         }
         let below = BELOW * capped.ceiling;

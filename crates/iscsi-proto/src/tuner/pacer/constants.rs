@@ -4,8 +4,10 @@
 pub(super) const QUEUE_MIN_S: f64 = 0.004;
 /// And this part of it, which the jitter of a long path stays below.
 pub(super) const QUEUE_SHARE: f64 = 0.06;
-/// At this part of a queue that counts, the rate is raised no further: it takes a while to fill.
-pub(super) const QUEUE_SOME: f64 = 0.4;
+/// With this time in the queue, and this part of the shortest round trip, the rate is raised no further: it
+/// takes a while to fill, and over a long path it goes on filling until that is seen.
+pub(super) const QUEUE_SOME_S: f64 = 0.0016;
+pub(super) const QUEUE_SOME_SHARE: f64 = 0.01;
 /// A queue of this time is believed at once; a shorter one that is none of a long path's must be
 /// there twice in a row, because whoever does not get his processor delays packets, too.
 pub(super) const QUEUE_SURE_S: f64 = 0.01;
@@ -23,8 +25,8 @@ pub(super) const SEGMENT_BYTES: f64 = 1448.0;
 /// What a change of the rate brings about is seen after so many round trips, and this time.
 pub(super) const SETTLE_ROUND_TRIPS: f64 = 1.5;
 pub(super) const SETTLE_S: f64 = 0.1;
-/// After a rise it is enough that what was sent with it has been acknowledged.
-pub(super) const SETTLE_RISEN_ROUND_TRIPS: f64 = 1.0;
+/// After a rise it is enough that the first round trip with it has been acknowledged for the greater part.
+pub(super) const SETTLE_RISEN_ROUND_TRIPS: f64 = 1.5;
 pub(super) const SETTLE_RISEN_S: f64 = 0.04;
 /// A queue takes so many times its own length to empty at a rate that is a little lower, and is
 /// waited for no longer than this.
