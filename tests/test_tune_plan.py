@@ -1,11 +1,16 @@
-"""`enkaku plan` and `enkaku tune` as programs: their numbers, and what they say of bad input."""
+"""`enkaku plan` and `enkaku tune` as programs: their numbers, what they say of bad input, and how the plan is
+checked."""
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from enkaku_lab.peers import enkaku
+from enkaku_lab.plans import check, simulator
+from enkaku_lab.plans.grid import predicted
+from enkaku_lab.process import LabError
 
 
 def _run(*words: object, stdin: str = "") -> subprocess.CompletedProcess:
@@ -56,3 +61,43 @@ def test_a_policy_answers_every_sample_and_names_a_bad_line():
     assert [answer["n"] for answer in answers] == [4, 4, 4, 4, 4, 8]
     done = _run("tune", "--stdio", stdin=line.format(1) + "{}\n")
     assert done.returncode == 2 and "line 2" in done.stderr and "t_s: missing" in done.stderr
+
+
+@pytest.mark.needs("ns")
+def test_the_plan_and_the_simulator_agree_where_losses_decide(tmp_path: Path, capsys):
+    check.main(["--engine", "ns2", "--quick", "--out", str(tmp_path), "--docs", str(tmp_path)])
+    head, *found = map(json.loads, (tmp_path / "plan-check-ns2.jsonl").read_text().splitlines())
+    assert head["machine"] and len(found) == 4
+    rows, errors = check.judge(found)
+    assert len(rows) == 4 and max(errors["losses of reno and cubic"]) < 0.35, errors
+    page = (tmp_path / "plan-check.md").read_text()
+    assert "## ns-2" in page and "Linux's TCP" not in page
+    assert "median error" in capsys.readouterr().out
+
+
+def test_a_cell_of_which_the_plan_warns_is_in_no_median():
+    cell = {"rate": "100mbit", "rtt_ms": 20.0, "loss": 1e-3, "cc": "reno", "streams": 1}
+    found = [{**cell, "measured_mbit": 20.0}, {**cell, "loss": 0.05, "measured_mbit": 1e-3}]
+    rows, errors = check.judge(found)
+    assert [row[-1] for row in rows] == ["", check.WARNED]
+    assert len(errors["losses of reno and cubic"]) == 1
+
+
+def test_what_a_simulation_would_take_too_long_for_is_left_out():
+    cell = {"rate": "10gbit", "rtt_ms": 20.0, "loss": 0.0, "cc": "cubic", "streams": 16}
+    assert simulator.timing(cell, predicted(cell), quick=False) is None
+    slow = {**cell, "rate": "100mbit", "loss": 1e-4, "streams": 1}
+    omit_s, seconds = simulator.timing(slow, predicted(slow), quick=False)
+    # 72 Mbit/s are 6,200 segments, and 0.6 losses, a second.
+    assert omit_s == simulator.OMIT_S_MIN and 40 < seconds < 100
+
+
+def test_the_window_of_a_cell_is_that_of_the_smaller_buffer():
+    cell = {"rate": "1gbit", "rtt_ms": 20.0, "loss": 0.0, "cc": "reno", "streams": 1}
+    # 0.67 of 4 MiB to send, half of 6 MiB to receive.
+    assert simulator.window_segments(cell) == int(0.67 * (4 << 20) / 1448)
+
+
+def test_nothing_is_judged_that_was_not_measured(tmp_path: Path):
+    with pytest.raises(LabError, match="nothing was measured with --engine line"):
+        check.main(["--judge", "--out", str(tmp_path)])

@@ -4,7 +4,7 @@ import sys
 
 from enkaku_lab import bench, bottlenecks, commands, demo, monitor_cost, packets, steps, tuner_cost
 from enkaku_lab.ns2 import commands as s2
-from enkaku_lab.ns2 import plan_check
+from enkaku_lab.plans import check as plan_check
 from enkaku_lab.process import LabError
 
 COMMANDS = {
