@@ -153,6 +153,12 @@ def title(run: Run) -> str:
     return f"{run.policy}{tm}{number}, {run.seconds:g} s, seed {run.seed}"
 
 
+def failure(code: int, said: str) -> LabError:
+    """What is told of a simulation that ended like this: its first line."""
+    words = said.splitlines() or ["nothing was said"]
+    return LabError(f"ns-2 ended with code {code}: {words[0]}")
+
+
 def _execute(run: Run, path: Path) -> None:
     """Runs ns-2; the file appears under its name only when the run is complete."""
     torn = path.with_suffix(f".{os.getpid()}.part")
@@ -170,9 +176,7 @@ def _execute(run: Run, path: Path) -> None:
             )
         last = torn.read_text().rstrip().rpartition("\n")[2]
         if done.returncode or '"kind":"end"' not in last:
-            words = (done.stderr.strip() or last).splitlines()
-            said = words[0] if words else "nothing was said"
-            raise LabError(f"ns-2 ended with code {done.returncode}: {said}")
+            raise failure(done.returncode, done.stderr.strip() or last)
         torn.rename(path)
     finally:
         torn.unlink(missing_ok=True)

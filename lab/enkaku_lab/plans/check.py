@@ -55,10 +55,12 @@ def main(arguments: list[str]) -> None:
                 print(json.dumps(cell), file=kept, flush=True)
     if not _kept(options.out, options.engine).exists():
         raise LabError(f"nothing was measured with --engine {options.engine} yet")
-    print(_judged(options.out, options.engine))
+    measured = [name for name in ENGINES if _kept(options.out, name).exists()]
+    asked = measured if options.docs else [options.engine]
+    judged = {name: _judged(options.out, name) for name in asked}
+    print(judged[options.engine])
     if options.docs:
-        measured = [name for name in ENGINES if _kept(options.out, name).exists()]
-        parts = [f"## {TITLES[name]}\n\n{_judged(options.out, name)}" for name in measured]
+        parts = [f"## {TITLES[name]}\n\n{text}" for name, text in judged.items()]
         page = options.docs / "plan-check.md"
         page.write_text("\n\n".join([PAGE.format(mark=WARNED).strip(), *parts]) + "\n")
         print(f"Page: {page}")

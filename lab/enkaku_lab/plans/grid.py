@@ -7,11 +7,11 @@ much is left out, several times. And a mean is worth as much as the losses that 
 
 import itertools
 
-from enkaku_lab.experiment import RATES, WIRE_BYTES, Link
+from enkaku_lab.experiment import RATES, TCP_PAYLOAD_BYTES, WIRE_BYTES, Link
 from enkaku_lab.peers import enkaku
 
 AXES = ("rate", "rtt_ms", "loss", "cc", "streams")
-SEGMENT_BITS = 1448 * 8
+SEGMENT_BITS = TCP_PAYLOAD_BYTES * 8
 QUEUE_DELAYS = 1.0
 """The queue in bandwidth × delay, as in many routers."""
 FORGETTING = 3.0

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from enkaku_lab.experiment import RATES
-from enkaku_lab.ns2.engine import missing
+from enkaku_lab.ns2.engine import failure, missing
 from enkaku_lab.plans.grid import (
     LOSSES,
     SEGMENT_BITS,
@@ -92,7 +92,11 @@ def measure(todo: list[dict], folder: Path, quick: bool) -> Iterator[dict]:
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         waiting = [pool.submit(one, cell, *how) for cell, how in planned if how]
-        yield from (finished.result() for finished in waiting)
+        try:
+            yield from (finished.result() for finished in waiting)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _run(cell: dict, seconds: float, omit_s: float) -> float:
@@ -113,8 +117,7 @@ def _run(cell: dict, seconds: float, omit_s: float) -> float:
         argv, capture_output=True, text=True, preexec_fn=die_with_parent, check=False
     )
     if done.returncode:
-        words = done.stderr.strip().splitlines() or ["nothing was said"]
-        raise LabError(f"ns-2 ended with code {done.returncode}: {words[0]}")
+        raise failure(done.returncode, done.stderr.strip())
     # Agent/TCP/Linux says there, too, which congestion control it was given.
     report = next(line for line in done.stdout.splitlines() if line.startswith("{"))
     return json.loads(report)["bytes_per_s"] * 8 / 1e6
