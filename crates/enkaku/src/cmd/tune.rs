@@ -126,6 +126,7 @@ fn read_sample(line: &[u8]) -> Result<Sample, BadLine> {
         tcp: object.tcp()?,
         connections,
         held_share: 0.0,
+        outstanding_bytes: None,
         pace: Pace::default(),
     })
 }

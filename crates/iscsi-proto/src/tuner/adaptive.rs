@@ -123,6 +123,10 @@ pub struct Adaptive {
     rtt_s: f64,
     least_rtt_s: f64,
     held_rtt_s: f64,
+    /// The data come in.
+    receives: bool,
+    /// Since when what is carried has lagged behind a rate that rises, and when it last did.
+    lags_s: Option<(f64, f64)>,
     /// Samples before this are ramp-up.
     settled_s: f64,
     moved_s: f64,
@@ -166,6 +170,8 @@ impl Adaptive {
             renewal: Renewal::default(),
             rtt_s: 0.0,
             least_rtt_s: 0.0,
+            receives: false,
+            lags_s: None,
             held_rtt_s: 0.0,
             settled_s: 0.0,
             moved_s: 0.0,
@@ -377,6 +383,7 @@ impl Adaptive {
         self.rtt_known = rtt_s.is_some();
         self.rtt_s = rtt_s.unwrap_or(0.0);
         self.least_rtt_s = sample.least_rtt_us().map_or(0.0, |us| us / 1e6);
+        self.receives = sample.typical(|tcp| tcp.cwnd_bytes).is_none();
         let window_s = rtt_s.map_or(WINDOW_UNKNOWN_S, |rtt_s| WINDOW_ROUND_TRIPS * rtt_s);
         self.window_s = window_s.clamp(WINDOW_MIN_S, WINDOW_MAX_S);
     }
@@ -445,7 +452,7 @@ impl Policy for Adaptive {
         let lost = |c: &Connection| c.tcp.retransmits.is_some_and(|count| count > 0.0);
         self.losses |= sample.connections.iter().any(lost);
         let losses_ended = self.lossy.handle_sample(sample, interval_s);
-        if self.answer_losses(sample, losses_ended) {
+        if self.answer_losses(sample, losses_ended) || self.answer_lag(sample, limit) {
             return self.decision(sample, None, self.why);
         }
         if sample.pace.seeking {
@@ -461,6 +468,9 @@ impl Policy for Adaptive {
         let silent_s = if silent_s <= SILENT_WINDOWS * self.window_s { silent_s } else { 0.0 };
         let span_s = interval_s + silent_s;
         let bytes_per_s = sample.bytes_per_s * interval_s / span_s;
+        let Some(bytes_per_s) = self.judged(bytes_per_s, sample.pace) else {
+            return self.decision(sample, None, self.why);
+        };
         if let Some(value) = self.windows.push(bytes_per_s, span_s, self.window_s) {
             self.on_window(value, t_s, limit);
         }

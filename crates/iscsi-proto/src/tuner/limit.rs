@@ -76,6 +76,14 @@ impl Limit {
     }
 }
 
+impl Limit {
+    /// Windows or buffers: more connections have more of them.
+    pub(super) fn is_window(self) -> bool {
+        use Limit::{CongestionLoss, CongestionWindow, PeerWindow, SendBuffer};
+        matches!(self, CongestionLoss | CongestionWindow | PeerWindow | SendBuffer)
+    }
+}
+
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -14,6 +14,7 @@
 //! What it is not: it does not choose connections, and holds nothing back itself.
 
 mod constants;
+mod rise;
 
 use constants::*;
 
@@ -31,6 +32,8 @@ pub struct Pace {
     pub seeking: bool,
     /// It is this rate that limits, that is, the line.
     pub binds: bool,
+    /// The line seems to have become faster, but what is carried stays far behind the rate.
+    pub lags: bool,
     /// Round trip of the empty path in seconds, where the path has become longer than the kernel's
     /// minimum (Linux keeps that for five minutes, `tcp_min_rtt_wlen`).
     pub base_rtt_s: Option<f64>,
@@ -54,6 +57,8 @@ struct Capped {
     crowded: bool,
     /// The last change was one upwards.
     risen: bool,
+    /// It would be raised further, were not what is carried far behind it.
+    lags: bool,
     /// The next step beyond the ceiling.
     step: f64,
     hold_until_s: f64,
@@ -75,6 +80,7 @@ impl Capped {
             empties: 0,
             crowded: false,
             risen: false,
+            lags: false,
             step: STEP_MIN,
             hold_until_s: 0.0,
             settled_s,
@@ -93,6 +99,8 @@ pub struct Pacer {
     free_until_s: f64,
     free_s: f64,
     t_last_s: Option<f64>,
+    /// Connections in the last sample.
+    open: u32,
     /// The first sample, and the first of those in a row that show a queue.
     t_first_s: Option<f64>,
     crowded_s: Option<f64>,
@@ -101,6 +109,11 @@ pub struct Pacer {
     lost_s: f64,
     /// Share of the time in which commands waited for the rate, smoothed.
     held_share: f64,
+    /// The connections' windows are full.
+    fills_windows: bool,
+    /// Payload under way: the more of the last two samples, and the last.
+    outstanding: f64,
+    outstanding_last: f64,
     /// The rate with which the path was opened again, and whether that was now.
     opened_again: f64,
     opens_again: bool,
@@ -116,11 +129,15 @@ impl Default for Pacer {
             free_until_s: 0.0,
             free_s: FREE_S,
             t_last_s: None,
+            open: 0,
             t_first_s: None,
             crowded_s: None,
             waited_s: f64::NEG_INFINITY,
             lost_s: f64::NEG_INFINITY,
             held_share: 0.0,
+            fills_windows: false,
+            outstanding: 0.0,
+            outstanding_last: 0.0,
             opened_again: 0.0,
             opens_again: false,
             recent: Recent::default(),
@@ -161,8 +178,13 @@ impl Pacer {
         if seen.queue > FLAT {
             self.waited_s = seen.t_s;
         }
+        let outstanding = sample.outstanding_bytes.unwrap_or(0.0);
+        self.outstanding =
+            outstanding.max(std::mem::replace(&mut self.outstanding_last, outstanding));
+        let limit = Limit::of(sample);
+        self.fills_windows = limit.is_window();
         self.capped = match self.capped {
-            None => self.begin(&seen, Limit::of(sample)),
+            None => self.begin(&seen, limit),
             Some(capped) => self.go_on(capped, &seen),
         };
         let base_rtt_s = self.base_is_ours.then_some(self.base_s);
@@ -171,7 +193,8 @@ impl Pacer {
         self.capped.map_or(free, |capped| Pace {
             bytes_per_s: Some(capped.bytes_per_s),
             seeking: capped.seeking,
-            binds: self.binds(&capped),
+            binds: !capped.lags && self.binds(&capped),
+            lags: capped.lags,
             ..free
         })
     }
@@ -192,7 +215,12 @@ impl Pacer {
 
     /// None where the path is short or its round trip unknown.
     fn look(&mut self, sample: &Sample, from_s: f64) -> Option<Seen> {
-        let (t_s, bytes_per_s) = (sample.t_s, sample.bytes_per_s);
+        let t_s = sample.t_s;
+        let fewer =
+            sample.connections_open < std::mem::replace(&mut self.open, sample.connections_open);
+        // What those carried that were closed is missing in the interval.
+        let mean = if fewer { self.recent.mean(LINE_SPAN, self.base_s) } else { 0.0 };
+        let bytes_per_s = sample.bytes_per_s.max(mean);
         let rtt_s = sample.typical(|tcp| tcp.rtt_us)? / 1e6;
         let least_s = sample.typical(|tcp| tcp.min_rtt_us).map_or(rtt_s, |us| us / 1e6);
         if least_s < LONG_RTT_S || !bytes_per_s.is_finite() || t_s < from_s {
@@ -260,22 +288,6 @@ impl Pacer {
         ends.map(|end_s| self.recent.mean_until(end_s, BEST_SPAN, self.base_s)).fold(0.0, f64::max)
     }
 
-    /// All that is sent waits for the rate, without pauses.
-    fn binds(&self, capped: &Capped) -> bool {
-        let mean = self.recent.mean(BINDS_SPAN, self.base_s);
-        if self.held_share < ALWAYS_SHARE {
-            return mean > 0.0 && mean >= BINDS_SHARE * capped.bytes_per_s;
-        }
-        // While the rate rises fast, the mean lags behind.
-        let latest = self.recent.mean(LATEST_SPAN, self.base_s).max(mean);
-        latest > 0.0 && latest >= FOLLOWS_SHARE * capped.bytes_per_s
-    }
-
-    /// Commands wait for the rate.
-    fn holds(&self) -> bool {
-        self.held_share >= HELD_SHARE
-    }
-
     fn seek(
         &self,
         bytes_per_s: f64,
@@ -306,7 +318,10 @@ impl Pacer {
             return Capped { stretch: Some((stretch, before)), ..capped };
         };
         let settle_s = SETTLE_S + SETTLE_ROUND_TRIPS * rtt_s;
-        let line = stretch.line(self.recent.mean(LINE_SPAN, self.base_s));
+        // Without a queue it is what we give that comes now.
+        let stands = seen.queue > 1.0;
+        let now = if stands { self.recent.mean(LINE_SPAN, self.base_s) } else { f64::INFINITY };
+        let line = stretch.line(now);
         let found = self.seek(line, before, seen, seen.t_s - settle_s, settle_s);
         match answer {
             // As if it had just been lowered below what the line carries.
@@ -348,6 +363,7 @@ impl Pacer {
         if capped.stretch.is_some() {
             return Some(self.answered(capped, seen));
         }
+        capped.lags = false;
         let standing = self.standing(seen);
         let seen =
             if capped.seeking || seen.lost || !self.is_jittery(seen) { seen } else { &standing };
@@ -383,35 +399,6 @@ impl Pacer {
         }
         (capped.seeking, capped.cut_from, capped.empties) = (false, None, 0);
         Some(self.raise(capped, seen))
-    }
-
-    /// Raises the rate, if it is what limits and there is no queue.
-    fn raise(&self, mut capped: Capped, seen: &Seen) -> Capped {
-        // With pauses in it, what is sent does not tell at once what the line makes of the rate.
-        let flows = self.binds(&capped);
-        let flat = flows && seen.t_s - self.waited_s >= FLAT_S;
-        let held = seen.t_s < capped.hold_until_s && !flat;
-        let queue_s = seen.rtt_s - self.base_s;
-        let filling = queue_s > QUEUE_SOME_S.max(QUEUE_SOME_SHARE * self.base_s);
-        if !(flows || self.holds()) || held || filling {
-            return capped;
-        }
-        let below = BELOW * capped.ceiling;
-        let missing = below / capped.bytes_per_s - 1.0;
-        if missing > STEP_MIN {
-            capped.bytes_per_s *= 1.0 + (missing / 2.0).clamp(STEP_MIN, STEP_MAX);
-        } else if missing > 0.0 {
-            capped.bytes_per_s = below;
-            capped.hold_until_s = seen.t_s + HOLD_S;
-        } else {
-            capped.bytes_per_s *= 1.0 + capped.step;
-            capped.step = (2.0 * capped.step).min(rise_share(capped.bytes_per_s, self.base_s));
-        }
-        let settle_s = match flows {
-            true => SETTLE_RISEN_S + SETTLE_RISEN_ROUND_TRIPS * self.base_s,
-            false => SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s,
-        };
-        Capped { settled_s: seen.t_s + settle_s, risen: true, ..capped }
     }
 
     /// Lowers the rate, because there is a queue.

@@ -20,6 +20,8 @@ pub struct Sample {
     pub connections: Vec<Connection>,
     /// Share of the interval in which commands waited for the rate that the pacer had set (0–1).
     pub held_share: f64,
+    /// Payload of the commands that are under way at its end.
+    pub outstanding_bytes: Option<f64>,
     /// What the pacer says of the interval.
     pub pace: Pace,
 }

@@ -18,6 +18,8 @@ const REACHED: f64 = 0.7;
 const EMPTIES: f64 = 2.0;
 const SHOWS: f64 = 1.5;
 const SHOWS_S: f64 = 0.1;
+/// A rise that has become larger by this factor was met in its midst: it is asked about anew.
+const GROWN: f64 = 1.25;
 /// A queue has lost this part of itself by then.
 const GONE: f64 = 0.25;
 /// A longer path varies by less than this part of the rise; what others fill varies by more.
@@ -72,6 +74,10 @@ impl Stretch {
     /// Takes the newest of the intervals; the answer, if it is there.
     pub(super) fn handle(&mut self, seen: Interval, recent: &Recent) -> Option<Answer> {
         let rise_s = self.rtt_s - self.base_s;
+        if seen.rtt_s - self.base_s > GROWN * rise_s {
+            (self.rtt_s, self.begun_s, self.reached_s) = (seen.rtt_s, seen.t_s, None);
+            return None;
+        }
         if self.rtt_s - seen.rtt_s > GONE * rise_s {
             return Some(Answer::Queue);
         }

@@ -9,6 +9,7 @@ mod path;
 mod peer;
 mod random;
 mod table;
+mod trials;
 
 use iscsi_proto::tuner::{AdaptiveConfig, GoldenConfig, Policy, PolicyConfig, Sample};
 use path::{Law, Path, Transfer};

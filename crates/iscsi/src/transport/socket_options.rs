@@ -138,6 +138,11 @@ pub(crate) fn buffer_limits() -> (u64, u64) {
     (worth("core/wmem_max", "ipv4/tcp_wmem"), worth("core/rmem_max", "ipv4/tcp_rmem"))
 }
 
+/// What the kernel enlarges a send buffer to by itself, in bytes.
+pub(crate) fn automatic_send_buffer() -> u64 {
+    sysctl("ipv4/tcp_wmem", 2)
+}
+
 /// What the kernel enlarges a receive buffer to by itself, in bytes.
 pub(crate) fn automatic_receive_buffer() -> u64 {
     sysctl("ipv4/tcp_rmem", 2)
@@ -147,7 +152,7 @@ pub(crate) fn automatic_receive_buffer() -> u64 {
 /// other end is set as this one; 0 if that cannot be told. A send buffer also holds what waits, and
 /// about half of a receive buffer is bookkeeping (`tcp_adv_win_scale`).
 pub(crate) fn automatic_window() -> u64 {
-    (sysctl("ipv4/tcp_wmem", 2) / 10 * 6).min(sysctl("ipv4/tcp_rmem", 2) / 2)
+    (automatic_send_buffer() / 10 * 6).min(automatic_receive_buffer() / 2)
 }
 
 /// A number of a setting of the network; 0 where it is not to be had.

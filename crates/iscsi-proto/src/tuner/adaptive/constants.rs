@@ -6,9 +6,10 @@ pub(super) const GUESS_BYTES_PER_S: f64 = 118e6;
 /// What a buffer holds varies with how its packets were cut; so many more are opened for that. One
 /// that is missing shows late, and opening it then costs a stall; one that is spare is closed.
 pub(super) const GUESS_SPARE: f64 = 1.15;
-/// And hardly more than this times what it holds as a rule (writes 1.08, reads 1.16 over 50 ms): fewer
+/// And hardly more than this times what it holds as a rule (writes 1.08, reads 1.17 over 50 ms): fewer
 /// than that needs are not tried, for a trial in vain makes every command wait.
 pub(super) const WINDOW_MARGIN: f64 = 1.1;
+pub(super) const WINDOW_MARGIN_RECEIVING: f64 = 1.2;
 /// And no more of them than this before anything was measured.
 pub(super) const GUESS_MAX: u32 = 16;
 /// A window is at least this long: shorter ones see the scheduler, not the path.
@@ -45,6 +46,9 @@ pub(super) const EDGE_MARGIN: f64 = 1.04;
 pub(super) const PROBE_STEP_MAX: f64 = 0.5;
 /// Less than this part of the line's rate is not all that it carries.
 pub(super) const LINE_SHARE: f64 = 0.92;
+/// What was carried lagged behind the rate for all of a window, although not in each of its samples, if
+/// it did so in so many.
+pub(super) const LAGS_MEMORY_WINDOWS: f64 = 2.0;
 /// A round trip longer by this factor needs windows that the present ones are not.
 pub(super) const STRETCHED: f64 = 1.5;
 /// A changed path shows in this many windows in a row.

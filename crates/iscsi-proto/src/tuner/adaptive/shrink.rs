@@ -1,6 +1,7 @@
 //! How `adaptive` looks for fewer connections that do as well: trials against the plateau's level.
 
 use super::super::Why;
+use super::super::pacer::Pace;
 use super::constants::*;
 use super::{Adaptive, Point, State};
 
@@ -57,7 +58,8 @@ impl Adaptive {
         if self.config.window_bytes == 0 {
             return 0;
         }
-        let most = WINDOW_MARGIN * self.config.window_bytes as f64;
+        let margin = if self.receives { WINDOW_MARGIN_RECEIVING } else { WINDOW_MARGIN };
+        let most = margin * self.config.window_bytes as f64;
         let needed = PLATEAU_SHARE * plateau * self.least_rtt_s / most;
         (needed.ceil() as u32).saturating_sub(1)
     }
@@ -68,6 +70,19 @@ impl Adaptive {
         self.shrink_s = t_s + self.shrink_pause_s;
         self.look_again_s = t_s + self.look_pause_s;
         self.hold(connections, plateau, t_s, why);
+    }
+
+    /// What an interval says of the connections. In a trial of fewer that carry all that the rate lets
+    /// through, that is the plateau, as far as they follow the rate: by chance it may be a low one. None
+    /// while it is so low that nothing follows from it.
+    pub(super) fn judged(&self, bytes_per_s: f64, pace: Pace) -> Option<f64> {
+        let (State::Shrink { plateau }, Some(rate), true) =
+            (self.state, pace.bytes_per_s, pace.binds)
+        else {
+            return Some(bytes_per_s);
+        };
+        let share = (bytes_per_s / rate).min(1.0);
+        (rate >= LINE_SHARE * plateau).then_some(bytes_per_s.max(share * plateau))
     }
 
     pub(super) fn shrink(&mut self, plateau: f64, value: f64, t_s: f64) {

@@ -1,7 +1,7 @@
 //! What `adaptive` does on its plateau: it looks for a changed path and for probes that are due.
 
-use super::super::Why;
 use super::super::limit::Limit;
+use super::super::{Sample, Why};
 use super::constants::*;
 use super::{Adaptive, Point, State};
 
@@ -61,6 +61,29 @@ impl Adaptive {
             self.look_again_s = t_s + self.look_pause_s;
             self.probe_more(now, t_s, Why::LookAgain);
         }
+    }
+
+    /// The line has become faster, but the windows that filled the slower one grow by little in a round
+    /// trip; those of new connections double. True if more are tried now: as many as hold what is missing.
+    pub(super) fn answer_lag(&mut self, sample: &Sample, limit: Limit) -> bool {
+        let (t_s, carried) = (sample.t_s, sample.bytes_per_s);
+        // While the rate goes up in steps, it may be reached for a moment.
+        let memory_s = LAGS_MEMORY_WINDOWS * self.window_s;
+        let lately = self.lags_s.filter(|(_, last_s)| t_s - last_s < memory_s);
+        let since_s = lately.map_or(t_s, |(since_s, _)| since_s);
+        self.lags_s = if sample.pace.lags { Some((since_s, t_s)) } else { lately };
+        let long = sample.pace.lags && t_s - since_s >= self.window_s;
+        let holds = matches!(self.state, State::Hold { .. }) && limit.is_window();
+        let more = self.connections < self.connections_max();
+        let Some(rate) = sample.pace.bytes_per_s.filter(|_| long && holds && more) else {
+            return false;
+        };
+        self.lags_s = None;
+        let missing = (rate - carried) * self.least_rtt_s / self.config.window_bytes as f64;
+        let missing = (missing.ceil() as u32).clamp(1, self.connections);
+        let base = Point { connections: self.connections, bytes_per_s: carried, settled: false };
+        self.start_grow(base, base.connections + missing, t_s, Why::Limited(limit));
+        true
     }
 
     /// The present number, whose level is known.

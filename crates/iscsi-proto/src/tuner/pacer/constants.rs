@@ -84,6 +84,18 @@ pub(super) const HELD_SMOOTHING: f64 = 0.3;
 pub(super) const ALWAYS_SHARE: f64 = 0.9;
 pub(super) const LATEST_SPAN: f64 = 0.95;
 pub(super) const FOLLOWS_SHARE: f64 = 0.85;
+/// Of a step beyond the rate at which the queue came so much has to be missing, and an error of
+/// measurement, until no further one is made.
+pub(super) const OUTRUN_SHARE: f64 = 0.5;
+pub(super) const OUTRUN_ERROR: f64 = 0.01;
+/// Commands go in bursts of such a time, and more than what those and the path hold, by this factor,
+/// waits in sockets.
+pub(super) const OUTRUN_BURST_S: f64 = 0.02;
+pub(super) const OUTRUN_FACTOR: f64 = 1.3;
+/// Less than this part of it is far behind; and so is less than the rate where that is so many times
+/// the one at which the queue came: the line has become faster.
+pub(super) const LAGS_SHARE: f64 = 0.92;
+pub(super) const LAGS_BEYOND: f64 = 1.1;
 /// The round trip that is left then is the least one of this time.
 pub(super) const LEFT_S: f64 = 1.0;
 /// First and longest time that the rate is free where the queue is not ours.

@@ -10,7 +10,9 @@ use super::meter::{Measured, View};
 use crate::initiator::Config;
 use crate::initiator::member::Member;
 use crate::initiator::shared::Shared;
-use crate::transport::socket_options::{SPREAD_OUT, SocketOptions, buffer_limits};
+use crate::transport::socket_options::{
+    SPREAD_OUT, SocketOptions, automatic_receive_buffer, automatic_send_buffer, buffer_limits,
+};
 
 /// Pacing leaves each connection this much more than its even share, so that the limit over all of
 /// them binds first and none is held up by the choice of connections.
@@ -125,10 +127,18 @@ impl Actuator {
         }
     }
 
-    /// Buffers only grow, and only where the system allows more than it gives by itself.
+    /// Buffers only grow, and only beyond what the kernel gives by itself: it enlarges none any more that
+    /// a program has set.
     fn grow_buffer(&mut self, bytes: u64, reads: bool) {
-        let most = if reads { self.receive_buffer_max } else { self.send_buffer_max };
-        let bytes = bytes.min(most) as usize;
+        let (most, by_itself) = match reads {
+            true => (self.receive_buffer_max, automatic_receive_buffer()),
+            false => (self.send_buffer_max, automatic_send_buffer()),
+        };
+        let bytes = bytes.min(most);
+        if bytes <= by_itself {
+            return;
+        }
+        let bytes = bytes as usize;
         self.change(|options| {
             let option = if reads { &mut options.receive_buffer } else { &mut options.send_buffer };
             *option = Some(option.unwrap_or(0).max(bytes)).filter(|bytes| *bytes > 0);
@@ -150,5 +160,28 @@ impl Actuator {
                 tracing::warn!(%error, "socket option refused; going on without it");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_that_the_kernel_enlarges_is_left_to_it() {
+        let most = 1 << 30;
+        let mut actuator = Actuator::new(&Config::default());
+        (actuator.send_buffer_max, actuator.receive_buffer_max) = (most, most);
+        actuator.grow_buffer(automatic_send_buffer(), false);
+        actuator.grow_buffer(automatic_receive_buffer(), true);
+        assert_eq!(actuator.options, SocketOptions::default());
+        let more = automatic_send_buffer() + 4096;
+        actuator.grow_buffer(more, false);
+        assert_eq!(actuator.options.send_buffer, Some(more as usize));
+        // It never shrinks, and the system's limit is kept.
+        actuator.grow_buffer(more - 1, false);
+        actuator.grow_buffer(u64::MAX, true);
+        assert_eq!(actuator.options.send_buffer, Some(more as usize));
+        assert_eq!(actuator.options.receive_buffer, Some(most as usize));
     }
 }

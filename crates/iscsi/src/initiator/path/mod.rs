@@ -175,9 +175,6 @@ impl Controller {
         // While a path is new, some connections carry far more than others: none has a part.
         hold_back(shared, least([rate, room.map(|room| room.bytes_per_s)]), room, now);
         let is_long = self.pacer.is_some() && rtt_us.is_some_and(|us| us >= LONG_RTT_S * 1e6);
-        // What those carry that are to fill it, the others do not need.
-        let filling = self.renewed.map_or(view.open, |line| line.connections.min(view.open));
-        self.actuator.pace(rate, filling, is_long);
         let decision = if limit.binds {
             // What is held back here says nothing about the path.
             self.keep(sample)
@@ -194,6 +191,11 @@ impl Controller {
             pacer.keep_to(line.bytes_per_s);
         }
         self.wanted = decision.connections;
+        // Those that are closed now leave their part to the others at once: with the parts of before, work
+        // would gather in them, and come as a burst. What those carry that are to fill the line again,
+        // the others do not need.
+        let filling = before.map_or(self.wanted.max(1), |line| line.connections).min(view.open);
+        self.actuator.pace(rate, filling, is_long);
         self.actuator.carry_out(shared, &view, &measured, &decision, now);
         self.history.note(sample, self.wanted, &decision.why.to_string(), now);
         self.publish(shared, &view, now, Some((&measured, &decision)));
@@ -282,6 +284,11 @@ fn trace(measured: &Measured, room: Option<Room>) {
         rtts_us = ?each(|tcp| tcp.rtt_us),
         retransmits = ?each(|tcp| tcp.retransmits),
         cwnd = ?each(|tcp| tcp.cwnd_bytes),
+        unacked = ?each(|tcp| tcp.in_flight_bytes),
+        peer_window = ?each(|tcp| tcp.peer_window_bytes),
+        send_buffer = ?each(|tcp| tcp.send_buffer_bytes),
+        by_peer_window = ?each(|tcp| tcp.rwnd_limited_share),
+        by_send_buffer = ?each(|tcp| tcp.sndbuf_limited_share),
         ?room,
         outstanding = ?measured.connections.iter().map(|c| c.outstanding_bytes).collect::<Vec<_>>(),
         slowness = ?measured.slowness.iter().map(|(.., slowness)| slowness).collect::<Vec<_>>(),
