@@ -54,6 +54,21 @@ fn commands_that_gather_in_sockets_show_no_faster_line() {
 }
 
 #[test]
+fn a_rate_that_losses_stay_below_is_none_that_holds() {
+    // As seen over 50 ms with a loss of 1e-4: the rate stayed at 96 % of the line's, because what was
+    // carried below it went up and down, and held what came up.
+    let (mut pacer, mut t_s) = found(50.0);
+    let mut rate = GIGABIT;
+    for _ in 0..100 {
+        t_s += SAMPLE_S;
+        let mut sample = sample(t_s, 20, 50.0, 50.3, 0.95 * rate.min(GIGABIT));
+        sample.connections[0].tcp.retransmits = Some(1.0);
+        rate = pacer.handle_sample(&sample).bytes_per_s.expect("no queue of others");
+    }
+    assert!(rate > 1.05 * GIGABIT, "{rate}");
+}
+
+#[test]
 fn what_a_closed_connection_carried_is_missing_but_not_lost() {
     // As seen over 10 ms: of two one was closed, a burst followed, and a line that was held to carry
     // what the other one did in that interval was slow for three seconds.

@@ -23,8 +23,12 @@ impl Pacer {
 
     /// The share of the rate that is carried, where the last step beyond the ceiling brought less than
     /// half of itself, and it is no pause of the application: what waits in the sockets instead of before
-    /// them shows no faster line, and another step would only put more there.
-    fn outruns(&self, capped: &Capped) -> Option<f64> {
+    /// them shows no faster line, and another step would only put more there. Not where something is
+    /// lost: what is carried goes up and down then, below a rate that must not hold it.
+    fn outruns(&self, capped: &Capped, seen: &Seen) -> Option<f64> {
+        if seen.t_s - self.lost_s <= LOSING_S {
+            return None;
+        }
         let step = capped.step / 2.0;
         let share = self.recent.mean(LATEST_SPAN, self.base_s) / capped.bytes_per_s;
         // A path that carries the rate holds no more than that (Little's law).
@@ -54,7 +58,7 @@ impl Pacer {
             capped.bytes_per_s = below;
             capped.hold_until_s = seen.t_s + HOLD_S;
         } else {
-            if let Some(share) = self.outruns(&capped) {
+            if let Some(share) = self.outruns(&capped, seen) {
                 let beyond = capped.bytes_per_s > LAGS_BEYOND * capped.ceiling;
                 return Capped { lags: beyond || share < LAGS_SHARE, ..capped };
             }
