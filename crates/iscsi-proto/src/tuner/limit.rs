@@ -74,9 +74,7 @@ impl Limit {
         }
         Self::Unknown
     }
-}
 
-impl Limit {
     /// Windows or buffers: more connections have more of them.
     pub(super) fn is_window(self) -> bool {
         use Limit::{CongestionLoss, CongestionWindow, PeerWindow, SendBuffer};

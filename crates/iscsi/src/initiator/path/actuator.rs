@@ -31,6 +31,9 @@ pub(super) struct Actuator {
     evenly: bool,
     send_buffer_max: u64,
     receive_buffer_max: u64,
+    /// What the kernel enlarges them to by itself.
+    send_buffer_automatic: u64,
+    receive_buffer_automatic: u64,
 }
 
 impl Actuator {
@@ -44,6 +47,8 @@ impl Actuator {
             evenly: config.hand_out_evenly,
             send_buffer_max,
             receive_buffer_max,
+            send_buffer_automatic: automatic_send_buffer(),
+            receive_buffer_automatic: automatic_receive_buffer(),
         }
     }
 
@@ -131,8 +136,8 @@ impl Actuator {
     /// a program has set.
     fn grow_buffer(&mut self, bytes: u64, reads: bool) {
         let (most, by_itself) = match reads {
-            true => (self.receive_buffer_max, automatic_receive_buffer()),
-            false => (self.send_buffer_max, automatic_send_buffer()),
+            true => (self.receive_buffer_max, self.receive_buffer_automatic),
+            false => (self.send_buffer_max, self.send_buffer_automatic),
         };
         let bytes = bytes.min(most);
         if bytes <= by_itself {
@@ -141,7 +146,7 @@ impl Actuator {
         let bytes = bytes as usize;
         self.change(|options| {
             let option = if reads { &mut options.receive_buffer } else { &mut options.send_buffer };
-            *option = Some(option.unwrap_or(0).max(bytes)).filter(|bytes| *bytes > 0);
+            *option = Some(option.unwrap_or(0).max(bytes));
         });
     }
 
