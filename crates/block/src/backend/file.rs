@@ -3,8 +3,9 @@
 //! What the page cache can serve is served at once (`RWF_NOWAIT`), and so is all of a file system
 //! in memory (tmpfs). Where writes into the page cache cannot be told not to wait (ext4), whole
 //! pages are still written in the caller's thread, until one stalls (`stall`); then by one thread
-//! of the file's own (`writer`). Everything else that may wait for a disk is done by tokio's
-//! blocking pool, and outside a runtime in the caller's thread.
+//! of the file's own (`writer`). Long writes take turns, so that threads do not meet at the inode's
+//! lock (`turns`). Everything else that may wait for a disk is done by tokio's blocking pool, and
+//! outside a runtime in the caller's thread.
 //!
 //! **After a failed sync** the kernel may have dropped the pages that it could not write and marked
 //! them clean, so that a second fdatasync would succeed without the data being anywhere. Therefore
@@ -14,9 +15,11 @@
 //! Writable files are locked (`flock`, exclusively) as long as they are open, so that two servers
 //! cannot write to the same one; read-only ones are locked shared.
 
+mod buffered;
 mod open;
 mod stall;
 mod sys;
+mod turns;
 mod writer;
 
 use std::fs::File;
@@ -24,14 +27,13 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use bytes::Bytes;
 
 pub use open::{FileOptions, OpenError};
 
-use stall::Stalls;
-use writer::Writer;
+use buffered::Buffered;
+use turns::{Turns, Write};
 
 use crate::buf::PAGE;
 use crate::{BlockDevice, BlockError, Buf, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags};
@@ -42,7 +44,7 @@ const ZEROES_BYTES: usize = 1 << 20;
 /// A file or block device of this machine.
 pub struct FileDevice {
     inner: Arc<Inner>,
-    writer: Writer,
+    buffered: Arc<Turns<Buffered>>,
 }
 
 struct Inner {
@@ -56,10 +58,8 @@ struct Inner {
     block_device: bool,
     /// The file system lives in memory: nothing ever waits for a disk.
     in_memory: bool,
-    /// Cleared for good when the file system knows no RWF_NOWAIT.
+    /// Cleared for good when the file system knows no RWF_NOWAIT for reads.
     nowait_read: AtomicBool,
-    nowait_write: AtomicBool,
-    stalls: Stalls,
     /// The first sync that failed (errno).
     sync_failed: OnceLock<i32>,
 }
@@ -75,11 +75,10 @@ impl FileDevice {
             block_device,
             in_memory,
             nowait_read: AtomicBool::new(!direct),
-            nowait_write: AtomicBool::new(!direct),
-            stalls: Stalls::new(),
             sync_failed: OnceLock::new(),
         };
-        Self { inner: Arc::new(inner), writer: Writer::default() }
+        let inner = Arc::new(inner);
+        Self { buffered: Turns::new(Buffered::new(inner.clone())), inner }
     }
 
     /// How large the file or block device is now, in bytes of whole blocks. Below the size of
@@ -123,28 +122,15 @@ impl FileDevice {
         self.inner.check_synced().err()?;
         self.inner.sync_failed.get().map(|errno| io::Error::from_raw_os_error(*errno))
     }
+}
 
-    /// Writes whole pages into a page cache that knows no RWF_NOWAIT.
-    fn write_pages(&self, offset: u64, data: Bytes) -> Io<()> {
-        let start = Instant::now();
-        let in_runtime = tokio::runtime::Handle::try_current().is_ok();
-        if !in_runtime || self.inner.stalls.none_lately(start) {
-            let result = self.inner.write_all(&data, offset, false);
-            self.inner.stalls.record(start, Instant::now());
-            return Io::done(result);
-        }
-        match self.writer.write(&self.inner, offset, data) {
-            Ok(io) => io,
-            Err(data) => self.blocking(move |inner| inner.write_all(&data, offset, false)),
-        }
-    }
-
+impl Inner {
     /// Does `work` where waiting for a disk hurts nobody.
     fn blocking<T: Send + Unpin + 'static>(
-        &self,
-        work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
+        self: &Arc<Self>,
+        work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Io<T> {
-        let inner = self.inner.clone();
+        let inner = self.clone();
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Io::done(work(&inner));
         };
@@ -156,9 +142,7 @@ impl FileDevice {
             })
         })
     }
-}
 
-impl Inner {
     fn info(&self) -> DeviceInfo {
         DeviceInfo { size: self.size.load(Ordering::Acquire), ..self.info.clone() }
     }
@@ -175,24 +159,6 @@ impl Inner {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if sys::unsupported(&error) => {
                     self.nowait_read.store(false, Ordering::Relaxed);
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(done)
-    }
-
-    /// As [`read_cached`](Self::read_cached), for a write.
-    fn write_cached(&self, data: &[u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while done < data.len() && self.nowait_write.load(Ordering::Relaxed) {
-            let at = offset + done as u64;
-            match sys::write(&self.file, &data[done..], at, self.inline_flags()) {
-                Ok(0) => break,
-                Ok(n) => done += n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if sys::unsupported(&error) => {
-                    self.nowait_write.store(false, Ordering::Relaxed);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -240,12 +206,6 @@ impl Inner {
             self.remember(&error);
         }
         error.into()
-    }
-
-    /// Whole pages into the page cache: a copy under the inode's lock. Parts of pages may have to
-    /// be read first, and direct I/O waits for the disk: many of those should wait side by side.
-    fn whole_pages(&self, offset: u64, data: &[u8]) -> bool {
-        !self.direct && (offset | data.len() as u64).is_multiple_of(PAGE as u64)
     }
 
     fn sync(&self) -> Result<()> {
@@ -355,7 +315,7 @@ impl BlockDevice for FileDevice {
             Ok(done) => done,
             Err(error) => return Io::err(error),
         };
-        self.blocking(move |inner| {
+        self.inner.blocking(move |inner| {
             inner.file.read_exact_at(&mut buf[done..], offset + done as u64)?;
             Ok(buf)
         })
@@ -366,16 +326,13 @@ impl BlockDevice for FileDevice {
             return Io::err(error);
         }
         // A write that must reach the disk waits in any case.
-        let cached = if flags.fua { Ok(0) } else { self.inner.write_cached(&data, offset) };
-        match cached {
-            Ok(done) if done == data.len() => Io::ok(()),
-            Ok(0) if !flags.fua && self.inner.whole_pages(offset, &data) => {
-                self.write_pages(offset, data)
-            }
-            Ok(done) => self.blocking(move |inner| {
-                inner.write_all(&data[done..], offset + done as u64, flags.fua)
-            }),
-            Err(error) => Io::err(error),
+        if flags.fua || self.inner.direct {
+            return self.inner.blocking(move |inner| inner.write_all(&data, offset, flags.fua));
+        }
+        // A block device has no lock for its writes to meet at.
+        match self.inner.block_device || data.len() < turns::LONG_BYTES {
+            true => self.buffered.file.write(offset, data),
+            false => self.buffered.write(offset, data),
         }
     }
 
@@ -386,13 +343,13 @@ impl BlockDevice for FileDevice {
         if self.inner.in_memory {
             return Io::done(self.inner.sync());
         }
-        self.blocking(Inner::sync)
+        self.inner.blocking(Inner::sync)
     }
 
     fn trim(&self, offset: u64, len: u64) -> Io<()> {
         match self.inner.info().check_write(offset, len) {
             Ok(()) if len == 0 || !self.inner.info.can_trim => Io::ok(()),
-            Ok(()) => self.blocking(move |inner| inner.trim(offset, len)),
+            Ok(()) => self.inner.blocking(move |inner| inner.trim(offset, len)),
             Err(error) => Io::err(error),
         }
     }
@@ -400,7 +357,7 @@ impl BlockDevice for FileDevice {
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
         match self.inner.info().check_write(offset, len) {
             Ok(()) if len == 0 => Io::ok(()),
-            Ok(()) => self.blocking(move |inner| inner.zero(offset, len, flags)),
+            Ok(()) => self.inner.blocking(move |inner| inner.zero(offset, len, flags)),
             Err(error) => Io::err(error),
         }
     }
@@ -409,7 +366,7 @@ impl BlockDevice for FileDevice {
         match self.inner.info().check(offset, len) {
             Ok(()) if len == 0 => Io::ok(Vec::new()),
             Ok(()) if self.inner.info.can_extents => {
-                self.blocking(move |inner| inner.extents(offset, len))
+                self.inner.blocking(move |inner| inner.extents(offset, len))
             }
             Ok(()) => Io::ok(vec![Extent { offset, len, hole: false }]),
             Err(error) => Io::err(error),

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use super::*;
 use crate::testing;
@@ -67,9 +68,9 @@ fn works_outside_a_runtime() {
 async fn writes_after_a_stall_go_through_the_writer() {
     let folder = folder();
     let device = open(&sparse(&folder, "disk", 1 << 20));
-    device.inner.nowait_write.store(false, Ordering::Relaxed);
+    device.buffered.file.nowait.store(false, Ordering::Relaxed);
     let now = Instant::now();
-    device.inner.stalls.record(now - std::time::Duration::from_secs(1), now);
+    device.buffered.file.stalls.record(now - std::time::Duration::from_secs(1), now);
     let writes: Vec<_> = (0..64u8)
         .map(|page| {
             let data = Bytes::from(vec![page; 4096]);
@@ -82,6 +83,32 @@ async fn writes_after_a_stall_go_through_the_writer() {
     }
     let back = device.read(0, Buf::new(64 * 4096)).await.unwrap();
     assert!(back.iter().enumerate().all(|(at, byte)| usize::from(*byte) == at / 4096));
+}
+
+/// Long writes from several threads, which leave them with each other (`turns`).
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_long_writes_all_arrive() {
+    const LEN: usize = turns::LONG_BYTES;
+    let folder = folder();
+    let device = Arc::new(open(&sparse(&folder, "disk", 64 * LEN as u64)));
+    let writers = [0, 1, 2, 3].map(|writer| {
+        let device = device.clone();
+        tokio::spawn(async move {
+            for round in 0..2 {
+                for index in (writer..64).step_by(4) {
+                    let data = testing::pattern(LEN, (64 * round + index) as u8);
+                    device.write((index * LEN) as u64, data, WriteFlags::NONE).await.unwrap();
+                }
+            }
+        })
+    });
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    for index in 0..64 {
+        let back = device.read((index * LEN) as u64, Buf::new(LEN)).await.unwrap();
+        assert!(back[..] == testing::pattern(LEN, 64 + index as u8)[..], "write {index}");
+    }
 }
 
 #[tokio::test]
