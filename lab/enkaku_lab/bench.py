@@ -3,7 +3,9 @@
 Both targets serve an equal file in the page cache, so what is compared is the path of a command
 through client, protocol and target, not a disk. Runs are interleaved (A B C A B C …), so that a
 change of the machine's mood meets all of them; the table has medians and half ranges. Every number
-of ours is given as a ratio to tgt with the same client, or to one stream of iperf3.
+of ours is given as a ratio to tgt with the same client, or to iperf3, whose four streams tell what
+four connections can bring on this machine. How close its processors are to each other is measured
+beside it, for a host may change that from run to run.
 """
 
 import argparse
@@ -14,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from enkaku_lab import OUT, machine, table
+from enkaku_lab import OUT, machine, neighbours, table
 from enkaku_lab.peers import Measurement, NotSupported, Target, Workload
 from enkaku_lab.peers import enkaku, iperf3, libiscsi, qemu, tgt
 from enkaku_lab.progress import Progress
@@ -42,6 +44,7 @@ REACH = [
     (LARGE[0], ("enkaku", FOUR), ("enkaku", OURS), 1.3),
     (LARGE[1], ("enkaku", FOUR), ("enkaku", OURS), 1.3),
 ]
+STREAMS = {"iperf3": 1, "iperf3 ×4": 4}
 
 
 class QemuBench:
@@ -89,7 +92,7 @@ def measure(repetitions: int, seconds: int) -> Path:
         for target in ("tgt", "enkaku")
         if _is_asked(workload, target, client)
     ]
-    progress = Progress(repetitions * (len(cells) + 1))
+    progress = Progress(repetitions * (len(cells) + len(STREAMS)))
     results = Results(FOLDER / "results.jsonl", machine.facts())
     with ExitStack() as stack:
         stack.callback(results.close)
@@ -100,8 +103,11 @@ def measure(repetitions: int, seconds: int) -> Path:
         }
         limit = stack.enter_context(iperf3.serve(FOLDER))
         for repetition in range(repetitions):
-            progress.step("iperf3, one stream")
-            results.add({"repetition": repetition} | _iperf3(limit, seconds))
+            if rate := neighbours.overwrite_rate():
+                results.add({"repetition": repetition} | _between_processors(rate))
+            for client in STREAMS:
+                progress.step(client)
+                results.add({"repetition": repetition} | _iperf3(limit, client, seconds))
             for workload, target, client in cells:
                 progress.step(f"{target} with {client}: {workload.label}")
                 one = _cell(targets[target], workload, clients[client], seconds)
@@ -122,13 +128,24 @@ def _cell(target: Target, workload: Workload, client: Client, seconds: int) -> d
     }
 
 
-def _iperf3(limit: iperf3.Server, seconds: int) -> dict:
+def _between_processors(bytes_per_s: float) -> dict:
+    return {
+        "kind": "limit",
+        "target": "memory",
+        "client": "processor to processor",
+        "bytes": bytes_per_s,
+        "seconds": 1,
+    }
+
+
+def _iperf3(limit: iperf3.Server, client: str, seconds: int) -> dict:
     before = limit.peer.cpu_s()
-    got = iperf3.transfer(limit.address, limit.port, seconds=seconds)
+    streams = STREAMS[client]
+    got = iperf3.transfer(limit.address, limit.port, seconds=seconds, streams=streams)
     return {
         "kind": "limit",
         "target": "loopback",
-        "client": "iperf3",
+        "client": client,
         "bytes": got.bytes,
         "seconds": got.seconds,
         "client_cpu_s": got.cpu_s,
@@ -186,9 +203,6 @@ class Summary:
     def _row(self, load: Workload | None, target: str, client: str, runs: list[dict]) -> list[str]:
         rates = [run["bytes"] / run["seconds"] for run in runs]
         rate = median(rates)
-        cpu = median(
-            [(run["client_cpu_s"] + run["server_cpu_s"]) / run["bytes"] * 1e9 for run in runs]
-        )
         return [
             load.label if load else "limit",
             target,
@@ -200,7 +214,7 @@ class Summary:
             f"{load.depth / (rate / load.block_bytes) * 1e6:,.0f}" if load else table.GAP,
             _percentile(runs, "p50"),
             _percentile(runs, "p99"),
-            f"{cpu:,.2f}",
+            _cpu_per_gb(runs),
         ]
 
     def _to_tgt(self, rate: float, load: Workload | None, target: str, client: str) -> str:
@@ -220,6 +234,15 @@ def _percentile(runs: list[dict], name: str) -> str:
     return f"{median(values):,.0f}" if values else table.GAP
 
 
+def _cpu_per_gb(runs: list[dict]) -> str:
+    both_ends = [
+        (run["client_cpu_s"] + run["server_cpu_s"]) / run["bytes"] * 1e9
+        for run in runs
+        if "client_cpu_s" in run
+    ]
+    return f"{median(both_ends):,.2f}" if both_ends else table.GAP
+
+
 def report(path: Path) -> str:
     """The table and the ratios, as text."""
     summary = Summary(read(path))
@@ -229,7 +252,8 @@ def report(path: Path) -> str:
         "Medians; ± is half the range; ‘to tgt’ is the ratio with the same client. Mean latency is",
         "depth / IOPS; percentiles are the client's own (iscsi-perf and qemu-img have none).",
         "CPU seconds per GB are those of client and target together. iscsi-perf only reads;",
-        "qemu-img has no random order: it strides.",
+        "qemu-img has no random order: it strides. ‘Processor to processor’ is how fast one",
+        "overwrites what the other has just read.",
         machine.summary(summary.machine),
         "",
     ]
@@ -240,6 +264,8 @@ def report(path: Path) -> str:
             f"{load.label}: {' with '.join(ours)} is × {ratio:.2f} of {' with '.join(other)} "
             f"(aim: ≥ {least:g}, {verdict})"
         )
+    four, one = (summary.rate(None, "loopback", client) for client in ("iperf3 ×4", "iperf3"))
+    lines.append(f"What plain TCP gains on this machine: four streams are × {four / one:.2f} of one")
     return "\n".join(lines)
 
 
