@@ -29,6 +29,8 @@ const MEAN_SPAN: f64 = 1.95;
 const STILL_S: f64 = 1.2;
 const STILL_ROUND_TRIPS: f64 = 12.0;
 const RISE: f64 = 1.05;
+/// Something was lost within this time.
+const LOSING_S: f64 = 1.0;
 /// More than any window needs: the path is wide open.
 const LAST_BYTES: f64 = 256.0 * MIB;
 
@@ -53,9 +55,13 @@ pub struct Opening {
     /// The last rise, and when it was.
     risen_bytes_per_s: f64,
     risen_s: Option<f64>,
+    /// When something was lost last.
+    lost_s: Option<f64>,
     /// The line may be near.
     near: bool,
     done: bool,
+    /// The rate that the limit ended with, until it is asked for.
+    ended_with: Option<f64>,
 }
 
 impl Opening {
@@ -69,6 +75,13 @@ impl Opening {
     /// second: their slow starts would overrun it as those of the first do.
     pub fn again(&mut self, bytes_per_s: f64) {
         *self = Self { best_bytes_per_s: bytes_per_s, is_used: true, ..Self::default() };
+    }
+
+    /// The rate to go on with where losses and no queue ended it, in bytes a second; once. The windows
+    /// that are left allow far more than the losses let through: without a limit, the commands that
+    /// waited would overrun the path at once.
+    pub fn ended_with(&mut self) -> Option<f64> {
+        self.ended_with.take()
     }
 
     /// Takes a sample and answers the limit; none is no limit, from then on.
@@ -90,11 +103,16 @@ impl Opening {
         let still_s = sample.t_s - self.risen_s.unwrap_or(sample.t_s);
         let is_still = still_s > STILL_S.max(STILL_ROUND_TRIPS * rtt_s);
         self.done = is_still || self.best_bytes_per_s * rtt_s > LAST_BYTES;
+        let loses = self.lost_s.is_some_and(|lost_s| sample.t_s - lost_s <= LOSING_S);
+        self.ended_with = (is_still && loses).then_some(self.best_bytes_per_s);
         (!self.done).then(|| self.room(rtt_s))
     }
 
     /// What is acknowledged at once when others are waited for is no rate, so two round trips count.
     fn learn(&mut self, sample: &Sample, rtt_s: f64) {
+        if sample.connections.iter().any(|c| c.tcp.retransmits.is_some_and(|count| count > 0.0)) {
+            self.lost_s = Some(sample.t_s);
+        }
         if sample.bytes_per_s <= 0.0 {
             self.recent.clear();
             self.risen_s = Some(sample.t_s);

@@ -187,6 +187,10 @@ impl Pacer {
             None => self.begin(&seen, limit),
             Some(capped) => self.go_on(capped, &seen),
         };
+        self.pace()
+    }
+
+    fn pace(&mut self) -> Pace {
         let base_rtt_s = self.base_is_ours.then_some(self.base_s);
         let opens_again = std::mem::take(&mut self.opens_again);
         let free = Pace { base_rtt_s, opens_again, ..Pace::default() };
@@ -197,6 +201,16 @@ impl Pacer {
             lags: capped.lags,
             ..free
         })
+    }
+
+    /// Begins with a rate that a new path was seen to carry without a queue.
+    pub fn begin_with(&mut self, bytes_per_s: f64) -> Pace {
+        let now_s = self.t_last_s.unwrap_or(0.0);
+        let settled_s = now_s + SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s;
+        if self.capped.is_none() && self.base_s.is_finite() {
+            self.capped = Some(Capped::new(bytes_per_s, bytes_per_s, now_s, settled_s));
+        }
+        self.pace()
     }
 
     /// Forgets the rate, because far more connections will carry more than those that it was seen with.

@@ -427,6 +427,50 @@ fn bursts_of_windows_that_grow_are_no_queue() {
     }
 }
 
+/// The rate that the opening of a path ends with which carries 100 MB/s and then 95, and loses so many
+/// segments in each sample.
+fn opening_ends_with(lost: f64) -> Option<f64> {
+    let mut opening = Opening::default();
+    opening.first(0.0502, 4);
+    for tenth in 1..100 {
+        let rate = if tenth < 10 { 10e6 * f64::from(tenth + 1) } else { 95e6 };
+        let mut sample = seen(f64::from(tenth) / 10.0, 50.3, rate);
+        sample.connections[0].tcp.retransmits = Some(lost);
+        if opening.handle_sample(&sample).is_none() {
+            let ended_with = opening.ended_with();
+            assert_eq!(opening.ended_with(), None, "told once");
+            return ended_with;
+        }
+        assert_eq!(opening.ended_with(), None, "it has not ended");
+    }
+    panic!("it opens for ever");
+}
+
+#[test]
+fn a_path_that_losses_hold_goes_on_with_the_rate_that_it_carried() {
+    assert_eq!(opening_ends_with(0.0), None);
+    let rate = opening_ends_with(3.0).unwrap();
+    assert!((95e6..=100e6).contains(&rate), "{rate}");
+    let begin = || {
+        let mut pacer = Pacer::default();
+        pacer.handle_sample(&seen(0.1, 50.3, 95e6));
+        assert_eq!(pacer.begin_with(rate).bytes_per_s, Some(rate));
+        pacer
+    };
+    let after_two_s = |carried: f64| {
+        let mut pacer = begin();
+        let paces =
+            (2..20).map(|tenth| pacer.handle_sample(&seen(f64::from(tenth) / 10.0, 50.3, carried)));
+        paces.last().and_then(|pace| pace.bytes_per_s).unwrap()
+    };
+    // What losses keep below it does not raise it; what uses all of it does.
+    assert_eq!(after_two_s(0.8 * rate), rate);
+    assert!(after_two_s(rate) > 1.02 * rate);
+    // A rate that a queue told before is the better one.
+    let mut pacer = begin();
+    assert_eq!(pacer.begin_with(2.0 * rate).bytes_per_s, Some(rate));
+}
+
 #[test]
 fn a_late_segment_at_the_beginning_is_no_queue() {
     // As seen with RTT 50 ms: few segments so far, and one of them took its time.

@@ -97,6 +97,31 @@ fn a_congestion_control_that_bears_losses_needs_a_few_more_connections_not_all()
     }
 }
 
+#[test]
+fn what_few_losses_asked_for_is_mended_when_more_are_counted() {
+    let mut policy = Adaptive::new(AdaptiveConfig::default());
+    let (mut open, mut asked, mut due) = (4, Vec::new(), 0.0);
+    for tick in 1..=60 {
+        let share = if tick <= 20 { 3e-4 } else { 5e-4 };
+        let carried = 60e6 + 0.8e6 * f64::from(open);
+        due += share * carried * SAMPLE_S / 1448.0;
+        let mut sample = sample(SAMPLE_S * f64::from(tick), open, carried);
+        for connection in &mut sample.connections {
+            connection.tcp.retransmits = Some(f64::from(due >= 1.0));
+            due -= f64::from(due >= 1.0);
+        }
+        sample.pace.seeking = true; // nothing else is decided
+        let wanted = policy.handle_sample(&sample).connections;
+        if wanted != open {
+            asked.push((tick, wanted));
+            open = wanted;
+        }
+    }
+    let [(_, first), (at, second)] = asked[..] else { panic!("{asked:?}") };
+    // Not twice as many, and within a second.
+    assert!(first < 40 && second > 45 && at <= 30, "{asked:?}");
+}
+
 /// A line that four connections fill; for eight seconds a share of all connections loses something in
 /// each sample, and 48 of them carry the most; then nothing is lost any more. The round trips of many
 /// are longer by `jitter_s`. The numbers that are asked for from then on, sample by sample, where all that
@@ -136,8 +161,8 @@ fn after_the_losses_new_connections_take_the_place_of_those_that_lost() {
             let mut asked = asked_after_losses(64, 0.3, jitter_s, seed);
             let after_three_s = asked[30];
             asked.dedup();
-            // Room for them, they, and then as many as before.
-            assert_eq!(asked, [60, 64, 4], "jitter {jitter_s} s, seed {seed}");
+            // Until they have ended; room for them, they, and then as many as before.
+            assert_eq!(asked, [64, 60, 64, 4], "jitter {jitter_s} s, seed {seed}");
             assert_eq!(after_three_s, 4, "jitter {jitter_s} s, seed {seed}");
         }
         // Where fewer than are allowed were needed, nothing has to leave first.

@@ -118,15 +118,19 @@ pub(super) const LOSSY_MEMORY_S: f64 = 1.5;
 /// With fewer losses than this, their share is not known.
 pub(super) const LOSSY_LOST_MIN: f64 = 2.5;
 /// The number that losses ask for is worth a move if it is larger by this factor.
-pub(super) const LOSSY_FACTOR_MIN: f64 = 2.0;
+pub(super) const LOSSY_FACTOR_MIN: f64 = 1.5;
+/// By this one at the end that receives: what each connection carries tells the other end's congestion
+/// control there, and more of them make that less, as if it bore losses worse.
+pub(super) const LOSSY_FACTOR_RECEIVING: f64 = 2.0;
 /// Connections that carry more than losses leave cubic, by this factor, have something that bears them.
 pub(super) const LOSSY_BORNE: f64 = 3.0;
 /// Connections that lose so many segments in a round trip have others beside them that carry on.
 pub(super) const REPAIRING_SHARE: f64 = 0.25;
 /// A better congestion control is there within this time, or it was refused.
 pub(super) const LOSSY_CHANGE_S: f64 = 0.35;
-/// So many losses were due since the last one: none comes any more.
+/// So many losses, and intervals with one, were due since the last one: none comes any more.
 pub(super) const LOSSY_DUE_MAX: f64 = 12.0;
+pub(super) const LOSSY_DUE_INTERVALS_MAX: f64 = 4.0;
 /// New connections are opened if there are so many times as many as the line needs.
 pub(super) const RENEWAL_FACTOR_MIN: u32 = 2;
 /// The first pause before that is done again; doubles while losses come back within so many of them.

@@ -7,6 +7,7 @@
 use super::super::limit::Limit;
 use super::super::{Line, Sample, Why};
 use super::constants::*;
+use super::lossy::congestion_control;
 use super::{Adaptive, Point, State};
 
 /// When windows were last replaced by new ones, and when that may be again.
@@ -79,7 +80,11 @@ impl Adaptive {
         let wanted = self.lossy.connections(sample, &self.config.congestion_controls)?;
         let wanted = wanted.min(self.connections_max());
         let tried = f64::from(self.connections.max(self.foreseen));
-        (f64::from(wanted) >= LOSSY_FACTOR_MIN * tried).then_some(wanted)
+        let factor = match congestion_control(sample) {
+            Some(_) => LOSSY_FACTOR_MIN,
+            None => LOSSY_FACTOR_RECEIVING,
+        };
+        (f64::from(wanted) >= factor * tried).then_some(wanted)
     }
 
     /// Opens new connections beside many that lost something, now or as soon as there is room.

@@ -15,23 +15,53 @@ struct Counted {
     lost: f64,
 }
 
-/// Segments of the last intervals; older ones count less.
+/// The last intervals and their segments; older ones count less.
 #[derive(Clone, Copy, Debug, Default)]
 struct Total {
     segments: f64,
     lost: f64,
+    intervals: f64,
+    /// Intervals in which something was lost.
+    losing: f64,
 }
 
 impl Total {
     fn with(self, segments: f64, lost: f64, interval_s: f64) -> Self {
         let kept = (-interval_s / LOSSY_MEMORY_S).exp();
-        Self { segments: kept * self.segments + segments, lost: kept * self.lost + lost }
+        Self {
+            segments: kept * self.segments + segments,
+            lost: kept * self.lost + lost,
+            intervals: kept * self.intervals + 1.0,
+            losing: kept * self.losing + f64::from(lost > 0.0),
+        }
     }
 
     /// The share that is lost, but for one standard error; 0 of too few to tell.
     fn share(self) -> f64 {
         let known = self.lost >= LOSSY_LOST_MIN && self.segments > self.lost;
         if known { (self.lost - self.lost.sqrt()) / self.segments } else { 0.0 }
+    }
+
+    fn share_of_intervals(self) -> f64 {
+        self.losing / self.intervals
+    }
+}
+
+/// The time since the last loss, and what was due to be lost in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spared {
+    segments: f64,
+    intervals: f64,
+    /// Per segment and per interval, when the last one was lost.
+    due: f64,
+    due_intervals: f64,
+}
+
+impl Spared {
+    /// Losses would have been seen by now. A queue that ran over makes many due, but in few intervals.
+    fn is_end_of_losses(self) -> bool {
+        self.segments * self.due > LOSSY_DUE_MAX
+            && self.intervals * self.due_intervals > LOSSY_DUE_INTERVALS_MAX
     }
 }
 
@@ -53,9 +83,7 @@ pub(super) struct Lossy {
     known_s: Option<f64>,
     /// All segments, for whatever reason they were lost.
     all: Total,
-    /// Segments since the last loss, and the share of them that was due to be lost then.
-    since: f64,
-    due: f64,
+    spared: Spared,
 }
 
 impl Default for Lossy {
@@ -69,8 +97,7 @@ impl Default for Lossy {
             most_bytes_per_s: 0.0,
             known_s: None,
             all: Total::default(),
-            since: 0.0,
-            due: 0.0,
+            spared: Spared::default(),
         }
     }
 }
@@ -100,13 +127,15 @@ impl Lossy {
         }
         self.all = self.all.with(segments, lost, interval_s);
         if lost > 0.0 {
-            (self.since, self.due) = (0.0, self.all.share());
+            let (due, due_intervals) = (self.all.share(), self.all.share_of_intervals());
+            self.spared = Spared { due, due_intervals, ..Spared::default() };
         } else {
-            self.since += segments;
+            self.spared.segments += segments;
+            self.spared.intervals += 1.0;
         }
-        let ended = self.since * self.due > LOSSY_DUE_MAX;
+        let ended = self.spared.is_end_of_losses();
         if ended {
-            (self.segments, self.lost, self.due) = (0.0, 0.0, 0.0);
+            (self.segments, self.lost, self.spared) = (0.0, 0.0, Spared::default());
             self.latest.clear();
         }
         let known = self.lost >= LOSSY_LOST_MIN && self.segments > self.lost;
@@ -158,8 +187,7 @@ impl Lossy {
         available: &[CongestionControl],
     ) -> Option<u32> {
         let for_s = sample.t_s - self.known_s?;
-        let known = |c: &Connection| c.tcp.congestion_control;
-        let control = sample.connections.iter().find_map(known).or(sample.tcp.congestion_control);
+        let control = congestion_control(sample);
         let may_change = available.iter().any(|one| control.is_some_and(|control| *one > control))
             && for_s < LOSSY_CHANGE_S;
         if may_change {
@@ -189,6 +217,12 @@ impl Lossy {
     }
 }
 
+/// With what this end sends; unknown where it receives.
+pub(super) fn congestion_control(sample: &Sample) -> Option<CongestionControl> {
+    let known = |c: &Connection| c.tcp.congestion_control;
+    sample.connections.iter().find_map(known).or(sample.tcp.congestion_control)
+}
+
 /// The end that receives sees one loss of a connection, however many there are; if every connection has
 /// one at the same time, a queue has run over. One that carries far less than those, because its window has
 /// just begun to grow, had little in that queue.
@@ -214,7 +248,13 @@ mod tests {
         handle_at(lossy, tenths, lost, queue_us, 100e6);
     }
 
-    fn handle_at(lossy: &mut Lossy, tenths: u32, lost: &[f64], queue_us: f64, bytes_per_s: f64) {
+    fn handle_at(
+        lossy: &mut Lossy,
+        tenths: u32,
+        lost: &[f64],
+        queue_us: f64,
+        bytes_per_s: f64,
+    ) -> bool {
         let connection = |lost: &f64| {
             let tcp = Tcp {
                 rtt_us: Some(20_000.0 + queue_us),
@@ -231,7 +271,33 @@ mod tests {
             connections: lost.iter().map(connection).collect(),
             ..Sample::default()
         };
-        lossy.handle_sample(&sample, 0.1);
+        lossy.handle_sample(&sample, 0.1)
+    }
+
+    /// Intervals after the last loss until the losses have ended, of `lost` in each of three seconds.
+    fn intervals_to_the_end(mut lost: impl FnMut(u32) -> f64) -> usize {
+        let mut lossy = Lossy::default();
+        for tenths in 0..30 {
+            assert!(
+                !handle_at(&mut lossy, tenths, &[lost(tenths), 0.0], 0.0, 100e6),
+                "at {tenths}"
+            );
+        }
+        let mut more = (30..90).map(|tenths| handle_at(&mut lossy, tenths, &[0.0; 2], 0.0, 100e6));
+        1 + more.position(|ended| ended).unwrap()
+    }
+
+    #[test]
+    fn a_queue_that_ran_over_does_not_end_the_rare_losses_of_a_path() {
+        // 6,900 segments an interval, of which one in a thousand is lost.
+        assert_eq!(intervals_to_the_end(|_| 7.0), 5);
+        // One in ten thousand: 12 are due after 2 s.
+        let rare = |tenths: u32| f64::from(!tenths.is_multiple_of(3));
+        assert!(intervals_to_the_end(rare) > 15);
+        // With an overrun queue they are due after two intervals, and nothing was lost in so many by chance.
+        let overrun = |tenths| if tenths == 29 { 100.0 } else { rare(tenths) };
+        let intervals = intervals_to_the_end(overrun);
+        assert!((6..=10).contains(&intervals), "{intervals}");
     }
 
     #[test]

@@ -161,6 +161,10 @@ impl Controller {
             .map_or_else(Pace::default, |pacer| pacer.handle_sample(&measured.sample));
         measured.sample.pace = self.pace;
         let room = self.pacer.as_ref().and_then(|_| self.young.handle(&mut measured));
+        if let (Some(pacer), Some(rate)) = (&mut self.pacer, self.young.ended_with()) {
+            self.pace = pacer.begin_with(rate);
+            measured.sample.pace = self.pace;
+        }
         measured.sample.pace.seeking |= room.is_some();
         trace(&measured, room);
         choose_stride(shared, &view, &measured.connections);

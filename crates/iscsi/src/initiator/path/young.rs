@@ -49,6 +49,11 @@ impl Young {
         Some(room)
     }
 
+    /// The rate to go on with ([`Opening::ended_with`]).
+    pub(super) fn ended_with(&mut self) -> Option<f64> {
+        self.opening.ended_with()
+    }
+
     /// Losses are answered by far more connections, or by another congestion control: what was found
     /// out about the path says little about those. True then, once.
     pub(super) fn is_again(&mut self, sample: &Sample, decision: &Decision) -> bool {
