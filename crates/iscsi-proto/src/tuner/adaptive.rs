@@ -314,7 +314,7 @@ impl Adaptive {
         if gain_now >= GAIN_CLEAR_SHARE * step && beyond_noise {
             self.short = Some(base);
             let factor = if gain_now >= GAIN_LINEAR_SHARE * step { 4 } else { 2 };
-            let wanted = after(factor);
+            let wanted = after(factor).min(self.for_the_line(value));
             self.start_grow(here, wanted, t_s, Why::Helped(gain_now + 1.0));
             return;
         }

@@ -158,6 +158,31 @@ fn windows_that_lag_behind_a_faster_line_get_more_beside_them() {
 }
 
 #[test]
+fn what_reaches_the_rate_of_the_line_gets_no_more_than_a_quarter_beside_it() {
+    // As seen when 10 ms became 80: four carried 550 of 942 Mbit/s, six all of it; 24 were opened, and
+    // their slow starts overran the queue.
+    let mut adaptive = Adaptive::new(AdaptiveConfig::default());
+    let (mut n, mut t_s, mut asked) = (4, 0.0, Vec::new());
+    while asked.len() < 3 && t_s < 30.0 {
+        t_s += SAMPLE_S;
+        let late = t_s > 8.0;
+        let carried = if late && n == 4 { 0.58 } else { 0.96 } * GIGABIT;
+        let mut sample = sample(t_s, n, 80.0, 80.3, carried);
+        for connection in &mut sample.connections {
+            connection.tcp.cwnd_bytes = Some(1e6);
+            connection.tcp.in_flight_bytes = Some(1e6);
+        }
+        let bytes_per_s = Some(if late { GIGABIT } else { carried });
+        sample.pace = Pace { bytes_per_s, binds: !late, lags: late, ..Pace::default() };
+        n = adaptive.handle_sample(&sample).connections;
+        if asked.last() != Some(&n) {
+            asked.push(n);
+        }
+    }
+    assert_eq!(asked, [4, 8, 11]);
+}
+
+#[test]
 fn a_longer_way_that_is_met_in_its_midst_is_no_queue() {
     // As seen when 10 ms became 80: the first sample showed 32 ms, the round trip of the two together,
     // and what it was compared with from then on was that; the rate stayed at a third for 15 s.

@@ -117,6 +117,9 @@ pub(super) const LOSSY_CLEAR_S: f64 = 0.6;
 pub(super) const LOSSY_MEMORY_S: f64 = 1.5;
 /// With fewer losses than this, their share is not known.
 pub(super) const LOSSY_LOST_MIN: f64 = 2.5;
+/// Where the line's rate is known, a search opens no more than carry it with this margin: one more window
+/// than needed waits for the rate, twenty more overrun the queue with their slow starts.
+pub(super) const LINE_MARGIN: f64 = 1.25;
 /// The number that losses ask for is worth a move if it is larger by this factor.
 pub(super) const LOSSY_FACTOR_MIN: f64 = 1.5;
 /// By this one at the end that receives: what each connection carries tells the other end's congestion

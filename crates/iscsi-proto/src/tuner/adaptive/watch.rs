@@ -86,6 +86,12 @@ impl Adaptive {
         true
     }
 
+    /// Connections that carry the rate of the line, where it is known, if each carries what they do now.
+    pub(super) fn for_the_line(&self, value: f64) -> u32 {
+        let missing = self.line_bytes_per_s.map_or(f64::INFINITY, |line| line / value.max(1.0));
+        (f64::from(self.connections) * missing * LINE_MARGIN).ceil() as u32
+    }
+
     /// The present number, whose level is known.
     fn here(&self, level: f64) -> Point {
         Point { connections: self.connections, bytes_per_s: level, settled: true }
