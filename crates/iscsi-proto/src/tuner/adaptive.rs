@@ -449,8 +449,7 @@ impl Policy for Adaptive {
             return self.decision(sample, Some(Phase::Idle), Why::Application);
         }
         self.line_bytes_per_s = sample.pace.bytes_per_s;
-        let lost = |c: &Connection| c.tcp.retransmits.is_some_and(|count| count > 0.0);
-        self.losses |= sample.connections.iter().any(lost);
+        self.losses |= sample.connections.iter().any(Connection::loses);
         let losses_ended = self.lossy.handle_sample(sample, interval_s);
         if self.answer_losses(sample, losses_ended) || self.answer_lag(sample, limit) {
             return self.decision(sample, None, self.why);

@@ -40,6 +40,9 @@ pub const CONNECTIONS_MAX: u32 = 64;
 /// anybody notices, and a command of 256 KiB alone takes 2 ms at 1 Gbit/s.
 pub const LONG_RTT_S: f64 = 0.001;
 
+/// A path is losing if something was lost within this time, in seconds.
+const LOSING_S: f64 = 1.0;
+
 /// By what part a rate may rise at once into what is not known. What is too much must find room in a
 /// queue until that has been seen and answered: two round trips and a sample. Small queues hold
 /// 1.5 MB, those of fast lines 20 ms.

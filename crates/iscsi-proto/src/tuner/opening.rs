@@ -6,7 +6,7 @@
 //! most in a round trip, the queue shows before it is full, and the [`super::Pacer`] takes over.
 
 use super::recent::{Interval, Recent};
-use super::{LONG_RTT_S, Sample, rise_share};
+use super::{Connection, LONG_RTT_S, LOSING_S, Sample, rise_share};
 
 const MIB: f64 = 1048576.0;
 /// Under way at least, for each connection and within limits: a window grows only while there is
@@ -29,8 +29,6 @@ const MEAN_SPAN: f64 = 1.95;
 const STILL_S: f64 = 1.2;
 const STILL_ROUND_TRIPS: f64 = 12.0;
 const RISE: f64 = 1.05;
-/// Something was lost within this time.
-const LOSING_S: f64 = 1.0;
 /// More than any window needs: the path is wide open.
 const LAST_BYTES: f64 = 256.0 * MIB;
 
@@ -110,7 +108,7 @@ impl Opening {
 
     /// What is acknowledged at once when others are waited for is no rate, so two round trips count.
     fn learn(&mut self, sample: &Sample, rtt_s: f64) {
-        if sample.connections.iter().any(|c| c.tcp.retransmits.is_some_and(|count| count > 0.0)) {
+        if sample.connections.iter().any(Connection::loses) {
             self.lost_s = Some(sample.t_s);
         }
         if sample.bytes_per_s <= 0.0 {

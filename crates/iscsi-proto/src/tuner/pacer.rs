@@ -21,7 +21,7 @@ use constants::*;
 use super::limit::Limit;
 use super::recent::{Interval, Recent};
 use super::stretch::{Answer, Stretch};
-use super::{LONG_RTT_S, Sample, rise_share};
+use super::{LONG_RTT_S, LOSING_S, Sample, rise_share};
 
 /// What the pacer wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -205,10 +205,8 @@ impl Pacer {
 
     /// Begins with a rate that a new path was seen to carry without a queue.
     pub fn begin_with(&mut self, bytes_per_s: f64) -> Pace {
-        let now_s = self.t_last_s.unwrap_or(0.0);
-        let settled_s = now_s + SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s;
         if self.capped.is_none() && self.base_s.is_finite() {
-            self.capped = Some(Capped::new(bytes_per_s, bytes_per_s, now_s, settled_s));
+            self.capped = Some(self.known_now(bytes_per_s, SETTLE_ROUND_TRIPS));
         }
         self.pace()
     }
@@ -220,11 +218,15 @@ impl Pacer {
 
     /// Keeps to a rate that the line was found to carry before, while new connections grow to it.
     pub fn keep_to(&mut self, bytes_per_s: f64) {
+        let capped = self.known_now(bytes_per_s, SETTLE_NEW_ROUND_TRIPS);
+        self.capped = Some(Capped { hold_until_s: capped.since_s + HOLD_S, ..capped });
+    }
+
+    /// A rate that the line carries; samples show it after so many round trips.
+    fn known_now(&self, bytes_per_s: f64, round_trips: f64) -> Capped {
         let now_s = self.t_last_s.unwrap_or(0.0);
         let base_s = if self.base_s.is_finite() { self.base_s } else { 0.0 };
-        let settled_s = now_s + SETTLE_S + SETTLE_NEW_ROUND_TRIPS * base_s;
-        let capped = Capped::new(bytes_per_s, bytes_per_s, now_s, settled_s);
-        self.capped = Some(Capped { hold_until_s: now_s + HOLD_S, ..capped });
+        Capped::new(bytes_per_s, bytes_per_s, now_s, now_s + SETTLE_S + round_trips * base_s)
     }
 
     /// None where the path is short or its round trip unknown.
@@ -351,10 +353,14 @@ impl Pacer {
         }
     }
 
+    fn is_losing(&self, seen: &Seen) -> bool {
+        seen.t_s - self.lost_s <= LOSING_S
+    }
+
     /// Losses keep what is carried below the rate, and a short queue is none of it: lowered for that, it
     /// would soon be the rate that limits.
     fn losses_hold(&self, capped: &Capped, seen: &Seen) -> bool {
-        let losing = seen.t_s - self.lost_s <= LOSING_S && !seen.lost;
+        let losing = self.is_losing(seen) && !seen.lost;
         let short = seen.queue <= QUEUE_SHORT;
         losing && short && !self.binds(capped) && !self.holds()
     }

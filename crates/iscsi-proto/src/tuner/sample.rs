@@ -43,6 +43,13 @@ pub struct Connection {
     pub tcp: Tcp,
 }
 
+impl Connection {
+    /// Some of it was lost within the interval.
+    pub fn loses(&self) -> bool {
+        self.tcp.retransmits.is_some_and(|count| count > 0.0)
+    }
+}
+
 /// What a socket says (`tcp_info` of Linux); whatever is absent is unknown, not zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tcp {

@@ -30,6 +30,9 @@ pub(super) const GAIN_MIN: f64 = 0.025;
 pub(super) const GAIN_CLEAR_SHARE: f64 = 0.6;
 /// A step that brings this part of what it could says: the edge is far, so quadruple.
 pub(super) const GAIN_LINEAR_SHARE: f64 = 0.8;
+/// Where the line's rate is known, a search opens no more than carry it with this margin: one more window
+/// than needed waits for the rate, twenty more overrun the queue with their slow starts.
+pub(super) const LINE_MARGIN: f64 = 1.25;
 /// A difference counts if it is this many standard deviations.
 pub(super) const SIGMAS: f64 = 2.5;
 /// Relative standard error of a median against that of a mean.
@@ -117,9 +120,6 @@ pub(super) const LOSSY_CLEAR_S: f64 = 0.6;
 pub(super) const LOSSY_MEMORY_S: f64 = 1.5;
 /// With fewer losses than this, their share is not known.
 pub(super) const LOSSY_LOST_MIN: f64 = 2.5;
-/// Where the line's rate is known, a search opens no more than carry it with this margin: one more window
-/// than needed waits for the rate, twenty more overrun the queue with their slow starts.
-pub(super) const LINE_MARGIN: f64 = 1.25;
 /// The number that losses ask for is worth a move if it is larger by this factor.
 pub(super) const LOSSY_FACTOR_MIN: f64 = 1.5;
 /// By this one at the end that receives: what each connection carries tells the other end's congestion

@@ -227,9 +227,7 @@ pub(super) fn congestion_control(sample: &Sample) -> Option<CongestionControl> {
 /// one at the same time, a queue has run over. One that carries far less than those, because its window has
 /// just begun to grow, had little in that queue.
 fn all_at_once(sample: &Sample) -> bool {
-    let has = |c: &&Connection| {
-        c.tcp.congestion_control.is_none() && c.tcp.retransmits.is_some_and(|count| count > 0.0)
-    };
+    let has = |c: &&Connection| c.tcp.congestion_control.is_none() && c.loses();
     let rate = |c: &Connection| c.bytes_per_s.unwrap_or(0.0);
     let (lost, spared): (Vec<_>, Vec<_>) = sample.connections.iter().partition(has);
     let mean = lost.iter().map(|c| rate(c)).sum::<f64>() / lost.len().max(1) as f64;

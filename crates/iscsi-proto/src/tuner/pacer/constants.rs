@@ -107,9 +107,8 @@ pub(super) const BEST_SPAN: f64 = 1.95;
 /// Time over which the most that was carried is remembered: a slow start and its end are inside.
 pub(super) const BEST_S: f64 = 2.0;
 pub(super) const BEST_ROUND_TRIPS: f64 = 8.0;
-/// Something was lost within this time, and a queue is no longer than so many that count: a line that
-/// became slower makes a longer one at once.
-pub(super) const LOSING_S: f64 = 1.0;
+/// While something is lost, a queue of no more than so many that count is none of the rate's: a line
+/// that became slower makes a longer one at once.
 pub(super) const QUEUE_SHORT: f64 = 3.0;
 /// Where this share of the samples has a round trip that is longer than that of the one before by such a part
 /// of a queue that counts, and as many a shorter one, a machine on the way does not get its processor

@@ -26,7 +26,7 @@ impl Pacer {
     /// them shows no faster line, and another step would only put more there. Not where something is
     /// lost: what is carried goes up and down then, below a rate that must not hold it.
     fn outruns(&self, capped: &Capped, seen: &Seen) -> Option<f64> {
-        if seen.t_s - self.lost_s <= LOSING_S {
+        if self.is_losing(seen) {
             return None;
         }
         let step = capped.step / 2.0;

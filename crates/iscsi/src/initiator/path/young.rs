@@ -3,9 +3,7 @@
 
 use std::collections::HashSet;
 
-use iscsi_proto::tuner::{
-    CongestionControl, Connection, Decision, Limit, Opening, Room, Sample, Why,
-};
+use iscsi_proto::tuner::{CongestionControl, Decision, Limit, Opening, Room, Sample, Why};
 
 use super::meter::Measured;
 
@@ -39,8 +37,8 @@ impl Young {
             self.unlucky.clear();
             return None;
         };
-        let lost = |c: &&Connection| c.tcp.retransmits.is_some_and(|n| n > 0.0);
-        self.unlucky.extend(measured.sample.connections.iter().filter(lost).map(|c| c.id.0));
+        let lost = measured.sample.connections.iter().filter(|c| c.loses());
+        self.unlucky.extend(lost.map(|c| c.id.0));
         for (.., serial, slowness) in &mut measured.slowness {
             if !self.again && !self.unlucky.contains(serial) {
                 *slowness = 1.0;
@@ -73,7 +71,7 @@ impl Young {
 
 #[cfg(test)]
 mod tests {
-    use iscsi_proto::tuner::{ConnectionId, Tcp};
+    use iscsi_proto::tuner::{Connection, ConnectionId, Tcp};
 
     use super::*;
 
