@@ -29,18 +29,18 @@ def overwrite_rate(rounds: int = 200) -> float | None:
     reader.start()
     try:
         os.sched_setaffinity(0, {allowed[0]})
-        return COPY_BYTES / median([_overwrite(shared, ours) for _ in range(rounds)])
+        own = memoryview(bytearray(COPY_BYTES))
+        return COPY_BYTES / median([_overwrite(shared, own, ours) for _ in range(rounds)])
     finally:
         os.sched_setaffinity(0, allowed)
         ours.send(False)
         reader.join()
 
 
-def _overwrite(shared: mmap.mmap, reader: Connection) -> float:
-    """Seconds of one copy into what `reader` has read."""
+def _overwrite(shared: mmap.mmap, own: memoryview, reader: Connection) -> float:
+    """Seconds of one copy of `own` into what `reader` has read."""
     reader.send(True)
     reader.recv()
-    own = memoryview(bytearray(COPY_BYTES))
     before = time.perf_counter()
     memoryview(shared)[:] = own
     return time.perf_counter() - before
