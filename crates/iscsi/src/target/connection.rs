@@ -21,9 +21,9 @@ use tracing::{debug, info};
 
 use super::budget::{WriteBuffers, read_charge};
 use super::completion::{completion, finish, incomplete, task_set_full};
-use super::login;
 use super::session::{SharedSession, now};
 use super::shared::{Managed, Shared};
+use super::text;
 use crate::driver::{CloseReason, Dest, Filled, Role};
 
 /// Unsent answers at which reading stops. A peer that asks without reading answers is held back
@@ -175,8 +175,7 @@ impl TargetConnection {
                 }
             }
             Event::Text { itt, text } => {
-                let answer =
-                    login::answer_text(&self.server, &self.session, self.ends.local, &text);
+                let answer = text::answer(&self.server, &self.session, self.ends.local, &text);
                 self.session.with_own(self.conn, |core| core.text_reply(self.conn, itt, answer));
             }
             Event::Management { itt, function, lun } => {

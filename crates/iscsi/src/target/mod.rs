@@ -17,6 +17,7 @@ mod path;
 mod server;
 mod session;
 mod shared;
+mod text;
 
 pub use crate::transport::tcp_info::TcpStats;
 pub use accept::{BindError, BoundPortal};
