@@ -6,11 +6,13 @@ mod common;
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::{can_run, wait_for_line};
+use common::can_run;
 use wanlab::{FarCommand, LabConfig, Ready, RunError, RunReport, RunSpec, run};
 
 const ROLE: &str = "WANLAB_TEST_ROLE";
@@ -105,14 +107,61 @@ fn role() {
     println!("ended {:?}", report.map(|report| report.exit_code));
 }
 
-/// The namespace's inode and the process that holds the lab.
-fn hold() -> (u64, Child) {
-    let mut holder = Command::new(std::env::current_exe().unwrap());
-    holder.args(["--exact", "role", "--nocapture"]).env(ROLE, "hold");
-    let mut holder = holder.stdout(Stdio::piped()).spawn().unwrap();
-    let line = wait_for_line(&mut holder, "near ");
-    let near = line.split(' ').nth(1).unwrap();
-    (fs::metadata(format!("/proc/{near}/ns/net")).unwrap().ino(), holder)
+/// A process that holds a run.
+struct Holder {
+    child: Child,
+    /// What it prints after the near command has begun.
+    lines: mpsc::Receiver<String>,
+    /// The namespace's.
+    inode: u64,
+}
+
+impl Holder {
+    /// Starts one that ignores these signals and no other: who runs the tests may ignore some, as
+    /// the shell does for what it starts in the background.
+    fn start(ignored: &[&str]) -> Self {
+        let mut command = Command::new("env");
+        command.args(["--default-signal=HUP", "--default-signal=INT", "--default-signal=TERM"]);
+        command.args(ignored.iter().map(|signal| format!("--ignore-signal={signal}")));
+        command.arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "role", "--nocapture"]).env(ROLE, "hold");
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (said, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).for_each(|line| drop(said.send(line)));
+        });
+        let mut holder = Self { child, lines, inode: 0 };
+        let line = holder.line_with("near ");
+        let near = line.split(' ').nth(1).unwrap();
+        holder.inode = fs::metadata(format!("/proc/{near}/ns/net")).unwrap().ino();
+        holder
+    }
+
+    fn line_with(&self, text: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left);
+            let line = line.unwrap_or_else(|error| panic!("no line with {text:?}: {error}"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // Nobody waits for ten minutes because a test has failed.
+        let _gone = self.child.kill();
+        let _status = self.child.wait();
+    }
 }
 
 /// Whether any process is in the namespace or holds it open.
@@ -141,11 +190,11 @@ fn a_killed_run_leaves_nothing_behind() {
     if !can_run("killed", &[]) {
         return;
     }
-    let (inode, mut holder) = hold();
-    assert!(is_used(inode));
-    holder.kill().unwrap();
-    holder.wait().unwrap();
-    wait_until_unused(inode);
+    let mut holder = Holder::start(&[]);
+    assert!(is_used(holder.inode));
+    holder.child.kill().unwrap();
+    holder.child.wait().unwrap();
+    wait_until_unused(holder.inode);
 }
 
 #[test]
@@ -153,12 +202,24 @@ fn a_signal_ends_both_commands_and_leaves_nothing_behind() {
     if !can_run("signal", &[]) {
         return;
     }
-    for signal in ["-TERM", "-INT"] {
-        let (inode, mut holder) = hold();
-        let pid = holder.id().to_string();
-        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+    for (signal, code) in [("-HUP", 129), ("-INT", 130), ("-TERM", 143)] {
+        let mut holder = Holder::start(&[]);
+        holder.signal(signal);
         // It ends by itself, having taken down the lab.
-        assert!(holder.wait().unwrap().success());
-        assert!(!is_used(inode), "{signal}");
+        assert_eq!(holder.line_with("ended"), format!("ended Ok({code})"));
+        assert!(!is_used(holder.inode), "{signal}");
+        assert!(holder.child.wait().unwrap().success());
     }
+}
+
+#[test]
+fn a_signal_that_was_ignored_stays_so() {
+    if !can_run("ignored", &[]) {
+        return;
+    }
+    let holder = Holder::start(&["HUP", "INT"]); // `nohup wanlab run ... &` of a shell
+    for signal in ["-HUP", "-INT", "-TERM"] {
+        holder.signal(signal);
+    }
+    assert_eq!(holder.line_with("ended"), "ended Ok(143)");
 }
