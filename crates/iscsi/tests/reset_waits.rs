@@ -3,14 +3,14 @@
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
+mod holding;
 mod hostile_common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::Arc;
 
-use block::backend::MemoryDevice;
-use block::{BlockDevice, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
-use hostile_common::{Attacker, IQN, PATIENCE, until};
+use block::{BlockDevice, Buf};
+use holding::{HELD, Holding};
+use hostile_common::{Attacker, IQN, until};
 use iscsi::initiator::{Config, RemoteDisk};
 use iscsi::target::{Server, ServerConfig};
 use iscsi_proto::keys::DigestPreference;
@@ -18,56 +18,10 @@ use iscsi_proto::pdu::{Pdu, TaskManagementFunction, TaskManagementResponseCode};
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::sync::oneshot;
 
-/// Reads from here hold their thread until they are let go.
-const HELD: u64 = 1 << 20;
-
-struct Holding {
-    memory: MemoryDevice,
-    is_held: AtomicBool,
-    go: Mutex<mpsc::Receiver<()>>,
-}
-
-impl BlockDevice for Holding {
-    fn info(&self) -> DeviceInfo {
-        self.memory.info()
-    }
-
-    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
-        if offset == HELD {
-            self.is_held.store(true, Ordering::Release);
-            let go = self.go.lock().unwrap();
-            // Tasks that this worker was to run next must not be held with it.
-            tokio::task::block_in_place(|| go.recv_timeout(PATIENCE)).unwrap();
-        }
-        self.memory.read(offset, buf)
-    }
-
-    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
-        self.memory.write(offset, data, flags)
-    }
-
-    fn flush(&self) -> Io<()> {
-        self.memory.flush()
-    }
-
-    fn trim(&self, offset: u64, len: u64) -> Io<()> {
-        self.memory.trim(offset, len)
-    }
-
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
-        self.memory.zero(offset, len, flags)
-    }
-
-    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
-        self.memory.extents(offset, len)
-    }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]
 async fn a_reset_is_answered_when_a_command_that_never_waited_has_ended() {
-    let (let_go, go) = mpsc::channel();
-    let memory = MemoryDevice::new(16 << 20, 512).unwrap();
-    let device = Arc::new(Holding { memory, is_held: AtomicBool::new(false), go: Mutex::new(go) });
+    let (device, let_go) = Holding::new();
+    let device = Arc::new(device);
     let scsi = Target::new(TargetConfig::new(IQN));
     scsi.add_lun(0, device.clone(), LunOptions::default()).unwrap();
     let config = ServerConfig::new(IQN).unwrap();
@@ -79,7 +33,7 @@ async fn a_reset_is_answered_when_a_command_that_never_waited_has_ended() {
     let url = format!("iscsi://{address}/{IQN}/0").parse().unwrap();
     let disk = RemoteDisk::connect(url, Config::default()).await.unwrap();
     let reader = tokio::spawn(async move { disk.read(HELD, Buf::new(512)).await.map(drop) });
-    until("the read executes", || device.is_held.load(Ordering::Acquire)).await;
+    until("the read executes", || device.is_held()).await;
 
     let mut attacker = Attacker::log_in(address, DigestPreference::Never).await;
     let reset = attacker.function(1, TaskManagementFunction::LOGICAL_UNIT_RESET);

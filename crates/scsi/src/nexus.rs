@@ -291,6 +291,13 @@ impl Nexus {
         }
     }
 
+    /// The nexus is lost (SAM-5 §6.3.4), and what the units keep for it. A transport says so when
+    /// the peer may know of it, with no command of this nexus left; otherwise the last owner's end
+    /// does. A second time changes nothing.
+    pub fn end(&self) {
+        self.state.target.forget(&self.state);
+    }
+
     /// The transport carries out QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS
     /// RESET for this nexus (it has to have agreed on RFC 7144), so REPORT SUPPORTED TASK MANAGEMENT
     /// FUNCTIONS names them.
@@ -339,7 +346,7 @@ impl Nexus {
 
 impl Drop for Nexus {
     fn drop(&mut self) {
-        self.state.target.forget(&self.state);
+        self.end();
     }
 }
 

@@ -17,6 +17,7 @@ use iscsi_proto::login::chap::ChapRandom;
 use iscsi_proto::login::target::{Login, LoginFailure, Step, TargetConfig};
 use iscsi_proto::names::check_name;
 use iscsi_proto::pdu::{LoginStatus, Pdu};
+use iscsi_proto::serial::CmdSn;
 use iscsi_proto::target::{Attach, ConnId, Session, SessionConfig};
 use scsi::WriteProtection;
 use tokio::net::TcpStream;
@@ -26,6 +27,7 @@ use super::access::{Gatekeeper, Proof};
 use super::catalog::{Catalog, TargetSpec, default_offer};
 use super::connection::{Ends, TargetConnection};
 use super::counters::Observed;
+use super::departed;
 use super::overview::{About, Link};
 use super::session::{SharedSession, now};
 use super::shared::{Sessions, Shared};
@@ -182,8 +184,10 @@ async fn attach(
     proof: Proof,
 ) -> Result<LoggedIn, LoginError> {
     let Arrival { mut stream, peer, portal } = arrival;
-    let session = match find_session(shared, &outcome, portal, proof).await {
-        Ok(session) => session,
+    let found = find_session(shared, &outcome, portal, proof).await;
+    let entered = found.and_then(|session| enter(shared, session, &outcome));
+    let Entered { session, conn, window: (exp_cmd_sn, max_cmd_sn) } = match entered {
+        Ok(entered) => entered,
         Err(status) => {
             send(&mut stream, login.reject(status), Bytes::new()).await?;
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.5
@@ -192,9 +196,6 @@ async fn attach(
             return Err(LoginError::Rejected(status));
         }
     };
-    let (conn, (exp_cmd_sn, max_cmd_sn)) = session.with(|core| {
-        (core.add_connection(&outcome, outcome.next_stat_sn, now()), core.command_window())
-    });
     let (response, text) = login.accept(session.tsih, exp_cmd_sn, max_cmd_sn);
     let logged_in = LoggedIn {
         shared: Arc::clone(shared),
@@ -225,7 +226,7 @@ async fn find_session(
         match sessions.registry.attach(outcome)? {
             Attach::Join { tsih } => {
                 let session = sessions.live.get(&tsih).cloned();
-                return join(session.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST)?, outcome.cid);
+                return session.ok_or(LoginStatus::SESSION_DOES_NOT_EXIST);
             }
             Attach::New { tsih, reinstates } => {
                 let old = reinstates.and_then(|old| sessions.live.remove(&old));
@@ -244,6 +245,7 @@ async fn find_session(
     // This may take as long as the slowest command, and the login may be given up meanwhile.
     let guard = Unattached { shared, session: &session };
     session.outlive_predecessor().await;
+    departed::outlive(shared, &session).await;
     std::mem::forget(guard);
     Ok(session)
 }
@@ -319,17 +321,34 @@ impl Drop for Unattached<'_> {
     }
 }
 
-fn join(session: Arc<SharedSession>, cid: Cid) -> Result<Arc<SharedSession>, LoginStatus> {
-    session.with(|core| {
+/// A connection and the session that it is part of now.
+struct Entered {
+    session: Arc<SharedSession>,
+    conn: ConnId,
+    /// ExpCmdSN and MaxCmdSN.
+    window: (CmdSn, CmdSn),
+}
+
+fn enter(
+    shared: &Shared,
+    session: Arc<SharedSession>,
+    outcome: &Outcome,
+) -> Result<Entered, LoginStatus> {
+    let entered = session.with(|core| {
         if core.is_closed() {
-            Err(LoginStatus::SESSION_DOES_NOT_EXIST)
-        } else if !core.admits(cid) {
-            Err(LoginStatus::TOO_MANY_CONNECTIONS)
-        } else {
-            Ok(())
+            return Err(LoginStatus::SESSION_DOES_NOT_EXIST);
         }
-    })?;
-    Ok(session)
+        if !core.admits(outcome.cid) {
+            return Err(LoginStatus::TOO_MANY_CONNECTIONS);
+        }
+        let conn = core.add_connection(outcome, outcome.next_stat_sn, now());
+        Ok((conn, core.command_window()))
+    });
+    if entered.is_err() {
+        shared.forget(&session); // if nobody has entered it
+    }
+    let (conn, window) = entered?;
+    Ok(Entered { session, conn, window })
 }
 
 impl LoggedIn {
@@ -371,7 +390,6 @@ impl LoggedIn {
         let role = TargetConnection::new(Arc::clone(&shared), Arc::clone(&session), conn, ends);
         let mut observed = Observed { role, counters };
         let reason = drive(&stream, params.framing(), params.limits(), &mut observed).await;
-        session.remove_link(conn);
         shared.counters.closed(&reason);
         let (initiator, tsih) = (&session.initiator_name, session.tsih);
         match reason {
@@ -381,8 +399,11 @@ impl LoggedIn {
             }
             _ => info!(initiator, %tsih, %reason, "connection ended"),
         }
-        drop(stream);
         observed.role.finish();
+        // Both ends learn of it when all is done: the peer, and its next login here.
+        session.remove_link(conn);
+        drop(stream);
+        shared.ended.notify_waiters();
     }
 }
 

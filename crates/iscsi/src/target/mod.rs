@@ -8,6 +8,7 @@ mod catalog;
 mod completion;
 mod connection;
 mod counters;
+mod departed;
 mod gate;
 mod host;
 mod log_limit;

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use super::access::Proof;
 use super::session::SharedSession;
-use crate::transport::tcp_info::{TcpStats, tcp_stats};
+use crate::transport::tcp_info::{TcpStats, is_closed_by_peer, tcp_stats};
 
 /// What is known of a session from its login on.
 #[derive(Debug)]
@@ -118,6 +118,11 @@ impl SharedSession {
 }
 
 impl Link {
+    /// The initiator has hung up.
+    pub(super) fn is_closed_by_peer(&self) -> bool {
+        is_closed_by_peer(&*self.stream)
+    }
+
     fn view(&self) -> ConnectionView {
         ConnectionView {
             cid: self.cid.0,

@@ -99,6 +99,11 @@ impl SharedSession {
         while let Some(itt) = core.poll_abort() {
             aborted.push(itt);
         }
+        if core.is_closed() && core.is_quiet() {
+            // Under the lock: the answer to a logout is in the core, and another thread may send it.
+            // Whoever reads it and logs in anew must not find the reservations of this session.
+            self.nexus.end();
+        }
         drop(core);
         aborted.into_iter().for_each(|itt| self.nexus.abort(u64::from(itt.0)));
         if !woken.is_empty() {
@@ -156,6 +161,11 @@ impl SharedSession {
 
     pub(super) fn links<T>(&self, f: impl FnOnce(&mut dyn Iterator<Item = &Link>) -> T) -> T {
         f(&mut locked(&self.links).values())
+    }
+
+    /// The initiator has hung up a connection that has not come to its end here.
+    pub(super) fn is_left(&self) -> bool {
+        locked(&self.links).values().any(Link::is_closed_by_peer)
     }
 
     /// Connections in full-feature phase.

@@ -25,7 +25,7 @@ pub(super) struct Shared {
     catalog: RwLock<Arc<Catalog>>,
     pub(super) portals: Mutex<BTreeMap<String, Portal>>,
     pub(super) sessions: Mutex<Sessions>,
-    /// Told whenever a session has ended.
+    /// Told whenever a connection or a session has ended.
     pub(super) ended: Notify,
     pub(super) logins: Arc<Gate>,
     pub(super) connections: Arc<Gate>,
@@ -114,6 +114,7 @@ impl Shared {
             }
         }
         drop(sessions);
+        session.with(|core| core.close("session ended")); // its nexus ends now, not with its last owner
         self.ended.notify_waiters();
     }
 

@@ -55,6 +55,9 @@ const INFO_LEN: usize = 512;
 /// Shortest answer that is understood: up to `tcpi_total_retrans` (Linux 2.6).
 const INFO_LEN_MIN: usize = 104;
 
+/// TCP_CLOSE and TCP_CLOSE_WAIT (net/tcp_states.h).
+const CLOSED_BY_PEER: [u8; 2] = [7, 8];
+
 /// The kernel's answer: fields by their offset in `struct tcp_info`, which never change, because
 /// programs of any age read them. (libc's own type ends where that of 2008 did.)
 struct Info {
@@ -113,6 +116,16 @@ impl Info {
 /// # Errors
 /// It does not know this socket, or is older than the numbers asked for.
 pub fn tcp_stats(socket: impl AsFd) -> io::Result<TcpStats> {
+    Ok(ask(socket)?.stats())
+}
+
+/// The peer has closed its end or reset the connection, whatever of it is still to be read. False
+/// where the kernel does not say.
+pub(crate) fn is_closed_by_peer(socket: impl AsFd) -> bool {
+    ask(socket).is_ok_and(|info| CLOSED_BY_PEER.contains(&info.bytes[0]))
+}
+
+fn ask(socket: impl AsFd) -> io::Result<Info> {
     let mut info = Info { bytes: [0; INFO_LEN], len: 0 };
     let mut len = INFO_LEN as libc::socklen_t;
     // SAFETY: `info.bytes` is writable for `len` bytes and `len` for itself; both outlive the call.
@@ -132,7 +145,7 @@ pub fn tcp_stats(socket: impl AsFd) -> io::Result<TcpStats> {
     if info.len < INFO_LEN_MIN {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    Ok(info.stats())
+    Ok(info)
 }
 
 #[cfg(test)]

@@ -388,6 +388,24 @@ impl Attacker {
         }
     }
 
+    /// The status of a command of six bytes that moves no data; what the unit has to tell first is
+    /// heard.
+    pub async fn status_of(&mut self, itt: u32, opcode: u8) -> u8 {
+        const CHECK_CONDITION: u8 = 2;
+        let mut status = CHECK_CONDITION;
+        for itt in itt..itt + 4 {
+            let bytes = self.bytes_of_command(itt, opcode, 0, 0, &[]);
+            self.stream.write_all(&bytes).await.unwrap();
+            let answer = self.read().await;
+            let Some(Pdu::ScsiResponse(response)) = answer else { panic!("{answer:?}") };
+            status = response.status;
+            if status != CHECK_CONDITION {
+                break;
+            }
+        }
+        status
+    }
+
     /// READ (10) from the start of the disk.
     pub fn bytes_of_read(&self, itt: u32, length: u32) -> Vec<u8> {
         self.bytes_of_command(itt, 0x28, 0, length, &[])
@@ -398,7 +416,7 @@ impl Attacker {
         self.bytes_of_command(itt, 0x2a, VICTIM_LBA as u32, length, immediate)
     }
 
-    fn bytes_of_command(
+    pub fn bytes_of_command(
         &self,
         itt: u32,
         opcode: u8,

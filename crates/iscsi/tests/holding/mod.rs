@@ -1,0 +1,73 @@
+//! A disk that holds whoever reads a certain block.
+
+#![allow(clippy::unwrap_used, unreachable_pub)] // in a test a panic is the result
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
+
+use block::backend::MemoryDevice;
+use block::{BlockDevice, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+
+/// Nobody is held for longer.
+const HELD_MAX: Duration = Duration::from_secs(30);
+
+/// Reads from here hold their thread until they are let go.
+pub const HELD: u64 = 1 << 20;
+
+/// A disk of 16 MiB.
+pub struct Holding {
+    memory: MemoryDevice,
+    is_held: AtomicBool,
+    go: Mutex<mpsc::Receiver<()>>,
+}
+
+impl Holding {
+    /// The disk, and what lets the next reader go.
+    pub fn new() -> (Self, mpsc::Sender<()>) {
+        let (let_go, go) = mpsc::channel();
+        let memory = MemoryDevice::new(16 << 20, 512).unwrap();
+        (Self { memory, is_held: AtomicBool::new(false), go: Mutex::new(go) }, let_go)
+    }
+
+    /// Somebody was or is held.
+    pub fn is_held(&self) -> bool {
+        self.is_held.load(Ordering::Acquire)
+    }
+}
+
+impl BlockDevice for Holding {
+    fn info(&self) -> DeviceInfo {
+        self.memory.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
+        if offset == HELD {
+            self.is_held.store(true, Ordering::Release);
+            let go = self.go.lock().unwrap();
+            // Tasks that this worker was to run next must not be held with it.
+            tokio::task::block_in_place(|| go.recv_timeout(HELD_MAX)).unwrap();
+        }
+        self.memory.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
+        self.memory.write(offset, data, flags)
+    }
+
+    fn flush(&self) -> Io<()> {
+        self.memory.flush()
+    }
+
+    fn trim(&self, offset: u64, len: u64) -> Io<()> {
+        self.memory.trim(offset, len)
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
+        self.memory.zero(offset, len, flags)
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        self.memory.extents(offset, len)
+    }
+}
