@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -64,6 +66,21 @@ def test_nothing_is_left_behind(tmp_path: Path):
     far_pid = int((tmp_path / "far.pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(far_pid, 0)
+
+
+README = Path(__file__).parent.parent / "README.md"
+EXAMPLE = re.compile(r"enkaku (wan run --rate .*?ENKAKU_FAR)'", re.DOTALL)
+"""The example of a run with iperf3, up to the address that its client is told."""
+
+
+@pytest.mark.parametrize("place", ["README", "help"])
+def test_the_example_works_as_it_is_written(place: str):
+    help_text = enkaku.command("wan", "run", "--help").stdout
+    [example] = EXAMPLE.findall(README.read_text() if place == "README" else help_text)
+    one_line = " ".join(example.replace("\\\n", " ").split())
+    words = shlex.split(f"{one_line} -t 1'")  # one second will do
+    done = enkaku.command(*words)
+    assert "receiver" in done.stdout, done
 
 
 def _namespaces() -> str:

@@ -108,7 +108,10 @@ pub enum RunError {
         status: ExitStatus,
     },
     /// The far command did not say in time that it was ready.
-    #[error("the far command printed no line with {text:?} within {timeout:?}")]
+    #[error(
+        "the far command printed no line with {text:?} within {timeout:?} (many programs keep what \
+         they print to a pipe back: `stdbuf -oL`, or an option of theirs, stops that)"
+    )]
     FarNotReady {
         /// What was waited for.
         text: String,

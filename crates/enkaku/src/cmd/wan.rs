@@ -33,8 +33,10 @@ enum WanCommand {
     /// ENKAKU_NEAR6 and ENKAKU_FAR6. The far command starts first and is ended when the near one
     /// ends (SIGTERM, after 3 s SIGKILL); the exit code is the near command's. Needs root, or a
     /// kernel that lets users create user namespaces.
-    #[command(after_help = "Example: enkaku wan run --rate 1gbit --rtt 20ms --far 'iperf3 -s' \
-                            --far-ready 'Server listening' -- sh -c 'iperf3 -c $ENKAKU_FAR'")]
+    #[command(
+        after_help = "Example: enkaku wan run --rate 1gbit --rtt 20ms --far 'iperf3 -s --forceflush' \
+                            --far-ready 'Server listening' -- sh -c 'iperf3 -c $ENKAKU_FAR'"
+    )]
     Run(Box<RunArgs>),
     /// Keep a lab up in the background, under a name
     ///
