@@ -6,35 +6,22 @@
 mod holding;
 mod hostile_common;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::BlockDevice;
-use holding::{HELD, Holding};
-use hostile_common::{Attacker, IQN, until};
-use iscsi::target::{Server, ServerConfig};
+use holding::{HELD, Holding, serve};
+use hostile_common::{Attacker, until};
 use iscsi_proto::ids::{Cid, Itt};
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::pdu::{LogoutReason, LogoutRequest, Pdu};
 use iscsi_proto::serial::StatSn;
-use scsi::{LunOptions, Target, TargetConfig};
 use tokio::io::AsyncWriteExt;
-use tokio::task::JoinHandle;
 
 const TEST_UNIT_READY: u8 = 0x00;
 const RESERVE_6: u8 = 0x16;
 const READ_10: u8 = 0x28;
 const GOOD: u8 = 0;
 const RESERVATION_CONFLICT: u8 = 0x18;
-
-fn serve(device: Arc<dyn BlockDevice>) -> (SocketAddr, JoinHandle<()>) {
-    let scsi = Target::new(TargetConfig::new(IQN));
-    scsi.add_lun(0, device, LunOptions::default()).unwrap();
-    let config = ServerConfig::new(IQN).unwrap();
-    let server = Server::bind(config, scsi, &["127.0.0.1:0".parse().unwrap()]).unwrap();
-    (server.local_addrs()[0], tokio::spawn(server.run(std::future::pending())))
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]
 async fn who_hangs_up_and_comes_back_waits_until_that_was_seen() {

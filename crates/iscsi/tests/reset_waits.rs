@@ -9,26 +9,17 @@ mod hostile_common;
 use std::sync::Arc;
 
 use block::{BlockDevice, Buf};
-use holding::{HELD, Holding};
+use holding::{HELD, Holding, serve};
 use hostile_common::{Attacker, IQN, until};
 use iscsi::initiator::{Config, RemoteDisk};
-use iscsi::target::{Server, ServerConfig};
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::pdu::{Pdu, TaskManagementFunction, TaskManagementResponseCode};
-use scsi::{LunOptions, Target, TargetConfig};
-use tokio::sync::oneshot;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 6)]
 async fn a_reset_is_answered_when_a_command_that_never_waited_has_ended() {
     let (device, let_go) = Holding::new();
     let device = Arc::new(device);
-    let scsi = Target::new(TargetConfig::new(IQN));
-    scsi.add_lun(0, device.clone(), LunOptions::default()).unwrap();
-    let config = ServerConfig::new(IQN).unwrap();
-    let server = Server::bind(config, scsi, &["127.0.0.1:0".parse().unwrap()]).unwrap();
-    let address = server.local_addrs()[0];
-    let (_stop, stopped) = oneshot::channel::<()>();
-    let serving = tokio::spawn(server.run(async { drop(stopped.await) }));
+    let (address, serving) = serve(device.clone());
 
     let url = format!("iscsi://{address}/{IQN}/0").parse().unwrap();
     let disk = RemoteDisk::connect(url, Config::default()).await.unwrap();

@@ -19,17 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Waits until the ends of connections that the initiator of `newcomer` has closed are seen. Their
 /// commands may go on executing, and then their session does.
 pub(super) async fn outlive(shared: &Shared, newcomer: &Arc<SharedSession>) {
-    let all_seen = async {
-        loop {
-            let ended = shared.ended.notified();
-            tokio::pin!(ended);
-            ended.as_mut().enable();
-            if !any_closed(shared, newcomer) {
-                return;
-            }
-            ended.await;
-        }
-    };
+    let all_seen = shared.wait_until(|shared| !any_closed(shared, newcomer));
     if timeout(PATIENCE, all_seen).await.is_err() {
         debug!(initiator = newcomer.initiator_name, "an older connection does not come to its end");
     }

@@ -403,7 +403,7 @@ impl LoggedIn {
         // Both ends learn of it when all is done: the peer, and its next login here.
         session.remove_link(conn);
         drop(stream);
-        shared.ended.notify_waiters();
+        shared.note_end();
     }
 }
 

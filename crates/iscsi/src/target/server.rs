@@ -282,17 +282,7 @@ impl Server {
                 session.with(|core| core.send_async(conn, event, [0, 0, seconds]));
             }
         }
-        let gone = async {
-            loop {
-                let ended = self.shared.ended.notified();
-                tokio::pin!(ended);
-                ended.as_mut().enable();
-                if self.shared.lock().live.is_empty() {
-                    return;
-                }
-                ended.await;
-            }
-        };
+        let gone = self.shared.wait_until(|shared| shared.lock().live.is_empty());
         if tokio::time::timeout(limit, gone).await.is_err() {
             let sessions = self.shared.lock().live.len();
             warn!(sessions, "initiators did not log out in time");

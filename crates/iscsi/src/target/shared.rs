@@ -26,7 +26,7 @@ pub(super) struct Shared {
     pub(super) portals: Mutex<BTreeMap<String, Portal>>,
     pub(super) sessions: Mutex<Sessions>,
     /// Told whenever a connection or a session has ended.
-    pub(super) ended: Notify,
+    ended: Notify,
     pub(super) logins: Arc<Gate>,
     pub(super) connections: Arc<Gate>,
     pub(super) counters: Arc<Counters>,
@@ -115,7 +115,25 @@ impl Shared {
         }
         drop(sessions);
         session.with(|core| core.close("session ended")); // its nexus ends now, not with its last owner
+        self.note_end();
+    }
+
+    /// A connection or a session has ended: whoever waits for that looks again.
+    pub(super) fn note_end(&self) {
         self.ended.notify_waiters();
+    }
+
+    /// Waits for what comes with the end of connections or sessions.
+    pub(super) async fn wait_until(&self, condition: impl Fn(&Self) -> bool) {
+        loop {
+            let ended = self.ended.notified();
+            tokio::pin!(ended);
+            ended.as_mut().enable();
+            if condition(self) {
+                return;
+            }
+            ended.await;
+        }
     }
 
     /// Where an initiator that reached us at `here` through `portal` finds a target: there first,

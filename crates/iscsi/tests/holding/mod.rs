@@ -1,16 +1,18 @@
-//! A disk that holds whoever reads a certain block.
+//! A disk that holds whoever reads a certain block, and a target that has it.
 
 #![allow(clippy::unwrap_used, unreachable_pub)] // in a test a panic is the result
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, mpsc};
 
 use block::backend::MemoryDevice;
 use block::{BlockDevice, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+use iscsi::target::{Server, ServerConfig};
+use scsi::{LunOptions, Target, TargetConfig};
+use tokio::task::JoinHandle;
 
-/// Nobody is held for longer.
-const HELD_MAX: Duration = Duration::from_secs(30);
+use crate::hostile_common::{IQN, PATIENCE};
 
 /// Reads from here hold their thread until they are let go.
 pub const HELD: u64 = 1 << 20;
@@ -46,7 +48,7 @@ impl BlockDevice for Holding {
             self.is_held.store(true, Ordering::Release);
             let go = self.go.lock().unwrap();
             // Tasks that this worker was to run next must not be held with it.
-            tokio::task::block_in_place(|| go.recv_timeout(HELD_MAX)).unwrap();
+            tokio::task::block_in_place(|| go.recv_timeout(PATIENCE)).unwrap();
         }
         self.memory.read(offset, buf)
     }
@@ -70,4 +72,13 @@ impl BlockDevice for Holding {
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
         self.memory.extents(offset, len)
     }
+}
+
+/// A target with this disk, until the task is aborted.
+pub fn serve(device: Arc<Holding>) -> (SocketAddr, JoinHandle<()>) {
+    let scsi = Target::new(TargetConfig::new(IQN));
+    scsi.add_lun(0, device, LunOptions::default()).unwrap();
+    let config = ServerConfig::new(IQN).unwrap();
+    let server = Server::bind(config, scsi, &["127.0.0.1:0".parse().unwrap()]).unwrap();
+    (server.local_addrs()[0], tokio::spawn(server.run(std::future::pending())))
 }
