@@ -30,6 +30,7 @@ mod config;
 mod control;
 mod data;
 mod dispatch;
+pub mod durability;
 mod event;
 mod failover;
 mod inbound;

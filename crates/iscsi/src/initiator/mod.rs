@@ -5,8 +5,9 @@
 //! `shared` and `state` hold what is under way and decide what becomes of a command that ended;
 //! `role` is a connection as the driver loop sees it; `supervisor` keeps sessions alive, with
 //! `group`, `growth`, `extra`, `connect` and `probe`; `path` chooses their number, `stride` how long
-//! a command is; [`unflushed`]
-//! keeps what a volatile cache may lose. The protocol itself is `iscsi_proto::initiator`.
+//! a command is. What a
+//! volatile cache may lose, and what follows from that, is decided in
+//! `iscsi_proto::initiator::durability`; the protocol itself is `iscsi_proto::initiator`.
 
 pub mod cdb;
 mod config;
@@ -29,13 +30,13 @@ mod state;
 mod stride;
 mod supervisor;
 mod throttle;
-pub mod unflushed;
 pub mod url;
 
 pub use config::{Config, ERROR_RECOVERY_LEVEL_DEFAULT, ERROR_RECOVERY_LEVEL_MAX};
 pub use connect::ConnectError;
 pub use discovery::discover;
 pub use disk::RemoteDisk;
+use iscsi_proto::initiator::durability as unflushed;
 pub use iscsi_proto::keys::send_targets::TargetRecord;
 pub use iscsi_proto::login::chap::{ChapCredentials, Secret};
 pub use path::{PathChange, PathConnection, PathReport, Share, ShareError};

@@ -2,19 +2,18 @@
 //!
 //! A target with WCE = 1 may lose acknowledged writes when it loses power; a flush that succeeds
 //! after its restart would then vouch for data that is gone. So every such write is kept (a
-//! shared handle, not a copy) until a flush covers it, and is written again before anything else
-//! when the target says that it was powered on (unit attention 29/00–04).
+//! shared handle, not a copy) until a flush covers it.
 //!
 //! Kept as disjoint pieces with the newest content: an older overlapped part is cut away when a
-//! newer write is acknowledged, so the order of replay does not matter. Two writes that overlap
-//! while both are under way have no order; replay may settle on the other one than the target did.
+//! newer write is acknowledged, so the order in which they are written again does not matter. Two
+//! writes that overlap while both are under way have no order; writing again may settle on the
+//! other one than the target did.
 //!
-//! Not here: sending anything. Not kept: writes with FUA, and anything of a target without a
-//! volatile cache.
+//! Not here: when anything is written again. Not kept: writes with FUA.
 
 use std::collections::BTreeMap;
 
-use block::Bytes;
+use bytes::Bytes;
 
 /// What a piece reads as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,7 +65,7 @@ struct Piece {
 }
 
 /// A point in the order of acknowledgements: what came before it is covered by a flush begun now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
 
 /// Acknowledged, unflushed content by offset.
@@ -101,7 +100,7 @@ impl Unflushed {
     }
 
     /// To be taken before a flush is sent.
-    pub fn mark(&self) -> Mark {
+    pub const fn mark(&self) -> Mark {
         Mark(self.clock)
     }
 
@@ -118,13 +117,53 @@ impl Unflushed {
     }
 
     /// Half full: time for a flush of our own.
-    pub fn wants_flush(&self) -> bool {
+    pub const fn wants_flush(&self) -> bool {
         self.cost > self.limit / 2
     }
 
     /// Full: writes wait for a flush.
-    pub fn is_full(&self) -> bool {
+    pub const fn is_full(&self) -> bool {
         self.cost > self.limit
+    }
+
+    /// Bytes that are kept at most, about.
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Nothing is kept.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+        self.cost = 0;
+    }
+
+    /// Pieces that begin at `from` or later, of about `cost` bytes and at least one, and where the
+    /// next ones begin.
+    pub fn portion(&self, from: u64, cost: u64) -> (Vec<(u64, Content)>, u64) {
+        let (mut found, mut sum) = (Vec::new(), 0);
+        for (offset, piece) in self.pieces.range(from..) {
+            if sum >= cost {
+                return (found, *offset);
+            }
+            sum += piece.content.cost();
+            found.push((*offset, piece.content.clone()));
+        }
+        (found, u64::MAX)
+    }
+
+    /// Forgets the pieces that begin in the range.
+    pub fn forget_beginning_in(&mut self, range: std::ops::Range<u64>) {
+        let gone: Vec<u64> = self.pieces.range(range).map(|(offset, _)| *offset).collect();
+        for offset in gone {
+            if let Some(piece) = self.pieces.remove(&offset) {
+                self.cost -= piece.content.cost();
+            }
+        }
     }
 
     /// Everything to be written again, by offset.
@@ -133,7 +172,7 @@ impl Unflushed {
     }
 
     /// Bytes held, with bookkeeping.
-    pub fn cost(&self) -> u64 {
+    pub const fn cost(&self) -> u64 {
         self.cost
     }
 
