@@ -10,12 +10,14 @@
 //! **After a failed sync** the kernel may have dropped the pages that it could not write and marked
 //! them clean, so that a second fdatasync would succeed without the data being anywhere. Therefore
 //! the first failure is remembered: every later flush and FUA write fails with the same error until
-//! the device is opened again. Reads and plain writes go on.
+//! the device is opened again. Reads and plain writes go on. Whom the kernel tells of a failure, and
+//! how none is missed, is said in `durable`.
 //!
 //! Writable files are locked (`flock`, exclusively) as long as they are open, so that two servers
 //! cannot write to the same one; read-only ones are locked shared.
 
 mod buffered;
+mod durable;
 mod open;
 mod stall;
 mod sys;
@@ -25,14 +27,15 @@ mod writer;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
 pub use open::{FileOptions, OpenError};
 
 use buffered::Buffered;
+use durable::{Durable, System};
 use turns::{Turns, Write};
 
 use crate::buf::PAGE;
@@ -60,13 +63,13 @@ struct Inner {
     in_memory: bool,
     /// Cleared for good when the file system knows no RWF_NOWAIT for reads.
     nowait_read: AtomicBool,
-    /// The first sync that failed (errno).
-    sync_failed: OnceLock<i32>,
+    durable: Durable,
 }
 
 impl FileDevice {
     fn new(file: File, info: DeviceInfo, direct: bool, block_device: bool) -> Self {
         let in_memory = !direct && sys::in_memory(&file);
+        let durable = Durable::new(System { direct }, &file, !info.read_only);
         let inner = Inner {
             file,
             size: AtomicU64::new(info.size),
@@ -75,7 +78,7 @@ impl FileDevice {
             block_device,
             in_memory,
             nowait_read: AtomicBool::new(!direct),
-            sync_failed: OnceLock::new(),
+            durable,
         };
         let inner = Arc::new(inner);
         Self { buffered: Turns::new(Buffered::new(inner.clone())), inner }
@@ -119,8 +122,7 @@ impl FileDevice {
 
     /// The sync that failed: from then on every flush does.
     pub fn sync_failure(&self) -> Option<io::Error> {
-        self.inner.check_synced().err()?;
-        self.inner.sync_failed.get().map(|errno| io::Error::from_raw_os_error(*errno))
+        self.inner.durable.failure().map(io::Error::from_raw_os_error)
     }
 }
 
@@ -180,52 +182,14 @@ impl Inner {
             }
             false => data,
         };
-        if fua {
-            self.check_synced()?;
+        match fua {
+            true => self.durable.write_fua(&self.file, data, offset),
+            false => self.durable.write(&self.file, data, offset),
         }
-        let mut flags = if fua { libc::RWF_DSYNC } else { 0 };
-        let mut done = 0;
-        while done < data.len() {
-            match sys::write(&self.file, &data[done..], offset + done as u64, flags) {
-                Ok(0) => return Err(BlockError::Medium(io::ErrorKind::WriteZero.into())),
-                Ok(n) => done += n,
-                // A file system without RWF_DSYNC: write now, sync all below.
-                Err(error) if flags != 0 && sys::unsupported(&error) => flags = 0,
-                Err(error) => return Err(self.failed_write(error, fua)),
-            }
-        }
-        if fua && flags == 0 { self.sync() } else { Ok(()) }
-    }
-
-    /// A write that also synced may have met, and so consumed, the failure of an earlier one.
-    fn failed_write(&self, error: io::Error, fua: bool) -> BlockError {
-        let refused =
-            matches!(BlockError::from(io::Error::from(error.kind())), BlockError::NoSpace)
-                || error.kind() == io::ErrorKind::ReadOnlyFilesystem;
-        if fua && !refused {
-            self.remember(&error);
-        }
-        error.into()
     }
 
     fn sync(&self) -> Result<()> {
-        self.check_synced()?;
-        self.file.sync_data().map_err(|error| {
-            self.remember(&error);
-            error.into()
-        })
-    }
-
-    fn remember(&self, error: &io::Error) {
-        tracing::error!(%error, "a sync failed: earlier writes may be lost, flushes fail from now");
-        let _already_set = self.sync_failed.set(error.raw_os_error().unwrap_or(libc::EIO));
-    }
-
-    fn check_synced(&self) -> Result<()> {
-        match self.sync_failed.get() {
-            Some(errno) => Err(io::Error::from_raw_os_error(*errno).into()),
-            None => Ok(()),
-        }
+        self.durable.sync(&self.file)
     }
 
     fn trim(&self, offset: u64, len: u64) -> Result<()> {
@@ -240,7 +204,7 @@ impl Inner {
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Result<()> {
         if flags.fua {
-            self.check_synced()?;
+            self.durable.check()?;
         }
         let mut result = Err(io::ErrorKind::Unsupported.into());
         if flags.may_trim && self.info.can_trim {

@@ -191,11 +191,23 @@ fn create(path: &Path, size: u64, options: &FileOptions) -> Result<Metadata, Ope
         }
         Err(source) => return Err(failed(path, options, "creating it", source)),
     };
-    let sized = file.set_len(size).and_then(|()| file.metadata());
-    sized.map_err(|source| {
+    // The folder's entry, too: what is written to the file and flushed must not be gone with it.
+    let sized = file.set_len(size).and_then(|()| file.sync_all()).and_then(|()| sync_folder(path));
+    sized.and_then(|()| file.metadata()).map_err(|source| {
         let _best_effort = std::fs::remove_file(path);
         failed(path, options, "giving it its size", source)
     })
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match File::open(parent.unwrap_or(Path::new(".")))?.sync_all() {
+        // Some file systems have no fsync for folders; what they promise without is theirs to know.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput || sys::unsupported(&error) => {
+            Ok(())
+        }
+        result => result,
+    }
 }
 
 fn check_size(path: &Path, size: u64, block_size: u32) -> Result<(), OpenError> {

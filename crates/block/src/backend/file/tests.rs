@@ -1,5 +1,7 @@
 //! Tests of the file backend.
 
+mod full_pool;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -152,20 +154,6 @@ async fn a_truncated_file_is_a_medium_error() {
     File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
     let result = device.read(8192, Buf::new(4096)).await;
     assert!(matches!(result, Err(BlockError::Medium(_))), "{result:?}");
-}
-
-#[tokio::test]
-async fn a_failed_sync_is_remembered() {
-    let folder = folder();
-    let device = open(&sparse(&folder, "disk", 1 << 20));
-    device.flush().await.unwrap();
-    device.inner.remember(&io::Error::from_raw_os_error(libc::EIO));
-    for _ in 0..2 {
-        assert!(matches!(device.flush().await, Err(BlockError::Medium(_))));
-        let write = device.write(0, Bytes::from(vec![0; 512]), WriteFlags::FUA).await;
-        assert!(matches!(write, Err(BlockError::Medium(_))));
-    }
-    device.write(0, Bytes::from(vec![0; 512]), WriteFlags::NONE).await.unwrap();
 }
 
 #[test]

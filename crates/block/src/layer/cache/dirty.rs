@@ -267,6 +267,42 @@ impl Dirty {
             || (under_way && !self.mistakes.has(Sabotage::OvertakeFlights))
     }
 
+    /// As [`overlaps`](Self::overlaps), leaving out what has failed and waits for
+    /// [`retry`](Self::retry).
+    pub(super) fn overlaps_unfailed(&self, range: &Range<u64>, seq: u64) -> bool {
+        let chunks = self.chunks(range);
+        if self.failed.range(chunks.clone()).next().is_none() {
+            return self.overlaps(range, seq);
+        }
+        let waits =
+            |(chunk, waits): (&u64, &Pending)| waits.seq <= seq && !self.failed.contains(chunk);
+        self.pending.range(chunks.clone()).any(waits) || self.flights.range(chunks).next().is_some()
+    }
+
+    /// Drops the data of `range` that wait in chunks up to `seq`: something else is on the device
+    /// now. Returns the bytes set free.
+    pub(super) fn discard(&mut self, range: &Range<u64>, seq: u64) -> u64 {
+        let mut freed = 0;
+        let waiting = self.pending.range(self.chunks(range)).filter(|(_, waits)| waits.seq <= seq);
+        let chunks: Vec<u64> = waiting.map(|(chunk, _)| *chunk).collect();
+        for chunk in chunks {
+            let Some(pending) = self.pending.get_mut(&chunk) else { continue };
+            let cut = cut(&mut pending.pieces, range.clone());
+            pending.bytes -= cut;
+            freed += cut;
+            if cut > 0 {
+                self.full.remove(&chunk);
+            }
+            if pending.bytes == 0 {
+                self.order.remove(&pending.seq);
+                self.failed.remove(&chunk);
+                self.pending.remove(&chunk);
+            }
+        }
+        self.bytes -= freed;
+        freed
+    }
+
     /// Data of `range`, older before newer.
     pub(super) fn overlay(&self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         let mut found = Vec::new();

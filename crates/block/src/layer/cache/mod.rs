@@ -153,7 +153,7 @@ impl BlockDevice for CacheLayer {
             return self.shared.device.trim(offset, len);
         }
         match self.shared.device.info().check_write(offset, len) {
-            Ok(()) => writing::exclusive(&self.shared, offset..offset + len, move |device| {
+            Ok(()) => writing::replace(&self.shared, offset..offset + len, move |device| {
                 device.trim(offset, len)
             }),
             Err(error) => Io::err(error),
@@ -165,7 +165,7 @@ impl BlockDevice for CacheLayer {
             return self.shared.device.zero(offset, len, flags);
         }
         match self.shared.device.info().check_write(offset, len) {
-            Ok(()) => writing::exclusive(&self.shared, offset..offset + len, move |device| {
+            Ok(()) => writing::replace(&self.shared, offset..offset + len, move |device| {
                 device.zero(offset, len, flags)
             }),
             Err(error) => Io::err(error),

@@ -30,6 +30,8 @@ pub(super) enum Sabotage {
     OvertakePending,
     /// Nor does it wait for those that are under way.
     OvertakeFlights,
+    /// Writes that had failed come back over the zeroing or the trim after them.
+    KeepReplaced,
     /// A forced write is treated as any other.
     FuaIsBehind,
     /// Two writes of one chunk are under way together.
@@ -45,7 +47,7 @@ pub(super) enum Sabotage {
 #[cfg(test)]
 impl Sabotage {
     /// All kinds.
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::FlushSkipsDevice,
         Self::FlushIgnoresFlights,
         Self::FlushIgnoresPending,
@@ -59,6 +61,7 @@ impl Sabotage {
         Self::NoHold,
         Self::OvertakePending,
         Self::OvertakeFlights,
+        Self::KeepReplaced,
         Self::FuaIsBehind,
         Self::TwoFlights,
         Self::LoseTail,

@@ -192,9 +192,36 @@ async fn flush_now(shared: &Arc<Shared>) -> Result<()> {
 
 /// Waits until no acknowledged write of the range is left in memory.
 pub(super) async fn settle(shared: &Arc<Shared>, range: &Range<u64>) -> Result<()> {
-    let hold = hold(shared, range).await?;
-    release(shared, hold);
+    let held = hold(shared, range, Past::Nothing).await?;
+    release(shared, held.id);
     Ok(())
+}
+
+/// Zeroes or trims the range on the device itself, as [`exclusive`] does, also past writes of it
+/// that have failed: what they hold is not wanted any more, and a full device has to be able to get
+/// space back. That they have failed is for the next flush to say, as ever.
+pub(super) fn replace(
+    shared: &Arc<Shared>,
+    range: Range<u64>,
+    operation: impl FnOnce(&Device) -> Io<()> + Send + 'static,
+) -> Io<()> {
+    let owner = shared.clone();
+    let task = shared.runtime.spawn(async move {
+        let held = hold(&owner, &range, Past::Failed).await?;
+        let stale = !owner.config.mistakes.has(Sabotage::KeepChunksPastExclusive);
+        let outdated = if stale { range.clone() } else { 0..0 };
+        owner.lock().chunks.invalidate(&outdated);
+        let result = operation(&owner.device).await;
+        let mut state = owner.lock();
+        state.chunks.invalidate(&outdated);
+        let replaces = result.is_ok() && !owner.config.mistakes.has(Sabotage::KeepReplaced);
+        let freed = if replaces { state.dirty.discard(&range, held.seq) } else { 0 };
+        drop(state);
+        owner.free(freed);
+        release(&owner, held.id);
+        result
+    });
+    awaited(task)
 }
 
 /// Changes the range on the device itself, after the pending writes of it and before later ones.
@@ -207,7 +234,7 @@ pub(super) fn exclusive(
 ) -> Io<()> {
     let owner = shared.clone();
     let task = shared.runtime.spawn(async move {
-        let hold = hold(&owner, &range).await?;
+        let Held { id: hold, .. } = hold(&owner, &range, Past::Nothing).await?;
         let stale = !owner.config.mistakes.has(Sabotage::KeepChunksPastExclusive);
         let outdated = if stale { range } else { 0..0 };
         owner.lock().chunks.invalidate(&outdated);
@@ -216,14 +243,32 @@ pub(super) fn exclusive(
         release(&owner, hold);
         result
     });
+    awaited(task)
+}
+
+fn awaited(task: tokio::task::JoinHandle<Result<()>>) -> Io<()> {
     Io::later(async move {
         let ended = task.await;
         ended.unwrap_or_else(|_| Err(BlockError::Unreachable("the runtime has ended".into())))
     })
 }
 
-/// Holds back later writes of the range and waits for the pending ones; the hold's number.
-async fn hold(shared: &Arc<Shared>, range: &Range<u64>) -> Result<u64> {
+/// What an operation does not wait for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Past {
+    Nothing,
+    /// Writes that have failed, which stay where they are as long as the hold.
+    Failed,
+}
+
+/// A hold that is in force, and the newest data that were there before it.
+struct Held {
+    id: u64,
+    seq: u64,
+}
+
+/// Holds back later writes of the range and waits for the pending ones.
+async fn hold(shared: &Arc<Shared>, range: &Range<u64>, past: Past) -> Result<Held> {
     let (id, seq) = {
         let mut state = shared.lock();
         state.next_hold += 1;
@@ -236,8 +281,14 @@ async fn hold(shared: &Arc<Shared>, range: &Range<u64>) -> Result<u64> {
     };
     write_out(shared);
     let settled = |state: &mut State| match &state.deferred {
-        Some(error) => Some(Err(copy_error(error))),
-        None => (!state.dirty.overlaps(range, seq)).then_some(Ok(id)),
+        Some(error) if past == Past::Nothing => Some(Err(copy_error(error))),
+        _ if past == Past::Failed && !state.dirty.overlaps_unfailed(range, seq) => {
+            // From now on a flush may not send them either.
+            let own = state.holds.iter_mut().find(|hold| hold.id == id);
+            own.into_iter().for_each(|hold| hold.seq = 0);
+            Some(Ok(Held { id, seq }))
+        }
+        _ => (!state.dirty.overlaps(range, seq)).then_some(Ok(Held { id, seq })),
     };
     let settled = shared.until(settled).await;
     if settled.is_err() {

@@ -12,7 +12,7 @@ use super::shared::PERMIT_BYTES;
 use super::*;
 use crate::backend::MemoryDevice;
 use crate::layer::{Delay, DelayLayer, Delays, OpKind, Random, StatsLayer};
-use crate::testing;
+use crate::{BlockError, testing};
 use disk::{BLOCK, BLOCKS, Disk, blocks, versions};
 
 fn config(mode: CacheMode) -> CacheConfig {
@@ -83,6 +83,64 @@ async fn an_error_that_a_second_attempt_cures_is_reported_once() {
     cache.flush().await.unwrap_err();
     cache.flush().await.unwrap();
     assert_eq!(state.lock().unwrap().cut()[..8], [1; 8]);
+}
+
+/// A device without space until some of it is trimmed.
+struct Full(MemoryDevice, std::sync::atomic::AtomicBool);
+
+impl BlockDevice for Full {
+    fn info(&self) -> DeviceInfo {
+        self.0.info()
+    }
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
+        self.0.read(offset, buf)
+    }
+    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
+        match self.1.load(std::sync::atomic::Ordering::SeqCst) {
+            true => Io::err(BlockError::NoSpace),
+            false => self.0.write(offset, data, flags),
+        }
+    }
+    fn flush(&self) -> Io<()> {
+        self.0.flush()
+    }
+    fn trim(&self, offset: u64, len: u64) -> Io<()> {
+        self.1.store(false, std::sync::atomic::Ordering::SeqCst);
+        self.0.trim(offset, len)
+    }
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
+        self.0.zero(offset, len, flags)
+    }
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        self.0.extents(offset, len)
+    }
+}
+
+/// A full device: a trim gets space back, and the flush after it still says what had failed.
+#[tokio::test(start_paused = true)]
+async fn a_trim_frees_space_past_an_error_that_is_still_reported() {
+    let memory = MemoryDevice::new(1 << 20, 512).unwrap();
+    let full = Arc::new(Full(memory, true.into()));
+    let cache = CacheLayer::new(full.clone(), config(CacheMode::WriteBack));
+    // The middle of what has failed is trimmed, its ends stay acknowledged writes.
+    cache.write(0, blocks(1, 8), WriteFlags::NONE).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(matches!(cache.flush().await, Err(BlockError::NoSpace)));
+    cache.trim(2 * BLOCK, 4 * BLOCK).await.unwrap();
+    let expected = [1, 1, 0, 0, 0, 0, 1, 1];
+    let seen = versions(&cache.read(0, Buf::new(4096)).await.unwrap());
+    assert_eq!(seen, expected);
+    assert_eq!(cache.stats().dirty_bytes, 4 * BLOCK);
+    cache.flush().await.unwrap(); // it was reported above, and has gone well this time
+    assert_eq!(versions(&full.read(0, Buf::new(4096)).await.unwrap()), expected);
+
+    full.1.store(true, std::sync::atomic::Ordering::SeqCst);
+    cache.write(65536, blocks(2, 8), WriteFlags::NONE).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    cache.trim(65536, 4096).await.unwrap();
+    assert_eq!(cache.stats().dirty_bytes, 0);
+    assert!(matches!(cache.flush().await, Err(BlockError::NoSpace)), "nobody heard of it");
+    cache.flush().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
