@@ -1,9 +1,10 @@
 # Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
 .DEFAULT_GOAL := build
-.PHONY: help setup build demo test bench lab fuzz lint fmt clean
+.PHONY: help setup build demo check test soak bench lab fuzz lint fmt clean
 
 CARGO ?= cargo
 PY := .venv/bin/python
+RUN_TESTS := env -u MAKEFLAGS -u ENKAKU_BIN scripts/run-tests
 export ENKAKU_BIN := $(CURDIR)/target/release/enkaku
 
 help:           ## what can be made
@@ -27,12 +28,21 @@ NAMES ?= all
 lab: build      ## the papers' experiments: figures and a report (half an hour, resumable)
 	$(PY) -m enkaku_lab run $(LAB) $(NAMES)
 
-test: build     ## unit, property and simulation tests, then black-box tests with real peers
-	$(CARGO) test --workspace --locked
-	$(PY) -m pytest tests
+# The tests share one build, Cargo's dev profile, so they do not need `build`. WORDS="cache sim": only
+# those with one of the words in their name.
+WORDS ?=
+check: setup    ## unit tests, 200 simulated seeds, the command line: before a commit
+	@$(RUN_TESTS) check $(WORDS)
+
+test: setup     ## unit, property and simulation tests, and black-box tests with real peers
+	@$(RUN_TESTS) test $(WORDS)
+
+# TIME seconds of seeds, SEEDS at a time, beside ROUNDS of each fault under data bases.
+soak: setup     ## the same by the hour: TIME=3600 SEEDS=20000 ROUNDS=40
+	@TIME=$(TIME) SEEDS=$(SEEDS) ROUNDS=$(ROUNDS) $(RUN_TESTS) soak
 
 # Inputs that are found are kept in fuzz/work; only chosen ones belong in fuzz/corpus.
-TIME ?= 60
+fuzz: TIME ?= 60
 FUZZ ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 fuzz:           ## hostile input for TIME seconds a target (needs cargo-fuzz)
 	@$(CARGO) fuzz --version >/dev/null 2>&1 || \

@@ -1,6 +1,7 @@
 """What the black-box tests share: data to move, comparisons, and what a machine must have.
 
-The tests run the release binary (ENKAKU_BIN, else target/release/enkaku) against real programs.
+The tests run the binary of the dev profile (ENKAKU_BIN, else target/debug/enkaku), which checks its
+assertions and overflows, against real programs.
 A machine that lacks a program or a right skips the test and says so; a missing binary fails.
 """
 
@@ -12,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from enkaku_lab import REPOSITORY
 from enkaku_lab.peers import enkaku
 
 MIB = 1 << 20
+os.environ.setdefault("ENKAKU_BIN", str(REPOSITORY / "target/debug/enkaku"))
 COMPLIANCE: dict[str, dict[str, str]] = {}
 """Kind of unit → test of iscsi-test-cu → `passed`, `failed`, or why it skipped itself; counted at the
 end, because the tool calls skipped tests passed."""

@@ -19,6 +19,7 @@ NEEDS_LAB = pytest.mark.needs("root", "/dev/net/tun", "tcpdump")
 WRITES = Workload(True, False, 256 * KIB, 1)
 
 
+@pytest.mark.serial
 @NEEDS_LAB
 @pytest.mark.needs("tgtd", "tgtadm", "qemu-img", "qemu-io", "nbdkit", "nbdfuse")
 @pytest.mark.parametrize("stack", bottlenecks.STACKS)
@@ -49,6 +50,7 @@ def test_the_bottleneck_that_was_built_is_the_one_that_is_found(
         assert verdict["expected_bytes_per_s"] > verdict["evidence"]["bytes_per_s"]
 
 
+@pytest.mark.serial
 @NEEDS_LAB
 def test_times_of_commands_are_the_initiators_wherever_the_capture_is(tmp_path: Path):
     """One write at a time: Ta + Tb (+ the wait before Ta) is the latency that the initiator has.

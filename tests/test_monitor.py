@@ -58,6 +58,7 @@ CASES = {
 SLOW_DISK = pytest.mark.needs("/dev/fuse", "nbdfuse", "nbdkit")
 
 
+@pytest.mark.serial
 @pytest.mark.needs("root", "/dev/net/tun", "qemu-img", "tgtd")
 @pytest.mark.parametrize("stack", ["enkaku", "tgt+libiscsi"])
 @pytest.mark.parametrize(
@@ -71,6 +72,7 @@ def test_the_cause_of_a_write_is_named_at_the_initiator(cause: str, stack: str, 
     _check(found)
 
 
+@pytest.mark.serial
 @pytest.mark.needs("root", "/dev/net/tun", "iscsi-perf", "tgtd")
 @pytest.mark.parametrize("stack", ["enkaku", "tgt+libiscsi"])
 @pytest.mark.parametrize("cause", ["send_buffer", "queue_depth"])

@@ -12,7 +12,7 @@ import pytest
 from enkaku_lab.peers import enkaku, need
 from enkaku_lab.process import run
 
-pytestmark = pytest.mark.needs("root", "/dev/net/tun", "iperf3")
+pytestmark = [pytest.mark.serial, pytest.mark.needs("root", "/dev/net/tun", "iperf3")]
 LINK = ["wan", "run", "--rate", "200mbit", "--rtt", "20ms", "--queue", 500]
 IPERF3_SERVER = ["--far", "iperf3 --server --forceflush", "--far-ready", "Server listening"]
 TCP_PAYLOAD = 1448 / 1538
