@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise, sha256
-from volume import check_ext4, fingerprints, loop_device, make_ext4, mounted, real_tree, tree_bytes
+from support.tree import fingerprints, grow, tree_bytes
+from support.volume import check_ext4, loop_device, make_ext4, mounted
 
 from enkaku_lab.peers import Target, enkaku, fio, host_for_url, need, qemu
 from enkaku_lab.process import Peer, free_port, peer, run
 
 SIZE = 512 * MIB
-TREE_BYTES_MAX = 150 * MIB
+TREE_BYTES = 150 * MIB
 FIO_MIB = 96
 FIO_S_MAX = 180
 NEEDS_VOLUME = pytest.mark.needs(
@@ -69,7 +70,7 @@ def test_fuse_file_has_the_volume_size_and_contents(target: Target, disk: Path, 
 
 @NEEDS_VOLUME
 def test_ext4_holds_a_real_tree(device: str, tmp_path: Path):
-    roots = real_tree(TREE_BYTES_MAX)
+    roots = grow(tmp_path / "tree", TREE_BYTES)
     make_ext4(device)
     with mounted(device, tmp_path / "mnt") as folder:
         run([need("cp"), "-a", *roots, folder], timeout_s=300)
@@ -85,7 +86,7 @@ def test_ext4_holds_a_real_tree(device: str, tmp_path: Path):
 def test_file_system_survives_a_killed_target(
     device: str, target: Target, disk: Path, tmp_path: Path
 ):
-    roots = real_tree(TREE_BYTES_MAX)
+    roots = grow(tmp_path / "tree", TREE_BYTES)
     make_ext4(device)
     base = _received(disk)
     with mounted(device, tmp_path / "mnt") as folder:

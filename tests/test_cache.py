@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise
-from test_daemon import NAME_A, Daemon
-from test_daemon import target as daemon_target
+from support.daemon import NAME_A, Daemon
+from support.daemon import target as daemon_target
 
 from enkaku_lab.peers import Target, enkaku, need
 from enkaku_lab.process import Peer, peer, run

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from enkaku_lab.peers import enkaku
 from enkaku_lab.process import die_with_parent
-from iscsi_traffic import Traffic
+from support.iscsi_traffic import Traffic
 
 GB = 1_000_000_000
 SIZES_GB = (0.03, float(os.environ.get("ENKAKU_CAPTURE_GB") or 0.3))

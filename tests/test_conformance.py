@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, noise, sha256
-from pdu_proxy import Link, Pdu, PduProxy
+from support.pdu_proxy import Link, Pdu, PduProxy
 
 from enkaku_lab import REPOSITORY
 from enkaku_lab.peers import Target, disk_url, enkaku, tgt

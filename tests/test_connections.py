@@ -7,7 +7,6 @@ otherwise be over before anything could happen to it.
 
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise, sha256
+from support.lines import FAR, LAB, beside, url_through
 
 from enkaku_lab import wan
 from enkaku_lab.experiment import Link
@@ -25,31 +25,6 @@ from enkaku_lab.proxy import Proxy
 SIZE = 48 * MIB
 RATE = "100mbit"
 """So that a copy of SIZE takes four seconds."""
-FAR = "10.77.0.2"
-"""The lab's far end (crates/wanlab)."""
-LAB = pytest.mark.needs("root", "/dev/net/tun")
-
-
-def url_through(proxy: Proxy, lun: int = 0) -> str:
-    return f"iscsi://127.0.0.1:{proxy.port}/{enkaku.IQN}/{lun}"
-
-
-@contextmanager
-def beside(action, every_s: float) -> Iterator[list]:
-    """Does something again and again, as long as the block runs; yields what it returned."""
-    done, over = [], threading.Event()
-
-    def work():
-        while not over.wait(every_s):
-            done.append(action())
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield done
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.mark.parametrize("level", [0, 2])
@@ -94,6 +69,7 @@ def test_copy_survives_a_restarted_target_and_comes_back_to_its_connections(tmp_
     assert said["connections"] == said["path"]["connections_wanted"] == 3
 
 
+@pytest.mark.serial
 def test_max_rate_is_kept(tmp_path: Path):
     disk = noise(tmp_path / "lun0.img", 16 * MIB)
     with enkaku.serve([disk], tmp_path) as target:
@@ -132,6 +108,7 @@ def test_report_tells_each_connection_and_how_the_number_came_about(tmp_path: Pa
         assert each["rtt_us"] > 0 and each["cwnd_bytes"] > 0 and each["congestion_control"]
 
 
+@pytest.mark.serial
 @LAB
 def test_auto_opens_more_connections_where_each_is_held_up(tmp_path: Path):
     """The far end sends from small buffers over 50 ms: 64 KiB a round trip and connection."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise, sha256
-from test_connections import FAR, LAB, beside, url_through
+from support.lines import FAR, LAB, beside, url_through
 
 from enkaku_lab import wan
 from enkaku_lab.experiment import Link

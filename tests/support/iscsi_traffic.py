@@ -1,6 +1,6 @@
 """A capture of any length, made up: valid pcap with iSCSI sessions, for pipes.
 
-    python tests/iscsi_traffic.py 5G | enkaku diagnose --pcap - --port 3260
+    python tests/support/iscsi_traffic.py 5G | enkaku diagnose --pcap - --port 3260
 
 Sixteen connections take turns with writes of 64 KiB (command, R2T, Data-Out, response) and reads of
 64 KiB, in segments of 1448 bytes with an acknowledgement for every second one. Of every eight

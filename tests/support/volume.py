@@ -1,0 +1,38 @@
+"""Block devices and file systems on an attached volume: loop devices and mounts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from enkaku_lab.peers import need
+from enkaku_lab.process import run
+
+
+@contextmanager
+def loop_device(file: Path) -> Iterator[str]:
+    """A loop device over a file, with direct I/O so that nothing is cached twice."""
+    losetup = need("losetup")
+    device = run([losetup, "--find", "--show", "--direct-io=on", file]).stdout.strip()
+    try:
+        yield device
+    finally:
+        run([losetup, "--detach", device])
+
+
+@contextmanager
+def mounted(device: str, folder: Path) -> Iterator[Path]:
+    folder.mkdir(exist_ok=True)
+    run([need("mount"), device, folder])
+    try:
+        yield folder
+    finally:
+        run([need("umount"), folder], timeout_s=180)
+
+
+def make_ext4(device: str) -> None:
+    run([need("mkfs.ext4"), "-q", device])
+
+
+def check_ext4(device: str) -> None:
+    """A full check without repairing; raises when e2fsck has anything to say against it."""
+    run([need("e2fsck"), "-f", "-n", device], timeout_s=180)
