@@ -67,6 +67,10 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "0|1|2", default_value_t = ERROR_RECOVERY_LEVEL_DEFAULT,
           value_parser = clap::value_parser!(u8).range(..=i64::from(ERROR_RECOVERY_LEVEL_MAX)))]
     pub(crate) error_recovery_level: u8,
+    /// Other initiators write to the volume, too: after an interruption nothing is written again that
+    /// could land on theirs; if the target has lost it, the next flush fails.
+    #[arg(long)]
+    pub(crate) shared: bool,
     /// How long I/O waits for a target that is gone before it fails.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = units::parse_time,
           allow_hyphen_values = true)]
@@ -196,6 +200,7 @@ impl RemoteArgs {
         if let Some(name) = &self.initiator_name {
             config.initiator_name = initiator_name(name)?;
         }
+        config.shared = self.shared;
         config.congestion_control.clone_from(&self.congestion_control);
         config.send_buffer = self.send_buffer;
         config.receive_buffer = self.receive_buffer;

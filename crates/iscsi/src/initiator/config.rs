@@ -70,8 +70,12 @@ pub struct Config {
     /// For experiments whose load is so many commands for each connection.
     pub hand_out_evenly: bool,
     /// Most bytes kept of writes that a volatile cache may still lose. Half of it triggers a
-    /// flush.
+    /// flush. 0 keeps nothing: what a target loses with its power is then lost without a word.
     pub unflushed_len_max: u64,
+    /// Other initiators write to the volume, too. After an interruption nothing unflushed is
+    /// written again, which could land on newer data of theirs; if the target has lost it, the
+    /// next flush fails instead.
+    pub shared: bool,
 }
 
 impl Default for Config {
@@ -119,6 +123,7 @@ impl Config {
             commands_max: 1024,
             hand_out_evenly: false,
             unflushed_len_max: 256 << 20,
+            shared: false,
         };
         config.error_recovery_level(ERROR_RECOVERY_LEVEL_DEFAULT)
     }

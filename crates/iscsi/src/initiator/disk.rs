@@ -10,19 +10,19 @@ use block::{
 };
 use futures_util::future::try_join_all;
 use iscsi_proto::initiator::Command;
+use iscsi_proto::initiator::durability::{Content, Effect};
 use tokio::task::JoinSet;
 
 use super::Config;
 use super::cdb;
 use super::connect::ConnectError;
-use super::op::{Effect, Pending, Reply};
+use super::op::{Pending, Reply};
 use super::path::{self, PathReport};
 use super::probe::{Unit, UnitIdentity};
 use super::report::{self, SessionReport};
 use super::shared::Shared;
 use super::state::{Phase, command};
 use super::supervisor::{bring_up, keep_time, supervise};
-use super::unflushed::Content;
 use super::url::Url;
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::tuner::PolicyConfig;
@@ -178,16 +178,16 @@ impl Shared {
         let block_len = u64::from(unit.info.block_size);
         let len = data.len() as u64;
         let cdb = cdb::write(offset / block_len, (len / block_len) as u32, fua);
-        let effect = match (unit.info.volatile_cache, fua) {
-            (false, _) => Effect::None,
-            (true, true) => Effect::Settled(offset, len),
-            (true, false) => Effect::Volatile(offset, Content::Data(data.clone())),
+        // Whether the cache is volatile is known when it ends, not now.
+        let effect = match fua {
+            true => Effect::Stable(offset, len),
+            false => Effect::Volatile(offset, Content::Data(data.clone())),
         };
         self.send(Command { data_out: data, ..self.command(cdb) }, None, effect)
     }
 
     async fn flush(&self) -> Result<()> {
-        let flush = self.send(self.command(cdb::synchronize_cache()), None, Effect::Flushed(None));
+        let flush = self.send(self.command(cdb::synchronize_cache()), None, Effect::Flushed);
         match flush.await {
             Ok(_) => Ok(()),
             // Nothing to flush where there is no cache.
@@ -202,7 +202,7 @@ impl Shared {
             let list = cdb::unmap_list(&[(at / block_len, (len / block_len) as u32)]);
             let cdb = cdb::unmap(list.len() as u16);
             let command = Command { data_out: list.into(), ..self.command(cdb) };
-            self.send(command, None, Effect::Settled(at, len)).await?;
+            self.send(command, None, Effect::Undefined(at, len)).await?;
         }
         Ok(())
     }
@@ -231,10 +231,7 @@ impl Shared {
         let unmap = may_trim && unit.write_same_unmaps;
         let cdb = cdb::write_same16(at / block_len, (len / block_len) as u32, unmap, false);
         let data_out = Bytes::from(vec![0; block_len as usize]);
-        let effect = match unit.info.volatile_cache {
-            true => Effect::Volatile(at, Content::Zeroes(len)),
-            false => Effect::None,
-        };
+        let effect = Effect::Volatile(at, Content::Zeroes(len));
         self.send(Command { data_out, ..self.command(cdb) }, None, effect)
     }
 

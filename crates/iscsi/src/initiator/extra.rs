@@ -96,8 +96,7 @@ pub(super) async fn settle(
     let limit = shared.config.login_timeout;
     let prober = Prober { shared, incarnation, member };
     match tokio::time::timeout(limit, prober.settle()).await {
-        // Every new nexus is told so; a real power-on the other sessions hear of as well.
-        Ok(settled) => Ok(settled.map(drop)?),
+        Ok(settled) => Ok(settled?),
         Err(_) => {
             let portal = shared.url.portal.clone();
             Err(ConnectError::TimedOut { portal, seconds: limit.as_secs() })

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
 use iscsi_proto::initiator::{CONNECTIONS_MAX, ConnectionId, Recovery, Session};
+use iscsi_proto::pdu::AsyncEvent;
 use iscsi_proto::time::Instant;
 use tokio::net::TcpStream;
 
@@ -139,6 +140,26 @@ impl Member {
     }
 }
 
+/// Asynchronous messages of the target, over all its sessions (RFC 7143 §11.9). It may send as many
+/// as it likes, and must not fill the log with them: the first is told, then every doubling.
+#[derive(Debug, Default)]
+pub(super) struct AsyncMessages(u64);
+
+impl AsyncMessages {
+    /// Logs one. True: so that a user sees it.
+    pub(super) fn note(&mut self, event: &AsyncEvent) -> bool {
+        self.0 += 1;
+        let count = self.0;
+        let is_told = count.is_power_of_two();
+        if is_told {
+            tracing::info!(%event, "asynchronous message ({count} so far)");
+        } else {
+            tracing::debug!(%event, "asynchronous message");
+        }
+        is_told
+    }
+}
+
 const fn repair_name(what: &Recovery) -> &'static str {
     match what {
         Recovery::DataSnack { .. } => "data SNACK",
@@ -147,5 +168,17 @@ const fn repair_name(what: &Recovery) -> &'static str {
         Recovery::R2tAgain { .. } => "recovery R2T",
         Recovery::CommandRetry { .. } => "command retry",
         _ => "recovery",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asynchronous_messages_do_not_fill_the_log() {
+        let mut messages = AsyncMessages::default();
+        let told = (0..100_000).filter(|_| messages.note(&AsyncEvent::SCSI_EVENT)).count();
+        assert_eq!(told, 17);
     }
 }

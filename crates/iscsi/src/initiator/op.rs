@@ -3,13 +3,16 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use block::{BlockError, Buf, Bytes};
+use iscsi_proto::initiator::durability::{Effect, Ticket};
 use iscsi_proto::time::Instant;
 
-use super::unflushed::{Content, Mark};
+use super::failure::Failure;
+use super::shared::Shared;
 
 /// What a finished command brings back.
 #[derive(Debug, Default)]
@@ -26,19 +29,6 @@ pub(super) struct Reply {
 
 /// How a command ends for its caller.
 pub(super) type Outcome = Result<Reply, BlockError>;
-
-/// What success of the command means for acknowledged but unflushed data.
-#[derive(Clone, Debug)]
-pub(super) enum Effect {
-    /// Nothing.
-    None,
-    /// This content is at this offset now, perhaps in a volatile cache only.
-    Volatile(u64, Content),
-    /// This range is stable, or undefined.
-    Settled(u64, u64),
-    /// Everything acknowledged before the mark is stable.
-    Flushed(Option<Mark>),
-}
 
 /// Who sent a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +58,9 @@ pub(super) struct Task {
     /// A read's buffer; absent while the connection fills it.
     pub(super) buf: Option<Buf>,
     pub(super) effect: Effect,
+    pub(super) ticket: Ticket,
+    /// Told to the caller in place of success.
+    pub(super) failure: Option<Failure>,
     pub(super) attempts: u32,
     /// When the caller asked for it; the limit of retries counts from here.
     pub(super) asked_at: Instant,
@@ -78,53 +71,138 @@ pub(super) struct Task {
 #[derive(Debug)]
 enum State {
     Waiting(Option<Waker>),
-    Done(Outcome),
+    /// With the failure that it tells, if that one was latched.
+    Done(Outcome, Option<Failure>),
     Taken,
+    /// The caller has given up.
+    Abandoned,
+}
+
+/// What a caller leaves behind that goes away.
+pub(super) enum Left {
+    /// Nothing.
+    Nothing,
+    /// A command that may be waiting or under way.
+    Command,
+    /// A failure that was to be told.
+    Failure(Failure),
 }
 
 /// Where the outcome is left for the caller.
 #[derive(Debug)]
-pub(super) struct Slot(Mutex<State>);
+pub(super) struct Slot {
+    state: Mutex<State>,
+    /// What the command changes: offset and length in bytes.
+    range: Option<(u64, u64)>,
+    /// A session has it. Changed under the disk's lock only.
+    under_way: AtomicBool,
+}
 
 impl Slot {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State::Waiting(None))))
+    pub(super) fn new(effect: &Effect) -> Arc<Self> {
+        let (state, under_way) = (Mutex::new(State::Waiting(None)), AtomicBool::new(false));
+        Arc::new(Self { state, range: effect.range(), under_way })
     }
 
     /// Delivers the outcome. The first one counts.
     pub(super) fn complete(&self, outcome: Outcome) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let State::Waiting(waker) = &mut *state else { return };
+        self.finish(outcome, None);
+    }
+
+    /// Delivers a failure that was latched. False if nobody waits for it.
+    pub(super) fn tell(&self, failure: Failure) -> bool {
+        self.finish(Err(failure.clone().into()), Some(failure))
+    }
+
+    fn finish(&self, outcome: Outcome, told: Option<Failure>) -> bool {
+        let mut state = self.lock();
+        let State::Waiting(waker) = &mut *state else { return false };
         let waker = waker.take();
-        *state = State::Done(outcome);
+        *state = State::Done(outcome, told);
         drop(state);
         if let Some(waker) = waker {
             waker.wake();
         }
+        true
+    }
+
+    pub(super) const fn range(&self) -> Option<(u64, u64)> {
+        self.range
+    }
+
+    pub(super) fn set_under_way(&self, under_way: bool) {
+        self.under_way.store(under_way, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        matches!(*self.lock(), State::Abandoned)
+    }
+
+    fn is_taken(&self) -> bool {
+        matches!(*self.lock(), State::Taken)
+    }
+
+    /// The caller gives up. Under the disk's lock only, so that what is left is still true there.
+    pub(super) fn abandon(&self) -> Left {
+        let mut state = self.lock();
+        let before = std::mem::replace(&mut *state, State::Abandoned);
+        drop(state);
+        match before {
+            State::Waiting(_) => Left::Command,
+            State::Done(_, Some(failure)) => Left::Failure(failure),
+            State::Done(..) | State::Taken | State::Abandoned => Left::Nothing,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Waits for one command.
+/// Waits for one command. What becomes of the command if this is dropped first: `state::abandoned`.
 #[must_use]
 #[derive(Debug)]
-pub(super) struct Pending(pub(super) Arc<Slot>);
+pub(super) struct Pending {
+    slot: Arc<Slot>,
+    shared: Weak<Shared>,
+}
+
+impl Pending {
+    pub(super) const fn new(slot: Arc<Slot>, shared: Weak<Shared>) -> Self {
+        Self { slot, shared }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.slot.is_taken()
+            && let Some(shared) = self.shared.upgrade()
+        {
+            shared.with(|state, batch| state.abandon(&self.slot, batch));
+        }
+    }
+}
 
 impl Future for Pending {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.slot.lock();
         match &mut *state {
             State::Waiting(Some(waker)) if waker.will_wake(context.waker()) => Poll::Pending,
             State::Waiting(waker) => {
                 *waker = Some(context.waker().clone());
                 Poll::Pending
             }
-            State::Done(_) => match std::mem::replace(&mut *state, State::Taken) {
-                State::Done(outcome) => Poll::Ready(outcome),
+            State::Done(..) => match std::mem::replace(&mut *state, State::Taken) {
+                State::Done(outcome, _) => Poll::Ready(outcome),
                 _ => Poll::Pending, // not reachable: matched above under the same lock
             },
-            State::Taken => panic!("polled after completion"), // our bug, as for every future
+            State::Taken | State::Abandoned => panic!("polled after completion"), // our bug, as for every future
         }
     }
 }
@@ -135,8 +213,8 @@ mod tests {
 
     #[test]
     fn the_outcome_waits_for_a_late_caller_and_the_first_one_counts() {
-        let slot = Slot::new();
-        let mut pending = Pending(slot.clone());
+        let slot = Slot::new(&Effect::None);
+        let mut pending = Pending::new(slot.clone(), Weak::new());
         let mut context = Context::from_waker(Waker::noop());
         assert!(Pin::new(&mut pending).poll(&mut context).is_pending());
         slot.complete(Ok(Reply { len: 7, ..Reply::default() }));

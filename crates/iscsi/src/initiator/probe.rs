@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use block::{BlockError, Buf, DeviceInfo};
 use iscsi_proto::initiator::Command;
+use iscsi_proto::initiator::durability::Cache;
 
 use super::cdb::{self, BlockLimits, Capacity, Cdb, Inquiry, Mode, Provisioning};
 use super::op::Reply;
@@ -103,6 +104,8 @@ impl std::fmt::Display for UnitIdentity {
 pub(super) struct Unit {
     pub(super) identity: UnitIdentity,
     pub(super) info: DeviceInfo,
+    /// What is known of its cache.
+    pub(super) cache: Cache,
     /// Most bytes of one READ or WRITE.
     pub(super) transfer_len: u32,
     /// Most bytes of one UNMAP descriptor, and descriptors of one UNMAP.
@@ -125,20 +128,16 @@ pub(super) struct Prober<'a> {
 }
 
 impl Prober<'_> {
-    /// Waits until the unit is ready and has told all unit attentions. True: one of them says
-    /// that it was powered on.
-    pub(super) async fn settle(&self) -> Result<bool, ProbeError> {
+    /// Waits until the unit is ready and has told all unit attentions. What they say is noted
+    /// where every answer is (`State::collect`), so that it outlives this session.
+    pub(super) async fn settle(&self) -> Result<(), ProbeError> {
         let name = "TEST UNIT READY";
-        let mut power_on = false;
         let mut attentions = 0;
         loop {
             let reply = self.raw(name, cdb::TEST_UNIT_READY, 0).await?;
             match judge(reply.status, &reply.sense, 0) {
-                Verdict::Done => return Ok(power_on),
-                Verdict::Again(sense) if attentions < ATTENTIONS_MAX => {
-                    power_on |= sense.is_power_on();
-                    attentions += 1;
-                }
+                Verdict::Done => return Ok(()),
+                Verdict::Again(_) if attentions < ATTENTIONS_MAX => attentions += 1,
                 // LOGICAL UNIT NOT SUPPORTED
                 _ if is_no_unit(&reply) => return Err(ProbeError::NoUnit(self.shared.url.lun)),
                 Verdict::Later(_) | Verdict::Full(_) => tokio::time::sleep(READY_PAUSE).await,
@@ -158,11 +157,10 @@ impl Prober<'_> {
         let (identity, capacity, mode, limits, provisioning) = tokio::try_join!(
             self.identify(),
             self.capacity(),
-            self.optional("MODE SENSE", cdb::mode_sense_caching()),
+            self.mode(),
             self.vpd(0xb0),
             self.vpd(0xb2),
         )?;
-        let mode = mode.and_then(|data| Mode::parse6(&data)).unwrap_or_default();
         let limits = limits.map(|body| BlockLimits::parse(&body));
         let provisioning = provisioning.map(|body| Provisioning::parse(&body));
         self.unit(identity, capacity, mode, limits.unwrap_or_default(), provisioning)
@@ -172,7 +170,7 @@ impl Prober<'_> {
         &self,
         identity: UnitIdentity,
         capacity: Capacity,
-        mode: Mode,
+        (mode, cache): (Mode, Cache),
         limits: BlockLimits,
         provisioning: Option<Provisioning>,
     ) -> Result<Unit, ProbeError> {
@@ -192,7 +190,7 @@ impl Prober<'_> {
         info.preferred_block_size = physical.clamp(4096.max(block_len.into()), 1 << 20) as u32;
         info.read_only = mode.write_protected;
         info.can_fua = mode.fua;
-        info.volatile_cache = mode.write_cache;
+        info.volatile_cache = cache != Cache::Absent;
         info.can_trim = capacity.thin && provisioning.unmap && limits.max_unmap_ranges != 0;
         // UNMAP may skip what does not fill a unit of allocation, so it promises no zeroes.
         info.trim_zeroes = false;
@@ -203,12 +201,33 @@ impl Prober<'_> {
         Ok(Unit {
             identity,
             info,
+            cache,
             transfer_len: transfer.min(wanted.into()) as u32,
             unmap_len: bytes(one_unmap),
             write_same_len: write_same.min(WRITE_SAME_LEN),
             write_same_unmaps: provisioning.write_same_unmap && capacity.thin_reads_zeroes,
             no_write_same: AtomicBool::new(false),
             no_lba_status: AtomicBool::new(!capacity.thin),
+        })
+    }
+
+    /// What the unit says about itself, and whether its cache is volatile. A unit that knows no
+    /// such page has none; one that does not answer now may have one.
+    async fn mode(&self) -> Result<(Mode, Cache), ProbeError> {
+        let sensed = self.data("MODE SENSE", cdb::mode_sense_caching(), cdb::ALLOCATION_LEN.into());
+        let data = match sensed.await {
+            Ok(data) => data,
+            Err(ProbeError::Command { source, .. }) if !is_lost(&source) => {
+                let is_without_page = matches!(source, BlockError::Unsupported(_));
+                let cache = if is_without_page { Cache::Absent } else { Cache::Unknown };
+                return Ok((Mode::default(), cache));
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(match Mode::parse6(&data) {
+            Some(mode) if mode.write_cache => (mode, Cache::Volatile),
+            Some(mode) => (mode, Cache::Absent),
+            None => (Mode::default(), Cache::Unknown),
         })
     }
 
@@ -259,11 +278,7 @@ impl Prober<'_> {
     async fn optional(&self, name: &'static str, cdb: Cdb) -> Result<Option<Vec<u8>>, ProbeError> {
         match self.data(name, cdb, cdb::ALLOCATION_LEN.into()).await {
             Ok(data) => Ok(Some(data)),
-            Err(ProbeError::Command { source: BlockError::Unreachable(text), command }) => {
-                let source = BlockError::Unreachable(text);
-                Err(ProbeError::Command { command, source })
-            }
-            Err(ProbeError::Command { .. }) => Ok(None),
+            Err(ProbeError::Command { source, .. }) if !is_lost(&source) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -314,6 +329,11 @@ impl Unit {
         }
         Ok(())
     }
+}
+
+/// The session ended before there was an answer.
+const fn is_lost(error: &BlockError) -> bool {
+    matches!(error, BlockError::Unreachable(_))
 }
 
 fn is_no_unit(reply: &Reply) -> bool {

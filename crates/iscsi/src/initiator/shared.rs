@@ -2,21 +2,22 @@
 //! that ended: its outcome goes to the caller, or the command goes out again. The lock is never
 //! held while a caller is woken.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use block::{BlockError, Buf, DeviceInfo};
+use iscsi_proto::initiator::durability::{Effect, Ticket, Writers};
 use iscsi_proto::initiator::{Command, TaskOutcome};
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::PolicyConfig;
 use tokio::sync::Notify;
 
 use super::Config;
-use super::op::{Effect, Origin, Outcome, Pending, Reply, Slot, Task};
+use super::op::{Origin, Outcome, Pending, Reply, Slot, Task};
 use super::path::{PathReport, Share};
 use super::probe::Unit;
-use super::sense::{Sense, Verdict, judge, status};
-use super::state::{Batch, Limits, State, session_ended};
+use super::sense::Verdict;
+use super::state::{Batch, Limits, State, session_ended, verdict};
 use super::stride::Stride;
 use super::url::Url;
 
@@ -30,6 +31,8 @@ pub(super) struct Shared {
     /// An incarnation has ended; for whoever waits for the last one.
     pub(super) closed: Notify,
     epoch: std::time::Instant,
+    /// For callers that go away.
+    me: Weak<Self>,
     state: Mutex<State>,
     unit: RwLock<Option<Arc<Unit>>>,
     /// What the path controller saw and did last.
@@ -47,6 +50,8 @@ impl Shared {
             command_timeout: config.command_timeout,
             replacement_timeout: config.replacement_timeout,
             connections: config.connections.into(),
+            unflushed_len: config.unflushed_len_max,
+            writers: if config.shared { Writers::Several } else { Writers::One },
         };
         let epoch = std::time::Instant::now();
         let mut state = State::new(url.wire_lun(), limits, epoch);
@@ -54,7 +59,8 @@ impl Shared {
         if let Some(Share::Rate(rate)) = config.share {
             state.throttle.set_rate(Some(rate), Instant::default());
         }
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             url,
             config,
             changed: Notify::new(),
@@ -97,8 +103,10 @@ impl Shared {
         self.unit.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn set_unit(&self, unit: Unit) {
-        *self.unit.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(unit));
+    pub(super) fn set_unit(&self, unit: Unit) -> Arc<Unit> {
+        let unit = Arc::new(unit);
+        *self.unit.write().unwrap_or_else(PoisonError::into_inner) = Some(unit.clone());
+        unit
     }
 
     pub(super) fn info(&self) -> DeviceInfo {
@@ -116,15 +124,22 @@ impl Shared {
     pub(super) async fn send_short(&self, command: Command) -> Outcome {
         let buf = Buf::zeroed(command.data_in_len as usize);
         let (pending, task) = self.task(Origin::UserShort, Some(buf), Effect::None);
-        self.with(|state, batch| state.enqueue(command, task, batch));
+        self.ask(command, task);
         pending.await
     }
 
     /// Sends a command of the disk's user, or lets it wait.
     pub(super) fn send(&self, command: Command, buf: Option<Buf>, effect: Effect) -> Pending {
         let (pending, task) = self.task(Origin::User, buf, effect);
-        self.with(|state, batch| state.enqueue(command, task, batch));
+        self.ask(command, task);
         pending
+    }
+
+    fn ask(&self, command: Command, mut task: Task) {
+        self.with(|state, batch| {
+            task.ticket = state.durability.ask();
+            state.enqueue(command, task, batch);
+        });
     }
 
     /// Sends a command on one session of an incarnation, past the gate.
@@ -148,11 +163,21 @@ impl Shared {
     }
 
     fn task(&self, origin: Origin, buf: Option<Buf>, effect: Effect) -> (Pending, Task) {
-        let slot = Slot::new();
-        let pending = Pending(slot.clone());
+        let slot = Slot::new(&effect);
+        let pending = Pending::new(slot.clone(), self.me.clone());
         let now = self.now();
-        let (asked_at, submitted_at) = (now, now);
-        (pending, Task { slot, origin, buf, effect, attempts: 0, asked_at, submitted_at })
+        let task = Task {
+            slot,
+            origin,
+            buf,
+            effect,
+            ticket: Ticket::default(),
+            failure: None,
+            attempts: 0,
+            asked_at: now,
+            submitted_at: now,
+        };
+        (pending, task)
     }
 
     /// Delivers what a locked section left behind; the batch can be used again.
@@ -176,48 +201,40 @@ impl Shared {
     }
 
     fn finish(&self, command: Command, mut task: Task, outcome: TaskOutcome) {
-        let (verdict, reply) = match outcome {
-            TaskOutcome::Completed { status, data_in_len, sense, .. } => {
-                let verdict = match task.origin {
-                    Origin::Session => Verdict::Done,
-                    _ => judge(status, &sense, task.attempts),
-                };
-                let len = data_in_len as usize;
-                (verdict, Reply { buf: None, len, status, sense })
-            }
-            TaskOutcome::Rejected(reason) => {
-                let error = std::io::Error::other(format!("target rejected the command: {reason}"));
-                (Verdict::Failed(BlockError::Medium(error)), Reply::default())
-            }
-            // Ended by somebody's reset, or not delivered by the target: as TASK ABORTED.
-            _ => (judge(status::TASK_ABORTED, &[], task.attempts), Reply::default()),
+        let verdict = match (task.origin, &outcome) {
+            // Whoever probes looks at the status.
+            (Origin::Session, TaskOutcome::Completed { .. }) => Verdict::Done,
+            _ => verdict(&task, &outcome),
         };
-        match verdict {
-            Verdict::Done => {
-                let buf = task.buf.take();
-                task.slot.complete(checked(&command, Reply { buf, ..reply }, task.origin));
+        let reply = match outcome {
+            TaskOutcome::Completed { status, data_in_len, sense, .. } => {
+                Reply { buf: task.buf.take(), len: data_in_len as usize, status, sense }
             }
-            verdict if task.origin.is_user() => self.again(command, task, verdict),
-            verdict => self.trim_failed(&task, &verdict),
-        }
-    }
-
-    /// A flush of our own did not end with GOOD.
-    fn trim_failed(&self, task: &Task, verdict: &Verdict) {
-        match verdict {
-            Verdict::Failed(error) if task.origin == Origin::Trim => {
-                // Without a flush nothing would ever be removed, and writes would wait for ever.
-                tracing::warn!(%error, "target cannot flush: unflushed writes are not kept");
-                self.with(|state, _| state.unflushed = None);
+            _ => Reply::default(),
+        };
+        match (verdict, task.failure.take()) {
+            (Verdict::Done, Some(failure)) => {
+                if !task.slot.tell(failure.clone()) {
+                    self.with(|state, _| state.durability.not_told(failure));
+                }
             }
-            // The next write that is acknowledged tries again.
-            _ => tracing::debug!(?verdict, "flush not done"),
+            (Verdict::Done, None) => task.slot.complete(checked(&command, reply, task.origin)),
+            (verdict, _) if task.origin.is_user() => {
+                task.buf = reply.buf.or(task.buf);
+                self.again(command, task, verdict);
+            }
+            (verdict, _) => {
+                tracing::debug!(?verdict, "a command of our own is not done");
+                task.slot.complete(Err(session_ended()));
+            }
         }
-        task.slot.complete(Err(session_ended()));
     }
 
     /// A user's command that is not done: sends it again, unless that is hopeless.
     fn again(&self, command: Command, mut task: Task, verdict: Verdict) {
+        if task.slot.is_abandoned() {
+            return;
+        }
         let now = self.now();
         let waited = now.since(task.asked_at);
         task.attempts += 1;
@@ -235,7 +252,6 @@ impl Shared {
             Verdict::Failed(error) => task.slot.complete(Err(error)),
             Verdict::Again(sense) => self.with(|state, batch| {
                 tracing::debug!(%sense, "unit attention");
-                note_attention(state, sense, batch);
                 state.enqueue(command, task, batch);
             }),
             Verdict::Later(pause) => {
@@ -250,18 +266,6 @@ impl Shared {
                 self.timers.notify_one();
             }
         }
-    }
-}
-
-/// Acts on what a unit attention says about the unit.
-fn note_attention(state: &mut State, sense: Sense, batch: &mut Batch) {
-    if sense.is_power_on() {
-        // The cache may be empty now. A new session probes, and replays what was not flushed.
-        state.power_on = true;
-        state.end("target was powered on".into(), batch);
-    } else if sense.is_changed() {
-        state.unit_changed = true;
-        batch.changed = true;
     }
 }
 

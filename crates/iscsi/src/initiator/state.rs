@@ -2,6 +2,7 @@
 //! and what is acknowledged but not flushed. Bookkeeping only: whatever wakes somebody or runs a
 //! caller's code is put into a [`Batch`] and done after the lock is released.
 
+mod abandoned;
 mod gate;
 
 use std::collections::VecDeque;
@@ -11,18 +12,19 @@ use std::time::Duration;
 
 use block::BlockError;
 use iscsi_proto::ids::Lun;
+use iscsi_proto::initiator::durability::{Cache, Durability, Effect, Stage, Writers};
 use iscsi_proto::initiator::{Command, ConnectionId, Event, TaskOutcome};
 use iscsi_proto::pdu::{AsyncEvent, TaskAttribute};
 use iscsi_proto::time::Instant;
 
 use super::cdb;
+use super::failure::Failure;
 use super::growth::Growth;
-use super::member::Member;
-use super::op::{Effect, Origin, Slot, Task};
+use super::member::{AsyncMessages, Member, Part};
+use super::op::{Origin, Slot, Task};
 use super::rejoin::Backoff;
-use super::sense::{Sense, Verdict, judge};
+use super::sense::{Sense, Verdict, judge, status};
 use super::throttle::Throttle;
-use super::unflushed::{Content, Unflushed};
 
 /// Whether commands of the disk's user go out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +48,9 @@ pub(super) struct Limits {
     pub(super) replacement_timeout: Duration,
     /// Connections to begin with.
     pub(super) connections: u32,
+    /// Bytes that are kept of what is unflushed.
+    pub(super) unflushed_len: u64,
+    pub(super) writers: Writers,
 }
 
 /// How often unanswered commands are looked for, in parts of their timeout.
@@ -60,13 +65,14 @@ pub(super) struct State {
     pub(super) throttle: Throttle,
     /// Payload that may be under way, where that is limited.
     pub(super) window: Option<u64>,
-    pub(super) unflushed: Option<Unflushed>,
+    /// What is acknowledged, and may be lost at the target.
+    pub(super) durability: Durability<Failure>,
     /// Why the incarnation ended.
     pub(super) ended: Option<String>,
     /// A command of the user has ended well in this incarnation.
     pub(super) carried: bool,
-    /// The target said that it was powered on, and what it lost has not been replayed.
-    pub(super) power_on: bool,
+    /// When the target last took something that was written again.
+    pub(super) replayed_at: Instant,
     /// The target said that something about the unit changed.
     pub(super) unit_changed: bool,
     pub(super) lun: Lun,
@@ -81,7 +87,9 @@ pub(super) struct State {
     watch_at: Instant,
     /// Commands that ended well since the limit was last changed.
     calm: usize,
-    trimming: bool,
+    async_messages: AsyncMessages,
+    /// Writes under way whose callers have given up.
+    abandoned: Vec<Arc<Slot>>,
 }
 
 /// What is to be done after the lock is released.
@@ -106,10 +114,10 @@ impl State {
             growth: Growth::new(limits.connections),
             throttle: Throttle::default(),
             window: None,
-            unflushed: None,
+            durability: Durability::new(limits.unflushed_len, limits.writers),
             ended: None,
             carried: false,
-            power_on: false,
+            replayed_at: Instant::default(),
             unit_changed: false,
             lun,
             waiting: VecDeque::new(),
@@ -120,7 +128,8 @@ impl State {
             limits,
             watch_at: Instant::default(),
             calm: 0,
-            trimming: false,
+            async_messages: AsyncMessages::default(),
+            abandoned: Vec::new(),
         }
     }
 
@@ -145,20 +154,22 @@ impl State {
         batch: &mut Batch,
     ) {
         let Some(member) = self.members.get_mut(index) else { return };
-        let mut ended = None;
+        let (mut ended, mut senses) = (None, Vec::new());
         let finished_before = batch.finished.len();
         while let Some(event) = member.session.poll_event() {
             match event {
                 Event::TaskDone { command, context, outcome, .. } => {
                     self.in_flight -= 1;
+                    abandoned::note_returned(&mut self.abandoned, &context.slot);
                     batch.finished.push((command, context, outcome));
                 }
                 Event::TaskRequeue { command, context, .. } => {
                     self.in_flight -= 1;
+                    abandoned::note_returned(&mut self.abandoned, &context.slot);
                     if context.origin == Origin::Trim {
-                        self.trimming = false;
+                        self.durability.own_flush_undone();
                     }
-                    match context.origin.is_user() {
+                    match context.origin.is_user() && !context.slot.is_abandoned() {
                         true => self.requeued.push((command, context)),
                         false => batch.failed.push((context.slot, session_ended())),
                     }
@@ -178,17 +189,18 @@ impl State {
                     }
                 }
                 Event::Async { event, data, .. } => {
-                    tracing::info!(%event, "asynchronous message");
-                    if event == AsyncEvent::SCSI_EVENT && Sense::parse(&data).is_changed() {
-                        self.unit_changed = true;
-                        batch.changed = true;
+                    self.async_messages.note(&event);
+                    if event == AsyncEvent::SCSI_EVENT {
+                        senses.push(Sense::parse(&data));
                     }
                 }
                 other => tracing::debug!(event = ?other, "session event"),
             }
         }
         member.collect_wakes(driver, &mut batch.wakers);
-        self.note_finished(index, &batch.finished[finished_before..]);
+        if self.note_told(index, finished_before, senses, batch) {
+            ended.get_or_insert("target was powered on".to_string());
+        }
         // Sessions that log out one after the other are not torn down by the first one.
         let others_close = self.phase == Phase::Closed
             && self.members.iter().any(|m| m.session.connections().any(|(.., s)| s.is_open()));
@@ -204,20 +216,104 @@ impl State {
         self.go_on(batch);
     }
 
-    fn note_finished(&mut self, index: usize, finished: &[(Command, Task, TaskOutcome)]) {
-        for (_, task, outcome) in finished {
-            if task.origin == Origin::Trim {
-                self.trimming = false;
-            }
-            if !is_done(outcome) {
-                continue;
-            }
-            if task.origin.is_user() {
-                self.carried = true;
-                self.members[index].backoff = Backoff::default();
-            }
-            self.note_done(&task.effect);
+    /// Notes what ended commands and messages mean for what is kept, before anybody is told. True if
+    /// the unit said that it was powered on, so that the incarnation is to end.
+    fn note_told(
+        &mut self,
+        index: usize,
+        finished_before: usize,
+        senses: Vec<Sense>,
+        batch: &mut Batch,
+    ) -> bool {
+        let mut finished = std::mem::take(&mut batch.finished);
+        let mut powered_on = self.note_finished(index, &mut finished[finished_before..], batch);
+        batch.finished = finished;
+        for sense in senses {
+            powered_on |= self.note_sense(index, sense, batch);
         }
+        powered_on
+    }
+
+    /// Notes what ended commands mean for what is kept. True: powered on.
+    fn note_finished(
+        &mut self,
+        index: usize,
+        finished: &mut [(Command, Task, TaskOutcome)],
+        batch: &mut Batch,
+    ) -> bool {
+        let mut powered_on = false;
+        for (_, task, outcome) in finished {
+            powered_on |= self.note_attention(index, outcome, batch);
+            let done = is_done(outcome);
+            match task.origin {
+                Origin::Trim => self.note_own_flush(task, outcome, batch),
+                Origin::User | Origin::UserShort if done => {
+                    self.carried = true;
+                    self.members[index].backoff = Backoff::default();
+                    task.failure = self.durability.done(&task.effect, task.ticket).err();
+                }
+                Origin::User | Origin::UserShort if task.effect == Effect::Flushed => {
+                    if let Verdict::Failed(error) = verdict(task, outcome) {
+                        let failure = Failure::new("a flush failed", &error);
+                        self.durability.failed(&task.effect, failure);
+                    }
+                }
+                _ => {}
+            }
+            if done {
+                self.note_calm();
+            }
+        }
+        powered_on
+    }
+
+    /// A unit attention is told once, to whichever command comes first.
+    fn note_attention(&mut self, index: usize, outcome: &TaskOutcome, batch: &mut Batch) -> bool {
+        let TaskOutcome::Completed { status: status::CHECK_CONDITION, sense, .. } = outcome else {
+            return false;
+        };
+        self.note_sense(index, Sense::parse(sense), batch)
+    }
+
+    fn note_sense(&mut self, index: usize, sense: Sense, batch: &mut Batch) -> bool {
+        if sense.is_changed() {
+            // Until the unit has been asked, its cache may be volatile from now on.
+            self.durability.set_cache(Cache::Unknown);
+            self.unit_changed = true;
+            batch.changed = true;
+        }
+        // Every new nexus is told so. A real power-on the other sessions hear of as well.
+        let is_new = self.members[index].part == Part::Joining;
+        sense.is_power_on() && !is_new && self.durability.power_on()
+    }
+
+    fn note_own_flush(&mut self, task: &Task, outcome: &TaskOutcome, batch: &mut Batch) {
+        match verdict(task, outcome) {
+            Verdict::Done => self.durability.own_flush_done(task.ticket),
+            Verdict::Failed(BlockError::Unsupported(_)) => {
+                tracing::warn!("target cannot flush: unflushed writes are not kept");
+                self.durability.no_flush();
+            }
+            Verdict::Failed(error) => {
+                let failure = Failure::new("an earlier flush failed", &error);
+                tracing::error!(%error, "target cannot flush: the next flush will tell");
+                if self.durability.own_flush_failed(failure.clone()) {
+                    self.fail_waiting_writes(&failure, batch);
+                }
+            }
+            Verdict::Again(_) | Verdict::Later(_) | Verdict::Full(_) => {
+                self.durability.own_flush_undone();
+            }
+        }
+    }
+
+    /// No more can be kept, and no flush makes room.
+    fn fail_waiting_writes(&mut self, failure: &Failure, batch: &mut Batch) {
+        let is_held = |(_, task): &(Command, Task)| matches!(task.effect, Effect::Volatile(..));
+        let (held, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(is_held);
+        self.waiting = waiting;
+        let held: VecDeque<(Command, Task)> = held;
+        batch.failed.extend(held.into_iter().map(|(_, t)| (t.slot, failure.clone().into())));
     }
 
     /// Commands that came back although their session goes on: they go out again first.
@@ -235,6 +331,7 @@ impl State {
             return;
         }
         self.ended = Some(reason);
+        self.durability.lost();
         if self.phase == Phase::Up {
             self.phase = Phase::Down;
         }
@@ -250,7 +347,7 @@ impl State {
         self.members = members;
         self.growth.sessions_opening = 0;
         self.ended = None;
-        (self.trimming, self.carried) = (false, false);
+        self.carried = false;
         if !self.requeued.is_empty() {
             let commands = self.requeued.len();
             tracing::info!("session recovery: {commands} commands re-issued");
@@ -272,9 +369,9 @@ impl State {
 
     /// Opens the gate.
     pub(super) fn open(&mut self, batch: &mut Batch) {
-        if self.ended.is_none() && self.phase != Phase::Closed {
+        let is_ready = self.durability.stage() == Stage::Up;
+        if self.ended.is_none() && self.phase != Phase::Closed && is_ready {
             self.phase = Phase::Up;
-            self.power_on = false;
             self.go_on(batch);
         }
     }
@@ -296,15 +393,6 @@ impl State {
             self.members[index].session.close();
             self.collect(index, None, batch);
         }
-    }
-
-    /// Keeps unflushed writes from now on, or no more; returns those that are kept.
-    pub(super) fn keep_unflushed(&mut self, keep: bool, limit: u64) -> Vec<(u64, Content)> {
-        if !keep {
-            self.unflushed = None;
-            return Vec::new();
-        }
-        self.unflushed.get_or_insert_with(|| Unflushed::new(limit)).pieces()
     }
 
     /// Lets a command rest until `at`.
@@ -356,18 +444,11 @@ impl State {
         }
     }
 
-    fn note_done(&mut self, effect: &Effect) {
+    fn note_calm(&mut self) {
         self.calm += 1;
         if self.calm > self.limit && self.limit < self.limits.commands {
             self.limit += 1;
             self.calm = 0;
-        }
-        let Some(unflushed) = &mut self.unflushed else { return };
-        match effect {
-            Effect::None => {}
-            Effect::Volatile(offset, content) => unflushed.acknowledged(*offset, content.clone()),
-            Effect::Settled(offset, len) => unflushed.forget(*offset, *len),
-            Effect::Flushed(mark) => mark.iter().for_each(|mark| unflushed.flushed(*mark)),
         }
     }
 }
@@ -380,6 +461,19 @@ pub(super) fn command(lun: Lun, cdb: cdb::Cdb) -> Command {
 
 pub(super) fn session_ended() -> BlockError {
     BlockError::Unreachable("session has ended".into())
+}
+
+/// What is to become of a command that was answered.
+pub(super) fn verdict(task: &Task, outcome: &TaskOutcome) -> Verdict {
+    match outcome {
+        TaskOutcome::Completed { status, sense, .. } => judge(*status, sense, task.attempts),
+        TaskOutcome::Rejected(reason) => {
+            let error = std::io::Error::other(format!("target rejected the command: {reason}"));
+            Verdict::Failed(BlockError::Medium(error))
+        }
+        // Ended by somebody's reset, or not delivered by the target: as TASK ABORTED.
+        _ => judge(status::TASK_ABORTED, &[], task.attempts),
+    }
 }
 
 fn is_done(outcome: &TaskOutcome) -> bool {

@@ -8,37 +8,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::Bytes;
-use futures_util::StreamExt;
-use futures_util::stream::iter;
 use iscsi_proto::ids::Isid;
-use iscsi_proto::initiator::{Command, ConnectionId};
+use iscsi_proto::initiator::ConnectionId;
 use iscsi_proto::keys::ConnectionParams;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use super::cdb;
 use super::connect::{ConnectError, Link};
 use super::extra;
 use super::group::establish;
 use super::growth::Job;
 use super::member::{Member, Part};
-use super::probe::{ProbeError, Prober};
+use super::probe::{Prober, Unit};
 use super::rejoin::{self, Backoff, Rejoined};
+use super::replay::replay;
 use super::role::ConnectionRole;
-use super::sense::{Verdict, judge};
 use super::shared::Shared;
-use super::state::{Phase, command};
-use super::unflushed::Content;
+use super::state::Phase;
 use crate::driver::{CloseReason, drive};
 
 /// How long the drivers of an ended incarnation may take to close their sockets.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Commands of a replay under way at once.
-const REPLAY_DEPTH: usize = 16;
-/// Unit attentions that may interrupt one command of a replay.
-const REPLAY_ATTEMPTS_MAX: u32 = 8;
 
 /// What was to be opened.
 enum Arrival {
@@ -164,86 +154,30 @@ pub(super) async fn bring_up(
         drivers.drive(shared, member, id, stream, params);
     }
     shared.timers.notify_one();
-    let probing = tokio::time::timeout(limit, prepare(shared, incarnation, sessions));
-    probing.await.map_err(|_| timed_out())??;
+    let probing = tokio::time::timeout(limit, probe(shared, incarnation, sessions));
+    let unit = probing.await.map_err(|_| timed_out())??;
+    replay(&Prober { shared, incarnation, member: 0 }, &unit).await?;
     shared.with(|state, batch| state.open(batch));
     Ok(drivers)
 }
 
-/// Everything between login and the user's first command.
-async fn prepare(shared: &Shared, incarnation: u64, sessions: usize) -> Result<(), ConnectError> {
+/// Asks the unit everything that has to be known before the first command.
+async fn probe(
+    shared: &Shared,
+    incarnation: u64,
+    sessions: usize,
+) -> Result<Arc<Unit>, ConnectError> {
     let prober = |member| Prober { shared, incarnation, member };
     // Each session is a nexus of its own, with unit attentions of its own.
     for member in 0..sessions {
-        let power_on = prober(member).settle().await?;
-        shared.lock().power_on |= power_on;
+        prober(member).settle().await?;
     }
+    shared.lock().unit_changed = false; // what is told from here on may be newer than the answers
     let unit = prober(0).describe().await?;
     if let Some(before) = shared.unit() {
         unit.check_same(&before)?;
     }
-    let volatile = unit.info.volatile_cache && shared.config.unflushed_len_max > 0;
-    let transfer_len = unit.transfer_len;
-    shared.set_unit(unit);
-    let lost = {
-        let mut state = shared.lock();
-        let lost = state.keep_unflushed(volatile, shared.config.unflushed_len_max);
-        if state.power_on { lost } else { Vec::new() }
-    };
-    if !lost.is_empty() {
-        replay(&prober(0), lost, transfer_len).await?;
-    }
-    Ok(())
-}
-
-/// Writes again what the target had acknowledged and may have lost. It stays unflushed.
-async fn replay(
-    prober: &Prober<'_>,
-    pieces: Vec<(u64, Content)>,
-    transfer_len: u32,
-) -> Result<(), ProbeError> {
-    let block_len = u64::from(prober.shared.info().block_size);
-    let lun = prober.shared.url.wire_lun();
-    tracing::info!(pieces = pieces.len(), "target was restarted: writing unflushed data again");
-    let zeroes = Bytes::from(vec![0; transfer_len as usize]);
-    let chunks = pieces.into_iter().flat_map(|(offset, content)| {
-        let step = u64::from(transfer_len);
-        let zeroes = zeroes.clone();
-        (0..content.len()).step_by(step as usize).map(move |from| {
-            let to = content.len().min(from + step);
-            let data = match &content {
-                Content::Data(data) => data.slice(from as usize..to as usize),
-                Content::Zeroes(_) => zeroes.slice(..(to - from) as usize),
-            };
-            (offset + from, data)
-        })
-    });
-    let writes = chunks.map(|(offset, data)| {
-        let blocks = (data.len() as u64 / block_len) as u32; // at most one transfer
-        let cdb = cdb::write(offset / block_len, blocks, false);
-        write_again(prober, Command { data_out: data, ..command(lun, cdb) })
-    });
-    let mut results = iter(writes).buffer_unordered(REPLAY_DEPTH);
-    while let Some(result) = results.next().await {
-        result?;
-    }
-    Ok(())
-}
-
-async fn write_again(prober: &Prober<'_>, command: Command) -> Result<(), ProbeError> {
-    let name = "WRITE";
-    for attempts in 0..REPLAY_ATTEMPTS_MAX {
-        let sent = prober.send(command.clone()).await;
-        let reply = sent.map_err(|source| ProbeError::Command { command: name, source })?;
-        match judge(reply.status, &reply.sense, attempts) {
-            Verdict::Done => return Ok(()),
-            Verdict::Again(_) => {}
-            Verdict::Later(pause) | Verdict::Full(pause) => tokio::time::sleep(pause).await,
-            Verdict::Failed(source) => return Err(ProbeError::Command { command: name, source }),
-        }
-    }
-    let source = block::BlockError::Unreachable("the unit does not become ready".into());
-    Err(ProbeError::Command { command: name, source })
+    Ok(shared.set_unit(unit))
 }
 
 /// Runs until the disk is closed.
@@ -303,7 +237,8 @@ async fn reconnect(
     time2wait: Duration,
     backoff: &mut Backoff,
 ) -> Option<Incarnation> {
-    let give_up_at = tokio::time::Instant::now() + shared.config.replacement_timeout;
+    let patience = shared.config.replacement_timeout;
+    let mut give_up_at = tokio::time::Instant::now() + patience;
     let mut last = why.to_string();
     // It grows until a session has carried data: a target may accept a login and break at once.
     let mut pause = time2wait.max(backoff.take());
@@ -319,6 +254,12 @@ async fn reconnect(
             tokio::select! {
                 result = &mut attempt => break result,
                 () = tokio::time::sleep_until(give_up_at), if waiting => {
+                    // A target that takes what is written again is not gone.
+                    let again = shared.deadline(shared.lock().replayed_at) + patience;
+                    if again > give_up_at {
+                        give_up_at = again;
+                        continue;
+                    }
                     waiting = false;
                     tracing::error!(%last, "target gone for too long: I/O fails");
                     let phase = Phase::Unreachable(last.clone());
@@ -355,7 +296,9 @@ async fn refresh(shared: &Shared) {
     match (Prober { shared, incarnation, member }).describe().await {
         Ok(unit) => {
             tracing::info!(size = unit.info.size, "unit changed");
+            let cache = unit.cache;
             shared.set_unit(unit);
+            shared.lock().durability.set_cache(cache);
         }
         Err(error) => tracing::warn!(%error, "unit changed, but does not say how"),
     }

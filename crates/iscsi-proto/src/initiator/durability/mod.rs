@@ -44,6 +44,17 @@ pub enum Effect {
     Flushed,
 }
 
+impl Effect {
+    /// The range that the command changes: offset and length in bytes.
+    pub fn range(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::None | Self::Flushed => None,
+            Self::Volatile(offset, content) => Some((*offset, content.len())),
+            Self::Undefined(offset, len) | Self::Stable(offset, len) => Some((*offset, *len)),
+        }
+    }
+}
+
 /// What a command has to remember of the time when it was asked for and sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticket {
@@ -292,19 +303,19 @@ impl<F: Clone> Durability<F> {
         }
     }
 
-    /// It was sent; its mark.
-    pub const fn own_flush_sent(&mut self) -> Mark {
+    /// It was sent, with this ticket.
+    pub const fn own_flush_sent(&mut self) -> Ticket {
         self.own_flush = OwnFlush::UnderWay;
-        self.log.mark()
+        self.ask()
     }
 
     /// It ended with GOOD.
-    pub fn own_flush_done(&mut self, mark: Mark) {
+    pub fn own_flush_done(&mut self, ticket: Ticket) {
         self.own_flush = OwnFlush::Idle;
         // After a failure of an earlier one this success may be empty: the target may have told
         // its loss. What is kept stays, as long as there is room, until the user knows.
         if self.latched.is_none() || self.log.is_full() {
-            self.log.flushed(mark);
+            self.log.flushed(ticket.mark);
         } else {
             self.own_flush = OwnFlush::Failed;
         }

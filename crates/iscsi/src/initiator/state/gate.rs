@@ -2,14 +2,14 @@
 //! limits of what is unflushed and of what we may take.
 
 use block::{BlockError, Buf};
+use iscsi_proto::initiator::durability::{Admission, Effect};
 use iscsi_proto::initiator::{Command, SubmitError};
 use iscsi_proto::time::Instant;
 
 use super::{Batch, Phase, State, command};
 use crate::initiator::cdb;
 use crate::initiator::member::Member;
-use crate::initiator::op::{Effect, Origin, Slot, Task};
-use crate::initiator::unflushed::Unflushed;
+use crate::initiator::op::{Origin, Slot, Task};
 
 impl State {
     /// Sends a user's command now, or keeps it for later.
@@ -30,18 +30,24 @@ impl State {
             }
             Phase::Down | Phase::Up => {}
         }
-        let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
         let volatile = matches!(task.effect, Effect::Volatile(..));
         let now = self.now();
         let paced =
             self.throttle.is_set() && (!self.waiting.is_empty() || self.throttle.holds(now));
         batch.timers |= paced;
-        let held = paced || (volatile && (writes_wait || !self.waiting.is_empty()));
+        let held = paced || self.has_to_wait(&task) || (volatile && !self.waiting.is_empty());
         if self.phase != Phase::Up || self.is_full() || held {
             self.waiting.push_back((command, task));
+            self.flush_if_needed(batch);
         } else {
             self.submit_anywhere(command, task, batch);
         }
+    }
+
+    /// It would be too much to keep, or might be overtaken.
+    fn has_to_wait(&self, task: &Task) -> bool {
+        self.durability.admit(&task.effect) == Admission::Wait
+            || self.is_behind_abandoned(&task.effect)
     }
 
     /// As much is under way as may be. One command always may.
@@ -96,13 +102,13 @@ impl State {
         }
         // A flush covers what is acknowledged by the time it is sent.
         // It may have been sent before, in a session that was lost; the mark may only move on.
-        if let (Effect::Flushed(mark), Some(unflushed)) = (&mut task.effect, &self.unflushed) {
-            *mark = Some(unflushed.mark());
-        }
+        self.durability.sent(&mut task.ticket);
         let Some(member) = self.members.get_mut(index) else { return Err((command, task)) };
         let bytes = command.data_out.len() as u64 + u64::from(command.data_in_len);
+        let slot = task.slot.clone();
         match member.session.submit(command, task) {
             Ok(_) => {
+                slot.set_under_way(true);
                 self.in_flight += 1;
                 let now = Instant(self.epoch.elapsed());
                 self.throttle.spend(bytes, now);
@@ -123,18 +129,14 @@ impl State {
         if self.phase != Phase::Up {
             return;
         }
-        if !self.trimming && self.unflushed.as_ref().is_some_and(Unflushed::wants_flush) {
-            self.trim(batch);
-        }
+        self.flush_if_needed(batch);
         while !self.is_full() {
-            let writes_wait = self.unflushed.as_ref().is_some_and(Unflushed::is_full);
             match self.waiting.front() {
                 Some(_) if self.throttle.holds(Instant(self.epoch.elapsed())) => {
                     batch.timers = true;
                     return;
                 }
-                Some((_, task)) if !writes_wait || !matches!(task.effect, Effect::Volatile(..)) => {
-                }
+                Some((_, task)) if !self.has_to_wait(task) => {}
                 _ => return,
             }
             let Some((command, mut task)) = self.waiting.pop_front() else { return };
@@ -147,19 +149,29 @@ impl State {
         }
     }
 
-    fn trim(&mut self, batch: &mut Batch) {
+    /// Sends a flush of our own if too much is unflushed.
+    fn flush_if_needed(&mut self, batch: &mut Batch) {
+        let is_held =
+            |(_, task): &(Command, Task)| self.durability.admit(&task.effect) == Admission::Wait;
+        let writes_wait = self.waiting.front().is_some_and(is_held);
+        if self.phase != Phase::Up || !self.durability.wants_own_flush(writes_wait) {
+            return;
+        }
+        let Some(index) = self.members.iter().position(Member::is_usable) else { return };
         let task = Task {
-            slot: Slot::new(),
+            slot: Slot::new(&Effect::Flushed),
             origin: Origin::Trim,
             buf: None,
-            effect: Effect::Flushed(None),
+            effect: Effect::Flushed,
+            ticket: self.durability.own_flush_sent(),
+            failure: None,
             attempts: 0,
             asked_at: self.now(),
             submitted_at: self.now(),
         };
         let command = command(self.lun, cdb::synchronize_cache());
-        if let Some(index) = self.members.iter().position(Member::is_usable) {
-            self.trimming = self.submit(index, command, task, batch).is_ok();
+        if self.submit(index, command, task, batch).is_err() {
+            self.durability.own_flush_undone();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use block::{Bytes, Result};
 use iscsi_proto::ids::{Cid, Isid, Tsih};
+use iscsi_proto::initiator::durability::{Content, Ticket};
 use iscsi_proto::initiator::{Config, Established, Session};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::pdu::{Pdu, Residual, ResponseCode, ScsiResponse};
@@ -10,7 +11,6 @@ use iscsi_proto::serial::{CmdSn, StatSn};
 use super::*;
 use crate::initiator::growth::Job;
 use crate::initiator::rejoin::Home;
-use crate::initiator::unflushed::Content;
 use crate::initiator::url::Portal;
 
 struct Rig {
@@ -18,6 +18,7 @@ struct Rig {
     batch: Batch,
     id: ConnectionId,
     stat_sn: StatSn,
+    last_slot: Option<std::sync::Arc<Slot>>,
 }
 
 fn at(seconds: u64) -> Instant {
@@ -31,9 +32,17 @@ impl Rig {
             command_timeout: Duration::from_secs(60),
             replacement_timeout: Duration::from_secs(120),
             connections: 1,
+            unflushed_len: 2000,
+            writers: Writers::One,
         };
         let state = State::new(Lun(0), limits, std::time::Instant::now());
-        let mut rig = Self { state, batch: Batch::default(), id: member().1, stat_sn: StatSn(1) };
+        let mut rig = Self {
+            state,
+            batch: Batch::default(),
+            id: member().1,
+            stat_sn: StatSn(1),
+            last_slot: None,
+        };
         rig.bring_up(0);
         rig
     }
@@ -42,6 +51,7 @@ impl Rig {
         let (member, id) = member();
         (self.id, self.stat_sn) = (id, StatSn(1));
         self.state.begin(vec![member], at(seconds), &mut self.batch);
+        self.state.durability.begin(Cache::Absent, Failure::lost);
         self.state.open(&mut self.batch);
     }
 
@@ -49,14 +59,17 @@ impl Rig {
         let mut cdb = [0; 16];
         cdb[5] = lba;
         let task = Task {
-            slot: Slot::new(),
+            slot: Slot::new(&effect),
             origin: Origin::User,
             buf: None,
             effect,
+            ticket: Ticket::default(),
+            failure: None,
             attempts: 0,
             asked_at: at(0),
             submitted_at: at(0),
         };
+        self.last_slot = Some(task.slot.clone());
         self.state.enqueue(command(Lun(0), cdb), task, &mut self.batch);
     }
 
@@ -206,7 +219,7 @@ fn an_unanswered_command_ends_the_session() {
 #[test]
 fn too_much_unflushed_starts_a_flush_and_holds_writes_but_not_reads() {
     let mut rig = Rig::new(8);
-    rig.state.keep_unflushed(true, 2000);
+    rig.state.durability.set_cache(Cache::Volatile);
     rig.send(1, write_effect(3000));
     let sent = rig.sent();
     rig.answer(sent[0].1, 0);
@@ -244,4 +257,34 @@ fn connections_that_are_opened_together_wait_together() {
     assert_eq!(pauses_ms(1), [vec![], vec![20; 3]]); // those ended without a command
     // New ones have not failed: nothing is to be waited for.
     assert_eq!(pauses_ms(32), [vec![0; 28], vec![40; 3]]);
+}
+
+#[test]
+fn a_newer_write_waits_for_one_that_was_given_up() {
+    let mut rig = Rig::new(8);
+    rig.send(1, write_effect(512));
+    let old = rig.sent();
+    let slot = rig.last_slot.clone().unwrap();
+    rig.state.abandon(&slot, &mut rig.batch);
+    rig.send(2, write_effect(512));
+    rig.send(3, Effect::None);
+    assert_eq!(lbas(&rig.sent()), [3], "a read may see either");
+    rig.answer(old[0].1, 0);
+    assert_eq!(lbas(&rig.sent()), [2]);
+}
+
+#[test]
+fn what_was_given_up_is_withdrawn_or_not_sent_again() {
+    let mut rig = Rig::new(1);
+    rig.send(1, write_effect(512));
+    let under_way = rig.last_slot.clone().unwrap();
+    rig.send(2, write_effect(512));
+    let waiting = rig.last_slot.clone().unwrap();
+    rig.sent();
+    rig.state.abandon(&waiting, &mut rig.batch);
+    rig.state.abandon(&under_way, &mut rig.batch);
+    rig.send(3, write_effect(512));
+    rig.state.end("lost".into(), &mut rig.batch);
+    rig.bring_up(1);
+    assert_eq!(lbas(&rig.sent()), [3]);
 }

@@ -1,0 +1,50 @@
+//! A failure that is told later than it happened, and perhaps to several callers: what the core
+//! (`iscsi_proto::initiator::durability`) keeps until a flush asks.
+
+use std::io;
+
+use block::BlockError;
+
+/// What went wrong, so that it can be told more than once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    no_space: bool,
+    kind: io::ErrorKind,
+    text: String,
+}
+
+impl Failure {
+    /// `what` failed with `error`.
+    pub(super) fn new(what: &str, error: &BlockError) -> Self {
+        let kind = match error {
+            BlockError::Medium(error) => error.kind(),
+            _ => io::ErrorKind::Other,
+        };
+        let no_space = matches!(error, BlockError::NoSpace);
+        Self { no_space, kind, text: format!("{what}: {error}") }
+    }
+
+    /// So many bytes were lost with the target's cache, and must not be written again.
+    pub(super) fn lost(bytes: u64) -> Self {
+        let text = format!(
+            "the target was powered on and has lost about {bytes} bytes that were not flushed; \
+             others write to this volume, so they were not written again"
+        );
+        Self { no_space: false, kind: io::ErrorKind::Other, text }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<Failure> for BlockError {
+    fn from(failure: Failure) -> Self {
+        match failure.no_space {
+            true => Self::NoSpace,
+            false => Self::Medium(io::Error::new(failure.kind, failure.text)),
+        }
+    }
+}
