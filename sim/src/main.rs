@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use sim::{Coverage, Options, run_all};
+use sim::{Coverage, Options, Report, durability, run_all};
 
 /// Runs the iSCSI cores against each other under a virtual clock.
 #[derive(Debug, Parser)]
@@ -16,6 +16,9 @@ struct Arguments {
     /// Run this seed only
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
+    /// Run the world with storage in it: power cuts, write-back that fails, flushes that fail
+    #[arg(long)]
+    durability: bool,
     /// Print every PDU
     #[arg(short, long)]
     verbose: bool,
@@ -36,23 +39,29 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let seeds = arguments.seed.map_or(arguments.seeds, |seed| seed..seed + 1);
-    let options =
-        Options { verbose: arguments.verbose, jobs: arguments.jobs, ..Options::default() };
     let started = Instant::now();
     let (mut coverage, mut runs, mut failures) = (Coverage::default(), 0u64, 0u64);
-    run_all(seeds, options, |report| {
+    let world = if arguments.durability { " --durability" } else { "" };
+    let each = |report: Report| {
         let seed = report.seed;
         runs += 1;
         coverage.merge(&report.coverage);
         if let Some(failure) = &report.failure {
             failures += 1;
             println!("seed {seed} failed {failure}");
-            println!("again: cargo run -p sim --release -- --seed {seed} -v\n");
+            println!("again: cargo run -p sim --release --{world} --seed {seed} -v\n");
         } else if arguments.verbose {
             println!("seed {seed}: digest {:016x}, {:?}", report.digest, report.elapsed);
         }
         failures == 0 || arguments.keep_going
-    });
+    };
+    let (verbose, jobs) = (arguments.verbose, arguments.jobs);
+    if arguments.durability {
+        let options = durability::Options { verbose, jobs, sabotage: None };
+        durability::run_all(seeds, options, each);
+    } else {
+        run_all(seeds, Options { verbose, jobs, sabotage: None }, each);
+    }
     let seconds = started.elapsed().as_secs_f64();
     print!("{coverage}");
     println!("{runs} seeds, {failures} failed, {:.0} seeds/s", runs as f64 / seconds);

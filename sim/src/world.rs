@@ -64,24 +64,30 @@ pub fn run(seed: u64, options: Options) -> Report {
 
 /// Runs seeds, several at once. `each` gets every report, in the order in which runs end, and says
 /// whether to go on.
-pub fn run_all(
+pub fn run_all(seeds: std::ops::Range<u64>, options: Options, each: impl FnMut(Report) -> bool) {
+    run_many(seeds, options.jobs, |seed| run(seed, options), each);
+}
+
+/// Runs seeds of any world, several at once.
+pub(crate) fn run_many(
     seeds: std::ops::Range<u64>,
-    options: Options,
+    jobs: Option<std::num::NonZeroUsize>,
+    run: impl Fn(u64) -> Report + Sync,
     mut each: impl FnMut(Report) -> bool,
 ) {
     let next = AtomicU64::new(seeds.start);
     let next_seed = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < seeds.end);
-    let jobs = options.jobs.or_else(|| std::thread::available_parallelism().ok());
+    let jobs = jobs.or_else(|| std::thread::available_parallelism().ok());
     let threads = jobs.map_or(1, usize::from);
     // Few reports wait, so that little is run in vain after the last one that is wanted.
     let (sender, receiver) = std::sync::mpsc::sync_channel(threads);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             let sender = sender.clone();
-            let next_seed = &next_seed;
+            let (next_seed, run) = (&next_seed, &run);
             scope.spawn(move || {
                 while let Some(seed) = next_seed() {
-                    if sender.send(run(seed, options)).is_err() {
+                    if sender.send(run(seed)).is_err() {
                         return; // nobody wants to know
                     }
                 }

@@ -106,12 +106,12 @@ pub enum Refusal<F> {
     Fenced(F),
 }
 
-/// Whether a write that may end up in a volatile cache may be sent.
+/// Whether a command may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// Yes.
     Go,
-    /// Not before a flush of our own has made room.
+    /// Not before a flush of our own has ended.
     Wait,
 }
 
@@ -211,7 +211,11 @@ impl<F: Clone> Durability<F> {
     /// Whether a command of this effect may be sent now.
     pub fn admit(&self, effect: &Effect) -> Admission {
         match effect {
+            // It has to make room first.
             Effect::Volatile(..) if self.keeps() && self.log.is_full() => Admission::Wait,
+            // A target may tell a failure once, and tell our flush: the user's, which finds nothing
+            // wrong any more, must not be answered before.
+            Effect::Flushed if self.own_flush == OwnFlush::UnderWay => Admission::Wait,
             _ => Admission::Go,
         }
     }

@@ -338,6 +338,22 @@ impl World {
     }
 }
 
+/// Found by the simulator: our flush fails at the target, the user's behind it does not, and its
+/// answer comes first, over another connection.
+#[test]
+fn a_flush_of_the_user_does_not_overtake_our_own() {
+    let mut it = up(1000, Writers::One);
+    write(&mut it, 0, 1, 600);
+    assert!(it.wants_own_flush(false));
+    assert_eq!(it.admit(&Effect::Flushed), Admission::Go);
+    let _ = it.own_flush_sent();
+    assert_eq!(it.admit(&Effect::Flushed), Admission::Wait);
+    assert_eq!(it.admit(&Effect::Stable(0, 10)), Admission::Go);
+    it.own_flush_failed("cannot");
+    assert_eq!(it.admit(&Effect::Flushed), Admission::Go);
+    assert_eq!(flush(&mut it), Err("cannot"));
+}
+
 proptest! {
     /// A flush that succeeds vouches for every byte whose user was not told otherwise.
     #[test]
