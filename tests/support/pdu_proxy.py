@@ -1,5 +1,6 @@
 """A proxy that cuts both directions of iSCSI connections into PDUs and lets a function change them:
 it makes a broken target out of a good one. It knows the framing, with digests, and nothing else.
+`pdu_faults` has functions that break the connection itself at chosen PDUs.
 """
 
 import re
@@ -7,11 +8,14 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 BHS = 48
 PATIENCE_S = 20.0
 LOGIN_RESPONSE = 0x23
+NO_TIME = struct.pack("ii", 1, 0)
+"""SO_LINGER: closing sends RST instead of FIN."""
 
 
 @dataclass
@@ -56,6 +60,18 @@ class Link:
     """What the function remembers of this connection."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    was_reset: bool = False
+
+    def reset(self) -> None:
+        """Both ends get a TCP reset. What is still to be read here is thrown away."""
+        self.was_reset = True
+        for end in (self.client, self.server):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_TIME)
+            # Only wakes whoever waits for it here; nothing of it is on the wire.
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RD)
+            end.close()
+
     def to_client(self, *pdus: Pdu) -> None:
         with self.lock:
             self.client.sendall(b"".join(pdu.encoded() for pdu in pdus))
@@ -95,7 +111,11 @@ class PduProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", self._target), timeout=PATIENCE_S)
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target), timeout=PATIENCE_S)
+            except OSError:
+                client.close()  # nobody is there, as the initiator would find by itself
+                continue
             for end in (client, server):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 end.settimeout(None)
@@ -110,19 +130,20 @@ class PduProxy:
         if from_target:
             source, sink = sink, source
         try:
-            while pdu := _read(source, link.framing):
+            while pdu := _read(source, link):
                 passed = self._change(self, link, pdu, from_target)
                 if passed is None:
                     _shut(link.client)
                     break
                 if from_target:
-                    link.to_client(*passed)
+                    # Before the initiator has it and answers with a digest.
                     _learn(link, pdu)
+                    link.to_client(*passed)
                 else:
                     sink.sendall(b"".join(each.encoded() for each in passed))
         except OSError:
             pass
-        if not (from_target and self._keep_open):
+        if not (link.was_reset or from_target and self._keep_open):
             _shut(sink)
 
 
@@ -138,10 +159,11 @@ def _learn(link: Link, pdu: Pdu) -> None:
         link.framing = {name: link.notes.get(name, False) for name in names}
 
 
-def _read(source: socket.socket, framing: dict[str, bool]) -> Pdu | None:
+def _read(source: socket.socket, link: Link) -> Pdu | None:
     bhs = _exactly(source, BHS)
     if bhs is None:
         return None
+    framing = link.framing
     length = int.from_bytes(bhs[5:8])
     ahs = _exactly(source, bhs[4] * 4)
     digest = _exactly(source, 4 if framing.get("HeaderDigest") else 0)

@@ -29,8 +29,8 @@ def mounted(device: str, folder: Path) -> Iterator[Path]:
         run([need("umount"), folder], timeout_s=180)
 
 
-def make_ext4(device: str) -> None:
-    run([need("mkfs.ext4"), "-q", device])
+def make_ext4(device: str, options: list[object] = ()) -> None:
+    run([need("mkfs.ext4"), "-q", *options, device])
 
 
 def check_ext4(device: str) -> None:
