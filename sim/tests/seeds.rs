@@ -3,7 +3,8 @@
 
 use sim::{Coverage, Options, Report, Sabotage, run_all};
 
-/// Seeds run by default; `SIM_SEEDS=N` or `SIM_SEEDS=FIRST..LAST` asks for others.
+/// Seeds run by default; `SIM_SEEDS=N` or `SIM_SEEDS=FIRST..LAST` asks for others: `make check` for
+/// fewer, `make soak` for those behind them, batch after batch.
 const SEEDS: std::ops::Range<u64> = 0..2000;
 
 fn seeds() -> std::ops::Range<u64> {
