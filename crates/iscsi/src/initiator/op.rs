@@ -68,6 +68,13 @@ pub(super) struct Task {
     pub(super) submitted_at: Instant,
 }
 
+impl Task {
+    /// A flush that somebody asked for.
+    pub(super) fn is_users_flush(&self) -> bool {
+        self.origin.is_user() && self.effect == Effect::Flushed
+    }
+}
+
 #[derive(Debug)]
 enum State {
     Waiting(Option<Waker>),

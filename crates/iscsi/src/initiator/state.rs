@@ -81,6 +81,8 @@ pub(super) struct State {
     requeued: Vec<(Command, Task)>,
     resting: Vec<(Instant, Command, Task)>,
     in_flight: usize,
+    /// Those of them that are flushes of the user.
+    flushes_in_flight: usize,
     limit: usize,
     limits: Limits,
     /// When unanswered commands are looked for again.
@@ -124,6 +126,7 @@ impl State {
             requeued: Vec::new(),
             resting: Vec::new(),
             in_flight: 0,
+            flushes_in_flight: 0,
             limit: limits.commands,
             limits,
             watch_at: Instant::default(),
@@ -160,11 +163,13 @@ impl State {
             match event {
                 Event::TaskDone { command, context, outcome, .. } => {
                     self.in_flight -= 1;
+                    self.flushes_in_flight -= usize::from(context.is_users_flush());
                     abandoned::note_returned(&mut self.abandoned, &context.slot);
                     batch.finished.push((command, context, outcome));
                 }
                 Event::TaskRequeue { command, context, .. } => {
                     self.in_flight -= 1;
+                    self.flushes_in_flight -= usize::from(context.is_users_flush());
                     abandoned::note_returned(&mut self.abandoned, &context.slot);
                     if context.origin == Origin::Trim {
                         self.durability.own_flush_undone();

@@ -236,7 +236,7 @@ impl Shell {
             let front = self.waiting.front().copied();
             let effect = front.and_then(|id| self.tasks.get(&id)).map(|task| &task.effect);
             let waits = effect.is_some_and(|effect| self.keeper.admit(effect) == Admission::Wait);
-            if self.keeper.wants_own_flush(waits) {
+            if self.keeper.wants_own_flush(waits) && !self.users_flush_is_under_way() {
                 env.coverage.hit(if waits { "log full" } else { "flush of our own" });
                 let ticket = self.keeper.own_flush_sent();
                 let command = cdb::command(cdb::flush(), Bytes::new(), 0);
@@ -253,6 +253,13 @@ impl Shell {
             }
             self.waiting.pop_front();
         }
+    }
+
+    /// It makes room as well, and the two must not be under way together.
+    fn users_flush_is_under_way(&self) -> bool {
+        let tasks = self.outstanding.iter().filter_map(|id| self.tasks.get(id));
+        let mut users = tasks.filter(|task| matches!(task.origin, Origin::User(_)));
+        users.any(|task| task.effect == Effect::Flushed)
     }
 
     /// A command that rested goes out again.
@@ -331,9 +338,8 @@ impl Shell {
             format!("application: op {number} {:?} ended: {:?}", op.kind, result.as_ref().err())
         });
         // Two flushes at the same time: a target that tells once tells one of them.
-        let flushes = self.app.ops.values().any(|other| other.kind == Kind::Flush)
-            || self.tasks.values().any(|task| matches!(task.origin, Origin::Own(_)));
-        let shares = env.scenario.disk.telling == Telling::Once && flushes;
+        let shares = env.scenario.disk.telling == Telling::Once
+            && self.app.ops.values().any(|other| other.kind == Kind::Flush);
         let verdict = judge_op(env, number, op, result.as_deref().ok(), shares);
         verdict.map_err(|what| format!("op {number} ({:?} of {:?}): {what}", op.kind, op.run))?;
         if op.kind == Kind::Flush && result.is_ok() && self.app.stage == Ending::Flushing {

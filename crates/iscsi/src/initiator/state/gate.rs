@@ -105,11 +105,12 @@ impl State {
         self.durability.sent(&mut task.ticket);
         let Some(member) = self.members.get_mut(index) else { return Err((command, task)) };
         let bytes = command.data_out.len() as u64 + u64::from(command.data_in_len);
-        let slot = task.slot.clone();
+        let (slot, flushes) = (task.slot.clone(), usize::from(task.is_users_flush()));
         match member.session.submit(command, task) {
             Ok(_) => {
                 slot.set_under_way(true);
                 self.in_flight += 1;
+                self.flushes_in_flight += flushes;
                 let now = Instant(self.epoch.elapsed());
                 self.throttle.spend(bytes, now);
                 member.collect_wakes(None, &mut batch.wakers);
@@ -155,6 +156,11 @@ impl State {
             |(_, task): &(Command, Task)| self.durability.admit(&task.effect) == Admission::Wait;
         let writes_wait = self.waiting.front().is_some_and(is_held);
         if self.phase != Phase::Up || !self.durability.wants_own_flush(writes_wait) {
+            return;
+        }
+        // It makes room as well. Ours beside it might be the one that is told of a failure, after
+        // the user's was answered over another connection.
+        if self.flushes_in_flight > 0 {
             return;
         }
         let Some(index) = self.members.iter().position(Member::is_usable) else { return };

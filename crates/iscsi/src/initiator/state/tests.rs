@@ -232,6 +232,27 @@ fn too_much_unflushed_starts_a_flush_and_holds_writes_but_not_reads() {
     assert_eq!(lbas(&rig.sent()), [2]);
 }
 
+/// Over two connections one may fail at the target, the other find nothing wrong any more, and its
+/// answer come first. Found by the simulator.
+#[test]
+fn flushes_of_the_user_and_of_our_own_are_never_under_way_together() {
+    let mut rig = Rig::new(8);
+    rig.state.durability.set_cache(Cache::Volatile);
+    rig.send(1, write_effect(1500));
+    let write = rig.sent();
+    rig.send(2, Effect::Flushed);
+    let flush = rig.sent();
+    rig.answer(write[0].1, 0);
+    assert_eq!(lbas(&rig.sent()), [0u8; 0], "the user's makes room");
+    rig.answer(flush[0].1, 0);
+    let own = rig.sent(); // it was sent before the write was acknowledged
+    assert_eq!(lbas(&own), [0]);
+    rig.send(3, Effect::Flushed);
+    assert_eq!(lbas(&rig.sent()), [0u8; 0], "the user's waits");
+    rig.answer(own[0].1, 0);
+    assert_eq!(lbas(&rig.sent()), [3]);
+}
+
 #[test]
 fn connections_that_are_opened_together_wait_together() {
     let mut rig = Rig::new(1);
