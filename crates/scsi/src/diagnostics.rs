@@ -15,19 +15,19 @@ pub(crate) fn test_unit_ready(_: &UnitContext<'_>, _: Command) -> Execution {
 
 /// REQUEST SENSE (SPC-4 §6.39): the pending unit attention as data, or NO SENSE.
 pub(crate) fn request_sense(context: &Context<'_>, command: &Command) -> Execution {
-    let sense = match context.unit {
-        Some(unit) => {
-            let condition = context.nexus.attentions.take(unit.lun).map(Sense::unit_attention);
-            condition.or_else(|| unit.sanitize.pending()).unwrap_or(Sense::NONE)
-        }
-        None => Sense::illegal(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED),
+    let (sense, receipt) = match context.unit {
+        Some(unit) => match context.nexus.tell(unit) {
+            Some((condition, receipt)) => (Sense::unit_attention(condition), receipt),
+            None => (unit.sanitize.pending().unwrap_or(Sense::NONE), None),
+        },
+        None => (Sense::illegal(AdditionalSense::LOGICAL_UNIT_NOT_SUPPORTED), None),
     };
     let descriptor_format = command.cdb.bit(1, 0);
     let bytes = match descriptor_format {
         true => sense.to_descriptor_bytes(),
         false => sense.to_fixed_bytes().to_vec(),
     };
-    data::respond(command, bytes, u32::from(command.cdb.byte(4))).into()
+    data::respond(command, bytes, u32::from(command.cdb.byte(4))).with_receipt(receipt).into()
 }
 
 /// START STOP UNIT (SBC-3 §5.25). There is no spindle, and other initiators may be using the unit:

@@ -213,12 +213,25 @@ pub struct Response {
     /// expected. With the expected length E and this length W the residual is an underflow of
     /// E − W when W < E, an overflow of W − E when W > E.
     pub data_len_wanted: u64,
+    /// The answer tells of a power-on: the transport says whether the initiator has it, by
+    /// [`Nexus::received`] or [`Nexus::lost`].
+    pub receipt: Option<Receipt>,
 }
+
+/// What an answer is known by that the device server has to be sure of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Receipt(pub u64);
 
 impl Response {
     /// GOOD without data.
     pub fn good() -> Self {
-        Self { status: Status::GOOD, sense: None, data_in: Bytes::new(), data_len_wanted: 0 }
+        Self {
+            status: Status::GOOD,
+            sense: None,
+            data_in: Bytes::new(),
+            data_len_wanted: 0,
+            receipt: None,
+        }
     }
 
     /// Another status than GOOD and CHECK CONDITION.
@@ -229,6 +242,12 @@ impl Response {
     /// CHECK CONDITION without data.
     pub fn check_condition(sense: Sense) -> Self {
         Self { status: Status::CHECK_CONDITION, sense: Some(sense), ..Self::good() }
+    }
+
+    /// With a receipt that the transport gives back.
+    pub(crate) fn with_receipt(mut self, receipt: Option<Receipt>) -> Self {
+        self.receipt = receipt;
+        self
     }
 
     /// With the number of bytes that the command wanted to transfer.

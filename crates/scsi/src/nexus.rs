@@ -15,8 +15,8 @@ use crate::reservation::Port;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::target::{NoSuchLun, TargetState};
 use crate::unit::LogicalUnit;
-use crate::unit_attention::UnitAttentions;
-use crate::{Command, Execution, Response, Status, TaskAttribute};
+use crate::unit_attention::{POWER_ON, UnitAttentions};
+use crate::{Command, Execution, Receipt, Response, Status, TaskAttribute};
 
 /// An I_T nexus: one iSCSI session. Its state ends with it.
 pub struct Nexus {
@@ -160,8 +160,9 @@ impl NexusState {
             let changed = AdditionalSense::CAPACITY_DATA_HAS_CHANGED;
             self.target.establish(unit.lun, changed, None);
         }
-        if let Some(condition) = self.attentions.take(unit.lun) {
-            return Sense::unit_attention(condition).into();
+        if let Some((condition, receipt)) = self.tell(unit) {
+            let response = Response::check_condition(Sense::unit_attention(condition));
+            return response.with_receipt(receipt).into();
         }
         // Before anything else of the command is looked at (SPC-4 §5.12.1).
         if !unit.reservations.admits(self.id, self.port(), row.access) {
@@ -171,6 +172,12 @@ impl NexusState {
             return sense.into();
         }
         handler(&UnitContext { nexus: self, unit, info: &info }, command)
+    }
+
+    /// Takes the oldest unit attention to tell it, and what its answer is to be known by.
+    pub(crate) fn tell(&self, unit: &LogicalUnit) -> Option<(AdditionalSense, Option<Receipt>)> {
+        let condition = self.attentions.take(unit.lun)?;
+        Some((condition, (condition == POWER_ON).then_some(unit.power_on)))
     }
 
     /// Everything of a command that can be checked without knowing which it is.
@@ -248,8 +255,11 @@ impl Nexus {
         let execution = match row {
             Ok(row) => nexus.enter(&unit, row, command),
             Err(sense) => {
-                let pending = nexus.attentions.take(unit.lun).map(Sense::unit_attention);
-                pending.unwrap_or(sense).into()
+                let (sense, receipt) = match nexus.tell(&unit) {
+                    Some((condition, receipt)) => (Sense::unit_attention(condition), receipt),
+                    None => (sense, None),
+                };
+                Response::check_condition(sense).with_receipt(receipt).into()
             }
         };
         if descriptor_format { execution.with_descriptor_sense() } else { execution }
@@ -265,6 +275,20 @@ impl Nexus {
     /// The same for all commands of this nexus.
     pub fn abort_all(&self) {
         self.state.abortable.abort(None);
+    }
+
+    /// The initiator has the answer with this receipt. Its port is not told of that power-on
+    /// again: what it finds when it comes back is the loss of its nexus and no more.
+    pub fn received(&self, receipt: Receipt) {
+        self.state.target.power_on_told(&self.state.initiator_port, receipt);
+    }
+
+    /// The answer with this receipt may never have arrived: it is told again.
+    pub fn lost(&self, receipt: Receipt) {
+        let units = self.state.target.units();
+        if let Some(unit) = units.iter().find(|unit| unit.power_on == receipt) {
+            self.state.attentions.establish(unit.lun, POWER_ON);
+        }
     }
 
     /// QUERY ASYNCHRONOUS EVENT (SAM-5 §7.10): what the next command on the unit would be told by a

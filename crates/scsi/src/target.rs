@@ -6,18 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 use block::Device;
 
+use crate::Receipt;
 use crate::host::{Host, NoHost};
 use crate::lun::Lun;
 use crate::nexus::{Nexus, NexusId, NexusState};
 use crate::port_groups::AccessState;
-use crate::reservation::StateError;
+use crate::reservation::{Port, StateError};
 use crate::sense::AdditionalSense;
 use crate::space::SpaceUsage;
 use crate::unit::{LogicalUnit, LunOptions};
+use crate::unit_attention::POWER_ON;
 
 /// Initiator ports remembered, so that a peer that invents names costs bounded memory. One that is
 /// not remembered is told of a power-on, which costs it a replay and nothing else.
-const PORTS_LOST_MAX: usize = 4096;
+const PORTS_TOLD_MAX: usize = 4096;
 
 /// How a target presents itself.
 #[derive(Clone, Debug)]
@@ -104,8 +106,8 @@ pub(crate) struct TargetState {
     units: RwLock<BTreeMap<Lun, Arc<LogicalUnit>>>,
     nexuses: Mutex<Vec<Weak<NexusState>>>,
     next_nexus: AtomicU64,
-    /// Initiator ports that have had, and lost, a nexus since the target came up.
-    ports_lost: Mutex<BTreeSet<String>>,
+    /// Initiator ports that are known to have been told of the power-on of a unit.
+    ports_told: Mutex<BTreeMap<Port, BTreeSet<u64>>>,
     host: RwLock<Arc<dyn Host>>,
     access_state: AtomicU8,
 }
@@ -118,7 +120,7 @@ impl Target {
             units: RwLock::default(),
             nexuses: Mutex::default(),
             next_nexus: AtomicU64::new(0),
-            ports_lost: Mutex::default(),
+            ports_told: Mutex::default(),
             host: RwLock::new(Arc::new(NoHost)),
             access_state: AtomicU8::new(AccessState::default() as u8),
         };
@@ -155,9 +157,8 @@ impl Target {
         units.insert(lun, Arc::new(unit));
         let others: Vec<Lun> = units.keys().copied().filter(|other| *other != lun).collect();
         drop(units);
-        let power_on = AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED;
         self.state.each_nexus(|nexus| {
-            nexus.attentions.establish(lun, power_on);
+            nexus.attentions.establish(lun, POWER_ON);
             nexus.luns_changed(&others);
         });
         Ok(())
@@ -172,6 +173,10 @@ impl Target {
         let unit = Lun::new(number).and_then(|lun| units.remove(&lun)).ok_or(NoSuchLun)?;
         let others: Vec<Lun> = units.keys().copied().collect();
         drop(units);
+        self.state.lock_told().retain(|_, units| {
+            units.remove(&unit.power_on.0);
+            !units.is_empty()
+        });
         self.state.each_nexus(|nexus| {
             nexus.attentions.remove(unit.lun);
             nexus.luns_changed(&others);
@@ -186,25 +191,16 @@ impl Target {
 
     /// The state kept for one initiator port: one per iSCSI session, shared by its connections.
     /// `initiator_port` is its SCSI port name (RFC 7143 §4.4.2: iSCSI name, `,i,0x`, ISID in hex).
-    /// Its first command on every unit reports POWER ON (SAM-5 §5.14.2).
+    /// Its first command on every unit reports POWER ON (SAM-5 §5.14.2), until an earlier nexus of
+    /// the port is known to have had that answer ([`Nexus::received`]).
     pub fn nexus(&self, initiator_port: &str) -> Nexus {
         let id = NexusId(self.state.next_nexus.fetch_add(1, Ordering::Relaxed));
         let nexus = Arc::new(NexusState::new(self.state.clone(), id, initiator_port));
         self.state.lock_nexuses().push(Arc::downgrade(&nexus));
-        let attention = self.first_attention(initiator_port);
-        self.state.luns().into_iter().for_each(|lun| nexus.attentions.establish(lun, attention));
-        Nexus::new(nexus)
-    }
-
-    /// What a new nexus is told first. An initiator that learns of a power-on has to assume that
-    /// volatile caches were lost, so one that was merely away is told just that (SAM-5 §6.3).
-    fn first_attention(&self, initiator_port: &str) -> AdditionalSense {
-        let lost = self.state.ports_lost.lock().unwrap_or_else(PoisonError::into_inner);
-        if lost.contains(&initiator_port.to_ascii_lowercase()) {
-            AdditionalSense::I_T_NEXUS_LOSS_OCCURRED
-        } else {
-            AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED
+        for unit in self.state.units() {
+            nexus.attentions.establish(unit.lun, self.state.first_attention(&nexus, &unit));
         }
+        Nexus::new(nexus)
     }
 
     /// Number of nexuses.
@@ -298,13 +294,36 @@ impl TargetState {
 
     /// Forgets a nexus that ends.
     pub(crate) fn forget(&self, ended: &Arc<NexusState>) {
-        let mut lost = self.ports_lost.lock().unwrap_or_else(PoisonError::into_inner);
-        if lost.len() < PORTS_LOST_MAX {
-            lost.insert(ended.initiator_port.to_string());
-        }
-        drop(lost);
         self.units().iter().for_each(|unit| unit.nexus_lost(ended.id));
         self.lock_nexuses().retain(|nexus| !std::ptr::eq(nexus.as_ptr(), Arc::as_ptr(ended)));
+    }
+
+    /// What a new nexus is told first of a unit. An initiator that learns of a power-on has to
+    /// assume that volatile caches were lost, so one that has been told, and was merely away since,
+    /// is told just that (SAM-5 §6.3).
+    fn first_attention(&self, nexus: &NexusState, unit: &LogicalUnit) -> AdditionalSense {
+        let told = self.lock_told();
+        match told.get(&nexus.initiator_port).is_some_and(|told| told.contains(&unit.power_on.0)) {
+            true => AdditionalSense::I_T_NEXUS_LOSS_OCCURRED,
+            false => POWER_ON,
+        }
+    }
+
+    /// A port has the answer that told it of a power-on.
+    pub(crate) fn power_on_told(&self, port: &Port, receipt: Receipt) {
+        // Units are not held fast meanwhile: one that has just gone leaves its number behind, which
+        // no other will have.
+        if !self.units().iter().any(|unit| unit.power_on == receipt) {
+            return;
+        }
+        let mut told = self.lock_told();
+        if told.len() < PORTS_TOLD_MAX || told.contains_key(port) {
+            told.entry(port.clone()).or_default().insert(receipt.0);
+        }
+    }
+
+    fn lock_told(&self) -> MutexGuard<'_, BTreeMap<Port, BTreeSet<u64>>> {
+        self.ports_told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write_units(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<Lun, Arc<LogicalUnit>>> {

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use block::range_lock::RangeLocks;
 use block::{Device, DeviceInfo};
 
+use crate::Receipt;
 use crate::extended_copy::Copies;
 use crate::limits::Limits;
 use crate::lun::Lun;
@@ -209,6 +210,8 @@ fn atomic_blocks(options: &LunOptions, block_size: u32) -> u32 {
 
 /// One logical unit of a target.
 pub(crate) struct LogicalUnit {
+    /// Like no other unit's of the process, so that one added later is not taken for this one.
+    pub(crate) power_on: Receipt,
     pub(crate) lun: Lun,
     pub(crate) device: Device,
     pub(crate) identity: Identity,
@@ -248,7 +251,9 @@ impl LogicalUnit {
         if let Some(size) = physical_block_size.filter(|size| !fits(size)) {
             return Err(AddLunError::PhysicalBlockSize { size, block_size: info.block_size });
         }
+        static POWER_ONS: AtomicU64 = AtomicU64::new(0);
         Ok(Self {
+            power_on: Receipt(POWER_ONS.fetch_add(1, Ordering::Relaxed)),
             lun,
             identity,
             limits: Limits::new(info.block_size),

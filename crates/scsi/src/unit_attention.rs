@@ -8,6 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::lun::Lun;
 use crate::sense::AdditionalSense;
 
+/// The first of the 29/xx family, which may mean any of them (SPC-4 annex D).
+pub(crate) const POWER_ON: AdditionalSense =
+    AdditionalSense::POWER_ON_RESET_OR_BUS_DEVICE_RESET_OCCURRED;
+
 type Queues = BTreeMap<Lun, Vec<AdditionalSense>>;
 
 /// Pending conditions, oldest first, per logical unit.
@@ -20,12 +24,17 @@ pub(crate) struct UnitAttentions {
 
 impl UnitAttentions {
     /// Establishes a condition. One of the 29/xx family says all there is to say, so it replaces
-    /// what was pending; the same condition is not queued twice.
+    /// what was pending; only 29/00 stays, which says the most: an initiator that is told of less
+    /// believes that volatile caches were kept. The same condition is not queued twice.
     pub(crate) fn establish(&self, lun: Lun, condition: AdditionalSense) {
         let mut queues = self.lock();
         let queue = queues.entry(lun).or_default();
         if condition.0 == 0x29 {
-            queue.clear();
+            queue.retain(|pending| *pending == POWER_ON);
+        }
+        let told_by_power_on = condition.0 == 0x29 && !queue.is_empty();
+        if told_by_power_on {
+            return self.recount(&queues);
         }
         if !queue.contains(&condition) {
             queue.push(condition);
@@ -99,6 +108,17 @@ mod tests {
         assert_eq!(attentions.take(zero), None);
         assert_eq!(attentions.take(one), Some(SIZE));
         assert_eq!(attentions.pending.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn nothing_replaces_a_power_on() {
+        let attentions = UnitAttentions::default();
+        let lun = Lun::new(0).unwrap();
+        attentions.establish(lun, SIZE);
+        attentions.establish(lun, POWER_ON);
+        attentions.establish(lun, AdditionalSense::I_T_NEXUS_LOSS_OCCURRED);
+        attentions.establish(lun, RESET);
+        assert_eq!((attentions.take(lun), attentions.take(lun)), (Some(POWER_ON), None));
     }
 
     #[test]

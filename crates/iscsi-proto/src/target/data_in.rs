@@ -116,7 +116,11 @@ impl Session {
         if task.stat_sn.is_none() {
             let numbered =
                 if self.recovers() { Numbered::Response(itt) } else { Numbered::Nothing };
-            task.stat_sn = Some(self.take_stat_sn(conn, numbered)?);
+            let stat_sn = self.take_stat_sn(conn, numbered)?;
+            task.stat_sn = Some(stat_sn);
+            if let Some(receipt) = task.completion.receipt {
+                self.expect_receipt(conn, stat_sn, receipt);
+            }
         }
         self.fenced_sent(conn, itt, task.stat_sn.unwrap_or_default());
         Some((task, self.command_window()))

@@ -127,6 +127,7 @@ impl Session {
     //# commands on the specified connection.
     pub(super) fn suspend(&mut self, conn: ConnId) {
         let deadline = self.recovery_deadline();
+        self.lose_receipts(conn);
         let Some(connection) = self.connections.get_mut(&conn) else { return };
         if connection.recovery.is_some() {
             return;

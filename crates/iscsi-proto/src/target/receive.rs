@@ -159,6 +159,7 @@ impl Session {
             && !connection.next_stat_sn.is_before(exp_stat_sn)
         {
             connection.exp_stat_sn = exp_stat_sn;
+            self.take_receipts(conn, exp_stat_sn);
             if self.recovers() {
                 self.acknowledge(conn, exp_stat_sn);
             }

@@ -10,6 +10,7 @@ use super::logout::PendingLogout;
 use super::management::PendingManagement;
 use super::order::CommandOrder;
 use super::reassign::Waiting;
+use super::receipt::{Delivery, Receipt};
 use super::receive::Receiving;
 use super::retain::Numbered;
 use super::snack::Run;
@@ -50,6 +51,8 @@ pub(super) struct Connection {
     pub(super) sent: VecDeque<Numbered>,
     /// Bytes of data in them.
     pub(super) sent_bytes: usize,
+    /// Answers whose arrival matters, by StatSN: as many as units have news, once each.
+    pub(super) receipts: VecDeque<(StatSn, Receipt)>,
     /// When the initiator was asked to acknowledge, until it does.
     pub(super) ack_asked: Option<Instant>,
     /// When to look for Data-Out that does not come.
@@ -127,6 +130,7 @@ pub struct Session {
     pub(super) pending_reassignments: Vec<(ConnId, TaskManagementRequest)>,
     pub(super) wakes: VecDeque<ConnId>,
     pub(super) aborts: VecDeque<Itt>,
+    pub(super) deliveries: VecDeque<Delivery>,
     pub(super) attributes: Attributes,
     /// Answers that others must not pass, the first one being under way.
     pub(super) fences: VecDeque<Fence>,
@@ -166,6 +170,7 @@ impl Session {
             pending_reassignments: Vec::new(),
             wakes: VecDeque::new(),
             aborts: VecDeque::new(),
+            deliveries: VecDeque::new(),
             attributes: Attributes::default(),
             fences: VecDeque::new(),
             aborted: Vec::new(),
@@ -215,6 +220,7 @@ impl Session {
             runs: VecDeque::new(),
             sent: VecDeque::new(),
             sent_bytes: 0,
+            receipts: VecDeque::new(),
             ack_asked: None,
             data_timer: None,
             last_data: now,
@@ -356,11 +362,12 @@ impl Session {
 
     /// A command has ended; its answer is sent unless it was aborted meanwhile.
     pub fn complete(&mut self, itt: Itt, completion: Completion) {
-        let Some(task) = self.tasks.get_mut(&itt) else { return };
-        if task.phase != Phase::Running {
-            return;
-        }
+        let running = |task: &&mut Task| task.phase == Phase::Running;
+        let Some(task) = self.tasks.get_mut(&itt).filter(running) else {
+            return self.lose_answer(&completion);
+        };
         if task.aborted {
+            self.lose_answer(&completion);
             self.remove_task(itt);
             self.settle();
             return;
@@ -390,6 +397,7 @@ impl Session {
     /// Forgets a task and opens the command window for another.
     pub(super) fn remove_task(&mut self, itt: Itt) {
         if let Some(task) = self.take_task(itt) {
+            self.lose_answer(&task.completion);
             self.release_read(task.conn, task.reading);
             self.ended(itt);
         }
@@ -430,6 +438,7 @@ impl Session {
     //# recoverable across connection failures).
     pub(super) fn end_connection(&mut self, conn: ConnId, reason: &'static str) {
         self.abort_connection_tasks(conn);
+        self.lose_receipts(conn);
         if let Some(connection) = self.connections.get_mut(&conn)
             && connection.state != ConnectionState::Free
         {

@@ -103,7 +103,9 @@ impl Session {
         if let Some(task) = self.tasks.get_mut(&itt).filter(|task| task.stat_sn.is_none()) {
             let (status, sense) = (CHECK_CONDITION, TransferFault::SnackRejected.sense());
             let wanted_length = task.sent.into();
-            task.completion = Completion { status, sense, wanted_length, ..Completion::default() };
+            let failed = Completion { status, sense, wanted_length, ..Completion::default() };
+            let unsent = std::mem::replace(&mut task.completion, failed);
+            self.lose_answer(&unsent);
         }
     }
 

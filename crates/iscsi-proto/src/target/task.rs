@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::event::ConnId;
+use super::receipt::Receipt;
 use super::sequence::Sequence;
 use crate::ids::{Itt, Lun, Ttt};
 use crate::pdu::{Residual, ScsiCommand, TaskAttribute};
@@ -54,6 +55,9 @@ pub struct Completion {
     /// Bytes the command itself would have moved; the residual is its difference to the
     /// expected length.
     pub wanted_length: u64,
+    /// The shell wants to know whether the initiator has this answer:
+    /// [`Session::poll_delivery`](super::Session::poll_delivery).
+    pub receipt: Option<Receipt>,
 }
 
 /// What was wrong with a command's data, with the sense that says so (RFC 7143 §11.4.7.2).

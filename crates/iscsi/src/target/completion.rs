@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use iscsi_proto::ids::Lun;
-use iscsi_proto::target::{Completion, Execute};
+use iscsi_proto::target::{Completion, Execute, Receipt};
 use tracing::error;
 
 use super::budget::Charge;
@@ -34,6 +34,7 @@ pub(super) fn completion(response: scsi::Response) -> Completion {
         data_in: response.data_in,
         wanted_length: response.data_len_wanted,
         status_qualifier: 0,
+        receipt: response.receipt.map(|receipt| Receipt(receipt.0)),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures_util::task::AtomicWaker;
 use iscsi_proto::ids::{Itt, Lun, Tsih};
-use iscsi_proto::target::{Completion, ConnId, Orphans, Session};
+use iscsi_proto::target::{Completion, ConnId, Delivery, Orphans, Session};
 use iscsi_proto::time::Instant;
 use tokio::sync::Notify;
 
@@ -98,6 +98,12 @@ impl SharedSession {
         let mut aborted = Vec::new(); // and this one only if a command was aborted
         while let Some(itt) = core.poll_abort() {
             aborted.push(itt);
+        }
+        while let Some(delivery) = core.poll_delivery() {
+            match delivery {
+                Delivery::Acknowledged(receipt) => self.nexus.received(scsi::Receipt(receipt.0)),
+                Delivery::Lost(receipt) => self.nexus.lost(scsi::Receipt(receipt.0)),
+            }
         }
         if core.is_closed() && core.is_quiet() {
             // Under the lock: the answer to a logout is in the core, and another thread may send it.

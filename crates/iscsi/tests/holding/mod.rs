@@ -33,6 +33,7 @@ impl Holding {
     }
 
     /// Somebody was or is held.
+    #[allow(dead_code)] // not every user of this module asks
     pub fn is_held(&self) -> bool {
         self.is_held.load(Ordering::Acquire)
     }

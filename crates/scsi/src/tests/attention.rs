@@ -25,6 +25,54 @@ fn run(nexus: &Nexus, lun: u64, cdb: &[u8]) -> Response {
 }
 
 #[test]
+fn a_nexus_is_told_of_the_power_on_until_its_port_has_had_that_answer() {
+    let target = target(2);
+    let mut late: Option<(Nexus, Receipt)> = None;
+    for round in 0..4 {
+        let nexus = target.nexus(INITIATOR);
+        let told = |lun: u64| run(&nexus, lun, &TEST_UNIT_READY);
+        // Of unit 1 the second nexus has heard, of unit 0 only the third, after it had ended.
+        let (zero, one) = (told(LUN0), told(LUN1));
+        assert_sense(&zero, 0x6, 0x29, if round < 3 { 0x00 } else { 0x07 });
+        assert_sense(&one, 0x6, 0x29, if round < 2 { 0x00 } else { 0x07 });
+        assert_eq!((zero.receipt.is_some(), one.receipt.is_some()), (round < 3, round < 2));
+        if round == 1 {
+            nexus.received(one.receipt.unwrap());
+        }
+        if let Some((before, receipt)) = late.take() {
+            before.received(receipt);
+        }
+        late = (round == 1).then(|| (target.nexus(INITIATOR), zero.receipt.unwrap()));
+    }
+    // Another unit under an old number has not been heard of, nor has another port of the old one.
+    target.remove_lun(1).unwrap();
+    add(&target, 1);
+    let nexus = target.nexus(INITIATOR);
+    assert_sense(&run(&nexus, LUN1, &TEST_UNIT_READY), 0x6, 0x29, 0x00);
+    assert_sense(&run(&target.nexus("other"), LUN0, &TEST_UNIT_READY), 0x6, 0x29, 0x00);
+}
+
+#[test]
+fn a_power_on_whose_answer_was_lost_is_told_again() {
+    let target = target(1);
+    let nexus = target.nexus(INITIATOR);
+    let by_sense = run(&nexus, LUN0, &REQUEST_SENSE);
+    assert_eq!(by_sense.data_in[12], 0x29);
+    assert_good(&run(&nexus, LUN0, &TEST_UNIT_READY));
+    nexus.lost(by_sense.receipt.unwrap());
+    // No lesser news take its place.
+    nexus.nexus_reset();
+    nexus.lun_reset(LUN0).unwrap();
+    let told = run(&nexus, LUN0, &[0xff; 16]);
+    assert_sense(&told, 0x6, 0x29, 0x00);
+    nexus.received(told.receipt.unwrap());
+    nexus.nexus_reset();
+    let reset = run(&nexus, LUN0, &TEST_UNIT_READY);
+    assert_sense(&reset, 0x6, 0x29, 0x07);
+    assert_eq!(reset.receipt, None);
+}
+
+#[test]
 fn power_on_then_nexus_loss_is_reported_once_per_nexus_and_unit() {
     let target = target(2);
     // The second nexus is the first one's port coming back: no cache can have been lost.
@@ -35,7 +83,9 @@ fn power_on_then_nexus_loss_is_reported_once_per_nexus_and_unit() {
             assert_good(&run(&nexus, lun, &INQUIRY));
             assert_good(&run(&nexus, lun, &REPORT_LUNS));
             // ... not even an unknown opcode is looked at before it.
-            assert_sense(&run(&nexus, lun, &[0xff; 16]), 0x6, 0x29, qualifier);
+            let told = run(&nexus, lun, &[0xff; 16]);
+            assert_sense(&told, 0x6, 0x29, qualifier);
+            told.receipt.into_iter().for_each(|receipt| nexus.received(receipt));
             assert_good(&run(&nexus, lun, &TEST_UNIT_READY));
             assert_sense(&run(&nexus, lun, &[0xff; 16]), 0x5, 0x20, 0x00);
         }

@@ -21,6 +21,7 @@ mod multi_task;
 mod order;
 mod orphans;
 mod reassign;
+mod receipt;
 mod recovery_r2t;
 mod requirements;
 mod snack;
