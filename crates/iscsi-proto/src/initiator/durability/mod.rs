@@ -128,7 +128,7 @@ enum OwnFlush {
 }
 
 /// Decides about one unit. `F` is the owner's description of a failure.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Durability<F> {
     stage: Stage,
     log: Unflushed,

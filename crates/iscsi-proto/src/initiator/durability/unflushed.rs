@@ -69,7 +69,7 @@ struct Piece {
 pub struct Mark(u64);
 
 /// Acknowledged, unflushed content by offset.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Unflushed {
     pieces: BTreeMap<u64, Piece>,
     cost: u64,
