@@ -472,25 +472,6 @@ impl Session {
         self.announce_window();
     }
 
-    pub(super) fn push_event(&mut self, conn: ConnId, event: Event) {
-        if let Some(connection) = self.connections.get_mut(&conn)
-            && !connection.is_detached()
-        {
-            connection.events.push_back(event);
-            self.wakes.push_back(conn);
-        }
-    }
-
-    pub(super) fn push_reply(&mut self, conn: ConnId, reply: Reply) {
-        if let Some(connection) = self.connections.get_mut(&conn)
-            && connection.state.is_alive()
-        {
-            connection.reply_data_len += reply.data_len();
-            connection.replies.push_back(reply);
-            self.wakes.push_back(conn);
-        }
-    }
-
     /// The connection with this CID that is not logged out: one that works, or one that was lost.
     pub(super) fn find_cid(&self, cid: Cid) -> Option<ConnId> {
         let known = |c: &Connection| match &c.recovery {

@@ -317,6 +317,25 @@ impl Session {
         Ttt(self.next_ttt)
     }
 
+    pub(super) fn push_event(&mut self, conn: ConnId, event: Event) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && !connection.is_detached()
+        {
+            connection.events.push_back(event);
+            self.wakes.push_back(conn);
+        }
+    }
+
+    pub(super) fn push_reply(&mut self, conn: ConnId, reply: Reply) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && connection.state.is_alive()
+        {
+            connection.reply_data_len += reply.data_len();
+            connection.replies.push_back(reply);
+            self.wakes.push_back(conn);
+        }
+    }
+
     pub(super) fn close_event(&mut self, conn: ConnId, reason: &'static str) {
         self.push_event(conn, Event::Close { reason, at_once: false });
     }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use iscsi_proto::initiator::durability::{
-    Admission, Cache, Content, Durability, Effect, Mark, Refusal, Step, Ticket, Writers,
+    Admission, Cache, Content, Durability, Effect, Refusal, Step, Ticket, Writers,
 };
 use scsi::{Command, Nexus, Response, Status};
 
@@ -27,7 +27,7 @@ pub enum Kind {
     },
     Flush,
     /// The initiator's own, to make room.
-    OwnFlush(Mark),
+    OwnFlush(Ticket),
 }
 
 /// An operation without an answer.
@@ -113,8 +113,8 @@ impl Client {
         let Some(at) = self.waiting.iter().position(|op| op.number == number) else { return false };
         let mut op = self.waiting.remove(at);
         assert_eq!(response.status, Status::GOOD, "{op:?}: {response:?}");
-        if let Kind::OwnFlush(mark) = op.kind {
-            self.core.own_flush_done(mark);
+        if let Kind::OwnFlush(ticket) = op.kind {
+            self.core.own_flush_done(ticket);
             return true;
         }
         if self.is(Mistake::FlushCoversLater) {

@@ -240,7 +240,9 @@ impl<F: Clone> Durability<F> {
                 Ok(())
             }
             Effect::Stable(offset, len) => {
-                self.log.forget(*offset, *len);
+                // What was acknowledged meanwhile may have come after it, and replaced what only
+                // the unit's cache holds replaced now.
+                self.log.forget_before(*offset, *len, ticket.mark);
                 self.tell_latched()
             }
             Effect::Flushed => {

@@ -118,6 +118,22 @@ fn a_write_with_fua_is_told_too() {
     assert_eq!(it.done(&Effect::Stable(0, 8), it.ask()), Ok(()));
 }
 
+/// Three writes that overlap: the first, and the last after it, are acknowledged while a forced one
+/// is under way. The unit may have done the forced one before both and have only that on its medium.
+#[test]
+fn a_forced_write_covers_nothing_that_was_acknowledged_while_it_was_under_way() {
+    let mut it = up(1 << 20, Writers::One);
+    write(&mut it, 8, 1, 8);
+    let mut forced = it.ask();
+    it.sent(&mut forced);
+    write(&mut it, 0, 2, 8);
+    write(&mut it, 0, 3, 4);
+    assert_eq!(it.done(&Effect::Stable(0, 16), forced), Ok(()));
+    it.lost();
+    let again = vec![(0, data(3, 4)), (4, data(2, 4))];
+    assert_eq!(it.begin(Cache::Volatile, |_| "lost"), Step::Write(again));
+}
+
 #[test]
 fn a_flush_under_way_while_a_failure_is_told_fails_too() {
     let mut it = up(1000, Writers::One);

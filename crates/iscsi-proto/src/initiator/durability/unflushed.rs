@@ -99,6 +99,11 @@ impl Unflushed {
         self.cut(offset, len);
     }
 
+    /// Of the range, forgets what was acknowledged before `mark` was taken.
+    pub fn forget_before(&mut self, offset: u64, len: u64, mark: Mark) {
+        self.cut_if(offset, len, |piece| piece.acknowledged <= mark.0);
+    }
+
     /// To be taken before a flush is sent.
     pub const fn mark(&self) -> Mark {
         Mark(self.clock)
@@ -178,6 +183,11 @@ impl Unflushed {
 
     /// Cuts a range out of all pieces.
     fn cut(&mut self, offset: u64, len: u64) {
+        self.cut_if(offset, len, |_| true);
+    }
+
+    /// Cuts a range out of those pieces.
+    fn cut_if(&mut self, offset: u64, len: u64, which: impl Fn(&Piece) -> bool) {
         let end = offset.saturating_add(len);
         let before = self.pieces.range(..offset).next_back();
         let from = match before {
@@ -186,7 +196,10 @@ impl Unflushed {
         };
         let hit: Vec<u64> = self.pieces.range(from..end).map(|(start, _)| *start).collect();
         for start in hit {
-            let Some(piece) = self.pieces.remove(&start) else { continue };
+            let Some(piece) = self.pieces.get(&start).filter(|piece| which(piece)).cloned() else {
+                continue;
+            };
+            self.pieces.remove(&start);
             self.cost -= piece.content.cost();
             let len = piece.content.len();
             if start < offset {
