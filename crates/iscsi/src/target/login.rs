@@ -236,7 +236,9 @@ async fn find_session(
                     return Err(LoginStatus::OUT_OF_RESOURCES);
                 }
                 let arrival = (portal, proof);
-                let session = Arc::new(begin(shared, outcome, admitted, arrival, tsih, old));
+                let predecessor = old.map(|old| old.give_way());
+                let session =
+                    Arc::new(begin(shared, outcome, admitted, arrival, tsih, predecessor));
                 sessions.live.insert(tsih, Arc::clone(&session));
                 session
             }

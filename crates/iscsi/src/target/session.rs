@@ -2,9 +2,11 @@
 //! connection's task is woken by another.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use futures_util::future::{Either, select};
 use futures_util::task::AtomicWaker;
 use iscsi_proto::ids::{Itt, Lun, Tsih};
 use iscsi_proto::target::{Completion, ConnId, Delivery, Orphans, Session};
@@ -32,7 +34,8 @@ pub(super) struct SharedSession {
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     core: Mutex<Session>,
-    /// The session this one reinstates, until none of its commands can execute any more.
+    /// The session this one reinstates, until none of its commands can execute any more. It has
+    /// none itself: whoever reinstates a session that waits takes over what that waits for.
     predecessor: Mutex<Option<Arc<SharedSession>>>,
     wakers: Mutex<BTreeMap<ConnId, Arc<AtomicWaker>>>,
     /// Data of writes whose connection was lost (error recovery level 2), for the one that takes
@@ -217,19 +220,41 @@ impl SharedSession {
         self.settled.notify_waiters();
     }
 
-    /// Ends the session and waits until none of its commands can reach the medium any more.
+    /// Ends the session and waits until none of its commands, nor of the session it reinstates, can
+    /// reach the medium any more.
     pub(super) async fn close(&self, reason: &'static str) {
         self.with(|core| core.close(reason));
         self.outlive_predecessor().await;
         self.wait_until(Session::is_quiet).await;
     }
 
-    /// Waits until no command of the session this one reinstates, or of those before it, can reach
-    /// the medium: a stale write must not land on what the initiator writes from now on.
+    /// Ends the session for one that reinstates it, and says what that has to wait for: this one,
+    /// or what this one waits for itself, as it has no commands then and will never have any.
+    ///
+    /// However often an initiator comes back while a command hangs, one session waits for that
+    /// command, and one login waits in that session.
+    pub(super) fn give_way(self: &Arc<Self>) -> Arc<Self> {
+        // First, so that no connection can enter it once nothing keeps it waiting.
+        self.with(|core| core.close("session reinstated"));
+        let inherited = locked(&self.predecessor).take();
+        self.settle(); // its login has nothing to wait for any more
+        inherited.unwrap_or_else(|| Arc::clone(self))
+    }
+
+    /// Does a session that this one reinstates keep it waiting?
+    pub(super) fn waits(&self) -> bool {
+        locked(&self.predecessor).is_some()
+    }
+
+    /// Waits until no command of the session this one reinstates can reach the medium: a stale
+    /// write must not land on what the initiator writes from now on. Returns, too, when another
+    /// session has taken over the wait.
     pub(super) async fn outlive_predecessor(&self) {
         let predecessor = locked(&self.predecessor).clone();
-        if let Some(predecessor) = predecessor {
-            Box::pin(predecessor.close("session reinstated")).await;
+        let Some(predecessor) = predecessor else { return };
+        let taken_over = pin!(self.wait_while(Self::waits));
+        let quiet = pin!(predecessor.wait_until(Session::is_quiet));
+        if let Either::Right(_) = select(taken_over, quiet).await {
             locked(&self.predecessor).take();
         }
     }
@@ -242,19 +267,23 @@ impl SharedSession {
     }
 
     async fn wait_until(&self, condition: impl Fn(&Session) -> bool) {
+        self.wait_while(|session| !session.with(|core| condition(core))).await;
+    }
+
+    async fn wait_while(&self, condition: impl Fn(&Self) -> bool) {
         let _waiter = Waiter::new(&self.waiters);
         loop {
             let settled = self.settled.notified();
             tokio::pin!(settled);
             settled.as_mut().enable();
-            if self.with(|core| condition(core)) {
+            if !condition(self) {
                 return;
             }
             settled.await;
         }
     }
 
-    /// Tells waiters in [`close`](Self::close) to look again.
+    /// Tells whoever waits for something of this session to look again.
     pub(super) fn settle(&self) {
         self.settled.notify_waiters();
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use block::backend::MemoryDevice;
-use block::{BlockDevice, Buf, Bytes, WriteFlags};
+use block::{BlockDevice, Buf, Bytes, Device, WriteFlags};
 use iscsi::initiator::{Config, RemoteDisk};
 use iscsi::target::{
     AccessRules, BoundPortal, Catalog, Chap, PortalSpec, Server, ServerConfig, TargetSpec,
@@ -108,10 +108,14 @@ impl Arena {
 
     /// A target with other limits.
     pub async fn with(change: impl FnOnce(&mut ServerConfig)) -> Self {
+        Self::on(Arc::new(MemoryDevice::new(DISK_LEN, 512).unwrap()), change).await
+    }
+
+    /// A target with another disk, of the same length, and other limits.
+    pub async fn on(device: Device, change: impl FnOnce(&mut ServerConfig)) -> Self {
         let turn = TURN.lock().await;
         keep_log();
         let scsi = Target::new(TargetConfig::new(IQN));
-        let device = Arc::new(MemoryDevice::new(DISK_LEN, 512).unwrap());
         scsi.add_lun(0, device, LunOptions::default()).unwrap();
         let mut config = ServerConfig::new(IQN).unwrap();
         config.login_timeout = LOGIN_TIMEOUT;
