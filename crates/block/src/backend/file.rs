@@ -4,8 +4,8 @@
 //! in memory (tmpfs). Where writes into the page cache cannot be told not to wait (ext4), whole
 //! pages are still written in the caller's thread, until one stalls (`stall`); then by one thread
 //! of the file's own (`writer`). Long writes take turns, so that threads do not meet at the inode's
-//! lock (`turns`). Everything else that may wait for a disk is done by tokio's blocking pool, and
-//! outside a runtime in the caller's thread.
+//! lock (`turns`). Everything else that may wait for a disk is done by tokio's blocking pool,
+//! of which one file uses a part at most (`lane`), and outside a runtime in the caller's thread.
 //!
 //! **After a failed sync** the kernel may have dropped the pages that it could not write and marked
 //! them clean, so that a second fdatasync would succeed without the data being anywhere. Therefore
@@ -18,6 +18,7 @@
 
 mod buffered;
 mod durable;
+mod lane;
 mod open;
 mod stall;
 mod sys;
@@ -36,6 +37,7 @@ pub use open::{FileOptions, OpenError};
 
 use buffered::Buffered;
 use durable::{Durable, System};
+use lane::Lane;
 use turns::{Turns, Write};
 
 use crate::buf::PAGE;
@@ -64,6 +66,7 @@ struct Inner {
     /// Cleared for good when the file system knows no RWF_NOWAIT for reads.
     nowait_read: AtomicBool,
     durable: Durable,
+    lane: Lane,
 }
 
 impl FileDevice {
@@ -79,6 +82,7 @@ impl FileDevice {
             in_memory,
             nowait_read: AtomicBool::new(!direct),
             durable,
+            lane: Lane::default(),
         };
         let inner = Arc::new(inner);
         Self { buffered: Turns::new(Buffered::new(inner.clone())), inner }
@@ -136,13 +140,7 @@ impl Inner {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return Io::done(work(&inner));
         };
-        let task = runtime.spawn_blocking(move || work(&inner));
-        Io::later(async move {
-            task.await.unwrap_or_else(|error| match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(BlockError::Unreachable("shutting down".into())),
-            })
-        })
+        self.lane.run(&runtime, move || work(&inner))
     }
 
     fn info(&self) -> DeviceInfo {
