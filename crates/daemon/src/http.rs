@@ -13,9 +13,9 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
+use crate::clients::Clients;
 use crate::daemon::Daemon;
 use crate::metrics;
 
@@ -23,10 +23,14 @@ use crate::metrics;
 const CLIENTS_MAX: usize = 32;
 
 /// How long a client may take for the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a connection may be used at all.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Pause after a failed accept, and how often it is told of.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+const COMPLAINT_EVERY: Duration = Duration::from_secs(60);
 
 /// A port that is bound.
 pub(crate) struct Listening(TcpListener, SocketAddr);
@@ -44,21 +48,23 @@ impl Listening {
 
     /// Answers until the task is dropped.
     pub(crate) async fn serve(self, daemon: Arc<Daemon>) {
-        let places = Arc::new(Semaphore::new(CLIENTS_MAX));
+        let mut clients = Clients::new(CLIENTS_MAX);
+        let mut complained: Option<tokio::time::Instant> = None;
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
             match self.0.accept().await {
                 Ok((stream, _)) => {
-                    let daemon = Arc::clone(&daemon);
-                    tokio::spawn(async move {
-                        let _ =
-                            tokio::time::timeout(CONNECTION_TIMEOUT, talk(daemon, stream)).await;
-                        drop(place);
+                    let talk = talk(Arc::clone(&daemon), stream);
+                    clients.enter(async {
+                        // Whoever is not done by then is not worth a word.
+                        let _ = tokio::time::timeout(CONNECTION_TIMEOUT, talk).await;
                     });
                 }
                 Err(error) => {
-                    warn!(%error, "metrics");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    if complained.is_none_or(|since| since.elapsed() >= COMPLAINT_EVERY) {
+                        warn!(%error, "cannot accept a connection to the metrics");
+                        complained = Some(tokio::time::Instant::now());
+                    }
+                    tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
         }

@@ -5,6 +5,7 @@
 //! reads their counters.
 
 pub mod admin;
+mod clients;
 pub mod config;
 mod daemon;
 mod http;
@@ -13,4 +14,5 @@ mod lun;
 mod metrics;
 mod state;
 
+pub use clients::Clients;
 pub use daemon::{DaemonError, check, run};

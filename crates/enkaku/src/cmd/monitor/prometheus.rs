@@ -7,6 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use daemon::Clients;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::CONTENT_TYPE;
@@ -20,7 +21,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tcpmon::row::Row;
-use tokio::sync::Semaphore;
 
 use super::rounds::{Published, Round};
 use crate::cmd::Usage;
@@ -64,17 +64,15 @@ pub(super) fn serve(address: SocketAddr) -> anyhow::Result<Published> {
 }
 
 async fn accept(listener: tokio::net::TcpListener, published: Published) {
-    let places = Arc::new(Semaphore::new(CLIENTS_MAX));
+    let mut clients = Clients::new(CLIENTS_MAX);
     loop {
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let published = Arc::clone(&published);
-        tokio::spawn(async move {
+        clients.enter(async move {
             let _ = tokio::time::timeout(CLIENT_TIMEOUT, talk(stream, published)).await;
-            drop(place);
         });
     }
 }
