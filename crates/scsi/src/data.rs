@@ -10,5 +10,7 @@ pub(crate) fn respond(command: &Command, mut data: Vec<u8>, allocation_length: u
     data.truncate(allocation_length as usize);
     let data_len_wanted = data.len() as u64;
     data.truncate(command.data_in_max);
+    // What is cut off must not be kept for as long as the answer waits to be sent.
+    data.shrink_to_fit();
     Response { data_in: Bytes::from(data), data_len_wanted, ..Response::good() }
 }

@@ -2,7 +2,7 @@
 
 /// Most bytes that one READ, WRITE or VERIFY transfers: enough that a command amortises a round
 /// trip of 100 ms at 1 Gbit/s, little enough that a full queue does not exhaust memory.
-const TRANSFER_BYTES_MAX: u32 = 16 << 20;
+pub(crate) const TRANSFER_BYTES_MAX: u32 = 16 << 20;
 
 /// Transfer that suits disk and network best.
 const TRANSFER_BYTES_OPTIMAL: u32 = 1 << 20;
@@ -21,6 +21,10 @@ const COMPARE_BLOCKS_MAX: u8 = 255;
 
 /// Bytes of the device that one GET LBA STATUS looks at: bounds its time on a fragmented file.
 const LBA_STATUS_BYTES_MAX: u64 = 1 << 30;
+
+/// Most descriptors that one GET LBA STATUS returns, one page of them: whoever wants to know more
+/// goes on from there (SBC-3 §5.6.2 leaves the number to the device).
+pub(crate) const LBA_STATUS_DESCRIPTORS_MAX: usize = 256;
 
 /// Limits in blocks of one logical unit.
 #[derive(Clone, Copy, Debug)]

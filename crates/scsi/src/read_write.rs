@@ -159,32 +159,48 @@ struct WriteRun {
 }
 
 async fn write_guarded(device: &Device, write: WriteRun, guard: RangeGuard) -> Response {
-    let mut result = device.write(write.blocks.offset, write.data, write.fua.flags).await;
-    drop(guard);
-    if result.is_ok() {
-        result = write.fua.finish(device).await;
-    }
+    let written = device.write(write.blocks.offset, write.data, write.fua.flags).await;
+    let result = finish_write(device, written, write.fua, guard).await;
     write_response(result, write.blocks)
 }
 
+/// Lets others have the range, then makes the write stable.
+async fn finish_write(
+    device: &Device,
+    written: Result<(), BlockError>,
+    fua: Fua,
+    guard: RangeGuard,
+) -> Result<(), BlockError> {
+    drop(guard);
+    written?;
+    fua.finish(device).await
+}
+
 /// Completes the last block from the medium. Exclusive, so that no write gets lost in between.
-async fn write_partial(unit: Arc<LogicalUnit>, mut write: WriteRun, block_size: u64) -> Response {
+async fn write_partial(unit: Arc<LogicalUnit>, write: WriteRun, block_size: u64) -> Response {
     let offset = write.blocks.offset;
     let whole = (write.data.len() as u64).next_multiple_of(block_size);
     let guard = match unit.ranges.exclusive(offset..offset + whole) {
         Ok(guard) => guard,
         Err(waiting) => waiting.await,
     };
-    let last = whole - block_size;
-    let tail = match unit.device.read(offset + last, Buf::new(block_size as usize)).await {
+    let last = (whole - block_size) as usize;
+    let mut tail = match unit.device.read(offset + last as u64, Buf::new(block_size as usize)).await
+    {
         Ok(tail) => tail,
         Err(error) => return failed(&error, false, write.blocks.lba),
     };
-    let mut data = Buf::new(whole as usize);
-    data[last as usize..].copy_from_slice(&tail);
-    data[..write.data.len()].copy_from_slice(&write.data);
-    write.data = data.freeze();
-    write_guarded(&unit.device, write, guard).await
+    tail[..write.data.len() - last].copy_from_slice(&write.data[last..]);
+    // Whole blocks as they came, then the last one: no second copy of a long write.
+    let front = write.data.slice(..last);
+    if !front.is_empty()
+        && let Err(error) = unit.device.write(offset, front, write.fua.flags).await
+    {
+        return failed(&error, true, write.blocks.lba).wanting(write.blocks.len);
+    }
+    let tail_write = unit.device.write(offset + last as u64, tail.freeze(), write.fua.flags);
+    let result = finish_write(&unit.device, tail_write.await, write.fua, guard).await;
+    write_response(result, write.blocks)
 }
 
 fn write_response(result: Result<(), BlockError>, blocks: Blocks) -> Response {

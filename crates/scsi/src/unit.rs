@@ -218,6 +218,8 @@ pub(crate) struct LogicalUnit {
     pub(crate) limits: Limits,
     pub(crate) physical_block_size: Option<u32>,
     pub(crate) ranges: Arc<RangeLocks>,
+    /// Held by the one command that looks for holes.
+    pub(crate) scans: Arc<RangeLocks>,
     pub(crate) tasks: Arc<TaskSet>,
     pub(crate) reservations: Reservations,
     pub(crate) mode: ModeParameters,
@@ -259,6 +261,7 @@ impl LogicalUnit {
             limits: Limits::new(info.block_size),
             physical_block_size,
             ranges: Arc::default(),
+            scans: Arc::default(),
             tasks: Arc::default(),
             reservations: Reservations::open(options.state.clone())?,
             mode: ModeParameters::default(),

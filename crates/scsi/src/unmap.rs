@@ -6,6 +6,7 @@ use block::{BlockError, Extent};
 use crate::abort::{self, Task};
 use crate::context::{Blocks, UnitContext};
 use crate::data;
+use crate::limits::LBA_STATUS_DESCRIPTORS_MAX;
 use crate::read_write::{Fua, failed};
 use crate::sense::{AdditionalSense, Sense};
 use crate::unit::LogicalUnit;
@@ -111,43 +112,79 @@ pub(crate) fn get_lba_status(context: &UnitContext<'_>, command: Command) -> Exe
         Ok(blocks) => blocks,
         Err(sense) => return sense.into(),
     };
-    let block_size = context.block_size();
-    let respond = move |result: Result<Vec<Extent>, BlockError>| match result {
-        Ok(extents) => {
-            let list = status_list(&extents, blocks, block_size);
-            data::respond(&command, list, command.cdb.u32(10))
-        }
-        Err(error) => failed(&error, false, lba),
-    };
     if !context.info.can_trim {
         // Fully provisioned, whatever the storage below is like.
-        return respond(Ok(Vec::new())).into();
+        let list = status_list(&[(blocks.lba, blocks.count, MAPPED)]);
+        return data::respond(&command, list, command.cdb.u32(10)).into();
     }
-    match context.unit.device.extents(blocks.offset, blocks.len).try_ready() {
-        Ok(result) => respond(result).into(),
-        Err(io) => Execution::later(async move { respond(io.await) }),
-    }
+    let task = context.task(&command);
+    let (unit, block_size) = (context.unit.clone(), context.block_size());
+    Execution::later(async move {
+        // One at a time: a file system answers by seeking, under a lock that writers need.
+        let Some(turn) = task.unless_aborted(held(unit.scans.exclusive(0..1))).await else {
+            return abort::aborted();
+        };
+        let runs = scan(&unit, blocks, block_size, &task).await;
+        drop(turn);
+        match runs {
+            _ if task.is_aborted() => abort::aborted(),
+            Ok(runs) => data::respond(&command, status_list(&runs), command.cdb.u32(10)),
+            Err(error) => failed(&error, false, lba),
+        }
+    })
 }
+
+/// Bytes that a scan asks the device for at first and, where it finds little to tell, at last: a
+/// fragmented file is asked for as much as one answer has room for, a sparse one not a thousand
+/// times.
+const SCAN_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+
+/// Extents in one step of a scan up to which the next step is twice as long.
+const SCAN_FEW: usize = 4;
+
+/// The first runs of blocks of one status, as many as one answer has room for. Stops after an abort.
+async fn scan(
+    unit: &LogicalUnit,
+    blocks: Blocks,
+    block_size: u64,
+    task: &Task,
+) -> Result<Vec<Run>, BlockError> {
+    let (mut runs, mut done, mut step) = (Vec::new(), 0, *SCAN_BYTES.start());
+    // One more than there is room for shows that the last one is complete.
+    while done < blocks.len && runs.len() <= LBA_STATUS_DESCRIPTORS_MAX && !task.is_aborted() {
+        let (offset, len) = (blocks.offset + done, step.min(blocks.len - done));
+        let extents = unit.device.extents(offset, len).await?;
+        let part = Blocks { lba: offset / block_size, count: len / block_size, offset, len };
+        add_runs(&mut runs, &extents, part, block_size);
+        done += len;
+        let few = extents.len() <= SCAN_FEW;
+        step = if few { (2 * step).min(*SCAN_BYTES.end()) } else { *SCAN_BYTES.start() };
+    }
+    runs.truncate(LBA_STATUS_DESCRIPTORS_MAX);
+    Ok(runs)
+}
+
+/// First block, number of blocks, provisioning status.
+type Run = (u64, u64, u8);
 
 const MAPPED: u8 = 0;
 const DEALLOCATED: u8 = 1;
 
 /// GET LBA STATUS parameter data (SBC-3 §5.6.2).
-fn status_list(extents: &[Extent], blocks: Blocks, block_size: u64) -> Vec<u8> {
+fn status_list(runs: &[Run]) -> Vec<u8> {
     let mut out = vec![0; 8];
-    for (lba, count, status) in status_runs(extents, blocks, block_size) {
+    for (lba, count, status) in runs {
         out.extend(lba.to_be_bytes());
-        out.extend((count as u32).to_be_bytes());
-        out.extend([status, 0, 0, 0]);
+        out.extend((*count as u32).to_be_bytes());
+        out.extend([*status, 0, 0, 0]);
     }
     let len = out.len() as u32 - 4;
     out[..4].copy_from_slice(&len.to_be_bytes());
     out
 }
 
-/// Runs of blocks of one status. A block of which a part holds data is mapped.
-fn status_runs(extents: &[Extent], blocks: Blocks, block_size: u64) -> Vec<(u64, u64, u8)> {
-    let mut runs: Vec<(u64, u64, u8)> = Vec::new();
+/// Adds runs of blocks of one status. A block of which a part holds data is mapped.
+fn add_runs(runs: &mut Vec<Run>, extents: &[Extent], blocks: Blocks, block_size: u64) {
     let mut push = |from: u64, to: u64, status: u8| match runs.last_mut() {
         _ if from >= to => {}
         Some((_, count, last)) if *last == status => *count += to - from,
@@ -164,7 +201,6 @@ fn status_runs(extents: &[Extent], blocks: Blocks, block_size: u64) -> Vec<(u64,
         }
     }
     push(at, blocks.lba + blocks.count, MAPPED);
-    runs
 }
 
 #[cfg(test)]
@@ -183,9 +219,14 @@ mod tests {
             extent(3072, 512, true),
             extent(3584, 1024, false),
         ];
-        let runs = status_runs(&extents, blocks, 512);
+        let mut runs = Vec::new();
+        add_runs(&mut runs, &extents, blocks, 512);
         assert_eq!(runs, [(1, 1, 0), (2, 2, 1), (4, 1, 0), (5, 2, 1), (7, 2, 0)]);
         let all = [extent(512, 4096, true)];
-        assert_eq!(status_runs(&all, blocks, 512), [(1, 8, 1)]);
+        let next = Blocks { lba: 9, offset: 4608, ..blocks };
+        let mut runs = Vec::new();
+        add_runs(&mut runs, &all, blocks, 512);
+        add_runs(&mut runs, &[extent(4608, 4096, true)], next, 512);
+        assert_eq!(runs, [(1, 16, 1)], "steps of a scan are not seen");
     }
 }

@@ -11,13 +11,11 @@ use bytes::Bytes;
 
 use crate::abort::{self, Task};
 use crate::context::{Blocks, UnitContext};
+use crate::memory::STEP_BYTES;
 use crate::read_write::{Fua, failed};
 use crate::sense::{AdditionalSense, Sense};
 use crate::unit::LogicalUnit;
 use crate::{Command, Execution, Response};
-
-/// Bytes read at a time; between two steps the command can be aborted.
-const STEP_BYTES: u64 = 1 << 20;
 
 /// What the blocks are compared with.
 enum Expected {
@@ -97,7 +95,7 @@ async fn make_stable(unit: &Arc<LogicalUnit>, stable: Fua) -> block::Result<()> 
     }
 }
 
-/// Reads `blocks` step by step; CHECK CONDITION with MISCOMPARE tells the offset of the first byte
+/// Reads `blocks` step by step, looking between two steps whether it is aborted; CHECK CONDITION with MISCOMPARE tells the offset of the first byte
 /// that differs.
 async fn compare(
     unit: &Arc<LogicalUnit>,

@@ -10,16 +10,14 @@ use bytes::Bytes;
 
 use crate::abort::{self, Task};
 use crate::context::{Blocks, UnitContext};
+use crate::memory::STEP_BYTES;
 use crate::read_write::{Fua, failed};
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 use crate::verify::too_little_data;
 use crate::{Command, Execution, Response};
 
-/// Bytes written at a time; between two steps the command can be aborted.
-const STEP_BYTES: u64 = 1 << 20;
-
-/// The same for zeroes, which a device may have cheaper than by writing them.
+/// Zeroes written at a time, which a device may have cheaper than by writing them.
 const ZERO_STEP_BYTES: u64 = 4 << 20;
 
 /// WRITE SAME(10).
@@ -101,7 +99,7 @@ fn repeated(block: &[u8], len: u64) -> Bytes {
     buf.freeze()
 }
 
-/// Step by step, to the end or to the next step after an abort.
+/// Step by step ([`STEP_BYTES`] or [`ZERO_STEP_BYTES`]), to the end or to the next step after an abort.
 async fn fill(
     unit: &LogicalUnit,
     blocks: Blocks,

@@ -20,15 +20,13 @@ use parameters::{Cscd, Parameters, SEGMENT_BYTES_MAX, Segment};
 
 use crate::abort::Task;
 use crate::context::UnitContext;
+use crate::memory::STEP_BYTES;
 use crate::nexus::NexusState;
 use crate::opcodes::Access;
 use crate::read_write::failed;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::unit::LogicalUnit;
 use crate::{Command, Execution, Response, Status};
-
-/// Bytes copied at a time; between two steps the command can be aborted.
-const STEP_BYTES: u64 = 1 << 20;
 
 /// log₂ of the granularity that copies are fastest with, told to initiators.
 pub(crate) const GRANULARITY_EXPONENT: u8 = STEP_BYTES.ilog2() as u8;

@@ -105,6 +105,24 @@ fn lba_status_tells_mapped_from_not() {
 }
 
 #[test]
+fn lba_status_ends_after_a_page_of_descriptors() {
+    let fixture = Fixture::on(Arc::new(MemoryDevice::new(1 << 30, 512).unwrap()));
+    // Every second chunk of 64 KiB, further than one page of descriptors reaches.
+    for chunk in 0..200 {
+        fixture.fill(chunk * 256, 128, 1);
+    }
+    let page = status(&fixture, 0, 1 << 20).data_in;
+    assert_eq!(page.len(), 8 + 256 * 16);
+    let last = &page[page.len() - 16..];
+    assert_eq!(
+        last,
+        [&(255_u64 * 128).to_be_bytes()[..], &128_u32.to_be_bytes(), &[1, 0, 0, 0]].concat()
+    );
+    let next = status(&fixture, 256 * 128, 1 << 20).data_in;
+    assert_eq!(next.len(), 8 + 144 * 16, "the rest, with the long hole at the end");
+}
+
+#[test]
 fn a_thick_device_has_no_unmap() {
     let thick = |info: &mut DeviceInfo| (info.can_trim, info.trim_zeroes) = (false, false);
     let fixture = Fixture::on(Disguised::new(1 << 20, thick));
