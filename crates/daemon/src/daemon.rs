@@ -66,6 +66,9 @@ enum Wish {
 /// [`DaemonError`]: it did not start, or its LUNs could not be flushed at the end.
 pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), DaemonError> {
     let config = Config::load(path)?;
+    if let Err(error) = iscsi::target::raise_descriptor_limit() {
+        warn!(%error, "cannot raise the limit of open files");
+    }
     let daemon = Arc::new(Daemon::new(path, &config));
     config.warnings.iter().for_each(|warning| warn!("{warning}"));
     let mut signals = Signals::new()?;

@@ -22,9 +22,6 @@ use super::{Backing, Config, LunSection, ServerSection, TargetSection, secret};
 /// The admin socket, unless told otherwise.
 pub(crate) const ADMIN_SOCKET: &str = "/run/enkaku/target.sock";
 
-/// Memory for commands under way, unless told otherwise.
-const MEMORY_BYTES: u64 = 2 << 30;
-
 /// Least memory: the largest command has to fit what one initiator may use of the common half.
 const MEMORY_BYTES_MIN: u64 = 128 << 20;
 
@@ -169,10 +166,6 @@ fn address(value: ValueInner<'_>) -> Result<SocketAddr, String> {
 /// `[limits]`, and the command window of a session.
 fn limits(reader: &Reader, section: Option<Section<'_, '_>>) -> (Limits, u32) {
     let mut limits = Limits::default();
-    limits.memory_bytes_max = MEMORY_BYTES;
-    limits.sessions_max = 256;
-    limits.logins_per_peer_max = 64;
-    limits.sessions_per_initiator_max = 64;
     let mut command_window = SessionConfig::default().command_window;
     let Some(mut section) = section else { return (limits, command_window) };
     // 32,767: half of the session handles there are.

@@ -59,11 +59,17 @@ pub(crate) fn init_logging(verbose: u8) {
         .init();
 }
 
+/// Threads that may wait for disks at once. One file has 64 at most (`block::backend::FileDevice`), so
+/// that dozens of disks have to hang before a healthy one waits for a thread. Those that nobody needs
+/// end after some seconds.
+const BLOCKING_THREADS_MAX: usize = 2048;
+
 /// Runs a command on the tokio runtime.
 pub(crate) fn run_async(
     command: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()?;
     let result = runtime.block_on(command);
     // A blocking read that hangs (a dead disk) must not keep the process.
     runtime.shutdown_timeout(std::time::Duration::from_secs(1));

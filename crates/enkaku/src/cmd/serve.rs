@@ -107,6 +107,9 @@ fn parse_delay(text: &str) -> Result<Delay, String> {
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let config = server_config(&args)?;
+    if let Err(error) = iscsi::target::raise_descriptor_limit() {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
     let target = Target::new(TargetConfig::new(&args.iqn));
     let options = lun_options(&args);
     let mut devices = Vec::new();

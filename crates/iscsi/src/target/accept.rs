@@ -12,12 +12,16 @@ use tracing::{Instrument, info, info_span, warn};
 
 use super::access::PORTAL_GROUP;
 use super::catalog::{CongestionChoice, Limits, PortalSpec};
-use super::login;
+use super::login::{self, LoginError};
 use super::server::Tasks;
+use super::session::now;
 use super::shared::Shared;
 
 /// Pause after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// How often a portal says that it cannot accept.
+const COMPLAINT_EVERY: Duration = Duration::from_secs(60);
 
 /// A portal could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -100,6 +104,7 @@ pub(super) async fn accept(
     listener: TcpListener,
     mut stopped: watch::Receiver<bool>,
 ) {
+    let mut complaints = Complaints::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -112,9 +117,28 @@ pub(super) async fn accept(
             }
             Err(error) => {
                 // EMFILE and the like pass when connections close; give them the time to.
-                warn!(%error, "cannot accept a connection");
+                complaints.note(&error);
                 tokio::time::sleep(ACCEPT_RETRY).await;
             }
+        }
+    }
+}
+
+/// What a portal that cannot accept has to say: at once, and then how often it was.
+#[derive(Default)]
+struct Complaints {
+    failures: u64,
+    last_said: Option<tokio::time::Instant>,
+}
+
+impl Complaints {
+    fn note(&mut self, error: &io::Error) {
+        self.failures += 1;
+        let now = tokio::time::Instant::now();
+        if self.last_said.is_none_or(|said| now - said >= COMPLAINT_EVERY) {
+            let failures = std::mem::take(&mut self.failures);
+            warn!(%error, failures, "cannot accept a connection");
+            self.last_said = Some(now);
         }
     }
 }
@@ -126,8 +150,7 @@ fn spawn_connection(
     stream: TcpStream,
     peer: SocketAddr,
 ) {
-    let all_max = shared.catalog().limits.connections_max;
-    let Some(place) = shared.connections.enter(peer.ip(), all_max, usize::MAX) else {
+    let Some(place) = shared.connections.enter(shared.connections_max()) else {
         shared.counters.login_failed("connections_limit");
         if shared.may_log(peer) {
             warn!(%peer, "refused: too many connections");
@@ -151,8 +174,8 @@ async fn serve(shared: &Arc<Shared>, portal: Arc<str>, stream: TcpStream, peer: 
         }
         return;
     }
-    let place = shared.logins.enter(peer.ip(), limits.logins_max, limits.logins_per_peer_max);
-    let Some(place) = place else {
+    let (all_max, peer_max) = (limits.logins_max, limits.logins_per_peer_max);
+    let Some((place, shown_out)) = shared.logins.enter(peer.ip(), now(), all_max, peer_max) else {
         shared.counters.login_failed("logins_limit");
         if shared.may_log(peer) {
             warn!("refused: too many logins under way");
@@ -160,11 +183,13 @@ async fn serve(shared: &Arc<Shared>, portal: Arc<str>, stream: TcpStream, peer: 
         return;
     };
     let timeout = limits.login_timeout;
-    match tokio::time::timeout(timeout, login::login(shared, portal, stream, peer)).await {
-        Ok(Ok(connection)) => {
-            drop(place);
-            connection.run().await;
-        }
+    let login = login::login(shared, portal, stream, peer, place);
+    let login = tokio::select! {
+        login = tokio::time::timeout(timeout, login) => login,
+        () = shown_out.wait() => Ok(Err(LoginError::GaveWay)),
+    };
+    match login {
+        Ok(Ok(connection)) => connection.run().await,
         Ok(Err(error)) => {
             shared.counters.login_failed(error.label());
             if shared.may_log(peer) {

@@ -5,28 +5,25 @@
 //! half of that. A write that finds no memory is answered TASK SET FULL and its data thrown away; a
 //! read waits. So no session waits for the data of another, and none can lock out another as long
 //! as its commands fit its share. Larger ones depend on the common half: who holds memory of it and
-//! brings nothing to an end while others are refused is dropped ([`Budget::hoarders`]).
+//! does not bring as much to an end while others are refused is dropped ([`Budget::hoards`]).
+//!
+//! What is charged is what has come (`write_buffers`), what a read may bring, and what the device
+//! server needs to execute a command; never what a command merely promises.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use block::Buf;
 use bytes::Bytes;
-use iscsi_proto::ids::Itt;
 use iscsi_proto::time::Instant;
 use tokio::sync::Notify;
 
 use super::session::now;
 
-/// How long common memory may be held without bringing anything to an end while others are refused:
-/// longer than any path needs for the largest command.
+/// Within this time a session has to bring to an end, by executed commands, as much common memory as
+/// it held at the beginning, or it hoards: longer than any path needs for the largest command.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Most that a read is charged beforehand. The device server transfers no more at once, whatever
-/// the initiator expects.
-const READ_BYTES_MAX: u64 = 16 << 20;
 
 /// Memory of a whole server.
 pub(super) struct Budget {
@@ -48,8 +45,18 @@ pub(super) struct Account {
     common: AtomicU64,
     /// Common memory of all sessions of the initiator.
     initiator: Arc<AtomicU64>,
-    /// When common memory was last given back, or taken first.
-    moved_at_ms: AtomicU64,
+    /// Common memory given back so far by commands that were executed, in bytes. An aborted one is
+    /// no progress: it costs its sender nothing to send it anew.
+    finished: AtomicU64,
+    turnover: Mutex<Turnover>,
+}
+
+/// Since when a session has not brought to an end what it held then.
+#[derive(Default)]
+struct Turnover {
+    since_ms: u64,
+    /// What [`Account::finished`] has to reach.
+    finished_wanted: u64,
 }
 
 /// Memory in use; given back when dropped.
@@ -108,18 +115,21 @@ impl Budget {
             own: AtomicU64::new(0),
             common: AtomicU64::new(0),
             initiator,
-            moved_at_ms: AtomicU64::new(0),
+            finished: AtomicU64::new(0),
+            turnover: Mutex::default(),
         })
     }
 
-    /// Is this session in the way of others? See [`PATIENCE`].
+    /// Is this session in the way of others? See [`PATIENCE`]. To be asked every few seconds.
     pub(super) fn hoards(&self, account: &Account) -> bool {
-        let patience = ms(Instant(PATIENCE));
-        let now = ms(now());
-        let pressed = self.refused_at_ms.load(Ordering::Relaxed) + patience > now
-            && self.refusals() > 0
-            && account.common.load(Ordering::Relaxed) > 0;
-        pressed && account.moved_at_ms.load(Ordering::Relaxed) + patience < now
+        self.hoards_at(account, now())
+    }
+
+    fn hoards_at(&self, account: &Account, now: Instant) -> bool {
+        let (patience, now) = (ms(Instant(PATIENCE)), ms(now));
+        let stands_still = account.stands_still_for_ms(now) > patience;
+        let pressed = self.refused_at_ms.load(Ordering::Relaxed) + patience > now;
+        stands_still && pressed && self.refusals() > 0
     }
 }
 
@@ -136,24 +146,22 @@ fn take(used: &AtomicU64, bytes: u64, max: u64) -> bool {
 impl Account {
     /// Memory for a command, if there is some.
     pub(super) fn charge(self: &Arc<Self>, bytes: u64) -> Option<Charge> {
-        let budget = &self.budget;
-        if take(&self.own, bytes, budget.own_max.load(Ordering::Relaxed)) {
-            budget.own_used.fetch_add(bytes, Ordering::Relaxed);
-            return Some(Charge { account: Arc::clone(self), own: bytes, common: 0 });
+        let mut charge = Charge::none(self);
+        charge.grow(bytes).then_some(charge)
+    }
+
+    /// How long it has not brought to an end what it held at the beginning of that time.
+    fn stands_still_for_ms(&self, now_ms: u64) -> u64 {
+        let mut turnover = self.turnover.lock().unwrap_or_else(PoisonError::into_inner);
+        let finished = self.finished.load(Ordering::Relaxed);
+        let held = self.common.load(Ordering::Relaxed);
+        if held == 0 || finished >= turnover.finished_wanted {
+            // Something is wanted even of one that holds nothing, so that its time begins with the
+            // first byte and not with the start of the process.
+            let finished_wanted = finished + held;
+            *turnover = Turnover { since_ms: now_ms, finished_wanted };
         }
-        let common_max = budget.common_max.load(Ordering::Relaxed);
-        if take(&self.initiator, bytes, common_max / 2) {
-            if take(&budget.common_used, bytes, common_max) {
-                if self.common.fetch_add(bytes, Ordering::AcqRel) == 0 {
-                    self.moved_at_ms.store(ms(now()), Ordering::Relaxed);
-                }
-                return Some(Charge { account: Arc::clone(self), own: 0, common: bytes });
-            }
-            self.initiator.fetch_sub(bytes, Ordering::AcqRel);
-        }
-        budget.refusals.fetch_add(1, Ordering::Relaxed);
-        budget.refused_at_ms.store(ms(now()), Ordering::Relaxed);
-        None
+        now_ms.saturating_sub(turnover.since_ms)
     }
 
     /// Waits for memory: what others hold is given back as they are served.
@@ -176,6 +184,44 @@ impl Account {
 }
 
 impl Charge {
+    /// Of nothing, so far.
+    pub(super) fn none(account: &Arc<Account>) -> Self {
+        Self { account: Arc::clone(account), own: 0, common: 0 }
+    }
+
+    /// So much more, of the session's own share or else of the common half; false, and nothing more
+    /// than before, if there is none.
+    pub(super) fn grow(&mut self, bytes: u64) -> bool {
+        let (account, budget) = (&self.account, &self.account.budget);
+        if take(&account.own, bytes, budget.own_max.load(Ordering::Relaxed)) {
+            budget.own_used.fetch_add(bytes, Ordering::Relaxed);
+            self.own += bytes;
+            return true;
+        }
+        let common_max = budget.common_max.load(Ordering::Relaxed);
+        if take(&account.initiator, bytes, common_max / 2) {
+            if take(&budget.common_used, bytes, common_max) {
+                account.common.fetch_add(bytes, Ordering::AcqRel);
+                self.common += bytes;
+                return true;
+            }
+            account.initiator.fetch_sub(bytes, Ordering::AcqRel);
+        }
+        budget.refusals.fetch_add(1, Ordering::Relaxed);
+        budget.refused_at_ms.store(ms(now()), Ordering::Relaxed);
+        false
+    }
+
+    /// Bytes charged.
+    pub(super) fn bytes(&self) -> u64 {
+        self.own + self.common
+    }
+
+    /// Gives all back: the command it was for has been executed.
+    pub(super) fn finish(self) {
+        self.account.finished.fetch_add(self.common, Ordering::Relaxed);
+    }
+
     /// Gives back what turned out not to be needed.
     fn shrink_to(&mut self, bytes: u64) {
         let own = self.own.saturating_sub(bytes);
@@ -195,7 +241,6 @@ impl Charge {
             account.common.fetch_sub(common, Ordering::AcqRel);
             account.initiator.fetch_sub(common, Ordering::AcqRel);
             budget.common_used.fetch_sub(common, Ordering::AcqRel);
-            account.moved_at_ms.store(ms(now()), Ordering::Relaxed);
         }
         if own + common > 0 {
             budget.freed.notify_waiters();
@@ -204,7 +249,14 @@ impl Charge {
 
     /// What a read has brought, charged until the last of it is sent.
     pub(super) fn cover(mut self, data: Bytes) -> Bytes {
-        struct Covered(Bytes, #[expect(dead_code, reason = "held until dropped")] Charge);
+        struct Covered(Bytes, Option<Charge>);
+        impl Drop for Covered {
+            fn drop(&mut self) {
+                if let Some(charge) = self.1.take() {
+                    charge.finish();
+                }
+            }
+        }
         impl AsRef<[u8]> for Covered {
             fn as_ref(&self) -> &[u8] {
                 &self.0
@@ -214,99 +266,13 @@ impl Charge {
             return data;
         }
         self.shrink_to(data.len() as u64);
-        Bytes::from_owner(Covered(data, self))
+        Bytes::from_owner(Covered(data, Some(self)))
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
         self.give(self.own, self.common);
-    }
-}
-
-/// What a read that expects so many bytes is charged beforehand.
-pub(super) fn read_charge(expected_data_transfer_length: u32) -> u64 {
-    u64::from(expected_data_transfer_length).min(READ_BYTES_MAX)
-}
-
-/// Data of the writes that one connection is collecting.
-pub(super) struct WriteBuffers {
-    account: Arc<Account>,
-    writes: HashMap<Itt, Collecting>,
-}
-
-/// Data of one write so far, with the memory it is charged.
-#[derive(Default)]
-pub(super) struct Collecting {
-    buf: Option<Buf>,
-    charges: Vec<Charge>,
-    /// There was no memory for it: its data is thrown away.
-    refused: bool,
-}
-
-/// A write whose data is complete.
-pub(super) struct Collected {
-    pub(super) data: Bytes,
-    /// Keep them for as long as the data.
-    pub(super) charges: Vec<Charge>,
-    /// Answer TASK SET FULL instead of executing it.
-    pub(super) refused: bool,
-}
-
-impl WriteBuffers {
-    pub(super) fn new(account: Arc<Account>) -> Self {
-        Self { account, writes: HashMap::new() }
-    }
-
-    /// A buffer of at least this length with what has arrived already, or `None`: throw the data
-    /// away. It grows once at most, when memory is promised to a write that had to wait for it.
-    pub(super) fn fill(&mut self, itt: Itt, len: usize) -> Option<Buf> {
-        let write = self.writes.entry(itt).or_default();
-        if write.refused {
-            return None;
-        }
-        let old = write.buf.take();
-        let missing = len.saturating_sub(old.as_ref().map_or(0, |buf| buf.len()));
-        if missing == 0 {
-            return old.or_else(|| Some(Buf::new(len)));
-        }
-        let Some(charge) = self.account.charge(missing as u64) else {
-            *write = Collecting { refused: true, ..Collecting::default() };
-            return None;
-        };
-        write.charges.push(charge);
-        let mut buf = Buf::new(len);
-        if let Some(short) = old {
-            buf[..short.len()].copy_from_slice(&short);
-        }
-        Some(buf)
-    }
-
-    /// The buffer is filled.
-    pub(super) fn put_back(&mut self, itt: Itt, buf: Buf) {
-        if let Some(write) = self.writes.get_mut(&itt) {
-            write.buf = Some(buf);
-        }
-    }
-
-    /// The write is over; its buffer may be with the receiver still, and goes from there.
-    pub(super) fn forget(&mut self, itt: Itt) {
-        self.writes.remove(&itt);
-    }
-
-    /// Goes on with a write of a connection that was lost.
-    pub(super) fn adopt(&mut self, itt: Itt, write: Collecting) {
-        self.writes.insert(itt, write);
-    }
-
-    /// The writes, for the connections that will take them over.
-    pub(super) fn into_writes(self) -> impl Iterator<Item = (Itt, Collecting)> {
-        self.writes.into_iter()
-    }
-
-    pub(super) fn collect(&mut self, itt: Itt) -> Collected {
-        let Collecting { buf, charges, refused } = self.writes.remove(&itt).unwrap_or_default();
-        Collected { data: buf.map_or_else(Bytes::new, Buf::freeze), charges, refused }
     }
 }
 
@@ -362,21 +328,6 @@ mod tests {
         assert_eq!(budget.used(), 0);
     }
 
-    #[test]
-    fn a_write_without_memory_loses_its_data_and_nothing_else() {
-        let budget = Budget::new(4096 * 8, 2);
-        let mut buffers = WriteBuffers::new(budget.open("a"));
-        let buf = buffers.fill(Itt(1), 4096).unwrap();
-        buffers.put_back(Itt(1), buf);
-        assert!(buffers.fill(Itt(2), 1 << 20).is_none());
-        assert!(buffers.fill(Itt(2), 4096).is_none(), "refused once, refused to its end");
-        assert!(buffers.collect(Itt(2)).refused);
-        let collected = buffers.collect(Itt(1));
-        assert!(!collected.refused && budget.used() == 4096);
-        drop(collected);
-        assert_eq!((budget.used(), budget.refusals()), (0, 1));
-    }
-
     #[tokio::test]
     async fn a_read_waits_until_others_are_sent() {
         let budget = Budget::new(8 * MIB, 1);
@@ -392,5 +343,36 @@ mod tests {
         drop(held);
         let charge = waiting.await.unwrap();
         assert_eq!((budget.used(), charge.own), (MIB, MIB));
+    }
+
+    /// Times of the rule in seconds: whoever holds what others wait for has to bring as much to an
+    /// end in 30 s, and aborts do not count.
+    #[test]
+    fn only_executed_commands_are_progress_and_by_their_bytes() {
+        let budget = Budget::new(8 * MIB, 1024);
+        let [hoarder, worker, other] = ["hoarder", "worker", "other"].map(|name| budget.open(name));
+        let held = [hoarder.charge(MIB).unwrap(), hoarder.charge(MIB).unwrap()];
+        let mut work = worker.charge(MIB).unwrap();
+        let at = |seconds| Instant(now().0 + Duration::from_secs(seconds));
+        let look =
+            |seconds| [&hoarder, &worker].map(|account| budget.hoards_at(account, at(seconds)));
+        assert_eq!(look(0), [false; 2]);
+        for seconds in (5..=25).step_by(5) {
+            // One aborts and sends anew; the other one is served, late, and slowly.
+            let again = hoarder.charge(64).unwrap();
+            drop(again);
+            work.finish();
+            work = worker.charge(MIB).unwrap();
+            assert_eq!(look(seconds), [false; 2], "at {seconds} s");
+        }
+        assert_eq!(look(29), [false; 2]);
+        assert!(other.charge(4 * MIB).is_none(), "somebody is refused, now and then again");
+        budget.refused_at_ms.store(ms(at(29)), Ordering::Relaxed);
+        // A command of a few bytes is executed, which is not what is wanted of it.
+        hoarder.charge(64).unwrap().finish();
+        work.finish();
+        assert_eq!(look(31), [true, false]);
+        drop(held);
+        assert_eq!(look(31), [false, false]);
     }
 }

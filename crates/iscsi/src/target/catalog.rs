@@ -19,13 +19,13 @@ use crate::transport::socket_options::{congestion_control_names, has_congestion_
 #[non_exhaustive]
 pub struct Limits {
     /// Time from accepting a connection to its full-feature phase. A peer that connects and says
-    /// nothing holds a place no longer than this.
+    /// nothing holds a place for 2 s at most, however long this is.
     pub login_timeout: Duration,
-    /// Connections that may be logging in at once.
+    /// Connections that may be logging in at once. When more come, those that say nothing go first.
     pub logins_max: usize,
-    /// Those of one peer address.
+    /// Those of one peer: an IPv4 address, or an IPv6 network of 64 bits.
     pub logins_per_peer_max: usize,
-    /// Connections at once, over all sessions.
+    /// Connections at once, over all sessions. Fewer where the limit of open files leaves less.
     pub connections_max: usize,
     /// Sessions at once.
     pub sessions_max: usize,
@@ -79,11 +79,11 @@ impl Default for Limits {
         Self {
             login_timeout: Duration::from_secs(15),
             logins_max: 256,
-            logins_per_peer_max: 256,
+            logins_per_peer_max: 64,
             connections_max: 4096,
-            sessions_max: 1024,
-            sessions_per_initiator_max: 1024,
-            memory_bytes_max: 4 << 30,
+            sessions_max: 256,
+            sessions_per_initiator_max: 64,
+            memory_bytes_max: 2 << 30,
             send_buffer: None,
             receive_buffer: None,
             congestion_control: CongestionChoice::Auto,

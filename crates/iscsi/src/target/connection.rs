@@ -19,11 +19,12 @@ use scsi::{Cdb, Execution};
 use tokio::time::Sleep;
 use tracing::{debug, info};
 
-use super::budget::{WriteBuffers, read_charge};
+use super::budget::Charge;
 use super::completion::{completion, finish, incomplete, task_set_full};
 use super::session::{SharedSession, now};
 use super::shared::{Managed, Shared};
 use super::text;
+use super::write_buffers::WriteBuffers;
 use crate::driver::{CloseReason, Dest, Filled, Role};
 
 /// Unsent answers at which reading stops. A peer that asks without reading answers is held back
@@ -32,6 +33,10 @@ const REPLY_BACKLOG_MAX: usize = 1024;
 
 /// Bytes of ping data in unsent answers at which reading stops.
 const REPLY_DATA_MAX: usize = 1 << 20;
+
+/// Longest ping data or text that is not charged. A ping that only asks for a sign of life, and the
+/// texts of discovery, never fail for want of memory; how many may wait is limited by number.
+const UNCHARGED_LEN_MAX: usize = 512;
 
 /// How long a peer may take to read what is left to say on a connection that is being closed.
 const LINGER: Duration = Duration::from_secs(10);
@@ -65,6 +70,8 @@ pub(super) struct TargetConnection {
     buffers: WriteBuffers,
     /// The task whose buffer the receiver is filling.
     filling: Option<Itt>,
+    /// Memory for the ping data or text that the receiver is reading.
+    scratch: Option<Charge>,
     running: Running,
     events: Vec<Event>,
     timer: Pin<Box<Sleep>>,
@@ -99,6 +106,7 @@ impl TargetConnection {
             waker,
             buffers,
             filling: None,
+            scratch: None,
             running: FuturesUnordered::new(),
             events: Vec::new(),
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
@@ -227,22 +235,29 @@ impl TargetConnection {
         .with_data_in_max(data_in_max)
         .with_attribute(attribute(execute.attribute))
         .with_tag(u64::from(itt.0));
-        let (lun, charges) = (execute.lun, write.charges);
-        let wanted = read_charge(data_in_max as u32);
+        let (lun, needs) = (execute.lun, command.memory());
+        let mut charge = write.charge;
+        if needs.working > 0 {
+            let account = &self.session.account;
+            if !charge.get_or_insert_with(|| Charge::none(account)).grow(needs.working) {
+                return self.complete(itt, task_set_full());
+            }
+        }
+        let wanted = needs.data_in;
         let reading = if execute.read { self.session.account.charge(wanted) } else { None };
         if execute.read && reading.is_none() {
             let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
             return self.running.push(Box::pin(async move {
-                let charge = session.account.wait(wanted).await;
+                let reading = session.account.wait(wanted).await;
                 let response = session.nexus.execute(command).await;
-                drop(charges);
-                let done = finish(&server, &session, lun, response, Some(charge));
+                charge.into_iter().for_each(Charge::finish);
+                let done = finish(&server, &session, lun, response, Some(reading));
                 Finished::Command(itt, done)
             }));
         }
         match self.session.nexus.execute(command) {
             Execution::Done(response) => {
-                drop(charges);
+                charge.into_iter().for_each(Charge::finish);
                 let done = finish(&self.server, &self.session, lun, response, reading);
                 self.complete(itt, done);
             }
@@ -250,7 +265,7 @@ impl TargetConnection {
                 let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
                 self.running.push(Box::pin(async move {
                     let response = future.await;
-                    drop(charges);
+                    charge.into_iter().for_each(Charge::finish);
                     Finished::Command(itt, finish(&server, &session, lun, response, reading))
                 }));
             }
@@ -267,6 +282,18 @@ impl TargetConnection {
         if let Some(write) = self.session.orphan(itt) {
             self.buffers.adopt(itt, write);
         }
+    }
+
+    /// Memory for ping data or text of this length, which may wait here until it is answered or, at
+    /// error recovery level 1 and up, until the answer is acknowledged.
+    fn pay_for_scratch(&mut self, len: usize) -> Result<(), CloseReason> {
+        if len > UNCHARGED_LEN_MAX {
+            self.scratch = self.session.account.charge(len as u64);
+            if self.scratch.is_none() {
+                return Err(CloseReason::Local("no memory for ping data or text".into()));
+            }
+        }
+        Ok(())
     }
 
     /// A peer decides how often something is recovered, not how much is logged.
@@ -363,10 +390,14 @@ impl Role for TargetConnection {
             })?;
         Ok(match placement {
             Placement::None => Dest::None,
-            Placement::Scratch => Dest::Scratch,
+            Placement::Scratch => {
+                self.pay_for_scratch(header.data_segment_length() as usize)?;
+                Dest::Scratch
+            }
             Placement::Discard => Dest::Discard,
             Placement::Task { itt, offset } => {
-                match self.buffers.fill(itt, buffer_length as usize) {
+                let coming = header.data_segment_length() as usize;
+                match self.buffers.fill(itt, buffer_length as usize, coming) {
                     Some(buf) => {
                         self.filling = Some(itt);
                         Dest::Buffer { buf, offset: offset as usize }
@@ -385,7 +416,10 @@ impl Role for TargetConnection {
                 }
                 Received::Placed
             }
-            Filled::Scratch(bytes) => Received::Scratch(bytes),
+            Filled::Scratch(bytes) => Received::Scratch(match self.scratch.take() {
+                Some(charge) => charge.cover(bytes),
+                None => bytes,
+            }),
             Filled::None | Filled::Discarded => Received::Placed,
         };
         let conn = self.conn;

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
@@ -28,11 +28,16 @@ use super::catalog::{Catalog, TargetSpec, default_offer};
 use super::connection::{Ends, TargetConnection};
 use super::counters::Observed;
 use super::departed;
+use super::lobby::{Place, Progress};
 use super::overview::{About, Link};
 use super::session::{SharedSession, now};
 use super::shared::{Sessions, Shared};
 use crate::driver::{CloseReason, drive};
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
+
+/// How long a connection may say nothing: an initiator sends its first PDU as soon as TCP's handshake
+/// is over, and what is lost once comes again after a second.
+const FIRST_PDU_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a connection never reached its full-feature phase.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +54,10 @@ pub(super) enum LoginError {
     Refused(#[from] LoginFailure),
     #[error("refused with {0}")]
     Rejected(LoginStatus),
+    #[error("no login request within {} s", FIRST_PDU_TIMEOUT.as_secs())]
+    Silent,
+    #[error("it gave way to others: too many logins are under way")]
+    GaveWay,
     #[error("no random numbers from the system: {0}")]
     Random(getrandom::Error),
 }
@@ -59,6 +68,8 @@ impl LoginError {
         let status = match self {
             Self::Read(_) | Self::Write(_) => return "connection",
             Self::NotLogin(_) | Self::Malformed(_) => return "not_a_login",
+            Self::Silent => return "timeout",
+            Self::GaveWay => return "logins_limit",
             Self::Random(_) => return "internal",
             Self::Refused(failure) => failure.status,
             Self::Rejected(status) => *status,
@@ -105,12 +116,14 @@ pub(super) async fn login(
     portal: Arc<str>,
     mut stream: TcpStream,
     peer: SocketAddr,
+    place: Place,
 ) -> Result<LoggedIn, LoginError> {
     let catalog = shared.catalog();
     let mut random = [0; 1 + iscsi_proto::login::chap::CHALLENGE_LEN];
     getrandom::fill(&mut random).map_err(LoginError::Random)?;
-    let (header, mut text) = read_pdu(&mut stream, Limits::LOGIN).await?;
-    let mut header = header;
+    let first = tokio::time::timeout(FIRST_PDU_TIMEOUT, read_pdu(&mut stream, Limits::LOGIN));
+    let (mut header, mut text) = first.await.map_err(|_| LoginError::Silent)??;
+    place.note(Progress::Speaking);
     let gatekeeper = Arc::new(Gatekeeper::new(Arc::clone(&catalog), Arc::clone(&portal)));
     let mut login = Login::new(TargetConfig {
         offer: target_named(&catalog, &text).map_or_else(default_offer, |target| target.offer),
@@ -140,6 +153,7 @@ pub(super) async fn login(
         match login.handle(&request, &text) {
             Ok(Step::Send(response, text)) => send(&mut stream, response, text).await?,
             Ok(Step::Ready(outcome)) => {
+                drop(place); // from here on the limits of sessions hold
                 let arrival = Arrival { stream, peer, portal };
                 return attach(shared, arrival, login, *outcome, gatekeeper.proof()).await;
             }
@@ -153,6 +167,9 @@ pub(super) async fn login(
                 //# failure; the Login Phase, along with the connection, MUST be terminated.
                 return Err(failure.into());
             }
+        }
+        if login.has_authenticated() {
+            place.note(Progress::Proved);
         }
         (header, text) = read_pdu(&mut stream, Limits::LOGIN).await?;
     }

@@ -13,8 +13,9 @@ use iscsi_proto::target::{Completion, ConnId, Delivery, Orphans, Session};
 use iscsi_proto::time::Instant;
 use tokio::sync::Notify;
 
-use super::budget::{Account, Collecting};
+use super::budget::Account;
 use super::overview::{About, Link};
+use super::write_buffers::Collecting;
 
 /// The clock of every core: time since the process asked first.
 pub(crate) fn now() -> Instant {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use iscsi_proto::ids::{Lun, Tsih};
@@ -11,13 +11,15 @@ use iscsi_proto::names::TargetAddress;
 use iscsi_proto::pdu::{TaskManagementFunction, TaskManagementResponseCode};
 use iscsi_proto::target::{Registry, Session};
 use tokio::sync::Notify;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::accept::Portal;
 use super::budget::Budget;
 use super::catalog::{Catalog, TargetSpec};
 use super::counters::Counters;
+use super::descriptors;
 use super::gate::Gate;
+use super::lobby::Lobby;
 use super::log_limit::LogLimit;
 use super::session::{SharedSession, now};
 
@@ -27,8 +29,10 @@ pub(super) struct Shared {
     pub(super) sessions: Mutex<Sessions>,
     /// Told whenever a connection or a session has ended.
     ended: Notify,
-    pub(super) logins: Arc<Gate>,
+    pub(super) logins: Arc<Lobby>,
     pub(super) connections: Arc<Gate>,
+    /// Connections that there may be: as many as the catalog says, and as there are descriptors.
+    connections_max: AtomicUsize,
     pub(super) counters: Arc<Counters>,
     pub(super) log: LogLimit,
     pub(super) budget: Arc<Budget>,
@@ -49,6 +53,7 @@ impl Shared {
         let limits = &catalog.limits;
         Self {
             budget: Budget::new(limits.memory_bytes_max, limits.sessions_max),
+            connections_max: AtomicUsize::new(connections_max(&catalog)),
             catalog: RwLock::new(Arc::new(catalog)),
             portals: Mutex::default(),
             // How many sessions there may be is looked at in the catalog, where it can change.
@@ -72,7 +77,13 @@ impl Shared {
 
     pub(super) fn set_catalog(&self, catalog: Arc<Catalog>) {
         self.budget.resize(catalog.limits.memory_bytes_max, catalog.limits.sessions_max);
+        self.connections_max.store(connections_max(&catalog), Ordering::Relaxed);
         *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = catalog;
+    }
+
+    /// Connections that there may be at once.
+    pub(super) fn connections_max(&self) -> usize {
+        self.connections_max.load(Ordering::Relaxed)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Sessions> {
@@ -222,6 +233,17 @@ impl Shared {
         }
         R::COMPLETE.into()
     }
+}
+
+/// How many connections the catalog and the descriptors of this process allow.
+fn connections_max(catalog: &Catalog) -> usize {
+    let wanted = catalog.limits.connections_max;
+    let units = catalog.targets.values().map(|target| target.scsi.luns().len()).sum();
+    let max = descriptors::connections_max(wanted, units);
+    if max < wanted {
+        warn!(max, wanted, "fewer connections than asked for: raise the limit of open files");
+    }
+    max
 }
 
 /// What came of a task management function.

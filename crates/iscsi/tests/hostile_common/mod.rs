@@ -40,8 +40,8 @@ pub use kept_log::{PATIENCE, until};
 
 /// Name of the target.
 pub const IQN: &str = "iqn.2026-11.org.example:fortress";
-/// The target's limit for a login.
-pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// The target's limit for a login; more than the two seconds that it waits for the first PDU.
+pub const LOGIN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Without a byte taken for this long, the other side has stopped reading.
 const STUCK: Duration = Duration::from_millis(700);
 /// Disk length; the first half is the healthy session's, the second half must stay zero.
@@ -321,7 +321,12 @@ impl Attacker {
     /// Sends a PDU; false if the target takes no more.
     pub async fn try_send(&mut self, header: &Header, data: &[u8]) -> bool {
         let bytes = self.framing.pdu_bytes(header, data);
-        let mut rest = &bytes[..];
+        self.try_send_bytes(&bytes).await
+    }
+
+    /// Sends PDUs; false if the target takes no more.
+    pub async fn try_send_bytes(&mut self, bytes: &[u8]) -> bool {
+        let mut rest = bytes;
         while !rest.is_empty() {
             match tokio::time::timeout(STUCK, self.stream.write(rest)).await {
                 Ok(Ok(sent)) if sent > 0 => rest = &rest[sent..],

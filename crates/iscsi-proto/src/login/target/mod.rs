@@ -252,6 +252,11 @@ impl Login {
         Some(&self.peer.as_ref()?.initiator_name)
     }
 
+    /// The initiator has proved who it is. Never so where nothing is demanded.
+    pub fn has_authenticated(&self) -> bool {
+        self.security.user().is_some()
+    }
+
     fn begin(&mut self, request: &LoginRequest) -> Result<(), LoginFailure> {
         let LoginRequest { isid, tsih, cid, itt, cmd_sn, .. } = *request;
         self.identity = Some(Identity { isid, tsih, cid, itt, cmd_sn });
