@@ -2,12 +2,23 @@
 
 import sys
 
-from enkaku_lab import bench, bottlenecks, commands, demo, monitor_cost, packets, steps, tuner_cost
+from enkaku_lab import (
+    attacks,
+    bench,
+    bottlenecks,
+    commands,
+    demo,
+    monitor_cost,
+    packets,
+    steps,
+    tuner_cost,
+)
 from enkaku_lab.ns2 import commands as s2
 from enkaku_lab.plans import check as plan_check
 from enkaku_lab.process import LabError
 
 COMMANDS = {
+    "attacks": attacks.main,
     "demo": demo.main,
     "bench": bench.main,
     "bottlenecks": bottlenecks.main,

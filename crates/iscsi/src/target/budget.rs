@@ -270,6 +270,14 @@ impl Charge {
     }
 }
 
+/// Data that is charged, if it is, until the last of it is gone.
+pub(super) fn covered(data: Bytes, charge: Option<Charge>) -> Bytes {
+    match charge {
+        Some(charge) => charge.cover(data),
+        None => data,
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.give(self.own, self.common);

@@ -19,7 +19,7 @@ use scsi::{Cdb, Execution};
 use tokio::time::Sleep;
 use tracing::{debug, info};
 
-use super::budget::Charge;
+use super::budget::{Charge, covered};
 use super::completion::{completion, finish, incomplete, task_set_full};
 use super::session::{SharedSession, now};
 use super::shared::{Managed, Shared};
@@ -125,7 +125,7 @@ impl TargetConnection {
     /// At error recovery level 2 the tasks themselves stay until another connection takes them
     /// over or their time has passed.
     pub(super) fn finish(self) {
-        let Self { server, session, conn, mut running, buffers, level, .. } = self;
+        let Self { server, session, conn, ends, mut running, buffers, level, .. } = self;
         session.unregister(conn);
         if level == 2 {
             session.adopt(conn, buffers.into_writes());
@@ -137,7 +137,7 @@ impl TargetConnection {
         session.with(|core| core.handle_connection_lost(conn, now()));
         if level == 2 {
             session.bury_orphans();
-            await_recovery(&server, &session, conn);
+            await_recovery(&server, &session, conn, ends.peer);
         }
         let ended = async move {
             while let Some(finished) = running.next().await {
@@ -342,13 +342,18 @@ impl TargetConnection {
 }
 
 /// Sees to it that the tasks of a lost connection do not wait for longer than was agreed.
-fn await_recovery(server: &Arc<Shared>, session: &Arc<SharedSession>, conn: ConnId) {
+fn await_recovery(
+    server: &Arc<Shared>,
+    session: &Arc<SharedSession>,
+    conn: ConnId,
+    peer: SocketAddr,
+) {
     let due = move |session: &SharedSession| session.with(|core| core.poll_timeout(conn));
     let Some(first) = due(session) else { return };
     let tasks = session.with(|core| core.tasks_of(conn));
     let seconds = first.since(now()).as_secs_f32();
     let (initiator, tsih) = (&session.initiator_name, session.tsih);
-    if session.is_logged() {
+    if server.may_log(peer) {
         info!(initiator, %tsih, tasks, seconds, "connection lost: its tasks wait for recovery");
     }
     let (server, session) = (Arc::clone(server), Arc::clone(session));
@@ -357,7 +362,7 @@ fn await_recovery(server: &Arc<Shared>, session: &Arc<SharedSession>, conn: Conn
             tokio::time::sleep(due.since(now())).await;
             let left = session.with(|core| core.tasks_of(conn));
             session.with(|core| core.handle_timeout(conn, now()));
-            if session.is_logged() && !session.with(|core| core.is_recoverable(conn)) {
+            if !session.with(|core| core.is_recoverable(conn)) && server.may_log(peer) {
                 info!(tsih = %session.tsih, tasks = left, "nobody came to recover a connection");
             }
         }
@@ -416,10 +421,7 @@ impl Role for TargetConnection {
                 }
                 Received::Placed
             }
-            Filled::Scratch(bytes) => Received::Scratch(match self.scratch.take() {
-                Some(charge) => charge.cover(bytes),
-                None => bytes,
-            }),
+            Filled::Scratch(bytes) => Received::Scratch(covered(bytes, self.scratch.take())),
             Filled::None | Filled::Discarded => Received::Placed,
         };
         let conn = self.conn;

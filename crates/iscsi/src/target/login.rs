@@ -382,7 +382,8 @@ impl LoggedIn {
             return Err(error);
         }
         self.shared.counters.logins.fetch_add(1, Ordering::Relaxed);
-        if !self.shared.may_log(self.peer) {
+        // Two lines: the end of the session will be told of, too.
+        if !(self.shared.may_log(self.peer) && self.shared.may_log(self.peer)) {
             self.session.leave_out();
             return Ok(self);
         }
