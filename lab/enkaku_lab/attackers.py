@@ -88,8 +88,11 @@ class Session:
         return head + self.exactly(length + -length % 4)[:length]
 
     def exactly(self, length: int) -> bytes:
-        got = self.connection.recv(length, socket.MSG_WAITALL)
-        assert len(got) == length, "the connection has ended"
+        got = b""
+        while len(got) < length:
+            more = self.connection.recv(length - len(got))
+            assert more, "the connection has ended"
+            got += more
         return got
 
     def pdu(self, cdb: bytes, data: bytes = b"", expects: int = 0, sends: int | None = None):

@@ -9,7 +9,7 @@ mod hung;
 use std::sync::Arc;
 
 use block::{BlockDevice, Bytes, WriteFlags};
-use hostile_common::{Arena, Attacker, VICTIM_LBA, isid, resident_bytes, until};
+use hostile_common::{Arena, Attacker, VICTIM_LBA, resident_bytes, until};
 use hung::Hung;
 use iscsi_proto::frame::Framing;
 use iscsi_proto::ids::{Itt, Lun, Ttt};

@@ -18,10 +18,10 @@ fn unmap(fixture: &Fixture, list: Vec<u8>) -> Response {
     fixture.run(&[0x42, 0, 0, 0, 0, 0, 0, high, low, 0], list, 0)
 }
 
-fn status(fixture: &Fixture, lba: u64, room: u8) -> Response {
-    let mut cdb = cdb(0x9e, 0x12, lba, u32::from(room));
+fn status(fixture: &Fixture, lba: u64, room: u32) -> Response {
+    let mut cdb = cdb(0x9e, 0x12, lba, room);
     cdb[14] = 0;
-    fixture.run(&cdb, "", room.into())
+    fixture.run(&cdb, "", room as usize)
 }
 
 #[test]
