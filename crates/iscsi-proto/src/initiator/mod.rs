@@ -110,6 +110,7 @@ struct Connection {
     /// The target asked for a logout.
     requested_logout: bool,
     received_at: Instant,
+    /// A PDU was handed out, or the peer's TCP is known to have taken some of those before.
     transmitted_at: Instant,
     /// Times that missing PDUs were asked for since one came.
     repair_attempts: u8,

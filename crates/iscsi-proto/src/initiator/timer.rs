@@ -69,6 +69,11 @@ impl TimerTable {
         *self = Self::default();
     }
 
+    /// It has fired by then.
+    pub(super) fn is_due(&self, timer: Timer, now: Instant) -> bool {
+        self.at[timer as usize].is_some_and(|at| at <= now)
+    }
+
     /// The timer that fires first.
     pub(super) fn next(&self) -> Option<(Instant, Timer)> {
         self.next

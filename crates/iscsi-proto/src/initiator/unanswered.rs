@@ -1,15 +1,36 @@
 //! Requests that may be lost without a trace: task management, text and pings are immediate, so
 //! they leave no hole in CmdSN, and §7.2.1 allows no retry for anything else. A ping is made anew;
 //! for the others the connection is given up when their answer is late, and their owner gets one
-//! (`failover`, or the end of the session).
+//! (`failover`, or the end of the session). What counts as a sign of life of a connection stands
+//! here, too (§11.18: NOP-Out "is used by the initiator as a ping request").
 
 use super::event::ConnectionError;
 use super::task::{Kind, Task};
-use super::{ConnectionId, Session, Timer};
+use super::{Connection, ConnectionId, Session, Timer};
 use crate::ids::Itt;
 use crate::time::Instant;
 
 impl<T> Session<T> {
+    /// Connections whose silence is about to be judged: at the latest before
+    /// [`Self::handle_timeout`] the owner may look whether their transport still moves bytes, and say
+    /// so with [`Self::note_acknowledged`].
+    pub fn suspects(&self, now: Instant) -> impl Iterator<Item = ConnectionId> + '_ {
+        let timers = [Timer::Keepalive, Timer::Ping];
+        let is_due = move |c: &&Connection| timers.iter().any(|one| c.timers.is_due(*one, now));
+        let ids = (0..self.connections.len()).map(|index| ConnectionId(index as u8));
+        ids.filter(move |id| self.connection(*id).as_ref().is_some_and(is_due))
+    }
+
+    /// The peer's TCP has acknowledged bytes of a connection, or brought some that nobody has read yet.
+    /// A ping behind megabytes that a slow path takes seconds to carry is answered after them: a
+    /// connection that carries them is alive. It is asked all the same, because the host that
+    /// acknowledges may have a process that hangs.
+    pub fn note_acknowledged(&mut self, id: ConnectionId, now: Instant) {
+        if let Some(c) = self.connection_mut(id) {
+            c.transmitted_at = c.transmitted_at.max(now);
+        }
+    }
+
     /// A function or a piece of text was sent: its answer is due some time.
     pub(super) fn await_answer(&mut self, id: ConnectionId, itt: Itt, now: Instant) {
         let due = now + self.config.answer_timeout;

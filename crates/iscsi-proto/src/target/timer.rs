@@ -121,6 +121,18 @@ impl Session {
         }
     }
 
+    /// The peer's TCP has acknowledged bytes of `conn`, or brought some that nobody has read yet. A
+    /// NOP-In behind the data of large reads is answered after them: a connection that carries them is
+    /// alive. It is asked all the same, because the host that acknowledges may have a process that
+    /// hangs.
+    pub fn note_acknowledged(&mut self, conn: ConnId, now: Instant) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && connection.ping_sent.is_some()
+        {
+            connection.ping_sent = Some(now);
+        }
+    }
+
     /// Data was asked for on `conn`: looks later whether it has come.
     pub(super) fn arm_data_timer(&mut self, conn: ConnId) {
         let due = self.clock + self.config.data_timeout;

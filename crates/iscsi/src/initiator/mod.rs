@@ -18,6 +18,7 @@ mod extra;
 mod failure;
 mod group;
 mod growth;
+mod life;
 mod member;
 mod op;
 mod path;

@@ -18,6 +18,7 @@ use super::connect::{ConnectError, Link};
 use super::extra;
 use super::group::establish;
 use super::growth::Job;
+use super::life::Pulse;
 use super::member::{Member, Part};
 use super::probe::{Prober, Unit};
 use super::rejoin::{self, Backoff, Rejoined};
@@ -306,6 +307,7 @@ async fn refresh(shared: &Shared) {
 
 /// Serves the timers of sessions and resting commands until the disk is closed.
 pub(super) async fn keep_time(shared: Arc<Shared>) {
+    let mut pulse = Pulse::default();
     loop {
         let next = shared.lock().next_timeout();
         let due = async {
@@ -315,7 +317,11 @@ pub(super) async fn keep_time(shared: Arc<Shared>) {
             }
         };
         tokio::select! {
-            () = due => shared.with(|state, batch| state.expire(shared.now(), batch)),
+            () = due => {
+                let now = shared.now();
+                pulse.feel(&shared, now);
+                shared.with(|state, batch| state.expire(now, batch));
+            }
             () = shared.timers.notified() => {}
         }
     }

@@ -26,6 +26,7 @@ use super::shared::{Managed, Shared};
 use super::text;
 use super::write_buffers::WriteBuffers;
 use crate::driver::{CloseReason, Dest, Filled, Role};
+use crate::transport::Vitals;
 
 /// Unsent answers at which reading stops. A peer that asks without reading answers is held back
 /// by its own full socket.
@@ -77,6 +78,8 @@ pub(super) struct TargetConnection {
     timer: Pin<Box<Sleep>>,
     /// When the timer fires.
     due: Instant,
+    /// What the socket had moved when the timer last fired.
+    vitals: Vitals,
     close: Option<&'static str>,
     /// Whatever is unsent then is not worth a wait.
     cut: bool,
@@ -111,6 +114,7 @@ impl TargetConnection {
             events: Vec::new(),
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             due: now(),
+            vitals: Vitals::default(),
             close: None,
             cut: false,
             level,
@@ -322,8 +326,13 @@ impl TargetConnection {
                 return Err(CloseReason::TimedOut("last words not taken"));
             }
             let conn = self.conn;
+            let stream = self.session.stream(conn);
+            let moves = stream.is_some_and(|stream| self.vitals.have_moved(&*stream));
             let (alive, due) = self.session.with_own(self.conn, |core| {
                 let now = now();
+                if moves {
+                    core.note_acknowledged(conn, now);
+                }
                 (core.handle_timeout(conn, now), core.poll_timeout(conn))
             });
             if !alive {

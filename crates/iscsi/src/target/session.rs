@@ -11,6 +11,7 @@ use futures_util::task::AtomicWaker;
 use iscsi_proto::ids::{Itt, Lun, Tsih};
 use iscsi_proto::target::{Completion, ConnId, Delivery, Orphans, Session};
 use iscsi_proto::time::Instant;
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::budget::Account;
@@ -167,6 +168,11 @@ impl SharedSession {
 
     pub(super) fn remove_link(&self, conn: ConnId) {
         locked(&self.links).remove(&conn);
+    }
+
+    /// The socket of a connection in full-feature phase.
+    pub(super) fn stream(&self, conn: ConnId) -> Option<Arc<TcpStream>> {
+        locked(&self.links).get(&conn).map(|link| Arc::clone(&link.stream))
     }
 
     pub(super) fn links<T>(&self, f: impl FnOnce(&mut dyn Iterator<Item = &Link>) -> T) -> T {

@@ -7,6 +7,8 @@ mod sender;
 pub(crate) mod socket_options;
 pub mod tcp_info;
 mod tcp_sample;
+mod vitals;
 
 pub(crate) use receiver::Receiver;
 pub(crate) use sender::Sender;
+pub(crate) use vitals::Vitals;

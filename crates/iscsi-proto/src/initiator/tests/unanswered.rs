@@ -23,6 +23,51 @@ fn pass(peer: &mut Peer, seconds: u64) {
     }
 }
 
+/// The connection's ping is in the socket, behind more than the path carries in the time of a ping.
+fn buried_ping() -> Peer {
+    let mut peer = at_level(0);
+    peer.now = peer.now + Duration::from_secs(5);
+    assert_eq!(peer.session.suspects(peer.now).count(), 2, "both are silent");
+    peer.session.handle_timeout(peer.now);
+    assert_eq!(pings(&mut peer, 0).len() + pings(&mut peer, 1).len(), 2);
+    peer
+}
+
+#[test]
+fn a_connection_whose_bytes_are_acknowledged_is_alive_however_late_its_ping_is_answered() {
+    let mut peer = buried_ping();
+    for _ in 0..12 {
+        peer.now = peer.now + Duration::from_secs(9);
+        for id in peer.ids.clone() {
+            peer.session.note_acknowledged(id, peer.now);
+        }
+        peer.now = peer.now + Duration::from_secs(1);
+        peer.session.handle_timeout(peer.now);
+        assert!(peer.session.is_open() && peer.events().is_empty(), "{:?}", peer.now);
+    }
+    // Nothing is acknowledged any more: within one more ping's time it is over.
+    peer.now = peer.now + Duration::from_secs(10);
+    assert_eq!(peer.session.suspects(peer.now).count(), 2);
+    peer.session.handle_timeout(peer.now);
+    let dead = |event: &Event<u32>| {
+        matches!(event, Event::SessionEnded { error: Some(ConnectionError::PingTimeout { .. }) })
+    };
+    assert!(peer.events().iter().any(dead));
+}
+
+#[test]
+fn acknowledged_bytes_do_not_spare_a_silent_peer_the_question() {
+    let mut peer = at_level(0);
+    for _ in 0..5 {
+        peer.now = peer.now + Duration::from_secs(1);
+        for id in peer.ids.clone() {
+            peer.session.note_acknowledged(id, peer.now);
+        }
+        peer.session.handle_timeout(peer.now);
+    }
+    assert_eq!(pings(&mut peer, 0).len(), 1);
+}
+
 fn pings(peer: &mut Peer, k: usize) -> Vec<Itt> {
     let sent = peer.drain(k).into_iter();
     sent.filter_map(|(pdu, _)| match pdu {

@@ -155,6 +155,23 @@ fn moving_data_keeps_a_slow_connection_alive() {
 }
 
 #[test]
+fn what_the_peers_tcp_acknowledges_keeps_a_connection_alive_and_spares_it_no_question() {
+    let mut script = Script::new();
+    let conn = script.conn;
+    let asked = script.session.poll_timeout(conn).unwrap();
+    script.session.note_acknowledged(conn, asked);
+    assert!(script.session.handle_timeout(conn, asked));
+    assert!(matches!(script.sent(conn), Some((Pdu::NopIn(_), _))), "it is asked");
+    for _ in 0..10 {
+        let given_up = script.session.poll_timeout(conn).unwrap();
+        script.session.note_acknowledged(conn, given_up);
+        assert!(script.session.handle_timeout(conn, given_up), "bytes are acknowledged");
+    }
+    let given_up = script.session.poll_timeout(conn).unwrap();
+    assert!(!script.session.handle_timeout(conn, given_up), "nothing moves");
+}
+
+#[test]
 fn unknown_opcodes_are_rejected_with_their_header() {
     let mut script = Script::new();
     let mut header = Pdu::from(command(1, 100)).encode(0);
