@@ -127,6 +127,7 @@ fn read_sample(line: &[u8]) -> Result<Sample, BadLine> {
         connections,
         held_share: 0.0,
         outstanding_bytes: None,
+        commands: None,
         pace: Pace::default(),
     })
 }

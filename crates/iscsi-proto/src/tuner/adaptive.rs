@@ -15,7 +15,7 @@ mod shrink;
 mod watch;
 
 use constants::*;
-use losses::{Filled, Renewal};
+use losses::{Commands, Filled, Renewal};
 use lossy::Lossy;
 
 use super::limit::{Limit, buffer_wanted, control_wanted};
@@ -118,6 +118,7 @@ pub struct Adaptive {
     foreseen: u32,
     /// The line when last nothing was lost.
     filled: Option<Filled>,
+    commands: Commands,
     renewal: Renewal,
     /// The round trip, that of the empty path, and what it was when the present hold began.
     rtt_s: f64,
@@ -167,6 +168,7 @@ impl Adaptive {
             lossy: Lossy::default(),
             foreseen: 0,
             filled: None,
+            commands: Commands::default(),
             renewal: Renewal::default(),
             rtt_s: 0.0,
             least_rtt_s: 0.0,
@@ -450,6 +452,7 @@ impl Policy for Adaptive {
         }
         self.line_bytes_per_s = sample.pace.bytes_per_s;
         self.losses |= sample.connections.iter().any(Connection::loses);
+        self.commands.handle_sample(sample, interval_s);
         let losses_ended = self.lossy.handle_sample(sample, interval_s);
         if self.answer_losses(sample, losses_ended) || self.answer_lag(sample, limit) {
             return self.decision(sample, None, self.why);

@@ -27,7 +27,7 @@ pub use fixed::Fixed;
 pub use golden::{Golden, GoldenConfig};
 pub use limit::Limit;
 pub use opening::{Opening, Room};
-pub use pacer::{Pace, Pacer};
+pub use pacer::{Pace, Pacer, part, sending};
 pub use sample::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
 pub use why::Why;
 

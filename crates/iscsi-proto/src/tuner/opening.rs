@@ -116,7 +116,8 @@ impl Opening {
             self.risen_s = Some(sample.t_s);
             return;
         }
-        let interval = Interval { t_s: sample.t_s, bytes_per_s: sample.bytes_per_s, rtt_s };
+        let interval =
+            Interval { t_s: sample.t_s, bytes_per_s: sample.bytes_per_s, rtt_s, full: true };
         self.recent.push(interval, MEAN_SPAN + MEAN_SPAN * rtt_s); // more than the span
         let mean = self.recent.mean(MEAN_SPAN, rtt_s);
         self.best_bytes_per_s = self.best_bytes_per_s.max(mean);

@@ -11,12 +11,19 @@
 //! (`stretch`). A queue that stays although the rate fell by a fifth is not ours: others
 //! fill it. Against those TCP's own rules are the fair ones, so the rate is set free.
 //!
+//! What tells of the line is a matter of its own (`evidence`): what an application carries that pauses is no
+//! reason to lower anything.
+//!
 //! What it is not: it does not choose connections, and holds nothing back itself.
 
+mod begin;
 mod constants;
+mod evidence;
 mod rise;
 
 use constants::*;
+use evidence::Demand;
+pub use evidence::{part, sending};
 
 use super::limit::Limit;
 use super::recent::{Interval, Recent};
@@ -87,6 +94,10 @@ impl Capped {
             stretch: None,
         }
     }
+
+    fn at_least(self, floor: f64) -> Self {
+        Self { bytes_per_s: self.bytes_per_s.max(floor), ..self }
+    }
 }
 
 /// Finds the rate of the line from samples.
@@ -114,6 +125,8 @@ pub struct Pacer {
     /// Payload under way: the more of the last two samples, and the last.
     outstanding: f64,
     outstanding_last: f64,
+    /// What the sender had to send in the last interval.
+    demand: Demand,
     /// The rate with which the path was opened again, and whether that was now.
     opened_again: f64,
     opens_again: bool,
@@ -138,6 +151,7 @@ impl Default for Pacer {
             fills_windows: false,
             outstanding: 0.0,
             outstanding_last: 0.0,
+            demand: Demand::default(),
             opened_again: 0.0,
             opens_again: false,
             recent: Recent::default(),
@@ -169,6 +183,11 @@ impl Pacer {
         self.held_share += HELD_SMOOTHING * (sample.held_share - self.held_share);
         let from_s = self.t_last_s.replace(sample.t_s).unwrap_or(sample.t_s);
         self.t_first_s.get_or_insert(sample.t_s);
+        let limit = Limit::of(sample);
+        self.demand = self.demand.after(sample, limit);
+        if self.capped.is_some() && sample.typical(|tcp| tcp.rtt_us).is_none() {
+            return self.pace(); // nothing was acknowledged: there is nothing to learn
+        }
         let Some(seen) = self.look(sample, from_s) else {
             self.capped = None;
             return Pace::default();
@@ -181,12 +200,13 @@ impl Pacer {
         let outstanding = sample.outstanding_bytes.unwrap_or(0.0);
         self.outstanding =
             outstanding.max(std::mem::replace(&mut self.outstanding_last, outstanding));
-        let limit = Limit::of(sample);
         self.fills_windows = limit.is_window();
         self.capped = match self.capped {
             None => self.begin(&seen, limit),
             Some(capped) => self.go_on(capped, &seen),
         };
+        let floor = self.floor();
+        self.capped = self.capped.map(|capped| capped.at_least(floor));
         self.pace()
     }
 
@@ -226,7 +246,8 @@ impl Pacer {
     fn known_now(&self, bytes_per_s: f64, round_trips: f64) -> Capped {
         let now_s = self.t_last_s.unwrap_or(0.0);
         let base_s = if self.base_s.is_finite() { self.base_s } else { 0.0 };
-        Capped::new(bytes_per_s, bytes_per_s, now_s, now_s + SETTLE_S + round_trips * base_s)
+        let settled_s = now_s + SETTLE_S + round_trips * base_s;
+        Capped::new(bytes_per_s, bytes_per_s, now_s, settled_s).at_least(self.floor())
     }
 
     /// None where the path is short or its round trip unknown.
@@ -246,7 +267,9 @@ impl Pacer {
         self.base_s = self.base_s.min(known_s);
         let base_s = self.base_s;
         let keep_s = BEST_S.max(BEST_ROUND_TRIPS * base_s);
-        self.recent.push(Interval { t_s, bytes_per_s, rtt_s }, keep_s);
+        let believed = self.capped.map_or(bytes_per_s, |capped| capped.bytes_per_s);
+        let full = self.fills(believed);
+        self.recent.push(Interval { t_s, bytes_per_s, rtt_s, full }, keep_s);
         let retransmits: f64 = sample.connections.iter().filter_map(|c| c.tcp.retransmits).sum();
         if retransmits > 0.0 {
             self.lost_s = t_s;
@@ -260,42 +283,6 @@ impl Pacer {
     /// A queue counts from this time on.
     fn counts_s(&self) -> f64 {
         QUEUE_MIN_S.max(QUEUE_SHARE * self.base_s)
-    }
-
-    fn begin(&self, seen: &Seen, limit: Limit) -> Option<Capped> {
-        // Little is under way also where commands wait for the rate of a path that is being opened.
-        let idle = limit == Limit::Application && self.held_share < ALWAYS_SHARE;
-        let quiet = seen.bytes_per_s <= 0.0 || idle;
-        let ours = seen.is_crowded() && !self.may_be_late(seen) && !self.rises(seen);
-        if !ours || quiet || seen.t_s < self.free_until_s {
-            return None;
-        }
-        let settle_s = SETTLE_FIRST_ROUND_TRIPS * seen.rtt_s;
-        let best = self.best(f64::NEG_INFINITY);
-        Some(self.seek(best, best, seen, f64::NEG_INFINITY, settle_s))
-    }
-
-    /// The queue may be one late segment of a session that has just begun.
-    fn may_be_late(&self, seen: &Seen) -> bool {
-        let age_s = seen.t_s - self.t_first_s.unwrap_or(seen.t_s);
-        let for_s = seen.t_s - self.crowded_s.unwrap_or(seen.t_s);
-        age_s < YOUNG_ROUND_TRIPS * self.base_s && for_s < self.base_s
-    }
-
-    /// More is carried with each sample, so it is not the line that is full.
-    fn rises(&self, seen: &Seen) -> bool {
-        let before = self.recent.since(f64::NEG_INFINITY).filter(|one| one.t_s < seen.t_s);
-        let most = before.map(|interval| interval.bytes_per_s).fold(0.0, f64::max);
-        !seen.lost && seen.queue <= BURSTS_MAX && seen.bytes_per_s > RISES * most
-    }
-
-    /// The session is new, and no higher rate was seen to be too high.
-    fn is_to_open_again(&self, capped: &Capped, seen: &Seen) -> bool {
-        let age_s = seen.t_s - self.t_first_s.unwrap_or(seen.t_s);
-        age_s < NEW_S + NEW_ROUND_TRIPS * self.base_s
-            && capped.empties == 0
-            && capped.ceiling <= capped.bytes_per_s
-            && capped.bytes_per_s > OPEN_AGAIN * self.opened_again
     }
 
     /// The most that was carried since a time.
@@ -329,14 +316,16 @@ impl Pacer {
     fn answered(&mut self, capped: Capped, seen: &Seen) -> Capped {
         let Some((mut stretch, before)) = capped.stretch else { return capped };
         let &Seen { t_s, bytes_per_s, rtt_s, .. } = seen;
-        let Some(answer) = stretch.handle(Interval { t_s, bytes_per_s, rtt_s }, &self.recent)
+        let Some(answer) =
+            stretch.handle(Interval { t_s, bytes_per_s, rtt_s, full: true }, &self.recent)
         else {
             return Capped { stretch: Some((stretch, before)), ..capped };
         };
         let settle_s = SETTLE_S + SETTLE_ROUND_TRIPS * rtt_s;
         // Without a queue it is what we give that comes now.
         let stands = seen.queue > 1.0;
-        let now = if stands { self.recent.mean(LINE_SPAN, self.base_s) } else { f64::INFINITY };
+        let now = self.recent.mean_of_full(LINE_SPAN, self.base_s).filter(|_| stands);
+        let now = now.unwrap_or(f64::INFINITY);
         let line = stretch.line(now);
         let found = self.seek(line, before, seen, seen.t_s - settle_s, settle_s);
         match answer {
@@ -399,6 +388,12 @@ impl Pacer {
             if (!sure || self.losses_hold(&capped, seen)) && !capped.seeking {
                 return Some(capped);
             }
+            if !seen.lost && !self.fills(capped.bytes_per_s) && !self.holds() {
+                // What does not hold anything back has made no queue. It is a burst after a pause, or
+                // somebody else's; neither tells what the line carries.
+                (capped.seeking, capped.cut_from) = (false, None);
+                return Some(capped);
+            }
             let settled_s = seen.t_s + SETTLE_S + SETTLE_ROUND_TRIPS * self.base_s;
             let drain_s = (DRAIN_FACTOR * (seen.rtt_s - self.base_s)).clamp(0.0, DRAIN_S_MAX);
             let settled_s = settled_s + drain_s;
@@ -429,17 +424,22 @@ impl Pacer {
         // being repaired, as after the queue that began it.
         let line = match capped.seeking {
             true => self.best(capped.since_s),
-            false => self.recent.mean(LINE_SPAN, self.base_s).max(seen.bytes_per_s),
+            false => match self.recent.mean_of_full(LINE_SPAN, self.base_s) {
+                Some(mean) => mean.max(seen.bytes_per_s),
+                None => capped.bytes_per_s,
+            },
         };
         // With pauses of the application in it, that is less; what goes between them goes at the rate.
-        let line = if self.holds() { line.max(capped.bytes_per_s) } else { line };
+        let pauses = self.holds() || !self.fills(capped.bytes_per_s);
+        let line = if pauses { line.max(capped.bytes_per_s) } else { line };
         let slower = line < SLOWER_SHARE * capped.bytes_per_s;
         let known = queued && !seen.lost;
         if known && capped.bytes_per_s < EMPTIES_SHARE * line && capped.empties < EMPTIES_MAX {
             (capped.ceiling, capped.empties) = (line, capped.empties + 1);
             return Some(capped);
         }
-        if queued && !capped.seeking && Stretch::is_worth_it(seen.rtt_s, self.base_s) {
+        let asks = !capped.seeking && self.fills(capped.bytes_per_s);
+        if queued && asks && Stretch::is_worth_it(seen.rtt_s, self.base_s) {
             // Neither what comes through a hole is a rate, nor what is acknowledged when it is filled.
             let mean = self.recent.mean(LINE_SPAN, self.base_s);
             let stalled = seen.bytes_per_s < STALLED_SHARE * mean;
@@ -451,6 +451,9 @@ impl Pacer {
             let settle_s = SETTLE_FIRST_ROUND_TRIPS * seen.rtt_s;
             let best = self.best(since_s);
             return Some(self.seek(best, capped.bytes_per_s, seen, since_s, settle_s));
+        }
+        if capped.bytes_per_s <= self.floor() {
+            return self.set_free(seen);
         }
         let (cut, least) = match capped.seeking {
             true => (CUT_SEEKING, NOT_OURS_SEEKING),
@@ -468,6 +471,11 @@ impl Pacer {
         if capped.bytes_per_s >= least * from {
             return Some(capped);
         }
+        self.set_free(seen)
+    }
+
+    /// The queue is none that a rate of ours could empty.
+    fn set_free(&mut self, seen: &Seen) -> Option<Capped> {
         self.free_until_s = seen.t_s + self.free_s;
         self.free_s = (self.free_s * 2.0).min(FREE_S_MAX);
         // What is left with so much less of us is the path itself, as far as we can know.

@@ -12,6 +12,8 @@ pub(super) struct Interval {
     pub(super) t_s: f64,
     pub(super) bytes_per_s: f64,
     pub(super) rtt_s: f64,
+    /// The sender could have filled the line, as far as that was known.
+    pub(super) full: bool,
 }
 
 /// Fewer intervals than these tell nothing of jumps.
@@ -54,6 +56,15 @@ impl Recent {
     /// What was carried lately on average, over a span of round trips.
     pub(super) fn mean(&self, span: f64, rtt_s: f64) -> f64 {
         self.0.back().map_or(0.0, |last| self.mean_until(last.t_s, span, rtt_s))
+    }
+
+    /// The same, of those intervals alone in which the sender could have filled the line; none if there is
+    /// none.
+    pub(super) fn mean_of_full(&self, span: f64, rtt_s: f64) -> Option<f64> {
+        let from_s = self.0.back()?.t_s - span * SPAN_S_MIN.max(rtt_s);
+        let full = self.0.iter().filter(|one| one.t_s > from_s && one.full);
+        let (sum, count) = full.fold((0.0, 0_u32), |(sum, n), one| (sum + one.bytes_per_s, n + 1));
+        (count > 0).then(|| sum / f64::from(count))
     }
 
     /// The same, over the span that ended at a time.

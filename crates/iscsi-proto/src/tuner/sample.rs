@@ -22,6 +22,8 @@ pub struct Sample {
     pub held_share: f64,
     /// Payload of the commands that are under way at its end.
     pub outstanding_bytes: Option<f64>,
+    /// Commands that are under way or wait for that, at its end.
+    pub commands: Option<usize>,
     /// What the pacer says of the interval.
     pub pace: Pace,
 }

@@ -68,6 +68,26 @@ fn a_level_from_before_the_first_losses_is_no_reason_to_go_back() {
 }
 
 #[test]
+fn losses_ask_for_no_more_connections_than_there_are_commands() {
+    let most = |commands: Option<usize>| {
+        let mut policy = Adaptive::new(AdaptiveConfig::default());
+        let (mut open, mut most) = (4, 4);
+        for tick in 1..=120 {
+            let mut sample = sample(SAMPLE_S * f64::from(tick), open, 7e6);
+            // It waits for a flush in every fifth interval.
+            sample.commands = commands.map(|all| if tick % 5 == 0 { 0 } else { all });
+            open = policy.handle_sample(&sample).connections;
+            most = most.max(open);
+        }
+        most
+    };
+    assert_eq!(most(None), 64);
+    assert_eq!(most(Some(128)), 64);
+    // Each search may try a few more than it was told, and finds that they bring nothing.
+    assert!(most(Some(16)) <= 32, "{}", most(Some(16)));
+}
+
+#[test]
 fn a_congestion_control_that_bears_losses_needs_a_few_more_connections_not_all() {
     let numbers = |control, carried| {
         let mut policy = Adaptive::new(AdaptiveConfig::default());

@@ -2,6 +2,7 @@
 //! how few connections they keep and whether they keep still.
 
 mod changes;
+mod flushes;
 mod line;
 mod losses;
 mod overload;

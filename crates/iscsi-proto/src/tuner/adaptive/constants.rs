@@ -145,3 +145,6 @@ pub(super) const SAME_RTT_SHARE: f64 = 0.25;
 /// A line that carried so much more is remembered for this time.
 pub(super) const FILLED_SHARE: f64 = 0.85;
 pub(super) const FILLED_MEMORY_S: f64 = 120.0;
+/// The most commands at once are remembered for about this time: an application that waits for its
+/// flush has none.
+pub(super) const COMMANDS_MEMORY_S: f64 = 20.0;

@@ -37,6 +37,24 @@ impl Renewal {
     }
 }
 
+/// How many commands there are at once, at most; long ago counts less. A connection beyond their
+/// number has never anything to do, and the windows of all are the colder for each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Commands(Option<f64>);
+
+impl Commands {
+    pub(super) fn handle_sample(&mut self, sample: &Sample, interval_s: f64) {
+        let Some(now) = sample.commands else { return };
+        let kept = (-interval_s / COMMANDS_MEMORY_S).exp();
+        self.0 = Some((kept * self.0.unwrap_or(0.0)).max(now as f64));
+    }
+
+    /// As many connections have something to do at most.
+    fn most(self) -> u32 {
+        self.0.map_or(u32::MAX, |most| (most.ceil() as u32).max(1))
+    }
+}
+
 /// A line that was full, over what round trip and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Filled {
@@ -78,7 +96,7 @@ impl Adaptive {
     /// in this search.
     fn foresee(&self, sample: &Sample) -> Option<u32> {
         let wanted = self.lossy.connections(sample, &self.config.congestion_controls)?;
-        let wanted = wanted.min(self.connections_max());
+        let wanted = wanted.min(self.connections_max()).min(self.commands.most());
         let tried = f64::from(self.connections.max(self.foreseen));
         let factor = match congestion_control(sample) {
             Some(_) => LOSSY_FACTOR_MIN,

@@ -116,3 +116,15 @@ pub(super) const QUEUE_SHORT: f64 = 3.0;
 pub(super) const JITTER: f64 = 0.75;
 pub(super) const JITTER_SHARE: f64 = 0.1;
 pub(super) const STANDING_S: f64 = 0.35;
+/// So much of what a rate and the path hold has to be under way for a sender that could fill the rate: a
+/// sample may be taken just before commands take the place of those that were answered.
+pub(super) const ENOUGH_SHARE: f64 = 0.9;
+/// TCP's smallest window while it loses nothing: with less, each segment waits for its own
+/// acknowledgement, which the peer may delay.
+pub(super) const WINDOW_MIN_SEGMENTS: f64 = 2.0;
+/// The longest command that is made by default, and the time that it may take.
+pub(super) const LARGE_COMMAND_BYTES: f64 = 1048576.0;
+pub(super) const LARGE_COMMAND_S: f64 = 1.0;
+/// Each socket may send this much more than its even share, so that the limit over all of them binds
+/// first and none is held up by the choice of connections.
+pub(super) const PART_HEADROOM: f64 = 1.25;

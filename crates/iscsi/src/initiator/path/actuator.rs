@@ -14,10 +14,6 @@ use crate::transport::socket_options::{
     SPREAD_OUT, SocketOptions, automatic_receive_buffer, automatic_send_buffer, buffer_limits,
 };
 
-/// Pacing leaves each connection this much more than its even share, so that the limit over all of
-/// them binds first and none is held up by the choice of connections.
-const PACING_HEADROOM: f64 = 1.25;
-
 pub(super) struct Actuator {
     /// What every socket is to have.
     options: SocketOptions,
@@ -52,17 +48,24 @@ impl Actuator {
         }
     }
 
-    /// Limits what each of so many connections sends, to its part of a rate in bytes a second. On a
-    /// long path packets are spread out at least.
-    pub(super) fn pace(&mut self, bytes_per_s: Option<f64>, connections: u32, is_long: bool) {
-        let rate = bytes_per_s.map(|rate| {
-            let part = PACING_HEADROOM * rate / f64::from(connections.max(1));
-            (part as u64).max(1)
-        });
+    /// Limits what each connection sends, in bytes a second ([`iscsi_proto::tuner::part`]). On a long
+    /// path packets are spread out at least.
+    pub(super) fn pace(&mut self, part: Option<f64>, is_long: bool) {
+        let rate = part.map(|part| (part as u64).max(1));
         // A connection that was paced stays so until it is told otherwise.
         let spread = is_long || self.options.pacing_rate.is_some();
         let rate = rate.or(spread.then_some(SPREAD_OUT));
         self.change(|options| options.pacing_rate = rate);
+    }
+
+    /// No socket is limited, as long as nothing is known of its path.
+    pub(super) fn forget_pace(&mut self) {
+        self.change(|options| options.pacing_rate = None);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_pacing(&self) -> bool {
+        self.options.pacing_rate.is_some()
     }
 
     fn change(&mut self, change: impl FnOnce(&mut SocketOptions)) {

@@ -39,6 +39,10 @@ const PACE_SMOOTHING: f64 = 0.3;
 pub(super) struct View {
     /// Commands of the user go out.
     pub(super) up: bool,
+    /// Counts the set-ups of its sessions.
+    pub(super) incarnation: u64,
+    /// Commands that are under way or wait.
+    pub(super) commands: usize,
     /// Time in which commands have waited for the rate, all in all.
     pub(super) waited: Duration,
     pub(super) open: u32,
@@ -86,6 +90,8 @@ impl View {
         }
         Self {
             up: state.phase == Phase::Up && state.ended.is_none(),
+            incarnation: state.incarnation,
+            commands: state.commands(),
             waited: state.throttle.waited(now),
             open: state.connections_open(),
             opening: state.connections_opening(),
@@ -112,6 +118,13 @@ pub(super) struct Measured {
 struct Moved {
     sent: f64,
     received: f64,
+}
+
+impl Moved {
+    /// Round trips were measured in the interval: of what we sent, or of what came.
+    fn tells_round_trip(self, reads: bool) -> bool {
+        if reads { self.received > 0.0 } else { self.sent > 0.0 }
+    }
 }
 
 /// The counters of the sample before.
@@ -191,6 +204,7 @@ impl Meter {
         };
         let outstanding = view.seen.iter().map(|seen| seen.outstanding_bytes).sum();
         sample.outstanding_bytes = Some(outstanding as f64);
+        sample.commands = Some(view.commands);
         let starved = is_starved(outstanding, &self.before, bytes_per_s);
         let mut connections = Vec::new();
         self.disorder.next();
@@ -203,6 +217,9 @@ impl Meter {
             } else {
                 sending(seen, old, new, interval_s, starved)
             };
+            // The smoothed round trip of a socket that moves nothing is that of its last transfer, which
+            // may have met a queue that is long gone.
+            let tcp = Tcp { rtt_us: tcp.rtt_us.filter(|_| moved.tells_round_trip(reads)), ..tcp };
             let (id, age_s) = (ConnectionId(seen.serial), Some(seen.age.as_secs_f64()));
             let connection = Connection { id, age_s, bytes_per_s: Some(rate), tcp };
             connections.push(path_connection(seen, old, new, &connection));
@@ -422,6 +439,8 @@ mod tests {
             let (ceiling, agreed) = (None, None);
             View {
                 up,
+                incarnation: 1,
+                commands: 0,
                 waited: Duration::ZERO,
                 open: 1,
                 opening: 0,
@@ -441,6 +460,15 @@ mod tests {
         assert!(meter.measure(&view(true, Vec::new()), at(5000)).is_none());
         let later = meter.measure(&view(true, Vec::new()), at(5200)).unwrap();
         assert!((later.sample.t_s - 0.3).abs() < 1e-9, "{}", later.sample.t_s);
+    }
+
+    #[test]
+    fn who_moves_nothing_tells_no_round_trip() {
+        let moved = |sent, received| Moved { sent, received };
+        let told = |reads: bool| {
+            [moved(0.0, 0.0), moved(1.0, 0.0), moved(0.0, 1.0)].map(|m| m.tells_round_trip(reads))
+        };
+        assert_eq!((told(false), told(true)), ([false, true, false], [false, false, true]));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::Duration;
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{
     Decision, LONG_RTT_S, Limit, Line, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig,
-    Room, Sample, Tcp, Why,
+    Room, Sample, Tcp, Why, part, sending,
 };
 
 use self::actuator::Actuator;
@@ -49,6 +49,10 @@ pub(super) struct Controller {
     /// Commands wait for a rate of the user's, which is less than the line's.
     users_rate: bool,
     pace: Pace,
+    /// The incarnation whose path the rate is of; none while there is no session.
+    incarnation: Option<u64>,
+    /// Round trip of the empty path, in seconds.
+    rtt_s: f64,
     /// The line that the policy remembers, while it is filled again.
     renewed: Option<Line>,
     young: Young,
@@ -107,6 +111,8 @@ impl Controller {
             pacer: config.pacing.then(Pacer::default),
             users_rate: false,
             pace: Pace::default(),
+            incarnation: None,
+            rtt_s: 0.0,
             renewed: None,
             young: Young::default(),
             meted: Meted::new(config.share),
@@ -126,12 +132,31 @@ impl Controller {
         let view = View::of(&shared.lock(), shared.now());
         let connections = meter::since_opening(&view);
         choose_stride(shared, &view, &connections);
-        let rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
+        self.rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
+        self.incarnation = Some(view.incarnation);
+        self.hold_first(shared, view.open, shared.now());
+    }
+
+    /// Limits the first commands of a path that is new.
+    fn hold_first(&mut self, shared: &Shared, connections: u32, now: Instant) {
         if self.pacer.is_some() {
-            let room = self.young.first(rtt_s, view.open);
+            let room = self.young.first(self.rtt_s, connections);
             let rate = least([self.meted.rate(), room.map(|room| room.bytes_per_s)]);
-            hold_back(shared, rate, room, shared.now());
+            hold_back(shared, rate, room, now);
         }
+    }
+
+    /// The sessions have ended: those that come after them begin as on a new path, with small windows, and
+    /// find out anew what it carries. A rate that was wrong must not outlive the session that it may
+    /// have ended.
+    fn forget(&mut self, shared: &Shared, now: Instant) {
+        self.meter.pause();
+        self.pacer = shared.config.pacing.then(Pacer::default);
+        (self.pace, self.renewed, self.young) = (Pace::default(), None, Young::default());
+        self.actuator.forget_pace();
+        // What was sent at the old rate is to hold up nothing at the new one.
+        shared.with(|state, _| state.throttle.set_rate(None, now));
+        self.hold_first(shared, self.wanted, now);
     }
 
     /// Goes on with another policy, which has seen nothing yet.
@@ -143,10 +168,15 @@ impl Controller {
 
     /// Takes a sample and does what follows from it.
     fn step(&mut self, shared: &Shared, view: View, now: Instant) {
+        let present = view.up.then_some(view.incarnation);
+        if present != self.incarnation {
+            let before = std::mem::replace(&mut self.incarnation, present);
+            // The first after an outage has been prepared already.
+            if before.is_some() {
+                self.forget(shared, now);
+            }
+        }
         if !view.up {
-            self.meter.pause();
-            // The next connections begin with small windows.
-            self.young = Young::default();
             self.publish(shared, &view, now, None);
             return;
         }
@@ -171,8 +201,9 @@ impl Controller {
         let sample = &measured.sample;
         self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
         self.t_s = sample.t_s;
-        let rtts_us = sample.connections.iter().filter_map(|c| c.tcp.rtt_us);
-        let rtt_us = rtts_us.reduce(f64::min);
+        let empty = shortest(&measured.connections);
+        self.rtt_s = empty.map_or(self.rtt_s, |rtt| rtt.as_secs_f64());
+        let rtt_us = round_trip_us(sample, empty);
         let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
         let rate = least([limit.bytes_per_s, self.pace.bytes_per_s]);
         self.users_rate = rate.is_some() && rate == limit.bytes_per_s;
@@ -199,7 +230,8 @@ impl Controller {
         // would gather in them, and come as a burst. What those carry that are to fill the line again,
         // the others do not need.
         let filling = before.map_or(self.wanted.max(1), |line| line.connections).min(view.open);
-        self.actuator.pace(rate, filling, is_long);
+        let part = rate.map(|rate| part(rate, busy(&view).min(f64::from(filling)), self.rtt_s));
+        self.actuator.pace(part, is_long);
         self.actuator.carry_out(shared, &view, &measured, &decision, now);
         self.history.note(sample, self.wanted, &decision.why.to_string(), now);
         self.publish(shared, &view, now, Some((&measured, &decision)));
@@ -300,6 +332,18 @@ fn trace(measured: &Measured, room: Option<Room>) {
     );
 }
 
+/// The shortest round trip of an interval; while nothing moves, what is known of the path without a
+/// queue.
+fn round_trip_us(sample: &Sample, empty: Option<Duration>) -> Option<f64> {
+    let rtts_us = sample.connections.iter().filter_map(|connection| connection.tcp.rtt_us);
+    rtts_us.reduce(f64::min).or(empty.map(|rtt| rtt.as_secs_f64() * 1e6))
+}
+
+/// How many connections share what is sent.
+fn busy(view: &View) -> f64 {
+    sending(view.seen.iter().map(|seen| seen.outstanding_bytes as f64))
+}
+
 /// The lower of two limits, where there are any.
 fn least(rates: [Option<f64>; 2]) -> Option<f64> {
     rates.into_iter().flatten().reduce(f64::min)
@@ -353,4 +397,49 @@ fn allowed(mut policy: PolicyConfig, config: &Config) -> PolicyConfig {
         }
     }
     policy
+}
+
+#[cfg(test)]
+mod tests {
+    use iscsi_proto::tuner::Connection;
+
+    use super::*;
+
+    #[test]
+    fn a_session_that_is_set_up_again_forgets_the_rate() {
+        let url = "iscsi://far/iqn.2026-11.org.example:path/0".parse().unwrap();
+        let shared = Shared::new(url, Config::default());
+        let now = Instant(Duration::from_secs(9));
+        let view = |up, incarnation| {
+            let view = View::of(&shared.lock(), now);
+            View { up, incarnation, ..view }
+        };
+        // The sessions end and are set up again so soon that nobody sees them down; or later.
+        for views in [vec![(true, 2)], vec![(false, 1), (true, 2)]] {
+            let mut controller = Controller::new(&shared.config);
+            (controller.incarnation, controller.rtt_s) = (Some(1), 0.02);
+            let tcp = Tcp { rtt_us: Some(2e4), min_rtt_us: Some(2e4), ..Tcp::default() };
+            let connections = vec![Connection { tcp, ..Connection::default() }];
+            let sample = Sample { t_s: 1.0, bytes_per_s: 1e6, connections, ..Sample::default() };
+            let pacer = controller.pacer.as_mut().unwrap();
+            pacer.handle_sample(&sample);
+            pacer.keep_to(2e6);
+            hold_back(&shared, Some(2e6), None, now);
+            controller.actuator.pace(Some(6e3), true);
+            // A command of 20 MB holds up the next one for ten seconds at that rate.
+            let held = |state: &mut crate::initiator::state::State| {
+                state.throttle.spend(20_000_000, now);
+                state.throttle.holds(now + Duration::from_secs(1))
+            };
+            assert!(shared.with(|state, _| held(state)));
+            for (up, incarnation) in views {
+                controller.step(&shared, view(up, incarnation), now);
+            }
+            assert!(!shared.with(|state, _| held(state)), "as fast as a new path");
+            let sample = Sample { t_s: 2.0, ..sample };
+            let pace = controller.pacer.as_mut().unwrap().handle_sample(&sample);
+            assert_eq!(pace.bytes_per_s, None);
+            assert!(!controller.actuator.is_pacing());
+        }
+    }
 }

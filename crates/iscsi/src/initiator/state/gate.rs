@@ -50,6 +50,11 @@ impl State {
             || self.is_behind_abandoned(&task.effect)
     }
 
+    /// Commands that are under way or wait.
+    pub(in crate::initiator) fn commands(&self) -> usize {
+        self.in_flight + self.waiting.len()
+    }
+
     /// As much is under way as may be. One command always may.
     fn is_full(&self) -> bool {
         let bytes = |window: u64| self.in_flight > 0 && self.outstanding_bytes() >= window;
