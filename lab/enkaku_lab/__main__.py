@@ -8,6 +8,7 @@ from enkaku_lab import (
     bottlenecks,
     commands,
     demo,
+    many,
     monitor_cost,
     packets,
     steps,
@@ -31,6 +32,7 @@ COMMANDS = {
     "monitor-cost": monitor_cost.main,
     "steps": steps.main,
     "tuner-cost": tuner_cost.main,
+    "many": many.main,
 }
 
 
