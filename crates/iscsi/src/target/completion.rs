@@ -1,7 +1,9 @@
-//! What the core is told of commands that have ended, by execution or instead of it.
+//! What the core is told of commands that have ended, by execution or instead of it, and how their
+//! order is called in SCSI.
 
 use bytes::Bytes;
 use iscsi_proto::ids::Lun;
+use iscsi_proto::pdu::TaskAttribute;
 use iscsi_proto::target::{Completion, Execute, Receipt};
 use tracing::error;
 
@@ -63,5 +65,15 @@ fn note_sense(server: &Shared, session: &SharedSession, lun: Lun, response: &scs
         && session.nexus.has_lun(lun.0)
     {
         server.counters.sense(target, number.number(), sense.key.0);
+    }
+}
+
+/// How a command is ordered among others, in the terms of SAM-5.
+pub(super) fn attribute(attribute: TaskAttribute) -> scsi::TaskAttribute {
+    match attribute {
+        TaskAttribute::ORDERED => scsi::TaskAttribute::Ordered,
+        TaskAttribute::HEAD_OF_QUEUE => scsi::TaskAttribute::HeadOfQueue,
+        TaskAttribute::ACA => scsi::TaskAttribute::Aca,
+        _ => scsi::TaskAttribute::Simple,
     }
 }

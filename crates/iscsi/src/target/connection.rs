@@ -12,7 +12,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use futures_util::task::AtomicWaker;
 use iscsi_proto::connection::{Placement, Transmit};
 use iscsi_proto::ids::Itt;
-use iscsi_proto::pdu::{Header, TaskAttribute};
+use iscsi_proto::pdu::Header;
 use iscsi_proto::target::{Completion, ConnId, Event, Execute, Received, Recovery};
 use iscsi_proto::time::Instant;
 use scsi::{Cdb, Execution};
@@ -20,7 +20,7 @@ use tokio::time::Sleep;
 use tracing::{debug, info};
 
 use super::budget::{Charge, covered};
-use super::completion::{completion, finish, incomplete, task_set_full};
+use super::completion::{attribute, completion, finish, incomplete, task_set_full};
 use super::session::{SharedSession, now};
 use super::shared::{Managed, Shared};
 use super::text;
@@ -495,13 +495,4 @@ fn not_yet(
     let mut future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
     let polled = future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop()));
     polled.is_pending().then_some(future)
-}
-
-fn attribute(attribute: TaskAttribute) -> scsi::TaskAttribute {
-    match attribute {
-        TaskAttribute::ORDERED => scsi::TaskAttribute::Ordered,
-        TaskAttribute::HEAD_OF_QUEUE => scsi::TaskAttribute::HeadOfQueue,
-        TaskAttribute::ACA => scsi::TaskAttribute::Aca,
-        _ => scsi::TaskAttribute::Simple,
-    }
 }
