@@ -29,7 +29,7 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What some hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 48] = [
+const EVENTS: [&str; 49] = [
     "FUA write failed and told",
     "MODE SENSE refused",
     "WCE changed by MODE SELECT",
@@ -37,6 +37,7 @@ const EVENTS: [&str; 48] = [
     "command issued again",
     "command without an answer",
     "connection failed",
+    "answer that told of a power-on lost",
     "cut: a part of the cache survived",
     "cut: at work",
     "cut: cache lost",

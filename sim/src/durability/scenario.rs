@@ -11,10 +11,6 @@ use super::trouble::Trouble;
 use crate::net::Profile;
 use crate::rng::Rng;
 
-/// A power-on is told until the initiator is known to have heard of it. Where it is told once, an
-/// initiator that does not write again on every incarnation cannot know of every loss.
-pub(crate) const POWER_ON_IS_REPEATED: bool = false;
-
 /// Everything about a run that is decided before it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
@@ -93,10 +89,7 @@ impl Scenario {
             write_back_every: ms(rng.pick(&[10, 100, 1000])),
             shortages: rng.pick(&[0, 0, 0, 2]),
             // A loss that nobody tells of cannot be told on.
-            shared: POWER_ON_IS_REPEATED
-                && !silent
-                && telling == Telling::UntilRestart
-                && rng.percent(20),
+            shared: !silent && telling == Telling::UntilRestart && rng.percent(20),
             target: Foreign { silent, mode_sense_fails: rng.pick(&[0, 0, 30]) },
             write_cache: rng.percent(85),
             cache_changes: rng.pick(&[0, 30, 70]),

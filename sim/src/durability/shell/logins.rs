@@ -35,6 +35,7 @@ impl Shell {
             return Ok(None);
         }
         env.stage = Stage::LoggingIn;
+        self.app.boot = env.boot;
         let offer = env.scenario.offer(&mut env.rng);
         // Near the wrap now and then.
         let cmd_sn = if env.rng.coin() { u32::MAX - env.rng.below(40) as u32 } else { 1 };

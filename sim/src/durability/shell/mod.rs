@@ -335,7 +335,7 @@ impl Shell {
         if let Verdict::Again(sense) = &verdict {
             if sense.is_power_on() {
                 env.coverage.hit("told of a power-on");
-                self.app.told_of_boot = env.boot;
+                self.app.told_of_boot = self.app.boot;
                 self.setup.told = true;
             } else if sense.is_nexus_loss() {
                 env.coverage.hit("told of a nexus loss");

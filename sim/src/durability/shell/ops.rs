@@ -46,6 +46,8 @@ pub(crate) struct App {
     pausing: bool,
     /// Last flush, then a look at everything.
     stage: Ending,
+    /// The start of the target that this incarnation logged in to.
+    pub(super) boot: u32,
     /// The start of the target that we were last told of.
     pub(super) told_of_boot: u32,
     pub(crate) finished: bool,

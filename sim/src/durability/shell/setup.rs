@@ -8,7 +8,6 @@ use super::*;
 use crate::durability::cdb;
 use crate::durability::disk::{Run, SECTOR};
 use crate::durability::sabotage::Sabotage;
-use crate::durability::scenario::POWER_ON_IS_REPEATED;
 
 /// Unit attentions a unit may have queued for a new session before it counts as broken.
 const ATTENTIONS_MAX: u32 = 32;
@@ -104,10 +103,10 @@ impl Shell {
         self.setup.attentions += 1;
         match verdict {
             Verdict::Done => {
-                let told = self.app.told_of_boot == env.boot || env.scenario.target.silent;
-                let looked_for = POWER_ON_IS_REPEATED || env.has(Sabotage::PowerOnTakenBack);
-                if looked_for && !told {
-                    let boot = env.boot;
+                // Its answer may come when the next one has started.
+                let boot = self.app.boot;
+                let told = self.app.told_of_boot == boot || env.scenario.target.silent;
+                if !told {
                     return Err(format!("start {boot} of the target was never told of (29/00)"));
                 }
                 env.stage = Stage::Asking;

@@ -18,7 +18,9 @@ use iscsi_proto::ids::{Itt, Tsih};
 use iscsi_proto::login::Outcome;
 use iscsi_proto::login::target::Login;
 use iscsi_proto::pdu::TaskManagementResponseCode;
-use iscsi_proto::target::{ConnId, Event as CoreEvent, Orphans, Recovery, Registry, Session};
+use iscsi_proto::target::{
+    ConnId, Delivery, Event as CoreEvent, Orphans, Recovery, Registry, Session,
+};
 use iscsi_proto::time::Instant;
 use scsi::{LunOptions, TargetConfig};
 
@@ -195,6 +197,17 @@ impl Target {
             }
             while let Some(itt) = session.core.poll_abort() {
                 session.nexus.abort(u64::from(itt.0));
+            }
+            while let Some(delivery) = session.core.poll_delivery() {
+                match delivery {
+                    Delivery::Acknowledged(receipt) => {
+                        session.nexus.received(scsi::Receipt(receipt.0));
+                    }
+                    Delivery::Lost(receipt) => {
+                        env.coverage.hit("answer that told of a power-on lost");
+                        session.nexus.lost(scsi::Receipt(receipt.0));
+                    }
+                }
             }
             if session.core.is_closed() && session.core.is_quiet() {
                 session.nexus.end();

@@ -13,7 +13,7 @@ use block::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFl
 use bytes::Bytes;
 use iscsi_proto::ids::Itt;
 use iscsi_proto::pdu::TaskAttribute;
-use iscsi_proto::target::{Completion, ConnId, Execute};
+use iscsi_proto::target::{Completion, ConnId, Execute, Receipt};
 use scsi::{BoxFuture, Cdb, Command, Execution, NexusId, Response, Status};
 
 use super::super::cdb;
@@ -192,6 +192,7 @@ fn completion(response: Response) -> Completion {
         data_in: response.data_in,
         wanted_length: response.data_len_wanted,
         status_qualifier: 0,
+        receipt: response.receipt.map(|receipt| Receipt(receipt.0)),
     }
 }
 
