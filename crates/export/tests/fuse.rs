@@ -451,7 +451,7 @@ fn mount_points_that_will_not_do_are_named() {
     assert!(matches!(try_mount(folder.path(), config()), MountError::NotEmpty(_)));
     assert!(matches!(try_mount(&file, config()), MountError::NotADirectory(_)));
     let missing = try_mount(&folder.path().join("missing"), config());
-    assert!(matches!(missing, MountError::MountPoint { .. }));
+    assert!(matches!(missing, MountError::NoMountPoint(_)));
     std::fs::remove_file(&file).unwrap();
     for name in ["", "..", "a/b"] {
         let error = try_mount(folder.path(), config().file_name(name));

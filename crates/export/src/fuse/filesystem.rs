@@ -17,7 +17,8 @@ use fuser::{
 };
 use tracing::{debug, trace, warn};
 
-use super::volume::{FILE, Volume, seek};
+use super::killed::Caller;
+use super::volume::{FILE, Volume, empty, seek};
 
 /// Longest read or write in bytes: the most the kernel does with its default limits (256 pages).
 const TRANSFER_LEN_MAX: u32 = 1 << 20;
@@ -131,7 +132,7 @@ impl Filesystem for Volume {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         _inode: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -146,8 +147,8 @@ impl Filesystem for Volume {
         if left == 0 {
             return reply.data(&[]);
         }
-        let len = u64::from(size).min(left) as usize;
-        self.answer(self.device.read(offset, len), move |result| match result {
+        let end = offset + u64::from(size).min(left);
+        self.answer_read(Caller(request.pid()), offset..end, move |result| match result {
             Ok(data) => reply.data(&data),
             Err(errno) => reply.error(errno),
         });
@@ -155,7 +156,7 @@ impl Filesystem for Volume {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         _inode: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -178,7 +179,9 @@ impl Filesystem for Volume {
         self.set_modified(SystemTime::now());
         // The kernel does not look how much of a page it gathered was written, only for an error.
         let lost = len > written && write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        self.answer(self.device.write(offset, data, false), move |result| match result {
+        let (device, range) = (self.device.clone(), offset..offset + u64::from(written));
+        let begin = move || device.write(offset, data, false);
+        self.answer_change(Caller(request.pid()), range, begin, move |result| match result {
             Ok(()) if lost => reply.error(Errno::ENOSPC),
             Ok(()) => reply.written(written),
             Err(errno) => reply.error(errno),
@@ -200,14 +203,14 @@ impl Filesystem for Volume {
 
     fn fsync(
         &self,
-        _request: &Request,
+        request: &Request,
         _inode: INodeNo,
         _handle: FileHandle,
         _data_only: bool,
         reply: ReplyEmpty,
     ) {
         let _entered = self.runtime.enter();
-        self.answer_empty(self.device.flush(), reply);
+        self.answer_flush(Caller(request.pid()), reply);
     }
 
     fn fsyncdir(
@@ -223,7 +226,7 @@ impl Filesystem for Volume {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         _inode: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -233,18 +236,22 @@ impl Filesystem for Volume {
     ) {
         trace!(offset, length, mode, "fallocate");
         let _entered = self.runtime.enter();
-        let size = self.device.info().size;
+        let (device, caller) = (self.device.clone(), Caller(request.pid()));
+        let size = device.info().size;
         let past_the_end = offset.checked_add(length).is_none_or(|end| end > size);
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             libc::FALLOC_FL_PUNCH_HOLE => {
                 let len = length.min(size.saturating_sub(offset));
-                let io =
-                    if len == 0 { Io::ok(()) } else { self.device.zero(offset, len, false, true) };
-                self.answer_empty(io, reply);
+                if len == 0 {
+                    return reply.ok();
+                }
+                let begin = move || device.zero(offset, len, false, true);
+                self.answer_change(caller, offset..offset + len, begin, empty(reply));
             }
             libc::FALLOC_FL_ZERO_RANGE | 0 if past_the_end => reply.error(Errno::ENOSPC),
             libc::FALLOC_FL_ZERO_RANGE => {
-                self.answer_empty(self.device.zero(offset, length, false, false), reply);
+                let begin = move || device.zero(offset, length, false, false);
+                self.answer_change(caller, offset..offset + length, begin, empty(reply));
             }
             // Space for what lies within the volume is the volume's own business.
             0 => reply.ok(),
@@ -254,7 +261,7 @@ impl Filesystem for Volume {
 
     fn lseek(
         &self,
-        _request: &Request,
+        request: &Request,
         _inode: INodeNo,
         _handle: FileHandle,
         offset: i64,
@@ -272,7 +279,7 @@ impl Filesystem for Volume {
         };
         let _entered = self.runtime.enter();
         let io = Io::later(seek(self.device.clone(), offset, hole));
-        self.answer(io, move |result| match result {
+        self.answer(Caller(request.pid()), io, move |result| match result {
             Ok(Some(found)) => reply.offset(found as i64),
             // Every file ends with a hole, as lseek(2) has it.
             Ok(None) if hole => reply.offset(size as i64),

@@ -11,6 +11,7 @@
 //! kept.
 
 mod filesystem;
+mod killed;
 mod sys;
 mod volume;
 
@@ -35,6 +36,9 @@ const NAME_LEN_MAX: usize = 255;
 /// Most threads that take requests from the kernel. They only start operations and copy data;
 /// more of them than this fight over the kernel's queue.
 const THREADS_MAX: usize = 4;
+
+/// What the kernel's side is reached by.
+const FUSE_DEVICE: &str = "/dev/fuse";
 
 /// How the mount looks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +113,14 @@ pub enum MountError {
     /// The file name is empty, too long, or has a slash.
     #[error("{0:?} cannot be the name of a file")]
     FileName(OsString),
+    /// The kernel has no FUSE for us.
+    #[error("there is no FUSE here: {device}: {source} (`modprobe fuse` loads it; or use NBD)")]
+    NoFuse {
+        /// Its device node.
+        device: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The mount point cannot be looked at.
     #[error("mount point {dir}: {source}")]
     MountPoint {
@@ -122,6 +134,9 @@ pub enum MountError {
         "{0} still has the mount of a process that is gone; remove it with: fusermount3 -u {0}"
     )]
     Dead(PathBuf),
+    /// There is nothing to mount on.
+    #[error("there is no directory {0} to mount on; make it first")]
+    NoMountPoint(PathBuf),
     /// The mount point is not a directory.
     #[error("mount point {0} is not a directory")]
     NotADirectory(PathBuf),
@@ -188,6 +203,9 @@ pub fn mount(
     runtime: Handle,
 ) -> Result<Mount, MountError> {
     let dir = check_mount_point(dir)?;
+    if let Err(source) = std::fs::metadata(FUSE_DEVICE) {
+        return Err(MountError::NoFuse { device: FUSE_DEVICE, source });
+    }
     if !is_file_name(&config.file_name) {
         return Err(MountError::FileName(config.file_name));
     }
@@ -232,7 +250,7 @@ fn session_config(read_only: bool) -> Config {
     config.n_threads = Some(cores.min(THREADS_MAX));
     // One descriptor per thread, so that they do not share one queue of requests in progress.
     // Takes access to the device node, which a mount by way of fusermount3 can do without.
-    config.clone_fd = File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    config.clone_fd = File::options().read(true).write(true).open(FUSE_DEVICE).is_ok();
     config
 }
 
@@ -247,6 +265,7 @@ fn is_file_name(name: &OsString) -> bool {
 fn check_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
     let refused = |source: io::Error| match source.raw_os_error() {
         Some(libc::ENOTCONN) => MountError::Dead(dir.to_path_buf()),
+        Some(libc::ENOENT) => MountError::NoMountPoint(dir.to_path_buf()),
         _ => MountError::MountPoint { dir: dir.to_path_buf(), source },
     };
     if !std::fs::metadata(dir).map_err(refused)?.is_dir() {

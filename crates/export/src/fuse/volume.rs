@@ -1,7 +1,9 @@
 //! The file and its directory: attributes, answers now or later, where data is.
 
 use std::ffi::{OsStr, OsString};
-use std::sync::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use block::{BlockError, Io};
@@ -9,8 +11,9 @@ use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo, OpenFlags, ReplyEmpt
 use tokio::runtime::Handle;
 use tracing::debug;
 
+use super::killed::{Caller, Changes};
 use super::{Busy, FuseConfig, sys};
-use crate::byte_device::ByteDevice;
+use crate::byte_device::{ByteDevice, ReadData};
 
 /// The file's inode; the directory is [`INodeNo::ROOT`].
 pub(super) const FILE: INodeNo = INodeNo(2);
@@ -30,8 +33,19 @@ pub(super) struct Volume {
     mounted: SystemTime,
     modified: Mutex<SystemTime>,
     pub(super) runtime: Handle,
+    changes: Changes,
+    /// Reads under way.
+    reads: Arc<AtomicUsize>,
     /// Held by the file system and by every operation under way.
     busy: Busy,
+}
+
+/// A reply without content.
+pub(super) fn empty(reply: ReplyEmpty) -> impl FnOnce(Result<(), Errno>) + Send + 'static {
+    move |result| match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
 }
 
 impl Volume {
@@ -47,6 +61,8 @@ impl Volume {
             mounted: now,
             modified: Mutex::new(now),
             runtime,
+            changes: Changes::default(),
+            reads: Arc::default(),
             busy,
         }
     }
@@ -55,34 +71,107 @@ impl Volume {
     pub(super) fn open_flags(&self, flags: OpenFlags) -> FopenFlags {
         if self.parallel_direct_writes && flags.0 & libc::O_DIRECT != 0 {
             FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else if self.reads.load(Ordering::Acquire) > 0 {
+            // Else the kernel throws away what it has cached, so that what others wrote to the
+            // volume is seen. For pages that are being read it waits, and cannot be killed then.
+            FopenFlags::FOPEN_KEEP_CACHE
         } else {
             FopenFlags::empty()
         }
     }
 
-    /// Answers at once if `io` is ready, else from the runtime.
+    fn spawn(&self, answering: impl Future<Output = ()> + Send + 'static) {
+        let busy = self.busy.clone();
+        self.runtime.spawn(async move {
+            answering.await;
+            drop(busy);
+        });
+    }
+
+    /// Answers a question at once if `io` is ready, else from the runtime.
     pub(super) fn answer<T: Send + Unpin + 'static>(
         &self,
+        caller: Caller,
         io: Io<T>,
         reply: impl FnOnce(Result<T, Errno>) + Send + 'static,
     ) {
         match io.try_ready() {
             Ok(result) => reply(result.map_err(errno)),
-            Err(io) => {
-                let busy = self.busy.clone();
-                self.runtime.spawn(async move {
-                    reply(io.await.map_err(errno));
-                    drop(busy);
-                });
-            }
+            Err(io) => self.spawn(Changes::or_drop(io, caller, reply)),
         }
     }
 
-    pub(super) fn answer_empty(&self, io: Io<()>, reply: ReplyEmpty) {
-        self.answer(io, move |result| match result {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
+    /// Answers a read, likewise.
+    pub(super) fn answer_read(
+        &self,
+        caller: Caller,
+        range: Range<u64>,
+        reply: impl FnOnce(Result<ReadData, Errno>) + Send + 'static,
+    ) {
+        let (device, len) = (self.device.clone(), (range.end - range.start) as usize);
+        let (turn, io) = match self.changes.turn_to_read(range.clone()) {
+            Ok(turn) => match device.read(range.start, len).try_ready() {
+                Ok(result) => return reply(result.map_err(errno)),
+                Err(io) => (Some(turn), io),
+            },
+            Err(waiting) => {
+                let io = Io::later(async move {
+                    let _turn = waiting.await;
+                    device.read(range.start, len).await
+                });
+                (None, io)
+            }
+        };
+        let reads = Arc::clone(&self.reads);
+        reads.fetch_add(1, Ordering::AcqRel);
+        self.spawn(async move {
+            // Both end before the answer: who has it may write, or open the file, at once.
+            let reply = |result| {
+                drop(turn);
+                reads.fetch_sub(1, Ordering::AcqRel);
+                reply(result);
+            };
+            Changes::or_drop(io, caller, reply).await;
         });
+    }
+
+    /// Answers a change of a range, which `begin` begins when its turn has come.
+    pub(super) fn answer_change(
+        &self,
+        caller: Caller,
+        range: Range<u64>,
+        begin: impl FnOnce() -> Io<()> + Send + 'static,
+        reply: impl FnOnce(Result<(), Errno>) + Send + 'static,
+    ) {
+        let changes = self.changes.clone();
+        let (turn, io) = match self.changes.turn(range) {
+            Ok(guard) => match begin().try_ready() {
+                Ok(result) => return reply(result.map_err(errno)),
+                Err(io) => (Ok(guard), Ok(io)),
+            },
+            waiting => (waiting, Err(begin)),
+        };
+        self.spawn(async move {
+            let begin = move || match io {
+                Ok(io) => io,
+                Err(begin) => begin(),
+            };
+            changes.change(turn, begin, caller, reply).await;
+        });
+    }
+
+    pub(super) fn answer_flush(&self, caller: Caller, reply: ReplyEmpty) {
+        let reply = empty(reply);
+        if let Some(unheard) = self.changes.take_unheard() {
+            return reply(Err(unheard));
+        }
+        match self.device.flush().try_ready() {
+            Ok(result) => reply(result.map_err(errno)),
+            Err(io) => {
+                let changes = self.changes.clone();
+                self.spawn(async move { changes.flush(io, caller, reply).await });
+            }
+        }
     }
 
     pub(super) fn attributes(&self, inode: INodeNo) -> Option<FileAttr> {
