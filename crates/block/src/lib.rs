@@ -6,6 +6,7 @@
 
 pub mod backend;
 pub mod buf;
+pub mod content;
 pub mod copy;
 pub mod error;
 pub mod io;

@@ -11,9 +11,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Answer, Request, Status};
-use crate::config::{Backing, Config, ConfigError, Problem, ServerSection};
+use crate::check::{everything, make_folders};
+use crate::config::{Config, ConfigError, Problem, ServerSection};
 use crate::http;
 use crate::logging::LogLevel;
+use crate::lun::Opening;
 use crate::state::{Changes, State};
 
 /// How often the storage is asked for the space it has left.
@@ -65,19 +67,22 @@ enum Wish {
 /// # Errors
 /// [`DaemonError`]: it did not start, or its LUNs could not be flushed at the end.
 pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), DaemonError> {
-    let config = Config::load(path)?;
+    let config = Config::load(path).map_err(|error| everything(path, error.0))?;
     if let Err(error) = iscsi::target::raise_descriptor_limit() {
         warn!(%error, "cannot raise the limit of open files");
     }
     let daemon = Arc::new(Daemon::new(path, &config));
     config.warnings.iter().for_each(|warning| warn!("{warning}"));
     let mut signals = Signals::new()?;
-    let plan = daemon.lock().prepare(&config).map_err(ConfigError)?;
+    let plan = daemon.lock().prepare(&config, Opening::ToServe);
+    let plan = plan.map_err(|problems| everything(path, problems))?;
+    plan.warnings.iter().for_each(|warning| warn!("{warning}"));
     let admin_path = config.server.admin_socket.clone();
     let failed = |what: &Path| {
         let what = what.display().to_string();
         move |source| DaemonError::Io { what, source }
     };
+    make_folders(&config.server)?;
     let socket = admin::listen(&admin_path).map_err(failed(&admin_path))?;
     let guard = RemoveAtEnd(admin_path);
     let http =
@@ -107,25 +112,6 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
     let stopped = daemon.stop(&mut signals).await;
     drop((helpers, guard));
     stopped
-}
-
-/// Checks a configuration: reads it and its password files, and looks whether the files behind LUNs
-/// are there. Opens none of them, as a daemon may be using them.
-///
-/// # Errors
-/// [`ConfigError`] with everything that is wrong.
-pub fn check(path: &Path) -> Result<Config, ConfigError> {
-    let config = Config::load(path)?;
-    let luns = config.targets.values().flat_map(|target| target.luns.values());
-    let missing = luns.filter_map(|lun| match &lun.backing {
-        Backing::Path(path) if lun.create.is_none() => {
-            let error = std::fs::metadata(path).err()?;
-            Some(lun.place.problem(format!("{}: {error}", path.display())))
-        }
-        _ => None,
-    });
-    let missing: Vec<Problem> = missing.collect();
-    if missing.is_empty() { Ok(config) } else { Err(ConfigError(missing)) }
 }
 
 impl Daemon {
@@ -174,7 +160,7 @@ impl Daemon {
         let mut problems = self.fixed_problems(&config.server);
         // A copy, so that nobody who asks how things are waits for a disk. One reload at a time.
         let before = self.lock().clone();
-        let plan = match before.prepare(&config) {
+        let plan = match before.prepare(&config, Opening::ToServe) {
             Ok(plan) if problems.is_empty() => plan,
             Ok(_) => return Err(problems),
             Err(more) => {

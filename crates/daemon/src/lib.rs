@@ -5,6 +5,7 @@
 //! reads their counters.
 
 pub mod admin;
+mod check;
 mod clients;
 pub mod config;
 mod daemon;
@@ -14,5 +15,6 @@ mod lun;
 mod metrics;
 mod state;
 
+pub use check::check;
 pub use clients::Clients;
-pub use daemon::{DaemonError, check, run};
+pub use daemon::{DaemonError, run};

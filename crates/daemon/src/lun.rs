@@ -8,6 +8,7 @@ use block::layer::{StatsLayer, ThickLayer, WriteThroughLayer};
 use block::{BlockDevice, Device};
 use scsi::{FileStore, LunOptions, SpaceUsage};
 
+use crate::check::{Described, IN_USE};
 use crate::config::{Backing, LunSection, Problem};
 
 /// Block size of files and memory unless told otherwise: what every client can use.
@@ -18,14 +19,29 @@ const DEFAULT_BLOCK_SIZE: u32 = 512;
 pub(crate) enum Storage {
     File(Arc<FileDevice>),
     Memory(Arc<MemoryDevice>),
+    /// Not opened, only known to open: what a check sees.
+    Trial(Arc<Described>),
+}
+
+/// How storage and portals are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// To be served.
+    ToServe,
+    /// To find out whether it could be, beside a daemon that is serving them.
+    Trial,
 }
 
 impl Storage {
-    /// Opens what a section names.
-    pub(crate) fn open(section: &LunSection) -> Result<Self, Problem> {
+    /// Opens what a section names. What is unwise, or cannot be known, goes to `warnings`.
+    pub(crate) fn open(
+        section: &LunSection,
+        opening: Opening,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, Problem> {
         let block_size = section.block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
         match &section.backing {
-            Backing::Memory(bytes) => MemoryDevice::new(*bytes, block_size)
+            Backing::Memory(bytes) => MemoryDevice::open(*bytes, block_size)
                 .map(|device| Self::Memory(Arc::new(device)))
                 .map_err(|error| section.place.problem(error)),
             Backing::Path(path) => {
@@ -34,6 +50,14 @@ impl Storage {
                     .with_direct(section.direct);
                 options.block_size = section.block_size;
                 options.create = section.create;
+                if opening == Opening::Trial {
+                    let trial = FileDevice::trial(path, &options);
+                    let trial = trial.map_err(|error| section.place.problem(error))?;
+                    if trial.in_use {
+                        warnings.push(section.place.problem(IN_USE).to_string());
+                    }
+                    return Ok(Self::Trial(Arc::new(Described(trial.info))));
+                }
                 FileDevice::open(path, &options)
                     .map(|device| Self::File(Arc::new(device)))
                     .map_err(|error| section.place.problem(error))
@@ -45,6 +69,7 @@ impl Storage {
         match self {
             Self::File(device) => Arc::clone(device) as Device,
             Self::Memory(device) => Arc::clone(device) as Device,
+            Self::Trial(device) => Arc::clone(device) as Device,
         }
     }
 }
@@ -101,7 +126,7 @@ impl RunningLun {
     pub(crate) fn grow(&self) -> bool {
         match &self.storage {
             Storage::File(file) => file.grow().unwrap_or(false),
-            Storage::Memory(_) => false,
+            Storage::Memory(_) | Storage::Trial(_) => false,
         }
     }
 

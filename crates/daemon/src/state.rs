@@ -2,6 +2,7 @@
 //! first ([`State::prepare`]), then the change is made ([`State::commit`]), which cannot.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,8 +11,9 @@ use iscsi::target::{BoundPortal, Catalog, PortalSpec, Server, TargetSpec};
 use scsi::{Target, TargetConfig};
 use tracing::{info, warn};
 
+use crate::check;
 use crate::config::{Backing, Config, LunSection, Problem, TargetSection};
-use crate::lun::{RunningLun, Storage, opens_alike};
+use crate::lun::{Opening, RunningLun, Storage, opens_alike};
 
 /// A target that is served.
 #[derive(Clone)]
@@ -34,6 +36,8 @@ pub(crate) struct Plan {
     bound: Vec<BoundPortal>,
     portals: BTreeMap<String, PortalSpec>,
     state_directory: Option<PathBuf>,
+    /// What may yet be in the way, or is unwise.
+    pub(crate) warnings: Vec<String>,
 }
 
 /// What a change came to, for people.
@@ -48,14 +52,18 @@ impl Changes {
 }
 
 impl State {
-    /// Opens everything that a configuration needs and that is not open yet.
+    /// Opens everything that a configuration needs and that is not open yet; or, as a trial, finds
+    /// out by the same steps whether it would open.
     ///
     /// # Errors
     /// All that cannot be had; nothing has changed then.
-    pub(crate) fn prepare(&self, config: &Config) -> Result<Plan, Vec<Problem>> {
-        let mut problems = Vec::new();
-        let targets = self.prepare_targets(config, &mut problems);
-        let bound = self.bind_portals(config, &mut problems);
+    pub(crate) fn prepare(&self, config: &Config, opening: Opening) -> Result<Plan, Vec<Problem>> {
+        let mut problems = check::folders(&config.server);
+        problems.extend(check::memory(config));
+        problems.extend(check::same_files(config));
+        let mut warnings = Vec::new();
+        let targets = self.prepare_targets(config, opening, &mut warnings, &mut problems);
+        let bound = self.bind_portals(config, opening, &mut warnings, &mut problems);
         let mut catalog =
             Catalog::new(config.limits.clone()).with_discovery(config.discovery.clone());
         for (name, running) in &targets {
@@ -70,10 +78,17 @@ impl State {
         }
         let portals = config.portals.iter().map(|(_, spec)| (spec.name.clone(), spec.clone()));
         let state_directory = config.server.state_directory.clone();
-        Ok(Plan { catalog, targets, bound, portals: portals.collect(), state_directory })
+        let portals = portals.collect();
+        Ok(Plan { catalog, targets, bound, portals, state_directory, warnings })
     }
 
-    fn bind_portals(&self, config: &Config, problems: &mut Vec<Problem>) -> Vec<BoundPortal> {
+    fn bind_portals(
+        &self,
+        config: &Config,
+        opening: Opening,
+        warnings: &mut Vec<String>,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<BoundPortal> {
         let mut bound = Vec::new();
         for (place, spec) in &config.portals {
             // The same listener goes on, perhaps with another external address.
@@ -93,6 +108,12 @@ impl State {
             }
             match BoundPortal::bind(spec.clone()) {
                 Ok(portal) => bound.push(portal),
+                Err(error)
+                    if opening == Opening::Trial
+                        && error.source.kind() == io::ErrorKind::AddrInUse =>
+                {
+                    warnings.push(place.problem(check::IN_USE).to_string());
+                }
                 Err(error) => problems.push(place.problem(error)),
             }
         }
@@ -102,6 +123,8 @@ impl State {
     fn prepare_targets(
         &self,
         config: &Config,
+        opening: Opening,
+        warnings: &mut Vec<String>,
         problems: &mut Vec<Problem>,
     ) -> BTreeMap<String, RunningTarget> {
         let mut opened = self.open_storage();
@@ -119,10 +142,15 @@ impl State {
                 let kept = before
                     .and_then(|before| before.luns.get(number))
                     .filter(|running| running.section == *lun);
+                let before = before.and_then(|before| before.luns.get(number));
+                let mut anew = || match open_already(lun, before, &opened)? {
+                    Some(storage) => Ok(storage),
+                    None => Storage::open(lun, opening, warnings)
+                        .inspect(|storage| opened.push((lun.clone(), storage.clone()))),
+                };
                 let prepared = match kept {
                     Some(running) => running.check_size().map(|()| running.clone()),
-                    None => open(lun, before.and_then(|b| b.luns.get(number)), &mut opened)
-                        .map(|storage| RunningLun::new(lun.clone(), storage)),
+                    None => anew().map(|storage| RunningLun::new(lun.clone(), storage)),
                 };
                 let tried = prepared.and_then(|running| {
                     let state = state_file(
@@ -152,7 +180,7 @@ impl State {
 
     /// Makes the change.
     pub(crate) fn commit(&mut self, plan: Plan, server: &Server) -> Changes {
-        let Plan { catalog, mut targets, bound, portals, state_directory } = plan;
+        let Plan { catalog, mut targets, bound, portals, state_directory, .. } = plan;
         let mut changes = Changes::default();
         for (name, running) in &mut targets {
             let known = self.targets.contains_key(name);
@@ -293,12 +321,12 @@ fn flush_later(target_name: &str, number: u16, lun: &RunningLun) {
     });
 }
 
-/// Storage for a LUN: what is open already, or newly opened and open from now on.
-fn open(
+/// Storage for a LUN, if it is open already.
+fn open_already(
     section: &LunSection,
     before: Option<&RunningLun>,
-    opened: &mut Vec<(LunSection, Storage)>,
-) -> Result<Storage, Problem> {
+    opened: &[(LunSection, Storage)],
+) -> Result<Option<Storage>, Problem> {
     if let Backing::Path(_) = section.backing
         && let Some((known, storage)) = opened.iter().find(|(k, _)| k.backing == section.backing)
     {
@@ -308,7 +336,7 @@ fn open(
                  remove the LUN, reload, and add it again",
             ));
         }
-        return Ok(storage.clone());
+        return Ok(Some(storage.clone()));
     }
     if let (Backing::Memory(_), Some(before)) = (&section.backing, before)
         && matches!(before.section.backing, Backing::Memory(_))
@@ -319,11 +347,9 @@ fn open(
                  remove the LUN, reload, and add it again",
             ));
         }
-        return Ok(before.storage.clone());
+        return Ok(Some(before.storage.clone()));
     }
-    let storage = Storage::open(section)?;
-    opened.push((section.clone(), storage.clone()));
-    Ok(storage)
+    Ok(None)
 }
 
 /// Where the reservations of a LUN are kept. Names of targets hold no character that a path could

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-pub use open::{FileOptions, OpenError};
+pub use open::{FileOptions, OpenError, Trial, check_folder};
 
 use buffered::Buffered;
 use durable::{Durable, System};

@@ -20,6 +20,71 @@ const GROUP_CHUNKS: usize = 512;
 /// Largest device in bytes (the top level of the table then takes 512 MiB of zero pages).
 pub const SIZE_BYTES_MAX: u64 = 1 << 50;
 
+/// Why there cannot be such a device: what was asked for, and what would be allowed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// There would be no blocks in it.
+    #[error("0 bytes are no disk; at least one block of {block_size} bytes is needed")]
+    Empty {
+        /// Block size in bytes.
+        block_size: u32,
+    },
+    /// The size does not fit the block size.
+    #[error(
+        "{size} bytes are not a multiple of the block size {block_size}; {} bytes would be",
+        size.next_multiple_of(u64::from(*block_size))
+    )]
+    Misaligned {
+        /// Size in bytes.
+        size: u64,
+        /// Block size in bytes.
+        block_size: u32,
+    },
+    /// More than the table of chunks is made for.
+    #[error("{size} bytes are too many; at most {SIZE_BYTES_MAX} are possible")]
+    TooLarge {
+        /// Size in bytes.
+        size: u64,
+    },
+    /// No such block size.
+    #[error("a block size of {block_size} cannot be used; a power of two from 512 to 65536 can")]
+    BlockSize {
+        /// Block size in bytes.
+        block_size: u32,
+    },
+    /// More than there is, once it is written to.
+    #[error(
+        "memory disks of {size} bytes in all are more than the {physical} bytes of this machine: \
+         written full, they would have the kernel end the process"
+    )]
+    Overcommitted {
+        /// Bytes of all memory disks.
+        size: u64,
+        /// Bytes of physical memory.
+        physical: u64,
+    },
+}
+
+/// Checks that memory disks of `size` bytes in all fit into the memory of this machine, were they
+/// written full. They take memory when they are written to, so nothing else ever says no.
+///
+/// # Errors
+/// [`MemoryError::Overcommitted`].
+pub fn check_fits_machine(size: u64) -> std::result::Result<(), MemoryError> {
+    match physical_bytes() {
+        Some(physical) if size > physical => Err(MemoryError::Overcommitted { size, physical }),
+        _ => Ok(()),
+    }
+}
+
+/// Physical memory in bytes, if the system says it.
+fn physical_bytes() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    total.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// A chunk without memory reads as zeroes.
 type Chunk = RwLock<Option<Box<[u8]>>>;
 type Group = Box<[Chunk]>;
@@ -57,6 +122,20 @@ impl MemoryDevice {
         info.can_extents = true;
         let groups = size.div_ceil((GROUP_CHUNKS * CHUNK_BYTES) as u64);
         Ok(Self { info, groups: (0..groups).map(|_| OnceLock::new()).collect() })
+    }
+
+    /// As [`new`](Self::new), for a size that a user chose.
+    ///
+    /// # Errors
+    /// [`MemoryError`] says what would be allowed.
+    pub fn open(size: u64, block_size: u32) -> std::result::Result<Self, MemoryError> {
+        match Self::new(size, block_size) {
+            Ok(_) if size == 0 => Err(MemoryError::Empty { block_size }),
+            Ok(device) => Ok(device),
+            Err(BlockError::Misaligned { .. }) => Err(MemoryError::Misaligned { size, block_size }),
+            Err(BlockError::OutOfRange { .. }) => Err(MemoryError::TooLarge { size }),
+            Err(_) => Err(MemoryError::BlockSize { block_size }),
+        }
     }
 
     /// Bytes of memory allocated for content.
@@ -249,6 +328,22 @@ mod tests {
             MemoryDevice::new(SIZE_BYTES_MAX + 512, 512),
             Err(BlockError::OutOfRange { .. })
         ));
+    }
+
+    #[test]
+    fn a_user_is_told_what_would_be_allowed() {
+        let said = |size, block_size| match MemoryDevice::open(size, block_size) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(said(4096, 512), "");
+        assert!(said(0, 512).contains("at least one block of 512"));
+        assert!(said(1000, 512).contains("1024 bytes would be"));
+        assert!(said(4096, 1000).contains("a power of two from 512"));
+        assert!(said(u64::MAX, 512).contains("at most"));
+        assert!(check_fits_machine(0).is_ok());
+        let error = check_fits_machine(u64::MAX).unwrap_err().to_string();
+        assert!(error.contains("of this machine"), "{error}");
     }
 
     #[test]

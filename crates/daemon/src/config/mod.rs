@@ -9,6 +9,7 @@ mod secret;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -50,6 +51,19 @@ pub struct ServerSection {
     pub congestion_control: CongestionChoice,
     /// Where metrics and health are served over HTTP.
     pub metrics: Option<SocketAddr>,
+    /// Where these stand.
+    pub places: ServerPlaces,
+}
+
+/// Where what is opened outside of targets and portals stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerPlaces {
+    /// Of `state_directory`.
+    pub state_directory: Place,
+    /// Of `admin_socket`.
+    pub admin_socket: Place,
+    /// Of `metrics.listen`.
+    pub metrics: Place,
 }
 
 /// `[[target]]`.
@@ -109,6 +123,8 @@ pub struct LunSection {
     pub naa: Option<u64>,
     /// Vendor and product identification.
     pub product: Option<(String, String)>,
+    /// Memory that the machine may not have.
+    pub overcommit: bool,
     /// Warn initiators when the file system has less left.
     pub space_warning_bytes: u64,
 }
@@ -123,17 +139,25 @@ fn lines(problems: &[Problem]) -> String {
     lines.join("\n")
 }
 
+fn read(path: &Path) -> Result<String, Problem> {
+    std::fs::read_to_string(path).map_err(|error| {
+        let what = match error.kind() {
+            io::ErrorKind::NotFound => {
+                "there is no such file; contrib/target.toml is one to begin with".to_owned()
+            }
+            _ => format!("cannot be read: {error}"),
+        };
+        Place::of_file(path, "").problem(what)
+    })
+}
+
 impl Config {
     /// Reads a file.
     ///
     /// # Errors
     /// [`ConfigError`] with everything that is wrong with it.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            let what = format!("cannot be read: {error}");
-            let problem = Problem { file: path.to_owned(), line: 0, key: String::new(), what };
-            ConfigError(vec![problem])
-        })?;
+        let text = read(path).map_err(|problem| ConfigError(vec![problem]))?;
         Self::parse(path, &text)
     }
 
@@ -142,6 +166,17 @@ impl Config {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        parse::config(path, text).map_err(ConfigError)
+        match parse::config(path, text) {
+            (Some(config), problems) if problems.is_empty() => Ok(config),
+            (_, problems) => Err(ConfigError(problems)),
+        }
+    }
+
+    /// Reads a file as far as it can be understood, and says everything that is wrong with it.
+    pub(crate) fn examine(path: &Path) -> (Option<Self>, Vec<Problem>) {
+        match read(path) {
+            Ok(text) => parse::config(path, &text),
+            Err(problem) => (None, vec![problem]),
+        }
     }
 }

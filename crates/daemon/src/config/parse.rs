@@ -17,7 +17,7 @@ use wanlab::units;
 use super::reader::{
     Place, Problem, Reader, Section, boolean, list, number, one_of, parsed, size, string, time,
 };
-use super::{Backing, Config, LunSection, ServerSection, TargetSection, secret};
+use super::{Backing, Config, LunSection, ServerPlaces, ServerSection, TargetSection, secret};
 
 /// The admin socket, unless told otherwise.
 pub(crate) const ADMIN_SOCKET: &str = "/run/enkaku/target.sock";
@@ -30,6 +30,9 @@ const LENGTH_MAX: u64 = (1 << 24) - 1;
 
 /// Longest time limit that is taken for meant.
 const TIME_MAX: Duration = Duration::from_secs(3600);
+
+/// What a target is called whose name is wrong; it is never served.
+const NAMELESS: &str = "iqn.2026-11.io.enkaku:nameless";
 
 const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
 
@@ -50,7 +53,8 @@ struct Context<'r> {
     warnings: Vec<String>,
 }
 
-pub(super) fn config(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
+/// What could be understood, and everything that is wrong.
+pub(super) fn config(path: &Path, text: &str) -> (Option<Config>, Vec<Problem>) {
     let reader = Reader::new(path, text);
     let config = match toml_span::parse(text) {
         Ok(mut value) => {
@@ -67,8 +71,7 @@ pub(super) fn config(path: &Path, text: &str) -> Result<Config, Vec<Problem>> {
             None
         }
     };
-    let problems = reader.into_problems();
-    config.filter(|_| problems.is_empty()).ok_or(problems)
+    (config, reader.into_problems())
 }
 
 fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
@@ -77,17 +80,18 @@ fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
     let read = |(name, section)| (name, secret::chap(reader, section, &mut warnings));
     let chaps = chaps.into_iter().map(read).collect();
     let metrics = root.section("metrics");
-    let server = server(root.section("server"), metrics);
+    let server = server(reader, root.section("server"), metrics);
     let (mut limits, command_window) = limits(reader, root.section("limits"));
     limits.congestion_control = server.congestion_control.clone();
     let mut session = SessionConfig::default();
     session.command_window = command_window;
     // A quarter of the common half: what one session may be promised at once.
     session.buffered_bytes_max = session.buffered_bytes_max.min(limits.memory_bytes_max / 8);
-    let portals = portals(reader, root.sections("portal"));
-    if portals.is_empty() {
+    let sections = root.sections("portal");
+    if sections.is_empty() {
         root.complain("no portal: where to listen? (add [[portal]] with listen = \"[::]:3260\")");
     }
+    let portals = portals(reader, sections);
     let Ok(default) = TargetSpec::new("iqn.2026-11.io.enkaku:default", nothing()) else {
         return None;
     };
@@ -102,10 +106,11 @@ fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
         section.finish();
         chap
     });
-    let targets = context.targets(root.sections("target"));
-    if targets.is_empty() {
+    let sections = root.sections("target");
+    if sections.is_empty() {
         root.complain("no target: nothing would be served (add [[target]])");
     }
+    let targets = context.targets(sections);
     root.finish();
     let warnings = context.warnings;
     Some(Config { server, limits, discovery, portals, targets, warnings })
@@ -115,7 +120,15 @@ fn nothing() -> scsi::Target {
     scsi::Target::new(scsi::TargetConfig::new("nothing"))
 }
 
-fn server(server: Option<Section<'_, '_>>, metrics: Option<Section<'_, '_>>) -> ServerSection {
+fn server(
+    reader: &Reader,
+    server: Option<Section<'_, '_>>,
+    metrics: Option<Section<'_, '_>>,
+) -> ServerSection {
+    let mut places = ServerPlaces {
+        admin_socket: reader.missing("server.admin_socket"),
+        ..ServerPlaces::default()
+    };
     let mut out = ServerSection {
         state_directory: None,
         admin_socket: PathBuf::from(ADMIN_SOCKET),
@@ -123,11 +136,14 @@ fn server(server: Option<Section<'_, '_>>, metrics: Option<Section<'_, '_>>) -> 
         shutdown_timeout: Duration::from_secs(10),
         congestion_control: CongestionChoice::Auto,
         metrics: None,
+        places: ServerPlaces::default(),
     };
     if let Some(mut section) = server {
-        out.state_directory = section.get("state_directory", string).map(PathBuf::from);
-        if let Some(path) = section.get("admin_socket", string) {
-            out.admin_socket = PathBuf::from(path);
+        if let Some((place, path)) = section.with("state_directory", string) {
+            (places.state_directory, out.state_directory) = (place, Some(PathBuf::from(path)));
+        }
+        if let Some((place, path)) = section.with("admin_socket", string) {
+            (places.admin_socket, out.admin_socket) = (place, PathBuf::from(path));
         }
         // A bare word that is no level would be taken for the name of a module.
         let is_filter = |text: &str| match text.contains('=') {
@@ -150,10 +166,12 @@ fn server(server: Option<Section<'_, '_>>, metrics: Option<Section<'_, '_>>) -> 
         section.finish();
     }
     if let Some(mut section) = metrics {
-        let address = section.required("listen", address);
-        out.metrics = address.map(|(_, address)| address);
+        if let Some((place, address)) = section.required("listen", address) {
+            (places.metrics, out.metrics) = (place, Some(address));
+        }
         section.finish();
     }
+    out.places = places;
     out
 }
 
@@ -216,9 +234,8 @@ fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, Porta
         section.finish();
         let Some((place, listen)) = listen else { continue };
         let name = name.unwrap_or_else(|| listen.to_string());
-        let same = |other: &&(Place, PortalSpec)| {
-            other.1.name == name || other.1.listen == listen && listen.port() != 0
-        };
+        let same =
+            |other: &&(Place, PortalSpec)| other.1.name == name || overlap(other.1.listen, listen);
         if let Some((_, other)) = portals.iter().find(same) {
             let what = format!("there is a portal {} on {} already", other.name, other.listen);
             reader.complain(&place, what);
@@ -227,6 +244,16 @@ fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, Porta
         portals.push((place, PortalSpec { name, listen, external }));
     }
     portals
+}
+
+/// Would the kernel refuse one of two listeners? The unspecified IPv6 address takes IPv4, too.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let all = |this: SocketAddr, other: SocketAddr| {
+        this.ip().is_unspecified() && (this.is_ipv6() || other.is_ipv4())
+    };
+    one.port() == other.port()
+        && one.port() != 0
+        && (one.ip() == other.ip() || all(one, other) || all(other, one))
 }
 
 /// `[parameters]` and `[target.parameters]`.
@@ -288,7 +315,7 @@ impl Context<'_> {
     fn targets(&mut self, sections: Vec<Section<'_, '_>>) -> BTreeMap<String, TargetSection> {
         let mut targets = BTreeMap::new();
         for section in sections {
-            let Some(target) = self.target(section) else { continue };
+            let target = self.target(section);
             if targets.contains_key(&target.name) {
                 let what = format!("there is a target {} already", target.name);
                 self.reader.complain(&target.place, what);
@@ -315,7 +342,7 @@ impl Context<'_> {
         }
     }
 
-    fn target(&mut self, mut section: Section<'_, '_>) -> Option<TargetSection> {
+    fn target(&mut self, mut section: Section<'_, '_>) -> TargetSection {
         let name = section.required("name", name);
         let alias = section.get("alias", string);
         let portals = self.target_portals(&mut section);
@@ -328,10 +355,15 @@ impl Context<'_> {
             section.complain("has no logical unit (add [[target.lun]])");
         }
         let access = self.access(&mut section, &luns);
+        // What else is wrong with a target shows although its name is wrong, too.
+        let (place, name) = name.unwrap_or_else(|| {
+            let place = section.place();
+            let name = format!("{NAMELESS}.{}", place.line());
+            (place, name)
+        });
         section.finish();
-        let (place, name) = name?;
         let session = self.session.clone();
-        Some(TargetSection { place, name, alias, offer, session, portals, access, luns })
+        TargetSection { place, name, alias, offer, session, portals, access, luns }
     }
 
     fn target_portals(&self, section: &mut Section<'_, '_>) -> Option<BTreeSet<String>> {
@@ -419,7 +451,8 @@ impl Context<'_> {
 
 fn name(value: ValueInner<'_>) -> Result<String, String> {
     let text = string(value)?;
-    check_name(&text).map_err(|error| format!("{text:?}: {error}"))
+    check_name(&text)
+        .map_err(|error| format!("{text:?}: {error} (as in iqn.2026-11.org.example:disks)"))
 }
 
 fn lun(section: &mut Section<'_, '_>) -> Option<LunSection> {
@@ -433,7 +466,7 @@ fn lun(section: &mut Section<'_, '_>) -> Option<LunSection> {
         })
     });
     let read_only = section.get("read_only", boolean).unwrap_or(false);
-    let block_size = section.get("block_size", size(512, 65_536));
+    let block_size = section.get("block_size", block_size);
     let physical_block_size = section.get("physical_block_size", size(512, 1 << 24));
     let hex = |text: &str| u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok();
     let vendor = section.get("vendor", string);
@@ -444,6 +477,7 @@ fn lun(section: &mut Section<'_, '_>) -> Option<LunSection> {
     let write_cache = section.get("write_cache", boolean).unwrap_or(true);
     let serial = section.get("serial", string);
     let naa = section.get("naa", parsed("16 hexadecimal digits", hex));
+    let overcommit = section.get("overcommit", boolean).unwrap_or(false);
     let space_warning_bytes = section.get("space_warning", size(1, 1 << 60)).unwrap_or(0);
     let (place, backing) = backing?;
     let product = match (vendor, product) {
@@ -458,7 +492,7 @@ fn lun(section: &mut Section<'_, '_>) -> Option<LunSection> {
         backing,
         create,
         read_only,
-        block_size: block_size.map(|bytes| bytes as u32),
+        block_size,
         physical_block_size: physical_block_size.map(|bytes| bytes as u32),
         direct,
         thin,
@@ -466,6 +500,16 @@ fn lun(section: &mut Section<'_, '_>) -> Option<LunSection> {
         serial,
         naa,
         product,
+        overcommit,
         space_warning_bytes,
     })
+}
+
+/// What every initiator can use, and what `serve` takes.
+fn block_size(value: ValueInner<'_>) -> Result<u32, String> {
+    match size(0, u64::MAX)(value)? {
+        512 => Ok(512),
+        4096 => Ok(4096),
+        other => Err(format!("{other} is not allowed (512 and 4096 are)")),
+    }
 }

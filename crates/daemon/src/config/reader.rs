@@ -45,10 +45,22 @@ pub struct Place {
 }
 
 impl Place {
+    /// Line, from 1; 0 for the file as a whole.
+    pub(super) fn line(&self) -> usize {
+        self.line
+    }
+
     /// What is wrong there.
     pub fn problem(&self, what: impl fmt::Display) -> Problem {
         let Self { file, line, key } = self.clone();
         Problem { file, line, key, what: what.to_string() }
+    }
+}
+
+impl Place {
+    /// A key that is not in the file, or the file as a whole.
+    pub(crate) fn of_file(file: &Path, key: &str) -> Self {
+        Self { file: file.to_owned(), line: 0, key: key.to_owned() }
     }
 }
 
@@ -58,6 +70,8 @@ impl PartialEq for Place {
         true
     }
 }
+
+impl Eq for Place {}
 
 /// A file being read.
 pub(super) struct Reader {
@@ -77,6 +91,11 @@ impl Reader {
     pub(super) fn place(&self, span: Span, key: &str) -> Place {
         let line = self.lines.partition_point(|start| *start <= span.start);
         Place { file: self.file.clone(), line, key: key.to_owned() }
+    }
+
+    /// A key that is not there, or not yet.
+    pub(super) fn missing(&self, key: &str) -> Place {
+        Place::of_file(&self.file, key)
     }
 
     pub(super) fn complain(&self, place: &Place, what: impl fmt::Display) {
@@ -227,10 +246,40 @@ impl<'r, 'de> Section<'r, 'de> {
         allowed.sort_unstable();
         for key in self.table.keys() {
             let place = self.reader.place(key.span, &self.join(&key.name));
-            let what = format!("unknown key (allowed here: {})", allowed.join(", "));
+            let what = match nearest(&key.name, &allowed) {
+                Some(meant) => format!("unknown key; did you mean {meant}?"),
+                None => format!("unknown key (allowed here: {})", allowed.join(", ")),
+            };
             self.reader.complain(&place, what);
         }
     }
+}
+
+/// The word that was perhaps meant: one or two letters away, or begun like this.
+fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
+    let begins = |other: &&&str| word.len() >= 4 && other.starts_with(word);
+    let distances = words.iter().map(|other| (distance(word, other), other));
+    let close = distances.filter(|(distance, _)| *distance <= 2 && *distance < word.len() / 2);
+    words.iter().find(begins).or_else(|| close.min().map(|(_, other)| other)).copied()
+}
+
+/// Letters to change, put in, leave out or swap with their neighbour, to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];
+    for (i, a) in one.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, b) in other.iter().enumerate() {
+            let changed = rows[i][j] + usize::from(a != b);
+            let mut least = changed.min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *a == other[j - 1] && one[i - 1] == *b {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][other.len()]
 }
 
 fn wanted(what: &str, found: &ValueInner<'_>) -> String {

@@ -66,6 +66,14 @@ fn one_mistake_each() {
             "t.toml:14: server.lgo: unknown key (allowed here: admin_socket, congestion_control, log, shutdown_timeout, state_directory)",
         ),
         (
+            "[server]\nstate_dir = \"/x\"\n",
+            "t.toml:14: server.state_dir: unknown key; did you mean state_directory?",
+        ),
+        (
+            "[server]\nadmin_sokcet = \"/x\"\n",
+            "t.toml:14: server.admin_sokcet: unknown key; did you mean admin_socket?",
+        ),
+        (
             "[limits]\nlogin_timeout = 15\n",
             "t.toml:14: limits.login_timeout: is integer, not a time, as in \"20ms\"",
         ),
@@ -103,6 +111,10 @@ fn one_mistake_each() {
         (
             "[[portal]]\nname = \"lan\"\nlisten = \"127.0.0.1:3261\"\n",
             "t.toml:15: portal[1].listen: there is a portal lan on 127.0.0.1:3260 already",
+        ),
+        (
+            "[[portal]]\nlisten = \"[::]:3260\"\n",
+            "t.toml:14: portal[1].listen: there is a portal lan on 127.0.0.1:3260 already",
         ),
         (
             "[[target.lun]]\nnumber = 0\npath = \"mem:1M\"\n",

@@ -30,6 +30,9 @@ pub struct FileOptions {
     pub block_size: Option<u32>,
     /// Make a sparse file of this many bytes if there is none. An existing one is taken as it is.
     pub create: Option<u64>,
+    /// Throw away what a regular file holds and give it this many bytes, once it is locked: one that
+    /// somebody uses stays as it is.
+    pub reset: Option<u64>,
 }
 
 impl FileOptions {
@@ -51,6 +54,12 @@ impl FileOptions {
         self
     }
 
+    /// With an existing file emptied, and then `size` bytes long.
+    pub fn with_reset(mut self, size: u64) -> Self {
+        self.reset = Some(size);
+        self
+    }
+
     /// With a sparse file of `size` bytes made where there is none.
     pub fn with_create(mut self, size: u64) -> Self {
         self.create = Some(size);
@@ -67,6 +76,14 @@ pub enum OpenError {
     NotFound {
         /// The file.
         path: PathBuf,
+    },
+    /// It cannot be created where there is no folder for it.
+    #[error("{}: there is no folder {} to create it in", path.display(), folder.display())]
+    NoFolder {
+        /// The file.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
     },
     /// The permissions say no.
     #[error("{}: permission denied (needs {needs})", path.display())]
@@ -155,21 +172,120 @@ impl FileDevice {
     pub fn open(path: impl AsRef<Path>, options: &FileOptions) -> Result<Self, OpenError> {
         let path = path.as_ref();
         check_block_size(path, options.block_size.unwrap_or(DEFAULT_BLOCK_SIZE), 512)?;
-        let metadata = match std::fs::metadata(path) {
-            Ok(metadata) => metadata,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match options.create {
+        let metadata = match look_at(path, options)? {
+            Some(metadata) => metadata,
+            None => match options.create {
                 Some(size) => create(path, size, options)?,
                 None => return Err(OpenError::NotFound { path: path.into() }),
             },
-            Err(source) => return Err(failed(path, options, "looking at it", source)),
         };
         let block_device = is_block_device(path, &metadata)?;
         let file = open(path, options, block_device)?;
+        if let Some(size) = options.reset.filter(|_| !block_device) {
+            file.set_len(0)
+                .and_then(|()| file.set_len(size))
+                .map_err(|source| failed(path, options, "giving it its size", source))?;
+        }
         let info = describe(path, options, &file, block_device.then_some(&metadata))?;
         if options.direct {
             check_direct(path, &file, info.block_size)?;
         }
         Ok(Self::new(file, info, options.direct, block_device))
+    }
+
+    /// Finds out whether [`open`](Self::open) would do, by the same steps. Nothing is created, kept
+    /// locked or changed, so that a file may be looked at that is being served.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), except that what is in use is no error.
+    pub fn trial(path: impl AsRef<Path>, options: &FileOptions) -> Result<Trial, OpenError> {
+        let path = path.as_ref();
+        check_block_size(path, options.block_size.unwrap_or(DEFAULT_BLOCK_SIZE), 512)?;
+        let metadata = look_at(path, options)?;
+        let block_device = match &metadata {
+            Some(metadata) => is_block_device(path, metadata)?,
+            None => false,
+        };
+        let (file, in_use) = match (&metadata, options.create) {
+            (None, None) => return Err(OpenError::NotFound { path: path.into() }),
+            (None, Some(size)) => match unnamed(path, size, options)? {
+                Some(file) => (file, false),
+                None => {
+                    let info = DeviceInfo::new(size, options.block_size.unwrap_or(512));
+                    return Ok(Trial { info, in_use: false });
+                }
+            },
+            (Some(_), _) => match open(path, options, block_device) {
+                Ok(file) => (file, false),
+                Err(OpenError::InUse { .. }) => {
+                    let opened = File::open(path);
+                    (opened.map_err(|source| failed(path, options, "opening it", source))?, true)
+                }
+                Err(error) => return Err(error),
+            },
+        };
+        // Whether it has holes is tried out by making one, which a look must not.
+        let looking = options.clone().with_read_only(true);
+        let device = metadata.as_ref().filter(|_| block_device);
+        let mut info = describe(path, &looking, &file, device)?;
+        info.read_only = options.read_only;
+        if options.direct && !in_use {
+            check_direct(path, &file, info.block_size)?;
+        }
+        Ok(Trial { info, in_use })
+    }
+}
+
+/// What [`FileDevice::trial`] found.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// Size and block sizes; what it can do is not found out.
+    pub info: DeviceInfo,
+    /// Somebody has it now, and it would not be opened beside them.
+    pub in_use: bool,
+}
+
+/// What is there, if anything.
+fn look_at(path: &Path, options: &FileOptions) -> Result<Option<Metadata>, OpenError> {
+    match std::fs::metadata(path) {
+        Ok(metadata) => Ok(Some(metadata)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(failed(path, options, "looking at it", source)),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A file without a name where one is to be made: it shows whether there is the right to and whether
+/// the file system has files so large, and leaves nothing behind. `None` where there are no such.
+fn unnamed(path: &Path, size: u64, options: &FileOptions) -> Result<Option<File>, OpenError> {
+    check_size(path, size, options.block_size.unwrap_or(DEFAULT_BLOCK_SIZE))?;
+    let flags = libc::O_TMPFILE | if options.direct { libc::O_DIRECT } else { 0 };
+    let opened =
+        OpenOptions::new().read(true).write(true).custom_flags(flags).open(folder_of(path));
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            return Ok(None);
+        }
+        Err(source) => return Err(failed(path, options, "creating it", source)),
+    };
+    file.set_len(size).map_err(|source| failed(path, options, "giving it its size", source))?;
+    Ok(Some(file))
+}
+
+/// Can files be made in this folder? Leaves nothing behind.
+///
+/// # Errors
+/// The system's.
+pub fn check_folder(folder: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(folder) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR)) => {
+            Ok(()) // a file system without such files: no way to find out without leaving one
+        }
+        result => result.map(drop),
     }
 }
 
@@ -333,6 +449,9 @@ fn failed(
 ) -> OpenError {
     let path = path.to_path_buf();
     match source.kind() {
+        io::ErrorKind::NotFound if action == "creating it" => {
+            OpenError::NoFolder { folder: folder_of(&path).into(), path }
+        }
         io::ErrorKind::PermissionDenied => {
             let needs = if options.read_only { "read" } else { "read and write" };
             OpenError::Permission { path, needs }
