@@ -186,5 +186,5 @@ class _lab:
 
 def _bench(lab: wan.Lab, url: str) -> dict:
     argv = [enkaku.binary(), "bench", url, "--rw", WRITES.rw, "--bs", WRITES.block_bytes]
-    argv += ["--depth", WRITES.depth, "--time", "2s", "--connections", 1, "--json"]
+    argv += ["--depth", WRITES.depth, "--time", "2s", "--connections", 1, "--force", "--json"]
     return json.loads(run(lab.exec("near", argv)).stdout)

@@ -154,7 +154,7 @@ def test_full_disk_under_a_lun_is_an_error_never_a_loss(
             file.write(noise(tmp_path / "more", 44 * MIB, seed=2).read_bytes())
         with pytest.raises(CommandFailed) as refused:
             if client == "enkaku":
-                enkaku.command("copy", big, target.url())
+                enkaku.command("copy", big, target.url(), "--force")
             else:
                 qemu.convert(big, target.url())
         assert "space" in refused.value.stderr.lower(), refused.value.stderr

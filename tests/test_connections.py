@@ -75,7 +75,7 @@ def test_max_rate_is_kept(tmp_path: Path):
     with enkaku.serve([disk], tmp_path) as target:
         for words in (
             ["copy", target.url(), tmp_path / "back"],
-            ["copy", tmp_path / "back", target.url()],
+            ["copy", tmp_path / "back", target.url(), "--force"],
         ):
             said = enkaku.report(*words, "--max-rate", "100mbit")
             # A burst of 20 ms passes at once.

@@ -41,7 +41,7 @@ def daemon(tmp_path: Path):
 
 def copying(daemon: Daemon, source: Path, *options: object) -> subprocess.Popen:
     """Our own copy to LUN 0 of the first target, slow enough to be caught in the middle."""
-    words = [enkaku.binary(), "copy", source, daemon.url(), *options]
+    words = [enkaku.binary(), "copy", source, daemon.url(), "--force", *options]
     return subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, text=True)
 
 

@@ -76,7 +76,7 @@ class Transfer:
     def load(self, connections: int = 1) -> list[object]:
         """Writes, longer than anybody looks; they are stopped."""
         argv = [enkaku.binary(), "bench", self.url, "--rw", "write", "--bs", "256k", "--depth", 8]
-        argv += ["--time", "120s", "--connections", connections, "--congestion-control", "cubic"]
+        argv += ["--force", "--time", "120s", "--connections", connections, "--congestion-control", "cubic"]
         return self.lab.exec("near", argv)
 
     def monitor(self, *words: object) -> list[object]:
@@ -426,7 +426,7 @@ echo $! >/tmp/serve.pid
 until grep -q 'listening on' /tmp/serve.log; do sleep 0.2; done
 echo serving
 exec {GUEST_ENKAKU} bench iscsi://127.0.0.1:3261/{enkaku.IQN}/0 --rw write --bs 256k --depth 8 \
-    --time 600s --connections 1
+    --time 600s --connections 1 --force
 """
 GUEST_S_MAX = 240.0
 

@@ -51,7 +51,7 @@ def test_copy_survives_one_of_its_connections_killed_every_two_seconds(
         url = url_through(proxy)
         ends = (source, url) if way == "there" else (url, back)
         with beside(kill_the_oldest, KILL_EVERY_S) as were_live:
-            said = enkaku.report("copy", *ends, *options)
+            said = enkaku.report("copy", *ends, "--force", *options)
     assert sum(each > 0 for each in were_live) >= 3, "too few were killed to prove anything"
     assert were_live[1:].count(CONNECTIONS) > 0, "it never came back to all its connections"
     # At level 0 each kill costs the session, at level 2 one connection; a few may be tried in vain.

@@ -281,7 +281,8 @@ def _copy_with_a_cut(
     argv: list[object], proxy: Proxy, guest: Guest, log: Path, seconds_max: float = COPY_S_MAX
 ) -> str:
     """Runs a copy while one of its connections is dropped and then reset; returns its log."""
-    copying = Peer([enkaku.binary(), "-vv", "copy", *argv, "--connections", CONNECTIONS], log)
+    words = ["-vv", "copy", *argv, "--force", "--connections", CONNECTIONS]
+    copying = Peer([enkaku.binary(), *words], log)
     try:
         proxy.cut_one(CUT_AFTER)
         code = _wait_for(copying, guest, seconds_max)

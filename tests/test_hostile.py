@@ -138,7 +138,7 @@ def healthy(target: Target, folder: Path) -> Iterator[list[int]]:
     def work() -> None:
         try:
             while not stop.is_set() or not rounds:
-                enkaku.command("copy", source, target.url())
+                enkaku.command("copy", source, target.url(), "--force")
                 enkaku.command("copy", target.url(), folder / "back", "--force")
                 back = (folder / "back").read_bytes()
                 assert back[: SIZE // 2] == source.read_bytes(), "the healthy session's data"

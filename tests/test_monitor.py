@@ -163,7 +163,7 @@ def _load(case: Case, stack: str, url: str) -> list[object]:
     """Longer than anybody looks; it is stopped."""
     if stack == "enkaku":
         argv = [enkaku.binary(), "bench", url, "--rw", "write" if case.write else "read"]
-        argv += ["--bs", case.block_bytes, "--depth", case.depth, "--time", "60s"]
+        argv += ["--force", "--bs", case.block_bytes, "--depth", case.depth, "--time", "60s"]
         return [*argv, "--connections", 1, "--congestion-control", case.congestion_control]
     if not case.write:
         blocks = case.block_bytes // 512

@@ -253,7 +253,7 @@ def _load(one: Run, lab: wan.Lab, url: str, folder: Path) -> dict | None:
         argv = _pausing(one, url)
     elif one.stack == "enkaku":
         argv = [enkaku.binary(), "bench", url, "--rw", "write" if case.write else "read"]
-        argv += ["--bs", case.block_bytes, "--depth", case.depth, "--time", f"{case.seconds}s"]
+        argv += ["--force", "--bs", case.block_bytes, "--depth", case.depth, "--time", f"{case.seconds}s"]
         # The causes are to be met, not avoided.
         argv += ["--connections", 1, "--congestion-control", case.cc, "--pacing", "off"]
     else:

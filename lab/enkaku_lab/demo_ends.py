@@ -127,7 +127,7 @@ def _enkaku(files: Files) -> Iterator[dict]:
             f"enkaku copy: {direction} all of it",
             ENKAKU_PORT,
             lambda watch, ends=ends: enkaku.command(
-                "copy", *ends, "--json", timeout_s=TIMEOUT_S, while_running=watch
+                "copy", *ends, "--force", "--json", timeout_s=TIMEOUT_S, while_running=watch
             ),
         )
         said = json.loads(done.stdout)

@@ -42,7 +42,8 @@ def transfer(
         serve = [enkaku.binary(), "serve", "--lun", "mem:1G", "--iqn", enkaku.IQN]
         serve += ["--listen", f"{wan.FAR}:{PORT}"]
         bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--json"]
-        bench += ["--rw", rw, "--bs", BLOCK, "--depth", DEPTH, "--policy", policy, *words]
+        bench += ["--rw", rw, "--force", "--bs", BLOCK, "--depth", DEPTH]
+        bench += ["--policy", policy, *words]
         with peer(lab.exec("far", serve), logs / "serve.log") as target:
             target.wait_for_output("listening on")
             with peer(lab.exec("near", bench), logs / "bench.log") as running:

@@ -199,7 +199,8 @@ def _line(transfer: Transfer, folder: Path) -> Iterator[wan.Lab]:
 
 def _load(transfer: Transfer, url: str, seconds: float) -> list[object]:
     if transfer.stack != STOCK:
-        argv = [enkaku.binary(), "bench", url, "--rw", "write", "--bs", transfer.block_bytes]
+        argv = [enkaku.binary(), "bench", url, "--rw", "write", "--force"]
+        argv += ["--bs", transfer.block_bytes]
         argv += ["--depth", 1, "--time", f"{seconds}s", "--congestion-control", CC]
         more = {AUTO: [], WIDE: ["--send-buffer", "4M"]}
         return [*argv, *more.get(transfer.stack, ["--connections", 1])]

@@ -8,7 +8,13 @@ use clap::{Parser, Subcommand};
 
 /// Remote block storage at line rate over long-fat networks.
 #[derive(Parser)]
-#[command(name = "enkaku", version, propagate_version = true, max_term_width = 100)]
+#[command(
+    name = "enkaku",
+    version,
+    propagate_version = true,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
 struct Cli {
     /// More log lines on stderr (-v info, -vv debug, -vvv trace); ENKAKU_LOG takes a filter.
     #[arg(short, long, action = clap::ArgAction::Count, global = true)]

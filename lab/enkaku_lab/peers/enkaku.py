@@ -74,6 +74,7 @@ def bench(
     """`enkaku bench` for so many seconds, with its percentiles."""
     words = ["bench", url, "--rw", workload.rw, "--bs", workload.block_bytes]
     words += ["--depth", workload.depth, "--time", f"{seconds}s", "--connections", connections]
+    words += ["--force"] if workload.write else []
     done = command(*words, *options, "--json", timeout_s=timeout_s or seconds + 60)
     result = json.loads(done.stdout)
     return Measurement(

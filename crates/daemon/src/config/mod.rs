@@ -2,6 +2,7 @@
 //!
 //! It says what is wanted; nothing is opened here but password files.
 
+mod lun;
 mod parse;
 mod reader;
 mod secret;

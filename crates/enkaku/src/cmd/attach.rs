@@ -13,15 +13,19 @@ use export::nbd::{ExportConfig, Listen, Server};
 use iscsi::initiator::Url;
 use tracing::{info, warn};
 
+use super::advice::parse_url;
 use super::remote::{CacheArgs, RemoteArgs, URL_HELP};
 use super::stats_file::StatsFile;
 use super::{say, stop_signal};
+
+/// Longest path of a socket in bytes (`sun_path` of unix(7), with a zero at its end).
+const SOCKET_PATH_LEN_MAX: usize = 107;
 
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("front").required(true).args(["fuse", "nbd"]))]
 pub(crate) struct Args {
-    #[arg(help = URL_HELP)]
+    #[arg(help = URL_HELP, value_parser = parse_url)]
     url: Url,
     /// Mount it in this empty directory, as the file `volume`.
     #[arg(long, value_name = "DIR")]
@@ -108,6 +112,14 @@ async fn attach_nbd(device: Device, socket: &str) -> anyhow::Result<()> {
         Ok(address) => Listen::Tcp(address),
         Err(_) => Listen::Unix(PathBuf::from(socket)),
     };
+    if let Listen::Unix(path) = &listen
+        && path.as_os_str().len() > SOCKET_PATH_LEN_MAX
+    {
+        return Err(super::Usage::error(format!(
+            "--nbd {socket}: {} bytes; the path of a socket may have {SOCKET_PATH_LEN_MAX}",
+            socket.len()
+        )));
+    }
     let config = ExportConfig { name: String::new(), device };
     let server = Server::bind(listen, config).await?;
     say(format_args!("listening on {}", server.local_addr()))?;

@@ -11,15 +11,18 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use wanlab::units;
 
+use super::advice::parse_url;
+use super::overwrite::{self, MayOverwrite};
 use super::path_report::Path;
 use super::remote::{RemoteArgs, URL_HELP};
 use super::trace::Trace;
 use super::{Usage, say};
 
-/// Measures reads or writes of a volume. Writes destroy its content.
+/// Measures reads or writes of a volume. Writes destroy its content: one that is not blank takes
+/// --force, or a yes on a terminal.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    #[arg(help = URL_HELP)]
+    #[arg(help = URL_HELP, value_parser = parse_url)]
     url: Url,
     /// Kind of load.
     #[arg(long, value_enum, default_value = "read")]
@@ -44,6 +47,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::parse_time,
           allow_hyphen_values = true)]
     ramp: Duration,
+    /// Write to the volume whatever it holds, without a look at it.
+    #[arg(long)]
+    force: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -131,6 +137,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             ))
         })?;
     let (pattern, name) = args.rw.pattern();
+    if matches!(pattern, Pattern::Write | Pattern::RandomWrite) {
+        let may = if args.force { MayOverwrite::Forced } else { MayOverwrite::OnAYes };
+        overwrite::device(&*device, &args.url.to_string(), may).await?;
+    }
     let mut options = LoadOptions {
         pattern,
         block_size,

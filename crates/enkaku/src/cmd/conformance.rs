@@ -10,6 +10,7 @@ use conformance::{CheckReport, Config, Outcome, Report, Selection, Writes};
 use iscsi::initiator::Url;
 use wanlab::units;
 
+use super::advice::parse_url;
 use super::remote::{URL_HELP, initiator_name};
 use super::{Usage, read_secret, say};
 
@@ -20,7 +21,7 @@ use super::{Usage, read_secret, say};
 /// check fails.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    #[arg(help = URL_HELP, required_unless_present = "list")]
+    #[arg(help = URL_HELP, required_unless_present = "list", value_parser = parse_url)]
     url: Option<Url>,
     /// Print JSON.
     #[arg(long)]

@@ -1,9 +1,8 @@
 //! `enkaku copy`: between volumes, files, block devices and pipes.
 
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -19,6 +18,8 @@ use iscsi::initiator::{RemoteDisk, Url};
 use serde::Serialize;
 use wanlab::units;
 
+use super::advice::parse_url;
+use super::overwrite::{self, MayOverwrite};
 use super::path_report::Path as PathJson;
 use super::remote::{RemoteArgs, Volume};
 use super::{Usage, say};
@@ -33,7 +34,8 @@ const SHOWN_INTERVAL: Duration = Duration::from_millis(250);
 ///
 /// Holes of the source stay holes where the destination can have them. The destination is flushed
 /// before the command ends well. A volume is overwritten from its start; what lies behind the
-/// source's end stays as it was.
+/// source's end stays as it was. One that is not blank, and a file that exists, are overwritten with
+/// --force only, or after a yes on a terminal.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(value_name = "SRC", help = concat!(
@@ -47,7 +49,7 @@ pub(crate) struct Args {
     /// Read both sides again at the end and compare.
     #[arg(long)]
     verify: bool,
-    /// Overwrite an existing file or a block device.
+    /// Overwrite whatever DST holds, without a look at it.
     #[arg(long)]
     force: bool,
     /// Transfers under way at once.
@@ -72,6 +74,16 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
     }
 }
 
+impl Args {
+    fn may_overwrite(&self) -> MayOverwrite {
+        match &self.source {
+            _ if self.force => MayOverwrite::Forced,
+            Endpoint::Stream => MayOverwrite::Blank, // nobody can answer where the data comes from
+            _ => MayOverwrite::OnAYes,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Endpoint {
     Remote(Box<Url>),
@@ -86,9 +98,7 @@ impl FromStr for Endpoint {
         match text {
             "-" => Ok(Self::Stream),
             "" => Err("an empty path".to_owned()),
-            url if url.contains("://") => {
-                url.parse().map(|url| Self::Remote(Box::new(url))).map_err(|e| format!("{e}"))
-            }
+            url if url.contains("://") => parse_url(url).map(|url| Self::Remote(Box::new(url))),
             path => Ok(Self::Path(PathBuf::from(path))),
         }
     }
@@ -100,16 +110,27 @@ struct Opened {
     remote: Option<Volume>,
     /// It is new and reads as zeroes.
     is_zero: bool,
+    /// As the user knows it.
+    name: String,
 }
 
 impl Opened {
     fn local(device: impl block::BlockDevice, is_zero: bool) -> Self {
-        Self { device: Arc::new(device), remote: None, is_zero }
+        Self { device: Arc::new(device), remote: None, is_zero, name: String::new() }
     }
 
     async fn remote(url: &Url, args: &RemoteArgs) -> anyhow::Result<Self> {
         let volume = args.connect(url).await?;
-        Ok(Self { device: volume.device(), remote: Some(volume), is_zero: false })
+        let name = url.to_string();
+        Ok(Self { device: volume.device(), remote: Some(volume), is_zero: false, name })
+    }
+
+    /// Nobody's data is overwritten unasked.
+    async fn may_be_overwritten(&self, args: &Args) -> anyhow::Result<()> {
+        if self.is_zero {
+            return Ok(());
+        }
+        overwrite::device(&*self.device, &self.name, args.may_overwrite()).await
     }
 
     fn disk(&self) -> Option<&RemoteDisk> {
@@ -179,6 +200,7 @@ async fn between(source: &Endpoint, destination: &Endpoint, args: &Args) -> anyh
              (in blocks of {block})"
         )));
     }
+    destination.may_be_overwritten(args).await?;
     let mut options = CopyOptions::new(length);
     options.transfer_size = args.block_size;
     options.depth = args.depth as usize;
@@ -227,6 +249,7 @@ async fn from_stdin(destination: &Endpoint, args: &Args) -> anyhow::Result<Repor
         return Err(Usage::error("copying - to a file is what cat is for; DST must be a volume"));
     };
     let destination = Opened::remote(url, &args.remote).await?;
+    destination.may_be_overwritten(args).await?;
     let bar = progress_bar(args, 0, "copying");
     let _shown = Shown::new(&bar, "copying", [None, destination.disk()]);
     let bytes =
@@ -288,35 +311,26 @@ async fn open_destination(
         Endpoint::Path(path) => path,
         Endpoint::Stream => return Err(Usage::error("- is no device")),
     };
-    let is_new = prepare_destination(path, length, args.force)?;
-    let options = FileOptions::default().with_create(length);
-    let file = FileDevice::open(path, &options).map_err(|e| Usage::error(e.to_string()))?;
-    Ok(Opened::local(file, is_new))
-}
-
-/// Makes sure that nothing is overwritten unasked. True: the file will be new.
-fn prepare_destination(path: &Path, length: u64, force: bool) -> anyhow::Result<bool> {
     let metadata = match std::fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+        Ok(metadata) => Some(metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(Usage::error(format!("{}: {error}", path.display()))),
     };
-    let what = if metadata.file_type().is_block_device() { "is a block device" } else { "exists" };
-    if !force {
-        let path = path.display();
-        return Err(Usage::error(format!("{path} {what}; give --force to overwrite it")));
+    if let (Some(there), Endpoint::Path(source)) = (&metadata, &args.source)
+        && let Ok(source) = std::fs::metadata(source)
+        && (source.dev(), source.ino()) == (there.dev(), there.ino())
+    {
+        return Err(Usage::error(format!("SRC and DST are both {}", path.display())));
     }
-    if metadata.is_file() {
-        // Its old length and content go; removing it would break links to it.
-        File::options()
-            .write(true)
-            .truncate(true)
-            .open(path)
-            .and_then(|file| file.set_len(length))
-            .map_err(|error| Usage::error(format!("{}: {error}", path.display())))?;
-        return Ok(true);
+    let is_file = metadata.as_ref().is_none_or(std::fs::Metadata::is_file);
+    if is_file && metadata.is_some_and(|metadata| metadata.len() > 0) {
+        overwrite::existing_file(path, args.may_overwrite()).await?;
     }
-    Ok(false)
+    // What a file holds goes; removing the file would break links to it.
+    let options = FileOptions::default().with_create(length).with_reset(length);
+    let file = FileDevice::open(path, &options).map_err(|e| Usage::error(e.to_string()))?;
+    let name = path.display().to_string();
+    Ok(Opened { name, ..Opened::local(file, is_file) })
 }
 
 /// A bar on a terminal, nothing elsewhere.

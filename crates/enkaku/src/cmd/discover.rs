@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use iscsi::initiator::{Config, Portal};
 use serde::Serialize;
 
+use super::advice::parse_portal;
 use super::remote::initiator_name;
 use super::say;
 
@@ -12,7 +13,7 @@ use super::say;
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Portal to ask; the port is 3260 unless given.
-    #[arg(value_name = "ADDR[:PORT]")]
+    #[arg(value_name = "ADDR[:PORT]", value_parser = parse_portal)]
     portal: Portal,
     /// Name of this initiator [default: made of the host's name].
     #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME")]

@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use iscsi::initiator::{SessionReport, Url};
 use serde_json::json;
 
+use super::advice::parse_url;
 use super::remote::{RemoteArgs, URL_HELP};
 use super::say;
 
 /// Shows a volume's capacity, identity and the parameters negotiated with its target.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    #[arg(help = URL_HELP)]
+    #[arg(help = URL_HELP, value_parser = parse_url)]
     url: Url,
     /// Print JSON.
     #[arg(long)]

@@ -1,5 +1,6 @@
 //! One subcommand per file, and what all of them share: the runtime, logging, exit codes.
 
+pub(crate) mod advice;
 pub(crate) mod attach;
 pub(crate) mod bench;
 pub(crate) mod conformance;
@@ -9,6 +10,7 @@ pub(crate) mod discover;
 pub(crate) mod info;
 pub(crate) mod monitor;
 pub(crate) mod nic;
+pub(crate) mod overwrite;
 pub(crate) mod path_report;
 pub(crate) mod plan;
 pub(crate) mod remote;
@@ -46,7 +48,8 @@ impl Usage {
 pub(crate) fn init_logging(verbose: u8) {
     let level = match verbose {
         // fuser's warning is that it cannot unmount what we have unmounted.
-        0 => "warn,fuser::session=error",
+        // Its errors in replies are that nobody waits for them any more.
+        0 => "warn,fuser::session=error,fuser::reply=off",
         1 => "info",
         2 => "debug",
         _ => "trace",
@@ -76,7 +79,7 @@ pub(crate) fn run_async(
     result
 }
 
-/// One line: what failed, and why. Exit code 2 if the request was wrong, 1 otherwise.
+/// One line: what failed, why, and what to do if that is known. Exit code 2 if the request was wrong, 1 otherwise.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     // Libraries repeat their cause in their own text; say each thing once.
     let mut line = String::new();
@@ -88,6 +91,9 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
             line.push_str(&cause);
         }
     }
+    if let Some(advice) = advice::advice(error) {
+        line = format!("{line} ({advice})");
+    }
     complain(&line.replace('\n', " "));
     // A context of anyhow is found by the error, not by its chain.
     let usage = error.is::<Usage>() || error.chain().any(|cause| cause.is::<Usage>());
@@ -97,22 +103,42 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
 /// Help and version as clap prints them; anything else as one line, exit code 2.
 pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind as K;
-    if matches!(error.kind(), K::DisplayHelp | K::DisplayVersion) {
-        let _ = error.print(); // a closed stdout is nobody's error
-        return ExitCode::SUCCESS;
+    match error.kind() {
+        K::DisplayHelp | K::DisplayVersion => {
+            let _ = error.print(); // a closed stdout is nobody's error
+            return ExitCode::SUCCESS;
+        }
+        K::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            return ExitCode::from(2);
+        }
+        _ => {}
     }
     let text = error.render().to_string();
     // clap adds usage and hints in paragraphs of their own; the first one says what is wrong.
     let first = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = first.split_whitespace().collect();
-    let line = words.join(" ");
-    complain(&format!("{} (see --help)", line.trim_start_matches("error: ")));
+    let line = words.join(" ").replace("invalid digit found in string", "not a whole number");
+    let tip = text.lines().find_map(|line| line.trim_start().strip_prefix("tip: "));
+    // What is similar is worth a word; how to pass a value that looks like an option is not.
+    let tip = tip.filter(|tip| tip.contains("exist")).unwrap_or("see --help");
+    complain(&format!("{} ({tip})", line.trim_start_matches("error: ")));
     ExitCode::from(2)
 }
 
-fn complain(line: &str) {
+pub(crate) fn complain(line: &str) {
     // If stderr is gone too, the exit code says it all.
-    let _ = writeln!(std::io::stderr(), "enkaku: {line}");
+    let _ = writeln!(std::io::stderr(), "enkaku: {}", without_numbers(line));
+}
+
+/// Without the numbers that the standard library puts behind the system's words: ` (os error 2)`.
+pub(crate) fn without_numbers(line: &str) -> String {
+    let mut parts = line.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |line, part| {
+        let behind = part.split_once(')').map_or("", |(_, behind)| behind);
+        line + behind
+    })
 }
 
 /// Prints a line on stdout. If nobody reads it any more (a closed pipe), that is no failure.
@@ -176,5 +202,17 @@ impl ChapArgs {
         let mutual = mutual.as_ref().map(|(user, secret)| (*user, secret.as_str()));
         let chap = Chap::new(user, &secret, mutual);
         chap.map(Some).map_err(|error| Usage::error(format!("{}: {error}", file.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_numbers;
+
+    #[test]
+    fn the_number_of_an_error_says_nothing_to_a_user() {
+        let said = "a: No such file or directory (os error 2): b (os error 111)";
+        assert_eq!(without_numbers(said), "a: No such file or directory: b");
+        assert_eq!(without_numbers("nothing (of the kind)"), "nothing (of the kind)");
     }
 }

@@ -10,6 +10,7 @@ use iscsi::initiator::{
     ChapCredentials, Config, ERROR_RECOVERY_LEVEL_DEFAULT, ERROR_RECOVERY_LEVEL_MAX, RemoteDisk,
     Secret, Share, Url,
 };
+use iscsi::target::CongestionChoice;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use iscsi_proto::tuner::PolicyConfig;
@@ -19,6 +20,9 @@ use super::{Usage, read_secret};
 
 /// The form of a volume's URL, libiscsi's.
 pub(crate) const URL_HELP: &str = "iscsi://[user[%password]@]host[:port]/target-iqn/lun";
+
+/// The form of a name.
+pub(crate) const NAME_HELP: &str = "allowed is iqn.YYYY-MM.DOMAIN[:NAME], eui.… or naa.…";
 
 /// Most connections that may be asked for.
 const CONNECTIONS_MAX: u16 = 64;
@@ -76,7 +80,7 @@ pub(crate) struct RemoteArgs {
           allow_hyphen_values = true)]
     pub(crate) replacement_timeout: Duration,
     /// TCP congestion control of the connections (bbr, cubic, reno, …).
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = parse_congestion_control)]
     pub(crate) congestion_control: Option<String>,
     /// SO_SNDBUF of the connections; Linux doubles it [default: the kernel sizes it].
     #[arg(long, value_name = "SIZE", value_parser = parse_socket_buffer)]
@@ -154,6 +158,13 @@ fn parse_pacing(text: &str) -> Result<bool, String> {
         "auto" => Ok(true),
         "off" => Ok(false),
         _ => Err(format!("{text:?} is not auto or off")),
+    }
+}
+
+fn parse_congestion_control(text: &str) -> Result<String, String> {
+    match CongestionChoice::parse(text)? {
+        CongestionChoice::Named(name) => Ok(name),
+        _ => Err(format!("{text:?} is for targets; leave the option out to have the system's")),
     }
 }
 
@@ -270,7 +281,8 @@ impl RemoteArgs {
 
 /// Checks the name an initiator calls itself.
 pub(crate) fn initiator_name(name: &str) -> anyhow::Result<String> {
-    check_name(name).map_err(|error| Usage::error(format!("initiator name {name}: {error}")))
+    check_name(name)
+        .map_err(|error| Usage::error(format!("initiator name {name}: {error} ({NAME_HELP})")))
 }
 
 /// A remote volume in use.

@@ -1,30 +1,36 @@
 //! `enkaku serve`: an ad-hoc target, without a configuration file.
 
-use std::net::SocketAddr;
+use std::collections::BTreeMap;
+use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::num::NonZeroU32;
+use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
 use block::Device;
-use block::backend::{FileDevice, FileOptions, MemoryDevice};
+use block::backend::{FileDevice, FileOptions, MemoryDevice, OpenError, check_fits_machine};
 use block::layer::delay::DELAY_MAX;
 use block::layer::{Delay, DelayLayer, Delays, Queueing, ThickLayer};
 use iscsi::target::{CongestionChoice, Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
-use super::remote::parse_socket_buffer;
-use super::{ChapArgs, Usage, say, stop_signal};
+use super::remote::{NAME_HELP, parse_socket_buffer};
+use super::{ChapArgs, Usage, complain, say, stop_signal};
 
 /// Block size of memory, and of files unless told otherwise: what every client can use.
 const DEFAULT_BLOCK_SIZE: u32 = 512;
 
+/// iSCSI's port (RFC 7143 §10.1).
+const DEFAULT_PORT: u16 = 3260;
+
 /// Serves files, block devices or memory as an iSCSI target until interrupted.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Address to listen on; port 0 takes a free one. May be given several times.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "[::]:3260")]
+    /// Address to listen on, port 3260 unless given; port 0 takes a free one. May be given several times.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "[::]:3260",
+          value_parser = parse_listen)]
     listen: Vec<SocketAddr>,
     /// Name of the target.
     #[arg(long, default_value = "iqn.2026-11.io.enkaku:target")]
@@ -38,6 +44,9 @@ pub(crate) struct Args {
     /// Refuse all writes.
     #[arg(long)]
     read_only: bool,
+    /// Allow memory disks that together are larger than this machine's memory.
+    #[arg(long)]
+    overcommit: bool,
     /// Logical block size, 512 or 4k [default: 512, or that of the block device].
     #[arg(long, value_name = "SIZE", value_parser = parse_block_size)]
     block_size: Option<u32>,
@@ -89,6 +98,19 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
     }
 }
 
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let with_port = text.parse().or_else(|error| match bare.parse::<IpAddr>() {
+        Ok(address) => Ok(SocketAddr::new(address, DEFAULT_PORT)),
+        Err(_) => Err(error),
+    });
+    with_port.map_err(|_: AddrParseError| {
+        format!(
+            "{text:?} is not an address with a port up to 65535, as in 192.0.2.1:3260 or [::]:3260"
+        )
+    })
+}
+
 fn parse_delay(text: &str) -> Result<Delay, String> {
     let time = |text: &str| match units::parse_time(text) {
         Ok(time) if time <= DELAY_MAX => Ok(time),
@@ -113,6 +135,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let target = Target::new(TargetConfig::new(&args.iqn));
     let options = lun_options(&args);
     let mut devices = Vec::new();
+    check_memory(&args)?;
+    check_files(&args)?;
     for (number, lun) in args.lun.iter().enumerate() {
         let number = u16::try_from(number).context("too many LUNs")?;
         let mut device = open(lun, &args)?;
@@ -134,11 +158,50 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     for address in server.local_addrs() {
         say(format_args!("listening on {address}"))?;
     }
+    if let Some(warning) = open_to_all(&args, server.local_addrs()) {
+        complain(&warning);
+    }
     server.run(async { drop(stop_signal().await) }).await;
     for device in devices {
         device.flush().await.context("flushing a LUN at the end")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a user has to know who did not say who may come in.
+fn open_to_all(args: &Args, listening: &[SocketAddr]) -> Option<String> {
+    let public = listening.iter().find(|address| !address.ip().is_loopback())?;
+    let what = if args.read_only { "read" } else { "read and overwrite" };
+    args.chap.chap_user.is_none().then(|| {
+        format!(
+            "warning: everybody who reaches {public} can {what} these LUNs, without a password; \
+             give --chap-user and --chap-password-file, or --listen 127.0.0.1"
+        )
+    })
+}
+
+/// One file behind two LUNs would be written by initiators that do not know of each other.
+fn check_files(args: &Args) -> anyhow::Result<()> {
+    let mut seen = BTreeMap::new();
+    for lun in &args.lun {
+        let Ok(there) = std::fs::metadata(lun) else { continue };
+        if let Some(other) = seen.insert((there.dev(), there.ino()), lun) {
+            return Err(Usage::error(format!("--lun {lun}: the same file as --lun {other}")));
+        }
+    }
+    Ok(())
+}
+
+/// Memory disks take memory when they are written to, so only the beginning can refuse.
+fn check_memory(args: &Args) -> anyhow::Result<()> {
+    let sizes = args.lun.iter().filter_map(|lun| lun.strip_prefix("mem:"));
+    let total = sizes.filter_map(|size| units::parse_size(size).ok()).fold(0, u64::saturating_add);
+    match check_fits_machine(total) {
+        Err(error) if !args.overcommit => {
+            Err(Usage::error(format!("--lun mem: {error} (smaller sizes, or --overcommit)")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn lun_options(args: &Args) -> LunOptions {
@@ -153,7 +216,7 @@ fn lun_options(args: &Args) -> LunOptions {
 
 fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {
     let mut config = ServerConfig::new(&args.iqn)
-        .map_err(|error| Usage::error(format!("--iqn {}: {error}", args.iqn)))?;
+        .map_err(|error| Usage::error(format!("--iqn {}: {error} ({NAME_HELP})", args.iqn)))?;
     config.chap = args.chap.chap()?;
     config.limits.congestion_control = args.congestion_control.clone();
     config.limits.send_buffer = args.send_buffer;
@@ -166,13 +229,22 @@ fn open(lun: &str, args: &Args) -> anyhow::Result<Device> {
     if let Some(size) = lun.strip_prefix("mem:") {
         let size = units::parse_size(size).map_err(|error| wrong(&error))?;
         let block_size = args.block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
-        let device = MemoryDevice::new(size, block_size).map_err(|error| wrong(&error))?;
+        let device = MemoryDevice::open(size, block_size).map_err(|error| wrong(&error))?;
         return Ok(Arc::new(device));
+    }
+    if let Some((scheme, _)) = lun.split_once("://") {
+        return Err(wrong(&format!("{scheme}:// cannot be served; a path or mem:SIZE can")));
     }
     let mut options =
         FileOptions::default().with_read_only(args.read_only).with_direct(args.direct);
     options.block_size = args.block_size;
     options.create = args.create;
-    let device = FileDevice::open(lun, &options).map_err(|error| wrong(&error))?;
+    let device = FileDevice::open(lun, &options).map_err(|error| match error {
+        OpenError::NotFound { .. } => {
+            Usage::error(format!("--lun {lun}: no such file (--create SIZE makes one)"))
+        }
+        // It names the file itself.
+        error => Usage::error(format!("--lun {error}")),
+    })?;
     Ok(Arc::new(device))
 }

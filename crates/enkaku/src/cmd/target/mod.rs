@@ -2,7 +2,7 @@
 
 mod sessions;
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use daemon::admin::{Answer, Request, ask};
 use daemon::config::{Backing, Config, ConfigError};
 use daemon::{DaemonError, check};
 
-use super::say;
+use super::{say, without_numbers};
 
 /// The configuration, unless told otherwise.
 const CONFIG: &str = "/etc/enkaku/target.toml";
@@ -112,14 +112,21 @@ fn complain(problems: Vec<impl std::fmt::Display>) -> ExitCode {
     let mut err = std::io::stderr().lock();
     for problem in problems {
         // If stderr is gone too, the exit code says it all.
-        let _ = writeln!(err, "enkaku: {problem}");
+        let _ = writeln!(err, "enkaku: {}", without_numbers(&problem.to_string()));
     }
     ExitCode::FAILURE
 }
 
 async fn talk(socket: &Path, request: Request) -> anyhow::Result<Answer> {
     ask(socket, request).await.map_err(|error| {
-        anyhow::anyhow!("no answer from a daemon at {}: {error}", socket.display())
+        let hint = match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                "is one running there? `enkaku target run` starts it; --socket says where it is"
+            }
+            ErrorKind::PermissionDenied => "its socket is for its own user and group",
+            _ => "is it a daemon of this version?",
+        };
+        anyhow::anyhow!("no answer from a daemon at {}: {error} ({hint})", socket.display())
     })
 }
 
