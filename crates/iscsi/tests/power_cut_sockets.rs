@@ -5,7 +5,7 @@
 //! after a flush everything that was acknowledged is there.
 //!
 //! Fewer images than in `power_cut`, which has no sockets: `ENKAKU_POWER_CUT_ROUNDS` says how many
-//! for each of the two, 40 by default.
+//! for each of the two, 300 by default.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
@@ -29,7 +29,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 const IQN: &str = "iqn.2026-11.org.example:cut";
-const ROUNDS: u64 = 40;
+const ROUNDS: u64 = 300;
 /// Users at once.
 const USERS: u64 = 4;
 /// Operations of the disk between two cuts, at most.
