@@ -41,17 +41,17 @@ HEAD = "connections|loss|MB/s|off|share|longest wait|off|×|kept".split("|")
 PAGE = """# Many connections under an application that pauses
 
 Made by `python -m enkaku_lab many --docs docs`; do not edit. Mixed random I/O of 4 to 128 KiB, 16 at
-once, a flush after each 200 writes, `attach --nbd --cache write-back`, over {rate} with RTT {rtt:g} ms; {seconds:g} s a
-run, {repeat} of each kind, by turns with and without the pacer. {machine}
+once, a flush after each 200 writes, `attach --nbd --cache write-back`, over {rate} with RTT {rtt:g}
+ms; {seconds:g} s a run, {repeat} of each kind, by turns with and without the pacer. {machine}
 
 {body}
 
 {restarts}
 """
 LEGEND = (
-    "MB/s, longest wait: with the pacer, the median of the runs; off: without (`--pacing off`). share, ×: of each\n"
-    f"pair, the least share and the largest ratio. kept: pairs with a share of at least {SHARE_MIN:g} and a wait of at\n"
-    f"most {WAIT_MAX:g} times that without."
+    "MB/s, longest wait: with the pacer, the median of the runs; off: without (`--pacing off`).\n"
+    "share, ×: of each pair, the least share and the largest ratio. kept: pairs with a share of at\n"
+    f"least {SHARE_MIN:g} and a wait of at most {WAIT_MAX:g} times that without."
 )
 
 
@@ -95,7 +95,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _pair(connections: str, loss: float, seconds: float, number: int) -> tuple[Ran, Ran]:
-    """With the pacer and without. Who comes first changes, so that a machine that slows down favours nobody."""
+    """With the pacer and without. Who comes first changes, so that a slower machine favours nobody."""
     ran = {}
     for pacing in ("auto", "off") if number % 2 == 0 else ("off", "auto"):
         with _attached(loss, ["--connections", connections, "--pacing", pacing]) as disk:
@@ -174,14 +174,14 @@ def _attached(loss: float, words: list[object]) -> Iterator[Disk]:
 def _attach(lab: wan.Lab, target: Peer, logs: Path, words: list[object]) -> Iterator[Disk]:
     socket = logs / "disk.sock"
     url = disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0)
-    argv = [enkaku.binary(), "attach", "--nbd", socket, "--cache", "write-back", *words, url]
+    argv = [enkaku.binary(), "attach", "-v", "--nbd", socket, "--cache", "write-back", *words, url]
     with peer(lab.exec("near", argv), logs / "attach.log") as attached:
         attached.wait_until(socket.exists, "an NBD socket")
         yield Disk(lab, target, attached, socket, logs)
 
 
 def _restarts(seconds: float) -> str:
-    """The target is killed and started again every half minute; a clean exit, and what is there after it."""
+    """The target is killed and started again every half minute; then a clean exit, and a look."""
     words = ["--connections", "64"]
     with _attached(LOSSES[1], words) as disk:
         begin, restarts = time.monotonic(), 0
@@ -211,7 +211,8 @@ def _restarts(seconds: float) -> str:
     if silent:
         raise LabError(f"{silent} sessions were ended for silence")
     return (
-        f"Over {seconds:g} s with 64 connections, loss {LOSSES[1]:g} and {restarts} restarts of the target (killed, "
-        f"{DOWN_S:g} s away): {silent} sessions ended for silence, {log.count(SESSIONS)} set up again; a clean exit took "
-        f"{took_s:.1f} s, and all of what was not flushed before it was there after it."
+        f"Over {seconds:g} s with 64 connections, loss {LOSSES[1]:g} and {restarts} restarts of the "
+        f"target (killed, {DOWN_S:g} s away): {silent} sessions ended for silence, "
+        f"{log.count(SESSIONS)} set up again; a clean exit took {took_s:.1f} s, and all of what was "
+        "not flushed before it was there after it."
     )
