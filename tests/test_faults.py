@@ -26,7 +26,7 @@ RATE = "26mbit"
 """So that a copy of SIZE takes eight seconds."""
 KILL_EVERY_S = 2.0
 CUT_S = 20.0
-GIVEN_UP = re.compile(r"session ended, reconnecting|connection \d+ lost; recovering")
+GIVEN_UP = re.compile(r"no connection to \S+ since|connection \d+ lost; recovering")
 LEVELS = pytest.mark.parametrize("level", [0, 2])
 
 

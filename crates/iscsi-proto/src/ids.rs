@@ -64,6 +64,12 @@ impl Isid {
         let [e, f] = qualifier.to_be_bytes();
         Self([0x80, b, c, d, e, f])
     }
+
+    /// The last two bytes, which tell the sessions of one initiator port apart.
+    pub const fn qualifier(self) -> u16 {
+        let [.., high, low] = self.0;
+        u16::from_be_bytes([high, low])
+    }
 }
 
 impl std::fmt::Debug for Isid {

@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod delay;
+pub mod failures;
 pub mod fault;
 pub mod log;
 pub mod read_only;
@@ -11,6 +12,7 @@ pub mod write_through;
 
 pub use cache::{CacheConfig, CacheLayer, CacheMode, CacheStats};
 pub use delay::{Delay, DelayLayer, Delays, Queueing};
+pub use failures::{Failures, FailuresLayer};
 pub use fault::{Fault, FaultLayer};
 pub use log::{Choice, Cut, Log, LogLayer};
 pub use read_only::ReadOnlyLayer;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use block::Device;
-use block::layer::CacheStats;
+use block::layer::{CacheStats, FailuresLayer};
 use export::fuse::{FuseConfig, UnmountError};
 use export::nbd::{ExportConfig, Listen, Server};
-use iscsi::initiator::Url;
+use iscsi::initiator::{IsidChoice, Url};
 use tracing::{info, warn};
 
 use super::advice::parse_url;
@@ -51,9 +51,16 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let volume = args.remote.connect(&args.url).await?;
+    let volume = args.remote.connect_with(&args.url, |config| {
+        // Who attaches a volume anew takes the place of the process that had it.
+        if args.remote.isid.is_none() {
+            config.isid = IsidChoice::Stable;
+        }
+    });
+    let volume = volume.await?;
     let cache = args.cache.layer(volume.device());
-    let mut device: Device = cache.clone();
+    let watched = Arc::new(FailuresLayer::new(cache.clone()));
+    let mut device: Device = watched.clone();
     if args.read_only {
         device = Arc::new(block::layer::ReadOnlyLayer::new(device));
     }
@@ -79,7 +86,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     result?;
     written.context("writing out the cache")?;
     closed.context("logging out")?;
-    Ok(ExitCode::SUCCESS)
+    let failures = watched.failures();
+    match failures.first {
+        None => Ok(ExitCode::SUCCESS),
+        Some(first) => anyhow::bail!(
+            "{}: I/O failed while it was attached; failed operations: {}; the first: {first}",
+            args.url,
+            failures.count
+        ),
+    }
 }
 
 fn log_stats(stats: &CacheStats) {

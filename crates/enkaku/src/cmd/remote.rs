@@ -7,8 +7,8 @@ use std::time::Duration;
 use block::Device;
 use block::layer::{CacheConfig, CacheLayer, CacheMode};
 use iscsi::initiator::{
-    ChapCredentials, Config, ERROR_RECOVERY_LEVEL_DEFAULT, ERROR_RECOVERY_LEVEL_MAX, RemoteDisk,
-    Secret, Share, Url,
+    ChapCredentials, Config, ERROR_RECOVERY_LEVEL_DEFAULT, ERROR_RECOVERY_LEVEL_MAX, IsidChoice,
+    RemoteDisk, Secret, Share, Url,
 };
 use iscsi::target::CongestionChoice;
 use iscsi_proto::keys::DigestPreference;
@@ -71,6 +71,11 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "0|1|2", default_value_t = ERROR_RECOVERY_LEVEL_DEFAULT,
           value_parser = clap::value_parser!(u8).range(..=i64::from(ERROR_RECOVERY_LEVEL_MAX)))]
     pub(crate) error_recovery_level: u8,
+    /// Name of the sessions (ISID): stable is made of this host and the volume, so that a process
+    /// takes the place of one that was killed; random; or a name to make it of [default: stable for
+    /// attach, else random].
+    #[arg(long, value_name = "stable|random|NAME", value_parser = parse_isid)]
+    pub(crate) isid: Option<IsidChoice>,
     /// Other initiators write to the volume, too: after an interruption nothing is written again that
     /// could land on theirs; if the target has lost it, the next flush fails.
     #[arg(long)]
@@ -168,6 +173,15 @@ fn parse_congestion_control(text: &str) -> Result<String, String> {
     }
 }
 
+fn parse_isid(text: &str) -> Result<IsidChoice, String> {
+    match text {
+        "stable" => Ok(IsidChoice::Stable),
+        "random" => Ok(IsidChoice::Random),
+        "" => Err("an ISID cannot be made of an empty name".into()),
+        name => Ok(IsidChoice::Named(name.into())),
+    }
+}
+
 /// Socket buffers that may be asked for: below, no segment fits; above, the kernel counts wrong.
 const SOCKET_BUFFER: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
 
@@ -212,6 +226,7 @@ impl RemoteArgs {
             config.initiator_name = initiator_name(name)?;
         }
         config.shared = self.shared;
+        config.isid = self.isid.clone().unwrap_or_default();
         config.congestion_control.clone_from(&self.congestion_control);
         config.send_buffer = self.send_buffer;
         config.receive_buffer = self.receive_buffer;

@@ -9,6 +9,7 @@ use iscsi_proto::login::chap::{ChapCredentials, Secret};
 use iscsi_proto::names::{NameError, check_name};
 use iscsi_proto::tuner::{CONNECTIONS_INITIAL, PolicyConfig};
 
+use super::isid::IsidChoice;
 use super::path::Share;
 
 /// Error recovery level that is asked for unless told otherwise. 0, as every target in the field
@@ -29,6 +30,8 @@ const TIME2RETAIN_S: u16 = 20;
 pub struct Config {
     /// Our iSCSI name.
     pub initiator_name: String,
+    /// Under which name sessions are set up, as far as it is ours to choose.
+    pub isid: IsidChoice,
     /// TCP connections: of one session if the target allows it, else one session each.
     pub connections: u16,
     /// Who chooses the number of connections while data flows; `None` keeps it as it is.
@@ -103,6 +106,7 @@ impl Config {
         offer.session.default_time2retain = 0;
         let config = Self {
             initiator_name,
+            isid: IsidChoice::default(),
             connections: 1,
             policy: None,
             share: None,

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use super::Config;
 use super::cdb;
 use super::connect::ConnectError;
+use super::isid::ChosenIsid;
 use super::op::{Pending, Reply};
 use super::path::{self, PathReport};
 use super::probe::{Unit, UnitIdentity};
@@ -58,10 +59,9 @@ impl RemoteDisk {
     /// # Errors
     /// [`ConnectError`]; only a target that has no place for a login just then is tried again.
     pub async fn connect(url: Url, config: Config) -> std::result::Result<Self, ConnectError> {
-        let mut bits = [0; 4];
-        getrandom::fill(&mut bits).map_err(ConnectError::Random)?;
-        let isid_bits = u32::from_be_bytes(bits);
-        let shared = Shared::new(url, config);
+        let isid = ChosenIsid::choose(&url, &config).map_err(ConnectError::Random)?;
+        let isid_bits = isid.bits;
+        let shared = Shared::new(url, config, isid);
         let mut tasks = JoinSet::new();
         tasks.spawn(keep_time(shared.clone()));
         let first = bring_up(&shared, isid_bits).await?;
@@ -81,6 +81,7 @@ impl RemoteDisk {
         let flushed = if info.can_flush && !info.read_only { shared.flush().await } else { Ok(()) };
         let ended = async {
             shared.with(|state, batch| state.close(batch));
+            shared.settled.notify_waiters();
             shared.timers.notify_one();
             while shared.lock().ended.is_none() {
                 shared.closed.notified().await;
@@ -90,6 +91,43 @@ impl RemoteDisk {
             tracing::debug!("no answer to logout");
         }
         flushed
+    }
+
+    /// Draws a line: when it returns without an error, nothing that was asked for before can change
+    /// the volume any more. Operations that have not ended fail; the sessions are ended, and set up
+    /// again under the same names, which makes the target end their commands before it answers
+    /// (RFC 7143 §6.3.5). What was acknowledged stays so: it is written again, flushed, and there
+    /// when this returns. Operations begun meanwhile wait.
+    ///
+    /// # Errors
+    /// [`BlockError::Unreachable`]: the target did not answer within the replacement timeout, or
+    /// the disk is closed. Operations of before have failed all the same, but what the target has
+    /// of them may still be carried out.
+    pub async fn quiesce(&self) -> Result<()> {
+        let shared = &self.0.shared;
+        let before = shared.with(|state, batch| {
+            state.quiesce(batch);
+            state.incarnation
+        });
+        loop {
+            let settled = shared.settled.notified();
+            tokio::pin!(settled);
+            settled.as_mut().enable();
+            {
+                let state = shared.lock();
+                match &state.phase {
+                    Phase::Up if state.incarnation > before => return Ok(()),
+                    Phase::Unreachable(reason) => {
+                        return Err(BlockError::Unreachable(reason.clone()));
+                    }
+                    Phase::Closed => {
+                        return Err(BlockError::Unreachable("the disk was closed".into()));
+                    }
+                    Phase::Up | Phase::Down => {}
+                }
+            }
+            settled.await;
+        }
     }
 
     /// The URL it was connected to.
@@ -158,6 +196,7 @@ impl Drop for Inner {
             state.give_up(Phase::Closed, "the disk was closed", batch);
             state.end("closed".into(), batch);
         });
+        self.shared.isid.release();
     }
 }
 

@@ -11,7 +11,7 @@ use iscsi_proto::serial::StatSn;
 use tokio::net::TcpStream;
 
 use super::connect::{ConnectError, Identity, Link, connect, credentials};
-use super::group::{Group, group};
+use super::group::{Group, announce, group};
 use super::member::{Member, Part};
 use super::probe::Prober;
 use super::rejoin::is_refusal;
@@ -36,6 +36,7 @@ pub(super) async fn open(
     };
     let portal = home.map_or_else(|| shared.url.portal.clone(), |home| home.portal);
     let target = Some(shared.url.target.clone());
+    announce(shared, [isid.qualifier()]);
     let identity = Identity { target, isid, cid: Cid(1), joining: None, exp_stat_sn: StatSn(0) };
     let limit = config.login_timeout;
     let attempt = connect(&portal, config, chap.as_ref(), &identity);
@@ -60,7 +61,7 @@ pub(super) fn install(
     };
     let Group { session, home, connections } = group;
     let ready = connections.into_iter().next()?;
-    let mut member = Member::new(session);
+    let mut member = Member::new(session, home.isid);
     (member.part, member.home) = (Part::Joining, Some(home));
     let mut state = shared.lock();
     if state.incarnation != incarnation || state.phase != Phase::Up || state.ended.is_some() {

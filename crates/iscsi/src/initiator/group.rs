@@ -46,6 +46,8 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
         joining: None,
         exp_stat_sn: StatSn(0),
     };
+    let stale: Vec<u16> = shared.lock().qualifiers.iter().copied().collect();
+    announce(shared, [0]);
     let leading = connect_again(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
     let outcome = leading.outcome.clone();
     let wanted = u16::try_from(shared.lock().growth.wanted).unwrap_or(u16::MAX);
@@ -61,6 +63,7 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
             })
             .collect::<Vec<_>>()
     } else {
+        announce(shared, 1..wanted);
         (1..wanted).map(identity).collect()
     };
     shared.lock().growth.taken(Cid(granted), if granted > 1 { 0 } else { wanted - 1 });
@@ -78,7 +81,44 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
         let (refused, now) = (is_refusal(&error), shared.now());
         shared.lock().growth.failed(open as u32, refused, error.to_string(), now);
     }
+    end_stale(shared, &groups, stale, identity).await?;
     Ok(groups)
+}
+
+/// Notes that sessions of these qualifiers will be there, before they are, here and for a successor.
+pub(super) fn announce(shared: &Shared, qualifiers: impl IntoIterator<Item = u16>) {
+    let mut state = shared.lock();
+    state.qualifiers.extend(qualifiers);
+    shared.isid.note_sessions(&state.qualifiers);
+}
+
+/// Ends sessions that may be at the target from before, and were not set up again: their commands
+/// could land on what is written next. To reinstate one and to leave it does that.
+async fn end_stale(
+    shared: &Shared,
+    groups: &[Group],
+    stale: Vec<u16>,
+    identity: impl Fn(u16) -> Identity,
+) -> Result<(), ConnectError> {
+    let set_up = |qualifier: &u16| groups.iter().any(|g| g.home.isid.qualifier() == *qualifier);
+    let stale: Vec<u16> = stale.into_iter().filter(|qualifier| !set_up(qualifier)).collect();
+    let Some(first) = groups.first() else { return Ok(()) };
+    let chap = credentials(&shared.url, &shared.config);
+    let logins = stale.iter().map(|qualifier| {
+        let (portal, identity) = (&first.home.portal, identity(*qualifier));
+        let (config, chap) = (&shared.config, chap.as_ref());
+        async move { connect(portal, config, chap, &identity).await }
+    });
+    for (qualifier, result) in stale.iter().zip(join_all(logins).await) {
+        match result {
+            Ok(link) => drop(link),
+            // It would be granted if there were such a session.
+            Err(error) if is_refusal(&error) => tracing::debug!(%error, "no session to end"),
+            Err(error) => return Err(error),
+        }
+        shared.lock().qualifiers.remove(qualifier);
+    }
+    Ok(())
 }
 
 pub(super) fn group(shared: &Shared, link: Link) -> Group {

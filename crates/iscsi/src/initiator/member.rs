@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use iscsi_proto::ids::Cid;
+use iscsi_proto::ids::{Cid, Isid};
 use iscsi_proto::initiator::{CONNECTIONS_MAX, ConnectionId, Recovery, Session};
 use iscsi_proto::pdu::AsyncEvent;
 use iscsi_proto::time::Instant;
@@ -17,6 +17,8 @@ use super::rejoin::{Backoff, Home};
 /// One session of the incarnation and what wakes its connections' drivers.
 pub(super) struct Member {
     pub(super) session: Session<Task>,
+    /// Of its ISID.
+    pub(super) qualifier: u16,
     pub(super) wakers: Vec<Option<Waker>>,
     /// Sockets by connection, for reports. Weak: a socket closes when its driver ends, so that the
     /// target sees the end of a connection before anything takes its place.
@@ -58,11 +60,12 @@ pub(super) enum Part {
 }
 
 impl Member {
-    pub(super) fn new(session: Session<Task>) -> Self {
+    pub(super) fn new(session: Session<Task>, isid: Isid) -> Self {
         let wakers = vec![None; CONNECTIONS_MAX];
         let streams = (0..CONNECTIONS_MAX).map(|_| Weak::new()).collect();
         Self {
             session,
+            qualifier: isid.qualifier(),
             wakers,
             streams,
             opened: vec![Opened::default(); CONNECTIONS_MAX],

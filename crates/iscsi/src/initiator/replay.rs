@@ -74,7 +74,7 @@ fn ask<R>(
 /// The target is there, whatever the replacement timeout may think.
 fn note_progress(shared: &Shared) {
     let now = shared.now();
-    shared.lock().replayed_at = now;
+    shared.lock().progress_at = now;
 }
 
 enum Refused {

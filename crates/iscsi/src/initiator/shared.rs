@@ -13,6 +13,7 @@ use iscsi_proto::tuner::PolicyConfig;
 use tokio::sync::Notify;
 
 use super::Config;
+use super::isid::ChosenIsid;
 use super::op::{Origin, Outcome, Pending, Reply, Slot, Task};
 use super::path::{PathReport, Share};
 use super::probe::Unit;
@@ -24,12 +25,15 @@ use super::url::Url;
 pub(super) struct Shared {
     pub(super) url: Url,
     pub(super) config: Config,
+    pub(super) isid: ChosenIsid,
     /// Something for the supervisor: the incarnation ended, the unit changed, the disk closes.
     pub(super) changed: Notify,
     /// A timer was armed that may come before all others.
     pub(super) timers: Notify,
     /// An incarnation has ended; for whoever waits for the last one.
     pub(super) closed: Notify,
+    /// The gate was opened, or will not be for now.
+    pub(super) settled: Notify,
     epoch: std::time::Instant,
     /// For callers that go away.
     me: Weak<Self>,
@@ -44,7 +48,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(url: Url, config: Config) -> Arc<Self> {
+    pub(super) fn new(url: Url, config: Config, isid: ChosenIsid) -> Arc<Self> {
         let limits = Limits {
             commands: config.commands_max.max(1),
             command_timeout: config.command_timeout,
@@ -55,6 +59,7 @@ impl Shared {
         };
         let epoch = std::time::Instant::now();
         let mut state = State::new(url.wire_lun(), limits, epoch);
+        state.qualifiers.extend(&isid.left);
         // A part of what the path gives is not known yet.
         if let Some(Share::Rate(rate)) = config.share {
             state.throttle.set_rate(Some(rate), Instant::default());
@@ -63,9 +68,11 @@ impl Shared {
             me: me.clone(),
             url,
             config,
+            isid,
             changed: Notify::new(),
             timers: Notify::new(),
             closed: Notify::new(),
+            settled: Notify::new(),
             epoch,
             state: Mutex::new(state),
             unit: RwLock::new(None),

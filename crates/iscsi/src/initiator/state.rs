@@ -4,15 +4,16 @@
 
 mod abandoned;
 mod gate;
+mod told;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use block::BlockError;
 use iscsi_proto::ids::Lun;
-use iscsi_proto::initiator::durability::{Cache, Durability, Effect, Stage, Writers};
+use iscsi_proto::initiator::durability::{Durability, Stage, Writers};
 use iscsi_proto::initiator::{Command, ConnectionId, Event, TaskOutcome};
 use iscsi_proto::pdu::{AsyncEvent, TaskAttribute};
 use iscsi_proto::time::Instant;
@@ -20,9 +21,8 @@ use iscsi_proto::time::Instant;
 use super::cdb;
 use super::failure::Failure;
 use super::growth::Growth;
-use super::member::{AsyncMessages, Member, Part};
-use super::op::{Origin, Slot, Task};
-use super::rejoin::Backoff;
+use super::member::{AsyncMessages, Member};
+use super::op::{Slot, Task};
 use super::sense::{Sense, Verdict, judge, status};
 use super::throttle::Throttle;
 
@@ -56,6 +56,11 @@ pub(super) struct Limits {
 /// How often unanswered commands are looked for, in parts of their timeout.
 const WATCH_PARTS: u32 = 8;
 
+/// Sessions that one command may outlive before it is taken for the reason of their end, although
+/// others fare well. Over a line so bad that each session carries a few commands, one that is
+/// unlucky sees a dozen.
+const REISSUES_MAX: u32 = 64;
+
 pub(super) struct State {
     pub(super) phase: Phase,
     /// Counts session set-ups; a connection of an older one has nothing to say here.
@@ -71,8 +76,9 @@ pub(super) struct State {
     pub(super) ended: Option<String>,
     /// A command of the user has ended well in this incarnation.
     pub(super) carried: bool,
-    /// When the target last took something that was written again.
-    pub(super) replayed_at: Instant,
+    /// When the target last did something for the user: carried out a command, or took what was
+    /// written again.
+    pub(super) progress_at: Instant,
     /// The target said that something about the unit changed.
     pub(super) unit_changed: bool,
     pub(super) lun: Lun,
@@ -90,6 +96,10 @@ pub(super) struct State {
     /// Commands that ended well since the limit was last changed.
     calm: usize,
     async_messages: AsyncMessages,
+    /// Qualifiers of ISIDs under which the target may have a session of ours.
+    pub(super) qualifiers: BTreeSet<u16>,
+    /// What was under way is not to be sent again.
+    dropping: bool,
     /// Writes under way whose callers have given up.
     abandoned: Vec<Arc<Slot>>,
 }
@@ -119,7 +129,7 @@ impl State {
             durability: Durability::new(limits.unflushed_len, limits.writers),
             ended: None,
             carried: false,
-            replayed_at: Instant::default(),
+            progress_at: Instant::default(),
             unit_changed: false,
             lun,
             waiting: VecDeque::new(),
@@ -132,6 +142,8 @@ impl State {
             watch_at: Instant::default(),
             calm: 0,
             async_messages: AsyncMessages::default(),
+            qualifiers: BTreeSet::new(),
+            dropping: false,
             abandoned: Vec::new(),
         }
     }
@@ -157,7 +169,7 @@ impl State {
         batch: &mut Batch,
     ) {
         let Some(member) = self.members.get_mut(index) else { return };
-        let (mut ended, mut senses) = (None, Vec::new());
+        let (mut ended, mut senses, mut returned) = (None, Vec::new(), Vec::new());
         let finished_before = batch.finished.len();
         while let Some(event) = member.session.poll_event() {
             match event {
@@ -167,18 +179,7 @@ impl State {
                     abandoned::note_returned(&mut self.abandoned, &context.slot);
                     batch.finished.push((command, context, outcome));
                 }
-                Event::TaskRequeue { command, context, .. } => {
-                    self.in_flight -= 1;
-                    self.flushes_in_flight -= usize::from(context.is_users_flush());
-                    abandoned::note_returned(&mut self.abandoned, &context.slot);
-                    if context.origin == Origin::Trim {
-                        self.durability.own_flush_undone();
-                    }
-                    match context.origin.is_user() && !context.slot.is_abandoned() {
-                        true => self.requeued.push((command, context)),
-                        false => batch.failed.push((context.slot, session_ended())),
-                    }
-                }
+                Event::TaskRequeue { command, context, .. } => returned.push((command, context)),
                 Event::Pong { rtt, .. } => member.rtt = Some(rtt),
                 // While it is being set up or closed, whoever does that knows and says it.
                 Event::ConnectionFailed { error, .. } if self.phase == Phase::Up => {
@@ -189,6 +190,9 @@ impl State {
                     batch.changed = true;
                 }
                 Event::SessionEnded { error } => {
+                    if error.is_none() {
+                        self.qualifiers.remove(&member.qualifier);
+                    }
                     if member.is_missed(error.is_some() || self.phase == Phase::Closed) {
                         ended = Some(error.map_or("logged out".into(), |e| e.to_string()));
                     }
@@ -203,6 +207,7 @@ impl State {
             }
         }
         member.collect_wakes(driver, &mut batch.wakers);
+        self.note_returned(returned, batch);
         if self.note_told(index, finished_before, senses, batch) {
             ended.get_or_insert("target was powered on".to_string());
         }
@@ -219,106 +224,6 @@ impl State {
             self.requeue();
         }
         self.go_on(batch);
-    }
-
-    /// Notes what ended commands and messages mean for what is kept, before anybody is told. True if
-    /// the unit said that it was powered on, so that the incarnation is to end.
-    fn note_told(
-        &mut self,
-        index: usize,
-        finished_before: usize,
-        senses: Vec<Sense>,
-        batch: &mut Batch,
-    ) -> bool {
-        let mut finished = std::mem::take(&mut batch.finished);
-        let mut powered_on = self.note_finished(index, &mut finished[finished_before..], batch);
-        batch.finished = finished;
-        for sense in senses {
-            powered_on |= self.note_sense(index, sense, batch);
-        }
-        powered_on
-    }
-
-    /// Notes what ended commands mean for what is kept. True: powered on.
-    fn note_finished(
-        &mut self,
-        index: usize,
-        finished: &mut [(Command, Task, TaskOutcome)],
-        batch: &mut Batch,
-    ) -> bool {
-        let mut powered_on = false;
-        for (_, task, outcome) in finished {
-            powered_on |= self.note_attention(index, outcome, batch);
-            let done = is_done(outcome);
-            match task.origin {
-                Origin::Trim => self.note_own_flush(task, outcome, batch),
-                Origin::User | Origin::UserShort if done => {
-                    self.carried = true;
-                    self.members[index].backoff = Backoff::default();
-                    task.failure = self.durability.done(&task.effect, task.ticket).err();
-                }
-                Origin::User | Origin::UserShort if task.effect == Effect::Flushed => {
-                    if let Verdict::Failed(error) = verdict(task, outcome) {
-                        let failure = Failure::new("a flush failed", &error);
-                        self.durability.failed(&task.effect, failure);
-                    }
-                }
-                _ => {}
-            }
-            if done {
-                self.note_calm();
-            }
-        }
-        powered_on
-    }
-
-    /// A unit attention is told once, to whichever command comes first.
-    fn note_attention(&mut self, index: usize, outcome: &TaskOutcome, batch: &mut Batch) -> bool {
-        let TaskOutcome::Completed { status: status::CHECK_CONDITION, sense, .. } = outcome else {
-            return false;
-        };
-        self.note_sense(index, Sense::parse(sense), batch)
-    }
-
-    fn note_sense(&mut self, index: usize, sense: Sense, batch: &mut Batch) -> bool {
-        if sense.is_changed() {
-            // Until the unit has been asked, its cache may be volatile from now on.
-            self.durability.set_cache(Cache::Unknown);
-            self.unit_changed = true;
-            batch.changed = true;
-        }
-        // Every new nexus is told so. A real power-on the other sessions hear of as well.
-        let is_new = self.members[index].part == Part::Joining;
-        sense.is_power_on() && !is_new && self.durability.power_on()
-    }
-
-    fn note_own_flush(&mut self, task: &Task, outcome: &TaskOutcome, batch: &mut Batch) {
-        match verdict(task, outcome) {
-            Verdict::Done => self.durability.own_flush_done(task.ticket),
-            Verdict::Failed(BlockError::Unsupported(_)) => {
-                tracing::warn!("target cannot flush: unflushed writes are not kept");
-                self.durability.no_flush();
-            }
-            Verdict::Failed(error) => {
-                let failure = Failure::new("an earlier flush failed", &error);
-                tracing::error!(%error, "target cannot flush: the next flush will tell");
-                if self.durability.own_flush_failed(failure.clone()) {
-                    self.fail_waiting_writes(&failure, batch);
-                }
-            }
-            Verdict::Again(_) | Verdict::Later(_) | Verdict::Full(_) => {
-                self.durability.own_flush_undone();
-            }
-        }
-    }
-
-    /// No more can be kept, and no flush makes room.
-    fn fail_waiting_writes(&mut self, failure: &Failure, batch: &mut Batch) {
-        let is_held = |(_, task): &(Command, Task)| matches!(task.effect, Effect::Volatile(..));
-        let (held, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(is_held);
-        self.waiting = waiting;
-        let held: VecDeque<(Command, Task)> = held;
-        batch.failed.extend(held.into_iter().map(|(_, t)| (t.slot, failure.clone().into())));
     }
 
     /// Commands that came back although their session goes on: they go out again first.
@@ -360,16 +265,24 @@ impl State {
         // What was under way comes first, in the order in which it was asked for.
         for (command, mut task) in std::mem::take(&mut self.requeued).into_iter().rev() {
             task.attempts += 1;
-            // Perhaps it is this very command that ends the sessions.
-            if now.since(task.asked_at) < self.limits.replacement_timeout {
-                self.waiting.push_front((command, task));
-            } else {
+            if self.is_hopeless(&task, now) {
                 let error = BlockError::Unreachable("one session after the other ended".into());
                 batch.failed.push((task.slot, error));
+            } else {
+                self.waiting.push_front((command, task));
             }
         }
         self.watch_at = now + self.limits.command_timeout / WATCH_PARTS;
         self.incarnation
+    }
+
+    /// It has waited for long, and it may be this very command that ends the sessions: nothing else
+    /// ends well either, or it was there each time.
+    fn is_hopeless(&self, task: &Task, now: Instant) -> bool {
+        let patience = self.limits.replacement_timeout;
+        let is_old = now.since(task.asked_at) >= patience;
+        let is_stuck = now.since(self.progress_at) >= patience;
+        is_old && (is_stuck || task.attempts >= REISSUES_MAX)
     }
 
     /// Opens the gate.
@@ -389,6 +302,16 @@ impl State {
         for (_, task) in requeued.chain(std::mem::take(&mut self.waiting)).chain(resting) {
             batch.failed.push((task.slot, BlockError::Unreachable(reason.into())));
         }
+    }
+
+    /// Drops whatever the user has asked for, and ends the sessions. Commands that come from now on
+    /// wait for the next ones.
+    pub(super) fn quiesce(&mut self, batch: &mut Batch) {
+        let phase = self.phase.clone();
+        self.give_up(phase, "dropped by quiesce", batch);
+        self.dropping = true;
+        self.end("quiesced".into(), batch);
+        self.dropping = false;
     }
 
     /// Takes no more commands, lets those under way finish, and logs out.

@@ -20,6 +20,7 @@ use super::group::establish;
 use super::growth::Job;
 use super::life::Pulse;
 use super::member::{Member, Part};
+use super::outage::Outage;
 use super::probe::{Prober, Unit};
 use super::rejoin::{self, Backoff, Rejoined};
 use super::replay::replay;
@@ -138,7 +139,7 @@ pub(super) async fn bring_up(
         .map_err(|_| timed_out())??;
     let (mut members, mut links) = (Vec::new(), Vec::new());
     for (index, group) in groups.into_iter().enumerate() {
-        let mut member = Member::new(group.session);
+        let mut member = Member::new(group.session, group.home.isid);
         member.home = Some(group.home);
         for ready in group.connections {
             let stream = Arc::new(ready.stream);
@@ -159,6 +160,7 @@ pub(super) async fn bring_up(
     let unit = probing.await.map_err(|_| timed_out())??;
     replay(&Prober { shared, incarnation, member: 0 }, &unit).await?;
     shared.with(|state, batch| state.open(batch));
+    shared.settled.notify_waiters();
     Ok(drivers)
 }
 
@@ -209,14 +211,17 @@ pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarn
                 }
             }
         };
-        tracing::warn!(%why, "session ended, reconnecting");
+        let outage = Outage::begin(&shared, &why);
         if shared.lock().carried {
             backoff = Backoff::default();
         }
         let time2wait = shared.time2wait();
         drain(incarnation).await;
         match reconnect(&shared, isid_bits, &why, time2wait, &mut backoff).await {
-            Some(next) => incarnation = next,
+            Some(next) => {
+                outage.end(&shared);
+                incarnation = next;
+            }
             None => return,
         }
     }
@@ -256,15 +261,16 @@ async fn reconnect(
                 result = &mut attempt => break result,
                 () = tokio::time::sleep_until(give_up_at), if waiting => {
                     // A target that takes what is written again is not gone.
-                    let again = shared.deadline(shared.lock().replayed_at) + patience;
+                    let again = shared.deadline(shared.lock().progress_at) + patience;
                     if again > give_up_at {
                         give_up_at = again;
                         continue;
                     }
                     waiting = false;
-                    tracing::error!(%last, "target gone for too long: I/O fails");
+                    Outage::give_up(shared, &last);
                     let phase = Phase::Unreachable(last.clone());
                     shared.with(|state, batch| state.give_up(phase, &last, batch));
+                    shared.settled.notify_waiters();
                 }
                 () = shared.changed.notified() => {
                     if shared.lock().phase == Phase::Closed {
@@ -275,7 +281,6 @@ async fn reconnect(
         };
         match result {
             Ok(incarnation) => {
-                tracing::info!("reconnected");
                 return Some(incarnation);
             }
             Err(error) => {
@@ -299,7 +304,10 @@ async fn refresh(shared: &Shared) {
             tracing::info!(size = unit.info.size, "unit changed");
             let cache = unit.cache;
             shared.set_unit(unit);
-            shared.lock().durability.set_cache(cache);
+            let mut state = shared.lock();
+            if !state.unit_changed {
+                state.durability.set_cache(cache);
+            }
         }
         Err(error) => tracing::warn!(%error, "unit changed, but does not say how"),
     }

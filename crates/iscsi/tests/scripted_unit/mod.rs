@@ -242,7 +242,9 @@ impl Connection {
         let lba = |at: usize| u32::from_be_bytes(cdb[at..at + 4].try_into().unwrap()) as usize;
         let unit = self.unit.clone();
         let mut inner = unit.lock();
-        if inner.power_cuts != self.power_cuts {
+        // A later login under the same name has ended this session and its commands.
+        let is_reinstated = inner.isids[self.login..].contains(&inner.isids[self.login - 1]);
+        if inner.power_cuts != self.power_cuts || is_reinstated {
             return None;
         }
         let answer = match cdb[0] {

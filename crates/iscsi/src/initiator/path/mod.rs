@@ -404,11 +404,13 @@ mod tests {
     use iscsi_proto::tuner::Connection;
 
     use super::*;
+    use crate::initiator::isid::ChosenIsid;
 
     #[test]
     fn a_session_that_is_set_up_again_forgets_the_rate() {
         let url = "iscsi://far/iqn.2026-11.org.example:path/0".parse().unwrap();
-        let shared = Shared::new(url, Config::default());
+        let isid = ChosenIsid::choose(&url, &Config::default()).unwrap();
+        let shared = Shared::new(url, Config::default(), isid);
         let now = Instant(Duration::from_secs(9));
         let view = |up, incarnation| {
             let view = View::of(&shared.lock(), now);

@@ -2,7 +2,7 @@
 
 use block::{Bytes, Result};
 use iscsi_proto::ids::{Cid, Isid, Tsih};
-use iscsi_proto::initiator::durability::{Content, Ticket};
+use iscsi_proto::initiator::durability::{Cache, Content, Effect, Ticket};
 use iscsi_proto::initiator::{Config, Established, Session};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::pdu::{Pdu, Residual, ResponseCode, ScsiResponse};
@@ -10,6 +10,7 @@ use iscsi_proto::serial::{CmdSn, StatSn};
 
 use super::*;
 use crate::initiator::growth::Job;
+use crate::initiator::op::Origin;
 use crate::initiator::rejoin::Home;
 use crate::initiator::url::Portal;
 
@@ -125,7 +126,7 @@ fn member_with(session: SessionParams) -> (Member, ConnectionId) {
         exp_stat_sn: StatSn(1),
     };
     let (session, id) = Session::new(Config::default(), &established, at(0));
-    (Member::new(session), id)
+    (Member::new(session, Isid::random(1, 0)), id)
 }
 
 /// The name of a connection, which only a session gives.
@@ -308,4 +309,18 @@ fn what_was_given_up_is_withdrawn_or_not_sent_again() {
     rig.state.end("lost".into(), &mut rig.batch);
     rig.bring_up(1);
     assert_eq!(lbas(&rig.sent()), [3]);
+}
+
+#[test]
+fn as_long_as_others_fare_well_a_command_is_sent_again_but_not_for_ever() {
+    let mut rig = Rig::new(2);
+    rig.send(1, Effect::None);
+    for attempt in 0..REISSUES_MAX {
+        assert_eq!(rig.failed(), 0, "attempt {attempt}");
+        rig.sent();
+        rig.state.end("lost".into(), &mut rig.batch);
+        rig.state.progress_at = at(200);
+        rig.bring_up(201);
+    }
+    assert_eq!(rig.failed(), 1);
 }

@@ -1,0 +1,134 @@
+//! What the target's answers and messages mean for what is kept and for what goes out again, noted
+//! under the lock and before anybody is told.
+
+use std::collections::VecDeque;
+
+use block::BlockError;
+use iscsi_proto::initiator::durability::{Cache, Effect};
+use iscsi_proto::initiator::{Command, TaskOutcome};
+
+use super::{Batch, State, abandoned, is_done, session_ended, verdict};
+use crate::initiator::failure::Failure;
+use crate::initiator::member::Part;
+use crate::initiator::op::{Origin, Task};
+use crate::initiator::rejoin::Backoff;
+use crate::initiator::sense::{Sense, Verdict, status};
+
+impl State {
+    /// Commands have come back without an answer.
+    pub(super) fn note_returned(&mut self, returned: Vec<(Command, Task)>, batch: &mut Batch) {
+        for (command, task) in returned {
+            self.in_flight -= 1;
+            abandoned::note_returned(&mut self.abandoned, &task.slot);
+            if task.origin == Origin::Trim {
+                self.durability.own_flush_undone();
+            }
+            let goes_on = !self.dropping && !task.slot.is_abandoned();
+            match task.origin.is_user() && goes_on {
+                true => self.requeued.push((command, task)),
+                false => batch.failed.push((task.slot, session_ended())),
+            }
+        }
+    }
+
+    /// Notes what ended commands and messages mean for what is kept, before anybody is told. True if
+    /// the unit said that it was powered on, so that the incarnation is to end.
+    pub(super) fn note_told(
+        &mut self,
+        index: usize,
+        finished_before: usize,
+        senses: Vec<Sense>,
+        batch: &mut Batch,
+    ) -> bool {
+        let mut finished = std::mem::take(&mut batch.finished);
+        let mut powered_on = self.note_finished(index, &mut finished[finished_before..], batch);
+        batch.finished = finished;
+        for sense in senses {
+            powered_on |= self.note_sense(index, sense, batch);
+        }
+        powered_on
+    }
+
+    /// Notes what ended commands mean for what is kept. True: powered on.
+    fn note_finished(
+        &mut self,
+        index: usize,
+        finished: &mut [(Command, Task, TaskOutcome)],
+        batch: &mut Batch,
+    ) -> bool {
+        let mut powered_on = false;
+        for (_, task, outcome) in finished {
+            powered_on |= self.note_attention(index, outcome, batch);
+            let done = is_done(outcome);
+            match task.origin {
+                Origin::Trim => self.note_own_flush(task, outcome, batch),
+                Origin::User | Origin::UserShort if done => {
+                    self.carried = true;
+                    self.progress_at = self.now();
+                    self.members[index].backoff = Backoff::default();
+                    task.failure = self.durability.done(&task.effect, task.ticket).err();
+                }
+                Origin::User | Origin::UserShort if task.effect == Effect::Flushed => {
+                    if let Verdict::Failed(error) = verdict(task, outcome) {
+                        let failure = Failure::new("a flush failed", &error);
+                        self.durability.failed(&task.effect, failure);
+                    }
+                }
+                _ => {}
+            }
+            if done {
+                self.note_calm();
+            }
+        }
+        powered_on
+    }
+
+    /// A unit attention is told once, to whichever command comes first.
+    fn note_attention(&mut self, index: usize, outcome: &TaskOutcome, batch: &mut Batch) -> bool {
+        let TaskOutcome::Completed { status: status::CHECK_CONDITION, sense, .. } = outcome else {
+            return false;
+        };
+        self.note_sense(index, Sense::parse(sense), batch)
+    }
+
+    fn note_sense(&mut self, index: usize, sense: Sense, batch: &mut Batch) -> bool {
+        if sense.is_changed() {
+            // Until the unit has been asked, its cache may be volatile from now on.
+            self.durability.set_cache(Cache::Unknown);
+            self.unit_changed = true;
+            batch.changed = true;
+        }
+        // Every new nexus is told so. A real power-on the other sessions hear of as well.
+        let is_new = self.members[index].part == Part::Joining;
+        sense.is_power_on() && !is_new && self.durability.power_on()
+    }
+
+    fn note_own_flush(&mut self, task: &Task, outcome: &TaskOutcome, batch: &mut Batch) {
+        match verdict(task, outcome) {
+            Verdict::Done => self.durability.own_flush_done(task.ticket),
+            Verdict::Failed(BlockError::Unsupported(_)) => {
+                tracing::warn!("target cannot flush: unflushed writes are not kept");
+                self.durability.no_flush();
+            }
+            Verdict::Failed(error) => {
+                let failure = Failure::new("an earlier flush failed", &error);
+                tracing::error!(%error, "target cannot flush: the next flush will tell");
+                if self.durability.own_flush_failed(failure.clone()) {
+                    self.fail_waiting_writes(&failure, batch);
+                }
+            }
+            Verdict::Again(_) | Verdict::Later(_) | Verdict::Full(_) => {
+                self.durability.own_flush_undone();
+            }
+        }
+    }
+
+    /// No more can be kept, and no flush makes room.
+    fn fail_waiting_writes(&mut self, failure: &Failure, batch: &mut Batch) {
+        let is_held = |(_, task): &(Command, Task)| matches!(task.effect, Effect::Volatile(..));
+        let (held, waiting) = std::mem::take(&mut self.waiting).into_iter().partition(is_held);
+        self.waiting = waiting;
+        let held: VecDeque<(Command, Task)> = held;
+        batch.failed.extend(held.into_iter().map(|(_, t)| (t.slot, failure.clone().into())));
+    }
+}
