@@ -8,7 +8,7 @@ import pytest
 from conftest import MIB, empty, noise, sha256
 
 from enkaku_lab.peers import Target, Workload, enkaku, need, qemu
-from enkaku_lab.process import CommandFailed, free_port, run
+from enkaku_lab.process import CommandFailed, free_port, peer, run
 
 SIZE = 16 * MIB
 URL = "iscsi://127.0.0.1:1/iqn.2026-01.lab.enkaku:none/0"
@@ -86,6 +86,40 @@ def test_port_in_use_is_said(target: Target):
     listen = ["--listen", target.portal, "--lun", "mem:1M"]
     done = enkaku.command("serve", *listen, check=False, timeout_s=20)
     assert done.code != 0 and target.portal in done.stderr
+
+
+@pytest.mark.parametrize(
+    "listen, options, warned",
+    [
+        ("0.0.0.0:0", [], "read and overwrite"),
+        ("[::]:0", ["--read-only"], "can read these"),
+        ("127.0.0.1:0", [], None),
+        ("0.0.0.0:0", ["chap"], None),
+    ],
+)
+def test_serve_says_that_everybody_may_come_in(
+    listen: str, options: list[object], warned: str | None, tmp_path: Path
+):
+    if options == ["chap"]:
+        secret = tmp_path / "secret"
+        secret.write_text("correct-horse-77\n")
+        secret.chmod(0o600)
+        options = ["--chap-user", "operator", "--chap-password-file", secret]
+    argv = [enkaku.binary(), "serve", "--lun", "mem:1M", "--listen", listen, *options]
+    with peer(argv, tmp_path / "serve.log") as serving:
+        serving.wait_for_output("listening on")
+        if warned:
+            serving.wait_for_output("warning: everybody who reaches")
+            assert warned in serving.output() and "--chap-user" in serving.output()
+    assert ("warning" in serving.output()) == bool(warned), serving.output()
+
+
+def test_memory_beyond_the_machine_is_served_when_that_is_meant(tmp_path: Path):
+    serve = [enkaku.binary(), *SERVE, "--lun", "mem:2T"]
+    done = run(serve, check=False, timeout_s=20)
+    assert done.code == 2 and "of this machine" in done.stderr and "--overcommit" in done.stderr
+    with peer([*serve, "--overcommit"], tmp_path / "serve.log") as serving:
+        serving.wait_for_output("listening on")
 
 
 def test_existing_file_is_not_overwritten_unless_forced(target: Target, tmp_path: Path):

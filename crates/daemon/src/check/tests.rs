@@ -67,7 +67,7 @@ const LUNS: &[(&str, &str)] = &[
     ("path = \"HERE/good\"\nblock_size = \"4k\"\nread_only = true", ""),
     ("path = \"mem:1M\"", ""),
     ("path = \"mem:1M\"\nserial = \"0001\"", ""),
-    ("path = \"mem:1000T\"\novercommit = true", ""),
+    ("path = \"mem:2T\"\novercommit = true", ""),
     ("path = \"HERE\"", "is a directory; a regular file or a block device is needed"),
     ("path = \"/dev/null\"", "is a character device"),
     ("path = \"HERE/odd\"", "1024 bytes would be"),
