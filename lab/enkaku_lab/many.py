@@ -36,7 +36,7 @@ LOAD = ["--rw=randrw", "--rwmixread=30", "--bssplit=4k/50:16k/30:128k/20", "--si
 LOAD += ["--iodepth=16", "--fsync=200", "--time_based"]
 LEFT = ["--rw=write", "--bs=64k", "--offset=512M", "--size=64M", "--iodepth=16", "--verify=crc32c"]
 """What is not flushed when the disk is detached."""
-SILENT, SESSIONS = "no sign of life", "reconnected"
+SILENT, SESSIONS = "no sign of life", "back after"
 HEAD = "connections|loss|MB/s|off|share|longest wait|off|×|kept".split("|")
 PAGE = """# Many connections under an application that pauses
 
