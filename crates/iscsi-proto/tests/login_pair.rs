@@ -878,7 +878,7 @@ fn what_the_first_request_lacks_is_named() {
         (format!("{}MaxConnections=4\0MaxConnections=4\0", names()), LoginStatus::INITIATOR_ERROR),
         (format!("{}TargetPortalGroupTag=1\0", names()), LoginStatus::INITIATOR_ERROR),
         (format!("{}SendTargets=All\0", names()), LoginStatus::INITIATOR_ERROR),
-        (format!("{}AuthMethod=None\0", names()), LoginStatus::INITIATOR_ERROR),
+        (format!("{}CHAP_A=5\0", names()), LoginStatus::INITIATOR_ERROR),
     ] {
         let mut target = target_login(Authentication::None);
         let failure = send(&mut target, operational(), &text).unwrap_err();

@@ -413,13 +413,14 @@ fn first_burst_is_never_longer_than_max_burst() {
     assert!(text.contains("FirstBurstLength=8192\0"), "{text}");
 }
 
+/// An initiator offers only what is relevant; a target answers whatever comes with a value.
 #[test]
 fn discovery_leaves_out_what_is_irrelevant() {
     let mut negotiation = Negotiation::new(Role::Target, Offer::default(), None);
-    let text = "MaxConnections=1\0InitialR2T=No\0MaxBurstLength=65536\0DefaultTime2Wait=2\0\
+    let text = "MaxConnections=4\0InitialR2T=No\0MaxBurstLength=65536\0DefaultTime2Wait=2\0\
                 HeaderDigest=None\0SessionType=Discovery\0";
-    let expected = "MaxConnections=Irrelevant\0InitialR2T=Irrelevant\0\
-                    MaxBurstLength=Irrelevant\0DefaultTime2Wait=2\0HeaderDigest=None\0";
+    let expected = "MaxConnections=1\0InitialR2T=No\0\
+                    MaxBurstLength=65536\0DefaultTime2Wait=2\0HeaderDigest=None\0";
     assert_eq!(handle(&mut negotiation, OPERATIONAL, text).as_deref(), Ok(expected));
     let mut negotiation = Negotiation::new(Role::Initiator, Offer::default(), None);
     negotiation.set_discovery();
@@ -491,9 +492,16 @@ fn later_connections_keep_the_sessions_values() {
     assert_eq!(initiator.finish().unwrap().0, joined);
     // An initiator that does.
     let mut target = Negotiation::new(Role::Target, Offer::default(), None);
-    target.set_leading(false);
-    let answer = handle(&mut target, OPERATIONAL, "MaxConnections=8\0HeaderDigest=None\0");
-    assert_eq!(answer.as_deref(), Ok("MaxConnections=Irrelevant\0HeaderDigest=None\0"));
+    target.set_later();
+    let text = "MaxConnections=8\0TaskReporting=FastAbort\0HeaderDigest=None\0";
+    let answer = handle(&mut target.clone(), OPERATIONAL, text);
+    let unknown = "MaxConnections=Irrelevant\0TaskReporting=Irrelevant\0HeaderDigest=None\0";
+    assert_eq!(answer.as_deref(), Ok(unknown), "nobody has told of the session");
+    target.join(joined);
+    let answer = handle(&mut target, OPERATIONAL, text);
+    let known = "MaxConnections=3\0TaskReporting=RFC3720\0HeaderDigest=None\0";
+    assert_eq!(answer.as_deref(), Ok(known));
+    assert_eq!(target.finish().unwrap().0, joined);
 }
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2

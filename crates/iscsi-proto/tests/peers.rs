@@ -260,5 +260,6 @@ fn libiscsi_discovery_offers_keys_that_are_irrelevant() {
          ErrorRecoveryLevel=0\0IFMarker=No\0OFMarker=No\0MaxConnections=1\0\
          MaxRecvDataSegmentLength=262144\0DataPDUInOrder=Yes\0DataSequenceInOrder=Yes\0",
     );
-    assert_eq!(answer.matches("=Irrelevant\0").count(), 8);
+    assert!(!answer.contains("Irrelevant"), "{answer}");
+    assert!(answer.contains("MaxConnections=1\0"), "{answer}");
 }

@@ -68,7 +68,9 @@ pub fn text_keys(data: &[u8]) {
         offer.header_digest = DigestPreference::Require;
     }
     let mut negotiation = Negotiation::new(role, offer, None);
-    negotiation.set_leading(flags & 4 == 0);
+    if flags & 4 != 0 {
+        negotiation.set_later();
+    }
     if flags & 8 != 0 {
         negotiation.set_discovery();
     }

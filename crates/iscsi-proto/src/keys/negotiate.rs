@@ -34,12 +34,23 @@ enum Progress {
     Done,
 }
 
+/// Which connection of its session this one is, and what is known of the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// The first: the session's values are negotiated on it.
+    Leading,
+    /// A later one of a session that nobody has told us of.
+    Later,
+    /// A later one; the session's values are known.
+    Joining,
+}
+
 /// The negotiation of one login.
 #[derive(Clone, Debug)]
 pub struct Negotiation {
     role: Role,
     offer: Offer,
-    leading: bool,
+    place: Place,
     discovery: bool,
     progress: [Progress; TABLE.len()],
     session: SessionParams,
@@ -56,7 +67,7 @@ impl Negotiation {
         Self {
             role,
             offer,
-            leading: joining.is_none(),
+            place: if joining.is_some() { Place::Joining } else { Place::Leading },
             discovery: false,
             progress: [Progress::Untouched; TABLE.len()],
             session: joining.unwrap_or_default(),
@@ -67,8 +78,13 @@ impl Negotiation {
     }
 
     /// Says that this is a later connection of a session, before any key was handled.
-    pub fn set_leading(&mut self, leading: bool) {
-        self.leading = leading;
+    pub fn set_later(&mut self) {
+        self.place = Place::Later;
+    }
+
+    /// Says what the session that this later connection joins has agreed on.
+    pub fn join(&mut self, session: SessionParams) {
+        (self.place, self.session) = (Place::Joining, session);
     }
 
     /// Says that this is a discovery session.
@@ -104,7 +120,8 @@ impl Negotiation {
         self.write_digest_offer(Key::DataDigest, self.offer.data_digest, out);
         self.write_declaration(out);
         for spec in TABLE.iter().filter(|spec| spec.scope == Scope::Leading) {
-            if !self.leading || self.discovery && !spec.relevant_in_discovery {
+            let leading = self.place == Place::Leading;
+            if !leading || self.discovery && !spec.relevant_in_discovery {
                 continue;
             }
             let value = match spec.rule {
@@ -139,8 +156,26 @@ impl Negotiation {
         self.progress[key as usize] = Progress::Offered;
     }
 
+    /// Takes what the pairs of one complete text declare as text: who it is, and what it wants. All
+    /// that [`Self::handle`] says depends on it, wherever it stands in the text.
+    ///
+    /// # Errors
+    /// [`NegotiationError`]: the login has failed.
+    pub fn declare(&mut self, pairs: &[Pair<'_>], stage: Stage) -> Result<(), NegotiationError> {
+        for Pair { key: name, value } in pairs {
+            let Some(key) = Key::from_name(name) else { continue };
+            // The peer may have no use for what we declared. LIO says so of SessionType.
+            let refused = self.is_ours(key) && is_refusal(value);
+            if key.spec().rule == Rule::DeclareText && !refused {
+                self.check_admissible(key, stage)?;
+                self.declare_text(key, value)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Handles the pairs of one complete text and writes the answers. Security keys are returned
-    /// in the order they came.
+    /// in the order they came; in the operational stage there may be an AuthMethod among them.
     ///
     /// # Errors
     /// [`NegotiationError`]: the login has failed.
@@ -150,16 +185,11 @@ impl Negotiation {
         stage: Stage,
         out: &mut TextWriter,
     ) -> Result<Vec<(Key, &'a str)>, NegotiationError> {
+        self.declare(pairs, stage)?;
         let mut security = Vec::new();
-        // SessionType decides what is relevant, and FirstBurstLength depends on three other keys:
-        // they are looked at first and last, wherever they stand in the text.
-        let turn = |pair: &Pair<'_>| match Key::from_name(pair.key) {
-            Some(Key::SessionType) => 0,
-            Some(Key::FirstBurstLength) => 2,
-            _ => 1,
-        };
+        // FirstBurstLength depends on three other keys: it is looked at last.
         let mut ordered = pairs.to_vec();
-        ordered.sort_by_key(turn);
+        ordered.sort_by_key(|pair| Key::from_name(pair.key) == Some(Key::FirstBurstLength));
         for Pair { key: name, value } in ordered {
             let Some(key) = Key::from_name(name) else {
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-6.2
@@ -171,13 +201,12 @@ impl Negotiation {
                 continue;
             };
             if self.is_ours(key) && is_refusal(value) {
-                // The peer has no use for what we declared. LIO says so of SessionType.
-                continue;
+                continue; // the peer has no use for what we declared
             }
             self.check_admissible(key, stage)?;
             match key.spec().rule {
                 Rule::Security => security.push((key, value)),
-                Rule::DeclareText => self.declare_text(key, value)?,
+                Rule::DeclareText => {} // taken
                 Rule::DeclareNumber(min, max) => {
                     self.declare_number(key, value, (min, max), out)?;
                 }
@@ -233,6 +262,11 @@ impl Negotiation {
         //= https://www.rfc-editor.org/rfc/rfc7143#section-12
         //# Other keys MUST NOT be used.
         let admissible = match key.spec().stage {
+            // Some initiators skip the security stage and say AuthMethod=None in the next, which
+            // they must not. It changes nothing there, so a target answers it and goes on.
+            _ if key == Key::AuthMethod && self.role == Role::Target => {
+                stage != Stage::FULL_FEATURE_PHASE
+            }
             When::Security => stage == Stage::SECURITY_NEGOTIATION,
             When::Operational => stage == Stage::LOGIN_OPERATIONAL_NEGOTIATION,
             When::Login => stage != Stage::FULL_FEATURE_PHASE,
@@ -346,32 +380,32 @@ impl Negotiation {
             Progress::Untouched => {}
         }
         self.progress[key as usize] = Progress::Done;
-        if self.discovery && !spec.relevant_in_discovery {
-            out.push(spec.name, IRRELEVANT);
-        } else if spec.scope == Scope::Leading && !self.leading {
-            self.answer_on_later_connection(key, out);
-        } else {
-            self.answer(key, value, out)?;
+        // Keys that mean nothing in a discovery session are answered as in any other. "Irrelevant"
+        // would be right, too (§6.2), but there are initiators that end the login over it.
+        match (spec.scope, self.place) {
+            (Scope::Leading, Place::Later | Place::Joining) => {
+                self.answer_on_later_connection(key, out);
+                Ok(())
+            }
+            _ => self.answer(key, value, out),
         }
-        Ok(())
     }
 
-    /// Some targets offer leading-only keys again on later connections, which they must not. The
-    /// session's values hold; an initiator knows them and says so, a target leaves it at
-    /// "Irrelevant".
+    /// Some peers offer leading-only keys again on later connections, which they must not. Whatever
+    /// they offer, the session's values hold, and that is the answer: "Irrelevant" makes initiators
+    /// give up the connection.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-13
     //# Some session-specific parameters MUST only be carried on the leading connection and cannot
     //# be changed after the leading connection login (e.g., MaxConnections -- the maximum number of
     //# connections).
     fn answer_on_later_connection(&self, key: Key, out: &mut TextWriter) {
-        match (self.role, key.spec().rule) {
-            (Role::Initiator, Rule::Min(..) | Rule::Max(..)) if key != Key::ProtocolLevel => {
-                out.push(key.name(), self.session.number(key));
-            }
-            (Role::Initiator, Rule::And | Rule::Or) => {
-                out.push(key.name(), bool_str(self.session.flag(key)));
-            }
-            _ => out.push(key.name(), IRRELEVANT),
+        match key.spec().rule {
+            // Nobody will let it in, but the reason is not among the keys.
+            _ if self.place == Place::Later => out.push(key.name(), IRRELEVANT),
+            Rule::Min(..) | Rule::Max(..) => out.push(key.name(), self.session.number(key)),
+            Rule::And | Rule::Or => out.push(key.name(), bool_str(self.session.flag(key))),
+            Rule::List => out.push(key.name(), self.session.task_reporting.as_str()),
+            _ => out.push(key.name(), REJECT),
         }
     }
 
@@ -545,6 +579,7 @@ impl Negotiation {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-13.21
             //# As Section 7.4.1 states, ErrorRecoveryLevel MUST be 0 (zero) for Discovery sessions.
             Key::ErrorRecoveryLevel if self.discovery => 0,
+            Key::MaxConnections if self.discovery => 1, // one is enough to ask on
             // Never more than one burst: what we would say of MaxBurstLength, or have agreed on.
             Key::FirstBurstLength => {
                 let burst = self.offer.session.max_burst_length;

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use iscsi_proto::login::chap::{Algorithm, ChapCredentials, Secret};
-use iscsi_proto::login::target::{Admission, Authentication, Authenticator, Grant};
+use iscsi_proto::keys::SessionParams;
+use iscsi_proto::login::target::{Admission, Authentication, Authenticator, Grant, Joining};
 use iscsi_proto::pdu::LoginStatus;
 use scsi::WriteProtection;
 
 use super::catalog::Catalog;
+use super::shared::Shared;
 
 /// Tag of the one portal group. All portals of a target lead to the same sessions.
 pub(super) const PORTAL_GROUP: u16 = 1;
@@ -140,6 +142,7 @@ impl Catalog {
 
 /// The rules as one connection meets them, on the portal it came to.
 pub(super) struct Gatekeeper {
+    shared: Arc<Shared>,
     catalog: Arc<Catalog>,
     portal: Arc<str>,
     /// What this login has to prove, once that is known.
@@ -147,8 +150,8 @@ pub(super) struct Gatekeeper {
 }
 
 impl Gatekeeper {
-    pub(super) fn new(catalog: Arc<Catalog>, portal: Arc<str>) -> Self {
-        Self { catalog, portal, demanded: Mutex::new(None) }
+    pub(super) fn new(shared: Arc<Shared>, catalog: Arc<Catalog>, portal: Arc<str>) -> Self {
+        Self { shared, catalog, portal, demanded: Mutex::new(None) }
     }
 
     /// What a login that has succeeded has proved.
@@ -185,5 +188,14 @@ impl Authenticator for Gatekeeper {
         let demanded = self.demanded.lock().unwrap_or_else(PoisonError::into_inner);
         let chap = demanded.as_ref()?;
         (chap.user.user == user).then(|| chap.user.secret.clone())
+    }
+
+    fn joins(&self, joining: &Joining<'_>) -> Option<SessionParams> {
+        let session = self.shared.lock().live.get(&joining.tsih).cloned()?;
+        let about = &session.about;
+        let is_meant = session.initiator_name == joining.initiator_name
+            && about.target_name.as_deref() == joining.target_name
+            && about.isid == joining.isid;
+        is_meant.then(|| session.with(|core| *core.params()))
     }
 }

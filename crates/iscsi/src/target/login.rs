@@ -124,7 +124,8 @@ pub(super) async fn login(
     let first = tokio::time::timeout(FIRST_PDU_TIMEOUT, read_pdu(&mut stream, Limits::LOGIN));
     let (mut header, mut text) = first.await.map_err(|_| LoginError::Silent)??;
     place.note(Progress::Speaking);
-    let gatekeeper = Arc::new(Gatekeeper::new(Arc::clone(&catalog), Arc::clone(&portal)));
+    let gatekeeper = Gatekeeper::new(Arc::clone(shared), Arc::clone(&catalog), Arc::clone(&portal));
+    let gatekeeper = Arc::new(gatekeeper);
     let mut login = Login::new(TargetConfig {
         offer: target_named(&catalog, &text).map_or_else(default_offer, |target| target.offer),
         authenticator: Arc::clone(&gatekeeper) as _,

@@ -22,7 +22,7 @@ use super::security::SecurityKeys;
 use super::{LOGIN_PDUS_MAX, Outcome};
 use crate::ids::{Cid, Isid, Itt, Tsih};
 use crate::keys::text::{LOGIN_TEXT_MAX, TextReader, TextSender, TextWriter, parse};
-use crate::keys::{Negotiation, Offer, Role};
+use crate::keys::{Negotiation, Offer, Role, SessionParams};
 use crate::names::{TargetAddress, check_name};
 use crate::pdu::{LoginRequest, LoginResponse, LoginStatus, Stage, VERSION};
 use crate::serial::{CmdSn, StatSn};
@@ -35,6 +35,26 @@ pub trait Authenticator {
 
     /// The secret of a CHAP user of this target, if there is one.
     fn secret(&self, target_name: Option<&str>, user: &str) -> Option<Secret>;
+
+    /// What the session that this connection wants to join has agreed on, if there is one. Who asks
+    /// is not proved yet; the answer goes to those who have proved what they have to.
+    fn joins(&self, joining: &Joining<'_>) -> Option<SessionParams> {
+        let _ = joining;
+        None
+    }
+}
+
+/// Which session a connection wants to join.
+#[derive(Clone, Copy, Debug)]
+pub struct Joining<'a> {
+    /// Checked and in lower case, not proved.
+    pub initiator_name: &'a str,
+    /// Checked and in lower case; `None`: discovery.
+    pub target_name: Option<&'a str>,
+    /// The initiator's part of the session's name.
+    pub isid: Isid,
+    /// The target's.
+    pub tsih: Tsih,
 }
 
 /// The answer to [`Authenticator::admit`].
@@ -264,7 +284,9 @@ impl Login {
         // Any start will do (§11.13.4); with the initiator's, a connection that is reinstated
         // goes on where the old one ended.
         self.stat_sn = request.exp_stat_sn;
-        self.negotiation.set_leading(tsih == Tsih(0));
+        if tsih != Tsih(0) {
+            self.negotiation.set_later();
+        }
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.1
         //# The target MUST use the value presented with the first Login Request.
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.12.4.2
@@ -304,22 +326,28 @@ impl Login {
     fn handle_text(&mut self, text: &[u8]) -> Result<(), LoginFailure> {
         let pairs = parse(text).map_err(FailureReason::from)?;
         let mut out = TextWriter::default();
-        let security =
-            self.negotiation.handle(&pairs, self.stage, &mut out).map_err(FailureReason::from)?;
+        self.negotiation.declare(&pairs, self.stage).map_err(FailureReason::from)?;
         let peer = match self.peer.take() {
             Some(peer) => peer,
-            None => self.identify(&mut out)?,
+            None => {
+                let peer = self.identify(&mut out)?;
+                self.join(&peer);
+                peer
+            }
         };
+        let security =
+            self.negotiation.handle(&pairs, self.stage, &mut out).map_err(FailureReason::from)?;
         let Peer { target_name, grant, .. } = &peer;
+        let keys = SecurityKeys::collect(security)?;
         if self.stage == Stage::SECURITY_NEGOTIATION {
             let authenticator = &self.config.authenticator;
             let secret = |user: &str| authenticator.secret(target_name.as_deref(), user);
-            let keys = SecurityKeys::collect(security)?;
             self.security.handle(keys, &grant.authentication, secret, &mut out)?;
         } else {
             if !self.security.is_satisfied(&grant.authentication) {
                 return Err(FailureReason::AuthenticationRequired.into());
             }
+            security::answer_late_method(keys, &grant.authentication, &mut out);
             //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3
             //# Targets MUST NOT submit parameters that require an additional initiator Login
             //# Request in a Login Response with the T bit set to 1.
@@ -389,6 +417,19 @@ impl Login {
             out.push("TargetPortalGroupTag", grant.portal_group_tag);
         }
         Ok(Peer { initiator_name, target_name, grant })
+    }
+
+    /// Finds the session of a later connection.
+    fn join(&mut self, peer: &Peer) {
+        let Some(Identity { isid, tsih, .. }) = self.identity.filter(|own| own.tsih != Tsih(0))
+        else {
+            return;
+        };
+        let (initiator_name, target_name) = (&*peer.initiator_name, peer.target_name.as_deref());
+        let joining = Joining { initiator_name, target_name, isid, tsih };
+        if let Some(session) = self.config.authenticator.joins(&joining) {
+            self.negotiation.join(session);
+        }
     }
 
     /// Sends what there is to send, and goes on to the next stage if that was all.

@@ -183,6 +183,19 @@ impl Security {
     }
 }
 
+/// Answers an AuthMethod that came in the operational stage, where authentication is over or was
+/// not needed: what is none is agreed to, where none is demanded. Nothing changes by it.
+pub(super) fn answer_late_method(
+    keys: SecurityKeys<'_>,
+    demanded: &Authentication,
+    out: &mut TextWriter,
+) {
+    let Some(offered) = keys.auth_method else { return };
+    let none = offered.split(',').any(|item| item == "None");
+    let agreed = none && matches!(demanded, Authentication::None);
+    out.push("AuthMethod", if agreed { "None" } else { "Reject" });
+}
+
 fn invalid(key: &'static str) -> LoginFailure {
     ChapError::Invalid { key }.into()
 }
