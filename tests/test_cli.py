@@ -229,6 +229,38 @@ def test_password_is_not_printed(tmp_path: Path):
     url = URL.replace("iscsi://", "iscsi://operator%top-secret-value@")
     done = enkaku.command("info", url, check=False, timeout_s=60)
     assert "top-secret-value" not in done.stderr + done.stdout
+    assert "--chap-password-file" in done.stderr and "LIBISCSI_CHAP_PASSWORD" in done.stderr
+    password = tmp_path / "password"
+    password.write_text("top-secret-value\n")
+    for mode, warned in ((0o644, "everybody"), (0o640, "its group"), (0o600, None)):
+        password.chmod(mode)
+        words = ["info", URL.replace("iscsi://", "iscsi://operator@")]
+        words += ["--chap-password-file", password]
+        said = enkaku.command(*words, check=False, timeout_s=60).stderr
+        assert "top-secret-value" not in said
+        assert (f"can be read by {warned}" in said) if warned else ("chmod" not in said)
+
+
+def test_credentials_mean_authentication_or_nothing(target: Target, tmp_path: Path):
+    """A target that wants no proof may be somebody else: it is taken only if the user says so."""
+    password = tmp_path / "password"
+    password.write_text("correct-horse-77\n")
+    password.chmod(0o600)
+    url = target.url().replace("iscsi://", "iscsi://operator@")
+    words = ["info", url, "--chap-password-file", password]
+    refused = enkaku.command(*words, check=False, timeout_s=60)
+    assert refused.code == 1 and "AUTHENTICATION_FAILURE" in refused.stderr, refused.stderr
+    assert enkaku.command(*words, "--chap-optional").code == 0
+
+
+def test_created_images_are_their_owners(tmp_path: Path):
+    with enkaku.serve([tmp_path / "new.img"], tmp_path, options=["--create", "1M"]):
+        pass
+    source = noise(tmp_path / "source", 1 << 20)
+    with enkaku.serve([source], tmp_path) as serving:
+        enkaku.command("copy", serving.url(), tmp_path / "copied.img")
+    for name in ("new.img", "copied.img"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, name
 
 
 def test_json_is_one_object(target: Target):

@@ -6,6 +6,7 @@ import pytest
 from conftest import MIB, empty, noise, sha256
 
 from enkaku_lab.peers import Target, Workload, enkaku, libiscsi, qemu
+from enkaku_lab.peers.libiscsi_session import Outcome, session
 from enkaku_lab.process import CommandFailed
 
 pytestmark = pytest.mark.needs("iscsi-ls", "qemu-img")
@@ -115,6 +116,16 @@ def test_login_without_the_right_secret_is_refused(chap_target: Target, credenti
         libiscsi.readcapacity16(chap_target.url(credentials=credentials))
     # The refusal must not disturb whoever knows the secret.
     libiscsi.readcapacity16(chap_target.url(credentials=(USER, PASSWORD)))
+
+
+@pytest.mark.needs("iscsi-ls")
+def test_read_only_memory_refuses_writes(tmp_path: Path):
+    write_10 = bytes([0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0])
+    with enkaku.serve(["mem:16M"], tmp_path, options=["--read-only"]) as target:
+        assert enkaku.report("info", target.url())["read_only"]
+        with session(target.portal, target.iqn, "iqn.2026-11.org.example:host") as nexus:
+            nexus.test_unit_ready()
+            assert nexus.command(write_10, bytes(512)) == Outcome(2, 7, 0x2700)
 
 
 def test_read_only_target_refuses_writes_and_serves_reads(tmp_path: Path):

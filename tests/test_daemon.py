@@ -275,6 +275,72 @@ def test_access_changes_drop_those_who_lose_it_and_nobody_else(daemon: Daemon):
         assert host.test_unit_ready() == Outcome(0)
 
 
+def test_read_only_memory_and_readers_of_a_unit(daemon: Daemon):
+    """`read_only` of a LUN holds for memory as for files, and `read_only` of an initiator keeps it
+    from everything that would take the unit from those who write."""
+    write_10 = bytes([0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0])
+    reserve_6 = bytes([0x16, 0, 0, 0, 0, 0])
+    register = bytes([0x5F, 6, 0, 0, 0, 0, 0, 0, 24, 0])
+    key = bytes(8) + bytes([0, 0, 0, 0, 0, 0, 0, 7]) + bytes(8)
+    luns = target(NAME_A, "mem:16M", more="") + "read_only = true\n"
+    luns += '[[target.lun]]\nnumber = 1\npath = "mem:16M"\n'
+    rules = f'[[target.initiator]]\nname = "{HOST}"\n'
+    rules += f'[[target.initiator]]\nname = "{BACKUP}"\nread_only = true\n'
+    daemon.write(luns + rules)
+    daemon.start()
+    protected = Outcome(CHECK_CONDITION, DATA_PROTECT, WRITE_PROTECTED)
+    with session(daemon.portal, NAME_A, HOST) as host:
+        host.test_unit_ready()
+        assert host.command(write_10, bytes(512)) == protected
+    with (
+        session(daemon.portal, NAME_A, HOST, 1) as host,
+        session(daemon.portal, NAME_A, BACKUP, 1) as backup,
+    ):
+        host.test_unit_ready()
+        backup.test_unit_ready()
+        assert backup.command(write_10, bytes(512)) == protected
+        assert backup.command(reserve_6, b"") == protected
+        assert backup.command(register, key) == protected
+        assert host.command(write_10, bytes(512)).status == 0
+
+
+def test_an_admin_socket_over_a_file_is_refused(daemon: Daemon):
+    """A slip of the hand must not cost an image."""
+    image = noise(daemon.folder / "disk.img", MIB)
+    before = sha256(image)
+    daemon.socket = image
+    daemon.write(target(NAME_A, "mem:16M"))
+    done = enkaku.command("target", "run", "--config", daemon.config, check=False, timeout_s=30)
+    assert done.code == 1 and "no socket" in done.stderr, done.stderr
+    assert sha256(image) == before
+
+
+def test_names_are_not_told_before_authentication(daemon: Daemon):
+    """What a login without a secret is told does not depend on who or what it names; the log says
+    what it was."""
+    secret = daemon.folder / "secret"
+    secret.write_text(PASSWORD + "\n")
+    secret.chmod(0o640)
+    chap = f'[chap.op]\nuser = "{USER}"\npassword_file = "{secret}"\n'
+    rule = f'[[target.initiator]]\nname = "{HOST}"\nchap = "op"\n'
+    daemon.write(chap, target(NAME_A, "mem:16M", more="") + rule)
+    daemon.start()
+    assert "can be read by its group" in daemon.peer.output()
+    wrong = daemon.folder / "wrong"
+    wrong.write_text("not-the-secret-99\n")
+    wrong.chmod(0o600)
+    told = set()
+    for initiator, name in ((HOST, NAME_A), (HOST, NAME_B), (BACKUP, NAME_A)):
+        url = daemon.url(name).replace("iscsi://", f"iscsi://{USER}@")
+        words = ["info", url, "--chap-password-file", wrong, "--initiator-name", initiator]
+        done = enkaku.command(*words, check=False, timeout_s=60)
+        assert done.code == 1
+        told.add(done.stderr.replace(name, "NAME"))
+    assert len(told) == 1, told
+    for reason in ("authentication", "no_such_target", "not_admitted"):
+        assert daemon.metric("enkaku_login_failures_total", reason=reason) >= 1, reason
+
+
 def test_sessions_are_listed_and_dropped(daemon: Daemon):
     daemon.write(target(NAME_A, "mem:16M"))
     daemon.start()

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use block::backend::{FileDevice, FileOptions, MemoryDevice};
-use block::layer::{StatsLayer, ThickLayer, WriteThroughLayer};
+use block::layer::{ReadOnlyLayer, StatsLayer, ThickLayer, WriteThroughLayer};
 use block::{BlockDevice, Device};
 use scsi::{FileStore, LunOptions, SpaceUsage};
 
@@ -92,6 +92,9 @@ pub(crate) struct RunningLun {
 impl RunningLun {
     pub(crate) fn new(section: LunSection, storage: Storage) -> Self {
         let mut device = storage.device();
+        if section.read_only && matches!(storage, Storage::Memory(_)) {
+            device = Arc::new(ReadOnlyLayer::new(device)); // a file is opened as such
+        }
         if !section.thin {
             device = Arc::new(ThickLayer::new(device));
         }

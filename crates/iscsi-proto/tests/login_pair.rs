@@ -599,17 +599,58 @@ fn chap_values_longer_than_any_buffer_are_refused() {
 }
 
 #[test]
-fn none_satisfies_an_initiator_unless_it_wants_a_proof() {
+fn credentials_mean_authentication_or_nothing_unless_told_otherwise() {
+    let optional = || InitiatorConfig { chap_optional: true, ..chap_config("whatever") };
     let (ours, theirs, requests) =
-        pair(chap_config("whatever"), target_login(Authentication::None)).established();
+        pair(optional(), target_login(Authentication::None)).established();
     assert_eq!((ours.authenticated_as, theirs.authenticated_as), (None, None));
     assert_eq!(requests, 3);
-    let config = InitiatorConfig {
-        mutual: Some(credentials("disk", "its secret")),
-        ..chap_config("whatever")
+    let mutual = InitiatorConfig { mutual: Some(credentials("disk", "its secret")), ..optional() };
+    for config in [chap_config("whatever"), mutual] {
+        let mut login = initiator::Login::new(config.clone()).unwrap();
+        let text = String::from_utf8(login.first().1.to_vec()).unwrap();
+        assert!(text.contains("AuthMethod=CHAP\0"), "{text}");
+        let end = pair(config, target_login(Authentication::None));
+        assert_eq!(end.status(), LoginStatus::AUTHENTICATION_FAILURE);
+    }
+}
+
+/// An alias would tell that the target is there.
+#[test]
+fn the_alias_waits_for_the_proof() {
+    let user = |config: InitiatorConfig| pair(config, target_login(chap(&Algorithm::ALL, None)));
+    let (ours, ..) = user(chap_config("secret of alice")).established();
+    assert_eq!(ours.peer_alias.as_deref(), Some("a disk"));
+    let mut target = target_login(chap(&Algorithm::ALL, None));
+    let text = format!("{}AuthMethod=CHAP\0", names());
+    let (_, answer) = sent(send(&mut target, security(false), &text).unwrap());
+    assert_eq!(answer, "TargetPortalGroupTag=7\0AuthMethod=CHAP\0");
+}
+
+/// Who answers in the target's place and wants no proof is not taken for it.
+#[test]
+fn a_target_that_chooses_none_is_refused() {
+    let config = chap_config("secret of alice");
+    let (itt, isid) = (config.itt, config.isid);
+    let mut login = initiator::Login::new(config).unwrap();
+    login.first();
+    let response = LoginResponse {
+        transit: false,
+        continues: false,
+        csg: Stage::SECURITY_NEGOTIATION,
+        nsg: Stage(0),
+        version_max: 0,
+        version_active: 0,
+        isid,
+        tsih: Tsih(0),
+        itt,
+        stat_sn: StatSn(0),
+        exp_cmd_sn: CmdSn(1),
+        max_cmd_sn: CmdSn(1),
+        status: LoginStatus::SUCCESS,
     };
-    let end = pair(config, target_login(Authentication::None));
-    assert_eq!(end.status(), LoginStatus::AUTHENTICATION_FAILURE);
+    let error = login.handle(&response, b"AuthMethod=None\0").unwrap_err();
+    assert_eq!(error, LoginError::AuthMethod { answer: "None".to_owned() });
 }
 
 //= https://www.rfc-editor.org/rfc/rfc7143#section-6.3

@@ -41,6 +41,9 @@ pub(crate) fn start_stop_unit(context: &UnitContext<'_>, command: Command) -> Ex
     }
     let (no_flush, load_eject, start) = (flags & 4 != 0, flags & 2 != 0, flags & 1 != 0);
     match power_condition {
+        0x0 if load_eject && context.nexus.is_protected(context.unit.lun) => {
+            Sense::write_protected().into()
+        }
         0x0 if load_eject => match load_eject_medium(context, start) {
             Ok(()) if !start && !no_flush => flush(context, 0),
             Ok(()) => Response::good().into(),

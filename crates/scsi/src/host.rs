@@ -20,6 +20,13 @@ pub trait Host: Send + Sync {
 
     /// Runs work that no command waits for to its end.
     fn spawn(&self, work: BoxFuture);
+
+    /// Is there a rule that names this initiator (its iSCSI name, in lower case)? It may be
+    /// registered for a persistent reservation before it comes.
+    fn expects(&self, initiator_name: &str) -> bool {
+        let _ = initiator_name;
+        false
+    }
 }
 
 /// A target without a transport: nothing to abort, background work on threads.

@@ -87,7 +87,7 @@ pub use cdb::Cdb;
 pub use host::{BoxFuture, Host};
 pub use lun::Lun;
 pub use memory::Memory;
-pub use nexus::{AsynchronousEvent, Nexus, NexusId, WriteProtection};
+pub use nexus::{AsynchronousEvent, Nexus, NexusId, Rights, WriteProtection};
 pub use port_groups::AccessState;
 pub use reservation::{FileStore, StateError, StateStore};
 pub use sense::{AdditionalSense, Sense, SenseKey};

@@ -47,8 +47,22 @@ pub enum WriteProtection {
     Units(BTreeSet<u16>),
 }
 
-/// MODE SELECT(6) and (10): what they change concerns other nexuses.
-const MODE_SELECT: [u8; 2] = [0x15, 0x55];
+/// What a nexus may do, for a transport to ask while it carries out task management. Does not keep
+/// the nexus from ending.
+#[derive(Clone)]
+pub struct Rights(Arc<NexusState>);
+
+impl Rights {
+    /// May this nexus end what others do with a unit (CLEAR TASK SET, LOGICAL UNIT RESET), or with
+    /// all of them (`None`: target resets)? Who may only read a unit must not take it from those
+    /// who write. A unit that does not exist is nobody's.
+    pub fn may_reset(&self, lun: Option<u64>) -> bool {
+        match lun {
+            Some(lun) => Lun::decode(lun).is_none_or(|lun| !self.0.is_protected(lun)),
+            None => !self.0.protected.load(Ordering::Acquire),
+        }
+    }
+}
 
 /// Identity of a nexus as long as the process runs. Never used twice, unlike port names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -95,7 +109,8 @@ impl NexusState {
         info
     }
 
-    fn is_protected(&self, lun: Lun) -> bool {
+    /// This nexus may only look at the unit.
+    pub(crate) fn is_protected(&self, lun: Lun) -> bool {
         self.protected.load(Ordering::Acquire)
             && match &*self.protection.read().unwrap_or_else(PoisonError::into_inner) {
                 WriteProtection::None => false,
@@ -198,7 +213,7 @@ impl NexusState {
             unit.medium.check()?;
         }
         if row.access == Access::Write && unit.is_write_protected(info)
-            || MODE_SELECT.contains(&command.cdb.opcode()) && self.is_protected(unit.lun)
+            || row.changes() && self.is_protected(unit.lun)
         {
             return Err(Sense::write_protected());
         }
@@ -228,7 +243,13 @@ impl Nexus {
         &self.state.initiator_port
     }
 
-    /// Says which logical units this nexus may only read. Commands under way are not affected.
+    /// What it may do, as of each moment that it is asked.
+    pub fn rights(&self) -> Rights {
+        Rights(Arc::clone(&self.state))
+    }
+
+    /// Says which logical units this nexus may only read: it may not change them, nor reserve, eject
+    /// or reset them. Commands under way are not affected.
     pub fn set_write_protection(&self, protection: WriteProtection) {
         let protected = protection != WriteProtection::None;
         *self.state.protection.write().unwrap_or_else(PoisonError::into_inner) = protection;

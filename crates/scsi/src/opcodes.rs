@@ -38,6 +38,18 @@ pub(crate) enum Access {
     Manage,
 }
 
+/// What a nexus must be allowed for a command ([`WriteProtection`](crate::WriteProtection)). Each row
+/// has one, so that a new command cannot be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// Nothing: the command tells, reads, or gives up what is the nexus's own.
+    Look,
+    /// To write to the unit: the command changes it, or takes it from others who may.
+    Change,
+    /// The handler looks: only some of what the command can do needs the right to change.
+    Handler,
+}
+
 /// What a command needs to be executed at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gate {
@@ -68,6 +80,8 @@ pub(crate) struct Row {
     /// Bits of the first 16 bytes that must be zero.
     reserved: u128,
     pub(crate) access: Access,
+    /// None only until the whole table is checked, which the compiler does.
+    right: Option<Right>,
     pub(crate) handler: Handler,
     pub(crate) gate: Gate,
     available: fn(&LogicalUnit, &DeviceInfo) -> bool,
@@ -91,6 +105,11 @@ const fn row(usage: &'static [u8], access: Access, handler: Handler) -> Row {
         usage,
         reserved,
         access,
+        right: match access {
+            Access::Free | Access::Query | Access::Read | Access::Flush => Some(Right::Look),
+            Access::Write => Some(Right::Change),
+            Access::Own | Access::Manage => None,
+        },
         handler,
         gate: match access {
             Access::Free => Gate::Always,
@@ -106,6 +125,12 @@ const fn service(usage: &'static [u8], access: Access, handler: Handler) -> Row 
     let mut row = row(usage, access, handler);
     row.service_action = Some(usage[1] & 0x1f);
     row.reserved &= !(0x1f << (14 * 8));
+    row
+}
+
+/// Where the access alone does not say it.
+const fn needs(right: Right, mut row: Row) -> Row {
+    row.right = Some(right);
     row
 }
 
@@ -134,6 +159,7 @@ fn atomic(unit: &LogicalUnit, _: &DeviceInfo) -> bool {
 
 use Access::{Flush, Free, Manage, Own, Query, Read, Write};
 use Handler::{Any, Unit};
+use Right::{Change, Look};
 
 const F: u8 = 0xff;
 /// GROUP NUMBER: accepted and ignored (SBC-3 §4.22 leaves the use to the device server).
@@ -141,19 +167,21 @@ const G: u8 = 0x1f;
 
 /// Sorted by opcode and service action.
 #[rustfmt::skip]
-static ROWS: &[Row] = &[
+const ROWS: &[Row] = &[
     gate(Gate::Medium, row(&[0x00, 0, 0, 0, 0, 0], Query, Unit(diagnostics::test_unit_ready))),
     row(&[0x03, 0x01, 0, 0, F, 0], Free, Any(diagnostics::request_sense)),
     row(&[0x08, 0x1f, F, F, F, 0], Read, Unit(read_write::read)), // READ(6)
     row(&[0x0a, 0x1f, F, F, F, 0], Write, Unit(read_write::write)), // WRITE(6)
     row(&[0x12, 0x01, F, F, F, 0], Free, Any(inquiry::inquiry)),
-    row(&[0x15, 0x11, 0, 0, F, 0], Manage, Unit(mode_select::mode_select_6)),
-    row(&[0x16, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve)), // RESERVE(6)
-    row(&[0x17, 0, 0, 0, 0, 0], Own, Unit(spc2::release)), // RELEASE(6)
-    row(&[0x1a, 0x08, F, F, F, 0], Manage, Unit(mode::mode_sense_6)),
-    row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Own, Unit(diagnostics::start_stop_unit)),
-    row(&[0x1d, 0x17, 0, 0, 0, 0], Manage, Unit(diagnostics::send_diagnostic)),
-    row(&[0x1e, 0, 0, 0, 0x03, 0], Own, Unit(medium::prevent_allow)),
+    needs(Change, row(&[0x15, 0x11, 0, 0, F, 0], Manage, Unit(mode_select::mode_select_6))),
+    needs(Change, row(&[0x16, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve))), // RESERVE(6)
+    needs(Look, row(&[0x17, 0, 0, 0, 0, 0], Own, Unit(spc2::release))), // RELEASE(6)
+    needs(Look, row(&[0x1a, 0x08, F, F, F, 0], Manage, Unit(mode::mode_sense_6))),
+    needs(Right::Handler,
+        row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Own, Unit(diagnostics::start_stop_unit))),
+    needs(Look, row(&[0x1d, 0x17, 0, 0, 0, 0], Manage, Unit(diagnostics::send_diagnostic))),
+    // A reader may keep the medium in: it is using it.
+    needs(Look, row(&[0x1e, 0, 0, 0, 0x03, 0], Own, Unit(medium::prevent_allow))),
     // PMI and the address are obsolete since SBC-3; older initiators still send them.
     gate(Gate::Medium,
         row(&[0x25, 0x01, F, F, F, F, 0, 0, 0x01, 0], Free, Unit(capacity::read_capacity_10))),
@@ -174,32 +202,46 @@ static ROWS: &[Row] = &[
     gate(Gate::Sanitize,
         service(&[0x48, 0x1f, 0, 0, 0, 0, 0, F, F, 0], Write, Unit(sanitize::exit_failure_mode))),
     row(&[0x4d, 0x01, F, F, 0, F, F, F, F, 0], Free, Unit(log_pages::log_sense)),
-    row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Manage, Unit(mode_select::mode_select_10)),
-    row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve)), // RESERVE(10)
-    row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::release)), // RELEASE(10)
-    row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Manage, Unit(mode::mode_sense_10)),
+    needs(Change,
+        row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Manage, Unit(mode_select::mode_select_10))),
+    needs(Change, row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve))), // RESERVE(10)
+    needs(Look, row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::release))), // RELEASE(10)
+    needs(Look, row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Manage, Unit(mode::mode_sense_10))),
     // PERSISTENT RESERVE IN, PERSISTENT RESERVE OUT
-    service(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_keys)),
-    service(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_reservation)),
-    service(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::report_capabilities)),
-    service(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_full_status)),
-    service(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
-    service(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
-    service(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
-    service(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
-    service(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
-    service(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
-    service(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
-    service(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)),
+    needs(Look, service(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_keys))),
+    needs(Look, service(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_reservation))),
+    needs(Look,
+        service(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::report_capabilities))),
+    needs(Look, service(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_full_status))),
+    needs(Change,
+        service(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
+    needs(Change,
+        service(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
+    needs(Change,
+        service(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
+    needs(Change,
+        service(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
+    needs(Change,
+        service(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
+    needs(Change,
+        service(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
+    needs(Change,
+        service(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
+    needs(Change,
+        service(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
     // EXTENDED COPY(LID1), and what became of it
-    service(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
-        Unit(extended_copy::extended_copy)),
-    service(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
-        Unit(extended_copy::copy_status)),
-    service(&[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
-        Unit(extended_copy::operating_parameters)),
-    service(&[0x84, 0x04, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
-        Unit(extended_copy::failed_segment_details)),
+    needs(Right::Handler,
+        service(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
+            Unit(extended_copy::extended_copy))),
+    needs(Look,
+        service(&[0x84, 0x00, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
+            Unit(extended_copy::copy_status))),
+    needs(Look,
+        service(&[0x84, 0x03, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
+            Unit(extended_copy::operating_parameters))),
+    needs(Look,
+        service(&[0x84, 0x04, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
+            Unit(extended_copy::failed_segment_details))),
     row(&[0x88, 0x1e, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)),
     row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
         Unit(compare_write::compare_and_write)),
@@ -232,6 +274,15 @@ static ROWS: &[Row] = &[
     row(&[0xb7, 0x1f, F, F, F, F, F, F, F, F, 0, 0], Read, Unit(defects::read_defect_data_12)),
 ];
 
+/// A row without a right does not compile.
+const _: () = {
+    let mut at = 0;
+    while at < ROWS.len() {
+        assert!(ROWS[at].right.is_some(), "a command whose right is not said");
+        at += 1;
+    }
+};
+
 /// Where the rows of an opcode begin, plus one; 0 where there are none.
 static FIRST: [u8; 256] = {
     let mut first = [0; 256];
@@ -242,6 +293,12 @@ static FIRST: [u8; 256] = {
     }
     first
 };
+
+/// Opcode and service action of every command, for tests that go through all of them.
+#[cfg(test)]
+pub(crate) fn all_for_tests() -> impl Iterator<Item = (u8, u8)> {
+    ROWS.iter().map(|row| (row.opcode, row.service_action.unwrap_or(0)))
+}
 
 /// All rows of an opcode.
 fn rows_of(opcode: u8) -> &'static [Row] {
@@ -298,6 +355,11 @@ impl Row {
     /// goes on.
     pub(crate) fn is_head_of_queue(&self) -> bool {
         matches!(self.handler, Handler::Any(_)) || self.gate == Gate::Sanitize
+    }
+
+    /// Needs the right to write to the unit.
+    pub(crate) fn changes(&self) -> bool {
+        self.right == Some(Right::Change)
     }
 
     fn service_action(&self) -> u16 {

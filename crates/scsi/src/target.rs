@@ -292,6 +292,16 @@ impl TargetState {
         nexuses.iter().for_each(|nexus| visit(nexus));
     }
 
+    /// An initiator port that is connected, was so since the target came up (and has heard of that),
+    /// or may be expected.
+    pub(crate) fn knows(&self, port: &str) -> bool {
+        let told = self.lock_told().contains_key(port);
+        let name = port.split_once(",i,").map_or(port, |(name, _)| name);
+        let mut connected = false;
+        self.each_nexus(|nexus| connected |= nexus.port() == port);
+        told || connected || self.host().expects(name)
+    }
+
     /// Forgets a nexus that ends.
     pub(crate) fn forget(&self, ended: &Arc<NexusState>) {
         self.units().iter().for_each(|unit| unit.nexus_lost(ended.id));

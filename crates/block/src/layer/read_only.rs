@@ -18,7 +18,14 @@ impl ReadOnlyLayer {
 
 impl BlockDevice for ReadOnlyLayer {
     fn info(&self) -> DeviceInfo {
-        DeviceInfo { read_only: true, can_trim: false, can_zero: false, ..self.inner.info() }
+        DeviceInfo {
+            read_only: true,
+            can_trim: false,
+            can_zero: false,
+            can_fua: false,
+            volatile_cache: false, // nothing that is written could be lost
+            ..self.inner.info()
+        }
     }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {

@@ -101,8 +101,10 @@ fn from_file(place: &Place, path: &Path, warnings: &mut Vec<String>) -> Result<S
     if !metadata.is_file() || metadata.len() > PASSWORD_FILE_MAX {
         return Err(format!("{shown} is not a file with a password"));
     }
-    if metadata.permissions().mode() & 0o004 != 0 {
-        let what = format!("{shown} can be read by everybody; chmod 600 it");
+    let mode = metadata.permissions().mode();
+    if mode & 0o044 != 0 {
+        let whom = if mode & 0o004 != 0 { "everybody" } else { "its group" };
+        let what = format!("{shown} can be read by {whom}; chmod 600 it");
         warnings.push(place.problem(what).to_string());
     }
     let text =

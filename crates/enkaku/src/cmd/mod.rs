@@ -24,12 +24,14 @@ pub(crate) mod wan;
 
 use std::future::Future;
 use std::io::{IsTerminal, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
 use iscsi::target::Chap;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::warn;
 use tracing_subscriber::EnvFilter;
 
 /// The request itself is wrong: exit code 2, as for an option clap refuses.
@@ -164,6 +166,17 @@ pub(crate) async fn stop_signal() -> anyhow::Result<&'static str> {
 pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(path)
         .with_context(|| Usage(format!("cannot read the password file {}", path.display())))?;
+    // Only a file: a pipe (`<(pass show …)`) is nobody else's.
+    let open_to = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
+    let whom = match open_to.map_or(0, |metadata| metadata.permissions().mode()) {
+        mode if mode & 0o004 != 0 => Some("everybody"),
+        mode if mode & 0o040 != 0 => Some("its group"),
+        _ => None,
+    };
+    if let Some(whom) = whom {
+        let shown = path.display();
+        warn!("the password file {shown} can be read by {whom}; chmod 600 it");
+    }
     let secret = text.lines().next().unwrap_or_default().to_owned();
     if secret.is_empty() {
         return Err(Usage::error(format!("the password file {} is empty", path.display())));

@@ -8,12 +8,13 @@ use block::Device;
 use block::layer::{CacheConfig, CacheLayer, CacheMode};
 use iscsi::initiator::{
     ChapCredentials, Config, ERROR_RECOVERY_LEVEL_DEFAULT, ERROR_RECOVERY_LEVEL_MAX, IsidChoice,
-    RemoteDisk, Secret, Share, Url,
+    PASSWORD_VARIABLE, RemoteDisk, Secret, Share, Url,
 };
 use iscsi::target::CongestionChoice;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use iscsi_proto::tuner::PolicyConfig;
+use tracing::warn;
 use wanlab::units;
 
 use super::{Usage, read_secret};
@@ -57,6 +58,9 @@ pub(crate) struct RemoteArgs {
     /// File whose first line is the CHAP password of the URL's user.
     #[arg(long, value_name = "FILE")]
     pub(crate) chap_password_file: Option<PathBuf>,
+    /// Go on without CHAP where the target wants none, although there is a password.
+    #[arg(long)]
+    pub(crate) chap_optional: bool,
     /// Demand that the target proves itself as this CHAP user.
     #[arg(long, requires = "mutual_password_file", value_name = "USER")]
     pub(crate) mutual_user: Option<String>,
@@ -228,6 +232,7 @@ impl RemoteArgs {
         config.shared = self.shared;
         config.isid = self.isid.clone().unwrap_or_default();
         config.congestion_control.clone_from(&self.congestion_control);
+        config.chap_optional = self.chap_optional;
         config.send_buffer = self.send_buffer;
         config.receive_buffer = self.receive_buffer;
         if let (Some(user), Some(file)) = (&self.mutual_user, &self.mutual_password_file) {
@@ -281,6 +286,7 @@ impl RemoteArgs {
     ) -> anyhow::Result<Volume> {
         let mut config = self.config()?;
         change(&mut config);
+        warn_of_password(url);
         let mut url = url.clone();
         if let Some(file) = &self.chap_password_file {
             if url.user.is_none() {
@@ -291,6 +297,16 @@ impl RemoteArgs {
             url.password = Some(Secret::new(read_secret(file)?));
         }
         Ok(Volume { disk: RemoteDisk::connect(url, config).await? })
+    }
+}
+
+/// Says so where a password stands in the command line.
+pub(crate) fn warn_of_password(url: &Url) {
+    if url.password.is_some() {
+        warn!(
+            "the password in the URL can be seen in the list of processes and in the shell's \
+             history: put it into a file for --chap-password-file, or into {PASSWORD_VARIABLE}"
+        );
     }
 }
 

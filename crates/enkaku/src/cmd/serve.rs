@@ -11,7 +11,7 @@ use anyhow::Context;
 use block::Device;
 use block::backend::{FileDevice, FileOptions, MemoryDevice, OpenError, check_fits_machine};
 use block::layer::delay::DELAY_MAX;
-use block::layer::{Delay, DelayLayer, Delays, Queueing, ThickLayer};
+use block::layer::{Delay, DelayLayer, Delays, Queueing, ReadOnlyLayer, ThickLayer};
 use iscsi::target::{CongestionChoice, Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
@@ -230,7 +230,8 @@ fn open(lun: &str, args: &Args) -> anyhow::Result<Device> {
         let size = units::parse_size(size).map_err(|error| wrong(&error))?;
         let block_size = args.block_size.unwrap_or(DEFAULT_BLOCK_SIZE);
         let device = MemoryDevice::open(size, block_size).map_err(|error| wrong(&error))?;
-        return Ok(Arc::new(device));
+        let device: Device = Arc::new(device);
+        return Ok(if args.read_only { Arc::new(ReadOnlyLayer::new(device)) } else { device });
     }
     if let Some((scheme, _)) = lun.split_once("://") {
         return Err(wrong(&format!("{scheme}:// cannot be served; a path or mem:SIZE can")));

@@ -1,14 +1,16 @@
 //! Negotiation of operational keys, either role (RFC 7143 §6.2, §6.3.3): what comes in against
 //! what we want, by the rules of the table. Security keys are handed back to the login.
 
+mod later;
+
+use later::Place;
+
 use super::error::NegotiationError;
 use super::offer::{DigestPreference, Offer};
 use super::params::{ConnectionParams, Declared, DigestKind, SessionParams, TaskReporting};
 use super::table::{Key, Rule, Scope, Sender, TABLE, When};
 use super::text::{Pair, TextWriter};
-use super::value::{
-    IRRELEVANT, NOT_UNDERSTOOD, REJECT, bool_str, is_refusal, parse_bool, parse_in_range,
-};
+use super::value::{NOT_UNDERSTOOD, REJECT, bool_str, is_refusal, parse_bool, parse_in_range};
 use crate::pdu::Stage;
 
 /// Longest text or number value (§6.1).
@@ -32,17 +34,6 @@ enum Progress {
     Offered,
     /// Settled.
     Done,
-}
-
-/// Which connection of its session this one is, and what is known of the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// The first: the session's values are negotiated on it.
-    Leading,
-    /// A later one of a session that nobody has told us of.
-    Later,
-    /// A later one; the session's values are known.
-    Joining,
 }
 
 /// The negotiation of one login.
@@ -75,16 +66,6 @@ impl Negotiation {
             declared_length: false,
             declared: Declared::default(),
         }
-    }
-
-    /// Says that this is a later connection of a session, before any key was handled.
-    pub fn set_later(&mut self) {
-        self.place = Place::Later;
-    }
-
-    /// Says what the session that this later connection joins has agreed on.
-    pub fn join(&mut self, session: SessionParams) {
-        (self.place, self.session) = (Place::Joining, session);
     }
 
     /// Says that this is a discovery session.
@@ -388,24 +369,6 @@ impl Negotiation {
                 Ok(())
             }
             _ => self.answer(key, value, out),
-        }
-    }
-
-    /// Some peers offer leading-only keys again on later connections, which they must not. Whatever
-    /// they offer, the session's values hold, and that is the answer: "Irrelevant" makes initiators
-    /// give up the connection.
-    //= https://www.rfc-editor.org/rfc/rfc7143#section-13
-    //# Some session-specific parameters MUST only be carried on the leading connection and cannot
-    //# be changed after the leading connection login (e.g., MaxConnections -- the maximum number of
-    //# connections).
-    fn answer_on_later_connection(&self, key: Key, out: &mut TextWriter) {
-        match key.spec().rule {
-            // Nobody will let it in, but the reason is not among the keys.
-            _ if self.place == Place::Later => out.push(key.name(), IRRELEVANT),
-            Rule::Min(..) | Rule::Max(..) => out.push(key.name(), self.session.number(key)),
-            Rule::And | Rule::Or => out.push(key.name(), bool_str(self.session.flag(key))),
-            Rule::List => out.push(key.name(), self.session.task_reporting.as_str()),
-            _ => out.push(key.name(), REJECT),
         }
     }
 

@@ -4,6 +4,7 @@
 //! was executing when it was aborted may not land after the initiator was told it is over.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -18,6 +19,13 @@ use crate::pdu::{
     AsyncEvent, TaskManagementFunction, TaskManagementRequest, TaskManagementResponseCode,
 };
 use crate::serial::CmdSn;
+
+/// What an initiator may do to the tasks of others. Asked while a function is carried out, so it must
+/// not block.
+pub trait Rights: Send + Sync {
+    /// May it end the tasks of others on this unit; of all units for `None`?
+    fn may_reset(&self, lun: Option<Lun>) -> bool;
+}
 
 /// A function whose answer waits for tasks to end.
 #[derive(Debug)]
@@ -50,6 +58,11 @@ impl PendingManagement {
 }
 
 impl Session {
+    /// Says what its initiator may do to the tasks of others.
+    pub fn set_rights(&mut self, rights: Arc<dyn Rights>) {
+        self.rights = Some(rights);
+    }
+
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
     //# Task management requests must act on all the commands from the same session having a CmdSN
     //# lower than the task management CmdSN.
@@ -92,6 +105,16 @@ impl Session {
         use TaskManagementFunction as F;
         use TaskManagementResponseCode as R;
         let itt = request.itt;
+        let others_concerned = match request.function {
+            F::CLEAR_TASK_SET | F::LOGICAL_UNIT_RESET => Some(Some(request.lun)),
+            F::TARGET_WARM_RESET | F::TARGET_COLD_RESET => Some(None),
+            _ => None,
+        };
+        let may = |lun| self.rights.as_ref().is_none_or(|rights| rights.may_reset(lun));
+        if others_concerned.is_some_and(|lun| !may(lun)) {
+            let refused = R::AUTHORIZATION_FAILED;
+            return self.finish_management(conn, request, refused, Vec::new(), false);
+        }
         match request.function {
             F::ABORT_TASK => {
                 let (response, waits_for) = self.abort_referenced(request);
@@ -418,7 +441,7 @@ impl Session {
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.6.1
             //# For the TARGET COLD RESET function, the target MUST then close all of its
             //# TCP connections to all initiators (terminates all sessions).
-            F::TARGET_COLD_RESET => Sequel::Close,
+            F::TARGET_COLD_RESET if carried_out => Sequel::Close,
             F::I_T_NEXUS_RESET if carried_out => Sequel::EndNexus,
             _ => Sequel::Nothing,
         };

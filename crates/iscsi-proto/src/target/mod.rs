@@ -40,6 +40,7 @@ mod transmit;
 
 pub use config::SessionConfig;
 pub use event::{ConnId, Event, Received, Recovery, SessionError};
+pub use management::Rights;
 pub use orphans::Orphans;
 pub use receipt::{Delivery, Receipt};
 pub use registry::{Attach, Registry};

@@ -1,13 +1,14 @@
 //! [`Session`]: the state all connections of a session share, and the way of a PDU through it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use super::attributes::Attributes;
 use super::config::SessionConfig;
 use super::event::{ConnId, Event, SessionError};
 use super::fence::{Aborted, Fence};
 use super::logout::PendingLogout;
-use super::management::PendingManagement;
+use super::management::{PendingManagement, Rights};
 use super::order::CommandOrder;
 use super::reassign::Waiting;
 use super::receipt::{Delivery, Receipt};
@@ -110,6 +111,8 @@ impl Connection {
 /// A full-feature session.
 pub struct Session {
     pub(super) config: SessionConfig,
+    /// Without any, everything is allowed.
+    pub(super) rights: Option<Arc<dyn Rights>>,
     pub(super) params: SessionParams,
     pub(super) discovery: bool,
     pub(super) order: CommandOrder,
@@ -155,6 +158,7 @@ impl Session {
         let order = CommandOrder::new(leading.cmd_sn, config.command_window);
         Self {
             config,
+            rights: None,
             params: leading.session,
             discovery: leading.discovery,
             order,
@@ -485,25 +489,5 @@ impl Session {
     pub(super) fn error(&self, conn: ConnId, itt: Itt, what: &'static str) -> SessionError {
         let cid = self.connections.get(&conn).map_or(Cid(0), |c| c.cid);
         SessionError { what, cid, itt, exp_cmd_sn: self.order.exp_cmd_sn() }
-    }
-
-    /// Answered tasks that are kept.
-    #[cfg(test)]
-    pub(super) fn retained_count(&self) -> usize {
-        self.answered.len()
-    }
-
-    /// Runs that wait to be sent again.
-    #[cfg(test)]
-    pub(super) fn run_count(&self, conn: ConnId) -> usize {
-        self.connections.get(&conn).map_or(0, |c| c.runs.len())
-    }
-
-    /// As if the initiator had declared another MaxRecvDataSegmentLength.
-    #[cfg(test)]
-    pub(super) fn set_segment_max(&mut self, conn: ConnId, segment_max: u32) {
-        if let Some(connection) = self.connections.get_mut(&conn) {
-            connection.params.max_send_data_segment_length = segment_max;
-        }
     }
 }

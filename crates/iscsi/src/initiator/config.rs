@@ -47,6 +47,9 @@ pub struct Config {
     pub chap: Option<ChapCredentials>,
     /// The target has to prove itself with these (mutual CHAP).
     pub chap_mutual: Option<ChapCredentials>,
+    /// A target that wants no proof may have it its way, unless it has to prove itself. Otherwise
+    /// credentials mean authentication or nothing: who answers in the target's place cannot choose.
+    pub chap_optional: bool,
     /// SO_SNDBUF in bytes; `None` leaves it to the kernel's auto-tuning.
     pub send_buffer: Option<usize>,
     /// SO_RCVBUF in bytes; `None` leaves it to the kernel's auto-tuning.
@@ -114,6 +117,7 @@ impl Config {
             offer,
             chap: None,
             chap_mutual: None,
+            chap_optional: false,
             send_buffer: None,
             receive_buffer: None,
             congestion_control: None,

@@ -329,6 +329,7 @@ fn login_config(
     login.offer = config.offer;
     login.offer.session.max_connections = config.connections_offered();
     login.chap = chap.cloned();
+    login.chap_optional = config.chap_optional;
     login.mutual = config.chap_mutual.clone().filter(|_| chap.is_some());
     if let Some((tsih, params, cmd_sn)) = identity.joining {
         (login.tsih, login.joining, login.cmd_sn) = (tsih, Some(params), cmd_sn);

@@ -47,4 +47,4 @@ pub use isid::IsidChoice;
 pub use path::{PathChange, PathConnection, PathReport, Share, ShareError};
 pub use probe::{ProbeError, UnitIdentity};
 pub use report::{ConnectionReport, SessionReport};
-pub use url::{CredentialsError, Portal, Url, UrlError};
+pub use url::{CredentialsError, PASSWORD_VARIABLE, Portal, Url, UrlError};

@@ -51,9 +51,10 @@ pub enum CredentialsError {
     NoPassword,
 }
 
-/// Environment variables that libiscsi's tools read as well.
+/// Environment variable of the CHAP name, which libiscsi's tools read as well.
 const USER_VARIABLE: &str = "LIBISCSI_CHAP_USERNAME";
-const PASSWORD_VARIABLE: &str = "LIBISCSI_CHAP_PASSWORD";
+/// Environment variable of the CHAP secret, which libiscsi's tools read as well.
+pub const PASSWORD_VARIABLE: &str = "LIBISCSI_CHAP_PASSWORD";
 
 /// What is wrong with a URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -37,4 +37,11 @@ impl scsi::Host for Host {
     fn spawn(&self, work: BoxFuture) {
         tokio::spawn(work);
     }
+
+    fn expects(&self, initiator_name: &str) -> bool {
+        let Some(server) = self.server.upgrade() else { return false };
+        let catalog = server.catalog();
+        let target = catalog.targets.get(&self.target_name);
+        target.is_some_and(|target| target.access.initiators.contains_key(initiator_name))
+    }
 }

@@ -23,7 +23,7 @@ use scsi::WriteProtection;
 use tokio::net::TcpStream;
 use tracing::{debug, info, warn};
 
-use super::access::{Gatekeeper, Proof};
+use super::access::{Gatekeeper, NexusRights, Proof};
 use super::catalog::{Catalog, TargetSpec, default_offer};
 use super::connection::{Ends, TargetConnection};
 use super::counters::Observed;
@@ -52,6 +52,9 @@ pub(super) enum LoginError {
     Malformed(#[from] iscsi_proto::pdu::PduError),
     #[error("{0}")]
     Refused(#[from] LoginFailure),
+    /// The peer was told that its proof is wrong; no proof would have been right.
+    #[error("{failure}; whatever the proof: {status}")]
+    Hidden { status: LoginStatus, failure: LoginFailure },
     #[error("refused with {0}")]
     Rejected(LoginStatus),
     #[error("no login request within {} s", FIRST_PDU_TIMEOUT.as_secs())]
@@ -72,7 +75,7 @@ impl LoginError {
             Self::GaveWay => return "logins_limit",
             Self::Random(_) => return "internal",
             Self::Refused(failure) => failure.status,
-            Self::Rejected(status) => *status,
+            Self::Rejected(status) | Self::Hidden { status, .. } => *status,
         };
         match status {
             LoginStatus::AUTHENTICATION_FAILURE => "authentication",
@@ -166,7 +169,10 @@ pub(super) async fn login(
                 //= https://www.rfc-editor.org/rfc/rfc7143#section-7.12
                 //# During login, any failure in negotiation MUST be considered a login process
                 //# failure; the Login Phase, along with the connection, MUST be terminated.
-                return Err(failure.into());
+                return Err(match gatekeeper.hidden() {
+                    Some(status) => LoginError::Hidden { status, failure },
+                    None => failure.into(),
+                });
             }
         }
         if login.has_authenticated() {
@@ -320,7 +326,8 @@ fn begin(
         proof,
     };
     let account = shared.budget.open(&name);
-    let core = Session::new(config, outcome);
+    let mut core = Session::new(config, outcome);
+    core.set_rights(Arc::new(NexusRights(nexus.rights())));
     SharedSession::new(tsih, name, nexus, about, account, core, predecessor)
 }
 

@@ -113,6 +113,20 @@ impl Arena {
 
     /// A target with another disk, of the same length, and other limits.
     pub async fn on(device: Device, change: impl FnOnce(&mut ServerConfig)) -> Self {
+        Self::ruled(device, change, |_| {}).await
+    }
+
+    /// A target with rules for some initiators.
+    pub async fn with_rules(rules: impl FnOnce(&mut AccessRules)) -> Self {
+        let device = Arc::new(MemoryDevice::new(DISK_LEN, 512).unwrap());
+        Self::ruled(device, |_| {}, rules).await
+    }
+
+    async fn ruled(
+        device: Device,
+        change: impl FnOnce(&mut ServerConfig),
+        rules: impl FnOnce(&mut AccessRules),
+    ) -> Self {
         let turn = TURN.lock().await;
         keep_log();
         let scsi = Target::new(TargetConfig::new(IQN));
@@ -124,6 +138,7 @@ impl Arena {
         let mut target = TargetSpec::new(IQN, scsi).unwrap();
         (target.offer, target.session) = (config.offer, config.session);
         target.access = AccessRules::anyone(config.chap);
+        rules(&mut target.access);
         let mut limits = config.limits;
         limits.login_timeout = config.login_timeout;
         let server = Server::new(Catalog::new(limits).with_target(target));

@@ -199,6 +199,10 @@ fn parse_ports(context: &UnitContext<'_>, list: &[u8]) -> Result<Vec<Port>, Sens
         let (id, len) = TransportId::parse(rest).ok_or(Sense::invalid_parameter(at))?;
         rest = &rest[len..];
         let named = match id {
+            // Invented ones would fill the list, and with APTPL for ever.
+            TransportId::Port(port) if !context.nexus.target.knows(&port) => {
+                return Err(Sense::invalid_parameter(at));
+            }
             TransportId::Port(port) => vec![Port::from(port)],
             TransportId::Device(name) => known_ports(&context.nexus.target, &name),
         };
@@ -237,14 +241,18 @@ fn parse_move(
     let len = u32::from_be_bytes([list[20], list[21], list[22], list[23]]) as usize;
     let id = list.get(MOVE_LEN..).filter(|id| id.len() == len).ok_or(length_error)?;
     match TransportId::parse(id) {
-        Some((TransportId::Port(to), id_len)) if id_len == len => Ok(Move {
-            key,
-            new_key,
-            to: to.into(),
-            unregister: flags & 0x02 != 0,
-            through_power_loss: persists(context, flags)
-                .map_err(|_| Sense::invalid_parameter(17))?,
-        }),
+        Some((TransportId::Port(to), id_len))
+            if id_len == len && context.nexus.target.knows(&to) =>
+        {
+            Ok(Move {
+                key,
+                new_key,
+                to: to.into(),
+                unregister: flags & 0x02 != 0,
+                through_power_loss: persists(context, flags)
+                    .map_err(|_| Sense::invalid_parameter(17))?,
+            })
+        }
         _ => Err(Sense::invalid_parameter(MOVE_LEN as u16)),
     }
 }

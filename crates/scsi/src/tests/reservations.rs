@@ -199,6 +199,11 @@ fn registering_for_others() {
         run_on(&cluster.nexuses[who], 0, &prout(0, 0, list.len()), list, 0)
     };
     let ids = [transport_id(&port(1)), transport_id(&port(9))];
+    let at = 28 + ids[0].len() as u16;
+    assert_eq!(register(0, &ids, 0x0c).sense, Some(Sense::invalid_parameter(at)), "invented");
+    assert_eq!(cluster.keys().1, []);
+    // Now it is here, and so is another that is named below.
+    let _connected = [9, 4].map(|who| cluster.target.nexus(&port(who)));
     assert_good(&register(0, &ids, 0x0c));
     assert_eq!(cluster.keys(), (1, vec![7; 3]));
     let status = cluster.input(3);
@@ -222,6 +227,39 @@ fn registering_for_others() {
     cluster.settle();
     assert_good(&register(0, &[device], 8));
     assert_eq!(cluster.keys().1.len(), 2);
+}
+
+/// An initiator that a rule names may be registered before it comes; others have to have come.
+#[test]
+fn who_is_expected_may_be_registered() {
+    struct Rules;
+    impl Host for Rules {
+        fn abort_tasks(&self, _: u64, _: Vec<NexusId>) -> BoxFuture {
+            Box::pin(std::future::ready(()))
+        }
+        fn pause(&self, _: std::time::Duration) -> BoxFuture {
+            Box::pin(std::future::ready(()))
+        }
+        fn spawn(&self, _: BoxFuture) {}
+        fn expects(&self, initiator_name: &str) -> bool {
+            initiator_name == "iqn.2026-11.org.example:host7"
+        }
+    }
+    let cluster = Cluster::new(1);
+    cluster.target.set_host(Arc::new(Rules));
+    let register = |who: usize| {
+        let (mut list, id) = (basic_list(0, 7, 8), transport_id(&port(who)));
+        list.extend((id.len() as u32).to_be_bytes());
+        list.extend(id);
+        run_on(&cluster.nexuses[0], 0, &prout(0, 0, list.len()), list, 0)
+    };
+    assert_eq!(register(8).sense, Some(Sense::invalid_parameter(28)));
+    assert_good(&register(7));
+    assert_eq!(cluster.keys().1.len(), 2);
+    assert_good(&cluster.out(0, 1, 1, 7, 0));
+    let to_nobody = cluster.move_list(7, 9, 6, false);
+    let moved = run_on(&cluster.nexuses[0], 0, &prout(7, 0, to_nobody.len()), to_nobody, 0);
+    assert_eq!(moved.sense, Some(Sense::invalid_parameter(24)), "REGISTER AND MOVE to nobody");
 }
 
 #[test]

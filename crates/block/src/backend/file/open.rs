@@ -296,9 +296,14 @@ fn check_block_size(path: &Path, block_size: u32, min: u32) -> Result<(), OpenEr
     Ok(())
 }
 
+/// Mode of a file that we create: a volume's content is its owner's, whatever the umask says.
+const CREATED_MODE: u32 = 0o600;
+
 fn create(path: &Path, size: u64, options: &FileOptions) -> Result<Metadata, OpenError> {
     check_size(path, size, options.block_size.unwrap_or(DEFAULT_BLOCK_SIZE))?;
-    let file = match OpenOptions::new().write(true).create_new(true).open(path) {
+    let mut new = OpenOptions::new();
+    new.write(true).create_new(true).mode(CREATED_MODE);
+    let file = match new.open(path) {
         Ok(file) => file,
         // Someone was faster: theirs is taken as it is.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

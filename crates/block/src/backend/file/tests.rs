@@ -184,6 +184,16 @@ async fn read_only_means_read_only() {
     device.flush().await.unwrap();
 }
 
+/// Whatever the umask: what is on a volume is for its owner.
+#[test]
+fn what_is_created_is_its_owners_only() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new");
+    FileDevice::open(&path, &FileOptions::default().with_create(1 << 20)).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+}
+
 #[test]
 fn created_sparse_and_never_overwritten() {
     let folder = folder();

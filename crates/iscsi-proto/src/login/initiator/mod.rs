@@ -52,6 +52,8 @@ pub struct InitiatorConfig {
     pub chap: Option<ChapCredentials>,
     /// Whom the target has to prove to be; needs `chap`.
     pub mutual: Option<ChapCredentials>,
+    /// With `chap` and without `mutual`: a target that wants no proof is taken, too.
+    pub chap_optional: bool,
     /// CHAP algorithms we offer, the best first.
     pub algorithms: Vec<Algorithm>,
     /// For mutual CHAP, fresh for each login.
@@ -84,6 +86,7 @@ impl InitiatorConfig {
             joining: None,
             chap: None,
             mutual: None,
+            chap_optional: false,
             algorithms: Algorithm::OFFERED.to_vec(),
             random,
         }
@@ -288,6 +291,7 @@ impl Login {
         let chap = self.config.chap.clone().map(|ours| Chap {
             ours,
             theirs: self.config.mutual.clone(),
+            optional: self.config.chap_optional && self.config.mutual.is_none(),
             algorithms: self.config.algorithms.clone(),
             random: self.config.random.clone(),
         });

@@ -15,6 +15,8 @@ use crate::keys::value::{format_binary, parse_number};
 pub(super) struct Chap {
     pub(super) ours: ChapCredentials,
     pub(super) theirs: Option<ChapCredentials>,
+    /// Who wants no proof of ours may have it its way.
+    pub(super) optional: bool,
     pub(super) algorithms: Vec<Algorithm>,
     pub(super) random: ChapRandom,
 }
@@ -41,10 +43,8 @@ impl Expected {
             out.push("AuthMethod", "None");
             return Self::NoProof;
         };
-        // Without a proof of the target's there is nothing that "None" would take from us: a
-        // target that does not want our proof may have it its way.
-        let methods = if chap.theirs.is_some() { "CHAP" } else { "CHAP,None" };
-        out.push("AuthMethod", methods);
+        // Whoever answers in the target's place would choose "None" and have our data.
+        out.push("AuthMethod", if chap.optional { "CHAP,None" } else { "CHAP" });
         Self::Method(chap)
     }
 
@@ -95,7 +95,7 @@ fn handle_method(
             out.push("CHAP_A", Algorithm::list(&chap.algorithms));
             Ok(Expected::Challenge(chap))
         }
-        Some("None") if chap.theirs.is_none() => Ok(Expected::Nothing(None)),
+        Some("None") if chap.optional => Ok(Expected::Nothing(None)),
         //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
         //# Whenever an iSCSI initiator gets a response whose keys, or their values, are not
         //# according to the step definition, it MUST abort the connection.

@@ -339,6 +339,7 @@ impl Login {
             self.negotiation.handle(&pairs, self.stage, &mut out).map_err(FailureReason::from)?;
         let Peer { target_name, grant, .. } = &peer;
         let keys = SecurityKeys::collect(security)?;
+        let was_satisfied = self.security.is_satisfied(&grant.authentication);
         if self.stage == Stage::SECURITY_NEGOTIATION {
             let authenticator = &self.config.authenticator;
             let secret = |user: &str| authenticator.secret(target_name.as_deref(), user);
@@ -352,6 +353,9 @@ impl Login {
             //# Targets MUST NOT submit parameters that require an additional initiator Login
             //# Request in a Login Response with the T bit set to 1.
             self.negotiation.write_declaration(&mut out);
+        }
+        if !was_satisfied && self.security.is_satisfied(&grant.authentication) {
+            write_alias(grant, &mut out);
         }
         self.peer = Some(peer);
         self.sender.start(out.finish());
@@ -397,13 +401,15 @@ impl Login {
             }
         };
         if target_name.is_some() {
+            // The alias waits for the proof, where one is demanded: it would tell that the target
+            // is there.
+            if self.security.is_satisfied(&grant.authentication) {
+                write_alias(&grant, out);
+            }
             //= https://www.rfc-editor.org/rfc/rfc7143#section-13.9
             //# The iSCSI target returns this key to the initiator in the Login Response PDU to the
             //# first Login Request PDU that has the C bit set to 0 when TargetName is given by the
             //# initiator.
-            if let Some(alias) = &grant.target_alias {
-                out.push("TargetAlias", alias);
-            }
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.8
             //# The target MUST provide some basic parameters in order to enable the initiator to
             //# determine if it is connected to the correct port and the initial text parameters for
@@ -539,6 +545,13 @@ impl Login {
             max_cmd_sn: identity.cmd_sn,
             status: LoginStatus::SUCCESS,
         }
+    }
+}
+
+/// TargetAlias (§13.6).
+fn write_alias(grant: &Grant, out: &mut TextWriter) {
+    if let Some(alias) = &grant.target_alias {
+        out.push("TargetAlias", alias);
     }
 }
 

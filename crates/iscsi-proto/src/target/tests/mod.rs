@@ -275,3 +275,22 @@ fn good(data_in: &[u8]) -> Completion {
         ..Completion::default()
     }
 }
+
+impl Session {
+    /// Answered tasks that are kept.
+    pub(super) fn retained_count(&self) -> usize {
+        self.answered.len()
+    }
+
+    /// Runs that wait to be sent again.
+    pub(super) fn run_count(&self, conn: ConnId) -> usize {
+        self.connections.get(&conn).map_or(0, |c| c.runs.len())
+    }
+
+    /// As if the initiator had declared another MaxRecvDataSegmentLength.
+    pub(super) fn set_segment_max(&mut self, conn: ConnId, segment_max: u32) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.params.max_send_data_segment_length = segment_max;
+        }
+    }
+}
