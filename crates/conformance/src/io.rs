@@ -17,6 +17,8 @@ const CHECK_CONDITION: u8 = 2;
 const BUSY: u8 = 8;
 /// Sense key of a unit attention.
 const UNIT_ATTENTION: u8 = 6;
+/// Sense key of a command that the target does not have.
+pub(crate) const ILLEGAL_REQUEST: u8 = 5;
 /// Answers other than GOOD after which a unit is not waited for any longer: there is one unit
 /// attention for every reset and change, and few can be pending.
 const ATTENTIONS_MAX: usize = 16;
@@ -51,7 +53,7 @@ impl Done {
     }
 
     /// Sense key, and additional sense code with qualifier.
-    fn sense_codes(&self) -> (u8, u16) {
+    pub(crate) fn sense_codes(&self) -> (u8, u16) {
         let sense = parse_sense(&self.sense);
         let at = |index: usize| sense.get(index).copied().unwrap_or(0);
         match at(0) & 0x7f {
@@ -145,6 +147,13 @@ impl Session<'_> {
         let itt = command.itt;
         self.send(link, command, &[])?;
         Ok(itt)
+    }
+
+    /// SYNCHRONIZE CACHE (10) of the whole unit, not sent yet.
+    pub(crate) fn flush_command(&mut self, link: usize) -> ScsiCommand {
+        let mut cdb = [0; 16];
+        cdb[0] = 0x35;
+        self.command(link, cdb, 0)
     }
 
     /// A read to its end; all its data.

@@ -224,7 +224,7 @@ impl<'a> Dialogue<'a> {
     fn prove(&mut self, who: &ChapCredentials, names: Pairs) -> Result<Result<(), Answer>, Stop> {
         let stage = Stage::SECURITY_NEGOTIATION;
         let mut first = names;
-        first.push(("AuthMethod".into(), "CHAP,None".into()));
+        first.push(("AuthMethod".into(), "CHAP".into()));
         let answer = self.exchange(&self.request(stage, None), &first)?;
         let pairs = match answer {
             Ok((_, pairs)) => pairs,

@@ -32,7 +32,7 @@ impl Outcome {
 pub struct CheckReport {
     /// `topic.what`.
     pub name: &'static str,
-    /// Section of RFC 7143.
+    /// Section of RFC 7143, or standard and section of SCSI.
     pub rfc: &'static str,
     /// How it ended.
     pub result: Outcome,
@@ -86,10 +86,11 @@ impl Report {
                 escape(class),
                 escape(name)
             );
-            let rfc = escape(check.rfc);
+            let scsi = check.rfc.starts_with('S');
+            let rfc = format!("{}{}", if scsi { "" } else { "RFC " }, escape(check.rfc));
             let _ = match check.result {
                 Outcome::Passed => write!(xml, "<system-out>{text}</system-out>"),
-                Outcome::Failed => write!(xml, "<failure message=\"RFC {rfc}: {text}\"/>"),
+                Outcome::Failed => write!(xml, "<failure message=\"{rfc}: {text}\"/>"),
                 Outcome::Skipped => write!(xml, "<skipped message=\"{text}\"/>"),
             };
             xml.push_str("</testcase>\n");

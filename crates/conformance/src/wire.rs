@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use iscsi_proto::frame::{Framer, Framing, Limits};
-use iscsi_proto::pdu::Header;
+use iscsi_proto::pdu::{Header, Opcode};
 
 use crate::verdict::{Stop, failed};
 
@@ -28,6 +28,8 @@ pub(crate) struct Wire {
     framer: Framer,
     /// Digests of what is sent.
     pub(crate) framing: Framing,
+    /// What was sent last.
+    last_sent: Option<Opcode>,
 }
 
 impl Wire {
@@ -46,7 +48,7 @@ impl Wire {
                     }
                     let framing = Framing::default();
                     let framer = Framer::new(framing, Limits::LOGIN);
-                    return Ok(Self { stream, framer, framing });
+                    return Ok(Self { stream, framer, framing, last_sent: None });
                 }
                 Err(error) => why = format!("{address}: {error}"),
             }
@@ -66,8 +68,16 @@ impl Wire {
         self.send_bytes(&self.framing.pdu_bytes(header, data))
     }
 
+    /// What was sent last, for people.
+    pub(crate) fn last_sent(&self) -> String {
+        let nothing = || "nothing had been sent on it".to_owned();
+        self.last_sent.map_or_else(nothing, |opcode| format!("{opcode} had been sent last"))
+    }
+
     /// Sends bytes as they are.
     pub(crate) fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), Stop> {
+        // The lower six bits of the first byte (§11.2.1.2).
+        self.last_sent = bytes.first().map(|first| Opcode(first & 0x3f)).or(self.last_sent);
         match self.stream.write_all(bytes) {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 failed(format!("the target reads nothing any more: {error}"))

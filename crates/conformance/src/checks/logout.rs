@@ -18,6 +18,7 @@ pub(super) const CHECKS: &[Check] = &[
     check("logout.recovery-below-level-2", "11.15.1", recovery_below_level_2),
     check("logout.reserved-reason", "11.14.1", reserved_reason),
     check("logout.after-commands", "11.14", after_commands),
+    check("logout.response", "11.15", response),
 ];
 
 fn session(context: &Context) -> Verdict {
@@ -92,4 +93,31 @@ fn after_commands(context: &Context) -> Verdict {
     let response = session.log_out(0, Reason::CLOSE_SESSION, Cid(0))?;
     ensure(response.response.0 == 0, || format!("answered with {}", response.response))?;
     Ok("closed in order".into())
+}
+
+/// A logout is answered, not only obeyed: the initiator has to know that the target's side is
+/// clean. Some targets close the connection now and then before the answer is out, so it is looked
+/// at several times.
+fn response(context: &Context) -> Verdict {
+    const TIMES: usize = 16;
+    let mut wrong = Vec::new();
+    for _ in 0..TIMES {
+        let mut session = Session::open(context, Offer::leading())?;
+        match session.close_and_see()? {
+            Event::Pdu(arrived) => match &arrived.pdu {
+                Pdu::LogoutResponse(response) if response.response.0 == 0 => {}
+                Pdu::LogoutResponse(response) => {
+                    wrong.push(format!("the answer was {}", response.response));
+                }
+                _ => wrong.push(format!("the answer was {}", Event::Pdu(arrived))),
+            },
+            Event::Closed => {
+                wrong.push("no Logout Response before the connection was closed".into());
+            }
+            Event::Nothing => wrong.push("no Logout Response in time".into()),
+        }
+    }
+    let (count, first) = (wrong.len(), wrong.first().cloned().unwrap_or_default());
+    ensure(count == 0, || format!("{first}, {count} of {TIMES} times"))?;
+    Ok(format!("answered {TIMES} times"))
 }

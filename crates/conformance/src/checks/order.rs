@@ -7,10 +7,10 @@ use iscsi_proto::serial::CmdSn;
 
 use super::{Check, check, session_of, writing};
 use crate::context::Context;
-use crate::io::pattern;
+use crate::io::{GOOD, ILLEGAL_REQUEST, pattern};
 use crate::offer::Offer;
-use crate::session::Session;
-use crate::verdict::{Stop, Verdict, ensure, require};
+use crate::session::{Event, Session};
+use crate::verdict::{Stop, Verdict, during, ensure, failed, require, skipped};
 
 pub(super) const CHECKS: &[Check] = &[
     check("order.gap-holds-back", "4.2.2.1", gap_holds_back),
@@ -23,6 +23,8 @@ pub(super) const CHECKS: &[Check] = &[
     check("order.window-never-shrinks", "4.2.2.1", window_never_shrinks),
     check("order.immediate-overtakes", "4.2.2.1", immediate_overtakes),
     check("order.statsn-consecutive", "4.2.2.2", statsn_consecutive),
+    writing("order.flush-waits-for-data", "SAM-5 8.6", flush_waits_for_data),
+    writing("order.flush-waits-over-two-connections", "SAM-5 8.6", flush_waits_over_two),
 ];
 
 /// TEST UNIT READY with this CmdSN.
@@ -197,4 +199,55 @@ fn statsn_consecutive(context: &Context) -> Verdict {
     }
     session.close()?;
     Ok("one for each answer".into())
+}
+
+fn flush_waits_for_data(context: &Context) -> Verdict {
+    flush_waits(context, Session::open(context, Offer::leading())?, 0)
+}
+
+fn flush_waits_over_two(context: &Context) -> Verdict {
+    flush_waits(context, session_of(context, 2, Offer::leading())?, 1)
+}
+
+/// An ORDERED SYNCHRONIZE CACHE behind a write whose R2T is open: what it says of the write would be
+/// a lie as long as the data are not there. It is answered when the write has ended, not before.
+fn flush_waits(context: &Context, mut session: Session<'_>, link: usize) -> Verdict {
+    let probe = session.flush_command(0);
+    let itt = probe.itt;
+    session.send(0, probe, &[])?;
+    let done = session.finish(0, itt)?;
+    if done.sense_codes().0 == ILLEGAL_REQUEST {
+        return skipped(format!("SYNCHRONIZE CACHE: {}", done.describe()));
+    }
+    done.good()?;
+    let data = pattern(21, context.unit());
+    let written = session.write(0, context.scratch(0), context.unit())?;
+    let r2t = session.next_r2t(0, written)?;
+    let flush = session.flush_command(link);
+    let flushed = flush.itt;
+    let flush = ScsiCommand { attribute: TaskAttribute::ORDERED, ..flush };
+    session.send(link, flush, &[])?;
+    let early = "an ORDERED SYNCHRONIZE CACHE was answered before the older write had its data";
+    during(
+        early,
+        session.ensure_silent(link, flushed, "the data of the write have not been sent"),
+    )?;
+    // A slow answer would be as wrong as a quick one.
+    let patience = context.timeout().min(std::time::Duration::from_millis(300));
+    if let Event::Pdu(arrived) = session.event_within(link, patience)? {
+        return failed(format!("{early}: {}", Event::Pdu(arrived)));
+    }
+    session.answer_r2t(0, &r2t, &data)?;
+    let first = session.next(0)?;
+    ensure(first.header.itt() == written, || {
+        format!("{} of another command came before the write had ended", first.header.opcode())
+    })?;
+    let status = match &first.pdu {
+        iscsi_proto::pdu::Pdu::ScsiResponse(response) => response.status,
+        _ => return failed(format!("{} ended the write", first.header.opcode())),
+    };
+    ensure(status == GOOD, || format!("the write ended with status {status:#04x}"))?;
+    session.finish(link, flushed)?.good()?;
+    session.close()?;
+    Ok("answered after the write".into())
 }
