@@ -23,7 +23,7 @@ NEED_A_FULL_DISK = ["errors.flush-is-true"]
 SECRET = ("checker", "correct-horse-77")
 NOP_IN, SCSI_RESPONSE, TASK_RESPONSE, LOGIN_RESPONSE = 0x20, 0x21, 0x22, 0x23
 TEXT_RESPONSE, DATA_IN, LOGOUT_RESPONSE, R2T, ASYNC, REJECT = 0x24, 0x25, 0x26, 0x31, 0x32, 0x3F
-SCSI_COMMAND, TEXT_REQUEST, LOGOUT_REQUEST, SNACK = 0x01, 0x04, 0x06, 0x10
+SCSI_COMMAND, LOGIN_REQUEST, TEXT_REQUEST, LOGOUT_REQUEST, SNACK = 0x01, 0x03, 0x04, 0x06, 0x10
 SYNCHRONIZE_CACHE, ORDERED = 0x35, 2
 
 
@@ -337,6 +337,28 @@ def flush_is_answered_at_once(_proxy: PduProxy, link: Link, pdu: Pdu, from_targe
 
 BROKEN["order.flush-waits-for-data"] = flush_is_answered_at_once
 BROKEN["order.flush-waits-over-two-connections"] = flush_is_answered_at_once
+
+
+POWER_ON, NEXUS_LOSS = b"\x29\x00", b"\x29\x07"
+SENSE_CODES = slice(14, 16)
+"""Of fixed-format sense in the data of a SCSI Response: two bytes of length, then ASC and ASCQ at 12."""
+
+
+def power_on_is_told_once(proxy: PduProxy, link: Link, pdu: Pdu, from_target: bool) -> list[Pdu]:
+    """To a port that was there before 29/00 becomes 29/07, as if a lost nexus were all it missed."""
+    if not from_target and pdu.opcode == LOGIN_REQUEST and "again" not in link.notes:
+        ports = proxy.notes.setdefault("ports", set())
+        isid = bytes(pdu.bhs[8:14])
+        link.notes["again"] = isid in ports
+        ports.add(isid)
+    if from_target and pdu.opcode == SCSI_RESPONSE and link.notes.get("again"):
+        if bytes(pdu.data[SENSE_CODES]) == POWER_ON:
+            pdu.data = pdu.data[: SENSE_CODES.start] + NEXUS_LOSS + pdu.data[SENSE_CODES.stop :]
+    return [pdu]
+
+
+BROKEN["attention.power-on-not-replaced"] = power_on_is_told_once
+BROKEN["attention.told-until-acknowledged"] = power_on_is_told_once
 
 
 @breaks("logout.response")

@@ -16,7 +16,7 @@ pub(crate) const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const BUSY: u8 = 8;
 /// Sense key of a unit attention.
-const UNIT_ATTENTION: u8 = 6;
+pub(crate) const UNIT_ATTENTION: u8 = 6;
 /// Sense key of a command that the target does not have.
 pub(crate) const ILLEGAL_REQUEST: u8 = 5;
 /// Answers other than GOOD after which a unit is not waited for any longer: there is one unit

@@ -1,6 +1,7 @@
 //! The checks, one topic per file, and how one is run.
 
 mod async_message;
+mod attention;
 mod connections;
 mod data_in;
 mod data_out;
@@ -60,6 +61,7 @@ pub fn all() -> impl Iterator<Item = &'static Check> {
         order::CHECKS,
         connections::CHECKS,
         reinstatement::CHECKS,
+        attention::CHECKS,
         task_management::CHECKS,
         logout::CHECKS,
         reject::CHECKS,
