@@ -188,6 +188,8 @@ def _answer(line: str, world: dict[str, str]) -> str:
         words = [word.replace(name, value) for word in words]
     done = enkaku.command(*words, check=False, timeout_s=60)
     said = (done.stdout + done.stderr).rstrip("\n")
+    # Another test may have a volume of the same name attached just now, and `attach` says so.
+    said = re.sub(r"^.* is in use by another process of this host: .*\n", "", said, flags=re.M)
     for name, value in sorted(world.items(), key=lambda item: -len(item[1])):
         port = rf":{value}\b"
         said = re.sub(port, f":{name}", said) if value.isdigit() else said.replace(value, name)

@@ -143,7 +143,7 @@ fn one_mistake_each() {
         ("[chap.x]\nuser = \"u\"\n", "t.toml:13: chap.x: password_file or password_env is missing"),
         (
             "[chap.x]\nuser = \"u\"\npassword = \"secretsecret\"\npassword_env = \"PATH\"\n",
-            "t.toml:15: chap.x.password: unknown key (allowed here: algorithms, mutual_password_env, mutual_password_file, mutual_user, password_env, password_file, user)",
+            "t.toml:15: chap.x.password: unknown key; did you mean password_env?",
         ),
         (
             "[chap.x]\nuser = \"u\"\npassword_env = \"NO_SUCH_VARIABLE_HERE\"\n",

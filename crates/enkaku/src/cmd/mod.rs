@@ -31,7 +31,6 @@ use std::process::ExitCode;
 use anyhow::Context;
 use iscsi::target::Chap;
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::warn;
 use tracing_subscriber::EnvFilter;
 
 /// The request itself is wrong: exit code 2, as for an option clap refuses.
@@ -175,7 +174,9 @@ pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
     };
     if let Some(whom) = whom {
         let shown = path.display();
-        warn!("the password file {shown} can be read by {whom}; chmod 600 it");
+        complain(&format!(
+            "warning: the password file {shown} can be read by {whom}; chmod 600 it"
+        ));
     }
     let secret = text.lines().next().unwrap_or_default().to_owned();
     if secret.is_empty() {

@@ -14,10 +14,9 @@ use iscsi::target::CongestionChoice;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use iscsi_proto::tuner::PolicyConfig;
-use tracing::warn;
 use wanlab::units;
 
-use super::{Usage, read_secret};
+use super::{Usage, complain, read_secret};
 
 /// The form of a volume's URL, libiscsi's.
 pub(crate) const URL_HELP: &str = "iscsi://[user[%password]@]host[:port]/target-iqn/lun";
@@ -303,10 +302,11 @@ impl RemoteArgs {
 /// Says so where a password stands in the command line.
 pub(crate) fn warn_of_password(url: &Url) {
     if url.password.is_some() {
-        warn!(
-            "the password in the URL can be seen in the list of processes and in the shell's \
-             history: put it into a file for --chap-password-file, or into {PASSWORD_VARIABLE}"
-        );
+        complain(&format!(
+            "warning: the password in the URL can be seen in the list of processes and in the \
+             shell's history: put it into a file for --chap-password-file, or into \
+             {PASSWORD_VARIABLE}"
+        ));
     }
 }
 
