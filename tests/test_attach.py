@@ -1,6 +1,7 @@
 """`enkaku attach`: a remote volume as a file (FUSE) and as an NBD export, with real file systems
 on it and the target killed under them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,26 @@ def test_qemu_img_through_nbd_reaches_the_same_blocks(nbd_uri: str, disk: Path, 
     qemu.convert(source, nbd_uri)
     qemu.compare(source, nbd_uri)
     assert sha256(disk) == sha256(source)
+
+
+@NEEDS_VOLUME
+def test_attach_says_at_its_end_that_io_had_failed(target: Target, tmp_path: Path):
+    """An outage names the volume and what it means; I/O that failed makes the exit code bad."""
+    folder = tmp_path / "fuse"
+    folder.mkdir()
+    argv = [enkaku.binary(), "attach", target.url(), "--fuse", folder, "--cache", "none"]
+    with peer([*argv, "--replacement-timeout", "1s"], tmp_path / "attach.log") as attach:
+        attach.wait_for_output("attached as")
+        descriptor = os.open(folder / "volume", os.O_RDWR)
+        try:
+            target.peer.kill()
+            with pytest.raises(OSError):
+                os.pread(descriptor, 4096, 0)
+            enkaku.restart(target)
+            attach.wait_for_output("back after")
+        finally:
+            os.close(descriptor)
+        assert attach.stop() == 1
+        said = attach.output()
+    assert f"{target.url()}: no connection to " in said and "I/O waits up to 1 s" in said, said
+    assert "I/O failed while it was attached" in said and "the first: read of" in said, said
