@@ -457,7 +457,7 @@ def test_what_is_written_arrives(client: str, tmp_path: Path):
         pytest.skip(reason)
     with stack.serve(made):
         if client == "enkaku":
-            enkaku.command("copy", source, stack.url(made, 1))
+            enkaku.command("copy", source, stack.url(made, 1), "--force")
         else:
             url = disk_url(f"127.0.0.1:{stack.port}", tgt.IQN, tgt.FIRST_LUN + 1)
             qemu.convert(source, url)
