@@ -71,7 +71,7 @@ class EnkakuPipelined(Enkaku):
         if load.kind == "write":
             yield command_client(lambda: bench(self.url(place, SCRATCH_LUN), load))
             return
-        words = ["copy", self.url(place, DATA_LUN), "--depth", load.depth]
+        words = ["copy", self.url(place, DATA_LUN), "--force", "--depth", load.depth]
         words += ["--block-size", load.block_bytes, "--connections", load.connections]
         command = json.dumps([str(word) for word in (enkaku.binary(), *words)])
         with reader("copy", command, load, original=place.data, into=place.memory) as go:
