@@ -29,7 +29,7 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What some hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 49] = [
+const EVENTS: [&str; 50] = [
     "FUA write failed and told",
     "MODE SENSE refused",
     "WCE changed by MODE SELECT",
@@ -46,6 +46,7 @@ const EVENTS: [&str; 49] = [
     "cut: in set-up",
     "cut: without a session",
     "disk: FUA failed for an older failure",
+    "disk: FUA took the only report",
     "disk: flush dropped a sector",
     "disk: flush failed",
     "disk: hang",

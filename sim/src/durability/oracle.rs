@@ -10,8 +10,8 @@
 //!   that ended well, that write is.
 //! * What a failure swallowed is told once: when a flush fails, or a write with FUA fails for an
 //!   earlier failure of the initiator's own flush. From then on the acknowledged, unflushed writes
-//!   are *doubtful*: any of them may be missing, those that were under way among them. Flushing
-//!   again does not bring them back.
+//!   are *doubtful*: any of them may be missing. Flushing again does not bring them back. One that
+//!   is acknowledged later is not: a flush has to have it, or to fail once more.
 //!
 //! Writes that are under way at the same time have no order. A write that failed may have left any
 //! of its sectors behind, but takes no effect any more after it was answered.
@@ -75,8 +75,6 @@ pub(crate) enum Outcome {
 #[derive(Debug)]
 pub(crate) struct Oracle {
     now: Moment,
-    /// When a failure was last told.
-    told_at: Moment,
     /// When the reads under way began: they may see what was replaced since.
     reading: Vec<Moment>,
     sectors: Vec<Vec<Write>>,
@@ -86,12 +84,7 @@ impl Oracle {
     pub(crate) fn new() -> Self {
         let initial =
             Write { op: 0, value: Value(0), begun: 0, ended: 0, standing: Standing::Settled };
-        Self {
-            now: 0,
-            told_at: 0,
-            reading: Vec::new(),
-            sectors: vec![vec![initial]; SECTORS as usize],
-        }
+        Self { now: 0, reading: Vec::new(), sectors: vec![vec![initial]; SECTORS as usize] }
     }
 
     /// Something begins.
@@ -129,7 +122,6 @@ impl Oracle {
             let Some(at) = writes.iter().position(|write| write.op == op) else { continue };
             writes[at].ended = ended;
             writes[at].standing = match outcome {
-                Outcome::Acknowledged if writes[at].begun < self.told_at => Standing::Doubtful,
                 Outcome::Acknowledged => Standing::Acknowledged,
                 Outcome::Stable => Standing::Settled,
                 Outcome::Open | Outcome::Failed => Standing::Possible,
@@ -191,7 +183,6 @@ impl Oracle {
 
     /// The application was told that data may be lost.
     pub(crate) fn told(&mut self) {
-        self.told_at = self.begin();
         self.sectors.iter_mut().flatten().for_each(Write::doubt);
     }
 

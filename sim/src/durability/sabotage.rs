@@ -7,9 +7,6 @@
 pub enum Sabotage {
     /// The storage takes a write with FUA as any other.
     FuaIgnored,
-    /// The storage's one report of a failed write-back goes to a FUA write that fails anyway, and
-    /// is forgotten: the next flush is GOOD.
-    FuaTakesTheReport,
     /// A flush does nothing.
     FlushDoesNothing,
     /// A flush leaves one sector out.
@@ -36,6 +33,11 @@ pub enum Sabotage {
     ReplayNotFlushed,
     /// The initiator drops what it kept when the unit says that it has no volatile cache.
     LogDroppedWithoutCache,
+    /// The initiator forgets that a FUA write that failed may have taken the storage's one report
+    /// of a failed write-back.
+    FailedFuaForgotten,
+    /// The initiator takes a write that was under way when a failure was told for a later one.
+    DoubtForgotten,
     /// The initiator tells nobody that a flush of its own has failed.
     OwnFailureSwallowed,
     /// The initiator takes a flush to cover what was acknowledged while it was under way.
@@ -54,9 +56,8 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All kinds.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::FuaIgnored,
-        Self::FuaTakesTheReport,
         Self::FlushDoesNothing,
         Self::FlushMissesOne,
         Self::FlushHidesFailure,
@@ -70,6 +71,8 @@ impl Sabotage {
         Self::ReplayOnlyIfTold,
         Self::ReplayNotFlushed,
         Self::LogDroppedWithoutCache,
+        Self::FailedFuaForgotten,
+        Self::DoubtForgotten,
         Self::OwnFailureSwallowed,
         Self::MarkTakenLate,
         Self::ReplayBehindUsers,

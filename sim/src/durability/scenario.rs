@@ -83,7 +83,8 @@ impl Scenario {
         Self {
             connections,
             recovery_level: rng.pick(&[0, 0, 1, 2, 2]),
-            disk: Kind { telling, can_fua, wrongs },
+            // Over several connections the answer of a flush that was told nothing may come first.
+            disk: Kind { telling, can_fua, fua_is_told: connections == 1, wrongs },
             disk_delay_max: ms(rng.pick(&[0, 1, 10, 100])),
             hangs: rng.pick(&[0, 0, 0, 4]),
             write_back_every: ms(rng.pick(&[10, 100, 1000])),
@@ -126,16 +127,29 @@ impl Scenario {
         self.mix.flushes = self.mix.flushes.max(5);
         self.write_cache |= sabotage != S::CacheDenied;
         match sabotage {
-            S::FuaTakesTheReport => {
-                self.disk.telling = Telling::UntilRestart;
-                self.disk.can_fua = true;
+            S::FailedFuaForgotten => {
+                (self.connections, self.shared, self.mode_selects) = (1, false, 0);
+                self.disk.telling = Telling::Once;
+                (self.disk.can_fua, self.disk.fua_is_told) = (true, true);
                 self.disk.wrongs = Wrongs { write_back: 20, fua: 20, ..Wrongs::default() };
             }
             S::FlushHidesFailure | S::WriteBackFailsInSilence => {
                 self.disk.wrongs = Wrongs { flush: 20, write_back: 20, ..Wrongs::default() };
             }
+            // A flush that fails is answered before a write that it covered, over another connection.
+            S::DoubtForgotten => {
+                (self.connections, self.shared, self.mode_selects) = (4, false, 0);
+                self.disk.telling = Telling::Once;
+                (self.disk.can_fua, self.disk.fua_is_told) = (true, false);
+                self.disk.wrongs = Wrongs { flush: 50, ..Wrongs::default() };
+                self.latency_max = Duration::from_millis(120);
+                (self.mix.depth, self.mix.writes, self.mix.flushes) = (16, 90, 5);
+                self.log_limit = 1 << 20;
+                self.troubles.clear();
+            }
             S::OwnFailureSwallowed => {
                 self.disk.telling = Telling::Once;
+                self.disk.can_fua = true;
                 self.shared = false;
                 self.disk.wrongs = Wrongs { flush: 20, write_back: 20, ..Wrongs::default() };
                 self.log_limit = 8 << 10;

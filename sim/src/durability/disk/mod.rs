@@ -78,7 +78,7 @@ pub(crate) fn value_of(sector: u32, bytes: &[u8]) -> Option<Value> {
 /// Who is told that a write-back failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Telling {
-    /// The next flush, once: a target that passes on what its kernel says.
+    /// The next flush or FUA write, once: a target that passes on what its kernel says.
     Once,
     /// The next flush or FUA write, and all that follow until the target is restarted: Enkaku's
     /// file backend.
@@ -100,6 +100,8 @@ pub(crate) struct Wrongs {
 pub(crate) struct Kind {
     pub(crate) telling: Telling,
     pub(crate) can_fua: bool,
+    /// With [`Telling::Once`], a FUA write may be what is told.
+    pub(crate) fua_is_told: bool,
     pub(crate) wrongs: Wrongs,
 }
 

@@ -154,15 +154,16 @@ impl State {
 
     /// A write with FUA takes the kernel's report of what failed before. True if there was one.
     fn told_to_fua(&mut self) -> bool {
-        if self.kind.telling == Telling::Once {
-            return false; // the report is the flush's
+        let once = self.kind.telling == Telling::Once;
+        if once && !self.kind.fua_is_told {
+            return false;
         }
         let Some(failure) = self.untold.take() else { return false };
-        if self.sabotage == Some(Sabotage::FuaTakesTheReport) {
-            self.notes.push("sabotage: report taken by FUA");
-        } else {
-            self.remembered = Some(failure);
+        if once {
+            self.notes.push("disk: FUA took the only report");
+            return true;
         }
+        self.remembered = Some(failure);
         true
     }
 

@@ -300,11 +300,17 @@ impl Shell {
     /// It ended with GOOD: so far as its caller may be told that.
     fn settle_op(&mut self, env: &mut Env, id: u64, op: u32) -> Outcomes {
         let Some(mut task) = self.tasks.remove(&id) else { return Ok(()) };
-        if env.has(Sabotage::MarkTakenLate) {
+        let doubtful = matches!(task.effect, Effect::Volatile(..));
+        if env.has(Sabotage::MarkTakenLate) || doubtful && env.has(Sabotage::DoubtForgotten) {
             self.keeper.sent(&mut task.ticket);
         }
         match self.keeper.done(&task.effect, task.ticket) {
-            Ok(()) => self.op_over(env, op, Ok(task.buffer)),
+            Ok(()) => {
+                self.op_over(env, op, Ok(task.buffer))?;
+                // It may have been in a write-back that failed.
+                self.note_failure(env);
+                Ok(())
+            }
             Err(failure) => {
                 env.coverage.hit(match task.effect {
                     Effect::Flushed => "failure of our own told to a flush",
@@ -318,7 +324,10 @@ impl Shell {
 
     fn fail_op(&mut self, env: &mut Env, id: u64, op: u32, why: &str) -> Outcomes {
         let Some(task) = self.tasks.remove(&id) else { return Ok(()) };
-        self.keeper.failed(&task.effect, why.to_owned());
+        let forced = matches!(task.effect, Effect::Stable(..));
+        if !(forced && env.has(Sabotage::FailedFuaForgotten)) {
+            self.keeper.failed(&task.effect, why.to_owned());
+        }
         match task.effect {
             Effect::Flushed => {
                 env.coverage.hit("flush failed and told");
@@ -327,6 +336,7 @@ impl Shell {
             Effect::Stable(..) => env.coverage.hit("FUA write failed and told"),
             _ => env.coverage.hit("operation failed"),
         }
+        self.note_failure(env);
         self.op_over(env, op, Err(why.to_owned()))
     }
 

@@ -13,7 +13,9 @@
 //!   must not land on theirs: there nothing is written again ([`Writers::Several`]).
 //! * A failure of what nobody waits for (a flush of our own, writing again) is latched, and told to
 //!   the next flush or write with FUA, once. A flush that was under way when a failure was told
-//!   fails as well: a target may have told it only once.
+//!   fails as well: a target may have told it only once. For the same reason what may have been in
+//!   that write-back and is acknowledged only then, and what is kept when a forced write fails, is
+//!   latched for the next.
 //!
 //! What is not here: retries of a command, and what a status means.
 
@@ -60,6 +62,7 @@ impl Effect {
 pub struct Ticket {
     mark: Mark,
     told: u64,
+    failures: u64,
 }
 
 /// What is known of the unit's cache.
@@ -137,9 +140,11 @@ pub struct Durability<F> {
     own_flush: OwnFlush,
     /// The failure that nobody was told of.
     latched: Option<F>,
-    /// The failure that was told last, and how many were.
-    last_told: Option<F>,
+    /// How many failures our callers were told of.
     told: u64,
+    /// How many the target told us of that may have been of a write-back, and the last of either.
+    failures: u64,
+    last_failure: Option<F>,
     /// The unit said that it was powered on, and what it lost has not been written again.
     power_on: bool,
     /// Pieces that begin in this range are being written again.
@@ -158,8 +163,9 @@ impl<F: Clone> Durability<F> {
             writers,
             own_flush: OwnFlush::Idle,
             latched: None,
-            last_told: None,
             told: 0,
+            failures: 0,
+            last_failure: None,
             power_on: false,
             portion: 0..0,
             refused: false,
@@ -200,12 +206,14 @@ impl<F: Clone> Durability<F> {
 
     /// A command is asked for.
     pub const fn ask(&self) -> Ticket {
-        Ticket { mark: self.log.mark(), told: self.told }
+        Ticket { mark: self.log.mark(), told: self.told, failures: self.failures }
     }
 
-    /// It is sent, perhaps not for the first time: a flush covers what is acknowledged by now.
+    /// It is sent, perhaps not for the first time: a flush covers what is acknowledged by now, and
+    /// no write-back that has failed by now had it.
     pub const fn sent(&self, ticket: &mut Ticket) {
         ticket.mark = self.log.mark();
+        ticket.failures = self.failures;
     }
 
     /// Whether a command of this effect may be sent now.
@@ -233,6 +241,12 @@ impl<F: Clone> Durability<F> {
                     true => self.log.acknowledged(*offset, content.clone()),
                     false => self.log.forget(*offset, content.len()),
                 }
+                if ticket.failures != self.failures
+                    && self.cache != Cache::Absent
+                    && let Some(failure) = self.last_failure.clone()
+                {
+                    self.latch(failure);
+                }
                 Ok(())
             }
             Effect::Undefined(offset, len) => {
@@ -248,7 +262,7 @@ impl<F: Clone> Durability<F> {
             Effect::Flushed => {
                 self.tell_latched()?;
                 if ticket.told != self.told
-                    && let Some(failure) = &self.last_told
+                    && let Some(failure) = &self.last_failure
                 {
                     return Err(failure.clone());
                 }
@@ -259,12 +273,25 @@ impl<F: Clone> Durability<F> {
         }
     }
 
-    /// A command of the user failed for good, and its caller is told so.
+    /// A command of the user failed for good at the unit, and its caller is told so.
     pub fn failed(&mut self, effect: &Effect, failure: F) {
-        if matches!(effect, Effect::Flushed) {
-            // What is latched needs no telling of its own: nothing is vouched for by this flush.
-            self.latched = None;
-            self.note_told(failure);
+        match effect {
+            Effect::None => {}
+            // It went no further than the cache.
+            Effect::Volatile(..) | Effect::Undefined(..) if self.cache == Cache::Volatile => {}
+            Effect::Volatile(..) | Effect::Undefined(..) | Effect::Stable(..) => {
+                self.note_failure(&failure);
+                // Its caller takes it for a failure of this write alone.
+                if !self.log.is_empty() {
+                    self.latch(failure);
+                }
+            }
+            Effect::Flushed => {
+                // What is latched needs no telling of its own: nothing is vouched for by this flush.
+                self.latched = None;
+                self.note_failure(&failure);
+                self.note_told(failure);
+            }
         }
     }
 
@@ -285,7 +312,13 @@ impl<F: Clone> Durability<F> {
 
     fn note_told(&mut self, failure: F) {
         self.told += 1;
-        self.last_told = Some(failure);
+        self.last_failure = Some(failure);
+    }
+
+    /// The target told it, perhaps once, and it may have been that of a write-back.
+    fn note_failure(&mut self, failure: &F) {
+        self.failures += 1;
+        self.last_failure = Some(failure.clone());
     }
 
     /// The first failure tells most.
@@ -331,6 +364,7 @@ impl<F: Clone> Durability<F> {
     /// waiting for ever is no answer, nor is forgetting.
     pub fn own_flush_failed(&mut self, failure: F) -> bool {
         self.own_flush = OwnFlush::Failed;
+        self.note_failure(&failure);
         self.latch(failure);
         self.log.is_full()
     }

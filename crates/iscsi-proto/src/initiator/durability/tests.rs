@@ -145,6 +145,56 @@ fn a_flush_under_way_while_a_failure_is_told_fails_too() {
     assert_eq!(flush(&mut it), Ok(()));
 }
 
+/// A target that tells a failed write-back once may have told it with the forced write.
+#[test]
+fn a_forced_write_that_fails_may_have_taken_the_failure_of_others() {
+    let mut it = up(1000, Writers::One);
+    let forced = Effect::Stable(100, 8);
+    it.failed(&forced, "medium");
+    assert_eq!(flush(&mut it), Ok(()), "nothing else was unflushed");
+    write(&mut it, 0, 1, 10);
+    it.failed(&Effect::Volatile(50, data(2, 8)), "medium");
+    assert!(!it.has_failure(), "a write into the cache asks for no write-back");
+    it.failed(&forced, "medium");
+    assert_eq!(flush(&mut it), Err("medium"));
+    assert!(!it.unflushed().is_empty(), "not forgotten before a later flush");
+    assert_eq!((flush(&mut it), it.unflushed().is_empty()), (Ok(()), true));
+    // Without a cache every write is forced.
+    write(&mut it, 0, 1, 10);
+    it.set_cache(Cache::Absent);
+    it.failed(&Effect::Volatile(50, data(2, 8)), "medium");
+    assert_eq!((flush(&mut it), flush(&mut it)), (Err("medium"), Ok(())));
+}
+
+#[test]
+fn a_write_under_way_while_a_failure_is_told_may_be_lost_with_it() {
+    let under_way = |it: &mut Durability<Told>| {
+        let mut ticket = it.ask();
+        it.sent(&mut ticket);
+        ticket
+    };
+    let write = Effect::Volatile(0, data(1, 10));
+    for own in [false, true] {
+        let mut it = up(1000, Writers::One);
+        let waits = it.ask();
+        let ticket = under_way(&mut it);
+        match own {
+            true => drop(it.own_flush_failed("cannot")),
+            false => it.failed(&Effect::Flushed, "cannot"),
+        }
+        assert_eq!(flush(&mut it).is_err(), own);
+        assert_eq!(it.done(&write, ticket), Ok(()));
+        // One that is under way while it is told again was not in the write-back.
+        let later = under_way(&mut it);
+        assert_eq!(flush(&mut it), Err("cannot"));
+        assert_eq!(it.done(&write, later), Ok(()));
+        let mut waits = waits;
+        it.sent(&mut waits);
+        assert_eq!(it.done(&write, waits), Ok(()), "it was sent after the failure");
+        assert_eq!(flush(&mut it), Ok(()));
+    }
+}
+
 #[test]
 fn what_nobody_heard_is_told_to_the_next() {
     let mut it = up(1000, Writers::One);

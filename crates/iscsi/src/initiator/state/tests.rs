@@ -2,7 +2,7 @@
 
 use block::{Bytes, Result};
 use iscsi_proto::ids::{Cid, Isid, Tsih};
-use iscsi_proto::initiator::durability::{Cache, Content, Effect, Ticket};
+use iscsi_proto::initiator::durability::{Cache, Content, Effect};
 use iscsi_proto::initiator::{Config, Established, Session};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::pdu::{Pdu, Residual, ResponseCode, ScsiResponse};
@@ -64,7 +64,7 @@ impl Rig {
             origin: Origin::User,
             buf: None,
             effect,
-            ticket: Ticket::default(),
+            ticket: self.state.durability.ask(),
             failure: None,
             attempts: 0,
             asked_at: at(0),
@@ -252,6 +252,25 @@ fn flushes_of_the_user_and_of_our_own_are_never_under_way_together() {
     assert_eq!(lbas(&rig.sent()), [0u8; 0], "the user's waits");
     rig.answer(own[0].1, 0);
     assert_eq!(lbas(&rig.sent()), [3]);
+}
+
+#[test]
+fn a_forced_write_that_fails_makes_the_next_flush_fail() {
+    let mut rig = Rig::new(8);
+    rig.state.durability.set_cache(Cache::Volatile);
+    let failed = 0x22; // COMMAND TERMINATED, which is obsolete: no reason is given
+    let forced = Effect::Stable(0x1000, 10);
+    let flush = Effect::Flushed;
+    for (effect, status) in
+        [(write_effect(10), 0), (forced, failed), (flush.clone(), 0), (flush, 0)]
+    {
+        rig.send(1, effect);
+        let sent = rig.sent();
+        rig.answer(sent[0].1, status);
+    }
+    let told = |(_, task, _): &(Command, Task, TaskOutcome)| task.failure.is_some();
+    let told: Vec<bool> = rig.batch.finished.iter().map(told).collect();
+    assert_eq!(told, [false, false, true, false]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! under the lock and before anybody is told.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 
 use block::BlockError;
 use iscsi_proto::initiator::durability::{Cache, Effect};
@@ -68,10 +69,9 @@ impl State {
                     self.members[index].backoff = Backoff::default();
                     task.failure = self.durability.done(&task.effect, task.ticket).err();
                 }
-                Origin::User | Origin::UserShort if task.effect == Effect::Flushed => {
+                Origin::User | Origin::UserShort => {
                     if let Verdict::Failed(error) = verdict(task, outcome) {
-                        let failure = Failure::new("a flush failed", &error);
-                        self.durability.failed(&task.effect, failure);
+                        self.note_failed(&task.effect, &error);
                     }
                 }
                 _ => {}
@@ -81,6 +81,24 @@ impl State {
             }
         }
         powered_on
+    }
+
+    fn note_failed(&mut self, effect: &Effect, error: &BlockError) {
+        let what = match (effect, error) {
+            (Effect::Flushed, _) => "a flush failed",
+            // Refused as it is, whatever else is in the cache: an address, a reservation.
+            (_, BlockError::Medium(error))
+                if matches!(
+                    error.kind(),
+                    ErrorKind::InvalidInput | ErrorKind::PermissionDenied
+                ) =>
+            {
+                return;
+            }
+            (_, BlockError::Medium(_) | BlockError::NoSpace) => "an earlier forced write failed",
+            _ => return,
+        };
+        self.durability.failed(effect, Failure::new(what, error));
     }
 
     /// A unit attention is told once, to whichever command comes first.
