@@ -233,6 +233,24 @@ fn too_much_unflushed_starts_a_flush_and_holds_writes_but_not_reads() {
     assert_eq!(lbas(&rig.sent()), [2]);
 }
 
+/// Otherwise writes wait for ever once as much is kept as may be.
+#[test]
+fn a_flush_that_was_lost_with_its_session_does_not_keep_back_our_own() {
+    let mut rig = Rig::new(8);
+    rig.send(1, Effect::Flushed);
+    assert_eq!(lbas(&rig.sent()), [1]);
+    rig.state.end("lost".into(), &mut rig.batch);
+    rig.bring_up(1);
+    let again = rig.sent();
+    assert_eq!(lbas(&again), [1]);
+    rig.answer(again[0].1, 0);
+    rig.state.durability.set_cache(Cache::Volatile);
+    rig.send(2, write_effect(1500));
+    let write = rig.sent();
+    rig.answer(write[0].1, 0);
+    assert_eq!(lbas(&rig.sent()), [0], "SYNCHRONIZE CACHE has no LBA");
+}
+
 /// Over two connections one may fail at the target, the other find nothing wrong any more, and its
 /// answer come first. Found by the simulator.
 #[test]

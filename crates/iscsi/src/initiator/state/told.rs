@@ -20,6 +20,7 @@ impl State {
     pub(super) fn note_returned(&mut self, returned: Vec<(Command, Task)>, batch: &mut Batch) {
         for (command, task) in returned {
             self.in_flight -= 1;
+            self.flushes_in_flight -= usize::from(task.is_users_flush());
             abandoned::note_returned(&mut self.abandoned, &task.slot);
             if task.origin == Origin::Trim {
                 self.durability.own_flush_undone();
