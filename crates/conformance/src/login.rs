@@ -199,7 +199,15 @@ impl<'a> Dialogue<'a> {
     /// Goes through the security stage, as initiators do: there are targets (tgt) that know no
     /// other place to look a session up.
     pub(crate) fn leave_security(&mut self, discovery: bool) -> Result<Result<(), Answer>, Stop> {
-        let mut names = self.names(discovery);
+        let names = self.names(discovery);
+        self.leave_security_as(names)
+    }
+
+    /// The same with other names.
+    pub(crate) fn leave_security_as(
+        &mut self,
+        mut names: Pairs,
+    ) -> Result<Result<(), Answer>, Stop> {
         if let Some(credentials) = self.context.config.credentials.clone() {
             return self.prove(&credentials, names);
         }
@@ -223,8 +231,11 @@ impl<'a> Dialogue<'a> {
 
     fn prove(&mut self, who: &ChapCredentials, names: Pairs) -> Result<Result<(), Answer>, Stop> {
         let stage = Stage::SECURITY_NEGOTIATION;
+        // Discovery may be open where the targets are not.
+        let is_discovery = find(&names, "SessionType") == Some("Discovery");
+        let methods = if is_discovery { "CHAP,None" } else { "CHAP" };
         let mut first = names;
-        first.push(("AuthMethod".into(), "CHAP".into()));
+        first.push(("AuthMethod".into(), methods.into()));
         let answer = self.exchange(&self.request(stage, None), &first)?;
         let pairs = match answer {
             Ok((_, pairs)) => pairs,

@@ -12,6 +12,7 @@ use block::{BlockDevice, BlockError, Buf, Bytes, Device, WriteFlags, ZeroFlags};
 use iscsi::initiator::{Config, RemoteDisk, Url, discover};
 use iscsi::target::{Server, ServerConfig};
 use iscsi_proto::keys::DigestPreference;
+use iscsi_proto::login::chap::{ChapCredentials, Secret};
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::io::AsyncReadExt;
 use tokio::sync::oneshot;
@@ -179,6 +180,18 @@ async fn discovery_names_the_target_and_its_portal() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].name, IQN);
     assert_eq!(found[0].portals[0].port, serving.address.port());
+    serving.end().await;
+}
+
+/// Credentials for targets do not keep an initiator from a portal that shows them to everybody.
+#[tokio::test]
+async fn open_discovery_is_open_to_whoever_has_credentials() {
+    let serving = serve(memory(), "127.0.0.1:0");
+    let secret = Secret::new("correct horse battery");
+    let mut config = Config::default();
+    config.chap = Some(ChapCredentials { user: "alice".to_owned(), secret });
+    let found = discover(&serving.url().portal, &config).await.unwrap();
+    assert_eq!(found[0].name, IQN);
     serving.end().await;
 }
 

@@ -114,11 +114,20 @@ fn target_unknown(context: &Context) -> Verdict {
     let mut names = dialogue.names(false);
     names.retain(|(key, _)| key != "TargetName");
     names.push(("TargetName".into(), "iqn.2026-11.org.example:no.such.target".into()));
-    let request = dialogue.request(Stage::SECURITY_NEGOTIATION, None);
-    dialogue.send(&request, &names)?;
-    // Whoever may not use a target may also be told that there is none.
-    let allowed = [LoginStatus::NOT_FOUND, LoginStatus::AUTHORIZATION_FAILURE];
-    expect_refusal(&dialogue.answer()?, &allowed)
+    // Whoever may not use a target may also be told that there is none. A target that authenticates
+    // may keep to itself what there is, and answer as to a wrong secret.
+    let mut allowed = vec![LoginStatus::NOT_FOUND, LoginStatus::AUTHORIZATION_FAILURE];
+    if context.config.credentials.is_some() {
+        allowed.push(LoginStatus::AUTHENTICATION_FAILURE);
+    }
+    let answer = match dialogue.leave_security_as(names)? {
+        Err(answer) => answer,
+        Ok(()) => {
+            dialogue.send(&dialogue.final_request(), &[])?;
+            dialogue.answer()?
+        }
+    };
+    expect_refusal(&answer, &allowed)
 }
 
 fn csg_full_feature(context: &Context) -> Verdict {
