@@ -203,7 +203,7 @@ impl<'a> Dialogue<'a> {
         self.leave_security_as(names)
     }
 
-    /// The same with other names.
+    /// Goes through the security stage under other names.
     pub(crate) fn leave_security_as(
         &mut self,
         mut names: Pairs,

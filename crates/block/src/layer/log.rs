@@ -139,7 +139,7 @@ impl Cut {
     fn new(entries: &[Entry], after: u64, sector_bytes: u64) -> Self {
         let begun: Vec<&Entry> = entries.iter().filter(|entry| entry.begin <= after).collect();
         let is_flush = |entry: &&&Entry| entry.change == Change::Flush;
-        // Of several flushes that ended in time the one that began last covers most.
+        // The flush that began last covers most of those that ended in time.
         let flushes = begun.iter().filter(is_flush).filter(|flush| flush.ended_well_by(after));
         let flushed = flushes.map(|flush| flush.begin).max().unwrap_or(0);
         let stable = |entry: &Entry| {

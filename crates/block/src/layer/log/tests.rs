@@ -103,7 +103,7 @@ fn a_real_cache_leaves_these_images_and_no_others() {
     }
 }
 
-/// The same operations for each seed, other write-backs for each attempt.
+/// One seed gives one series of operations; each attempt has other write-backs.
 fn one_life(seed: u64, attempt: u64) -> (Vec<u8>, BTreeSet<Vec<u8>>) {
     const HOT: u64 = 3;
     let mut script = Random(seed);

@@ -112,7 +112,7 @@ fn a_failed_fua_write_leaves_the_error_to_the_flush() {
     }
 }
 
-/// Of several FUA writes that fail in write-back, each is told.
+/// Each of several FUA writes that fail in write-back is told.
 #[test]
 fn of_concurrent_fua_writes_to_a_full_pool_none_is_good_and_lost() {
     let (_pool, path, device) = match full() {
