@@ -42,6 +42,9 @@ pub enum BlockError {
     /// The medium failed; the range may be damaged.
     #[error("medium error: {0}")]
     Medium(#[source] io::Error),
+    /// Somebody else has taken the device for themselves (SCSI: RESERVATION CONFLICT).
+    #[error("the device is reserved by somebody else")]
+    Fenced,
     /// The device is out of reach and did not come back within its time limit.
     #[error("device unreachable: {0}")]
     Unreachable(String),

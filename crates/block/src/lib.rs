@@ -12,6 +12,7 @@ pub mod error;
 pub mod io;
 pub mod layer;
 pub mod load;
+pub mod mirror;
 pub mod range_lock;
 pub mod stream;
 pub mod testing;

@@ -126,6 +126,7 @@ pub(super) fn copy_error(error: &BlockError) -> BlockError {
         }
         BlockError::ReadOnly => BlockError::ReadOnly,
         BlockError::NoSpace => BlockError::NoSpace,
+        BlockError::Fenced => BlockError::Fenced,
         BlockError::Unsupported(what) => BlockError::Unsupported(what),
         BlockError::Medium(error) => {
             BlockError::Medium(std::io::Error::new(error.kind(), error.to_string()))

@@ -1,0 +1,79 @@
+//! How a mirror behaves.
+
+use std::time::Duration;
+
+/// When a write is told complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// When it is at the local device and at every leg in sync.
+    Sync,
+    /// When it is at the local device; the legs follow within [`Lag`].
+    Async,
+}
+
+/// What happens to writes that would exceed the lag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnLag {
+    /// They wait.
+    Slow,
+    /// They go on; the leg is left behind, and caught up later.
+    FallBehind,
+    /// They fail, until a person decides.
+    Stop,
+}
+
+/// What happens when a leg is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnLoss {
+    /// Writes go on without it; what changes is noted.
+    Continue,
+    /// Writes wait until it is back or a person decides.
+    Stop,
+}
+
+/// How far a leg may be behind in [`Mode::Async`]: the oldest write that is not stable there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lag {
+    /// Age of that write at most.
+    pub age: Duration,
+    /// Bytes that are not stable at the leg at most; as many are held in memory.
+    pub bytes: u64,
+    /// What happens at either bound.
+    pub on: OnLag,
+}
+
+/// All of it. The defaults are those of a leg some 50 ms away over 1 Gbit/s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// When a write is told complete.
+    pub mode: Mode,
+    /// Bound of the lag, for [`Mode::Async`].
+    pub lag: Lag,
+    /// What the loss of a leg does.
+    pub on_loss: OnLoss,
+    /// A leg that does not answer for so long is lost.
+    pub remote_timeout: Duration,
+    /// Pause between attempts to reach a lost leg, at first and at most.
+    pub retry: (Duration, Duration),
+    /// Bytes of a copy or a resync that are under way at once.
+    pub resync_window_bytes: u64,
+    /// Bytes a second of a copy or a resync at most.
+    pub resync_bytes_per_s: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Async,
+            lag: Lag { age: Duration::from_secs(5), bytes: 256 << 20, on: OnLag::Slow },
+            on_loss: OnLoss::Continue,
+            remote_timeout: Duration::from_secs(10),
+            retry: (Duration::from_millis(500), Duration::from_secs(15)),
+            resync_window_bytes: 16 << 20,
+            resync_bytes_per_s: None,
+        }
+    }
+}

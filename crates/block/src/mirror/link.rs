@@ -1,0 +1,66 @@
+//! What the mirror asks of a leg beyond [`BlockDevice`](crate::BlockDevice).
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::{Device, Io};
+
+/// The way to a leg.
+pub trait LegSource: Send + Sync + 'static {
+    /// How people call the leg: its URL without credentials, or its path.
+    fn name(&self) -> String;
+
+    /// Opens the leg anew. When it returns, nothing that was asked of a device opened before by
+    /// this source, or by an earlier process under the same name, can change the leg any more.
+    ///
+    /// An operation of the opened device that fails is not tried again by itself, and one that has
+    /// failed or was dropped may or may not have been carried out: the mirror decides what is sent
+    /// again, since an old write that lands late would break the order of epochs.
+    ///
+    /// # Errors
+    /// [`Unreachable`](crate::BlockError::Unreachable): worth another attempt.
+    fn connect(&self) -> Pin<Box<dyn Future<Output = crate::Result<OpenLeg>> + Send>>;
+}
+
+/// A leg that is open.
+#[derive(Clone)]
+pub struct OpenLeg {
+    /// Its device. A failure of any operation that is not one of the medium ends its use.
+    pub device: Device,
+    /// What the unit says it is (VPD page 83h as text), empty if it does not: another unit at the
+    /// same place is noticed by it.
+    pub identity: String,
+    /// It carries out barriers between writes that are under way.
+    pub ordered: Option<Arc<dyn OrderedWrites>>,
+    /// It can keep others from writing.
+    pub fence: Option<Arc<dyn Fence>>,
+}
+
+/// A device that can order writes it has been given but not answered.
+pub trait OrderedWrites: Send + Sync + 'static {
+    /// A flush that is a barrier as well: what was asked before the call is stable before anything
+    /// asked after the call takes effect, without waiting for answers in between (SAM-5 §8.2,
+    /// ORDERED task attribute).
+    fn barrier(&self) -> Io<()>;
+
+    /// Bytes of one write that are ordered, 0 for any number: some targets order a command by the
+    /// time its data has come.
+    fn write_bytes_max(&self) -> u64;
+}
+
+/// Persistent reservations of the type "write exclusive, registrants only" (SPC-4 §5.13).
+pub trait Fence: Send + Sync + 'static {
+    /// Registers this host under `key` over every path, to outlive a power loss of the unit, and
+    /// reserves the unit if nobody has. A host that was preempted gets
+    /// [`Fenced`](crate::BlockError::Fenced).
+    fn hold(&self, key: u64) -> Io<()>;
+
+    /// Registers, takes the reservation from whoever holds it, and ends what they have under way.
+    fn take(&self, key: u64) -> Io<()>;
+
+    /// The key that holds the reservation.
+    fn holder(&self) -> Io<Option<u64>>;
+
+    /// Gives the reservation and the registration back.
+    fn release(&self, key: u64) -> Io<()>;
+}

@@ -1,0 +1,26 @@
+//! The mirror: a local device whose content is kept at up to three remote legs as well, each of
+//! them a plain device of any kind.
+//!
+//! Promised: at every moment the image at a leg is one that the local device might have had after
+//! a power cut at some moment not longer ago than the lag (docs/mirror.md). How it is kept is
+//! decided by parts that do no I/O: `generation` (who has which history), `bitmap` and `activity`
+//! (which blocks may differ), `epoch` (what may be sent when), `leg` (the states of a leg).
+//!
+//! Not here: that a leg is remote, how it is reached, and what else its device can do ([`link`]);
+//! time, tasks and randomness ([`host`]).
+
+pub mod config;
+pub mod host;
+pub mod link;
+pub mod status;
+
+pub use config::{Config, Lag, Mode, OnLag, OnLoss};
+pub use host::Host;
+pub use link::{Fence, LegSource, OpenLeg, OrderedWrites};
+pub use status::{LegState, LegStatus, Status};
+
+/// Remote legs at most.
+pub const LEGS_MAX: usize = 3;
+
+/// Unit of the dirty bitmap, of all metadata and of what is copied, in bytes.
+pub const BLOCK_BYTES: u64 = 4096;

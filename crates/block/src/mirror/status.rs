@@ -1,0 +1,80 @@
+//! What a mirror tells about itself, for `status`, metrics and the live view.
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::config::Mode;
+
+/// Where a leg stands. The first line of each is what an operator wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LegState {
+    /// Never reached since the mirror was opened.
+    Connecting,
+    /// Its first copy is under way: no image yet.
+    Copying,
+    /// Everything that was written is there or on its way in order.
+    InSync,
+    /// Out of reach or left behind; its image is a legal one, and what changes here is noted.
+    Lost,
+    /// What changed is being sent. Whether the image is a legal one meanwhile, `consistent` tells.
+    CatchingUp,
+    /// A person has stopped it.
+    Paused,
+    /// Somebody else took it over: nothing is written there.
+    Fenced,
+    /// Both sides have written since they parted (split-brain): nothing is written anywhere but
+    /// here, and a person decides.
+    Diverged,
+    /// Another mirror's leg, or none at all: nothing was written to it.
+    Unrelated,
+    /// It cannot be used: too small, full, read-only. The message tells.
+    Failed,
+}
+
+/// A leg.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LegStatus {
+    /// Its URL or path.
+    pub name: String,
+    /// Where it stands.
+    pub state: LegState,
+    /// For so long.
+    pub since: Duration,
+    /// Why, where there is more to say.
+    pub message: Option<String>,
+    /// The image there is a legal one.
+    pub consistent: bool,
+    /// Bytes written here that are not stable there.
+    pub lag_bytes: u64,
+    /// Age of the oldest of them.
+    pub lag: Duration,
+    /// Bytes of blocks that may differ and are not on their way.
+    pub dirty_bytes: u64,
+    /// Epochs that are not stable there.
+    pub epochs: u64,
+    /// The moment whose image is there, as far as is known.
+    pub image_time: Option<SystemTime>,
+    /// Bytes that the present copy has done and has left.
+    pub copied_bytes: u64,
+    /// Bytes sent to it since the mirror was opened, data and metadata.
+    pub sent_bytes: u64,
+}
+
+/// A mirror.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    /// Size of what is offered, in bytes.
+    pub size: u64,
+    /// When a write is told complete.
+    pub mode: Mode,
+    /// Short name of the present generation.
+    pub generation: String,
+    /// Bytes written by the user since the mirror was opened.
+    pub written_bytes: u64,
+    /// Time that writes waited for a leg, in total.
+    pub guest_wait: Duration,
+    /// The legs, in their order.
+    pub legs: Vec<LegStatus>,
+}
