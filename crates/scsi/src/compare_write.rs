@@ -62,6 +62,6 @@ async fn swap(
     let written = device.write(blocks.offset, data.slice(len..), fua.flags).await;
     drop(guard);
     written.map_err(|error| failed(&error, true, blocks.lba))?;
-    fua.finish(device).await.map_err(|error| failed(&error, true, blocks.lba))?;
+    fua.finish(unit).await.map_err(|error| failed(&error, true, blocks.lba))?;
     Ok(Response::good())
 }

@@ -51,5 +51,5 @@ async fn combine(
     let written = device.write(blocks.offset, combined.freeze(), fua.flags).await;
     drop(guard);
     written.map_err(|error| (error, true))?;
-    fua.finish(device).await.map_err(|error| (error, true))
+    fua.finish(unit).await.map_err(|error| (error, true))
 }

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use block::range_lock::RangeGuard;
-use block::{BlockError, Buf, Device, WriteFlags};
+use block::{BlockError, Buf, WriteFlags};
 use bytes::Bytes;
 
 use crate::cdb::Cdb;
@@ -111,22 +111,35 @@ pub(crate) fn write(context: &UnitContext<'_>, command: Command) -> Execution {
             let unit = unit.clone();
             return Execution::later(async move {
                 let guard = waiting.await;
-                write_guarded(&unit.device, write, guard).await
+                write_guarded(&unit, write, guard).await
             });
         }
     };
     if write.fua.flush_after {
         let unit = unit.clone();
-        return Execution::later(async move { write_guarded(&unit.device, write, guard).await });
+        return Execution::later(async move { write_guarded(&unit, write, guard).await });
     }
-    match unit.device.write(blocks.offset, write.data, write.fua.flags).try_ready() {
-        Ok(result) => write_response(result, blocks).into(),
-        Err(io) => Execution::later(async move {
-            let result = io.await;
-            drop(guard);
-            write_response(result, blocks)
-        }),
+    let fua = write.fua;
+    match unit.device.write(blocks.offset, write.data, fua.flags).try_ready() {
+        Ok(result) if result.is_err() || !fua.is_to_flush(unit) => {
+            write_response(result, blocks).into()
+        }
+        Ok(written) => finish_later(unit.clone(), async move { written }, fua, guard, blocks),
+        Err(io) => finish_later(unit.clone(), io, fua, guard, blocks),
     }
+}
+
+fn finish_later(
+    unit: Arc<LogicalUnit>,
+    writing: impl Future<Output = Result<(), BlockError>> + Send + 'static,
+    fua: Fua,
+    guard: RangeGuard,
+    blocks: Blocks,
+) -> Execution {
+    Execution::later(async move {
+        let written = writing.await;
+        write_response(finish_write(&unit, written, fua, guard).await, blocks)
+    })
 }
 
 /// How a write becomes stable.
@@ -134,20 +147,31 @@ pub(crate) fn write(context: &UnitContext<'_>, command: Command) -> Execution {
 pub(crate) struct Fua {
     pub(crate) flags: WriteFlags,
     pub(crate) flush_after: bool,
+    /// Nobody wants more than the device's volatile cache, as long as WCE stays on.
+    cached: bool,
 }
 
 impl Fua {
     /// As the command wants it, or as WCE of the Caching mode page does.
     pub(crate) fn new(wanted: bool, context: &UnitContext<'_>) -> Self {
-        let wanted = wanted || context.info.volatile_cache && context.unit.mode.write_through();
-        let by_device = wanted && context.info.can_fua;
+        let info = context.info;
+        let wanted = wanted || info.volatile_cache && context.unit.mode.write_through();
+        let by_device = wanted && info.can_fua;
         let flags = if by_device { WriteFlags::FUA } else { WriteFlags::NONE };
-        Self { flags, flush_after: wanted && !by_device && context.info.can_flush }
+        let flush_after = wanted && !by_device && info.can_flush;
+        Self { flags, flush_after, cached: !wanted && info.volatile_cache && info.can_flush }
+    }
+
+    /// What was written has to be flushed before GOOD. Asked when it has been written: MODE SELECT
+    /// may have turned WCE off in the meantime, and its own flush may have come too early for this
+    /// write, whose initiator takes GOOD for stable once it knows.
+    pub(crate) fn is_to_flush(self, unit: &LogicalUnit) -> bool {
+        self.flush_after || self.cached && unit.mode.write_through()
     }
 
     /// Second half of a write.
-    pub(crate) async fn finish(self, device: &Device) -> Result<(), BlockError> {
-        if self.flush_after { device.flush().await } else { Ok(()) }
+    pub(crate) async fn finish(self, unit: &LogicalUnit) -> Result<(), BlockError> {
+        if self.is_to_flush(unit) { unit.device.flush().await } else { Ok(()) }
     }
 }
 
@@ -158,22 +182,22 @@ struct WriteRun {
     fua: Fua,
 }
 
-async fn write_guarded(device: &Device, write: WriteRun, guard: RangeGuard) -> Response {
-    let written = device.write(write.blocks.offset, write.data, write.fua.flags).await;
-    let result = finish_write(device, written, write.fua, guard).await;
+async fn write_guarded(unit: &LogicalUnit, write: WriteRun, guard: RangeGuard) -> Response {
+    let written = unit.device.write(write.blocks.offset, write.data, write.fua.flags).await;
+    let result = finish_write(unit, written, write.fua, guard).await;
     write_response(result, write.blocks)
 }
 
 /// Lets others have the range, then makes the write stable.
 async fn finish_write(
-    device: &Device,
+    unit: &LogicalUnit,
     written: Result<(), BlockError>,
     fua: Fua,
     guard: RangeGuard,
 ) -> Result<(), BlockError> {
     drop(guard);
     written?;
-    fua.finish(device).await
+    fua.finish(unit).await
 }
 
 /// Completes the last block from the medium. Exclusive, so that no write gets lost in between.
@@ -199,7 +223,7 @@ async fn write_partial(unit: Arc<LogicalUnit>, write: WriteRun, block_size: u64)
         return failed(&error, true, write.blocks.lba).wanting(write.blocks.len);
     }
     let tail_write = unit.device.write(offset + last as u64, tail.freeze(), write.fua.flags);
-    let result = finish_write(&unit.device, tail_write.await, write.fua, guard).await;
+    let result = finish_write(&unit, tail_write.await, write.fua, guard).await;
     write_response(result, write.blocks)
 }
 

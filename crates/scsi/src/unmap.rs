@@ -50,7 +50,7 @@ pub(crate) fn unmap(context: &UnitContext<'_>, command: Command) -> Execution {
             return abort::aborted();
         }
         // A trim has no FUA.
-        if (fua.flags.fua || fua.flush_after)
+        if (fua.flags.fua || fua.is_to_flush(&unit))
             && let Err(error) = unit.device.flush().await
         {
             return failed(&error, true, 0).wanting(wanted);

@@ -42,7 +42,7 @@ pub(crate) fn write_atomic(context: &UnitContext<'_>, command: Command) -> Execu
         let mut result = unit.device.write(blocks.offset, data, fua.flags).await;
         drop(guard);
         if result.is_ok() {
-            result = fua.finish(&unit.device).await;
+            result = fua.finish(&unit).await;
         }
         match result {
             Ok(()) => Response::good(),

@@ -75,7 +75,7 @@ fn write_same(
         drop(guard);
         let result = match result {
             Ok(()) if task.is_aborted() => return abort::aborted(),
-            Ok(()) => fua.finish(&unit.device).await,
+            Ok(()) => fua.finish(&unit).await,
             Err(error) => Err(error),
         };
         match result {

@@ -1,5 +1,6 @@
 //! MODE SELECT: what can be changed, what it does, and what is refused.
 
+use super::slow::{SlowDevice, look};
 use super::*;
 
 const CONTROL: [u8; 12] = [0x0a, 10, 2, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0];
@@ -118,4 +119,44 @@ fn the_write_cache_can_be_turned_off() {
     caching[2] = 0x04;
     assert_good(&select_6(&fixture.nexus, &[], &caching));
     assert_eq!(writes(), 0);
+}
+
+/// Its initiator may know of WCE = 0 before the answer comes, and takes the answer for stable.
+#[test]
+fn a_write_under_way_while_the_cache_is_turned_off_is_stable_when_it_is_answered() {
+    let mut unmap = vec![0, 22, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8];
+    unmap.resize(24, 0);
+    let writes = [
+        (cdb(0x2a, 0, 0, 1), vec![1; 512]),
+        (cdb(0x2a, 0, 0, 1), vec![1; 100]),
+        (cdb(0x93, 0, 0, 8), vec![1; 512]),
+        (cdb(0x93, 8, 0, 8), vec![0; 512]),
+        (cdb(0x8b, 0, 0, 1), vec![1; 512]),
+        (vec![0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], [[0; 512], [1; 512]].concat()),
+        (vec![0x42, 0, 0, 0, 0, 0, 0, 0, 24, 0], unmap),
+    ];
+    for (cdb, data) in writes {
+        let device = SlowDevice::cached(1 << 20);
+        let target = Target::new(TargetConfig::new(NAME));
+        target.add_lun(0, device.clone(), LunOptions::default()).unwrap();
+        let nexuses = [(); 2].map(|()| ready(target.nexus(INITIATOR)));
+        let what = cdb[0];
+        let begin = |nexus: &Nexus, cdb: &[u8], data: Vec<u8>| {
+            nexus.execute(Command::new(0, Cdb::new(cdb)).with_data_out(data.into()))
+        };
+        let mut write = begin(&nexuses[0], &cdb, data);
+        assert!(look(&mut write).is_none(), "{what:#x}");
+        let mut caching = [0; 20];
+        (caching[0], caching[1], caching[12]) = (0x08, 18, 0x20);
+        let list = [&[0; 4][..], &caching].concat();
+        let mut select = begin(&nexuses[1], &[0x15, 0x10, 0, 0, list.len() as u8, 0], list);
+        assert!(look(&mut select).is_none(), "{what:#x} waits for its flush");
+        // The flush of MODE SELECT comes first.
+        device.permit(1);
+        assert_good(&look(&mut select).unwrap());
+        let flushes = device.flushes();
+        device.permit(usize::MAX / 2);
+        assert_good(&look(&mut write).unwrap());
+        assert_eq!(device.flushes(), flushes + 1, "{what:#x} is flushed after it was written");
+    }
 }

@@ -11,12 +11,33 @@ pub(super) struct SlowDevice {
     pub(super) memory: Arc<MemoryDevice>,
     permits: Arc<AtomicUsize>,
     started: AtomicUsize,
+    flushes: AtomicUsize,
+    volatile: bool,
 }
 
 impl SlowDevice {
     pub(super) fn new(size: u64) -> Arc<Self> {
-        let memory = Arc::new(MemoryDevice::new(size, 512).unwrap());
-        Arc::new(Self { memory, permits: Arc::default(), started: AtomicUsize::new(0) })
+        Arc::new(Self::over(size, false))
+    }
+
+    /// With a volatile cache.
+    pub(super) fn cached(size: u64) -> Arc<Self> {
+        Arc::new(Self::over(size, true))
+    }
+
+    fn over(size: u64, volatile: bool) -> Self {
+        Self {
+            memory: Arc::new(MemoryDevice::new(size, 512).unwrap()),
+            permits: Arc::default(),
+            started: AtomicUsize::new(0),
+            flushes: AtomicUsize::new(0),
+            volatile,
+        }
+    }
+
+    /// Flushes that were asked for.
+    pub(super) fn flushes(&self) -> usize {
+        self.flushes.load(Ordering::Relaxed)
     }
 
     /// Lets so many operations finish.
@@ -51,7 +72,9 @@ impl SlowDevice {
 
 impl BlockDevice for SlowDevice {
     fn info(&self) -> DeviceInfo {
-        self.memory.info()
+        let mut info = self.memory.info();
+        (info.volatile_cache, info.can_flush) = (self.volatile, info.can_flush || self.volatile);
+        info
     }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
@@ -63,6 +86,7 @@ impl BlockDevice for SlowDevice {
     }
 
     fn flush(&self) -> Io<()> {
+        self.flushes.fetch_add(1, Ordering::Relaxed);
         self.slowly(|memory| memory.flush())
     }
 

@@ -5,7 +5,9 @@
 //! one range of bytes behind a cache that may be volatile (SBC-3 §4.15). Its rules:
 //!
 //! * What was acknowledged without being stable is kept ([`Unflushed`]) until a flush that was sent
-//!   after the acknowledgement has ended well.
+//!   after the acknowledgement has ended well. A write that was sent while the cache was on counts
+//!   as such even if the cache is off by the time of its answer: it may have been in the cache
+//!   before another initiator turned it off.
 //! * Every new incarnation (all sessions set up anew) begins with writing it again, flushing, and
 //!   only then forgetting it, portion by portion, before any command of the user ([`Step`]). It
 //!   does not wait to be told of a power-on: there are targets that never tell, and what told of it
@@ -63,6 +65,8 @@ pub struct Ticket {
     mark: Mark,
     told: u64,
     failures: u64,
+    /// The cache was taken for volatile.
+    volatile: bool,
 }
 
 /// What is known of the unit's cache.
@@ -206,7 +210,12 @@ impl<F: Clone> Durability<F> {
 
     /// A command is asked for.
     pub const fn ask(&self) -> Ticket {
-        Ticket { mark: self.log.mark(), told: self.told, failures: self.failures }
+        Ticket {
+            mark: self.log.mark(),
+            told: self.told,
+            failures: self.failures,
+            volatile: self.is_volatile(),
+        }
     }
 
     /// It is sent, perhaps not for the first time: a flush covers what is acknowledged by now, and
@@ -214,6 +223,7 @@ impl<F: Clone> Durability<F> {
     pub const fn sent(&self, ticket: &mut Ticket) {
         ticket.mark = self.log.mark();
         ticket.failures = self.failures;
+        ticket.volatile = self.is_volatile();
     }
 
     /// Whether a command of this effect may be sent now.
@@ -237,12 +247,12 @@ impl<F: Clone> Durability<F> {
         match effect {
             Effect::None => Ok(()),
             Effect::Volatile(offset, content) => {
-                match self.keeps() {
+                match self.keeps() || ticket.volatile && self.is_keeping_older() {
                     true => self.log.acknowledged(*offset, content.clone()),
                     false => self.log.forget(*offset, content.len()),
                 }
                 if ticket.failures != self.failures
-                    && self.cache != Cache::Absent
+                    && (ticket.volatile || self.cache != Cache::Absent)
                     && let Some(failure) = self.last_failure.clone()
                 {
                     self.latch(failure);
@@ -326,8 +336,17 @@ impl<F: Clone> Durability<F> {
         self.latched.get_or_insert(failure);
     }
 
-    fn keeps(&self) -> bool {
-        self.log.limit() > 0 && matches!(self.cache, Cache::Volatile | Cache::Unknown)
+    const fn keeps(&self) -> bool {
+        self.log.limit() > 0 && self.is_volatile()
+    }
+
+    /// What was sent before the cache was turned off is still kept.
+    const fn is_keeping_older(&self) -> bool {
+        self.log.limit() > 0 && matches!(self.cache, Cache::Absent)
+    }
+
+    const fn is_volatile(&self) -> bool {
+        matches!(self.cache, Cache::Volatile | Cache::Unknown)
     }
 
     // Flushes of our own.

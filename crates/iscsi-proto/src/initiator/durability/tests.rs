@@ -195,6 +195,23 @@ fn a_write_under_way_while_a_failure_is_told_may_be_lost_with_it() {
     }
 }
 
+/// A write is in the unit's cache, another initiator turns the cache off, and only then is the
+/// write answered.
+#[test]
+fn a_write_that_was_sent_to_a_cache_is_kept_though_the_cache_is_off_when_it_is_answered() {
+    let mut it = up(1000, Writers::One);
+    let write = Effect::Volatile(0, data(1, 10));
+    let mut before = it.ask();
+    it.sent(&mut before);
+    it.set_cache(Cache::Absent);
+    assert_eq!(it.done(&write, before), Ok(()));
+    assert_eq!(it.unflushed().pieces(), [(0, data(1, 10))]);
+    let mut after = it.ask();
+    it.sent(&mut after);
+    assert_eq!(it.done(&write, after), Ok(()));
+    assert!(it.unflushed().is_empty(), "it replaced what was kept, and is stable");
+}
+
 #[test]
 fn what_nobody_heard_is_told_to_the_next() {
     let mut it = up(1000, Writers::One);
