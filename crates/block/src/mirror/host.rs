@@ -25,3 +25,47 @@ pub trait Host: Send + Sync + 'static {
     /// 128 bits that nobody else draws: the name of a generation.
     fn random(&self) -> u128;
 }
+
+/// The real world, by way of tokio.
+pub struct TokioHost {
+    runtime: tokio::runtime::Handle,
+    start: tokio::time::Instant,
+}
+
+impl TokioHost {
+    /// The runtime of the caller.
+    ///
+    /// # Panics
+    /// Outside a runtime.
+    pub fn current() -> Self {
+        Self { runtime: tokio::runtime::Handle::current(), start: tokio::time::Instant::now() }
+    }
+}
+
+impl Host for TokioHost {
+    fn spawn(&self, task: BoxFuture) {
+        drop(self.runtime.spawn(task));
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture {
+        Box::pin(tokio::time::sleep(duration))
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn wall_clock(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn random(&self) -> u128 {
+        let mut bytes = [0; 16];
+        match getrandom::fill(&mut bytes) {
+            Ok(()) => u128::from_le_bytes(bytes),
+            // A kernel without a source of randomness does not boot; a generation without a name of
+            // its own could hide that both sides have written.
+            Err(error) => panic!("no randomness from the system: {error}"),
+        }
+    }
+}

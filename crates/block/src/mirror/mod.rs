@@ -6,17 +6,25 @@
 //! decided by parts that do no I/O: `generation` (who has which history), `bitmap` and `activity`
 //! (which blocks may differ), `epoch` (what may be sent when), `leg` (the states of a leg).
 //!
-//! Not here: that a leg is remote, how it is reached, and what else its device can do ([`link`]);
+//! [`engine`] does what they decide. Not here: that a leg is remote, how it is reached, and what else its device can do ([`link`]);
 //! time, tasks and randomness ([`host`]).
 
 pub mod config;
+pub mod engine;
+pub mod error;
 pub mod host;
+pub mod inspect;
 pub mod link;
+pub mod promote;
 pub mod status;
 
 pub use config::{Config, Lag, Mode, OnLag, OnLoss};
-pub use host::Host;
+pub use engine::{CreateOptions, Discard, Mirror, Parts, VerifyOptions, VerifyReport};
+pub use error::MirrorError;
+pub use host::{Host, TokioHost};
+pub use inspect::{Inspection, inspect};
 pub use link::{Fence, LegSource, OpenLeg, OrderedWrites};
+pub use promote::{PromoteOptions, Promoted, promote, promoted_device};
 pub use status::{LegState, LegStatus, Status};
 
 /// Remote legs at most.

@@ -1,0 +1,83 @@
+//! Why a mirror cannot do what was asked: what was found, what was expected, and which command
+//! decides.
+
+use crate::BlockError;
+
+/// Why something asked of a mirror was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MirrorError {
+    /// A device failed.
+    #[error("{what}: {source}")]
+    Device {
+        /// What was being done, with the name of the device.
+        what: String,
+        /// What it said.
+        source: BlockError,
+    },
+    /// What the metadata says cannot be used: damaged, foreign, or of a newer version.
+    #[error("{what}: {found}")]
+    Metadata {
+        /// Whose metadata.
+        what: String,
+        /// What was found there, and what was expected.
+        found: String,
+    },
+    /// There is a mirror already, which would be lost.
+    #[error(
+        "{place} already holds {found}; `--force` overwrites it, `enkaku mirror inspect` shows it"
+    )]
+    Exists {
+        /// The device.
+        place: String,
+        /// What is there.
+        found: String,
+    },
+    /// The legs given are not those that the mirror was created with.
+    #[error("{found} legs were given, the mirror has {expected}: {hint}")]
+    Legs {
+        /// So many were given.
+        found: usize,
+        /// So many belong to the mirror.
+        expected: usize,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// There is no leg of this number.
+    #[error("there is no leg {leg}; the mirror has {legs}, counted from 0")]
+    NoSuchLeg {
+        /// The number asked for.
+        leg: usize,
+        /// Legs of the mirror.
+        legs: usize,
+    },
+    /// A leg is not in a state in which this can be done.
+    #[error("{name} is {state}; {hint}")]
+    State {
+        /// The leg.
+        name: String,
+        /// Its state.
+        state: String,
+        /// What can be done.
+        hint: &'static str,
+    },
+    /// The image is no legal one, or may not be the newest.
+    #[error("{found}; `--force` uses it nevertheless")]
+    NotPromotable {
+        /// What was found.
+        found: String,
+    },
+    /// The mirror was closed.
+    #[error("the mirror is closed")]
+    Closed,
+    /// This version cannot do it.
+    #[error("{0} is not possible yet")]
+    Unsupported(&'static str),
+}
+
+impl MirrorError {
+    /// `source` happened while `what` was done.
+    pub fn device(what: impl Into<String>, source: BlockError) -> Self {
+        Self::Device { what: what.into(), source }
+    }
+}
