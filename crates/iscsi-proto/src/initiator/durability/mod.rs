@@ -5,9 +5,8 @@
 //! one range of bytes behind a cache that may be volatile (SBC-3 §4.15). Its rules:
 //!
 //! * What was acknowledged without being stable is kept ([`Unflushed`]) until a flush that was sent
-//!   after the acknowledgement has ended well. A write that was sent while the cache was on counts
-//!   as such even if the cache is off by the time of its answer: it may have been in the cache
-//!   before another initiator turned it off.
+//!   after the acknowledgement has ended well. A write sent while the cache was on counts as such
+//!   even if it is off by the time of the answer: it may have been in the cache before that.
 //! * Every new incarnation (all sessions set up anew) begins with writing it again, flushing, and
 //!   only then forgetting it, portion by portion, before any command of the user ([`Step`]). It
 //!   does not wait to be told of a power-on: there are targets that never tell, and what told of it
@@ -29,8 +28,7 @@ mod unflushed;
 pub use replay::{Input, Stage};
 pub use unflushed::{Content, Mark, Unflushed};
 
-/// Parts of the limit that are written again before a flush: an incarnation that is lost in the
-/// middle has to do only the rest again.
+/// Parts of the limit written again before a flush: an incarnation lost midway repeats the rest.
 const PORTIONS: u64 = 8;
 
 /// What success of a command means for what is acknowledged.
