@@ -11,6 +11,7 @@
 
 pub mod config;
 pub mod engine;
+pub mod epoch;
 pub mod error;
 pub mod host;
 pub mod inspect;

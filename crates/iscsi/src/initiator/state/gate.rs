@@ -19,8 +19,16 @@ impl State {
         task: Task,
         batch: &mut Batch,
     ) {
-        if let Some(error) = self.refusal() {
-            return batch.failed.push((task.slot, error));
+        match &self.phase {
+            Phase::Unreachable(reason) => {
+                let error = BlockError::Unreachable(reason.clone());
+                return batch.failed.push((task.slot, error));
+            }
+            Phase::Closed => {
+                let error = BlockError::Unreachable("the disk was closed".into());
+                return batch.failed.push((task.slot, error));
+            }
+            Phase::Down | Phase::Up => {}
         }
         let volatile = matches!(task.effect, Effect::Volatile(..));
         let now = self.now();
