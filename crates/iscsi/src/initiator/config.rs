@@ -24,6 +24,15 @@ pub const ERROR_RECOVERY_LEVEL_MAX: u8 = 2;
 /// default (§13.16).
 const TIME2RETAIN_S: u16 = 20;
 
+/// What the end of the sessions means to a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AfterLoss {
+    /// They are set up again, and what was not answered goes out again.
+    GoOn,
+    /// The disk is dead: whatever is under way fails, and whatever is asked for later.
+    Die,
+}
+
 /// Settings of a [`RemoteDisk`](super::RemoteDisk).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -82,6 +91,8 @@ pub struct Config {
     /// written again, which could land on newer data of theirs; if the target has lost it, the
     /// next flush fails instead.
     pub shared: bool,
+    /// What the end of the sessions means.
+    pub(super) after_loss: AfterLoss,
 }
 
 impl Default for Config {
@@ -132,6 +143,7 @@ impl Config {
             hand_out_evenly: false,
             unflushed_len_max: 256 << 20,
             shared: false,
+            after_loss: AfterLoss::GoOn,
         };
         config.error_recovery_level(ERROR_RECOVERY_LEVEL_DEFAULT)
     }

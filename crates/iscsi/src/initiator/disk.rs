@@ -2,7 +2,7 @@
 //! SCSI commands, several where one would be too long; knows nothing of connections.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use block::{
@@ -11,10 +11,12 @@ use block::{
 use futures_util::future::try_join_all;
 use iscsi_proto::initiator::Command;
 use iscsi_proto::initiator::durability::{Content, Effect};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::Config;
 use super::cdb;
+use super::config::AfterLoss;
 use super::connect::ConnectError;
 use super::isid::ChosenIsid;
 use super::op::{Pending, Reply};
@@ -40,7 +42,7 @@ const LBA_STATUS_LEN: u32 = 8 + 256 * 16;
 #[derive(Clone)]
 pub struct RemoteDisk(Arc<Inner>);
 
-struct Inner {
+pub(super) struct Inner {
     shared: Arc<Shared>,
     /// Supervisor and timers; aborted with the disk.
     _tasks: JoinSet<()>,
@@ -60,14 +62,39 @@ impl RemoteDisk {
     /// [`ConnectError`]; only a target that has no place for a login just then is tried again.
     pub async fn connect(url: Url, config: Config) -> std::result::Result<Self, ConnectError> {
         let isid = ChosenIsid::choose(&url, &config).map_err(ConnectError::Random)?;
+        Self::connect_as(url, config, Arc::new(isid)).await.map(|(disk, _)| disk)
+    }
+
+    /// As [`connect`](Self::connect), under this name. The receiver hears when the sockets of all
+    /// its sessions have been closed, and no others follow.
+    pub(super) async fn connect_as(
+        url: Url,
+        config: Config,
+        isid: Arc<ChosenIsid>,
+    ) -> std::result::Result<(Self, oneshot::Receiver<()>), ConnectError> {
         let isid_bits = isid.bits;
         let shared = Shared::new(url, config, isid);
         let mut tasks = JoinSet::new();
         tasks.spawn(keep_time(shared.clone()));
         let first = bring_up(&shared, isid_bits).await?;
-        tasks.spawn(supervise(shared.clone(), isid_bits, first));
+        let (lives, over) = oneshot::channel::<()>();
+        let supervisor = supervise(shared.clone(), isid_bits, first);
+        tasks.spawn(async move {
+            supervisor.await;
+            drop(lives);
+        });
         tasks.spawn(path::Controller::begin(&shared).run(shared.clone()));
-        Ok(Self(Arc::new(Inner { shared, _tasks: tasks })))
+        Ok((Self(Arc::new(Inner { shared, _tasks: tasks })), over))
+    }
+
+    /// What leads back to this disk as long as somebody has it.
+    pub(super) fn downgrade(&self) -> Weak<Inner> {
+        Arc::downgrade(&self.0)
+    }
+
+    /// Ends all sessions at once: whatever is under way fails. For disks that die with them.
+    pub(super) fn abandon(&self, reason: &str) {
+        self.0.shared.with(|state, batch| state.end(reason.into(), batch));
     }
 
     /// Flushes, lets what is under way finish, logs out of all sessions, and closes the
@@ -190,13 +217,22 @@ impl RemoteDisk {
     }
 }
 
+impl From<Arc<Inner>> for RemoteDisk {
+    fn from(inner: Arc<Inner>) -> Self {
+        Self(inner)
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         self.shared.with(|state, batch| {
             state.give_up(Phase::Closed, "the disk was closed", batch);
             state.end("closed".into(), batch);
         });
-        self.shared.isid.release();
+        // The name of a leg goes on to its next disk.
+        if self.shared.config.after_loss == AfterLoss::GoOn {
+            self.shared.isid.release();
+        }
     }
 }
 

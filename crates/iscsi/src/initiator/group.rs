@@ -13,7 +13,9 @@ use iscsi_proto::serial::StatSn;
 use iscsi_proto::time::Instant;
 use tokio::net::TcpStream;
 
+use super::config::AfterLoss;
 use super::connect::{ConnectError, Identity, Link, connect, connect_again, credentials};
+use super::growth::LEG_SESSIONS_MAX;
 use super::op::Task;
 use super::rejoin::{Home, is_refusal};
 use super::shared::Shared;
@@ -46,6 +48,10 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
         joining: None,
         exp_stat_sn: StatSn(0),
     };
+    let is_leg = config.after_loss == AfterLoss::Die;
+    if is_leg && shared.isid.left().is_empty() {
+        announce(shared, 0..LEG_SESSIONS_MAX as u16); // nobody has noted what there may be
+    }
     let stale: Vec<u16> = shared.lock().qualifiers.iter().copied().collect();
     announce(shared, [0]);
     let leading = connect_again(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
@@ -53,6 +59,11 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
     let wanted = u16::try_from(shared.lock().growth.wanted).unwrap_or(u16::MAX);
     let portal = leading.portal.clone();
     let mut groups = vec![group(shared, leading)];
+    let wanted = match outcome.session.max_connections {
+        // Each is a session.
+        0 | 1 if is_leg => wanted.min(LEG_SESSIONS_MAX as u16),
+        _ => wanted,
+    };
     let granted = outcome.session.max_connections.max(1).min(wanted);
     let others = if granted > 1 {
         (2..=granted)
@@ -117,6 +128,9 @@ async fn end_stale(
             Err(error) => return Err(error),
         }
         shared.lock().qualifiers.remove(qualifier);
+    }
+    if !stale.is_empty() {
+        announce(shared, []); // a successor need not end them again
     }
     Ok(())
 }

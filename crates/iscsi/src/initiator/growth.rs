@@ -17,6 +17,10 @@ use super::state::{Batch, Phase, State};
 /// a tuner may ask for.
 pub(super) const SESSIONS_MAX: u32 = iscsi_proto::tuner::CONNECTIONS_MAX;
 
+/// Sessions of one connection each that a leg of a mirror may have: where nobody has noted how many a
+/// predecessor had, so many logins end whatever there may be.
+pub(super) const LEG_SESSIONS_MAX: u32 = 8;
+
 /// First and longest pause after a target refused a login: its limits change with its
 /// configuration, if at all.
 const REFUSED_PAUSE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
@@ -169,8 +173,11 @@ impl State {
 
     /// Connections that may be asked for at all.
     pub(super) fn connections_max(&self) -> u32 {
-        let granted = self.granted();
-        if granted > 1 { granted } else { SESSIONS_MAX }
+        match self.granted() {
+            1 if self.dies() => LEG_SESSIONS_MAX,
+            1 => SESSIONS_MAX,
+            granted => granted,
+        }
     }
 
     /// Something is to be opened now.

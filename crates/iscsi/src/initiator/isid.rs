@@ -10,6 +10,9 @@
 //! the process that holds the lock of a file; whoever comes second takes a random one and says so.
 //! The file also tells how many sessions of one connection each the last holder had, so that all
 //! of them are reinstated.
+//!
+//! A leg of a mirror has a stable ISID or no connection at all ([`ChosenIsid::of_leg`]): each of its
+//! disks reinstates what the one before had.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -37,14 +40,20 @@ pub enum IsidChoice {
 /// Most sessions of a predecessor that are reinstated. More is no file of ours.
 const SESSIONS_MAX: usize = 256;
 
-/// The ISID of a disk, as long as the disk lives.
+/// The ISID of a disk, as long as the disk lives, or of a mirror's leg, over all its disks.
 #[derive(Debug)]
 pub(super) struct ChosenIsid {
     /// The 24 bits that all its sessions have in common; the rest counts them.
     pub(super) bits: u32,
-    /// Qualifiers of sessions that a predecessor may have left.
-    pub(super) left: Vec<u16>,
-    lock: Mutex<Option<File>>,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    /// Locked.
+    file: Option<File>,
+    /// Qualifiers of sessions that may be at the target.
+    sessions: BTreeSet<u16>,
 }
 
 impl ChosenIsid {
@@ -57,8 +66,7 @@ impl ChosenIsid {
         };
         let directory = host.is_some().then(lock_directory).flatten();
         if let (Some(host), Some(directory)) = (host, directory) {
-            let volume = format!("{} {} {}", config.initiator_name, url.target, url.lun);
-            match Self::stable(&host, &volume, &directory) {
+            match Self::stable(&host, &volume(url, config), &directory) {
                 Ok(chosen) => return Ok(chosen),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => tracing::warn!(
                     "{url} is in use by another process of this host: \
@@ -69,11 +77,32 @@ impl ChosenIsid {
         }
         let mut bits = [0; 4];
         getrandom::fill(&mut bits)?;
-        Ok(Self { bits: u32::from_be_bytes(bits), left: Vec::new(), lock: Mutex::new(None) })
+        Ok(Self { bits: u32::from_be_bytes(bits), held: Mutex::default() })
+    }
+
+    /// One that nobody beside us has, and a predecessor had: where that cannot be, there is none.
+    /// Without a place for locks it has nobody to share it with, for all that is known.
+    ///
+    /// # Errors
+    /// `WouldBlock`: another process has it, or an earlier disk of this one.
+    pub(super) fn of_leg(url: &Url, config: &Config) -> std::io::Result<Self> {
+        let host = match &config.isid {
+            IsidChoice::Named(name) => Some(name.clone()),
+            IsidChoice::Random | IsidChoice::Stable => host_identity(),
+        };
+        let Some(host) = host else {
+            let text = "this host has neither a machine ID nor a name to make a stable ISID of";
+            return Err(std::io::Error::new(std::io::ErrorKind::NotFound, text));
+        };
+        let volume = volume(url, config);
+        match lock_directory() {
+            Some(directory) => Self::stable(&host, &volume, &directory),
+            None => Ok(Self { bits: stable_bits(&host, &volume), held: Mutex::default() }),
+        }
     }
 
     fn stable(host: &str, volume: &str, directory: &Path) -> std::io::Result<Self> {
-        let bits = digest(&format!("{host}\n{volume}")) & 0xff_ffff;
+        let bits = stable_bits(host, volume);
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         options.mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
@@ -83,14 +112,21 @@ impl ChosenIsid {
         let mut text = String::new();
         file.read_to_string(&mut text)?;
         let words = text.split_whitespace().filter_map(|word| word.parse().ok());
-        let left = words.take(SESSIONS_MAX).collect();
-        Ok(Self { bits, left, lock: Mutex::new(Some(file)) })
+        let sessions: BTreeSet<u16> = words.take(SESSIONS_MAX).collect();
+        Ok(Self { bits, held: Mutex::new(Held { file: Some(file), sessions }) })
+    }
+
+    /// Qualifiers of sessions that a predecessor, or an earlier disk, may have left: they were noted
+    /// before they were set up. None: nobody has noted anything since the host was started.
+    pub(super) fn left(&self) -> BTreeSet<u16> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).sessions.clone()
     }
 
     /// Notes for a successor which sessions may be at the target.
     pub(super) fn note_sessions(&self, qualifiers: &BTreeSet<u16>) {
-        let held = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(mut file) = held.as_ref() else { return };
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.sessions.clone_from(qualifiers);
+        let Some(mut file) = held.file.as_ref() else { return };
         let words: Vec<String> = qualifiers.iter().map(u16::to_string).collect();
         let written = file
             .set_len(0)
@@ -105,8 +141,17 @@ impl ChosenIsid {
 impl ChosenIsid {
     /// Leaves the name to others, when nothing is sent under it any more.
     pub(super) fn release(&self) {
-        drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.held.lock().unwrap_or_else(PoisonError::into_inner).file.take());
     }
+}
+
+/// What the name is for, beside the host.
+fn volume(url: &Url, config: &Config) -> String {
+    format!("{} {} {}", config.initiator_name, url.target, url.lun)
+}
+
+fn stable_bits(host: &str, volume: &str) -> u32 {
+    digest(&format!("{host}\n{volume}")) & 0xff_ffff
 }
 
 /// Takes the lock that ends with the file's last descriptor, so with this process.
@@ -167,6 +212,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let stable = |volume: &str| ChosenIsid::stable("host", volume, directory.path());
         let first = stable("a").unwrap();
+        assert!(first.left().is_empty());
         first.note_sessions(&(0..12).collect());
         first.note_sessions(&[0, 7].into());
         let beside = stable("a").unwrap_err();
@@ -175,7 +221,7 @@ mod tests {
         let bits = first.bits;
         drop(first);
         let successor = stable("a").unwrap();
-        assert_eq!((successor.bits, successor.left.clone()), (bits, vec![0, 7]));
+        assert_eq!((successor.bits, successor.left()), (bits, [0, 7].into()));
         let elsewhere = ChosenIsid::stable("other", "a", tempfile::tempdir().unwrap().path());
         assert_ne!(elsewhere.unwrap().bits, bits);
     }

@@ -34,6 +34,17 @@ impl Sense {
         self.key == 0x6 && self.asc == 0x29 && self.ascq <= 0x04
     }
 
+    /// Commands that the unit had were dropped: it was powered on or reset or has lost the nexus
+    /// (29h), or another initiator had them cleared (2Fh).
+    pub const fn is_dropping(self) -> bool {
+        self.key == 0x6 && matches!(self.asc, 0x29 | 0x2f)
+    }
+
+    /// ABORTED COMMAND: it was not carried out, or not as a whole.
+    pub const fn is_aborted(self) -> bool {
+        self.key == 0xb
+    }
+
     /// Capacity, mode or identity changed: what was probed is out of date.
     pub const fn is_changed(self) -> bool {
         self.key == 0x6 && matches!(self.asc, 0x2a | 0x3f)

@@ -13,6 +13,7 @@ use iscsi_proto::tuner::PolicyConfig;
 use tokio::sync::Notify;
 
 use super::Config;
+use super::config::AfterLoss;
 use super::isid::ChosenIsid;
 use super::op::{Origin, Outcome, Pending, Reply, Slot, Task};
 use super::path::{PathReport, Share};
@@ -25,7 +26,7 @@ use super::url::Url;
 pub(super) struct Shared {
     pub(super) url: Url,
     pub(super) config: Config,
-    pub(super) isid: ChosenIsid,
+    pub(super) isid: Arc<ChosenIsid>,
     /// Something for the supervisor: the incarnation ended, the unit changed, the disk closes.
     pub(super) changed: Notify,
     /// A timer was armed that may come before all others.
@@ -48,18 +49,23 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(url: Url, config: Config, isid: ChosenIsid) -> Arc<Self> {
+    pub(super) fn new(url: Url, config: Config, isid: Arc<ChosenIsid>) -> Arc<Self> {
+        let unflushed_len = match config.after_loss {
+            AfterLoss::GoOn => config.unflushed_len_max,
+            AfterLoss::Die => 0, // nothing is ever written again
+        };
         let limits = Limits {
             commands: config.commands_max.max(1),
             command_timeout: config.command_timeout,
             replacement_timeout: config.replacement_timeout,
             connections: config.connections.into(),
-            unflushed_len: config.unflushed_len_max,
+            unflushed_len,
+            after_loss: config.after_loss,
             writers: if config.shared { Writers::Several } else { Writers::One },
         };
         let epoch = std::time::Instant::now();
         let mut state = State::new(url.wire_lun(), limits, epoch);
-        state.qualifiers.extend(&isid.left);
+        state.qualifiers.extend(isid.left());
         // A part of what the path gives is not known yet.
         if let Some(Share::Rate(rate)) = config.share {
             state.throttle.set_rate(Some(rate), Instant::default());
@@ -262,13 +268,13 @@ impl Shared {
                 state.enqueue(command, task, batch);
             }),
             Verdict::Later(pause) => {
-                self.with(|state, _| state.rest(now + pause, command, task));
+                self.with(|state, batch| state.rest(now + pause, command, task, batch));
                 self.timers.notify_one();
             }
             Verdict::Full(pause) => {
-                self.with(|state, _| {
+                self.with(|state, batch| {
                     state.shrink();
-                    state.rest(now + pause, command, task);
+                    state.rest(now + pause, command, task, batch);
                 });
                 self.timers.notify_one();
             }

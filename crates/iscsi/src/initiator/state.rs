@@ -4,6 +4,7 @@
 
 mod abandoned;
 mod gate;
+mod mortal;
 mod told;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -19,6 +20,7 @@ use iscsi_proto::pdu::{AsyncEvent, TaskAttribute};
 use iscsi_proto::time::Instant;
 
 use super::cdb;
+use super::config::AfterLoss;
 use super::failure::Failure;
 use super::growth::Growth;
 use super::member::{AsyncMessages, Member};
@@ -51,6 +53,7 @@ pub(super) struct Limits {
     /// Bytes that are kept of what is unflushed.
     pub(super) unflushed_len: u64,
     pub(super) writers: Writers,
+    pub(super) after_loss: AfterLoss,
 }
 
 /// How often unanswered commands are looked for, in parts of their timeout.
@@ -207,9 +210,13 @@ impl State {
             }
         }
         member.collect_wakes(driver, &mut batch.wakers);
+        let is_fatal = self.is_fatal_to_return(&returned);
         self.note_returned(returned, batch);
-        if self.note_told(index, finished_before, senses, batch) {
-            ended.get_or_insert("target was powered on".to_string());
+        if let Some(why) = self.note_told(index, finished_before, senses, batch) {
+            ended.get_or_insert(why);
+        }
+        if is_fatal {
+            ended.get_or_insert_with(|| "a command would have to be sent again".to_string());
         }
         // Sessions that log out one after the other are not torn down by the first one.
         let others_close = self.phase == Phase::Closed
@@ -240,9 +247,11 @@ impl State {
         if self.ended.is_some() {
             return;
         }
-        self.ended = Some(reason);
+        self.ended = Some(reason.clone());
         self.durability.lost();
-        if self.phase == Phase::Up {
+        if self.dies() {
+            self.die(&reason, batch);
+        } else if self.phase == Phase::Up {
             self.phase = Phase::Down;
         }
         for index in 0..self.members.len() {
@@ -323,9 +332,21 @@ impl State {
         }
     }
 
-    /// Lets a command rest until `at`.
-    pub(super) fn rest(&mut self, at: Instant, command: Command, task: Task) {
-        self.resting.push((at, command, task));
+    /// Lets a command rest until `at`, if there will be anybody to send it to.
+    pub(super) fn rest(&mut self, at: Instant, command: Command, task: Task, batch: &mut Batch) {
+        match self.refusal() {
+            Some(error) => batch.failed.push((task.slot, error)),
+            None => self.resting.push((at, command, task)),
+        }
+    }
+
+    /// Why commands fail at once, if they do.
+    fn refusal(&self) -> Option<BlockError> {
+        match &self.phase {
+            Phase::Unreachable(reason) => Some(BlockError::Unreachable(reason.clone())),
+            Phase::Closed => Some(BlockError::Unreachable("the disk was closed".into())),
+            Phase::Down | Phase::Up => None,
+        }
     }
 
     /// Fewer commands at once: the target's queue is full.

@@ -14,6 +14,7 @@ use iscsi_proto::keys::ConnectionParams;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
+use super::config::AfterLoss;
 use super::connect::{ConnectError, Link};
 use super::extra;
 use super::group::establish;
@@ -211,6 +212,10 @@ pub(super) async fn supervise(shared: Arc<Shared>, isid_bits: u32, first: Incarn
                 }
             }
         };
+        if shared.config.after_loss == AfterLoss::Die {
+            tracing::warn!("{}: connection lost ({why})", shared.url);
+            return drain(incarnation).await;
+        }
         let outage = Outage::begin(&shared, &why);
         if shared.lock().carried {
             backoff = Backoff::default();

@@ -55,6 +55,8 @@ pub(crate) enum Act {
     Fail(Sense),
     /// RESERVATION CONFLICT.
     Conflict,
+    /// Another status, without sense data; nothing is done.
+    Status(u8),
     /// The connection ends before anything is done.
     Cut,
     /// It is carried out, and the connection ends in place of the answer.
@@ -316,6 +318,7 @@ impl Connection {
                 Some(self.check_condition(command.itt, sense))
             }
             Act::Conflict => Some(self.response(command.itt, 0x18, &[], Residual::None)),
+            Act::Status(status) => Some(self.response(command.itt, status, &[], Residual::None)),
             Act::Cut => None,
             Act::DoAndCut => {
                 self.execute(command, data);

@@ -410,7 +410,7 @@ mod tests {
     fn a_session_that_is_set_up_again_forgets_the_rate() {
         let url = "iscsi://far/iqn.2026-11.org.example:path/0".parse().unwrap();
         let isid = ChosenIsid::choose(&url, &Config::default()).unwrap();
-        let shared = Shared::new(url, Config::default(), isid);
+        let shared = Shared::new(url, Config::default(), isid.into());
         let now = Instant(Duration::from_secs(9));
         let view = |up, incarnation| {
             let view = View::of(&shared.lock(), now);

@@ -19,16 +19,8 @@ impl State {
         task: Task,
         batch: &mut Batch,
     ) {
-        match &self.phase {
-            Phase::Unreachable(reason) => {
-                let error = BlockError::Unreachable(reason.clone());
-                return batch.failed.push((task.slot, error));
-            }
-            Phase::Closed => {
-                let error = BlockError::Unreachable("the disk was closed".into());
-                return batch.failed.push((task.slot, error));
-            }
-            Phase::Down | Phase::Up => {}
+        if let Some(error) = self.refusal() {
+            return batch.failed.push((task.slot, error));
         }
         let volatile = matches!(task.effect, Effect::Volatile(..));
         let now = self.now();

@@ -25,7 +25,7 @@ impl State {
             if task.origin == Origin::Trim {
                 self.durability.own_flush_undone();
             }
-            let goes_on = !self.dropping && !task.slot.is_abandoned();
+            let goes_on = !self.dropping && !self.dies() && !task.slot.is_abandoned();
             match task.origin.is_user() && goes_on {
                 true => self.requeued.push((command, task)),
                 false => batch.failed.push((task.slot, session_ended())),
@@ -33,34 +33,35 @@ impl State {
         }
     }
 
-    /// Notes what ended commands and messages mean for what is kept, before anybody is told. True if
-    /// the unit said that it was powered on, so that the incarnation is to end.
+    /// Notes what ended commands and messages mean for what is kept, before anybody is told. Why the
+    /// incarnation is to end, if it is: the unit was powered on.
     pub(super) fn note_told(
         &mut self,
         index: usize,
         finished_before: usize,
         senses: Vec<Sense>,
         batch: &mut Batch,
-    ) -> bool {
+    ) -> Option<String> {
         let mut finished = std::mem::take(&mut batch.finished);
-        let mut powered_on = self.note_finished(index, &mut finished[finished_before..], batch);
+        let mut ended = self.note_finished(index, &mut finished[finished_before..], batch);
         batch.finished = finished;
         for sense in senses {
-            powered_on |= self.note_sense(index, sense, batch);
+            ended = ended.or(self.note_sense(index, sense, batch));
         }
-        powered_on
+        ended
     }
 
-    /// Notes what ended commands mean for what is kept. True: powered on.
+    /// Notes what ended commands mean for what is kept. Why the incarnation is to end, if it is.
     fn note_finished(
         &mut self,
         index: usize,
         finished: &mut [(Command, Task, TaskOutcome)],
         batch: &mut Batch,
-    ) -> bool {
-        let mut powered_on = false;
+    ) -> Option<String> {
+        let mut ended = None;
         for (_, task, outcome) in finished {
-            powered_on |= self.note_attention(index, outcome, batch);
+            let told = self.note_attention(index, outcome, batch);
+            ended = ended.or(told).or_else(|| self.is_fatal_to_end(task, outcome));
             let done = is_done(outcome);
             match task.origin {
                 Origin::Trim => self.note_own_flush(task, outcome, batch),
@@ -81,7 +82,7 @@ impl State {
                 self.note_calm();
             }
         }
-        powered_on
+        ended
     }
 
     fn note_failed(&mut self, effect: &Effect, error: &BlockError) {
@@ -103,14 +104,19 @@ impl State {
     }
 
     /// A unit attention is told once, to whichever command comes first.
-    fn note_attention(&mut self, index: usize, outcome: &TaskOutcome, batch: &mut Batch) -> bool {
+    fn note_attention(
+        &mut self,
+        index: usize,
+        outcome: &TaskOutcome,
+        batch: &mut Batch,
+    ) -> Option<String> {
         let TaskOutcome::Completed { status: status::CHECK_CONDITION, sense, .. } = outcome else {
-            return false;
+            return None;
         };
         self.note_sense(index, Sense::parse(sense), batch)
     }
 
-    fn note_sense(&mut self, index: usize, sense: Sense, batch: &mut Batch) -> bool {
+    fn note_sense(&mut self, index: usize, sense: Sense, batch: &mut Batch) -> Option<String> {
         if sense.is_changed() {
             // Until the unit has been asked, its cache may be volatile from now on.
             self.durability.set_cache(Cache::Unknown);
@@ -119,7 +125,14 @@ impl State {
         }
         // Every new nexus is told so. A real power-on the other sessions hear of as well.
         let is_new = self.members[index].part == Part::Joining;
-        sense.is_power_on() && !is_new && self.durability.power_on()
+        if is_new {
+            return None;
+        }
+        let powered_on = sense.is_power_on() && self.durability.power_on();
+        match powered_on {
+            true => Some("target was powered on".to_string()),
+            false => self.is_fatal_to_hear(sense),
+        }
     }
 
     fn note_own_flush(&mut self, task: &Task, outcome: &TaskOutcome, batch: &mut Batch) {
