@@ -16,6 +16,7 @@ pub mod durability;
 mod env;
 mod host;
 mod logins;
+pub mod mirror;
 mod model;
 mod net;
 mod rng;

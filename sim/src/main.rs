@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use sim::{Coverage, Options, Report, durability, run_all};
+use sim::{Coverage, Options, Report, durability, mirror, run_all};
 
 /// Runs the iSCSI cores against each other under a virtual clock.
 #[derive(Debug, Parser)]
@@ -19,6 +19,15 @@ struct Arguments {
     /// Run the world with storage in it: power cuts, write-back that fails, flushes that fail
     #[arg(long)]
     durability: bool,
+    /// Run the mirror, and again with a cut at its operations
+    #[arg(long, conflicts_with = "durability")]
+    mirror: bool,
+    /// Cuts of a seed of the mirror: a number, or `all`, at every operation in every way
+    #[arg(long, default_value = "6", value_parser = cuts)]
+    cuts: mirror::Cuts,
+    /// Of a seed of the mirror, only the run with this cut; 0 is the one without
+    #[arg(long)]
+    run: Option<u64>,
     /// Print every PDU
     #[arg(short, long)]
     verbose: bool,
@@ -36,12 +45,23 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     Ok(number(first)?..number(last)?)
 }
 
+fn cuts(text: &str) -> Result<mirror::Cuts, String> {
+    match text {
+        "all" => Ok(mirror::Cuts::All),
+        _ => text.parse().map(mirror::Cuts::Some).map_err(|error| format!("{text:?}: {error}")),
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let seeds = arguments.seed.map_or(arguments.seeds, |seed| seed..seed + 1);
     let started = Instant::now();
     let (mut coverage, mut runs, mut failures) = (Coverage::default(), 0u64, 0u64);
-    let world = if arguments.durability { " --durability" } else { "" };
+    let world = match (arguments.durability, arguments.mirror) {
+        (true, _) => " --durability",
+        (_, true) => " --mirror",
+        _ => "",
+    };
     let each = |report: Report| {
         let seed = report.seed;
         runs += 1;
@@ -59,6 +79,9 @@ fn main() -> ExitCode {
     if arguments.durability {
         let options = durability::Options { verbose, jobs, sabotage: None };
         durability::run_all(seeds, options, each);
+    } else if arguments.mirror {
+        let (cuts, run) = (arguments.cuts, arguments.run);
+        mirror::run_all(seeds, mirror::Options { verbose, jobs, sabotage: None, cuts, run }, each);
     } else {
         run_all(seeds, Options { verbose, jobs, sabotage: None }, each);
     }

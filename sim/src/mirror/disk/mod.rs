@@ -1,0 +1,246 @@
+//! A disk as a [`BlockDevice`] whose operations take virtual time and end in any order.
+//!
+//! Here: what every disk has in common, and the one of this host. A disk at the end of a link is
+//! [`super::leg`].
+
+pub(crate) mod store;
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+
+use self::store::{Answer, Store, Work};
+use super::content::{Content, SECTOR, SECTOR_BYTES};
+use super::executor::Executor;
+use super::points::Points;
+use super::sabotage::Lie;
+use crate::rng::Rng;
+
+/// Takes a lock; the simulation is one thread, so nothing is ever damaged.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where an answer is left for whoever waits for it.
+#[derive(Default)]
+pub(crate) struct Slot(Mutex<(Option<Answer>, Option<Waker>)>);
+
+impl Slot {
+    pub(crate) fn set(&self, answer: Answer) {
+        let waker = {
+            let mut slot = lock(&self.0);
+            slot.0 = Some(answer);
+            slot.1.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Waits for a [`Slot`].
+pub(crate) struct Waiting(pub(crate) Arc<Slot>);
+
+impl Future for Waiting {
+    type Output = Answer;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let mut slot = lock(&self.0.0);
+        match slot.0.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                slot.1 = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// What a disk can do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    pub(crate) bytes: u64,
+    pub(crate) block_bytes: u32,
+    pub(crate) can_fua: bool,
+    pub(crate) can_zero: bool,
+    pub(crate) can_extents: bool,
+    /// An operation takes from the one to the other, mostly the one.
+    pub(crate) latency_us: (u64, u64),
+}
+
+impl Kind {
+    pub(crate) fn info(&self) -> DeviceInfo {
+        let mut info = DeviceInfo::new(self.bytes, self.block_bytes);
+        info.can_fua = self.can_fua;
+        info.can_zero = self.can_zero;
+        info.can_extents = self.can_extents;
+        info
+    }
+
+    pub(crate) fn latency(&self, rng: &mut Rng) -> Duration {
+        let (least, most) = self.latency_us;
+        Duration::from_micros(least + rng.skewed(most - least))
+    }
+}
+
+/// A disk of this host. Clones share it; a clone asks for one start of the host.
+#[derive(Clone)]
+pub(crate) struct LocalDisk {
+    pub(crate) kind: Kind,
+    pub(crate) store: Arc<Mutex<Store>>,
+    executor: Executor,
+    points: Points,
+    rng: Arc<Mutex<Rng>>,
+    boot: u64,
+    /// The start of the host that may ask.
+    current: Arc<Mutex<u64>>,
+}
+
+impl LocalDisk {
+    pub(crate) fn new(kind: Kind, executor: Executor, points: Points, mut rng: Rng) -> Self {
+        let store = Arc::new(Mutex::new(Store::new(rng.fork())));
+        let rng = Arc::new(Mutex::new(rng));
+        Self { kind, store, executor, points, rng, boot: 0, current: Arc::default() }
+    }
+
+    pub(crate) fn set_lie(&self, lie: Option<Lie>) {
+        lock(&self.store).lie = lie;
+    }
+
+    /// The host's process ends; with the power gone, the cache goes as well.
+    pub(crate) fn stop(&self, power: bool) {
+        *lock(&self.current) += 1;
+        let mut store = lock(&self.store);
+        match power {
+            true => store.cut(),
+            false => store.interrupt(),
+        }
+    }
+
+    /// The disk for the present start of the host.
+    pub(crate) fn opened(&self) -> Self {
+        Self { boot: *lock(&self.current), ..self.clone() }
+    }
+
+    fn ask(&self, work: Work) -> Waiting {
+        let slot = Arc::<Slot>::default();
+        if *lock(&self.current) != self.boot {
+            return Waiting(slot); // nobody is there to wait
+        }
+        let id = lock(&self.store).begin(self.boot, work);
+        self.points.pass();
+        let latency = self.kind.latency(&mut lock(&self.rng));
+        let (disk, answer) = (self.clone(), slot.clone());
+        self.executor.after(latency, move || {
+            let result = {
+                let mut store = lock(&disk.store);
+                let result = store.perform(id);
+                store.answered(id);
+                result
+            };
+            if let Some(result) = result {
+                disk.points.pass();
+                answer.set(result);
+            }
+        });
+        Waiting(slot)
+    }
+}
+
+/// Sectors of a range of bytes.
+pub(crate) fn sectors(offset: u64, len: u64) -> Range<u64> {
+    offset / SECTOR_BYTES..(offset + len) / SECTOR_BYTES
+}
+
+/// An operation that fills a buffer.
+pub(crate) fn read(offset: u64, mut buf: Buf, ask: impl FnOnce(Work) -> Waiting) -> Io<Buf> {
+    let range = sectors(offset, buf.len() as u64);
+    let waiting = ask(Work::Read(range.clone()));
+    Io::later(async move {
+        let contents = waiting.await?;
+        let places = range.zip(buf.chunks_exact_mut(SECTOR));
+        contents.iter().zip(places).for_each(|(content, (at, out))| content.fill(at, out));
+        Ok(buf)
+    })
+}
+
+/// An operation that says nothing but that it is done.
+pub(crate) fn unit(waiting: Waiting) -> Io<()> {
+    Io::later(async move { waiting.await.map(drop) })
+}
+
+/// A write as sectors.
+pub(crate) fn write_work(offset: u64, data: &[u8], fua: bool) -> Work {
+    let first = offset / SECTOR_BYTES;
+    let pieces = data.chunks_exact(SECTOR).zip(first..);
+    let contents = pieces.map(|(bytes, at)| Content::of(at, bytes)).collect();
+    Work::Write { first, contents, fua }
+}
+
+/// Which blocks hold something.
+pub(crate) fn extents(store: &Store, offset: u64, len: u64) -> Vec<Extent> {
+    const GRANULE: u64 = 4096;
+    let mut extents: Vec<Extent> = Vec::new();
+    let end = offset + len;
+    let mut at = offset;
+    while at < end {
+        let next = ((at / GRANULE + 1) * GRANULE).min(end);
+        let hole = store.known(sectors(at, next - at)).next().is_none();
+        match extents.last_mut() {
+            Some(last) if last.hole == hole => last.len += next - at,
+            _ => extents.push(Extent { offset: at, len: next - at, hole }),
+        }
+        at = next;
+    }
+    extents
+}
+
+impl BlockDevice for LocalDisk {
+    fn info(&self) -> DeviceInfo {
+        self.kind.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
+        match self.info().check(offset, buf.len() as u64) {
+            Err(error) => Io::err(error),
+            Ok(()) => read(offset, buf, |work| self.ask(work)),
+        }
+    }
+
+    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
+        match self.info().check_write(offset, data.len() as u64) {
+            Err(error) => Io::err(error),
+            Ok(()) => unit(self.ask(write_work(offset, &data, flags.fua))),
+        }
+    }
+
+    fn flush(&self) -> Io<()> {
+        unit(self.ask(Work::Flush))
+    }
+
+    fn trim(&self, _offset: u64, _len: u64) -> Io<()> {
+        Io::err(BlockError::Unsupported("trim"))
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
+        match self.info().check_write(offset, len) {
+            Err(error) => Io::err(error),
+            Ok(()) => {
+                let range = sectors(offset, len);
+                unit(self.ask(Work::Zero { range, fua: flags.fua }))
+            }
+        }
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        if let Err(error) = self.info().check(offset, len) {
+            return Io::err(error);
+        }
+        Io::ok(extents(&lock(&self.store), offset, len))
+    }
+}

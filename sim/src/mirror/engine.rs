@@ -1,0 +1,126 @@
+//! The product's mirror as what is put to the test.
+
+use std::sync::{Arc, Mutex};
+
+use block::Device;
+use block::mirror::{CreateOptions, LegSource, LegState, LegStatus, Mirror, Parts};
+
+use super::content::Content;
+use super::disk::lock;
+use super::subject::{Later, Place, Running, Subject};
+
+/// Bytes at the end of a leg that the mirror keeps for itself.
+const TAIL_BYTES: u64 = 64 << 10;
+
+/// [`Mirror`].
+pub(crate) struct Engine;
+
+impl Engine {
+    fn parts(place: &Place) -> Parts {
+        let legs = place.legs.iter().map(|leg| Arc::new(leg.clone()) as Arc<dyn LegSource>);
+        Parts {
+            local: place.local.clone(),
+            metadata: place.metadata.clone(),
+            legs: legs.collect(),
+            host: place.host.clone(),
+        }
+    }
+}
+
+impl Subject for Engine {
+    fn tail_bytes(&self) -> u64 {
+        TAIL_BYTES
+    }
+
+    fn tells_units_apart(&self) -> bool {
+        true
+    }
+
+    fn create(&self, place: Place) -> Later<Result<(), String>> {
+        Box::pin(async move {
+            // Whatever an earlier attempt that was cut has left may be overwritten.
+            let options = CreateOptions { force: true, ..CreateOptions::default() };
+            let made = Mirror::create(&Self::parts(&place), &place.config, options).await;
+            made.map_err(|error| error.to_string())
+        })
+    }
+
+    fn open(&self, place: Place) -> Later<Result<Arc<dyn Running>, String>> {
+        Box::pin(async move {
+            let opened = Mirror::open(Self::parts(&place), place.config).await;
+            let mirror = opened.map_err(|error| error.to_string())?;
+            let device = mirror.device();
+            Ok(Arc::new(Run { mirror: Mutex::new(Some(Arc::new(mirror))), device }) as _)
+        })
+    }
+
+    fn consistent(&self, leg_bytes: u64, tail: &dyn Fn(u64) -> Content) -> bool {
+        let _ = (leg_bytes, tail);
+        false
+    }
+}
+
+struct Run {
+    /// Gone once it is closed.
+    mirror: Mutex<Option<Arc<Mirror>>>,
+    device: Device,
+}
+
+impl Run {
+    fn mirror(&self) -> Option<Arc<Mirror>> {
+        lock(&self.mirror).clone()
+    }
+
+    fn leg(&self, leg: usize) -> Option<LegStatus> {
+        self.mirror()?.status().legs.into_iter().nth(leg)
+    }
+}
+
+impl Running for Run {
+    fn device(&self) -> Device {
+        self.device.clone()
+    }
+
+    fn in_sync(&self, leg: usize) -> bool {
+        self.leg(leg).is_some_and(|leg| leg.state == LegState::InSync)
+    }
+
+    fn refuses(&self, leg: usize) -> bool {
+        self.leg(leg).is_some_and(|leg| leg.state == LegState::Unrelated)
+    }
+
+    fn settled(&self, leg: usize) -> bool {
+        self.leg(leg).is_some_and(|leg| {
+            leg.state == LegState::InSync && leg.lag_bytes == 0 && leg.dirty_bytes == 0
+        })
+    }
+
+    fn look_after(&self, leg: usize) -> Later<()> {
+        let waits = self.leg(leg).is_some_and(|leg| leg.state == LegState::Failed);
+        let mirror = self.mirror().filter(|_| waits);
+        Box::pin(async move {
+            if let Some(mirror) = mirror {
+                // It says no where the leg has come back by itself meanwhile.
+                drop(mirror.resume(leg).await);
+            }
+        })
+    }
+
+    fn state(&self) -> String {
+        let Some(mirror) = self.mirror() else { return "closed".into() };
+        let each = |leg: &LegStatus| {
+            let LegStatus { state, message, lag_bytes, dirty_bytes, epochs, .. } = leg;
+            let message = message.as_deref().unwrap_or_default();
+            format!("{state:?} {message} lag {lag_bytes} dirty {dirty_bytes} epochs {epochs}")
+        };
+        mirror.status().legs.iter().map(each).collect::<Vec<_>>().join("; ")
+    }
+
+    fn close(&self) -> Later<Result<(), String>> {
+        let mirror = lock(&self.mirror).take().and_then(Arc::into_inner);
+        Box::pin(async move {
+            let mirror = mirror.ok_or("somebody else uses the mirror")?;
+            mirror.close().await.map_err(|error| error.to_string())
+        })
+    }
+}

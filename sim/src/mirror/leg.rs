@@ -1,0 +1,339 @@
+//! A disk at the end of a link: the [`LegSource`] of the engine. A link that is cut answers nothing
+//! any more, and what was asked over it is carried out or not, also *after* the cut, until the next
+//! `connect` has returned.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use block::mirror::{Host, LegSource, OpenLeg};
+use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+
+use super::content::Content;
+use super::disk::store::{Answer, Store, Work};
+use super::disk::{Kind, Slot, Waiting, lock, read, sectors, unit, write_work};
+use super::executor::Executor;
+use super::points::Points;
+use super::sabotage::Lie;
+use crate::rng::Rng;
+
+/// Longest time until a lost session is told of, where it is told at all.
+const TOLD_MS_MAX: u64 = 500;
+
+/// Longest time that a command of a lost session may still be under way at the leg.
+const LINGERS_MS_MAX: u64 = 4000;
+
+/// Time that a target out of reach lets an attempt to connect wait at most.
+const REFUSED_MS_MAX: u64 = 1500;
+
+/// A leg. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Leg(Arc<Inner>);
+
+struct Inner {
+    number: usize,
+    kind: Kind,
+    store: Mutex<Store>,
+    executor: Executor,
+    points: Points,
+    link: Mutex<Link>,
+    /// Whose pauses `connect` uses: those of the present start of the host.
+    host: Mutex<Arc<dyn Host>>,
+}
+
+struct Link {
+    rng: Rng,
+    /// Sessions so far; the last is the present one.
+    session: u64,
+    /// The present session has no fault so far.
+    alive: bool,
+    /// Until then there is no way to the leg.
+    down_until: Duration,
+    /// Until then everything takes much longer.
+    slow_until: Duration,
+    identity: String,
+    /// Who waits for answers in the present session.
+    waiting: Vec<Weak<Slot>>,
+    lie: Option<Lie>,
+}
+
+impl Leg {
+    pub(crate) fn new(
+        number: usize,
+        kind: Kind,
+        executor: Executor,
+        points: Points,
+        mut rng: Rng,
+    ) -> Self {
+        let store = Mutex::new(Store::new(rng.fork()));
+        let link = Mutex::new(Link {
+            rng,
+            session: 0,
+            alive: false,
+            down_until: Duration::ZERO,
+            slow_until: Duration::ZERO,
+            identity: format!("naa.60000000000000{number:02}"),
+            waiting: Vec::new(),
+            lie: None,
+        });
+        let host = Mutex::new(executor.host() as Arc<dyn Host>);
+        Self(Arc::new(Inner { number, kind, store, executor, points, link, host }))
+    }
+
+    pub(crate) fn set_lie(&self, lie: Option<Lie>) {
+        lock(&self.0.store).lie = lie;
+        lock(&self.0.link).lie = lie;
+    }
+
+    pub(crate) fn set_host(&self, host: Arc<dyn Host>) {
+        *lock(&self.0.host) = host;
+    }
+
+    pub(crate) fn store(&self) -> &Mutex<Store> {
+        &self.0.store
+    }
+
+    /// Number of the present session.
+    pub(crate) fn session(&self) -> u64 {
+        lock(&self.0.link).session
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// The link fails for `down`. What is under way is not answered.
+    pub(crate) fn cut_link(&self, down: Duration) {
+        let mut link = lock(&self.0.link);
+        link.down_until = link.down_until.max(self.0.executor.now() + down);
+        let was_alive = std::mem::take(&mut link.alive);
+        let told = link.rng.coin();
+        let delay = Duration::from_millis(link.rng.skewed(TOLD_MS_MAX));
+        let waiting = std::mem::take(&mut link.waiting);
+        drop(link);
+        if was_alive {
+            lock(&self.0.store).lose_session();
+        }
+        if told {
+            self.0.executor.after(delay, move || {
+                for slot in waiting.iter().filter_map(Weak::upgrade) {
+                    slot.set(Err(BlockError::Unreachable("simulated reset".into())));
+                }
+            });
+        }
+    }
+
+    /// The power of the leg fails for `down`.
+    pub(crate) fn cut_power(&self, down: Duration) {
+        if lock(&self.0.link).lie == Some(Lie::HidesPowerCut) {
+            // The session goes on as if nothing were.
+            lock(&self.0.store).cut();
+            return;
+        }
+        self.cut_link(down);
+        lock(&self.0.store).cut();
+    }
+
+    /// Everything takes long for a while.
+    pub(crate) fn slow_down(&self, time: Duration) {
+        lock(&self.0.link).slow_until = self.0.executor.now() + time;
+    }
+
+    /// Another unit is found at the same place from now on.
+    pub(crate) fn replace(&self) {
+        self.put_back(BTreeMap::new());
+        lock(&self.0.link).identity = "naa.6fffffffffffff00".into();
+    }
+
+    /// The unit is put back to an earlier content.
+    pub(crate) fn put_back(&self, content: BTreeMap<u64, Content>) {
+        self.cut_link(Duration::ZERO);
+        lock(&self.0.store).put_back(content);
+    }
+
+    /// All is well from now on.
+    pub(crate) fn heal(&self) {
+        let now = self.0.executor.now();
+        let mut link = lock(&self.0.link);
+        (link.down_until, link.slow_until) = (now, now);
+        drop(link);
+        let mut store = lock(&self.0.store);
+        store.full = false;
+        store.faults = Default::default();
+    }
+
+    /// A command is carried out. One of a session that was lost meanwhile may wait a while longer.
+    fn arrive(&self, session: u64, id: u64, then: impl FnOnce(Self, Answer)) {
+        let mut link = lock(&self.0.link);
+        let lost = !link.alive || link.session != session;
+        if lost && link.rng.coin() {
+            let delay = Duration::from_millis(link.rng.below(LINGERS_MS_MAX));
+            let leg = self.clone();
+            return self.0.executor.after(delay, move || {
+                lock(&leg.0.store).perform(id);
+            });
+        }
+        drop(link);
+        let result = lock(&self.0.store).perform(id);
+        if let Some(result) = result {
+            then(self.clone(), result);
+        }
+    }
+
+    async fn open(self) -> block::Result<OpenLeg> {
+        let host = lock(&self.0.host).clone();
+        let unreachable = || BlockError::Unreachable("simulated: no route".into());
+        let (there, refused) = {
+            let mut link = lock(&self.0.link);
+            let refused = link.rng.skewed(REFUSED_MS_MAX);
+            (self.0.kind.latency(&mut link.rng), Duration::from_millis(refused))
+        };
+        host.sleep(there).await;
+        if lock(&self.0.link).down_until > self.0.executor.now() {
+            host.sleep(refused).await;
+            return Err(unreachable());
+        }
+        let session = {
+            let mut link = lock(&self.0.link);
+            link.session += 1;
+            link.alive = true;
+            link.waiting.clear();
+            let mut store = lock(&self.0.store);
+            store.quiesce(link.session);
+            link.session
+        };
+        self.0.points.pass();
+        host.sleep(there).await;
+        let link = lock(&self.0.link);
+        if !link.alive || link.session != session {
+            return Err(unreachable());
+        }
+        let device = Arc::new(Remote { leg: self.clone(), session });
+        Ok(OpenLeg { device, identity: link.identity.clone(), ordered: None, fence: None })
+    }
+}
+
+impl LegSource for Leg {
+    fn name(&self) -> String {
+        format!("leg{}", self.0.number)
+    }
+
+    fn connect(&self) -> Pin<Box<dyn Future<Output = block::Result<OpenLeg>> + Send>> {
+        Box::pin(self.clone().open())
+    }
+}
+
+/// The leg as one session has it.
+struct Remote {
+    leg: Leg,
+    session: u64,
+}
+
+impl Remote {
+    fn ask(&self, work: Work) -> Waiting {
+        let inner = &self.leg.0;
+        let slot = Arc::<Slot>::default();
+        let mut link = lock(&inner.link);
+        if !link.alive || link.session != self.session {
+            let told = link.rng.coin();
+            let delay = Duration::from_millis(link.rng.skewed(TOLD_MS_MAX));
+            drop(link);
+            if told {
+                let slot = slot.clone();
+                let gone = || Err(BlockError::Unreachable("simulated: session lost".into()));
+                inner.executor.after(delay, move || slot.set(gone()));
+            }
+            return Waiting(slot);
+        }
+        let slow = match link.slow_until > inner.executor.now() {
+            true => Duration::from_millis(link.rng.range(200, 4000)),
+            false => Duration::ZERO,
+        };
+        let there = inner.kind.latency(&mut link.rng) + slow;
+        let back = inner.kind.latency(&mut link.rng) / 2;
+        let early = matches!(
+            (link.lie, &work),
+            (Some(Lie::AnswersFlushEarly), Work::Flush)
+                | (Some(Lie::AnswersWritesEarly), Work::Write { .. })
+        );
+        link.waiting.retain(|slot| slot.strong_count() > 0);
+        link.waiting.push(Arc::downgrade(&slot));
+        drop(link);
+        let id = lock(&inner.store).begin(self.session, work);
+        inner.points.pass();
+        let (leg, answer, session) = (self.leg.clone(), slot.clone(), self.session);
+        let performs = if early { there + slow + back * 4 } else { there };
+        if early {
+            self.answer_with(there, id, slot.clone(), Ok(Vec::new()));
+        }
+        inner.executor.after(performs, move || {
+            leg.arrive(session, id, move |leg, result| {
+                if !early {
+                    Remote { leg, session }.answer_with(back, id, answer, result);
+                }
+            });
+        });
+        Waiting(slot)
+    }
+
+    fn answer_with(&self, delay: Duration, id: u64, slot: Arc<Slot>, answer: Answer) {
+        let (leg, session) = (self.leg.clone(), self.session);
+        self.leg.0.executor.after(delay, move || {
+            let link = lock(&leg.0.link);
+            if !link.alive || link.session != session {
+                return;
+            }
+            drop(link);
+            lock(&leg.0.store).answered(id);
+            leg.0.points.pass();
+            slot.set(answer);
+        });
+    }
+}
+
+impl BlockDevice for Remote {
+    fn info(&self) -> DeviceInfo {
+        self.leg.0.kind.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
+        match self.info().check(offset, buf.len() as u64) {
+            Err(error) => Io::err(error),
+            Ok(()) => read(offset, buf, |work| self.ask(work)),
+        }
+    }
+
+    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
+        match self.info().check_write(offset, data.len() as u64) {
+            Err(error) => Io::err(error),
+            Ok(()) => unit(self.ask(write_work(offset, &data, flags.fua))),
+        }
+    }
+
+    fn flush(&self) -> Io<()> {
+        unit(self.ask(Work::Flush))
+    }
+
+    fn trim(&self, _offset: u64, _len: u64) -> Io<()> {
+        Io::err(BlockError::Unsupported("trim"))
+    }
+
+    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
+        match self.info().check_write(offset, len) {
+            Err(error) => Io::err(error),
+            Ok(()) => {
+                let range = sectors(offset, len);
+                unit(self.ask(Work::Zero { range, fua: flags.fua }))
+            }
+        }
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        match self.info().check(offset, len) {
+            Err(error) => Io::err(error),
+            Ok(()) => Io::ok(vec![Extent { offset, len, hole: false }]),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Mistakes made on purpose, to see that the oracle sees them.
+
+/// What a disk does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lie {
+    /// A flush is answered and does nothing.
+    IgnoresFlush,
+    /// A flush leaves out what was written last.
+    FlushMissesOne,
+    /// A write with FUA is one without.
+    IgnoresFua,
+    /// Nothing is stable before its time: neither flush nor FUA does anything.
+    NeverStable,
+    /// One write in twenty is answered and not carried out.
+    LosesWrites,
+    /// A write that failed is answered as if it had not.
+    HidesErrors,
+    /// Commands of a lost session go on after `connect` has returned.
+    DoesNotQuiesce,
+    /// A power cut ends no session.
+    HidesPowerCut,
+    /// A flush is answered before it is done.
+    AnswersFlushEarly,
+    /// A write is answered before it is done.
+    AnswersWritesEarly,
+}
+
+/// What is done wrong, on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Sabotage {
+    /// A leg's flush does nothing.
+    LegIgnoresFlush,
+    /// A leg's flush leaves out the newest write.
+    LegFlushMissesOne,
+    /// A leg ignores FUA.
+    LegIgnoresFua,
+    /// A leg loses writes.
+    LegLosesWrites,
+    /// A leg does not tell of errors.
+    LegHidesErrors,
+    /// A leg carries out commands of a session that is gone.
+    LegDoesNotQuiesce,
+    /// A leg does not tell that its power was gone.
+    LegHidesPowerCut,
+    /// A leg answers a flush before it is done.
+    LegAnswersFlushEarly,
+    /// A leg answers a write before it is done.
+    LegAnswersWritesEarly,
+    /// The local disk's flush does nothing.
+    LocalIgnoresFlush,
+    /// The local disk's flush leaves out the newest write.
+    LocalFlushMissesOne,
+    /// The local disk ignores FUA.
+    LocalIgnoresFua,
+    /// The local disk loses writes.
+    LocalLosesWrites,
+    /// The metadata's disk makes nothing stable.
+    MetadataNeverStable,
+    /// The metadata's disk loses writes.
+    MetadataLosesWrites,
+    /// The guest's flush does not reach the mirror.
+    FlushNotPassedOn,
+    /// The guest's FUA does not reach the mirror.
+    FuaNotPassedOn,
+}
+
+impl Sabotage {
+    /// All kinds.
+    pub const ALL: [Self; 17] = [
+        Self::LegIgnoresFlush,
+        Self::LegFlushMissesOne,
+        Self::LegIgnoresFua,
+        Self::LegLosesWrites,
+        Self::LegHidesErrors,
+        Self::LegDoesNotQuiesce,
+        Self::LegHidesPowerCut,
+        Self::LegAnswersFlushEarly,
+        Self::LegAnswersWritesEarly,
+        Self::LocalIgnoresFlush,
+        Self::LocalFlushMissesOne,
+        Self::LocalIgnoresFua,
+        Self::LocalLosesWrites,
+        Self::MetadataNeverStable,
+        Self::MetadataLosesWrites,
+        Self::FlushNotPassedOn,
+        Self::FuaNotPassedOn,
+    ];
+
+    pub(crate) fn of_legs(self) -> Option<Lie> {
+        Some(match self {
+            Self::LegIgnoresFlush => Lie::IgnoresFlush,
+            Self::LegFlushMissesOne => Lie::FlushMissesOne,
+            Self::LegIgnoresFua => Lie::IgnoresFua,
+            Self::LegLosesWrites => Lie::LosesWrites,
+            Self::LegHidesErrors => Lie::HidesErrors,
+            Self::LegDoesNotQuiesce => Lie::DoesNotQuiesce,
+            Self::LegHidesPowerCut => Lie::HidesPowerCut,
+            Self::LegAnswersFlushEarly => Lie::AnswersFlushEarly,
+            Self::LegAnswersWritesEarly => Lie::AnswersWritesEarly,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn of_local(self) -> Option<Lie> {
+        Some(match self {
+            Self::LocalIgnoresFlush => Lie::IgnoresFlush,
+            Self::LocalFlushMissesOne => Lie::FlushMissesOne,
+            Self::LocalIgnoresFua => Lie::IgnoresFua,
+            Self::LocalLosesWrites => Lie::LosesWrites,
+            _ => return None,
+        })
+    }
+
+    pub(crate) fn of_metadata(self) -> Option<Lie> {
+        Some(match self {
+            Self::MetadataNeverStable => Lie::NeverStable,
+            Self::MetadataLosesWrites => Lie::LosesWrites,
+            _ => return None,
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! What is put to the test: the product's mirror, or, to test the tests, a toy.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use block::Device;
+use block::mirror::Config;
+
+use super::content::Content;
+use super::executor::SimHost;
+use super::leg::Leg;
+
+/// Something that is done later.
+pub(crate) type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What a mirror is made of.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) local: Device,
+    pub(crate) metadata: Device,
+    pub(crate) legs: Vec<Leg>,
+    pub(crate) host: Arc<SimHost>,
+    pub(crate) config: Config,
+}
+
+/// A kind of mirror.
+pub(crate) trait Subject: Send + Sync {
+    /// Bytes at the end of a leg that are not the guest's.
+    fn tail_bytes(&self) -> u64;
+
+    /// It knows another unit when it sees one.
+    fn tells_units_apart(&self) -> bool;
+
+    /// Formats what a mirror needs.
+    fn create(&self, place: Place) -> Later<Result<(), String>>;
+
+    /// Begins to run.
+    fn open(&self, place: Place) -> Later<Result<Arc<dyn Running>, String>>;
+
+    /// Whether a leg with this content would call its image a legal one. Sectors are of the tail.
+    fn consistent(&self, leg_bytes: u64, tail: &dyn Fn(u64) -> Content) -> bool;
+}
+
+/// A mirror that runs.
+pub(crate) trait Running: Send + Sync {
+    /// What the guest uses.
+    fn device(&self) -> Device;
+
+    /// The leg has, or gets in order, all that is acknowledged.
+    fn in_sync(&self, leg: usize) -> bool;
+
+    /// The leg is another one's, so nothing is written there.
+    fn refuses(&self, leg: usize) -> bool;
+
+    /// All that was acknowledged is stable at the leg.
+    fn settled(&self, leg: usize) -> bool;
+
+    /// What a person would do about a leg that waits for one.
+    fn look_after(&self, leg: usize) -> Later<()>;
+
+    /// In one line, for the story of a run.
+    fn state(&self) -> String;
+
+    /// Ends well.
+    fn close(&self) -> Later<Result<(), String>>;
+}

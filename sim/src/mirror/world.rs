@@ -1,0 +1,490 @@
+//! One run: a host with a mirror and a guest, its legs, what goes wrong, and the verdict.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use block::mirror::Host;
+
+use super::content::Content;
+use super::disk::store::{Faults, Store};
+use super::disk::{LocalDisk, lock};
+use super::executor::{Executor, SimHost, Step};
+use super::guest::{Guest, Habits};
+use super::judge::Judge;
+use super::leg::Leg;
+use super::points::Points;
+use super::sabotage::Sabotage;
+use super::scenario::{DATA_BYTES, Scenario, Trouble};
+use super::subject::{Place, Running, Subject};
+use crate::coverage::Coverage;
+use crate::rng::Rng;
+
+/// A start of the host takes no longer than this, guest and catch-up and all, or something hangs.
+const BOOT_MAX: Duration = Duration::from_secs(600);
+
+/// Steps of a run that has gone mad.
+const STEPS_MAX: u64 = 1_000_000;
+
+/// Longest time that anything stays out of order by itself.
+const DOWN_MS_MAX: u64 = 6000;
+
+/// Operations of the guest after a start that is not the first.
+const LATER_OPERATIONS: u64 = 10;
+
+/// Images of a leg's own metadata that are drawn at each look.
+const TORN_DRAWS: usize = 2;
+
+/// How far a start of the host has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Starting,
+    Busy,
+    /// The guest has ended; whatever was broken is mended.
+    Quiet,
+    Settled,
+    Closed,
+}
+
+/// What the operator's task shows.
+#[derive(Default)]
+struct Panel {
+    stage: Option<Stage>,
+    /// The mirror was made, once and for all.
+    created: bool,
+    mirror: Option<Arc<dyn Running>>,
+    guest: Option<Guest>,
+    /// Legs in whose place another unit is found, and how often it was written to by others.
+    replaced: BTreeMap<usize, u64>,
+}
+
+/// One run.
+pub(super) struct World {
+    executor: Executor,
+    points: Points,
+    judge: Arc<Mutex<Judge>>,
+    scenario: Scenario,
+    subject: Arc<dyn Subject>,
+    local: LocalDisk,
+    metadata: LocalDisk,
+    legs: Vec<Leg>,
+    sabotage: Option<Sabotage>,
+    panel: Arc<Mutex<Panel>>,
+    rng: Rng,
+    /// What was kept aside of legs.
+    remembered: BTreeMap<usize, BTreeMap<u64, Content>>,
+    boots: u64,
+    booted: Duration,
+    seen: Stage,
+}
+
+/// How a run went.
+pub(super) struct Outcome {
+    pub(super) points: u64,
+    pub(super) images: u64,
+    pub(super) coverage: Coverage,
+    pub(super) digest: u64,
+    pub(super) elapsed: Duration,
+    pub(super) failure: Option<String>,
+}
+
+impl World {
+    /// The world of a scenario, with `cuts` beside what it has itself.
+    pub(super) fn new(
+        mut rng: Rng,
+        scenario: Scenario,
+        cuts: &[(u64, Trouble)],
+        subject: Arc<dyn Subject>,
+        sabotage: Option<Sabotage>,
+        verbose: bool,
+    ) -> Self {
+        let executor = Executor::new(rng.fork());
+        let points = Points::new([&scenario.troubles[..], cuts].concat());
+        let disk = |kind, rng: &mut Rng| {
+            LocalDisk::new(kind, executor.clone(), points.clone(), rng.fork())
+        };
+        let local = disk(scenario.local, &mut rng);
+        let metadata = disk(scenario.metadata, &mut rng);
+        local.set_lie(sabotage.and_then(Sabotage::of_local));
+        metadata.set_lie(sabotage.and_then(Sabotage::of_metadata));
+        let mut legs = Vec::new();
+        for (number, kind) in scenario.legs.iter().enumerate() {
+            let leg = Leg::new(number, *kind, executor.clone(), points.clone(), rng.fork());
+            leg.set_lie(sabotage.and_then(Sabotage::of_legs));
+            let faults = Faults { write: scenario.leg_errors, ..Faults::default() };
+            lock(leg.store()).faults = faults;
+            legs.push(leg);
+        }
+        let judge = Judge::new(scenario.config, DATA_BYTES, legs.len(), verbose);
+        let world = Self {
+            executor,
+            points,
+            judge: Arc::new(Mutex::new(judge)),
+            scenario,
+            subject,
+            local,
+            metadata,
+            legs,
+            sabotage,
+            panel: Arc::default(),
+            rng,
+            remembered: BTreeMap::new(),
+            boots: 0,
+            booted: Duration::ZERO,
+            seen: Stage::Starting,
+        };
+        world.fill();
+        world
+    }
+
+    /// What the local disk holds before there is a mirror.
+    fn fill(&self) {
+        let mut judge = lock(&self.judge);
+        let mut content = BTreeMap::new();
+        for block in &self.scenario.filled {
+            let range = block * 8..block * 8 + 8;
+            let write = judge.history.begin_write(range.clone(), false, Duration::ZERO);
+            judge.history.end_write(write, true, true, Duration::ZERO);
+            content.extend(range.map(|at| (at, Content::Guest(write))));
+        }
+        lock(&self.local.store).put_back(content);
+    }
+
+    pub(super) fn run(mut self) -> Outcome {
+        self.log(|| format!("{:#?}", self.scenario));
+        self.boot(Duration::ZERO);
+        let mut steps = 0;
+        while self.seen != Stage::Closed && lock(&self.judge).failure().is_none() {
+            steps += 1;
+            if self.executor.step() == Step::Idle {
+                self.fail(format!("nothing can happen any more: {}", self.state()));
+            }
+            self.look();
+            for trouble in self.points.take_due() {
+                self.happen(trouble);
+            }
+            if steps > STEPS_MAX || self.executor.now() - self.booted > BOOT_MAX {
+                self.fail(format!("it hangs after {steps} steps: {}", self.state()));
+            }
+        }
+        self.executor.end_tasks();
+        let judge = lock(&self.judge);
+        let (points, elapsed) = (self.points.passed(), self.executor.now());
+        let mix = |digest: u64, value: u64| (digest ^ value).wrapping_mul(0x100_0000_01b3);
+        let values = [points, steps, elapsed.as_nanos() as u64, judge.history.moment()];
+        Outcome {
+            points,
+            images: judge.images,
+            coverage: judge.coverage.clone(),
+            digest: values.into_iter().fold(0xcbf2_9ce4_8422_2325, mix),
+            elapsed,
+            failure: judge.failure().map(|what| format!("at {elapsed:?}: {what}")),
+        }
+    }
+
+    fn place(&self, host: Arc<SimHost>) -> Place {
+        Place {
+            local: Arc::new(self.local.opened()),
+            metadata: Arc::new(self.metadata.opened()),
+            legs: self.legs.clone(),
+            host,
+            config: self.scenario.config,
+        }
+    }
+
+    /// The host starts, after a while.
+    fn boot(&mut self, downtime: Duration) {
+        self.boots += 1;
+        self.booted = self.executor.now();
+        self.seen = Stage::Starting;
+        let host = self.executor.host();
+        self.legs.iter().for_each(|leg| leg.set_host(host.clone()));
+        let mut habits = Habits::clone(&self.scenario.habits);
+        if self.boots > 1 {
+            habits.operations = habits.operations.min(LATER_OPERATIONS);
+        }
+        let operator = Operator {
+            place: self.place(host.clone()),
+            subject: self.subject.clone(),
+            judge: self.judge.clone(),
+            panel: self.panel.clone(),
+            habits: Arc::new(habits),
+            sabotage: self.sabotage,
+            rng: self.rng.fork(),
+        };
+        let host_too = host.clone();
+        host.spawn(Box::pin(async move {
+            host_too.sleep(downtime).await;
+            let judge = operator.judge.clone();
+            if let Err(wrong) = operator.work().await {
+                lock(&judge).fail(wrong);
+            }
+        }));
+    }
+
+    /// Everything that has to hold at each step.
+    fn look(&mut self) {
+        for (number, leg) in self.legs.iter().enumerate() {
+            lock(&self.judge).session(number, leg.session());
+            let mut store = lock(leg.store());
+            if store.take_touched() && self.may_call_itself_consistent(leg, &store) {
+                lock(&self.judge).look_at_leg(number, &store);
+            }
+        }
+        let (stage, guest) = {
+            let panel = lock(&self.panel);
+            (panel.stage.unwrap_or(Stage::Starting), panel.guest.clone())
+        };
+        if let Some(guest) = guest.filter(|_| stage == Stage::Busy) {
+            let bound = self.scenario.config.lag.bytes + 2 * guest.busy_bytes();
+            let held = guest.held_bytes();
+            if held > bound {
+                self.fail(format!("{held} bytes of written data are held, {bound} at most"));
+            }
+        }
+        if stage == self.seen {
+            return;
+        }
+        self.seen = stage;
+        self.log(|| format!("{stage:?}: {}", self.state()));
+        match stage {
+            Stage::Quiet => self.legs.iter().for_each(Leg::heal),
+            Stage::Settled | Stage::Closed => self.look_at_end(),
+            Stage::Starting | Stage::Busy => {}
+        }
+    }
+
+    fn look_at_end(&self) {
+        let local = lock(&self.local.store);
+        for (number, leg) in self.legs.iter().enumerate() {
+            let store = lock(leg.store());
+            if let Some(writes) = lock(&self.panel).replaced.get(&number) {
+                if store.writes != *writes {
+                    self.fail(format!("leg {number} is another unit, and was written to"));
+                }
+                continue;
+            }
+            let mut judge = lock(&self.judge);
+            judge.look_at_end(number, &store, &local);
+            judge.look_at_leg(number, &store);
+            drop(judge);
+            if !self.calls_itself_consistent(leg, |at| store.visible(at)) {
+                self.fail(format!("leg {number} is in sync and does not call itself consistent"));
+            }
+        }
+    }
+
+    /// A cut of the leg might leave it with a superblock that says so.
+    fn may_call_itself_consistent(&self, leg: &Leg, store: &Store) -> bool {
+        let draws = Mutex::new(Rng::new(store.writes));
+        let torn = |at| {
+            let possible = store.possible(at);
+            let index = lock(&draws).below(possible.len() as u64) as usize;
+            possible.into_iter().nth(index).unwrap_or(Content::Zero)
+        };
+        let oldest = |at| store.possible(at).into_iter().next().unwrap_or(Content::Zero);
+        self.calls_itself_consistent(leg, |at| store.visible(at))
+            || self.calls_itself_consistent(leg, oldest)
+            || (0..TORN_DRAWS).any(|_| self.calls_itself_consistent(leg, torn))
+    }
+
+    fn calls_itself_consistent(&self, leg: &Leg, content: impl Fn(u64) -> Content) -> bool {
+        self.subject.consistent(leg.kind().bytes, &content)
+    }
+
+    fn happen(&mut self, trouble: Trouble) {
+        self.log(|| format!("{trouble:?}"));
+        let down = Duration::from_millis(self.rng.skewed(DOWN_MS_MAX));
+        match trouble {
+            Trouble::CutHere => self.stop(true, down),
+            Trouble::EndProcess => self.stop(false, down),
+            Trouble::CutLeg(leg) => {
+                self.hit("cut: power of a leg");
+                self.legs[leg].cut_power(down);
+            }
+            Trouble::CutAll => {
+                self.hit("cut: power of everything");
+                self.legs.iter().for_each(|leg| leg.cut_power(down));
+                self.stop(true, down);
+            }
+            Trouble::CutLink(leg) => {
+                self.hit("cut: link");
+                self.legs[leg].cut_link(down);
+            }
+            Trouble::Slow(leg) => {
+                self.hit("leg: slow");
+                self.legs[leg].slow_down(down);
+            }
+            Trouble::Full(leg) => {
+                self.hit("leg: full");
+                lock(self.legs[leg].store()).full = true;
+                let leg = self.legs[leg].clone();
+                self.executor.after(down, move || lock(leg.store()).full = false);
+            }
+            Trouble::Remember(leg) => {
+                self.remembered.insert(leg, lock(self.legs[leg].store()).snapshot());
+            }
+            Trouble::PutBack(leg) => {
+                let Some(content) = self.remembered.remove(&leg) else { return };
+                self.hit("leg: put back to an earlier content");
+                self.legs[leg].put_back(content);
+                lock(&self.judge).forget(leg, self.legs[leg].session());
+            }
+            Trouble::Replace(leg) => self.replace(leg),
+        }
+    }
+
+    fn replace(&mut self, leg: usize) {
+        if !lock(&self.panel).created {
+            return; // it is what the mirror is made with
+        }
+        self.hit("leg: another unit in its place");
+        self.legs[leg].replace();
+        lock(&self.judge).forget(leg, self.legs[leg].session());
+        let writes = lock(self.legs[leg].store()).writes;
+        lock(&self.panel).replaced.insert(leg, writes);
+    }
+
+    fn stop(&mut self, power: bool, down: Duration) {
+        self.hit(if power { "cut: power here" } else { "cut: process here" });
+        self.hit(match self.seen {
+            Stage::Starting => "cut: while starting",
+            Stage::Busy => "cut: at work",
+            Stage::Quiet => "cut: while settling",
+            Stage::Settled | Stage::Closed => "cut: while closing",
+        });
+        self.executor.end_tasks();
+        self.local.stop(power);
+        self.metadata.stop(power);
+        self.legs.iter().for_each(|leg| leg.cut_link(Duration::ZERO));
+        {
+            let mut panel = lock(&self.panel);
+            (panel.mirror, panel.guest, panel.stage) = (None, None, None);
+        }
+        let store = lock(&self.local.store);
+        let now = self.executor.now();
+        let mut judge = lock(&self.judge);
+        if let Err(wrong) = judge.history.restart(|at| store.visible(at), power, now) {
+            judge.fail(wrong);
+        }
+        drop((store, judge));
+        self.boot(down);
+    }
+
+    fn state(&self) -> String {
+        let panel = lock(&self.panel);
+        let mirror = panel.mirror.as_ref().map(|mirror| mirror.state());
+        format!("{:?} {}", panel.stage, mirror.unwrap_or_default())
+    }
+
+    fn hit(&self, what: &'static str) {
+        lock(&self.judge).hit(what);
+    }
+
+    fn fail(&self, what: String) {
+        lock(&self.judge).fail(what);
+    }
+
+    fn log(&self, what: impl FnOnce() -> String) {
+        let now = self.executor.now();
+        if lock(&self.judge).verbose {
+            let what = what();
+            lock(&self.judge).log(now, || what);
+        }
+    }
+}
+
+/// Whoever runs the mirror: starts it, waits for the guest, sees to it that it settles, ends it.
+struct Operator {
+    place: Place,
+    subject: Arc<dyn Subject>,
+    judge: Arc<Mutex<Judge>>,
+    panel: Arc<Mutex<Panel>>,
+    habits: Arc<Habits>,
+    sabotage: Option<Sabotage>,
+    rng: Rng,
+}
+
+impl Operator {
+    async fn work(mut self) -> Result<(), String> {
+        let host = self.place.host.clone();
+        let created = lock(&self.panel).created;
+        if !created {
+            self.create().await?;
+        }
+        let opened = self.subject.open(self.place.clone()).await;
+        let mirror = opened.map_err(|error| format!("it does not open: {error}"))?;
+        let (habits, judge, legs) =
+            (self.habits.clone(), self.judge.clone(), self.place.legs.len());
+        let rng = self.rng.fork();
+        let mut guest = Guest::new(habits, judge, mirror.clone(), host.clone(), legs, rng);
+        guest.sabotage = self.sabotage;
+        {
+            let mut panel = lock(&self.panel);
+            (panel.mirror, panel.guest) = (Some(mirror.clone()), Some(guest.clone()));
+            panel.stage = Some(Stage::Busy);
+        }
+        if self.rng.coin() {
+            self.wait_for_sync(&mirror).await;
+        }
+        guest.start();
+        while !guest.finished() {
+            host.sleep(Duration::from_millis(10)).await;
+            self.look_after(&mirror).await;
+        }
+        self.reach(Stage::Quiet);
+        loop {
+            let refused =
+                |leg| lock(&self.panel).replaced.contains_key(&leg) && mirror.refuses(leg);
+            if (0..legs).all(|leg| mirror.in_sync(leg) || refused(leg)) {
+                guest.flush().await;
+                if (0..legs).all(|leg| mirror.settled(leg) || refused(leg)) {
+                    break;
+                }
+            }
+            host.sleep(Duration::from_millis(50)).await;
+            self.look_after(&mirror).await;
+        }
+        self.reach(Stage::Settled);
+        mirror.close().await.map_err(|error| format!("it does not end: {error}"))?;
+        self.reach(Stage::Closed);
+        Ok(())
+    }
+
+    /// Lets the legs come into sync before there is anything to do, if they can.
+    async fn wait_for_sync(&self, mirror: &Arc<dyn Running>) {
+        const ATTEMPTS: u32 = 400;
+        for _ in 0..ATTEMPTS {
+            if (0..self.place.legs.len()).all(|leg| mirror.in_sync(leg)) {
+                return;
+            }
+            self.place.host.sleep(Duration::from_millis(10)).await;
+            self.look_after(mirror).await;
+        }
+    }
+
+    /// Makes the mirror. Legs may be out of reach, so as often as it takes.
+    async fn create(&self) -> Result<(), String> {
+        const ATTEMPTS: u32 = 100;
+        let mut result = Ok(());
+        for _ in 0..ATTEMPTS {
+            result = self.subject.create(self.place.clone()).await;
+            if result.is_ok() {
+                lock(&self.panel).created = true;
+                return Ok(());
+            }
+            self.place.host.sleep(Duration::from_millis(500)).await;
+        }
+        result.map_err(|error| format!("it cannot be made: {error}"))
+    }
+
+    async fn look_after(&self, mirror: &Arc<dyn Running>) {
+        for leg in 0..self.place.legs.len() {
+            mirror.look_after(leg).await;
+        }
+    }
+
+    fn reach(&self, stage: Stage) {
+        lock(&self.panel).stage = Some(stage);
+    }
+}
