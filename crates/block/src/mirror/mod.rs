@@ -9,15 +9,19 @@
 //! [`engine`] does what they decide. Not here: that a leg is remote, how it is reached, and what else its device can do ([`link`]);
 //! time, tasks and randomness ([`host`]).
 
+pub mod bitmap;
 pub mod config;
 pub mod engine;
 pub mod epoch;
 pub mod error;
+pub mod generation;
 pub mod host;
 pub mod inspect;
+pub mod layout;
 pub mod link;
 pub mod promote;
 pub mod status;
+pub mod superblock;
 
 pub use config::{Config, Lag, Mode, OnLag, OnLoss};
 pub use engine::{CreateOptions, Discard, Mirror, Parts, VerifyOptions, VerifyReport};
