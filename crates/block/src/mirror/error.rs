@@ -76,6 +76,11 @@ pub enum MirrorError {
 }
 
 impl MirrorError {
+    /// What was found at `what` cannot be used.
+    pub fn metadata(what: impl Into<String>, found: &dyn std::fmt::Display) -> Self {
+        Self::Metadata { what: what.into(), found: found.to_string() }
+    }
+
     /// `source` happened while `what` was done.
     pub fn device(what: impl Into<String>, source: BlockError) -> Self {
         Self::Device { what: what.into(), source }

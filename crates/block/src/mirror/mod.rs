@@ -6,11 +6,12 @@
 //! decided by parts that do no I/O: `generation` (who has which history), `bitmap` and `activity`
 //! (which blocks may differ), `epoch` (what may be sent when), `leg` (the states of a leg).
 //!
-//! [`engine`] does what they decide. Not here: that a leg is remote, how it is reached, and what else its device can do ([`link`]);
-//! time, tasks and randomness ([`host`]).
+//! [`engine`] does what they decide. Not here: that a leg is remote, how it is reached, and what
+//! else its device can do ([`link`]); time, tasks and randomness ([`host`]).
 
 pub mod bitmap;
 pub mod config;
+mod device;
 pub mod engine;
 pub mod epoch;
 pub mod error;
@@ -18,6 +19,7 @@ pub mod generation;
 pub mod host;
 pub mod inspect;
 pub mod layout;
+pub mod leg;
 pub mod link;
 pub mod promote;
 pub mod status;

@@ -1,16 +1,43 @@
 //! [`Mirror`]: the engine. It moves data between the devices as the pure parts decide, one task a
 //! leg besides the user's operations. Runs on any [`Host`]: no runtime is named here.
 
+mod block_set;
+mod books;
+mod catch_up;
+pub(super) mod change;
+mod create;
+mod handshake;
+mod leg_task;
+mod legs;
+mod local;
+mod open;
+mod piece;
+mod plain_store;
+pub(super) mod read;
+mod session;
+pub(super) mod shared;
+pub(super) mod signal;
+pub(super) mod tail;
+mod tracking;
+mod verify;
+
+#[cfg(test)]
+mod tests;
+
 use std::future::Future;
 use std::sync::Arc;
 
 use serde::Serialize;
 
+use self::shared::{Phase, Shared};
+use self::signal::either;
 use super::config::Config;
+use super::device::MirrorDevice;
 use super::error::MirrorError;
 use super::host::Host;
+use super::leg::LegEvent;
 use super::link::LegSource;
-use super::status::Status;
+use super::status::{LegState, Status};
 use crate::Device;
 
 /// What a mirror is made of.
@@ -72,9 +99,10 @@ pub enum Discard {
     Leg(usize),
 }
 
-/// A mirror in use.
+/// A mirror in use. Dropped, it ends as by a power cut; [`close`](Self::close) ends it cleanly.
 pub struct Mirror {
-    parts: Parts,
+    shared: Arc<Shared>,
+    device: Device,
 }
 
 impl Mirror {
@@ -87,8 +115,7 @@ impl Mirror {
         config: &Config,
         options: CreateOptions,
     ) -> Result<(), MirrorError> {
-        let _ = (parts, config, options);
-        Err(MirrorError::Unsupported("creating a mirror"))
+        create::create(parts, config, options).await
     }
 
     /// Recovers the metadata and offers the device at once; legs are reached in the background.
@@ -96,58 +123,79 @@ impl Mirror {
     /// # Errors
     /// Metadata that is missing, damaged or another's; what the devices say.
     pub async fn open(parts: Parts, config: Config) -> Result<Self, MirrorError> {
-        let _ = (parts, config);
-        Err(MirrorError::Unsupported("opening a mirror"))
+        let shared = open::open(parts, config).await?;
+        let device = MirrorDevice::new(shared.clone());
+        for leg in 0..shared.legs().count() {
+            shared.host().spawn(Box::pin(leg_task::run(shared.clone(), leg)));
+        }
+        Ok(Self { shared, device: Arc::new(device) })
     }
 
     /// What the user reads and writes.
     pub fn device(&self) -> Device {
-        self.parts.local.clone()
+        self.device.clone()
     }
 
     /// How it stands.
     pub fn status(&self) -> Status {
+        let (written_bytes, guest_wait) = self.shared.counts();
         Status {
-            size: self.parts.local.info().size,
-            mode: super::Mode::Sync,
-            generation: String::new(),
-            written_bytes: 0,
-            guest_wait: std::time::Duration::ZERO,
-            legs: Vec::new(),
+            size: self.shared.size(),
+            mode: self.shared.config().mode,
+            generation: self.shared.books().generation().to_string(),
+            written_bytes,
+            guest_wait,
+            legs: self.shared.legs().status(),
         }
     }
 
     /// Ends at the first change of a leg's state after this call: call it before
     /// [`status`](Self::status), and no change is missed.
     pub fn changed(&self) -> impl Future<Output = ()> + Send + 'static {
-        std::future::pending()
+        self.shared.legs().changed()
     }
 
-    /// Sends nothing to the leg until [`resume`](Self::resume); what changes is noted.
+    /// Sends nothing to the leg until [`resume`](Self::resume); what changes is noted. Where writes
+    /// wait for the leg, they go on.
     ///
     /// # Errors
-    /// [`MirrorError::NoSuchLeg`], or the change could not be made durable.
+    /// [`MirrorError::NoSuchLeg`].
     pub async fn pause(&self, leg: usize) -> Result<(), MirrorError> {
-        let _ = leg;
-        Err(MirrorError::Unsupported("pausing a leg"))
+        self.check(leg)?;
+        let message = "paused by a person".to_owned();
+        self.shared.legs().end_use(leg, None, LegEvent::Pause, message);
+        Ok(())
     }
 
     /// Takes the leg up again after [`pause`](Self::pause), or tries one that has failed.
     ///
     /// # Errors
-    /// [`MirrorError::NoSuchLeg`].
+    /// [`MirrorError::NoSuchLeg`], [`MirrorError::State`] where it is in use.
     pub async fn resume(&self, leg: usize) -> Result<(), MirrorError> {
-        let _ = leg;
-        Err(MirrorError::Unsupported("resuming a leg"))
+        self.check(leg)?;
+        if self.shared.legs().resume(leg) {
+            return Ok(());
+        }
+        Err(self.state_error(leg, "it is in use already"))
     }
 
     /// Sends what differs now rather than at the next attempt; with `whole`, everything.
     ///
     /// # Errors
-    /// [`MirrorError::NoSuchLeg`], [`MirrorError::State`].
+    /// [`MirrorError::NoSuchLeg`], [`MirrorError::State`] where the leg waits for a person.
     pub async fn resync(&self, leg: usize, whole: bool) -> Result<(), MirrorError> {
-        let _ = (leg, whole);
-        Err(MirrorError::Unsupported("a resync on demand"))
+        self.check(leg)?;
+        if !self.shared.legs().state(leg).is_tried() {
+            return Err(self.state_error(leg, "`enkaku mirror resume` has it tried again"));
+        }
+        if whole {
+            // It is left and reached anew: in between it is no legal image, and has to say so first.
+            let message = "everything is copied again".to_owned();
+            self.shared.legs().end_use(leg, None, LegEvent::Lost, message);
+            self.shared.legs().all_differ(leg);
+        }
+        self.shared.legs().hurry(leg);
+        Ok(())
     }
 
     /// Compares the leg with the local device, while both are in use.
@@ -159,8 +207,13 @@ impl Mirror {
         leg: usize,
         options: VerifyOptions,
     ) -> Result<VerifyReport, MirrorError> {
-        let _ = (leg, options);
-        Err(MirrorError::Unsupported("verifying"))
+        self.check(leg)?;
+        match self.shared.legs().session(leg) {
+            Some(session) if self.shared.legs().state(leg) == LegState::InSync => {
+                verify::verify(&self.shared, leg, &session, options).await
+            }
+            _ => Err(self.state_error(leg, "only a leg in sync can be verified")),
+        }
     }
 
     /// Decides where both sides have written.
@@ -177,6 +230,33 @@ impl Mirror {
     /// # Errors
     /// What the devices say.
     pub async fn close(self) -> Result<(), MirrorError> {
-        Ok(())
+        let shared = &self.shared;
+        shared.enter_phase(Phase::Closing);
+        // What waits for a leg that may never come back is not waited for.
+        let patience = shared.host().sleep(shared.config().remote_timeout);
+        either(shared.idle(), patience).await;
+        let flushed = change::flush_all(shared).await;
+        shared.enter_phase(Phase::Ending);
+        shared.no_tasks().await;
+        flushed.map_err(|source| MirrorError::device("flushing at the end", source))?;
+        let closed = shared.books().close(shared.legs()).await;
+        closed.map_err(|source| MirrorError::device("writing the mirror's metadata", source))
+    }
+
+    fn check(&self, leg: usize) -> Result<(), MirrorError> {
+        let legs = self.shared.legs().count();
+        if leg < legs { Ok(()) } else { Err(MirrorError::NoSuchLeg { leg, legs }) }
+    }
+
+    fn state_error(&self, leg: usize, hint: &'static str) -> MirrorError {
+        let name = self.shared.source(leg).name();
+        let state = format!("{:?}", self.shared.legs().state(leg));
+        MirrorError::State { name, state, hint }
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.shared.enter_phase(Phase::Ending);
     }
 }

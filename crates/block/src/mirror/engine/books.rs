@@ -1,0 +1,232 @@
+//! [`Books`]: what the mirror knows durably. Decisions about legs are made one after the other
+//! here, each of them written down before anybody acts on it.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use super::super::bitmap::BitmapId;
+use super::super::config::OnLoss;
+use super::super::generation::{GenerationId, Lineage, WallMs};
+use super::super::host::Host;
+use super::super::layout::LocalLayout;
+use super::super::status::LegState;
+use super::super::superblock::{LegRecord, LocalSuperblock, MirrorId};
+use super::legs::Legs;
+use super::plain_store::{Entered, Store};
+use super::session::Session;
+use super::signal::lock;
+use crate::range_lock::{RangeGuard, RangeLocks, held};
+use crate::{BlockError, Result};
+
+/// What the mirror knows durably.
+pub(crate) struct Books {
+    store: Store,
+    layout: LocalLayout,
+    /// As it was written last.
+    superblock: Mutex<LocalSuperblock>,
+    /// One decision at a time: a range that everybody takes.
+    turn: Arc<RangeLocks>,
+    /// Why nothing can be written down any more.
+    broken: Mutex<Option<String>>,
+}
+
+impl Books {
+    pub(crate) fn new(store: Store, layout: LocalLayout, superblock: LocalSuperblock) -> Self {
+        let (superblock, turn, broken) = (Mutex::new(superblock), Arc::default(), Mutex::default());
+        Self { store, layout, superblock, turn, broken }
+    }
+
+    /// The mirror is in use from now on.
+    pub(crate) async fn opened(&self) -> Result<()> {
+        let _turn = self.turn().await;
+        self.commit(|superblock| superblock.clean = false).await
+    }
+
+    /// Whether changes can be noted.
+    ///
+    /// # Errors
+    /// The metadata could not be written.
+    pub(crate) fn check(&self) -> Result<()> {
+        match &*lock(&self.broken) {
+            None => Ok(()),
+            Some(why) => Err(unusable(why)),
+        }
+    }
+
+    pub(crate) fn uuid(&self) -> MirrorId {
+        lock(&self.superblock).uuid
+    }
+
+    /// The generations of the image.
+    pub(crate) fn lineage(&self) -> Lineage {
+        lock(&self.superblock).lineage.clone()
+    }
+
+    /// The present one.
+    pub(crate) fn generation(&self) -> GenerationId {
+        lock(&self.superblock).lineage.current()
+    }
+
+    /// What is known about a leg.
+    pub(crate) fn leg(&self, leg: usize) -> Option<LegRecord> {
+        lock(&self.superblock).legs.get(leg).cloned().flatten()
+    }
+
+    /// Notes that these bytes are about to change. They count as changing until what is returned
+    /// is dropped.
+    ///
+    /// # Errors
+    /// The metadata could not be written: nothing may be changed.
+    pub(crate) async fn enter(&self, bytes: Range<u64>) -> Result<Entered> {
+        let entered = self.store.enter(bytes).await;
+        self.noted(entered)
+    }
+
+    /// The legs that are out of use may miss writes from now on: a new generation begins, which
+    /// they do not follow.
+    pub(crate) async fn exclude(
+        &self,
+        legs: &Legs,
+        on_loss: OnLoss,
+        host: &dyn Host,
+    ) -> Result<()> {
+        let _turn = self.turn().await;
+        let which = legs.to_exclude(on_loss);
+        if which.is_empty() {
+            return Ok(()); // Somebody else has done it meanwhile.
+        }
+        let next = GenerationId(host.random());
+        let now = WallMs::from(host.wall_clock());
+        self.commit(|superblock| {
+            superblock.lineage = superblock.lineage.advanced(next, now);
+            for leg in &which {
+                let record = superblock.legs[*leg].as_mut();
+                // One without an image has none still.
+                if let Some(record) = record.filter(|leg| leg.state != LegState::Copying) {
+                    record.state = LegState::Lost;
+                }
+            }
+        })
+        .await?;
+        legs.exclude(&which);
+        Ok(())
+    }
+
+    /// A leg to which nothing is owed takes part from now on. False if something is owed again.
+    ///
+    /// It is written down first that nothing may complete without it: from now on it may be told
+    /// the present generation at any time.
+    pub(crate) async fn follow(
+        &self,
+        legs: &Legs,
+        leg: usize,
+        session: &Arc<Session>,
+    ) -> Result<bool> {
+        let _turn = self.turn().await;
+        if self.leg(leg).is_none_or(|record| record.state != LegState::InSync) {
+            self.commit_leg(leg, |record| record.state = LegState::InSync).await?;
+        }
+        Ok(legs.take_part(leg, session))
+    }
+
+    /// The superblock of a leg was written: with this number, and if it was told the image of a
+    /// generation, with that one.
+    pub(crate) async fn told(
+        &self,
+        leg: usize,
+        superblock_sequence: u64,
+        base: Option<GenerationId>,
+    ) -> Result<()> {
+        let _turn = self.turn().await;
+        self.commit_leg(leg, |record| {
+            record.superblock_sequence = superblock_sequence;
+            record.base = base.unwrap_or(record.base);
+        })
+        .await
+    }
+
+    /// Everything may differ at a leg: its pages get another name.
+    pub(crate) async fn all_differ(&self, leg: usize, host: &dyn Host) -> Result<()> {
+        let _turn = self.turn().await;
+        let id = BitmapId(host.random());
+        self.commit_leg(leg, |record| record.bitmap = id).await
+    }
+
+    /// What the unit at a leg says it is, where that was not known.
+    pub(crate) async fn identified(&self, leg: usize, identity: &str) -> Result<()> {
+        let _turn = self.turn().await;
+        self.commit_leg(leg, |record| record.identity = identity.to_owned()).await
+    }
+
+    /// Writes the bits of a leg down as they are now.
+    pub(crate) async fn write_bits(&self, legs: &Legs, leg: usize) -> Result<()> {
+        let Some(record) = self.leg(leg) else { return Ok(()) };
+        let mut from = 0;
+        loop {
+            let mut page = Box::new([0; super::super::bitmap::PAGE_BYTES]);
+            let taken = legs.with_bits(leg, |bits| {
+                let number = bits.next_page_unsaved(from)?;
+                bits.take_page(number, record.bitmap, &mut page);
+                Some(number)
+            });
+            let Some(number) = taken else { return Ok(()) };
+            let written = self.store.write_page(self.layout.page(leg, number), page).await;
+            if written.is_err() {
+                legs.with_bits(leg, |bits| bits.page_not_saved(number));
+            }
+            self.noted(written)?;
+            from = number + 1;
+        }
+    }
+
+    /// Nothing is under way: the bits tell everything.
+    pub(crate) async fn close(&self, legs: &Legs) -> Result<()> {
+        for leg in 0..legs.count() {
+            self.write_bits(legs, leg).await?;
+        }
+        let forgotten = self.store.forget().await;
+        self.noted(forgotten)?;
+        let _turn = self.turn().await;
+        self.commit(|superblock| superblock.clean = true).await
+    }
+
+    async fn commit_leg(&self, leg: usize, change: impl FnOnce(&mut LegRecord)) -> Result<()> {
+        self.commit(|superblock| {
+            if let Some(record) = superblock.legs[leg].as_mut() {
+                change(record);
+            }
+        })
+        .await
+    }
+
+    /// Writes a changed superblock; only then it is the present one.
+    async fn commit(&self, change: impl FnOnce(&mut LocalSuperblock)) -> Result<()> {
+        self.check()?;
+        let mut superblock = lock(&self.superblock).clone();
+        change(&mut superblock);
+        superblock.sequence += 1;
+        let written = self.store.commit(&superblock).await;
+        self.noted(written)?;
+        *lock(&self.superblock) = superblock;
+        Ok(())
+    }
+
+    async fn turn(&self) -> RangeGuard {
+        held(self.turn.exclusive(0..1)).await
+    }
+
+    /// What could not be written may be there or not: nothing can be decided any more.
+    fn noted<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            let why = error.to_string();
+            let error = unusable(&why);
+            lock(&self.broken).get_or_insert(why);
+            error
+        })
+    }
+}
+
+fn unusable(why: &str) -> BlockError {
+    let what = format!("the mirror's metadata cannot be written ({why}); nothing is changed");
+    BlockError::Medium(std::io::Error::other(what))
+}

@@ -1,0 +1,216 @@
+//! Makes a mirror of devices that are none yet. The metadata is written last: before that, nothing
+//! on the local side has changed.
+
+use std::sync::Arc;
+
+use super::super::LEGS_MAX;
+use super::super::bitmap::{Bitmap, BitmapId, PAGE_BYTES};
+use super::super::config::Config;
+use super::super::error::MirrorError;
+use super::super::generation::{GenerationId, Lineage};
+use super::super::host::Host;
+use super::super::layout::{LegLayout, LocalLayout, check_block_size, image_bytes};
+use super::super::link::{LegSource, OpenLeg};
+use super::super::status::LegState;
+use super::super::superblock::{
+    BlockFault, Consistency, LegId, LegRecord, LocalSuperblock, MirrorId, RemoteSuperblock, Role,
+};
+use super::plain_store::Store;
+use super::session::{Session, SessionDevice};
+use super::signal::{Either, either};
+use super::{CreateOptions, Parts, tail};
+use crate::{BlockError, Device};
+
+/// A leg that is about to become one.
+struct NewLeg {
+    name: String,
+    session: Arc<Session>,
+}
+
+/// Formats metadata and legs.
+pub(super) async fn create(
+    parts: &Parts,
+    config: &Config,
+    options: CreateOptions,
+) -> Result<(), MirrorError> {
+    if parts.legs.is_empty() || parts.legs.len() > LEGS_MAX {
+        let hint = "a mirror has 1 to 3";
+        return Err(MirrorError::Legs { found: parts.legs.len(), expected: 1, hint });
+    }
+    check_metadata(parts, options).await?;
+    let mut legs = Vec::new();
+    for source in &parts.legs {
+        legs.push(reach(&**source, parts, config).await?);
+    }
+    let superblock = plan(parts, &legs, options)?;
+    for leg in &legs {
+        check_leg(leg, options).await?;
+    }
+    for (leg, record) in legs.iter().zip(superblock.legs.iter().flatten()) {
+        let formatted = format_leg(leg, record, &superblock, options, &*parts.host);
+        let formatted = leg.session.watched(formatted).await;
+        formatted.map_err(|source| MirrorError::device(&leg.name, source))?;
+    }
+    let written = write_metadata(&parts.metadata, &superblock, options).await;
+    written.map_err(|source| MirrorError::device("the mirror's metadata", source))
+}
+
+/// What is on the metadata device already.
+async fn check_metadata(parts: &Parts, options: CreateOptions) -> Result<(), MirrorError> {
+    let place = "the metadata device".to_owned();
+    let metadata = parts.metadata.info();
+    check_block_size(metadata.block_size).map_err(|e| MirrorError::metadata(&place, &e))?;
+    let found = Store::read_superblock(&parts.metadata).await;
+    let found = found.map_err(|source| MirrorError::device(&place, source))?;
+    may_overwrite(place, found.map(|superblock| superblock.uuid), options)
+}
+
+fn may_overwrite(
+    place: String,
+    found: Result<MirrorId, BlockFault>,
+    options: CreateOptions,
+) -> Result<(), MirrorError> {
+    let found = match found {
+        _ if options.force => return Ok(()),
+        Err(fault) if fault.is_blank() => return Ok(()),
+        Err(fault) => fault.to_string(),
+        Ok(uuid) => format!("mirror {uuid}"),
+    };
+    Err(MirrorError::Exists { place, found })
+}
+
+async fn reach(
+    source: &dyn LegSource,
+    parts: &Parts,
+    config: &Config,
+) -> Result<NewLeg, MirrorError> {
+    let name = source.name();
+    let late = parts.host.sleep(config.remote_timeout);
+    let open: OpenLeg = match either(source.connect(), late).await {
+        Either::Left(open) => open.map_err(|source| MirrorError::device(&name, source))?,
+        Either::Right(()) => {
+            let why = format!("not reached within {:.1} s", config.remote_timeout.as_secs_f64());
+            return Err(MirrorError::device(name, BlockError::Unreachable(why)));
+        }
+    };
+    let session = Session::new(open, parts.host.clone(), config.remote_timeout);
+    let local = parts.local.info().block_size;
+    let found = session.info().block_size;
+    if found > local {
+        let found =
+            format!("its blocks of {found} bytes are larger than the local ones of {local}");
+        return Err(MirrorError::Metadata { what: name, found });
+    }
+    Ok(NewLeg { name, session })
+}
+
+/// What the metadata will say.
+fn plan(
+    parts: &Parts,
+    legs: &[NewLeg],
+    options: CreateOptions,
+) -> Result<LocalSuperblock, MirrorError> {
+    let sizes: Vec<u64> = legs.iter().map(|leg| leg.session.info().size).collect();
+    let what = |error| MirrorError::metadata("the devices", &error);
+    let size = image_bytes(parts.local.info().size, &sizes, 0).map_err(what)?;
+    LocalLayout::new(size)
+        .and_then(|layout| layout.check(parts.metadata.info().size))
+        .map_err(what)?;
+    let host = &*parts.host;
+    let generation = GenerationId(host.random());
+    let mut records = [const { None }; LEGS_MAX];
+    for (record, leg) in records.iter_mut().zip(legs) {
+        let state = if options.skip_initial_copy { LegState::InSync } else { LegState::Copying };
+        *record = Some(LegRecord {
+            id: LegId(host.random()),
+            identity: leg.session.leg().identity.clone(),
+            name: leg.name.clone(),
+            state,
+            base: generation,
+            acked_epoch: 0,
+            superblock_sequence: 0,
+            bitmap: BitmapId(host.random()),
+            leg_bytes: leg.session.info().size,
+            redo_bytes: 0,
+        });
+    }
+    Ok(LocalSuperblock {
+        uuid: MirrorId(host.random()),
+        sequence: 1,
+        size,
+        role: Role::Primary,
+        clean: true,
+        ring_from: 0,
+        epoch_max: 0,
+        lineage: Lineage::new(generation),
+        legs: records,
+    })
+}
+
+async fn check_leg(leg: &NewLeg, options: CreateOptions) -> Result<(), MirrorError> {
+    let layout = layout_of(leg)?;
+    let device = SessionDevice(leg.session.clone());
+    let found = leg.session.watched(tail::read(&device, &layout)).await;
+    let found = found.map_err(|source| MirrorError::device(&leg.name, source))?;
+    may_overwrite(leg.name.clone(), found.map(|superblock| superblock.uuid), options)
+}
+
+fn layout_of(leg: &NewLeg) -> Result<LegLayout, MirrorError> {
+    LegLayout::new(leg.session.info().size, 0)
+        .map_err(|error| MirrorError::metadata(&leg.name, &error))
+}
+
+async fn format_leg(
+    leg: &NewLeg,
+    record: &LegRecord,
+    superblock: &LocalSuperblock,
+    options: CreateOptions,
+    host: &dyn Host,
+) -> crate::Result<()> {
+    let layout = LegLayout::new(record.leg_bytes, record.redo_bytes);
+    let layout = layout.map_err(|error| BlockError::Medium(std::io::Error::other(error)))?;
+    let consistency = if options.skip_initial_copy {
+        Consistency::Consistent
+    } else {
+        Consistency::InconsistentSince(0)
+    };
+    let device = SessionDevice(leg.session.clone());
+    tail::erase(&device, &layout).await?;
+    let remote = RemoteSuperblock {
+        uuid: superblock.uuid,
+        sequence: 1,
+        leg: record.id,
+        lineage: superblock.lineage.clone(),
+        data_bytes: superblock.size,
+        redo_bytes: record.redo_bytes,
+        consistency,
+        writer: String::new(),
+        lease: host.wall_clock().into(),
+    };
+    tail::write(&device, &layout, &remote).await
+}
+
+/// Bits first, the superblock last. Pages that were never written say that everything may differ,
+/// which is what a first copy needs.
+async fn write_metadata(
+    metadata: &Device,
+    superblock: &LocalSuperblock,
+    options: CreateOptions,
+) -> crate::Result<()> {
+    let layout = LocalLayout::new(superblock.size);
+    let layout = layout.map_err(|error| BlockError::Medium(std::io::Error::other(error)))?;
+    if options.skip_initial_copy {
+        for (number, record) in superblock.legs.iter().flatten().enumerate() {
+            let mut bits = Bitmap::new(layout.blocks());
+            for page in 0..layout.pages() {
+                let mut bytes = Box::new([0; PAGE_BYTES]);
+                bits.take_page(page, record.bitmap, &mut bytes);
+                let data = crate::Bytes::copy_from_slice(&bytes[..]);
+                let at = layout.page(number, page);
+                metadata.write(at, data, crate::WriteFlags::NONE).await?;
+            }
+        }
+        metadata.flush().await?;
+    }
+    Store::format(metadata, superblock).await
+}

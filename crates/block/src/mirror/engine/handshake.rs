@@ -1,0 +1,227 @@
+//! What a leg says of itself, and what it is told. Nothing is written to one before its superblock
+//! is understood, and found to be that of this mirror and of a generation that we followed.
+
+use std::sync::Arc;
+
+use super::super::generation::{GenerationId, Relation, WallMs, compare, was_put_back};
+use super::super::layout::LegLayout;
+use super::super::leg::LegEvent;
+use super::super::status::LegState;
+use super::super::superblock::{Consistency, LegRecord, RemoteSuperblock};
+use super::session::{Session, SessionDevice};
+use super::shared::Shared;
+use super::tail;
+use crate::{BlockError, Result};
+
+/// What a leg was found to be.
+pub(crate) struct Found {
+    layout: LegLayout,
+    superblock: RemoteSuperblock,
+    /// Everything has to be copied.
+    pub(crate) whole: bool,
+    /// It has no image yet.
+    pub(crate) first: bool,
+}
+
+impl Found {
+    /// The generation that its superblock names.
+    pub(crate) fn generation(&self) -> GenerationId {
+        self.superblock.lineage.current()
+    }
+}
+
+/// Why a leg cannot be used.
+pub(crate) struct Refused {
+    pub(crate) event: LegEvent,
+    pub(crate) message: String,
+}
+
+impl Refused {
+    fn new(event: LegEvent, message: impl Into<String>) -> Self {
+        Self { event, message: message.into() }
+    }
+}
+
+impl From<BlockError> for Refused {
+    fn from(error: BlockError) -> Self {
+        let event = match error {
+            BlockError::Fenced => LegEvent::TakenOver,
+            _ => LegEvent::Lost,
+        };
+        Self { event, message: error.to_string() }
+    }
+}
+
+type Looked<T> = std::result::Result<T, Refused>;
+
+/// Looks at a leg that was just opened.
+pub(crate) async fn look(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+) -> Looked<Found> {
+    let Some(record) = shared.books().leg(leg) else {
+        return Err(Refused::new(LegEvent::Foreign, "the mirror knows nothing of this leg"));
+    };
+    let layout = check_shape(shared, session, &record)?;
+    check_identity(&session.leg().identity, &record)?;
+    let superblock = read(session, &layout).await?;
+    check_owner(shared, &superblock, &record)?;
+    let related = relate(shared, &superblock, &record)?;
+    let put_back = was_put_back((record.superblock_sequence, 0), (superblock.sequence, 0));
+    if record.identity.is_empty() && !session.leg().identity.is_empty() {
+        shared.books().identified(leg, &session.leg().identity).await?;
+    }
+    let first = record.state == LegState::Copying;
+    let consistent = superblock.consistency == Consistency::Consistent && !first;
+    shared.legs().note_image(leg, consistent, Some(superblock.lease.into()));
+    let whole = related == Relation::WholeCopy || put_back;
+    Ok(Found { layout, superblock, whole, first })
+}
+
+fn check_shape(shared: &Shared, session: &Session, record: &LegRecord) -> Looked<LegLayout> {
+    let info = session.info();
+    let failed = |message: String| Refused::new(LegEvent::Failed, message);
+    if info.read_only {
+        return Err(failed("it is read-only".to_owned()));
+    }
+    let block_size = shared.local().info().block_size;
+    if info.block_size > block_size {
+        return Err(failed(format!(
+            "its blocks of {} bytes are larger than the mirror's of {block_size}",
+            info.block_size
+        )));
+    }
+    if info.size != record.leg_bytes {
+        // What stands at its end is found by its size.
+        return Err(failed(format!(
+            "it has {} bytes, and had {} when it became a leg; `enkaku mirror grow` or `add-leg` \
+             decides",
+            info.size, record.leg_bytes
+        )));
+    }
+    let layout = LegLayout::new(info.size, record.redo_bytes);
+    let layout = layout.and_then(|layout| layout.check(shared.size(), info.size).map(|()| layout));
+    layout.map_err(|error| failed(error.to_string()))
+}
+
+fn check_identity(found: &str, record: &LegRecord) -> Looked<()> {
+    if found.is_empty() || record.identity.is_empty() || found == record.identity {
+        return Ok(());
+    }
+    let message = format!(
+        "another unit is at its place: {found:?} instead of {:?}; `enkaku mirror remove-leg` and \
+         `add-leg` make it one of this mirror",
+        record.identity
+    );
+    Err(Refused::new(LegEvent::Foreign, message))
+}
+
+async fn read(session: &Arc<Session>, layout: &LegLayout) -> Looked<RemoteSuperblock> {
+    match tail::read(&SessionDevice(session.clone()), layout).await? {
+        Ok(superblock) => Ok(superblock),
+        Err(fault) => Err(Refused::new(LegEvent::Foreign, fault.to_string())),
+    }
+}
+
+fn check_owner(shared: &Shared, found: &RemoteSuperblock, record: &LegRecord) -> Looked<()> {
+    let own = shared.books().uuid();
+    if found.uuid != own {
+        let message = format!(
+            "it is a leg of mirror {}, and this is mirror {own}; `enkaku mirror inspect` shows it",
+            found.uuid
+        );
+        return Err(Refused::new(LegEvent::Foreign, message));
+    }
+    if found.leg != record.id {
+        return Err(Refused::new(LegEvent::Foreign, "it is another leg of this mirror"));
+    }
+    if found.data_bytes != shared.size() {
+        let message =
+            format!("its image has {} bytes, the mirror {}", found.data_bytes, shared.size());
+        return Err(Refused::new(LegEvent::Foreign, message));
+    }
+    Ok(())
+}
+
+fn relate(shared: &Shared, found: &RemoteSuperblock, record: &LegRecord) -> Looked<Relation> {
+    let relation = compare(&shared.books().lineage(), record.base, &found.lineage);
+    match relation {
+        Relation::Same | Relation::Behind | Relation::WholeCopy => Ok(relation),
+        Relation::Promoted => Err(Refused::new(
+            LegEvent::TakenOver,
+            "it was promoted and holds all that was written here; `enkaku mirror failback` makes \
+             this side its mirror",
+        )),
+        Relation::SplitBrain { left_here, left_there, .. } => {
+            let time = |left: Option<WallMs>| {
+                left.map_or("never".to_owned(), |ms| format!("{} ms after 1970", ms.0))
+            };
+            let message = format!(
+                "both sides have written since they parted (here {}, there {}); `enkaku mirror \
+                 resolve --discard` decides",
+                time(left_here),
+                time(left_there)
+            );
+            Err(Refused::new(LegEvent::Parted, message))
+        }
+        Relation::Unrelated => {
+            Err(Refused::new(LegEvent::Foreign, "its image has no history in common with this one"))
+        }
+    }
+}
+
+/// Looks whether a leg in use is still ours.
+pub(crate) async fn check(session: &Arc<Session>, found: &mut Found) -> Looked<()> {
+    let superblock = read(session, &found.layout).await?;
+    if superblock == found.superblock {
+        return Ok(());
+    }
+    Err(Refused::new(
+        LegEvent::TakenOver,
+        "somebody else has written its superblock: it was promoted, or two mirrors use it",
+    ))
+}
+
+/// Tells a leg that its image is no legal one, before anything is copied to it.
+pub(crate) async fn say_inconsistent(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Result<()> {
+    shared.legs().note_image(leg, false, Some(found.superblock.lease.into()));
+    let mut superblock = found.superblock.clone();
+    if superblock.consistency == Consistency::Consistent {
+        superblock.consistency = Consistency::InconsistentSince(0);
+    }
+    write(shared, session, found, superblock).await?;
+    shared.books().told(leg, found.superblock.sequence, None).await
+}
+
+/// Tells a leg that its image is the one of the present generation.
+pub(crate) async fn tell(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Result<()> {
+    let mut superblock = found.superblock.clone();
+    superblock.lineage = shared.books().lineage();
+    superblock.consistency = Consistency::Consistent;
+    write(shared, session, found, superblock).await?;
+    shared.books().told(leg, found.superblock.sequence, Some(found.generation())).await
+}
+
+async fn write(
+    shared: &Arc<Shared>,
+    session: &Arc<Session>,
+    found: &mut Found,
+    mut superblock: RemoteSuperblock,
+) -> Result<()> {
+    superblock.sequence += 1;
+    superblock.lease = shared.host().wall_clock().into();
+    tail::write(&SessionDevice(session.clone()), &found.layout, &superblock).await?;
+    found.superblock = superblock;
+    Ok(())
+}

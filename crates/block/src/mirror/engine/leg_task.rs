@@ -1,0 +1,195 @@
+//! The task of a leg: reaches it, finds out what it is, brings it what it lacks, watches it while
+//! it follows, and decides what its loss means. What runs beside it are the user's operations,
+//! which are sent to the leg by themselves.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::leg::LegEvent;
+use super::super::link::OpenLeg;
+use super::super::status::LegState;
+use super::catch_up;
+use super::change;
+use super::handshake::{self, Found, Refused};
+use super::legs::UNFLUSHED_BLOCKS_MAX;
+use super::session::Session;
+use super::shared::{Phase, Shared};
+use super::signal::{Either, either};
+use crate::{BlockError, Result};
+
+/// Pause between looks at a leg in sync: whether somebody has taken it over, and whether there is
+/// something to flush.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Why an attempt has ended.
+enum Ended {
+    /// The leg is not to be used now; another attempt may be worth it.
+    Lost,
+    /// The mirror is being closed, and the leg has all that it can have.
+    Closing,
+}
+
+/// Runs until the mirror is closed.
+pub(crate) async fn run(shared: Arc<Shared>, leg: usize) {
+    let _task = shared.task();
+    let mut pause = shared.config().retry.0;
+    loop {
+        let change = shared.legs().changed();
+        if shared.phase() == Phase::Ending {
+            return;
+        }
+        if !shared.legs().state(leg).is_tried() {
+            change.await;
+            continue;
+        }
+        let since = shared.host().now();
+        if let Ended::Closing = attempt(&shared, leg).await {
+            return;
+        }
+        // A leg that was of use for a while is worth another attempt soon.
+        if shared.host().now().saturating_sub(since) > shared.config().retry.1 {
+            pause = shared.config().retry.0;
+        }
+        wait_for_retry(&shared, leg, pause).await;
+        pause = (pause * 2).min(shared.config().retry.1);
+    }
+}
+
+/// Ends early when a person wants something of the leg, or the mirror is closed.
+async fn wait_for_retry(shared: &Arc<Shared>, leg: usize, pause: Duration) {
+    let mut over = shared.host().sleep(pause);
+    loop {
+        let change = shared.legs().changed();
+        let lost = shared.legs().state(leg) == LegState::Lost;
+        if !lost || shared.phase() == Phase::Ending || shared.legs().take_hurry(leg) {
+            return;
+        }
+        if let Either::Left(()) = either(&mut over, change).await {
+            return;
+        }
+    }
+}
+
+async fn attempt(shared: &Arc<Shared>, leg: usize) -> Ended {
+    let Some(open) = connect(shared, leg).await else { return Ended::Lost };
+    let timeout = shared.config().remote_timeout;
+    let session = Session::new(open, shared.host().clone(), timeout);
+    let ended = session.watched(use_leg(shared, leg, &session)).await;
+    // Whoever holds the session still is told that it is over.
+    session.end("the use of the leg has ended");
+    ended
+}
+
+/// An attempt to reach a leg may take so many times the time after which a leg is lost: it may have
+/// to wait until the far side has let go of an earlier session.
+const PATIENCE: u32 = 6;
+
+/// Opens the leg. After `remote_timeout` nobody waits for that any more, but the attempt goes on.
+async fn connect(shared: &Arc<Shared>, leg: usize) -> Option<OpenLeg> {
+    let timeout = shared.config().remote_timeout;
+    let mut connecting = shared.source(leg).connect();
+    let mut late = shared.host().sleep(timeout);
+    let mut noted = false;
+    loop {
+        let change = shared.legs().changed();
+        if !shared.legs().state(leg).is_tried() || shared.phase() == Phase::Ending {
+            return None;
+        }
+        match either(&mut connecting, either(&mut late, change)).await {
+            Either::Left(Ok(open)) => return Some(open),
+            Either::Left(Err(error)) => {
+                let event = match error {
+                    BlockError::Fenced => LegEvent::TakenOver,
+                    _ => LegEvent::Lost,
+                };
+                shared.legs().end_use(leg, None, event, error.to_string());
+                return None;
+            }
+            Either::Right(Either::Left(())) => {
+                let message = format!("not reached within {:.1} s", timeout.as_secs_f64());
+                shared.legs().end_use(leg, None, LegEvent::Lost, message);
+                if noted {
+                    return None;
+                }
+                noted = true;
+                late = shared.host().sleep(timeout * (PATIENCE - 1));
+            }
+            Either::Right(Either::Right(())) => {}
+        }
+    }
+}
+
+async fn use_leg(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> Ended {
+    let mut found = match handshake::look(shared, leg, session).await {
+        Ok(found) => found,
+        Err(Refused { event, message }) => {
+            shared.legs().end_use(leg, None, event, message);
+            return Ended::Lost;
+        }
+    };
+    if found.whole {
+        // Durable first: what it is told next makes it look as if it had never been away.
+        if shared.books().all_differ(leg, &**shared.host()).await.is_err() {
+            return Ended::Lost;
+        }
+        shared.legs().all_differ(leg);
+    }
+    if catch_up::bring(shared, leg, session, &mut found).await.is_err() {
+        return Ended::Lost;
+    }
+    follow(shared, leg, session, &mut found).await
+}
+
+/// Watches a leg in sync until it is lost or the mirror is closed.
+async fn follow(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Ended {
+    loop {
+        let change = shared.legs().changed();
+        if session.why_ended().is_some() {
+            return Ended::Lost;
+        }
+        if shared.phase() == Phase::Ending {
+            return Ended::Closing;
+        }
+        let done = keep_up(shared, leg, session, found).await;
+        if let Err(error) = done {
+            shared.leg_failed(leg, session, &error);
+            return Ended::Lost;
+        }
+        let pause = shared.host().sleep(LOOK_EVERY);
+        if let Either::Right(()) = either(either(change, session.over()), pause).await {
+            if let Err(Refused { event, message }) = handshake::check(session, found).await {
+                shared.legs().end_use(leg, Some(session), event, message);
+                return Ended::Lost;
+            }
+            if shared.legs().unflushed(leg) > 0 {
+                drop(change::flush_leg(shared, leg).await);
+            }
+        }
+    }
+}
+
+/// What a leg in sync may have to be told or brought.
+async fn keep_up(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Result<()> {
+    if shared.books().generation() != found.generation() {
+        handshake::tell(shared, leg, session, found).await?;
+    }
+    if shared.legs().owed(leg) > 0 {
+        // A change that failed here, or a block that was found to differ: the image there is a
+        // legal one all the same, as a change that failed may or may not be there.
+        catch_up::copy_owed(shared, leg, session).await?;
+    }
+    if shared.legs().unflushed(leg) >= UNFLUSHED_BLOCKS_MAX {
+        drop(change::flush_leg(shared, leg).await);
+    }
+    Ok(())
+}

@@ -1,0 +1,481 @@
+//! [`Legs`]: where each leg stands, what its tracking says, and whether the user's operations may
+//! complete without it. The mutex is held for bookkeeping only, never across I/O.
+//!
+//! A leg *takes part* from the moment at which nothing is owed to it any more: then every flush
+//! waits for it, and no write completes without it. It is *excluded* when the local metadata says,
+//! durably, that it may miss writes: then nothing waits for it. In between (it was lost a moment
+//! ago, or was in sync when the mirror was last used and has not been reached yet) writes wait.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
+
+use super::super::BLOCK_BYTES;
+use super::super::bitmap::Bitmap;
+use super::super::config::OnLoss;
+use super::super::host::Host;
+use super::super::leg::LegEvent;
+use super::super::status::{LegState, LegStatus};
+use super::session::Session;
+use super::signal::{Change, Signal, lock};
+use super::tracking::{Flushing, Tracking};
+
+/// Blocks that a leg in sync has answered before it is flushed without the user asking for it:
+/// 64 MiB. What is kept for each of them until then is a part of the mirror's memory.
+pub(crate) const UNFLUSHED_BLOCKS_MAX: u64 = 16 << 10;
+
+/// The way on which changes get to a leg.
+#[derive(Clone)]
+enum Route {
+    /// Nothing is sent: bits are set.
+    None,
+    /// Each change is sent at once, and completes when the leg has answered.
+    Direct {
+        session: Arc<Session>,
+        /// Flushes wait for it, and nothing completes without it.
+        takes_part: bool,
+    },
+}
+
+struct Leg {
+    name: String,
+    state: LegState,
+    since: Duration,
+    message: Option<String>,
+    tracking: Tracking,
+    route: Route,
+    excluded: bool,
+    /// How often everything has been there: who waits for the leg goes on at the next time.
+    times_in_sync: u64,
+    consistent: bool,
+    image_time: Option<SystemTime>,
+    copied_blocks: u64,
+    sent_bytes: u64,
+    /// A person wants the next attempt now.
+    hurry: bool,
+}
+
+/// What an operation of the user has to do with one leg.
+pub(crate) struct Part {
+    /// Its number.
+    pub(crate) leg: usize,
+    /// The operation is to be sent there.
+    pub(crate) session: Option<Arc<Session>>,
+    /// It is complete at that leg when the leg has answered.
+    takes_part: bool,
+    times_in_sync: u64,
+    flush: Option<Flushing>,
+}
+
+/// How an operation ended at a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The block may hold anything.
+    Unknown,
+    /// A flush makes it stable.
+    Written,
+    /// It is stable, here and there.
+    Stable,
+}
+
+/// The legs of a mirror.
+pub(crate) struct Legs {
+    host: Arc<dyn Host>,
+    legs: Mutex<Vec<Leg>>,
+    changed: Arc<Signal>,
+}
+
+impl Legs {
+    /// Legs that were not reached yet: names, what may differ, and whether each is excluded.
+    pub(crate) fn new(host: Arc<dyn Host>, legs: Vec<(String, Tracking, bool)>) -> Self {
+        let since = host.now();
+        let leg = |(name, tracking, excluded)| Leg {
+            name,
+            state: LegState::Connecting,
+            since,
+            message: None,
+            tracking,
+            route: Route::None,
+            excluded,
+            times_in_sync: 0,
+            consistent: false,
+            image_time: None,
+            copied_blocks: 0,
+            sent_bytes: 0,
+            hurry: false,
+        };
+        let legs = Mutex::new(legs.into_iter().map(leg).collect());
+        Self { host, legs, changed: Arc::default() }
+    }
+
+    /// The next change of anything that somebody may wait for.
+    pub(crate) fn changed(&self) -> Change {
+        self.changed.next()
+    }
+
+    /// Everybody looks again.
+    pub(crate) fn wake(&self) {
+        self.changed.raise();
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// A change of `blocks` is about to be issued: their bits are set, and it is said where it is
+    /// to be sent. The caller holds their range, and reports with [`answered`](Self::answered).
+    pub(crate) fn begin_change(&self, blocks: Range<u64>) -> Vec<Part> {
+        let begin = |(number, leg): (usize, &mut Leg)| {
+            // A copy brings what is owed: a live write that overtook it would have to be waited for
+            // by every later one, and the copy would not end.
+            let owed = leg.tracking.any_owed(blocks.clone());
+            leg.tracking.changes(blocks.clone());
+            let (session, takes_part) = match &leg.route {
+                Route::Direct { session, takes_part } if !owed => {
+                    leg.tracking.sends(blocks.clone());
+                    leg.sent_bytes += (blocks.end - blocks.start) * BLOCK_BYTES;
+                    (Some(session.clone()), *takes_part)
+                }
+                _ => (None, false),
+            };
+            let times_in_sync = leg.times_in_sync;
+            Part { leg: number, session, takes_part, times_in_sync, flush: None }
+        };
+        self.lock().iter_mut().enumerate().map(begin).collect()
+    }
+
+    /// What was sent to a leg has ended.
+    pub(crate) fn answered(
+        &self,
+        leg: usize,
+        session: &Arc<Session>,
+        blocks: Range<u64>,
+        outcome: Outcome,
+    ) {
+        let mut legs = self.lock();
+        let Some(leg) = legs[leg].used_by(session) else { return };
+        match outcome {
+            Outcome::Unknown => leg.tracking.sent(blocks, false),
+            Outcome::Written => leg.tracking.sent(blocks, true),
+            Outcome::Stable => leg.tracking.sent_stable(blocks),
+        }
+        let look = leg.tracking.owed() > 0 || leg.tracking.unflushed() >= UNFLUSHED_BLOCKS_MAX;
+        if look && leg.takes_part() {
+            drop(legs);
+            self.wake(); // Its task has something to do.
+        }
+    }
+
+    /// A flush is about to be issued: where it is to be sent. With `only`, at that leg alone.
+    pub(crate) fn begin_flush(&self, only: Option<usize>) -> Vec<Part> {
+        let begin = |(number, leg): (usize, &mut Leg)| {
+            let (session, takes_part) = match &leg.route {
+                Route::Direct { session, takes_part } if *takes_part || only.is_some() => {
+                    (Some(session.clone()), *takes_part)
+                }
+                _ => (None, false),
+            };
+            let flush = session.as_ref().map(|_| leg.tracking.flushes());
+            let times_in_sync = leg.times_in_sync;
+            Part { leg: number, session, takes_part, times_in_sync, flush }
+        };
+        let mut legs = self.lock();
+        let legs = legs.iter_mut().enumerate();
+        legs.filter(|(number, _)| only.is_none_or(|only| only == *number)).map(begin).collect()
+    }
+
+    /// The leg and the local device have both flushed.
+    pub(crate) fn flushed(&self, part: &Part) {
+        let (Some(session), Some(flush)) = (&part.session, part.flush) else { return };
+        let mut legs = self.lock();
+        if let Some(leg) = legs[part.leg].used_by(session) {
+            leg.tracking.flushed(flush);
+        }
+    }
+
+    /// What was begun may be told complete as far as this leg is concerned. `well`: it was sent
+    /// there and ended well.
+    pub(crate) fn is_settled(&self, part: &Part, well: bool) -> bool {
+        let legs = self.lock();
+        let leg = &legs[part.leg];
+        (well && part.takes_part) || leg.excluded || leg.times_in_sync > part.times_in_sync
+    }
+
+    /// The leg can be used: from now on changes of what is not owed are sent to it.
+    /// False, and nothing is done, if it is no longer wanted, or something is owed to it and
+    /// `nothing_owed` is asked for.
+    pub(crate) fn open_route(
+        &self,
+        leg: usize,
+        session: &Arc<Session>,
+        event: LegEvent,
+        nothing_owed: bool,
+    ) -> bool {
+        let now = self.host.now();
+        let mut legs = self.lock();
+        let leg = &mut legs[leg];
+        if (nothing_owed && leg.tracking.owed() > 0) || !leg.step(event, None, now) {
+            return false;
+        }
+        leg.copied_blocks = 0;
+        leg.route = Route::Direct { session: session.clone(), takes_part: false };
+        drop(legs);
+        self.wake();
+        true
+    }
+
+    /// Nothing waits for the leg to be excluded any more, since it takes part from now on. False,
+    /// and nothing is done, while something is owed to it or it is no longer in use.
+    pub(crate) fn take_part(&self, leg: usize, session: &Arc<Session>) -> bool {
+        let mut legs = self.lock();
+        let Some(leg) = legs[leg].used_by(session) else { return false };
+        if leg.tracking.owed() > 0 {
+            return false;
+        }
+        leg.route = Route::Direct { session: session.clone(), takes_part: true };
+        leg.excluded = false;
+        true
+    }
+
+    /// It is in sync, and says so itself.
+    pub(crate) fn in_sync(&self, leg: usize, session: &Arc<Session>) -> bool {
+        let now = self.host.now();
+        let mut legs = self.lock();
+        let Some(leg) = legs[leg].used_by(session) else { return false };
+        let stepped = leg.step(LegEvent::CaughtUp, None, now);
+        leg.consistent |= stepped;
+        leg.times_in_sync += u64::from(stepped);
+        drop(legs);
+        self.wake();
+        stepped
+    }
+
+    /// Something has happened to the leg that ends its use. Of a session that is not its present
+    /// one nothing is believed.
+    pub(crate) fn end_use(
+        &self,
+        leg: usize,
+        session: Option<&Arc<Session>>,
+        event: LegEvent,
+        message: String,
+    ) -> bool {
+        let now = self.host.now();
+        let mut legs = self.lock();
+        let leg = &mut legs[leg];
+        if session.is_some_and(|session| !leg.uses(session) && leg.has_route()) {
+            return false;
+        }
+        tracing::info!(leg = %leg.name, ?event, %message, "the use of a leg ends");
+        let stepped = leg.step(event, Some(message.clone()), now);
+        if !stepped && leg.has_route() {
+            return false;
+        }
+        leg.tracking.lost();
+        let route = std::mem::replace(&mut leg.route, Route::None);
+        drop(legs);
+        if let Route::Direct { session, .. } = route {
+            session.end(&message);
+        }
+        self.wake();
+        stepped
+    }
+
+    /// A person has the leg tried again.
+    pub(crate) fn resume(&self, leg: usize) -> bool {
+        let now = self.host.now();
+        let stepped = self.lock()[leg].step(LegEvent::Resume, None, now);
+        self.wake();
+        stepped
+    }
+
+    /// The next attempt at a lost leg is made now.
+    pub(crate) fn hurry(&self, leg: usize) {
+        self.lock()[leg].hurry = true;
+        self.wake();
+    }
+
+    /// Whether that was asked for since the last look.
+    pub(crate) fn take_hurry(&self, leg: usize) -> bool {
+        std::mem::take(&mut self.lock()[leg].hurry)
+    }
+
+    /// The present session of a leg.
+    pub(crate) fn session(&self, leg: usize) -> Option<Arc<Session>> {
+        match &self.lock()[leg].route {
+            Route::Direct { session, .. } => Some(session.clone()),
+            Route::None => None,
+        }
+    }
+
+    /// Writes need not wait for this leg, if it is noted first that it may miss them.
+    pub(crate) fn may_exclude(&self, leg: usize, on_loss: OnLoss) -> bool {
+        let legs = self.lock();
+        let leg = &legs[leg];
+        match on_loss {
+            _ if leg.excluded || leg.takes_part() => false,
+            OnLoss::Stop => leg.state == LegState::Paused,
+            // A leg to which nothing is owed takes part in a moment, or is lost.
+            OnLoss::Continue => {
+                leg.state != LegState::Connecting && !(leg.has_route() && leg.tracking.owed() == 0)
+            }
+        }
+    }
+
+    /// Legs that do not take part and are not excluded, and may be.
+    pub(crate) fn to_exclude(&self, on_loss: OnLoss) -> Vec<usize> {
+        (0..self.count()).filter(|leg| self.may_exclude(*leg, on_loss)).collect()
+    }
+
+    /// It is durable that these legs may miss writes. One that takes part meanwhile is left alone:
+    /// it cannot be, as long as both are decided one after the other.
+    pub(crate) fn exclude(&self, which: &[usize]) {
+        let mut legs = self.lock();
+        for number in which {
+            let leg = &mut legs[*number];
+            leg.excluded = !leg.takes_part();
+        }
+        drop(legs);
+        self.wake();
+    }
+
+    /// Where a leg stands.
+    pub(crate) fn state(&self, leg: usize) -> LegState {
+        self.lock()[leg].state
+    }
+
+    /// Nothing waits for this leg.
+    pub(crate) fn is_excluded(&self, leg: usize) -> bool {
+        self.lock()[leg].excluded
+    }
+
+    /// Blocks that a copy has to bring to a leg.
+    pub(crate) fn owed(&self, leg: usize) -> u64 {
+        self.lock()[leg].tracking.owed()
+    }
+
+    /// Blocks that the leg has answered and no flush has covered.
+    pub(crate) fn unflushed(&self, leg: usize) -> u64 {
+        self.lock()[leg].tracking.unflushed()
+    }
+
+    /// The first run of owed blocks among `blocks`.
+    pub(crate) fn first_owed(&self, leg: usize, blocks: Range<u64>) -> Option<Range<u64>> {
+        self.lock()[leg].tracking.first_owed(blocks)
+    }
+
+    /// A copy is about to send `blocks`, which are owed; the caller holds their range.
+    pub(crate) fn begin_copy(
+        &self,
+        leg: usize,
+        session: &Arc<Session>,
+        blocks: Range<u64>,
+    ) -> bool {
+        let mut legs = self.lock();
+        let Some(leg) = legs[leg].used_by(session) else { return false };
+        leg.tracking.sends(blocks);
+        true
+    }
+
+    /// So much was copied, of which so many bytes were sent.
+    pub(crate) fn copied(&self, leg: usize, blocks: u64, sent_bytes: u64) {
+        let mut legs = self.lock();
+        let leg = &mut legs[leg];
+        leg.copied_blocks += blocks;
+        leg.sent_bytes += sent_bytes;
+    }
+
+    /// These blocks may differ, at all legs or at one.
+    pub(crate) fn differ(&self, leg: Option<usize>, blocks: Range<u64>) {
+        for (number, each) in self.lock().iter_mut().enumerate() {
+            if leg.is_none_or(|leg| leg == number) {
+                each.tracking.changes(blocks.clone());
+            }
+        }
+        self.wake();
+    }
+
+    /// All blocks of a leg may differ.
+    pub(crate) fn all_differ(&self, leg: usize) {
+        self.lock()[leg].tracking.all_differ();
+    }
+
+    /// Whether the image there is a legal one, and of when, as its superblock says.
+    pub(crate) fn note_image(&self, leg: usize, consistent: bool, time: Option<SystemTime>) {
+        let mut legs = self.lock();
+        let leg = &mut legs[leg];
+        (leg.consistent, leg.image_time) = (consistent, time);
+    }
+
+    /// A session to read `blocks` from, if the leg holds what was written last.
+    pub(crate) fn reader(&self, leg: usize, blocks: Range<u64>) -> Option<Arc<Session>> {
+        let legs = self.lock();
+        match &legs[leg].route {
+            Route::Direct { session, .. } if !legs[leg].tracking.any_owed(blocks) => {
+                Some(session.clone())
+            }
+            _ => None,
+        }
+    }
+
+    /// Looks at the bits of a leg, to write them down.
+    pub(crate) fn with_bits<T>(&self, leg: usize, look: impl FnOnce(&mut Bitmap) -> T) -> T {
+        look(self.lock()[leg].tracking.dirty_mut())
+    }
+
+    /// For people.
+    pub(crate) fn status(&self) -> Vec<LegStatus> {
+        let now = self.host.now();
+        let wall_clock = self.host.wall_clock();
+        self.lock().iter().map(|leg| leg.status(now, wall_clock)).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Leg>> {
+        lock(&self.legs)
+    }
+}
+
+impl Leg {
+    fn step(&mut self, event: LegEvent, message: Option<String>, now: Duration) -> bool {
+        let Some(next) = self.state.next(event) else { return false };
+        if next != self.state {
+            self.since = now;
+        }
+        (self.state, self.message) = (next, message);
+        true
+    }
+
+    fn uses(&self, session: &Arc<Session>) -> bool {
+        matches!(&self.route, Route::Direct { session: used, .. } if Arc::ptr_eq(used, session))
+    }
+
+    fn used_by(&mut self, session: &Arc<Session>) -> Option<&mut Self> {
+        self.uses(session).then_some(self)
+    }
+
+    fn has_route(&self) -> bool {
+        !matches!(self.route, Route::None)
+    }
+
+    fn takes_part(&self) -> bool {
+        matches!(self.route, Route::Direct { takes_part: true, .. })
+    }
+
+    fn status(&self, now: Duration, wall_clock: SystemTime) -> LegStatus {
+        let current = self.state == LegState::InSync;
+        LegStatus {
+            name: self.name.clone(),
+            state: self.state,
+            since: now.saturating_sub(self.since),
+            message: self.message.clone(),
+            consistent: self.consistent,
+            lag_bytes: 0,
+            lag: Duration::ZERO,
+            dirty_bytes: self.tracking.owed() * BLOCK_BYTES,
+            epochs: 0,
+            image_time: if current { Some(wall_clock) } else { self.image_time },
+            copied_bytes: self.copied_blocks * BLOCK_BYTES,
+            sent_bytes: self.sent_bytes,
+        }
+    }
+}

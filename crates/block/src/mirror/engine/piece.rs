@@ -1,0 +1,169 @@
+//! The pieces of a copy: which part of what is owed is next, and how one is brought. Holes and
+//! zeroes are not sent where the leg can be told that a range is zero, or says so itself.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::super::BLOCK_BYTES;
+use super::legs::Outcome;
+use super::read;
+use super::session::Session;
+use super::shared::Shared;
+use crate::range_lock::held;
+use crate::{BlockError, Buf, DeviceInfo, Extent, Result, WriteFlags, ZeroFlags};
+
+/// Bytes of data of a piece at most. The user's operations on it wait as long as it takes.
+pub(crate) const DATA_BYTES: u64 = 256 << 10;
+
+/// Bytes of a hole at most that a leg is told to zero at once: some targets write them one by one,
+/// and have to be done before they are taken for lost.
+const HOLE_BYTES: u64 = 32 << 20;
+
+/// Bytes of the local device whose map of holes is asked for at once.
+const MAP_BYTES: u64 = 1 << 30;
+
+/// What of a command to zero goes over the line counts as so much in the window, in bytes.
+const COMMAND_BYTES: u64 = 4096;
+
+/// A part of what is owed.
+pub(crate) struct Piece {
+    blocks: Range<u64>,
+    hole: bool,
+}
+
+impl Piece {
+    /// Its length in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.blocks.end - self.blocks.start) * BLOCK_BYTES
+    }
+
+    /// About what it puts on the line, in bytes.
+    pub(crate) fn wire_bytes(&self) -> u64 {
+        if self.hole { COMMAND_BYTES } else { self.bytes() }
+    }
+}
+
+/// Goes through what is owed in ascending order, again and again.
+pub(crate) struct Pieces {
+    cursor: u64,
+    blocks: u64,
+    hole_bytes: u64,
+    /// Which part of the local device is known to be data or a hole.
+    map: Vec<Extent>,
+}
+
+impl Pieces {
+    /// From the beginning.
+    pub(crate) fn new(leg: &DeviceInfo, shared: &Shared) -> Self {
+        let hole_bytes = if leg.can_zero { HOLE_BYTES } else { DATA_BYTES };
+        Self { cursor: 0, blocks: shared.blocks(), hole_bytes, map: Vec::new() }
+    }
+
+    /// The next piece; `None` once at the end, then it begins anew.
+    ///
+    /// # Errors
+    /// The local device's.
+    pub(crate) async fn next(&mut self, shared: &Shared, leg: usize) -> Result<Option<Piece>> {
+        let Some(run) = shared.legs().first_owed(leg, self.cursor..self.blocks) else {
+            (self.cursor, self.map) = (0, Vec::new());
+            return Ok(None);
+        };
+        let at = run.start * BLOCK_BYTES;
+        let extent = self.extent(shared, at).await?;
+        let bytes_max = if extent.hole { self.hole_bytes } else { DATA_BYTES };
+        // A block that is a hole in part is data.
+        let end = extent.offset + extent.len;
+        let end = if extent.hole { end / BLOCK_BYTES } else { end.div_ceil(BLOCK_BYTES) };
+        let hole = extent.hole && end > run.start;
+        let end = if hole || !extent.hole { end } else { run.start + 1 };
+        let end = end.min(run.end).min(run.start + bytes_max / BLOCK_BYTES);
+        self.cursor = end;
+        Ok(Some(Piece { blocks: run.start..end, hole }))
+    }
+
+    /// What is known of the byte `at`, to the end of its kind.
+    async fn extent(&mut self, shared: &Shared, at: u64) -> Result<Extent> {
+        let holds = |extent: &&Extent| extent.offset <= at && at < extent.offset + extent.len;
+        if let Some(extent) = self.map.iter().find(holds) {
+            return Ok(*extent);
+        }
+        let len = MAP_BYTES.min(self.blocks * BLOCK_BYTES - at);
+        let data = Extent { offset: at, len, hole: false };
+        if !shared.local().info().can_extents {
+            return Ok(data);
+        }
+        self.map = shared.local().device().extents(at, len).await?;
+        Ok(self.map.iter().find(holds).copied().unwrap_or(data))
+    }
+}
+
+/// Brings a piece.
+///
+/// # Errors
+/// The local device's; those of the leg end its session, and are told there.
+pub(crate) async fn copy(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    piece: Piece,
+) -> Result<()> {
+    let bytes = piece.blocks.start * BLOCK_BYTES..piece.blocks.end * BLOCK_BYTES;
+    let _lock = held(shared.locks().exclusive(bytes)).await;
+    let mut from = piece.blocks.start;
+    // Under the lock nothing is under way here, so what is dirty and not settled is owed.
+    while let Some(run) = shared.legs().first_owed(leg, from..piece.blocks.end) {
+        from = run.end;
+        let (offset, len) = (run.start * BLOCK_BYTES, (run.end - run.start) * BLOCK_BYTES);
+        let content = if piece.hole {
+            if !is_hole(shared, offset, len).await? {
+                continue; // Written since the map was asked for: data, at the next pass.
+            }
+            None
+        } else {
+            let buf = read::read_held(shared, offset, len as usize).await?;
+            (!session.info().can_zero || !is_zero(&buf)).then_some(buf)
+        };
+        if !shared.legs().begin_copy(leg, session, run.clone()) {
+            return Ok(());
+        }
+        let sent = send(session, offset, len, content).await;
+        let outcome = if sent.is_ok() { Outcome::Written } else { Outcome::Unknown };
+        shared.legs().answered(leg, session, run.clone(), outcome);
+        match sent {
+            Ok(sent) => shared.legs().copied(leg, run.end - run.start, sent),
+            Err(error) => {
+                shared.leg_failed(leg, session, &error);
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts content there, or zeroes. Returns the bytes of data sent.
+async fn send(session: &Arc<Session>, offset: u64, len: u64, content: Option<Buf>) -> Result<u64> {
+    if let Some(content) = content {
+        let data = content.freeze();
+        session.run(|device| device.write(offset, data, WriteFlags::NONE)).await?;
+        return Ok(len);
+    }
+    if session.info().can_extents {
+        match session.run(|device| device.extents(offset, len)).await {
+            Ok(extents) if extents.iter().all(|extent| extent.hole) => return Ok(0),
+            Ok(_) | Err(BlockError::Unsupported(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    session.run(|device| device.zero(offset, len, ZeroFlags::new(false, true))).await?;
+    Ok(0)
+}
+
+async fn is_hole(shared: &Shared, offset: u64, len: u64) -> Result<bool> {
+    let extents = shared.local().device().extents(offset, len).await?;
+    Ok(extents.iter().all(|extent| extent.hole))
+}
+
+/// Compares without a branch per byte; the compiler makes wide loads of it.
+fn is_zero(data: &[u8]) -> bool {
+    data.chunks(4096).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
+}

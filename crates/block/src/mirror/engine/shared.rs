@@ -1,0 +1,232 @@
+//! [`Shared`]: the parts of an open mirror, and who may use it still.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::super::BLOCK_BYTES;
+use super::super::config::Config;
+use super::super::host::Host;
+use super::super::leg::LegEvent;
+use super::super::link::LegSource;
+use super::books::Books;
+use super::legs::Legs;
+use super::local::Local;
+use super::session::Session;
+use super::signal::{Signal, lock};
+use crate::range_lock::RangeLocks;
+use crate::{BlockError, Result};
+
+/// The parts of an open mirror.
+pub(crate) struct Shared {
+    host: Arc<dyn Host>,
+    config: Config,
+    local: Local,
+    size: u64,
+    sources: Vec<Arc<dyn LegSource>>,
+    locks: Arc<RangeLocks>,
+    legs: Legs,
+    books: Books,
+    usage: Mutex<Usage>,
+    /// An operation has ended, or the mirror is being closed.
+    usage_changed: Arc<Signal>,
+}
+
+/// Whether the mirror may be used, and what it was used for.
+#[derive(Default)]
+struct Usage {
+    phase: Phase,
+    operations: u64,
+    tasks: usize,
+    written_bytes: u64,
+    guest_wait: Duration,
+}
+
+/// How far the end of a mirror is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// In use.
+    #[default]
+    Open,
+    /// No operation is admitted; those under way end.
+    Closing,
+    /// The tasks of the legs end.
+    Ending,
+}
+
+/// An operation of the user under way, until dropped.
+pub(crate) struct UnderWay(Arc<Shared>);
+
+/// A task of a leg, until dropped.
+pub(crate) struct Task(Arc<Shared>);
+
+impl Shared {
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        config: Config,
+        local: Local,
+        sources: Vec<Arc<dyn LegSource>>,
+        legs: Legs,
+        books: Books,
+        size: u64,
+    ) -> Arc<Self> {
+        let (locks, usage, usage_changed) = (Arc::default(), Mutex::default(), Arc::default());
+        Arc::new(Self {
+            host,
+            config,
+            local,
+            size,
+            sources,
+            locks,
+            legs,
+            books,
+            usage,
+            usage_changed,
+        })
+    }
+
+    pub(crate) fn host(&self) -> &Arc<dyn Host> {
+        &self.host
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn local(&self) -> &Local {
+        &self.local
+    }
+
+    /// Bytes of the image: the part of the local device that all legs have room for.
+    pub(crate) fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Blocks of the mirror, the last of which may be one in part.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.size.div_ceil(BLOCK_BYTES)
+    }
+
+    pub(crate) fn source(&self, leg: usize) -> &Arc<dyn LegSource> {
+        &self.sources[leg]
+    }
+
+    pub(crate) fn locks(&self) -> &Arc<RangeLocks> {
+        &self.locks
+    }
+
+    pub(crate) fn legs(&self) -> &Legs {
+        &self.legs
+    }
+
+    pub(crate) fn books(&self) -> &Books {
+        &self.books
+    }
+
+    /// An operation of the user begins.
+    ///
+    /// # Errors
+    /// As [`check_usable`](Self::check_usable), and while the mirror is being closed.
+    pub(crate) fn admit(self: &Arc<Self>) -> Result<UnderWay> {
+        self.books.check()?;
+        let mut usage = lock(&self.usage);
+        if usage.phase != Phase::Open {
+            return Err(closed());
+        }
+        usage.operations += 1;
+        Ok(UnderWay(self.clone()))
+    }
+
+    /// Whether what was admitted may still come to an end.
+    ///
+    /// # Errors
+    /// The mirror is at its end, or its metadata cannot be written.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        self.books.check()?;
+        if self.phase() == Phase::Ending { Err(closed()) } else { Ok(()) }
+    }
+
+    /// A task of a leg begins.
+    pub(crate) fn task(self: &Arc<Self>) -> Task {
+        lock(&self.usage).tasks += 1;
+        Task(self.clone())
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        lock(&self.usage).phase
+    }
+
+    /// The end goes on: everybody looks again.
+    pub(crate) fn enter_phase(&self, phase: Phase) {
+        lock(&self.usage).phase = phase;
+        self.usage_changed.raise();
+        self.legs.wake();
+    }
+
+    /// Ends when no operation of the user is under way.
+    pub(crate) async fn idle(&self) {
+        self.wait_usage(|usage| usage.operations == 0).await;
+    }
+
+    /// Ends when no task of a leg runs.
+    pub(crate) async fn no_tasks(&self) {
+        self.wait_usage(|usage| usage.tasks == 0).await;
+    }
+
+    async fn wait_usage(&self, done: impl Fn(&Usage) -> bool) {
+        loop {
+            let change = self.usage_changed.next();
+            if done(&lock(&self.usage)) {
+                return;
+            }
+            change.await;
+        }
+    }
+
+    pub(crate) fn count_written(&self, bytes: u64) {
+        lock(&self.usage).written_bytes += bytes;
+    }
+
+    pub(crate) fn count_wait(&self, wait: Duration) {
+        lock(&self.usage).guest_wait += wait;
+    }
+
+    /// Bytes written by the user, and how long that waited for legs.
+    pub(crate) fn counts(&self) -> (u64, Duration) {
+        let usage = lock(&self.usage);
+        (usage.written_bytes, usage.guest_wait)
+    }
+
+    /// An operation at a leg has failed: its use ends, and what the failure means is noted.
+    pub(crate) fn leg_failed(&self, leg: usize, session: &Arc<Session>, error: &BlockError) {
+        let event = match error {
+            BlockError::Fenced => LegEvent::TakenOver,
+            BlockError::NoSpace | BlockError::ReadOnly | BlockError::Unsupported(_) => {
+                LegEvent::Failed
+            }
+            // A leg that has lost some of what was not flushed cannot say what: all of that is
+            // sent again after the next connect.
+            _ => LegEvent::Lost,
+        };
+        self.legs.end_use(leg, Some(session), event, error.to_string());
+    }
+}
+
+fn closed() -> BlockError {
+    BlockError::Unreachable("the mirror is closed".to_owned())
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        lock(&self.0.usage).operations -= 1;
+        if self.0.phase() != Phase::Open {
+            self.0.usage_changed.raise();
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        lock(&self.0.usage).tasks -= 1;
+        self.0.usage_changed.raise();
+    }
+}

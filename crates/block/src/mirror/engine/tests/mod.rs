@@ -1,0 +1,8 @@
+//! The engine over devices in memory: the failure matrix, copies, and seeds of random faults. Every
+//! test of a fault compares what the legs hold in the end.
+
+mod copies;
+mod decisions;
+mod losses;
+mod seeds;
+mod world;
