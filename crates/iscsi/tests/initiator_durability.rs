@@ -212,7 +212,7 @@ async fn what_another_initiator_has_reserved_is_not_written_again() {
     unit.next(&[(WRITE, Act::Conflict)]);
     unit.lose_power();
     let told = flush(&disk).await;
-    assert!(matches!(told, Err(BlockError::Medium(_))), "{told:?}");
+    assert!(matches!(told, Err(BlockError::Fenced)), "{told:?}");
     unit.lose_power();
     flush(&disk).await.unwrap();
     assert_eq!(unit.lock().writes.len(), 1, "written again");

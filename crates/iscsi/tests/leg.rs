@@ -7,6 +7,7 @@
 mod late;
 mod open_target;
 mod scripted_unit;
+mod tgt;
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ use scripted_unit::{
     Act, IQN, PATIENCE, POWER_ON, SYNCHRONIZE_CACHE, TEST_UNIT_READY, Unit, WRITE, Written, start,
 };
 use scsi::{LunOptions, Target, TargetConfig};
+use tgt::Tgt;
 
 const LEN: usize = 4096;
 const NEXUS_LOSS: (u8, u8, u8) = (0x6, 0x29, 0x07);
@@ -238,6 +240,37 @@ async fn what_was_refused_is_not_sent_for_a_caller_that_has_gone() {
     soon("a newer write", write(&device, 0, 3)).await.unwrap();
     assert_eq!(first_byte(&device, 0).await, 3);
     assert!(writes_of(&unit, 1).is_empty());
+}
+
+/// A target may answer a login too early. What it still has of the session before has ended when a
+/// command is answered that had to wait for all others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connecting_waits_for_older_commands_where_the_target_knows_an_order() {
+    for knows_order in [false, true] {
+        let (unit, address) = start().await;
+        unit.lock().knows_order = knows_order;
+        open(&leg_at(address, settings())).await;
+        let expected: &[u8] = if knows_order { &[TEST_UNIT_READY] } else { &[] };
+        assert_eq!(unit.lock().ordered, expected);
+    }
+}
+
+/// The same leg at tgt, which is killed with a write under way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_tgt_is_followed_by_the_next_disk() {
+    let Some(mut tgt) = Tgt::start(64 << 20) else { return };
+    let leg = RemoteLeg::new(tgt.url().parse().unwrap(), settings());
+    let first = open(&leg).await;
+    assert!(!first.identity.is_empty());
+    soon("a write", write(&first.device, 0, 1)).await.unwrap();
+    tgt.kill();
+    assert_dead(&first.device).await;
+    assert_unreachable(&soon("connecting", leg.connect()).await.map(drop));
+    tokio::task::block_in_place(|| tgt.run());
+    let next = open(&leg).await;
+    assert_eq!(next.identity, first.identity);
+    assert_eq!(first_byte(&next.device, 0).await, 1);
+    assert_dead(&first.device).await;
 }
 
 /// An attempt to connect that fails, or is given up, leaves the leg usable.

@@ -63,7 +63,14 @@ fn lock(failures: &Mutex<Failures>) -> MutexGuard<'_, Failures> {
 
 fn note(failures: &Mutex<Failures>, kind: OpKind, at: u64, len: u64, error: Option<&BlockError>) {
     let Some(error) = error else { return };
-    if !matches!(error, BlockError::Medium(_) | BlockError::NoSpace | BlockError::Unreachable(_)) {
+    let is_failure = matches!(
+        error,
+        BlockError::Medium(_)
+            | BlockError::NoSpace
+            | BlockError::Fenced
+            | BlockError::Unreachable(_)
+    );
+    if !is_failure {
         return;
     }
     let mut failures = lock(failures);

@@ -184,7 +184,7 @@ impl StatsLayer {
 fn note<T>(failing: &AtomicBool, result: &Result<T>) {
     let bad = match result {
         Ok(_) => false,
-        Err(BlockError::Medium(_) | BlockError::Unreachable(_)) => true,
+        Err(BlockError::Medium(_) | BlockError::Fenced | BlockError::Unreachable(_)) => true,
         Err(_) => return,
     };
     if failing.load(Ordering::Relaxed) != bad {

@@ -37,6 +37,9 @@ pub struct OpenLeg {
 }
 
 /// A device that can order writes it has been given but not answered.
+///
+/// An order holds among what is carried out. A write that is refused or fails is not, while what was
+/// asked after the barrier may be: that it is there rests on the answers of all before it.
 pub trait OrderedWrites: Send + Sync + 'static {
     /// A flush that is a barrier as well: what was asked before the call is stable before anything
     /// asked after the call takes effect, without waiting for answers in between (SAM-5 §8.2,

@@ -87,6 +87,10 @@ impl RemoteDisk {
         Ok((Self(Arc::new(Inner { shared, _tasks: tasks })), over))
     }
 
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
     /// What leads back to this disk as long as somebody has it.
     pub(super) fn downgrade(&self) -> Weak<Inner> {
         Arc::downgrade(&self.0)

@@ -11,9 +11,10 @@ use iscsi_proto::serial::StatSn;
 use tokio::net::TcpStream;
 
 use super::connect::{ConnectError, Identity, Link, connect, credentials};
+use super::fence;
 use super::group::{Group, announce, group};
 use super::member::{Member, Part};
-use super::probe::Prober;
+use super::probe::{ProbeError, Prober};
 use super::rejoin::is_refusal;
 use super::shared::Shared;
 use super::state::{Phase, State};
@@ -88,7 +89,8 @@ fn place(state: &mut State, member: Member) -> usize {
     }
 }
 
-/// Waits until the unit has told the new session what it has to tell.
+/// Waits until the unit has told the new session what it has to tell, and lets it write if it lets
+/// the others.
 pub(super) async fn settle(
     shared: &Shared,
     incarnation: u64,
@@ -96,7 +98,12 @@ pub(super) async fn settle(
 ) -> Result<(), ConnectError> {
     let limit = shared.config.login_timeout;
     let prober = Prober { shared, incarnation, member };
-    match tokio::time::timeout(limit, prober.settle()).await {
+    let settled = async {
+        prober.settle().await?;
+        let command = "PERSISTENT RESERVE OUT";
+        fence::join(&prober).await.map_err(|source| ProbeError::Command { command, source })
+    };
+    match tokio::time::timeout(limit, settled).await {
         Ok(settled) => Ok(settled?),
         Err(_) => {
             let portal = shared.url.portal.clone();

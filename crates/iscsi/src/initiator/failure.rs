@@ -8,20 +8,28 @@ use block::BlockError;
 /// What went wrong, so that it can be told more than once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
-    no_space: bool,
-    kind: io::ErrorKind,
+    cause: Cause,
     text: String,
+}
+
+/// As which error it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    NoSpace,
+    Fenced,
+    Medium(io::ErrorKind),
 }
 
 impl Failure {
     /// `what` failed with `error`.
     pub(super) fn new(what: &str, error: &BlockError) -> Self {
-        let kind = match error {
-            BlockError::Medium(error) => error.kind(),
-            _ => io::ErrorKind::Other,
+        let cause = match error {
+            BlockError::NoSpace => Cause::NoSpace,
+            BlockError::Fenced => Cause::Fenced,
+            BlockError::Medium(error) => Cause::Medium(error.kind()),
+            _ => Cause::Medium(io::ErrorKind::Other),
         };
-        let no_space = matches!(error, BlockError::NoSpace);
-        Self { no_space, kind, text: format!("{what}: {error}") }
+        Self { cause, text: format!("{what}: {error}") }
     }
 
     /// So many bytes were lost with the target's cache, and must not be written again.
@@ -30,7 +38,7 @@ impl Failure {
             "the target was powered on and has lost about {bytes} bytes that were not flushed; \
              others write to this volume, so they were not written again"
         );
-        Self { no_space: false, kind: io::ErrorKind::Other, text }
+        Self { cause: Cause::Medium(io::ErrorKind::Other), text }
     }
 }
 
@@ -42,9 +50,10 @@ impl std::fmt::Display for Failure {
 
 impl From<Failure> for BlockError {
     fn from(failure: Failure) -> Self {
-        match failure.no_space {
-            true => Self::NoSpace,
-            false => Self::Medium(io::Error::new(failure.kind, failure.text)),
+        match failure.cause {
+            Cause::NoSpace => Self::NoSpace,
+            Cause::Fenced => Self::Fenced,
+            Cause::Medium(kind) => Self::Medium(io::Error::new(kind, failure.text)),
         }
     }
 }

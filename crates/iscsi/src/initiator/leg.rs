@@ -10,12 +10,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use block::BlockError;
-use block::mirror::{LegSource, OpenLeg};
+use block::mirror::{Fence, LegSource, OpenLeg, OrderedWrites};
 use tokio::sync::oneshot;
 
 use super::config::{AfterLoss, Config};
 use super::disk::{Inner, RemoteDisk};
+use super::fence::Reservation;
 use super::isid::ChosenIsid;
+use super::ordered::{self, Ordered};
 use super::url::Url;
 
 /// How long the sockets of the disk before may take to close. The target ends its commands in any
@@ -59,7 +61,8 @@ impl RemoteLeg {
         Self(Arc::new(Leg { url, config, isid, last, over: tokio::sync::Mutex::default() }))
     }
 
-    /// The disk that was connected last, as long as somebody has it: what its path does.
+    /// The disk that was connected last, as long as somebody has it: what its path does. Not to be
+    /// kept: its connections live as long as anybody has it.
     pub fn disk(&self) -> Option<RemoteDisk> {
         self.0.last().upgrade().map(RemoteDisk::from)
     }
@@ -95,7 +98,15 @@ impl Leg {
         (*self.last(), *over) = (disk.downgrade(), Some(closed));
         let identity = disk.identity();
         let identity = if identity.name.is_empty() { identity.serial } else { identity.name };
-        Ok(OpenLeg { device: Arc::new(disk), identity, ordered: None, fence: None })
+        let (fence, is_ordered) =
+            tokio::try_join!(Reservation::of(&disk), ordered::is_supported(&disk))?;
+        if is_ordered {
+            ordered::await_older(&disk).await?;
+        }
+        let fence = fence.map(|fence| Arc::new(fence) as Arc<dyn Fence>);
+        let ordered = Ordered::of(&disk, is_ordered);
+        let ordered = ordered.map(|ordered| Arc::new(ordered) as Arc<dyn OrderedWrites>);
+        Ok(OpenLeg { device: Arc::new(disk), identity, ordered, fence })
     }
 
     fn last(&self) -> MutexGuard<'_, Weak<Inner>> {

@@ -269,7 +269,7 @@ impl Prober<'_> {
     }
 
     /// The payload of a VPD page, `None` if the unit has none.
-    async fn vpd(&self, page: u8) -> Result<Option<Vec<u8>>, ProbeError> {
+    pub(super) async fn vpd(&self, page: u8) -> Result<Option<Vec<u8>>, ProbeError> {
         let data = self.optional("INQUIRY", cdb::inquiry(Some(page))).await?;
         Ok(data.and_then(|data| cdb::vpd(page, &data).map(<[u8]>::to_vec)))
     }
@@ -302,6 +302,20 @@ impl Prober<'_> {
             }
             attempts += 1;
         }
+    }
+
+    /// What a command brings that is sent until there is an answer that counts.
+    pub(super) async fn answer(&self, command: Command) -> Result<Vec<u8>, BlockError> {
+        for attempts in 0..ATTENTIONS_MAX {
+            let reply = self.send(command.clone()).await?;
+            match judge(reply.status, &reply.sense, attempts) {
+                Verdict::Done => return Ok(filled(&reply)),
+                Verdict::Again(_) => {}
+                Verdict::Later(pause) | Verdict::Full(pause) => tokio::time::sleep(pause).await,
+                Verdict::Failed(error) => return Err(error),
+            }
+        }
+        Err(BlockError::Unreachable("the unit does not become ready".into()))
     }
 
     async fn raw(&self, name: &'static str, cdb: Cdb, len: u32) -> Result<Reply, ProbeError> {

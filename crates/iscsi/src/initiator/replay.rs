@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::cdb;
 use super::failure::Failure;
 use super::probe::{ProbeError, Prober, Unit};
-use super::sense::{Verdict, judge, status};
+use super::sense::{Verdict, judge};
 use super::shared::Shared;
 use super::state::command;
 
@@ -194,8 +194,9 @@ async fn send(
             Verdict::Again(_) => {}
             Verdict::Later(pause) | Verdict::Full(pause) => tokio::time::sleep(pause).await,
             Verdict::Failed(BlockError::Unsupported(_)) => return Ok(Err(Refused::Unsupported)),
-            Verdict::Failed(error) if reply.status == status::RESERVATION_CONFLICT => {
+            Verdict::Failed(error @ BlockError::Fenced) => {
                 let what = "unflushed data must not be written again";
+                tracing::error!("{}: {what}: {error}", prober.shared.url);
                 let fenced = Refusal::Fenced(Failure::new(what, &error));
                 return Ok(Err(Refused::Otherwise(fenced)));
             }

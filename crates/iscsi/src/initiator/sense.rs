@@ -133,9 +133,7 @@ pub fn judge(status: u8, sense: &[u8], attempts: u32) -> Verdict {
         status::BUSY | status::ACA_ACTIVE => Verdict::Later(pause(attempts)),
         status::TASK_SET_FULL => Verdict::Full(pause(attempts)),
         status::TASK_ABORTED if attempts < ABORTED_ATTEMPTS_MAX => Verdict::Later(pause(attempts)),
-        status::RESERVATION_CONFLICT => {
-            failed(io::ErrorKind::PermissionDenied, "reservation conflict".into())
-        }
+        status::RESERVATION_CONFLICT => Verdict::Failed(BlockError::Fenced),
         other => failed(io::ErrorKind::Other, format!("SCSI status {other:#04x}")),
     }
 }
@@ -199,6 +197,6 @@ mod tests {
         assert_eq!(pause(1000), PAUSE_MAX);
         assert!(matches!(judge(0x28, &[], 0), Verdict::Full(_)));
         assert!(matches!(judge(0x40, &[], ABORTED_ATTEMPTS_MAX), Verdict::Failed(_)));
-        assert!(matches!(judge(0x18, &[], 0), Verdict::Failed(BlockError::Medium(_))));
+        assert!(matches!(judge(0x18, &[], 0), Verdict::Failed(BlockError::Fenced)));
     }
 }

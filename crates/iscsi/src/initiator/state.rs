@@ -5,6 +5,7 @@
 mod abandoned;
 mod gate;
 mod mortal;
+mod ordering;
 mod told;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -105,6 +106,10 @@ pub(super) struct State {
     dropping: bool,
     /// Writes under way whose callers have given up.
     abandoned: Vec<Arc<Slot>>,
+    /// Every session is registered with this key (`fence`).
+    pub(super) fence_key: Option<u64>,
+    /// Commands go out in the order in which they were asked for (`ordering`).
+    is_ordered: bool,
 }
 
 /// What is to be done after the lock is released.
@@ -148,6 +153,8 @@ impl State {
             qualifiers: BTreeSet::new(),
             dropping: false,
             abandoned: Vec::new(),
+            fence_key: None,
+            is_ordered: false,
         }
     }
 

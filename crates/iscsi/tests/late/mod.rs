@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, unreachable_pub)] // in a test a panic is the result
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use block::backend::MemoryDevice;
 use block::{BlockDevice, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
@@ -16,12 +16,22 @@ pub struct Late {
     is_open: watch::Sender<bool>,
     /// Writes that came and have not landed.
     pending: Arc<AtomicU32>,
+    log: Arc<Mutex<Vec<Event>>>,
+}
+
+/// What the disk has seen, by the offset of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    Came(u64),
+    Landed(u64),
+    Flushed,
 }
 
 impl Late {
     pub fn new() -> Self {
         let memory = Arc::new(MemoryDevice::new(16 << 20, 512).unwrap());
-        Self { memory, is_open: watch::channel(true).0, pending: Arc::default() }
+        let (is_open, _) = watch::channel(true);
+        Self { memory, is_open, pending: Arc::default(), log: Arc::default() }
     }
 
     /// Writes that came and have not landed.
@@ -34,6 +44,12 @@ impl Late {
         while self.pending() < count {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// What has happened so far.
+    #[allow(dead_code)] // not every user of this module asks
+    pub fn log(&self) -> Vec<Event> {
+        self.log.lock().unwrap().clone()
     }
 
     /// From now on no write lands.
@@ -58,11 +74,13 @@ impl BlockDevice for Late {
 
     fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
         self.pending.fetch_add(1, Ordering::AcqRel);
-        let (memory, pending) = (self.memory.clone(), self.pending.clone());
+        let (memory, pending, log) = (self.memory.clone(), self.pending.clone(), self.log.clone());
+        log.lock().unwrap().push(Event::Came(offset));
         let mut is_open = self.is_open.subscribe();
         let landing = tokio::spawn(async move {
             is_open.wait_for(|open| *open).await.unwrap();
             let written = memory.write(offset, data, flags).await;
+            log.lock().unwrap().push(Event::Landed(offset));
             pending.fetch_sub(1, Ordering::AcqRel);
             written
         });
@@ -70,6 +88,7 @@ impl BlockDevice for Late {
     }
 
     fn flush(&self) -> Io<()> {
+        self.log.lock().unwrap().push(Event::Flushed);
         self.memory.flush()
     }
 

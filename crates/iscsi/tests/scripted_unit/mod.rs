@@ -18,7 +18,7 @@ use iscsi_proto::login::chap::{CHALLENGE_LEN, ChapRandom};
 use iscsi_proto::login::target::{Login, Step, TargetConfig as LoginConfig};
 use iscsi_proto::pdu::{
     DataIn, Header, LogoutResponse, LogoutResponseCode, NopIn, Pdu, R2t, Residual, ResponseCode,
-    ScsiCommand, ScsiResponse, encode_sense,
+    ScsiCommand, ScsiResponse, TaskAttribute, encode_sense,
 };
 use iscsi_proto::serial::{CmdSn, DataSn, R2tSn, StatSn};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -81,6 +81,10 @@ pub(crate) struct Inner {
     pub(crate) cached: Vec<u8>,
     dirty: Vec<bool>,
     pub(crate) write_cache: bool,
+    /// It says that it knows the ORDERED attribute.
+    pub(crate) knows_order: bool,
+    /// Commands that came with it.
+    pub(crate) ordered: Vec<u8>,
     /// What becomes of the next command with this operation code, in this order.
     pub(crate) script: VecDeque<(u8, Act)>,
     /// Told to the next commands, but for INQUIRY.
@@ -250,6 +254,11 @@ impl Connection {
             return None;
         }
         let answer = match cdb[0] {
+            0x12 if cdb[1] & 1 == 1 && cdb[2] == 0x86 && inner.knows_order => {
+                let mut page = vec![0, 0x86, 0, 60, 0, 0x07];
+                page.resize(64, 0);
+                page
+            }
             0x12 if cdb[1] & 1 == 1 => {
                 return Some(self.check_condition(command.itt, (0x5, 0x24, 0)));
             }
@@ -302,6 +311,9 @@ impl Connection {
     /// What to send, `None` to close the connection.
     async fn command(&mut self, command: &ScsiCommand, data: &[u8]) -> Option<Vec<u8>> {
         let code = command.cdb[0];
+        if command.attribute == TaskAttribute::ORDERED {
+            self.unit.lock().ordered.push(code);
+        }
         let attention = match code {
             0x12 => None,
             _ => self.unit.lock().attentions.pop_front(),
@@ -488,6 +500,8 @@ pub(crate) async fn start() -> (Arc<Unit>, SocketAddr) {
             cached: vec![0; SIZE],
             dirty: vec![false; SIZE],
             write_cache: true,
+            knows_order: false,
+            ordered: Vec::new(),
             script: VecDeque::new(),
             attentions: VecDeque::new(),
             writes: Vec::new(),

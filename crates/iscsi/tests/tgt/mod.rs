@@ -1,5 +1,7 @@
 //! A real tgtd on a free port of loopback, ended by its process id.
 
+#![allow(dead_code)] // not every test file uses all of it
+
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

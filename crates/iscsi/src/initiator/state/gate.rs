@@ -27,7 +27,8 @@ impl State {
         let paced =
             self.throttle.is_set() && (!self.waiting.is_empty() || self.throttle.holds(now));
         batch.timers |= paced;
-        let held = paced || self.has_to_wait(&task) || (volatile && !self.waiting.is_empty());
+        let in_order = volatile || self.is_ordered;
+        let held = paced || self.has_to_wait(&task) || (in_order && !self.waiting.is_empty());
         if self.phase != Phase::Up || self.is_full() || held {
             self.waiting.push_back((command, task));
             self.flush_if_needed(batch);
@@ -68,7 +69,8 @@ impl State {
         self.go_on(batch);
     }
 
-    /// Sends a command on the session that should have it done first.
+    /// Sends a command on the session that should have it done first; if there is none, it is the
+    /// first of those that wait.
     fn submit_anywhere(&mut self, command: Command, task: Task, batch: &mut Batch) {
         let open = self.members.iter().enumerate().filter(|(_, m)| m.is_usable());
         let bytes = command.data_out.len() as u64 + u64::from(command.data_in_len);
@@ -77,10 +79,10 @@ impl State {
         match best {
             Some(index) => {
                 if let Err((command, task)) = self.submit(index, command, task, batch) {
-                    self.waiting.push_back((command, task));
+                    self.waiting.push_front((command, task));
                 }
             }
-            None => self.waiting.push_back((command, task)),
+            None => self.waiting.push_front((command, task)),
         }
     }
 

@@ -43,6 +43,9 @@ impl State {
         if !self.dies() || !task.origin.is_user() {
             return None;
         }
+        if self.breaks_order(outcome) {
+            return Some("a command was not carried out, and others behind it may be".to_string());
+        }
         let is_fatal = match outcome {
             TaskOutcome::Completed { status: status::TASK_ABORTED, .. } => true,
             TaskOutcome::Completed { status: status::CHECK_CONDITION, sense, .. } => {

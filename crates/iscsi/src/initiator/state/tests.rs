@@ -362,3 +362,46 @@ fn as_long_as_others_fare_well_a_command_is_sent_again_but_not_for_ever() {
     }
     assert_eq!(rig.failed(), 1);
 }
+
+/// Whatever is not GOOD ends a disk that has been asked for a barrier: those behind it are carried out.
+#[test]
+fn a_command_that_is_not_carried_out_ends_a_disk_that_keeps_an_order() {
+    for is_ordered in [false, true] {
+        let mut rig = Rig::new(4);
+        rig.state.limits.after_loss = AfterLoss::Die;
+        if is_ordered {
+            rig.state.begin_order(&mut rig.batch).unwrap();
+        }
+        rig.send(1, Effect::Stable(0, 512));
+        rig.send(2, Effect::Flushed);
+        let sent = rig.sent();
+        rig.answer(sent[0].1, status::BUSY);
+        assert_eq!(rig.state.ended.is_some(), is_ordered);
+        assert_eq!(rig.failed(), usize::from(is_ordered), "the flush");
+    }
+}
+
+/// A barrier does not overtake a write that waits.
+#[test]
+fn nothing_overtakes_where_there_is_an_order() {
+    for is_ordered in [false, true] {
+        let mut rig = Rig::new(4);
+        if is_ordered {
+            rig.state.begin_order(&mut rig.batch).unwrap();
+        }
+        let write = || Effect::Volatile(0, Content::Data(Bytes::from(vec![0; 512])));
+        rig.send(1, write());
+        let first = rig.sent()[0].1;
+        let slot = rig.last_slot.clone().unwrap();
+        rig.state.abandon(&slot, &mut rig.batch);
+        rig.send(2, write()); // waits for the one that was given up
+        rig.send(3, Effect::Flushed);
+        let sent: Vec<u8> = rig.sent().iter().map(|(lba, _)| *lba).collect();
+        let overtaken: &[u8] = if is_ordered { &[] } else { &[3] };
+        assert_eq!(sent, overtaken);
+        rig.answer(first, status::GOOD);
+        let sent: Vec<u8> = rig.sent().iter().map(|(lba, _)| *lba).collect();
+        let rest: &[u8] = if is_ordered { &[2, 3] } else { &[2] };
+        assert_eq!(sent, rest);
+    }
+}

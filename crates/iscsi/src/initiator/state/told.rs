@@ -89,14 +89,8 @@ impl State {
         let what = match (effect, error) {
             (Effect::Flushed, _) => "a flush failed",
             // Refused as it is, whatever else is in the cache: an address, a reservation.
-            (_, BlockError::Medium(error))
-                if matches!(
-                    error.kind(),
-                    ErrorKind::InvalidInput | ErrorKind::PermissionDenied
-                ) =>
-            {
-                return;
-            }
+            (_, BlockError::Medium(error)) if error.kind() == ErrorKind::InvalidInput => return,
+            (_, BlockError::Fenced) => return,
             (_, BlockError::Medium(_) | BlockError::NoSpace) => "an earlier forced write failed",
             _ => return,
         };
