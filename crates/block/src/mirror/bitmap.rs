@@ -208,11 +208,15 @@ impl Bitmap {
         Some(((first + found) / PAGE_SECTORS) as u64)
     }
 
-    /// The page that tells of an extent, if bits of that extent are missing on the metadata device.
+    /// The page that tells of an extent, if bits that are set there now are missing on the metadata
+    /// device. An extent without bits needs no page: what stands there may be too many.
     pub fn page_missing_bits_of(&self, extent: u32) -> Option<u64> {
-        let sector = (u64::from(extent) * EXTENT_BLOCKS / SECTOR_BLOCKS) as usize;
+        let first = u64::from(extent) * EXTENT_BLOCKS;
+        let sector = (first / SECTOR_BLOCKS) as usize;
         let differs = self.sector_differs.get(sector)?;
-        (differs & differs::BITS_MISSING != 0).then_some((sector / PAGE_SECTORS) as u64)
+        let missing = differs & differs::BITS_MISSING != 0;
+        (missing && self.any(first..first + EXTENT_BLOCKS))
+            .then_some((sector / PAGE_SECTORS) as u64)
     }
 
     /// Fills `page` with the bits as they are now. From here on the page counts as saved: whoever

@@ -9,6 +9,7 @@
 //! [`engine`] does what they decide. Not here: that a leg is remote, how it is reached, and what
 //! else its device can do ([`link`]); time, tasks and randomness ([`host`]).
 
+pub mod activity;
 pub mod bitmap;
 pub mod config;
 mod device;
@@ -23,6 +24,7 @@ pub mod leg;
 pub mod link;
 pub mod promote;
 pub mod status;
+pub mod store;
 pub mod superblock;
 
 pub use config::{Config, Lag, Mode, OnLag, OnLoss};

@@ -12,6 +12,8 @@ use super::{BLOCK_BYTES, LEGS_MAX};
 
 mod raw;
 
+pub(super) use raw::{open, seal};
+
 /// Bytes of each of these blocks.
 pub const BYTES: usize = BLOCK_BYTES as usize;
 /// One of these blocks.

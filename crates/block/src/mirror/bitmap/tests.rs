@@ -152,6 +152,8 @@ fn pages_to_be_written_are_those_that_changed() {
     assert_eq!(bitmap.page_missing_bits_of(extents_of_page), Some(1));
     assert_eq!(bitmap.page_missing_bits_of(extents_of_page * 2), None);
     assert_eq!(bitmap.page_missing_bits_of(u32::MAX), None);
+    // The sector lacks bits, but none of its second extent.
+    assert_eq!(bitmap.page_missing_bits_of(extents_of_page + 1), None);
 
     let mut page = [0; PAGE_BYTES];
     bitmap.take_page(1, ID, &mut page);
