@@ -255,6 +255,20 @@ async fn connecting_waits_for_older_commands_where_the_target_knows_an_order() {
     }
 }
 
+/// Where nothing tells of a predecessor (the host was restarted), it may have had a session of each name
+/// that a leg can have: a login under each ends it. Once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_nothing_tells_of_a_predecessor_whatever_it_may_have_had_is_ended() {
+    let (unit, leg, _device) = rig().await;
+    let isids = unit.lock().isids.clone();
+    let mut names: Vec<u16> = isids.iter().map(|isid| isid.qualifier()).collect();
+    names.sort_unstable();
+    assert_eq!(names, [0, 1, 2, 3, 4, 5, 6, 7]);
+    open(&leg).await;
+    assert_eq!(unit.lock().isids.len(), isids.len() + 1);
+    assert_eq!(unit.lock().isids.last(), Some(&isids[0]));
+}
+
 /// The same leg at tgt, which is killed with a write under way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_tgt_is_followed_by_the_next_disk() {

@@ -37,13 +37,13 @@ struct Serving {
 }
 
 /// `granted`: connections of one session.
-fn serve(device: Device, options: LunOptions, granted: u16, address: &str) -> Serving {
+fn serve(device: Device, options: LunOptions, granted: u16) -> Serving {
     let target = Target::new(TargetConfig::new(IQN));
     target.add_lun(0, device, options).unwrap();
     let mut config = ServerConfig::new(IQN).unwrap();
     config.offer.session.default_time2wait = 0;
     config.offer.session.max_connections = granted;
-    let server = Server::bind(config, target, &[address.parse().unwrap()]).unwrap();
+    let server = Server::bind(config, target, &["127.0.0.1:0".parse().unwrap()]).unwrap();
     let address = server.local_addrs()[0];
     let (stop, stopped) = oneshot::channel::<()>();
     let task = tokio::spawn(server.run(async { drop(stopped.await) }));
@@ -73,13 +73,18 @@ impl Drop for Serving {
     }
 }
 
-/// A leg of a host of its own.
-fn host(url: &Url, connections: u16) -> RemoteLeg {
+/// Settings of a leg of a host of its own.
+fn settings(connections: u16) -> Config {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let mut config = Config::default().connections(connections);
     config.isid = IsidChoice::Named(format!("fence {number} of test {}", std::process::id()));
-    RemoteLeg::new(url.clone(), config)
+    config
+}
+
+/// A leg of a host of its own.
+fn host(url: &Url, connections: u16) -> RemoteLeg {
+    RemoteLeg::new(url.clone(), settings(connections))
 }
 
 async fn soon<T>(what: &str, operation: impl Future<Output = T>) -> T {
@@ -167,13 +172,13 @@ async fn one_host_after_the_other(url: &Url, connections: u16, keeps: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_host_after_the_other_over_one_connection() {
-    let serving = serve(memory(), LunOptions::default(), 8, "127.0.0.1:0");
+    let serving = serve(memory(), LunOptions::default(), 8);
     one_host_after_the_other(&serving.url(), 1, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_host_after_the_other_over_several_sessions() {
-    let serving = serve(memory(), LunOptions::default(), 1, "127.0.0.1:0");
+    let serving = serve(memory(), LunOptions::default(), 1);
     one_host_after_the_other(&serving.url(), 4, true).await;
 }
 
@@ -187,7 +192,7 @@ async fn one_host_after_the_other_at_tgt() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_of_the_preempted_lands_later() {
     let late = Arc::new(Late::new());
-    let serving = serve(late.clone(), LunOptions::default(), 8, "127.0.0.1:0");
+    let serving = serve(late.clone(), LunOptions::default(), 8);
     let (near, far) = (host(&serving.url(), 1), host(&serving.url(), 1));
     let (near_disk, near_fence) = open(&near).await;
     let (far_disk, far_fence) = open(&far).await;
@@ -220,7 +225,7 @@ async fn nothing_of_the_preempted_lands_later() {
 /// has taken over: registering is open to everybody, to who was preempted, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_joins_later_has_the_rights_of_the_others_and_no_more() {
-    let serving = serve(memory(), LunOptions::default(), 1, "127.0.0.1:0");
+    let serving = serve(memory(), LunOptions::default(), 1);
     let (near, far) = (host(&serving.url(), 1), host(&serving.url(), 1));
     let (near_disk, near_fence) = open(&near).await;
     soon("holding", near_fence.hold(NEAR)).await.unwrap();
@@ -248,28 +253,41 @@ async fn a_reservation_outlives_the_power_of_the_target() {
     let folder = tempfile::tempdir().unwrap();
     let (device, store) = (memory(), folder.path().join("lun0"));
     let options = || LunOptions::default().with_state(FileStore::new(store.clone()));
-    let serving = serve(device.clone(), options(), 8, "127.0.0.1:0");
-    let address = serving.address.to_string();
-    let (near, far) = (host(&serving.url(), 1), host(&serving.url(), 1));
-    let (near_disk, near_fence) = open(&near).await;
+    let serving = serve(device.clone(), options(), 8);
+    let near = settings(1);
+    let first = RemoteLeg::new(serving.url(), near.clone());
+    let (near_disk, near_fence) = open(&first).await;
     soon("holding", near_fence.hold(NEAR)).await.unwrap();
     write(&near_disk, 0, 1).await.unwrap();
-    drop((near_disk, near_fence));
+    drop((near_disk, near_fence, first));
     serving.end().await;
-    let _serving = serve(device, options(), 8, &address);
+    // Elsewhere: another test's children may have inherited the old address for a moment.
+    let serving = serve(device, options(), 8);
+    let far = host(&serving.url(), 1);
     let (far_disk, far_fence) = open(&far).await;
     assert_fenced(&write(&far_disk, 0, 2).await);
     assert_fenced(&soon("holding", far_fence.hold(FAR)).await);
-    let (near_disk, near_fence) = open(&near).await;
-    soon("holding", near_fence.hold(NEAR)).await.unwrap();
+    let again = RemoteLeg::new(serving.url(), near);
+    let (near_disk, near_fence) = soon("its name", async {
+        // The name is free when the last task of the old disk has been dropped.
+        loop {
+            if let Ok(OpenLeg { device, fence, .. }) = again.connect().await {
+                break (device, fence.unwrap());
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     write(&near_disk, 0, 3).await.unwrap();
-    assert_eq!(first_byte(&far_disk, 0).await, 3);
+    soon("holding", near_fence.hold(NEAR)).await.unwrap();
+    write(&near_disk, 0, 4).await.unwrap();
+    assert_eq!(first_byte(&far_disk, 0).await, 4);
 }
 
 /// Whoever is no leg is told the same way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_is_no_leg_is_told_as_well() {
-    let serving = serve(memory(), LunOptions::default(), 8, "127.0.0.1:0");
+    let serving = serve(memory(), LunOptions::default(), 8);
     let disk: Device =
         Arc::new(RemoteDisk::connect(serving.url(), Config::default()).await.unwrap());
     write(&disk, 0, 1).await.unwrap();
