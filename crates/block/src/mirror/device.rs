@@ -88,6 +88,6 @@ impl BlockDevice for MirrorDevice {
         if let Err(error) = self.info().check(offset, len) {
             return Io::err(error);
         }
-        self.shared.local().device().extents(offset, len)
+        self.shared.local().extents(offset, len)
     }
 }

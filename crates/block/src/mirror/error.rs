@@ -1,6 +1,7 @@
 //! Why a mirror cannot do what was asked: what was found, what was expected, and which command
 //! decides.
 
+use super::store::StoreError;
 use crate::BlockError;
 
 /// Why something asked of a mirror was not done.
@@ -79,6 +80,14 @@ impl MirrorError {
     /// What was found at `what` cannot be used.
     pub fn metadata(what: impl Into<String>, found: &dyn std::fmt::Display) -> Self {
         Self::Metadata { what: what.into(), found: found.to_string() }
+    }
+
+    /// The metadata at `what` cannot be used.
+    pub fn store(what: impl Into<String>, error: StoreError) -> Self {
+        match error {
+            StoreError::Device(source) => Self::device(what, source),
+            other => Self::metadata(what, &other),
+        }
     }
 
     /// `source` happened while `what` was done.

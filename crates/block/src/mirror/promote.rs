@@ -77,7 +77,8 @@ pub async fn promote(
     Ok(Promoted {
         size: found.data_bytes,
         generation: generation.to_string(),
-        image_time: None,
+        // As long as it was followed, it had all that was complete.
+        image_time: consistent.then(|| found.lease.into()),
         epoch: 0,
         behind: None,
         consistent,

@@ -56,8 +56,12 @@ pub struct LegStatus {
     pub epochs: u64,
     /// The moment whose image is there, as far as is known.
     pub image_time: Option<SystemTime>,
-    /// Bytes that the present copy has done and has left.
+    /// Bytes that the present copy has done; [`dirty_bytes`](Self::dirty_bytes) are left.
     pub copied_bytes: u64,
+    /// Bytes a second that it has done lately.
+    pub copy_bytes_per_s: u64,
+    /// So long it takes at that rate; `None` while there is no copy or it does not move.
+    pub copy_time_left: Option<Duration>,
     /// Bytes sent to it since the mirror was opened, data and metadata.
     pub sent_bytes: u64,
 }
@@ -75,6 +79,8 @@ pub struct Status {
     pub written_bytes: u64,
     /// Time that writes waited for a leg, in total.
     pub guest_wait: Duration,
+    /// Why the local device does not do its work: what is written is at the legs alone, or nowhere.
+    pub local_failure: Option<String>,
     /// The legs, in their order.
     pub legs: Vec<LegStatus>,
 }

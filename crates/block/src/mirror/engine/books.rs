@@ -8,11 +8,10 @@ use super::super::bitmap::BitmapId;
 use super::super::config::OnLoss;
 use super::super::generation::{GenerationId, Lineage, WallMs};
 use super::super::host::Host;
-use super::super::layout::LocalLayout;
 use super::super::status::LegState;
-use super::super::superblock::{LegRecord, LocalSuperblock, MirrorId};
+use super::super::store::{Entered, MetadataStore};
+use super::super::superblock::{LegRecord, LocalSuperblock, MirrorId, Role};
 use super::legs::Legs;
-use super::plain_store::{Entered, Store};
 use super::session::Session;
 use super::signal::lock;
 use crate::range_lock::{RangeGuard, RangeLocks, held};
@@ -20,8 +19,7 @@ use crate::{BlockError, Result};
 
 /// What the mirror knows durably.
 pub(crate) struct Books {
-    store: Store,
-    layout: LocalLayout,
+    store: MetadataStore,
     /// As it was written last.
     superblock: Mutex<LocalSuperblock>,
     /// One decision at a time: a range that everybody takes.
@@ -31,9 +29,14 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    pub(crate) fn new(store: Store, layout: LocalLayout, superblock: LocalSuperblock) -> Self {
+    pub(crate) fn new(store: MetadataStore, superblock: LocalSuperblock) -> Self {
         let (superblock, turn, broken) = (Mutex::new(superblock), Arc::default(), Mutex::default());
-        Self { store, layout, superblock, turn, broken }
+        Self { store, superblock, turn, broken }
+    }
+
+    /// Where the extents and the bits are kept.
+    pub(crate) fn store(&self) -> &MetadataStore {
+        &self.store
     }
 
     /// The mirror is in use from now on.
@@ -78,8 +81,8 @@ impl Books {
     /// # Errors
     /// The metadata could not be written: nothing may be changed.
     pub(crate) async fn enter(&self, bytes: Range<u64>) -> Result<Entered> {
-        let entered = self.store.enter(bytes).await;
-        self.noted(entered)
+        self.check()?;
+        self.store.enter(bytes).await
     }
 
     /// The legs that are out of use may miss writes from now on: a new generation begins, which
@@ -99,13 +102,7 @@ impl Books {
         let now = WallMs::from(host.wall_clock());
         self.commit(|superblock| {
             superblock.lineage = superblock.lineage.advanced(next, now);
-            for leg in &which {
-                let record = superblock.legs[*leg].as_mut();
-                // One without an image has none still.
-                if let Some(record) = record.filter(|leg| leg.state != LegState::Copying) {
-                    record.state = LegState::Lost;
-                }
-            }
+            miss_writes(superblock, &which);
         })
         .await?;
         legs.exclude(&which);
@@ -158,32 +155,43 @@ impl Books {
         self.commit_leg(leg, |record| record.identity = identity.to_owned()).await
     }
 
-    /// Writes the bits of a leg down as they are now.
-    pub(crate) async fn write_bits(&self, legs: &Legs, leg: usize) -> Result<()> {
-        let Some(record) = self.leg(leg) else { return Ok(()) };
-        let mut from = 0;
-        loop {
-            let mut page = Box::new([0; super::super::bitmap::PAGE_BYTES]);
-            let taken = legs.with_bits(leg, |bits| {
-                let number = bits.next_page_unsaved(from)?;
-                bits.take_page(number, record.bitmap, &mut page);
-                Some(number)
-            });
-            let Some(number) = taken else { return Ok(()) };
-            let written = self.store.write_page(self.layout.page(leg, number), page).await;
-            if written.is_err() {
-                legs.with_bits(leg, |bits| bits.page_not_saved(number));
-            }
-            self.noted(written)?;
-            from = number + 1;
+    /// The legs that take part have the image, and the local device has it no more: a new
+    /// generation begins, which it is not told. False if no leg takes part.
+    pub(crate) async fn replace_local(
+        &self,
+        legs: &Legs,
+        host: &dyn Host,
+        replaced: impl FnOnce(),
+    ) -> Result<bool> {
+        let _turn = self.turn().await;
+        if lock(&self.superblock).role == Role::Secondary {
+            return Ok(true); // Somebody else has done it meanwhile.
         }
+        if !legs.any_takes_part() {
+            return Ok(false);
+        }
+        let missing = legs.not_taking_part();
+        let next = GenerationId(host.random());
+        let now = WallMs::from(host.wall_clock());
+        self.commit(|superblock| {
+            superblock.lineage = superblock.lineage.advanced(next, now);
+            superblock.role = Role::Secondary;
+            miss_writes(superblock, &missing);
+        })
+        .await?;
+        replaced();
+        legs.exclude(&missing);
+        Ok(true)
+    }
+
+    /// Writes the bits of a leg down as they are now.
+    pub(crate) async fn write_bits(&self, leg: usize) -> Result<()> {
+        let saved = self.store.save(Some(leg)).await;
+        self.noted(saved)
     }
 
     /// Nothing is under way: the bits tell everything.
-    pub(crate) async fn close(&self, legs: &Legs) -> Result<()> {
-        for leg in 0..legs.count() {
-            self.write_bits(legs, leg).await?;
-        }
+    pub(crate) async fn close(&self) -> Result<()> {
         let forgotten = self.store.forget().await;
         self.noted(forgotten)?;
         let _turn = self.turn().await;
@@ -223,6 +231,17 @@ impl Books {
             lock(&self.broken).get_or_insert(why);
             error
         })
+    }
+}
+
+/// These legs may miss writes from now on.
+fn miss_writes(superblock: &mut LocalSuperblock, which: &[usize]) {
+    for leg in which {
+        let record = superblock.legs[*leg].as_mut();
+        // One without an image has none still.
+        if let Some(record) = record.filter(|leg| leg.state != LegState::Copying) {
+            record.state = LegState::Lost;
+        }
     }
 }
 

@@ -82,7 +82,7 @@ async fn try_bring(
     shared.legs().in_sync(leg, session);
     check(session)?;
     // After a power cut here only what was under way is copied, not all that was before.
-    shared.books().write_bits(shared.legs(), leg).await
+    shared.books().write_bits(leg).await
 }
 
 fn check(session: &Session) -> Result<()> {
@@ -104,7 +104,8 @@ pub(crate) async fn copy_owed(
     let mut next_at = Duration::ZERO;
     let result = loop {
         let change = window.changed.next();
-        if let Err(error) = check(session).and_then(|()| window.check()) {
+        let usable = check(session).and_then(|()| shared.check_usable());
+        if let Err(error) = usable.and_then(|()| window.check()) {
             break Err(error);
         }
         if shared.legs().owed(leg) == 0 && window.is_idle() {
@@ -148,7 +149,7 @@ fn next_after(now: Duration, bytes: u64, shared: &Shared) -> Duration {
 /// What was copied so far becomes stable, and is written down.
 async fn settle(shared: &Arc<Shared>, leg: usize) -> Result<()> {
     change::flush_leg(shared, leg).await?;
-    shared.books().write_bits(shared.legs(), leg).await
+    shared.books().write_bits(leg).await
 }
 
 /// The pieces under way.

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 
 use super::super::BLOCK_BYTES;
+use super::go_on::{self, Asked};
 use super::legs::{Outcome, Part};
 use super::session::Session;
 use super::shared::Shared;
@@ -70,6 +71,29 @@ impl Change {
         bytes.start / BLOCK_BYTES..bytes.end / BLOCK_BYTES
     }
 
+    /// What is known of its blocks at a leg, when both sides have ended. As long as the local device
+    /// may lose the change, a bit stays: after a power cut here the leg could be the newer one.
+    fn outcomes(&self, local: &Result<()>, remote: &Result<()>) -> Vec<(Range<u64>, Outcome)> {
+        let blocks = self.blocks();
+        if local.is_err() || remote.is_err() {
+            return vec![(blocks, Outcome::Unknown)];
+        }
+        if !self.fua {
+            return vec![(blocks, Outcome::Written)];
+        }
+        // What was forced is stable. In a block of which that is only a part, the rest may have
+        // been answered before and not flushed.
+        let start = self.offset.div_ceil(BLOCK_BYTES);
+        let end = ((self.offset + self.len) / BLOCK_BYTES).max(start);
+        let (start, end) = (start.min(blocks.end), end.min(blocks.end));
+        let parts = [
+            (blocks.start..start, Outcome::Written),
+            (start..end, Outcome::Stable),
+            (end..blocks.end, Outcome::Written),
+        ];
+        parts.into_iter().filter(|(blocks, _)| !blocks.is_empty()).collect()
+    }
+
     /// Does it to one device.
     fn apply(&self, device: &Device) -> Io<()> {
         let info = device.info();
@@ -112,13 +136,15 @@ pub(crate) async fn carry_out(shared: &Arc<Shared>, change: Change) -> Result<()
     // All of them have been asked by now: joining only waits.
     let sent: Vec<_> = sent.collect();
     let (local, answers) = join(local, join_all(sent)).await;
+    let local = go_on::outcome(shared, Asked::Change, local).await;
     let mut answers = answers.into_iter();
     let mut open = Vec::new();
     for part in parts {
         let answer = part.session.is_some().then(|| answers.next()).flatten();
         let well = answer.is_some_and(|(session, result)| {
-            let outcome = outcome(&local, &result, change.fua);
-            shared.legs().answered(part.leg, &session, blocks.clone(), outcome);
+            for (blocks, outcome) in change.outcomes(&local, &result) {
+                shared.legs().answered(part.leg, &session, blocks, outcome);
+            }
             note_failure(shared, part.leg, &session, result)
         });
         open.push((part, well));
@@ -126,20 +152,18 @@ pub(crate) async fn carry_out(shared: &Arc<Shared>, change: Change) -> Result<()
     // What waits for a leg now does not keep a copy to that leg from these blocks.
     drop(entered);
     drop(lock);
-    let result = shared.local().outcome(shared, local).await;
+    // A leg that takes part and was owed these blocks has got them by a copy, which forces nothing.
+    let copied =
+        |(part, _): &(Part, bool)| part.session.is_none() && shared.legs().takes_part(part.leg);
+    let force = change.fua && open.iter().any(copied);
     settle(shared, open).await?;
-    shared.count_written(change.len);
-    result
-}
-
-/// What is known of the blocks at a leg. As long as the local device may lose the change, its bit
-/// stays: after a power cut here the leg could be the newer one.
-fn outcome(local: &Result<()>, remote: &Result<()>, fua: bool) -> Outcome {
-    match (local, remote) {
-        (Ok(()), Ok(())) if fua => Outcome::Stable,
-        (Ok(()), Ok(())) => Outcome::Written,
-        _ => Outcome::Unknown,
+    if force {
+        let (forced, open) = flush_parts(shared, shared.legs().begin_flush(None)).await;
+        settle(shared, open).await?;
+        forced?;
     }
+    shared.count_written(change.len);
+    local
 }
 
 /// Ends the use of a leg where an operation failed. True if it went well.
@@ -192,6 +216,7 @@ async fn flush_parts(shared: &Arc<Shared>, parts: Vec<Part>) -> (Result<()>, Vec
     });
     let sent: Vec<_> = sent.collect();
     let (local, answers) = join(local, join_all(sent)).await;
+    let local = go_on::outcome(shared, Asked::Flush, local).await;
     let mut answers = answers.into_iter();
     let mut open = Vec::new();
     for part in parts {
@@ -204,7 +229,7 @@ async fn flush_parts(shared: &Arc<Shared>, parts: Vec<Part>) -> (Result<()>, Vec
         });
         open.push((part, well));
     }
-    (shared.local().outcome(shared, local).await, open)
+    (local, open)
 }
 
 /// Waits until the operation may be told complete without the legs where it has not ended well.
@@ -217,6 +242,7 @@ async fn settle(shared: &Arc<Shared>, open: Vec<(Part, bool)>) -> Result<()> {
                 break;
             }
             shared.check_usable()?;
+            go_on::check_image(shared)?;
             if shared.legs().may_exclude(part.leg, shared.config().on_loss) {
                 let on_loss = shared.config().on_loss;
                 shared.books().exclude(shared.legs(), on_loss, &**shared.host()).await?;
@@ -225,6 +251,35 @@ async fn settle(shared: &Arc<Shared>, open: Vec<(Part, bool)>) -> Result<()> {
             }
         }
     }
+    go_on::told(shared).await?;
     shared.count_wait(shared.host().now().saturating_sub(since));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forced_write_makes_stable_only_the_blocks_that_it_covers() {
+        let outcomes = |offset, len| {
+            let what = What::Zero { may_trim: false };
+            Change { offset, len, what, fua: true }.outcomes(&Ok(()), &Ok(()))
+        };
+        use Outcome::{Stable, Written};
+        assert_eq!(outcomes(4096, 8192), [(1..3, Stable)]);
+        assert_eq!(outcomes(512, 512), [(0..1, Written)]);
+        assert_eq!(outcomes(512, 4096), [(0..1, Written), (1..2, Written)]);
+        assert_eq!(outcomes(512, 8192), [(0..1, Written), (1..2, Stable), (2..3, Written)]);
+    }
+
+    #[test]
+    fn pieces_are_all_of_it() {
+        let len = 2 * CHANGE_BYTES_MAX + 512;
+        let change = Change { offset: 512, len, what: What::Trim, fua: false };
+        let pieces: Vec<_> = change.pieces().map(|piece| (piece.offset, piece.len)).collect();
+        let third = 512 + 2 * CHANGE_BYTES_MAX;
+        let second = 512 + CHANGE_BYTES_MAX;
+        assert_eq!(pieces, [(512, CHANGE_BYTES_MAX), (second, CHANGE_BYTES_MAX), (third, 512)]);
+    }
 }

@@ -4,22 +4,22 @@
 use std::sync::Arc;
 
 use super::super::LEGS_MAX;
-use super::super::bitmap::{Bitmap, BitmapId, PAGE_BYTES};
+use super::super::bitmap::BitmapId;
 use super::super::config::Config;
 use super::super::error::MirrorError;
 use super::super::generation::{GenerationId, Lineage};
 use super::super::host::Host;
-use super::super::layout::{LegLayout, LocalLayout, check_block_size, image_bytes};
+use super::super::layout::{LegLayout, LocalLayout, image_bytes};
 use super::super::link::{LegSource, OpenLeg};
 use super::super::status::LegState;
+use super::super::store::{self, InitialBits, StoreError};
 use super::super::superblock::{
     BlockFault, Consistency, LegId, LegRecord, LocalSuperblock, MirrorId, RemoteSuperblock, Role,
 };
-use super::plain_store::Store;
 use super::session::{Session, SessionDevice};
 use super::signal::{Either, either};
 use super::{CreateOptions, Parts, tail};
-use crate::{BlockError, Device};
+use crate::BlockError;
 
 /// A leg that is about to become one.
 struct NewLeg {
@@ -51,18 +51,21 @@ pub(super) async fn create(
         let formatted = leg.session.watched(formatted).await;
         formatted.map_err(|source| MirrorError::device(&leg.name, source))?;
     }
-    let written = write_metadata(&parts.metadata, &superblock, options).await;
-    written.map_err(|source| MirrorError::device("the mirror's metadata", source))
+    let bits =
+        if options.skip_initial_copy { InitialBits::NoneDiffers } else { InitialBits::AllDiffer };
+    let formatted = store::format(&parts.metadata, &superblock, bits).await;
+    formatted.map_err(|error| MirrorError::store("the mirror's metadata", error))
 }
 
 /// What is on the metadata device already.
 async fn check_metadata(parts: &Parts, options: CreateOptions) -> Result<(), MirrorError> {
     let place = "the metadata device".to_owned();
-    let metadata = parts.metadata.info();
-    check_block_size(metadata.block_size).map_err(|e| MirrorError::metadata(&place, &e))?;
-    let found = Store::read_superblock(&parts.metadata).await;
-    let found = found.map_err(|source| MirrorError::device(&place, source))?;
-    may_overwrite(place, found.map(|superblock| superblock.uuid), options)
+    let found = match store::read_superblock(&parts.metadata).await {
+        Ok(superblock) => Ok(superblock.uuid),
+        Err(StoreError::Fault(fault)) => Err(fault),
+        Err(error) => return Err(MirrorError::store(place, error)),
+    };
+    may_overwrite(place, found, options)
 }
 
 fn may_overwrite(
@@ -136,7 +139,7 @@ fn plan(
     }
     Ok(LocalSuperblock {
         uuid: MirrorId(host.random()),
-        sequence: 1,
+        sequence: 2,
         size,
         role: Role::Primary,
         clean: true,
@@ -188,29 +191,4 @@ async fn format_leg(
         lease: host.wall_clock().into(),
     };
     tail::write(&device, &layout, &remote).await
-}
-
-/// Bits first, the superblock last. Pages that were never written say that everything may differ,
-/// which is what a first copy needs.
-async fn write_metadata(
-    metadata: &Device,
-    superblock: &LocalSuperblock,
-    options: CreateOptions,
-) -> crate::Result<()> {
-    let layout = LocalLayout::new(superblock.size);
-    let layout = layout.map_err(|error| BlockError::Medium(std::io::Error::other(error)))?;
-    if options.skip_initial_copy {
-        for (number, record) in superblock.legs.iter().flatten().enumerate() {
-            let mut bits = Bitmap::new(layout.blocks());
-            for page in 0..layout.pages() {
-                let mut bytes = Box::new([0; PAGE_BYTES]);
-                bits.take_page(page, record.bitmap, &mut bytes);
-                let data = crate::Bytes::copy_from_slice(&bytes[..]);
-                let at = layout.page(number, page);
-                metadata.write(at, data, crate::WriteFlags::NONE).await?;
-            }
-        }
-        metadata.flush().await?;
-    }
-    Store::format(metadata, superblock).await
 }

@@ -154,11 +154,9 @@ fn relate(shared: &Shared, found: &RemoteSuperblock, record: &LegRecord) -> Look
              this side its mirror",
         )),
         Relation::SplitBrain { left_here, left_there, .. } => {
-            let time = |left: Option<WallMs>| {
-                left.map_or("never".to_owned(), |ms| format!("{} ms after 1970", ms.0))
-            };
+            let time = |left: Option<WallMs>| left.map_or("not yet".to_owned(), utc);
             let message = format!(
-                "both sides have written since they parted (here {}, there {}); `enkaku mirror \
+                "both sides have written since they parted (here since {}, there since {}); `enkaku mirror \
                  resolve --discard` decides",
                 time(left_here),
                 time(left_there)
@@ -171,6 +169,22 @@ fn relate(shared: &Shared, found: &RemoteSuperblock, record: &LegRecord) -> Look
     }
 }
 
+/// A time of day for people.
+fn utc(time: WallMs) -> String {
+    let (days, second) = (time.0 / 86_400_000, time.0 / 1000 % 86_400);
+    // Days since 0000-03-01: a year that begins in March ends with the leap day.
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year + era * 400 + next;
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+}
+
 /// Looks whether a leg in use is still ours.
 pub(crate) async fn check(session: &Arc<Session>, found: &mut Found) -> Looked<()> {
     let superblock = read(session, &found.layout).await?;
@@ -181,6 +195,19 @@ pub(crate) async fn check(session: &Arc<Session>, found: &mut Found) -> Looked<(
         LegEvent::TakenOver,
         "somebody else has written its superblock: it was promoted, or two mirrors use it",
     ))
+}
+
+/// Counts the superblock of a leg up, as a sign of life, and so that a leg that is put back to a
+/// state from before is known by it.
+pub(crate) async fn beat(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Result<()> {
+    let superblock = found.superblock.clone();
+    write(shared, session, found, superblock).await?;
+    shared.books().told(leg, found.superblock.sequence, None).await
 }
 
 /// Tells a leg that its image is no legal one, before anything is copied to it.
@@ -210,7 +237,9 @@ pub(crate) async fn tell(
     superblock.lineage = shared.books().lineage();
     superblock.consistency = Consistency::Consistent;
     write(shared, session, found, superblock).await?;
-    shared.books().told(leg, found.superblock.sequence, Some(found.generation())).await
+    shared.books().told(leg, found.superblock.sequence, Some(found.generation())).await?;
+    shared.legs().wake();
+    Ok(())
 }
 
 async fn write(
@@ -224,4 +253,16 @@ async fn write(
     tail::write(&SessionDevice(session.clone()), &found.layout, &superblock).await?;
     found.superblock = superblock;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_as_people_read_them() {
+        assert_eq!(utc(WallMs(0)), "1970-01-01 00:00:00 UTC");
+        assert_eq!(utc(WallMs(951_827_696_789)), "2000-02-29 12:34:56 UTC");
+        assert_eq!(utc(WallMs(1_795_579_199_000)), "2026-11-25 03:59:59 UTC");
+    }
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use super::super::leg::LegEvent;
 use super::super::link::OpenLeg;
-use super::super::status::LegState;
 use super::catch_up;
 use super::change;
 use super::handshake::{self, Found, Refused};
@@ -60,8 +59,8 @@ async fn wait_for_retry(shared: &Arc<Shared>, leg: usize, pause: Duration) {
     let mut over = shared.host().sleep(pause);
     loop {
         let change = shared.legs().changed();
-        let lost = shared.legs().state(leg) == LegState::Lost;
-        if !lost || shared.phase() == Phase::Ending || shared.legs().take_hurry(leg) {
+        let wanted = shared.legs().state(leg).is_tried();
+        if !wanted || shared.phase() == Phase::Ending || shared.legs().take_hurry(leg) {
             return;
         }
         if let Either::Left(()) = either(&mut over, change).await {
@@ -128,11 +127,13 @@ async fn use_leg(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> En
         }
     };
     if found.whole {
-        // Durable first: what it is told next makes it look as if it had never been away.
-        if shared.books().all_differ(leg, &**shared.host()).await.is_err() {
+        // Durable before it is told anything: that makes it look as if it had never been away. The
+        // bits come first, since pages are written under their new name as they are then.
+        shared.legs().all_differ(leg);
+        if let Err(error) = shared.books().all_differ(leg, &**shared.host()).await {
+            shared.legs().end_use(leg, None, LegEvent::Lost, error.to_string());
             return Ended::Lost;
         }
-        shared.legs().all_differ(leg);
     }
     if catch_up::bring(shared, leg, session, &mut found).await.is_err() {
         return Ended::Lost;
@@ -147,6 +148,8 @@ async fn follow(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Ended {
+    let mut sent = shared.legs().sent_bytes(leg);
+    let mut look_at = shared.host().now() + LOOK_EVERY;
     loop {
         let change = shared.legs().changed();
         if session.why_ended().is_some() {
@@ -155,22 +158,41 @@ async fn follow(
         if shared.phase() == Phase::Ending {
             return Ended::Closing;
         }
-        let done = keep_up(shared, leg, session, found).await;
-        if let Err(error) = done {
+        if let Err(error) = keep_up(shared, leg, session, found).await {
             shared.leg_failed(leg, session, &error);
             return Ended::Lost;
         }
-        let pause = shared.host().sleep(LOOK_EVERY);
-        if let Either::Right(()) = either(either(change, session.over()), pause).await {
-            if let Err(Refused { event, message }) = handshake::check(session, found).await {
+        let now = shared.host().now();
+        if now >= look_at {
+            let now_sent = shared.legs().sent_bytes(leg);
+            let used = now_sent != std::mem::replace(&mut sent, now_sent);
+            if let Err(Refused { event, message }) = look(shared, leg, session, found, used).await {
                 shared.legs().end_use(leg, Some(session), event, message);
                 return Ended::Lost;
             }
-            if shared.legs().unflushed(leg) > 0 {
-                drop(change::flush_leg(shared, leg).await);
-            }
+            look_at = shared.host().now() + LOOK_EVERY;
         }
+        let pause = look_at.saturating_sub(shared.host().now());
+        either(either(change, session.over()), shared.host().sleep(pause)).await;
     }
+}
+
+/// Looks after a leg in sync now and then: whether it is ours still, and what is not stable there.
+async fn look(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+    used: bool,
+) -> std::result::Result<(), Refused> {
+    handshake::check(session, found).await?;
+    if shared.legs().unflushed(leg) > 0 {
+        drop(change::flush_leg(shared, leg).await);
+    }
+    if used {
+        handshake::beat(shared, leg, session, found).await?;
+    }
+    Ok(())
 }
 
 /// What a leg in sync may have to be told or brought.
@@ -187,6 +209,7 @@ async fn keep_up(
         // A change that failed here, or a block that was found to differ: the image there is a
         // legal one all the same, as a change that failed may or may not be there.
         catch_up::copy_owed(shared, leg, session).await?;
+        shared.legs().healed(leg, session);
     }
     if shared.legs().unflushed(leg) >= UNFLUSHED_BLOCKS_MAX {
         drop(change::flush_leg(shared, leg).await);

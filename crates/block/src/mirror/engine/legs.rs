@@ -50,9 +50,37 @@ struct Leg {
     consistent: bool,
     image_time: Option<SystemTime>,
     copied_blocks: u64,
+    copy_rate: Rate,
     sent_bytes: u64,
     /// A person wants the next attempt now.
     hurry: bool,
+}
+
+/// How fast something goes, over the last [`RATE_OVER`] or so.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    /// Time and count at two moments, the older first.
+    marks: [Option<(Duration, u64)>; 2],
+    count: u64,
+}
+
+/// Long enough that a window's ups and downs do not show, short enough that a change does.
+const RATE_OVER: Duration = Duration::from_secs(5);
+
+impl Rate {
+    fn note(&mut self, now: Duration, count: u64) {
+        let newer = *self.marks[1].get_or_insert((now, self.count));
+        if now.saturating_sub(newer.0) >= RATE_OVER {
+            self.marks = [Some(newer), Some((now, self.count))];
+        }
+        self.count = count;
+    }
+
+    fn bytes_per_s(&self, now: Duration) -> u64 {
+        let Some((since, count)) = self.marks[0].or(self.marks[1]) else { return 0 };
+        let took = now.saturating_sub(since).as_secs_f64();
+        if took > 0.0 { ((self.count - count) as f64 / took) as u64 } else { 0 }
+    }
 }
 
 /// What an operation of the user has to do with one leg.
@@ -101,6 +129,7 @@ impl Legs {
             consistent: false,
             image_time: None,
             copied_blocks: 0,
+            copy_rate: Rate::default(),
             sent_bytes: 0,
             hurry: false,
         };
@@ -218,7 +247,7 @@ impl Legs {
         if (nothing_owed && leg.tracking.owed() > 0) || !leg.step(event, None, now) {
             return false;
         }
-        leg.copied_blocks = 0;
+        (leg.copied_blocks, leg.copy_rate) = (0, Rate::default());
         leg.route = Route::Direct { session: session.clone(), takes_part: false };
         drop(legs);
         self.wake();
@@ -249,6 +278,16 @@ impl Legs {
         drop(legs);
         self.wake();
         stepped
+    }
+
+    /// What was owed to a leg that takes part has been brought: whoever waits for that goes on.
+    pub(crate) fn healed(&self, leg: usize, session: &Arc<Session>) {
+        let mut legs = self.lock();
+        if let Some(leg) = legs[leg].used_by(session).filter(|leg| leg.tracking.owed() == 0) {
+            leg.times_in_sync += 1;
+        }
+        drop(legs);
+        self.wake();
     }
 
     /// Something has happened to the leg that ends its use. Of a session that is not its present
@@ -308,6 +347,23 @@ impl Legs {
         }
     }
 
+    /// Nothing completes without this leg.
+    pub(crate) fn takes_part(&self, leg: usize) -> bool {
+        self.lock()[leg].takes_part()
+    }
+
+    /// Nothing completes without one of them.
+    pub(crate) fn any_takes_part(&self) -> bool {
+        self.lock().iter().any(Leg::takes_part)
+    }
+
+    /// Those that do not take part, and may miss writes from now on.
+    pub(crate) fn not_taking_part(&self) -> Vec<usize> {
+        let legs = self.lock();
+        let missing = legs.iter().enumerate().filter(|(_, leg)| !leg.takes_part());
+        missing.map(|(number, _)| number).collect()
+    }
+
     /// Writes need not wait for this leg, if it is noted first that it may miss them.
     pub(crate) fn may_exclude(&self, leg: usize, on_loss: OnLoss) -> bool {
         let legs = self.lock();
@@ -359,6 +415,11 @@ impl Legs {
         self.lock()[leg].tracking.unflushed()
     }
 
+    /// Bytes of data sent to a leg since the mirror was opened.
+    pub(crate) fn sent_bytes(&self, leg: usize) -> u64 {
+        self.lock()[leg].sent_bytes
+    }
+
     /// The first run of owed blocks among `blocks`.
     pub(crate) fn first_owed(&self, leg: usize, blocks: Range<u64>) -> Option<Range<u64>> {
         self.lock()[leg].tracking.first_owed(blocks)
@@ -382,6 +443,7 @@ impl Legs {
         let mut legs = self.lock();
         let leg = &mut legs[leg];
         leg.copied_blocks += blocks;
+        leg.copy_rate.note(self.host.now(), leg.copied_blocks * BLOCK_BYTES);
         leg.sent_bytes += sent_bytes;
     }
 
@@ -463,6 +525,10 @@ impl Leg {
 
     fn status(&self, now: Duration, wall_clock: SystemTime) -> LegStatus {
         let current = self.state == LegState::InSync;
+        let copying = matches!(self.state, LegState::Copying | LegState::CatchingUp);
+        let copy_bytes_per_s = if copying { self.copy_rate.bytes_per_s(now) } else { 0 };
+        let dirty_bytes = self.tracking.owed() * BLOCK_BYTES;
+        let left = Duration::try_from_secs_f64(dirty_bytes as f64 / copy_bytes_per_s as f64).ok();
         LegStatus {
             name: self.name.clone(),
             state: self.state,
@@ -471,10 +537,12 @@ impl Leg {
             consistent: self.consistent,
             lag_bytes: 0,
             lag: Duration::ZERO,
-            dirty_bytes: self.tracking.owed() * BLOCK_BYTES,
+            dirty_bytes,
             epochs: 0,
             image_time: if current { Some(wall_clock) } else { self.image_time },
             copied_bytes: self.copied_blocks * BLOCK_BYTES,
+            copy_bytes_per_s,
+            copy_time_left: if copying { left } else { None },
             sent_bytes: self.sent_bytes,
         }
     }

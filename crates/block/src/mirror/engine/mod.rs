@@ -6,13 +6,13 @@ mod books;
 mod catch_up;
 pub(super) mod change;
 mod create;
+mod go_on;
 mod handshake;
 mod leg_task;
 mod legs;
 mod local;
 mod open;
 mod piece;
-mod plain_store;
 pub(super) mod read;
 mod session;
 pub(super) mod shared;
@@ -145,6 +145,7 @@ impl Mirror {
             generation: self.shared.books().generation().to_string(),
             written_bytes,
             guest_wait,
+            local_failure: self.shared.local().failure(),
             legs: self.shared.legs().status(),
         }
     }
@@ -239,7 +240,7 @@ impl Mirror {
         shared.enter_phase(Phase::Ending);
         shared.no_tasks().await;
         flushed.map_err(|source| MirrorError::device("flushing at the end", source))?;
-        let closed = shared.books().close(shared.legs()).await;
+        let closed = shared.books().close().await;
         closed.map_err(|source| MirrorError::device("writing the mirror's metadata", source))
     }
 

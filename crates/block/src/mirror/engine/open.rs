@@ -1,18 +1,17 @@
 //! Takes a mirror up again from its metadata. Nothing is asked of the legs here, so that the local
 //! content can be used at once.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::super::config::{Config, Mode};
 use super::super::error::MirrorError;
-use super::super::layout::LocalLayout;
 use super::super::status::LegState;
-use super::super::superblock::LocalSuperblock;
+use super::super::store::{self, Image};
+use super::super::superblock::{LocalSuperblock, Role};
 use super::Parts;
 use super::books::Books;
 use super::legs::Legs;
 use super::local::Local;
-use super::plain_store::Store;
 use super::shared::Shared;
 use super::tracking::Tracking;
 
@@ -23,14 +22,17 @@ pub(super) async fn open(parts: Parts, config: Config) -> Result<Arc<Shared>, Mi
     if config.mode == Mode::Async {
         return Err(MirrorError::Unsupported("the asynchronous mode"));
     }
-    let device = |source| MirrorError::device(WHAT, source);
-    let read = Store::read_superblock(&parts.metadata).await.map_err(device)?;
-    let superblock = read.map_err(|fault| MirrorError::metadata(WHAT, &fault))?;
-    let layout = check(&parts, &superblock)?;
-    let opened = Store::open(parts.metadata.clone(), &superblock).await;
-    let (store, bitmaps) = opened.map_err(device)?;
-    let records = superblock.legs.iter().flatten();
-    let legs = records.zip(bitmaps).map(|(record, bitmap)| {
+    let what = |error| MirrorError::store(WHAT, error);
+    let superblock = store::read_superblock(&parts.metadata).await.map_err(what)?;
+    check(&parts, &superblock)?;
+    let opened = store::open(parts.metadata.clone(), parts.host.clone(), &superblock).await;
+    let opened = opened.map_err(what)?;
+    if let Some(doubt) = &opened.doubt {
+        tracing::warn!(%doubt, "the activity log cannot be believed: everything is copied");
+    }
+    let records = superblock.legs.iter().zip(opened.bitmaps);
+    let records = records.filter_map(|(record, bitmap)| Some((record.as_ref()?, bitmap?)));
+    let legs = records.map(|(record, bitmap)| {
         // A leg that was in sync may be what somebody promotes: nothing completes without it until
         // it is noted that it may miss something.
         let excluded = record.state != LegState::InSync;
@@ -38,30 +40,35 @@ pub(super) async fn open(parts: Parts, config: Config) -> Result<Arc<Shared>, Mi
     });
     let legs = Legs::new(parts.host.clone(), legs.collect());
     let size = superblock.size;
-    let books = Books::new(store, layout, superblock);
-    books.opened().await.map_err(device)?;
+    let books = Books::new(opened.store, superblock);
+    books.opened().await.map_err(|source| MirrorError::device(WHAT, source))?;
     let local = Local::new(parts.local);
-    Ok(Shared::new(parts.host, config, local, parts.legs, legs, books, size))
+    let shared = Shared::new(parts.host, config, local, parts.legs, legs, books, size);
+    let image: Weak<dyn Image> = Arc::downgrade(&(shared.clone() as Arc<dyn Image>));
+    shared.books().store().serve(image);
+    Ok(shared)
 }
 
-fn check(parts: &Parts, superblock: &LocalSuperblock) -> Result<LocalLayout, MirrorError> {
+fn check(parts: &Parts, superblock: &LocalSuperblock) -> Result<(), MirrorError> {
     let expected = superblock.legs.iter().flatten().count();
     if parts.legs.len() != expected {
         let hint = "`enkaku mirror add-leg` and `remove-leg` change them";
         return Err(MirrorError::Legs { found: parts.legs.len(), expected, hint });
     }
+    let local = |found: String| MirrorError::Metadata { what: "the local device".into(), found };
+    if superblock.role == Role::Secondary {
+        return Err(local(
+            "it failed while the mirror was in use, and the legs went on without it; `enkaku \
+             mirror promote` makes one of them the image"
+                .to_owned(),
+        ));
+    }
     let found = parts.local.info().size;
     if found < superblock.size {
-        return Err(MirrorError::Metadata {
-            what: "the local device".to_owned(),
-            found: format!(
-                "it has {found} bytes, and the image of mirror {} has {}",
-                superblock.uuid, superblock.size
-            ),
-        });
+        return Err(local(format!(
+            "it has {found} bytes, and the image of mirror {} has {}",
+            superblock.uuid, superblock.size
+        )));
     }
-    let layout = LocalLayout::new(superblock.size);
-    let layout =
-        layout.and_then(|layout| layout.check(parts.metadata.info().size).map(|()| layout));
-    layout.map_err(|error| MirrorError::metadata(WHAT, &error))
+    Ok(())
 }

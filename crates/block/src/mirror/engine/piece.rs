@@ -92,7 +92,7 @@ impl Pieces {
         if !shared.local().info().can_extents {
             return Ok(data);
         }
-        self.map = shared.local().device().extents(at, len).await?;
+        self.map = shared.local().extents(at, len).await?;
         Ok(self.map.iter().find(holds).copied().unwrap_or(data))
     }
 }
@@ -159,7 +159,7 @@ async fn send(session: &Arc<Session>, offset: u64, len: u64, content: Option<Buf
 }
 
 async fn is_hole(shared: &Shared, offset: u64, len: u64) -> Result<bool> {
-    let extents = shared.local().device().extents(offset, len).await?;
+    let extents = shared.local().extents(offset, len).await?;
     Ok(extents.iter().all(|extent| extent.hole))
 }
 

@@ -70,8 +70,13 @@ async fn from_leg(shared: &Arc<Shared>, offset: u64, len: usize, error: BlockErr
 /// Has the local device replace what it cannot read. Whether that goes well makes no difference to
 /// the reader.
 async fn write_back(shared: &Arc<Shared>, offset: u64, buf: Buf) -> Buf {
+    if shared.local().failure().is_some() {
+        return buf;
+    }
     let data = buf.freeze();
-    let written = shared.local().device().write(offset, data.clone(), WriteFlags::NONE).await;
+    let written =
+        shared.local().change(|device| device.write(offset, data.clone(), WriteFlags::NONE));
+    let written = written.await;
     if let Err(error) = written {
         tracing::warn!(offset, %error, "the local device cannot be healed");
     }

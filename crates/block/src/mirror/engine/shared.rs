@@ -4,17 +4,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::super::BLOCK_BYTES;
+use super::super::bitmap::{Bitmap, BitmapId};
 use super::super::config::Config;
 use super::super::host::Host;
 use super::super::leg::LegEvent;
 use super::super::link::LegSource;
+use super::super::store::Image;
 use super::books::Books;
 use super::legs::Legs;
 use super::local::Local;
 use super::session::Session;
 use super::signal::{Signal, lock};
 use crate::range_lock::RangeLocks;
-use crate::{BlockError, Result};
+use crate::{BlockError, Io, Result};
 
 /// The parts of an open mirror.
 pub(crate) struct Shared {
@@ -208,6 +210,20 @@ impl Shared {
             _ => LegEvent::Lost,
         };
         self.legs.end_use(leg, Some(session), event, error.to_string());
+    }
+}
+
+/// What the metadata store has to know: the bits of the legs, and how the local side is made stable.
+impl Image for Shared {
+    fn look_at_bits(&self, look: &mut dyn FnMut(usize, BitmapId, &mut Bitmap)) {
+        for leg in 0..self.legs.count() {
+            let Some(record) = self.books.leg(leg) else { continue };
+            self.legs.with_bits(leg, |bits| look(leg, record.bitmap, bits));
+        }
+    }
+
+    fn make_stable(&self) -> Io<()> {
+        self.local.change(|device| device.flush())
     }
 }
 

@@ -102,6 +102,32 @@ async fn a_first_copy_goes_on_where_it_was_killed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_mirror_is_closed_at_once_in_the_middle_of_a_copy_which_goes_on_later() {
+    let local = memory(SIZE);
+    local.write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();
+    let mut world = World::over(local, 1);
+    world.config.resync_bytes_per_s = Some(SIZE / 3600);
+    world.create().await.unwrap();
+    world.open().await;
+    world.wait_state(0, LegState::Copying).await;
+    tokio::time::sleep(Duration::from_secs(1800)).await;
+    let leg = world.mirror().status().legs[0].clone();
+    let rate = leg.copy_bytes_per_s as f64 / (SIZE / 3600) as f64;
+    assert!((0.5..1.5).contains(&rate), "{rate} of the rate allowed");
+    let left = leg.copy_time_left.unwrap();
+    assert!((900..3600).contains(&left.as_secs()), "{left:?}");
+    let start = tokio::time::Instant::now();
+    world.mirror.take().unwrap().close().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    world.config.resync_bytes_per_s = None;
+    world.open().await;
+    world.settled().await;
+    world.assert_equal().await;
+    let copied = world.mirror().status().legs[0].copied_bytes;
+    assert!(copied <= SIZE * 6 / 10, "{copied} of {SIZE} bytes");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_copy_ends_while_everything_is_written_over_and_over() {
     let local = memory(SIZE);
     local.write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();

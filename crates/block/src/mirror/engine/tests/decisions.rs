@@ -125,6 +125,22 @@ async fn a_leg_that_was_put_back_to_an_older_state_is_copied_whole() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leg_that_was_put_back_while_it_was_followed_is_copied_whole() {
+    let world = World::in_sync(1).await;
+    world.write(0, 65536, 1).await.unwrap();
+    let older = copy_of(&*world.legs[0].device()).await;
+    world.write(1 << 20, 65536, 2).await.unwrap();
+    world.device().flush().await.unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(12)).await;
+    lost_by_a_write(&world).await;
+    world.legs[0].replace(older, "id of leg 0");
+    world.legs[0].set_way(Way::Open);
+    world.settled().await;
+    world.assert_equal().await;
+    assert_eq!(world.mirror().status().legs[0].copied_bytes, SIZE);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_smaller_leg_has_failed() {
     let world = World::in_sync(1).await;
     lost_by_a_write(&world).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::world::*;
 use crate::layer::{Fault, OpKind};
-use crate::mirror::{BLOCK_BYTES, LegState, OnLoss};
+use crate::mirror::{BLOCK_BYTES, LegState, Mirror, OnLoss};
 use crate::{BlockError, Buf, WriteFlags};
 
 const KIB: usize = 1024;
@@ -138,7 +138,7 @@ async fn a_power_cut_here_costs_a_copy_of_what_was_in_the_log() {
     world.device().flush().await.unwrap();
     // Under way when the power goes: it is at one of the legs and perhaps here.
     world.legs[1].set_way(Way::Hangs);
-    let under_way = world.device().write(1 << 20, pattern(65536, 2), WriteFlags::NONE);
+    let under_way = world.device().write(3 << 20, pattern(65536, 2), WriteFlags::NONE);
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.kill();
     drop(under_way);
@@ -183,6 +183,92 @@ async fn a_block_that_cannot_be_read_here_comes_from_a_leg_and_is_healed() {
     assert!(matches!(error, Err(BlockError::Medium(_))), "{error:?}");
 }
 
+/// Both legs hold `0..65536` of this byte, and zeroes behind it.
+async fn assert_legs_hold(world: &World, byte: u8) {
+    for leg in &world.legs {
+        let there = content(&*leg.device()).await;
+        assert!(
+            there[..65536].iter().all(|b| *b == byte) && there[65536..].iter().all(|b| *b == 0)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_local_device_that_does_not_write_is_gone_on_without() {
+    for kind in [OpKind::Write, OpKind::Flush] {
+        let mut world = World::in_sync(2).await;
+        world.write(0, 65536, 1).await.unwrap();
+        world.device().flush().await.unwrap();
+        let generation = world.mirror().status().generation;
+        world.local.inject(Fault::on(kind, medium));
+        world.write(0, 65536, 2).await.unwrap();
+        world.device().flush().await.unwrap();
+        let status = world.mirror().status();
+        assert!(status.local_failure.unwrap().contains("bad sector"));
+        assert_ne!(status.generation, generation, "what it misses has a name of its own");
+        world.local.heal(); // It would answer again, with what it had before.
+        let back = world.device().read(0, Buf::new(65536)).await.unwrap();
+        assert!(back.iter().all(|byte| *byte == 2), "{kind:?}");
+        world.write(0, 65536, 3).await.unwrap();
+        world.device().flush().await.unwrap();
+        assert_legs_hold(&world, 3).await;
+        world.kill();
+        let error = Mirror::open(world.parts(), world.config).await.err().unwrap();
+        assert!(error.to_string().contains("legs went on without it"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_local_device_a_leg_that_was_lost_is_caught_up_from_another() {
+    let world = World::in_sync(2).await;
+    world.legs[1].set_way(Way::Cut);
+    world.write(0, 65536, 1).await.unwrap();
+    world.local.inject(Fault::on(OpKind::Write, medium));
+    world.write(0, 65536, 2).await.unwrap();
+    world.legs[1].set_way(Way::Open);
+    world.settled().await;
+    assert_legs_hold(&world, 2).await;
+    // One of the two is enough, none is not.
+    world.legs[0].set_way(Way::Cut);
+    world.write(0, 65536, 3).await.unwrap();
+    let back = world.device().read(0, Buf::new(65536)).await.unwrap();
+    assert!(back.iter().all(|byte| *byte == 3));
+    world.legs[1].set_way(Way::Cut);
+    let error = world.write(0, 65536, 4).await.unwrap_err();
+    assert!(error.to_string().contains("no leg is in sync"), "{error}");
+    assert!(world.device().read(0, Buf::new(4096)).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_failed_is_never_a_success_later() {
+    let world = World::in_sync(1).await;
+    world.legs[0].set_way(Way::Cut);
+    world.write(0, 65536, 1).await.unwrap();
+    world.local.inject(Fault::on(OpKind::Flush, medium).times(1));
+    for _ in 0..2 {
+        assert!(matches!(world.device().flush().await, Err(BlockError::Medium(_))));
+    }
+    assert!(world.write(0, 4096, 2).await.is_err());
+    let back = world.device().read(0, Buf::new(65536)).await.unwrap();
+    assert!(back.iter().all(|byte| *byte == 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_stop_a_local_device_that_does_not_write_stops_the_mirror() {
+    let mut world = World::blank(1);
+    world.config.on_loss = OnLoss::Stop;
+    world.create().await.unwrap();
+    world.open().await;
+    world.settled().await;
+    world.local.inject(Fault::on(OpKind::Write, medium).times(1));
+    assert!(matches!(world.write(0, 65536, 2).await, Err(BlockError::Medium(_))));
+    world.write(0, 65536, 3).await.unwrap();
+    world.assert_equal().await;
+    world.local.inject(Fault::on(OpKind::Flush, medium).times(1));
+    assert!(world.device().flush().await.is_err());
+    assert!(world.device().flush().await.is_err());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_write_that_finds_no_space_here_fails_and_the_legs_are_as_here() {
     let world = World::in_sync(2).await;
@@ -198,6 +284,15 @@ async fn a_write_that_finds_no_space_here_fails_and_the_legs_are_as_here() {
     world.assert_equal().await;
     world.write(8192, 8192, 3).await.unwrap();
     world.assert_equal().await;
+    // Also a write to blocks that were not yet brought to the legs again.
+    for flags in [WriteFlags::NONE, WriteFlags::FUA] {
+        world.local.inject(Fault::on(OpKind::Write, || BlockError::NoSpace).times(1));
+        let failing = world.device().write(8192, pattern(8192, 4), flags);
+        let behind = world.device().write(8704, pattern(512, 5), flags);
+        assert!(failing.await.is_err());
+        behind.await.unwrap();
+        world.assert_equal().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
