@@ -6,10 +6,13 @@
 //! durably, that it may miss writes: then nothing waits for it. In between (it was lost a moment
 //! ago, or was in sync when the mirror was last used and has not been reached yet) writes wait.
 
+mod one;
+
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use self::one::{Leg, Rate, Route};
 use super::super::BLOCK_BYTES;
 use super::super::bitmap::Bitmap;
 use super::super::config::OnLoss;
@@ -23,65 +26,6 @@ use super::tracking::{Flushing, Tracking};
 /// Blocks that a leg in sync has answered before it is flushed without the user asking for it:
 /// 64 MiB. What is kept for each of them until then is a part of the mirror's memory.
 pub(crate) const UNFLUSHED_BLOCKS_MAX: u64 = 16 << 10;
-
-/// The way on which changes get to a leg.
-#[derive(Clone)]
-enum Route {
-    /// Nothing is sent: bits are set.
-    None,
-    /// Each change is sent at once, and completes when the leg has answered.
-    Direct {
-        session: Arc<Session>,
-        /// Flushes wait for it, and nothing completes without it.
-        takes_part: bool,
-    },
-}
-
-struct Leg {
-    name: String,
-    state: LegState,
-    since: Duration,
-    message: Option<String>,
-    tracking: Tracking,
-    route: Route,
-    excluded: bool,
-    /// How often everything has been there: who waits for the leg goes on at the next time.
-    times_in_sync: u64,
-    consistent: bool,
-    image_time: Option<SystemTime>,
-    copied_blocks: u64,
-    copy_rate: Rate,
-    sent_bytes: u64,
-    /// A person wants the next attempt now.
-    hurry: bool,
-}
-
-/// How fast something goes, over the last [`RATE_OVER`] or so.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rate {
-    /// Time and count at two moments, the older first.
-    marks: [Option<(Duration, u64)>; 2],
-    count: u64,
-}
-
-/// Long enough that a window's ups and downs do not show, short enough that a change does.
-const RATE_OVER: Duration = Duration::from_secs(5);
-
-impl Rate {
-    fn note(&mut self, now: Duration, count: u64) {
-        let newer = *self.marks[1].get_or_insert((now, self.count));
-        if now.saturating_sub(newer.0) >= RATE_OVER {
-            self.marks = [Some(newer), Some((now, self.count))];
-        }
-        self.count = count;
-    }
-
-    fn bytes_per_s(&self, now: Duration) -> u64 {
-        let Some((since, count)) = self.marks[0].or(self.marks[1]) else { return 0 };
-        let took = now.saturating_sub(since).as_secs_f64();
-        if took > 0.0 { ((self.count - count) as f64 / took) as u64 } else { 0 }
-    }
-}
 
 /// What an operation of the user has to do with one leg.
 pub(crate) struct Part {
@@ -117,22 +61,7 @@ impl Legs {
     /// Legs that were not reached yet: names, what may differ, and whether each is excluded.
     pub(crate) fn new(host: Arc<dyn Host>, legs: Vec<(String, Tracking, bool)>) -> Self {
         let since = host.now();
-        let leg = |(name, tracking, excluded)| Leg {
-            name,
-            state: LegState::Connecting,
-            since,
-            message: None,
-            tracking,
-            route: Route::None,
-            excluded,
-            times_in_sync: 0,
-            consistent: false,
-            image_time: None,
-            copied_blocks: 0,
-            copy_rate: Rate::default(),
-            sent_bytes: 0,
-            hurry: false,
-        };
+        let leg = |(name, tracking, excluded)| Leg::new(name, tracking, excluded, since);
         let legs = Mutex::new(legs.into_iter().map(leg).collect());
         Self { host, legs, changed: Arc::default() }
     }
@@ -494,56 +423,5 @@ impl Legs {
 
     fn lock(&self) -> MutexGuard<'_, Vec<Leg>> {
         lock(&self.legs)
-    }
-}
-
-impl Leg {
-    fn step(&mut self, event: LegEvent, message: Option<String>, now: Duration) -> bool {
-        let Some(next) = self.state.next(event) else { return false };
-        if next != self.state {
-            self.since = now;
-        }
-        (self.state, self.message) = (next, message);
-        true
-    }
-
-    fn uses(&self, session: &Arc<Session>) -> bool {
-        matches!(&self.route, Route::Direct { session: used, .. } if Arc::ptr_eq(used, session))
-    }
-
-    fn used_by(&mut self, session: &Arc<Session>) -> Option<&mut Self> {
-        self.uses(session).then_some(self)
-    }
-
-    fn has_route(&self) -> bool {
-        !matches!(self.route, Route::None)
-    }
-
-    fn takes_part(&self) -> bool {
-        matches!(self.route, Route::Direct { takes_part: true, .. })
-    }
-
-    fn status(&self, now: Duration, wall_clock: SystemTime) -> LegStatus {
-        let current = self.state == LegState::InSync;
-        let copying = matches!(self.state, LegState::Copying | LegState::CatchingUp);
-        let copy_bytes_per_s = if copying { self.copy_rate.bytes_per_s(now) } else { 0 };
-        let dirty_bytes = self.tracking.owed() * BLOCK_BYTES;
-        let left = Duration::try_from_secs_f64(dirty_bytes as f64 / copy_bytes_per_s as f64).ok();
-        LegStatus {
-            name: self.name.clone(),
-            state: self.state,
-            since: now.saturating_sub(self.since),
-            message: self.message.clone(),
-            consistent: self.consistent,
-            lag_bytes: 0,
-            lag: Duration::ZERO,
-            dirty_bytes,
-            epochs: 0,
-            image_time: if current { Some(wall_clock) } else { self.image_time },
-            copied_bytes: self.copied_blocks * BLOCK_BYTES,
-            copy_bytes_per_s,
-            copy_time_left: if copying { left } else { None },
-            sent_bytes: self.sent_bytes,
-        }
     }
 }

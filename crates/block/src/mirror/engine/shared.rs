@@ -1,6 +1,6 @@
 //! [`Shared`]: the parts of an open mirror, and who may use it still.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::super::BLOCK_BYTES;
@@ -11,6 +11,7 @@ use super::super::leg::LegEvent;
 use super::super::link::LegSource;
 use super::super::store::Image;
 use super::books::Books;
+use super::go_on::{self, Asked};
 use super::legs::Legs;
 use super::local::Local;
 use super::session::Session;
@@ -20,6 +21,7 @@ use crate::{BlockError, Io, Result};
 
 /// The parts of an open mirror.
 pub(crate) struct Shared {
+    me: Weak<Self>,
     host: Arc<dyn Host>,
     config: Config,
     local: Local,
@@ -72,7 +74,8 @@ impl Shared {
         size: u64,
     ) -> Arc<Self> {
         let (locks, usage, usage_changed) = (Arc::default(), Mutex::default(), Arc::default());
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             host,
             config,
             local,
@@ -223,7 +226,9 @@ impl Image for Shared {
     }
 
     fn make_stable(&self) -> Io<()> {
-        self.local.change(|device| device.flush())
+        let flush = self.local.change(|device| device.flush());
+        let Some(shared) = self.me.upgrade() else { return flush };
+        Io::later(async move { go_on::outcome(&shared, Asked::Flush, flush.await).await })
     }
 }
 

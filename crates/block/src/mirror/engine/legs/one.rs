@@ -1,0 +1,140 @@
+//! What [`Legs`](super::Legs) keeps of one leg, and what of it is told.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::super::super::BLOCK_BYTES;
+use super::super::super::leg::LegEvent;
+use super::super::super::status::{LegState, LegStatus};
+use super::super::session::Session;
+use super::super::tracking::Tracking;
+
+/// The way on which changes get to a leg.
+#[derive(Clone)]
+pub(super) enum Route {
+    /// Nothing is sent: bits are set.
+    None,
+    /// Each change is sent at once, and completes when the leg has answered.
+    Direct {
+        session: Arc<Session>,
+        /// Flushes wait for it, and nothing completes without it.
+        takes_part: bool,
+    },
+}
+
+pub(super) struct Leg {
+    pub(super) name: String,
+    pub(super) state: LegState,
+    pub(super) since: Duration,
+    pub(super) message: Option<String>,
+    pub(super) tracking: Tracking,
+    pub(super) route: Route,
+    pub(super) excluded: bool,
+    /// How often everything has been there: who waits for the leg goes on at the next time.
+    pub(super) times_in_sync: u64,
+    pub(super) consistent: bool,
+    pub(super) image_time: Option<SystemTime>,
+    pub(super) copied_blocks: u64,
+    pub(super) copy_rate: Rate,
+    pub(super) sent_bytes: u64,
+    /// A person wants the next attempt now.
+    pub(super) hurry: bool,
+}
+
+/// How fast something goes, over the last [`RATE_OVER`] or so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rate {
+    /// Time and count at two moments, the older first.
+    marks: [Option<(Duration, u64)>; 2],
+    count: u64,
+}
+
+/// Long enough that a window's ups and downs do not show, short enough that a change does.
+const RATE_OVER: Duration = Duration::from_secs(5);
+
+impl Rate {
+    pub(super) fn note(&mut self, now: Duration, count: u64) {
+        let newer = *self.marks[1].get_or_insert((now, self.count));
+        if now.saturating_sub(newer.0) >= RATE_OVER {
+            self.marks = [Some(newer), Some((now, self.count))];
+        }
+        self.count = count;
+    }
+
+    fn bytes_per_s(&self, now: Duration) -> u64 {
+        let Some((since, count)) = self.marks[0].or(self.marks[1]) else { return 0 };
+        let took = now.saturating_sub(since).as_secs_f64();
+        if took > 0.0 { ((self.count - count) as f64 / took) as u64 } else { 0 }
+    }
+}
+
+impl Leg {
+    /// One that was not reached yet.
+    pub(super) fn new(name: String, tracking: Tracking, excluded: bool, since: Duration) -> Self {
+        Self {
+            name,
+            state: LegState::Connecting,
+            since,
+            message: None,
+            tracking,
+            route: Route::None,
+            excluded,
+            times_in_sync: 0,
+            consistent: false,
+            image_time: None,
+            copied_blocks: 0,
+            copy_rate: Rate::default(),
+            sent_bytes: 0,
+            hurry: false,
+        }
+    }
+
+    pub(super) fn step(&mut self, event: LegEvent, message: Option<String>, now: Duration) -> bool {
+        let Some(next) = self.state.next(event) else { return false };
+        if next != self.state {
+            self.since = now;
+        }
+        (self.state, self.message) = (next, message);
+        true
+    }
+
+    pub(super) fn uses(&self, session: &Arc<Session>) -> bool {
+        matches!(&self.route, Route::Direct { session: used, .. } if Arc::ptr_eq(used, session))
+    }
+
+    pub(super) fn used_by(&mut self, session: &Arc<Session>) -> Option<&mut Self> {
+        self.uses(session).then_some(self)
+    }
+
+    pub(super) fn has_route(&self) -> bool {
+        !matches!(self.route, Route::None)
+    }
+
+    pub(super) fn takes_part(&self) -> bool {
+        matches!(self.route, Route::Direct { takes_part: true, .. })
+    }
+
+    pub(super) fn status(&self, now: Duration, wall_clock: SystemTime) -> LegStatus {
+        let current = self.state == LegState::InSync;
+        let copying = matches!(self.state, LegState::Copying | LegState::CatchingUp);
+        let copy_bytes_per_s = if copying { self.copy_rate.bytes_per_s(now) } else { 0 };
+        let dirty_bytes = self.tracking.owed() * BLOCK_BYTES;
+        let left = Duration::try_from_secs_f64(dirty_bytes as f64 / copy_bytes_per_s as f64).ok();
+        LegStatus {
+            name: self.name.clone(),
+            state: self.state,
+            since: now.saturating_sub(self.since),
+            message: self.message.clone(),
+            consistent: self.consistent,
+            lag_bytes: 0,
+            lag: Duration::ZERO,
+            dirty_bytes,
+            epochs: 0,
+            image_time: if current { Some(wall_clock) } else { self.image_time },
+            copied_bytes: self.copied_blocks * BLOCK_BYTES,
+            copy_bytes_per_s,
+            copy_time_left: if copying { left } else { None },
+            sent_bytes: self.sent_bytes,
+        }
+    }
+}
