@@ -38,6 +38,8 @@ pub enum Sabotage {
     FailedFuaForgotten,
     /// The initiator takes a write that was under way when a failure was told for a later one.
     DoubtForgotten,
+    /// The initiator takes GOOD of a flush or FUA write at its word while others are under way.
+    GoodNotHeld,
     /// The initiator tells nobody that a flush of its own has failed.
     OwnFailureSwallowed,
     /// The initiator takes a flush to cover what was acknowledged while it was under way.
@@ -56,7 +58,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All kinds.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::FuaIgnored,
         Self::FlushDoesNothing,
         Self::FlushMissesOne,
@@ -73,6 +75,7 @@ impl Sabotage {
         Self::LogDroppedWithoutCache,
         Self::FailedFuaForgotten,
         Self::DoubtForgotten,
+        Self::GoodNotHeld,
         Self::OwnFailureSwallowed,
         Self::MarkTakenLate,
         Self::ReplayBehindUsers,

@@ -74,8 +74,10 @@ impl Scenario {
     pub(crate) fn new(rng: &mut Rng) -> Self {
         let ms = Duration::from_millis;
         let telling = rng.pick(&[Telling::Once, Telling::UntilRestart]);
-        // Without FUA of its own it is a flush that fails, and what it tells goes to the wrong one.
-        let can_fua = telling == Telling::Once || rng.percent(60);
+        let can_fua = rng.percent(60);
+        // Without a cache every write is a write and a flush there, and the failure of one may be
+        // told to another, while we take each for stable.
+        let keeps_cache = telling == Telling::Once && !can_fua;
         let connections = rng.pick(&[1, 1, 2, 3, 4]);
         let silent = rng.percent(25);
         let wrongs = if rng.percent(55) { wrongs(rng) } else { Wrongs::default() };
@@ -83,8 +85,7 @@ impl Scenario {
         Self {
             connections,
             recovery_level: rng.pick(&[0, 0, 1, 2, 2]),
-            // Over several connections the answer of a flush that was told nothing may come first.
-            disk: Kind { telling, can_fua, fua_is_told: connections == 1, wrongs },
+            disk: Kind { telling, can_fua, fua_is_told: true, wrongs },
             disk_delay_max: ms(rng.pick(&[0, 1, 10, 100])),
             hangs: rng.pick(&[0, 0, 0, 4]),
             write_back_every: ms(rng.pick(&[10, 100, 1000])),
@@ -92,9 +93,9 @@ impl Scenario {
             // A loss that nobody tells of cannot be told on.
             shared: !silent && telling == Telling::UntilRestart && rng.percent(20),
             target: Foreign { silent, mode_sense_fails: rng.pick(&[0, 0, 30]) },
-            write_cache: rng.percent(85),
-            cache_changes: rng.pick(&[0, 30, 70]),
-            // A target that tells a failure once would tell it to the wrong one. Over several
+            write_cache: rng.percent(85) || keeps_cache,
+            cache_changes: if keeps_cache { 0 } else { rng.pick(&[0, 30, 70]) },
+            // A target that tells a failure once may tell it to the other initiator. Over several
             // connections a write can be answered before we are told that the cache was turned on.
             mode_selects: match (telling, connections) {
                 (Telling::UntilRestart, 1) => rng.pick(&[0, 3]),
@@ -147,6 +148,13 @@ impl Scenario {
                 self.log_limit = 1 << 20;
                 self.troubles.clear();
             }
+            S::GoodNotHeld => {
+                (self.connections, self.shared, self.mode_selects) = (4, false, 0);
+                self.disk.telling = Telling::Once;
+                self.disk.wrongs = Wrongs { flush: 30, write_back: 20, ..Wrongs::default() };
+                self.latency_max = Duration::from_millis(120);
+                (self.mix.depth, self.mix.flushes) = (16, 15);
+            }
             S::OwnFailureSwallowed => {
                 self.disk.telling = Telling::Once;
                 self.disk.can_fua = true;
@@ -154,6 +162,16 @@ impl Scenario {
                 self.disk.wrongs = Wrongs { flush: 20, write_back: 20, ..Wrongs::default() };
                 self.log_limit = 8 << 10;
                 self.mode_selects = 0;
+            }
+            // A write is acknowledged while a flush is under way, and lost before the next one.
+            S::MarkTakenLate => {
+                self.shared = false;
+                (self.mix.depth, self.mix.writes) = (16, 90);
+                // One that is under way with it would cover the write.
+                (self.mix.flushes, self.mix.fua) = (5, 0);
+                self.disk_delay_max = Duration::from_millis(100);
+                self.write_back_every = Duration::from_secs(1);
+                self.troubles = Trouble::power_cuts(12, 9).collect();
             }
             S::FuaIgnored => self.disk.can_fua = true,
             S::PowerOnTakenBack => (self.shared, self.target.silent) = (true, false),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use block::{BlockError, Buf, Bytes};
-use iscsi_proto::initiator::durability::{Effect, Ticket};
+use iscsi_proto::initiator::durability::{Effect, Ended, Ticket};
 use iscsi_proto::time::Instant;
 
 use super::failure::Failure;
@@ -59,20 +59,13 @@ pub(super) struct Task {
     pub(super) buf: Option<Buf>,
     pub(super) effect: Effect,
     pub(super) ticket: Ticket,
-    /// Told to the caller in place of success.
-    pub(super) failure: Option<Failure>,
+    /// What its GOOD is worth to the caller.
+    pub(super) ended: Ended<Failure>,
     pub(super) attempts: u32,
     /// When the caller asked for it; the limit of retries counts from here.
     pub(super) asked_at: Instant,
     /// When it was last handed to a session.
     pub(super) submitted_at: Instant,
-}
-
-impl Task {
-    /// A flush that somebody asked for.
-    pub(super) fn is_users_flush(&self) -> bool {
-        self.origin.is_user() && self.effect == Effect::Flushed
-    }
 }
 
 #[derive(Debug)]

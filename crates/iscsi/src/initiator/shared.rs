@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use block::{BlockError, Buf, DeviceInfo};
-use iscsi_proto::initiator::durability::{Effect, Ticket, Writers};
+use iscsi_proto::initiator::durability::{Effect, Ended, Ticket, Writers};
 use iscsi_proto::initiator::{Command, TaskOutcome};
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::PolicyConfig;
@@ -185,7 +185,7 @@ impl Shared {
             buf,
             effect,
             ticket: Ticket::default(),
-            failure: None,
+            ended: Ended::Good,
             attempts: 0,
             asked_at: now,
             submitted_at: now,
@@ -225,13 +225,13 @@ impl Shared {
             }
             _ => Reply::default(),
         };
-        match (verdict, task.failure.take()) {
-            (Verdict::Done, Some(failure)) => {
+        match (verdict, std::mem::replace(&mut task.ended, Ended::Good)) {
+            (Verdict::Done, Ended::Failed(failure)) => {
                 if !task.slot.tell(failure.clone()) {
                     self.with(|state, _| state.durability.not_told(failure));
                 }
             }
-            (Verdict::Done, None) => task.slot.complete(checked(&command, reply, task.origin)),
+            (Verdict::Done, _) => task.slot.complete(checked(&command, reply, task.origin)),
             (verdict, _) if task.origin.is_user() => {
                 task.buf = reply.buf.or(task.buf);
                 self.again(command, task, verdict);

@@ -91,8 +91,8 @@ pub(super) struct State {
     requeued: Vec<(Command, Task)>,
     resting: Vec<(Instant, Command, Task)>,
     in_flight: usize,
-    /// Those of them that are flushes of the user.
-    flushes_in_flight: usize,
+    /// Ended with GOOD, which counts when others have ended, too.
+    held: Vec<(Command, Task, TaskOutcome)>,
     limit: usize,
     limits: Limits,
     /// When unanswered commands are looked for again.
@@ -144,7 +144,7 @@ impl State {
             requeued: Vec::new(),
             resting: Vec::new(),
             in_flight: 0,
-            flushes_in_flight: 0,
+            held: Vec::new(),
             limit: limits.commands,
             limits,
             watch_at: Instant::default(),
@@ -185,11 +185,12 @@ impl State {
             match event {
                 Event::TaskDone { command, context, outcome, .. } => {
                     self.in_flight -= 1;
-                    self.flushes_in_flight -= usize::from(context.is_users_flush());
                     abandoned::note_returned(&mut self.abandoned, &context.slot);
                     batch.finished.push((command, context, outcome));
                 }
-                Event::TaskRequeue { command, context, .. } => returned.push((command, context)),
+                Event::TaskRequeue { command, context, sent } => {
+                    returned.push((command, context, sent));
+                }
                 Event::Pong { rtt, .. } => member.rtt = Some(rtt),
                 // While it is being set up or closed, whoever does that knows and says it.
                 Event::ConnectionFailed { error, .. } if self.phase == Phase::Up => {
@@ -218,7 +219,9 @@ impl State {
         }
         member.collect_wakes(driver, &mut batch.wakers);
         let is_fatal = self.is_fatal_to_return(&returned);
-        self.note_returned(returned, batch);
+        if self.note_returned(returned, batch) {
+            ended.get_or_insert("nobody knows how a flush ended".to_string());
+        }
         if let Some(why) = self.note_told(index, finished_before, senses, batch) {
             ended.get_or_insert(why);
         }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use iscsi_proto::initiator::durability::{
-    Admission, Cache, Content, Durability, Effect, Refusal, Step, Ticket, Writers,
+    Admission, Cache, Content, Durability, Effect, Ended, Refusal, Step, Ticket, Writers,
 };
 use scsi::{Command, Nexus, Response, Status};
 
@@ -27,7 +27,7 @@ pub enum Kind {
     },
     Flush,
     /// The initiator's own, to make room.
-    OwnFlush(Ticket),
+    OwnFlush,
 }
 
 /// An operation without an answer.
@@ -43,6 +43,8 @@ pub struct Client {
     pub core: Durability<&'static str>,
     pub oracle: Oracle,
     pub waiting: Vec<Op>,
+    /// Ended with GOOD, which counts when others have ended, too.
+    held: Vec<Op>,
     /// A user was told that acknowledged data were lost.
     pub told_loss: bool,
     mistake: Option<Mistake>,
@@ -56,6 +58,7 @@ impl Client {
             core,
             oracle: Oracle::default(),
             waiting: Vec::new(),
+            held: Vec::new(),
             told_loss: false,
             mistake,
             next: 1,
@@ -83,61 +86,70 @@ impl Client {
         };
         let op = Op { number, kind, ticket: self.core.ask() };
         let waits = self.core.admit(&effect(&op)) == Admission::Wait;
-        let kind = match self.core.wants_own_flush(waits) {
-            true => Kind::OwnFlush(self.core.own_flush_sent()),
+        let (kind, ticket) = match self.core.wants_own_flush(waits) {
+            true => (Kind::OwnFlush, self.core.own_flush_sent()),
             false if waits => return None,
-            false => kind,
+            false => (kind, op.ticket),
         };
         self.next += 1;
         match kind {
             Kind::Write { range, .. } => self.oracle.begin(number, range, number, true),
             Kind::Zero { range } => self.oracle.begin(number, range, 0, true),
             Kind::Trim { range } => self.oracle.begin(number, range, 0, false),
-            Kind::Flush | Kind::OwnFlush(_) => {}
+            Kind::Flush | Kind::OwnFlush => {}
         }
-        let mut op = Op { kind, ..op };
-        self.core.sent(&mut op.ticket);
+        let mut op = Op { number, kind, ticket };
+        self.core.sent(&effect(&op), &mut op.ticket);
         if matches!(kind, Kind::Flush) && self.is(Mistake::FlushNotSent) {
-            let _told = self.core.done(&Effect::Flushed, op.ticket);
+            let _told = self.core.done(&Effect::Flushed, &mut op.ticket);
             return None;
         }
         if matches!(kind, Kind::Flush) && self.is(Mistake::FlushCoversAtOnce) {
-            let _early = self.core.done(&Effect::Flushed, op.ticket);
+            self.core.undone(&mut op.ticket);
+            let _early = self.core.done(&Effect::Flushed, &mut op.ticket);
         }
         self.waiting.push(op);
         Some((number, command(&op)))
     }
 
-    /// An answer. True when its user was told of success.
-    pub fn answered(&mut self, number: u32, response: &Response) -> bool {
-        let Some(at) = self.waiting.iter().position(|op| op.number == number) else { return false };
+    /// An answer.
+    pub fn answered(&mut self, number: u32, response: &Response) {
+        let Some(at) = self.waiting.iter().position(|op| op.number == number) else { return };
         let mut op = self.waiting.remove(at);
         assert_eq!(response.status, Status::GOOD, "{op:?}: {response:?}");
-        if let Kind::OwnFlush(ticket) = op.kind {
-            self.core.own_flush_done(ticket);
-            return true;
-        }
         if self.is(Mistake::FlushCoversLater) {
-            self.core.sent(&mut op.ticket);
+            self.core.sent(&effect(&op), &mut op.ticket);
         }
+        match op.kind {
+            Kind::OwnFlush => self.core.own_flush_done(op.ticket),
+            _ => self.settle(op),
+        }
+        for op in std::mem::take(&mut self.held) {
+            self.settle(op);
+        }
+    }
+
+    /// GOOD has come, and perhaps counts.
+    fn settle(&mut self, mut op: Op) {
         let effect = match (op.kind, effect(&op)) {
             (Kind::Write { fua: true, .. }, _) if self.is(Mistake::FuaCoversAll) => Effect::Flushed,
             (Kind::Write { fua: true, .. }, _) if self.is(Mistake::FuaKeepsOlder) => Effect::None,
             (Kind::Zero { .. }, _) if self.is(Mistake::ZeroesNotKept) => Effect::None,
             (_, effect) => effect,
         };
-        if self.core.done(&effect, op.ticket).is_err() {
-            self.told_loss = true;
-            return false;
+        match self.core.done(&effect, &mut op.ticket) {
+            Ended::Good => self.oracle.acknowledge(op.number),
+            Ended::Failed(_) => self.told_loss = true,
+            Ended::Held => self.held.push(op),
+            Ended::Again => self.waiting.push(op),
         }
-        self.oracle.acknowledge(number);
-        true
     }
 
     /// The session is lost and set up again, over connections of which some are lost, too. Gives
     /// the new session, with all that waited for an answer sent again, or given up.
     pub fn recover(&mut self, server: &Server, random: &mut Random) -> Nexus {
         self.core.lost();
+        self.waiting.append(&mut self.held);
         for _ in 0..random.below(3) {
             let nexus = server.log_in();
             // It is lost before it asks, with the answer under way, with the answer read, or also
@@ -207,10 +219,10 @@ impl Client {
     /// Commands without an answer are sent again, unless their users have given them up.
     fn send_again(&mut self, nexus: &Nexus, random: &mut Random) {
         for mut op in std::mem::take(&mut self.waiting) {
-            if matches!(op.kind, Kind::OwnFlush(_)) || random.below(4) == 0 {
+            if matches!(op.kind, Kind::OwnFlush) || random.below(4) == 0 {
                 continue;
             }
-            self.core.sent(&mut op.ticket);
+            self.core.sent(&effect(&op), &mut op.ticket);
             self.waiting.push(op);
             let response = finish(nexus.execute(command(&op)));
             self.answered(op.number, &response);
@@ -220,11 +232,11 @@ impl Client {
     /// A flush of the user, alone. True when it was told to have gone well.
     pub fn flush(&mut self, nexus: &Nexus) -> bool {
         let mut ticket = self.core.ask();
-        self.core.sent(&mut ticket);
+        self.core.sent(&Effect::Flushed, &mut ticket);
         if !self.is(Mistake::FlushNotSent) {
             good(&finish(nexus.execute(server::flush())));
         }
-        self.core.done(&Effect::Flushed, ticket).is_ok()
+        self.core.done(&Effect::Flushed, &mut ticket) == Ended::Good
     }
 }
 
@@ -245,7 +257,7 @@ fn effect(op: &Op) -> Effect {
         }
         Kind::Zero { range } => Effect::Volatile(bytes(range).0, Content::Zeroes(bytes(range).1)),
         Kind::Trim { range } => Effect::Undefined(bytes(range).0, bytes(range).1),
-        Kind::Flush | Kind::OwnFlush(_) => Effect::Flushed,
+        Kind::Flush | Kind::OwnFlush => Effect::Flushed,
     }
 }
 
@@ -256,6 +268,6 @@ fn command(op: &Op) -> Command {
         }
         Kind::Zero { range } => server::zero(range.0, range.1),
         Kind::Trim { range } => server::unmap(range.0, range.1),
-        Kind::Flush | Kind::OwnFlush(_) => server::flush(),
+        Kind::Flush | Kind::OwnFlush => server::flush(),
     }
 }

@@ -62,7 +62,7 @@ enum Origin {
     /// Between login and the first command of the application; ends with the session.
     SetUp,
     /// A flush of our own.
-    Own(Ticket),
+    Own,
     /// The unit is asked for its cache again.
     Refresh,
     /// Sabotage: nobody waits for it.
@@ -96,6 +96,8 @@ pub(crate) struct Shell {
     tasks: BTreeMap<u64, Task>,
     next_task: u64,
     outstanding: BTreeSet<u64>,
+    /// Ended with GOOD, which counts when others have ended, too.
+    held: Vec<u64>,
     waiting: VecDeque<u64>,
     requeued: Vec<u64>,
     pub(super) app: App,
@@ -116,6 +118,7 @@ impl Shell {
             tasks: BTreeMap::new(),
             next_task: 0,
             outstanding: BTreeSet::new(),
+            held: Vec::new(),
             waiting: VecDeque::new(),
             requeued: Vec::new(),
             app: App::default(),
@@ -267,7 +270,7 @@ impl Shell {
     fn handle_event(&mut self, env: &mut Env, event: CoreEvent<u64>) -> Outcomes {
         match event {
             CoreEvent::TaskDone { context, outcome, .. } => self.task_done(env, context, outcome),
-            CoreEvent::TaskRequeue { context, .. } => self.task_back(env, context),
+            CoreEvent::TaskRequeue { context, sent, .. } => self.task_back(env, context, sent),
             CoreEvent::SessionEnded { .. } => self.session_ended(env),
             CoreEvent::ConnectionFailed { error, .. } => {
                 env.log(|| format!("initiator: {error}"));
@@ -283,9 +286,17 @@ impl Shell {
     }
 
     /// A command came back without an answer.
-    fn task_back(&mut self, env: &mut Env, id: u64) -> Outcomes {
+    fn task_back(&mut self, env: &mut Env, id: u64, sent: bool) -> Outcomes {
         self.outstanding.remove(&id);
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
+        let ticket = &mut task.ticket;
+        let mut is_to_end = false;
+        match (&task.origin, sent) {
+            (Origin::Own, true) => is_to_end = self.keeper.own_flush_unanswered(ticket),
+            (Origin::Own, false) => self.keeper.own_flush_undone(ticket),
+            (_, true) => is_to_end = self.keeper.unanswered(ticket),
+            (_, false) => self.keeper.undone(ticket),
+        }
         match task.origin {
             Origin::User(_) => {
                 task.attempts += 1;
@@ -293,8 +304,7 @@ impl Shell {
                 env.coverage.hit("command issued again");
                 self.sabotage_lost(env, id)?;
             }
-            Origin::Own(_) => {
-                self.keeper.own_flush_undone();
+            Origin::Own => {
                 self.tasks.remove(&id);
             }
             // The session is over, or its set-up is.
@@ -306,7 +316,13 @@ impl Shell {
                 self.tasks.remove(&id);
             }
         }
+        self.settle_held(env)?;
         if env.stage == Stage::Up && self.core.as_ref().is_some_and(Session::is_open) {
+            if is_to_end {
+                env.coverage.hit("flush without an answer ended the session");
+                self.abandon(env);
+                return Ok(());
+            }
             self.requeue();
             self.go_on(env);
         }
@@ -341,16 +357,17 @@ impl Shell {
                 env.coverage.hit("told of a nexus loss");
             }
         }
-        match task.origin.clone() {
+        let over = match task.origin.clone() {
             Origin::User(op) => self.user_done(env, id, op, verdict),
             Origin::SetUp => self.setup_done(env, id, verdict),
-            Origin::Own(ticket) => self.own_flush_over(env, id, ticket, verdict),
+            Origin::Own => self.own_flush_over(env, id, verdict),
             Origin::Refresh => self.refreshed(env, id, verdict),
             Origin::Stray => {
                 self.tasks.remove(&id);
                 Ok(())
             }
-        }
+        };
+        over.and_then(|()| self.settle_held(env))
     }
 
     /// Acts on a unit attention that came outside of the set-up.
@@ -412,7 +429,8 @@ impl Shell {
             }
         }
         self.core = None;
-        if let Some(id) = self.outstanding.first() {
+        self.settle_held(env)?;
+        if let Some(id) = self.outstanding.first().or(self.held.first()) {
             return Err(format!("task {id} was not given back at the end of its session"));
         }
         self.redial(env);

@@ -1,12 +1,14 @@
 //! The application and the way of its commands: what it asks for, what may go now, what becomes of
 //! a command that ended. Mirrors `shared.rs` and `state/gate.rs` of `crates/iscsi`.
 
+mod sabotaged;
+
 use bytes::Bytes;
-use iscsi_proto::initiator::durability::{Admission, Content};
+use iscsi_proto::initiator::durability::{Admission, Content, Ended};
 
 use super::*;
 use crate::durability::cdb;
-use crate::durability::disk::{Run, SECTOR, SECTORS, Telling, Value, fill, value_of};
+use crate::durability::disk::{Run, SECTOR, SECTORS, Value, fill, value_of};
 use crate::durability::oracle::{self, Moment};
 use crate::durability::sabotage::Sabotage;
 use crate::durability::trouble;
@@ -208,10 +210,11 @@ impl Shell {
             return false;
         };
         task.submitted_at = env.now();
-        self.keeper.sent(&mut task.ticket);
+        self.keeper.sent(&task.effect, &mut task.ticket);
         let sent = core.submit(task.command.clone(), id).is_ok();
-        if sent {
-            self.outstanding.insert(id);
+        match sent {
+            true => drop(self.outstanding.insert(id)),
+            false => self.keeper.undone(&mut task.ticket),
         }
         sent
     }
@@ -238,14 +241,14 @@ impl Shell {
             let front = self.waiting.front().copied();
             let effect = front.and_then(|id| self.tasks.get(&id)).map(|task| &task.effect);
             let waits = effect.is_some_and(|effect| self.keeper.admit(effect) == Admission::Wait);
-            if self.keeper.wants_own_flush(waits) && !self.users_flush_is_under_way() {
+            if self.keeper.wants_own_flush(waits) {
                 env.coverage.hit(if waits { "log full" } else { "flush of our own" });
-                let ticket = self.keeper.own_flush_sent();
+                let mut ticket = self.keeper.own_flush_sent();
                 let command = cdb::command(cdb::flush(), Bytes::new(), 0);
-                let id = self.add(env, Origin::Own(ticket), command, Effect::None);
+                let id = self.add(env, Origin::Own, command, Effect::Flushed);
                 if !self.submit(env, id) {
                     self.tasks.remove(&id);
-                    self.keeper.own_flush_undone();
+                    self.keeper.own_flush_undone(&mut ticket);
                     return;
                 }
             }
@@ -255,13 +258,6 @@ impl Shell {
             }
             self.waiting.pop_front();
         }
-    }
-
-    /// It makes room as well, and the two must not be under way together.
-    fn users_flush_is_under_way(&self) -> bool {
-        let tasks = self.outstanding.iter().filter_map(|id| self.tasks.get(id));
-        let mut users = tasks.filter(|task| matches!(task.origin, Origin::User(_)));
-        users.any(|task| task.effect == Effect::Flushed)
     }
 
     /// A command that rested goes out again.
@@ -280,8 +276,14 @@ impl Shell {
     ) -> Outcomes {
         let Some(task) = self.tasks.get_mut(&id) else { return Ok(()) };
         task.attempts += 1;
+        if matches!(verdict, Verdict::Again(_) | Verdict::Later(_) | Verdict::Conflict) {
+            self.keeper.undone(&mut task.ticket);
+        }
         match verdict {
-            Verdict::Done => self.settle_op(env, id, op),
+            Verdict::Done => {
+                self.sabotage_done(env, id);
+                self.settle_op(env, id, op)
+            }
             Verdict::Again(sense) => {
                 self.waiting.push_front(id);
                 self.note_attention(env, sense);
@@ -300,18 +302,29 @@ impl Shell {
     /// It ended with GOOD: so far as its caller may be told that.
     fn settle_op(&mut self, env: &mut Env, id: u64, op: u32) -> Outcomes {
         let Some(mut task) = self.tasks.remove(&id) else { return Ok(()) };
-        let doubtful = matches!(task.effect, Effect::Volatile(..));
-        if env.has(Sabotage::MarkTakenLate) || doubtful && env.has(Sabotage::DoubtForgotten) {
-            self.keeper.sent(&mut task.ticket);
-        }
-        match self.keeper.done(&task.effect, task.ticket) {
-            Ok(()) => {
+        match self.keeper.done(&task.effect, &mut task.ticket) {
+            Ended::Held => {
+                env.coverage.hit(match task.effect {
+                    Effect::Flushed => "flush held",
+                    _ => "FUA write held",
+                });
+                self.tasks.insert(id, task);
+                self.held.push(id);
+                Ok(())
+            }
+            Ended::Again => {
+                env.coverage.hit("held when its session was lost");
+                self.tasks.insert(id, task);
+                self.requeued.push(id);
+                Ok(())
+            }
+            Ended::Good => {
                 self.op_over(env, op, Ok(task.buffer))?;
                 // It may have been in a write-back that failed.
                 self.note_failure(env);
                 Ok(())
             }
-            Err(failure) => {
+            Ended::Failed(failure) => {
                 env.coverage.hit(match task.effect {
                     Effect::Flushed => "failure of our own told to a flush",
                     _ => "failure of our own told to a FUA write",
@@ -322,11 +335,23 @@ impl Shell {
         }
     }
 
+    /// What was held may count now.
+    pub(super) fn settle_held(&mut self, env: &mut Env) -> Outcomes {
+        for id in std::mem::take(&mut self.held) {
+            if let Some(Task { origin: Origin::User(op), .. }) = self.tasks.get(&id) {
+                let op = *op;
+                self.settle_op(env, id, op)?;
+            }
+        }
+        Ok(())
+    }
+
     fn fail_op(&mut self, env: &mut Env, id: u64, op: u32, why: &str) -> Outcomes {
-        let Some(task) = self.tasks.remove(&id) else { return Ok(()) };
+        let Some(mut task) = self.tasks.remove(&id) else { return Ok(()) };
         let forced = matches!(task.effect, Effect::Stable(..));
-        if !(forced && env.has(Sabotage::FailedFuaForgotten)) {
-            self.keeper.failed(&task.effect, why.to_owned());
+        match forced && env.has(Sabotage::FailedFuaForgotten) {
+            true => self.keeper.undone(&mut task.ticket),
+            false => self.keeper.failed(&task.effect, &mut task.ticket, why.to_owned()),
         }
         match task.effect {
             Effect::Flushed => {
@@ -349,10 +374,7 @@ impl Shell {
         env.log(|| {
             format!("application: op {number} {:?} ended: {:?}", op.kind, result.as_ref().err())
         });
-        // Two flushes at the same time: a target that tells once tells one of them.
-        let shares = env.scenario.disk.telling == Telling::Once
-            && self.app.ops.values().any(|other| other.kind == Kind::Flush);
-        let verdict = judge_op(env, number, op, result.as_deref().ok(), shares);
+        let verdict = judge_op(env, number, op, result.as_deref().ok());
         verdict.map_err(|what| format!("op {number} ({:?} of {:?}): {what}", op.kind, op.run))?;
         if op.kind == Kind::Flush && result.is_ok() && self.app.stage == Ending::Flushing {
             self.app.stage = Ending::Reading;
@@ -364,14 +386,8 @@ impl Shell {
     }
 
     /// A flush of our own has an answer.
-    pub(super) fn own_flush_over(
-        &mut self,
-        env: &mut Env,
-        id: u64,
-        ticket: Ticket,
-        verdict: Verdict,
-    ) -> Outcomes {
-        self.tasks.remove(&id);
+    pub(super) fn own_flush_over(&mut self, env: &mut Env, id: u64, verdict: Verdict) -> Outcomes {
+        let Some(Task { mut ticket, .. }) = self.tasks.remove(&id) else { return Ok(()) };
         match verdict {
             Verdict::Done => self.keeper.own_flush_done(ticket),
             Verdict::Failed(_) if env.has(Sabotage::OwnFailureSwallowed) => {
@@ -379,17 +395,19 @@ impl Shell {
             }
             Verdict::Failed(why) => {
                 env.coverage.hit("flush of our own failed");
-                let full = self.keeper.own_flush_failed(why.clone());
+                let full = self.keeper.own_flush_failed(&mut ticket, why.clone());
                 self.note_failure(env);
                 if full {
                     self.fail_waiting(env, &why)?;
                 }
             }
             Verdict::Again(sense) => {
-                self.keeper.own_flush_undone();
+                self.keeper.own_flush_undone(&mut ticket);
                 self.note_attention(env, sense);
             }
-            Verdict::Later(_) | Verdict::Conflict => self.keeper.own_flush_undone(),
+            Verdict::Later(_) | Verdict::Conflict => {
+                self.keeper.own_flush_undone(&mut ticket);
+            }
         }
         self.go_on(env);
         Ok(())
@@ -410,24 +428,6 @@ impl Shell {
         }
         Ok(())
     }
-
-    /// Sabotage: what was lost with its session is taken for done.
-    pub(super) fn sabotage_lost(&mut self, env: &mut Env, id: u64) -> Outcomes {
-        let Some(Task { origin: Origin::User(op), effect, .. }) = self.tasks.get(&id) else {
-            return Ok(());
-        };
-        let taken = match effect {
-            Effect::Flushed => env.has(Sabotage::LostFlushIsGood),
-            Effect::Volatile(..) => env.has(Sabotage::LostWriteIsGood),
-            _ => false,
-        };
-        if taken {
-            let op = *op;
-            self.requeued.retain(|requeued| *requeued != id);
-            return self.settle_op(env, id, op);
-        }
-        Ok(())
-    }
 }
 
 fn content(number: u32, run: Run) -> Bytes {
@@ -438,7 +438,7 @@ fn content(number: u32, run: Run) -> Bytes {
 }
 
 /// Tells the oracle how an operation ended, and asks whether that is all right.
-fn judge_op(env: &mut Env, number: u32, op: Op, data: Option<&[u8]>, shares: bool) -> Outcomes {
+fn judge_op(env: &mut Env, number: u32, op: Op, data: Option<&[u8]>) -> Outcomes {
     use oracle::Outcome as O;
     let Op { kind, run, begun } = op;
     if kind == Kind::Read {
@@ -474,10 +474,6 @@ fn judge_op(env: &mut Env, number: u32, op: Op, data: Option<&[u8]>, shares: boo
         }
         Kind::Flush => {
             env.coverage.hit("operation: flush");
-            if shares {
-                env.coverage.hit("flushes at the same time");
-                return Ok(());
-            }
             env.oracle.check_flush(begun, &env.disk)
         }
     }

@@ -13,49 +13,33 @@
 //!   may have been lost with a connection. Where other initiators write to the unit, old content
 //!   must not land on theirs: there nothing is written again ([`Writers::Several`]).
 //! * A failure of what nobody waits for (a flush of our own, writing again) is latched, and told to
-//!   the next flush or write with FUA, once. A flush that was under way when a failure was told
-//!   fails as well: a target may have told it only once. For the same reason what may have been in
-//!   that write-back and is acknowledged only then, and what is kept when a forced write fails, is
-//!   latched for the next.
+//!   the next flush or write with FUA, once.
+//! * A target may tell a failure only once, to any flush or forced write that is under way. So one
+//!   that ends with GOOD is held until all that were under way with it are over, our own among
+//!   them, and fails if one of them has failed ([`Ended`]). One of them that ends without an answer
+//!   may have been told: what was held for it is sent again, when what is kept has been written
+//!   again. For the same reason what may have been in a write-back that failed and is acknowledged
+//!   only then, and what is kept when a forced write fails, is latched for the next.
 //!
 //! What is not here: retries of a command, and what a status means.
 
+mod effect;
+mod own;
 mod replay;
+mod tellers;
 #[cfg(test)]
 mod tests;
 mod unflushed;
 
+pub use effect::Effect;
 pub use replay::{Input, Stage};
 pub use unflushed::{Content, Mark, Unflushed};
 
+use own::OwnFlush;
+use tellers::{Tellers, Way, Worth};
+
 /// Parts of the limit written again before a flush: an incarnation lost midway repeats the rest.
 const PORTIONS: u64 = 8;
-
-/// What success of a command means for what is acknowledged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Nothing.
-    None,
-    /// This content is at this offset now, in a volatile cache if the unit has one.
-    Volatile(u64, Content),
-    /// This range (offset, length) is undefined now: nothing of it is to be written again.
-    Undefined(u64, u64),
-    /// A write with FUA: this range (offset, length) is stable.
-    Stable(u64, u64),
-    /// A flush: everything acknowledged before it was sent is stable.
-    Flushed,
-}
-
-impl Effect {
-    /// The range that the command changes: offset and length in bytes.
-    pub fn range(&self) -> Option<(u64, u64)> {
-        match self {
-            Self::None | Self::Flushed => None,
-            Self::Volatile(offset, content) => Some((*offset, content.len())),
-            Self::Undefined(offset, len) | Self::Stable(offset, len) => Some((*offset, *len)),
-        }
-    }
-}
 
 /// What a command has to remember of the time when it was asked for and sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,6 +49,21 @@ pub struct Ticket {
     failures: u64,
     /// The cache was taken for volatile.
     volatile: bool,
+    way: Way,
+}
+
+/// What becomes of a command that ended with GOOD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended<F> {
+    /// Its caller is told so.
+    Good,
+    /// Its caller is told this failure in place of success: data that the command would vouch for
+    /// was lost, or may be.
+    Failed(F),
+    /// Its caller has to wait: to be asked again, with the same ticket, when others have ended.
+    Held,
+    /// It vouches for nothing, and is sent again as a command without an answer is.
+    Again,
 }
 
 /// What is known of the unit's cache.
@@ -120,18 +119,6 @@ pub enum Admission {
     Wait,
 }
 
-/// The flush of our own that keeps what is unflushed within its limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum OwnFlush {
-    /// None is needed yet.
-    Idle,
-    /// It was sent.
-    UnderWay,
-    /// The last one failed: the next one only when there is no more room, so that a unit that
-    /// cannot flush is not asked after every write.
-    Failed,
-}
-
 /// Decides about one unit. `F` is the owner's description of a failure.
 #[derive(Clone, Debug)]
 pub struct Durability<F> {
@@ -140,6 +127,7 @@ pub struct Durability<F> {
     cache: Cache,
     writers: Writers,
     own_flush: OwnFlush,
+    tellers: Tellers,
     /// The failure that nobody was told of.
     latched: Option<F>,
     /// How many failures our callers were told of.
@@ -164,6 +152,7 @@ impl<F: Clone> Durability<F> {
             cache: Cache::Unknown,
             writers,
             own_flush: OwnFlush::Idle,
+            tellers: Tellers::default(),
             latched: None,
             told: 0,
             failures: 0,
@@ -213,15 +202,20 @@ impl<F: Clone> Durability<F> {
             told: self.told,
             failures: self.failures,
             volatile: self.is_volatile(),
+            way: Way::Away,
         }
     }
 
     /// It is sent, perhaps not for the first time: a flush covers what is acknowledged by now, and
-    /// no write-back that has failed by now had it.
-    pub const fn sent(&self, ticket: &mut Ticket) {
+    /// no write-back that has failed by now had it. It ends with [`Self::done`], [`Self::failed`],
+    /// [`Self::undone`], [`Self::unanswered`] or, with all others, [`Self::lost`].
+    pub fn sent(&mut self, effect: &Effect, ticket: &mut Ticket) {
         ticket.mark = self.log.mark();
         ticket.failures = self.failures;
         ticket.volatile = self.is_volatile();
+        if effect.is_teller() {
+            self.tellers.sent(&mut ticket.way);
+        }
     }
 
     /// Whether a command of this effect may be sent now.
@@ -229,21 +223,14 @@ impl<F: Clone> Durability<F> {
         match effect {
             // It has to make room first.
             Effect::Volatile(..) if self.keeps() && self.log.is_full() => Admission::Wait,
-            // A target may tell a failure once, and tell our flush: the user's, which finds nothing
-            // wrong any more, must not be answered before.
-            Effect::Flushed if self.own_flush == OwnFlush::UnderWay => Admission::Wait,
             _ => Admission::Go,
         }
     }
 
     /// A command of the user ended with GOOD.
-    ///
-    /// # Errors
-    /// Its caller is to be told this failure in place of success: data that the command would
-    /// vouch for was lost, or may be.
-    pub fn done(&mut self, effect: &Effect, ticket: Ticket) -> Result<(), F> {
+    pub fn done(&mut self, effect: &Effect, ticket: &mut Ticket) -> Ended<F> {
         match effect {
-            Effect::None => Ok(()),
+            Effect::None => {}
             Effect::Volatile(offset, content) => {
                 match self.keeps() || ticket.volatile && self.is_keeping_older() {
                     true => self.log.acknowledged(*offset, content.clone()),
@@ -255,40 +242,76 @@ impl<F: Clone> Durability<F> {
                 {
                     self.latch(failure);
                 }
-                Ok(())
             }
-            Effect::Undefined(offset, len) => {
-                self.log.forget(*offset, *len);
-                Ok(())
-            }
-            Effect::Stable(offset, len) => {
-                // What was acknowledged meanwhile may have come after it, and replaced what only
-                // the unit's cache holds replaced now.
-                self.log.forget_before(*offset, *len, ticket.mark);
-                self.tell_latched()
-            }
-            Effect::Flushed => {
-                self.tell_latched()?;
-                if ticket.told != self.told
-                    && let Some(failure) = &self.last_failure
-                {
-                    return Err(failure.clone());
-                }
-                self.log.flushed(ticket.mark);
-                self.own_flush = OwnFlush::Idle;
-                Ok(())
+            Effect::Undefined(offset, len) => self.log.forget(*offset, *len),
+            Effect::Stable(..) | Effect::Flushed => {
+                self.tellers.good(&mut ticket.way);
+                let ended = self.vouch(effect, ticket);
+                self.settle_own_flush();
+                return ended;
             }
         }
+        Ended::Good
+    }
+
+    /// What GOOD of a flush or forced write is worth.
+    fn vouch(&mut self, effect: &Effect, ticket: &Ticket) -> Ended<F> {
+        match self.tellers.worth(ticket.way) {
+            Worth::Unknown => return Ended::Held,
+            Worth::Failed => {
+                if let Some(failure) = self.take_latched().or(self.last_failure.clone()) {
+                    return Ended::Failed(failure);
+                }
+            }
+            Worth::Lost => return Ended::Again,
+            Worth::All => {}
+        }
+        if let Effect::Stable(offset, len) = effect {
+            // What was acknowledged meanwhile may have come after it, and replaced what only the
+            // unit's cache holds replaced now.
+            self.log.forget_before(*offset, *len, ticket.mark);
+        }
+        if let Some(failure) = self.take_latched() {
+            return Ended::Failed(failure);
+        }
+        if *effect == Effect::Flushed {
+            if ticket.told != self.told
+                && let Some(failure) = &self.last_failure
+            {
+                return Ended::Failed(failure.clone());
+            }
+            self.log.flushed(ticket.mark);
+            self.own_flush = self.own_flush.after_a_success();
+        }
+        Ended::Good
+    }
+
+    /// A command was answered without having been carried out, or not sent after all.
+    pub fn undone(&mut self, ticket: &mut Ticket) {
+        self.tellers.over(&mut ticket.way);
+        self.settle_own_flush();
+    }
+
+    /// A command that was sent came back without an answer although its session goes on. True: the
+    /// incarnation is to be ended. Sent again it might end with GOOD because a failure was told
+    /// with the answer that is lost, and only writing again makes up for that.
+    pub fn unanswered(&mut self, ticket: &mut Ticket) -> bool {
+        let may_have_been_told = self.tellers.unanswered(&mut ticket.way);
+        self.settle_own_flush();
+        may_have_been_told && self.stage == Stage::Up && !self.log.is_empty()
     }
 
     /// A command of the user failed for good at the unit, and its caller is told so.
-    pub fn failed(&mut self, effect: &Effect, failure: F) {
+    pub fn failed(&mut self, effect: &Effect, ticket: &mut Ticket, failure: F) {
         match effect {
             Effect::None => {}
             // It went no further than the cache.
             Effect::Volatile(..) | Effect::Undefined(..) if self.cache == Cache::Volatile => {}
             Effect::Volatile(..) | Effect::Undefined(..) | Effect::Stable(..) => {
                 self.note_failure(&failure);
+                if effect.is_teller() {
+                    self.tellers.failed(&mut ticket.way);
+                }
                 // Its caller takes it for a failure of this write alone.
                 if !self.log.is_empty() {
                     self.latch(failure);
@@ -298,24 +321,23 @@ impl<F: Clone> Durability<F> {
                 // What is latched needs no telling of its own: nothing is vouched for by this flush.
                 self.latched = None;
                 self.note_failure(&failure);
+                self.tellers.failed(&mut ticket.way);
                 self.note_told(failure);
             }
         }
+        self.settle_own_flush();
     }
 
-    /// The caller that [`Self::done`] had a failure for is gone: the next one is told.
+    /// The caller that [`Self::done`] had a failure for has gone: the next one is told.
     pub fn not_told(&mut self, failure: F) {
         self.latch(failure);
     }
 
-    fn tell_latched(&mut self) -> Result<(), F> {
-        match self.latched.take() {
-            Some(failure) => {
-                self.note_told(failure.clone());
-                Err(failure)
-            }
-            None => Ok(()),
-        }
+    /// The failure that nobody was told of, to be told now.
+    fn take_latched(&mut self) -> Option<F> {
+        let failure = self.latched.take()?;
+        self.note_told(failure.clone());
+        Some(failure)
     }
 
     fn note_told(&mut self, failure: F) {
@@ -347,57 +369,6 @@ impl<F: Clone> Durability<F> {
         matches!(self.cache, Cache::Volatile | Cache::Unknown)
     }
 
-    // Flushes of our own.
-
-    /// Time to send a flush of our own. `writes_wait`: a write was not admitted.
-    pub fn wants_own_flush(&self, writes_wait: bool) -> bool {
-        let up = self.stage == Stage::Up;
-        match self.own_flush {
-            OwnFlush::Idle => up && self.log.wants_flush(),
-            OwnFlush::UnderWay => false,
-            OwnFlush::Failed => up && writes_wait && self.log.is_full(),
-        }
-    }
-
-    /// It was sent, with this ticket.
-    pub const fn own_flush_sent(&mut self) -> Ticket {
-        self.own_flush = OwnFlush::UnderWay;
-        self.ask()
-    }
-
-    /// It ended with GOOD.
-    pub fn own_flush_done(&mut self, ticket: Ticket) {
-        self.own_flush = OwnFlush::Idle;
-        // After a failure of an earlier one this success may be empty: the target may have told
-        // its loss. What is kept stays, as long as there is room, until the user knows.
-        if self.latched.is_none() || self.log.is_full() {
-            self.log.flushed(ticket.mark);
-        } else {
-            self.own_flush = OwnFlush::Failed;
-        }
-    }
-
-    /// It failed for good. True: there is no more room, so writes that wait for it fail as well;
-    /// waiting for ever is no answer, nor is forgetting.
-    pub fn own_flush_failed(&mut self, failure: F) -> bool {
-        self.own_flush = OwnFlush::Failed;
-        self.note_failure(&failure);
-        self.latch(failure);
-        self.log.is_full()
-    }
-
-    /// It was not carried out: its session ended, or the unit was busy.
-    pub const fn own_flush_undone(&mut self) {
-        self.own_flush = OwnFlush::Idle;
-    }
-
-    /// The unit has no flush at all: nothing can ever be vouched for, as every flush tells.
-    pub fn no_flush(&mut self) {
-        self.own_flush = OwnFlush::Idle;
-        self.cache = Cache::Unflushable;
-        self.log.clear();
-    }
-
     // Incarnations.
 
     /// The unit said that it was powered on, to whichever command. True: the present incarnation is
@@ -414,11 +385,10 @@ impl<F: Clone> Durability<F> {
     }
 
     /// The incarnation ended, or one could not be set up.
-    pub const fn lost(&mut self) {
+    pub fn lost(&mut self) {
         self.stage = Stage::Down;
-        if matches!(self.own_flush, OwnFlush::UnderWay) {
-            self.own_flush = OwnFlush::Idle;
-        }
+        self.tellers.lost();
+        self.own_flush = self.own_flush.after_a_loss();
     }
 
     /// Every session of a new incarnation is up, and the unit has told all its attentions. `lost`

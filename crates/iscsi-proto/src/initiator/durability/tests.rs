@@ -18,14 +18,41 @@ fn up(limit: u64, writers: Writers) -> Durability<Told> {
 }
 
 fn write(durability: &mut Durability<Told>, at: u64, byte: u8, len: usize) {
-    let ticket = durability.ask();
-    assert_eq!(durability.done(&Effect::Volatile(at, data(byte, len)), ticket), Ok(()));
+    let mut ticket = durability.ask();
+    let effect = Effect::Volatile(at, data(byte, len));
+    assert_eq!(durability.done(&effect, &mut ticket), Ended::Good);
+}
+
+/// A command is sent.
+fn sent(durability: &mut Durability<Told>, effect: &Effect) -> Ticket {
+    let mut ticket = durability.ask();
+    durability.sent(effect, &mut ticket);
+    ticket
+}
+
+fn own_flush(durability: &mut Durability<Told>) -> Ticket {
+    let mut ticket = durability.own_flush_sent();
+    durability.sent(&Effect::Flushed, &mut ticket);
+    ticket
+}
+
+/// A command, alone.
+fn alone(durability: &mut Durability<Told>, effect: &Effect) -> Result<(), Told> {
+    let mut ticket = sent(durability, effect);
+    match durability.done(effect, &mut ticket) {
+        Ended::Good => Ok(()),
+        Ended::Failed(failure) => Err(failure),
+        other => panic!("{other:?}, and nothing else is under way"),
+    }
 }
 
 fn flush(durability: &mut Durability<Told>) -> Result<(), Told> {
-    let mut ticket = durability.ask();
-    durability.sent(&mut ticket);
-    durability.done(&Effect::Flushed, ticket)
+    alone(durability, &Effect::Flushed)
+}
+
+fn fails(durability: &mut Durability<Told>, effect: &Effect, failure: Told) {
+    let mut ticket = sent(durability, effect);
+    durability.failed(effect, &mut ticket, failure);
 }
 
 #[test]
@@ -95,8 +122,8 @@ fn failure_of_a_flush_of_our_own_is_told_once_and_loses_nothing_that_is_kept() {
     let mut it = up(1000, Writers::One);
     write(&mut it, 0, 1, 600);
     assert!(it.wants_own_flush(false));
-    it.own_flush_sent();
-    assert!(!it.own_flush_failed("cannot"), "there is room: writes go on");
+    let mut own = own_flush(&mut it);
+    assert!(!it.own_flush_failed(&mut own, "cannot"), "there is room: writes go on");
     assert!(!it.wants_own_flush(false), "not again after every write");
     it.lost();
     it.begin(Cache::Volatile, |_| "lost");
@@ -110,12 +137,11 @@ fn failure_of_a_flush_of_our_own_is_told_once_and_loses_nothing_that_is_kept() {
 fn a_write_with_fua_is_told_too() {
     let mut it = up(1000, Writers::One);
     write(&mut it, 0, 1, 600);
-    it.own_flush_sent();
-    it.own_flush_failed("cannot");
-    let ticket = it.ask();
-    assert_eq!(it.done(&Effect::Undefined(0, 8), ticket), Ok(()));
-    assert_eq!(it.done(&Effect::Stable(0, 8), ticket), Err("cannot"));
-    assert_eq!(it.done(&Effect::Stable(0, 8), it.ask()), Ok(()));
+    let mut own = own_flush(&mut it);
+    it.own_flush_failed(&mut own, "cannot");
+    assert_eq!(alone(&mut it, &Effect::Undefined(0, 8)), Ok(()));
+    assert_eq!(alone(&mut it, &Effect::Stable(0, 8)), Err("cannot"));
+    assert_eq!(alone(&mut it, &Effect::Stable(0, 8)), Ok(()));
 }
 
 /// Three writes that overlap: the first, and the last after it, are acknowledged while a forced one
@@ -124,25 +150,87 @@ fn a_write_with_fua_is_told_too() {
 fn a_forced_write_covers_nothing_that_was_acknowledged_while_it_was_under_way() {
     let mut it = up(1 << 20, Writers::One);
     write(&mut it, 8, 1, 8);
-    let mut forced = it.ask();
-    it.sent(&mut forced);
+    let effect = Effect::Stable(0, 16);
+    let mut forced = sent(&mut it, &effect);
     write(&mut it, 0, 2, 8);
     write(&mut it, 0, 3, 4);
-    assert_eq!(it.done(&Effect::Stable(0, 16), forced), Ok(()));
+    assert_eq!(it.done(&effect, &mut forced), Ended::Good);
     it.lost();
     let again = vec![(0, data(3, 4)), (4, data(2, 4))];
     assert_eq!(it.begin(Cache::Volatile, |_| "lost"), Step::Write(again));
 }
 
+/// In either order of their answers, whichever of them is a forced write, or a flush of our own that
+/// fails. One that was sent later is not concerned.
 #[test]
-fn a_flush_under_way_while_a_failure_is_told_fails_too() {
+fn of_flushes_and_forced_writes_under_way_together_none_is_good_if_one_fails() {
+    let kinds = [Effect::Flushed, Effect::Stable(500, 8)];
+    for (one, other) in kinds.iter().flat_map(|one| kinds.iter().map(move |other| (one, other))) {
+        for good_comes_first in [false, true] {
+            let mut it = up(1000, Writers::One);
+            write(&mut it, 0, 1, 10);
+            let [mut good, mut bad] = [one, other].map(|effect| sent(&mut it, effect));
+            if good_comes_first {
+                assert_eq!(it.done(one, &mut good), Ended::Held);
+            }
+            let mut later = sent(&mut it, other);
+            it.failed(other, &mut bad, "cannot");
+            assert_eq!(it.done(one, &mut good), Ended::Failed("cannot"), "{one:?}, {other:?}");
+            assert_eq!(it.unflushed().pieces().len(), 1, "it vouches for nothing");
+            // The failure came while this one was under way, too.
+            assert_eq!(it.done(other, &mut later), Ended::Failed("cannot"));
+            assert_eq!((flush(&mut it), it.unflushed().is_empty()), (Ok(()), true));
+        }
+    }
+}
+
+#[test]
+fn a_flush_is_held_for_what_was_under_way_and_for_nothing_that_was_sent_later() {
     let mut it = up(1000, Writers::One);
     write(&mut it, 0, 1, 10);
-    let (first, second) = (it.ask(), it.ask());
-    it.failed(&Effect::Flushed, "cannot");
-    let _ = first;
-    assert_eq!(it.done(&Effect::Flushed, second), Err("cannot"));
+    let flushed = Effect::Flushed;
+    let [mut first, mut second] = [(); 2].map(|()| sent(&mut it, &flushed));
+    assert_eq!(it.done(&flushed, &mut first), Ended::Held);
+    let mut later = sent(&mut it, &flushed);
+    assert_eq!(it.done(&flushed, &mut first), Ended::Held);
+    it.undone(&mut second); // the unit was busy
+    assert_eq!(it.done(&flushed, &mut first), Ended::Good);
+    assert!(it.unflushed().is_empty());
+    assert_eq!(it.done(&flushed, &mut later), Ended::Good);
+    // A plain write is told of no failure of others.
+    let _plain = sent(&mut it, &Effect::Volatile(0, data(1, 10)));
     assert_eq!(flush(&mut it), Ok(()));
+}
+
+#[test]
+fn a_flush_held_for_one_that_is_lost_with_its_session_is_sent_again() {
+    let mut it = up(1 << 20, Writers::One);
+    write(&mut it, 0, 1, 10);
+    let flushed = Effect::Flushed;
+    let [mut held, mut late, _lost] = [(); 3].map(|()| sent(&mut it, &flushed));
+    assert_eq!(it.done(&flushed, &mut held), Ended::Held);
+    it.lost();
+    for ticket in [&mut held, &mut late] {
+        assert_eq!(it.done(&flushed, ticket), Ended::Again);
+    }
+    assert!(matches!(it.begin(Cache::Volatile, |_| "lost"), Step::Write(_)), "it is still kept");
+    assert_eq!((it.written(None), it.stable(None)), (Step::Flush, Step::Open));
+    it.sent(&flushed, &mut held);
+    assert_eq!(it.done(&flushed, &mut held), Ended::Good);
+}
+
+/// The target has lost the command, and its answer, while the session goes on.
+#[test]
+fn a_flush_that_nobody_answers_ends_the_incarnation_if_anything_is_kept() {
+    let mut it = up(1 << 20, Writers::One);
+    let mut flush = sent(&mut it, &Effect::Flushed);
+    assert!(!it.unanswered(&mut flush), "there is nothing to write again");
+    write(&mut it, 0, 1, 10);
+    let plain = Effect::Volatile(0, data(1, 10));
+    let mut plain = sent(&mut it, &plain);
+    assert!(!it.unanswered(&mut plain), "sending it again is all it takes");
+    it.sent(&Effect::Flushed, &mut flush);
+    assert!(it.unanswered(&mut flush));
 }
 
 /// A target that tells a failed write-back once may have told it with the forced write.
@@ -150,47 +238,43 @@ fn a_flush_under_way_while_a_failure_is_told_fails_too() {
 fn a_forced_write_that_fails_may_have_taken_the_failure_of_others() {
     let mut it = up(1000, Writers::One);
     let forced = Effect::Stable(100, 8);
-    it.failed(&forced, "medium");
+    fails(&mut it, &forced, "medium");
     assert_eq!(flush(&mut it), Ok(()), "nothing else was unflushed");
     write(&mut it, 0, 1, 10);
-    it.failed(&Effect::Volatile(50, data(2, 8)), "medium");
+    fails(&mut it, &Effect::Volatile(50, data(2, 8)), "medium");
     assert!(!it.has_failure(), "a write into the cache asks for no write-back");
-    it.failed(&forced, "medium");
+    fails(&mut it, &forced, "medium");
     assert_eq!(flush(&mut it), Err("medium"));
     assert!(!it.unflushed().is_empty(), "not forgotten before a later flush");
     assert_eq!((flush(&mut it), it.unflushed().is_empty()), (Ok(()), true));
     // Without a cache every write is forced.
     write(&mut it, 0, 1, 10);
     it.set_cache(Cache::Absent);
-    it.failed(&Effect::Volatile(50, data(2, 8)), "medium");
+    fails(&mut it, &Effect::Volatile(50, data(2, 8)), "medium");
     assert_eq!((flush(&mut it), flush(&mut it)), (Err("medium"), Ok(())));
 }
 
 #[test]
 fn a_write_under_way_while_a_failure_is_told_may_be_lost_with_it() {
-    let under_way = |it: &mut Durability<Told>| {
-        let mut ticket = it.ask();
-        it.sent(&mut ticket);
-        ticket
-    };
     let write = Effect::Volatile(0, data(1, 10));
     for own in [false, true] {
         let mut it = up(1000, Writers::One);
-        let waits = it.ask();
-        let ticket = under_way(&mut it);
-        match own {
-            true => drop(it.own_flush_failed("cannot")),
-            false => it.failed(&Effect::Flushed, "cannot"),
+        let mut waits = it.ask();
+        let mut ticket = sent(&mut it, &write);
+        if own {
+            let mut own = own_flush(&mut it);
+            it.own_flush_failed(&mut own, "cannot");
+        } else {
+            fails(&mut it, &Effect::Flushed, "cannot");
         }
         assert_eq!(flush(&mut it).is_err(), own);
-        assert_eq!(it.done(&write, ticket), Ok(()));
+        assert_eq!(it.done(&write, &mut ticket), Ended::Good);
         // One that is under way while it is told again was not in the write-back.
-        let later = under_way(&mut it);
+        let mut later = sent(&mut it, &write);
         assert_eq!(flush(&mut it), Err("cannot"));
-        assert_eq!(it.done(&write, later), Ok(()));
-        let mut waits = waits;
-        it.sent(&mut waits);
-        assert_eq!(it.done(&write, waits), Ok(()), "it was sent after the failure");
+        assert_eq!(it.done(&write, &mut later), Ended::Good);
+        it.sent(&write, &mut waits);
+        assert_eq!(it.done(&write, &mut waits), Ended::Good, "it was sent after the failure");
         assert_eq!(flush(&mut it), Ok(()));
     }
 }
@@ -201,21 +285,20 @@ fn a_write_under_way_while_a_failure_is_told_may_be_lost_with_it() {
 fn a_write_that_was_sent_to_a_cache_is_kept_though_the_cache_is_off_when_it_is_answered() {
     let mut it = up(1000, Writers::One);
     let write = Effect::Volatile(0, data(1, 10));
-    let mut before = it.ask();
-    it.sent(&mut before);
+    let mut before = sent(&mut it, &write);
     it.set_cache(Cache::Absent);
-    assert_eq!(it.done(&write, before), Ok(()));
+    assert_eq!(it.done(&write, &mut before), Ended::Good);
     assert_eq!(it.unflushed().pieces(), [(0, data(1, 10))]);
-    let mut after = it.ask();
-    it.sent(&mut after);
-    assert_eq!(it.done(&write, after), Ok(()));
+    let mut after = sent(&mut it, &write);
+    assert_eq!(it.done(&write, &mut after), Ended::Good);
     assert!(it.unflushed().is_empty(), "it replaced what was kept, and is stable");
 }
 
 #[test]
 fn what_nobody_heard_is_told_to_the_next() {
     let mut it = up(1000, Writers::One);
-    it.own_flush_failed("cannot");
+    let mut own = own_flush(&mut it);
+    it.own_flush_failed(&mut own, "cannot");
     let failure = flush(&mut it).unwrap_err();
     it.not_told(failure);
     assert_eq!(flush(&mut it), Err("cannot"));
@@ -225,18 +308,18 @@ fn what_nobody_heard_is_told_to_the_next() {
 fn at_the_limit_writes_wait_for_one_flush_and_fail_with_it() {
     let mut it = up(1000, Writers::One);
     write(&mut it, 0, 1, 600);
-    it.own_flush_sent();
-    it.own_flush_failed("cannot");
+    let mut own = own_flush(&mut it);
+    it.own_flush_failed(&mut own, "cannot");
     write(&mut it, 1000, 2, 600);
     let more = Effect::Volatile(2000, data(3, 10));
     assert_eq!(it.admit(&more), Admission::Wait);
     assert_eq!(it.admit(&Effect::Flushed), Admission::Go);
     assert!(it.wants_own_flush(true));
-    it.own_flush_sent();
-    assert!(it.own_flush_failed("still"), "writes that wait are to fail");
+    let mut own = own_flush(&mut it);
+    assert!(it.own_flush_failed(&mut own, "still"), "writes that wait are to fail");
     assert!(it.wants_own_flush(true), "the next write that waits asks again");
-    let mark = it.own_flush_sent();
-    it.own_flush_done(mark);
+    let own = own_flush(&mut it);
+    it.own_flush_done(own);
     assert_eq!(it.admit(&more), Admission::Go);
     assert_eq!(flush(&mut it), Err("cannot"), "room was made, the failure was not forgotten");
 }
@@ -360,7 +443,6 @@ struct World {
 impl World {
     fn put(&mut self, at: u64, content: Content, fua: bool) {
         let range = at as usize..(at + content.len()) as usize;
-        let ticket = self.it.ask();
         self.disk.write(at, &content);
         self.seen[range.clone()].copy_from_slice(&self.disk.cached[range.clone()]);
         self.excused[range.clone()].fill(false);
@@ -372,18 +454,16 @@ impl World {
             self.disk.stable[range.clone()].copy_from_slice(&self.seen[range.clone()]);
             self.disk.dirty[range].fill(false);
         }
-        if self.it.done(&effect, ticket).is_err() {
+        if alone(&mut self.it, &effect).is_err() {
             self.excused.fill(true);
         }
     }
 
     fn flush(&mut self) -> Result<(), TestCaseError> {
-        let mut ticket = self.it.ask();
-        self.it.sent(&mut ticket);
         if !self.disk.flush() {
-            self.it.failed(&Effect::Flushed, "cannot");
+            fails(&mut self.it, &Effect::Flushed, "cannot");
             self.excused.fill(true);
-        } else if self.it.done(&Effect::Flushed, ticket).is_err() {
+        } else if flush(&mut self.it).is_err() {
             self.excused.fill(true);
         } else {
             for n in 0..64 {
@@ -421,20 +501,43 @@ impl World {
     }
 }
 
-/// Found by the simulator: our flush fails at the target, the user's behind it does not, and its
-/// answer comes first, over another connection.
+/// Found by the simulator: one of the two is told of a failure at the target, the other one is not,
+/// and its answer comes first, over another connection.
 #[test]
-fn a_flush_of_the_user_does_not_overtake_our_own() {
+fn a_flush_of_the_user_and_our_own_under_way_together_share_a_failure() {
+    for own_fails in [false, true] {
+        let mut it = up(1000, Writers::One);
+        write(&mut it, 0, 1, 600);
+        assert!(it.wants_own_flush(false));
+        let mut own = own_flush(&mut it);
+        let flushed = Effect::Flushed;
+        assert_eq!(it.admit(&flushed), Admission::Go);
+        let mut users = sent(&mut it, &flushed);
+        if own_fails {
+            assert_eq!(it.done(&flushed, &mut users), Ended::Held);
+            it.own_flush_failed(&mut own, "cannot");
+            assert_eq!(it.done(&flushed, &mut users), Ended::Failed("cannot"));
+        } else {
+            it.own_flush_done(own);
+            assert!(!it.unflushed().is_empty() && !it.wants_own_flush(true), "it is held");
+            it.failed(&flushed, &mut users, "cannot");
+            assert!(!it.unflushed().is_empty() && it.wants_own_flush(false), "it was empty");
+        }
+        assert_eq!(flush(&mut it), Ok(()), "told once");
+    }
+}
+
+#[test]
+fn our_own_flush_makes_room_when_nothing_else_is_under_way_any_more() {
     let mut it = up(1000, Writers::One);
     write(&mut it, 0, 1, 600);
-    assert!(it.wants_own_flush(false));
-    assert_eq!(it.admit(&Effect::Flushed), Admission::Go);
-    let _ = it.own_flush_sent();
-    assert_eq!(it.admit(&Effect::Flushed), Admission::Wait);
-    assert_eq!(it.admit(&Effect::Stable(0, 10)), Admission::Go);
-    it.own_flush_failed("cannot");
-    assert_eq!(it.admit(&Effect::Flushed), Admission::Go);
-    assert_eq!(flush(&mut it), Err("cannot"));
+    let forced = Effect::Stable(5000, 8);
+    let mut under_way = sent(&mut it, &forced);
+    let own = own_flush(&mut it);
+    it.own_flush_done(own);
+    assert!(!it.unflushed().is_empty());
+    assert_eq!(it.done(&forced, &mut under_way), Ended::Good);
+    assert!(it.unflushed().is_empty() && !it.wants_own_flush(true));
 }
 
 proptest! {
@@ -457,10 +560,10 @@ proptest! {
                 Event::Flush => world.flush()?,
                 Event::FlushWillFail => world.disk.fails = true,
                 Event::OwnFlush => {
-                    let mark = world.it.own_flush_sent();
+                    let mut own = own_flush(&mut world.it);
                     match world.disk.flush() {
-                        true => world.it.own_flush_done(mark),
-                        false => drop(world.it.own_flush_failed("cannot")),
+                        true => world.it.own_flush_done(own),
+                        false => drop(world.it.own_flush_failed(&mut own, "cannot")),
                     }
                 }
                 Event::Restart { cut, cut_in_step, cache } => {

@@ -2,7 +2,7 @@
 //! limits of what is unflushed and of what we may take.
 
 use block::{BlockError, Buf};
-use iscsi_proto::initiator::durability::{Admission, Effect};
+use iscsi_proto::initiator::durability::{Admission, Effect, Ended};
 use iscsi_proto::initiator::{Command, SubmitError};
 use iscsi_proto::time::Instant;
 
@@ -99,28 +99,31 @@ impl State {
         if command.data_in_len > 0 && task.buf.is_none() {
             task.buf = Some(Buf::zeroed(command.data_in_len as usize));
         }
+        let Some(member) = self.members.get_mut(index) else { return Err((command, task)) };
         // A flush covers what is acknowledged by the time it is sent.
         // It may have been sent before, in a session that was lost; the mark may only move on.
-        self.durability.sent(&mut task.ticket);
-        let Some(member) = self.members.get_mut(index) else { return Err((command, task)) };
+        self.durability.sent(&task.effect, &mut task.ticket);
         let bytes = command.data_out.len() as u64 + u64::from(command.data_in_len);
-        let (slot, flushes) = (task.slot.clone(), usize::from(task.is_users_flush()));
+        let slot = task.slot.clone();
         match member.session.submit(command, task) {
             Ok(_) => {
                 slot.set_under_way(true);
                 self.in_flight += 1;
-                self.flushes_in_flight += flushes;
                 let now = Instant(self.epoch.elapsed());
                 self.throttle.spend(bytes, now);
                 member.collect_wakes(None, &mut batch.wakers);
                 Ok(())
             }
-            Err((SubmitError::Transfer, _, task)) => {
+            Err((SubmitError::Transfer, _, mut task)) => {
+                self.durability.undone(&mut task.ticket);
                 let error = BlockError::Unsupported("a transfer of this length");
                 batch.failed.push((task.slot, error));
                 Ok(())
             }
-            Err((_, command, task)) => Err((command, task)),
+            Err((_, command, mut task)) => {
+                self.durability.undone(&mut task.ticket);
+                Err((command, task))
+            }
         }
     }
 
@@ -157,11 +160,6 @@ impl State {
         if self.phase != Phase::Up || !self.durability.wants_own_flush(writes_wait) {
             return;
         }
-        // It makes room as well. Ours beside it might be the one that is told of a failure, after
-        // the user's was answered over another connection.
-        if self.flushes_in_flight > 0 {
-            return;
-        }
         let Some(index) = self.members.iter().position(Member::is_usable) else { return };
         let task = Task {
             slot: Slot::new(&Effect::Flushed),
@@ -169,14 +167,14 @@ impl State {
             buf: None,
             effect: Effect::Flushed,
             ticket: self.durability.own_flush_sent(),
-            failure: None,
+            ended: Ended::Good,
             attempts: 0,
             asked_at: self.now(),
             submitted_at: self.now(),
         };
         let command = command(self.lun, cdb::synchronize_cache());
-        if self.submit(index, command, task, batch).is_err() {
-            self.durability.own_flush_undone();
+        if let Err((_, mut task)) = self.submit(index, command, task, batch) {
+            self.durability.own_flush_undone(&mut task.ticket);
         }
     }
 }

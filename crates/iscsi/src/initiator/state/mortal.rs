@@ -34,8 +34,8 @@ impl State {
     }
 
     /// A session that lives has given commands back: only sending them again would go on.
-    pub(super) fn is_fatal_to_return(&self, returned: &[(Command, Task)]) -> bool {
-        self.dies() && returned.iter().any(|(_, task)| task.origin.is_user())
+    pub(super) fn is_fatal_to_return(&self, returned: &[(Command, Task, bool)]) -> bool {
+        self.dies() && returned.iter().any(|(_, task, _)| task.origin.is_user())
     }
 
     /// Why this answer is the disk's end, if it is.

@@ -2,7 +2,7 @@
 
 use block::{Bytes, Result};
 use iscsi_proto::ids::{Cid, Isid, Tsih};
-use iscsi_proto::initiator::durability::{Cache, Content, Effect};
+use iscsi_proto::initiator::durability::{Cache, Content, Effect, Ended, Ticket};
 use iscsi_proto::initiator::{Config, Established, Session};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::pdu::{Pdu, Residual, ResponseCode, ScsiResponse};
@@ -60,17 +60,7 @@ impl Rig {
     fn send(&mut self, lba: u8, effect: Effect) {
         let mut cdb = [0; 16];
         cdb[5] = lba;
-        let task = Task {
-            slot: Slot::new(&effect),
-            origin: Origin::User,
-            buf: None,
-            effect,
-            ticket: self.state.durability.ask(),
-            failure: None,
-            attempts: 0,
-            asked_at: at(0),
-            submitted_at: at(0),
-        };
+        let task = Task { ticket: self.state.durability.ask(), ..a_task(effect) };
         self.last_slot = Some(task.slot.clone());
         self.state.enqueue(command(Lun(0), cdb), task, &mut self.batch);
     }
@@ -133,6 +123,20 @@ fn member_with(session: SessionParams) -> (Member, ConnectionId) {
 /// The name of a connection, which only a session gives.
 pub(in crate::initiator) fn a_connection() -> ConnectionId {
     member().1
+}
+
+fn a_task(effect: Effect) -> Task {
+    Task {
+        slot: Slot::new(&effect),
+        origin: Origin::User,
+        buf: None,
+        effect,
+        ticket: Ticket::default(),
+        ended: Ended::Good,
+        attempts: 0,
+        asked_at: at(0),
+        submitted_at: at(0),
+    }
 }
 
 fn lbas(sent: &[(u8, iscsi_proto::ids::Itt)]) -> Vec<u8> {
@@ -252,42 +256,127 @@ fn a_flush_that_was_lost_with_its_session_does_not_keep_back_our_own() {
     assert_eq!(lbas(&rig.sent()), [0], "SYNCHRONIZE CACHE has no LBA");
 }
 
+const FAILED: u8 = 0x22; // COMMAND TERMINATED, which is obsolete: no reason is given
+
+/// Answers that count by now, in their order: LBA, and whether its caller is told of a failure.
+fn ended(rig: &mut Rig) -> Vec<(u8, bool)> {
+    let finished = rig.batch.finished.drain(..);
+    let told = finished.map(|(command, task, outcome)| {
+        (command.cdb[5], matches!(task.ended, Ended::Failed(_)) || !is_done(&outcome))
+    });
+    told.collect()
+}
+
 /// Over two connections one may fail at the target, the other find nothing wrong any more, and its
 /// answer come first. Found by the simulator.
 #[test]
-fn flushes_of_the_user_and_of_our_own_are_never_under_way_together() {
+fn flushes_and_forced_writes_under_way_together_share_a_failure_and_wait_for_each_other() {
+    let forced = Effect::Stable(0x1000, 10);
+    for (status, other) in
+        [0, FAILED].into_iter().flat_map(|s| [(s, Effect::Flushed), (s, forced.clone())])
+    {
+        let mut rig = Rig::new(8);
+        rig.state.durability.set_cache(Cache::Volatile);
+        rig.send(1, other);
+        rig.send(2, Effect::Flushed);
+        let sent = rig.sent();
+        rig.answer(sent[1].1, 0);
+        assert_eq!(ended(&mut rig), []);
+        rig.send(3, Effect::Flushed);
+        rig.send(4, write_effect(10));
+        let later = rig.sent();
+        assert_eq!(lbas(&later), [3, 4], "nothing waits to be sent");
+        rig.answer(sent[0].1, status);
+        // With GOOD it is held for the third one, which is under way by now.
+        match status {
+            0 => assert_eq!(ended(&mut rig), [(2, false)]),
+            _ => assert_eq!(ended(&mut rig), [(1, true), (2, true)]),
+        }
+        rig.answer(later[0].1, 0);
+        match status {
+            0 => assert_eq!(ended(&mut rig), [(3, false), (1, false)]),
+            _ => assert_eq!(ended(&mut rig), [(3, true)], "under way while the first one failed"),
+        }
+    }
+}
+
+#[test]
+fn a_flush_of_the_user_and_our_own_share_a_failure() {
     let mut rig = Rig::new(8);
     rig.state.durability.set_cache(Cache::Volatile);
     rig.send(1, write_effect(1500));
     let write = rig.sent();
-    rig.send(2, Effect::Flushed);
-    let flush = rig.sent();
     rig.answer(write[0].1, 0);
-    assert_eq!(lbas(&rig.sent()), [0u8; 0], "the user's makes room");
-    rig.answer(flush[0].1, 0);
-    let own = rig.sent(); // it was sent before the write was acknowledged
-    assert_eq!(lbas(&own), [0]);
-    rig.send(3, Effect::Flushed);
-    assert_eq!(lbas(&rig.sent()), [0u8; 0], "the user's waits");
-    rig.answer(own[0].1, 0);
-    assert_eq!(lbas(&rig.sent()), [3]);
+    assert_eq!(ended(&mut rig), [(1, false)]);
+    let own = rig.sent(); // SYNCHRONIZE CACHE has no LBA
+    rig.send(2, Effect::Flushed);
+    let users = rig.sent();
+    assert_eq!((lbas(&own), lbas(&users)), (vec![0], vec![2]));
+    rig.answer(users[0].1, 0);
+    assert_eq!(ended(&mut rig), []);
+    rig.answer(own[0].1, FAILED);
+    assert_eq!(ended(&mut rig), [(0, true), (2, true)]);
+}
+
+/// The answer that it was held for is lost with the session, and with it perhaps a failure.
+#[test]
+fn a_flush_that_is_held_when_its_session_is_lost_is_sent_again() {
+    let mut rig = Rig::new(8);
+    (1..=3).for_each(|lba| rig.send(lba, Effect::Flushed));
+    let sent = rig.sent();
+    rig.answer(sent[0].1, 0);
+    let given_up = rig.last_slot.clone().unwrap();
+    rig.answer(sent[2].1, 0);
+    rig.state.abandon(&given_up, &mut rig.batch);
+    rig.state.end("lost".into(), &mut rig.batch);
+    assert_eq!((ended(&mut rig), rig.failed()), (vec![], 1));
+    rig.bring_up(1);
+    let again = rig.sent();
+    let mut numbers = lbas(&again);
+    numbers.sort_unstable();
+    assert_eq!(numbers, [1, 2]);
+    again.iter().for_each(|(_, itt)| rig.answer(*itt, 0));
+    assert_eq!(ended(&mut rig).len(), 2);
+}
+
+/// The target has lost it with its connection. A failure that it may have been told of would be told
+/// to nobody, and the flush be GOOD the next time.
+#[test]
+fn a_flush_without_an_answer_ends_the_incarnation_while_anything_is_kept() {
+    for kept in [false, true] {
+        let mut rig = Rig::new(8);
+        rig.state.durability.set_cache(Cache::Volatile);
+        if kept {
+            rig.send(1, write_effect(10));
+            let write = rig.sent();
+            rig.answer(write[0].1, 0);
+        }
+        rig.send(2, Effect::Flushed);
+        rig.sent();
+        let task = Task { ticket: rig.state.durability.ask(), ..a_task(Effect::Flushed) };
+        let command = command(Lun(0), [0; 16]);
+        let mut returned = vec![(command, task, true)];
+        let ticket = &mut returned[0].1.ticket;
+        rig.state.durability.sent(&Effect::Flushed, ticket);
+        rig.state.in_flight += 1;
+        assert_eq!(rig.state.note_returned(returned, &mut rig.batch), kept);
+    }
 }
 
 #[test]
 fn a_forced_write_that_fails_makes_the_next_flush_fail() {
     let mut rig = Rig::new(8);
     rig.state.durability.set_cache(Cache::Volatile);
-    let failed = 0x22; // COMMAND TERMINATED, which is obsolete: no reason is given
     let forced = Effect::Stable(0x1000, 10);
     let flush = Effect::Flushed;
     for (effect, status) in
-        [(write_effect(10), 0), (forced, failed), (flush.clone(), 0), (flush, 0)]
+        [(write_effect(10), 0), (forced, FAILED), (flush.clone(), 0), (flush, 0)]
     {
         rig.send(1, effect);
         let sent = rig.sent();
         rig.answer(sent[0].1, status);
     }
-    let told = |(_, task, _): &(Command, Task, TaskOutcome)| task.failure.is_some();
+    let told = |(_, task, _): &(Command, Task, TaskOutcome)| matches!(task.ended, Ended::Failed(_));
     let told: Vec<bool> = rig.batch.finished.iter().map(told).collect();
     assert_eq!(told, [false, false, true, false]);
 }

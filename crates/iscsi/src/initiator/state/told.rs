@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 
 use block::BlockError;
-use iscsi_proto::initiator::durability::{Cache, Effect};
+use iscsi_proto::initiator::durability::{Cache, Effect, Ended};
 use iscsi_proto::initiator::{Command, TaskOutcome};
 
-use super::{Batch, State, abandoned, is_done, session_ended, verdict};
+use super::{Batch, Phase, State, abandoned, is_done, session_ended, verdict};
 use crate::initiator::failure::Failure;
 use crate::initiator::member::Part;
 use crate::initiator::op::{Origin, Task};
@@ -16,20 +16,36 @@ use crate::initiator::rejoin::Backoff;
 use crate::initiator::sense::{Sense, Verdict, status};
 
 impl State {
-    /// Commands have come back without an answer.
-    pub(super) fn note_returned(&mut self, returned: Vec<(Command, Task)>, batch: &mut Batch) {
-        for (command, task) in returned {
+    /// Commands have come back without an answer; the last of each says whether the target may have
+    /// carried it out. True: the incarnation is to end.
+    pub(super) fn note_returned(
+        &mut self,
+        returned: Vec<(Command, Task, bool)>,
+        batch: &mut Batch,
+    ) -> bool {
+        let mut is_to_end = false;
+        for (command, mut task, sent) in returned {
             self.in_flight -= 1;
-            self.flushes_in_flight -= usize::from(task.is_users_flush());
             abandoned::note_returned(&mut self.abandoned, &task.slot);
-            if task.origin == Origin::Trim {
-                self.durability.own_flush_undone();
+            let ticket = &mut task.ticket;
+            match (task.origin, sent) {
+                (Origin::Trim, true) => is_to_end |= self.durability.own_flush_unanswered(ticket),
+                (Origin::Trim, false) => self.durability.own_flush_undone(ticket),
+                (_, true) => is_to_end |= self.durability.unanswered(ticket),
+                (_, false) => self.durability.undone(ticket),
             }
-            let goes_on = !self.dropping && !self.dies() && !task.slot.is_abandoned();
-            match task.origin.is_user() && goes_on {
-                true => self.requeued.push((command, task)),
-                false => batch.failed.push((task.slot, session_ended())),
-            }
+            self.send_again(command, task, batch);
+        }
+        is_to_end
+    }
+
+    /// A command of which nothing is known goes out again, if anybody wants it.
+    fn send_again(&mut self, command: Command, task: Task, batch: &mut Batch) {
+        let is_over = self.dropping || self.dies() || self.phase == Phase::Closed;
+        let goes_on = !is_over && !task.slot.is_abandoned();
+        match task.origin.is_user() && goes_on {
+            true => self.requeued.push((command, task)),
+            false => batch.failed.push((task.slot, session_ended())),
         }
     }
 
@@ -44,11 +60,37 @@ impl State {
     ) -> Option<String> {
         let mut finished = std::mem::take(&mut batch.finished);
         let mut ended = self.note_finished(index, &mut finished[finished_before..], batch);
-        batch.finished = finished;
+        let counts = |(_, task, _): &(Command, Task, TaskOutcome)| {
+            matches!(task.ended, Ended::Good | Ended::Failed(_))
+        };
+        if finished[finished_before..].iter().all(counts) {
+            batch.finished = finished;
+        } else {
+            let latest = finished.split_off(finished_before);
+            batch.finished = finished;
+            latest.into_iter().for_each(|ended| self.settle(ended, batch));
+        }
+        self.settle_held(batch);
         for sense in senses {
             ended = ended.or(self.note_sense(index, sense, batch));
         }
         ended
+    }
+
+    /// What was held may count now.
+    fn settle_held(&mut self, batch: &mut Batch) {
+        for (command, mut task, outcome) in std::mem::take(&mut self.held) {
+            task.ended = self.durability.done(&task.effect, &mut task.ticket);
+            self.settle((command, task, outcome), batch);
+        }
+    }
+
+    fn settle(&mut self, ended: (Command, Task, TaskOutcome), batch: &mut Batch) {
+        match ended.1.ended {
+            Ended::Good | Ended::Failed(_) => batch.finished.push(ended),
+            Ended::Held => self.held.push(ended),
+            Ended::Again => self.send_again(ended.0, ended.1, batch),
+        }
     }
 
     /// Notes what ended commands mean for what is kept. Why the incarnation is to end, if it is.
@@ -69,13 +111,12 @@ impl State {
                     self.carried = true;
                     self.progress_at = self.now();
                     self.members[index].backoff = Backoff::default();
-                    task.failure = self.durability.done(&task.effect, task.ticket).err();
+                    task.ended = self.durability.done(&task.effect, &mut task.ticket);
                 }
-                Origin::User | Origin::UserShort => {
-                    if let Verdict::Failed(error) = verdict(task, outcome) {
-                        self.note_failed(&task.effect, &error);
-                    }
-                }
+                Origin::User | Origin::UserShort => match verdict(task, outcome) {
+                    Verdict::Failed(error) => self.note_failed(task, &error),
+                    _ => self.durability.undone(&mut task.ticket),
+                },
                 _ => {}
             }
             if done {
@@ -85,16 +126,20 @@ impl State {
         ended
     }
 
-    fn note_failed(&mut self, effect: &Effect, error: &BlockError) {
-        let what = match (effect, error) {
+    fn note_failed(&mut self, task: &mut Task, error: &BlockError) {
+        let what = match (&task.effect, error) {
+            (_, BlockError::Unsupported(_)) => return self.durability.undone(&mut task.ticket),
             (Effect::Flushed, _) => "a flush failed",
             // Refused as it is, whatever else is in the cache: an address, a reservation.
-            (_, BlockError::Medium(error)) if error.kind() == ErrorKind::InvalidInput => return,
-            (_, BlockError::Fenced) => return,
+            (_, BlockError::Medium(error)) if error.kind() == ErrorKind::InvalidInput => {
+                return self.durability.undone(&mut task.ticket);
+            }
+            (_, BlockError::Fenced) => return self.durability.undone(&mut task.ticket),
             (_, BlockError::Medium(_) | BlockError::NoSpace) => "an earlier forced write failed",
-            _ => return,
+            _ => return self.durability.undone(&mut task.ticket),
         };
-        self.durability.failed(effect, Failure::new(what, error));
+        let failure = Failure::new(what, error);
+        self.durability.failed(&task.effect, &mut task.ticket, failure);
     }
 
     /// A unit attention is told once, to whichever command comes first.
@@ -129,22 +174,23 @@ impl State {
         }
     }
 
-    fn note_own_flush(&mut self, task: &Task, outcome: &TaskOutcome, batch: &mut Batch) {
+    fn note_own_flush(&mut self, task: &mut Task, outcome: &TaskOutcome, batch: &mut Batch) {
         match verdict(task, outcome) {
             Verdict::Done => self.durability.own_flush_done(task.ticket),
             Verdict::Failed(BlockError::Unsupported(_)) => {
                 tracing::warn!("target cannot flush: unflushed writes are not kept");
+                self.durability.undone(&mut task.ticket);
                 self.durability.no_flush();
             }
             Verdict::Failed(error) => {
                 let failure = Failure::new("an earlier flush failed", &error);
                 tracing::error!(%error, "target cannot flush: the next flush will tell");
-                if self.durability.own_flush_failed(failure.clone()) {
+                if self.durability.own_flush_failed(&mut task.ticket, failure.clone()) {
                     self.fail_waiting_writes(&failure, batch);
                 }
             }
             Verdict::Again(_) | Verdict::Later(_) | Verdict::Full(_) => {
-                self.durability.own_flush_undone();
+                self.durability.own_flush_undone(&mut task.ticket);
             }
         }
     }
