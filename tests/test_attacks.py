@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB
+from support.storage import Storage
 
 from enkaku_lab.attackers import PORT, Session, dial, login_pdu, network, one_host
 from enkaku_lab.peers import enkaku, need
@@ -101,14 +102,20 @@ class Fortress:
 
 
 @contextmanager
-def fortress(folder: Path, disk: Path | str, open_files: int | None = None) -> Iterator[Fortress]:
+def fortress(
+    folder: Path,
+    disk: Path | str,
+    open_files: int | None = None,
+    more: str = "",
+    env: dict[str, str] | None = None,
+) -> Iterator[Fortress]:
     config = folder / "target.toml"
     values = {"port": PORT, "metrics": METRICS_PORT, "iqn": enkaku.IQN, "memory": MEMORY}
-    config.write_text(CONFIG.format(folder=folder, disk=disk, **values))
+    config.write_text(CONFIG.format(folder=folder, disk=disk, **values) + more)
     argv = [enkaku.binary(), "target", "run", "--config", config]
     if open_files:
         argv = [need("prlimit"), f"--nofile={open_files // 2}:{open_files}", *argv]
-    with network(), peer(argv, folder / "daemon.log") as running:
+    with network(), peer(argv, folder / "daemon.log", env=env) as running:
         running.wait_for_output("metrics on")
         yield Fortress(running, folder)
 
@@ -265,6 +272,88 @@ def test_promises_of_data_that_never_comes(target: Fortress, attacker):
     enkaku.command("copy", source, url, "--force", timeout_s=PATIENCE_S)
     for session in kept:
         session.connection.close()
+
+
+def test_memory_that_others_wait_for_is_taken_back(target: Fortress):
+    """Six names fill the common half with writes that go no further: they are ended when others wait
+    for it, and only they."""
+    begin = time.monotonic()
+    length = 256 << 10
+    cdb = struct.pack(">BBQIBB", 0x8A, 0, 0, 16 * MIB // 512, 0, 0)
+    hoarders = []
+    for number in range(6):
+        name = f"iqn.2026-11.org.example:hoarder-{number}"
+        text = f"FirstBurstLength={length}\0MaxBurstLength={length}\0"
+        session = Session(dial("127.0.0.66"), name, number, text)
+        session.hears_the_news()
+        for _ in range(64):
+            session.connection.sendall(session.pdu(cdb, bytes(length), sends=16 * MIB))
+        hoarders.append(session)
+    deadline = begin + PATIENCE_S
+    while target.memory_charged() < MEMORY // 2:
+        assert time.monotonic() < deadline, f"{target.memory_charged() >> 20} MiB charged"
+        time.sleep(0.1)
+    idle = honest(0)
+    # A read that needs more than a session's own share waits until then, and no longer. The rule is
+    # thirty seconds without progress, looked at every five.
+    patient = Session(dial(f"{HONEST_FROM}9"), "iqn.2026-11.org.example:patient", 9)
+    patient.hears_the_news()
+    patient.connection.settimeout(2 * PATIENCE_S)  # a session that answers no ping goes after 90 s
+    read = struct.pack(">BBIBHB", 0x28, 0, 0, 0, 4 * MIB // 512, 0)
+    status, data = patient.command(read, expects=4 * MIB)
+    assert status == 0 and len(data) == 4 * MIB
+    said = target.peer.output()
+    dropped = [line for line in said.splitlines() if "it holds memory that others wait for" in line]
+    assert dropped and all("hoarder-" in line for line in dropped), said
+    assert target.memory_charged() < 4 * MIB
+    idle.writes_and_reads(0)
+    all_is_well(target, begin)
+    for session in [idle, patient, *hoarders]:
+        session.connection.close()
+
+
+@pytest.mark.needs("cc")
+def test_flushes_of_a_disk_that_hangs(tmp_path: Path):
+    """512 of them, from two sessions: they take no thread, memory or lock that another disk needs, and
+    are answered when the disk goes on."""
+    storage = Storage(tmp_path, 4 * MIB)
+    other = tmp_path / "other.img"
+    with open(other, "wb") as file:
+        file.truncate(SIZE)
+    more = f'[[target.lun]]\nnumber = 1\npath = "{other}"\n'
+    flush = struct.pack(">BBIBHB", 0x35, 0, 0, 0, 0, 0)
+    with fortress(tmp_path, storage.image, more=more, env=storage.env) as target:
+        begin = time.monotonic()
+        waiting = []
+        for number in range(2):
+            name = f"iqn.2026-11.org.example:flushes-{number}"
+            session = Session(dial("127.0.0.66"), name, number)
+            session.hears_the_news()
+            session.writes_and_reads(number)
+            waiting.append(session)
+        storage.order("hang_sync", 1)
+        for session in waiting:
+            session.connection.sendall(b"".join(session.pdu(flush) for _ in range(256)))
+        deadline = time.monotonic() + PATIENCE_S
+        while storage.count("hanging") == 0:
+            assert time.monotonic() < deadline, "no flush has come to the disk"
+            time.sleep(0.01)
+        for number in range(HONEST):
+            session = honest(number)
+            session.hears_the_news(lun=1)
+            session.writes_and_reads(number, lun=1)
+            assert session.command(flush, lun=1)[0] == 0
+            session.connection.close()
+            target.holds(begin)
+        threads = len(list(Path(f"/proc/{target.peer.pid}/task").iterdir()))
+        assert threads < 100, f"{threads} threads"
+        storage.order("hang", 0)
+        for session in waiting:
+            answers = [session.read() for _ in range(256)]
+            assert all(answer[0] == 0x21 and answer[3] == 0 for answer in answers)
+            session.connection.close()
+        target.holds(begin)
+    storage.close()
 
 
 def test_more_connections_than_descriptors(tmp_path: Path):

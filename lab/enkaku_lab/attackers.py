@@ -95,19 +95,23 @@ class Session:
             got += more
         return got
 
-    def pdu(self, cdb: bytes, data: bytes = b"", expects: int = 0, sends: int | None = None):
+    def pdu(
+        self, cdb: bytes, data: bytes = b"", expects: int = 0, sends: int | None = None, lun: int = 0
+    ):
         """A command: with data, or data that is only promised (`sends`), or room for an answer."""
         self.number += 1
         flags = 0x80 | (0x40 if expects else 0) | (0x20 if sends or data else 0) | 1
         length = expects or sends or len(data)
         head = struct.pack(
-            ">BBHIQIIII", 1, flags, 0, len(data), 0, self.number, length, self.number, 0
+            ">BBHIQIIII", 1, flags, 0, len(data), lun << 48, self.number, length, self.number, 0
         )
         return head + cdb.ljust(16, b"\0") + data
 
-    def command(self, cdb: bytes, data: bytes = b"", expects: int = 0) -> tuple[int, bytes]:
+    def command(
+        self, cdb: bytes, data: bytes = b"", expects: int = 0, lun: int = 0
+    ) -> tuple[int, bytes]:
         """Status, and the data that came."""
-        self.connection.sendall(self.pdu(cdb, data, expects))
+        self.connection.sendall(self.pdu(cdb, data, expects, lun=lun))
         came = b""
         while True:
             answer = self.read()
@@ -116,16 +120,16 @@ class Session:
             if answer[0] == 0x21 or answer[0] == 0x25 and answer[1] & 1:
                 return answer[3], came
 
-    def hears_the_news(self) -> None:
+    def hears_the_news(self, lun: int = 0) -> None:
         """Unit attentions come first."""
-        while self.command(bytes(6))[0] != 0:
+        while self.command(bytes(6), lun=lun)[0] != 0:
             pass
 
-    def writes_and_reads(self, number: int, rounds: int = 5) -> None:
+    def writes_and_reads(self, number: int, rounds: int = 5, lun: int = 0) -> None:
         lba = number * 8
         for turn in range(rounds):
             data = bytes([number, turn]) * 2048
             write = struct.pack(">BBIBHB", 0x2A, 0, lba, 0, 8, 0)
-            assert self.command(write, data)[0] == 0
+            assert self.command(write, data, lun=lun)[0] == 0
             read = struct.pack(">BBIBHB", 0x28, 0, lba, 0, 8, 0)
-            assert self.command(read, expects=len(data)) == (0, data)
+            assert self.command(read, expects=len(data), lun=lun) == (0, data)

@@ -34,6 +34,8 @@ pub(super) struct Budget {
     own_used: AtomicU64,
     refusals: AtomicU64,
     refused_at_ms: AtomicU64,
+    /// Reads that wait for memory. They ask again when some is given back, which may be never.
+    waiting: AtomicU64,
     freed: Notify,
     initiators: Mutex<HashMap<String, Weak<AtomicU64>>>,
 }
@@ -75,6 +77,7 @@ impl Budget {
             own_used: AtomicU64::new(0),
             refusals: AtomicU64::new(0),
             refused_at_ms: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
             freed: Notify::new(),
             initiators: Mutex::default(),
         };
@@ -128,8 +131,9 @@ impl Budget {
     fn hoards_at(&self, account: &Account, now: Instant) -> bool {
         let (patience, now) = (ms(Instant(PATIENCE)), ms(now));
         let stands_still = account.stands_still_for_ms(now) > patience;
-        let pressed = self.refused_at_ms.load(Ordering::Relaxed) + patience > now;
-        stands_still && pressed && self.refusals() > 0
+        let refused = self.refused_at_ms.load(Ordering::Relaxed) + patience > now;
+        let pressed = refused && self.refusals() > 0 || self.waiting.load(Ordering::Relaxed) > 0;
+        stands_still && pressed
     }
 }
 
@@ -166,6 +170,7 @@ impl Account {
 
     /// Waits for memory: what others hold is given back as they are served.
     pub(super) async fn wait(self: &Arc<Self>, bytes: u64) -> Charge {
+        let mut in_need = None;
         loop {
             let freed = self.budget.freed.notified();
             tokio::pin!(freed);
@@ -173,6 +178,7 @@ impl Account {
             if let Some(charge) = self.charge(bytes) {
                 return charge;
             }
+            in_need.get_or_insert_with(|| Waiting::begin(&self.budget));
             freed.await;
         }
     }
@@ -180,6 +186,22 @@ impl Account {
     /// Bytes in use.
     pub(super) fn used(&self) -> u64 {
         self.own.load(Ordering::Relaxed) + self.common.load(Ordering::Relaxed)
+    }
+}
+
+/// Somebody waits for memory, until this is dropped.
+struct Waiting(Arc<Budget>);
+
+impl Waiting {
+    fn begin(budget: &Arc<Budget>) -> Self {
+        budget.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(budget))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -351,6 +373,34 @@ mod tests {
         drop(held);
         let charge = waiting.await.unwrap();
         assert_eq!((budget.used(), charge.own), (MIB, MIB));
+    }
+
+    /// It is refused once, and asks again when memory is given back, which the hoarder never does.
+    #[tokio::test]
+    async fn a_read_that_waits_is_in_need_for_as_long_as_it_waits() {
+        let budget = Budget::new(8 * MIB, 1024);
+        let [hoarder, other] = ["hoarder", "other"].map(|name| budget.open(name));
+        let held = [hoarder.charge(MIB).unwrap(), hoarder.charge(MIB).unwrap()];
+        let more = ["a", "b"].map(|name| budget.open(name).charge(MIB).unwrap());
+        let waiting = tokio::spawn({
+            let other = other.clone();
+            async move { other.wait(MIB).await }
+        });
+        while budget.waiting.load(Ordering::Relaxed) == 0 {
+            tokio::task::yield_now().await;
+        }
+        let at = |seconds| Instant(now().0 + Duration::from_secs(seconds));
+        let hoards = |seconds| budget.hoards_at(&hoarder, at(seconds));
+        assert!(!hoards(20), "its time begins");
+        assert_eq!(
+            (hoards(49), hoards(51)),
+            (false, true),
+            "refused longer ago than it is patient"
+        );
+        drop(held);
+        drop(waiting.await.unwrap());
+        assert_eq!(budget.waiting.load(Ordering::Relaxed), 0);
+        drop(more);
     }
 
     /// Times of the rule in seconds: whoever holds what others wait for has to bring as much to an
