@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise, sha256
+from support.storage import Storage
 
 from enkaku_lab.peers import Target, Workload, enkaku, need, qemu
 from enkaku_lab.process import CommandFailed, free_port, peer, run
@@ -250,6 +251,7 @@ def test_credentials_mean_authentication_or_nothing(target: Target, tmp_path: Pa
     words = ["info", url, "--chap-password-file", password]
     refused = enkaku.command(*words, check=False, timeout_s=60)
     assert refused.code == 1 and "AUTHENTICATION_FAILURE" in refused.stderr, refused.stderr
+    assert "--chap-optional" in refused.stderr, refused.stderr
     assert enkaku.command(*words, "--chap-optional").code == 0
 
 
@@ -261,6 +263,17 @@ def test_created_images_are_their_owners(tmp_path: Path):
         enkaku.command("copy", serving.url(), tmp_path / "copied.img")
     for name in ("new.img", "copied.img"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, name
+
+
+@pytest.mark.needs("cc")
+def test_a_file_that_was_made_is_in_its_folder(target: Target, tmp_path: Path):
+    """Without a sync of the folder a power cut may leave the data and take the name."""
+    storage = Storage(tmp_path, 4096)  # its disk is in the folder that is watched
+    enkaku.command("copy", target.url(), tmp_path / "new.img", env=storage.env)
+    assert storage.count("folder_syncs") == 1
+    enkaku.command("copy", target.url(), tmp_path / "new.img", "--force", env=storage.env)
+    assert storage.count("folder_syncs") == 1, "its name was there before"
+    storage.close()
 
 
 def test_json_is_one_object(target: Target):

@@ -29,7 +29,7 @@ FIELDS = (
     "magic", "blocks",
     "fail_sync", "fail_errno", "space", "space_late", "hang_sync", "hang", "read_first", "read_last",
     "seed",
-    "writes", "sync_writes", "syncs", "errors", "lost", "hanging",
+    "writes", "sync_writes", "syncs", "errors", "lost", "hanging", "folder_syncs",
 )
 """As in the shim's `struct control`."""
 CLEAN, DIRTY, LOST = range(3)

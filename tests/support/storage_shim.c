@@ -31,6 +31,8 @@
  *   hang_sync    the n-th sync from now, and what syncs behind it, waits as long as `hang` is 1.
  *   read_first, read_last   reads of these blocks fail with EIO; no such fault if last is 0.
  *
+ * A sync of the folder that the image is in is the kernel's, and counted.
+ *
  * Shrinking needs no order: the test cuts off the image. Removing what is mapped by nobody else is the
  * test's business as well. Not here: damage of what was stable, reordering within a block, O_DIRECT.
  *
@@ -63,7 +65,7 @@ struct control {
     /* the test's orders */
     int64_t fail_sync, fail_errno, space, space_late, hang_sync, hang, read_first, read_last, seed;
     /* counters */
-    int64_t writes, sync_writes, syncs, errors, lost, hanging;
+    int64_t writes, sync_writes, syncs, errors, lost, hanging, folder_syncs;
     uint8_t state[];
 };
 
@@ -72,6 +74,7 @@ static uint8_t *stored;  /* 1: the shadow has something in this block */
 static int shadow = -1;
 static dev_t device;
 static ino_t inode;
+static struct stat folder; /* the image's */
 static int pending;      /* the error of a write-back, until it is told */
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
 
@@ -103,6 +106,13 @@ __attribute__((constructor)) static void begin(void) {
     if (stat(image, &status))
         die(image);
     device = status.st_dev, inode = status.st_ino;
+    char above[4096];
+    const char *name = strrchr(image, '/');
+    if (!name || name - image >= (long)sizeof above)
+        die("the image's path has to be absolute");
+    snprintf(above, sizeof above, "%.*s", (int)(name - image), image);
+    if (stat(above, &folder))
+        die(above);
     const char *path = getenv("ENKAKU_SHIM_SHADOW");
     if (!path || (shadow = open(path, O_RDWR | O_CLOEXEC)) < 0)
         die("no shadow");
@@ -223,7 +233,16 @@ static int sync_image(int fd) {
 
 int fdatasync(int fd) { return ours(fd) ? sync_image(fd) : real_fdatasync(fd); }
 
-int fsync(int fd) { return ours(fd) ? sync_image(fd) : real_fsync(fd); }
+int fsync(int fd) {
+    if (ours(fd))
+        return sync_image(fd);
+    struct stat status;
+    int failed = real_fsync(fd);
+    if (control && !failed && !fstat(fd, &status) && status.st_ino == folder.st_ino
+        && status.st_dev == folder.st_dev)
+        count(&control->folder_syncs);
+    return failed;
+}
 
 /* Reserves room for these blocks, where plain writes must have it; the write-back will use it. */
 static int reserve(uint64_t first, uint64_t last) {
