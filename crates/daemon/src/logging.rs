@@ -13,13 +13,19 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
+/// A filter as `tracing` writes it. Names of modules and fields are ASCII; what is not makes the
+/// parser panic, where it cuts a character in two.
+pub(crate) fn parse_filter(text: &str) -> Option<EnvFilter> {
+    text.is_ascii().then(|| EnvFilter::try_new(text).ok()).flatten()
+}
+
 /// Changes the log level of the running daemon.
 pub(crate) struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
     /// Begins to log. `None` if somebody else has begun already.
     pub(crate) fn init(filter: &str) -> Option<Self> {
-        let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new("info"));
+        let filter = parse_filter(filter).unwrap_or_else(|| EnvFilter::new("info"));
         let (filter, handle) = reload::Layer::new(filter);
         let registry = tracing_subscriber::registry().with(filter);
         let begun = if is_journal() {
@@ -39,7 +45,7 @@ impl LogLevel {
 
     /// Logs by this filter from now on.
     pub(crate) fn set(&self, filter: &str) {
-        if let Ok(filter) = EnvFilter::try_new(filter)
+        if let Some(filter) = parse_filter(filter)
             && let Err(error) = self.0.reload(filter)
         {
             tracing::warn!(%error, "the log level stays as it was");

@@ -147,7 +147,7 @@ fn server(
         }
         // A bare word that is no level would be taken for the name of a module.
         let is_filter = |text: &str| match text.contains('=') {
-            true => text.parse::<tracing_subscriber::EnvFilter>().is_ok(),
+            true => crate::logging::parse_filter(text).is_some(),
             false => LEVELS.contains(&text),
         };
         let filter = parsed("a log level (error, warn, info, debug, trace) or filter", |text| {

@@ -55,7 +55,10 @@ pub(crate) fn init_logging(verbose: u8) {
         2 => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_env("ENKAKU_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    // Names of modules and fields are ASCII; the parser panics where it cuts a character in two.
+    let wanted = std::env::var("ENKAKU_LOG").ok().filter(|wanted| wanted.is_ascii());
+    let filter = wanted.and_then(|wanted| EnvFilter::try_new(wanted).ok());
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
