@@ -149,6 +149,23 @@ impl Books {
         self.commit_leg(leg, |record| record.bitmap = id).await
     }
 
+    /// A leg gets its image anew, as if it were a new one.
+    pub(crate) async fn taken_back(
+        &self,
+        leg: usize,
+        superblock_sequence: u64,
+        host: &dyn Host,
+    ) -> Result<()> {
+        let _turn = self.turn().await;
+        let id = BitmapId(host.random());
+        self.commit_leg(leg, |record| {
+            record.state = LegState::Copying;
+            record.superblock_sequence = superblock_sequence;
+            record.bitmap = id;
+        })
+        .await
+    }
+
     /// What the unit at a leg says it is, where that was not known.
     pub(crate) async fn identified(&self, leg: usize, identity: &str) -> Result<()> {
         let _turn = self.turn().await;

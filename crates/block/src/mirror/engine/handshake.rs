@@ -169,6 +169,37 @@ fn relate(shared: &Shared, found: &RemoteSuperblock, record: &LegRecord) -> Look
     }
 }
 
+/// Takes back a leg of this mirror that somebody else has written to: it is no legal image, and of
+/// our generation, and everything may differ. The error says what was found instead.
+pub(crate) async fn take_back(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+) -> std::result::Result<(), String> {
+    let taken = try_take_back(shared, leg, session).await;
+    taken.map_err(|refused| refused.message)
+}
+
+async fn try_take_back(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> Looked<()> {
+    let Some(record) = shared.books().leg(leg) else {
+        return Err(Refused::new(LegEvent::Foreign, "the mirror knows nothing of this leg"));
+    };
+    let layout = check_shape(shared, session, &record)?;
+    check_identity(&session.leg().identity, &record)?;
+    let superblock = read(session, &layout).await?;
+    check_owner(shared, &superblock, &record)?;
+    // Here first: until the leg is told, it is refused again after a power cut.
+    shared.legs().all_differ(leg);
+    let known = superblock.sequence;
+    shared.books().taken_back(leg, known, &**shared.host()).await?;
+    let mut found = Found { layout, superblock: superblock.clone(), whole: true, first: true };
+    let lineage = shared.books().lineage();
+    let consistency = Consistency::InconsistentSince(0);
+    let superblock = RemoteSuperblock { lineage, consistency, ..superblock };
+    write(shared, session, &mut found, superblock).await?;
+    Ok(())
+}
+
 /// A time of day for people.
 fn utc(time: WallMs) -> String {
     let (days, second) = (time.0 / 86_400_000, time.0 / 1000 % 86_400);

@@ -14,6 +14,7 @@ mod local;
 mod open;
 mod piece;
 pub(super) mod read;
+mod resolve;
 mod session;
 pub(super) mod shared;
 pub(super) mod signal;
@@ -222,8 +223,16 @@ impl Mirror {
     /// # Errors
     /// [`MirrorError::NoSuchLeg`], [`MirrorError::State`] where there is nothing to decide.
     pub async fn resolve(&self, discard: Discard) -> Result<(), MirrorError> {
-        let _ = discard;
-        Err(MirrorError::Unsupported("resolving"))
+        match discard {
+            Discard::Leg(leg) => {
+                self.check(leg)?;
+                resolve::discard_leg(&self.shared, leg).await
+            }
+            Discard::Local { keep } => {
+                self.check(keep)?;
+                Err(MirrorError::Unsupported("giving up what was written here"))
+            }
+        }
     }
 
     /// Flushes, and writes down that nothing was under way. Operations that come later fail.

@@ -4,8 +4,8 @@
 
 use super::world::*;
 use crate::mirror::{
-    BLOCK_BYTES, CreateOptions, LegState, Mirror, MirrorError, OpenLeg, PromoteOptions, TokioHost,
-    promote, promoted_device,
+    BLOCK_BYTES, CreateOptions, Discard, LegState, Mirror, MirrorError, OpenLeg, PromoteOptions,
+    TokioHost, promote, promoted_device,
 };
 use crate::{BlockDevice, Buf, Device, WriteFlags};
 
@@ -103,6 +103,28 @@ async fn where_both_have_written_both_stay_as_they_are() {
     let message = returns_as(&world, LegState::Diverged).await;
     assert!(message.contains("both"), "{message}");
     assert!(content(&*world.local).await[..1 << 20] == here[..1 << 20]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_decides_to_give_up_what_was_written_at_a_leg() {
+    let mut world = World::in_sync(1).await;
+    lost_by_a_write(&world).await;
+    promote_leg(&world, 0).await;
+    let image = promoted_device(world.legs[0].device()).unwrap();
+    image.write(8192, pattern(4096, 2), WriteFlags::NONE).await.unwrap();
+    let leg = Discard::Leg(0);
+    let error = world.mirror().resolve(leg).await.unwrap_err();
+    assert!(matches!(error, MirrorError::State { .. }), "{error}");
+    world.legs[0].set_way(Way::Open);
+    world.wait_state(0, LegState::Diverged).await;
+    world.mirror().resolve(leg).await.unwrap();
+    world.write(4096, 512, 3).await.unwrap();
+    world.settled().await;
+    world.assert_equal().await;
+    world.kill();
+    world.open().await;
+    world.settled().await;
+    world.assert_equal().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 
 mod copies;
 mod decisions;
+mod load;
 mod losses;
 mod seeds;
 mod world;
