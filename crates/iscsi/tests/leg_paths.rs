@@ -4,11 +4,12 @@
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
 mod late;
+mod wires;
 
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use block::mirror::LegSource;
@@ -17,8 +18,7 @@ use iscsi::initiator::{Config, IsidChoice, RemoteLeg, Url};
 use iscsi::target::{Server, ServerConfig};
 use late::{Event, Late};
 use scsi::{LunOptions, Target, TargetConfig};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::AbortHandle;
+use wires::Wires;
 
 const IQN: &str = "iqn.2026-11.org.example:paths";
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,27 +35,6 @@ fn serve(device: Arc<Late>) -> SocketAddr {
     let address = server.local_addrs()[0];
     tokio::spawn(server.run(std::future::pending()));
     address
-}
-
-/// Connections to the target, in the order in which they were made.
-type Wires = Arc<Mutex<Vec<AbortHandle>>>;
-
-/// A way to the target whose wires can be cut.
-async fn wires_to(target: SocketAddr) -> (SocketAddr, Wires) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let wires = Wires::default();
-    let laid = wires.clone();
-    tokio::spawn(async move {
-        while let Ok((mut near, _)) = listener.accept().await {
-            let wire = tokio::spawn(async move {
-                let mut far = TcpStream::connect(target).await.unwrap();
-                let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-            });
-            laid.lock().unwrap().push(wire.abort_handle());
-        }
-    });
-    (address, wires)
 }
 
 fn leg(address: SocketAddr, level: u8) -> RemoteLeg {
@@ -91,8 +70,8 @@ async fn with_a_connection_cut(
     level: u8,
 ) -> (Arc<Late>, RemoteLeg, Device, Vec<block::Result<()>>) {
     let late = Arc::new(Late::new());
-    let (address, wires) = wires_to(serve(late.clone())).await;
-    let leg = leg(address, level);
+    let wires = Wires::to(serve(late.clone())).await;
+    let leg = leg(wires.address(), level);
     let device = soon("connecting", leg.connect()).await.unwrap().device;
     let disk = leg.disk().unwrap();
     assert_eq!(disk.session_params().error_recovery_level, level);
@@ -101,7 +80,7 @@ async fn with_a_connection_cut(
     let writes: Vec<Io<()>> = (0..WRITES).map(|place| write(&device, place)).collect();
     soon("writes at the storage", late.until_pending(WRITES as u32)).await;
     // Both carry some: a command goes to the connection with less to do.
-    wires.lock().unwrap()[0].abort();
+    wires.cut_first();
     late.open();
     let results = soon("the writes", futures_util::future::join_all(writes)).await;
     (late, leg, device, results)

@@ -35,11 +35,19 @@ impl Late {
     }
 
     /// Writes that came and have not landed.
+    #[allow(dead_code)] // not every user of this module asks
     pub fn pending(&self) -> u32 {
         self.pending.load(Ordering::Acquire)
     }
 
+    /// What is on it.
+    #[allow(dead_code)] // not every user of this module asks
+    pub async fn content(&self, len: usize) -> Buf {
+        self.memory.read(0, Buf::new(len)).await.unwrap()
+    }
+
     /// Waits until there are so many of them.
+    #[allow(dead_code)] // not every user of this module asks
     pub async fn until_pending(&self, count: u32) {
         while self.pending() < count {
             tokio::task::yield_now().await;
@@ -53,11 +61,13 @@ impl Late {
     }
 
     /// From now on no write lands.
+    #[allow(dead_code)] // not every user of this module asks
     pub fn shut(&self) {
         self.is_open.send_replace(false);
     }
 
     /// All of them land.
+    #[allow(dead_code)] // not every user of this module asks
     pub fn open(&self) {
         self.is_open.send_replace(true);
     }
