@@ -10,7 +10,6 @@
 //! What fails is answered `{"ok":false,"errors":["…"]}`.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -218,38 +217,6 @@ impl From<ConnectionView> for Connection {
     }
 }
 
-/// Opens the socket: owner and group may use it. One that a dead daemon left behind is replaced;
-/// whatever else is there stays as it is.
-///
-/// # Errors
-/// The system's; `AddrInUse` when a daemon answers there, `AlreadyExists` when it is no socket.
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if !found.file_type().is_socket() => {
-            let what = "there is something there that is no socket, which is left as it is; \
-                        give admin_socket another path";
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, what));
-        }
-        Ok(_) => remove_stale(path)?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
-    Ok(listener)
-}
-
-/// Removes a socket that nobody listens on.
-fn remove_stale(path: &Path) -> io::Result<()> {
-    match std::os::unix::net::UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
-        }
-        // A full backlog, say: somebody is alive there.
-        Ok(_) | Err(_) => Err(io::ErrorKind::AddrInUse.into()),
-    }
-}
-
 /// Answers until the task is dropped.
 pub(crate) async fn serve(daemon: Arc<Daemon>, listener: UnixListener) {
     loop {
@@ -304,39 +271,4 @@ pub async fn ask(socket: &Path, request: Request) -> io::Result<Answer> {
     };
     let answered = tokio::time::timeout(PATIENCE, asking).await;
     answered.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A LUN's file, say, by a slip of the hand.
-    #[tokio::test]
-    async fn what_is_no_socket_stays_as_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let image = folder.path().join("disk.img");
-        std::fs::write(&image, b"precious").unwrap();
-        let link = folder.path().join("link");
-        std::os::unix::fs::symlink(&image, &link).unwrap();
-        let inside = folder.path().join("folder");
-        std::fs::create_dir(&inside).unwrap();
-        for path in [&image, &link, &inside] {
-            let error = listen(path).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
-            assert!(error.to_string().contains("no socket"), "{error}");
-        }
-        assert_eq!(std::fs::read(&image).unwrap(), b"precious");
-        assert!(link.is_symlink() && inside.is_dir());
-    }
-
-    #[tokio::test]
-    async fn a_socket_is_replaced_only_when_nobody_listens() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("admin.sock");
-        let first = listen(&path).unwrap();
-        assert_eq!(listen(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
-        drop(first);
-        let _second = listen(&path).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
-    }
 }

@@ -16,6 +16,7 @@ use crate::config::{Config, ConfigError, Problem, ServerSection};
 use crate::http;
 use crate::logging::LogLevel;
 use crate::lun::Opening;
+use crate::socket;
 use crate::state::{Changes, State};
 
 /// How often the storage is asked for the space it has left.
@@ -83,7 +84,8 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
         move |source| DaemonError::Io { what, source }
     };
     make_folders(&config.server)?;
-    let socket = admin::listen(&admin_path).map_err(failed(&admin_path))?;
+    let socket = socket::listen(&admin_path, socket::OWNER_AND_GROUP);
+    let socket = socket.map_err(failed(&admin_path))?;
     let guard = RemoveAtEnd(admin_path);
     let http =
         match config.server.metrics {
@@ -100,7 +102,7 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
     }
     if let Some(http) = http {
         announce(&format!("metrics on http://{}/metrics", http.address()));
-        helpers.spawn(http.serve(Arc::clone(&daemon)));
+        helpers.spawn(http.serve(daemon.clone()));
     }
     helpers.spawn(watch_space(Arc::clone(&daemon)));
     notify(&[NotifyState::Ready]);

@@ -1,4 +1,4 @@
-//! Metrics and health over HTTP/1.1: two pages, read only.
+//! Metrics and health over HTTP/1.1: two pages, read only. Whose they are, [`Pages`] says.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -16,8 +16,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
 use crate::clients::Clients;
-use crate::daemon::Daemon;
-use crate::metrics;
 
 /// Clients at once: a few scrapers, and nobody who opens connections for fun.
 const CLIENTS_MAX: usize = 32;
@@ -31,6 +29,18 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(120);
 /// Pause after a failed accept, and how often it is told of.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 const COMPLAINT_EVERY: Duration = Duration::from_secs(60);
+
+/// What the metrics page is.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Somebody who has both pages.
+pub(crate) trait Pages: Send + Sync + 'static {
+    /// OpenMetrics text of this moment.
+    fn metrics(&self) -> Result<String, std::fmt::Error>;
+
+    /// Is all well? And more about it.
+    fn health(&self) -> (bool, serde_json::Value);
+}
 
 /// A port that is bound.
 pub(crate) struct Listening(TcpListener, SocketAddr);
@@ -47,13 +57,13 @@ impl Listening {
     }
 
     /// Answers until the task is dropped.
-    pub(crate) async fn serve(self, daemon: Arc<Daemon>) {
+    pub(crate) async fn serve(self, pages: Arc<dyn Pages>) {
         let mut clients = Clients::new(CLIENTS_MAX);
         let mut complained: Option<tokio::time::Instant> = None;
         loop {
             match self.0.accept().await {
                 Ok((stream, _)) => {
-                    let talk = talk(Arc::clone(&daemon), stream);
+                    let talk = talk(Arc::clone(&pages), stream);
                     clients.enter(async {
                         // Whoever is not done by then is not worth a word.
                         let _ = tokio::time::timeout(CONNECTION_TIMEOUT, talk).await;
@@ -71,10 +81,10 @@ impl Listening {
     }
 }
 
-async fn talk(daemon: Arc<Daemon>, stream: TcpStream) {
+async fn talk(pages: Arc<dyn Pages>, stream: TcpStream) {
     let answer = move |request: Request<Incoming>| {
-        let daemon = Arc::clone(&daemon);
-        async move { Ok::<_, Infallible>(answer(&daemon, request.method(), request.uri().path())) }
+        let pages = Arc::clone(&pages);
+        async move { Ok::<_, Infallible>(answer(&*pages, request.method(), request.uri().path())) }
     };
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -86,7 +96,7 @@ async fn talk(daemon: Arc<Daemon>, stream: TcpStream) {
     }
 }
 
-fn answer(daemon: &Daemon, method: &Method, path: &str) -> Response<Full<Bytes>> {
+fn answer(pages: &dyn Pages, method: &Method, path: &str) -> Response<Full<Bytes>> {
     let known = matches!(path, "/metrics" | "/health");
     if known && method != Method::GET && method != Method::HEAD {
         let mut response = page(StatusCode::METHOD_NOT_ALLOWED, "text/plain", "GET only\n".into());
@@ -94,30 +104,19 @@ fn answer(daemon: &Daemon, method: &Method, path: &str) -> Response<Full<Bytes>>
         return response;
     }
     match path {
-        "/metrics" => match metrics::render(daemon) {
-            Ok(text) => page(StatusCode::OK, metrics::CONTENT_TYPE, text),
+        "/metrics" => match pages.metrics() {
+            Ok(text) => page(StatusCode::OK, OPENMETRICS, text),
             Err(_) => page(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", String::new()),
         },
-        "/health" => health(daemon),
+        "/health" => health(pages),
         _ => page(StatusCode::NOT_FOUND, "text/plain", "/metrics, /health\n".into()),
     }
 }
 
-/// 200 while everything that is configured is served, 503 otherwise.
-fn health(daemon: &Daemon) -> Response<Full<Bytes>> {
-    let failures = daemon.lock().failures();
-    let state = match (daemon.is_stopping(), failures.is_empty()) {
-        (true, _) => "stopping",
-        (false, true) => "healthy",
-        (false, false) => "failed",
-    };
-    let body = serde_json::json!({
-        "status": state,
-        "failures": failures,
-        "sessions": daemon.server.sessions().len(),
-        "uptime_s": daemon.started.elapsed().as_secs(),
-    });
-    let status = if state == "healthy" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+/// 200 while all is well, 503 otherwise.
+fn health(pages: &dyn Pages) -> Response<Full<Bytes>> {
+    let (well, body) = pages.health();
+    let status = if well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     page(status, "application/json", format!("{body}\n"))
 }
 

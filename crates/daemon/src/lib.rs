@@ -1,5 +1,5 @@
 //! The target daemon: what its configuration says, is served; what an operator changes, is changed
-//! while it runs.
+//! while it runs. Beside it, a mirror as a process ([`mirror`]).
 //!
 //! What it is not: it decides nothing about the protocol. It configures [`iscsi`] and [`scsi`], and
 //! reads their counters.
@@ -13,6 +13,8 @@ mod http;
 mod logging;
 mod lun;
 mod metrics;
+pub mod mirror;
+mod socket;
 mod state;
 
 pub use check::check;

@@ -15,9 +15,7 @@ use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
 use crate::daemon::Daemon;
-
-/// What the text is.
-pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use crate::http::Pages;
 
 /// Upper ends of the latency buckets: from a page cache to a disk in trouble.
 const LATENCIES: [Duration; 14] = [
@@ -47,12 +45,35 @@ const OPERATIONS: [(OpKind, &str); 5] = [
 ];
 
 /// The text of this moment.
-pub(crate) fn render(daemon: &Daemon) -> Result<String, fmt::Error> {
+pub(crate) fn render(snapshot: impl Collector) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("enkaku");
-    registry.register_collector(Box::new(Snapshot::take(daemon)));
+    registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
+}
+
+impl Pages for Daemon {
+    fn metrics(&self) -> Result<String, fmt::Error> {
+        render(Snapshot::take(self))
+    }
+
+    /// All is well while everything that is configured is served.
+    fn health(&self) -> (bool, serde_json::Value) {
+        let failures = self.lock().failures();
+        let state = match (self.is_stopping(), failures.is_empty()) {
+            (true, _) => "stopping",
+            (false, true) => "healthy",
+            (false, false) => "failed",
+        };
+        let body = serde_json::json!({
+            "status": state,
+            "failures": failures,
+            "sessions": self.server.sessions().len(),
+            "uptime_s": self.started.elapsed().as_secs(),
+        });
+        (state == "healthy", body)
+    }
 }
 
 #[derive(Debug)]
@@ -77,7 +98,7 @@ struct Snapshot {
 }
 
 /// Labels of one sample.
-type Labels = Vec<(&'static str, String)>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
 
 impl Snapshot {
     fn take(daemon: &Daemon) -> Self {
@@ -106,15 +127,15 @@ impl Snapshot {
 }
 
 /// Labels from pairs.
-fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
+pub(crate) fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {
     pairs.into_iter().map(|(name, value)| (name, value.to_owned())).collect()
 }
 
-fn gauge(metric: &mut MetricEncoder<'_>, labels: &Labels, value: f64) -> fmt::Result {
+pub(crate) fn gauge(metric: &mut MetricEncoder<'_>, labels: &Labels, value: f64) -> fmt::Result {
     metric.encode_family(labels)?.encode_gauge(&value)
 }
 
-fn counter(metric: &mut MetricEncoder<'_>, labels: &Labels, value: u64) -> fmt::Result {
+pub(crate) fn counter(metric: &mut MetricEncoder<'_>, labels: &Labels, value: u64) -> fmt::Result {
     metric.encode_family(labels)?.encode_counter(&value, None::<&Exemplar<NoLabelSet, u64>>)
 }
 

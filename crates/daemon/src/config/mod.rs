@@ -4,8 +4,8 @@
 
 mod lun;
 mod parse;
-mod reader;
-mod secret;
+pub(crate) mod reader;
+pub(crate) mod secret;
 #[cfg(test)]
 mod tests;
 

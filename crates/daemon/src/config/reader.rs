@@ -46,7 +46,7 @@ pub struct Place {
 
 impl Place {
     /// Line, from 1; 0 for the file as a whole.
-    pub(super) fn line(&self) -> usize {
+    pub(crate) fn line(&self) -> usize {
         self.line
     }
 
@@ -74,7 +74,7 @@ impl PartialEq for Place {
 impl Eq for Place {}
 
 /// A file being read.
-pub(super) struct Reader {
+pub(crate) struct Reader {
     file: PathBuf,
     /// Where each line begins.
     lines: Vec<usize>,
@@ -82,28 +82,28 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(file: &Path, text: &str) -> Self {
+    pub(crate) fn new(file: &Path, text: &str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let lines = std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect();
         Self { file: file.to_owned(), lines, problems: RefCell::default() }
     }
 
-    pub(super) fn place(&self, span: Span, key: &str) -> Place {
+    pub(crate) fn place(&self, span: Span, key: &str) -> Place {
         let line = self.lines.partition_point(|start| *start <= span.start);
         Place { file: self.file.clone(), line, key: key.to_owned() }
     }
 
     /// A key that is not there, or not yet.
-    pub(super) fn missing(&self, key: &str) -> Place {
+    pub(crate) fn missing(&self, key: &str) -> Place {
         Place::of_file(&self.file, key)
     }
 
-    pub(super) fn complain(&self, place: &Place, what: impl fmt::Display) {
+    pub(crate) fn complain(&self, place: &Place, what: impl fmt::Display) {
         self.problems.borrow_mut().push(place.problem(what));
     }
 
     /// All problems, in the order of their lines.
-    pub(super) fn into_problems(self) -> Vec<Problem> {
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
         problems.sort_by_key(|problem| problem.line);
         problems
@@ -111,7 +111,7 @@ impl Reader {
 }
 
 /// A table being read.
-pub(super) struct Section<'r, 'de> {
+pub(crate) struct Section<'r, 'de> {
     reader: &'r Reader,
     path: String,
     span: Span,
@@ -120,17 +120,27 @@ pub(super) struct Section<'r, 'de> {
 }
 
 impl<'r, 'de> Section<'r, 'de> {
-    pub(super) fn new(reader: &'r Reader, path: String, span: Span, table: Table<'de>) -> Self {
+    pub(crate) fn new(reader: &'r Reader, path: String, span: Span, table: Table<'de>) -> Self {
         Self { reader, path, span, table, asked: Vec::new() }
     }
 
     /// The table as a whole.
-    pub(super) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         self.reader.place(self.span, &self.path)
     }
 
-    pub(super) fn complain(&self, what: impl fmt::Display) {
+    pub(crate) fn complain(&self, what: impl fmt::Display) {
         self.reader.complain(&self.place(), what);
+    }
+
+    /// A key's value cannot be together with something else.
+    pub(crate) fn complain_at(&self, place: &Place, what: impl fmt::Display) {
+        self.reader.complain(place, what);
+    }
+
+    /// Is the key there? It has not been asked for by that.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
     }
 
     fn join(&self, key: &str) -> String {
@@ -144,7 +154,7 @@ impl<'r, 'de> Section<'r, 'de> {
     }
 
     /// The value of a key, read by `read`, and where it is.
-    pub(super) fn with<T>(
+    pub(crate) fn with<T>(
         &mut self,
         key: &'static str,
         read: impl FnOnce(ValueInner<'de>) -> Result<T, String>,
@@ -159,7 +169,7 @@ impl<'r, 'de> Section<'r, 'de> {
         }
     }
 
-    pub(super) fn get<T>(
+    pub(crate) fn get<T>(
         &mut self,
         key: &'static str,
         read: impl FnOnce(ValueInner<'de>) -> Result<T, String>,
@@ -168,7 +178,7 @@ impl<'r, 'de> Section<'r, 'de> {
     }
 
     /// As [`with`](Self::with), for a key that has to be there.
-    pub(super) fn required<T>(
+    pub(crate) fn required<T>(
         &mut self,
         key: &'static str,
         read: impl FnOnce(ValueInner<'de>) -> Result<T, String>,
@@ -182,7 +192,7 @@ impl<'r, 'de> Section<'r, 'de> {
     }
 
     /// A table of its own.
-    pub(super) fn section(&mut self, key: &'static str) -> Option<Section<'r, 'de>> {
+    pub(crate) fn section(&mut self, key: &'static str) -> Option<Section<'r, 'de>> {
         let (place, mut value) = self.take(key)?;
         let span = value.span;
         match value.take() {
@@ -195,7 +205,7 @@ impl<'r, 'de> Section<'r, 'de> {
     }
 
     /// An array of tables; nothing if there is none.
-    pub(super) fn sections(&mut self, key: &'static str) -> Vec<Section<'r, 'de>> {
+    pub(crate) fn sections(&mut self, key: &'static str) -> Vec<Section<'r, 'de>> {
         let Some((place, mut value)) = self.take(key) else { return Vec::new() };
         let values = match value.take() {
             ValueInner::Array(values) => values,
@@ -222,7 +232,7 @@ impl<'r, 'de> Section<'r, 'de> {
     }
 
     /// Tables with names of the user's own: `[chap.NAME]`.
-    pub(super) fn named(mut self) -> Vec<(String, Section<'r, 'de>)> {
+    pub(crate) fn named(mut self) -> Vec<(String, Section<'r, 'de>)> {
         let mut sections = Vec::new();
         for (key, mut value) in std::mem::take(&mut self.table) {
             let (path, span) = (self.join(&key.name), key.span);
@@ -241,7 +251,7 @@ impl<'r, 'de> Section<'r, 'de> {
     }
 
     /// Complains of every key that was not asked for.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         let mut allowed = self.asked.clone();
         allowed.sort_unstable();
         for key in self.table.keys() {
@@ -286,7 +296,7 @@ fn wanted(what: &str, found: &ValueInner<'_>) -> String {
     format!("is {}, not {what}", found.type_str())
 }
 
-pub(super) fn string(value: ValueInner<'_>) -> Result<String, String> {
+pub(crate) fn string(value: ValueInner<'_>) -> Result<String, String> {
     match value {
         ValueInner::String(text) if !text.is_empty() => Ok(text.into_owned()),
         ValueInner::String(_) => Err("is empty".into()),
@@ -294,7 +304,7 @@ pub(super) fn string(value: ValueInner<'_>) -> Result<String, String> {
     }
 }
 
-pub(super) fn boolean(value: ValueInner<'_>) -> Result<bool, String> {
+pub(crate) fn boolean(value: ValueInner<'_>) -> Result<bool, String> {
     match value {
         ValueInner::Boolean(value) => Ok(value),
         other => Err(wanted("true or false", &other)),
@@ -302,7 +312,7 @@ pub(super) fn boolean(value: ValueInner<'_>) -> Result<bool, String> {
 }
 
 /// A whole number from `min` to `max`.
-pub(super) fn number(min: u64, max: u64) -> impl FnOnce(ValueInner<'_>) -> Result<u64, String> {
+pub(crate) fn number(min: u64, max: u64) -> impl FnOnce(ValueInner<'_>) -> Result<u64, String> {
     move |value| match value {
         ValueInner::Integer(number) => match u64::try_from(number) {
             Ok(number) if (min..=max).contains(&number) => Ok(number),
@@ -313,7 +323,7 @@ pub(super) fn number(min: u64, max: u64) -> impl FnOnce(ValueInner<'_>) -> Resul
 }
 
 /// Bytes: `"64k"`, `"2G"` or a plain number, from `min` to `max`.
-pub(super) fn size(min: u64, max: u64) -> impl FnOnce(ValueInner<'_>) -> Result<u64, String> {
+pub(crate) fn size(min: u64, max: u64) -> impl FnOnce(ValueInner<'_>) -> Result<u64, String> {
     move |value| {
         let bytes = match value {
             ValueInner::Integer(number) => {
@@ -332,7 +342,7 @@ pub(super) fn size(min: u64, max: u64) -> impl FnOnce(ValueInner<'_>) -> Result<
 }
 
 /// A time: `"20ms"`, up to `max`.
-pub(super) fn time(max: Duration) -> impl FnOnce(ValueInner<'_>) -> Result<Duration, String> {
+pub(crate) fn time(max: Duration) -> impl FnOnce(ValueInner<'_>) -> Result<Duration, String> {
     move |value| match value {
         ValueInner::String(text) => {
             let time = units::parse_time(&text).map_err(|error| error.to_string())?;
@@ -346,7 +356,7 @@ pub(super) fn time(max: Duration) -> impl FnOnce(ValueInner<'_>) -> Result<Durat
 }
 
 /// One of some words.
-pub(super) fn one_of<T: Copy>(
+pub(crate) fn one_of<T: Copy>(
     words: &'static [(&'static str, T)],
 ) -> impl FnOnce(ValueInner<'_>) -> Result<T, String> {
     move |value| {
@@ -360,7 +370,7 @@ pub(super) fn one_of<T: Copy>(
 }
 
 /// What `parse` makes of a string.
-pub(super) fn parsed<T>(
+pub(crate) fn parsed<T>(
     what: &'static str,
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> impl FnOnce(ValueInner<'_>) -> Result<T, String> {
@@ -371,7 +381,7 @@ pub(super) fn parsed<T>(
 }
 
 /// An array, each element read by `read`.
-pub(super) fn list<T>(
+pub(crate) fn list<T>(
     mut read: impl FnMut(ValueInner<'_>) -> Result<T, String>,
 ) -> impl FnOnce(ValueInner<'_>) -> Result<Vec<T>, String> {
     move |value| match value {

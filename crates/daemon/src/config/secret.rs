@@ -19,7 +19,7 @@ const ALGORITHMS: &[(&str, Algorithm)] = &[
 ];
 
 /// Reads `[chap.NAME]`. What is merely unwise goes to `warnings`.
-pub(super) fn chap(
+pub(crate) fn chap(
     reader: &Reader,
     mut section: Section<'_, '_>,
     warnings: &mut Vec<String>,
@@ -94,7 +94,11 @@ fn one_secret(
     }
 }
 
-fn from_file(place: &Place, path: &Path, warnings: &mut Vec<String>) -> Result<String, String> {
+pub(crate) fn from_file(
+    place: &Place,
+    path: &Path,
+    warnings: &mut Vec<String>,
+) -> Result<String, String> {
     let shown = path.display();
     let metadata =
         std::fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;

@@ -1,25 +1,20 @@
 //! `enkaku attach`: a remote volume as a local file or an NBD export.
 
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
 use block::Device;
 use block::layer::{CacheStats, FailuresLayer};
-use export::fuse::{FuseConfig, UnmountError};
-use export::nbd::{ExportConfig, Listen, Server};
+use export::fuse::FuseConfig;
 use iscsi::initiator::{IsidChoice, Url};
-use tracing::{info, warn};
+use tracing::info;
 
 use super::advice::parse_url;
+use super::front;
 use super::remote::{CacheArgs, RemoteArgs, URL_HELP};
 use super::stats_file::StatsFile;
-use super::{say, stop_signal};
-
-/// Longest path of a socket in bytes (`sun_path` of unix(7), with a zero at its end).
-const SOCKET_PATH_LEN_MAX: usize = 107;
 
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
 #[derive(clap::Args, Debug)]
@@ -74,9 +69,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
                 .file_name("volume")
                 .read_only(args.read_only)
                 .kernel_write_back(args.kernel_write_back);
-            attach_fuse(device, dir, config).await
+            front::fuse(device, dir, config, |_| ()).await
         }
-        (_, Some(socket)) => attach_nbd(device, socket).await,
+        (_, Some(socket)) => front::nbd(device, socket, |_| ()).await,
         _ => Ok(()),
     };
     drop(stats);
@@ -100,47 +95,4 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 fn log_stats(stats: &CacheStats) {
     let counters = serde_json::to_string(stats).unwrap_or_default();
     info!(coalescing_ratio = stats.coalescing_ratio(), counters, "cache");
-}
-
-async fn attach_fuse(device: Device, dir: &Path, config: FuseConfig) -> anyhow::Result<()> {
-    let mut mount = export::fuse::mount(device, dir, config, tokio::runtime::Handle::current())
-        .map_err(|error| super::Usage::error(error.to_string()))?;
-    say(format_args!("attached as {}", mount.file().display()))?;
-    loop {
-        tokio::select! {
-            ended = mount.wait_unmounted() => return ended.context("the mount ended badly"),
-            stop = stop_signal() => drop(stop?),
-        }
-        match mount.unmount().await {
-            // Whoever holds the file open may still have data to write: their data comes first.
-            Err(UnmountError::Busy(dir)) => {
-                warn!(dir = %dir.display(), "in use; unmounting when its users are done");
-                mount.detach()?;
-            }
-            result => return result.context("unmounting"),
-        }
-    }
-}
-
-async fn attach_nbd(device: Device, socket: &str) -> anyhow::Result<()> {
-    let listen = match socket.parse::<SocketAddr>() {
-        Ok(address) => Listen::Tcp(address),
-        Err(_) => Listen::Unix(PathBuf::from(socket)),
-    };
-    if let Listen::Unix(path) = &listen
-        && path.as_os_str().len() > SOCKET_PATH_LEN_MAX
-    {
-        return Err(super::Usage::error(format!(
-            "--nbd {socket}: {} bytes; the path of a socket may have {SOCKET_PATH_LEN_MAX}",
-            socket.len()
-        )));
-    }
-    let config = ExportConfig { name: String::new(), device };
-    let server = Server::bind(listen, config).await?;
-    say(format_args!("listening on {}", server.local_addr()))?;
-    server.run(stopped()).await.context("the last flush failed")
-}
-
-async fn stopped() {
-    drop(stop_signal().await);
 }

@@ -66,6 +66,17 @@ pub(crate) async fn existing_file(path: &Path, may: MayOverwrite) -> anyhow::Res
     give_up(&what, "", may)
 }
 
+/// As [`device`], where the caller has looked: `what` is there.
+///
+/// # Errors
+/// [`Usage`] says what is there.
+pub(crate) fn ask(what: &str, may: MayOverwrite) -> anyhow::Result<()> {
+    match may {
+        MayOverwrite::Forced => Ok(()),
+        _ => give_up(what, "", may),
+    }
+}
+
 fn give_up(what: &str, looked_at: &str, may: MayOverwrite) -> anyhow::Result<()> {
     if may == MayOverwrite::OnAYes && std::io::stdin().is_terminal() {
         let mut terminal = std::io::stderr();

@@ -1,0 +1,136 @@
+//! The file as users write it, and as we do.
+
+use super::*;
+
+const PATH: &str = "/etc/enkaku/mirrors/vm1.toml";
+
+const FULL: &str = r#"
+[mirror]
+local = "/dev/vg/vm1"
+metadata = "/var/lib/enkaku/vm1.mirror"
+mode = "sync"
+lag = { seconds = 2.5, bytes = "64M", on = "fall-behind" }
+on_loss = "stop"
+remote_timeout = "3s"
+resync_rate = "200mbit"
+
+[[mirror.remote]]
+url = "iscsi://backup@far:3261/iqn.2026-11.org.example:vm1/0"
+chap_password_file = "/etc/enkaku/far.secret"
+mutual_user = "far"
+mutual_password_file = "/etc/enkaku/near.secret"
+initiator_name = "iqn.2026-11.org.example:near"
+connections = 4
+digest = "prefer"
+
+[[mirror.remote]]
+path = "/mnt/usb/vm1 \"copy\".img"
+"#;
+
+fn parsed_ok(text: &str) -> MirrorConfig {
+    MirrorConfig::parse(Path::new(PATH), text).unwrap()
+}
+
+fn problems(text: &str) -> Vec<String> {
+    let ConfigError(problems) = MirrorConfig::parse(Path::new(PATH), text).unwrap_err();
+    problems.iter().map(|problem| problem.to_string().replace(PATH, "vm1.toml")).collect()
+}
+
+#[test]
+fn every_key_is_read() {
+    let config = parsed_ok(FULL);
+    assert_eq!(config.local, Path::new("/dev/vg/vm1"));
+    let expected = Behaviour {
+        mode: Mode::Sync,
+        lag: Lag { age: Duration::from_millis(2500), bytes: 64 << 20, on: OnLag::FallBehind },
+        on_loss: OnLoss::Stop,
+        remote_timeout: Duration::from_secs(3),
+        resync_bytes_per_s: Some(25_000_000),
+        ..Behaviour::default()
+    };
+    assert_eq!(config.behaviour, expected);
+    let [far, usb] = &config.legs[..] else { panic!("two legs") };
+    assert_eq!(far.way.to_string(), "iscsi://backup@far:3261/iqn.2026-11.org.example:vm1/0");
+    assert_eq!(far.connections, Some(4));
+    assert_eq!(far.mutual.as_ref().unwrap().0, "far");
+    assert_eq!(usb.way.to_string(), "/mnt/usb/vm1 \"copy\".img");
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    for text in [FULL, MINIMAL] {
+        let config = parsed_ok(text);
+        let written = config.to_toml("vm1").unwrap();
+        assert_eq!(
+            format!("{:?}", without_places(parsed_ok(&written))),
+            format!("{:?}", without_places(config)),
+            "{written}"
+        );
+    }
+}
+
+fn without_places(mut config: MirrorConfig) -> MirrorConfig {
+    config.legs.iter_mut().for_each(|leg| leg.place = Place::default());
+    config
+}
+
+const MINIMAL: &str = "[mirror]\nlocal = \"/a\"\nmetadata = \"/a.mirror\"\n\
+                       [[mirror.remote]]\npath = \"/b\"\n";
+
+#[test]
+fn defaults_are_those_of_the_engine() {
+    assert_eq!(parsed_ok(MINIMAL).behaviour, Behaviour::default());
+}
+
+#[test]
+fn every_mistake_is_told_at_once() {
+    let text = "[mirror]\nlocal = \"disk.img\"\nmode = \"asink\"\nlag = { seconds = 0 }\n\
+                remote_timout = \"5s\"\nresync_rate = \"fast\"\n\
+                [[mirror.remote]]\nurl = \"iscsi://far/iqn/0\"\n\
+                [[mirror.remote]]\nchap_password_file = \"/x\"\n\
+                [[mirror.remote]]\nurl = \"iscsi://u%secret@far/iqn.2026-11.org.example:a/0\"\n";
+    assert_eq!(
+        problems(text),
+        [
+            "vm1.toml:1: mirror: metadata is missing",
+            "vm1.toml:2: mirror.local: disk.img is relative; a path that begins with / is needed",
+            "vm1.toml:3: mirror.mode: \"asink\" is not known (allowed: sync, async)",
+            "vm1.toml:4: mirror.lag.seconds: 0 is not allowed (above 0, up to 3600 is)",
+            "vm1.toml:5: mirror.remote_timout: unknown key; did you mean remote_timeout?",
+            "vm1.toml:6: mirror.resync_rate: \"fast\" is not a rate (as in \"200mbit\", or \"max\")",
+            "vm1.toml:8: mirror.remote[0].url: target name \"iqn\": not an iqn., eui. or naa. name; \
+             allowed is iqn.YYYY-MM.DOMAIN[:NAME], eui.… or naa.…",
+            "vm1.toml:9: mirror.remote[1]: url or path is missing",
+            "vm1.toml:12: mirror.remote[2].url: iscsi://u@far:3260/iqn.2026-11.org.example:a/0: a \
+             configuration holds no password: leave it out of the URL, and put it into a file for \
+             chap_password_file, or into LIBISCSI_CHAP_PASSWORD",
+        ]
+    );
+}
+
+#[test]
+fn a_password_is_never_shown() {
+    let text =
+        MINIMAL.replace("path = \"/b\"", "url = \"iscsi://u%hunter2@h/iqn.2026-11.a.b:c/0\"");
+    assert!(!problems(&text).concat().contains("hunter2"));
+}
+
+#[test]
+fn legs_are_one_to_three_and_no_two_the_same() {
+    let none = "[mirror]\nlocal = \"/a\"\nmetadata = \"/a.mirror\"\n";
+    assert_eq!(
+        problems(none),
+        ["vm1.toml:1: mirror: 0 legs ([[mirror.remote]]); a mirror has 1 to 3"]
+    );
+    let twice = format!("{MINIMAL}[[mirror.remote]]\npath = \"/a\"\n");
+    assert_eq!(problems(&twice), ["vm1.toml:6: mirror.remote[1]: /a is there twice"]);
+    let both = MINIMAL.replace(
+        "path = \"/b\"",
+        "path = \"/b\"\nurl = \"iscsi://far/iqn.2026-11.org.example:a/0\"",
+    );
+    assert_eq!(
+        problems(&both),
+        ["vm1.toml:6: mirror.remote[0].url: path is there as well: one of them"]
+    );
+    assert!(problems("[[portal]]\n")[0].contains("no table [mirror]"));
+}

@@ -1,0 +1,161 @@
+//! A mirror's numbers for Prometheus, as OpenMetrics text: those of its [`Report`], nothing is
+//! counted here.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::exemplar::Exemplar;
+
+use super::report::{LegReport, Report};
+use crate::metrics::{Labels, counter, gauge, labels};
+
+/// How a number is read from a leg.
+type Number = fn(&LegReport) -> f64;
+
+/// Gauges of each leg.
+const GAUGES: &[(&str, &str, Number)] = &[
+    ("mirror_lag_seconds", "Age of the oldest write on its way to the leg", |leg| leg.lag_s),
+    ("mirror_lag_bytes", "Bytes written that are on their way", |leg| leg.lag_bytes as f64),
+    ("mirror_dirty_bytes", "Blocks that may differ and have to be copied", |leg| {
+        leg.dirty_bytes as f64
+    }),
+    ("mirror_state_since_seconds", "How long the leg has been where it is", |leg| leg.since_s),
+    ("mirror_consistent", "1 when the image there is one of one moment", |leg| {
+        f64::from(leg.consistent)
+    }),
+    ("mirror_epochs_in_flight", "Epochs on their way", |leg| leg.epochs as f64),
+];
+
+impl Collector for Report {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut metric =
+            encoder.encode_descriptor("build", "The program", None, MetricType::Info)?;
+        metric.encode_info(&labels([("version", &self.version)]))?;
+        self.totals(&mut encoder)?;
+        self.states(&mut encoder)?;
+        for (name, help, number) in GAUGES {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for leg in &self.legs {
+                gauge(&mut metric, &self.labels_of(leg), number(leg))?;
+            }
+        }
+        let help = "Seconds since the moment whose image is at the leg";
+        let mut metric =
+            encoder.encode_descriptor("mirror_image_age_seconds", help, None, MetricType::Gauge)?;
+        for (leg, at) in self.legs.iter().filter_map(|leg| Some((leg, leg.image_time_s?))) {
+            gauge(&mut metric, &self.labels_of(leg), (self.time_s - at).max(0.0))?;
+        }
+        let help = "Bytes sent to the leg";
+        let mut metric =
+            encoder.encode_descriptor("mirror_wire_bytes", help, None, MetricType::Counter)?;
+        for leg in &self.legs {
+            counter(&mut metric, &self.labels_of(leg), leg.sent_bytes)?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn totals(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let own = labels([("mirror", &self.name)]);
+        for (name, help, value) in [
+            ("mirror_size_bytes", "Size of what is offered", self.size_bytes as f64),
+            ("mirror_uptime_seconds", "Time since the mirror was opened", self.uptime_s),
+        ] {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            gauge(&mut metric, &own, value)?;
+        }
+        for (name, help, value) in [
+            ("mirror_written_bytes", "Bytes written by the user", self.written_bytes),
+            ("mirror_failed_operations", "Operations that failed", self.failed_operations),
+        ] {
+            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            counter(&mut metric, &own, value)?;
+        }
+        let help = "Time that writes of the user waited for legs";
+        let kind = MetricType::Counter;
+        let mut metric =
+            encoder.encode_descriptor("mirror_guest_wait_seconds", help, None, kind)?;
+        let labels = labels([("mirror", &self.name), ("why", "leg")]);
+        let mut metric = metric.encode_family(&labels)?;
+        metric.encode_counter(&self.guest_wait_s, None::<&Exemplar<NoLabelSet, f64>>)
+    }
+
+    /// 1 for the state that a leg is in.
+    fn states(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "1 with the state that the leg is in";
+        let mut metric =
+            encoder.encode_descriptor("mirror_state", help, None, MetricType::Gauge)?;
+        for leg in &self.legs {
+            let mut labels = self.labels_of(leg);
+            labels.push(("state", leg.state_word()));
+            gauge(&mut metric, &labels, 1.0)?;
+        }
+        Ok(())
+    }
+
+    fn labels_of(&self, leg: &LegReport) -> Labels {
+        labels([("mirror", &self.name), ("leg", &leg.number.to_string()), ("name", &leg.name)])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use block::mirror::{LegState, Mode};
+
+    use super::*;
+    use crate::metrics::render;
+
+    #[test]
+    fn every_number_has_its_sample() {
+        let leg = LegReport {
+            number: 1,
+            name: "iscsi://far/x/0".into(),
+            state: LegState::CatchingUp,
+            since_s: 3.0,
+            message: None,
+            consistent: false,
+            lag_s: 1.5,
+            lag_bytes: 4096,
+            dirty_bytes: 8192,
+            epochs: 2,
+            image_time_s: Some(1000.0),
+            loss: None,
+            copy: None,
+            sent_bytes: 77,
+        };
+        let report = Report {
+            name: "vm1".into(),
+            version: "1".into(),
+            pid: 1,
+            time_s: 1010.0,
+            uptime_s: 60.0,
+            front: String::new(),
+            size_bytes: 1 << 30,
+            mode: Mode::Async,
+            generation: String::new(),
+            written_bytes: 12,
+            guest_wait_s: 0.25,
+            failed_operations: 0,
+            legs: vec![leg],
+        };
+        let text = render(report).unwrap();
+        let leg = r#"mirror="vm1",leg="1",name="iscsi://far/x/0""#;
+        for line in [
+            format!("enkaku_mirror_lag_seconds{{{leg}}} 1.5"),
+            format!("enkaku_mirror_lag_bytes{{{leg}}} 4096.0"),
+            format!("enkaku_mirror_dirty_bytes{{{leg}}} 8192.0"),
+            format!("enkaku_mirror_state{{{leg},state=\"catching-up\"}} 1.0"),
+            format!("enkaku_mirror_consistent{{{leg}}} 0.0"),
+            format!("enkaku_mirror_image_age_seconds{{{leg}}} 10.0"),
+            format!("enkaku_mirror_wire_bytes_total{{{leg}}} 77"),
+            "enkaku_mirror_guest_wait_seconds_total{mirror=\"vm1\",why=\"leg\"} 0.25".into(),
+            "enkaku_mirror_written_bytes_total{mirror=\"vm1\"} 12".into(),
+            "# EOF".into(),
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}\n{text}");
+        }
+    }
+}

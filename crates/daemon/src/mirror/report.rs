@@ -1,0 +1,413 @@
+//! [`Report`]: what a mirror tells about itself, as JSON and as text for people.
+
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use block::mirror::{LegState, LegStatus, Mode, Status};
+use serde::{Deserialize, Serialize};
+
+use super::pace::Pace;
+
+/// Begins the line that an operator looks for: a sentence, not a column.
+const PROMOTE: &str = "promote now";
+
+/// A mirror at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Its name.
+    pub name: String,
+    /// Version of the program.
+    pub version: String,
+    /// The process that runs it.
+    pub pid: u32,
+    /// When this was true, in seconds since 1970.
+    pub time_s: f64,
+    /// Seconds since it was opened.
+    pub uptime_s: f64,
+    /// Where it can be used: a file, a socket, an address.
+    pub front: String,
+    /// Size of what is offered, in bytes.
+    pub size_bytes: u64,
+    /// When a write is told complete.
+    pub mode: Mode,
+    /// Short name of the present generation.
+    pub generation: String,
+    /// Bytes written by the user since it was opened.
+    pub written_bytes: u64,
+    /// Seconds that writes waited for legs since then, all together.
+    pub guest_wait_s: f64,
+    /// Operations of the user that failed since then.
+    pub failed_operations: u64,
+    /// The legs, in their order.
+    pub legs: Vec<LegReport>,
+}
+
+/// A leg at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LegReport {
+    /// Its number, from 1.
+    pub number: usize,
+    /// Its URL or path.
+    pub name: String,
+    /// Where it stands.
+    pub state: LegState,
+    /// Seconds for which it has stood there.
+    pub since_s: f64,
+    /// Why, where there is more to say.
+    pub message: Option<String>,
+    /// The image there is one that the local device might have had at one moment.
+    pub consistent: bool,
+    /// Age of the oldest write that is on its way there, in seconds.
+    pub lag_s: f64,
+    /// Bytes that are on their way there.
+    pub lag_bytes: u64,
+    /// Bytes of blocks that may differ and are not on their way.
+    pub dirty_bytes: u64,
+    /// Epochs that are on their way there.
+    pub epochs: u64,
+    /// The moment whose image is there, in seconds since 1970.
+    pub image_time_s: Option<f64>,
+    /// What would be missing if the leg were promoted now; nothing where there is no image that
+    /// could be promoted without force.
+    pub loss: Option<Loss>,
+    /// The copy under way, if there is one.
+    pub copy: Option<CopyReport>,
+    /// Bytes sent to it since the mirror was opened.
+    pub sent_bytes: u64,
+}
+
+/// What a promotion would lose.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Loss {
+    /// Seconds of writes; not known of a leg that has not been seen in its image's time.
+    pub seconds: Option<f64>,
+    /// Bytes of blocks.
+    pub bytes: u64,
+}
+
+/// A copy to a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CopyReport {
+    /// Bytes that it has done.
+    pub done_bytes: u64,
+    /// Bytes that it has left.
+    pub left_bytes: u64,
+    /// Its rate over the last seconds, once known.
+    pub bytes_per_s: Option<u64>,
+    /// Seconds until it is done at this rate.
+    pub left_s: Option<f64>,
+}
+
+/// What a verification found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// The leg's number, from 1.
+    pub number: usize,
+    /// Its URL or path.
+    pub name: String,
+    /// Bytes compared.
+    pub compared_bytes: u64,
+    /// Bytes that were not compared, because they were not at the leg yet.
+    pub skipped_bytes: u64,
+    /// Blocks of 4 KiB that differ.
+    pub mismatches: u64,
+    /// Of these, blocks that were written to the leg again.
+    pub healed: u64,
+    /// Offsets in bytes of the first that differ, a few of them.
+    pub offsets: Vec<u64>,
+}
+
+/// What is known beside the mirror's own status.
+pub(crate) struct Beside<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) front: &'a str,
+    pub(crate) uptime: Duration,
+    pub(crate) now: SystemTime,
+    pub(crate) failed_operations: u64,
+    /// One for each leg.
+    pub(crate) paces: &'a [Pace],
+}
+
+impl Report {
+    pub(crate) fn new(status: &Status, beside: &Beside<'_>) -> Self {
+        let legs = status.legs.iter().enumerate();
+        Self {
+            name: beside.name.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            time_s: unix_s(beside.now),
+            uptime_s: beside.uptime.as_secs_f64(),
+            front: beside.front.to_owned(),
+            size_bytes: status.size,
+            mode: status.mode,
+            generation: status.generation.clone(),
+            written_bytes: status.written_bytes,
+            guest_wait_s: status.guest_wait.as_secs_f64(),
+            failed_operations: beside.failed_operations,
+            legs: legs
+                .map(|(index, leg)| LegReport::new(index, leg, beside.now, beside.paces.get(index)))
+                .collect(),
+        }
+    }
+
+    /// Every leg has what was written, or has it on its way.
+    pub fn in_sync(&self) -> bool {
+        self.legs.iter().all(|leg| leg.state == LegState::InSync)
+    }
+
+    /// For people, several lines.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Self { name, pid, front, generation, .. } = self;
+        let (count, mode) = (self.legs.len(), mode_word(self.mode));
+        let legs = if count == 1 { "leg" } else { "legs" };
+        let (size, age) = (bytes(self.size_bytes), time(self.uptime_s));
+        let mut text = format!(
+            "{name}: {size}, {mode}, {count} {legs}; running for {age} as {front} (process {pid}, \
+             generation {generation})\n\
+             written by its user: {}; writes have waited {} for legs\n",
+            bytes(self.written_bytes),
+            time(self.guest_wait_s)
+        );
+        if self.failed_operations > 0 {
+            let _ = writeln!(text, "operations that failed: {}", self.failed_operations);
+        }
+        for leg in &self.legs {
+            text.push('\n');
+            leg.describe(&mut text, self.time_s);
+        }
+        text.truncate(text.trim_end().len());
+        text
+    }
+}
+
+impl LegReport {
+    /// The state as JSON has it.
+    pub(crate) fn state_word(&self) -> String {
+        let value = serde_json::to_value(self.state).unwrap_or_default();
+        value.as_str().unwrap_or_default().to_owned()
+    }
+
+    fn new(index: usize, leg: &LegStatus, now: SystemTime, pace: Option<&Pace>) -> Self {
+        let copies = matches!(leg.state, LegState::Copying | LegState::CatchingUp);
+        let left = leg.dirty_bytes;
+        let copy = copies.then(|| CopyReport {
+            done_bytes: leg.copied_bytes,
+            left_bytes: left,
+            bytes_per_s: pace.and_then(Pace::bytes_per_s),
+            left_s: pace.and_then(|pace| pace.time_left(left)).map(|time| time.as_secs_f64()),
+        });
+        Self {
+            number: index + 1,
+            name: leg.name.clone(),
+            state: leg.state,
+            since_s: leg.since.as_secs_f64(),
+            message: leg.message.clone(),
+            consistent: leg.consistent,
+            lag_s: leg.lag.as_secs_f64(),
+            lag_bytes: leg.lag_bytes,
+            dirty_bytes: leg.dirty_bytes,
+            epochs: leg.epochs,
+            image_time_s: leg.image_time.map(unix_s),
+            loss: loss(leg, now),
+            copy,
+            sent_bytes: leg.sent_bytes,
+        }
+    }
+
+    fn describe(&self, text: &mut String, now_s: f64) {
+        let mut line = |label: &str, what: String| {
+            let _ = match label {
+                PROMOTE => writeln!(text, "  {label} {what}"),
+                _ => writeln!(text, "  {label:<13}{what}"),
+            };
+        };
+        let state = state_words(self.state);
+        let message = self.message.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        line(&format!("leg {}", self.number), self.name.clone());
+        line("", format!("{state} for {}{message}", time(self.since_s)));
+        if let Some(copy) = &self.copy {
+            line("copy", copy.describe());
+        }
+        match (self.loss, self.consistent) {
+            (Some(loss), _) => line(PROMOTE, format!("would lose: {}", loss.describe())),
+            (None, true) => {}
+            (None, false) => {
+                line(PROMOTE, "is refused: the image there is not of one moment".into());
+            }
+        }
+        if self.lag_bytes > 0 || self.state == LegState::InSync {
+            let Self { lag_s, lag_bytes, epochs, .. } = self;
+            let what = format!("{}, {} in {epochs} epochs", time(*lag_s), bytes(*lag_bytes));
+            line("on its way", what);
+        }
+        if self.dirty_bytes > 0 && self.copy.is_none() {
+            line("to be copied", bytes(self.dirty_bytes));
+        }
+        if let Some(at) = self.image_time_s {
+            line("image of", format!("{} ({} ago)", clock(at), time((now_s - at).max(0.0))));
+        }
+        line("sent", bytes(self.sent_bytes));
+    }
+}
+
+impl VerifyReport {
+    pub(crate) fn new(index: usize, name: &str, found: block::mirror::VerifyReport) -> Self {
+        let block::mirror::VerifyReport { bytes, skipped_bytes, mismatches, healed, offsets } =
+            found;
+        let (number, name, compared_bytes) = (index + 1, name.to_owned(), bytes);
+        Self { number, name, compared_bytes, skipped_bytes, mismatches, healed, offsets }
+    }
+
+    /// Nothing differs any more.
+    pub fn is_good(&self) -> bool {
+        self.mismatches == self.healed
+    }
+
+    /// For people.
+    pub fn text(&self) -> String {
+        let Self { number, name, mismatches, healed, .. } = self;
+        let compared = bytes(self.compared_bytes);
+        let mut text = format!("leg {number}, {name}: {compared} compared, ");
+        match mismatches {
+            0 => text.push_str("nothing differs"),
+            _ => {
+                let at: Vec<String> = self.offsets.iter().map(u64::to_string).collect();
+                let _ = write!(
+                    text,
+                    "{mismatches} blocks of 4 KiB differ (at {}{}), {healed} of them mended",
+                    at.join(", "),
+                    if self.offsets.len() as u64 == *mismatches { "" } else { ", …" }
+                );
+            }
+        }
+        if self.skipped_bytes > 0 {
+            let _ = write!(text, "; not compared: {}, on its way", bytes(self.skipped_bytes));
+        }
+        text
+    }
+}
+
+impl Loss {
+    fn describe(&self) -> String {
+        match (self.seconds, self.bytes) {
+            (Some(0.0), 0) => "nothing".into(),
+            (Some(seconds), count) => format!("{}, {}", time(seconds), bytes(count)),
+            (None, count) => format!("{} (of how long is not known)", bytes(count)),
+        }
+    }
+}
+
+impl CopyReport {
+    fn describe(&self) -> String {
+        let (done, left) = (bytes(self.done_bytes), bytes(self.left_bytes));
+        let rate = self.bytes_per_s.map(|rate| format!(", {}/s", bytes(rate)));
+        let time = self.left_s.map(|seconds| format!(", about {}", time(seconds)));
+        format!("{done} done, {left} left{}{}", rate.unwrap_or_default(), time.unwrap_or_default())
+    }
+}
+
+/// What a promotion would lose. Only an image of one moment can be promoted without force.
+fn loss(leg: &LegStatus, now: SystemTime) -> Option<Loss> {
+    let bytes = leg.lag_bytes.saturating_add(leg.dirty_bytes);
+    let age = || now.duration_since(leg.image_time?).ok();
+    let seconds = match leg.state {
+        LegState::InSync => Some(leg.lag),
+        LegState::Lost | LegState::Paused | LegState::CatchingUp | LegState::Failed => {
+            match bytes {
+                0 => Some(Duration::ZERO),
+                _ => age(),
+            }
+        }
+        // There is no image yet, or it is not ours to promote.
+        _ => return None,
+    };
+    let seconds = seconds.map(|time| time.as_secs_f64());
+    leg.consistent.then_some(Loss { seconds, bytes })
+}
+
+fn unix_s(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+fn mode_word(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Sync => "sync",
+        Mode::Async => "async",
+    }
+}
+
+/// As people say it.
+pub fn state_words(state: LegState) -> &'static str {
+    match state {
+        LegState::Connecting => "connecting",
+        LegState::Copying => "first copy under way",
+        LegState::InSync => "in sync",
+        LegState::Lost => "lost",
+        LegState::CatchingUp => "catching up",
+        LegState::Paused => "paused",
+        LegState::Fenced => "fenced",
+        LegState::Diverged => "diverged (split-brain)",
+        LegState::Unrelated => "unrelated",
+        LegState::Failed => "failed",
+    }
+}
+
+/// `3.4 MB`: powers of 1000, as lines are rated.
+pub fn bytes(count: u64) -> String {
+    let mut value = count as f64;
+    let mut unit = "bytes";
+    for next in ["kB", "MB", "GB", "TB", "PB"] {
+        if value < 999.95 {
+            break;
+        }
+        value /= 1000.0;
+        unit = next;
+    }
+    if unit == "bytes" { format!("{count} bytes") } else { format!("{value:.1} {unit}") }
+}
+
+/// `0.3 s`, `12 s`, `4 min 10 s`, `3 h 5 min`, `2 d 4 h`.
+pub fn time(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    let two = |large, large_unit, small, small_unit| match small {
+        0 => format!("{large} {large_unit}"),
+        _ => format!("{large} {large_unit} {small} {small_unit}"),
+    };
+    match whole {
+        _ if seconds < 9.95 => format!("{seconds:.1} s"),
+        0..60 => format!("{whole} s"),
+        60..3600 => two(whole / 60, "min", whole % 60, "s"),
+        3600..86_400 => two(whole / 3600, "h", whole % 3600 / 60, "min"),
+        _ => two(whole / 86_400, "d", whole % 86_400 / 3600, "h"),
+    }
+}
+
+/// Time of day, and the day: `2026-11-25 12:03:07.412 UTC`.
+pub fn clock(unix_s: f64) -> String {
+    let ms = (unix_s.max(0.0) * 1000.0).round() as u64;
+    let (days, ms_of_day) = (ms / 86_400_000, ms % 86_400_000);
+    let (year, month, day) = civil(days as i64);
+    let (hour, minute) = (ms_of_day / 3_600_000, ms_of_day / 60_000 % 60);
+    let (second, milli) = (ms_of_day / 1000 % 60, ms_of_day % 1000);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{milli:03} UTC")
+}
+
+/// Year, month and day of a number of days since 1970, in the Gregorian calendar. Years begin in
+/// March here, so that the leap day is the last of its year.
+fn civil(days: i64) -> (i64, i64, i64) {
+    const DAYS_OF_400_YEARS: i64 = 146_097;
+    const DAYS_FROM_MARCH_0_TO_1970: i64 = 719_468;
+    let days = days + DAYS_FROM_MARCH_0_TO_1970;
+    let era = days.div_euclid(DAYS_OF_400_YEARS);
+    let of_era = days.rem_euclid(DAYS_OF_400_YEARS);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+//! What people are told, word by word.
+
+use super::*;
+
+fn at(seconds: f64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs_f64(seconds)
+}
+
+fn leg(state: LegState) -> LegStatus {
+    LegStatus {
+        name: "iscsi://far/iqn.2026-11.org.example:vm1/0".into(),
+        state,
+        since: Duration::from_secs(754),
+        message: None,
+        consistent: true,
+        lag_bytes: 3_400_000,
+        lag: Duration::from_millis(1200),
+        dirty_bytes: 0,
+        epochs: 3,
+        image_time: Some(at(1_764_072_187.412)),
+        copied_bytes: 0,
+        sent_bytes: 4_200_000_000,
+    }
+}
+
+fn report(legs: Vec<LegStatus>, paces: &[Pace]) -> Report {
+    let status = Status {
+        size: 10_737_418_240,
+        mode: Mode::Async,
+        generation: "3fa9c2d1".into(),
+        written_bytes: 1_234_567_890,
+        guest_wait: Duration::from_millis(400),
+        legs,
+    };
+    let beside = Beside {
+        name: "vm1",
+        front: "/mnt/vm1/volume",
+        uptime: Duration::from_secs(8000),
+        now: at(1_764_072_190.0),
+        failed_operations: 0,
+        paces,
+    };
+    Report { pid: 4711, ..Report::new(&status, &beside) }
+}
+
+#[test]
+fn in_sync() {
+    let expected = "\
+vm1: 10.7 GB, async, 1 leg; running for 2 h 13 min as /mnt/vm1/volume (process 4711, generation 3fa9c2d1)
+written by its user: 1.2 GB; writes have waited 0.4 s for legs
+
+  leg 1        iscsi://far/iqn.2026-11.org.example:vm1/0
+               in sync for 12 min 34 s
+  promote now would lose: 1.2 s, 3.4 MB
+  on its way   1.2 s, 3.4 MB in 3 epochs
+  image of     2025-11-25 12:03:07.412 UTC (2.6 s ago)
+  sent         4.2 GB";
+    assert_eq!(report(vec![leg(LegState::InSync)], &[]).text(), expected);
+}
+
+#[test]
+fn a_copy_tells_when_it_is_done() {
+    let mut pace = Pace::default();
+    pace.note(Duration::ZERO, 0);
+    pace.note(Duration::from_secs(4), 120_000_000);
+    let copying = LegStatus {
+        copied_bytes: 120_000_000,
+        dirty_bytes: 60_000_000,
+        consistent: false,
+        image_time: None,
+        lag_bytes: 0,
+        ..leg(LegState::CatchingUp)
+    };
+    let report = report(vec![copying], &[pace]);
+    let text = report.text();
+    assert!(
+        text.contains("copy         120.0 MB done, 60.0 MB left, 30.0 MB/s, about 2.0 s"),
+        "{text}"
+    );
+    assert!(
+        text.contains("promote now is refused: the image there is not of one moment"),
+        "{text}"
+    );
+    assert_eq!(report.legs[0].loss, None);
+}
+
+#[test]
+fn a_lost_leg_tells_what_is_missing_there() {
+    let lost = LegStatus {
+        message: Some("no answer for 10 s".into()),
+        lag_bytes: 0,
+        dirty_bytes: 8192,
+        ..leg(LegState::Lost)
+    };
+    let report = report(vec![lost], &[]);
+    let loss = report.legs[0].loss.unwrap();
+    assert_eq!(loss.bytes, 8192);
+    assert!((loss.seconds.unwrap() - 2.588).abs() < 1e-3, "{loss:?}");
+    let text = report.text();
+    assert!(text.contains("lost for 12 min 34 s: no answer for 10 s"), "{text}");
+    assert!(text.contains("to be copied 8.2 kB"), "{text}");
+    assert!(!report.in_sync());
+}
+
+#[test]
+fn where_nothing_can_be_promoted_no_loss_is_told() {
+    for state in [LegState::Copying, LegState::Unrelated, LegState::Diverged, LegState::Connecting]
+    {
+        assert_eq!(report(vec![leg(state)], &[]).legs[0].loss, None, "{state:?}");
+    }
+}
+
+#[test]
+fn json_goes_both_ways() {
+    let report = report(vec![leg(LegState::InSync), leg(LegState::Failed)], &[]);
+    let text = serde_json::to_string(&report).unwrap();
+    assert!(text.contains(r#""state":"in-sync""#), "{text}");
+    assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+}
+
+#[test]
+fn numbers_are_for_people() {
+    assert_eq!([0, 999, 1000, 999_949].map(bytes), ["0 bytes", "999 bytes", "1.0 kB", "999.9 kB"]);
+    assert_eq!(bytes(999_950), "1.0 MB");
+    let times = [0.0, 0.26, 9.96, 59.4, 59.6, 3599.4, 7380.0, 90_000.0].map(time);
+    assert_eq!(
+        times,
+        ["0.0 s", "0.3 s", "10 s", "59 s", "1 min", "59 min 59 s", "2 h 3 min", "1 d 1 h"]
+    );
+    assert_eq!(clock(0.0), "1970-01-01 00:00:00.000 UTC");
+    assert_eq!(clock(1_709_208_000.5), "2024-02-29 12:00:00.500 UTC");
+    assert_eq!(clock(4_107_542_400.0), "2100-03-01 00:00:00.000 UTC");
+}

@@ -1,0 +1,107 @@
+//! Where a device is offered on this machine until the user wants it back: as a file (FUSE), as an
+//! NBD export, or as a target (iSCSI).
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use block::Device;
+use export::fuse::{FuseConfig, UnmountError};
+use export::nbd::{ExportConfig, Listen, Server};
+use iscsi::target::{Chap, ServerConfig};
+use scsi::{LunOptions, Target, TargetConfig};
+use tracing::warn;
+
+use super::{Usage, say, stop_signal};
+
+/// Longest path of a socket in bytes (`sun_path` of unix(7), with a zero at its end).
+const SOCKET_PATH_LEN_MAX: usize = 107;
+
+/// As the file `volume` in a directory. `ready` is told of it.
+pub(crate) async fn fuse(
+    device: Device,
+    dir: &Path,
+    config: FuseConfig,
+    ready: impl FnOnce(&str),
+) -> anyhow::Result<()> {
+    let mut mount = export::fuse::mount(device, dir, config, tokio::runtime::Handle::current())
+        .map_err(|error| Usage::error(error.to_string()))?;
+    let file = mount.file().display().to_string();
+    ready(&file);
+    say(format_args!("attached as {file}"))?;
+    loop {
+        tokio::select! {
+            ended = mount.wait_unmounted() => return ended.context("the mount ended badly"),
+            stop = stop_signal() => drop(stop?),
+        }
+        match mount.unmount().await {
+            // Whoever holds the file open may still have data to write: their data comes first.
+            Err(UnmountError::Busy(dir)) => {
+                warn!(dir = %dir.display(), "in use; unmounting when its users are done");
+                mount.detach()?;
+            }
+            result => return result.context("unmounting"),
+        }
+    }
+}
+
+/// By NBD on a Unix socket or on TCP. `ready` is told of it.
+pub(crate) async fn nbd(
+    device: Device,
+    socket: &str,
+    ready: impl FnOnce(&str),
+) -> anyhow::Result<()> {
+    let listen = match socket.parse::<SocketAddr>() {
+        Ok(address) => Listen::Tcp(address),
+        Err(_) => Listen::Unix(PathBuf::from(socket)),
+    };
+    if let Listen::Unix(path) = &listen
+        && path.as_os_str().len() > SOCKET_PATH_LEN_MAX
+    {
+        return Err(Usage::error(format!(
+            "--nbd {socket}: {} bytes; the path of a socket may have {SOCKET_PATH_LEN_MAX}",
+            socket.len()
+        )));
+    }
+    let config = ExportConfig { name: String::new(), device };
+    let server = Server::bind(listen, config).await?;
+    let address = server.local_addr().to_string();
+    ready(&address);
+    say(format_args!("listening on {address}"))?;
+    server.run(stopped()).await.context("the last flush failed")
+}
+
+/// A target with one LUN.
+pub(crate) struct IscsiFront {
+    pub(crate) listen: SocketAddr,
+    pub(crate) iqn: String,
+    pub(crate) chap: Option<Chap>,
+}
+
+/// As LUN 0 of a target. `ready` is told of it.
+pub(crate) async fn iscsi(
+    device: Device,
+    front: IscsiFront,
+    ready: impl FnOnce(&str),
+) -> anyhow::Result<()> {
+    let IscsiFront { listen, iqn, chap } = front;
+    let named = ServerConfig::new(&iqn);
+    let mut config = named.map_err(|error| Usage::error(format!("--iqn {iqn}: {error}")))?;
+    config.chap = chap;
+    let target = Target::new(TargetConfig::new(&iqn));
+    let added = target.add_lun(0, device, LunOptions::default());
+    added.map_err(|error| Usage::error(error.to_string()))?;
+    let bound = iscsi::target::Server::bind(config, target, &[listen]);
+    let server = bound.map_err(anyhow::Error::from)?;
+    let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
+    ready(&format!("iscsi://{}/{iqn}/0", addresses.join(",")));
+    for address in addresses {
+        say(format_args!("listening on {address}"))?;
+    }
+    server.run(stopped()).await;
+    Ok(())
+}
+
+async fn stopped() {
+    drop(stop_signal().await);
+}

@@ -1,0 +1,209 @@
+//! `enkaku mirror create`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use block::Device;
+use block::mirror::{
+    Config as Behaviour, CreateOptions, Inspection, Mirror, Mode, Parts, TokioHost, inspect,
+};
+use daemon::config::ConfigError;
+use daemon::mirror::config::{LegConfig, MirrorConfig, Way};
+use daemon::mirror::files::{Files, make_folder_of};
+use daemon::mirror::parts;
+use iscsi_proto::keys::DigestPreference;
+
+use super::{Which, parse_way};
+use crate::cmd::overwrite::{self, MayOverwrite};
+use crate::cmd::{Usage, say};
+
+/// Makes a mirror of a local disk: writes its configuration and prepares its metadata and legs. The
+/// content of the local disk stays as it is; that of the legs is replaced once the mirror runs.
+#[derive(clap::Args, Debug)]
+pub(super) struct Args {
+    #[command(flatten)]
+    which: Which,
+    /// The local disk: a file or a block device. Its content is what is kept elsewhere.
+    #[arg(long, value_name = "PATH")]
+    local: PathBuf,
+    /// A leg: iscsi://[user@]host[:port]/target-iqn/lun, or a path, such as one of a second disk; it
+    /// has to be a little larger than the local disk. Up to three.
+    #[arg(long, required = true, value_name = "URL|PATH")]
+    remote: Vec<String>,
+    /// Where the mirror keeps what it knows: a file, or a block device [default: beside a local
+    /// file, else /var/lib/enkaku/NAME.mirror].
+    #[arg(long, value_name = "PATH")]
+    metadata: Option<PathBuf>,
+    /// When a write is told complete: sync, once it is at the legs in sync, too.
+    #[arg(long, value_name = "sync", default_value = "sync", value_parser = parse_mode)]
+    mode: Mode,
+    /// The legs hold what the local disk holds, or its content does not matter: nothing is copied.
+    #[arg(long)]
+    skip_initial_copy: bool,
+    /// Overwrite what there is of another mirror, and whatever the legs hold.
+    #[arg(long)]
+    force: bool,
+    /// File whose first line is the CHAP password of the URLs' users.
+    #[arg(long, value_name = "FILE")]
+    chap_password_file: Option<PathBuf>,
+    /// Demand that the targets prove themselves as this CHAP user.
+    #[arg(long, requires = "mutual_password_file", value_name = "USER")]
+    mutual_user: Option<String>,
+    /// File whose first line is the password for --mutual-user.
+    #[arg(long, requires = "mutual_user", value_name = "FILE")]
+    mutual_password_file: Option<PathBuf>,
+    /// Name of this initiator [default: made of the host's name].
+    #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME")]
+    initiator_name: Option<String>,
+}
+
+fn parse_mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "sync" => Ok(Mode::Sync),
+        "async" => Err("async is not possible yet; sync is".to_owned()),
+        _ => Err(format!("{text:?} is not sync")),
+    }
+}
+
+pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let files = args.which.files()?;
+    let may = if args.force { MayOverwrite::Forced } else { MayOverwrite::OnAYes };
+    if files.config().exists() {
+        let what = format!("the mirror {} exists ({})", files.name(), files.config().display());
+        overwrite::ask(&what, may)?;
+    }
+    let text = args.config(&files)?.to_toml(files.name()).map_err(Usage::error)?;
+    // What is written has to be readable, so that each mistake is found before a leg is touched.
+    let config = MirrorConfig::parse(files.config(), &text).map_err(without_places)?;
+    let local = parts::open_local(&config.local).map_err(|e| Usage::error(e.to_string()))?;
+    let size = local.info().size;
+    let shown = config.local.display();
+    let metadata_bytes =
+        parts::metadata_bytes(size).map_err(|why| Usage::error(format!("{shown}: {why}")))?;
+    let legs = parts::sources(&config).map_err(|error| Usage::error(error.to_string()))?;
+    for leg in &legs {
+        let opened = leg.connect().await.with_context(|| leg.name())?;
+        let fits = parts::check_leg(opened.device.info().size, size);
+        fits.map_err(|error| Usage::error(format!("{}: {error}", leg.name())))?;
+        not_a_mirrors(&opened.device, &leg.name(), may).await?;
+        if !args.skip_initial_copy {
+            overwrite::device(&*opened.device, &leg.name(), may).await?;
+        }
+    }
+    let metadata = NewMetadata::open(&config.metadata, metadata_bytes, may).await?;
+    let host = Arc::new(TokioHost::current());
+    let parts = Parts { local, metadata: metadata.device.clone(), legs, host };
+    let options = CreateOptions { skip_initial_copy: args.skip_initial_copy, force: args.force };
+    Mirror::create(&parts, &config.behaviour, options).await?;
+    let kept = metadata.keep().and_then(|()| files.write_config(&text));
+    kept.with_context(|| format!("writing {}", files.config().display()))?;
+    say(format_args!(
+        "created {}; `enkaku mirror run {0}` with --fuse, --nbd or --iscsi starts it \
+         (configuration: {})",
+        files.name(),
+        files.config().display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    fn config(&self, files: &Files) -> anyhow::Result<MirrorConfig> {
+        let ways = self.remote.iter().map(|remote| parse_way(remote));
+        let ways: Vec<Way> = ways.collect::<anyhow::Result<_>>()?;
+        let absolute = |path: &Path| {
+            let path = std::path::absolute(path);
+            path.map_err(|error| Usage::error(format!("a path is empty: {error}")))
+        };
+        let secret = |file: &Option<PathBuf>| file.as_deref().map(absolute).transpose();
+        let local = absolute(&self.local)?;
+        let metadata = match &self.metadata {
+            Some(path) => absolute(path)?,
+            None => files.metadata_of(&local),
+        };
+        let (password, mutual) =
+            (secret(&self.chap_password_file)?, secret(&self.mutual_password_file)?);
+        let leg = |way: &Way| {
+            let mut leg = LegConfig::new(way.clone());
+            if let Way::Url(url) = way {
+                leg.chap_password_file = password.clone().filter(|_| url.user.is_some());
+                leg.mutual = self.mutual_user.clone().zip(mutual.clone());
+                leg.initiator_name.clone_from(&self.initiator_name);
+                leg.digest = DigestPreference::Avoid;
+            }
+            leg
+        };
+        Ok(MirrorConfig {
+            local,
+            metadata,
+            behaviour: Behaviour { mode: self.mode, ..Behaviour::default() },
+            legs: ways.iter().map(leg).collect(),
+        })
+    }
+}
+
+/// Nothing is written yet, so that lines of a file help nobody.
+fn without_places(ConfigError(problems): ConfigError) -> anyhow::Error {
+    let what: Vec<String> = problems.into_iter().map(|problem| problem.what).collect();
+    Usage::error(what.join("; "))
+}
+
+/// What another mirror uses is given up knowingly only.
+async fn not_a_mirrors(device: &Device, name: &str, may: MayOverwrite) -> anyhow::Result<()> {
+    if may == MayOverwrite::Forced {
+        return Ok(());
+    }
+    let what = match inspect(device).await {
+        Ok(Inspection::Nothing) => return Ok(()),
+        Ok(Inspection::Leg(leg)) => format!("is a leg of mirror {}", leg.mirror),
+        Ok(Inspection::Metadata(found)) => format!("holds the metadata of mirror {}", found.mirror),
+        Ok(_) => "holds something of a mirror".into(),
+        Err(error) => format!("seems to be a mirror's: {error}"),
+    };
+    overwrite::ask(&format!("{name} {what} (`enkaku mirror inspect` shows it)"), may)
+}
+
+/// The metadata's device. A file is made beside its place and takes it in the end, so that the
+/// metadata of a mirror that is to be replaced are there until then.
+struct NewMetadata {
+    device: Device,
+    /// Where it is, and where it belongs.
+    beside: Option<(PathBuf, PathBuf)>,
+}
+
+impl NewMetadata {
+    async fn open(path: &Path, bytes: u64, may: MayOverwrite) -> anyhow::Result<Self> {
+        let there = std::fs::metadata(path).ok();
+        let wrong = |error: parts::PartsError| Usage::error(error.to_string());
+        if there.as_ref().is_some_and(|there| !there.is_file()) {
+            let device = parts::create_metadata(path, bytes).map_err(wrong)?;
+            overwrite::device(&*device, &path.display().to_string(), may).await?;
+            return Ok(Self { device, beside: None });
+        }
+        if there.is_some_and(|there| there.len() > 0) {
+            overwrite::existing_file(path, may).await?;
+        }
+        make_folder_of(path).with_context(|| format!("the folder of {}", path.display()))?;
+        let mut new = path.as_os_str().to_owned();
+        new.push(".new");
+        let device = parts::create_metadata(Path::new(&new), bytes).map_err(wrong)?;
+        Ok(Self { device, beside: Some((new.into(), path.to_owned())) })
+    }
+
+    fn keep(mut self) -> std::io::Result<()> {
+        match self.beside.take() {
+            Some((new, path)) => std::fs::rename(new, path),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for NewMetadata {
+    fn drop(&mut self) {
+        if let Some((new, _)) = &self.beside {
+            // If it stays, the next `create` takes it.
+            let _ = std::fs::remove_file(new);
+        }
+    }
+}

@@ -1,0 +1,557 @@
+"""`enkaku mirror` with real processes: what is written to it is at its legs, whatever is killed or
+cut off meanwhile. Every test of a fault compares content: the local file and the leg's, byte by byte."""
+
+import json
+import os
+import random
+import signal
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from conftest import MIB, empty, noise
+from support.mirror import BLOCK, TAIL, Mirror, cleaned_up, differences, write
+from support.tree import fingerprints, grow
+from support.volume import check_ext4, loop_device, make_ext4, mounted
+
+from enkaku_lab.peers import Target, enkaku, need, qemu, tgt
+from enkaku_lab.process import Peer, free_port, run
+
+SIZE = 24 * MIB
+NEEDS_FUSE = pytest.mark.needs("/dev/fuse", "fusermount3")
+NEEDS_VOLUME = pytest.mark.needs(
+    "root", "/dev/fuse", "/dev/loop-control", "mkfs.ext4", "e2fsck", "fusermount3"
+)
+SHORT = '"1s"'
+"""For a leg that does not answer: what an operator would not choose, and a test does."""
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    """A disk with something on it, and a hole."""
+    path = noise(tmp_path / "local.img", SIZE // 2)
+    os.truncate(path, SIZE)
+    return path
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Path:
+    """The leg's file at the target."""
+    return empty(tmp_path / "far.img", SIZE + TAIL)
+
+
+@pytest.fixture
+def target(far: Path, tmp_path: Path) -> Iterator[Target]:
+    with enkaku.serve([far], tmp_path) as serving:
+        yield serving
+
+
+@pytest.fixture
+def mirror(local: Path, target: Target, tmp_path: Path) -> Iterator[Mirror]:
+    """One that was created, and does not run yet."""
+    with cleaned_up(Mirror(tmp_path, local, [target.url()])) as made:
+        made.create()
+        made.edit(remote_timeout=SHORT)
+        yield made
+
+
+def assert_same(local: Path, leg: Path) -> None:
+    found = differences(local, leg, SIZE)
+    assert not found, f"{len(found)} blocks differ, the first at {found[:5]}"
+
+
+def scattered(volume: Path, count: int, seed: int) -> None:
+    """Blocks of noise here and there, each stable before the next."""
+    generator = random.Random(seed)
+    for _ in range(count):
+        offset = generator.randrange(SIZE // BLOCK) * BLOCK
+        write(volume, offset, generator.randbytes(BLOCK))
+
+
+class Writer:
+    """Writes scattered blocks to the volume until it is told to end. Every write is stable before
+    the next; an error ends it."""
+
+    def __init__(self, volume: Path, seed: int):
+        self.volume, self.seed = volume, seed
+        self.count = 0
+        self.error: OSError | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        generator = random.Random(self.seed)
+        try:
+            while not self._stop.is_set():
+                offset = generator.randrange(SIZE // BLOCK) * BLOCK
+                write(self.volume, offset, generator.randbytes(BLOCK))
+                self.count += 1
+        except OSError as error:
+            self.error = error
+
+    def wait_for_more(self, mirror: Mirror, count: int) -> None:
+        wanted = self.count + count
+        mirror.peer.wait_until(
+            lambda: self.count >= wanted or self.error is not None, f"{count} more writes"
+        )
+        assert self.error is None, self.error
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "a write hangs"
+
+
+@NEEDS_FUSE
+def test_first_copy_and_writes_over_fuse(mirror: Mirror, local: Path, far: Path):
+    volume = mirror.start_fuse()
+    assert volume.stat().st_size == SIZE
+    report = mirror.wait_in_sync()
+    assert report["legs"][0]["consistent"]
+    assert report["legs"][0]["loss"] == {"seconds": 0.0, "bytes": 0}
+    assert_same(local, far)
+    scattered(volume, 50, seed=2)
+    mirror.wait_in_sync()
+    assert_same(local, far)
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+    assert not (mirror.config_dir / "mirror-vm1.sock").exists()
+
+
+@pytest.mark.needs("qemu-img", "tgtd")
+def test_writes_over_nbd_reach_a_leg_at_tgt(local: Path, far: Path, tmp_path: Path):
+    with (
+        tgt.serve([far], tmp_path) as target,
+        cleaned_up(Mirror(tmp_path, local, [target.url()])) as mirror,
+    ):
+        mirror.create()
+        socket = tmp_path / "nbd.sock"
+        mirror.start("--nbd", socket)
+        mirror.wait_in_sync()
+        source = noise(tmp_path / "source", SIZE, seed=3)
+        qemu.convert(source, f"nbd+unix:///?socket={socket}")
+        mirror.wait_in_sync()
+        assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(source, local)
+    assert_same(local, far)
+
+
+@pytest.mark.needs("qemu-img")
+def test_iscsi_front_and_a_leg_at_a_path(local: Path, far: Path, tmp_path: Path):
+    with cleaned_up(Mirror(tmp_path, local, [far])) as mirror:
+        mirror.create()
+        port = free_port()
+        mirror.start("--iscsi", f"127.0.0.1:{port}")
+        mirror.wait_in_sync()
+        source = noise(tmp_path / "source", SIZE, seed=4)
+        url = f"iscsi://127.0.0.1:{port}/iqn.2026-11.io.enkaku:mirror-vm1/0"
+        enkaku.command("copy", source, url, "--force", "--verify")
+        mirror.wait_in_sync()
+        assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(source, local)
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_two_legs_each_with_its_own_state(local: Path, target: Target, far: Path, tmp_path: Path):
+    second = empty(tmp_path / "second.img", SIZE + TAIL)
+    with cleaned_up(Mirror(tmp_path, local, [target.url(), second])) as mirror:
+        mirror.create()
+        mirror.edit(remote_timeout=SHORT)
+        volume = mirror.start_fuse()
+        mirror.wait_in_sync()
+        target.peer.kill()
+        scattered(volume, 20, seed=5)
+        report = mirror.wait_state("lost", leg=1)
+        assert report["legs"][1]["state"] == "in-sync"
+        assert_same(local, second)
+        enkaku.restart(target)
+        mirror.wait_in_sync()
+        assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, second)
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_a_killed_target_is_caught_up_with(mirror: Mirror, target: Target, local: Path, far: Path):
+    volume = mirror.start_fuse()
+    mirror.wait_in_sync()
+    writer = Writer(volume, seed=6)
+    try:
+        for _ in range(2):
+            writer.wait_for_more(mirror, 10)
+            target.peer.kill()
+            mirror.wait_state("lost", "connecting")
+            writer.wait_for_more(mirror, 10)
+            enkaku.restart(target)
+            mirror.wait_state("in-sync")
+    finally:
+        writer.end()
+    assert writer.error is None, writer.error
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_a_catch_up_sends_what_has_changed(mirror: Mirror, target: Target, local: Path, far: Path):
+    """Far less than the disk: 64 blocks of 4 KiB."""
+    volume = mirror.start_fuse()
+    mirror.wait_in_sync()
+    target.peer.kill()
+    for block in range(64):
+        write(volume, block * 37 * BLOCK, os.urandom(BLOCK))
+    before = mirror.wait_state("lost")["legs"][0]
+    assert 0 < before["dirty_bytes"] <= 65 * BLOCK, before
+    enkaku.restart(target)
+    after = mirror.wait_in_sync()["legs"][0]
+    sent = after["sent_bytes"] - before["sent_bytes"]
+    assert sent <= 2 * 64 * BLOCK + MIB // 4, f"{sent} bytes for {64 * BLOCK}"
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_a_stopped_and_started_mirror_copies_nothing(mirror: Mirror, local: Path, far: Path):
+    mirror.start_fuse()
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0
+    mirror.start_fuse()
+    report = mirror.wait_in_sync()
+    assert report["legs"][0]["sent_bytes"] < MIB // 4, report
+    assert mirror.stop() == 0
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_a_killed_mirror_goes_on_with_what_may_differ(mirror: Mirror, local: Path, far: Path):
+    volume = mirror.start_fuse()
+    mirror.wait_in_sync()
+    for seed in (7, 8):
+        writer = Writer(volume, seed)
+        writer.wait_for_more(mirror, 15)
+        mirror.kill()
+        writer.end()
+        volume = mirror.start_fuse()
+        mirror.wait_in_sync()
+        assert_same(local, far)
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_both_ends_killed(mirror: Mirror, target: Target, local: Path, far: Path):
+    volume = mirror.start_fuse()
+    mirror.wait_in_sync()
+    writer = Writer(volume, seed=9)
+    writer.wait_for_more(mirror, 15)
+    mirror.kill()
+    target.peer.kill()
+    writer.end()
+    # The local disk can be used at once; the leg follows when it is back.
+    volume = mirror.start_fuse()
+    scattered(volume, 10, seed=10)
+    enkaku.restart(target)
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_a_target_that_hangs_is_a_lost_leg_after_its_time(
+    mirror: Mirror, target: Target, local: Path, far: Path
+):
+    """As a link that is cut: nothing is answered, and nothing is refused."""
+    volume = mirror.start_fuse()
+    mirror.wait_in_sync()
+    target.peer.signal(signal.SIGSTOP)
+    try:
+        scattered(volume, 5, seed=11)
+        lost = mirror.wait_state("lost")["legs"][0]
+        assert lost["message"] and lost["consistent"], lost
+        assert lost["loss"]["bytes"] >= BLOCK, lost
+    finally:
+        target.peer.signal(signal.SIGCONT)
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_pause_and_resume(mirror: Mirror, local: Path, far: Path):
+    volume = mirror.start_fuse()
+    mirror.wait_in_sync()
+    assert mirror.command("pause").stdout == "paused\n"
+    before = far.read_bytes()
+    scattered(volume, 5, seed=12)
+    report = mirror.wait_state("paused")
+    assert report["legs"][0]["dirty_bytes"] > 0
+    assert far.read_bytes()[:SIZE] == before[:SIZE], "something was sent to a paused leg"
+    mirror.command("resume", "--leg", "1")
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_verify_finds_a_flipped_byte_and_mends_it(mirror: Mirror, local: Path, far: Path):
+    mirror.start_fuse()
+    mirror.wait_in_sync()
+    found = json.loads(mirror.command("verify", "--json").stdout)
+    assert (found["compared_bytes"], found["mismatches"]) == (SIZE, 0), found
+    place = 5 * MIB + 123
+    with far.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
+    said = mirror.command("verify", check=False)
+    assert said.code == 1 and "1 blocks of 4 KiB differ" in said.stdout, said
+    mended = mirror.command("verify", "--heal")
+    assert "1 of them mended" in mended.stdout, mended
+    assert mirror.command("verify").stdout.endswith("nothing differs\n")
+    assert mirror.stop() == 0
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_resync_of_everything(mirror: Mirror, local: Path, far: Path):
+    mirror.start_fuse()
+    mirror.wait_in_sync()
+    with far.open("r+b") as file:
+        file.write(b"\xff" * MIB)  # behind everybody's back
+    mirror.command("resync", "--whole")
+    mirror.wait_for(
+        "copied again", lambda report: report["legs"][0]["sent_bytes"] > SIZE // 2 + MIB
+    )
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0
+    assert_same(local, far)
+
+
+@NEEDS_VOLUME
+def test_a_promoted_leg_is_mounted_with_everything_on_it(
+    mirror: Mirror, target: Target, far: Path, tmp_path: Path
+):
+    """Fail over: the near site is gone, at once and without a word."""
+    roots = grow(tmp_path / "tree", 6 * MIB)
+    volume = mirror.start_fuse()
+    with loop_device(volume) as device:
+        make_ext4(device)
+        with mounted(device, tmp_path / "near") as folder:
+            run([need("cp"), "-a", *roots, folder])
+            run(["sync", "-f", folder])
+            mirror.wait_in_sync()
+            mirror.peer.kill()
+    mirror.unmount()
+    promoted = enkaku.report("mirror", "promote", target.url())
+    assert promoted["consistent"] and promoted["size"] == SIZE, promoted
+    with (
+        enkaku.attach_fuse(target.url(), tmp_path / "far", tmp_path) as file,
+        loop_device(file) as device,
+    ):
+        with mounted(device, tmp_path / "there") as folder:
+            copied = [folder / root.name for root in roots]
+            assert fingerprints(copied) == fingerprints(roots)
+        check_ext4(device)
+
+
+@NEEDS_FUSE
+def test_both_have_written_and_neither_is_touched(
+    mirror: Mirror, target: Target, local: Path, far: Path
+):
+    """Split-brain: the leg was promoted and written to, and the old side has gone on."""
+    volume = mirror.start_fuse()
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0
+    enkaku.command("mirror", "promote", target.url())
+    image = noise(far.with_name("other"), MIB, seed=13)
+    target.peer.kill()
+    volume = mirror.start_fuse()
+    scattered(volume, 5, seed=14)
+    with far.open("r+b") as file:
+        file.write(image.read_bytes())
+    before = far.read_bytes()
+    enkaku.restart(target)
+    report = mirror.wait_state("diverged", "fenced")
+    scattered(volume, 5, seed=15)
+    assert far.read_bytes() == before, "a promoted leg was written to"
+    assert report["legs"][0]["loss"] is None, report
+    assert mirror.stop() == 0, mirror.peer.output()
+
+
+@NEEDS_FUSE
+def test_an_image_that_is_not_of_one_moment_is_promoted_with_force_only(
+    local: Path, target: Target, tmp_path: Path
+):
+    with cleaned_up(Mirror(tmp_path, local, [target.url()])) as mirror:
+        mirror.create()
+        # It never ran: there is no image at the leg.
+        refused = enkaku.command("mirror", "promote", target.url(), check=False)
+        assert refused.code == 1 and "--force" in refused.stderr, refused
+        forced = enkaku.report("mirror", "promote", target.url(), "--force")
+        assert not forced["consistent"], forced
+
+
+@NEEDS_FUSE
+def test_what_an_operator_is_told(mirror: Mirror, target: Target, local: Path):
+    volume = mirror.start_fuse("--metrics", "127.0.0.1:0")
+    mirror.wait_in_sync()
+    scattered(volume, 3, seed=16)
+    mirror.wait_in_sync()
+    done = mirror.command("status")
+    assert done.stdout.startswith("vm1: 25.2 MB, sync, 1 leg; running for "), done.stdout
+    assert "promote now would lose: nothing" in done.stdout, done.stdout
+    assert target.url() in done.stdout, done.stdout
+    socket = mirror.config_dir / "mirror-vm1.sock"
+    assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+    assert mirror.ask({"do": "status"})["status"]["front"] == str(volume)
+    assert "not a request" in mirror.ask({"do": "fly"})["errors"][0]
+    labels = f'{{mirror="vm1",leg="1",name="{target.url()}"'
+    samples = mirror.metrics()
+    assert samples[f'enkaku_mirror_state{labels},state="in-sync"}}'] == 1.0, samples
+    assert samples[f"enkaku_mirror_lag_seconds{labels}}}"] == 0.0
+    assert samples[f"enkaku_mirror_dirty_bytes{labels}}}"] == 0.0
+    assert samples['enkaku_mirror_written_bytes_total{mirror="vm1"}'] >= 3 * BLOCK
+    assert samples[f"enkaku_mirror_wire_bytes_total{labels}}}"] > 0
+    assert mirror.stop() == 0
+    stopped = mirror.command("status", check=False)
+    assert stopped.code == 1 and "vm1 does not run; its metadata says:" in stopped.stdout, stopped
+    assert f"leg 1: {target.url()}, last seen in sync" in stopped.stdout, stopped
+    assert "closed in order" in stopped.stdout, stopped
+    there = enkaku.report("mirror", "inspect", target.url())
+    assert there["what"] == "leg" and there["consistency"] == {"is": "consistent"}, there
+    assert there["size_bytes"] == SIZE, there
+
+
+@NEEDS_FUSE
+def test_watch_tells_again_and_again(mirror: Mirror, tmp_path: Path):
+    mirror.start_fuse()
+    argv = [enkaku.binary(), "mirror", "status", "vm1", "--config-dir", mirror.config_dir]
+    watch = Peer([*argv, "--watch", "--json"], tmp_path / "watch.log")
+    try:
+        watch.wait_until(lambda: watch.output().count("\n") >= 3, "three reports")
+        reports = [json.loads(line) for line in watch.output().splitlines()[:3]]
+        assert reports[0]["time_s"] < reports[1]["time_s"] < reports[2]["time_s"]
+        assert mirror.stop() == 0
+        assert watch.wait(10) == 1
+    finally:
+        watch.stop()
+
+
+class Refusals:
+    """Command lines that are refused, and what is said, for the golden file."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.said: list[str] = []
+        self.names: dict[str, str] = {str(folder): "$TMP"}
+
+    def note(self, what: str, done) -> None:
+        assert done.code in (1, 2), (what, done)
+        said = (done.stdout + done.stderr).strip()
+        assert "\n" not in said or "toml" in said, said
+        for value, name in self.names.items():
+            said = said.replace(value, name)
+        self.said.append(f"# {what}\n{said}\n→ {done.code}\n")
+
+
+GOLDEN = Path(__file__).with_name("golden") / "mirror.txt"
+WRONG = """[mirror]
+local = "disk.img"
+metadata = "$TMP/m"
+mode = "asink"
+lag = { seconds = 0, byts = "1M" }
+on_los = "stop"
+[[mirror.remote]]
+url = "iscsi://u%hunter2@far/iqn.2026-11.org.example:a/0"
+[[mirror.remote]]
+url = "iscsi://far/iqn.2026-11.org.example:a"
+"""
+
+
+@NEEDS_FUSE
+def test_what_is_refused_and_how_it_is_said(tmp_path: Path):
+    folder = tmp_path / "t"
+    folder.mkdir()
+    local = noise(folder / "local.img", 4 * MIB)
+    far, small = empty(folder / "far.img", 8 * MIB), empty(folder / "small.img", 4 * MIB)
+    other_local = noise(folder / "other.img", 4 * MIB, seed=2)
+    full = noise(folder / "full.img", 8 * MIB)
+    full.write_bytes(b"x" * MIB + full.read_bytes()[MIB:])
+    refusals = Refusals(folder)
+    with ExitStack() as stack:
+        def mirror(name: str, local: Path, *legs: str | Path) -> Mirror:
+            made = Mirror(folder, local, list(legs), name)
+            return stack.enter_context(cleaned_up(made))
+
+        target = stack.enter_context(enkaku.serve([far], tmp_path))
+        refusals.names |= {f":{target.port}": ":$PORT"}
+        first = mirror("first", local, target.url())
+        refusals.note("a name that is none", mirror("a/b", local, far).create(check=False))
+        refusals.note("a mirror that is not there", first.command("status", check=False))
+        refusals.note("no local disk", mirror("m", folder / "none", far).create(check=False))
+        refusals.note("no leg there", mirror("m", local, folder / "none").create(check=False))
+        refusals.note("a leg too small", mirror("m", local, small).create(check=False))
+        refusals.note("a leg with something on it", mirror("m", local, full).create(check=False))
+        refusals.note("the local disk as its own leg", mirror("m", local, local).create(check=False))
+        password = target.url().replace("iscsi://", "iscsi://u%hunter2@")
+        refusals.note("a password in the URL", mirror("m", local, password).create(check=False))
+        assert not list(folder.glob("mirrors/*")), "something is left of what was refused"
+        assert not list(folder.glob("*.mirror")), "something is left of what was refused"
+
+        first.create()
+        refusals.note("what is there already", first.create(check=False))
+        second = mirror("second", other_local, target.url())
+        refusals.note("a leg of another mirror", second.create(check=False))
+        refusals.note("to ask one that does not run", first.command("pause", check=False))
+        refusals.note(
+            "no front", enkaku.command("mirror", "run", "first", check=False)
+        )
+        first.start_fuse()
+        first.wait_in_sync()
+        twice = enkaku.command(*first.argv("--nbd", folder / "s")[1:], check=False)
+        refusals.note("to run it twice", twice)
+        refusals.note("a leg that is not there", first.command("pause", "--leg", "2", check=False))
+        refusals.note(
+            "a leg that a mirror uses, from this host",
+            enkaku.command("mirror", "promote", target.url(), check=False),
+        )
+        assert first.stop() == 0
+        (first.config_dir / "wrong.toml").write_text(WRONG.replace("$TMP", str(folder)))
+        wrong = mirror("wrong", local)
+        refusals.note("a configuration full of mistakes", wrong.command("status", check=False))
+    text = "\n".join(refusals.said)
+    if os.environ.get("ENKAKU_GOLDEN") == "write":
+        GOLDEN.write_text(text)
+    assert "hunter2" not in text
+    assert text == GOLDEN.read_text()
+
+
+@NEEDS_FUSE
+def test_two_mirrors_on_one_leg(local: Path, far: Path, target: Target, tmp_path: Path):
+    """The leg was given to another mirror by force: the first one finds that and leaves it alone."""
+    first = Mirror(tmp_path, local, [target.url()], "first")
+    other = noise(tmp_path / "other.img", SIZE, seed=17)
+    second = Mirror(tmp_path, other, [target.url()], "second")
+    with cleaned_up(first), cleaned_up(second):
+        first.create()
+        first.start_fuse()
+        first.wait_in_sync()
+        assert first.stop() == 0
+        second.create("--force")
+        second.start_fuse()
+        second.wait_in_sync()
+        assert second.stop() == 0
+        before = far.read_bytes()
+        volume = first.start_fuse()
+        report = first.wait_state("unrelated")
+        assert "mirror" in report["legs"][0]["message"], report
+        scattered(volume, 5, seed=18)
+        assert far.read_bytes() == before
+        assert first.stop() == 0
+        assert_same(other, far)
