@@ -3,14 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use block::Device;
+use block::mirror::layout::{LegLayout, TAIL_BYTES};
+use block::mirror::superblock::{BYTES, Consistency, RemoteSuperblock, newest};
 use block::mirror::{CreateOptions, LegSource, LegState, LegStatus, Mirror, Parts};
 
-use super::content::Content;
+use super::content::{Content, SECTOR, SECTOR_BYTES};
 use super::disk::lock;
 use super::subject::{Later, Place, Running, Subject};
-
-/// Bytes at the end of a leg that the mirror keeps for itself.
-const TAIL_BYTES: u64 = 64 << 10;
 
 /// [`Mirror`].
 pub(crate) struct Engine;
@@ -55,8 +54,16 @@ impl Subject for Engine {
     }
 
     fn consistent(&self, leg_bytes: u64, tail: &dyn Fn(u64) -> Content) -> bool {
-        let _ = (leg_bytes, tail);
-        false
+        let Ok(layout) = LegLayout::new(leg_bytes, 0) else { return false };
+        let copy = |place| {
+            let mut block = [0; BYTES];
+            let first = layout.superblock(place) / SECTOR_BYTES;
+            let pieces = block.chunks_exact_mut(SECTOR).zip(first..);
+            pieces.for_each(|(out, at)| tail(at).fill(at, out));
+            block
+        };
+        newest::<RemoteSuperblock>(&copy(0), &copy(1))
+            .is_ok_and(|superblock| superblock.consistency == Consistency::Consistent)
     }
 }
 

@@ -83,7 +83,7 @@ impl Leg {
     }
 
     pub(crate) fn set_lie(&self, lie: Option<Lie>) {
-        lock(&self.0.store).lie = lie;
+        lock(&self.0.store).set_lie(lie);
         lock(&self.0.link).lie = lie;
     }
 

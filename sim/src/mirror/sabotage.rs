@@ -1,5 +1,11 @@
 //! Mistakes made on purpose, to see that the oracle sees them.
 
+use std::ops::Range;
+
+use block::mirror::layout::LocalLayout;
+
+use super::content::SECTOR_BYTES;
+
 /// What a disk does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lie {
@@ -13,6 +19,12 @@ pub(crate) enum Lie {
     NeverStable,
     /// One write in twenty is answered and not carried out.
     LosesWrites,
+    /// One write in three of those that begin at these sectors is answered and not carried out.
+    LosesSome { first: u64, end: u64 },
+    /// A power cut takes it back to what it was when this began.
+    GoesBack,
+    /// A read does not see what is not stable.
+    ReadsStale,
     /// A write that failed is answered as if it had not.
     HidesErrors,
     /// Commands of a lost session go on after `connect` has returned.
@@ -59,6 +71,18 @@ pub enum Sabotage {
     MetadataNeverStable,
     /// The metadata's disk loses writes.
     MetadataLosesWrites,
+    /// The metadata's disk loses some records of the activity log.
+    MetadataLosesRecords,
+    /// The metadata's disk loses some pages of bitmaps.
+    MetadataLosesBits,
+    /// The metadata's disk loses some superblocks.
+    MetadataLosesSuperblocks,
+    /// The metadata's disk goes back to an old content when the power fails.
+    MetadataGoesBack,
+    /// A leg loses some superblocks.
+    LegLosesSuperblocks,
+    /// The local disk reads old content.
+    LocalReadsStale,
     /// The guest's flush does not reach the mirror.
     FlushNotPassedOn,
     /// The guest's FUA does not reach the mirror.
@@ -67,7 +91,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All kinds.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 23] = [
         Self::LegIgnoresFlush,
         Self::LegFlushMissesOne,
         Self::LegIgnoresFua,
@@ -83,11 +107,18 @@ impl Sabotage {
         Self::LocalLosesWrites,
         Self::MetadataNeverStable,
         Self::MetadataLosesWrites,
+        Self::MetadataLosesRecords,
+        Self::MetadataLosesBits,
+        Self::MetadataLosesSuperblocks,
+        Self::MetadataGoesBack,
+        Self::LegLosesSuperblocks,
+        Self::LocalReadsStale,
         Self::FlushNotPassedOn,
         Self::FuaNotPassedOn,
     ];
 
-    pub(crate) fn of_legs(self) -> Option<Lie> {
+    /// Of the legs, whose data end and whose metadata begin at a sector.
+    pub(crate) fn of_legs(self, tail: u64) -> Option<Lie> {
         Some(match self {
             Self::LegIgnoresFlush => Lie::IgnoresFlush,
             Self::LegFlushMissesOne => Lie::FlushMissesOne,
@@ -98,6 +129,7 @@ impl Sabotage {
             Self::LegHidesPowerCut => Lie::HidesPowerCut,
             Self::LegAnswersFlushEarly => Lie::AnswersFlushEarly,
             Self::LegAnswersWritesEarly => Lie::AnswersWritesEarly,
+            Self::LegLosesSuperblocks => Lie::LosesSome { first: tail, end: tail + 16 },
             _ => return None,
         })
     }
@@ -108,14 +140,24 @@ impl Sabotage {
             Self::LocalFlushMissesOne => Lie::FlushMissesOne,
             Self::LocalIgnoresFua => Lie::IgnoresFua,
             Self::LocalLosesWrites => Lie::LosesWrites,
+            Self::LocalReadsStale => Lie::ReadsStale,
             _ => return None,
         })
     }
 
     pub(crate) fn of_metadata(self) -> Option<Lie> {
+        let ring = LocalLayout::ring();
+        let loses = |bytes: Range<u64>| Lie::LosesSome {
+            first: bytes.start / SECTOR_BYTES,
+            end: bytes.end / SECTOR_BYTES,
+        };
         Some(match self {
             Self::MetadataNeverStable => Lie::NeverStable,
             Self::MetadataLosesWrites => Lie::LosesWrites,
+            Self::MetadataGoesBack => Lie::GoesBack,
+            Self::MetadataLosesSuperblocks => loses(0..ring.start),
+            Self::MetadataLosesRecords => loses(ring),
+            Self::MetadataLosesBits => loses(ring.end..u64::MAX),
             _ => return None,
         })
     }

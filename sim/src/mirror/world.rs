@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use block::mirror::Host;
 
-use super::content::Content;
+use super::content::{Content, SECTOR_BYTES};
 use super::disk::store::{Faults, Store};
 use super::disk::{LocalDisk, lock};
 use super::executor::{Executor, SimHost, Step};
@@ -69,6 +69,8 @@ pub(super) struct World {
     metadata: LocalDisk,
     legs: Vec<Leg>,
     sabotage: Option<Sabotage>,
+    /// The same, until it has begun.
+    lying: Option<Sabotage>,
     panel: Arc<Mutex<Panel>>,
     rng: Rng,
     /// What was kept aside of legs.
@@ -105,12 +107,9 @@ impl World {
         };
         let local = disk(scenario.local, &mut rng);
         let metadata = disk(scenario.metadata, &mut rng);
-        local.set_lie(sabotage.and_then(Sabotage::of_local));
-        metadata.set_lie(sabotage.and_then(Sabotage::of_metadata));
         let mut legs = Vec::new();
         for (number, kind) in scenario.legs.iter().enumerate() {
             let leg = Leg::new(number, *kind, executor.clone(), points.clone(), rng.fork());
-            leg.set_lie(sabotage.and_then(Sabotage::of_legs));
             let faults = Faults { write: scenario.leg_errors, ..Faults::default() };
             lock(leg.store()).faults = faults;
             legs.push(leg);
@@ -126,6 +125,7 @@ impl World {
             metadata,
             legs,
             sabotage,
+            lying: sabotage,
             panel: Arc::default(),
             rng,
             remembered: BTreeMap::new(),
@@ -242,6 +242,9 @@ impl World {
                 self.fail(format!("{held} bytes of written data are held, {bound} at most"));
             }
         }
+        if self.lying.is_some() && lock(&self.panel).created {
+            self.lie();
+        }
         if stage == self.seen {
             return;
         }
@@ -252,6 +255,15 @@ impl World {
             Stage::Settled | Stage::Closed => self.look_at_end(),
             Stage::Starting | Stage::Busy => {}
         }
+    }
+
+    /// There is a mirror: what is to be done wrong is done wrong from now on.
+    fn lie(&mut self) {
+        let Some(sabotage) = self.lying.take() else { return };
+        self.local.set_lie(sabotage.of_local());
+        self.metadata.set_lie(sabotage.of_metadata());
+        let tail = DATA_BYTES / SECTOR_BYTES;
+        self.legs.iter().for_each(|leg| leg.set_lie(sabotage.of_legs(tail)));
     }
 
     fn look_at_end(&self) {

@@ -109,7 +109,7 @@ impl LocalDisk {
     }
 
     pub(crate) fn set_lie(&self, lie: Option<Lie>) {
-        lock(&self.store).lie = lie;
+        lock(&self.store).set_lie(lie);
     }
 
     /// The host's process ends; with the power gone, the cache goes as well.

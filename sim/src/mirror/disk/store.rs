@@ -66,7 +66,9 @@ pub(crate) struct Store {
     /// No space for anything new.
     pub(crate) full: bool,
     /// What it does wrong.
-    pub(crate) lie: Option<Lie>,
+    lie: Option<Lie>,
+    /// What was stable when it began to.
+    before: BTreeMap<u64, Content>,
     /// Something that an image depends on has changed.
     touched: bool,
     /// Writes carried out, metadata and all.
@@ -84,9 +86,16 @@ impl Store {
             faults: Faults::default(),
             full: false,
             lie: None,
+            before: BTreeMap::new(),
             touched: true,
             writes: 0,
         }
+    }
+
+    /// It does this wrong from now on.
+    pub(crate) fn set_lie(&mut self, lie: Option<Lie>) {
+        self.lie = lie;
+        self.before = self.snapshot();
     }
 
     /// An operation arrives.
@@ -110,6 +119,9 @@ impl Store {
         let medium = || Err(BlockError::Medium(io::Error::other("simulated EIO")));
         Some(match operation.work {
             Work::Read(_) if self.rng.below(1000) < faults.read => medium(),
+            Work::Read(range) if self.lie == Some(Lie::ReadsStale) => {
+                Ok(range.filter_map(|at| self.possible(at).into_iter().next()).collect())
+            }
             Work::Read(range) => Ok(range.map(|at| self.visible(at)).collect()),
             Work::Flush if self.rng.below(1000) < faults.flush => medium(),
             Work::Flush => {
@@ -134,7 +146,15 @@ impl Store {
             false => (self.rng.below(1000) < self.faults.write)
                 .then(|| BlockError::Medium(io::Error::other("simulated EIO"))),
         };
-        if self.lie == Some(Lie::LosesWrites) && self.rng.below(20) == 0 {
+        let at = pieces.first().map_or(0, |(at, _)| *at);
+        let lost = match self.lie {
+            Some(Lie::LosesWrites) => self.rng.below(20) == 0,
+            Some(Lie::LosesSome { first, end }) => {
+                (first..end).contains(&at) && self.rng.below(3) == 0
+            }
+            _ => false,
+        };
+        if lost {
             return Ok(Vec::new());
         }
         for (at, content) in pieces {
@@ -255,6 +275,10 @@ impl Store {
     /// The power fails.
     pub(crate) fn cut(&mut self) {
         self.interrupt();
+        if self.lie == Some(Lie::GoesBack) {
+            let before = self.before.clone();
+            return self.put_back(before);
+        }
         let luck = self.rng.below(4); // now and then all is lost, which is the most
         for sector in self.sectors.values_mut() {
             let states = sector.dirty.len() as u64;

@@ -1,0 +1,138 @@
+//! Seeds of the mirror's world, each again with cuts at its operations, and the proof that they mean
+//! something: what has to happen in them happens, they can be repeated, and mistakes made on purpose
+//! are found.
+
+use sim::mirror::{Cuts, Options, Sabotage, run_all};
+use sim::{Coverage, Report};
+
+/// Seeds run by default; `SIM_MIRROR_SEEDS=N` or `=FIRST..LAST` asks for others.
+const SEEDS: std::ops::Range<u64> = 0..2000;
+
+/// Seeds that a mistake made on purpose is looked for in.
+const SABOTAGE_SEEDS: u64 = 40;
+
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("SIM_MIRROR_SEEDS") else { return SEEDS };
+    let number = |text: &str| text.trim().parse().expect("SIM_MIRROR_SEEDS=N or FIRST..LAST");
+    match text.split_once("..") {
+        Some((first, last)) => number(first)..number(last),
+        None => 0..number(&text),
+    }
+}
+
+/// `SIM_MIRROR_CUTS=N` asks for so many cuts of each seed, `=all` for one at every operation.
+fn cuts() -> Cuts {
+    match std::env::var("SIM_MIRROR_CUTS").as_deref() {
+        Err(_) => Options::default().cuts,
+        Ok("all") => Cuts::All,
+        Ok(text) => Cuts::Some(text.parse().expect("SIM_MIRROR_CUTS=N or all")),
+    }
+}
+
+fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
+    let mut reports = Vec::new();
+    run_all(seeds, options, |report| {
+        reports.push(report);
+        true
+    });
+    reports
+}
+
+/// What some hundred seeds must have seen, or the simulation has lost its teeth.
+const EVENTS: [&str; 18] = [
+    "cut: at work",
+    "cut: link",
+    "cut: power here",
+    "cut: power of a leg",
+    "cut: power of everything",
+    "cut: process here",
+    "cut: while closing",
+    "cut: while settling",
+    "cut: while starting",
+    "flush",
+    "images of legs",
+    "leg: another unit in its place",
+    "leg: full",
+    "leg: put back to an earlier content",
+    "leg: slow",
+    "read",
+    "runs",
+    "write",
+];
+
+#[test]
+fn seeds_hold_and_meet_everything_they_should() {
+    let reports = reports(seeds(), Options { cuts: cuts(), ..Options::default() });
+    let mut coverage = Coverage::default();
+    for report in &reports {
+        if let Some(failure) = &report.failure {
+            let seed = report.seed;
+            panic!(
+                "seed {seed} failed {failure}\n\
+                 again: cargo run -p sim --release -- --mirror --seed {seed} -v"
+            );
+        }
+        coverage.merge(&report.coverage);
+    }
+    println!("{} seeds\n{coverage}", reports.len());
+    if reports.len() >= 500 {
+        let missing: Vec<_> = EVENTS.iter().filter(|event| coverage.count(event) == 0).collect();
+        assert!(missing.is_empty(), "never happened: {missing:?}");
+    }
+}
+
+#[test]
+fn a_seed_is_the_same_run_every_time() {
+    let digests = || {
+        let reports = reports(0..20, Options::default()).into_iter();
+        let mut digests: Vec<_> =
+            reports.map(|r| (r.seed, r.digest, r.elapsed, r.coverage, r.failure)).collect();
+        digests.sort_by_key(|digest| digest.0);
+        digests
+    };
+    let first = digests();
+    assert_eq!(first, digests());
+    let mut distinct: Vec<u64> = first.iter().map(|digest| digest.1).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), 20, "different seeds are different runs");
+}
+
+/// What the oracle may say of a mistake. Anything else is a mistake of the simulator.
+const VERDICTS: [&str; 7] = [
+    "no moment has both",
+    "its image is not newer than",
+    "which nobody wrote there",
+    "after a cut here",
+    "goes back in time",
+    "differs: sector",
+    "is another unit, and was written to",
+];
+
+#[test]
+fn mistakes_made_on_purpose_are_found() {
+    let mut missed = Vec::new();
+    for mistake in Sabotage::ALL {
+        let options = Options { sabotage: Some(mistake), ..Options::default() };
+        let (mut found, mut other) = (0, None);
+        let mut first: Option<(u64, String)> = None;
+        run_all(0..SABOTAGE_SEEDS, options, |report| {
+            let Some(failure) = report.failure else { return true };
+            if VERDICTS.iter().any(|right| failure.contains(right)) {
+                found += 1;
+                first.get_or_insert((report.seed, failure));
+            } else {
+                other = Some((report.seed, failure));
+            }
+            true
+        });
+        println!("{mistake:?}: found in {found} of {SABOTAGE_SEEDS} seeds: {first:?}");
+        if let Some((seed, failure)) = other {
+            println!("    seed {seed} takes it for something else: {failure}");
+        }
+        if found == 0 {
+            missed.push(mistake);
+        }
+    }
+    assert!(missed.is_empty(), "not found within {SABOTAGE_SEEDS} seeds: {missed:?}");
+}
