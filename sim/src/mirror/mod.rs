@@ -16,6 +16,7 @@ mod guest;
 mod history;
 mod judge;
 mod leg;
+mod operator;
 mod points;
 mod sabotage;
 mod scenario;

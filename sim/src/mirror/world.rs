@@ -10,13 +10,14 @@ use super::content::{Content, SECTOR_BYTES};
 use super::disk::store::{Faults, Store};
 use super::disk::{LocalDisk, lock};
 use super::executor::{Executor, SimHost, Step};
-use super::guest::{Guest, Habits};
+use super::guest::Habits;
 use super::judge::Judge;
 use super::leg::Leg;
+use super::operator::{Operator, Panel, Stage};
 use super::points::Points;
 use super::sabotage::Sabotage;
 use super::scenario::{DATA_BYTES, Scenario, Trouble};
-use super::subject::{Place, Running, Subject};
+use super::subject::{Place, Subject};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 
@@ -34,29 +35,6 @@ const LATER_OPERATIONS: u64 = 10;
 
 /// Images of a leg's own metadata that are drawn at each look.
 const TORN_DRAWS: usize = 2;
-
-/// How far a start of the host has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Starting,
-    Busy,
-    /// The guest has ended; whatever was broken is mended.
-    Quiet,
-    Settled,
-    Closed,
-}
-
-/// What the operator's task shows.
-#[derive(Default)]
-struct Panel {
-    stage: Option<Stage>,
-    /// The mirror was made, once and for all.
-    created: bool,
-    mirror: Option<Arc<dyn Running>>,
-    guest: Option<Guest>,
-    /// Legs in whose place another unit is found, and how often it was written to by others.
-    replaced: BTreeMap<usize, u64>,
-}
 
 /// One run.
 pub(super) struct World {
@@ -233,7 +211,7 @@ impl World {
         }
         let (stage, guest) = {
             let panel = lock(&self.panel);
-            (panel.stage.unwrap_or(Stage::Starting), panel.guest.clone())
+            (panel.stage, panel.guest.clone())
         };
         if let Some(guest) = guest.filter(|_| stage == Stage::Busy) {
             let bound = self.scenario.config.lag.bytes + 2 * guest.busy_bytes();
@@ -371,7 +349,7 @@ impl World {
         self.legs.iter().for_each(|leg| leg.cut_link(Duration::ZERO));
         {
             let mut panel = lock(&self.panel);
-            (panel.mirror, panel.guest, panel.stage) = (None, None, None);
+            (panel.mirror, panel.guest, panel.stage) = (None, None, Stage::Starting);
         }
         let store = lock(&self.local.store);
         let now = self.executor.now();
@@ -403,100 +381,5 @@ impl World {
             let what = what();
             lock(&self.judge).log(now, || what);
         }
-    }
-}
-
-/// Whoever runs the mirror: starts it, waits for the guest, sees to it that it settles, ends it.
-struct Operator {
-    place: Place,
-    subject: Arc<dyn Subject>,
-    judge: Arc<Mutex<Judge>>,
-    panel: Arc<Mutex<Panel>>,
-    habits: Arc<Habits>,
-    sabotage: Option<Sabotage>,
-    rng: Rng,
-}
-
-impl Operator {
-    async fn work(mut self) -> Result<(), String> {
-        let host = self.place.host.clone();
-        let created = lock(&self.panel).created;
-        if !created {
-            self.create().await?;
-        }
-        let opened = self.subject.open(self.place.clone()).await;
-        let mirror = opened.map_err(|error| format!("it does not open: {error}"))?;
-        let (habits, judge, legs) =
-            (self.habits.clone(), self.judge.clone(), self.place.legs.len());
-        let rng = self.rng.fork();
-        let mut guest = Guest::new(habits, judge, mirror.clone(), host.clone(), legs, rng);
-        guest.sabotage = self.sabotage;
-        {
-            let mut panel = lock(&self.panel);
-            (panel.mirror, panel.guest) = (Some(mirror.clone()), Some(guest.clone()));
-            panel.stage = Some(Stage::Busy);
-        }
-        if self.rng.coin() {
-            self.wait_for_sync(&mirror).await;
-        }
-        guest.start();
-        while !guest.finished() {
-            host.sleep(Duration::from_millis(10)).await;
-            self.look_after(&mirror).await;
-        }
-        self.reach(Stage::Quiet);
-        loop {
-            let refused =
-                |leg| lock(&self.panel).replaced.contains_key(&leg) && mirror.refuses(leg);
-            if (0..legs).all(|leg| mirror.in_sync(leg) || refused(leg)) {
-                guest.flush().await;
-                if (0..legs).all(|leg| mirror.settled(leg) || refused(leg)) {
-                    break;
-                }
-            }
-            host.sleep(Duration::from_millis(50)).await;
-            self.look_after(&mirror).await;
-        }
-        self.reach(Stage::Settled);
-        mirror.close().await.map_err(|error| format!("it does not end: {error}"))?;
-        self.reach(Stage::Closed);
-        Ok(())
-    }
-
-    /// Lets the legs come into sync before there is anything to do, if they can.
-    async fn wait_for_sync(&self, mirror: &Arc<dyn Running>) {
-        const ATTEMPTS: u32 = 400;
-        for _ in 0..ATTEMPTS {
-            if (0..self.place.legs.len()).all(|leg| mirror.in_sync(leg)) {
-                return;
-            }
-            self.place.host.sleep(Duration::from_millis(10)).await;
-            self.look_after(mirror).await;
-        }
-    }
-
-    /// Makes the mirror. Legs may be out of reach, so as often as it takes.
-    async fn create(&self) -> Result<(), String> {
-        const ATTEMPTS: u32 = 100;
-        let mut result = Ok(());
-        for _ in 0..ATTEMPTS {
-            result = self.subject.create(self.place.clone()).await;
-            if result.is_ok() {
-                lock(&self.panel).created = true;
-                return Ok(());
-            }
-            self.place.host.sleep(Duration::from_millis(500)).await;
-        }
-        result.map_err(|error| format!("it cannot be made: {error}"))
-    }
-
-    async fn look_after(&self, mirror: &Arc<dyn Running>) {
-        for leg in 0..self.place.legs.len() {
-            mirror.look_after(leg).await;
-        }
-    }
-
-    fn reach(&self, stage: Stage) {
-        lock(&self.panel).stage = Some(stage);
     }
 }
