@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use block::Device;
 use block::mirror::layout::{LegLayout, TAIL_BYTES};
 use block::mirror::superblock::{BYTES, Consistency, RemoteSuperblock, newest};
-use block::mirror::{CreateOptions, LegSource, LegState, LegStatus, Mirror, Parts};
+use block::mirror::{CreateOptions, LegSource, LegState, LegStatus, Mirror, Mode, Parts};
 
 use super::content::{Content, SECTOR, SECTOR_BYTES};
 use super::disk::lock;
@@ -29,6 +29,10 @@ impl Engine {
 impl Subject for Engine {
     fn tail_bytes(&self) -> u64 {
         TAIL_BYTES
+    }
+
+    fn mode(&self) -> Option<Mode> {
+        Some(Mode::Sync)
     }
 
     fn tells_units_apart(&self) -> bool {

@@ -105,6 +105,11 @@ impl Judge {
         self.forgotten[leg] = Some(session);
     }
 
+    /// The mirror cannot know yet what became of a leg.
+    pub(crate) fn is_ahead(&self) -> bool {
+        self.forgotten.iter().any(Option::is_some)
+    }
+
     /// This is the present session with a leg.
     pub(crate) fn session(&mut self, leg: usize, session: u64) {
         self.forgotten[leg] = self.forgotten[leg].filter(|forgotten| *forgotten == session);
@@ -138,6 +143,9 @@ impl Judge {
 
     /// Legs and local disk have the same content, for good.
     pub(crate) fn look_at_end(&mut self, leg: usize, store: &Store, local: &Store) {
+        if self.forgotten[leg].is_some() {
+            return; // it was put back while the mirror was ending
+        }
         let mut sectors = self.sectors(store);
         sectors.extend(local.known(0..self.data_bytes / SECTOR_BYTES));
         for at in sectors {

@@ -177,6 +177,8 @@ impl Leg {
         }
         drop(link);
         let result = lock(&self.0.store).perform(id);
+        let now = self.0.executor.now();
+        self.0.points.log(now, || format!("leg {} {id} is carried out", self.0.number));
         if let Some(result) = result {
             then(self.clone(), result);
         }
@@ -204,6 +206,8 @@ impl Leg {
             store.quiesce(link.session);
             link.session
         };
+        let now = self.0.executor.now();
+        self.0.points.log(now, || format!("leg {} session {session}", self.0.number));
         self.0.points.pass();
         host.sleep(there).await;
         let link = lock(&self.0.link);
@@ -261,7 +265,10 @@ impl Remote {
         link.waiting.retain(|slot| slot.strong_count() > 0);
         link.waiting.push(Arc::downgrade(&slot));
         drop(link);
+        let story = work.told();
         let id = lock(&inner.store).begin(self.session, work);
+        let now = inner.executor.now();
+        inner.points.log(now, || format!("leg {} {id}: {story}", inner.number));
         inner.points.pass();
         let (leg, answer, session) = (self.leg.clone(), slot.clone(), self.session);
         let performs = if early { there + slow + back * 4 } else { there };
@@ -287,6 +294,8 @@ impl Remote {
             }
             drop(link);
             lock(&leg.0.store).answered(id);
+            let (now, number) = (leg.0.executor.now(), leg.0.number);
+            leg.0.points.log(now, || format!("leg {number} {id} {:?}", answer.as_ref().err()));
             leg.0.points.pass();
             slot.set(answer);
         });

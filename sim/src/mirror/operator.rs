@@ -83,7 +83,8 @@ impl Operator {
                 |leg| lock(&self.panel).replaced.contains_key(&leg) && mirror.refuses(leg);
             if (0..legs).all(|leg| mirror.in_sync(leg) || refused(leg)) {
                 guest.flush().await;
-                if (0..legs).all(|leg| mirror.settled(leg) || refused(leg)) {
+                let known = !lock(&self.judge).is_ahead();
+                if known && (0..legs).all(|leg| mirror.settled(leg) || refused(leg)) {
                     break;
                 }
             }

@@ -2,6 +2,7 @@
 //! any disk, counted.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::disk::lock;
 use super::scenario::Trouble;
@@ -16,13 +17,14 @@ struct State {
     /// Sorted; the first is the next.
     troubles: Vec<(u64, Trouble)>,
     due: Vec<Trouble>,
+    verbose: bool,
 }
 
 impl Points {
     /// Trouble at these points, counted from 1.
-    pub(crate) fn new(mut troubles: Vec<(u64, Trouble)>) -> Self {
+    pub(crate) fn new(mut troubles: Vec<(u64, Trouble)>, verbose: bool) -> Self {
         troubles.sort_by_key(|(point, _)| *point);
-        Self(Arc::new(Mutex::new(State { passed: 0, troubles, due: Vec::new() })))
+        Self(Arc::new(Mutex::new(State { passed: 0, troubles, due: Vec::new(), verbose })))
     }
 
     /// Such a moment.
@@ -32,6 +34,17 @@ impl Points {
         while state.troubles.first().is_some_and(|(point, _)| *point <= state.passed) {
             let (_, trouble) = state.troubles.remove(0);
             state.due.push(trouble);
+        }
+    }
+
+    /// For the story of a run.
+    pub(crate) fn log(&self, now: Duration, what: impl FnOnce() -> String) {
+        let (verbose, passed) = {
+            let state = lock(&self.0);
+            (state.verbose, state.passed)
+        };
+        if verbose {
+            println!("{:>10.3} ms #{passed:<4}   {}", now.as_secs_f64() * 1e3, what());
         }
     }
 

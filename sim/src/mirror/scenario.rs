@@ -97,7 +97,10 @@ impl Scenario {
             _ => {}
         }
         let leg_errors = rng.pick(&[0, 0, 0, 20]);
-        let config = config(rng, mode);
+        let mut config = config(rng, mode);
+        if troubles.iter().any(|(_, trouble)| matches!(trouble, Trouble::Replace(_))) {
+            config.on_loss = OnLoss::Continue; // nobody here decides about another's unit
+        }
         Self { config, local, metadata, legs, habits, filled, troubles, leg_errors }
     }
 }

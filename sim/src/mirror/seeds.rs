@@ -63,7 +63,7 @@ pub fn run_all(seeds: Range<u64>, options: Options, each: impl FnMut(Report) -> 
 /// As [`run`], on any mirror.
 pub(super) fn run_on(seed: u64, options: Options, subject: &Arc<dyn Subject>) -> Report {
     let (mut rng, mut coverage) = (Rng::new(seed), Coverage::default());
-    let mut scenario = Scenario::new(&mut rng, None, subject.tail_bytes());
+    let mut scenario = Scenario::new(&mut rng, subject.mode(), subject.tail_bytes());
     if !subject.tells_units_apart() {
         scenario.troubles.retain(|(_, trouble)| !matches!(trouble, Trouble::Replace(_)));
     }

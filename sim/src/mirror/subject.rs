@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use block::Device;
-use block::mirror::Config;
+use block::mirror::{Config, Mode};
 
 use super::content::Content;
 use super::executor::SimHost;
@@ -28,6 +28,9 @@ pub(crate) struct Place {
 pub(crate) trait Subject: Send + Sync {
     /// Bytes at the end of a leg that are not the guest's.
     fn tail_bytes(&self) -> u64;
+
+    /// The only mode it has, if it has one only.
+    fn mode(&self) -> Option<Mode>;
 
     /// It knows another unit when it sees one.
     fn tells_units_apart(&self) -> bool;

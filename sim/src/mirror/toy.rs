@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use block::mirror::{Host, LegSource};
+use block::mirror::{Host, LegSource, Mode};
 use block::{
     BlockDevice, BlockError, Buf, Bytes, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags,
 };
@@ -59,6 +59,10 @@ struct Toy(Option<Mistake>);
 impl Subject for Toy {
     fn tail_bytes(&self) -> u64 {
         TAIL_BYTES
+    }
+
+    fn mode(&self) -> Option<Mode> {
+        Some(Mode::Sync)
     }
 
     fn tells_units_apart(&self) -> bool {

@@ -91,6 +91,7 @@ impl Kind {
 /// A disk of this host. Clones share it; a clone asks for one start of the host.
 #[derive(Clone)]
 pub(crate) struct LocalDisk {
+    name: &'static str,
     pub(crate) kind: Kind,
     pub(crate) store: Arc<Mutex<Store>>,
     executor: Executor,
@@ -102,10 +103,16 @@ pub(crate) struct LocalDisk {
 }
 
 impl LocalDisk {
-    pub(crate) fn new(kind: Kind, executor: Executor, points: Points, mut rng: Rng) -> Self {
+    pub(crate) fn new(
+        name: &'static str,
+        kind: Kind,
+        executor: Executor,
+        points: Points,
+        mut rng: Rng,
+    ) -> Self {
         let store = Arc::new(Mutex::new(Store::new(rng.fork())));
         let rng = Arc::new(Mutex::new(rng));
-        Self { kind, store, executor, points, rng, boot: 0, current: Arc::default() }
+        Self { name, kind, store, executor, points, rng, boot: 0, current: Arc::default() }
     }
 
     pub(crate) fn set_lie(&self, lie: Option<Lie>) {
@@ -132,7 +139,9 @@ impl LocalDisk {
         if *lock(&self.current) != self.boot {
             return Waiting(slot); // nobody is there to wait
         }
+        let story = work.told();
         let id = lock(&self.store).begin(self.boot, work);
+        self.points.log(self.executor.now(), || format!("{} {id}: {story}", self.name));
         self.points.pass();
         let latency = self.kind.latency(&mut lock(&self.rng));
         let (disk, answer) = (self.clone(), slot.clone());
@@ -144,6 +153,8 @@ impl LocalDisk {
                 result
             };
             if let Some(result) = result {
+                let now = disk.executor.now();
+                disk.points.log(now, || format!("{} {id} {:?}", disk.name, result.as_ref().err()));
                 disk.points.pass();
                 answer.set(result);
             }

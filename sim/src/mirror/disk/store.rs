@@ -24,6 +24,25 @@ pub(crate) enum Work {
     Flush,
 }
 
+impl Work {
+    /// In a few words, for the story of a run.
+    pub(crate) fn told(&self) -> String {
+        match self {
+            Self::Read(range) => format!("read {range:?}"),
+            Self::Flush => "flush".into(),
+            Self::Zero { range, fua } => format!("zero {range:?} fua {fua}"),
+            Self::Write { first, contents, fua } => {
+                let end = first + contents.len() as u64;
+                let first_content = contents.first().map(|content| match content {
+                    Content::Raw(_) => "metadata".into(),
+                    other => format!("{other:?}"),
+                });
+                format!("write {first}..{end} {first_content:?} fua {fua}")
+            }
+        }
+    }
+}
+
 /// What it says.
 pub(crate) type Answer = Result<Vec<Content>, BlockError>;
 
