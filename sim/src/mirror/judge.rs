@@ -106,8 +106,8 @@ impl Judge {
     }
 
     /// The mirror cannot know yet what became of a leg.
-    pub(crate) fn is_ahead(&self) -> bool {
-        self.forgotten.iter().any(Option::is_some)
+    pub(crate) fn is_ahead(&self, leg: usize) -> bool {
+        self.forgotten[leg].is_some()
     }
 
     /// This is the present session with a leg.
@@ -143,9 +143,6 @@ impl Judge {
 
     /// Legs and local disk have the same content, for good.
     pub(crate) fn look_at_end(&mut self, leg: usize, store: &Store, local: &Store) {
-        if self.forgotten[leg].is_some() {
-            return; // it was put back while the mirror was ending
-        }
         let mut sectors = self.sectors(store);
         sectors.extend(local.known(0..self.data_bytes / SECTOR_BYTES));
         for at in sectors {

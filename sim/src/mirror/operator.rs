@@ -83,7 +83,7 @@ impl Operator {
                 |leg| lock(&self.panel).replaced.contains_key(&leg) && mirror.refuses(leg);
             if (0..legs).all(|leg| mirror.in_sync(leg) || refused(leg)) {
                 guest.flush().await;
-                let known = !lock(&self.judge).is_ahead();
+                let known = (0..legs).all(|leg| !lock(&self.judge).is_ahead(leg));
                 if known && (0..legs).all(|leg| mirror.settled(leg) || refused(leg)) {
                     break;
                 }
