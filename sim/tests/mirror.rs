@@ -39,7 +39,8 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What some hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 18] = [
+const EVENTS: [&str; 19] = [
+    "closed and opened again",
     "cut: at work",
     "cut: link",
     "cut: power here",

@@ -14,6 +14,9 @@ use super::sabotage::Sabotage;
 use super::subject::{Place, Running, Subject};
 use crate::rng::Rng;
 
+/// How often a mirror is closed at once when the guest has done its work, in percent.
+const RESTARTS: u32 = 25;
+
 /// How far a start of the host has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -23,6 +26,8 @@ pub(super) enum Stage {
     /// The guest has ended; whatever was broken is mended.
     Quiet,
     Settled,
+    /// The mirror was closed with legs that lack something; the host starts anew.
+    Restart,
     Closed,
 }
 
@@ -32,6 +37,8 @@ pub(super) struct Panel {
     pub(super) stage: Stage,
     /// The mirror was made, once and for all.
     pub(super) created: bool,
+    /// A guest has begun to work.
+    pub(super) worked: bool,
     pub(super) mirror: Option<Arc<dyn Running>>,
     pub(super) guest: Option<Guest>,
     /// Legs in whose place another unit is found, and how often it was written to by others.
@@ -46,6 +53,8 @@ pub(super) struct Operator {
     pub(super) panel: Arc<Mutex<Panel>>,
     pub(super) habits: Arc<Habits>,
     pub(super) sabotage: Option<Sabotage>,
+    /// The mirror may be closed before its legs have all, to be opened again.
+    pub(super) restarts: bool,
     pub(super) rng: Rng,
 }
 
@@ -72,10 +81,16 @@ impl Operator {
         if self.rng.coin() {
             self.wait_for_sync(&mirror).await;
         }
+        lock(&self.panel).worked = true;
         guest.start();
         while !guest.finished() {
             host.sleep(Duration::from_millis(10)).await;
             self.look_after(&mirror).await;
+        }
+        if self.restarts && self.rng.percent(RESTARTS) {
+            mirror.close().await.map_err(|error| format!("it does not end: {error}"))?;
+            self.reach(Stage::Restart);
+            return Ok(());
         }
         self.reach(Stage::Quiet);
         loop {

@@ -33,6 +33,9 @@ const DOWN_MS_MAX: u64 = 6000;
 /// Operations of the guest after a start that is not the first.
 const LATER_OPERATIONS: u64 = 10;
 
+/// Starts of the host after which it does not restart by itself.
+const BOOTS_MAX: u64 = 3;
+
 /// Images of a leg's own metadata that are drawn at each look.
 const TORN_DRAWS: usize = 2;
 
@@ -188,6 +191,7 @@ impl World {
             panel: self.panel.clone(),
             habits: Arc::new(habits),
             sabotage: self.sabotage,
+            restarts: self.boots < BOOTS_MAX,
             rng: self.rng.fork(),
         };
         let host_too = host.clone();
@@ -220,7 +224,7 @@ impl World {
                 self.fail(format!("{held} bytes of written data are held, {bound} at most"));
             }
         }
-        if self.lying.is_some() && lock(&self.panel).created {
+        if self.lying.is_some() && lock(&self.panel).worked {
             self.lie();
         }
         if stage == self.seen {
@@ -231,11 +235,15 @@ impl World {
         match stage {
             Stage::Quiet => self.legs.iter().for_each(Leg::heal),
             Stage::Settled | Stage::Closed => self.look_at_end(),
+            Stage::Restart => {
+                self.hit("closed and opened again");
+                self.stop(false, Duration::ZERO);
+            }
             Stage::Starting | Stage::Busy => {}
         }
     }
 
-    /// There is a mirror: what is to be done wrong is done wrong from now on.
+    /// The guest works: what is to be done wrong is done wrong from now on.
     fn lie(&mut self) {
         let Some(sabotage) = self.lying.take() else { return };
         self.local.set_lie(sabotage.of_local());
@@ -344,8 +352,11 @@ impl World {
     }
 
     fn stop(&mut self, power: bool, down: Duration) {
-        self.hit(if power { "cut: power here" } else { "cut: process here" });
+        if self.seen != Stage::Restart {
+            self.hit(if power { "cut: power here" } else { "cut: process here" });
+        }
         self.hit(match self.seen {
+            Stage::Restart => "restart",
             Stage::Starting => "cut: while starting",
             Stage::Busy => "cut: at work",
             Stage::Quiet => "cut: while settling",

@@ -298,15 +298,25 @@ impl Store {
             let before = self.before.clone();
             return self.put_back(before);
         }
-        let luck = self.rng.below(4); // now and then all is lost, which is the most
+        // Now and then all is lost, which is the most; or nothing; or each write as a whole, which
+        // leaves checksums good; or each sector by itself.
+        let luck = self.rng.below(5);
+        let mut kept_writes: BTreeMap<u64, bool> = BTreeMap::new();
         for sector in self.sectors.values_mut() {
-            let states = sector.dirty.len() as u64;
+            let states = sector.dirty.len();
             let kept = match luck {
                 0 => 0,
                 1 => states,
-                _ => self.rng.below(states + 1),
+                2 => self.rng.below(states as u64 + 1) as usize,
+                _ => {
+                    let mut keep = |by: u64| {
+                        let rng = &mut self.rng;
+                        *kept_writes.entry(by).or_insert_with(|| rng.coin())
+                    };
+                    sector.dirty.iter().rposition(|(by, _)| keep(*by)).map_or(0, |last| last + 1)
+                }
             };
-            let kept = sector.dirty.drain(..).take(kept as usize).next_back();
+            let kept = sector.dirty.drain(..).take(kept).next_back();
             if let Some((_, content)) = kept {
                 sector.stable = content;
             }
