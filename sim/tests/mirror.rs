@@ -100,7 +100,7 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// What the oracle may say of a mistake. Anything else is a mistake of the simulator.
-const VERDICTS: [&str; 7] = [
+const VERDICTS: [&str; 9] = [
     "no moment has both",
     "its image is not newer than",
     "which nobody wrote there",
@@ -108,6 +108,9 @@ const VERDICTS: [&str; 7] = [
     "goes back in time",
     "differs: sector",
     "is another unit, and was written to",
+    // The mirror sees by itself that its metadata cannot be right, and writes nothing more.
+    "Diverged both sides have written",
+    "Fenced it was promoted",
 ];
 
 #[test]
