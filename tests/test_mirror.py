@@ -4,6 +4,7 @@ cut off meanwhile. Every test of a fault compares content: the local file and th
 import json
 import os
 import random
+import re
 import signal
 import stat
 import threading
@@ -381,7 +382,10 @@ def test_both_have_written_and_neither_is_touched(
     scattered(volume, 5, seed=15)
     assert far.read_bytes() == before, "a promoted leg was written to"
     assert report["legs"][0]["loss"] is None, report
+    mirror.command("resolve", "--discard", "1")
+    mirror.wait_in_sync()
     assert mirror.stop() == 0, mirror.peer.output()
+    assert not differences(mirror.local, far, SIZE), "the leg got the local content"
 
 
 @NEEDS_FUSE
@@ -457,6 +461,7 @@ class Refusals:
         assert "\n" not in said or "toml" in said, said
         for value, name in self.names.items():
             said = said.replace(value, name)
+        said = re.sub(r"\b[0-9a-f]{8}-[0-9a-f]{4}\b", "$UUID", said)
         self.said.append(f"# {what}\n{said}\n→ {done.code}\n")
 
 

@@ -5,6 +5,7 @@
 //! | `{"do":"status"}` | `{"ok":true,"status":{…}}` |
 //! | `{"do":"pause","leg":"1"}`, `resume` | `{"ok":true}` |
 //! | `{"do":"resync","leg":"1","whole":false}` | `{"ok":true}` |
+//! | `{"do":"resolve","discard":"1"}` | `{"ok":true}` |
 //! | `{"do":"verify","leg":"1","heal":false}` | `{"ok":true,"verify":{…}}`, once it is done |
 //!
 //! What fails is answered `{"ok":false,"errors":["…"]}`. The socket is its owner's and root's; a
@@ -56,6 +57,11 @@ pub enum Request {
         leg: Option<String>,
         /// Copy all of it, whatever is known.
         whole: bool,
+    },
+    /// Take back a leg that somebody else has written to: it gets the local content.
+    Resolve {
+        /// Which: what it has of its own is given up.
+        discard: String,
     },
     /// Compare a leg with the local device, block by block.
     Verify {

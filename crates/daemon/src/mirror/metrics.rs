@@ -139,6 +139,7 @@ mod tests {
             written_bytes: 12,
             guest_wait_s: 0.25,
             failed_operations: 0,
+            local_failure: None,
             legs: vec![leg],
         };
         let text = render(report).unwrap();

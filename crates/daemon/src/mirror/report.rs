@@ -38,6 +38,8 @@ pub struct Report {
     pub guest_wait_s: f64,
     /// Operations of the user that failed since then.
     pub failed_operations: u64,
+    /// Why the local disk does not do its work: what is written is at the legs alone, or nowhere.
+    pub local_failure: Option<String>,
     /// The legs, in their order.
     pub legs: Vec<LegReport>,
 }
@@ -144,15 +146,16 @@ impl Report {
             written_bytes: status.written_bytes,
             guest_wait_s: status.guest_wait.as_secs_f64(),
             failed_operations: beside.failed_operations,
+            local_failure: status.local_failure.clone(),
             legs: legs
                 .map(|(index, leg)| LegReport::new(index, leg, beside.now, beside.paces.get(index)))
                 .collect(),
         }
     }
 
-    /// Every leg has what was written, or has it on its way.
+    /// The local disk works, and every leg has what was written, or has it on its way.
     pub fn in_sync(&self) -> bool {
-        self.legs.iter().all(|leg| leg.state == LegState::InSync)
+        self.local_failure.is_none() && self.legs.iter().all(|leg| leg.state == LegState::InSync)
     }
 
     /// For people, several lines.
@@ -171,6 +174,9 @@ impl Report {
         );
         if self.failed_operations > 0 {
             let _ = writeln!(text, "operations that failed: {}", self.failed_operations);
+        }
+        if let Some(failure) = &self.local_failure {
+            let _ = writeln!(text, "the local disk has failed: {failure}");
         }
         for leg in &self.legs {
             text.push('\n');

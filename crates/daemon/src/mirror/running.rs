@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use block::Device;
 use block::layer::FailuresLayer;
-use block::mirror::{LegState, Mirror, MirrorError, Status, VerifyOptions};
+use block::mirror::{Discard, LegState, Mirror, MirrorError, Status, VerifyOptions};
 use tokio::net::UnixListener;
 use tokio::sync::{RwLock, watch};
 use tracing::{info, warn};
@@ -153,6 +153,10 @@ impl Running {
             Request::Resync { leg, whole } => {
                 mirror.resync(which(leg)?, *whole).await.map_err(said)?;
             }
+            Request::Resolve { discard } => {
+                let discard = Discard::Leg(which_leg(Some(discard), &names)?);
+                mirror.resolve(discard).await.map_err(said)?;
+            }
             Request::Verify { leg, bytes_per_s, heal } => {
                 let index = which(leg)?;
                 let options = VerifyOptions { bytes_per_s: *bytes_per_s, heal: *heal };
@@ -240,11 +244,13 @@ impl Pages for Running {
                     | LegState::Paused
             )
         };
-        let failures: Vec<String> = legs
+        let local = report.as_ref().and_then(|report| report.local_failure.as_ref());
+        let local = local.map(|failure| format!("the local disk: {failure}"));
+        let legs = legs
             .iter()
             .filter(|leg| bad(leg.state))
-            .map(|leg| format!("leg {}, {}: {}", leg.number, leg.name, state_words(leg.state)))
-            .collect();
+            .map(|leg| format!("leg {}, {}: {}", leg.number, leg.name, state_words(leg.state)));
+        let failures: Vec<String> = local.into_iter().chain(legs).collect();
         let state = match (&report, failures.is_empty()) {
             (None, _) => "stopping",
             (Some(_), true) => "healthy",

@@ -95,8 +95,8 @@ fn check_shape(shared: &Shared, session: &Session, record: &LegRecord) -> Looked
     if info.size != record.leg_bytes {
         // What stands at its end is found by its size.
         return Err(failed(format!(
-            "it has {} bytes, and had {} when it became a leg; `enkaku mirror grow` or `add-leg` \
-             decides",
+            "it has {} bytes, and had {} when it became a leg; `enkaku mirror create --force` \
+             begins anew with it",
             info.size, record.leg_bytes
         )));
     }
@@ -110,8 +110,8 @@ fn check_identity(found: &str, record: &LegRecord) -> Looked<()> {
         return Ok(());
     }
     let message = format!(
-        "another unit is at its place: {found:?} instead of {:?}; `enkaku mirror remove-leg` and \
-         `add-leg` make it one of this mirror",
+        "another unit is at its place: {found:?} instead of {:?}; `enkaku mirror create --force` \
+         makes it one of this mirror",
         record.identity
     );
     Err(Refused::new(LegEvent::Foreign, message))
@@ -150,8 +150,8 @@ fn relate(shared: &Shared, found: &RemoteSuperblock, record: &LegRecord) -> Look
         Relation::Same | Relation::Behind | Relation::WholeCopy => Ok(relation),
         Relation::Promoted => Err(Refused::new(
             LegEvent::TakenOver,
-            "it was promoted and holds all that was written here; `enkaku mirror failback` makes \
-             this side its mirror",
+            "it was promoted and holds all that was written here; `enkaku mirror resolve --discard` \
+             takes it back, and gives up what was written there since",
         )),
         Relation::SplitBrain { left_here, left_there, .. } => {
             let time = |left: Option<WallMs>| left.map_or("not yet".to_owned(), utc);

@@ -52,7 +52,7 @@ pub(super) async fn open(parts: Parts, config: Config) -> Result<Arc<Shared>, Mi
 fn check(parts: &Parts, superblock: &LocalSuperblock) -> Result<(), MirrorError> {
     let expected = superblock.legs.iter().flatten().count();
     if parts.legs.len() != expected {
-        let hint = "`enkaku mirror add-leg` and `remove-leg` change them";
+        let hint = "`enkaku mirror create --force` makes a mirror of others";
         return Err(MirrorError::Legs { found: parts.legs.len(), expected, hint });
     }
     let local = |found: String| MirrorError::Metadata { what: "the local device".into(), found };

@@ -19,6 +19,8 @@ fn leg(state: LegState) -> LegStatus {
         epochs: 3,
         image_time: Some(at(1_764_072_187.412)),
         copied_bytes: 0,
+        copy_bytes_per_s: 0,
+        copy_time_left: None,
         sent_bytes: 4_200_000_000,
     }
 }
@@ -30,6 +32,7 @@ fn report(legs: Vec<LegStatus>, paces: &[Pace]) -> Report {
         generation: "3fa9c2d1".into(),
         written_bytes: 1_234_567_890,
         guest_wait: Duration::from_millis(400),
+        local_failure: None,
         legs,
     };
     let beside = Beside {
@@ -130,4 +133,15 @@ fn numbers_are_for_people() {
     assert_eq!(clock(0.0), "1970-01-01 00:00:00.000 UTC");
     assert_eq!(clock(1_709_208_000.5), "2024-02-29 12:00:00.500 UTC");
     assert_eq!(clock(4_107_542_400.0), "2100-03-01 00:00:00.000 UTC");
+}
+
+#[test]
+fn a_local_disk_that_failed_is_told_first_and_nothing_is_in_sync() {
+    let mut report = report(vec![leg(LegState::InSync)], &[]);
+    assert!(report.in_sync());
+    report.local_failure = Some("medium error: input/output error".into());
+    let text = report.text();
+    let line = text.lines().nth(2);
+    assert_eq!(line, Some("the local disk has failed: medium error: input/output error"));
+    assert!(!report.in_sync());
 }

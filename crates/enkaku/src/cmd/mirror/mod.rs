@@ -5,6 +5,7 @@ mod create;
 mod inspect;
 mod pause;
 mod promote;
+mod resolve;
 mod resync;
 mod run;
 mod status;
@@ -39,6 +40,7 @@ enum Command {
     Resync(resync::Args),
     Verify(verify::Args),
     Promote(promote::Args),
+    Resolve(resolve::Args),
     Inspect(inspect::Args),
 }
 
@@ -66,6 +68,7 @@ async fn subcommand(command: Command) -> anyhow::Result<ExitCode> {
         Command::Resync(args) => resync::run(args).await,
         Command::Verify(args) => verify::run(args).await,
         Command::Promote(args) => promote::run(args).await,
+        Command::Resolve(args) => resolve::run(args).await,
         Command::Inspect(args) => inspect::run(args).await,
     }
 }
