@@ -23,6 +23,8 @@ STYLES = {
     "enkaku-cached": ("#0072B2", "o"),
     "enkaku-uncached": ("#009E73", "o"),
     "enkaku-gathered": ("#CC79A7", "o"),
+    "mirror-sync": ("#009E73", "s"),
+    "mirror-paused": ("#555555", "o"),
 }
 PAPER = {"color": "#555555", "alpha": 0.35}
 PAPER_LABEL = "the paper's value"

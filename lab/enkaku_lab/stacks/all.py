@@ -3,7 +3,7 @@
 from enkaku_lab.stacks import Stack
 from enkaku_lab.stacks.enkaku import Enkaku, EnkakuBench, EnkakuPipelined
 from enkaku_lab.stacks.local import Local
-from enkaku_lab.stacks.mirrored import MirrorPaused, MirrorSync, QemuMirror
+from enkaku_lab.stacks.mirrored import MirrorPaused, MirrorSync
 from enkaku_lab.stacks.nfs import Nfs
 from enkaku_lab.stacks.smb import Smb
 from enkaku_lab.stacks.tcp import Tcp
@@ -27,6 +27,5 @@ STACKS: dict[str, Stack] = {
         EnkakuGathered(),
         MirrorSync(),
         MirrorPaused(),
-        QemuMirror(),
     )
 }
