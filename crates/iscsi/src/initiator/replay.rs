@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use super::cdb;
 use super::failure::Failure;
 use super::probe::{ProbeError, Prober, Unit};
-use super::sense::{Verdict, judge};
+use super::sense::{Verdict, judge, judge_stable};
 use super::shared::Shared;
 use super::state::command;
 
@@ -149,7 +149,7 @@ async fn write(
     let write = |offset: u64, data: Bytes| {
         let blocks = (data.len() as u64 / block_len) as u32; // at most one transfer
         let cdb = cdb::write(offset / block_len, blocks, false);
-        send(prober, "WRITE", Command { data_out: data, ..command(lun, cdb) })
+        send(prober, "WRITE", Command { data_out: data, ..command(lun, cdb) }, judge)
     };
     let (at, len) = match again {
         Again::Write(offset, data) => return write(offset, data).await,
@@ -157,7 +157,7 @@ async fn write(
     };
     let data_out = zeroes.slice(..block_len as usize);
     let cdb = cdb::write_same16(at / block_len, (len / block_len) as u32, false, false);
-    match send(prober, "WRITE SAME", Command { data_out, ..command(lun, cdb) }).await? {
+    match send(prober, "WRITE SAME", Command { data_out, ..command(lun, cdb) }, judge).await? {
         Err(Refused::Unsupported) => unit.no_write_same.store(true, Ordering::Relaxed),
         result => return Ok(result),
     }
@@ -173,7 +173,7 @@ async fn write(
 
 async fn flush(prober: &Prober<'_>) -> Result<Result<(), Refused>, ProbeError> {
     let flush = command(prober.shared.url.wire_lun(), cdb::synchronize_cache());
-    send(prober, "SYNCHRONIZE CACHE", flush).await
+    send(prober, "SYNCHRONIZE CACHE", flush, judge_stable).await
 }
 
 fn failed(error: &BlockError) -> Refusal<Failure> {
@@ -185,6 +185,7 @@ async fn send(
     prober: &Prober<'_>,
     name: &'static str,
     command: Command,
+    judge: fn(u8, &[u8], u32) -> Verdict,
 ) -> Result<Result<(), Refused>, ProbeError> {
     for attempts in 0..REPLAY_ATTEMPTS_MAX {
         let sent = prober.send(command.clone()).await;

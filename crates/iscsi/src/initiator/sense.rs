@@ -138,11 +138,26 @@ pub fn judge(status: u8, sense: &[u8], attempts: u32) -> Verdict {
     }
 }
 
+/// As [`judge`], of a command that vouches for data: a flush, a forced write. "Logical unit
+/// communication failure" under NOT READY is what Linux' target answers when its storage has failed
+/// one. Sent again it would end with GOOD, because the kernel tells a failure once.
+pub fn judge_stable(status: u8, sense: &[u8], attempts: u32) -> Verdict {
+    let parsed = Sense::parse(sense);
+    let has_failed =
+        status == status::CHECK_CONDITION && (parsed.key, parsed.asc) == (NOT_READY, 0x08);
+    match has_failed {
+        true => failed(io::ErrorKind::Other, parsed.to_string()),
+        false => judge(status, sense, attempts),
+    }
+}
+
+const NOT_READY: u8 = 0x2;
+
 fn judge_sense(sense: Sense, attempts: u32) -> Verdict {
     match (sense.key, sense.asc, sense.ascq) {
         (0x0 | 0x1, ..) => Verdict::Done,
-        (0x2, 0x3a, _) => failed(io::ErrorKind::NotFound, sense.to_string()), // no medium
-        (0x2, ..) => Verdict::Later(NOT_READY_PAUSE),
+        (NOT_READY, 0x3a, _) => failed(io::ErrorKind::NotFound, sense.to_string()), // no medium
+        (NOT_READY, ..) => Verdict::Later(NOT_READY_PAUSE),
         (0x5, 0x20, _) => Verdict::Failed(BlockError::Unsupported("this SCSI command")),
         (0x5, 0x21, _) => failed(io::ErrorKind::InvalidInput, sense.to_string()),
         (0x5, 0x24 | 0x26, _) => Verdict::Failed(BlockError::Unsupported("a field of the command")),
@@ -188,6 +203,15 @@ mod tests {
         assert!(matches!(of(6, 0x2a, 9), Verdict::Again(sense) if sense.is_changed()));
         assert!(matches!(of(2, 4, 1), Verdict::Later(_)));
         assert!(matches!(of(5, 0x20, 0), Verdict::Failed(BlockError::Unsupported(_))));
+    }
+
+    #[test]
+    fn what_vouches_for_data_is_not_tried_again_when_the_targets_storage_has_failed_it() {
+        let sense = fixed(2, 8, 0);
+        assert!(matches!(judge(2, &sense, 0), Verdict::Later(_)));
+        assert!(matches!(judge_stable(2, &sense, 0), Verdict::Failed(BlockError::Medium(_))));
+        assert!(matches!(judge_stable(2, &fixed(2, 4, 1), 0), Verdict::Later(_)), "becoming ready");
+        assert!(matches!(judge_stable(0, &[], 0), Verdict::Done));
     }
 
     #[test]

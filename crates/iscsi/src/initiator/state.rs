@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use block::BlockError;
 use iscsi_proto::ids::Lun;
-use iscsi_proto::initiator::durability::{Durability, Stage, Writers};
+use iscsi_proto::initiator::durability::{Durability, Effect, Stage, Writers};
 use iscsi_proto::initiator::{Command, ConnectionId, Event, TaskOutcome};
 use iscsi_proto::pdu::{AsyncEvent, TaskAttribute};
 use iscsi_proto::time::Instant;
@@ -26,7 +26,7 @@ use super::failure::Failure;
 use super::growth::Growth;
 use super::member::{AsyncMessages, Member};
 use super::op::{Slot, Task};
-use super::sense::{Sense, Verdict, judge, status};
+use super::sense::{Sense, Verdict, judge, judge_stable, status};
 use super::throttle::Throttle;
 
 /// Whether commands of the disk's user go out.
@@ -425,7 +425,10 @@ pub(super) fn session_ended() -> BlockError {
 /// What is to become of a command that was answered.
 pub(super) fn verdict(task: &Task, outcome: &TaskOutcome) -> Verdict {
     match outcome {
-        TaskOutcome::Completed { status, sense, .. } => judge(*status, sense, task.attempts),
+        TaskOutcome::Completed { status, sense, .. } => match task.effect {
+            Effect::Stable(..) | Effect::Flushed => judge_stable(*status, sense, task.attempts),
+            _ => judge(*status, sense, task.attempts),
+        },
         TaskOutcome::Rejected(reason) => {
             let error = std::io::Error::other(format!("target rejected the command: {reason}"));
             Verdict::Failed(BlockError::Medium(error))

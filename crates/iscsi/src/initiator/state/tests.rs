@@ -2,7 +2,7 @@
 
 use block::{Bytes, Result};
 use iscsi_proto::ids::{Cid, Isid, Tsih};
-use iscsi_proto::initiator::durability::{Cache, Content, Effect, Ended, Ticket};
+use iscsi_proto::initiator::durability::{Cache, Content, Ended, Ticket};
 use iscsi_proto::initiator::{Config, Established, Session};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::pdu::{Pdu, Residual, ResponseCode, ScsiResponse};
@@ -298,6 +298,18 @@ fn flushes_and_forced_writes_under_way_together_share_a_failure_and_wait_for_eac
             _ => assert_eq!(ended(&mut rig), [(3, true)], "under way while the first one failed"),
         }
     }
+}
+
+/// As Linux' target tells it: NOT READY, logical unit communication failure.
+#[test]
+fn a_flush_that_failed_at_a_target_that_says_not_ready_is_not_sent_again() {
+    let sense = Bytes::from(vec![0x70, 0, 2, 0, 0, 0, 0, 10, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0]);
+    let residual = Residual::None;
+    let outcome = TaskOutcome::Completed { status: 2, residual, data_in_len: 0, sense };
+    for effect in [Effect::Flushed, Effect::Stable(0, 512)] {
+        assert!(matches!(verdict(&a_task(effect), &outcome), Verdict::Failed(_)));
+    }
+    assert!(matches!(verdict(&a_task(Effect::None), &outcome), Verdict::Later(_)));
 }
 
 #[test]
