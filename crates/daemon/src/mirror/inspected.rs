@@ -1,4 +1,4 @@
-//! What a device holds of a mirror ([`block::mirror::inspect`]), as text for people.
+//! What a device holds of a mirror ([`block::mirror::inspect()`]), as text for people.
 
 use std::fmt::Write as _;
 use std::time::UNIX_EPOCH;

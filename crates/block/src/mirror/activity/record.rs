@@ -22,7 +22,7 @@ struct Record {
 /// The block of a record.
 ///
 /// # Panics
-/// With more extents than [`EXTENTS_MAX`]: a bug.
+/// With more extents than `EXTENTS_MAX`: a bug.
 pub fn encode(uuid: MirrorId, sequence: u64, extents: &[u32]) -> Box<Block> {
     assert!(extents.len() <= EXTENTS_MAX, "{} extents in a record", extents.len());
     let mut record = Record {

@@ -19,6 +19,10 @@ use super::{Which, parse_way};
 use crate::cmd::overwrite::{self, MayOverwrite};
 use crate::cmd::{Usage, say};
 
+/// A constant, since rustdoc would take the brackets for links.
+const REMOTE_HELP: &str = "A leg: iscsi://[user@]host[:port]/target-iqn/lun, or a path, such as one \
+     of a second disk; it has to be a little larger than the local disk. Up to three.";
+
 /// Makes a mirror of a local disk: writes its configuration and prepares its metadata and legs. The
 /// content of the local disk stays as it is; that of the legs is replaced once the mirror runs.
 #[derive(clap::Args, Debug)]
@@ -28,9 +32,7 @@ pub(super) struct Args {
     /// The local disk: a file or a block device. Its content is what is kept elsewhere.
     #[arg(long, value_name = "PATH")]
     local: PathBuf,
-    /// A leg: iscsi://[user@]host[:port]/target-iqn/lun, or a path, such as one of a second disk; it
-    /// has to be a little larger than the local disk. Up to three.
-    #[arg(long, required = true, value_name = "URL|PATH")]
+    #[arg(long, help = REMOTE_HELP, required = true, value_name = "URL|PATH")]
     remote: Vec<String>,
     /// Where the mirror keeps what it knows: a file, or a block device [default: beside a local
     /// file, else /var/lib/enkaku/NAME.mirror].
