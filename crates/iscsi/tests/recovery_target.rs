@@ -77,6 +77,14 @@ struct Ask {
     task_reporting: TaskReporting,
 }
 
+impl Ask {
+    /// The initiator's name, another one for each test: they run at once, share the log, and count
+    /// their sessions each from one.
+    fn name(&self) -> String {
+        format!("iqn.2026-11.org.example:scripted-{}", self.isid)
+    }
+}
+
 /// A connection of a scripted initiator.
 struct Client {
     stream: TcpStream,
@@ -111,8 +119,7 @@ impl Client {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let random = ChapRandom::from_bytes([1; 1 + CHALLENGE_LEN]);
-        let name = "iqn.2026-11.org.example:scripted";
-        let mut config = InitiatorConfig::new(name, Some(IQN.to_owned()), ask.isid, random);
+        let mut config = InitiatorConfig::new(&ask.name(), Some(IQN.to_owned()), ask.isid, random);
         config.cid = cid;
         config.offer.data_digest = DigestPreference::Require;
         config.offer.max_recv_data_segment_length = SEGMENT;
@@ -471,7 +478,7 @@ async fn tasks_of_a_connection_that_was_cut_are_taken_over() {
     let bytes = client.framing.pdu_bytes(&pdu.encode(SEGMENT), &data[range]);
     client.stream.write_all(&bytes[..4000]).await.unwrap();
     client.stream.shutdown().await.unwrap();
-    logged(&["its tasks wait for recovery", "tasks=2"]).await;
+    logged(&["its tasks wait for recovery", "tasks=2", &ask.name()]).await;
 
     let mut again = Client::join(target.address, ask, Cid(1), &client).await.unwrap();
     assert_eq!(again.reassign(3, 5).await, TaskManagementResponseCode::COMPLETE);
@@ -505,7 +512,7 @@ async fn a_write_that_was_complete_keeps_its_data() {
     let write = client.command(2, 0x2a, 1024, second.len());
     client.send(write, &second).await;
     client.stream.shutdown().await.unwrap();
-    logged(&["its tasks wait for recovery", "tasks=1"]).await;
+    logged(&["its tasks wait for recovery", "tasks=1", &ask.name()]).await;
 
     let mut again = Client::join(target.address, ask, Cid(1), &client).await.unwrap();
     // Its turn has come before it is taken over: it executes at once then.
@@ -559,9 +566,8 @@ async fn a_session_that_nobody_comes_back_to_ends() {
     client.send(write, &[]).await;
     let (Pdu::R2t(_), _) = client.read().await else { panic!() };
     client.stream.shutdown().await.unwrap();
-    let tsih = format!("tsih={}", client.outcome.tsih);
-    logged(&["nobody came to recover a connection", "tasks=1"]).await;
-    logged(&["session ended", &tsih]).await;
+    logged(&["nobody came to recover a connection", "tasks=1", &ask.name()]).await;
+    logged(&["session ended", &ask.name()]).await;
     let status = Client::join(target.address, ask, Cid(1), &client).await.err();
     assert_eq!(status, Some(LoginStatus::SESSION_DOES_NOT_EXIST));
 }
@@ -572,7 +578,8 @@ async fn level_2_functions_reach_the_unit() {
     use TaskManagementFunction as F;
     use TaskManagementResponseCode as R;
     let target = serve();
-    let mut client = Client::lead(target.address, ask(7, 0)).await;
+    let ask = ask(7, 0);
+    let mut client = Client::lead(target.address, ask).await;
     assert_eq!(client.outcome.session.protocol_level, 2);
     let (unit, nobody) = (Lun(0), Lun(77 << 48));
     for (function, lun, expected) in [
@@ -598,8 +605,7 @@ async fn level_2_functions_reach_the_unit() {
     let nexus = client.manage(F::I_T_NEXUS_RESET, Itt::NONE, Lun(0)).await;
     assert_eq!(nexus.response, R::COMPLETE);
     assert!(next(&mut client.stream, &mut client.framer).await.is_none(), "it is closed");
-    let tsih = format!("tsih={}", client.outcome.tsih);
-    logged(&["session ended", &tsih]).await;
+    logged(&["session ended", &ask.name()]).await;
 }
 
 /// An initiator that knows no FastAbort, and stops sending all the same.

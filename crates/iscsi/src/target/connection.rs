@@ -372,7 +372,8 @@ fn await_recovery(
             let left = session.with(|core| core.tasks_of(conn));
             session.with(|core| core.handle_timeout(conn, now()));
             if !session.with(|core| core.is_recoverable(conn)) && server.may_log(peer) {
-                info!(tsih = %session.tsih, tasks = left, "nobody came to recover a connection");
+                let (initiator, tsih) = (&session.initiator_name, session.tsih);
+                info!(initiator, %tsih, tasks = left, "nobody came to recover a connection");
             }
         }
         session.bury_orphans();
