@@ -17,6 +17,8 @@ from enkaku_lab.process import Peer, run
 KIB, MIB = 1 << 10, 1 << 20
 NEEDS_LAB = pytest.mark.needs("root", "/dev/net/tun", "tcpdump")
 WRITES = Workload(True, False, 256 * KIB, 1)
+CAPTURED = {"near": "initiator", "far": "target", "line": "between"}
+"""What the report calls a capture that the lab made there."""
 
 
 @pytest.mark.serial
@@ -33,7 +35,7 @@ def test_the_bottleneck_that_was_built_is_the_one_that_is_found(
         found = bottlenecks.diagnose(one, tmp_path)
         verdict, connection = found.capture, found.report["connections"][0]
         point = connection["round_trip"]["capture_point"]
-        if (verdict["cause"], point) == (cause, "initiator"):
+        if (verdict["cause"], point) == (cause, CAPTURED[one.where]):
             break
     # Both sources answer in the same form; what samples cannot tell, they say.
     assert found.live is not None and found.live.keys() - {"counters"} == verdict.keys()
@@ -42,7 +44,7 @@ def test_the_bottleneck_that_was_built_is_the_one_that_is_found(
         assert "diagnose --pcap" in told["r2t"], found.samples
         # Then packets were looked at, from the midst of the session.
         assert (found.live["cause"], found.live["source"]) == ("r2t", "capture"), found.live
-    assert (verdict["cause"], point) == (cause, "initiator"), verdict
+    assert (verdict["cause"], point) == (cause, CAPTURED[one.where]), verdict
     assert sum(connection["shares_s"].values()) == pytest.approx(connection["wall_s"])
     # The emulator's delay, and what queues add before the first handshake is over.
     assert connection["round_trip"]["rtt_us"] == pytest.approx(one.rtt_ms * 1e3, rel=0.1)
