@@ -119,7 +119,7 @@ impl Client {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let random = ChapRandom::from_bytes([1; 1 + CHALLENGE_LEN]);
-        let mut config = InitiatorConfig::new(&ask.name(), Some(IQN.to_owned()), ask.isid, random);
+        let mut config = InitiatorConfig::new(ask.name(), Some(IQN.to_owned()), ask.isid, random);
         config.cid = cid;
         config.offer.data_digest = DigestPreference::Require;
         config.offer.max_recv_data_segment_length = SEGMENT;

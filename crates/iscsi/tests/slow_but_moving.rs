@@ -83,17 +83,25 @@ async fn dribble(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, pause: Arc<Ato
 
 /// A target behind a pipe, and a disk on it. Who has the short patience is what a test chooses.
 async fn connect(impatient_target: bool) -> (RemoteDisk, Pipe, oneshot::Sender<()>) {
-    let target = Target::new(TargetConfig::new(IQN));
-    let device = Arc::new(MemoryDevice::new(1 << 20, 512).unwrap());
-    target.add_lun(0, device, LunOptions::default()).unwrap();
     let mut server = ServerConfig::new(IQN).unwrap();
-    server.offer.session.default_time2wait = 0;
-    let mut config = Config::default().connections(1);
+    let mut config = Config::default();
     if impatient_target {
         (server.session.ping_after, server.session.ping_timeout) = (PING_AFTER, PING_TIMEOUT);
     } else {
         (config.keepalive_interval, config.ping_timeout) = (PING_AFTER, PING_TIMEOUT);
     }
+    connect_with(server, config).await
+}
+
+async fn connect_with(
+    mut server: ServerConfig,
+    config: Config,
+) -> (RemoteDisk, Pipe, oneshot::Sender<()>) {
+    let target = Target::new(TargetConfig::new(IQN));
+    let device = Arc::new(MemoryDevice::new(1 << 20, 512).unwrap());
+    target.add_lun(0, device, LunOptions::default()).unwrap();
+    server.offer.session.default_time2wait = 0;
+    let config = config.connections(1);
     let server = Server::bind(server, target, &["127.0.0.1:0".parse().unwrap()]).unwrap();
     let pipe = pipe(server.local_addrs()[0]).await;
     let (stop, stopped) = oneshot::channel::<()>();
@@ -133,4 +141,17 @@ async fn a_target_whose_reader_takes_its_time_does_not_hang_up() {
     let read = disk.read(0, Buf::new(512));
     tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
     assert_eq!(disk.incarnations(), 1, "the target ended a session that moved data");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_whose_data_trickles_have_not_been_lost() {
+    let mut patience = Config::default();
+    patience.command_timeout = Duration::from_secs(4);
+    let (disk, _pipe, _stop) = connect_with(ServerConfig::new(IQN).unwrap(), patience).await;
+    // Ten seconds each, one behind the other on the same connection.
+    let reads = [0, 1].map(|_| disk.read(0, Buf::new(LEN)));
+    for read in reads {
+        tokio::time::timeout(PATIENCE, read).await.unwrap().unwrap();
+    }
+    assert_eq!(disk.incarnations(), 1, "a session that moved data was ended");
 }

@@ -32,7 +32,7 @@ impl<T> Session<T> {
             return Ok(Receiving::Discard);
         }
         let named = self.named(id, pdu.itt)?.is_some();
-        let rules = self.rules();
+        let (rules, now) = (self.rules(), self.now);
         let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {
             return Ok(Receiving::Discard);
         };
@@ -42,6 +42,7 @@ impl<T> Session<T> {
             return Err(Violation::DataOverrun { offset, len, limit });
         }
         let again = !task.inbound.check(pdu.data_sn, offset, len, rules)?;
+        task.moved_at = now;
         let status = pdu.status.filter(|_| new_status);
         if let Some(status) = status {
             check_residual(status.residual, &task.command)?;
@@ -167,7 +168,7 @@ impl<T> Session<T> {
         self.note_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
         self.note_next_status(id, pdu.stat_sn)?;
         let (max_burst, max_r2t) = (self.params.max_burst_length, self.params.max_outstanding_r2t);
-        let rules = self.rules();
+        let (rules, now) = (self.rules(), self.now);
         let Some(task) = self.tasks.command_mut(pdu.itt).filter(|_| named) else {
             return Ok(Receiving::Nothing);
         };
@@ -216,6 +217,7 @@ impl<T> Session<T> {
         let recovery = again && (rules.in_order || replaced);
         task.admit_r2t(max_r2t.max(1), recovery, rules.repairs)?;
         task.solicited = task.solicited.max(end);
+        task.moved_at = now;
         let (itt, ttt, lun) = (pdu.itt, pdu.ttt, task.command.lun);
         if let Some(connection) = self.connection_mut(id) {
             let (data_sn, stopped) = (DataSn(0), false);

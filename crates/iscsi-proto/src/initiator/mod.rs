@@ -41,6 +41,7 @@ mod receive;
 mod recover;
 mod repair;
 mod requests;
+mod stalled;
 mod status;
 mod task;
 #[cfg(test)]
@@ -73,6 +74,7 @@ use crate::time::Instant;
 use failover::Failed;
 use receive::Receiving;
 use repair::Retried;
+use stalled::Ends;
 use status::StatusNumbers;
 use task::{CommandTask, Kind, Management, Slab, Task, TextTask};
 use timer::TimerTable;
@@ -141,6 +143,8 @@ pub struct Session<T> {
     retried: Vec<Retried>,
     /// Commands to be aborted without being asked to, when fewer of them are under way.
     to_abort: VecDeque<Itt>,
+    /// When commands ended.
+    ends: Ends,
     /// Of the last call that told the time.
     now: Instant,
     events: VecDeque<Event<T>>,
@@ -174,6 +178,7 @@ impl<T> Session<T> {
             retired: VecDeque::new(),
             retried: Vec::new(),
             to_abort: VecDeque::new(),
+            ends: Ends::default(),
             now,
             events: VecDeque::new(),
             wakes: 0,
@@ -373,8 +378,11 @@ impl<T> Session<T> {
     /// Notes that payload arrived on a connection although no PDU is complete yet, so that a large
     /// PDU on a slow path is not taken for silence.
     pub fn note_progress(&mut self, id: ConnectionId, now: Instant) {
-        if let Some(c) = self.connection_mut(id) {
-            c.received_at = now;
+        let Some(c) = self.connection_mut(id) else { return };
+        c.received_at = now;
+        if let Receiving::Data(data) = &c.receiving {
+            let itt = data.itt;
+            self.note_moved(itt, now);
         }
     }
 
@@ -396,16 +404,6 @@ impl<T> Session<T> {
     /// The owner's part of a command.
     pub fn context_mut(&mut self, itt: Itt) -> Option<&mut T> {
         self.tasks.command_mut(itt).map(|task| &mut task.context)
-    }
-
-    /// The owner's part of every command that the target may have by now.
-    pub fn sent_contexts(&self) -> impl Iterator<Item = &T> {
-        self.tasks.iter().filter(|(_, task)| task.is_sent()).filter_map(|(_, task)| {
-            match &task.kind {
-                Kind::Command(command) => Some(&command.context),
-                _ => None,
-            }
-        })
     }
 
     /// Transport of this connection is to be closed: `Ok` after a logout, `Err` after a failure.
@@ -469,10 +467,12 @@ impl<T> Session<T> {
 
     /// Takes a command off the books and reports it.
     fn finish(&mut self, itt: Itt, outcome: TaskOutcome) {
-        let Some(Task { connection, kind: Kind::Command(task), .. }) = self.tasks.remove(itt)
+        let Some(Task { connection, kind: Kind::Command(task), order, .. }) =
+            self.tasks.remove(itt)
         else {
             return;
         };
+        self.ends.note(order, self.now);
         if let Some(c) = self.connection_mut(connection) {
             c.in_flight -= 1;
             c.outstanding_bytes -= task.command.cost();

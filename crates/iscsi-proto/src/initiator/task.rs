@@ -77,6 +77,8 @@ pub(super) enum Kind<T> {
 pub(super) struct CommandTask<T> {
     pub(super) command: Command,
     pub(super) context: T,
+    /// When it, or data of it, last went out or came in; meaningless before it was sent.
+    pub(super) moved_at: Instant,
     /// Read data so far.
     pub(super) inbound: Inbound,
     /// R2TSN of the next R2T.
@@ -106,6 +108,7 @@ impl<T> CommandTask<T> {
         Self {
             command,
             context,
+            moved_at: Instant::default(),
             inbound: Inbound::default(),
             r2t_sn: R2tSn(0),
             r2t_missing: Vec::new(),

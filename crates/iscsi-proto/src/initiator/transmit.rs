@@ -326,6 +326,7 @@ impl<T> Session<T> {
     //# exceeding FirstBurstLength (or FirstBurstLength-Immediate Data Length if immediate data were
     //# sent).
     fn next_data(&mut self, id: ConnectionId) -> Option<Transmit> {
+        let now = self.now;
         loop {
             let connection = self.connections.get_mut(id.index())?.as_mut()?;
             let segment = segment_length_max(&connection.params);
@@ -357,6 +358,7 @@ impl<T> Session<T> {
             let start = burst.offset as usize;
             let payload = task.command.data_out.slice(start..start + len as usize);
             burst.offset += len;
+            task.moved_at = now;
             if is_final {
                 if burst.ttt != Ttt::NONE {
                     task.r2t_outstanding = task.r2t_outstanding.saturating_sub(1);
@@ -426,6 +428,7 @@ impl<T> Session<T> {
     }
 
     fn send_command(&mut self, id: ConnectionId, itt: Itt) -> Option<Transmit> {
+        let now = self.now;
         let connection = self.connections.get_mut(id.index())?.as_mut()?;
         let Some(Task { cmd_sn: Some(cmd_sn), kind: Kind::Command(task), .. }) =
             self.tasks.get_mut(itt)
@@ -435,6 +438,7 @@ impl<T> Session<T> {
         let len = task.command.data_out.len() as u32; // checked by `submit`
         let plan = unsolicited(len, &self.params, &connection.params);
         task.solicited = plan.end;
+        task.moved_at = now;
         //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2
         //# In addition, iSCSI initiators and targets MUST enforce some ordering rules.
         //= https://www.rfc-editor.org/rfc/rfc7143#section-4.2.5.2

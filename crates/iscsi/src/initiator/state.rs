@@ -394,12 +394,12 @@ impl State {
         }
     }
 
-    /// Ends the incarnation if the target owes an answer for too long.
+    /// Ends the incarnation if the target owes an answer for too long, and nothing moves towards it.
     fn end_if_unanswered(&mut self, now: Instant, batch: &mut Batch) {
-        let tasks = self.members.iter().flat_map(|m| m.session.sent_contexts());
-        let Some(oldest) = tasks.map(|task| now.since(task.submitted_at)).max() else { return };
-        if oldest > self.limits.command_timeout {
-            self.end(format!("a command has no answer for {} s", oldest.as_secs()), batch);
+        let stalled = self.members.iter().filter_map(|m| m.session.stalled());
+        let Some(longest) = stalled.map(|(_, since)| now.since(since)).max() else { return };
+        if longest > self.limits.command_timeout {
+            self.end(format!("a command has no answer for {} s", longest.as_secs()), batch);
         }
     }
 

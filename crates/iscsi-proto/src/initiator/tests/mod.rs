@@ -10,6 +10,7 @@ mod peer;
 mod properties;
 mod repair;
 mod requirements;
+mod stalled;
 mod unanswered;
 
 pub(super) use peer::session_params;
