@@ -132,6 +132,16 @@ def test_discovery_asks_for_a_secret_where_it_is_told_to(daemon: Daemon):
         run(["iscsi-ls", f"iscsi://{daemon.portal}"])
     listed = run(["iscsi-ls", f"iscsi://{USER}%{PASSWORD}@{daemon.portal}"]).stdout
     assert NAME_A in listed
+    # Ours, with the password in a file, and in the environment.
+    path.chmod(0o600)
+    with pytest.raises(CommandFailed, match="USER@HOST and --chap-password-file"):
+        enkaku.command("discover", daemon.portal)
+    asked = ["discover", f"{USER}@{daemon.portal}"]
+    assert NAME_A in enkaku.command(*asked, "--chap-password-file", path).stdout
+    environment = {"LIBISCSI_CHAP_PASSWORD": PASSWORD}
+    assert NAME_A in run([enkaku.binary(), *asked], env=environment).stdout
+    with pytest.raises(CommandFailed, match="no password for CHAP user"):
+        enkaku.command(*asked)
 
 
 def test_sessions_of_one_initiator_are_limited(daemon: Daemon):

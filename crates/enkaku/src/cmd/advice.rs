@@ -37,8 +37,8 @@ fn of_status(status: LoginStatus) -> Option<&'static str> {
             "it has no target of this name for us; `enkaku discover HOST[:PORT]` lists its targets"
         }
         LoginStatus::AUTHENTICATION_FAILURE => {
-            "user or password are wrong, or missing: iscsi://USER@HOST/… and --chap-password-file; \
-             if it wants none, --chap-optional"
+            "user or password are wrong, or missing: USER@HOST and --chap-password-file; for a \
+             volume whose target wants none, --chap-optional"
         }
         LoginStatus::AUTHORIZATION_FAILURE => {
             "it does not admit this initiator: --initiator-name has to be one of those it names"

@@ -302,12 +302,17 @@ impl RemoteArgs {
 /// Says so where a password stands in the command line.
 pub(crate) fn warn_of_password(url: &Url) {
     if url.password.is_some() {
-        complain(&format!(
-            "warning: the password in the URL can be seen in the list of processes and in the \
-             shell's history: put it into a file for --chap-password-file, or into \
-             {PASSWORD_VARIABLE}"
-        ));
+        warn_of_a_password();
     }
+}
+
+/// The same where it was found by somebody else.
+pub(crate) fn warn_of_a_password() {
+    complain(&format!(
+        "warning: the password in the URL can be seen in the list of processes and in the \
+         shell's history: put it into a file for --chap-password-file, or into \
+         {PASSWORD_VARIABLE}"
+    ));
 }
 
 /// Checks the name an initiator calls itself.

@@ -52,4 +52,4 @@ pub use leg::RemoteLeg;
 pub use path::{PathChange, PathConnection, PathReport, Share, ShareError};
 pub use probe::{ProbeError, UnitIdentity};
 pub use report::{ConnectionReport, SessionReport};
-pub use url::{CredentialsError, PASSWORD_VARIABLE, Portal, Url, UrlError};
+pub use url::{CredentialsError, PASSWORD_VARIABLE, Portal, Url, UrlError, credentials};

@@ -101,24 +101,34 @@ impl Url {
         &self,
         secret: Option<String>,
     ) -> Result<Option<ChapCredentials>, CredentialsError> {
-        let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
-        let user = self.user.clone().or_else(|| variable(USER_VARIABLE));
-        let given = self.password.clone().or(secret.map(Secret::new));
-        match (user, given) {
-            (Some(user), Some(secret)) => Ok(Some(ChapCredentials { user, secret })),
-            (Some(user), None) => {
-                let secret = variable(PASSWORD_VARIABLE).ok_or(CredentialsError::NoPassword)?;
-                Ok(Some(ChapCredentials { user, secret: Secret::new(secret) }))
-            }
-            (None, Some(_)) => Err(CredentialsError::NoUser),
-            (None, None) => Ok(None),
-        }
+        credentials(self.user.clone(), self.password.clone().or(secret.map(Secret::new)))
     }
 
     /// The LUN as it goes over the wire: peripheral addressing up to 255, flat above (SAM-4 §4.6).
     pub const fn wire_lun(&self) -> Lun {
         let method = if self.lun < 256 { 0 } else { 0x4000 };
         Lun((((self.lun & LUN_MAX) | method) as u64) << 48)
+    }
+}
+
+/// Whom to authenticate as: this user, else `LIBISCSI_CHAP_USERNAME`, with this password, else
+/// `LIBISCSI_CHAP_PASSWORD`. `None` if there is neither.
+///
+/// # Errors
+/// [`CredentialsError`] if one of both is missing.
+pub fn credentials(
+    user: Option<String>,
+    password: Option<Secret>,
+) -> Result<Option<ChapCredentials>, CredentialsError> {
+    let variable = |name| std::env::var(name).ok().filter(|value: &String| !value.is_empty());
+    match (user.or_else(|| variable(USER_VARIABLE)), password) {
+        (Some(user), Some(secret)) => Ok(Some(ChapCredentials { user, secret })),
+        (Some(user), None) => {
+            let secret = variable(PASSWORD_VARIABLE).ok_or(CredentialsError::NoPassword)?;
+            Ok(Some(ChapCredentials { user, secret: Secret::new(secret) }))
+        }
+        (None, Some(_)) => Err(CredentialsError::NoUser),
+        (None, None) => Ok(None),
     }
 }
 
