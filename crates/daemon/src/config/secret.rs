@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use iscsi::target::Chap;
 use iscsi_proto::login::chap::Algorithm;
+use zeroize::Zeroizing;
 
 use super::reader::{Place, Reader, Section, list, one_of, string};
 
@@ -69,7 +70,7 @@ fn one_secret(
     section: &mut Section<'_, '_>,
     [file_key, env_key]: [&'static str; 2],
     warnings: &mut Vec<String>,
-) -> Option<String> {
+) -> Option<Zeroizing<String>> {
     let file = section.with(file_key, string);
     let variable = section.with(env_key, string);
     match (file, variable) {
@@ -78,7 +79,7 @@ fn one_secret(
             read.map_err(|what| reader.complain(&place, what)).ok()
         }
         (None, Some((place, variable))) => {
-            let read = std::env::var(&variable);
+            let read = std::env::var(&variable).map(Zeroizing::new);
             let read =
                 read.map_err(|_| format!("there is no variable {variable} in the environment"));
             read.map_err(|what| reader.complain(&place, what)).ok()
@@ -98,7 +99,7 @@ pub(crate) fn from_file(
     place: &Place,
     path: &Path,
     warnings: &mut Vec<String>,
-) -> Result<String, String> {
+) -> Result<Zeroizing<String>, String> {
     let shown = path.display();
     let metadata =
         std::fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
@@ -111,9 +112,9 @@ pub(crate) fn from_file(
         let what = format!("{shown} can be read by {whom}; chmod 600 it");
         warnings.push(place.problem(what).to_string());
     }
-    let text =
-        std::fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
-    let secret = text.lines().next().unwrap_or_default().to_owned();
+    let text = std::fs::read_to_string(path).map(Zeroizing::new);
+    let text = text.map_err(|error| format!("cannot read {shown}: {error}"))?;
+    let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
     if secret.is_empty() {
         return Err(format!("the first line of {shown} is empty"));
     }

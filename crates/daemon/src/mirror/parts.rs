@@ -154,7 +154,9 @@ fn secret(leg: &LegConfig, file: &Path) -> Result<Secret, PartsError> {
     let mut warnings = Vec::new();
     let secret = from_file(&leg.place, file, &mut warnings);
     warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    secret.map(Secret::new).map_err(|what| PartsError::Config(leg.place.problem(what)))
+    secret
+        .map(|secret| Secret::new(secret.as_bytes()))
+        .map_err(|what| PartsError::Config(leg.place.problem(what)))
 }
 
 #[cfg(test)]

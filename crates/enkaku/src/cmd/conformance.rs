@@ -98,7 +98,7 @@ fn config(args: &Args, url: &Url) -> anyhow::Result<Config> {
     let mut url = url.clone();
     if let Some(secret) = secret {
         // The file is meant for this run; what the URL holds may be in a shell's history.
-        url.password = Some(iscsi::initiator::Secret::new(secret));
+        url.password = Some(iscsi::initiator::Secret::new(secret.as_bytes()));
     }
     let credentials = url.credentials(None).map_err(|error| Usage::error(error.to_string()))?;
     let portal = &url.portal;

@@ -72,7 +72,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     config.chap = chap(&args)?;
     if let (Some(user), Some(file)) = (&args.mutual_user, &args.mutual_password_file) {
-        let secret = Secret::new(read_secret(file)?);
+        let secret = Secret::new(read_secret(file)?.as_bytes());
         config.chap_mutual = Some(ChapCredentials { user: user.clone(), secret });
     }
     let records = iscsi::initiator::discover(&args.portal.portal, &config).await?;
@@ -99,7 +99,7 @@ fn chap(args: &Args) -> anyhow::Result<Option<ChapCredentials>> {
         warn_of_a_password();
     }
     let secret = match &args.chap_password_file {
-        Some(file) => Some(Secret::new(read_secret(file)?)),
+        Some(file) => Some(Secret::new(read_secret(file)?.as_bytes())),
         None => password.clone(),
     };
     credentials(user.clone(), secret).map_err(|error| Usage::error(error.to_string()))

@@ -34,6 +34,7 @@ use anyhow::Context;
 use iscsi::target::Chap;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use zeroize::Zeroizing;
 
 /// The request itself is wrong: exit code 2, as for an option clap refuses.
 #[derive(Debug, thiserror::Error)]
@@ -167,8 +168,9 @@ pub(crate) async fn stop_signal() -> anyhow::Result<&'static str> {
 }
 
 /// Reads a secret: the first line of a file, so that it stands in no argument list.
-pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
+pub(crate) fn read_secret(path: &Path) -> anyhow::Result<Zeroizing<String>> {
     let text = std::fs::read_to_string(path)
+        .map(Zeroizing::new)
         .with_context(|| Usage(format!("cannot read the password file {}", path.display())))?;
     // Only a file: a pipe (`<(pass show …)`) is nobody else's.
     let open_to = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
@@ -183,7 +185,7 @@ pub(crate) fn read_secret(path: &Path) -> anyhow::Result<String> {
             "warning: the password file {shown} can be read by {whom}; chmod 600 it"
         ));
     }
-    let secret = text.lines().next().unwrap_or_default().to_owned();
+    let secret = Zeroizing::new(text.lines().next().unwrap_or_default().to_owned());
     if secret.is_empty() {
         return Err(Usage::error(format!("the password file {} is empty", path.display())));
     }

@@ -235,7 +235,7 @@ impl RemoteArgs {
         config.send_buffer = self.send_buffer;
         config.receive_buffer = self.receive_buffer;
         if let (Some(user), Some(file)) = (&self.mutual_user, &self.mutual_password_file) {
-            let secret = Secret::new(read_secret(file)?);
+            let secret = Secret::new(read_secret(file)?.as_bytes());
             config.chap_mutual = Some(ChapCredentials { user: user.clone(), secret });
         }
         Ok(config)
@@ -293,7 +293,7 @@ impl RemoteArgs {
                     "--chap-password-file: {url} names no user; write iscsi://USER@HOST/…"
                 )));
             }
-            url.password = Some(Secret::new(read_secret(file)?));
+            url.password = Some(Secret::new(read_secret(file)?.as_bytes()));
         }
         Ok(Volume { disk: RemoteDisk::connect(url, config).await? })
     }

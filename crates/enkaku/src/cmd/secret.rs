@@ -76,6 +76,6 @@ mod tests {
         assert!(again.is_err(), "the file is there");
         assert_eq!(kept.unwrap(), first, "and stays as it is");
         assert_eq!(first.len(), 32);
-        assert_ne!(first, generate().unwrap());
+        assert_ne!(*first, generate().unwrap());
     }
 }

@@ -9,6 +9,7 @@ use sha1::Sha1;
 use sha2::Sha256;
 use sha3::Sha3_256;
 use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
 
 use crate::keys::value::{parse_binary, parse_number};
 
@@ -132,11 +133,11 @@ impl Algorithm {
     }
 }
 
-/// A CHAP secret. Never printed.
+/// A CHAP secret. Never printed; its memory is overwritten when it is dropped.
 //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2.1
 //# CHAP secrets MUST be an integral number of bytes (octets).
 #[derive(Clone)]
-pub struct Secret(Vec<u8>);
+pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
     /// Shortest secret that withstands guessing from a captured login (§9.2.1): 96 bits.
@@ -144,7 +145,7 @@ impl Secret {
 
     /// A secret from its bytes.
     pub fn new(secret: impl Into<Vec<u8>>) -> Self {
-        Self(secret.into())
+        Self(Zeroizing::new(secret.into()))
     }
 
     /// Shorter than the RFC wants where no IPsec protects the link; worth a warning.
