@@ -560,3 +560,46 @@ def test_two_mirrors_on_one_leg(local: Path, far: Path, target: Target, tmp_path
         assert far.read_bytes() == before
         assert first.stop() == 0
         assert_same(other, far)
+
+
+@NEEDS_FUSE
+def test_a_leg_is_reserved_for_its_mirror(
+    mirror: Mirror, target: Target, local: Path, far: Path, tmp_path: Path
+):
+    volume = mirror.start_fuse()
+    assert mirror.wait_in_sync()["legs"][0]["guard"] == "reservation"
+    assert "  fence        reservation\n" in mirror.command("status").stdout
+    scattered(volume, 5, seed=19)
+    mirror.wait_in_sync()
+    other = noise(tmp_path / "other", 2 * MIB, seed=20)
+    for runs in (True, False):
+        before = far.read_bytes()
+        refused = enkaku.command("copy", other, target.url(), "--force", check=False)
+        assert refused.code == 1 and "reserved" in refused.stderr, refused
+        assert far.read_bytes() == before, "another host has written to a leg"
+        if runs:
+            assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
+def test_reservations_as_the_configuration_says(
+    mirror: Mirror, target: Target, local: Path, far: Path, tmp_path: Path
+):
+    text = mirror.config.read_text()
+    url_line = next(line for line in text.splitlines() if line.startswith("url = "))
+    mirror.config.write_text(text.replace(url_line, url_line + '\nfence = "none"'))
+    mirror.start_fuse()
+    assert mirror.wait_in_sync()["legs"][0]["guard"] == "superblock"
+    assert mirror.stop() == 0, mirror.peer.output()
+    # A file knows none: asked for, it is not used without.
+    second = empty(tmp_path / "second.img", SIZE + TAIL)
+    with cleaned_up(Mirror(tmp_path, local, [second], "vm2")) as strict:
+        strict.create()
+        text = strict.config.read_text()
+        path_line = next(line for line in text.splitlines() if line.startswith("path = "))
+        strict.config.write_text(text.replace(path_line, path_line + '\nfence = "reservation"'))
+        strict.start_fuse()
+        report = strict.wait_state("failed")
+        assert "cannot be reserved" in report["legs"][0]["message"], report
+        assert strict.stop() == 0, strict.peer.output()

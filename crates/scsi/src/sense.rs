@@ -100,6 +100,8 @@ additional_sense! {
     MISCOMPARE_DURING_VERIFY_OPERATION = 0x1d, 0x00;
     /// No such command here.
     INVALID_COMMAND_OPERATION_CODE = 0x20, 0x00;
+    /// The initiator may not do this.
+    ACCESS_DENIED_NO_ACCESS_RIGHTS = 0x20, 0x02;
     /// Past the last block.
     LOGICAL_BLOCK_ADDRESS_OUT_OF_RANGE = 0x21, 0x00;
     /// A field of the CDB has a value that is not supported.
@@ -110,6 +112,8 @@ additional_sense! {
     INVALID_FIELD_IN_PARAMETER_LIST = 0x26, 0x00;
     /// The logical unit is read-only.
     WRITE_PROTECTED = 0x27, 0x00;
+    /// Nobody may write to the logical unit here.
+    LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED = 0x27, 0x02;
     /// A thin logical unit found no storage for the block.
     SPACE_ALLOCATION_FAILED_WRITE_PROTECT = 0x27, 0x07;
     /// RELEASE with another type than that of the reservation held.
@@ -318,6 +322,15 @@ impl Sense {
                 };
                 Self::new(SenseKey::MEDIUM_ERROR, additional).with_information(lba)
             }
+            // Not RESERVATION CONFLICT: that speaks of reservations of this unit, and an initiator
+            // that holds one here would look for who has taken it. To try again is of no use.
+            BlockError::Fenced => Self::new(
+                SenseKey::DATA_PROTECT,
+                match writing {
+                    true => AdditionalSense::LOGICAL_UNIT_SOFTWARE_WRITE_PROTECTED,
+                    false => AdditionalSense::ACCESS_DENIED_NO_ACCESS_RIGHTS,
+                },
+            ),
             // A path error, not a medium error: multipath software may try another target.
             BlockError::Unreachable(_) => Self::new(
                 SenseKey::NOT_READY,
@@ -413,6 +426,8 @@ mod tests {
         let cases = [
             (BlockError::NoSpace, true, 0x7, 0x27, 0x07),
             (BlockError::ReadOnly, true, 0x7, 0x27, 0x00),
+            (BlockError::Fenced, true, 0x7, 0x27, 0x02),
+            (BlockError::Fenced, false, 0x7, 0x20, 0x02),
             (medium(), true, 0x3, 0x0c, 0x00),
             (medium(), false, 0x3, 0x11, 0x00),
             (BlockError::Unreachable("far".into()), false, 0x2, 0x04, 0x00),

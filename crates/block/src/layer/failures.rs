@@ -18,10 +18,17 @@ pub struct Failures {
     pub first: Option<String>,
 }
 
+#[derive(Default)]
+struct Noted {
+    failures: Failures,
+    /// That somebody else has the device was told.
+    fenced: bool,
+}
+
 /// A device whose failures are counted.
 pub struct FailuresLayer {
     inner: Device,
-    failures: Arc<Mutex<Failures>>,
+    failures: Arc<Mutex<Noted>>,
 }
 
 impl FailuresLayer {
@@ -32,7 +39,7 @@ impl FailuresLayer {
 
     /// What has failed so far.
     pub fn failures(&self) -> Failures {
-        lock(&self.failures).clone()
+        lock(&self.failures).failures.clone()
     }
 
     fn watch<T: Send + Unpin + 'static>(
@@ -57,11 +64,11 @@ impl FailuresLayer {
     }
 }
 
-fn lock(failures: &Mutex<Failures>) -> MutexGuard<'_, Failures> {
+fn lock(failures: &Mutex<Noted>) -> MutexGuard<'_, Noted> {
     failures.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn note(failures: &Mutex<Failures>, kind: OpKind, at: u64, len: u64, error: Option<&BlockError>) {
+fn note(failures: &Mutex<Noted>, kind: OpKind, at: u64, len: u64, error: Option<&BlockError>) {
     let Some(error) = error else { return };
     let is_failure = matches!(
         error,
@@ -73,7 +80,14 @@ fn note(failures: &Mutex<Failures>, kind: OpKind, at: u64, len: u64, error: Opti
     if !is_failure {
         return;
     }
-    let mut failures = lock(failures);
+    let mut noted = lock(failures);
+    if matches!(error, BlockError::Fenced) && !std::mem::replace(&mut noted.fenced, true) {
+        // Its user is told an I/O error, which says too little.
+        tracing::error!(
+            "another host has reserved the volume: what is written here does not get there any more"
+        );
+    }
+    let failures = &mut noted.failures;
     failures.count += 1;
     failures.first.get_or_insert_with(|| match kind {
         OpKind::Flush => format!("flush: {error}"),

@@ -62,6 +62,14 @@ pub enum MirrorError {
         /// What can be done.
         hint: &'static str,
     },
+    /// Another host has reserved a leg.
+    #[error(
+        "{name} is reserved by another host, which may be writing to it; `--force` takes it over"
+    )]
+    Reserved {
+        /// The leg.
+        name: String,
+    },
     /// The image is no legal one, or may not be the newest.
     #[error("{found}; `--force` uses it nevertheless")]
     NotPromotable {

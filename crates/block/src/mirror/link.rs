@@ -66,4 +66,9 @@ pub trait Fence: Send + Sync + 'static {
 
     /// Gives the reservation and the registration back.
     fn release(&self, key: u64) -> Io<()>;
+
+    /// A leg without a reservation is not to be used: where it cannot be held, the leg has failed.
+    fn is_required(&self) -> bool {
+        false
+    }
 }

@@ -34,7 +34,7 @@ pub use host::{Host, TokioHost};
 pub use inspect::{Inspection, inspect};
 pub use link::{Fence, LegSource, OpenLeg, OrderedWrites};
 pub use promote::{PromoteOptions, Promoted, promote, promoted_device};
-pub use status::{LegState, LegStatus, Status};
+pub use status::{Guard, LegState, LegStatus, Status};
 
 /// Remote legs at most.
 pub const LEGS_MAX: usize = 3;

@@ -33,6 +33,20 @@ pub enum LegState {
     Failed,
 }
 
+/// What keeps others from writing to a leg.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Guard {
+    /// The leg was not reached yet.
+    #[default]
+    Unknown,
+    /// Nothing. That somebody else has taken it over is seen when its superblock is looked at, which
+    /// is done at every connect and every few seconds.
+    Superblock,
+    /// A persistent reservation: the leg's own target refuses others, and us once it is taken over.
+    Reservation,
+}
+
 /// A leg.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LegStatus {
@@ -44,6 +58,8 @@ pub struct LegStatus {
     pub since: Duration,
     /// Why, where there is more to say.
     pub message: Option<String>,
+    /// What keeps others from writing there, as found when it was reached last.
+    pub guard: Guard,
     /// The image there is a legal one.
     pub consistent: bool,
     /// Bytes written here that are not stable there.

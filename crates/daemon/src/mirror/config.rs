@@ -42,6 +42,9 @@ const ON_LAG: &[(&str, OnLag)] =
 
 const ON_LOSS: &[(&str, OnLoss)] = &[("continue", OnLoss::Continue), ("stop", OnLoss::Stop)];
 
+const FENCES: &[(&str, FenceWish)] =
+    &[("reservation", FenceWish::Reservation), ("none", FenceWish::None)];
+
 const DIGESTS: &[(&str, DigestPreference)] = &[
     ("none", DigestPreference::Avoid),
     ("prefer", DigestPreference::Prefer),
@@ -78,6 +81,18 @@ pub struct LegConfig {
     pub connections: Option<u16>,
     /// CRC32C over headers and data.
     pub digest: DigestPreference,
+    /// What keeps others from writing; a reservation where the target knows them unless given.
+    pub fence: Option<FenceWish>,
+}
+
+/// What keeps others from writing to a leg, where the configuration says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FenceWish {
+    /// A persistent reservation: without one the leg is not used.
+    Reservation,
+    /// Nothing but looks at the leg's superblock, also where its target knows reservations: for
+    /// targets whose reservations do harm.
+    None,
 }
 
 /// How a leg is reached.
@@ -130,6 +145,7 @@ impl LegConfig {
             initiator_name: None,
             connections: None,
             digest: DigestPreference::Avoid,
+            fence: None,
         }
     }
 }
@@ -228,6 +244,9 @@ impl LegConfig {
         }
         if self.digest != DigestPreference::Avoid {
             let _ = writeln!(text, "digest = \"{}\"", word(DIGESTS, self.digest));
+        }
+        if let Some(fence) = self.fence {
+            let _ = writeln!(text, "fence = \"{}\"", word(FENCES, fence));
         }
         Ok(text)
     }
@@ -369,6 +388,7 @@ fn leg(mut section: Section<'_, '_>) -> Option<LegConfig> {
     });
     let connections = section.get("connections", number(1, CONNECTIONS_MAX));
     let digest = section.get("digest", one_of(DIGESTS)).unwrap_or(DigestPreference::Avoid);
+    let fence = section.get("fence", one_of(FENCES));
     section.finish();
     Some(LegConfig {
         place,
@@ -378,6 +398,7 @@ fn leg(mut section: Section<'_, '_>) -> Option<LegConfig> {
         initiator_name,
         connections: connections.and_then(|n| u16::try_from(n).ok()),
         digest,
+        fence,
     })
 }
 

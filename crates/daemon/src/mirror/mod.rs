@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod control;
+mod fencing;
 pub mod files;
 pub mod inspected;
 mod metrics;

@@ -12,6 +12,7 @@ use iscsi_proto::tuner::PolicyConfig;
 
 use super::PathLeg;
 use super::config::{LegConfig, MirrorConfig, Way};
+use super::fencing::Wished;
 use crate::config::Problem;
 use crate::config::secret::from_file;
 
@@ -117,8 +118,8 @@ pub fn sources(config: &MirrorConfig) -> Result<Vec<Arc<dyn LegSource>>, PartsEr
 /// # Errors
 /// As [`sources`].
 pub fn source(leg: &LegConfig) -> Result<Arc<dyn LegSource>, PartsError> {
-    match &leg.way {
-        Way::Path(path) => Ok(Arc::new(PathLeg::new(path, FileOptions::default()))),
+    let source: Arc<dyn LegSource> = match &leg.way {
+        Way::Path(path) => Arc::new(PathLeg::new(path, FileOptions::default())),
         Way::Url(url) => {
             let mut url = (**url).clone();
             if let Some(file) = &leg.chap_password_file {
@@ -130,9 +131,10 @@ pub fn source(leg: &LegConfig) -> Result<Arc<dyn LegSource>, PartsError> {
                 }
                 url.password = Some(secret(leg, file)?);
             }
-            Ok(Arc::new(RemoteLeg::new(url, initiator(leg)?)))
+            Arc::new(RemoteLeg::new(url, initiator(leg)?))
         }
-    }
+    };
+    Ok(Wished::of(source, leg.fence))
 }
 
 fn initiator(leg: &LegConfig) -> Result<Config, PartsError> {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use block::mirror::{LegState, LegStatus, Mode, Status};
+use block::mirror::{Guard, LegState, LegStatus, Mode, Status};
 use serde::{Deserialize, Serialize};
 
 use super::pace::Pace;
@@ -57,6 +57,8 @@ pub struct LegReport {
     pub since_s: f64,
     /// Why, where there is more to say.
     pub message: Option<String>,
+    /// What keeps others from writing there.
+    pub guard: Guard,
     /// The image there is one that the local device might have had at one moment.
     pub consistent: bool,
     /// Age of the oldest write that is on its way there, in seconds.
@@ -209,6 +211,7 @@ impl LegReport {
             state: leg.state,
             since_s: leg.since.as_secs_f64(),
             message: leg.message.clone(),
+            guard: leg.guard,
             consistent: leg.consistent,
             lag_s: leg.lag.as_secs_f64(),
             lag_bytes: leg.lag_bytes,
@@ -252,6 +255,11 @@ impl LegReport {
         }
         if let Some(at) = self.image_time_s {
             line("image of", format!("{} ({} ago)", clock(at), time((now_s - at).max(0.0))));
+        }
+        match self.guard {
+            Guard::Unknown => {}
+            Guard::Superblock => line("fence", "none: looked at every 5 s".into()),
+            Guard::Reservation => line("fence", "reservation".into()),
         }
         line("sent", bytes(self.sent_bytes));
     }

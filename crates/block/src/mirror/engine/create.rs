@@ -10,12 +10,15 @@ use super::super::error::MirrorError;
 use super::super::generation::{GenerationId, Lineage};
 use super::super::host::Host;
 use super::super::layout::{LegLayout, LocalLayout, image_bytes};
+use super::super::leg::LegEvent;
 use super::super::link::{LegSource, OpenLeg};
 use super::super::status::LegState;
 use super::super::store::{self, InitialBits, StoreError};
 use super::super::superblock::{
     BlockFault, Consistency, LegId, LegRecord, LocalSuperblock, MirrorId, RemoteSuperblock, Role,
 };
+use super::guard;
+use super::handshake::Refused;
 use super::session::{Session, SessionDevice};
 use super::signal::{Either, either};
 use super::{CreateOptions, Parts, tail};
@@ -43,8 +46,9 @@ pub(super) async fn create(
         legs.push(reach(&**source, parts, config).await?);
     }
     let superblock = plan(parts, &legs, options)?;
-    for leg in &legs {
+    for (leg, record) in legs.iter().zip(superblock.legs.iter().flatten()) {
         check_leg(leg, options).await?;
+        leg.session.watched(reserve(leg, record, &superblock, options)).await?;
     }
     for (leg, record) in legs.iter().zip(superblock.legs.iter().flatten()) {
         let formatted = format_leg(leg, record, &superblock, options, &*parts.host);
@@ -156,6 +160,28 @@ async fn check_leg(leg: &NewLeg, options: CreateOptions) -> Result<(), MirrorErr
     let found = leg.session.watched(tail::read(&device, &layout)).await;
     let found = found.map_err(|source| MirrorError::device(&leg.name, source))?;
     may_overwrite(leg.name.clone(), found.map(|superblock| superblock.uuid), options)
+}
+
+/// Before anything is written to it.
+async fn reserve(
+    leg: &NewLeg,
+    record: &LegRecord,
+    superblock: &LocalSuperblock,
+    options: CreateOptions,
+) -> Result<(), MirrorError> {
+    if options.force {
+        let taken = guard::take(&leg.session, superblock.uuid, record.id).await;
+        return taken.map_err(|source| MirrorError::device(&leg.name, source));
+    }
+    match guard::hold(&leg.session, superblock.uuid, record.id).await {
+        Ok(_) => Ok(()),
+        Err(Refused { event: LegEvent::TakenOver, .. }) => {
+            Err(MirrorError::Reserved { name: leg.name.clone() })
+        }
+        Err(Refused { message, .. }) => {
+            Err(MirrorError::Metadata { what: leg.name.clone(), found: message })
+        }
+    }
 }
 
 fn layout_of(leg: &NewLeg) -> Result<LegLayout, MirrorError> {

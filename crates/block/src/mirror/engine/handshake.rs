@@ -7,7 +7,8 @@ use super::super::generation::{GenerationId, Relation, WallMs, compare, was_put_
 use super::super::layout::LegLayout;
 use super::super::leg::LegEvent;
 use super::super::status::LegState;
-use super::super::superblock::{Consistency, LegRecord, RemoteSuperblock};
+use super::super::superblock::{Consistency, LegId, LegRecord, RemoteSuperblock};
+use super::guard;
 use super::session::{Session, SessionDevice};
 use super::shared::Shared;
 use super::tail;
@@ -24,6 +25,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// Its name.
+    pub(crate) fn leg(&self) -> LegId {
+        self.superblock.leg
+    }
+
     /// The generation that its superblock names.
     pub(crate) fn generation(&self) -> GenerationId {
         self.superblock.lineage.current()
@@ -37,7 +43,7 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    fn new(event: LegEvent, message: impl Into<String>) -> Self {
+    pub(crate) fn new(event: LegEvent, message: impl Into<String>) -> Self {
         Self { event, message: message.into() }
     }
 }
@@ -52,7 +58,7 @@ impl From<BlockError> for Refused {
     }
 }
 
-type Looked<T> = std::result::Result<T, Refused>;
+pub(crate) type Looked<T> = std::result::Result<T, Refused>;
 
 /// Looks at a leg that was just opened.
 pub(crate) async fn look(
@@ -188,6 +194,7 @@ async fn try_take_back(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>)
     check_identity(&session.leg().identity, &record)?;
     let superblock = read(session, &layout).await?;
     check_owner(shared, &superblock, &record)?;
+    guard::take(session, superblock.uuid, superblock.leg).await?;
     // Here first: until the leg is told, it is refused again after a power cut.
     shared.legs().all_differ(leg);
     let known = superblock.sequence;

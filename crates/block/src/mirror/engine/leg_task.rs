@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use super::super::leg::LegEvent;
 use super::super::link::OpenLeg;
+use super::super::status::Guard;
 use super::catch_up;
 use super::change;
+use super::guard;
 use super::handshake::{self, Found, Refused};
 use super::legs::UNFLUSHED_BLOCKS_MAX;
 use super::session::Session;
@@ -126,6 +128,10 @@ async fn use_leg(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> En
             return Ended::Lost;
         }
     };
+    if let Err(Refused { event, message }) = hold(shared, leg, session, &mut found).await {
+        shared.legs().end_use(leg, None, event, message);
+        return Ended::Lost;
+    }
     if found.whole {
         // Durable before it is told anything: that makes it look as if it had never been away. The
         // bits come first, since pages are written under their new name as they are then.
@@ -139,6 +145,19 @@ async fn use_leg(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> En
         return Ended::Lost;
     }
     follow(shared, leg, session, &mut found).await
+}
+
+/// Keeps others from writing to a leg, before anything is written to it. Whoever took it over between
+/// our look at its superblock and the reservation has told it since.
+async fn hold(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> std::result::Result<(), Refused> {
+    let guard = guard::hold(session, shared.books().uuid(), found.leg()).await?;
+    shared.legs().note_guard(leg, guard);
+    if guard == Guard::Reservation { handshake::check(session, found).await } else { Ok(()) }
 }
 
 /// Watches a leg in sync until it is lost or the mirror is closed.

@@ -18,7 +18,7 @@ use super::super::bitmap::Bitmap;
 use super::super::config::OnLoss;
 use super::super::host::Host;
 use super::super::leg::LegEvent;
-use super::super::status::{LegState, LegStatus};
+use super::super::status::{Guard, LegState, LegStatus};
 use super::session::Session;
 use super::signal::{Change, Signal, lock};
 use super::tracking::{Flushing, Tracking};
@@ -396,6 +396,11 @@ impl Legs {
         let mut legs = self.lock();
         let leg = &mut legs[leg];
         (leg.consistent, leg.image_time) = (consistent, time);
+    }
+
+    /// What keeps others from writing there.
+    pub(crate) fn note_guard(&self, leg: usize, guard: Guard) {
+        self.lock()[leg].guard = guard;
     }
 
     /// A session to read `blocks` from, if the leg holds what was written last.

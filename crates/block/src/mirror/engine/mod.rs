@@ -7,6 +7,7 @@ mod catch_up;
 pub(super) mod change;
 mod create;
 mod go_on;
+mod guard;
 mod handshake;
 mod leg_task;
 mod legs;

@@ -22,6 +22,7 @@ mutual_password_file = "/etc/enkaku/near.secret"
 initiator_name = "iqn.2026-11.org.example:near"
 connections = 4
 digest = "prefer"
+fence = "reservation"
 
 [[mirror.remote]]
 path = "/mnt/usb/vm1 \"copy\".img"
@@ -53,6 +54,7 @@ fn every_key_is_read() {
     assert_eq!(far.way.to_string(), "iscsi://backup@far:3261/iqn.2026-11.org.example:vm1/0");
     assert_eq!(far.connections, Some(4));
     assert_eq!(far.mutual.as_ref().unwrap().0, "far");
+    assert_eq!((far.fence, usb.fence), (Some(FenceWish::Reservation), None));
     assert_eq!(usb.way.to_string(), "/mnt/usb/vm1 \"copy\".img");
 }
 

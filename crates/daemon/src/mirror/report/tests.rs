@@ -12,6 +12,7 @@ fn leg(state: LegState) -> LegStatus {
         state,
         since: Duration::from_secs(754),
         message: None,
+        guard: Guard::Reservation,
         consistent: true,
         lag_bytes: 3_400_000,
         lag: Duration::from_millis(1200),
@@ -57,6 +58,7 @@ written by its user: 1.2 GB; writes have waited 0.4 s for legs
   promote now would lose: 1.2 s, 3.4 MB
   on its way   1.2 s, 3.4 MB in 3 epochs
   image of     2025-11-25 12:03:07.412 UTC (2.6 s ago)
+  fence        reservation
   sent         4.2 GB";
     assert_eq!(report(vec![leg(LegState::InSync)], &[]).text(), expected);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::super::super::BLOCK_BYTES;
 use super::super::super::leg::LegEvent;
-use super::super::super::status::{LegState, LegStatus};
+use super::super::super::status::{Guard, LegState, LegStatus};
 use super::super::session::Session;
 use super::super::tracking::Tracking;
 
@@ -27,6 +27,7 @@ pub(super) struct Leg {
     pub(super) state: LegState,
     pub(super) since: Duration,
     pub(super) message: Option<String>,
+    pub(super) guard: Guard,
     pub(super) tracking: Tracking,
     pub(super) route: Route,
     pub(super) excluded: bool,
@@ -76,6 +77,7 @@ impl Leg {
             state: LegState::Connecting,
             since,
             message: None,
+            guard: Guard::default(),
             tracking,
             route: Route::None,
             excluded,
@@ -125,6 +127,7 @@ impl Leg {
             state: self.state,
             since: now.saturating_sub(self.since),
             message: self.message.clone(),
+            guard: self.guard,
             consistent: self.consistent,
             lag_bytes: 0,
             lag: Duration::ZERO,

@@ -3,7 +3,9 @@
 
 mod copies;
 mod decisions;
+mod fence;
 mod load;
 mod losses;
+mod reserved;
 mod seeds;
 mod world;

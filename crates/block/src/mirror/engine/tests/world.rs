@@ -1,17 +1,18 @@
 //! A mirror of devices in memory, whose legs can be cut off, hang, fail and be replaced.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::reserved::{Reservations, Reserver};
 use crate::backend::MemoryDevice;
 use crate::layer::FaultLayer;
 use crate::mirror::engine::signal::lock;
 use crate::mirror::{
-    Config, CreateOptions, LegSource, LegState, Mirror, MirrorError, Mode, OpenLeg, Parts,
+    Config, CreateOptions, Fence, LegSource, LegState, Mirror, MirrorError, Mode, OpenLeg, Parts,
     TokioHost,
 };
 use crate::{
@@ -41,6 +42,10 @@ pub(crate) struct TestLeg {
     name: String,
     state: Mutex<LegStateOfTest>,
     connects: AtomicU64,
+    /// `None`: the unit knows no reservations.
+    pub(crate) reservations: Mutex<Option<Reservations>>,
+    /// It says that it knows them, and is not to be used without.
+    pub(crate) requires_reservation: AtomicBool,
 }
 
 struct LegStateOfTest {
@@ -53,7 +58,13 @@ impl TestLeg {
     pub(crate) fn new(name: &str, device: Device) -> Arc<Self> {
         let identity = format!("id of {name}");
         let state = Mutex::new(LegStateOfTest { device, way: Way::Open, identity });
-        Arc::new(Self { name: name.to_owned(), state, connects: AtomicU64::new(0) })
+        Arc::new(Self {
+            name: name.to_owned(),
+            state,
+            connects: AtomicU64::new(0),
+            reservations: Mutex::default(),
+            requires_reservation: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn set_way(&self, way: Way) {
@@ -68,6 +79,22 @@ impl TestLeg {
 
     pub(crate) fn device(&self) -> Device {
         lock(&self.state).device.clone()
+    }
+
+    /// As another host opens it, which has no part in what the mirror's connects are.
+    pub(crate) fn elsewhere(self: &Arc<Self>) -> OpenLeg {
+        let fence = self.reserver(u64::MAX);
+        OpenLeg { device: self.device(), identity: String::new(), ordered: None, fence }
+    }
+
+    fn reserver(self: &Arc<Self>, nexus: u64) -> Option<Arc<dyn Fence>> {
+        let known = lock(&self.reservations).is_some();
+        let offered = known || self.requires_reservation.load(Ordering::SeqCst);
+        offered.then(|| Arc::new(Reserver { leg: self.clone(), nexus }) as Arc<dyn Fence>)
+    }
+
+    fn may_write(&self, nexus: u64) -> bool {
+        lock(&self.reservations).as_ref().is_none_or(|unit| unit.admits(nexus))
     }
 
     pub(crate) fn connects(&self) -> u64 {
@@ -105,6 +132,16 @@ impl Line {
     }
 }
 
+impl Line {
+    fn change(&self, operation: impl FnOnce(&Device) -> Io<()>) -> Io<()> {
+        let number = self.number;
+        let leg = self.leg.clone();
+        self.ask(move |device| {
+            if leg.may_write(number) { operation(device) } else { Io::err(BlockError::Fenced) }
+        })
+    }
+}
+
 impl BlockDevice for Line {
     fn info(&self) -> DeviceInfo {
         self.leg.device().info()
@@ -113,16 +150,16 @@ impl BlockDevice for Line {
         self.ask(|device| device.read(offset, buf))
     }
     fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
-        self.ask(|device| device.write(offset, data, flags))
+        self.change(|device| device.write(offset, data, flags))
     }
     fn flush(&self) -> Io<()> {
         self.ask(|device| device.flush())
     }
     fn trim(&self, offset: u64, len: u64) -> Io<()> {
-        self.ask(|device| device.trim(offset, len))
+        self.change(|device| device.trim(offset, len))
     }
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
-        self.ask(|device| device.zero(offset, len, flags))
+        self.change(|device| device.zero(offset, len, flags))
     }
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
         self.ask(|device| device.extents(offset, len))
@@ -147,8 +184,9 @@ impl LegSource for Source {
             };
             match way {
                 Way::Open => {
+                    let fence = leg.reserver(number);
                     let device = Arc::new(Line { leg, number });
-                    Ok(OpenLeg { device, identity, ordered: None, fence: None })
+                    Ok(OpenLeg { device, identity, ordered: None, fence })
                 }
                 Way::Cut => Err(BlockError::Unreachable("no route".into())),
                 Way::Hangs | Way::Mute => std::future::pending().await,
