@@ -603,3 +603,52 @@ def test_reservations_as_the_configuration_says(
         report = strict.wait_state("failed")
         assert "cannot be reserved" in report["legs"][0]["message"], report
         assert strict.stop() == 0, strict.peer.output()
+
+
+def elsewhere(target: Target, *words: object, check: bool = True):
+    """`promote` from another host, as far as the target can tell."""
+    name = ("--initiator-name", "iqn.2026-11.org.example:far")
+    return enkaku.command("mirror", "promote", target.url(), *name, *words, check=check)
+
+
+@NEEDS_FUSE
+def test_after_a_promotion_the_old_mirror_writes_nothing(
+    mirror: Mirror, target: Target, local: Path, far: Path
+):
+    """It runs on, and is written to, by a user who knows nothing of all that."""
+    volume = mirror.start_fuse()
+    mirror.wait_in_sync()
+    writer = Writer(volume, seed=21)
+    try:
+        writer.wait_for_more(mirror, 10)
+        done = elsewhere(target)
+        assert "reserved under key 0x" in done.stdout, done
+        promoted = far.read_bytes()
+        writer.wait_for_more(mirror, 20)
+        mirror.wait_state("fenced")
+        writer.wait_for_more(mirror, 20)
+        assert far.read_bytes() == promoted, "the old side has written to a promoted leg"
+        # As often as it is tried again, and by a process of its own.
+        mirror.command("resume")
+        mirror.wait_state("fenced")
+    finally:
+        writer.end()
+    assert writer.error is None, writer.error
+    mirror.kill()
+    mirror.start_fuse()
+    mirror.wait_state("fenced", "diverged")
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert far.read_bytes() == promoted
+
+
+@NEEDS_FUSE
+def test_a_mirror_that_ended_in_order_says_so_to_its_leg(mirror: Mirror, target: Target, far: Path):
+    text = mirror.config.read_text()
+    url_line = next(line for line in text.splitlines() if line.startswith("url = "))
+    mirror.config.write_text(text.replace(url_line, url_line + '\nfence = "none"'))
+    mirror.start_fuse()
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0, mirror.peer.output()
+    target.peer.stop()
+    done = enkaku.command("mirror", "promote", far)
+    assert "promoted" in done.stdout, "one that ended in order is taken over at once"

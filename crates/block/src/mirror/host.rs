@@ -22,6 +22,11 @@ pub trait Host: Send + Sync + 'static {
     /// The time of day, for people: nothing is decided by it.
     fn wall_clock(&self) -> SystemTime;
 
+    /// This host and process as people know them, for those who ask who writes to a leg.
+    fn name(&self) -> String {
+        String::new()
+    }
+
     /// 128 bits that nobody else draws: the name of a generation.
     fn random(&self) -> u128;
 }
@@ -57,6 +62,11 @@ impl Host for TokioHost {
 
     fn wall_clock(&self) -> SystemTime {
         SystemTime::now()
+    }
+
+    fn name(&self) -> String {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        format!("{}, process {}", name.trim(), std::process::id())
     }
 
     fn random(&self) -> u128 {

@@ -33,7 +33,7 @@ pub use error::MirrorError;
 pub use host::{Host, TokioHost};
 pub use inspect::{Inspection, inspect};
 pub use link::{Fence, LegSource, OpenLeg, OrderedWrites};
-pub use promote::{PromoteOptions, Promoted, promote, promoted_device};
+pub use promote::{PromoteOptions, Promoted, promote, promoted_device, reservation_key};
 pub use status::{Guard, LegState, LegStatus, Status};
 
 /// Remote legs at most.

@@ -1,5 +1,6 @@
 //! Taking over: the image at a leg becomes one that is written to, without the mirror it came from.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -10,17 +11,30 @@ use super::error::MirrorError;
 use super::generation::GenerationId;
 use super::host::Host;
 use super::layout::LegLayout;
-use super::link::OpenLeg;
+use super::link::{Fence, OpenLeg};
 use super::superblock::{Consistency, RemoteSuperblock};
-use crate::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+use crate::{BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
 const WHAT: &str = "the leg";
+
+/// A mirror that lives writes to the superblocks of its legs so often.
+pub(super) const SIGN_EVERY: Duration = Duration::from_secs(5);
+
+/// Whoever has not given a sign for so long by the clocks of both sides is not taken for alive at
+/// once, since clocks differ: the leg is watched then.
+const SIGN_AGE_MAX: Duration = Duration::from_secs(15);
+
+/// So long a leg is watched, with a look each second: one sign and what its way may take.
+const WATCHED: Duration = Duration::from_secs(7);
 
 /// How to promote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromoteOptions {
-    /// Also an image that is no legal one.
+    /// Also an image that is no legal one, and one whose mirror lives and cannot be kept from it.
     pub force: bool,
+    /// The reservation is given up again when all is done, so that hosts that know nothing of it
+    /// may write. What keeps the old side from writing then is its own look at the superblock.
+    pub release: bool,
 }
 
 /// What was promoted.
@@ -38,6 +52,26 @@ pub struct Promoted {
     pub behind: Option<Duration>,
     /// The image is a legal one.
     pub consistent: bool,
+    /// The key under which it is reserved now, where its target knows reservations: others write to
+    /// it after they have registered under that.
+    pub reservation: Option<u64>,
+}
+
+/// The key under which a leg is reserved that was promoted with this generation. Never 0, which
+/// stands for no key (SPC-4 §6.14.3).
+fn key_of(generation: GenerationId) -> u64 {
+    generation.0 as u64 | 1
+}
+
+/// The key under which a leg is reserved if it was promoted and nobody has it since; `None` for what
+/// is no leg.
+///
+/// # Errors
+/// The device's.
+pub async fn reservation_key(leg: &Device) -> crate::Result<Option<u64>> {
+    let Ok(layout) = layout(leg) else { return Ok(None) };
+    let found = tail::read(&**leg, &layout).await?;
+    Ok(found.ok().map(|found| key_of(found.lineage.current())))
 }
 
 /// Makes the image at `leg` one of its own: takes the reservation from whoever holds it, and begins
@@ -52,18 +86,16 @@ pub async fn promote(
 ) -> std::result::Result<Promoted, MirrorError> {
     let device = |source| MirrorError::device(WHAT, source);
     let layout = layout(&leg.device)?;
-    let found = tail::read(&*leg.device, &layout).await.map_err(device)?;
-    let found = found.map_err(|fault| MirrorError::metadata(WHAT, &fault))?;
-    let consistent = found.consistency == Consistency::Consistent;
-    if !consistent && !options.force {
-        let found = format!("the image there is no legal one ({:?})", found.consistency);
-        return Err(MirrorError::NotPromotable { found });
-    }
+    let found = look(&*leg.device, &layout, options).await?;
     let generation = GenerationId(host.random());
-    if let Some(fence) = &leg.fence {
-        // Not 0, which stands for no key (SPC-4 §6.14.3).
-        fence.take(generation.0 as u64 | 1).await.map_err(device)?;
+    let key = key_of(generation);
+    let fence = take(&leg, key).await.map_err(device)?;
+    if fence.is_none() && !options.force {
+        watch(&*leg.device, &layout, &found, host).await?;
     }
+    // As it is now that nobody else writes: the mirror may have begun to copy since.
+    let found = look(&*leg.device, &layout, options).await?;
+    let consistent = found.consistency == Consistency::Consistent;
     let now = host.wall_clock().into();
     let promoted = RemoteSuperblock {
         sequence: found.sequence + 1,
@@ -74,6 +106,10 @@ pub async fn promote(
         ..found.clone()
     };
     tail::write(&*leg.device, &layout, &promoted).await.map_err(device)?;
+    let kept = fence.as_ref().filter(|_| !options.release).map(|_| key);
+    if let Some(fence) = fence.filter(|_| options.release) {
+        fence.release(key).await.map_err(device)?;
+    }
     Ok(Promoted {
         size: found.data_bytes,
         generation: generation.to_string(),
@@ -82,7 +118,75 @@ pub async fn promote(
         epoch: 0,
         behind: None,
         consistent,
+        reservation: kept,
     })
+}
+
+/// What the leg says, if it may be promoted.
+async fn look(
+    device: &dyn BlockDevice,
+    layout: &LegLayout,
+    options: PromoteOptions,
+) -> std::result::Result<RemoteSuperblock, MirrorError> {
+    let found = tail::read(device, layout).await;
+    let found = found.map_err(|source| MirrorError::device(WHAT, source))?;
+    let found = found.map_err(|fault| MirrorError::metadata(WHAT, &fault))?;
+    if found.consistency != Consistency::Consistent && !options.force {
+        let found = format!("the image there is no legal one ({:?})", found.consistency);
+        return Err(MirrorError::NotPromotable { found });
+    }
+    Ok(found)
+}
+
+/// Takes the reservation, and with it the right to write from whoever had it; `None` where there are
+/// no reservations.
+async fn take(leg: &OpenLeg, key: u64) -> crate::Result<Option<Arc<dyn Fence>>> {
+    let Some(fence) = leg.fence.clone() else { return Ok(None) };
+    match fence.take(key).await {
+        Ok(()) => Ok(Some(fence)),
+        Err(error @ (BlockError::Unreachable(_) | BlockError::Fenced)) => Err(error),
+        Err(error) if fence.is_required() => Err(error),
+        Err(error) => {
+            tracing::warn!(%error, "the leg cannot be reserved");
+            Ok(None)
+        }
+    }
+}
+
+/// Where nothing can keep the mirror from writing, it has to be gone: looks for signs of its life.
+/// One that ended in order has said so.
+async fn watch(
+    device: &dyn BlockDevice,
+    layout: &LegLayout,
+    found: &RemoteSuperblock,
+    host: &dyn Host,
+) -> std::result::Result<(), MirrorError> {
+    if found.writer.is_empty() {
+        return Ok(());
+    }
+    let lives = |when: String| {
+        let found = format!(
+            "its mirror lives ({}, which wrote to it {when}), and the leg has no reservation that \
+             would keep it from writing: end it there, or cut it off",
+            found.writer
+        );
+        MirrorError::NotPromotable { found }
+    };
+    let (told, now) = (SystemTime::from(found.lease), host.wall_clock());
+    let age = now.duration_since(told).or_else(|_| told.duration_since(now)).unwrap_or_default();
+    if age < SIGN_AGE_MAX {
+        return Err(lives(format!("{:.1} s ago by the clocks of both", age.as_secs_f64())));
+    }
+    let end = host.now() + WATCHED;
+    while host.now() < end {
+        host.sleep(Duration::from_secs(1)).await;
+        let again = tail::read(device, layout).await;
+        let again = again.map_err(|source| MirrorError::device(WHAT, source))?;
+        if again.as_ref() != Ok(found) {
+            return Err(lives("while it was looked at".to_owned()));
+        }
+    }
+    Ok(())
 }
 
 /// The image at a leg as a device, without the mirror's metadata behind it. It may be a little
@@ -92,7 +196,7 @@ pub async fn promote(
 /// The leg is too small to be one.
 pub fn promoted_device(leg: Device) -> std::result::Result<Device, MirrorError> {
     let size = layout(&leg)?.image_bytes_max();
-    Ok(std::sync::Arc::new(Image { leg, size }))
+    Ok(Arc::new(Image { leg, size }))
 }
 
 fn layout(leg: &Device) -> std::result::Result<LegLayout, MirrorError> {
@@ -146,8 +250,6 @@ impl BlockDevice for Image {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::backend::MemoryDevice;
     use crate::testing;

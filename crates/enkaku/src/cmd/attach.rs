@@ -7,13 +7,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use block::Device;
 use block::layer::{CacheStats, FailuresLayer};
+use block::mirror::reservation_key;
 use export::fuse::FuseConfig;
 use iscsi::initiator::{IsidChoice, Url};
-use tracing::info;
+use tracing::{info, warn};
 
 use super::advice::parse_url;
 use super::front;
-use super::remote::{CacheArgs, RemoteArgs, URL_HELP};
+use super::remote::{CacheArgs, RemoteArgs, URL_HELP, Volume};
 use super::stats_file::StatsFile;
 
 /// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
@@ -53,6 +54,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
     });
     let volume = volume.await?;
+    if !args.read_only {
+        register(&volume).await;
+    }
     let cache = args.cache.layer(volume.device());
     let watched = Arc::new(FailuresLayer::new(cache.clone()));
     let mut device: Device = watched.clone();
@@ -89,6 +93,23 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             args.url,
             failures.count
         ),
+    }
+}
+
+/// The leg of a mirror that was promoted is reserved, for those who register under its key.
+async fn register(volume: &Volume) {
+    let registered = async {
+        let Some(fence) = volume.disk().fence().await? else { return Ok(()) };
+        let Some(holder) = fence.holder().await? else { return Ok(()) };
+        if reservation_key(&volume.device()).await? == Some(holder) {
+            fence.hold(holder).await?;
+            info!("registered for the volume, which was promoted");
+        }
+        Ok::<(), block::BlockError>(())
+    };
+    if let Err(error) = registered.await {
+        // Its writes tell, if there are any.
+        warn!(%error, "not registered for the volume's reservation");
     }
 }
 

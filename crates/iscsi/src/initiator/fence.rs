@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::sync::Arc;
 
 use block::mirror::Fence;
 use block::{BlockError, Io, Result};
@@ -52,6 +53,17 @@ impl Reservation {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         Io::later(operation(self.0.clone()))
+    }
+}
+
+impl RemoteDisk {
+    /// The unit's reservation; `None` where it knows none.
+    ///
+    /// # Errors
+    /// The target cannot be asked.
+    pub async fn fence(&self) -> Result<Option<Arc<dyn Fence>>> {
+        let fence = Reservation::of(self).await?;
+        Ok(fence.map(|fence| Arc::new(fence) as Arc<dyn Fence>))
     }
 }
 

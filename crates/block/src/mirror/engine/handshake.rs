@@ -248,6 +248,18 @@ pub(crate) async fn beat(
     shared.books().told(leg, found.superblock.sequence, None).await
 }
 
+/// Tells a leg that nobody writes to it any more.
+pub(crate) async fn take_leave(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Result<()> {
+    let superblock = found.superblock.clone();
+    write_as(shared, session, found, superblock, String::new()).await?;
+    shared.books().told(leg, found.superblock.sequence, None).await
+}
+
 /// Tells a leg that its image is no legal one, before anything is copied to it.
 pub(crate) async fn say_inconsistent(
     shared: &Arc<Shared>,
@@ -284,8 +296,20 @@ async fn write(
     shared: &Arc<Shared>,
     session: &Arc<Session>,
     found: &mut Found,
-    mut superblock: RemoteSuperblock,
+    superblock: RemoteSuperblock,
 ) -> Result<()> {
+    let writer = shared.host().name();
+    write_as(shared, session, found, superblock, writer).await
+}
+
+async fn write_as(
+    shared: &Arc<Shared>,
+    session: &Arc<Session>,
+    found: &mut Found,
+    mut superblock: RemoteSuperblock,
+    writer: String,
+) -> Result<()> {
+    superblock.writer = writer;
     superblock.sequence += 1;
     superblock.lease = shared.host().wall_clock().into();
     tail::write(&SessionDevice(session.clone()), &found.layout, &superblock).await?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::super::leg::LegEvent;
 use super::super::link::OpenLeg;
+use super::super::promote::SIGN_EVERY;
 use super::super::status::Guard;
 use super::catch_up;
 use super::change;
@@ -19,8 +20,8 @@ use super::signal::{Either, either};
 use crate::{BlockError, Result};
 
 /// Pause between looks at a leg in sync: whether somebody has taken it over, and whether there is
-/// something to flush.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// something to flush. Each is a sign of life as well.
+const LOOK_EVERY: Duration = SIGN_EVERY;
 
 /// Why an attempt has ended.
 enum Ended {
@@ -167,7 +168,6 @@ async fn follow(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Ended {
-    let mut sent = shared.legs().sent_bytes(leg);
     let mut look_at = shared.host().now() + LOOK_EVERY;
     loop {
         let change = shared.legs().changed();
@@ -175,6 +175,8 @@ async fn follow(
             return Ended::Lost;
         }
         if shared.phase() == Phase::Ending {
+            // Without it a promotion looks for signs of life for a while, and that is all.
+            drop(handshake::take_leave(shared, leg, session, found).await);
             return Ended::Closing;
         }
         if let Err(error) = keep_up(shared, leg, session, found).await {
@@ -183,9 +185,7 @@ async fn follow(
         }
         let now = shared.host().now();
         if now >= look_at {
-            let now_sent = shared.legs().sent_bytes(leg);
-            let used = now_sent != std::mem::replace(&mut sent, now_sent);
-            if let Err(Refused { event, message }) = look(shared, leg, session, found, used).await {
+            if let Err(Refused { event, message }) = look(shared, leg, session, found).await {
                 shared.legs().end_use(leg, Some(session), event, message);
                 return Ended::Lost;
             }
@@ -202,15 +202,12 @@ async fn look(
     leg: usize,
     session: &Arc<Session>,
     found: &mut Found,
-    used: bool,
 ) -> std::result::Result<(), Refused> {
     handshake::check(session, found).await?;
     if shared.legs().unflushed(leg) > 0 {
         drop(change::flush_leg(shared, leg).await);
     }
-    if used {
-        handshake::beat(shared, leg, session, found).await?;
-    }
+    handshake::beat(shared, leg, session, found).await?;
     Ok(())
 }
 

@@ -344,11 +344,6 @@ impl Legs {
         self.lock()[leg].tracking.unflushed()
     }
 
-    /// Bytes of data sent to a leg since the mirror was opened.
-    pub(crate) fn sent_bytes(&self, leg: usize) -> u64 {
-        self.lock()[leg].sent_bytes
-    }
-
     /// The first run of owed blocks among `blocks`.
     pub(crate) fn first_owed(&self, leg: usize, blocks: Range<u64>) -> Option<Range<u64>> {
         self.lock()[leg].tracking.first_owed(blocks)

@@ -19,9 +19,14 @@ use crate::cmd::{Usage, say};
 pub(super) struct Args {
     #[arg(value_name = "URL|PATH", help = format!("{URL_HELP}, or a path"))]
     place: String,
-    /// Also an image that is not of one moment, or whose mirror seems to be alive.
+    /// Also an image that is not of one moment, or one whose mirror lives, where no reservation can
+    /// keep that from writing.
     #[arg(long)]
     force: bool,
+    /// Give the leg's reservation up once it is taken over: for users of it that know nothing of
+    /// reservations. The old mirror finds out by its own look at the leg only.
+    #[arg(long)]
+    release: bool,
     /// File whose first line is the CHAP password of the URL's user.
     #[arg(long, value_name = "FILE")]
     chap_password_file: Option<PathBuf>,
@@ -40,7 +45,8 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let source = source(&leg).map_err(|error| Usage::error(error.to_string()))?;
     let opened = source.connect().await.with_context(|| source.name())?;
     let host = TokioHost::current();
-    let promoted = promote(opened, &host, PromoteOptions { force: args.force }).await?;
+    let options = PromoteOptions { force: args.force, release: args.release };
+    let promoted = promote(opened, &host, options).await?;
     if args.json {
         say(serde_json::to_string_pretty(&promoted)?)?;
         return Ok(ExitCode::SUCCESS);
@@ -59,5 +65,11 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         say("it is not of one moment: check the file system before you use it")?;
     }
     say(format_args!("promoted: {} bytes, generation {}", promoted.size, promoted.generation))?;
+    if let Some(key) = promoted.reservation {
+        say(format_args!(
+            "reserved under key {key:#018x}: `enkaku attach` registers under it, others have to before \
+             they write (--release gives it up)"
+        ))?;
+    }
     Ok(ExitCode::SUCCESS)
 }

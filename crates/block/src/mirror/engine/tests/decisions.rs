@@ -25,7 +25,9 @@ fn open_leg(device: Device) -> OpenLeg {
 
 async fn promote_leg(world: &World, leg: usize) {
     let leg = open_leg(world.legs[leg].device());
-    promote(leg, &TokioHost::current(), PromoteOptions::default()).await.unwrap();
+    // The leg has no reservation, and its mirror lives or has just been cut off.
+    let force = PromoteOptions { force: true, ..PromoteOptions::default() };
+    promote(leg, &TokioHost::current(), force).await.unwrap();
 }
 
 /// The leg comes back after it was cut off, and is left alone in that state.
@@ -236,7 +238,8 @@ async fn an_image_that_is_no_legal_one_is_promoted_only_by_force() {
     let leg = world.legs[0].device();
     let error = promote(open_leg(leg.clone()), &host, PromoteOptions::default()).await.unwrap_err();
     assert!(matches!(error, MirrorError::NotPromotable { .. }), "{error}");
-    let promoted = promote(open_leg(leg), &host, PromoteOptions { force: true }).await.unwrap();
+    let force = PromoteOptions { force: true, ..PromoteOptions::default() };
+    let promoted = promote(open_leg(leg), &host, force).await.unwrap();
     assert!(!promoted.consistent);
     assert_eq!(promoted.size, SIZE);
 }

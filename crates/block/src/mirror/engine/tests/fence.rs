@@ -86,7 +86,7 @@ async fn a_catch_up_that_is_overtaken_by_a_promotion_ends() {
     world.open().await;
     world.wait("a part is copied", |mirror| mirror.status().legs[0].copied_bytes > 0).await;
     let elsewhere = world.legs[0].elsewhere();
-    let force = PromoteOptions { force: true };
+    let force = PromoteOptions { force: true, ..PromoteOptions::default() };
     promote(elsewhere, &TokioHost::current(), force).await.unwrap();
     let before = whole(&*world.legs[0].device()).await;
     world.wait_state(0, LegState::Fenced).await;

@@ -4,6 +4,7 @@
 mod copies;
 mod decisions;
 mod fence;
+mod life;
 mod load;
 mod losses;
 mod reserved;
