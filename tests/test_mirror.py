@@ -594,7 +594,8 @@ def test_reservations_as_the_configuration_says(
     assert mirror.stop() == 0, mirror.peer.output()
     # A file knows none: asked for, it is not used without.
     second = empty(tmp_path / "second.img", SIZE + TAIL)
-    with cleaned_up(Mirror(tmp_path, local, [second], "vm2")) as strict:
+    other = noise(tmp_path / "other.img", SIZE)
+    with cleaned_up(Mirror(tmp_path, other, [second], "vm2")) as strict:
         strict.create()
         text = strict.config.read_text()
         path_line = next(line for line in text.splitlines() if line.startswith("path = "))
@@ -630,7 +631,7 @@ def test_after_a_promotion_the_old_mirror_writes_nothing(
         assert far.read_bytes() == promoted, "the old side has written to a promoted leg"
         # As often as it is tried again, and by a process of its own.
         mirror.command("resume")
-        mirror.wait_state("fenced")
+        mirror.wait_state("fenced", "diverged")
     finally:
         writer.end()
     assert writer.error is None, writer.error

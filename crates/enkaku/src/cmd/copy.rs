@@ -145,6 +145,14 @@ impl Opened {
         self.disk().map(|disk| PathJson::of(&disk.path()))
     }
 
+    /// As a source.
+    async fn close_unwritten(self) -> anyhow::Result<()> {
+        match self.remote {
+            Some(remote) => remote.close_unwritten().await,
+            None => Ok(()),
+        }
+    }
+
     async fn close(self) -> anyhow::Result<()> {
         match self.remote {
             Some(remote) => remote.close().await,
@@ -222,7 +230,7 @@ async fn between(source: &Endpoint, destination: &Endpoint, args: &Args) -> anyh
         compare(&source.device, &destination.device, &options, |step| advance(&bar, step)).await?;
         bar.finish_and_clear();
     }
-    source.close().await?;
+    source.close_unwritten().await?;
     destination.close().await?;
     Ok(Report {
         bytes: copied.bytes,
@@ -276,7 +284,7 @@ async fn to_stdout(source: &Endpoint, args: &Args) -> anyhow::Result<Report> {
         .context("copying")?;
     bar.finish_and_clear();
     let (connections, path) = (source.connections(), source.path());
-    source.close().await?;
+    source.close_unwritten().await?;
     Ok(Report { bytes, connections, path, ..Report::default() })
 }
 

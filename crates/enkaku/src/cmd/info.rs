@@ -48,7 +48,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         report["negotiated"] = negotiated(session);
     }
     drop(sessions);
-    volume.close().await?;
+    volume.close_unwritten().await?;
     if args.json {
         say(&report)?;
     } else {

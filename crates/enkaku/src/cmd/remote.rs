@@ -338,6 +338,15 @@ impl Volume {
         &self.disk
     }
 
+    /// Logs out, where nothing was written: there is nothing to flush, which a unit that is reserved
+    /// for somebody else refuses.
+    pub(crate) async fn close_unwritten(self) -> anyhow::Result<()> {
+        match self.disk.close().await {
+            Err(block::BlockError::Fenced) => Ok(()),
+            closed => Ok(closed?),
+        }
+    }
+
     /// Flushes and logs out.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
         Ok(self.disk.close().await?)

@@ -32,7 +32,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Way::Url(url) => {
             let volume = args.remote.connect(url).await?;
             let found = inspect(&volume.device()).await;
-            volume.close().await?;
+            volume.close_unwritten().await?;
             found?
         }
     };

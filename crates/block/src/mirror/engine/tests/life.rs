@@ -4,9 +4,9 @@
 use std::time::{Duration, SystemTime};
 
 use super::world::*;
+use crate::Buf;
 use crate::mirror::host::BoxFuture;
 use crate::mirror::{Host, LegState, MirrorError, PromoteOptions, Promoted, TokioHost, promote};
-use crate::Buf;
 
 /// The other site, whose clock is ahead of ours by so much.
 struct OtherSite {
