@@ -28,6 +28,14 @@ const SETTLE_BYTES: u64 = 256 << 20;
 /// Bytes under way to begin with, before it is known what the line carries.
 const WINDOW_BYTES_FIRST: u64 = 2 << 20;
 
+/// Bytes of holes under way to begin with, and at most. A target may have to write them all, one
+/// command after the other, or may have done at once: that shows.
+const HOLES_BYTES_FIRST: u64 = 8 << 20;
+const HOLES_BYTES_MAX: u64 = 2 << 30;
+
+/// Commands that share what is allowed of holes, about.
+const HOLES_AT_ONCE: u64 = 8;
+
 /// Pieces under way at most: scattered blocks are short, and each range held has its cost for all
 /// others.
 const PIECES_MAX: u64 = 2048;
@@ -120,13 +128,16 @@ pub(crate) async fn copy_owed(
             continue;
         }
         if now >= next_at && window.has_room() && shared.legs().owed(leg) > 0 {
-            match pieces.next(shared, leg).await {
+            let begun = pieces.at_beginning();
+            match pieces.next(shared, leg, window.hole_bytes()).await {
                 Ok(Some(piece)) => {
-                    next_at = next_after(next_at.max(now), piece.bytes(), shared);
+                    next_at = next_after(next_at.max(now), piece.wire_bytes(), shared);
                     window.start(shared, leg, session, piece);
                     continue;
                 }
-                Ok(None) => {} // Again from the beginning at the next look.
+                // What this pass has left behind is for another one: nobody else would wake us.
+                Ok(None) if !begun => continue,
+                Ok(None) => {}
                 Err(error) => break Err(error),
             }
         }
@@ -156,31 +167,65 @@ async fn settle(shared: &Arc<Shared>, leg: usize) -> Result<()> {
 struct Window {
     state: Mutex<State>,
     changed: Arc<Signal>,
-    bytes_max: u64,
     latency_max: Duration,
 }
 
 struct State {
     pieces: u64,
-    bytes: u64,
-    /// Bytes under way at most, as the latency allows.
-    allowed: u64,
+    data: Share,
+    holes: Share,
     unsettled: u64,
     failure: Option<BlockError>,
+}
+
+/// What is under way of one kind, and what may be, as the latency allows.
+struct Share {
+    bytes: u64,
+    allowed: u64,
+    max: u64,
+}
+
+impl Share {
+    fn new(first: u64, max: u64) -> Self {
+        Self { bytes: 0, allowed: first.min(max), max }
+    }
+
+    fn ended(&mut self, bytes: u64, slow: bool) {
+        self.bytes -= bytes;
+        self.allowed = if slow {
+            // Each of the pieces of one window says so: together they halve it, about.
+            self.allowed.saturating_sub(bytes / 2).max(piece::DATA_BYTES)
+        } else {
+            (self.allowed + bytes / 2).min(self.max)
+        };
+    }
+}
+
+impl State {
+    fn share(&mut self, hole: bool) -> &mut Share {
+        if hole { &mut self.holes } else { &mut self.data }
+    }
 }
 
 impl Window {
     fn new(shared: &Shared) -> Self {
         let bytes_max = shared.config().resync_window_bytes.max(piece::DATA_BYTES);
-        let allowed = WINDOW_BYTES_FIRST.min(bytes_max);
-        let state = State { pieces: 0, bytes: 0, allowed, unsettled: 0, failure: None };
+        let data = Share::new(WINDOW_BYTES_FIRST, bytes_max);
+        let holes = Share::new(HOLES_BYTES_FIRST, HOLES_BYTES_MAX);
+        let state = State { pieces: 0, data, holes, unsettled: 0, failure: None };
         let latency_max = shared.config().remote_timeout / LATENCY_PER_TIMEOUT;
-        Self { state: Mutex::new(state), changed: Arc::default(), bytes_max, latency_max }
+        Self { state: Mutex::new(state), changed: Arc::default(), latency_max }
     }
 
     fn has_room(&self) -> bool {
         let state = lock(&self.state);
-        state.bytes < state.allowed && state.pieces < PIECES_MAX
+        let both = [&state.data, &state.holes];
+        both.iter().all(|share| share.bytes < share.allowed) && state.pieces < PIECES_MAX
+    }
+
+    /// Bytes of the next hole at most.
+    fn hole_bytes(&self) -> u64 {
+        lock(&self.state).holes.allowed / HOLES_AT_ONCE
     }
 
     fn is_idle(&self) -> bool {
@@ -208,36 +253,28 @@ impl Window {
         session: &Arc<Session>,
         piece: piece::Piece,
     ) {
-        let bytes = piece.wire_bytes();
+        let (hole, bytes, wire_bytes) = (piece.is_hole(), piece.bytes(), piece.wire_bytes());
         {
             let mut state = lock(&self.state);
-            (state.pieces, state.bytes) = (state.pieces + 1, state.bytes + bytes);
+            state.pieces += 1;
+            state.share(hole).bytes += bytes;
         }
         let (window, host) = (self.clone(), shared.host().clone());
         let (shared, session) = (shared.clone(), session.clone());
         host.spawn(Box::pin(async move {
             let since = shared.host().now();
             let result = piece::copy(&shared, leg, &session, piece).await;
-            let took = shared.host().now().saturating_sub(since);
-            window.ended(bytes, took, result);
+            let slow = shared.host().now().saturating_sub(since) > window.latency_max;
+            let mut state = lock(&window.state);
+            state.pieces -= 1;
+            state.share(hole).ended(bytes, slow);
+            state.unsettled += wire_bytes;
+            if let Err(error) = result {
+                state.failure.get_or_insert(error);
+            }
+            drop(state);
+            window.changed.raise();
         }));
-    }
-
-    fn ended(&self, bytes: u64, took: Duration, result: Result<()>) {
-        let mut state = lock(&self.state);
-        (state.pieces, state.bytes) = (state.pieces - 1, state.bytes - bytes);
-        state.unsettled += bytes;
-        state.allowed = if took > self.latency_max {
-            // Each of the pieces of one window says so: together they halve it, about.
-            state.allowed.saturating_sub(bytes / 2).max(piece::DATA_BYTES)
-        } else {
-            (state.allowed + bytes / 2).min(self.bytes_max)
-        };
-        if let Err(error) = result {
-            state.failure.get_or_insert(error);
-        }
-        drop(state);
-        self.changed.raise();
     }
 
     async fn drained(&self) {
@@ -248,5 +285,55 @@ impl Window {
             }
             change.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    /// A hole of so many bytes at a target that takes `command` for each command, and has them all
+    /// write so many bytes a second, one after the other. The time for all, and for the slowest.
+    fn zeroed(total: u64, command: Duration, bytes_per_s: f64) -> (Duration, Duration) {
+        let mut share = Share::new(HOLES_BYTES_FIRST, HOLES_BYTES_MAX);
+        let (mut now, mut busy_until, mut slowest) =
+            (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let (mut left, mut under_way) = (total, VecDeque::new());
+        while left > 0 || !under_way.is_empty() {
+            while left > 0 && share.bytes < share.allowed {
+                let wanted = (share.allowed / HOLES_AT_ONCE).clamp(piece::DATA_BYTES, 32 << 20);
+                let bytes = wanted.min(left);
+                let writes = Duration::from_secs_f64(bytes as f64 / bytes_per_s);
+                busy_until = busy_until.max(now) + writes;
+                under_way.push_back((now, busy_until + command, bytes));
+                (share.bytes, left) = (share.bytes + bytes, left - bytes);
+            }
+            let (began, ends, bytes) = under_way.pop_front().unwrap();
+            now = ends;
+            slowest = slowest.max(now - began);
+            share.ended(bytes, now - began > TIMEOUT / LATENCY_PER_TIMEOUT);
+        }
+        (now, slowest)
+    }
+
+    #[test]
+    fn a_target_that_writes_its_zeroes_is_kept_busy_and_not_lost() {
+        for mib_per_s in [20.0, 200.0, 2000.0] {
+            let rate = mib_per_s * 1048576.0;
+            let total = 20 * rate as u64;
+            let (took, slowest) = zeroed(total, Duration::from_millis(1), rate);
+            assert!(slowest < TIMEOUT / 4, "{slowest:?} at {mib_per_s} MiB/s");
+            assert!(took < Duration::from_secs(21), "{took:?} at {mib_per_s} MiB/s");
+        }
+    }
+
+    #[test]
+    fn a_tebibyte_of_nothing_is_told_to_a_far_target_in_half_a_minute() {
+        let (took, _) = zeroed(1 << 40, Duration::from_millis(50), 1e15);
+        assert!(took < Duration::from_secs(30), "{took:?}");
     }
 }

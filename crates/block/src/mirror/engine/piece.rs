@@ -37,6 +37,11 @@ impl Piece {
         (self.blocks.end - self.blocks.start) * BLOCK_BYTES
     }
 
+    /// The local device has nothing there.
+    pub(crate) fn is_hole(&self) -> bool {
+        self.hole
+    }
+
     /// About what it puts on the line, in bytes.
     pub(crate) fn wire_bytes(&self) -> u64 {
         if self.hole { COMMAND_BYTES } else { self.bytes() }
@@ -47,7 +52,7 @@ impl Piece {
 pub(crate) struct Pieces {
     cursor: u64,
     blocks: u64,
-    hole_bytes: u64,
+    hole_bytes_max: u64,
     /// Which part of the local device is known to be data or a hole.
     map: Vec<Extent>,
 }
@@ -55,22 +60,34 @@ pub(crate) struct Pieces {
 impl Pieces {
     /// From the beginning.
     pub(crate) fn new(leg: &DeviceInfo, shared: &Shared) -> Self {
-        let hole_bytes = if leg.can_zero { HOLE_BYTES } else { DATA_BYTES };
-        Self { cursor: 0, blocks: shared.blocks(), hole_bytes, map: Vec::new() }
+        let hole_bytes_max = if leg.can_zero { HOLE_BYTES } else { DATA_BYTES };
+        Self { cursor: 0, blocks: shared.blocks(), hole_bytes_max, map: Vec::new() }
     }
 
-    /// The next piece; `None` once at the end, then it begins anew.
+    /// The next piece is looked for in all that is owed.
+    pub(crate) fn at_beginning(&self) -> bool {
+        self.cursor == 0
+    }
+
+    /// The next piece; `None` once at the end, then it begins anew. A hole is as long as is wanted,
+    /// within what is sensible.
     ///
     /// # Errors
     /// The local device's.
-    pub(crate) async fn next(&mut self, shared: &Shared, leg: usize) -> Result<Option<Piece>> {
+    pub(crate) async fn next(
+        &mut self,
+        shared: &Shared,
+        leg: usize,
+        hole_bytes: u64,
+    ) -> Result<Option<Piece>> {
         let Some(run) = shared.legs().first_owed(leg, self.cursor..self.blocks) else {
             (self.cursor, self.map) = (0, Vec::new());
             return Ok(None);
         };
         let at = run.start * BLOCK_BYTES;
         let extent = self.extent(shared, at).await?;
-        let bytes_max = if extent.hole { self.hole_bytes } else { DATA_BYTES };
+        let hole_bytes = hole_bytes.clamp(DATA_BYTES, self.hole_bytes_max);
+        let bytes_max = if extent.hole { hole_bytes } else { DATA_BYTES };
         // A block that is a hole in part is data.
         let end = extent.offset + extent.len;
         let end = if extent.hole { end / BLOCK_BYTES } else { end.div_ceil(BLOCK_BYTES) };

@@ -101,6 +101,40 @@ async fn a_first_copy_goes_on_where_it_was_killed() {
     assert!(copied <= SIZE / 2 + SIZE / 5, "{copied} of {SIZE} bytes");
 }
 
+/// A mebibyte of data, then nothing but a hole.
+async fn mostly_hole() -> World {
+    let local = memory(SIZE);
+    local.write(0, pattern(1 << 20, 1), WriteFlags::NONE).await.unwrap();
+    let mut world = World::over(local, 1);
+    world.config.resync_bytes_per_s = Some((1 << 20) / 5);
+    world.create().await.unwrap();
+    world.open().await;
+    world.wait_state(0, LegState::Copying).await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_of_the_rate_is_for_what_is_sent() {
+    let begin = tokio::time::Instant::now();
+    let world = mostly_hole().await;
+    world.settled().await;
+    world.assert_equal().await;
+    let took = begin.elapsed().as_secs_f64();
+    assert!((4.0..8.0).contains(&took), "{took} s for 5 s of data; the hole alone would take 15 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hole_that_is_written_during_a_copy_does_not_hold_it_up() {
+    let begin = tokio::time::Instant::now();
+    let world = mostly_hole().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.write(SIZE - (64 << 10), 4096, 2).await.unwrap();
+    world.settled().await;
+    world.assert_equal().await;
+    let took = begin.elapsed().as_secs_f64();
+    assert!(took < 8.0, "{took} s for 5 s of data and a block");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_mirror_is_closed_at_once_in_the_middle_of_a_copy_which_goes_on_later() {
     let local = memory(SIZE);
