@@ -36,7 +36,11 @@ class _Way:
 class Link:
     """One proxied connection, served by a thread of its own."""
 
-    def __init__(self, client: socket.socket, server: socket.socket, opened_beside: int):
+    def __init__(
+        self, client: socket.socket, server: socket.socket, opened_beside: int, pause_s: float = 0.0
+    ):
+        self.pause_s = pause_s
+        """After each piece."""
         self.opened_beside = opened_beside
         """Connections of the initiator that were open when this one came."""
         self.dropped = 0
@@ -108,6 +112,7 @@ class Link:
     def _read(self, way: _Way) -> None:
         with suppress(BlockingIOError):
             way.waiting = way.source.recv(PIECE_BYTES)
+            time.sleep(self.pause_s)
             if not way.waiting:
                 way.ended = True
                 if not self._dropping:
@@ -132,6 +137,9 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(0.1)
         self._closing = False
+        self._down = False
+        self._pause_s = 0.0
+        self._changing = threading.Lock()
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     @property
@@ -161,6 +169,31 @@ class Proxy:
                 raise LabError(f"never: {what}; bytes to/from the target by connection: {seen}")
             time.sleep(POLL_S)
 
+    def limit(self, bytes_per_s: float | None) -> None:
+        """So much a connection from now on, about; without a number as much as there is."""
+        self._pause_s = PIECE_BYTES / bytes_per_s if bytes_per_s else 0.0
+        for link in list(self.links):
+            link.pause_s = self._pause_s
+
+    def cut(self, *, reset: bool) -> None:
+        """The line is down until `mend`: every connection gets a reset, or loses its bytes without a
+        word to either end; a new one is closed at once."""
+        with self._changing:
+            self._down = True
+        for link in list(self.links):
+            if link.open and reset:
+                link.reset()
+            elif link.open:
+                link.drop()
+
+    def mend(self) -> None:
+        """New connections lead to the target again. Those that lost bytes are reset."""
+        for link in list(self.links):
+            if link.open:
+                link.reset()
+        with self._changing:
+            self._down = False
+
     def cut_one(self, after_bytes: int) -> Link:
         """When so much has passed: the busiest connection loses bytes, then is reset."""
         self.wait_until(lambda: self.carried() >= after_bytes, f"{after_bytes} bytes pass")
@@ -176,13 +209,19 @@ class Proxy:
                 client, _ = self._listener.accept()
             except TimeoutError:
                 continue
-            try:
-                server = socket.create_connection(self._target)
-            except OSError:
-                client.close()
-                continue
-            for end in (client, server):
-                end.setblocking(False)
-                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            beside = sum(link.client_open for link in self.links)
-            self.links.append(Link(client, server, beside))
+            with self._changing:
+                self._connect(client)
+
+    def _connect(self, client: socket.socket) -> None:
+        try:
+            if self._down:
+                raise ConnectionRefusedError
+            server = socket.create_connection(self._target)
+        except OSError:
+            client.close()
+            return
+        for end in (client, server):
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        beside = sum(link.client_open for link in self.links)
+        self.links.append(Link(client, server, beside, self._pause_s))

@@ -26,7 +26,7 @@ from enkaku_lab.process import READY_S_MAX, LabError, Peer, run
 ROWS_MAX = 20_000
 """That one run of a writer can make; a round needs some hundreds."""
 SQLITE_WRITER = """
-import hashlib, sqlite3, sys
+import hashlib, sqlite3, sys, time
 base = sqlite3.connect(sys.argv[1], isolation_level=None)
 base.execute(f"pragma journal_mode = {sys.argv[2]}")
 base.execute("pragma synchronous = full")
@@ -38,7 +38,7 @@ for number in range(first, first + rows):
         base.execute("insert into ledger values (?, ?)", (number, note))
     except sqlite3.Error as error:
         sys.exit(f"refused: {error}")
-    print("committed", number, flush=True)
+    print("committed", number, time.time(), flush=True)
 """
 
 
@@ -50,11 +50,15 @@ def note(number: int) -> str:
 class Ledger(ABC):
     """Rows of one data base, over all the runs of its writer."""
 
-    def __init__(self, logs: Path):
+    def __init__(self, logs: Path, *, gapless: bool = False):
+        """`gapless`: each run goes on behind the last row that is there, so that the rows are 1 … m."""
         self.logs = logs
+        self.gapless = gapless
         self.committed: set[int] = set()
         """What was acknowledged, outside the volume."""
         self.writer: Peer | None = None
+        self.told_at: dict[int, float] = {}
+        """When each of them was, in seconds since 1970; PostgreSQL says when the commit began."""
         self._runs = 0
         self._next = 1
 
@@ -99,12 +103,19 @@ class Ledger(ABC):
     def settle(self) -> None:
         """Takes down what was acknowledged; the writer has ended."""
         told = self._told()
-        self.committed |= told
+        self.committed |= told.keys()
+        self.told_at |= told
         # One more may be under way, and may be there or not.
         self._next = max(told, default=self._next) + 2
 
-    def _told(self) -> set[int]:
-        return {int(found) for found in re.findall(r"^committed (\d+)$", self.said(), re.M)}
+    def last_told(self) -> int:
+        """The highest number that was acknowledged so far, in this run or before."""
+        return max(self._told().keys() | self.committed, default=0)
+
+    def _told(self) -> dict[int, float]:
+        """Numbers of the present run, and when they were told."""
+        found = re.findall(r"^committed (\d+) ([\d.]+)$", self.said(), re.M)
+        return {int(number): float(at_s) for number, at_s in found}
 
     def _log(self, name: str) -> Path:
         self._runs += 1
@@ -118,11 +129,13 @@ class Sqlite(Ledger):
     rolled back by a power cut that follows it closely (sqlite.org/pragma.html, EXTRA).
     """
 
-    def __init__(self, logs: Path, journal: str = "wal"):
-        super().__init__(logs)
+    def __init__(self, logs: Path, journal: str = "wal", *, gapless: bool = False):
+        super().__init__(logs, gapless=gapless)
         self._journal = journal
 
     def start(self, volume: Path) -> None:
+        if self.gapless and (volume / "ledger.db").exists():
+            self._next = max(self.rows(volume), default=0) + 1
         words = [volume / "ledger.db", self._journal, self._next, ROWS_MAX]
         argv = [need("python3"), "-c", SQLITE_WRITER, *words]
         self.writer = Peer(argv, self._log("sqlite"))
@@ -145,8 +158,8 @@ class Sqlite(Ledger):
 class Postgres(Ledger):
     """A cluster of its own on the volume, with data checksums, run by an unprivileged user."""
 
-    def __init__(self, logs: Path):
-        super().__init__(logs)
+    def __init__(self, logs: Path, *, gapless: bool = False):
+        super().__init__(logs, gapless=gapless)
         self._bin = postgres_folder()
         assert self._bin is not None
         self._user = unprivileged_user()
@@ -157,13 +170,16 @@ class Postgres(Ledger):
 
     def start(self, volume: Path) -> None:
         self._open(volume)
+        if self.gapless:
+            self._next = int(self._ask("select coalesce(max(number), 0) + 1 from ledger"))
         script = self.logs / "rows.sql"
         with script.open("w") as file:
             for number in range(self._next, self._next + ROWS_MAX):
                 value = f"repeat(md5('{number}'), {1 + number % 150})"
                 # What is told is told behind the commit (psql waits for the command's end).
                 file.write(f"insert into ledger values ({number}, {value}) ")
-                file.write("returning 'committed ' || number;\n")
+                file.write("returning 'committed ' || number || ' ' || ")
+                file.write("extract(epoch from clock_timestamp());\n")
         argv = [*self._psql(), "-v", "ON_ERROR_STOP=1", "-f", script]
         self.writer = Peer(argv, self._log("psql"))
 

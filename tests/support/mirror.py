@@ -90,7 +90,8 @@ class Mirror:
         self.unmount()
 
     def unmount(self) -> None:
-        if self.mount.exists() and _is_mounted(self.mount):
+        # A mount whose process is dead cannot even be asked whether it is there.
+        if _is_mounted(self.mount):
             run([need("fusermount3"), "-u", "-z", self.mount], check=False)
 
     def clean_up(self) -> None:

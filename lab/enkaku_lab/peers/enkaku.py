@@ -38,10 +38,11 @@ def start_target(
     address: str = "127.0.0.1",
     port: int | None = None,
     options: list[object] = (),
+    iqn: str = IQN,
 ) -> Target:
     """`enkaku serve`, accepting connections. The caller stops `target.peer`."""
     port = port or free_port(address)
-    words = ["serve", "--listen", f"{host_for_url(address)}:{port}", "--iqn", IQN]
+    words = ["serve", "--listen", f"{host_for_url(address)}:{port}", "--iqn", iqn]
     for lun in luns:
         words += ["--lun", lun]
     serving = Peer([binary(), *words, *options], log_path(logs, "enkaku", port))
@@ -50,7 +51,7 @@ def start_target(
     except BaseException:
         serving.stop()
         raise
-    return Target("enkaku", serving, address, port, IQN)
+    return Target("enkaku", serving, address, port, iqn)
 
 
 @contextmanager

@@ -31,6 +31,7 @@ def serve(
     credentials: tuple[str, str] | None = None,
     max_connections: int | None = None,
     parameters: dict[str, str] | None = None,
+    iqn: str = IQN,
 ) -> Iterator[Target]:
     """A tgtd with one target whose LUNs 1, 2, … are the given files (backing store rdwr).
 
@@ -48,8 +49,8 @@ def serve(
         keys = dict(parameters or {})
         if max_connections is not None:
             keys["MaxConnections"] = str(max_connections)
-        _configure(control, disks, credentials, keys)
-        yield Target("tgt", tgtd, address, port, IQN, FIRST_LUN)
+        _configure(control, iqn, disks, credentials, keys)
+        yield Target("tgt", tgtd, address, port, iqn, FIRST_LUN)
     finally:
         tgtd.kill()
         for leftover in (f"socket.{control}", f"socket.{control}.lock"):
@@ -58,6 +59,7 @@ def serve(
 
 def _configure(
     control: int,
+    iqn: str,
     disks: list[Path],
     credentials: tuple[str, str] | None,
     keys: dict[str, str],
@@ -66,7 +68,7 @@ def _configure(
         run([need("tgtadm"), "-C", control, "--lld", "iscsi", *words])
 
     target = ("--mode", "target", "--tid", 1)
-    admin("--op", "new", *target, "-T", IQN)
+    admin("--op", "new", *target, "-T", iqn)
     for name, value in keys.items():
         admin("--op", "update", *target, "--name", name, "--value", value)
     for lun, disk in enumerate(disks, FIRST_LUN):
