@@ -37,7 +37,7 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_connections)]
     pub(crate) connections: Connections,
     /// Who chooses the number of connections: adaptive, golden (the APT study's search), fixed or
-    /// fixed:N [default: adaptive with auto, fixed with a number, which the others begin with].
+    /// fixed:N; model (experimental) finds the rate as well, from one model of the path [default: adaptive with auto, fixed with a number, which the others begin with].
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<PolicyConfig>,
     /// Take only this part of what the path gives, such as 0.5, measured now and then.
@@ -252,6 +252,7 @@ impl RemoteArgs {
         match (&mut policy, chosen) {
             (PolicyConfig::Adaptive(config), Some(n)) => config.connections_initial = n,
             (PolicyConfig::Golden(config), Some(n)) => config.connections_initial = n,
+            (PolicyConfig::Model(config), Some(n)) => config.connections_initial = n,
             (PolicyConfig::Fixed(fixed), Some(n)) => *fixed = n,
             _ => {}
         }

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Read samples from standard input, write decisions to standard output.
     #[arg(long, required = true)]
     stdio: bool,
-    /// adaptive, golden, fixed or fixed:N.
+    /// adaptive, golden, fixed, fixed:N or model (experimental).
     #[arg(long, default_value = "adaptive")]
     policy: PolicyConfig,
     /// The most connections to ask for.

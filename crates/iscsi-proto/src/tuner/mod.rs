@@ -11,6 +11,7 @@ pub mod adaptive;
 pub mod fixed;
 pub mod golden;
 mod limit;
+mod modelled;
 pub mod opening;
 pub mod pacer;
 mod recent;
@@ -26,6 +27,7 @@ pub use adaptive::{Adaptive, AdaptiveConfig};
 pub use fixed::Fixed;
 pub use golden::{Golden, GoldenConfig};
 pub use limit::Limit;
+pub use modelled::{ModelConfig, Modelled};
 pub use opening::{Opening, Room};
 pub use pacer::{Pace, Pacer, part, sending};
 pub use sample::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
@@ -65,6 +67,36 @@ pub trait Policy: std::fmt::Debug + Send {
 
     /// Forgets what was learnt and searches again from the present number of connections.
     fn restart(&mut self);
+
+    /// Before the first command, from a round trip in seconds: connections to open at once and what
+    /// may go over them; none of a policy that waits for samples and leaves the rate to the [`Pacer`].
+    fn first(&mut self, _rtt_s: f64) -> Option<(u32, Pacing)> {
+        None
+    }
+
+    /// What may go, of a policy that finds the rate itself.
+    fn pacing(&self) -> Option<Pacing> {
+        None
+    }
+
+    /// The word for what limits, of a policy that has a model of it.
+    fn limit(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// The sessions were set up again: what was learnt may be another path's.
+    fn forget(&mut self) {}
+}
+
+/// What may go, as a policy that finds the rate itself says.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pacing {
+    /// Payload of all connections together in bytes a second; none leaves it to TCP.
+    pub bytes_per_s: Option<f64>,
+    /// Payload under way, in bytes; none sets no limit.
+    pub window_bytes: Option<f64>,
+    /// The path is being filled: connections grow unevenly, and none has a part of the rate.
+    pub is_startup: bool,
 }
 
 /// What a policy wants.
@@ -179,6 +211,8 @@ pub enum PolicyConfig {
     Golden(GoldenConfig),
     /// Ours.
     Adaptive(AdaptiveConfig),
+    /// One model of the path for the rate and the number (crate `path`); experimental.
+    Model(ModelConfig),
 }
 
 impl Default for PolicyConfig {
@@ -194,6 +228,7 @@ impl PolicyConfig {
             Self::Fixed(connections) => Box::new(Fixed::new(connections)),
             Self::Golden(config) => Box::new(Golden::new(config)),
             Self::Adaptive(config) => Box::new(Adaptive::new(config)),
+            Self::Model(config) => Box::new(Modelled::new(config)),
         }
     }
 
@@ -204,6 +239,7 @@ impl PolicyConfig {
             Self::Fixed(connections) => *connections = (*connections).min(connections_max),
             Self::Golden(config) => config.connections_max = connections_max,
             Self::Adaptive(config) => config.connections_max = connections_max,
+            Self::Model(config) => config.connections_max = connections_max,
         }
         self
     }
@@ -211,7 +247,7 @@ impl PolicyConfig {
 
 /// A policy's name that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no policy: adaptive, golden, fixed or fixed:N with N of at least 1")]
+#[error("{0:?} is no policy: adaptive, model, golden, fixed or fixed:N with N of at least 1")]
 pub struct UnknownPolicy(String);
 
 impl FromStr for PolicyConfig {
@@ -221,6 +257,7 @@ impl FromStr for PolicyConfig {
         let unknown = || UnknownPolicy(text.to_owned());
         match text.split_once(':') {
             None if text == "adaptive" => Ok(Self::default()),
+            None if text == "model" => Ok(Self::Model(ModelConfig::default())),
             None if text == "golden" => Ok(Self::Golden(GoldenConfig::default())),
             None if text == "fixed" => Ok(Self::Fixed(CONNECTIONS_INITIAL)),
             Some(("fixed", count)) => {
@@ -294,7 +331,7 @@ mod tests {
             let error = wrong.parse::<PolicyConfig>().unwrap_err().to_string();
             assert!(error.contains("fixed:N"), "{error}");
         }
-        for name in ["fixed", "golden", "adaptive"] {
+        for name in ["fixed", "golden", "adaptive", "model"] {
             assert_eq!(name.parse::<PolicyConfig>().unwrap().build().name(), name);
         }
     }

@@ -60,6 +60,8 @@ pub enum Why {
     Between(u32, u32),
     /// `golden`: the bracket is too small to divide.
     Converged,
+    /// `model`: its own reason.
+    Model(path::Why),
 }
 
 impl fmt::Display for Why {
@@ -95,6 +97,7 @@ impl fmt::Display for Why {
             Self::BadSample => f.write_str("the sample was ignored: its time or rate is wrong"),
             Self::Doubling => f.write_str("the throughput still rises with the connections"),
             Self::Between(low, high) => write!(f, "the best lies between {low} and {high}"),
+            Self::Model(why) => why.fmt(f),
             Self::Converged => f.write_str("the bracket is too small to divide"),
         }
     }

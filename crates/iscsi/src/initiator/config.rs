@@ -183,6 +183,7 @@ impl Config {
             PolicyConfig::Fixed(connections) => u16::try_from(*connections).unwrap_or(u16::MAX),
             PolicyConfig::Golden(golden) => initial(golden.connections_initial),
             PolicyConfig::Adaptive(adaptive) => initial(adaptive.connections_initial),
+            PolicyConfig::Model(model) => initial(model.connections_initial),
             _ => initial(CONNECTIONS_INITIAL),
         };
         self.policy = Some(policy);
@@ -208,6 +209,7 @@ impl Config {
         let most = match &self.policy {
             Some(PolicyConfig::Golden(golden)) => golden.connections_max,
             Some(PolicyConfig::Adaptive(adaptive)) => adaptive.connections_max,
+            Some(PolicyConfig::Model(model)) => model.connections_max,
             _ => 0,
         };
         u16::try_from(most).unwrap_or(u16::MAX).min(CONNECTIONS_MAX as u16).max(self.connections)

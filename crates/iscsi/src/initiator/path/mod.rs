@@ -9,6 +9,7 @@
 mod actuator;
 mod disorder;
 mod meter;
+mod modelled;
 mod report;
 mod share;
 mod young;
@@ -26,7 +27,7 @@ use self::actuator::Actuator;
 use self::meter::{Measured, Meter, View};
 use self::report::History;
 pub use self::report::{PathChange, PathConnection, PathReport};
-use self::share::Meted;
+use self::share::{Held, Meted};
 pub use self::share::{Share, ShareError};
 use self::young::Young;
 use super::Config;
@@ -104,11 +105,12 @@ impl Controller {
         let policy = config.policy.clone();
         let policy = policy.unwrap_or(PolicyConfig::Fixed(config.connections.into()));
         let policy = allowed(policy, config);
+        let paces = config.pacing && !matches!(policy, PolicyConfig::Model(_));
         Self {
             policy: policy.clone().build(),
             config: policy,
             meter: Meter::default(),
-            pacer: config.pacing.then(Pacer::default),
+            pacer: paces.then(Pacer::default),
             users_rate: false,
             pace: Pace::default(),
             incarnation: None,
@@ -134,7 +136,9 @@ impl Controller {
         choose_stride(shared, &view, &connections);
         self.rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
         self.incarnation = Some(view.incarnation);
-        self.hold_first(shared, view.open, shared.now());
+        if !self.begin_modelled(shared, shared.now()) {
+            self.hold_first(shared, view.open, shared.now());
+        }
     }
 
     /// Limits the first commands of a path that is new.
@@ -151,12 +155,15 @@ impl Controller {
     /// have ended.
     fn forget(&mut self, shared: &Shared, now: Instant) {
         self.meter.pause();
-        self.pacer = shared.config.pacing.then(Pacer::default);
+        self.policy.forget();
+        self.pacer = self.pacer.take().map(|_| Pacer::default());
         (self.pace, self.renewed, self.young) = (Pace::default(), None, Young::default());
         self.actuator.forget_pace();
         // What was sent at the old rate is to hold up nothing at the new one.
         shared.with(|state, _| state.throttle.set_rate(None, now));
-        self.hold_first(shared, self.wanted, now);
+        if !self.begin_modelled(shared, now) {
+            self.hold_first(shared, self.wanted, now);
+        }
     }
 
     /// Goes on with another policy, which has seen nothing yet.
@@ -185,6 +192,9 @@ impl Controller {
             // What waited for that, says nothing of the line.
             measured.sample.held_share = 0.0;
         }
+        if self.policy.pacing().is_some() {
+            return self.step_modelled(shared, &view, measured, now);
+        }
         self.pace = self
             .pacer
             .as_mut()
@@ -197,14 +207,8 @@ impl Controller {
         }
         measured.sample.pace.seeking |= room.is_some();
         trace(&measured, room);
-        choose_stride(shared, &view, &measured.connections);
+        let (rtt_us, limit) = self.account(shared, &view, &measured);
         let sample = &measured.sample;
-        self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
-        self.t_s = sample.t_s;
-        let empty = shortest(&measured.connections);
-        self.rtt_s = empty.map_or(self.rtt_s, |rtt| rtt.as_secs_f64());
-        let rtt_us = round_trip_us(sample, empty);
-        let limit = self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0));
         let rate = least([limit.bytes_per_s, self.pace.bytes_per_s]);
         self.users_rate = rate.is_some() && rate == limit.bytes_per_s;
         // While a path is new, some connections carry far more than others: none has a part.
@@ -235,6 +239,18 @@ impl Controller {
         self.actuator.carry_out(shared, &view, &measured, &decision, now);
         self.history.note(sample, self.wanted, &decision.why.to_string(), now);
         self.publish(shared, &view, now, Some((&measured, &decision)));
+    }
+
+    /// Counts what was carried; the round trip, and what the user lets us take.
+    fn account(&mut self, shared: &Shared, view: &View, measured: &Measured) -> (Option<f64>, Held) {
+        choose_stride(shared, view, &measured.connections);
+        let sample = &measured.sample;
+        self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
+        self.t_s = sample.t_s;
+        let empty = shortest(&measured.connections);
+        self.rtt_s = empty.map_or(self.rtt_s, |rtt| rtt.as_secs_f64());
+        let rtt_us = round_trip_us(sample, empty);
+        (rtt_us, self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0)))
     }
 
     fn decide(&mut self, sample: &Sample, view: &View) -> Decision {
@@ -298,7 +314,8 @@ impl Controller {
         report.phase = decision.phase.as_str();
         report.why = decision.why.to_string();
         report.bytes_per_s = measured.sample.bytes_per_s;
-        report.limit = report::limit_name(Limit::of(&measured.sample));
+        let known = self.policy.limit();
+        report.limit = known.unwrap_or_else(|| report::limit_name(Limit::of(&measured.sample)));
         report.connections.clone_from(&measured.connections);
         if self.meted.binds() {
             report.limit = "share";
@@ -395,6 +412,10 @@ fn allowed(mut policy: PolicyConfig, config: &Config) -> PolicyConfig {
         if config.congestion_control.is_none() {
             adaptive.congestion_controls = socket_options::congestion_controls();
         }
+    }
+    if let PolicyConfig::Model(model) = &mut policy {
+        model.window_bytes = socket_options::automatic_window() as f64;
+        model.paces = config.pacing;
     }
     policy
 }

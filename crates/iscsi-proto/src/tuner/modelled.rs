@@ -1,0 +1,108 @@
+//! `model`: the controller of the crate `path` as a policy beside the others. It translates samples and
+//! orders; what is decided is decided there.
+
+use super::{Decision, Pacing, Phase, Policy, Sample, Why};
+
+/// What `model` can be told.
+pub type ModelConfig = path::Config;
+
+/// The path's controller as a policy.
+#[derive(Clone, Debug)]
+pub struct Modelled(path::Controller);
+
+impl Modelled {
+    /// One that has seen nothing.
+    pub fn new(config: ModelConfig) -> Self {
+        Self(path::Controller::new(config))
+    }
+
+    fn pacing_of(orders: path::Orders) -> Pacing {
+        Pacing {
+            bytes_per_s: orders.pacing.bytes_per_s,
+            window_bytes: orders.pacing.window_bytes,
+            is_startup: orders.state == path::State::Startup,
+        }
+    }
+}
+
+impl Policy for Modelled {
+    fn name(&self) -> &'static str {
+        "model"
+    }
+
+    fn handle_sample(&mut self, sample: &Sample) -> Decision {
+        let orders = self.0.handle_sample(&sample_of(sample));
+        let phase = match (self.0.estimate().full, orders.searching) {
+            (false, _) => Phase::Idle,
+            (true, true) => Phase::Measure,
+            (true, false) => Phase::Hold,
+        };
+        Decision::new(sample, orders.connections, phase, Why::Model(orders.why))
+    }
+
+    fn restart(&mut self) {
+        self.0.restart();
+    }
+
+    fn first(&mut self, rtt_s: f64) -> Option<(u32, Pacing)> {
+        let orders = self.0.first((rtt_s > 0.0).then_some(rtt_s));
+        Some((orders.connections, Self::pacing_of(orders)))
+    }
+
+    fn pacing(&self) -> Option<Pacing> {
+        Some(Self::pacing_of(self.0.orders()))
+    }
+
+    fn limit(&self) -> Option<&'static str> {
+        Some(self.0.estimate().limits.as_str())
+    }
+
+    fn forget(&mut self) {
+        self.0.forget();
+    }
+}
+
+/// The same sample, as the model's crate has it.
+fn sample_of(sample: &Sample) -> path::Sample {
+    path::Sample {
+        t_s: sample.t_s,
+        connections_open: sample.connections_open,
+        bytes_per_s: sample.bytes_per_s,
+        tcp: tcp_of(&sample.tcp),
+        connections: sample.connections.iter().map(connection_of).collect(),
+        held_share: sample.held_share,
+        outstanding_bytes: sample.outstanding_bytes,
+        commands: sample.commands,
+    }
+}
+
+fn connection_of(connection: &super::Connection) -> path::Connection {
+    path::Connection {
+        id: path::ConnectionId(connection.id.0),
+        age_s: connection.age_s,
+        bytes_per_s: connection.bytes_per_s,
+        tcp: tcp_of(&connection.tcp),
+    }
+}
+
+fn tcp_of(tcp: &super::Tcp) -> path::Tcp {
+    use super::CongestionControl::{Bbr, Cubic, Reno};
+    path::Tcp {
+        rtt_us: tcp.rtt_us,
+        min_rtt_us: tcp.min_rtt_us,
+        cwnd_bytes: tcp.cwnd_bytes,
+        in_flight_bytes: tcp.in_flight_bytes,
+        busy_share: tcp.busy_share,
+        rwnd_limited_share: tcp.rwnd_limited_share,
+        sndbuf_limited_share: tcp.sndbuf_limited_share,
+        retransmits: tcp.retransmits,
+        app_limited: tcp.app_limited,
+        peer_window_bytes: tcp.peer_window_bytes,
+        send_buffer_bytes: tcp.send_buffer_bytes,
+        congestion_control: tcp.congestion_control.map(|control| match control {
+            Reno => path::CongestionControl::Reno,
+            Cubic => path::CongestionControl::Cubic,
+            Bbr => path::CongestionControl::Bbr,
+        }),
+    }
+}

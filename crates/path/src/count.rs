@@ -1,0 +1,465 @@
+//! How many connections: N = ⌈R / w⌉ with a margin, where R is what the line carries and w what one
+//! connection carries where the line does not limit.
+//!
+//! Where R is not known, N grows while a step brings what it could; where w is not known, because the
+//! first level was full already, N is halved until a level is not. Then it holds, and looks whether what
+//! is carried stays. What changed twice beyond the noise begins again, with R or w as they were before.
+//! It opens and closes nothing itself.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use super::limit::Bottleneck;
+use super::model::Estimate;
+use super::tcp::{SEGMENT_BYTES, median};
+
+/// Connections that a transfer begins with (iSCSI-APT, 2009), and what a target grants.
+pub const CONNECTIONS: (u32, u32) = (4, 64);
+/// A path is taken for a gigabit's until something is known: payload in bytes a second.
+const ASSUMED_BANDWIDTH: f64 = 117e6;
+/// Slow start gives a new connection ten segments (RFC 6928), doubled in so many round trips.
+const FIRST_SEGMENTS: f64 = 10.0;
+const FIRST_DOUBLINGS: i32 = 7;
+/// A step multiplies N by this; by less where a level past the need would be seen in the windows.
+const STEP: f64 = 2.0;
+const STEP_SEEN: f64 = 1.5;
+/// A step brought nothing below this share of what it could, and all of it above.
+const GAIN_SHARES: (f64, f64) = (0.25, 0.75);
+/// What a step was to bring shows before all windows have grown: this share of it, over seconds.
+const EARLY_SHARE: f64 = 0.7;
+const EARLY_S: f64 = 0.2;
+/// N carries this share of R, with this margin for connections that carry less than the typical one.
+const SUFFICES: f64 = 0.98;
+const MARGIN: f64 = 1.06;
+/// A number is enough if it keeps this share of what was full.
+const KEEPS: f64 = 0.97;
+/// New connections need round trips for TCP, login and slow start; those that are left need fewer.
+const SETTLE_ROUND_TRIPS: (f64, f64) = (8.0, 3.0);
+/// A level is the mean over seconds, longer where samples are noisy; and the noise of such a mean.
+const LEVEL_S: (f64, f64) = (0.2, 1.0);
+const LEVEL_NOISE: f64 = 0.02;
+/// Held: means over a second, two in a row off by this share and so many standard errors.
+const WATCH_S: f64 = 1.0;
+const CHANGED: f64 = 0.1;
+const CHANGED_ERRORS: f64 = 4.0;
+/// Connections that do not come for so long were refused, and are asked for again later.
+const REFUSED_S: f64 = 5.0;
+const REFUSED_AGAIN_S: f64 = 60.0;
+/// Round trip where none is known.
+const RTT_S: f64 = 0.05;
+
+/// The reason of a number.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum Why {
+    /// A level is being measured.
+    #[default]
+    Measuring,
+    /// The path fills.
+    Filling,
+    /// The round trip asks for so many.
+    RoundTrip,
+    /// Each connection is limited by this, so that more can help.
+    Limited(Bottleneck),
+    /// The line carries R and a connection w, in bytes a second.
+    Needed(f64, f64),
+    /// Fewer may do: a level that was full at once tells nothing of a connection.
+    Fewer,
+    /// What is carried changed by this factor.
+    Changed(f64),
+    /// These suffice.
+    Holds,
+    /// The application asks for less than the path gives.
+    Application,
+    /// The peer opened fewer than asked for.
+    Refused,
+    /// No more are allowed.
+    AtMost,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mega = |rate: f64| (rate / 1e5).round() / 10.0;
+        match *self {
+            Self::Measuring => f.write_str("a level is being measured"),
+            Self::Filling => f.write_str("the path is being filled"),
+            Self::RoundTrip => f.write_str("the round trip asks for so many"),
+            Self::Limited(by) => write!(f, "each connection is limited by {by}"),
+            Self::Needed(line, each) => {
+                write!(f, "the line carries {} MB/s, a connection {}", mega(line), mega(each))
+            }
+            Self::Fewer => f.write_str("the first number was full already; fewer are tried"),
+            Self::Changed(factor) => {
+                write!(f, "what is carried changed to {} %", (factor * 100.0).round())
+            }
+            Self::Holds => f.write_str("these suffice"),
+            Self::Application => f.write_str("the application asks for less than the path gives"),
+            Self::Refused => f.write_str("the peer opened fewer connections than asked for"),
+            Self::AtMost => f.write_str("no more connections are allowed"),
+        }
+    }
+}
+
+/// What the count is doing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    /// More are tried; the number below and what it carried.
+    Grow { below: Option<(u32, f64)> },
+    /// Fewer are tried; what was full, and the fewest that carried it.
+    Down { full: f64, above: u32 },
+    /// The number that the arithmetic gave is checked once against what it is to carry.
+    Verify { full: f64 },
+    /// Nothing is tried; what is carried is watched.
+    Hold { level: f64, off: i32 },
+}
+
+/// Chooses the number of connections.
+#[derive(Clone, Debug)]
+pub struct Count {
+    n: u32,
+    max: u32,
+    mode: Mode,
+    why: Why,
+    /// What one connection carries where the line does not limit, and the line, as measured last.
+    per_connection: Option<f64>,
+    line: f64,
+    /// Since when that number is open, and since when it was asked for.
+    open_s: Option<f64>,
+    /// Not fewer than these are held: they carried more before the path changed.
+    least: u32,
+    asked_s: Option<f64>,
+    refused: Option<(u32, f64)>,
+    /// Ends and rates of the last intervals with enough to send.
+    rates: VecDeque<(f64, f64)>,
+    watched_s: f64,
+}
+
+impl Count {
+    /// Begins with a number, and asks for no more than another.
+    pub fn new(initial: u32, max: u32) -> Self {
+        let max = max.max(1);
+        Self {
+            n: initial.clamp(1, max),
+            max,
+            mode: Mode::Grow { below: None },
+            why: Why::Measuring,
+            per_connection: None,
+            line: 0.0,
+            open_s: None,
+            least: 1,
+            asked_s: None,
+            refused: None,
+            rates: VecDeque::new(),
+            watched_s: 0.0,
+        }
+    }
+
+    /// The number that a round trip asks for before anything is measured, with what the kernel lets a
+    /// socket have under way: so many windows hold a gigabit, and slow start fills them in time.
+    pub fn first(&mut self, rtt_s: f64, window_bytes: f64, bandwidth: Option<f64>) -> u32 {
+        let doubled = FIRST_SEGMENTS * SEGMENT_BYTES * f64::from(1 << FIRST_DOUBLINGS);
+        let bytes = bandwidth.unwrap_or(ASSUMED_BANDWIDTH) * rtt_s;
+        let needed = ceil(bytes / window_bytes.min(doubled).max(SEGMENT_BYTES)).min(self.max);
+        if needed > self.n {
+            (self.n, self.why, self.asked_s) = (needed, Why::RoundTrip, None);
+        }
+        self.n
+    }
+
+    /// The number wanted.
+    pub fn connections(&self) -> u32 {
+        self.n
+    }
+
+    /// Why.
+    pub fn why(&self) -> Why {
+        self.why
+    }
+
+    /// A number is being looked for.
+    pub fn is_searching(&self) -> bool {
+        !matches!(self.mode, Mode::Hold { .. })
+    }
+
+    /// Searches again from the present number.
+    pub fn restart(&mut self) {
+        self.mode = Mode::Grow { below: None };
+        (self.refused, self.per_connection, self.line, self.least) = (None, None, 0.0, 1);
+        self.measure_anew();
+    }
+
+    /// Takes what is known now; `filling` while the path's startup tells nothing of a level.
+    pub fn handle(&mut self, now: &Estimate, filling: bool) -> u32 {
+        if filling {
+            self.measure_anew();
+            self.why = if self.why == Why::RoundTrip { self.why } else { Why::Filling };
+            return self.n;
+        }
+        if !self.are_open(now) {
+            return self.n;
+        }
+        if !now.full {
+            if self.rates.is_empty() || now.bytes_per_s <= 0.0 {
+                self.measure_anew();
+            }
+            self.why = Why::Application;
+            return self.n;
+        }
+        self.rates.push_back((now.t_s, now.bytes_per_s));
+        while self.rates.front().is_some_and(|(t_s, _)| now.t_s - t_s > 2.0 * WATCH_S) {
+            self.rates.pop_front();
+        }
+        match self.mode {
+            Mode::Hold { level, off } => self.watch(now, level, off),
+            _ => {
+                if let Some(level) = self.level(now) {
+                    self.judge(now, level);
+                }
+            }
+        }
+        self.n
+    }
+
+    /// As many are open as were asked for; those that do not come are taken for refused.
+    fn are_open(&mut self, now: &Estimate) -> bool {
+        let asked_s = *self.asked_s.get_or_insert(now.t_s);
+        if now.connections >= self.n {
+            let (first_s, _) = (
+                *self.open_s.get_or_insert(now.t_s),
+                self.refused.take_if(|(open, _)| now.connections > *open),
+            );
+            return now.t_s >= first_s;
+        }
+        if let Some((_, again_s)) = self.refused.filter(|(open, _)| *open == self.n) {
+            return now.t_s < again_s;
+        }
+        if now.t_s - asked_s > REFUSED_S.max(SETTLE_ROUND_TRIPS.0 * rtt_s(now))
+            && now.connections > 0
+        {
+            self.refused = Some((now.connections, now.t_s + REFUSED_AGAIN_S));
+            self.go_to(now.connections, Why::Refused);
+            self.mode = Mode::Verify { full: 0.0 };
+        }
+        false
+    }
+
+    fn measure_anew(&mut self) {
+        self.open_s = None;
+        self.rates.clear();
+    }
+
+    fn go_to(&mut self, n: u32, why: Why) {
+        let most = self.refused.map_or(self.max, |(open, _)| open.min(self.max));
+        let n = n.clamp(1, most);
+        self.why = if n == most && n == self.n && why != Why::Holds { Why::AtMost } else { why };
+        if n != self.n {
+            (self.n, self.asked_s) = (n, None);
+            self.measure_anew();
+        }
+    }
+
+    /// What the present number carries, once that can be told.
+    fn level(&self, now: &Estimate) -> Option<f64> {
+        let open_s = self.open_s?;
+        let fewer = matches!(self.mode, Mode::Down { .. });
+        let round_trips = if fewer { SETTLE_ROUND_TRIPS.1 } else { SETTLE_ROUND_TRIPS.0 };
+        let settled_s = open_s + round_trips * rtt_s(now);
+        let noise = self.noise();
+        let first = matches!(self.mode, Mode::Grow { below: None });
+        let most_s = if first { LEVEL_S.0 } else { LEVEL_S.1 };
+        let span_s = (0.1 * (noise / LEVEL_NOISE).powi(2)).clamp(LEVEL_S.0, most_s);
+        let lately = self.mean(now.t_s - span_s);
+        // What a step was to bring is there before all windows have grown.
+        if let Mode::Grow { below: Some((n, carried)) } = self.mode {
+            let could = f64::from(self.n) / f64::from(n) - 1.0;
+            let lately = self.mean(now.t_s - EARLY_S)?;
+            if lately >= carried * (1.0 + EARLY_SHARE * could) && now.limits != Bottleneck::Line {
+                return Some(lately.max(carried * (1.0 + could)));
+            }
+        }
+        if now.t_s - settled_s < span_s - 0.05 { None } else { lately }
+    }
+
+    fn mean(&self, since_s: f64) -> Option<f64> {
+        let inside = self.rates.iter().filter(|(t_s, _)| *t_s > since_s + 0.05);
+        let (sum, count) = inside.fold((0.0, 0_u32), |(sum, n), (_, rate)| (sum + rate, n + 1));
+        (count > 0).then(|| sum / f64::from(count))
+    }
+
+    /// Standard deviation of one sample, as a share: from second differences of neighbours, which a rise
+    /// does not move, and their median, which a step does not.
+    fn noise(&self) -> f64 {
+        let rates: Vec<f64> = self.rates.iter().map(|(_, rate)| *rate).collect();
+        let bends = rates.windows(3).map(|w| (w[0] - 2.0 * w[1] + w[2]).abs());
+        let mean = self.mean(f64::NEG_INFINITY).unwrap_or(0.0);
+        // The median of |a − 2b + c| of three normal values is 0.674 √6 deviations.
+        let deviation = median(&mut bends.collect::<Vec<_>>()).unwrap_or(0.0) / 1.652;
+        if mean > 0.0 { deviation / mean } else { 0.0 }
+    }
+
+    /// A level of the search is known.
+    fn judge(&mut self, now: &Estimate, carried: f64) {
+        let each = carried / f64::from(self.n);
+        let is_full = now.limits == Bottleneck::Line;
+        match self.mode {
+            Mode::Grow { below: None } if is_full => self.plateau(carried, now, None, self.n),
+            Mode::Grow { below: None } => {
+                if let Some(known) = self.per_connection.filter(|known| each < 0.5 * known) {
+                    // So few are needed if it is the line that became slower; more were in vain.
+                    self.line = self.line.max(known * f64::from(self.n));
+                }
+                self.grow(now, carried);
+            }
+            Mode::Grow { below: Some((n, before)) } => {
+                let could = f64::from(self.n) / f64::from(n) - 1.0;
+                let share = (carried / before - 1.0) / could;
+                let each_before = before / f64::from(n);
+                if share < GAIN_SHARES.0 {
+                    let each = self.per_connection.take();
+                    self.n_before(n, carried, each, now);
+                } else if is_full || share < GAIN_SHARES.1 {
+                    self.plateau(carried, now, Some(each_before), self.n);
+                } else {
+                    self.per_connection = Some(each);
+                    self.grow(now, carried);
+                }
+            }
+            Mode::Down { full, .. } if carried >= KEEPS * full && self.n > self.least => {
+                self.mode = Mode::Down { full, above: self.n };
+                self.go_to(self.n / 2, Why::Fewer);
+            }
+            Mode::Down { full, above } if carried < KEEPS * full => {
+                self.per_connection = Some(each);
+                let needed = needed(full, each).clamp(self.n + 1, above);
+                self.mode = Mode::Verify { full };
+                self.go_to(needed, Why::Needed(full, each));
+            }
+            Mode::Verify { full } if carried < KEEPS * full && !is_full => {
+                let more = ceil(f64::from(self.n) * full / carried).min(2 * self.n);
+                self.hold(full);
+                self.go_to(more, Why::Needed(full, each));
+            }
+            Mode::Down { .. } | Mode::Verify { .. } | Mode::Hold { .. } => self.hold(carried),
+        }
+    }
+
+    /// Fewer carried as much: the line is full.
+    fn n_before(&mut self, n: u32, full: f64, each: Option<f64>, now: &Estimate) {
+        match each.or(now.per_connection()) {
+            Some(_) => {
+                self.per_connection = each;
+                self.plateau(full, now, each, n);
+            }
+            None if n > self.least => {
+                self.line = full;
+                self.mode = Mode::Down { full, above: n };
+                self.go_to(n / 2, Why::Fewer);
+            }
+            None => {
+                self.hold(full);
+                self.go_to(n, Why::Holds);
+            }
+        }
+    }
+
+    /// The line is full: N from what it carries and what a connection carried below that. Windows tell
+    /// only what a connection might carry, so for their sake a few too many are kept.
+    fn plateau(&mut self, full: f64, now: &Estimate, each: Option<f64>, most: u32) {
+        self.line = full;
+        let by_windows = now.per_connection().map(|each| needed(full, each));
+        let needed = match (each, by_windows) {
+            (Some(each), _) => needed(full, each),
+            (None, Some(n)) if f64::from(n) * STEP_SEEN <= f64::from(most) => n,
+            (None, _) => most,
+        };
+        let needed = needed.max(self.least);
+        self.per_connection = each.or(self.per_connection);
+        let shown = each.or(now.per_connection()).unwrap_or(full / f64::from(self.n));
+        if needed < self.n {
+            self.mode = Mode::Verify { full };
+            self.go_to(needed, Why::Needed(full, shown));
+        } else {
+            self.hold(full);
+        }
+    }
+
+    /// More are tried: as many as what is known of the line asks for, else a step.
+    fn grow(&mut self, now: &Estimate, carried: f64) {
+        let each = carried / f64::from(self.n);
+        let known = self.line.max(now.bandwidth.filter(|_| now.measured).unwrap_or(0.0));
+        let asked = needed(known, each);
+        let seen = now.window_bytes.is_some();
+        let step = ceil(f64::from(self.n) * if seen { STEP_SEEN } else { STEP });
+        let n = if known > (1.0 + CHANGED) * carried && asked > self.n { asked } else { step };
+        let n = n.min(now.commands.map_or(n, |commands| (commands as u32).max(self.n)));
+        if n.min(self.max) <= self.n {
+            return self.hold(carried);
+        }
+        self.mode = Mode::Grow { below: Some((self.n, carried)) };
+        self.line = 0.0;
+        self.go_to(n, Why::Limited(now.limits));
+    }
+
+    fn hold(&mut self, level: f64) {
+        self.mode = Mode::Hold { level, off: 0 };
+        self.why = if self.n == self.max { Why::AtMost } else { Why::Holds };
+        self.watched_s = f64::NEG_INFINITY;
+    }
+
+    /// Holds, and looks whether what is carried stays.
+    fn watch(&mut self, now: &Estimate, level: f64, off: i32) {
+        self.why = if self.n == self.max { Why::AtMost } else { Why::Holds };
+        let open_s = self.open_s.unwrap_or(now.t_s);
+        if self.watched_s == f64::NEG_INFINITY {
+            self.watched_s = open_s.max(now.t_s);
+            self.rates.clear();
+            return;
+        }
+        if now.t_s - self.watched_s < WATCH_S - 0.05 {
+            return;
+        }
+        let Some(mean) = self.mean(self.watched_s) else { return };
+        self.watched_s = now.t_s;
+        let error = self.noise() * (0.1 / WATCH_S).sqrt();
+        let limit = CHANGED.max(CHANGED_ERRORS * error);
+        let change = mean / level - 1.0;
+        let off = match change {
+            change if change < -limit => (off - 1).min(-1),
+            change if change > limit => (off + 1).max(1),
+            _ => 0,
+        };
+        // A level follows what is measured as slowly as noise averages out.
+        let level = if off == 0 { level + 0.1 * (mean - level) } else { level };
+        self.mode = Mode::Hold { level, off };
+        if off.abs() < 2 {
+            return;
+        }
+        if now.limits == Bottleneck::Line {
+            // The line is another one; these fill it.
+            return self.hold(mean);
+        }
+        (self.line, self.least) = (if change < 0.0 { level } else { 0.0 }, self.n);
+        self.mode = Mode::Grow { below: None };
+        let before = std::mem::take(&mut self.rates);
+        self.rates = before.into_iter().filter(|(t_s, _)| now.t_s - t_s < WATCH_S).collect();
+        self.judge(now, mean);
+        if self.is_searching() {
+            self.why = Why::Changed(1.0 + change);
+        }
+    }
+}
+
+/// Connections that carry a rate, with the margin.
+fn needed(rate: f64, each: f64) -> u32 {
+    ceil(SUFFICES * MARGIN * rate / each.max(1.0)).max(1)
+}
+
+/// As a number of connections; what is a hair above a whole number is that number.
+fn ceil(value: f64) -> u32 {
+    (value - 1e-6).ceil().clamp(0.0, 1e6) as u32
+}
+
+/// The round trip as it is now, with whatever queue: windows grow by that one.
+fn rtt_s(now: &Estimate) -> f64 {
+    now.rtt_s.map_or(RTT_S, |rtt_s| rtt_s + now.queue_now_s)
+}

@@ -1,0 +1,149 @@
+//! One model of a network path: samples of what a transfer achieves go in; how many connections there
+//! should be, how fast they may send and what limits them come out. docs/design/path.md explains it
+//! on one page.
+//!
+//! What it is not: it knows no socket, no iSCSI and no clock; it opens, closes and holds back nothing.
+//! [`model`] turns samples into an estimate and has every threshold about the path; [`rate`] and
+//! [`count`] decide from the estimate alone. An incident may change an estimator, never add a branch to
+//! a decision.
+
+#![forbid(unsafe_code)]
+
+pub mod count;
+pub mod limit;
+pub mod memory;
+pub mod model;
+pub mod rate;
+mod recent;
+pub mod tcp;
+
+pub use count::{CONNECTIONS, Count, Why};
+pub use limit::Bottleneck;
+pub use memory::{Remembered, Resume};
+pub use model::{Estimate, Model};
+pub use rate::{Pacing, Rate, State};
+pub use tcp::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
+
+/// What the controller is told. The defaults are for a path of 1 Gbit/s between hosts with Linux'
+/// default buffers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Connections that a transfer begins with.
+    pub connections_initial: u32,
+    /// The most that are asked for.
+    pub connections_max: u32,
+    /// What the kernel lets a socket have under way by itself, in bytes (`tcp_wmem`, `tcp_rmem`).
+    pub window_bytes: f64,
+    /// A pace is looked for; otherwise TCP alone decides.
+    pub paces: bool,
+    /// What was learnt of this path before.
+    pub remembered: Option<Remembered>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let (connections_initial, connections_max) = CONNECTIONS;
+        let window_bytes = 3e6;
+        Self { connections_initial, connections_max, window_bytes, paces: true, remembered: None }
+    }
+}
+
+/// What should be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Orders {
+    /// Connections.
+    pub connections: u32,
+    /// Why so many.
+    pub why: Why,
+    /// A number is being looked for.
+    pub searching: bool,
+    /// What may go.
+    pub pacing: Pacing,
+    /// What the rate is doing.
+    pub state: State,
+}
+
+/// The controller of one path.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    config: Config,
+    model: Model,
+    rate: Rate,
+    count: Count,
+    resume: Resume,
+    begun: bool,
+}
+
+impl Controller {
+    /// One that has seen nothing.
+    pub fn new(config: Config) -> Self {
+        let count = Count::new(config.connections_initial, config.connections_max);
+        let resume = Resume::new(config.remembered);
+        let (model, rate) = (Model::default(), Rate::default());
+        Self { config, model, rate, count, resume, begun: false }
+    }
+
+    /// Before the first command, from the round trip of the login: how many connections to open at
+    /// once, and what may go over them.
+    pub fn first(&mut self, rtt_s: Option<f64>) -> Orders {
+        if let Some(rtt_s) = rtt_s.filter(|rtt_s| *rtt_s >= model::SHORT_RTT_S) {
+            self.begun = true;
+            let bandwidth = self.resume.begin(rtt_s);
+            self.count.first(rtt_s, self.config.window_bytes, bandwidth);
+        }
+        if self.config.paces {
+            self.rate.first(rtt_s, self.count.connections());
+        }
+        self.orders()
+    }
+
+    /// Takes one sample and answers what should be.
+    pub fn handle_sample(&mut self, sample: &Sample) -> Orders {
+        let now = *self.model.handle_sample(sample, self.rate.pacing().bytes_per_s);
+        if now.t_s < sample.t_s || sample.t_s.is_nan() {
+            return self.orders();
+        }
+        if !self.begun {
+            let rtt_s = now.rtt_s.filter(|rtt_s| *rtt_s >= model::SHORT_RTT_S);
+            if let Some(rtt_s) = rtt_s {
+                let bandwidth = self.resume.begin(rtt_s);
+                self.count.first(rtt_s, self.config.window_bytes, bandwidth);
+            }
+            self.begun = true;
+        }
+        if self.config.paces {
+            self.rate.handle(&now);
+            if let Some(seed) = self.resume.handle(&now) {
+                self.rate.seed(seed);
+            }
+        }
+        self.count.handle(&now, self.rate.state() == State::Startup);
+        self.orders()
+    }
+
+    /// The path as it is known.
+    pub fn estimate(&self) -> &Estimate {
+        self.model.estimate()
+    }
+
+    /// Searches for the number of connections again; what is known of the path stays.
+    pub fn restart(&mut self) {
+        self.count.restart();
+    }
+
+    /// The sessions were set up again: windows are small, and the path may be another one.
+    pub fn forget(&mut self) {
+        *self = Self::new(self.config.clone());
+    }
+
+    /// What was decided last.
+    pub fn orders(&self) -> Orders {
+        Orders {
+            connections: self.count.connections(),
+            why: self.count.why(),
+            searching: self.count.is_searching(),
+            pacing: self.rate.pacing(),
+            state: self.rate.state(),
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Samples in, an [`Estimate`] of the path out: what the line carries, its round trip without our
+//! queue, the queue, what a connection may carry, losses, what limits. The only file with thresholds
+//! about the path; `rate` and `count` decide from the estimate alone.
+//!
+//! Three rules make the estimate:
+//! * **Bandwidth is measured where the line is saturated** (a queue stands or the load loses packets):
+//!   there the mean of what is carried is what the line carries, up or down. Elsewhere what is carried
+//!   is a lower bound, and may only raise it (BBR's delivery-rate filter, draft-cardwell-iccrg-bbr §4.5).
+//! * **A sender without enough to send proves nothing downwards** (`is_app_limited`,
+//!   draft-cheng-iccrg-delivery-rate-estimation §3.4; RFC 7661).
+//! * **A queue of ours empties when we send less than the line carries.** A round trip that stays long
+//!   although enough less was sent is the path's: a longer way, a scheduler's jitter, or a queue that
+//!   others fill. (BBR's ProbeRTT asks the same question by the clock; here it is asked when it matters.)
+
+use super::limit::Bottleneck;
+use super::recent::{Interval, Recent};
+use super::tcp::{SEGMENT_BYTES, Sample, Tcp};
+
+/// Below this round trip, in seconds, a path is a machine room's: hosts are slower than it.
+pub const SHORT_RTT_S: f64 = 0.001;
+/// Seconds that a sample takes: what happens is seen that much later than a round trip.
+const SAMPLE_S: f64 = 0.1;
+/// Intervals kept: seconds, and round trips.
+const KEEP_S: f64 = 4.0;
+const KEEP_ROUND_TRIPS: f64 = 24.0;
+/// A queue stands if all samples of so many seconds show it: a scheduler's slice is shorter
+/// (COPA's standing round trip, NSDI 2018 §2.1).
+const STANDING_S: f64 = 0.25;
+/// The queue that cruising holds: a part of the round trip within these seconds. Above what an idle
+/// host adds (1 to 2 ms measured), below half of the smallest queues of lines (250 packets at 1 Gbit/s are 3 ms).
+const TARGET_SHARE: f64 = 0.04;
+const TARGET_S: (f64, f64) = (0.002, 0.008);
+/// Share of segments lost from which losses are the load's (BBRv2, draft-cardwell-iccrg-bbr §2.7).
+const LOSS_SHARE: f64 = 0.02;
+/// Full: commands waited for the pace in this share of the time, or this share of bandwidth × round trip
+/// was under way at both ends of the interval.
+const FULL_SHARE: f64 = 0.9;
+/// A pace that commands waited for in this share of the time is in use, in bursts at least.
+const HELD_SHARE: f64 = 0.1;
+/// A saturated line is measured over seconds, and round trips: three per cent of noise in a sample
+/// become one.
+const MEASURE_S: f64 = 1.0;
+const MEASURE_ROUND_TRIPS: f64 = 6.0;
+/// A lower bound above a measured bandwidth raises it by this part: most of it is noise the first time.
+const RAISE_WEIGHT: f64 = 0.5;
+/// A measure that is off by more is another line's, not noise.
+const OTHER_SHARE: f64 = 0.1;
+/// Once so many times the queue, or so many times these seconds of it, were sent less, it is shorter by this
+/// part of what was sent less, or it is not ours.
+const DRAINED: f64 = 1.5;
+const DRAINED_S: f64 = 0.004;
+const EMPTIES: f64 = 0.25;
+/// Less than the bandwidth is sent if it is less by more than the error of the bandwidth.
+const ERROR_SHARE: f64 = 0.03;
+/// What did not empty is asked about again after seconds, each time twice as many, up to the second.
+const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);
+/// A cause that takes this share of the time is the one that limits.
+const DOMINANT_SHARE: f64 = 0.5;
+/// A window this full is a limit: the last segments never fit exactly.
+const WINDOW_FULL_SHARE: f64 = 0.85;
+
+/// What the path is like, as of the last sample.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// End of the last interval, in seconds.
+    pub t_s: f64,
+    /// Connections in it.
+    pub connections: u32,
+    /// Payload in bytes a second: in the last interval, and over the last round trips.
+    pub bytes_per_s: f64,
+    /// The mean over two round trips, at least two samples.
+    pub carried: f64,
+    /// What the line carries: measured where it was saturated, else the most that was carried.
+    pub bandwidth: Option<f64>,
+    /// The bandwidth was measured where the line was saturated.
+    pub measured: bool,
+    /// The line is saturated: a queue stands, or the load loses packets.
+    pub saturated: bool,
+    /// Round trip without our queue, in seconds.
+    pub rtt_s: Option<f64>,
+    /// The queue that stands, and that of the last sample, in seconds.
+    pub queue_s: f64,
+    /// The queue of the last sample, in seconds.
+    pub queue_now_s: f64,
+    /// The queue that cruising holds, in seconds.
+    pub queue_target_s: f64,
+    /// Share of segments lost over the last round trips.
+    pub loss: f64,
+    /// Losses are the load's.
+    pub lossy: bool,
+    /// The sender had enough to fill the line.
+    pub full: bool,
+    /// Commands waited for the pace, in bursts at least.
+    pub held: bool,
+    /// Others fill the queue, and it runs over.
+    pub shared: bool,
+    /// What the windows of the typical connection hold, in bytes.
+    pub window_bytes: Option<f64>,
+    /// Commands under way or waiting.
+    pub commands: Option<usize>,
+    /// What limits.
+    pub limits: Bottleneck,
+}
+
+impl Estimate {
+    /// Seconds until what is done shows in a sample.
+    pub fn round_s(&self) -> f64 {
+        self.rtt_s.unwrap_or(SAMPLE_S) + SAMPLE_S
+    }
+
+    /// What one connection carries where the line does not limit, in bytes a second.
+    pub fn per_connection(&self) -> Option<f64> {
+        let rtt_s = self.rtt_s.filter(|rtt_s| *rtt_s > 0.0)?;
+        self.window_bytes.map(|bytes| bytes / rtt_s)
+    }
+}
+
+/// A queue that is being emptied: how long it was, and how much less than the line carries was sent
+/// since, both in seconds of the line.
+#[derive(Clone, Copy, Debug)]
+struct Draining {
+    queue_s: f64,
+    drained_s: f64,
+    bandwidth: f64,
+}
+
+/// Learns what a path is like.
+#[derive(Clone, Debug)]
+pub struct Model {
+    recent: Recent,
+    last: Estimate,
+    /// Shortest round trip ever, and what of the round trip no lower pace has emptied since.
+    least_s: f64,
+    stays_s: f64,
+    ask_at_s: f64,
+    ask_after_s: f64,
+    draining: Option<Draining>,
+    saturated_since_s: Option<f64>,
+    outstanding: Option<f64>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self {
+            recent: Recent::default(),
+            last: Estimate::default(),
+            least_s: f64::INFINITY,
+            stays_s: 0.0,
+            ask_at_s: f64::INFINITY,
+            ask_after_s: ASK_AGAIN_S.0,
+            draining: None,
+            saturated_since_s: None,
+            outstanding: None,
+        }
+    }
+}
+
+impl Model {
+    /// The estimate as of the last sample.
+    pub fn estimate(&self) -> &Estimate {
+        &self.last
+    }
+
+    /// Takes one sample, and the pace in force during it. One whose time does not lie after that of its
+    /// predecessor, or whose rate is no number, changes nothing.
+    pub fn handle_sample(&mut self, sample: &Sample, pace: Option<f64>) -> &Estimate {
+        let dt_s = sample.t_s - self.last.t_s;
+        let usable = dt_s > 0.0 && sample.bytes_per_s.is_finite() && sample.bytes_per_s >= 0.0;
+        if !usable {
+            return &self.last;
+        }
+        let mut now = Estimate { t_s: sample.t_s, ..self.last };
+        (now.connections, now.commands) = (sample.connections_open, sample.commands);
+        now.bytes_per_s = sample.bytes_per_s;
+        let rtt_s = sample.typical(|tcp| tcp.rtt_us).map(|us| us / 1e6);
+        self.note_round_trip(sample, rtt_s, &mut now);
+        now.full = self.is_full(sample, &now);
+        now.held = sample.held_share >= HELD_SHARE;
+        let retransmits = sample.retransmits().unwrap_or(0.0);
+        let (t_s, bytes_per_s, full) = (now.t_s, now.bytes_per_s, now.full);
+        let believed = now.bandwidth.unwrap_or(0.0);
+        let interval = Interval { t_s, dt_s, bytes_per_s, rtt_s, retransmits, full, believed };
+        self.recent.push(interval, KEEP_S + KEEP_ROUND_TRIPS * now.rtt_s.unwrap_or(0.0));
+        let rounds_s = 2.0 * now.rtt_s.unwrap_or(0.0).max(SAMPLE_S);
+        now.carried = self.recent.mean(t_s - rounds_s).unwrap_or(0.0);
+        self.note_queue(rtt_s, &mut now);
+        now.loss = self.recent.loss(t_s - rounds_s, SEGMENT_BYTES);
+        now.lossy = now.loss > LOSS_SHARE;
+        self.note_bandwidth(pace, &mut now);
+        self.note_draining(dt_s, pace, &mut now);
+        now.window_bytes = sample.typical(window_bytes).filter(|bytes| *bytes > 0.0);
+        now.limits = limits(sample, &now);
+        self.last = now;
+        &self.last
+    }
+
+    /// Takes what another transfer learnt of this path ([`super::memory`]) for the bandwidth.
+    pub fn believe(&mut self, bandwidth: f64) {
+        self.last.bandwidth = Some(bandwidth);
+    }
+
+    fn note_round_trip(&mut self, sample: &Sample, rtt_s: Option<f64>, now: &mut Estimate) {
+        let least_s = sample.typical(|tcp| tcp.min_rtt_us).map(|us| us / 1e6).or(rtt_s);
+        self.least_s = least_s.into_iter().chain(rtt_s).fold(self.least_s, f64::min);
+        if now.t_s >= self.ask_at_s {
+            (self.stays_s, self.ask_at_s) = (0.0, f64::INFINITY);
+            now.shared = false;
+        }
+        if self.least_s.is_finite() {
+            now.rtt_s = Some(self.least_s + self.stays_s);
+            now.queue_target_s = (TARGET_SHARE * self.least_s).clamp(TARGET_S.0, TARGET_S.1);
+        }
+    }
+
+    /// The sender had enough to fill the line: commands waited for the pace, or enough of them were under
+    /// way (Little's law); where neither is known, the kernel decides.
+    fn is_full(&mut self, sample: &Sample, now: &Estimate) -> bool {
+        let before = std::mem::replace(&mut self.outstanding, sample.outstanding_bytes);
+        let under_way = sample.outstanding_bytes.map(|now| before.map_or(now, |old| old.min(now)));
+        let believed = now.bandwidth.unwrap_or(0.0).max(now.bytes_per_s);
+        let holds = |bytes: f64| bytes >= FULL_SHARE * believed * now.rtt_s.unwrap_or(0.0);
+        let app_limited = sample.typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
+        sample.held_share >= FULL_SHARE
+            || now.bytes_per_s > 0.0
+                && under_way.map_or(app_limited.is_none_or(|share| share < DOMINANT_SHARE), holds)
+    }
+
+    fn note_queue(&mut self, rtt_s: Option<f64>, now: &mut Estimate) {
+        let Some(empty_s) = now.rtt_s else { return };
+        let above = |rtt_s: f64| (rtt_s - empty_s).max(0.0);
+        now.queue_now_s = rtt_s.map_or(now.queue_now_s, above);
+        let standing = self.recent.least_rtt_s(now.t_s - STANDING_S);
+        now.queue_s = standing.map_or(now.queue_s, above);
+        // A shorter way, or jitter that has ended: what stays is not more than what was there lately.
+        let lately = self.recent.since(now.t_s - KEEP_S / 2.0).filter_map(|one| one.rtt_s);
+        if let Some(most_s) = lately.reduce(f64::max) {
+            self.stays_s = self.stays_s.min((most_s - self.least_s).max(0.0));
+        }
+    }
+
+    fn note_bandwidth(&mut self, pace: Option<f64>, now: &mut Estimate) {
+        let rtt_s = now.rtt_s.unwrap_or(0.0);
+        // Without a pace nobody can ask whether a round trip that doubled is a queue or a longer way.
+        let unclear = pace.is_none() && now.queue_s > rtt_s;
+        let queued = now.queue_s > now.queue_target_s / 2.0 && !unclear;
+        now.saturated = now.full && (queued || now.lossy);
+        if now.saturated {
+            self.saturated_since_s.get_or_insert(now.t_s - SAMPLE_S);
+        } else if now.full {
+            self.saturated_since_s = None;
+        }
+        let known = now.bandwidth.unwrap_or(0.0);
+        // Not more than was let go came through, whatever a sample says.
+        let mut seen = now.carried.min(pace.unwrap_or(f64::INFINITY));
+        if now.measured && seen > known {
+            seen = known + RAISE_WEIGHT * (seen - known);
+        }
+        if !now.full {
+            // Bursts at the pace that build no queue are carried at the pace.
+            let passed = now.held && now.queue_now_s < now.queue_target_s / 2.0;
+            let burst = pace.filter(|_| passed).unwrap_or(0.0);
+            now.bandwidth = now.bandwidth.map(|bandwidth| bandwidth.max(seen).max(burst));
+            return;
+        }
+        let span_s = MEASURE_S + MEASURE_ROUND_TRIPS * rtt_s;
+        let measured = self.saturated_since_s.and_then(|since_s| {
+            let from_s = since_s.max(now.t_s - span_s);
+            // What holes let through at once, or not at all, is no rate: the best round trips count.
+            let measured = match now.lossy {
+                true => self.recent.most(from_s, 2.0 * rtt_s.max(SAMPLE_S)),
+                false => self.recent.mean_of_full(from_s)?,
+            };
+            // What is within the noise of few samples weighs as much as there are.
+            let is_other = (measured / known - 1.0).abs() > OTHER_SHARE;
+            let weight = if is_other { 1.0 } else { (now.t_s - from_s) / span_s };
+            let enough = now.t_s - from_s >= now.round_s();
+            enough.then(|| known + weight * (measured - known))
+        });
+        now.measured |= measured.is_some();
+        now.bandwidth = Some(measured.unwrap_or(known.max(seen)));
+    }
+
+    /// Is the queue ours? It is, if it goes when less is sent than the line carries.
+    fn note_draining(&mut self, dt_s: f64, pace: Option<f64>, now: &mut Estimate) {
+        let (Some(pace), Some(bandwidth)) = (pace, now.bandwidth) else {
+            self.draining = None;
+            return;
+        };
+        if now.queue_s <= now.queue_target_s {
+            self.draining = None;
+            return;
+        }
+        let begin = Draining { queue_s: now.queue_s, drained_s: 0.0, bandwidth };
+        let draining = self.draining.get_or_insert(begin);
+        if draining.drained_s <= 0.0 {
+            *draining = begin;
+        }
+        if now.full {
+            let less = 1.0 - ERROR_SHARE - pace / draining.bandwidth;
+            draining.drained_s += less.max(0.0) * dt_s;
+        }
+        // What is sent now empties the queue a round trip later.
+        let seen_s = draining.drained_s - less_pending(now, pace, draining.bandwidth);
+        if seen_s <= DRAINED * draining.queue_s.min(DRAINED_S) {
+            return;
+        }
+        if draining.queue_s - now.queue_s > EMPTIES * seen_s {
+            *draining = begin;
+        } else {
+            // What was measured behind a queue that is not ours, was not the line.
+            let lately = self.recent.since(now.t_s - KEEP_S / 2.0).map(|one| one.believed);
+            now.bandwidth = Some(lately.fold(draining.bandwidth, f64::max));
+            self.stays_s += now.queue_s;
+            (self.draining, self.saturated_since_s) = (None, None);
+            self.ask_at_s = now.t_s + self.ask_after_s;
+            self.ask_after_s = (2.0 * self.ask_after_s).min(ASK_AGAIN_S.1);
+            now.rtt_s = Some(self.least_s + self.stays_s);
+            now.shared = self.recent.loss(now.t_s - KEEP_S / 2.0, SEGMENT_BYTES) > 0.0;
+            (now.queue_s, now.queue_now_s, now.saturated) = (0.0, 0.0, false);
+        }
+    }
+}
+
+/// What was sent less in the last round, and cannot show yet.
+fn less_pending(now: &Estimate, pace: f64, bandwidth: f64) -> f64 {
+    (1.0 - ERROR_SHARE - pace / bandwidth).max(0.0) * now.round_s()
+}
+
+/// What a connection may have under way.
+fn window_bytes(tcp: &Tcp) -> Option<f64> {
+    [tcp.cwnd_bytes, tcp.peer_window_bytes].into_iter().flatten().reduce(f64::min)
+}
+
+/// What limits the typical connection of a sample.
+fn limits(sample: &Sample, now: &Estimate) -> Bottleneck {
+    let share = |value: Option<f64>| value.is_some_and(|share| share >= DOMINANT_SHARE);
+    // Held at the pace that the line was found to carry, or behind its queue.
+    if sample.held_share >= DOMINANT_SHARE && now.bandwidth.is_some() || now.saturated {
+        return Bottleneck::Line;
+    }
+    // A flow is "application limited" to the kernel whenever its send buffer or the receiver's window
+    // holds it up, so those come first.
+    if share(sample.typical(|tcp| tcp.rwnd_limited_share)) {
+        return Bottleneck::ReceiveWindow;
+    }
+    if share(sample.typical(|tcp| tcp.sndbuf_limited_share)) {
+        return Bottleneck::SendBuffer;
+    }
+    let idle = sample.typical(|tcp| tcp.busy_share).is_some_and(|busy| busy < DOMINANT_SHARE);
+    if idle || !now.full {
+        return Bottleneck::Application;
+    }
+    let in_flight = sample.typical(|tcp| tcp.in_flight_bytes);
+    let fills = |window: Option<f64>| {
+        in_flight.zip(window).is_some_and(|(used, all)| used >= WINDOW_FULL_SHARE * all)
+    };
+    if fills(sample.typical(|tcp| tcp.peer_window_bytes)) {
+        return Bottleneck::ReceiveWindow;
+    }
+    if fills(sample.typical(|tcp| tcp.cwnd_bytes)) {
+        return if now.loss > 0.0 { Bottleneck::Loss } else { Bottleneck::CongestionWindow };
+    }
+    Bottleneck::Unknown
+}

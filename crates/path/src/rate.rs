@@ -1,0 +1,220 @@
+//! How fast all connections together may send and ask: from the [`Estimate`] alone.
+//!
+//! Four states with BBR's names. *Startup* doubles what was carried each round trip until it brings no
+//! quarter more in three of them, or loses packets. After that one law holds: the pace is the
+//! bandwidth, less what the queue is too long by, more what it is too short by, over the time that a
+//! change needs to be seen. *Drain*, *cruise* and *probe* are what that law does with a long queue,
+//! with the queue it aims at, and with none, where it adds a step that doubles while it is followed.
+//! A standing queue of a few milliseconds keeps the line busy, and makes what is carried the
+//! measure of the line; so nothing has to be probed while it stands (FAST TCP, ToN 2006; COPA,
+//! NSDI 2018).
+
+use super::model::{Estimate, SHORT_RTT_S};
+use super::tcp::SEGMENT_BYTES;
+
+/// Startup: what was carried grows by this factor in a round trip (slow start's, RFC 5681 §3.1).
+const STARTUP_GAIN: f64 = 2.0;
+/// The pipe is full if it grew by less than this factor in so many rounds (BBR §4.3.1.2).
+const FULL_PIPE_GROWTH: f64 = 1.25;
+const FULL_PIPE_ROUNDS: u32 = 3;
+/// A queue as long as this part of the round trip, within these seconds, ends the doubling (HyStart++,
+/// RFC 9406 §4.2: RTT/8, 4 to 16 ms).
+const HYSTART_SHARE: f64 = 0.125;
+const HYSTART_S: (f64, f64) = (0.004, 0.016);
+/// Behind such a queue what was carried grows by this factor (conservative slow start, RFC 9406 §4.2: a
+/// quarter of the growth).
+const STARTUP_GAIN_NEAR: f64 = 1.25;
+/// Under way in startup before anything was measured, for each connection and in all, in bytes: more than
+/// ten segments each (RFC 6928), so that the kernel's slow start is what limits.
+const FIRST_BYTES_EACH: f64 = 1048576.0;
+const FIRST_BYTES: (f64, f64) = (4194304.0, 16777216.0);
+/// Queues are corrected over this many times the time until a change is seen: a delayed loop is stable
+/// beyond π/2 and has no overshoot beyond e.
+const RESPONSE: f64 = 2.7;
+/// The pace differs from the bandwidth by no more than this part, and a probe's steps end there.
+const GAIN_MAX: f64 = 0.25;
+/// A probe begins with this step.
+const PROBE_STEP: f64 = 0.01;
+/// A step may put this time into a queue before it is seen: most queues of lines hold more.
+const PROBE_QUEUE_S: f64 = 0.02;
+const PROBE_STEP_LEAST: f64 = 0.03;
+/// A step is followed by the next one if this part of the bandwidth is carried.
+const FOLLOWED_SHARE: f64 = 0.95;
+/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than a command of 1 MiB
+/// a second.
+const WINDOW_LEAST_SEGMENTS: f64 = 2.0;
+const PACE_LEAST: f64 = 1048576.0;
+
+/// What the rate is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum State {
+    /// Nothing is held back: the path is short, its round trip unknown, or others fill its queue, against
+    /// which TCP's own rules are the fair ones.
+    #[default]
+    Free,
+    /// A new path fills.
+    Startup,
+    /// A queue is too long.
+    Drain,
+    /// The pace is the line's.
+    Cruise,
+    /// No queue: does the path carry more?
+    Probe,
+}
+
+impl State {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Startup => "startup",
+            Self::Drain => "drain",
+            Self::Cruise => "cruise",
+            Self::Probe => "probe",
+        }
+    }
+}
+
+/// What may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pacing {
+    /// Payload of all connections together in bytes a second; none leaves it to TCP.
+    pub bytes_per_s: Option<f64>,
+    /// Payload under way, in bytes; none sets no limit.
+    pub window_bytes: Option<f64>,
+}
+
+/// Finds the pace.
+#[derive(Clone, Debug, Default)]
+pub struct Rate {
+    state: State,
+    pacing: Pacing,
+    begun: bool,
+    /// A queue has shown in startup.
+    near: bool,
+    /// The most that was carried in startup, what it was when it last grew by a quarter, and rounds since.
+    best: f64,
+    grown: f64,
+    rounds: u32,
+    round_ends_s: f64,
+    /// What is added to the bandwidth, as a part of it.
+    step: f64,
+}
+
+impl Rate {
+    /// What may go before anything was measured.
+    pub fn first(&mut self, rtt_s: Option<f64>, connections: u32) -> Pacing {
+        self.pacing = match rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) {
+            Some(rtt_s) => self.startup(rtt_s, connections, 0.0),
+            None => Pacing::default(),
+        };
+        self.pacing
+    }
+
+    /// What the rate is doing.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// What may go now.
+    pub fn pacing(&self) -> Pacing {
+        self.pacing
+    }
+
+    /// Fills the path as a new one: far more connections than it was measured with are there.
+    pub fn restart(&mut self) {
+        *self = Self { best: self.best, pacing: self.pacing, ..Self::default() };
+    }
+
+    /// Fills the path with this rate instead of what was carried ([`super::memory`]).
+    pub fn seed(&mut self, bytes_per_s: f64) {
+        self.best = bytes_per_s;
+    }
+
+    /// Takes what is known now and answers what may go.
+    pub fn handle(&mut self, now: &Estimate) -> Pacing {
+        let Some(rtt_s) = now.rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) else {
+            *self = Self::default();
+            return self.pacing;
+        };
+        if !std::mem::replace(&mut self.begun, true) {
+            (self.state, self.round_ends_s) = (State::Startup, now.t_s + now.round_s());
+        }
+        self.pacing = match (self.state, now.bandwidth) {
+            (State::Startup, _) if !self.is_full_pipe(now) => {
+                self.startup(rtt_s, now.connections, now.queue_now_s)
+            }
+            _ if now.shared => {
+                (self.state, self.step) = (State::Free, 0.0);
+                Pacing::default()
+            }
+            (_, Some(bandwidth)) => self.cruise(now, rtt_s, bandwidth),
+            (_, None) => Pacing::default(),
+        };
+        let floor = f64::from(now.connections) * WINDOW_LEAST_SEGMENTS * SEGMENT_BYTES / rtt_s;
+        let least = |pace: f64| pace.max(floor).max(PACE_LEAST);
+        self.pacing.bytes_per_s = self.pacing.bytes_per_s.map(least);
+        self.pacing
+    }
+
+    /// Startup has found what the path carries.
+    fn is_full_pipe(&mut self, now: &Estimate) -> bool {
+        self.best = self.best.max(now.carried);
+        if now.t_s < self.round_ends_s {
+            return now.full && now.lossy && now.saturated;
+        }
+        self.round_ends_s = now.t_s + now.round_s();
+        if !now.full {
+            let burst = now.bandwidth.filter(|_| now.held).unwrap_or(0.0);
+            self.best = self.best.max(burst);
+            return false;
+        }
+        if self.best >= FULL_PIPE_GROWTH * self.grown {
+            (self.grown, self.rounds) = (self.best, 0);
+        } else {
+            self.rounds += 1;
+        }
+        self.rounds >= FULL_PIPE_ROUNDS || now.lossy
+    }
+
+    fn startup(&mut self, rtt_s: f64, connections: u32, queue_s: f64) -> Pacing {
+        self.state = State::Startup;
+        let near_s = (HYSTART_SHARE * rtt_s).clamp(HYSTART_S.0, HYSTART_S.1);
+        self.near |= queue_s > near_s;
+        let most = if self.near { STARTUP_GAIN_NEAR } else { STARTUP_GAIN };
+        let gain = (most - (most - 1.0) * queue_s / near_s).max(1.0);
+        let first = FIRST_BYTES_EACH * f64::from(connections);
+        let first = first.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
+        Pacing {
+            bytes_per_s: Some((first / rtt_s).max(gain * self.best)),
+            window_bytes: Some(first.max(STARTUP_GAIN * self.best * rtt_s)),
+        }
+    }
+
+    fn cruise(&mut self, now: &Estimate, rtt_s: f64, bandwidth: f64) -> Pacing {
+        let response_s = RESPONSE * now.round_s();
+        let error = (now.queue_target_s - now.queue_s) / response_s;
+        if now.queue_s > now.queue_target_s / 2.0 || now.lossy {
+            self.step /= 2.0;
+            self.round_ends_s = now.t_s + now.round_s();
+        } else if now.queue_now_s > now.queue_target_s {
+            // A burst, or what stands from the next sample on: no step is added to it.
+        } else if (now.full || now.held) && now.t_s >= self.round_ends_s {
+            let most = (PROBE_QUEUE_S / (rtt_s + now.round_s())).clamp(PROBE_STEP_LEAST, GAIN_MAX);
+            let followed = now.carried >= FOLLOWED_SHARE * bandwidth || !now.full;
+            self.step = match followed {
+                true => (2.0 * self.step).clamp(PROBE_STEP, most),
+                false => self.step.min(PROBE_STEP),
+            };
+            self.round_ends_s = now.t_s + now.round_s();
+        }
+        self.state = match now.queue_s {
+            queue_s if queue_s > 2.0 * now.queue_target_s => State::Drain,
+            _ if self.step > 0.0 => State::Probe,
+            _ => State::Cruise,
+        };
+        let gain = 1.0 + error.clamp(-GAIN_MAX, GAIN_MAX) + self.step;
+        Pacing { bytes_per_s: Some(gain * bandwidth), window_bytes: None }
+    }
+}
