@@ -362,16 +362,11 @@ impl Count {
         }
     }
 
-    /// The line is full: N from what it carries and what a connection carried below that. Windows tell
-    /// only what a connection might carry, so for their sake a few too many are kept.
+    /// The line is full: N from what it carries and what a connection carried below that. Windows tell only
+    /// what a connection might carry, so for their sake none is closed.
     fn plateau(&mut self, full: f64, now: &Estimate, each: Option<f64>, most: u32) {
         self.line = full;
-        let by_windows = now.per_connection().map(|each| needed(full, each));
-        let needed = match (each, by_windows) {
-            (Some(each), _) => needed(full, each),
-            (None, Some(n)) if f64::from(n) * STEP_SEEN <= f64::from(most) => n,
-            (None, _) => most,
-        };
+        let needed = each.map_or(most, |each| needed(full, each));
         let needed = needed.max(self.least);
         self.per_connection = each.or(self.per_connection);
         let shown = each.or(now.per_connection()).unwrap_or(full / f64::from(self.n));

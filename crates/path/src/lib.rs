@@ -83,16 +83,16 @@ impl Controller {
         Self { config, model, rate, count, resume, begun: false }
     }
 
-    /// Before the first command, from the round trip of the login: how many connections to open at
-    /// once, and what may go over them.
-    pub fn first(&mut self, rtt_s: Option<f64>) -> Orders {
+    /// Before the first command, from the round trip of the login and the connections that are open: how
+    /// many to have at once, and what may go over them.
+    pub fn first(&mut self, rtt_s: Option<f64>, open: u32) -> Orders {
         if let Some(rtt_s) = rtt_s.filter(|rtt_s| *rtt_s >= model::SHORT_RTT_S) {
             self.begun = true;
             let bandwidth = self.resume.begin(rtt_s);
             self.count.first(rtt_s, self.config.window_bytes, bandwidth);
         }
         if self.config.paces {
-            self.rate.first(rtt_s, self.count.connections());
+            self.rate.first(rtt_s, open);
         }
         self.orders()
     }

@@ -30,6 +30,9 @@ const STANDING_S: f64 = 0.25;
 /// host adds (1 to 2 ms measured), below half of the smallest queues of lines (250 packets at 1 Gbit/s are 3 ms).
 const TARGET_SHARE: f64 = 0.04;
 const TARGET_S: (f64, f64) = (0.002, 0.008);
+/// Above that stands so many times the jitter of round trips from sample to sample, up to seconds in all.
+const TARGET_JITTERS: f64 = 1.5;
+const TARGET_S_MAX: f64 = 0.012;
 /// Share of segments lost from which losses are the load's (BBRv2, draft-cardwell-iccrg-bbr §2.7).
 const LOSS_SHARE: f64 = 0.02;
 /// Full: commands waited for the pace in this share of the time, or this share of bandwidth × round trip
@@ -41,8 +44,10 @@ const HELD_SHARE: f64 = 0.1;
 /// become one.
 const MEASURE_S: f64 = 1.0;
 const MEASURE_ROUND_TRIPS: f64 = 6.0;
+/// The first measure is done when the line has been saturated for so many rounds.
+const FIRST_ROUNDS: f64 = 3.0;
 /// A lower bound above a measured bandwidth raises it by this part: most of it is noise the first time.
-const RAISE_WEIGHT: f64 = 0.5;
+const RAISE_WEIGHT: f64 = 0.4;
 /// A measure that is off by more is another line's, not noise.
 const OTHER_SHARE: f64 = 0.1;
 /// Once so many times the queue, or so many times these seconds of it, were sent less, it is shorter by this
@@ -51,7 +56,7 @@ const DRAINED: f64 = 1.5;
 const DRAINED_S: f64 = 0.004;
 const EMPTIES: f64 = 0.25;
 /// Less than the bandwidth is sent if it is less by more than the error of the bandwidth.
-const ERROR_SHARE: f64 = 0.03;
+const ERROR_SHARE: f64 = 0.05;
 /// What did not empty is asked about again after seconds, each time twice as many, up to the second.
 const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);
 /// A cause that takes this share of the time is the one that limits.
@@ -136,6 +141,8 @@ pub struct Model {
     ask_after_s: f64,
     draining: Option<Draining>,
     saturated_since_s: Option<f64>,
+    /// The line was saturated for long enough that its first measure is done.
+    settled: bool,
     outstanding: Option<f64>,
 }
 
@@ -150,6 +157,7 @@ impl Default for Model {
             ask_after_s: ASK_AGAIN_S.0,
             draining: None,
             saturated_since_s: None,
+            settled: false,
             outstanding: None,
         }
     }
@@ -189,7 +197,7 @@ impl Model {
         self.note_bandwidth(pace, &mut now);
         self.note_draining(dt_s, pace, &mut now);
         now.window_bytes = sample.typical(window_bytes).filter(|bytes| *bytes > 0.0);
-        now.limits = limits(sample, &now);
+        now.limits = limits(sample, pace, &now);
         self.last = now;
         &self.last
     }
@@ -208,7 +216,9 @@ impl Model {
         }
         if self.least_s.is_finite() {
             now.rtt_s = Some(self.least_s + self.stays_s);
-            now.queue_target_s = (TARGET_SHARE * self.least_s).clamp(TARGET_S.0, TARGET_S.1);
+            let least_s = (TARGET_SHARE * self.least_s).clamp(TARGET_S.0, TARGET_S.1);
+            let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - KEEP_S / 2.0);
+            now.queue_target_s = (least_s + jitter_s).min(TARGET_S_MAX);
         }
     }
 
@@ -221,7 +231,7 @@ impl Model {
         let holds = |bytes: f64| bytes >= FULL_SHARE * believed * now.rtt_s.unwrap_or(0.0);
         let app_limited = sample.typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
         sample.held_share >= FULL_SHARE
-            || now.bytes_per_s > 0.0
+            || now.bytes_per_s.max(now.carried) > 0.0
                 && under_way.map_or(app_limited.is_none_or(|share| share < DOMINANT_SHARE), holds)
     }
 
@@ -245,8 +255,10 @@ impl Model {
         let queued = now.queue_s > now.queue_target_s / 2.0 && !unclear;
         now.saturated = now.full && (queued || now.lossy);
         if now.saturated {
-            self.saturated_since_s.get_or_insert(now.t_s - SAMPLE_S);
-        } else if now.full {
+            // What came at the end of a pause is half a sample.
+            let back_s = if self.last.full { SAMPLE_S } else { 0.0 };
+            self.saturated_since_s.get_or_insert(now.t_s - back_s);
+        } else {
             self.saturated_since_s = None;
         }
         let known = now.bandwidth.unwrap_or(0.0);
@@ -263,18 +275,22 @@ impl Model {
             return;
         }
         let span_s = MEASURE_S + MEASURE_ROUND_TRIPS * rtt_s;
+        let stands_s = self.saturated_since_s.map_or(0.0, |since_s| now.t_s - since_s);
+        self.settled |= stands_s >= FIRST_ROUNDS * now.round_s();
+        let settled = self.settled;
         let measured = self.saturated_since_s.and_then(|since_s| {
             let from_s = since_s.max(now.t_s - span_s);
-            // What holes let through at once, or not at all, is no rate: the best round trips count.
+            // While holes are repaired, the best round trips count; while the path fills, the last ones.
             let measured = match now.lossy {
                 true => self.recent.most(from_s, 2.0 * rtt_s.max(SAMPLE_S)),
+                false if !settled => now.carried,
                 false => self.recent.mean_of_full(from_s)?,
             };
             // What is within the noise of few samples weighs as much as there are.
-            let is_other = (measured / known - 1.0).abs() > OTHER_SHARE;
+            let is_other = !settled || (measured / known - 1.0).abs() > OTHER_SHARE;
             let weight = if is_other { 1.0 } else { (now.t_s - from_s) / span_s };
             let enough = now.t_s - from_s >= now.round_s();
-            enough.then(|| known + weight * (measured - known))
+            if enough { Some(known + weight * (measured - known)) } else { None }
         });
         now.measured |= measured.is_some();
         now.bandwidth = Some(measured.unwrap_or(known.max(seen)));
@@ -286,13 +302,15 @@ impl Model {
             self.draining = None;
             return;
         };
-        if now.queue_s <= now.queue_target_s {
+        if now.queue_s <= now.queue_target_s || !self.settled {
             self.draining = None;
             return;
         }
         let begin = Draining { queue_s: now.queue_s, drained_s: 0.0, bandwidth };
         let draining = self.draining.get_or_insert(begin);
-        if draining.drained_s <= 0.0 {
+        let before = self.last.bandwidth.unwrap_or(bandwidth);
+        let is_other = bandwidth < (1.0 - OTHER_SHARE) * before;
+        if is_other || now.queue_s < draining.queue_s / 2.0 {
             *draining = begin;
         }
         if now.full {
@@ -312,10 +330,12 @@ impl Model {
             now.bandwidth = Some(lately.fold(draining.bandwidth, f64::max));
             self.stays_s += now.queue_s;
             (self.draining, self.saturated_since_s) = (None, None);
+            // A longer way or jitter loses nothing; what others fill runs over, and is there again.
+            let loses = self.recent.loss(now.t_s - KEEP_S / 2.0, SEGMENT_BYTES) > 0.0;
+            now.shared = loses && self.ask_after_s > ASK_AGAIN_S.0;
             self.ask_at_s = now.t_s + self.ask_after_s;
             self.ask_after_s = (2.0 * self.ask_after_s).min(ASK_AGAIN_S.1);
             now.rtt_s = Some(self.least_s + self.stays_s);
-            now.shared = self.recent.loss(now.t_s - KEEP_S / 2.0, SEGMENT_BYTES) > 0.0;
             (now.queue_s, now.queue_now_s, now.saturated) = (0.0, 0.0, false);
         }
     }
@@ -332,10 +352,11 @@ fn window_bytes(tcp: &Tcp) -> Option<f64> {
 }
 
 /// What limits the typical connection of a sample.
-fn limits(sample: &Sample, now: &Estimate) -> Bottleneck {
+fn limits(sample: &Sample, pace: Option<f64>, now: &Estimate) -> Bottleneck {
     let share = |value: Option<f64>| value.is_some_and(|share| share >= DOMINANT_SHARE);
     // Held at the pace that the line was found to carry, or behind its queue.
-    if sample.held_share >= DOMINANT_SHARE && now.bandwidth.is_some() || now.saturated {
+    let used = pace.is_some_and(|pace| now.carried >= FULL_SHARE * pace);
+    if sample.held_share >= DOMINANT_SHARE && used && now.measured || now.saturated {
         return Bottleneck::Line;
     }
     // A flow is "application limited" to the kernel whenever its send buffer or the receiver's window

@@ -24,10 +24,11 @@ const HYSTART_S: (f64, f64) = (0.004, 0.016);
 /// Behind such a queue what was carried grows by this factor (conservative slow start, RFC 9406 §4.2: a
 /// quarter of the growth).
 const STARTUP_GAIN_NEAR: f64 = 1.25;
-/// Under way in startup before anything was measured, for each connection and in all, in bytes: more than
-/// ten segments each (RFC 6928), so that the kernel's slow start is what limits.
+/// Under way in startup before anything was measured, for each open connection and in all, in bytes: more
+/// than six doublings of ten segments (RFC 6928), so that the kernel's slow start is what limits, and not so
+/// much that what the first connections were given waits when the others come.
 const FIRST_BYTES_EACH: f64 = 1048576.0;
-const FIRST_BYTES: (f64, f64) = (4194304.0, 16777216.0);
+const FIRST_BYTES_MAX: f64 = 16777216.0;
 /// Queues are corrected over this many times the time until a change is seen: a delayed loop is stable
 /// beyond π/2 and has no overshoot beyond e.
 const RESPONSE: f64 = 2.7;
@@ -161,8 +162,9 @@ impl Rate {
     /// Startup has found what the path carries.
     fn is_full_pipe(&mut self, now: &Estimate) -> bool {
         self.best = self.best.max(now.carried);
+        self.near |= now.lossy;
         if now.t_s < self.round_ends_s {
-            return now.full && now.lossy && now.saturated;
+            return false;
         }
         self.round_ends_s = now.t_s + now.round_s();
         if !now.full {
@@ -175,7 +177,7 @@ impl Rate {
         } else {
             self.rounds += 1;
         }
-        self.rounds >= FULL_PIPE_ROUNDS || now.lossy
+        self.rounds >= FULL_PIPE_ROUNDS
     }
 
     fn startup(&mut self, rtt_s: f64, connections: u32, queue_s: f64) -> Pacing {
@@ -185,7 +187,7 @@ impl Rate {
         let most = if self.near { STARTUP_GAIN_NEAR } else { STARTUP_GAIN };
         let gain = (most - (most - 1.0) * queue_s / near_s).max(1.0);
         let first = FIRST_BYTES_EACH * f64::from(connections);
-        let first = first.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
+        let first = first.clamp(FIRST_BYTES_EACH, FIRST_BYTES_MAX);
         Pacing {
             bytes_per_s: Some((first / rtt_s).max(gain * self.best)),
             window_bytes: Some(first.max(STARTUP_GAIN * self.best * rtt_s)),
@@ -195,7 +197,11 @@ impl Rate {
     fn cruise(&mut self, now: &Estimate, rtt_s: f64, bandwidth: f64) -> Pacing {
         let response_s = RESPONSE * now.round_s();
         let error = (now.queue_target_s - now.queue_s) / response_s;
-        if now.queue_s > now.queue_target_s / 2.0 || now.lossy {
+        let untouched = !self.near && now.loss <= 0.0;
+        if !now.measured && !now.saturated && untouched {
+            // Windows limit, and nothing has shown of the line: they are to grow.
+            self.step = GAIN_MAX;
+        } else if now.queue_s > now.queue_target_s / 2.0 || now.lossy {
             self.step /= 2.0;
             self.round_ends_s = now.t_s + now.round_s();
         } else if now.queue_now_s > now.queue_target_s {

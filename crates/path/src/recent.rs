@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use super::tcp::median;
+
 /// What lies between two samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interval {
@@ -59,6 +61,14 @@ impl Recent {
     /// The shortest round trip since a time.
     pub(crate) fn least_rtt_s(&self, since_s: f64) -> Option<f64> {
         self.since(since_s).filter_map(|one| one.rtt_s).reduce(f64::min)
+    }
+
+    /// By what round trips differ from one interval to the next since a time, in the middle: not by what a
+    /// queue does that fills or empties now and then.
+    pub(crate) fn jitter_s(&self, since_s: f64) -> f64 {
+        let rtts: Vec<f64> = self.since(since_s).filter_map(|one| one.rtt_s).collect();
+        let mut steps: Vec<f64> = rtts.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();
+        median(&mut steps).unwrap_or(0.0)
     }
 
     /// Segments sent again since a time, as a share of all.

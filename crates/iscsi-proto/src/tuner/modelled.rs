@@ -44,8 +44,8 @@ impl Policy for Modelled {
         self.0.restart();
     }
 
-    fn first(&mut self, rtt_s: f64) -> Option<(u32, Pacing)> {
-        let orders = self.0.first((rtt_s > 0.0).then_some(rtt_s));
+    fn first(&mut self, rtt_s: f64, open: u32) -> Option<(u32, Pacing)> {
+        let orders = self.0.first((rtt_s > 0.0).then_some(rtt_s), open);
         Some((orders.connections, Self::pacing_of(orders)))
     }
 

@@ -17,6 +17,7 @@ use super::config::AfterLoss;
 use super::connect::{ConnectError, Identity, Link, connect, connect_again, credentials};
 use super::growth::LEG_SESSIONS_MAX;
 use super::op::Task;
+use super::path;
 use super::rejoin::{Home, is_refusal};
 use super::shared::Shared;
 
@@ -56,6 +57,9 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
     announce(shared, [0]);
     let leading = connect_again(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
     let outcome = leading.outcome.clone();
+    if let Some(first) = path::first_number(config, &leading.stream) {
+        shared.lock().growth.wanted = first;
+    }
     let wanted = u16::try_from(shared.lock().growth.wanted).unwrap_or(u16::MAX);
     let portal = leading.portal.clone();
     let mut groups = vec![group(shared, leading)];

@@ -153,7 +153,7 @@ impl Run {
 
     fn to(&mut self, t_s: f64, line: Line, least_rtt_s: f64) {
         if !std::mem::replace(&mut self.begun, true) {
-            let pacing = self.controller.first(Some(least_rtt_s)).pacing;
+            let pacing = self.controller.first(Some(least_rtt_s), 4).pacing;
             (self.pace, self.window) = (pacing.bytes_per_s, pacing.window_bytes);
         }
         while self.t_s < t_s - SAMPLE_S / 2.0 {

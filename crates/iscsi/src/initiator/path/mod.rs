@@ -25,6 +25,7 @@ use iscsi_proto::tuner::{
 
 use self::actuator::Actuator;
 use self::meter::{Measured, Meter, View};
+pub(super) use self::modelled::first_number;
 use self::report::History;
 pub use self::report::{PathChange, PathConnection, PathReport};
 use self::share::{Held, Meted};
@@ -136,7 +137,7 @@ impl Controller {
         choose_stride(shared, &view, &connections);
         self.rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
         self.incarnation = Some(view.incarnation);
-        if !self.begin_modelled(shared, shared.now()) {
+        if !self.begin_modelled(shared, view.open, shared.now()) {
             self.hold_first(shared, view.open, shared.now());
         }
     }
@@ -161,7 +162,7 @@ impl Controller {
         self.actuator.forget_pace();
         // What was sent at the old rate is to hold up nothing at the new one.
         shared.with(|state, _| state.throttle.set_rate(None, now));
-        if !self.begin_modelled(shared, now) {
+        if !self.begin_modelled(shared, 1, now) {
             self.hold_first(shared, self.wanted, now);
         }
     }
@@ -242,7 +243,12 @@ impl Controller {
     }
 
     /// Counts what was carried; the round trip, and what the user lets us take.
-    fn account(&mut self, shared: &Shared, view: &View, measured: &Measured) -> (Option<f64>, Held) {
+    fn account(
+        &mut self,
+        shared: &Shared,
+        view: &View,
+        measured: &Measured,
+    ) -> (Option<f64>, Held) {
         choose_stride(shared, view, &measured.connections);
         let sample = &measured.sample;
         self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);

@@ -4,17 +4,32 @@
 use iscsi_proto::time::Instant;
 use iscsi_proto::tuner::{LONG_RTT_S, Pace, Pacing, Room, part};
 
+use tokio::net::TcpStream;
+
 use super::meter::{Measured, View};
-use super::{Controller, busy, hold_back, least, trace};
+use super::{Controller, allowed, busy, hold_back, least, trace};
+use crate::initiator::Config;
 use crate::initiator::shared::Shared;
+use crate::transport::tcp_info::tcp_stats;
+
+/// How many connections a policy wants at once, from the round trip of the one that has logged in; none of
+/// one that waits for samples.
+pub(in crate::initiator) fn first_number(config: &Config, leading: &TcpStream) -> Option<u32> {
+    let policy = allowed(config.policy.clone()?, config);
+    let stats = tcp_stats(leading).ok()?;
+    let rtt_s = stats.min_rtt.unwrap_or(stats.rtt).as_secs_f64();
+    let (connections, _) = policy.build().first(rtt_s, 1)?;
+    Some(connections)
+}
 
 impl Controller {
     /// Before the first command: what the policy says of a path that is new. False if it waits for
     /// samples.
-    pub(super) fn begin_modelled(&mut self, shared: &Shared, now: Instant) -> bool {
-        let Some((connections, pacing)) = self.policy.first(self.rtt_s) else { return false };
+    pub(super) fn begin_modelled(&mut self, shared: &Shared, open: u32, now: Instant) -> bool {
+        let Some((connections, pacing)) = self.policy.first(self.rtt_s, open) else { return false };
         self.wanted = connections.min(u32::from(u16::MAX));
-        shared.with(|state, _| state.growth.wanted = self.wanted.min(state.connections_max().max(1)));
+        shared
+            .with(|state, _| state.growth.wanted = self.wanted.min(state.connections_max().max(1)));
         shared.changed.notify_one();
         self.obey(shared, pacing, self.meted.rate(), now);
         true

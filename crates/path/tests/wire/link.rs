@@ -1,0 +1,97 @@
+//! A line with a DropTail queue, packet by packet: what is sent at a time is acknowledged at another, or
+//! never. Packets keep their order. Lines can police, lose, and delay by more at some times.
+
+use std::collections::VecDeque;
+
+use crate::random::Random;
+
+/// Each value of the jitter holds for this time, in seconds: with a new one for each packet and order
+/// kept, all would wait for the slowest.
+const JITTER_HOLDS_S: f64 = 0.02;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    /// Payload.
+    pub(crate) bytes_per_s: f64,
+    pub(crate) rtt_s: f64,
+    pub(crate) queue_packets: usize,
+    /// Probability that a packet is lost after it took its time on the line.
+    pub(crate) loss: f64,
+    /// Round trips are longer by up to this.
+    pub(crate) jitter_s: f64,
+    /// A token bucket that drops what exceeds a rate and a burst, in bytes.
+    pub(crate) policer: Option<(f64, f64)>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        let (bytes_per_s, rtt_s, queue_packets) = (117e6, 0.05, 2000);
+        Self { bytes_per_s, rtt_s, queue_packets, loss: 0.0, jitter_s: 0.0, policer: None }
+    }
+}
+
+/// The line at work.
+pub(crate) struct Link {
+    pub(crate) line: Line,
+    pub(crate) packet_bytes: f64,
+    departures: VecDeque<f64>,
+    free_at_s: f64,
+    last_ack_s: f64,
+    jitter_s: f64,
+    jitter_until_s: f64,
+    tokens: f64,
+    tokens_at_s: f64,
+    random: Random,
+    pub(crate) dropped: u64,
+}
+
+impl Link {
+    pub(crate) fn new(line: Line, packet_bytes: f64, seed: u64) -> Self {
+        Self {
+            line,
+            packet_bytes,
+            departures: VecDeque::new(),
+            free_at_s: 0.0,
+            last_ack_s: 0.0,
+            jitter_s: 0.0,
+            jitter_until_s: 0.0,
+            tokens: line.policer.map_or(0.0, |(_, burst)| burst),
+            tokens_at_s: 0.0,
+            random: Random::new(seed),
+            dropped: 0,
+        }
+    }
+
+    /// A packet goes at this time; when its acknowledgement is there, if it is not lost.
+    pub(crate) fn send(&mut self, now_s: f64) -> Option<f64> {
+        while self.departures.front().is_some_and(|at_s| *at_s <= now_s) {
+            self.departures.pop_front();
+        }
+        if self.departures.len() >= self.line.queue_packets || !self.has_token(now_s) {
+            self.dropped += 1;
+            return None;
+        }
+        let begins_s = self.free_at_s.max(now_s);
+        self.free_at_s = begins_s + self.packet_bytes / self.line.bytes_per_s;
+        self.departures.push_back(self.free_at_s);
+        if self.line.loss > 0.0 && self.random.uniform() < self.line.loss {
+            return None;
+        }
+        if self.line.jitter_s > 0.0 && now_s >= self.jitter_until_s {
+            self.jitter_until_s = now_s + JITTER_HOLDS_S;
+            self.jitter_s = self.line.jitter_s * self.random.uniform();
+        }
+        let ack_s = self.free_at_s + self.line.rtt_s + self.jitter_s;
+        self.last_ack_s = self.last_ack_s.max(ack_s);
+        Some(self.last_ack_s)
+    }
+
+    fn has_token(&mut self, now_s: f64) -> bool {
+        let Some((bytes_per_s, burst)) = self.line.policer else { return true };
+        self.tokens = (self.tokens + (now_s - self.tokens_at_s) * bytes_per_s).min(burst);
+        self.tokens_at_s = now_s;
+        let has = self.tokens >= self.packet_bytes;
+        self.tokens -= if has { self.packet_bytes } else { 0.0 };
+        has
+    }
+}
