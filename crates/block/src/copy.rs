@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::{BlockError, Buf, Device, Extent, WriteFlags, ZeroFlags};
 
 /// How far ahead the map of holes is asked for, in bytes.
-const MAP_WINDOW: u64 = 1 << 30;
+pub(crate) const MAP_WINDOW: u64 = 1 << 30;
 
 /// How to copy.
 #[derive(Clone, Debug)]
@@ -65,6 +65,14 @@ pub enum CopyError {
     /// Writing the destination.
     #[error("writing the destination at byte {offset}: {source}")]
     Write {
+        /// First byte of the transfer.
+        offset: u64,
+        /// What happened.
+        source: BlockError,
+    },
+    /// Reading the destination again.
+    #[error("reading the destination at byte {offset}: {source}")]
+    ReadBack {
         /// First byte of the transfer.
         offset: u64,
         /// What happened.
@@ -169,13 +177,23 @@ async fn zero(
     if options.destination_is_zero {
         return Ok(());
     }
+    write_zeroes(destination, offset, len, options.transfer_size).await
+}
+
+/// Makes a range of the destination read as zeroes, as a hole where it can have them.
+pub(crate) async fn write_zeroes(
+    destination: &Device,
+    offset: u64,
+    len: u64,
+    transfer_size: u32,
+) -> Result<(), CopyError> {
     let fail = |source| CopyError::Write { offset, source };
     if destination.info().can_zero {
         return destination.zero(offset, len, ZeroFlags::new(false, true)).await.map_err(fail);
     }
     let mut at = offset;
     while at < offset + len {
-        let step = u64::from(options.transfer_size).min(offset + len - at);
+        let step = u64::from(transfer_size).min(offset + len - at);
         let zeroes = Buf::zeroed(usize::try_from(step).unwrap_or(usize::MAX));
         destination.write(at, zeroes.freeze(), WriteFlags::NONE).await.map_err(fail)?;
         at += step;
@@ -184,7 +202,7 @@ async fn zero(
 }
 
 /// Compares without a branch per byte; the compiler makes wide loads of it.
-fn is_zero(data: &[u8]) -> bool {
+pub(crate) fn is_zero(data: &[u8]) -> bool {
     data.chunks(4096).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }
 
@@ -268,7 +286,7 @@ async fn compare(
     let size = usize::try_from(len).unwrap_or(usize::MAX);
     let theirs = destination.read(offset, Buf::new(size));
     let ours = source.read(offset, Buf::new(size));
-    let theirs = theirs.await.map_err(|source| CopyError::Write { offset, source })?;
+    let theirs = theirs.await.map_err(|source| CopyError::ReadBack { offset, source })?;
     let ours = ours.await.map_err(|source| CopyError::Read { offset, source })?;
     match ours.iter().zip(theirs.iter()).position(|(a, b)| a != b) {
         None => Ok(len),

@@ -9,6 +9,7 @@ pub mod buf;
 pub mod content;
 pub mod copy;
 pub mod error;
+pub mod incremental;
 pub mod io;
 pub mod layer;
 pub mod load;

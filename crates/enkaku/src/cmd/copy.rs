@@ -1,5 +1,7 @@
 //! `enkaku copy`: between volumes, files, block devices and pipes.
 
+mod changed;
+
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -12,6 +14,7 @@ use anyhow::Context;
 use block::Device;
 use block::backend::{FileDevice, FileOptions, PaddedFile};
 use block::copy::{CopyOptions, Progress, copy};
+use block::incremental::BLOCK_SIZES;
 use block::stream::{StreamOptions, copy_in, copy_out};
 use indicatif::{ProgressBar, ProgressStyle};
 use iscsi::initiator::{RemoteDisk, Url};
@@ -22,7 +25,7 @@ use super::advice::parse_url;
 use super::overwrite::{self, MayOverwrite};
 use super::path_report::Path as PathJson;
 use super::remote::{RemoteArgs, Volume};
-use super::{Usage, say};
+use super::{Usage, complain, say};
 
 /// Block size in which files are cut; every volume's is a multiple or a divisor of the transfer.
 const FILE_BLOCK_SIZE: u32 = 512;
@@ -46,12 +49,26 @@ pub(crate) struct Args {
     /// Where to, likewise; - is stdout.
     #[arg(value_name = "DST")]
     destination: Endpoint,
-    /// Read both sides again at the end and compare.
+    /// Read both sides again at the end and compare; with --changed-since, DST with the hashes.
     #[arg(long)]
     verify: bool,
-    /// Overwrite whatever DST holds, without a look at it.
+    /// Overwrite whatever DST holds, without a look at it; with --changed-since, also take a SRC of
+    /// another name than the last time.
     #[arg(long)]
     force: bool,
+    /// Send only what has changed since the last run. STATE is a file that keeps hashes of what DST
+    /// holds; the first run makes it. A run that was killed is taken up by the next.
+    #[arg(long, value_name = "STATE")]
+    changed_since: Option<PathBuf>,
+    /// Bytes of a block with a hash, 4k to 64k, in a new STATE [default: 64k].
+    #[arg(long, value_name = "SIZE", requires = "changed_since", value_parser = parse_hash_block)]
+    hash_block: Option<u32>,
+    /// DST holds an older copy already, that STATE does not know: read it, and send what differs.
+    #[arg(long, requires = "changed_since")]
+    seeded: bool,
+    /// Send again what --verify finds that somebody else has changed.
+    #[arg(long, requires = "changed_since", requires = "verify")]
+    heal: bool,
     /// Transfers under way at once.
     #[arg(long, value_name = "N", default_value_t = 64,
           value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -71,6 +88,14 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
     match u32::try_from(size) {
         Ok(size) if size.is_power_of_two() && (4096..=16 << 20).contains(&size) => Ok(size),
         _ => Err(format!("{text:?} is not a power of two from 4k to 16M")),
+    }
+}
+
+fn parse_hash_block(text: &str) -> Result<u32, String> {
+    let size = units::parse_size(text).map_err(|error| error.to_string())?;
+    match u32::try_from(size) {
+        Ok(size) if size.is_power_of_two() && BLOCK_SIZES.contains(&size) => Ok(size),
+        _ => Err(format!("{text:?} is not a power of two from 4k to 64k")),
     }
 }
 
@@ -175,25 +200,40 @@ struct Report {
     path: Option<PathJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     source_path: Option<PathJson>,
+    /// With --changed-since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed: Option<changed::Changed>,
 }
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let start = Instant::now();
-    let mut report = match (&args.source, &args.destination) {
-        (Endpoint::Stream, Endpoint::Stream) => {
-            return Err(Usage::error("SRC and DST are both -; one must be a volume or a path"));
-        }
-        (Endpoint::Stream, destination) => from_stdin(destination, &args).await?,
-        (source, Endpoint::Stream) => to_stdout(source, &args).await?,
-        (source, destination) => between(source, destination, &args).await?,
+    let mut report = match &args.changed_since {
+        Some(state) => changed::run(state, &args).await?,
+        None => once(&args).await?,
     };
     if report.seconds == 0.0 {
         report.seconds = start.elapsed().as_secs_f64();
     }
     report.bytes_per_s = report.bytes as f64 / report.seconds;
     print(&report, &args)?;
+    if let Some(differs) = report.changed.as_ref().and_then(changed::Changed::differs) {
+        complain(&differs);
+        return Ok(ExitCode::FAILURE);
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Everything, whatever was copied before.
+async fn once(args: &Args) -> anyhow::Result<Report> {
+    match (&args.source, &args.destination) {
+        (Endpoint::Stream, Endpoint::Stream) => {
+            Err(Usage::error("SRC and DST are both -; one must be a volume or a path"))
+        }
+        (Endpoint::Stream, destination) => from_stdin(destination, args).await,
+        (source, Endpoint::Stream) => to_stdout(source, args).await,
+        (source, destination) => between(source, destination, args).await,
+    }
 }
 
 async fn between(source: &Endpoint, destination: &Endpoint, args: &Args) -> anyhow::Result<Report> {
@@ -385,16 +425,16 @@ impl Drop for Shown {
 }
 
 fn print(report: &Report, args: &Args) -> anyhow::Result<()> {
-    let text = if args.json {
-        serde_json::to_string(report)?
-    } else {
-        format!(
-            "{} bytes in {:.2} s: {:.1} MB/s{}",
+    let verified = if report.verified { ", verified" } else { "" };
+    let text = match &report.changed {
+        _ if args.json => serde_json::to_string(report)?,
+        Some(changed) => changed.text(report) + verified,
+        None => format!(
+            "{} bytes in {:.2} s: {:.1} MB/s{verified}",
             report.bytes,
             report.seconds,
             report.bytes_per_s / 1e6,
-            if report.verified { ", verified" } else { "" }
-        )
+        ),
     };
     if matches!(args.destination, Endpoint::Stream) {
         let _ = writeln!(io::stderr(), "{text}"); // stdout carries the data
