@@ -13,6 +13,10 @@ const STATE_OF_ROOT: &str = "/var/lib/enkaku";
 /// Longest name of a mirror: it is part of file names.
 const NAME_LEN_MAX: usize = 64;
 
+/// A socket's name is the mirror's between these.
+const SOCKET_PREFIX: &str = "mirror-";
+const SOCKET_SUFFIX: &str = ".sock";
+
 /// Longest path of a socket in bytes (`sun_path` of unix(7), with a zero at its end).
 const SOCKET_PATH_LEN_MAX: usize = 107;
 
@@ -97,27 +101,12 @@ impl Files {
     /// # Errors
     /// There is no folder for them, or the socket's path is longer than one can be.
     pub fn new(name: &str, folder: Option<&Path>, around: &Surroundings) -> Result<Self, String> {
-        let (config_folder, sockets) = match folder {
-            Some(folder) => {
-                let folder = std::path::absolute(folder);
-                let folder = folder.map_err(|error| format!("--config-dir: {error}"))?;
-                (folder.clone(), folder)
-            }
-            None => {
-                let config_folder = around.config_folder()?;
-                let sockets = match &around.runtime {
-                    _ if around.root => SOCKETS_OF_ROOT.into(),
-                    Some(runtime) => runtime.join("enkaku"),
-                    None => config_folder.clone(),
-                };
-                (config_folder, sockets)
-            }
-        };
+        let (config_folder, sockets) = folders(folder, around)?;
         let state = match &around.state_home {
             Some(home) if !around.root => home.join("enkaku"),
             _ => STATE_OF_ROOT.into(),
         };
-        let socket = sockets.join(format!("mirror-{name}.sock"));
+        let socket = sockets.join(format!("{SOCKET_PREFIX}{name}{SOCKET_SUFFIX}"));
         let length = socket.as_os_str().len();
         if length > SOCKET_PATH_LEN_MAX {
             return Err(format!(
@@ -128,6 +117,33 @@ impl Files {
         }
         let config = config_folder.join(format!("{name}.toml"));
         Ok(Self { name: name.to_owned(), config, socket, state })
+    }
+
+    /// Those of all mirrors whose sockets are there, by name. A mirror that was killed may have left
+    /// one.
+    ///
+    /// # Errors
+    /// There is no folder for them, or it cannot be read.
+    pub fn of_sockets(folder: Option<&Path>, around: &Surroundings) -> Result<Vec<Self>, String> {
+        let (_, sockets) = folders(folder, around)?;
+        let failed = |error: io::Error| format!("{}: {error}", sockets.display());
+        let entries = match std::fs::read_dir(&sockets) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut found = Vec::new();
+        for entry in entries {
+            let file = entry.map_err(failed)?.file_name();
+            let name = file.to_str().and_then(|file| file.strip_prefix(SOCKET_PREFIX));
+            let name = name.and_then(|name| name.strip_suffix(SOCKET_SUFFIX));
+            // Others' files are none of ours.
+            if let Some(name) = name.and_then(|name| check_name(name).ok()) {
+                found.push(Self::new(&name, folder, around)?);
+            }
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(found)
     }
 
     /// The mirror's name.
@@ -176,6 +192,22 @@ impl Files {
         })();
         written.inspect_err(|_| drop(std::fs::remove_file(&beside)))
     }
+}
+
+/// Where configurations and sockets are.
+fn folders(folder: Option<&Path>, around: &Surroundings) -> Result<(PathBuf, PathBuf), String> {
+    if let Some(folder) = folder {
+        let folder = std::path::absolute(folder);
+        let folder = folder.map_err(|error| format!("--config-dir: {error}"))?;
+        return Ok((folder.clone(), folder));
+    }
+    let config_folder = around.config_folder()?;
+    let sockets = match &around.runtime {
+        _ if around.root => SOCKETS_OF_ROOT.into(),
+        Some(runtime) => runtime.join("enkaku"),
+        None => config_folder.clone(),
+    };
+    Ok((config_folder, sockets))
 }
 
 /// Makes the folder that a file is to be in.
@@ -230,6 +262,19 @@ mod tests {
         assert_eq!(files.socket(), Path::new("/srv/m/mirror-vm1.sock"));
         let long = PathBuf::from(format!("/{}", "long/".repeat(22)));
         assert!(Files::new("vm1", Some(&long), &nowhere).unwrap_err().contains("shorter path"));
+    }
+
+    #[test]
+    fn mirrors_are_found_by_their_sockets() {
+        let folder = tempfile::tempdir().unwrap();
+        for file in ["mirror-vm2.sock", "mirror-a.sock", "mirror-.sock", "vm3.toml", "mirror-b"] {
+            std::fs::write(folder.path().join(file), b"").unwrap();
+        }
+        let found = Files::of_sockets(Some(folder.path()), &somebody()).unwrap();
+        assert_eq!(found.iter().map(Files::name).collect::<Vec<_>>(), ["a", "vm2"]);
+        assert_eq!(found[1].socket(), folder.path().join("mirror-vm2.sock"));
+        let none = Files::of_sockets(Some(Path::new("/nowhere")), &somebody());
+        assert_eq!(none, Ok(Vec::new()));
     }
 
     #[test]

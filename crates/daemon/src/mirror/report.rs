@@ -58,6 +58,7 @@ pub struct LegReport {
     /// Why, where there is more to say.
     pub message: Option<String>,
     /// What keeps others from writing there.
+    #[serde(default)]
     pub guard: Guard,
     /// The image there is one that the local device might have had at one moment.
     pub consistent: bool,
@@ -303,7 +304,8 @@ impl VerifyReport {
 }
 
 impl Loss {
-    fn describe(&self) -> String {
+    /// For people: `1.2 s, 3.4 MB`.
+    pub fn describe(&self) -> String {
         match (self.seconds, self.bytes) {
             (Some(0.0), 0) => "nothing".into(),
             (Some(seconds), count) => format!("{}, {}", time(seconds), bytes(count)),
@@ -313,7 +315,8 @@ impl Loss {
 }
 
 impl CopyReport {
-    fn describe(&self) -> String {
+    /// For people: `120.0 MB done, 60.0 MB left, 30.0 MB/s, about 2.0 s`.
+    pub fn describe(&self) -> String {
         let (done, left) = (bytes(self.done_bytes), bytes(self.left_bytes));
         let rate = self.bytes_per_s.map(|rate| format!(", {}/s", bytes(rate)));
         let time = self.left_s.map(|seconds| format!(", about {}", time(seconds)));

@@ -9,6 +9,7 @@ mod resolve;
 mod resync;
 mod run;
 mod status;
+mod top;
 mod verify;
 
 use std::io::ErrorKind;
@@ -35,6 +36,7 @@ enum Command {
     Create(create::Args),
     Run(run::Args),
     Status(status::Args),
+    Top(top::Args),
     Pause(pause::PauseArgs),
     Resume(pause::ResumeArgs),
     Resync(resync::Args),
@@ -63,6 +65,7 @@ async fn subcommand(command: Command) -> anyhow::Result<ExitCode> {
         Command::Create(args) => create::run(args).await,
         Command::Run(args) => run::run(args).await,
         Command::Status(args) => status::run(args).await,
+        Command::Top(args) => top::run(args).await,
         Command::Pause(args) => pause::pause(args).await,
         Command::Resume(args) => pause::resume(args).await,
         Command::Resync(args) => resync::run(args).await,
