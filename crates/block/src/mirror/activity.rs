@@ -15,6 +15,9 @@ use std::ops::Range;
 
 mod record;
 
+#[cfg(test)]
+pub(super) use record::places;
+
 pub use record::{Recovered, encode, recover};
 
 /// Extents in the log at most, each of which is copied after a power cut: as many as a record

@@ -315,5 +315,22 @@ fn decode_sector(number: u64, id: BitmapId, bytes: &[u8]) -> Option<impl Iterato
     is_it.then_some(words)
 }
 
+/// For the page that describes the format.
+#[cfg(test)]
+pub(in crate::mirror) fn places() -> Vec<crate::mirror::format_doc::Place> {
+    let mut bytes = [0; SECTOR_BYTES];
+    encode_sector(u64::MAX, BitmapId(u128::MAX), &[u64::MAX; SECTOR_WORDS], &mut bytes);
+    // Every byte behind the checksum belongs to what is all ones, but for the magic.
+    assert!(bytes[4..8] == MAGIC && bytes[8..].iter().all(|byte| *byte == 0xff));
+    let header = SECTOR_HEADER_BYTES;
+    vec![
+        ("checksum", 0, 4),
+        ("magic", 4, 4),
+        ("name", 8, 16),
+        ("number", 24, 8),
+        ("bits", header, SECTOR_WORDS * 8),
+    ]
+}
+
 #[cfg(test)]
 mod tests;

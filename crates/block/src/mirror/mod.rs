@@ -16,6 +16,8 @@ mod device;
 pub mod engine;
 pub mod epoch;
 pub mod error;
+#[cfg(test)]
+mod format_doc;
 pub mod generation;
 pub mod host;
 pub mod inspect;

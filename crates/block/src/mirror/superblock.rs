@@ -12,6 +12,8 @@ use super::{BLOCK_BYTES, LEGS_MAX};
 
 mod raw;
 
+#[cfg(test)]
+pub(super) use raw::places;
 pub(super) use raw::{open, seal};
 
 /// Bytes of each of these blocks.

@@ -132,3 +132,10 @@ fn look(
         Found::Damaged(format!("record {sequence} does not belong where it stands"))
     })
 }
+
+/// For the page that describes the format.
+#[cfg(test)]
+pub(in crate::mirror) fn places() -> Vec<crate::mirror::format_doc::Place> {
+    let behind = BYTES - size_of::<Record>();
+    crate::mirror::format_doc::places!(Record, behind, uuid, sequence, len, reserved, extents)
+}

@@ -377,3 +377,61 @@ impl Stamp {
         }
     }
 }
+
+/// For the page that describes the format: each block's or part's heading there, and its fields.
+#[cfg(test)]
+pub(in crate::mirror) fn places() -> Vec<(&'static str, Vec<crate::mirror::format_doc::Place>)> {
+    use crate::mirror::format_doc::places;
+    const BEHIND: usize = HEADER_BYTES;
+    vec![
+        (
+            "Every block but bitmap pages begins with",
+            places!(Header, 0, magic, kind, version, checksum, reserved),
+        ),
+        (
+            "Leg superblock",
+            places!(
+                Remote,
+                BEHIND,
+                uuid,
+                leg,
+                sequence,
+                data_bytes,
+                redo_bytes,
+                consistency,
+                reserved,
+                inconsistent_since,
+                lease_ms,
+                lineage,
+                writer
+            ),
+        ),
+        (
+            "Metadata superblock",
+            places!(
+                Local, BEHIND, uuid, sequence, size, ring_from, epoch_max, role, clean, lineage,
+                legs
+            ),
+        ),
+        (
+            "Leg record",
+            places!(
+                RawLeg,
+                0,
+                present,
+                state,
+                id,
+                base,
+                bitmap,
+                acked_epoch,
+                superblock_sequence,
+                leg_bytes,
+                redo_bytes,
+                name,
+                identity
+            ),
+        ),
+        ("Lineage", places!(RawLineage, 0, current, len, reserved, history)),
+        ("Stamp", places!(Stamp, BEHIND, uuid, generation, epoch, closed_ms)),
+    ]
+}
