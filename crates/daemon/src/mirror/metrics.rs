@@ -125,6 +125,7 @@ mod tests {
             loss: None,
             copy: None,
             sent_bytes: 77,
+            guard: block::mirror::Guard::Reservation,
         };
         let report = Report {
             name: "vm1".into(),
