@@ -356,6 +356,14 @@ def test_the_papers_experiments_are_all_there():
     assert len(limits) == 4 * 6
 
 
+@pytest.mark.parametrize("study", ["mirror-outage", "mirror-lag", "mirror-peers"])
+def test_the_mirrors_studies_are_commands_and_name_their_parts(study: str):
+    assert "--quick" in _lab(study, "--help").stdout
+    unknown = _lab(study, "nothing")
+    assert unknown.returncode == 1 and re.search(r"is called nothing; there are: \w", unknown.stderr)
+    assert "Traceback" not in unknown.stderr
+
+
 def _lab(*words: object, **more) -> subprocess.CompletedProcess:
     return subprocess.run(
         [*MODULE, *map(str, words)], capture_output=True, text=True, check=False, **more

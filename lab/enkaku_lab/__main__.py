@@ -9,6 +9,9 @@ from enkaku_lab import (
     commands,
     demo,
     many,
+    mirror_lag,
+    mirror_outage,
+    mirror_peers,
     monitor_cost,
     packets,
     steps,
@@ -33,6 +36,9 @@ COMMANDS = {
     "steps": steps.main,
     "tuner-cost": tuner_cost.main,
     "many": many.main,
+    "mirror-lag": mirror_lag.main,
+    "mirror-outage": mirror_outage.main,
+    "mirror-peers": mirror_peers.main,
 }
 
 

@@ -18,8 +18,8 @@ from enkaku_lab.process import CommandFailed, LabError, run
 
 UP_S_MAX = 20.0
 
-FAR = "10.77.0.2"
-"""Where the far end is, as seen from both (`enkaku wan` gives every lab the same)."""
+NEAR, FAR = "10.77.0.1", "10.77.0.2"
+"""Where the ends are, as seen from both (`enkaku wan` gives every lab the same)."""
 
 
 class Lab:

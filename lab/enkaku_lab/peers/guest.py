@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from enkaku_lab import OUT
@@ -24,7 +25,7 @@ TARGET_PORT = 3260
 CPU = "Westmere"
 """It has SSE 4.2 (CRC32C) and lacks ERMS: interpreted string moves go byte by byte."""
 MEMORY_MIB = 768
-DRIVE = "if=virtio,format=raw,readonly=on"
+DRIVE = "if=virtio,format=raw"
 BOOT_S_MAX = 180.0
 """A boot takes 7 s on an idle machine; beside other work several times as long."""
 
@@ -87,10 +88,24 @@ class Guest:
     The console's log is in OUT/guest and is removed at the end unless `keep_log` was set.
     """
 
-    def __init__(self, image: guest_image.Image, disk: Path | None = None):
-        """With `disk`, the guest reads this file of the host as /dev/vda (no network between)."""
+    def __init__(
+        self,
+        image: guest_image.Image,
+        disk: Path | None = None,
+        *,
+        own_disk: Path | None = None,
+        forwards: list[int] | None = None,
+        within: Callable[[list[object]], list[object]] = list,
+    ):
+        """With `disk`, the guest reads this file of the host as /dev/vda (no network between); with
+        `own_disk` it also writes to it.
+
+        `within` makes a command of one that runs QEMU elsewhere, as in a network namespace; `forwards` are
+        ports of all addresses there that lead to the same ones of the guest.
+        """
         self.image = image
-        self.disk = disk
+        self.disk, self.own_disk = disk, own_disk
+        self.forwards, self.within = forwards or [], within
         self.keep_log = False
         self.port = free_port()
         """The host's port that leads to the guest's TARGET_PORT."""
@@ -101,7 +116,7 @@ class Guest:
             listener.bind(str(path))
             listener.listen(1)
             listener.settimeout(BOOT_S_MAX)
-            self.peer = Peer(self._qemu(path), OUT / "guest" / f"console-{self.port}.log")
+            self.peer = Peer(self.within(self._qemu(path)), OUT / "guest" / f"console-{self.port}.log")
             try:
                 self._channel, _ = listener.accept()
             except BaseException:
@@ -113,6 +128,7 @@ class Guest:
 
     def _qemu(self, orders: Path) -> list[object]:
         forwarded = f"hostfwd=tcp:127.0.0.1:{self.port}-:{TARGET_PORT}"
+        forwarded += "".join(f",hostfwd=tcp:0.0.0.0:{port}-:{port}" for port in self.forwards)
         return [
             *(need("qemu-system-x86_64"), "-nodefaults", "-no-reboot", "-display", "none"),
             *("-accel", "tcg", "-cpu", CPU, "-m", MEMORY_MIB),
@@ -125,7 +141,8 @@ class Guest:
             *("-chardev", f"socket,id=orders,path={orders}"),
             *("-device", "virtserialport,chardev=orders,name=orders"),
             *("-device", "virtio-rng-pci"),
-            *(["-drive", f"file={self.disk},{DRIVE}"] if self.disk else []),
+            *(["-drive", f"file={self.disk},{DRIVE},readonly=on"] if self.disk else []),
+            *(["-drive", f"file={self.own_disk},{DRIVE}"] if self.own_disk else []),
         ]
 
     def __enter__(self) -> "Guest":

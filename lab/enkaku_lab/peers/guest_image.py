@@ -43,6 +43,21 @@ MODULES = [
 ]
 HOST_PROGRAMS = ["busybox", "mke2fs", "e2fsck"]
 GUEST_PROGRAMS = ["sbin/iscsid", "sbin/iscsiadm"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What is in an image beside what every one has. Programs are `PACKAGE/path/in/it`."""
+
+    kernels: tuple[str, ...] = tuple(KERNELS)
+    packages: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    own: tuple[Path, ...] = ()
+    """Programs of this machine, beside HOST_PROGRAMS."""
+
+
+STOCK = Recipe()
 OLD_S = 86400
 INIT = Path(__file__).with_name("guest_init.sh")
 LIBRARIES = "usr/lib/x86_64-linux-gnu"
@@ -76,25 +91,25 @@ def cache_folder() -> Path:
     return Path(base) / "enkaku" / "guest"
 
 
-def image() -> Image:
+def image(recipe: Recipe = STOCK) -> Image:
     """The image from the cache, made first when it is not there; newer packages are not looked for.
 
     Removing the cache folder makes the next call download what is current.
     """
     try:
-        host = [Path(need(name)) for name in HOST_PROGRAMS]
+        host = [*(Path(need(name)) for name in HOST_PROGRAMS), *recipe.own]
     except LabError as missing:
         raise NoImage(str(missing)) from None
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder / "lock"):
-        record = folder / f"image-{_made_of(host)}.json"
+        record = folder / f"image-{_made_of(host, recipe)}.json"
         if record.exists():
             kept = Image.read(record)
             if kept.kernel.exists() and kept.initrd.exists():
                 return kept
         _forget_old(folder)
-        made = _make(folder, host)
+        made = _make(folder, host, recipe)
         made.write(record)
         return made
 
@@ -107,15 +122,17 @@ def _forget_old(folder: Path) -> None:
                 old.unlink()
 
 
-def _made_of(host: list[Path]) -> str:
-    """Changes when the init script, this file or a program of the host does."""
+def _made_of(host: list[Path], recipe: Recipe) -> str:
+    """Changes when the init script, this file, the recipe or a program of the host does."""
     digest = hashlib.sha256(INIT.read_bytes() + Path(__file__).read_bytes())
+    if recipe != STOCK:
+        digest.update(repr(recipe).encode())
     for path in host:
         digest.update(f"{path} {path.stat().st_mtime_ns}".encode())
     return digest.hexdigest()[:16]
 
 
-def _make(folder: Path, host: list[Path]) -> Image:
+def _make(folder: Path, host: list[Path], recipe: Recipe) -> Image:
     try:
         for program in ("apt-get", "apt-cache", "dpkg-deb", "dpkg", "ldd"):
             need(program)
@@ -124,8 +141,9 @@ def _make(folder: Path, host: list[Path]) -> Image:
     architecture = run(["dpkg", "--print-architecture"]).stdout.strip()
     if architecture != "amd64":
         raise NoImage(f"the guest is built from amd64 packages, this machine is {architecture}")
-    packages = _unpacked([_kernel_package(folder), *PROGRAMS_PACKAGES], folder)
-    return _built(folder, packages[0], packages[1:], host)
+    names = [_kernel_package(folder, recipe), *PROGRAMS_PACKAGES, *recipe.packages]
+    packages = _unpacked(names, folder)
+    return _built(folder, packages, host, recipe)
 
 
 @contextmanager
@@ -136,12 +154,12 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _kernel_package(folder: Path) -> str:
+def _kernel_package(folder: Path, recipe: Recipe) -> str:
     """The package with the files, on which the metapackage depends."""
-    depends = _apt(folder, "apt-cache", "depends", *KERNELS).stdout
+    depends = _apt(folder, "apt-cache", "depends", *recipe.kernels).stdout
     if real := re.search(r"Depends: (linux-image-\S+)", depends):
         return real[1]
-    raise NoImage(f"apt knows none of {', '.join(KERNELS)}")
+    raise NoImage(f"apt knows none of {', '.join(recipe.kernels)}")
 
 
 def _unpacked(names: list[str], folder: Path) -> list[Path]:
@@ -197,12 +215,19 @@ def _machine_has_lists() -> bool:
     return any(Path("/var/lib/apt/lists").glob("*_Packages*"))
 
 
-def _built(folder: Path, kernel: Path, programs: list[Path], host: list[Path]) -> Image:
+def _built(folder: Path, packages: list[Path], host: list[Path], recipe: Recipe) -> Image:
+    kernel, *programs = packages
     vmlinuz = next((kernel / "files" / "boot").glob("vmlinuz-*"))
     version = vmlinuz.name.removeprefix("vmlinuz-")
     archive = _Cpio()
-    _add_programs(archive, programs, host)
-    _add_modules(archive, kernel / "files" / "lib" / "modules" / version)
+    theirs = [programs[0] / "files" / path for path in GUEST_PROGRAMS]
+    for program in recipe.programs:
+        package, _, path = program.partition("/")
+        found = next(place for place in programs if place.name.startswith(f"{package}_"))
+        theirs.append(found / "files" / path)
+    _add_programs(archive, programs, [*host, *theirs])
+    modules = kernel / "files" / "lib" / "modules" / version
+    _add_modules(archive, modules, [*MODULES, *recipe.modules])
     archive.add("init", INIT.read_bytes(), executable=True)
     content = archive.finished()
     initrd = folder / f"initrd-{hashlib.sha256(content).hexdigest()[:16]}.cpio"
@@ -212,12 +237,11 @@ def _built(folder: Path, kernel: Path, programs: list[Path], host: list[Path]) -
     return Image(vmlinuz, initrd, version, programs[0].name.partition("_")[2].replace("%", ":"))
 
 
-def _add_programs(archive: "_Cpio", packages: list[Path], host: list[Path]) -> None:
+def _add_programs(archive: "_Cpio", packages: list[Path], programs: list[Path]) -> None:
     """Programs under /sbin with the libraries that they load, at the paths where they are found."""
     roots = [package / "files" for package in packages]
     search = ":".join(str(root / LIBRARIES) for root in roots)
-    theirs = [roots[0] / path for path in GUEST_PROGRAMS]
-    for program in (*host, *theirs):
+    for program in programs:
         where = "bin" if program.name == "busybox" else "sbin"
         archive.add(f"{where}/{program.name}", program.read_bytes(), executable=True)
         loads = run([need("ldd"), program], env={"LD_LIBRARY_PATH": search}, check=False).stdout
@@ -229,7 +253,7 @@ def _add_programs(archive: "_Cpio", packages: list[Path], host: list[Path]) -> N
             archive.add(f"{inside}/{library.name}", library.read_bytes(), executable=True)
 
 
-def _add_modules(archive: "_Cpio", folder: Path) -> None:
+def _add_modules(archive: "_Cpio", folder: Path, names: list[str]) -> None:
     """The modules and those they depend on, and /etc/modules in the order to load them."""
     files = {_module_name(path): path for path in folder.rglob("*.ko*")}
     order: list[str] = []
@@ -244,7 +268,7 @@ def _add_modules(archive: "_Cpio", folder: Path) -> None:
         order.append(name)
         archive.add(f"lib/modules/{name}.ko", code)
 
-    for name in MODULES:
+    for name in names:
         add(name)
     archive.add("etc/modules", "\n".join(order).encode() + b"\n")
 

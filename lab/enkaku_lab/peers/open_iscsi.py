@@ -94,16 +94,17 @@ def session(
     settings: dict[str, str] | None = None,
     *,
     discovered: bool = False,
+    host: str = guest.HOST,
 ) -> Iterator[Session]:
-    """A session with a target on the host, logged out and forgotten at the end.
+    """A session with a target on the host, or elsewhere, logged out and forgotten at the end.
 
     The target's record is made by hand, because targets usually say where the *host* reaches them;
     with `discovered`, it is made of what SendTargets says.
     """
-    where = _where(iqn, port)
+    where = _where(iqn, port, host)
     record = f"{where} -o new"
     if discovered:
-        record = f"-m discovery -t sendtargets -p {guest.HOST}:{port}"
+        record = f"-m discovery -t sendtargets -p {host}:{port}"
     machine.run(
         _configuration(settings or {})
         + f"iscsiadm {record} >/dev/null && iscsiadm {where} --login",
@@ -111,7 +112,7 @@ def session(
     )
     try:
         disk = machine.run(FIND_DISK.format(iqn=iqn), LOGIN_S_MAX).strip()
-        yield Session(machine, iqn, f"{guest.HOST}:{port}", disk)
+        yield Session(machine, iqn, f"{host}:{port}", disk)
     finally:
         machine.run(
             f"iscsiadm {where} --logout; iscsiadm {where} -o delete", LOGIN_S_MAX, check=False
@@ -131,8 +132,8 @@ done
 """
 
 
-def _where(iqn: str, port: int) -> str:
-    return f"-m node -T {iqn} -p {guest.HOST}:{port},1"
+def _where(iqn: str, port: int, host: str = guest.HOST) -> str:
+    return f"-m node -T {iqn} -p {host}:{port},1"
 
 
 def _configuration(settings: dict[str, str]) -> str:
