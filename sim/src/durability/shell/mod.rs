@@ -461,8 +461,7 @@ impl Shell {
         env.clock.after(WATCH_EVERY, Event::Watch);
         let now = env.now();
         let Some(core) = &self.core else { return Ok(()) };
-        let sent = core.sent_contexts().filter_map(|id| self.tasks.get(id));
-        let oldest = sent.map(|task| now.since(task.submitted_at)).max().unwrap_or_default();
+        let oldest = core.stalled().map(|(_, since)| now.since(since)).unwrap_or_default();
         let late = !matches!(env.stage, Stage::Up | Stage::Down) && now > self.setup.deadline;
         if oldest > COMMAND_TIMEOUT || late {
             env.coverage.hit("command without an answer");
