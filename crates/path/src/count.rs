@@ -10,27 +10,22 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use super::limit::Bottleneck;
-use super::model::Estimate;
+use super::model::{Estimate, OTHER_SHARE};
 use super::tcp::{SEGMENT_BYTES, median};
 
 /// Connections that a transfer begins with (iSCSI-APT, 2009), and what a target grants.
 pub const CONNECTIONS: (u32, u32) = (4, 64);
 /// A path is taken for a gigabit's until something is known: payload in bytes a second.
 const ASSUMED_BANDWIDTH: f64 = 117e6;
-/// Slow start gives a new connection ten segments (RFC 6928), doubled in so many round trips.
-const FIRST_SEGMENTS: f64 = 10.0;
-const FIRST_DOUBLINGS: i32 = 7;
-/// A step multiplies N by this; by less where a level past the need would be seen in the windows.
-const STEP: f64 = 2.0;
-const STEP_SEEN: f64 = 1.5;
+/// What slow start makes of ten segments (RFC 6928) in seven round trips, in bytes.
+const FIRST_WINDOW_BYTES: f64 = 10.0 * SEGMENT_BYTES * 128.0;
+/// A step multiplies N by this, and by less where sockets tell their windows: then no more is opened than
+/// half as many again as are needed.
+const STEPS: (f64, f64) = (2.0, 1.5);
 /// A step brought nothing below this share of what it could, and all of it above.
-const GAIN_SHARES: (f64, f64) = (0.25, 0.75);
-/// What a step was to bring shows before all windows have grown: this share of it, over seconds.
-const EARLY_SHARE: f64 = 0.7;
-const EARLY_S: f64 = 0.2;
-/// N carries this share of R, with this margin for connections that carry less than the typical one.
-const SUFFICES: f64 = 0.98;
-const MARGIN: f64 = 1.06;
+const GAIN_SHARES: (f64, f64) = (0.25, 0.7);
+/// N carries R with this margin, for connections that carry less than the typical one.
+const MARGIN: f64 = 1.04;
 /// A number is enough if it keeps this share of what was full.
 const KEEPS: f64 = 0.97;
 /// New connections need round trips for TCP, login and slow start; those that are left need fewer.
@@ -38,13 +33,11 @@ const SETTLE_ROUND_TRIPS: (f64, f64) = (8.0, 3.0);
 /// A level is the mean over seconds, longer where samples are noisy; and the noise of such a mean.
 const LEVEL_S: (f64, f64) = (0.2, 1.0);
 const LEVEL_NOISE: f64 = 0.02;
-/// Held: means over a second, two in a row off by this share and so many standard errors.
-const WATCH_S: f64 = 1.0;
-const CHANGED: f64 = 0.1;
+/// Held: two means over the longest of these in a row are another path's by their share ([`OTHER_SHARE`]) and by
+/// so many standard errors.
 const CHANGED_ERRORS: f64 = 4.0;
 /// Connections that do not come for so long were refused, and are asked for again later.
-const REFUSED_S: f64 = 5.0;
-const REFUSED_AGAIN_S: f64 = 60.0;
+const REFUSED_S: (f64, f64) = (5.0, 60.0);
 /// Round trip where none is known.
 const RTT_S: f64 = 0.05;
 
@@ -157,9 +150,9 @@ impl Count {
     /// The number that a round trip asks for before anything is measured, with what the kernel lets a
     /// socket have under way: so many windows hold a gigabit, and slow start fills them in time.
     pub fn first(&mut self, rtt_s: f64, window_bytes: f64, bandwidth: Option<f64>) -> u32 {
-        let doubled = FIRST_SEGMENTS * SEGMENT_BYTES * f64::from(1 << FIRST_DOUBLINGS);
         let bytes = bandwidth.unwrap_or(ASSUMED_BANDWIDTH) * rtt_s;
-        let needed = ceil(bytes / window_bytes.min(doubled).max(SEGMENT_BYTES)).min(self.max);
+        let needed =
+            ceil(bytes / window_bytes.clamp(SEGMENT_BYTES, FIRST_WINDOW_BYTES)).min(self.max);
         if needed > self.n {
             (self.n, self.why, self.asked_s) = (needed, Why::RoundTrip, None);
         }
@@ -206,7 +199,7 @@ impl Count {
             return self.n;
         }
         self.rates.push_back((now.t_s, now.bytes_per_s));
-        while self.rates.front().is_some_and(|(t_s, _)| now.t_s - t_s > 2.0 * WATCH_S) {
+        while self.rates.front().is_some_and(|(t_s, _)| now.t_s - t_s > 2.0 * LEVEL_S.1) {
             self.rates.pop_front();
         }
         match self.mode {
@@ -233,10 +226,10 @@ impl Count {
         if let Some((_, again_s)) = self.refused.filter(|(open, _)| *open == self.n) {
             return now.t_s < again_s;
         }
-        if now.t_s - asked_s > REFUSED_S.max(SETTLE_ROUND_TRIPS.0 * rtt_s(now))
+        if now.t_s - asked_s > REFUSED_S.0.max(SETTLE_ROUND_TRIPS.0 * rtt_s(now))
             && now.connections > 0
         {
-            self.refused = Some((now.connections, now.t_s + REFUSED_AGAIN_S));
+            self.refused = Some((now.connections, now.t_s + REFUSED_S.1));
             self.go_to(now.connections, Why::Refused);
             self.mode = Mode::Verify { full: 0.0 };
         }
@@ -272,8 +265,8 @@ impl Count {
         // What a step was to bring is there before all windows have grown.
         if let Mode::Grow { below: Some((n, carried)) } = self.mode {
             let could = f64::from(self.n) / f64::from(n) - 1.0;
-            let lately = self.mean(now.t_s - EARLY_S)?;
-            if lately >= carried * (1.0 + EARLY_SHARE * could) && now.limits != Bottleneck::Line {
+            let lately = self.mean(now.t_s - LEVEL_S.0)?;
+            if lately >= carried * (1.0 + GAIN_SHARES.1 * could) && now.limits != Bottleneck::Line {
                 return Some(lately.max(carried * (1.0 + could)));
             }
         }
@@ -381,11 +374,18 @@ impl Count {
     /// More are tried: as many as what is known of the line asks for, else a step.
     fn grow(&mut self, now: &Estimate, carried: f64) {
         let each = carried / f64::from(self.n);
-        let known = self.line.max(now.bandwidth.filter(|_| now.measured).unwrap_or(0.0));
-        let asked = needed(known, each);
         let seen = now.window_bytes.is_some();
-        let step = ceil(f64::from(self.n) * if seen { STEP_SEEN } else { STEP });
-        let n = if known > (1.0 + CHANGED) * carried && asked > self.n { asked } else { step };
+        let step = ceil(f64::from(self.n) * if seen { STEPS.1 } else { STEPS.0 });
+        let lacks = |line: f64| (line > (1.0 + OTHER_SHARE) * carried).then(|| needed(line, each));
+        // What the same path carried a moment ago is worth a jump; the line of a new one bounds a step.
+        let n = match (
+            lacks(self.line),
+            lacks(now.bandwidth.filter(|_| now.measured).unwrap_or(0.0)),
+        ) {
+            (Some(before), _) => before.max(self.n + 1),
+            (None, Some(line)) => step.min(line.max(self.n + 1)),
+            (None, None) => step,
+        };
         let n = n.min(now.commands.map_or(n, |commands| (commands as u32).max(self.n)));
         if n.min(self.max) <= self.n {
             return self.hold(carried);
@@ -410,13 +410,15 @@ impl Count {
             self.rates.clear();
             return;
         }
-        if now.t_s - self.watched_s < WATCH_S - 0.05 {
+        if now.t_s - self.watched_s < LEVEL_S.1 - 0.05 {
             return;
         }
-        let Some(mean) = self.mean(self.watched_s) else { return };
+        let Some(mean) = self.mean(self.watched_s) else {
+            return;
+        };
         self.watched_s = now.t_s;
-        let error = self.noise() * (0.1 / WATCH_S).sqrt();
-        let limit = CHANGED.max(CHANGED_ERRORS * error);
+        let error = self.noise() * (0.1 / LEVEL_S.1).sqrt();
+        let limit = OTHER_SHARE.max(CHANGED_ERRORS * error);
         let change = mean / level - 1.0;
         let off = match change {
             change if change < -limit => (off - 1).min(-1),
@@ -436,7 +438,7 @@ impl Count {
         (self.line, self.least) = (if change < 0.0 { level } else { 0.0 }, self.n);
         self.mode = Mode::Grow { below: None };
         let before = std::mem::take(&mut self.rates);
-        self.rates = before.into_iter().filter(|(t_s, _)| now.t_s - t_s < WATCH_S).collect();
+        self.rates = before.into_iter().filter(|(t_s, _)| now.t_s - t_s < LEVEL_S.1).collect();
         self.judge(now, mean);
         if self.is_searching() {
             self.why = Why::Changed(1.0 + change);
@@ -446,7 +448,7 @@ impl Count {
 
 /// Connections that carry a rate, with the margin.
 fn needed(rate: f64, each: f64) -> u32 {
-    ceil(SUFFICES * MARGIN * rate / each.max(1.0)).max(1)
+    ceil(MARGIN * rate / each.max(1.0)).max(1)
 }
 
 /// As a number of connections; what is a hair above a whole number is that number.

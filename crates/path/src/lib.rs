@@ -117,7 +117,8 @@ impl Controller {
                 self.rate.seed(seed);
             }
         }
-        self.count.handle(&now, self.rate.state() == State::Startup);
+        // Neither a path that fills nor what others leave tells of a level.
+        self.count.handle(&now, self.rate.state() == State::Startup || now.shared);
         self.orders()
     }
 

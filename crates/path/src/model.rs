@@ -20,9 +20,8 @@ use super::tcp::{SEGMENT_BYTES, Sample, Tcp};
 pub const SHORT_RTT_S: f64 = 0.001;
 /// Seconds that a sample takes: what happens is seen that much later than a round trip.
 const SAMPLE_S: f64 = 0.1;
-/// Intervals kept: seconds, and round trips.
-const KEEP_S: f64 = 4.0;
-const KEEP_ROUND_TRIPS: f64 = 24.0;
+/// Intervals are kept for four measures ([`MEASURE`]), and half of that is lately.
+const KEEP_S: f64 = 4.0 * MEASURE.0;
 /// A queue stands if all samples of so many seconds show it: a scheduler's slice is shorter
 /// (COPA's standing round trip, NSDI 2018 §2.1).
 const STANDING_S: f64 = 0.25;
@@ -30,39 +29,32 @@ const STANDING_S: f64 = 0.25;
 /// host adds (1 to 2 ms measured), below half of the smallest queues of lines (250 packets at 1 Gbit/s are 3 ms).
 const TARGET_SHARE: f64 = 0.04;
 const TARGET_S: (f64, f64) = (0.002, 0.008);
-/// Above that stands so many times the jitter of round trips from sample to sample, up to seconds in all.
+/// Above that stands so many times the median step of round trips from sample to sample, up to half as much
+/// again as the longest.
 const TARGET_JITTERS: f64 = 1.5;
-const TARGET_S_MAX: f64 = 0.012;
 /// Share of segments lost from which losses are the load's (BBRv2, draft-cardwell-iccrg-bbr §2.7).
 const LOSS_SHARE: f64 = 0.02;
 /// Full: commands waited for the pace in this share of the time, or this share of bandwidth × round trip
 /// was under way at both ends of the interval.
 const FULL_SHARE: f64 = 0.9;
-/// A pace that commands waited for in this share of the time is in use, in bursts at least.
-const HELD_SHARE: f64 = 0.1;
 /// A saturated line is measured over seconds, and round trips: three per cent of noise in a sample
 /// become one.
-const MEASURE_S: f64 = 1.0;
-const MEASURE_ROUND_TRIPS: f64 = 6.0;
-/// The first measure is done when the line has been saturated for so many rounds.
-const FIRST_ROUNDS: f64 = 3.0;
+const MEASURE: (f64, f64) = (1.0, 6.0);
+/// A path is full if so many rounds bring no more (BBR §4.3.1.2), and the first measure is their mean.
+pub(crate) const FULL_ROUNDS: f64 = 3.0;
 /// A lower bound above a measured bandwidth raises it by this part: most of it is noise the first time.
 const RAISE_WEIGHT: f64 = 0.4;
-/// A measure that is off by more is another line's, not noise.
-const OTHER_SHARE: f64 = 0.1;
-/// Once so many times the queue, or so many times these seconds of it, were sent less, it is shorter by this
-/// part of what was sent less, or it is not ours.
-const DRAINED: f64 = 1.5;
-const DRAINED_S: f64 = 0.004;
+/// A rate that is off by more is another path's, not noise.
+pub(crate) const OTHER_SHARE: f64 = 0.1;
+/// Once so many seconds of the line were sent less, a queue is shorter by this part of them, or not ours.
+const DRAINED_S: f64 = 0.006;
 const EMPTIES: f64 = 0.25;
 /// Less than the bandwidth is sent if it is less by more than the error of the bandwidth.
-const ERROR_SHARE: f64 = 0.05;
+pub(crate) const ERROR_SHARE: f64 = 0.05;
 /// What did not empty is asked about again after seconds, each time twice as many, up to the second.
 const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);
 /// A cause that takes this share of the time is the one that limits.
 const DOMINANT_SHARE: f64 = 0.5;
-/// A window this full is a limit: the last segments never fit exactly.
-const WINDOW_FULL_SHARE: f64 = 0.85;
 
 /// What the path is like, as of the last sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -141,8 +133,8 @@ pub struct Model {
     ask_after_s: f64,
     draining: Option<Draining>,
     saturated_since_s: Option<f64>,
-    /// The line was saturated for long enough that its first measure is done.
-    settled: bool,
+    /// A queue or losses have shown for the first time.
+    shown_s: Option<f64>,
     outstanding: Option<f64>,
 }
 
@@ -157,7 +149,7 @@ impl Default for Model {
             ask_after_s: ASK_AGAIN_S.0,
             draining: None,
             saturated_since_s: None,
-            settled: false,
+            shown_s: None,
             outstanding: None,
         }
     }
@@ -183,12 +175,12 @@ impl Model {
         let rtt_s = sample.typical(|tcp| tcp.rtt_us).map(|us| us / 1e6);
         self.note_round_trip(sample, rtt_s, &mut now);
         now.full = self.is_full(sample, &now);
-        now.held = sample.held_share >= HELD_SHARE;
+        now.held = sample.held_share >= OTHER_SHARE;
         let retransmits = sample.retransmits().unwrap_or(0.0);
         let (t_s, bytes_per_s, full) = (now.t_s, now.bytes_per_s, now.full);
         let believed = now.bandwidth.unwrap_or(0.0);
         let interval = Interval { t_s, dt_s, bytes_per_s, rtt_s, retransmits, full, believed };
-        self.recent.push(interval, KEEP_S + KEEP_ROUND_TRIPS * now.rtt_s.unwrap_or(0.0));
+        self.recent.push(interval, KEEP_S + 4.0 * MEASURE.1 * now.rtt_s.unwrap_or(0.0));
         let rounds_s = 2.0 * now.rtt_s.unwrap_or(0.0).max(SAMPLE_S);
         now.carried = self.recent.mean(t_s - rounds_s).unwrap_or(0.0);
         self.note_queue(rtt_s, &mut now);
@@ -202,11 +194,6 @@ impl Model {
         &self.last
     }
 
-    /// Takes what another transfer learnt of this path ([`super::memory`]) for the bandwidth.
-    pub fn believe(&mut self, bandwidth: f64) {
-        self.last.bandwidth = Some(bandwidth);
-    }
-
     fn note_round_trip(&mut self, sample: &Sample, rtt_s: Option<f64>, now: &mut Estimate) {
         let least_s = sample.typical(|tcp| tcp.min_rtt_us).map(|us| us / 1e6).or(rtt_s);
         self.least_s = least_s.into_iter().chain(rtt_s).fold(self.least_s, f64::min);
@@ -218,7 +205,7 @@ impl Model {
             now.rtt_s = Some(self.least_s + self.stays_s);
             let least_s = (TARGET_SHARE * self.least_s).clamp(TARGET_S.0, TARGET_S.1);
             let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - KEEP_S / 2.0);
-            now.queue_target_s = (least_s + jitter_s).min(TARGET_S_MAX);
+            now.queue_target_s = (least_s + jitter_s).min(1.5 * TARGET_S.1);
         }
     }
 
@@ -261,6 +248,12 @@ impl Model {
         } else {
             self.saturated_since_s = None;
         }
+        let shows = now.full && (now.queue_now_s > now.queue_target_s || now.lossy);
+        if shows {
+            self.shown_s.get_or_insert(now.t_s);
+        }
+        let first_s = FULL_ROUNDS * now.round_s();
+        now.measured |= self.shown_s.is_some_and(|shown_s| now.t_s - shown_s >= first_s);
         let known = now.bandwidth.unwrap_or(0.0);
         // Not more than was let go came through, whatever a sample says.
         let mut seen = now.carried.min(pace.unwrap_or(f64::INFINITY));
@@ -274,25 +267,26 @@ impl Model {
             now.bandwidth = now.bandwidth.map(|bandwidth| bandwidth.max(seen).max(burst));
             return;
         }
-        let span_s = MEASURE_S + MEASURE_ROUND_TRIPS * rtt_s;
-        let stands_s = self.saturated_since_s.map_or(0.0, |since_s| now.t_s - since_s);
-        self.settled |= stands_s >= FIRST_ROUNDS * now.round_s();
-        let settled = self.settled;
+        if self.shown_s.is_some() && !now.measured {
+            // The line runs over the first time: it is busy while holes are repaired, and what comes
+            // through them at once, or not at all, is one rate on average.
+            now.bandwidth = Some(self.recent.most(now.t_s - 2.0 * first_s, first_s));
+            return;
+        }
+        let span_s = MEASURE.0 + MEASURE.1 * rtt_s;
         let measured = self.saturated_since_s.and_then(|since_s| {
             let from_s = since_s.max(now.t_s - span_s);
-            // While holes are repaired, the best round trips count; while the path fills, the last ones.
+            // While holes are repaired, the best round trips count.
             let measured = match now.lossy {
                 true => self.recent.most(from_s, 2.0 * rtt_s.max(SAMPLE_S)),
-                false if !settled => now.carried,
                 false => self.recent.mean_of_full(from_s)?,
             };
             // What is within the noise of few samples weighs as much as there are.
-            let is_other = !settled || (measured / known - 1.0).abs() > OTHER_SHARE;
+            let is_other = (measured / known - 1.0).abs() > OTHER_SHARE;
             let weight = if is_other { 1.0 } else { (now.t_s - from_s) / span_s };
             let enough = now.t_s - from_s >= now.round_s();
             if enough { Some(known + weight * (measured - known)) } else { None }
         });
-        now.measured |= measured.is_some();
         now.bandwidth = Some(measured.unwrap_or(known.max(seen)));
     }
 
@@ -302,7 +296,7 @@ impl Model {
             self.draining = None;
             return;
         };
-        if now.queue_s <= now.queue_target_s || !self.settled {
+        if now.queue_s <= now.queue_target_s || !now.measured {
             self.draining = None;
             return;
         }
@@ -319,7 +313,7 @@ impl Model {
         }
         // What is sent now empties the queue a round trip later.
         let seen_s = draining.drained_s - less_pending(now, pace, draining.bandwidth);
-        if seen_s <= DRAINED * draining.queue_s.min(DRAINED_S) {
+        if seen_s <= DRAINED_S.min(1.5 * draining.queue_s) {
             return;
         }
         if draining.queue_s - now.queue_s > EMPTIES * seen_s {
@@ -373,7 +367,7 @@ fn limits(sample: &Sample, pace: Option<f64>, now: &Estimate) -> Bottleneck {
     }
     let in_flight = sample.typical(|tcp| tcp.in_flight_bytes);
     let fills = |window: Option<f64>| {
-        in_flight.zip(window).is_some_and(|(used, all)| used >= WINDOW_FULL_SHARE * all)
+        in_flight.zip(window).is_some_and(|(used, all)| used >= FULL_SHARE * all)
     };
     if fills(sample.typical(|tcp| tcp.peer_window_bytes)) {
         return Bottleneck::ReceiveWindow;

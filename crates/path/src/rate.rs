@@ -9,42 +9,30 @@
 //! measure of the line; so nothing has to be probed while it stands (FAST TCP, ToN 2006; COPA,
 //! NSDI 2018).
 
-use super::model::{Estimate, SHORT_RTT_S};
+use super::model::{ERROR_SHARE, Estimate, FULL_ROUNDS, SHORT_RTT_S};
 use super::tcp::SEGMENT_BYTES;
 
-/// Startup: what was carried grows by this factor in a round trip (slow start's, RFC 5681 §3.1).
-const STARTUP_GAIN: f64 = 2.0;
-/// The pipe is full if it grew by less than this factor in so many rounds (BBR §4.3.1.2).
-const FULL_PIPE_GROWTH: f64 = 1.25;
-const FULL_PIPE_ROUNDS: u32 = 3;
+/// Startup: what was carried grows by this factor in a round (slow start's, RFC 5681 §3.1); behind a queue,
+/// or losses, by the other (conservative slow start, RFC 9406 §4.2), and less than that is no growth (BBR §4.3.1.2).
+const STARTUP_GAINS: (f64, f64) = (2.0, 1.25);
 /// A queue as long as this part of the round trip, within these seconds, ends the doubling (HyStart++,
 /// RFC 9406 §4.2: RTT/8, 4 to 16 ms).
-const HYSTART_SHARE: f64 = 0.125;
-const HYSTART_S: (f64, f64) = (0.004, 0.016);
-/// Behind such a queue what was carried grows by this factor (conservative slow start, RFC 9406 §4.2: a
-/// quarter of the growth).
-const STARTUP_GAIN_NEAR: f64 = 1.25;
+const HYSTART: (f64, f64, f64) = (0.125, 0.004, 0.016);
 /// Under way in startup before anything was measured, for each open connection and in all, in bytes: more
 /// than six doublings of ten segments (RFC 6928), so that the kernel's slow start is what limits, and not so
 /// much that what the first connections were given waits when the others come.
-const FIRST_BYTES_EACH: f64 = 1048576.0;
-const FIRST_BYTES_MAX: f64 = 16777216.0;
+const FIRST_BYTES: (f64, f64) = (1048576.0, 16777216.0);
 /// Queues are corrected over this many times the time until a change is seen: a delayed loop is stable
 /// beyond π/2 and has no overshoot beyond e.
 const RESPONSE: f64 = 2.7;
 /// The pace differs from the bandwidth by no more than this part, and a probe's steps end there.
 const GAIN_MAX: f64 = 0.25;
 /// A probe begins with this step.
-const PROBE_STEP: f64 = 0.01;
+const PROBE_STEPS: (f64, f64) = (0.01, 0.03);
 /// A step may put this time into a queue before it is seen: most queues of lines hold more.
 const PROBE_QUEUE_S: f64 = 0.02;
-const PROBE_STEP_LEAST: f64 = 0.03;
-/// A step is followed by the next one if this part of the bandwidth is carried.
-const FOLLOWED_SHARE: f64 = 0.95;
-/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than a command of 1 MiB
-/// a second.
+/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than a command of 1 MiB a second.
 const WINDOW_LEAST_SEGMENTS: f64 = 2.0;
-const PACE_LEAST: f64 = 1048576.0;
 
 /// What the rate is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,7 +85,7 @@ pub struct Rate {
     /// The most that was carried in startup, what it was when it last grew by a quarter, and rounds since.
     best: f64,
     grown: f64,
-    rounds: u32,
+    rounds: f64,
     round_ends_s: f64,
     /// What is added to the bandwidth, as a part of it.
     step: f64,
@@ -154,7 +142,7 @@ impl Rate {
             (_, None) => Pacing::default(),
         };
         let floor = f64::from(now.connections) * WINDOW_LEAST_SEGMENTS * SEGMENT_BYTES / rtt_s;
-        let least = |pace: f64| pace.max(floor).max(PACE_LEAST);
+        let least = |pace: f64| pace.max(floor).max(FIRST_BYTES.0);
         self.pacing.bytes_per_s = self.pacing.bytes_per_s.map(least);
         self.pacing
     }
@@ -172,25 +160,25 @@ impl Rate {
             self.best = self.best.max(burst);
             return false;
         }
-        if self.best >= FULL_PIPE_GROWTH * self.grown {
-            (self.grown, self.rounds) = (self.best, 0);
+        if self.best >= STARTUP_GAINS.1 * self.grown {
+            (self.grown, self.rounds) = (self.best, 0.0);
         } else {
-            self.rounds += 1;
+            self.rounds += 1.0;
         }
-        self.rounds >= FULL_PIPE_ROUNDS
+        self.rounds >= FULL_ROUNDS
     }
 
     fn startup(&mut self, rtt_s: f64, connections: u32, queue_s: f64) -> Pacing {
         self.state = State::Startup;
-        let near_s = (HYSTART_SHARE * rtt_s).clamp(HYSTART_S.0, HYSTART_S.1);
+        let near_s = (HYSTART.0 * rtt_s).clamp(HYSTART.1, HYSTART.2);
         self.near |= queue_s > near_s;
-        let most = if self.near { STARTUP_GAIN_NEAR } else { STARTUP_GAIN };
+        let most = if self.near { STARTUP_GAINS.1 } else { STARTUP_GAINS.0 };
         let gain = (most - (most - 1.0) * queue_s / near_s).max(1.0);
-        let first = FIRST_BYTES_EACH * f64::from(connections);
-        let first = first.clamp(FIRST_BYTES_EACH, FIRST_BYTES_MAX);
+        let first = FIRST_BYTES.0 * f64::from(connections);
+        let first = first.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
         Pacing {
             bytes_per_s: Some((first / rtt_s).max(gain * self.best)),
-            window_bytes: Some(first.max(STARTUP_GAIN * self.best * rtt_s)),
+            window_bytes: Some(first.max(STARTUP_GAINS.0 * self.best * rtt_s)),
         }
     }
 
@@ -207,11 +195,11 @@ impl Rate {
         } else if now.queue_now_s > now.queue_target_s {
             // A burst, or what stands from the next sample on: no step is added to it.
         } else if (now.full || now.held) && now.t_s >= self.round_ends_s {
-            let most = (PROBE_QUEUE_S / (rtt_s + now.round_s())).clamp(PROBE_STEP_LEAST, GAIN_MAX);
-            let followed = now.carried >= FOLLOWED_SHARE * bandwidth || !now.full;
+            let most = (PROBE_QUEUE_S / (rtt_s + now.round_s())).clamp(PROBE_STEPS.1, GAIN_MAX);
+            let followed = now.carried >= (1.0 - ERROR_SHARE) * bandwidth || !now.full;
             self.step = match followed {
-                true => (2.0 * self.step).clamp(PROBE_STEP, most),
-                false => self.step.min(PROBE_STEP),
+                true => (2.0 * self.step).clamp(PROBE_STEPS.0, most),
+                false => self.step.min(PROBE_STEPS.0),
             };
             self.round_ends_s = now.t_s + now.round_s();
         }

@@ -130,7 +130,9 @@ impl Run {
 
     /// What the application has left to send of that.
     fn of_block(&mut self, line: Line, offered: f64) -> f64 {
-        let Some(block) = line.block_bytes else { return offered };
+        let Some(block) = line.block_bytes else {
+            return offered;
+        };
         if self.to_acknowledge < 1.0 {
             (self.to_send, self.to_acknowledge) = (block, block);
         }
@@ -161,7 +163,9 @@ impl Run {
             let (mut bytes, mut rtt_s) = (0.0, line.rtt_s);
             let back = (line.rtt_s / TICK_S) as usize;
             while self.ticks.len() > back {
-                let Some((carried, rtt)) = self.ticks.pop_front() else { break };
+                let Some((carried, rtt)) = self.ticks.pop_front() else {
+                    break;
+                };
                 bytes += carried;
                 // What is not sent is not acknowledged: the kernel keeps what it saw last.
                 rtt_s = if carried > 0.0 { rtt } else { rtt_s };
@@ -424,7 +428,9 @@ fn one_command_at_a_time_gets_all_of_the_line() {
 fn one_run() {
     let case = std::env::var("CASE").unwrap_or_default();
     let n: Vec<f64> = case.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let [rtt_ms, noise, seed, kind] = n[..] else { return };
+    let [rtt_ms, noise, seed, kind] = n[..] else {
+        return;
+    };
     let rtt_s = rtt_ms / 1e3;
     let line = Line { rtt_s, noise, ..LINE };
     let mut run = Run::new(seed as u64);

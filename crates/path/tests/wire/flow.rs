@@ -178,7 +178,9 @@ impl Flow {
         let limited = self.limited;
         self.last_ack_s = now_s;
         while self.sent.front().is_some_and(|sent| sent.number < number) {
-            let Some(sent) = self.sent.pop_front() else { break };
+            let Some(sent) = self.sent.pop_front() else {
+                break;
+            };
             self.lost.push_back(sent.seq);
             if sent.number > self.recovery {
                 self.reduce(now_s);
@@ -187,7 +189,9 @@ impl Flow {
         if self.sent.front().is_none_or(|sent| sent.number != number) {
             return; // given up by a timeout
         }
-        let Some(sent) = self.sent.pop_front() else { return };
+        let Some(sent) = self.sent.pop_front() else {
+            return;
+        };
         self.delivered += 1;
         if let Some(known) = sent.seq.checked_sub(self.una) {
             self.received[known as usize] = true;

@@ -87,7 +87,9 @@ impl Link {
     }
 
     fn has_token(&mut self, now_s: f64) -> bool {
-        let Some((bytes_per_s, burst)) = self.line.policer else { return true };
+        let Some((bytes_per_s, burst)) = self.line.policer else {
+            return true;
+        };
         self.tokens = (self.tokens + (now_s - self.tokens_at_s) * bytes_per_s).min(burst);
         self.tokens_at_s = now_s;
         let has = self.tokens >= self.packet_bytes;

@@ -32,6 +32,9 @@ pub(crate) struct Scenario {
     pub(crate) pauses_s: Option<f64>,
     /// A flow of others that begins at a time.
     pub(crate) other: Option<(f64, Law)>,
+    /// The controller is at the end that receives: it sees no congestion window, and of losses only
+    /// that segments begin to come out of order.
+    pub(crate) reads: bool,
     /// Bytes in a packet.
     pub(crate) packet_bytes: f64,
     pub(crate) depth_bytes: f64,
@@ -45,6 +48,7 @@ impl Default for Scenario {
             changes: Vec::new(),
             pauses_s: None,
             other: None,
+            reads: false,
             packet_bytes: 1448.0,
             depth_bytes: DEPTH_BYTES,
         }
@@ -56,6 +60,7 @@ pub(crate) struct Transfer {
     law: Law,
     changes: Vec<(f64, Line)>,
     pauses_s: Option<f64>,
+    reads: bool,
     depth_bytes: f64,
     flows: Vec<Flow>,
     other: Option<Flow>,
@@ -94,7 +99,8 @@ impl Transfer {
     }
 
     fn with(scenario: Scenario, controller: Option<Controller>, seed: u64) -> Self {
-        let Scenario { line, law, changes, pauses_s, other, packet_bytes, depth_bytes } = scenario;
+        let Scenario { line, law, changes, pauses_s, other, reads, packet_bytes, depth_bytes } =
+            scenario;
         let window = WINDOW_BYTES / packet_bytes;
         let other = other.map(|(at_s, law)| Flow::new(law, 4.0 * window, at_s).greedy());
         Self {
@@ -102,6 +108,7 @@ impl Transfer {
             law,
             changes,
             pauses_s,
+            reads,
             depth_bytes,
             flows: Vec::new(),
             other,
@@ -140,7 +147,9 @@ impl Transfer {
 
     fn tick(&mut self, dt_s: f64) {
         while self.acks.front().is_some_and(|(at_s, ..)| *at_s <= self.now_s) {
-            let Some((at_s, name, number)) = self.acks.pop_front() else { break };
+            let Some((at_s, name, number)) = self.acks.pop_front() else {
+                break;
+            };
             match self.flows.get_mut(name) {
                 Some(flow) => flow.acknowledge(at_s, number),
                 None => self.other.iter_mut().for_each(|flow| flow.acknowledge(at_s, number)),
@@ -165,7 +174,9 @@ impl Transfer {
     /// The leading connection is logged in: the controller says how many more to open.
     fn begin(&mut self) {
         let rtt_s = self.link.line.rtt_s;
-        let Some(controller) = &mut self.controller else { return };
+        let Some(controller) = &mut self.controller else {
+            return;
+        };
         if self.begun || self.now_s < LOGIN_ROUND_TRIPS * rtt_s {
             return;
         }
@@ -213,7 +224,9 @@ impl Transfer {
             }
             let open = self.flows.iter_mut().take(self.wanted as usize);
             let open = open.filter(|flow| flow.usable_s <= self.now_s);
-            let Some(flow) = open.min_by_key(|flow| flow.backlog()) else { break };
+            let Some(flow) = open.min_by_key(|flow| flow.backlog()) else {
+                break;
+            };
             flow.given += packets as u64;
             outstanding += bytes;
             if let Some(pace) = self.pace {
@@ -266,13 +279,17 @@ impl Transfer {
             let rate = (flow.una - una) as f64 * packet / SAMPLE_S;
             carried += rate;
             let moved = flow.una > una;
+            // The model counts segments; packets may be longer.
+            let lost = (flow.retransmits - retransmits) as f64 * packet / 1448.0;
+            let flight = flow.in_flight() as f64 * packet;
+            let received = rate * flow.min_rtt_s;
             let tcp = Tcp {
                 rtt_us: (moved && flow.srtt_s > 0.0).then_some(flow.srtt_s * 1e6),
                 min_rtt_us: flow.min_rtt_s.is_finite().then_some(flow.min_rtt_s * 1e6),
-                cwnd_bytes: Some(flow.cwnd * packet),
-                in_flight_bytes: Some(flow.in_flight() as f64 * packet),
-                // The model counts segments; packets may be longer.
-                retransmits: Some((flow.retransmits - retransmits) as f64 * packet / 1448.0),
+                cwnd_bytes: (!self.reads).then_some(flow.cwnd * packet),
+                in_flight_bytes: Some(if self.reads { received } else { flight }),
+                peer_window_bytes: self.reads.then_some(WINDOW_BYTES),
+                retransmits: Some(if self.reads { lost.min(1.0) } else { lost }),
                 ..Tcp::default()
             };
             let (id, bytes_per_s) = (ConnectionId(at as u32), Some(rate));
@@ -296,7 +313,9 @@ impl Transfer {
             outstanding_bytes: Some(backlog as f64 * packet),
             ..Sample::default()
         };
-        let Some(controller) = self.controller.as_mut().filter(|_| self.begun) else { return };
+        let Some(controller) = self.controller.as_mut().filter(|_| self.begun) else {
+            return;
+        };
         let orders = controller.handle_sample(&sample);
         if std::env::var_os("TRACE").is_some() {
             let e = controller.estimate();
