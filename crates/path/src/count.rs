@@ -26,8 +26,6 @@ const STEPS: (f64, f64) = (2.0, 1.5);
 const GAIN_SHARES: (f64, f64) = (0.25, 0.7);
 /// N carries R with this margin, for connections that carry less than the typical one.
 const MARGIN: f64 = 1.04;
-/// A number is enough if it keeps this share of what was full.
-const KEEPS: f64 = 0.97;
 /// New connections need round trips for TCP, login and slow start; those that are left need fewer.
 const SETTLE_ROUND_TRIPS: (f64, f64) = (8.0, 3.0);
 /// A level is the mean over seconds, longer where samples are noisy; and the noise of such a mean.
@@ -317,17 +315,17 @@ impl Count {
                     self.grow(now, carried);
                 }
             }
-            Mode::Down { full, .. } if carried >= KEEPS * full && self.n > self.least => {
+            Mode::Down { full, .. } if carried >= (2.0 - MARGIN) * full && self.n > self.least => {
                 self.mode = Mode::Down { full, above: self.n };
                 self.go_to(self.n / 2, Why::Fewer);
             }
-            Mode::Down { full, above } if carried < KEEPS * full => {
+            Mode::Down { full, above } if carried < (2.0 - MARGIN) * full => {
                 self.per_connection = Some(each);
                 let needed = needed(full, each).clamp(self.n + 1, above);
                 self.mode = Mode::Verify { full };
                 self.go_to(needed, Why::Needed(full, each));
             }
-            Mode::Verify { full } if carried < KEEPS * full && !is_full => {
+            Mode::Verify { full } if carried < (2.0 - MARGIN) * full && !is_full => {
                 let more = ceil(f64::from(self.n) * full / carried).min(2 * self.n);
                 self.hold(full);
                 self.go_to(more, Why::Needed(full, each));

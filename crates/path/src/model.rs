@@ -20,8 +20,6 @@ use super::tcp::{SEGMENT_BYTES, Sample, Tcp};
 pub const SHORT_RTT_S: f64 = 0.001;
 /// Seconds that a sample takes: what happens is seen that much later than a round trip.
 const SAMPLE_S: f64 = 0.1;
-/// Intervals are kept for four measures ([`MEASURE`]), and half of that is lately.
-const KEEP_S: f64 = 4.0 * MEASURE.0;
 /// A queue stands if all samples of so many seconds show it: a scheduler's slice is shorter
 /// (COPA's standing round trip, NSDI 2018 §2.1).
 const STANDING_S: f64 = 0.25;
@@ -180,7 +178,7 @@ impl Model {
         let (t_s, bytes_per_s, full) = (now.t_s, now.bytes_per_s, now.full);
         let believed = now.bandwidth.unwrap_or(0.0);
         let interval = Interval { t_s, dt_s, bytes_per_s, rtt_s, retransmits, full, believed };
-        self.recent.push(interval, KEEP_S + 4.0 * MEASURE.1 * now.rtt_s.unwrap_or(0.0));
+        self.recent.push(interval, 4.0 * (MEASURE.0 + MEASURE.1 * now.rtt_s.unwrap_or(0.0)));
         let rounds_s = 2.0 * now.rtt_s.unwrap_or(0.0).max(SAMPLE_S);
         now.carried = self.recent.mean(t_s - rounds_s).unwrap_or(0.0);
         self.note_queue(rtt_s, &mut now);
@@ -204,7 +202,7 @@ impl Model {
         if self.least_s.is_finite() {
             now.rtt_s = Some(self.least_s + self.stays_s);
             let least_s = (TARGET_SHARE * self.least_s).clamp(TARGET_S.0, TARGET_S.1);
-            let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - KEEP_S / 2.0);
+            let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - 2.0 * MEASURE.0);
             now.queue_target_s = (least_s + jitter_s).min(1.5 * TARGET_S.1);
         }
     }
@@ -229,7 +227,7 @@ impl Model {
         let standing = self.recent.least_rtt_s(now.t_s - STANDING_S);
         now.queue_s = standing.map_or(now.queue_s, above);
         // A shorter way, or jitter that has ended: what stays is not more than what was there lately.
-        let lately = self.recent.since(now.t_s - KEEP_S / 2.0).filter_map(|one| one.rtt_s);
+        let lately = self.recent.since(now.t_s - 2.0 * MEASURE.0).filter_map(|one| one.rtt_s);
         if let Some(most_s) = lately.reduce(f64::max) {
             self.stays_s = self.stays_s.min((most_s - self.least_s).max(0.0));
         }
@@ -320,12 +318,12 @@ impl Model {
             *draining = begin;
         } else {
             // What was measured behind a queue that is not ours, was not the line.
-            let lately = self.recent.since(now.t_s - KEEP_S / 2.0).map(|one| one.believed);
+            let lately = self.recent.since(now.t_s - 2.0 * MEASURE.0).map(|one| one.believed);
             now.bandwidth = Some(lately.fold(draining.bandwidth, f64::max));
             self.stays_s += now.queue_s;
             (self.draining, self.saturated_since_s) = (None, None);
             // A longer way or jitter loses nothing; what others fill runs over, and is there again.
-            let loses = self.recent.loss(now.t_s - KEEP_S / 2.0, SEGMENT_BYTES) > 0.0;
+            let loses = self.recent.loss(now.t_s - 2.0 * MEASURE.0, SEGMENT_BYTES) > 0.0;
             now.shared = loses && self.ask_after_s > ASK_AGAIN_S.0;
             self.ask_at_s = now.t_s + self.ask_after_s;
             self.ask_after_s = (2.0 * self.ask_after_s).min(ASK_AGAIN_S.1);

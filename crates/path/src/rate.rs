@@ -1,7 +1,7 @@
 //! How fast all connections together may send and ask: from the [`Estimate`] alone.
 //!
-//! Four states with BBR's names. *Startup* doubles what was carried each round trip until it brings no
-//! quarter more in three of them, or loses packets. After that one law holds: the pace is the
+//! The states have BBR's names. *Startup* doubles what was carried in each round until three of them bring
+//! no quarter more; behind a queue, or losses, it grows by a quarter. After that one law holds: the pace is the
 //! bandwidth, less what the queue is too long by, more what it is too short by, over the time that a
 //! change needs to be seen. *Drain*, *cruise* and *probe* are what that law does with a long queue,
 //! with the queue it aims at, and with none, where it adds a step that doubles while it is followed.
@@ -25,10 +25,9 @@ const FIRST_BYTES: (f64, f64) = (1048576.0, 16777216.0);
 /// Queues are corrected over this many times the time until a change is seen: a delayed loop is stable
 /// beyond π/2 and has no overshoot beyond e.
 const RESPONSE: f64 = 2.7;
-/// The pace differs from the bandwidth by no more than this part, and a probe's steps end there.
-const GAIN_MAX: f64 = 0.25;
-/// A probe begins with this step.
-const PROBE_STEPS: (f64, f64) = (0.01, 0.03);
+/// A probe begins with this step, may always go to the second, and never beyond the third, by which the pace
+/// differs from the bandwidth at most.
+const PROBE_STEPS: (f64, f64, f64) = (0.01, 0.03, 0.25);
 /// A step may put this time into a queue before it is seen: most queues of lines hold more.
 const PROBE_QUEUE_S: f64 = 0.02;
 /// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than a command of 1 MiB a second.
@@ -188,14 +187,15 @@ impl Rate {
         let untouched = !self.near && now.loss <= 0.0;
         if !now.measured && !now.saturated && untouched {
             // Windows limit, and nothing has shown of the line: they are to grow.
-            self.step = GAIN_MAX;
+            self.step = PROBE_STEPS.2;
         } else if now.queue_s > now.queue_target_s / 2.0 || now.lossy {
             self.step /= 2.0;
             self.round_ends_s = now.t_s + now.round_s();
         } else if now.queue_now_s > now.queue_target_s {
             // A burst, or what stands from the next sample on: no step is added to it.
         } else if (now.full || now.held) && now.t_s >= self.round_ends_s {
-            let most = (PROBE_QUEUE_S / (rtt_s + now.round_s())).clamp(PROBE_STEPS.1, GAIN_MAX);
+            let most =
+                (PROBE_QUEUE_S / (rtt_s + now.round_s())).clamp(PROBE_STEPS.1, PROBE_STEPS.2);
             let followed = now.carried >= (1.0 - ERROR_SHARE) * bandwidth || !now.full;
             self.step = match followed {
                 true => (2.0 * self.step).clamp(PROBE_STEPS.0, most),
@@ -208,7 +208,7 @@ impl Rate {
             _ if self.step > 0.0 => State::Probe,
             _ => State::Cruise,
         };
-        let gain = 1.0 + error.clamp(-GAIN_MAX, GAIN_MAX) + self.step;
+        let gain = 1.0 + error.clamp(-PROBE_STEPS.2, PROBE_STEPS.2) + self.step;
         Pacing { bytes_per_s: Some(gain * bandwidth), window_bytes: None }
     }
 }
