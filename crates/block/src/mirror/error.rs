@@ -62,6 +62,12 @@ pub enum MirrorError {
         /// What can be done.
         hint: &'static str,
     },
+    /// The local device cannot be given back.
+    #[error("the local disk cannot be given back: {found}")]
+    NotToBeGivenBack {
+        /// Why not, and what can be done.
+        found: String,
+    },
     /// Another host has reserved a leg.
     #[error(
         "{name} is reserved by another host, which may be writing to it; `--force` takes it over"

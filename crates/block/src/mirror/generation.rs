@@ -91,6 +91,16 @@ impl Lineage {
         Self::restore(next, history)
     }
 
+    /// The same as it was in this generation; `None` if it is not known any more.
+    #[must_use]
+    pub fn back_to(&self, id: GenerationId) -> Option<Self> {
+        if id == self.current {
+            return Some(self.clone());
+        }
+        let at = self.history.iter().position(|past| past.id == id)?;
+        Some(Self { current: id, history: self.history[at + 1..].to_vec() })
+    }
+
     /// When the generation ended; `None` when it is not of the past.
     pub fn ended(&self, id: GenerationId) -> Option<WallMs> {
         self.history.iter().find(|past| past.id == id).map(|past| past.ended)

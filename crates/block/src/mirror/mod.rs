@@ -18,6 +18,7 @@ pub mod epoch;
 pub mod error;
 #[cfg(test)]
 mod format_doc;
+pub mod failback;
 pub mod generation;
 pub mod host;
 pub mod inspect;
@@ -32,6 +33,7 @@ pub mod superblock;
 pub use config::{Config, Lag, Mode, OnLag, OnLoss};
 pub use engine::{CreateOptions, Discard, Mirror, Parts, VerifyOptions, VerifyReport};
 pub use error::MirrorError;
+pub use failback::{HandedBack, hand_back, primary_of_leg};
 pub use host::{Host, TokioHost};
 pub use inspect::{Inspection, inspect};
 pub use link::{Fence, LegSource, OpenLeg, OrderedWrites};

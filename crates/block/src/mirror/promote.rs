@@ -123,7 +123,7 @@ pub async fn promote(
 }
 
 /// What the leg says, if it may be promoted.
-async fn look(
+pub(super) async fn look(
     device: &dyn BlockDevice,
     layout: &LegLayout,
     options: PromoteOptions,

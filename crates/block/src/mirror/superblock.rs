@@ -54,6 +54,8 @@ pub enum Kind {
     Stamp,
     /// Record of the activity ring.
     Activity,
+    /// In front of the blocks that differ of a local device that was given back.
+    HandOver,
 }
 
 impl std::fmt::Display for Kind {
@@ -63,6 +65,7 @@ impl std::fmt::Display for Kind {
             Self::Remote => "the superblock of a mirror's leg",
             Self::Stamp => "the stamp of a mirror's leg",
             Self::Activity => "a record of a mirror's activity log",
+            Self::HandOver => "the record of a mirror's disk that was given back",
         })
     }
 }
@@ -169,8 +172,11 @@ impl BlockFault {
 pub enum Role {
     /// It is written here, and the legs follow.
     Primary,
-    /// Somebody else is the primary by now; nothing is written here but by failing back.
+    /// The local device has failed while the legs went on.
     Secondary,
+    /// A leg was promoted, and the local device was given back to it: nothing is written here but
+    /// by failing back.
+    HandedBack,
 }
 
 /// What is known here about a leg.
@@ -196,6 +202,14 @@ pub struct LegRecord {
     pub leg_bytes: u64,
     /// Bytes of its redo log.
     pub redo_bytes: u64,
+}
+
+impl LegRecord {
+    /// It is the former local device of the mirror, to be given back by its site, and was not met
+    /// yet: its size is not known.
+    pub fn is_awaited(&self) -> bool {
+        self.leg_bytes == 0
+    }
 }
 
 /// Superblock of the metadata device.

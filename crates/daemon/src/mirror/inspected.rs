@@ -27,8 +27,12 @@ fn metadata(found: &MetadataInspection) -> String {
         found.size_bytes,
         bytes(found.size_bytes)
     );
-    if found.role == Role::Secondary {
-        text.push_str("another site has taken over: nothing is written here\n");
+    match found.role {
+        Role::Primary => {}
+        Role::Secondary => text.push_str("the local disk has failed; the legs went on without it\n"),
+        Role::HandedBack => {
+            text.push_str("another site has taken over, and the local disk was given back to it\n");
+        }
     }
     for (index, leg) in found.legs.iter().enumerate() {
         // `write!` to a String cannot fail.

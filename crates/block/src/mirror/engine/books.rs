@@ -166,6 +166,12 @@ impl Books {
         .await
     }
 
+    /// A leg that was awaited was found, and what differs there is written down.
+    pub(crate) async fn met(&self, leg: usize, leg_bytes: u64) -> Result<()> {
+        let _turn = self.turn().await;
+        self.commit_leg(leg, |record| record.leg_bytes = leg_bytes).await
+    }
+
     /// What the unit at a leg says it is, where that was not known.
     pub(crate) async fn identified(&self, leg: usize, identity: &str) -> Result<()> {
         let _turn = self.turn().await;

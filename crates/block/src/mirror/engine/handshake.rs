@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::super::generation::{GenerationId, Relation, WallMs, compare, was_put_back};
+use super::super::failback;
 use super::super::layout::LegLayout;
 use super::super::leg::LegEvent;
 use super::super::status::LegState;
@@ -22,6 +23,8 @@ pub(crate) struct Found {
     pub(crate) whole: bool,
     /// It has no image yet.
     pub(crate) first: bool,
+    /// Bytes of its redo log, as our metadata has it.
+    redo_bytes: u64,
 }
 
 impl Found {
@@ -74,6 +77,9 @@ pub(crate) async fn look(
     let superblock = read(session, &layout).await?;
     check_owner(shared, &superblock, &record)?;
     let related = relate(shared, &superblock, &record)?;
+    if record.is_awaited() {
+        meet(shared, leg, session, &superblock, related).await?;
+    }
     let put_back = was_put_back((record.superblock_sequence, 0), (superblock.sequence, 0));
     if record.identity.is_empty() && !session.leg().identity.is_empty() {
         shared.books().identified(leg, &session.leg().identity).await?;
@@ -82,7 +88,45 @@ pub(crate) async fn look(
     let consistent = superblock.consistency == Consistency::Consistent && !first;
     shared.legs().note_image(leg, consistent, Some(superblock.lease.into()));
     let whole = related == Relation::WholeCopy || put_back;
-    Ok(Found { layout, superblock, whole, first })
+    if whole {
+        shared.legs().compare(leg);
+    }
+    Ok(Found { layout, superblock, whole, first, redo_bytes: record.redo_bytes })
+}
+
+/// What differs at a disk that was given back, and is met for the first time. Durable before it is
+/// told anything, since it tells it then no more.
+async fn meet(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    superblock: &RemoteSuperblock,
+    related: Relation,
+) -> Looked<()> {
+    let device = SessionDevice(session.clone());
+    let set = match related {
+        Relation::Behind => failback::differences(&device, superblock).await?,
+        _ => None,
+    };
+    // It knows our image as newer than that which was promoted: that was put back before.
+    let promoted = failback::promoted_sequence(shared.local()).await;
+    let set = set.filter(|set| promoted.is_some_and(|promoted| promoted >= set.leg_sequence));
+    shared.legs().compare(leg);
+    match set {
+        Some(set) => {
+            for blocks in set.runs() {
+                shared.legs().differ(Some(leg), blocks);
+            }
+            shared.books().write_bits(leg).await?;
+        }
+        None => {
+            tracing::info!(leg, "nothing is known of what differs there: all of it is compared");
+            shared.legs().all_differ(leg);
+            shared.books().all_differ(leg, &**shared.host()).await?;
+        }
+    }
+    shared.books().met(leg, session.info().size).await?;
+    Ok(())
 }
 
 fn check_shape(shared: &Shared, session: &Session, record: &LegRecord) -> Looked<LegLayout> {
@@ -98,7 +142,7 @@ fn check_shape(shared: &Shared, session: &Session, record: &LegRecord) -> Looked
             info.block_size
         )));
     }
-    if info.size != record.leg_bytes {
+    if info.size != record.leg_bytes && !record.is_awaited() {
         // What stands at its end is found by its size.
         return Err(failed(format!(
             "it has {} bytes, and had {} when it became a leg; `enkaku mirror create --force` \
@@ -199,7 +243,9 @@ async fn try_take_back(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>)
     shared.legs().all_differ(leg);
     let known = superblock.sequence;
     shared.books().taken_back(leg, known, &**shared.host()).await?;
-    let mut found = Found { layout, superblock: superblock.clone(), whole: true, first: true };
+    let redo_bytes = record.redo_bytes;
+    let mut found =
+        Found { layout, superblock: superblock.clone(), whole: true, first: true, redo_bytes };
     let lineage = shared.books().lineage();
     let consistency = Consistency::InconsistentSince(0);
     let superblock = RemoteSuperblock { lineage, consistency, ..superblock };
@@ -310,6 +356,8 @@ async fn write_as(
     writer: String,
 ) -> Result<()> {
     superblock.writer = writer;
+    // What a device that was given back tells of is told once.
+    superblock.redo_bytes = found.redo_bytes;
     superblock.sequence += 1;
     superblock.lease = shared.host().wall_clock().into();
     tail::write(&SessionDevice(session.clone()), &found.layout, &superblock).await?;

@@ -202,6 +202,7 @@ impl Legs {
         let mut legs = self.lock();
         let Some(leg) = legs[leg].used_by(session) else { return false };
         let stepped = leg.step(LegEvent::CaughtUp, None, now);
+        leg.compares &= !stepped;
         leg.consistent |= stepped;
         leg.times_in_sync += u64::from(stepped);
         drop(legs);
@@ -391,6 +392,17 @@ impl Legs {
         let mut legs = self.lock();
         let leg = &mut legs[leg];
         (leg.consistent, leg.image_time) = (consistent, time);
+    }
+
+    /// Until the leg is in sync, copies to it look before they send: most of what is owed to it is
+    /// only not known to be equal.
+    pub(crate) fn compare(&self, leg: usize) {
+        self.lock()[leg].compares = true;
+    }
+
+    /// Whether copies to it look before they send.
+    pub(crate) fn compares(&self, leg: usize) -> bool {
+        self.lock()[leg].compares
     }
 
     /// What keeps others from writing there.

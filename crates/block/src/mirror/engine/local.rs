@@ -55,6 +55,11 @@ impl Local {
         self.device.read(offset, buf)
     }
 
+    /// What stands behind the image, where the device is a promoted leg itself.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// Which parts are data and which are holes; all is data where the legs have taken its place.
     pub(crate) fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
         if self.is_replaced() {

@@ -11,7 +11,7 @@ mod guard;
 mod handshake;
 mod leg_task;
 mod legs;
-mod local;
+pub(super) mod local;
 mod open;
 mod piece;
 pub(super) mod read;

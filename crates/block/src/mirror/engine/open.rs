@@ -63,6 +63,14 @@ fn check(parts: &Parts, superblock: &LocalSuperblock) -> Result<(), MirrorError>
                 .to_owned(),
         ));
     }
+    if superblock.role == Role::HandedBack {
+        return Err(local(
+            "it was given back to the side that was promoted (`enkaku mirror failback`), which writes \
+             to it now; when that has been stopped, `enkaku mirror create --from-leg` makes it \
+             the primary again"
+                .to_owned(),
+        ));
+    }
     let found = parts.local.info().size;
     if found < superblock.size {
         return Err(local(format!(

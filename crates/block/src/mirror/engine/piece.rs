@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use futures_util::future::try_join_all;
+
 use super::super::BLOCK_BYTES;
 use super::legs::Outcome;
 use super::read;
@@ -143,7 +145,12 @@ pub(crate) async fn copy(
         if !shared.legs().begin_copy(leg, session, run.clone()) {
             return Ok(());
         }
-        let sent = send(session, offset, len, content).await;
+        let sent = match content {
+            Some(here) if shared.legs().compares(leg) => {
+                send_different(session, offset, here).await
+            }
+            content => send(session, offset, len, content).await,
+        };
         let outcome = if sent.is_ok() { Outcome::Written } else { Outcome::Unknown };
         shared.legs().answered(leg, session, run.clone(), outcome);
         match sent {
@@ -155,6 +162,29 @@ pub(crate) async fn copy(
         }
     }
     Ok(())
+}
+
+/// Puts there what is not there already. Returns the bytes of data sent.
+async fn send_different(session: &Arc<Session>, offset: u64, here: Buf) -> Result<u64> {
+    let block = BLOCK_BYTES as usize;
+    let there = session.run(|device| device.read(offset, Buf::new(here.len()))).await?;
+    let pairs = here.chunks(block).zip(there.chunks(block));
+    let mut runs: Vec<Range<usize>> = Vec::new();
+    for (number, _) in pairs.enumerate().filter(|(_, (here, there))| here != there) {
+        match runs.last_mut() {
+            Some(run) if run.end == number => run.end += 1,
+            _ => runs.push(number..number + 1),
+        }
+    }
+    let here = here.freeze();
+    let writes = runs.into_iter().map(|run| {
+        let data = here.slice(run.start * block..(run.end * block).min(here.len()));
+        let (at, len) = (offset + (run.start * block) as u64, data.len() as u64);
+        let write = session.run(|device| device.write(at, data, WriteFlags::NONE));
+        async move { write.await.map(|()| len) }
+    });
+    let sent: Vec<u64> = try_join_all(writes.collect::<Vec<_>>()).await?;
+    Ok(sent.into_iter().sum())
 }
 
 /// Puts content there, or zeroes. Returns the bytes of data sent.

@@ -28,8 +28,13 @@ struct Header {
 
 const HEADER_BYTES: usize = size_of::<Header>();
 
-const KINDS: [(u32, Kind); 4] =
-    [(1, Kind::Local), (2, Kind::Remote), (3, Kind::Stamp), (4, Kind::Activity)];
+const KINDS: [(u32, Kind); 5] = [
+    (1, Kind::Local),
+    (2, Kind::Remote),
+    (3, Kind::Stamp),
+    (4, Kind::Activity),
+    (5, Kind::HandOver),
+];
 
 /// A whole block around `body`.
 pub(in crate::mirror) fn seal<T: IntoBytes + Immutable>(kind: Kind, body: &T) -> Box<Block> {
@@ -250,6 +255,7 @@ impl Local {
         let role = match parsed.role {
             Role::Primary => 1,
             Role::Secondary => 2,
+            Role::HandedBack => 3,
         };
         Ok(Self {
             uuid: parsed.uuid.0.into(),
@@ -268,6 +274,7 @@ impl Local {
         let role = match self.role.get() {
             1 => Role::Primary,
             2 => Role::Secondary,
+            3 => Role::HandedBack,
             other => return Err(impossible(Kind::Local, "role", other)),
         };
         let size = self.size.get();

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use anyhow::Context;
 use block::Device;
 use block::mirror::{
-    Config as Behaviour, CreateOptions, Inspection, Mirror, Mode, Parts, TokioHost, inspect,
+    Config as Behaviour, CreateOptions, Inspection, Mirror, Mode, OpenLeg, Parts, PromoteOptions,
+    TokioHost, inspect, primary_of_leg,
 };
 use daemon::config::ConfigError;
 use daemon::mirror::config::{LegConfig, MirrorConfig, Way};
@@ -44,6 +45,10 @@ pub(super) struct Args {
     /// The legs hold what the local disk holds, or its content does not matter: nothing is copied.
     #[arg(long)]
     skip_initial_copy: bool,
+    /// The local disk is a leg, here at the other site: take it over (as `promote` does), and keep its
+    /// former local disk as it from now on, once that is given back (`failback`) as the one --remote.
+    #[arg(long, conflicts_with = "skip_initial_copy")]
+    from_leg: bool,
     /// Overwrite what there is of another mirror, and whatever the legs hold.
     #[arg(long)]
     force: bool,
@@ -80,6 +85,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     // What is written has to be readable, so that each mistake is found before a leg is touched.
     let config = MirrorConfig::parse(files.config(), &text).map_err(without_places)?;
     let local = parts::open_local(&config.local).map_err(|e| Usage::error(e.to_string()))?;
+    if args.from_leg {
+        return from_leg(&args, local, &config, &files, &text).await;
+    }
     let size = local.info().size;
     let shown = config.local.display();
     let metadata_bytes =
@@ -106,6 +114,44 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
          (configuration: {})",
         files.name(),
         files.config().display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Takes a leg over and makes it the local disk of a mirror.
+async fn from_leg(
+    args: &Args,
+    local: Device,
+    config: &MirrorConfig,
+    files: &Files,
+    text: &str,
+) -> anyhow::Result<ExitCode> {
+    let shown = config.local.display();
+    let Inspection::Leg(found) = inspect(&local).await? else {
+        return Err(Usage::error(format!("{shown} is no leg of a mirror")));
+    };
+    let legs = parts::sources(config).map_err(|error| Usage::error(error.to_string()))?;
+    let [old_disk] = &legs[..] else {
+        let what = "--from-leg: one --remote, the disk that is given back; others come later";
+        return Err(Usage::error(what));
+    };
+    let may = if args.force { MayOverwrite::Forced } else { MayOverwrite::OnAYes };
+    let bytes = parts::metadata_bytes(found.size_bytes);
+    let bytes = bytes.map_err(|why| Usage::error(format!("{shown}: {why}")))?;
+    let metadata = NewMetadata::open(&config.metadata, bytes, may).await?;
+    let leg = OpenLeg { device: local, identity: String::new(), ordered: None, fence: None };
+    let options = PromoteOptions { force: args.force, release: false };
+    let host = TokioHost::current();
+    let promoted =
+        primary_of_leg(leg, &metadata.device, &host, &old_disk.name(), options).await?;
+    let kept = metadata.keep().and_then(|()| files.write_config(text));
+    kept.with_context(|| format!("writing {}", files.config().display()))?;
+    say(format_args!(
+        "promoted: {} bytes, generation {}; it is the local disk of {}, whose leg is awaited at {}",
+        promoted.size,
+        promoted.generation,
+        files.name(),
+        old_disk.name()
     ))?;
     Ok(ExitCode::SUCCESS)
 }

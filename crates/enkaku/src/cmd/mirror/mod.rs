@@ -2,6 +2,7 @@
 //! there is to decide is decided in `daemon::mirror` and `block::mirror`.
 
 mod create;
+mod failback;
 mod inspect;
 mod pause;
 mod promote;
@@ -34,6 +35,7 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Command {
     Create(create::Args),
+    Failback(failback::Args),
     Run(run::Args),
     Status(status::Args),
     Top(top::Args),
@@ -63,6 +65,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn subcommand(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Create(args) => create::run(args).await,
+        Command::Failback(args) => failback::run(args).await,
         Command::Run(args) => run::run(args).await,
         Command::Status(args) => status::run(args).await,
         Command::Top(args) => top::run(args).await,

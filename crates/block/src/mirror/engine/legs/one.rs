@@ -40,6 +40,8 @@ pub(super) struct Leg {
     pub(super) sent_bytes: u64,
     /// A person wants the next attempt now.
     pub(super) hurry: bool,
+    /// What is owed may be there already: a copy looks before it sends.
+    pub(super) compares: bool,
 }
 
 /// How fast something goes, over the last [`RATE_OVER`] or so.
@@ -88,6 +90,7 @@ impl Leg {
             copy_rate: Rate::default(),
             sent_bytes: 0,
             hurry: false,
+            compares: false,
         }
     }
 

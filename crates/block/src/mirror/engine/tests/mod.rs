@@ -3,6 +3,7 @@
 
 mod copies;
 mod decisions;
+mod failback;
 mod fence;
 mod life;
 mod load;
