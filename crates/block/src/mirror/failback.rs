@@ -147,8 +147,8 @@ fn check(
              mirror at the other site, which copies everything",
         ));
     }
-    if record.state == LegState::Copying || record.is_awaited() {
-        return Err(refused(format!("{} never had an image", record.name)));
+    if superblock.role == Role::Restoring || record.state == LegState::Copying || record.is_awaited() {
+        return Err(refused(format!("it or {} is no image", record.name)));
     }
     let lineage = superblock.lineage.back_to(record.base).ok_or_else(|| {
         refused(format!("{} was followed too long ago: {}", record.name, record.base))

@@ -26,7 +26,9 @@ pub mod layout;
 pub mod leg;
 pub mod link;
 pub mod promote;
+pub mod restore;
 pub mod status;
+pub mod stopped;
 pub mod store;
 pub mod superblock;
 
@@ -37,7 +39,9 @@ pub use failback::{HandedBack, hand_back, primary_of_leg};
 pub use host::{Host, TokioHost};
 pub use inspect::{Inspection, inspect};
 pub use link::{Fence, LegSource, OpenLeg, OrderedWrites};
+pub use restore::{RestoreProgress, restore_local};
 pub use promote::{PromoteOptions, Promoted, promote, promoted_device, reservation_key};
+pub use stopped::Stopped;
 pub use status::{Guard, LegState, LegStatus, Status};
 
 /// Remote legs at most.

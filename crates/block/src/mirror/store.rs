@@ -28,6 +28,7 @@ mod format;
 mod pages;
 mod write;
 
+pub(super) use format::write_pages;
 pub use format::{InitialBits, Opened, format, open, read_superblock};
 
 /// Bytes of a change at most. Longer ones have to be cut.

@@ -7,7 +7,7 @@ mod catch_up;
 pub(super) mod change;
 mod create;
 mod go_on;
-mod guard;
+pub(super) mod guard;
 mod handshake;
 mod leg_task;
 mod legs;
@@ -231,7 +231,9 @@ impl Mirror {
             }
             Discard::Local { keep } => {
                 self.check(keep)?;
-                Err(MirrorError::Unsupported("giving up what was written here"))
+                let hint = "what is written here changes under its user otherwise: stop the mirror, then \
+                            `enkaku mirror resolve --discard local --keep` does it";
+                Err(self.state_error(keep, hint))
             }
         }
     }

@@ -71,6 +71,13 @@ fn check(parts: &Parts, superblock: &LocalSuperblock) -> Result<(), MirrorError>
                 .to_owned(),
         ));
     }
+    if superblock.role == Role::Restoring {
+        return Err(local(
+            "it is being given the image of a leg, and is no image of one moment until that is done: \
+             `enkaku mirror resolve --discard local` goes on with it"
+                .to_owned(),
+        ));
+    }
     let found = parts.local.info().size;
     if found < superblock.size {
         return Err(local(format!(

@@ -91,7 +91,7 @@ pub async fn format(
 }
 
 /// Writes all pages of a leg; durable when this ends.
-async fn write_pages(
+pub(in crate::mirror) async fn write_pages(
     device: &Device,
     layout: &LocalLayout,
     leg: usize,

@@ -256,6 +256,7 @@ impl Local {
             Role::Primary => 1,
             Role::Secondary => 2,
             Role::HandedBack => 3,
+            Role::Restoring => 4,
         };
         Ok(Self {
             uuid: parsed.uuid.0.into(),
@@ -275,6 +276,7 @@ impl Local {
             1 => Role::Primary,
             2 => Role::Secondary,
             3 => Role::HandedBack,
+            4 => Role::Restoring,
             other => return Err(impossible(Kind::Local, "role", other)),
         };
         let size = self.size.get();

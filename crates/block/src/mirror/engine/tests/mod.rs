@@ -9,5 +9,6 @@ mod life;
 mod load;
 mod losses;
 mod reserved;
+mod restore;
 mod seeds;
 mod world;
