@@ -653,3 +653,169 @@ def test_a_mirror_that_ended_in_order_says_so_to_its_leg(mirror: Mirror, target:
     target.peer.stop()
     done = enkaku.command("mirror", "promote", far)
     assert "promoted" in done.stdout, "one that ended in order is taken over at once"
+
+
+def blocks_that_differ(one: Path, other: Path) -> int:
+    return len(differences(one, other, min(one.stat().st_size, other.stat().st_size, FAILBACK)))
+
+
+FAILBACK = 64 * MIB
+
+
+@NEEDS_FUSE
+def test_fail_over_and_back_by_the_difference(tmp_path: Path):
+    """The near site goes down with writes that are not at the far one; the far one takes over and
+    writes; the near disk comes back and gets what differs; and the roles change again."""
+    local = noise(tmp_path / "near.img", FAILBACK)
+    far = empty(tmp_path / "far.img", FAILBACK + TAIL)
+    generator = random.Random(22)
+
+    def some(volume: Path, count: int) -> None:
+        for _ in range(count):
+            at = generator.randrange(FAILBACK // BLOCK) * BLOCK
+            write(volume, at, generator.randbytes(BLOCK))
+
+    with ExitStack() as stack:
+        far_target = stack.enter_context(enkaku.serve([far], tmp_path))
+        near = stack.enter_context(cleaned_up(Mirror(tmp_path, local, [far_target.url()], "near")))
+        near.create()
+        near.edit(remote_timeout=SHORT)
+        volume = near.start_fuse()
+        some(volume, 20)
+        near.wait_in_sync()
+        far_target.peer.kill()
+        some(volume, 100)
+        near.wait_state("lost")
+        near.kill()
+
+        # The other site takes the leg over, and knows from then on what is written.
+        port = free_port()
+        old_disk = f"iscsi://127.0.0.1:{port}/{enkaku.IQN}/0"
+        back = stack.enter_context(cleaned_up(Mirror(tmp_path, far, [old_disk], "back")))
+        back.create("--from-leg", "--force")
+        back.edit(remote_timeout=SHORT)
+        volume = back.start_fuse()
+        some(volume, 200)
+        assert back.wait_state("lost")["legs"][0]["dirty_bytes"] > 0
+        # The old site gives its disk back, which does not run any more.
+        given = json.loads(near.command("failback", "--json").stdout)
+        assert BLOCK * 100 <= given["differing_bytes"] <= FAILBACK, given
+        refused = near.command("run", "--nbd", tmp_path / "n.sock", check=False)
+        assert refused.code == 1 and "failback" in refused.stderr, refused
+        differ = blocks_that_differ(local, far)
+        assert differ >= 250, differ
+        near_target = stack.enter_context(enkaku.serve([local], tmp_path, port=port))
+        sent = back.wait_in_sync()["legs"][0]["sent_bytes"]
+        assert sent <= 1.1 * differ * BLOCK, f"{sent} bytes for {differ} blocks"
+        some(volume, 20)
+        assert back.stop() == 0, back.peer.output()
+        assert not differences(local, far, FAILBACK)
+
+        # And back: nothing is lost, and next to nothing sent.
+        near_target.peer.stop()
+        near.create("--from-leg", "--force")
+        near.edit(remote_timeout=SHORT)
+        volume = near.start_fuse()
+        some(volume, 20)
+        back.command("failback")
+        enkaku.restart(far_target)
+        sent = near.wait_in_sync()["legs"][0]["sent_bytes"]
+        assert sent <= 30 * BLOCK, sent
+        assert near.stop() == 0, near.peer.output()
+        assert not differences(local, far, FAILBACK)
+
+
+@NEEDS_FUSE
+def test_both_have_written_and_the_local_side_is_given_up(
+    mirror: Mirror, target: Target, local: Path, far: Path
+):
+    volume = mirror.start_fuse()
+    mirror.wait_in_sync()
+    target.peer.kill()
+    scattered(volume, 5, seed=23)
+    mirror.wait_state("lost")
+    enkaku.restart(target)
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0
+    enkaku.command("mirror", "promote", target.url())
+    target.peer.kill()
+    volume = mirror.start_fuse()
+    scattered(volume, 5, seed=24)
+    with far.open("r+b") as file:
+        file.write(b"far" * 10_000)
+    there = far.read_bytes()[:SIZE]
+    running = mirror.command("resolve", "--discard", "local", check=False)
+    assert running.code == 2 and "in use" in running.stderr, running
+    enkaku.restart(target)
+    mirror.wait_state("diverged")
+    assert mirror.stop() == 0
+    done = mirror.command("resolve", "--discard", "local", "--keep", "1")
+    assert "differed" in done.stdout, done
+    assert local.read_bytes() == there
+    mirror.start_fuse()
+    mirror.wait_in_sync()
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert local.read_bytes() == there == far.read_bytes()[:SIZE]
+
+
+@NEEDS_FUSE
+def test_legs_come_and_go(mirror: Mirror, target: Target, local: Path, far: Path, tmp_path: Path):
+    mirror.start_fuse()
+    mirror.wait_in_sync()
+    second = empty(tmp_path / "second.img", SIZE + TAIL)
+    running = mirror.command("add-leg", "--remote", second, check=False)
+    assert running.code == 2 and "in use" in running.stderr, running
+    assert mirror.stop() == 0
+    assert mirror.command("add-leg", "--remote", second).stdout.endswith("is leg 2 of vm1\n")
+    twice = mirror.command("add-leg", "--remote", second, check=False)
+    assert twice.code == 2 and "twice" in twice.stderr, twice
+    volume = mirror.start_fuse()
+    report = mirror.wait_in_sync()
+    assert report["legs"][0]["sent_bytes"] < MIB <= report["legs"][1]["sent_bytes"], report
+    scattered(volume, 10, seed=25)
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+    assert_same(local, second)
+
+    removed = json.loads(mirror.command("remove-leg", "--leg", "1", "--json").stdout)
+    assert removed["image"]["consistent"] and removed["image"]["size"] == SIZE, removed
+    nothing = enkaku.command("mirror", "inspect", target.url())
+    assert nothing.stdout == "nothing of a mirror\n", nothing
+    image = far.read_bytes()
+    volume = mirror.start_fuse()
+    report = mirror.wait_in_sync()
+    assert [leg["name"] for leg in report["legs"]] == [str(second)], report
+    assert report["legs"][0]["sent_bytes"] < MIB, "the leg that is left lost its bits"
+    scattered(volume, 5, seed=26)
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, second)
+    assert far.read_bytes() == image
+    # It is a plain volume: anybody writes to it.
+    enkaku.command("copy", noise(tmp_path / "other", MIB, seed=27), target.url(), "--force")
+    last = mirror.command("remove-leg", "--leg", "1", check=False)
+    assert last.code == 1 and "1 to 3" in last.stderr, last
+
+
+@NEEDS_FUSE
+def test_a_mirror_grows(local: Path, tmp_path: Path):
+    far = empty(tmp_path / "far.img", SIZE + TAIL)
+    with cleaned_up(Mirror(tmp_path, local, [far])) as mirror:
+        mirror.create()
+        mirror.start_fuse()
+        mirror.wait_in_sync()
+        assert mirror.stop() == 0
+        refused = mirror.command("grow", check=False)
+        assert refused.code == 1 and "make it larger first" in refused.stderr, refused
+        os.truncate(local, SIZE + 8 * MIB)
+        refused = mirror.command("grow", check=False)
+        assert refused.code == 1 and str(far) in refused.stderr, refused
+        os.truncate(far, SIZE + 8 * MIB + TAIL)
+        assert mirror.command("grow").stdout.startswith(f"vm1 has {SIZE + 8 * MIB} bytes")
+        volume = mirror.start_fuse()
+        assert volume.stat().st_size == SIZE + 8 * MIB
+        report = mirror.wait_in_sync()
+        assert report["legs"][0]["sent_bytes"] < MIB, "what is new is zero, and the rest is there"
+        write(volume, SIZE + 4 * MIB, os.urandom(BLOCK))
+        mirror.wait_in_sync()
+        assert mirror.stop() == 0, mirror.peer.output()
+        assert not differences(local, far, SIZE + 8 * MIB)

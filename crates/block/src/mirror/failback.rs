@@ -147,7 +147,10 @@ fn check(
              mirror at the other site, which copies everything",
         ));
     }
-    if superblock.role == Role::Restoring || record.state == LegState::Copying || record.is_awaited() {
+    if superblock.role == Role::Restoring
+        || record.state == LegState::Copying
+        || record.is_awaited()
+    {
         return Err(refused(format!("it or {} is no image", record.name)));
     }
     let lineage = superblock.lineage.back_to(record.base).ok_or_else(|| {
@@ -309,4 +312,3 @@ pub async fn primary_of_leg(
     formatted.map_err(store_error)?;
     Ok(promoted)
 }
-

@@ -25,6 +25,7 @@ pub mod inspect;
 pub mod layout;
 pub mod leg;
 pub mod link;
+pub mod members;
 pub mod promote;
 pub mod restore;
 pub mod status;
@@ -39,10 +40,11 @@ pub use failback::{HandedBack, hand_back, primary_of_leg};
 pub use host::{Host, TokioHost};
 pub use inspect::{Inspection, inspect};
 pub use link::{Fence, LegSource, OpenLeg, OrderedWrites};
-pub use restore::{RestoreProgress, restore_local};
+pub use members::{Removed, grow, remove_leg};
 pub use promote::{PromoteOptions, Promoted, promote, promoted_device, reservation_key};
-pub use stopped::Stopped;
+pub use restore::{RestoreProgress, restore_local};
 pub use status::{Guard, LegState, LegStatus, Status};
+pub use stopped::Stopped;
 
 /// Remote legs at most.
 pub const LEGS_MAX: usize = 3;

@@ -142,12 +142,7 @@ async fn copy(
     let device = |source| MirrorError::device("copying the image of the leg", source);
     let size = books.superblock.size;
     let mut progress = RestoreProgress::default();
-    loop {
-        let Some(bits) = books.bits[place].as_ref() else { break };
-        let steps = steps(bits);
-        if steps.is_empty() {
-            break;
-        }
+    while let Some(steps) = books.bits[place].as_ref().and_then(steps) {
         let compare = |blocks: &Range<u64>| {
             let offset = blocks.start * BLOCK_BYTES;
             step(&mirror.local, leg, offset, (blocks.end * BLOCK_BYTES).min(size) - offset)
@@ -173,8 +168,8 @@ async fn copy(
     Ok(progress)
 }
 
-/// What is next, in pieces.
-fn steps(bits: &Bitmap) -> Vec<Range<u64>> {
+/// What is next, in pieces; `None` when nothing is left.
+fn steps(bits: &Bitmap) -> Option<Vec<Range<u64>>> {
     let mut steps = Vec::new();
     let mut from = 0;
     while steps.len() < STEPS_PER_NOTE
@@ -183,7 +178,7 @@ fn steps(bits: &Bitmap) -> Vec<Range<u64>> {
         from = run.end.min(run.start + STEP_BLOCKS);
         steps.push(run.start..from);
     }
-    steps
+    (!steps.is_empty()).then_some(steps)
 }
 
 /// Bytes compared, and bytes that differed and were written here.

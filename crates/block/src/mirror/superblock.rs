@@ -234,7 +234,7 @@ pub struct LocalSuperblock {
     pub epoch_max: u64,
     /// The generations of the image.
     pub lineage: Lineage,
-    /// Its legs by place; `None` where one was removed.
+    /// Its legs in their order, which is that of their places; behind the last there are none.
     pub legs: [Option<LegRecord>; LEGS_MAX],
 }
 

@@ -218,8 +218,31 @@ impl MirrorConfig {
     }
 }
 
+/// The text of a configuration without one of its legs, as an editor would make it: what else stands
+/// there, comments too, stays.
+pub fn without_leg(text: &str, leg: usize) -> String {
+    let mut legs = 0;
+    let mut out = false;
+    let lines = text.lines().filter(|line| {
+        let line = line.trim_start();
+        if line.starts_with('[') {
+            let remote = line.starts_with("[[mirror.remote]]");
+            out = remote && legs == leg;
+            legs += usize::from(remote);
+        }
+        !out
+    });
+    let mut text: String = lines.flat_map(|line| [line, "\n"]).collect();
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
 impl LegConfig {
-    fn to_toml(&self) -> Result<String, String> {
+    /// Its table.
+    ///
+    /// # Errors
+    /// A path that TOML cannot hold, since it is no UTF-8.
+    pub fn to_toml(&self) -> Result<String, String> {
         let mut text = String::from("\n[[mirror.remote]]\n");
         match &self.way {
             Way::Url(url) => {

@@ -29,9 +29,13 @@ fn metadata(found: &MetadataInspection) -> String {
     );
     match found.role {
         Role::Primary => {}
-        Role::Secondary => text.push_str("the local disk has failed; the legs went on without it\n"),
+        Role::Secondary => {
+            text.push_str("the local disk has failed; the legs went on without it\n")
+        }
         Role::Restoring => {
-            text.push_str("the local disk is being given the image of a leg: it is none until then\n");
+            text.push_str(
+                "the local disk is being given the image of a leg: it is none until then\n",
+            );
         }
         Role::HandedBack => {
             text.push_str("another site has taken over, and the local disk was given back to it\n");

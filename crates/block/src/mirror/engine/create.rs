@@ -13,6 +13,7 @@ use super::super::layout::{LegLayout, LocalLayout, image_bytes};
 use super::super::leg::LegEvent;
 use super::super::link::{LegSource, OpenLeg};
 use super::super::status::LegState;
+use super::super::stopped::Stopped;
 use super::super::store::{self, InitialBits, StoreError};
 use super::super::superblock::{
     BlockFault, Consistency, LegId, LegRecord, LocalSuperblock, MirrorId, RemoteSuperblock, Role,
@@ -128,18 +129,7 @@ fn plan(
     let mut records = [const { None }; LEGS_MAX];
     for (record, leg) in records.iter_mut().zip(legs) {
         let state = if options.skip_initial_copy { LegState::InSync } else { LegState::Copying };
-        *record = Some(LegRecord {
-            id: LegId(host.random()),
-            identity: leg.session.leg().identity.clone(),
-            name: leg.name.clone(),
-            state,
-            base: generation,
-            acked_epoch: 0,
-            superblock_sequence: 0,
-            bitmap: BitmapId(host.random()),
-            leg_bytes: leg.session.info().size,
-            redo_bytes: 0,
-        });
+        *record = Some(new_record(leg, state, generation, host));
     }
     Ok(LocalSuperblock {
         uuid: MirrorId(host.random()),
@@ -152,6 +142,57 @@ fn plan(
         lineage: Lineage::new(generation),
         legs: records,
     })
+}
+
+/// What is known of a leg that is about to become one.
+fn new_record(
+    leg: &NewLeg,
+    state: LegState,
+    generation: GenerationId,
+    host: &dyn Host,
+) -> LegRecord {
+    LegRecord {
+        id: LegId(host.random()),
+        identity: leg.session.leg().identity.clone(),
+        name: leg.name.clone(),
+        state,
+        base: generation,
+        acked_epoch: 0,
+        superblock_sequence: 0,
+        bitmap: BitmapId(host.random()),
+        leg_bytes: leg.session.info().size,
+        redo_bytes: 0,
+    }
+}
+
+/// Makes a device a leg of a mirror that does not run: its first copy comes when that does.
+pub(super) async fn add_leg(
+    parts: &Parts,
+    config: &Config,
+    source: &dyn LegSource,
+    options: CreateOptions,
+) -> Result<(), MirrorError> {
+    let (local, metadata) = (parts.local.clone(), parts.metadata.clone());
+    let stopped = Stopped { local, metadata, host: parts.host.clone() };
+    let mut books = stopped.open().await?;
+    let Some(place) = books.superblock.legs.iter().position(Option::is_none) else {
+        let hint = "a mirror has 1 to 3";
+        return Err(MirrorError::Legs { found: LEGS_MAX + 1, expected: LEGS_MAX, hint });
+    };
+    let leg = reach(source, parts, config).await?;
+    let (size, found) = (books.superblock.size, leg.session.info().size);
+    let fits = layout_of(&leg)?.check(size, found);
+    fits.map_err(|error| MirrorError::metadata(&leg.name, &error))?;
+    let generation = books.superblock.lineage.current();
+    let record = new_record(&leg, LegState::Copying, generation, &*parts.host);
+    check_leg(&leg, options).await?;
+    leg.session.watched(reserve(&leg, &record, &books.superblock, options)).await?;
+    let formatted =
+        format_leg(&leg, &record, &books.superblock, CreateOptions::default(), &*parts.host);
+    let formatted = leg.session.watched(formatted).await;
+    formatted.map_err(|source| MirrorError::device(&leg.name, source))?;
+    // Its pages have a name that was never used: everything differs.
+    books.commit(|superblock| superblock.legs[place] = Some(record)).await
 }
 
 async fn check_leg(leg: &NewLeg, options: CreateOptions) -> Result<(), MirrorError> {

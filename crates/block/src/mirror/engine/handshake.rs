@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use super::super::generation::{GenerationId, Relation, WallMs, compare, was_put_back};
 use super::super::failback;
+use super::super::generation::{GenerationId, Relation, WallMs, compare, was_put_back};
 use super::super::layout::LegLayout;
 use super::super::leg::LegEvent;
 use super::super::status::LegState;
@@ -145,8 +145,8 @@ fn check_shape(shared: &Shared, session: &Session, record: &LegRecord) -> Looked
     if info.size != record.leg_bytes && !record.is_awaited() {
         // What stands at its end is found by its size.
         return Err(failed(format!(
-            "it has {} bytes, and had {} when it became a leg; `enkaku mirror create --force` \
-             begins anew with it",
+            "it has {} bytes, and had {} when it became a leg; where all sides have grown, `enkaku \
+             mirror grow` goes on with it, `create --force` begins anew",
             info.size, record.leg_bytes
         )));
     }

@@ -120,6 +120,19 @@ impl Mirror {
         create::create(parts, config, options).await
     }
 
+    /// Makes a device a leg of a mirror that does not run, the last in the order.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub async fn add_leg(
+        parts: &Parts,
+        config: &Config,
+        leg: &dyn LegSource,
+        options: CreateOptions,
+    ) -> Result<(), MirrorError> {
+        create::add_leg(parts, config, leg, options).await
+    }
+
     /// Recovers the metadata and offers the device at once; legs are reached in the background.
     ///
     /// # Errors

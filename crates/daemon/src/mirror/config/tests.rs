@@ -111,6 +111,23 @@ fn every_mistake_is_told_at_once() {
 }
 
 #[test]
+fn a_leg_is_taken_out_and_the_rest_stays() {
+    let text = format!("# mine\n{}\n[[mirror.remote]]\npath = \"/c\" # third\n", FULL.trim());
+    let legs = |text: &str| {
+        let legs = parsed_ok(text).legs;
+        legs.iter().map(|leg| leg.way.to_string()).collect::<Vec<_>>()
+    };
+    let all = legs(&text);
+    for gone in 0..3 {
+        let rest = without_leg(&text, gone);
+        let mut expected = all.clone();
+        expected.remove(gone);
+        assert_eq!(legs(&rest), expected, "{rest}");
+        assert!(rest.starts_with("# mine\n") && rest.contains("third") == (gone != 2), "{rest}");
+    }
+}
+
+#[test]
 fn a_password_is_never_shown() {
     let text =
         MINIMAL.replace("path = \"/b\"", "url = \"iscsi://u%hunter2@h/iqn.2026-11.a.b:c/0\"");

@@ -21,7 +21,7 @@ use crate::cmd::overwrite::{self, MayOverwrite};
 use crate::cmd::{Usage, say};
 
 /// A constant, since rustdoc would take the brackets for links.
-const REMOTE_HELP: &str = "A leg: iscsi://[user@]host[:port]/target-iqn/lun, or a path, such as one \
+pub(super) const REMOTE_HELP: &str = "A leg: iscsi://[user@]host[:port]/target-iqn/lun, or a path, such as one \
      of a second disk; it has to be a little larger than the local disk. Up to three.";
 
 /// Makes a mirror of a local disk: writes its configuration and prepares its metadata and legs. The
@@ -142,8 +142,7 @@ async fn from_leg(
     let leg = OpenLeg { device: local, identity: String::new(), ordered: None, fence: None };
     let options = PromoteOptions { force: args.force, release: false };
     let host = TokioHost::current();
-    let promoted =
-        primary_of_leg(leg, &metadata.device, &host, &old_disk.name(), options).await?;
+    let promoted = primary_of_leg(leg, &metadata.device, &host, &old_disk.name(), options).await?;
     let kept = metadata.keep().and_then(|()| files.write_config(text));
     kept.with_context(|| format!("writing {}", files.config().display()))?;
     say(format_args!(
@@ -198,7 +197,11 @@ fn without_places(ConfigError(problems): ConfigError) -> anyhow::Error {
 }
 
 /// What another mirror uses is given up knowingly only.
-async fn not_a_mirrors(device: &Device, name: &str, may: MayOverwrite) -> anyhow::Result<()> {
+pub(super) async fn not_a_mirrors(
+    device: &Device,
+    name: &str,
+    may: MayOverwrite,
+) -> anyhow::Result<()> {
     if may == MayOverwrite::Forced {
         return Ok(());
     }
@@ -214,14 +217,14 @@ async fn not_a_mirrors(device: &Device, name: &str, may: MayOverwrite) -> anyhow
 
 /// The metadata's device. A file is made beside its place and takes it in the end, so that the
 /// metadata of a mirror that is to be replaced are there until then.
-struct NewMetadata {
-    device: Device,
+pub(super) struct NewMetadata {
+    pub(super) device: Device,
     /// Where it is, and where it belongs.
     beside: Option<(PathBuf, PathBuf)>,
 }
 
 impl NewMetadata {
-    async fn open(path: &Path, bytes: u64, may: MayOverwrite) -> anyhow::Result<Self> {
+    pub(super) async fn open(path: &Path, bytes: u64, may: MayOverwrite) -> anyhow::Result<Self> {
         let there = std::fs::metadata(path).ok();
         let wrong = |error: parts::PartsError| Usage::error(error.to_string());
         if there.as_ref().is_some_and(|there| !there.is_file()) {
@@ -239,7 +242,7 @@ impl NewMetadata {
         Ok(Self { device, beside: Some((new.into(), path.to_owned())) })
     }
 
-    fn keep(mut self) -> std::io::Result<()> {
+    pub(super) fn keep(mut self) -> std::io::Result<()> {
         match self.beside.take() {
             Some((new, path)) => std::fs::rename(new, path),
             None => Ok(()),

@@ -1,11 +1,14 @@
 //! `enkaku mirror`: a local disk that is kept at other places as well. One file per subcommand; what
 //! there is to decide is decided in `daemon::mirror` and `block::mirror`.
 
+mod add_leg;
 mod create;
 mod failback;
+mod grow;
 mod inspect;
 mod pause;
 mod promote;
+mod remove_leg;
 mod resolve;
 mod resync;
 mod run;
@@ -35,6 +38,9 @@ pub(crate) struct Args {
 #[derive(clap::Subcommand, Debug)]
 enum Command {
     Create(create::Args),
+    AddLeg(add_leg::Args),
+    RemoveLeg(remove_leg::Args),
+    Grow(grow::Args),
     Failback(failback::Args),
     Run(run::Args),
     Status(status::Args),
@@ -65,6 +71,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn subcommand(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Create(args) => create::run(args).await,
+        Command::AddLeg(args) => add_leg::run(args).await,
+        Command::RemoveLeg(args) => remove_leg::run(args).await,
+        Command::Grow(args) => grow::run(args).await,
         Command::Failback(args) => failback::run(args).await,
         Command::Run(args) => run::run(args).await,
         Command::Status(args) => status::run(args).await,

@@ -8,6 +8,7 @@ mod fence;
 mod life;
 mod load;
 mod losses;
+mod members;
 mod reserved;
 mod restore;
 mod seeds;

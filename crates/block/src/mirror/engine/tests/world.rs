@@ -67,6 +67,10 @@ impl TestLeg {
         })
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn set_way(&self, way: Way) {
         lock(&self.state).way = way;
     }
