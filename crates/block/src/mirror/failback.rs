@@ -312,3 +312,8 @@ pub async fn primary_of_leg(
     formatted.map_err(store_error)?;
     Ok(promoted)
 }
+
+#[cfg(test)]
+pub(super) fn places() -> Vec<super::format_doc::Place> {
+    super::format_doc::places!(RawHeader, 32, uuid, from, bitmap, size, leg_sequence)
+}

@@ -1,7 +1,7 @@
 //! docs/design/mirror-format.md tells the truth: each field of each block, its place and its length.
 
 use super::layout::{LegLayout, LocalLayout, RING_RECORDS};
-use super::{BLOCK_BYTES, LEGS_MAX, activity, bitmap, superblock};
+use super::{BLOCK_BYTES, LEGS_MAX, activity, bitmap, failback, superblock};
 
 /// A field: its name, its place and its length in bytes.
 pub(super) type Place = (&'static str, usize, usize);
@@ -44,7 +44,8 @@ fn every_field_stands_where_the_page_says() {
     let mut sections = superblock::places();
     sections.push(("Activity record", activity::places()));
     sections.push(("Bitmap sector", bitmap::places()));
-    assert_eq!(sections.len(), 8);
+    sections.push(("Hand-over record", failback::places()));
+    assert_eq!(sections.len(), 9);
     for (heading, fields) in sections {
         let code: Vec<_> =
             fields.into_iter().map(|(name, at, len)| (name.to_owned(), at, len)).collect();

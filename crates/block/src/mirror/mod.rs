@@ -16,9 +16,9 @@ mod device;
 pub mod engine;
 pub mod epoch;
 pub mod error;
+pub mod failback;
 #[cfg(test)]
 mod format_doc;
-pub mod failback;
 pub mod generation;
 pub mod host;
 pub mod inspect;
