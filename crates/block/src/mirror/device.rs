@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::engine::change::{self, Change, What};
+use super::engine::logged;
 use super::engine::read;
 use super::engine::shared::Shared;
 use super::engine::signal::answer;
@@ -28,7 +29,7 @@ impl MirrorDevice {
         }
         let shared = self.shared.clone();
         self.spawn(async move {
-            for piece in change.pieces() {
+            for piece in change.pieces(logged::change_bytes_max(&shared)) {
                 change::carry_out(&shared, piece).await?;
             }
             Ok(())

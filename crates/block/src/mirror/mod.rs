@@ -22,6 +22,7 @@ mod format_doc;
 pub mod generation;
 pub mod host;
 pub mod inspect;
+mod lag;
 pub mod layout;
 pub mod leg;
 pub mod link;

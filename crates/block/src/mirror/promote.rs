@@ -96,6 +96,7 @@ pub async fn promote(
     // As it is now that nobody else writes: the mirror may have begun to copy since.
     let found = look(&*leg.device, &layout, options).await?;
     let consistent = found.consistency == Consistency::Consistent;
+    let stamp = tail::read_stamp(&*leg.device, &layout, found.uuid).await.map_err(device)?;
     let now = host.wall_clock().into();
     let promoted = RemoteSuperblock {
         sequence: found.sequence + 1,
@@ -110,13 +111,15 @@ pub async fn promote(
     if let Some(fence) = fence.filter(|_| options.release) {
         fence.release(key).await.map_err(device)?;
     }
+    // With a stamp it has what had been written when that epoch ended. As long as it was followed
+    // without, it had all that was complete.
+    let image = stamp.as_ref().map_or(found.lease, |stamp| stamp.closed);
     Ok(Promoted {
         size: found.data_bytes,
         generation: generation.to_string(),
-        // As long as it was followed, it had all that was complete.
-        image_time: consistent.then(|| found.lease.into()),
-        epoch: 0,
-        behind: None,
+        image_time: consistent.then(|| image.into()),
+        epoch: stamp.map_or(0, |stamp| stamp.epoch),
+        behind: consistent.then(|| Duration::from_millis(found.lease.0.saturating_sub(image.0))),
         consistent,
         reservation: kept,
     })

@@ -95,6 +95,8 @@ pub struct Status {
     pub written_bytes: u64,
     /// Time that writes waited for a leg, in total.
     pub guest_wait: Duration,
+    /// Time that writes waited because a leg was as far behind as it may be, in total.
+    pub lag_wait: Duration,
     /// Why the local device does not do its work: what is written is at the legs alone, or nowhere.
     pub local_failure: Option<String>,
     /// The legs, in their order.

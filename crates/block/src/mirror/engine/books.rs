@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use super::super::bitmap::BitmapId;
 use super::super::config::OnLoss;
@@ -10,7 +11,7 @@ use super::super::generation::{GenerationId, Lineage, WallMs};
 use super::super::host::Host;
 use super::super::status::LegState;
 use super::super::store::{Entered, MetadataStore};
-use super::super::superblock::{LegRecord, LocalSuperblock, MirrorId, Role};
+use super::super::superblock::{LegRecord, LocalSuperblock, MirrorId, Role, Stamp};
 use super::legs::Legs;
 use super::session::Session;
 use super::signal::lock;
@@ -39,10 +40,22 @@ impl Books {
         &self.store
     }
 
-    /// The mirror is in use from now on.
-    pub(crate) async fn opened(&self) -> Result<()> {
+    /// The mirror is in use from now on, and begins `epochs` epochs at most.
+    pub(crate) async fn opened(&self, epochs: u64) -> Result<()> {
         let _turn = self.turn().await;
-        self.commit(|superblock| superblock.clean = false).await
+        self.commit(|superblock| {
+            superblock.clean = false;
+            superblock.epoch_max = superblock.epoch_max.saturating_add(epochs);
+        })
+        .await
+    }
+
+    /// What a leg is told that has all epochs up to this one.
+    pub(crate) fn stamp(&self, epoch: u64, closed: Option<SystemTime>) -> Stamp {
+        let superblock = lock(&self.superblock);
+        let generation = superblock.lineage.current();
+        let closed = closed.map_or(WallMs(0), WallMs::from);
+        Stamp { uuid: superblock.uuid, generation, epoch, closed }
     }
 
     /// Whether changes can be noted.
@@ -127,16 +140,18 @@ impl Books {
     }
 
     /// The superblock of a leg was written: with this number, and if it was told the image of a
-    /// generation, with that one.
+    /// generation, with that one. `acked` is the last epoch known to be stable there.
     pub(crate) async fn told(
         &self,
         leg: usize,
         superblock_sequence: u64,
+        acked: Option<u64>,
         base: Option<GenerationId>,
     ) -> Result<()> {
         let _turn = self.turn().await;
         self.commit_leg(leg, |record| {
             record.superblock_sequence = superblock_sequence;
+            record.acked_epoch = acked.unwrap_or(record.acked_epoch);
             record.base = base.unwrap_or(record.base);
         })
         .await

@@ -8,10 +8,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::super::config::Mode;
+use super::super::host::Mistake;
 use super::super::leg::LegEvent;
 use super::change;
 use super::handshake::{self, Found};
 use super::piece::{self, Pieces};
+use super::sender;
 use super::session::Session;
 use super::shared::Shared;
 use super::signal::{Signal, either, lock};
@@ -71,10 +74,10 @@ async fn try_bring(
     // A leg that nothing was completed without has missed nothing as long as nothing is owed: its
     // image stays a legal one.
     let missed_nothing =
-        !shared.legs().is_excluded(leg) && shared.legs().open_route(leg, session, event, true);
+        !shared.legs().is_excluded(leg) && open(shared, leg, session, found, event, true);
     if !missed_nothing {
         handshake::say_inconsistent(shared, leg, session, found).await?;
-        if !shared.legs().open_route(leg, session, event, false) {
+        if !open(shared, leg, session, found, event, false) {
             return Err(BlockError::Unreachable("the leg is not wanted now".to_owned()));
         }
     }
@@ -85,12 +88,77 @@ async fn try_bring(
         }
         check(session)?;
     }
+    if shared.config().mode == Mode::Async {
+        reach_boundary(shared, leg, session).await?;
+    }
     change::flush_leg(shared, leg).await?;
     handshake::tell(shared, leg, session, found).await?;
     shared.legs().in_sync(leg, session);
     check(session)?;
     // After a power cut here only what was under way is copied, not all that was before.
     shared.books().write_bits(leg).await
+}
+
+/// Has changes sent to the leg from now on: each at once, or in epochs.
+fn open(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &Found,
+    event: LegEvent,
+    nothing_owed: bool,
+) -> bool {
+    if shared.config().mode == Mode::Sync {
+        return shared.legs().open_route(leg, session, event, nothing_owed);
+    }
+    let opened = shared.legs().open_log(leg, session, event, nothing_owed, found.stamp());
+    if opened {
+        sender::start(shared, leg, session, found.layout());
+    }
+    opened
+}
+
+/// What was copied is of many moments. All of them are past when the epoch that is open now is
+/// stable there: then the image is that of its end.
+async fn reach_boundary(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> Result<()> {
+    let last = shared.legs().close_early();
+    if shared.host().makes(Mistake::NoBoundary) {
+        return Ok(());
+    }
+    loop {
+        let change = shared.legs().log_changed();
+        check(session).and_then(|()| shared.check_usable())?;
+        if shared.legs().is_stable(leg, last) {
+            return Ok(());
+        }
+        either(change, session.over()).await;
+    }
+}
+
+/// What is owed to a leg in sync that gets the log is sent by the log: a copy beside it would bring
+/// a part of an epoch whose time has not come.
+///
+/// # Errors
+/// The session has ended, or the local device cannot be read.
+pub(crate) async fn log_owed(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+) -> Result<()> {
+    let mut pieces = Pieces::new(session.info(), shared);
+    while shared.legs().owed(leg) > 0 {
+        let change = shared.legs().log_changed();
+        check(session).and_then(|()| shared.check_usable())?;
+        if shared.legs().log_bytes() * 2 > shared.config().lag.bytes {
+            either(change, session.over()).await;
+            continue;
+        }
+        match pieces.next(shared, leg, piece::DATA_BYTES).await? {
+            Some(piece) => piece::log(shared, leg, piece).await?,
+            None => return Ok(()), // What is left is being changed, and looked at again behind that.
+        }
+    }
+    Ok(())
 }
 
 fn check(session: &Session) -> Result<()> {

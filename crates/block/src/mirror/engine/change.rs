@@ -9,8 +9,10 @@ use bytes::Bytes;
 use futures_util::future::{join, join_all};
 
 use super::super::BLOCK_BYTES;
+use super::super::config::Mode;
 use super::go_on::{self, Asked};
 use super::legs::{Outcome, Part};
+use super::logged;
 use super::session::Session;
 use super::shared::Shared;
 use crate::range_lock::held;
@@ -46,10 +48,11 @@ pub(crate) struct Change {
 
 impl Change {
     /// The pieces in which it is carried out.
-    pub(crate) fn pieces(self) -> impl Iterator<Item = Self> {
-        let starts = (0..self.len).step_by(CHANGE_BYTES_MAX as usize);
+    pub(crate) fn pieces(self, bytes_max: u64) -> impl Iterator<Item = Self> {
+        let bytes_max = bytes_max.min(CHANGE_BYTES_MAX);
+        let starts = (0..self.len).step_by(bytes_max as usize);
         starts.map(move |start| {
-            let len = CHANGE_BYTES_MAX.min(self.len - start);
+            let len = bytes_max.min(self.len - start);
             let what = match &self.what {
                 What::Write(data) => {
                     What::Write(data.slice(start as usize..(start + len) as usize))
@@ -61,7 +64,7 @@ impl Change {
     }
 
     /// Its bytes, in whole blocks of the metadata.
-    fn bytes(&self) -> Range<u64> {
+    pub(super) fn bytes(&self) -> Range<u64> {
         let end = (self.offset + self.len).next_multiple_of(BLOCK_BYTES);
         self.offset / BLOCK_BYTES * BLOCK_BYTES..end
     }
@@ -95,7 +98,7 @@ impl Change {
     }
 
     /// Does it to one device.
-    fn apply(&self, device: &Device) -> Io<()> {
+    pub(super) fn apply(&self, device: &Device) -> Io<()> {
         let info = device.info();
         let forced = self.fua && info.can_fua;
         let done = match &self.what {
@@ -122,6 +125,9 @@ impl Change {
 /// Carries a change out: here and at every leg that can take it, then waits for what has to be
 /// decided about the others.
 pub(crate) async fn carry_out(shared: &Arc<Shared>, change: Change) -> Result<()> {
+    if shared.config().mode == Mode::Async {
+        return logged::carry_out(shared, change).await;
+    }
     let _under_way = shared.admit()?;
     let blocks = change.blocks();
     let lock = held(shared.locks().exclusive(change.bytes())).await;
@@ -185,8 +191,10 @@ pub(crate) fn note_failure(
 /// Flushes here and at every leg that takes part.
 pub(crate) async fn flush(shared: &Arc<Shared>) -> Result<()> {
     let _under_way = shared.admit()?;
+    let covered = shared.legs().covered();
     let parts = shared.legs().begin_flush(None);
     let (result, open) = flush_parts(shared, parts).await;
+    logged::flushed(shared, covered, &result);
     settle(shared, open).await?;
     result
 }
@@ -227,13 +235,16 @@ async fn flush_parts(shared: &Arc<Shared>, parts: Vec<Part>) -> (Result<()>, Vec
             }
             note_failure(shared, part.leg, &session, result)
         });
+        if part.session.is_none() && local.is_ok() {
+            shared.legs().flushed(&part);
+        }
         open.push((part, well));
     }
     (local, open)
 }
 
 /// Waits until the operation may be told complete without the legs where it has not ended well.
-async fn settle(shared: &Arc<Shared>, open: Vec<(Part, bool)>) -> Result<()> {
+pub(super) async fn settle(shared: &Arc<Shared>, open: Vec<(Part, bool)>) -> Result<()> {
     let since = shared.host().now();
     for (part, well) in &open {
         loop {
@@ -277,7 +288,8 @@ mod tests {
     fn pieces_are_all_of_it() {
         let len = 2 * CHANGE_BYTES_MAX + 512;
         let change = Change { offset: 512, len, what: What::Trim, fua: false };
-        let pieces: Vec<_> = change.pieces().map(|piece| (piece.offset, piece.len)).collect();
+        let pieces: Vec<_> =
+            change.pieces(u64::MAX).map(|piece| (piece.offset, piece.len)).collect();
         let third = 512 + 2 * CHANGE_BYTES_MAX;
         let second = 512 + CHANGE_BYTES_MAX;
         assert_eq!(pieces, [(512, CHANGE_BYTES_MAX), (second, CHANGE_BYTES_MAX), (third, 512)]);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::super::config::OnLoss;
+use super::super::config::{Mode, OnLoss};
 use super::local::is_failure;
 use super::shared::Shared;
 use crate::{BlockError, Result};
@@ -29,7 +29,9 @@ pub(crate) async fn outcome(shared: &Arc<Shared>, asked: Asked, result: Result<(
     if shared.local().is_replaced() {
         return Ok(()); // Asked for before that.
     }
-    if shared.config().on_loss == OnLoss::Continue && replace(shared, &error).await? {
+    // In the asynchronous mode no leg has all that was told complete: nobody goes on with it.
+    let may = shared.config().mode == Mode::Sync && shared.config().on_loss == OnLoss::Continue;
+    if may && replace(shared, &error).await? {
         tracing::error!(%error, "the local device has failed; the legs go on without it");
         return Ok(());
     }

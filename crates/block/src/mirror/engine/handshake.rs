@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::super::config::Mode;
 use super::super::failback;
 use super::super::generation::{GenerationId, Relation, WallMs, compare, was_put_back};
 use super::super::layout::LegLayout;
@@ -15,10 +16,18 @@ use super::shared::Shared;
 use super::tail;
 use crate::{BlockError, Result};
 
+const PROMOTED: &str = "it was promoted and holds all that was written here; `enkaku mirror resolve \
+     --discard` takes it back, and gives up what was written there since";
+
+const PROMOTED_BEHIND: &str = "it was promoted, without what was on its way there in the end; `enkaku \
+     mirror resolve --discard` takes it back, and gives up what was written there since";
+
 /// What a leg was found to be.
 pub(crate) struct Found {
     layout: LegLayout,
     superblock: RemoteSuperblock,
+    /// The last epoch that is stable there, as it says itself; 0 for none.
+    stamp: u64,
     /// Everything has to be copied.
     pub(crate) whole: bool,
     /// It has no image yet.
@@ -36,6 +45,21 @@ impl Found {
     /// The generation that its superblock names.
     pub(crate) fn generation(&self) -> GenerationId {
         self.superblock.lineage.current()
+    }
+
+    /// Where its metadata are.
+    pub(crate) fn layout(&self) -> LegLayout {
+        self.layout
+    }
+
+    /// The last epoch that is stable there, as it said itself.
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// It says that its image is a legal one.
+    pub(crate) fn is_consistent(&self) -> bool {
+        self.superblock.consistency == Consistency::Consistent
     }
 }
 
@@ -80,18 +104,26 @@ pub(crate) async fn look(
     if record.is_awaited() {
         meet(shared, leg, session, &superblock, related).await?;
     }
-    let put_back = was_put_back((record.superblock_sequence, 0), (superblock.sequence, 0));
+    let device = SessionDevice(session.clone());
+    let stamp = tail::read_stamp(&device, &layout, superblock.uuid).await?;
+    // With a stamp the image is that of the stamp's time, and else of the last sign of life.
+    let image = stamp.as_ref().map_or(superblock.lease, |stamp| stamp.closed);
+    let stamp = stamp.map_or(0, |stamp| stamp.epoch);
+    let put_back = was_put_back(
+        (record.superblock_sequence, record.acked_epoch),
+        (superblock.sequence, stamp),
+    );
     if record.identity.is_empty() && !session.leg().identity.is_empty() {
         shared.books().identified(leg, &session.leg().identity).await?;
     }
     let first = record.state == LegState::Copying;
     let consistent = superblock.consistency == Consistency::Consistent && !first;
-    shared.legs().note_image(leg, consistent, Some(superblock.lease.into()));
+    shared.legs().note_image(leg, consistent, Some(image.into()));
     let whole = related == Relation::WholeCopy || put_back;
     if whole {
         shared.legs().compare(leg);
     }
-    Ok(Found { layout, superblock, whole, first, redo_bytes: record.redo_bytes })
+    Ok(Found { layout, superblock, stamp, whole, first, redo_bytes: record.redo_bytes })
 }
 
 /// What differs at a disk that was given back, and is met for the first time. Durable before it is
@@ -200,8 +232,10 @@ fn relate(shared: &Shared, found: &RemoteSuperblock, record: &LegRecord) -> Look
         Relation::Same | Relation::Behind | Relation::WholeCopy => Ok(relation),
         Relation::Promoted => Err(Refused::new(
             LegEvent::TakenOver,
-            "it was promoted and holds all that was written here; `enkaku mirror resolve --discard` \
-             takes it back, and gives up what was written there since",
+            match shared.config().mode {
+                Mode::Sync => PROMOTED,
+                Mode::Async => PROMOTED_BEHIND,
+            },
         )),
         Relation::SplitBrain { left_here, left_there, .. } => {
             let time = |left: Option<WallMs>| left.map_or("not yet".to_owned(), utc);
@@ -244,8 +278,10 @@ async fn try_take_back(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>)
     let known = superblock.sequence;
     shared.books().taken_back(leg, known, &**shared.host()).await?;
     let redo_bytes = record.redo_bytes;
+    let stamp = 0;
+    let (whole, first) = (true, true);
     let mut found =
-        Found { layout, superblock: superblock.clone(), whole: true, first: true, redo_bytes };
+        Found { layout, superblock: superblock.clone(), stamp, whole, first, redo_bytes };
     let lineage = shared.books().lineage();
     let consistency = Consistency::InconsistentSince(0);
     let superblock = RemoteSuperblock { lineage, consistency, ..superblock };
@@ -291,7 +327,18 @@ pub(crate) async fn beat(
 ) -> Result<()> {
     let superblock = found.superblock.clone();
     write(shared, session, found, superblock).await?;
-    shared.books().told(leg, found.superblock.sequence, None).await
+    note_told(shared, leg, found, None).await
+}
+
+/// Writes down here what the leg was told, and which epoch is known to be stable there.
+async fn note_told(
+    shared: &Arc<Shared>,
+    leg: usize,
+    found: &Found,
+    base: Option<GenerationId>,
+) -> Result<()> {
+    let acked = shared.legs().stamp(leg);
+    shared.books().told(leg, found.superblock.sequence, acked, base).await
 }
 
 /// Tells a leg that nobody writes to it any more.
@@ -303,7 +350,7 @@ pub(crate) async fn take_leave(
 ) -> Result<()> {
     let superblock = found.superblock.clone();
     write_as(shared, session, found, superblock, String::new()).await?;
-    shared.books().told(leg, found.superblock.sequence, None).await
+    note_told(shared, leg, found, None).await
 }
 
 /// Tells a leg that its image is no legal one, before anything is copied to it.
@@ -319,7 +366,7 @@ pub(crate) async fn say_inconsistent(
         superblock.consistency = Consistency::InconsistentSince(0);
     }
     write(shared, session, found, superblock).await?;
-    shared.books().told(leg, found.superblock.sequence, None).await
+    note_told(shared, leg, found, None).await
 }
 
 /// Tells a leg that its image is the one of the present generation.
@@ -329,11 +376,17 @@ pub(crate) async fn tell(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Result<()> {
+    if shared.config().mode == Mode::Sync && found.stamp > 0 {
+        // It tells the time of an image that is older than the one there will be.
+        shared.books().told(leg, found.superblock.sequence, Some(0), None).await?;
+        tail::erase_stamp(&SessionDevice(session.clone()), &found.layout).await?;
+        found.stamp = 0;
+    }
     let mut superblock = found.superblock.clone();
     superblock.lineage = shared.books().lineage();
     superblock.consistency = Consistency::Consistent;
     write(shared, session, found, superblock).await?;
-    shared.books().told(leg, found.superblock.sequence, Some(found.generation())).await?;
+    note_told(shared, leg, found, Some(found.generation())).await?;
     shared.legs().wake();
     Ok(())
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::config::Mode;
 use super::super::leg::LegEvent;
 use super::super::link::OpenLeg;
 use super::super::promote::SIGN_EVERY;
@@ -13,7 +14,8 @@ use super::catch_up;
 use super::change;
 use super::guard;
 use super::handshake::{self, Found, Refused};
-use super::legs::UNFLUSHED_BLOCKS_MAX;
+use super::legs::{Resumed, UNFLUSHED_BLOCKS_MAX};
+use super::sender;
 use super::session::Session;
 use super::shared::{Phase, Shared};
 use super::signal::{Either, either};
@@ -133,6 +135,11 @@ async fn use_leg(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> En
         shared.legs().end_use(leg, None, event, message);
         return Ended::Lost;
     }
+    match resume(shared, leg, session, &mut found) {
+        Resumed::Yes => return follow(shared, leg, session, &mut found).await,
+        Resumed::NotWanted => return Ended::Lost,
+        Resumed::No(_) | Resumed::NotKept => {}
+    }
     if found.whole {
         // Durable before it is told anything: that makes it look as if it had never been away. The
         // bits come first, since pages are written under their new name as they are then.
@@ -159,6 +166,24 @@ async fn hold(
     let guard = guard::hold(session, shared.books().uuid(), found.leg()).await?;
     shared.legs().note_guard(leg, guard);
     if guard == Guard::Reservation { handshake::check(session, found).await } else { Ok(()) }
+}
+
+/// Takes the log up again where it was kept for the leg. If that cannot be, everything is to be
+/// copied.
+fn resume(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>, found: &mut Found) -> Resumed {
+    if found.whole {
+        return Resumed::NotKept;
+    }
+    let resumed = shared.legs().resume_log(leg, session, found.stamp());
+    match &resumed {
+        Resumed::Yes => sender::start(shared, leg, session, found.layout()),
+        Resumed::No(why) => {
+            tracing::warn!(leg, %why, "everything is copied to a leg");
+            found.whole = true;
+        }
+        Resumed::NotKept | Resumed::NotWanted => {}
+    }
+    resumed
 }
 
 /// Watches a leg in sync until it is lost or the mirror is closed.
@@ -218,13 +243,16 @@ async fn keep_up(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Result<()> {
-    if shared.books().generation() != found.generation() {
+    if shared.books().generation() != found.generation() || !found.is_consistent() {
         handshake::tell(shared, leg, session, found).await?;
     }
     if shared.legs().owed(leg) > 0 {
         // A change that failed here, or a block that was found to differ: the image there is a
         // legal one all the same, as a change that failed may or may not be there.
-        catch_up::copy_owed(shared, leg, session).await?;
+        match shared.config().mode {
+            Mode::Sync => catch_up::copy_owed(shared, leg, session).await?,
+            Mode::Async => catch_up::log_owed(shared, leg, session).await?,
+        }
         shared.legs().healed(leg, session);
     }
     if shared.legs().unflushed(leg) >= UNFLUSHED_BLOCKS_MAX {

@@ -5,17 +5,25 @@
 //! waits for it, and no write completes without it. It is *excluded* when the local metadata says,
 //! durably, that it may miss writes: then nothing waits for it. In between (it was lost a moment
 //! ago, or was in sync when the mirror was last used and has not been reached yet) writes wait.
+//!
+//! In the asynchronous mode changes get to the legs by the epoch log instead ([`logged`]).
 
+mod logged;
 mod one;
+mod room;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
+use self::logged::Journal;
+pub(crate) use self::logged::{LoggedChange, Next, Resumed};
 use self::one::{Leg, Rate, Route};
+pub(crate) use self::room::{enter, watch};
 use super::super::BLOCK_BYTES;
 use super::super::bitmap::Bitmap;
-use super::super::config::OnLoss;
+use super::super::config::{Config, Mode, OnLoss};
+use super::super::epoch::Piece;
 use super::super::host::Host;
 use super::super::leg::LegEvent;
 use super::super::status::{Guard, LegState, LegStatus};
@@ -35,6 +43,8 @@ pub(crate) struct Part {
     pub(crate) session: Option<Arc<Session>>,
     /// It is complete at that leg when the leg has answered.
     takes_part: bool,
+    /// It gets there by the log, and nothing waits for that.
+    logged: bool,
     times_in_sync: u64,
     flush: Option<Flushing>,
 }
@@ -53,17 +63,26 @@ pub(crate) enum Outcome {
 /// The legs of a mirror.
 pub(crate) struct Legs {
     host: Arc<dyn Host>,
+    config: Config,
     legs: Mutex<Vec<Leg>>,
     changed: Arc<Signal>,
+    /// Taken behind `legs`, where both are.
+    journal: Journal,
 }
 
 impl Legs {
     /// Legs that were not reached yet: names, what may differ, and whether each is excluded.
-    pub(crate) fn new(host: Arc<dyn Host>, legs: Vec<(String, Tracking, bool)>) -> Self {
+    /// `epoch` is the first that was never begun.
+    pub(crate) fn new(
+        host: Arc<dyn Host>,
+        config: Config,
+        epoch: u64,
+        legs: Vec<(String, Tracking, bool)>,
+    ) -> Self {
         let since = host.now();
         let leg = |(name, tracking, excluded)| Leg::new(name, tracking, excluded, since);
         let legs = Mutex::new(legs.into_iter().map(leg).collect());
-        Self { host, legs, changed: Arc::default() }
+        Self { host, config, legs, changed: Arc::default(), journal: Journal::new(epoch) }
     }
 
     /// The next change of anything that somebody may wait for.
@@ -98,7 +117,7 @@ impl Legs {
                 _ => (None, false),
             };
             let times_in_sync = leg.times_in_sync;
-            Part { leg: number, session, takes_part, times_in_sync, flush: None }
+            Part { leg: number, session, takes_part, logged: false, times_in_sync, flush: None }
         };
         self.lock().iter_mut().enumerate().map(begin).collect()
     }
@@ -112,10 +131,14 @@ impl Legs {
         outcome: Outcome,
     ) {
         let mut legs = self.lock();
-        let Some(leg) = legs[leg].used_by(session) else { return };
+        let number = leg;
+        let Some(leg) = legs[number].used_by(session) else { return };
         match outcome {
             Outcome::Unknown => leg.tracking.sent(blocks, false),
-            Outcome::Written => leg.tracking.sent(blocks, true),
+            Outcome::Written => {
+                self.journal.copied(number, &blocks);
+                leg.tracking.sent(blocks, true);
+            }
             Outcome::Stable => leg.tracking.sent_stable(blocks),
         }
         let look = leg.tracking.owed() > 0 || leg.tracking.unflushed() >= UNFLUSHED_BLOCKS_MAX;
@@ -132,11 +155,16 @@ impl Legs {
                 Route::Direct { session, takes_part } if *takes_part || only.is_some() => {
                     (Some(session.clone()), *takes_part)
                 }
+                Route::Logged { session, takes_part } if only.is_some() => {
+                    (session.clone(), *takes_part)
+                }
                 _ => (None, false),
             };
-            let flush = session.as_ref().map(|_| leg.tracking.flushes());
+            let logged = leg.is_logged();
+            let covers = session.is_some() || logged;
+            let flush = covers.then(|| leg.tracking.flushes(session.is_some()));
             let times_in_sync = leg.times_in_sync;
-            Part { leg: number, session, takes_part, times_in_sync, flush }
+            Part { leg: number, session, takes_part, logged, times_in_sync, flush }
         };
         let mut legs = self.lock();
         let legs = legs.iter_mut().enumerate();
@@ -145,9 +173,11 @@ impl Legs {
 
     /// The leg and the local device have both flushed.
     pub(crate) fn flushed(&self, part: &Part) {
-        let (Some(session), Some(flush)) = (&part.session, part.flush) else { return };
+        let Some(flush) = part.flush else { return };
         let mut legs = self.lock();
-        if let Some(leg) = legs[part.leg].used_by(session) {
+        let leg = &mut legs[part.leg];
+        // Where the leg was not asked, only what is stable there already becomes clean.
+        if part.session.as_ref().is_none_or(|session| leg.uses(session)) {
             leg.tracking.flushed(flush);
         }
     }
@@ -157,7 +187,8 @@ impl Legs {
     pub(crate) fn is_settled(&self, part: &Part, well: bool) -> bool {
         let legs = self.lock();
         let leg = &legs[part.leg];
-        (well && part.takes_part) || leg.excluded || leg.times_in_sync > part.times_in_sync
+        let done = part.logged || (well && part.takes_part);
+        done || leg.excluded || leg.times_in_sync > part.times_in_sync
     }
 
     /// The leg can be used: from now on changes of what is not owed are sent to it.
@@ -191,7 +222,10 @@ impl Legs {
         if leg.tracking.owed() > 0 {
             return false;
         }
-        leg.route = Route::Direct { session: session.clone(), takes_part: true };
+        if let Route::Direct { takes_part, .. } | Route::Logged { takes_part, .. } = &mut leg.route
+        {
+            *takes_part = true;
+        }
         leg.excluded = false;
         true
     }
@@ -231,8 +265,9 @@ impl Legs {
     ) -> bool {
         let now = self.host.now();
         let mut legs = self.lock();
-        let leg = &mut legs[leg];
-        if session.is_some_and(|session| !leg.uses(session) && leg.has_route()) {
+        let number = leg;
+        let leg = &mut legs[number];
+        if session.is_some_and(|session| !leg.uses(session) && leg.session().is_some()) {
             return false;
         }
         tracing::info!(leg = %leg.name, ?event, %message, "the use of a leg ends");
@@ -240,13 +275,17 @@ impl Legs {
         if !stepped && leg.has_route() {
             return false;
         }
-        leg.tracking.lost();
-        let route = std::mem::replace(&mut leg.route, Route::None);
+        let session = if event == LegEvent::Lost && leg.is_promised() {
+            leg.line_lost(now)
+        } else {
+            self.give_up(number, leg)
+        };
         drop(legs);
-        if let Route::Direct { session, .. } = route {
+        if let Some(session) = session {
             session.end(&message);
         }
         self.wake();
+        self.wake_log();
         stepped
     }
 
@@ -254,8 +293,9 @@ impl Legs {
     pub(crate) fn resume(&self, leg: usize) -> bool {
         let now = self.host.now();
         let stepped = self.lock()[leg].step(LegEvent::Resume, None, now);
+        let let_go = self.let_go(leg);
         self.wake();
-        stepped
+        stepped || let_go
     }
 
     /// The next attempt at a lost leg is made now.
@@ -271,10 +311,7 @@ impl Legs {
 
     /// The present session of a leg.
     pub(crate) fn session(&self, leg: usize) -> Option<Arc<Session>> {
-        match &self.lock()[leg].route {
-            Route::Direct { session, .. } => Some(session.clone()),
-            Route::None => None,
-        }
+        self.lock()[leg].session().cloned()
     }
 
     /// Nothing completes without this leg.
@@ -301,9 +338,11 @@ impl Legs {
         match on_loss {
             _ if leg.excluded || leg.takes_part() => false,
             OnLoss::Stop => leg.state == LegState::Paused,
-            // A leg to which nothing is owed takes part in a moment, or is lost.
+            // A leg to which nothing is owed takes part in a moment, or is lost. One that gets the
+            // log may be reached in a moment as well, but nothing waits for that.
             OnLoss::Continue => {
-                leg.state != LegState::Connecting && !(leg.has_route() && leg.tracking.owed() == 0)
+                let soon = leg.state == LegState::Connecting && self.config.mode == Mode::Sync;
+                !(soon || leg.has_route() && leg.tracking.owed() == 0)
             }
         }
     }
@@ -384,7 +423,11 @@ impl Legs {
 
     /// All blocks of a leg may differ.
     pub(crate) fn all_differ(&self, leg: usize) {
-        self.lock()[leg].tracking.all_differ();
+        let mut legs = self.lock();
+        if legs[leg].is_logged() {
+            drop(self.give_up(leg, &mut legs[leg]));
+        }
+        legs[leg].tracking.all_differ();
     }
 
     /// Whether the image there is a legal one, and of when, as its superblock says.
@@ -410,15 +453,26 @@ impl Legs {
         self.lock()[leg].guard = guard;
     }
 
-    /// A session to read `blocks` from, if the leg holds what was written last.
-    pub(crate) fn reader(&self, leg: usize, blocks: Range<u64>) -> Option<Arc<Session>> {
+    /// A session to read `bytes` from, if the leg holds what was written last, but for what is put
+    /// over it.
+    pub(crate) fn reader(
+        &self,
+        leg: usize,
+        bytes: Range<u64>,
+    ) -> Option<(Arc<Session>, Vec<Piece>)> {
         let legs = self.lock();
-        match &legs[leg].route {
-            Route::Direct { session, .. } if !legs[leg].tracking.any_owed(blocks) => {
-                Some(session.clone())
-            }
-            _ => None,
-        }
+        let leg = &legs[leg];
+        let blocks = bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES);
+        let session = leg.session().filter(|_| !leg.tracking.any_owed(blocks))?;
+        let over = if leg.is_logged() { self.journal.overlay(&bytes) } else { Vec::new() };
+        Some((session.clone(), over))
+    }
+
+    /// The block may differ from what is here, for all that is known.
+    pub(crate) fn may_differ(&self, leg: usize, block: u64) -> bool {
+        let legs = self.lock();
+        let tracking = &legs[leg].tracking;
+        tracking.any_owed(block..block + 1) || tracking.any_logged(block..block + 1)
     }
 
     /// Looks at the bits of a leg, to write them down.
@@ -430,7 +484,10 @@ impl Legs {
     pub(crate) fn status(&self) -> Vec<LegStatus> {
         let now = self.host.now();
         let wall_clock = self.host.wall_clock();
-        self.lock().iter().map(|leg| leg.status(now, wall_clock)).collect()
+        let legs = self.lock();
+        let each = legs.iter().enumerate();
+        each.map(|(number, leg)| leg.status(self.journal.backlog(number, now), now, wall_clock))
+            .collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Leg>> {

@@ -1,6 +1,7 @@
 //! [`Mirror`]: the engine. It moves data between the devices as the pure parts decide, one task a
 //! leg besides the user's operations. Runs on any [`Host`]: no runtime is named here.
 
+mod allowance;
 mod block_set;
 mod books;
 mod catch_up;
@@ -12,10 +13,13 @@ mod handshake;
 mod leg_task;
 mod legs;
 pub(super) mod local;
+pub(super) mod logged;
 mod open;
 mod piece;
 pub(super) mod read;
 mod resolve;
+mod rounds;
+mod sender;
 mod session;
 pub(super) mod shared;
 pub(super) mod signal;
@@ -33,7 +37,7 @@ use serde::Serialize;
 
 use self::shared::{Phase, Shared};
 use self::signal::either;
-use super::config::Config;
+use super::config::{Config, Mode};
 use super::device::MirrorDevice;
 use super::error::MirrorError;
 use super::host::Host;
@@ -143,6 +147,9 @@ impl Mirror {
         for leg in 0..shared.legs().count() {
             shared.host().spawn(Box::pin(leg_task::run(shared.clone(), leg)));
         }
+        if config.mode == Mode::Async {
+            shared.host().spawn(Box::pin(legs::watch(shared.clone())));
+        }
         Ok(Self { shared, device: Arc::new(device) })
     }
 
@@ -153,13 +160,14 @@ impl Mirror {
 
     /// How it stands.
     pub fn status(&self) -> Status {
-        let (written_bytes, guest_wait) = self.shared.counts();
+        let (written_bytes, guest_wait, lag_wait) = self.shared.counts();
         Status {
             size: self.shared.size(),
             mode: self.shared.config().mode,
             generation: self.shared.books().generation().to_string(),
             written_bytes,
             guest_wait,
+            lag_wait,
             local_failure: self.shared.local().failure(),
             legs: self.shared.legs().status(),
         }
@@ -259,9 +267,15 @@ impl Mirror {
         let shared = &self.shared;
         shared.enter_phase(Phase::Closing);
         // What waits for a leg that may never come back is not waited for.
-        let patience = shared.host().sleep(shared.config().remote_timeout);
-        either(shared.idle(), patience).await;
-        let flushed = change::flush_all(shared).await;
+        let mut patience = shared.host().sleep(shared.config().remote_timeout);
+        either(shared.idle(), &mut patience).await;
+        let mut flushed = change::flush_all(shared).await;
+        if shared.config().mode == Mode::Async {
+            shared.legs().close_early();
+            either(logged::drained(shared), &mut patience).await;
+            // What is stable at the legs by now needs this flush to be known as equal.
+            flushed = flushed.and(change::flush_all(shared).await);
+        }
         shared.enter_phase(Phase::Ending);
         shared.no_tasks().await;
         flushed.map_err(|source| MirrorError::device("flushing at the end", source))?;

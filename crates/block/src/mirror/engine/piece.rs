@@ -7,7 +7,8 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 
 use super::super::BLOCK_BYTES;
-use super::legs::Outcome;
+use super::super::epoch::Content;
+use super::legs::{LoggedChange, Outcome};
 use super::read;
 use super::session::Session;
 use super::shared::Shared;
@@ -185,6 +186,29 @@ async fn send_different(session: &Arc<Session>, offset: u64, here: Buf) -> Resul
     });
     let sent: Vec<u64> = try_join_all(writes.collect::<Vec<_>>()).await?;
     Ok(sent.into_iter().sum())
+}
+
+/// Puts a piece into the log, for a leg in sync that is owed it.
+///
+/// # Errors
+/// The local device's.
+pub(crate) async fn log(shared: &Arc<Shared>, leg: usize, piece: Piece) -> Result<()> {
+    let bytes = piece.blocks.start * BLOCK_BYTES..piece.blocks.end * BLOCK_BYTES;
+    let _lock = held(shared.locks().exclusive(bytes)).await;
+    let mut from = piece.blocks.start;
+    while let Some(run) = shared.legs().first_owed(leg, from..piece.blocks.end) {
+        // A hole may be long; what is read of it at once is not.
+        let run = run.start..run.end.min(run.start + DATA_BYTES / BLOCK_BYTES);
+        from = run.end;
+        let offset = run.start * BLOCK_BYTES;
+        let len = (run.end * BLOCK_BYTES).min(shared.size()) - offset;
+        let buf = read::read_held(shared, offset, len as usize).await?;
+        let content = if is_zero(&buf) { Content::Zero(len) } else { Content::Data(buf.freeze()) };
+        let change = LoggedChange { offset, content, heals: Some(leg) };
+        shared.legs().begin_logged(&change);
+        shared.legs().end_logged(&change.blocks(), true);
+    }
+    Ok(())
 }
 
 /// Puts content there, or zeroes. Returns the bytes of data sent.

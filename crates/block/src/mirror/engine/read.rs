@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::super::BLOCK_BYTES;
+use super::super::epoch::{Content, Piece};
 use super::shared::Shared;
 use crate::range_lock::held;
 use crate::{BlockError, Buf, Io, Result, WriteFlags};
@@ -49,12 +49,13 @@ async fn locked_from_leg(
 }
 
 async fn from_leg(shared: &Arc<Shared>, offset: u64, len: usize, error: BlockError) -> Result<Buf> {
-    let blocks = offset / BLOCK_BYTES..(offset + len as u64).div_ceil(BLOCK_BYTES);
+    let bytes = offset..offset + len as u64;
     // Each leg is asked once: one that fails is lost, or has the same hole in it.
     for leg in 0..shared.legs().count() {
-        let Some(session) = shared.legs().reader(leg, blocks.clone()) else { continue };
+        let Some((session, over)) = shared.legs().reader(leg, bytes.clone()) else { continue };
         match session.run(|device| device.read(offset, Buf::new(len))).await {
-            Ok(buf) => {
+            Ok(mut buf) => {
+                over.iter().for_each(|piece| put_over(&mut buf, offset, piece));
                 tracing::warn!(offset, len, leg, %error, "the local device cannot be read");
                 return Ok(write_back(shared, offset, buf).await);
             }
@@ -65,6 +66,15 @@ async fn from_leg(shared: &Arc<Shared>, offset: u64, len: usize, error: BlockErr
         }
     }
     Err(error)
+}
+
+/// What is on its way to the leg is newer than what is there.
+fn put_over(buf: &mut Buf, offset: u64, piece: &Piece) {
+    let start = (piece.offset - offset) as usize;
+    match &piece.content {
+        Content::Data(data) => buf[start..start + data.len()].copy_from_slice(data),
+        Content::Zero(len) => buf[start..start + *len as usize].fill(0),
+    }
 }
 
 /// Has the local device replace what it cannot read. Whether that goes well makes no difference to

@@ -38,6 +38,8 @@ struct Watch {
     /// Since when, and who waits.
     under_way: BTreeMap<u64, (Duration, Option<Waker>)>,
     end: Option<String>,
+    /// It was given up after so long without an answer.
+    silence: Duration,
 }
 
 impl Session {
@@ -94,6 +96,11 @@ impl Session {
         lock(&self.watch).end.clone()
     }
 
+    /// The leg had not answered for so long when the session ended.
+    pub(crate) fn silence(&self) -> Duration {
+        lock(&self.watch).silence
+    }
+
     /// Runs `work` to its end, and meanwhile ends the session if the leg does not answer in time.
     /// `work` is not dropped: its operations fail then.
     pub(crate) async fn watched<F: Future>(&self, work: F) -> F::Output {
@@ -122,7 +129,9 @@ impl Session {
         let now = self.host.now();
         let late = self.timeout - self.timeout / LOOKS_PER_TIMEOUT;
         let oldest = lock(&self.watch).under_way.values().map(|(since, _)| *since).min();
-        if oldest.is_some_and(|since| now.saturating_sub(since) > late) {
+        let silence = oldest.map_or(Duration::ZERO, |since| now.saturating_sub(since));
+        if silence > late {
+            lock(&self.watch).silence = silence;
             self.end(&format!("no answer for {:.1} s", self.timeout.as_secs_f64()));
         }
     }

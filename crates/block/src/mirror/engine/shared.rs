@@ -43,6 +43,7 @@ struct Usage {
     tasks: usize,
     written_bytes: u64,
     guest_wait: Duration,
+    lag_wait: Duration,
 }
 
 /// How far the end of a mirror is.
@@ -165,6 +166,7 @@ impl Shared {
         lock(&self.usage).phase = phase;
         self.usage_changed.raise();
         self.legs.wake();
+        self.legs.wake_log();
     }
 
     /// Ends when no operation of the user is under way.
@@ -195,10 +197,14 @@ impl Shared {
         lock(&self.usage).guest_wait += wait;
     }
 
-    /// Bytes written by the user, and how long that waited for legs.
-    pub(crate) fn counts(&self) -> (u64, Duration) {
+    pub(crate) fn count_lag_wait(&self, wait: Duration) {
+        lock(&self.usage).lag_wait += wait;
+    }
+
+    /// Bytes written by the user, and how long that waited for legs, and for the lag.
+    pub(crate) fn counts(&self) -> (u64, Duration, Duration) {
         let usage = lock(&self.usage);
-        (usage.written_bytes, usage.guest_wait)
+        (usage.written_bytes, usage.guest_wait, usage.lag_wait)
     }
 
     /// An operation at a leg has failed: its use ends, and what the failure means is noted.

@@ -47,9 +47,12 @@ pub const EPOCH_AGE_MAX: Duration = Duration::from_millis(100);
 /// An epoch is closed at this size: memory is given back in such steps.
 pub const EPOCH_BYTES_MAX: u64 = 16 << 20;
 
-/// Epochs that were closed early go together up to this size: half a second of 1 Gbit/s, beside
-/// which two round trips of 50 ms are one part in six.
-pub const BATCH_BYTES_MAX: u64 = 64 << 20;
+/// Epochs that were closed early go together up to so many times the size at which one is closed:
+/// 64 MiB are half a second of 1 Gbit/s, beside which two round trips of 50 ms are one part in six.
+pub const BATCH_EPOCHS: u64 = 4;
+
+/// It is not closed for its size below this: a step costs round trips.
+pub const EPOCH_BYTES_MIN: u64 = 64 << 10;
 
 /// A set of legs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,6 +123,8 @@ pub struct EpochLog {
     newest: RangeMap<Newest>,
     cursors: [Option<Cursor>; LEGS_MAX],
     held_bytes: u64,
+    /// An epoch is closed at this size.
+    epoch_bytes_max: u64,
 }
 
 impl EpochLog {
@@ -133,7 +138,13 @@ impl EpochLog {
             newest: RangeMap::default(),
             cursors: Default::default(),
             held_bytes: 0,
+            epoch_bytes_max: EPOCH_BYTES_MAX,
         }
+    }
+
+    /// Epochs are closed at about this size from now on: a slow line gets small steps.
+    pub fn set_epoch_bytes_max(&mut self, bytes: u64) {
+        self.epoch_bytes_max = bytes.clamp(EPOCH_BYTES_MIN, EPOCH_BYTES_MAX);
     }
 
     /// `leg` gets what is written from now on, in an epoch whose number is returned. `stamp` is the
@@ -190,7 +201,7 @@ impl EpochLog {
             self.open.opened = now;
         }
         let epoch = self.open.number;
-        if after >= EPOCH_BYTES_MAX {
+        if after >= self.epoch_bytes_max {
             self.close_open(now, false);
         }
         epoch
@@ -235,7 +246,7 @@ impl EpochLog {
         let from = self.closed.partition_point(|epoch| epoch.number <= sent);
         for epoch in self.closed.range(from..) {
             let together = pieces.held_bytes() + epoch.pieces.held_bytes();
-            if end.is_some() && together > BATCH_BYTES_MAX {
+            if end.is_some() && together > self.epoch_bytes_max * BATCH_EPOCHS {
                 break;
             }
             pieces.fold(&epoch.pieces, leg);
@@ -255,7 +266,6 @@ impl EpochLog {
 
     /// When [`next`](Self::next) will close the open epoch for a leg that has nothing else to send.
     /// None if nothing is in it.
-    #[must_use]
     pub fn due(&self) -> Option<Duration> {
         (!self.open.pieces.is_empty()).then(|| self.open.opened + EPOCH_AGE_MAX)
     }
@@ -310,6 +320,19 @@ impl EpochLog {
     #[must_use]
     pub fn sent(&self, leg: usize) -> u64 {
         self.cursors[leg].as_ref().map_or(0, |cursor| cursor.sent)
+    }
+
+    /// The stamp that is durable at `leg`. None if it does not follow.
+    pub fn stamp(&self, leg: usize) -> Option<u64> {
+        self.cursors[leg].as_ref().map(|cursor| cursor.stamp)
+    }
+
+    /// All epochs through `epoch` are stable at `leg`, or hold nothing for it.
+    pub fn is_stable(&self, leg: usize, epoch: u64) -> bool {
+        let Some(cursor) = &self.cursors[leg] else { return false };
+        let from = self.closed.partition_point(|closed| closed.number <= cursor.stable);
+        let next = self.closed.get(from).unwrap_or(&self.open);
+        next.number > epoch
     }
 
     /// Blocks have come to `leg` by a copy, with all that was written to them until now.

@@ -15,8 +15,9 @@ use super::range_map::{Cut, RangeMap};
 pub const PIECE_OVERHEAD_BYTES: u64 = 256;
 
 /// What is left of a write after later ones covered the rest keeps the whole buffer of it in
-/// memory, unless it is less than one part in so many: then it is copied out.
-const REMNANT_PARTS: usize = 4;
+/// memory, unless it is less than one part in so many: then it is copied out. So a log of writes
+/// that cover each other in part takes at most so many times what is counted.
+const REMNANT_PARTS: usize = 2;
 
 /// What is written.
 #[derive(Clone, Debug, PartialEq, Eq)]

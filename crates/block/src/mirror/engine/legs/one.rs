@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::super::super::BLOCK_BYTES;
+use super::super::super::epoch::Backlog;
 use super::super::super::leg::LegEvent;
 use super::super::super::status::{Guard, LegState, LegStatus};
 use super::super::session::Session;
@@ -18,6 +19,13 @@ pub(super) enum Route {
     Direct {
         session: Arc<Session>,
         /// Flushes wait for it, and nothing completes without it.
+        takes_part: bool,
+    },
+    /// Changes go into the epoch log, which a task of the leg sends.
+    Logged {
+        /// None while the leg is out of reach: the log is kept for it.
+        session: Option<Arc<Session>>,
+        /// It has all that is not in the log.
         takes_part: bool,
     },
 }
@@ -42,6 +50,8 @@ pub(super) struct Leg {
     pub(super) hurry: bool,
     /// What is owed may be there already: a copy looks before it sends.
     pub(super) compares: bool,
+    /// Since then nothing of what waits for it has become stable there.
+    pub(super) silent_since: Option<Duration>,
 }
 
 /// How fast something goes, over the last [`RATE_OVER`] or so.
@@ -91,6 +101,7 @@ impl Leg {
             sent_bytes: 0,
             hurry: false,
             compares: false,
+            silent_since: None,
         }
     }
 
@@ -103,8 +114,16 @@ impl Leg {
         true
     }
 
+    pub(super) fn session(&self) -> Option<&Arc<Session>> {
+        match &self.route {
+            Route::Direct { session, .. } => Some(session),
+            Route::Logged { session, .. } => session.as_ref(),
+            Route::None => None,
+        }
+    }
+
     pub(super) fn uses(&self, session: &Arc<Session>) -> bool {
-        matches!(&self.route, Route::Direct { session: used, .. } if Arc::ptr_eq(used, session))
+        self.session().is_some_and(|used| Arc::ptr_eq(used, session))
     }
 
     pub(super) fn used_by(&mut self, session: &Arc<Session>) -> Option<&mut Self> {
@@ -115,12 +134,40 @@ impl Leg {
         !matches!(self.route, Route::None)
     }
 
-    pub(super) fn takes_part(&self) -> bool {
-        matches!(self.route, Route::Direct { takes_part: true, .. })
+    pub(super) fn is_logged(&self) -> bool {
+        matches!(self.route, Route::Logged { .. })
     }
 
-    pub(super) fn status(&self, now: Duration, wall_clock: SystemTime) -> LegStatus {
-        let current = self.state == LegState::InSync;
+    pub(super) fn takes_part(&self) -> bool {
+        matches!(
+            self.route,
+            Route::Direct { takes_part: true, .. } | Route::Logged { takes_part: true, .. }
+        )
+    }
+
+    /// What is there is a legal image of a moment within the lag, and the log brings what is newer.
+    pub(super) fn is_promised(&self) -> bool {
+        self.is_logged() && self.consistent && !self.excluded
+    }
+
+    /// The way to it is lost, and the log is kept for it.
+    pub(super) fn line_lost(&mut self, now: Duration) -> Option<Arc<Session>> {
+        self.tracking.line_lost();
+        let Route::Logged { session, .. } = &mut self.route else { return None };
+        let session = session.take();
+        if let Some(session) = &session {
+            self.silent_since.get_or_insert(now.saturating_sub(session.silence()));
+        }
+        session
+    }
+
+    pub(super) fn status(
+        &self,
+        backlog: Backlog,
+        now: Duration,
+        wall_clock: SystemTime,
+    ) -> LegStatus {
+        let current = self.state == LegState::InSync && backlog.epochs == 0;
         let copying = matches!(self.state, LegState::Copying | LegState::CatchingUp);
         let copy_bytes_per_s = if copying { self.copy_rate.bytes_per_s(now) } else { 0 };
         let dirty_bytes = self.tracking.owed() * BLOCK_BYTES;
@@ -132,10 +179,10 @@ impl Leg {
             message: self.message.clone(),
             guard: self.guard,
             consistent: self.consistent,
-            lag_bytes: 0,
-            lag: Duration::ZERO,
+            lag_bytes: backlog.bytes,
+            lag: backlog.age,
             dirty_bytes,
-            epochs: 0,
+            epochs: backlog.epochs,
             image_time: if current { Some(wall_clock) } else { self.image_time },
             copied_bytes: self.copied_blocks * BLOCK_BYTES,
             copy_bytes_per_s,

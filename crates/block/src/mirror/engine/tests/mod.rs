@@ -5,6 +5,7 @@ mod copies;
 mod decisions;
 mod failback;
 mod fence;
+mod lag;
 mod life;
 mod load;
 mod losses;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::world::*;
-use crate::mirror::BLOCK_BYTES;
+use crate::mirror::{BLOCK_BYTES, Lag, Mode, OnLag};
 use crate::{WriteFlags, ZeroFlags};
 
 const SEEDS: u64 = 60;
@@ -13,14 +13,32 @@ const STEPS: u64 = 60;
 #[tokio::test(start_paused = true)]
 async fn whatever_happens_the_legs_are_equal_in_the_end() {
     for seed in 0..SEEDS {
-        run(seed).await;
+        run(seed, Mode::Sync).await;
     }
 }
 
-async fn run(seed: u64) {
+#[tokio::test(start_paused = true)]
+async fn whatever_happens_the_legs_are_equal_in_the_end_in_the_asynchronous_mode() {
+    for seed in 0..2 * SEEDS {
+        run(seed, Mode::Async).await;
+    }
+}
+
+fn lag(random: &mut Random) -> Lag {
+    let on = [OnLag::Slow, OnLag::FallBehind][random.below(2) as usize];
+    let bytes = [64 << 10, 1 << 20][random.below(2) as usize];
+    Lag { age: Duration::from_millis([300, 20_000][random.below(2) as usize]), bytes, on }
+}
+
+async fn run(seed: u64, mode: Mode) {
     let mut random = Random(seed);
     let legs = 1 + random.below(3) as usize;
-    let mut world = World::in_sync(legs).await;
+    let mut world = World::blank(legs);
+    world.config.mode = mode;
+    world.config.lag = lag(&mut random);
+    world.create().await.unwrap();
+    world.open().await;
+    world.settled().await;
     let mut model = vec![0u8; SIZE as usize];
     let mut under_way = Vec::new();
     for step in 0..STEPS {
@@ -68,6 +86,11 @@ async fn run(seed: u64) {
         leg.set_way(Way::Open);
     }
     world.settled().await;
+    world
+        .wait("all legs have everything", |mirror| {
+            mirror.status().legs.iter().all(|leg| leg.epochs == 0 && leg.dirty_bytes == 0)
+        })
+        .await;
     world.assert_equal().await;
     assert!(content(&*world.local).await == model, "seed {seed}: not what was written last");
     world.mirror.take().unwrap().close().await.unwrap();

@@ -1,0 +1,284 @@
+//! The sender of a leg in the asynchronous mode: takes step after step from the epoch log, waits for
+//! the answers, flushes, and only then takes the next. Two round trips a step on any target.
+//!
+//! The stamp of a step goes out with the next one, or alone where there is none: whatever it tells
+//! of was flushed before it is sent.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::super::BLOCK_BYTES;
+use super::super::epoch::{Batch, Content, Piece};
+use super::super::host::Mistake;
+use super::super::layout::LegLayout;
+use super::allowance::Allowance;
+use super::legs::Next;
+use super::session::{Session, SessionDevice};
+use super::shared::{Phase, Shared};
+use super::signal::either;
+use super::tail;
+use crate::{Result, WriteFlags, ZeroFlags};
+
+/// Bytes of data of a write at most.
+const DATA_BYTES_MAX: u64 = 1 << 20;
+
+/// Bytes that a leg is told to zero at once at most: some targets write them one by one.
+const ZERO_BYTES_MAX: u64 = 4 << 20;
+
+/// Bytes of zeroes under way at most: a target may have done at once.
+const ZEROES_MAX: u64 = 2 << 30;
+
+/// Writes under way at most.
+const WRITES_MAX: usize = 2048;
+
+/// What a write costs on the line beside its data, in bytes: a long row of small ones is a window.
+const WRITE_OVERHEAD_BYTES: u64 = 256;
+
+/// Bytes of a step below which it says nothing about what the line carries.
+const PACE_BYTES_MIN: u64 = 256 << 10;
+
+/// A full epoch is to take about this part of the lag: a step is [`BATCH_EPOCHS`] of them at most,
+/// so that two of these take half of it.
+///
+/// [`BATCH_EPOCHS`]: super::super::epoch::BATCH_EPOCHS
+const EPOCHS_PER_LAG: u32 = 16;
+
+/// A step that is stable at the leg, and whose stamp is not.
+#[derive(Clone, Copy)]
+struct Done {
+    epoch: u64,
+    closed: Duration,
+}
+
+/// What is under way of one kind, and what may be.
+struct Share {
+    allowance: Allowance,
+    bytes: u64,
+}
+
+impl Share {
+    fn new(allowance: Allowance) -> Self {
+        Self { allowance, bytes: 0 }
+    }
+
+    /// One may always be under way.
+    fn has_room(&self) -> bool {
+        self.bytes == 0 || self.bytes < self.allowance.bytes()
+    }
+}
+
+/// What became of something under way.
+enum Answered {
+    Write { zero: bool, bytes: u64, took: Duration },
+    Stamp(Done),
+}
+
+type UnderWay = Pin<Box<dyn Future<Output = Result<Answered>> + Send>>;
+
+/// Begins to send the log to a leg whose route was just opened or resumed.
+pub(crate) fn start(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>, layout: LegLayout) {
+    let timeout = shared.config().remote_timeout;
+    let bytes_max = shared.config().resync_window_bytes;
+    let sender = Sender {
+        shared: shared.clone(),
+        leg,
+        session: session.clone(),
+        layout,
+        data: Share::new(Allowance::new(BLOCK_BYTES, bytes_max, timeout)),
+        zeroes: Share::new(Allowance::new(BLOCK_BYTES, ZEROES_MAX, timeout)),
+        done: None,
+        before: None,
+    };
+    let task = shared.task();
+    shared.host().spawn(Box::pin(async move {
+        sender.run().await;
+        drop(task);
+    }));
+}
+
+struct Sender {
+    shared: Arc<Shared>,
+    leg: usize,
+    session: Arc<Session>,
+    layout: LegLayout,
+    data: Share,
+    zeroes: Share,
+    done: Option<Done>,
+    /// The last step as it was given out, for a mistake.
+    before: Option<Batch>,
+}
+
+impl Sender {
+    async fn run(mut self) {
+        loop {
+            let change = self.shared.legs().log_changed();
+            if self.session.why_ended().is_some() || self.shared.phase() == Phase::Ending {
+                return;
+            }
+            let sent = match self.shared.legs().next_batch(self.leg, &self.session) {
+                Next::Over => return,
+                Next::Batch(batch) => self.step(batch).await,
+                Next::Later(due) => match self.done.take() {
+                    Some(done) => {
+                        self.shared.host().saw("log: a stamp goes alone");
+                        self.stamp(done).await
+                    }
+                    None => {
+                        self.wait(change, due).await;
+                        Ok(())
+                    }
+                },
+            };
+            if let Err(error) = sent {
+                self.shared.leg_failed(self.leg, &self.session, &error);
+                return;
+            }
+        }
+    }
+
+    async fn wait(&self, change: impl Future<Output = ()>, due: Option<Duration>) {
+        let change = either(change, self.session.over());
+        let Some(due) = due else {
+            change.await;
+            return;
+        };
+        let left = due.saturating_sub(self.shared.host().now());
+        either(change, self.shared.host().sleep(left)).await;
+    }
+
+    /// Sends a step, and waits until it is stable.
+    async fn step(&mut self, batch: Batch) -> Result<()> {
+        let host = self.shared.host().clone();
+        let begun = host.now();
+        let done = Done { epoch: batch.epoch, closed: batch.closed };
+        let step_bytes = batch.bytes();
+        if host.makes(Mistake::StampWithStep) {
+            self.done = Some(done);
+        }
+        let again = host.makes(Mistake::OldStepAgain).then(|| self.before.replace(batch.clone()));
+        let mut under_way: FuturesUnordered<UnderWay> = FuturesUnordered::new();
+        if let Some(before) = self.done.take() {
+            host.saw("log: a stamp goes with the next step");
+            under_way.push(self.begin_stamp(before));
+        }
+        if host.makes(Mistake::FlushBeforeAnswers) {
+            self.flush().await?;
+        }
+        let mut writes = batch.into_writes(DATA_BYTES_MAX, ZERO_BYTES_MAX);
+        let mut next = writes.next();
+        loop {
+            while under_way.len() < WRITES_MAX
+                && self.data.has_room()
+                && self.zeroes.has_room()
+                && let Some(piece) = next.take()
+            {
+                let (zero, bytes) = cost(&piece);
+                self.share(zero).bytes += bytes;
+                under_way.push(self.begin_write(piece));
+                next = writes.next();
+            }
+            match under_way.next().await.transpose()? {
+                None => break,
+                Some(Answered::Write { zero, bytes, took }) => {
+                    let share = self.share(zero);
+                    share.bytes -= bytes;
+                    share.allowance.answered(bytes, took);
+                }
+                Some(Answered::Stamp(done)) => self.stamped(done),
+            }
+        }
+        if let Some(again) = again.flatten() {
+            for piece in again.into_writes(DATA_BYTES_MAX, ZERO_BYTES_MAX) {
+                self.begin_write(piece).await?;
+            }
+        }
+        self.flush_step().await?;
+        self.pace(step_bytes, host.now().saturating_sub(begun));
+        self.done = Some(done);
+        Ok(())
+    }
+
+    fn share(&mut self, zero: bool) -> &mut Share {
+        if zero { &mut self.zeroes } else { &mut self.data }
+    }
+
+    async fn flush_step(&self) -> Result<()> {
+        let host = self.shared.host();
+        if host.makes(Mistake::NoFlushBetween) || host.makes(Mistake::FlushBeforeAnswers) {
+            return Ok(());
+        }
+        if host.makes(Mistake::NoWaitForFlush) {
+            let flush = self.session.run(|device| device.flush());
+            host.spawn(Box::pin(async move { drop(flush.await) }));
+            return Ok(());
+        }
+        self.flush().await
+    }
+
+    async fn flush(&self) -> Result<()> {
+        self.session.run(|device| device.flush()).await
+    }
+
+    /// Writes the stamp of a step where nothing else is to be sent.
+    async fn stamp(&mut self, done: Done) -> Result<()> {
+        if let Answered::Stamp(done) = self.begin_stamp(done).await? {
+            self.stamped(done);
+        }
+        Ok(())
+    }
+
+    fn stamped(&self, done: Done) {
+        self.shared.legs().stamped(self.leg, &self.session, done.epoch, done.closed);
+    }
+
+    fn begin_stamp(&self, done: Done) -> UnderWay {
+        let (shared, session, layout) = (self.shared.clone(), self.session.clone(), self.layout);
+        self.shared.legs().sends(self.leg, BLOCK_BYTES);
+        Box::pin(async move {
+            let device = SessionDevice(session);
+            let age = shared.host().now().saturating_sub(done.closed);
+            let closed = shared.host().wall_clock().checked_sub(age);
+            let stamp = shared.books().stamp(done.epoch, closed);
+            tail::write_stamp(&device, &layout, &stamp).await?;
+            Ok(Answered::Stamp(done))
+        })
+    }
+
+    fn begin_write(&self, piece: Piece) -> UnderWay {
+        let (zero, bytes) = cost(&piece);
+        let data_bytes = if let Content::Data(data) = &piece.content { data.len() } else { 0 };
+        self.shared.legs().sends(self.leg, data_bytes as u64);
+        let (host, since) = (self.shared.host().clone(), self.shared.host().now());
+        let write = self.session.run(|device| match piece.content {
+            Content::Data(data) => device.write(piece.offset, data, WriteFlags::NONE),
+            Content::Zero(len) => device.zero(piece.offset, len, ZeroFlags::new(false, true)),
+        });
+        Box::pin(async move {
+            write.await?;
+            Ok(Answered::Write { zero, bytes, took: host.now().saturating_sub(since) })
+        })
+    }
+
+    /// A step took so long: the next ones are as large as the line carries within a part of the lag.
+    fn pace(&self, bytes: u64, took: Duration) {
+        if bytes < PACE_BYTES_MIN || took.is_zero() {
+            return;
+        }
+        let rate = bytes as f64 / took.as_secs_f64();
+        let part = (self.shared.config().lag.age / EPOCHS_PER_LAG).as_secs_f64();
+        self.shared.legs().pace(self.leg, (rate * part) as u64);
+    }
+}
+
+/// What a write counts as: whether it is zeroes, and bytes.
+fn cost(piece: &Piece) -> (bool, u64) {
+    match &piece.content {
+        Content::Data(data) => (false, data.len() as u64 + WRITE_OVERHEAD_BYTES),
+        Content::Zero(len) => (true, *len),
+    }
+}
