@@ -42,7 +42,7 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What some hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 19] = [
+const EVENTS: [&str; 28] = [
     "closed and opened again",
     "cut: at work",
     "cut: link",
@@ -55,10 +55,19 @@ const EVENTS: [&str; 19] = [
     "cut: while starting",
     "flush",
     "images of legs",
+    "lag: a leg is left behind",
+    "lag: a write waits",
     "leg: another unit in its place",
     "leg: full",
     "leg: put back to an earlier content",
     "leg: slow",
+    "log: a stamp goes alone",
+    "log: a stamp goes with the next step",
+    "log: a write is left to a copy",
+    "log: blocks are the same by a stamp",
+    "log: given up with writes in it",
+    "log: taken up behind a stamp",
+    "log: taken up, empty",
     "read",
     "runs",
     "write",
@@ -103,7 +112,7 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// What the oracle may say of a mistake. Anything else is a mistake of the simulator.
-const VERDICTS: [&str; 9] = [
+const VERDICTS: [&str; 10] = [
     "no moment has both",
     "its image is not newer than",
     "which nobody wrote there",
@@ -111,6 +120,7 @@ const VERDICTS: [&str; 9] = [
     "goes back in time",
     "differs: sector",
     "is another unit, and was written to",
+    "bytes of written data are held",
     // The mirror sees by itself that its metadata cannot be right, and writes nothing more.
     "Diverged both sides have written",
     "Fenced it was promoted",
@@ -119,7 +129,7 @@ const VERDICTS: [&str; 9] = [
 #[test]
 fn mistakes_made_on_purpose_are_found() {
     let mut missed = Vec::new();
-    for mistake in Sabotage::ALL {
+    for mistake in Sabotage::all() {
         let options = Options { sabotage: Some(mistake), ..Options::default() };
         let (mut found, mut other) = (0, None);
         let mut first: Option<(u64, String)> = None;

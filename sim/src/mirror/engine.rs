@@ -32,7 +32,7 @@ impl Subject for Engine {
     }
 
     fn mode(&self) -> Option<Mode> {
-        Some(Mode::Sync)
+        None
     }
 
     fn tells_units_apart(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use block::mirror::host::Mistake;
 use block::mirror::layout::LocalLayout;
 
 use super::content::SECTOR_BYTES;
@@ -87,11 +88,39 @@ pub enum Sabotage {
     FlushNotPassedOn,
     /// The guest's FUA does not reach the mirror.
     FuaNotPassedOn,
+    /// The engine does this wrong in its asynchronous mode.
+    Engine(Mistake),
 }
+
+/// Mistakes of the engine's asynchronous mode.
+const MISTAKES: [Mistake; 13] = [
+    Mistake::FlushEndsNothing,
+    Mistake::EndAfterTold,
+    Mistake::ForcedEndsNothing,
+    Mistake::NoFlushBetween,
+    Mistake::NoWaitForFlush,
+    Mistake::FlushBeforeAnswers,
+    Mistake::StampWithStep,
+    Mistake::StampNotRead,
+    Mistake::StepLeftOut,
+    Mistake::OldStepAgain,
+    Mistake::NoBound,
+    Mistake::NoBoundary,
+    Mistake::LostNotOwed,
+];
 
 impl Sabotage {
     /// All kinds.
-    pub const ALL: [Self; 23] = [
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::OF_DEVICES.into_iter().chain(MISTAKES.map(Self::Engine))
+    }
+
+    /// It can be seen in the asynchronous mode alone.
+    pub(crate) fn mistake(self) -> Option<Mistake> {
+        if let Self::Engine(mistake) = self { Some(mistake) } else { None }
+    }
+
+    const OF_DEVICES: [Self; 23] = [
         Self::LegIgnoresFlush,
         Self::LegFlushMissesOne,
         Self::LegIgnoresFua,

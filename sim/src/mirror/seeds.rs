@@ -4,6 +4,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use block::mirror::Mode;
+
 use super::engine::Engine;
 use super::sabotage::Sabotage;
 use super::scenario::{Scenario, Trouble, cut};
@@ -63,7 +65,9 @@ pub fn run_all(seeds: Range<u64>, options: Options, each: impl FnMut(Report) -> 
 /// As [`run`], on any mirror.
 pub(super) fn run_on(seed: u64, options: Options, subject: &Arc<dyn Subject>) -> Report {
     let (mut rng, mut coverage) = (Rng::new(seed), Coverage::default());
-    let mut scenario = Scenario::new(&mut rng, subject.mode(), subject.tail_bytes());
+    let of_engine = options.sabotage.and_then(Sabotage::mistake);
+    let mode = subject.mode().or(of_engine.map(|_| Mode::Async));
+    let mut scenario = Scenario::new(&mut rng, mode, subject.tail_bytes());
     if !subject.tells_units_apart() {
         scenario.troubles.retain(|(_, trouble)| !matches!(trouble, Trouble::Replace(_)));
     }

@@ -149,7 +149,8 @@ impl World {
             }
         }
         self.executor.end_tasks();
-        let judge = lock(&self.judge);
+        let mut judge = lock(&self.judge);
+        judge.coverage.merge(&self.executor.seen());
         let (points, elapsed) = (self.points.passed(), self.executor.now());
         let mix = |digest: u64, value: u64| (digest ^ value).wrapping_mul(0x100_0000_01b3);
         let values = [points, steps, elapsed.as_nanos() as u64, judge.history.moment()];
@@ -218,7 +219,8 @@ impl World {
             (panel.stage, panel.guest.clone())
         };
         if let Some(guest) = guest.filter(|_| stage == Stage::Busy) {
-            let bound = self.scenario.config.lag.bytes + 2 * guest.busy_bytes();
+            // What is left of writes that were covered in part may keep twice as much.
+            let bound = 2 * (self.scenario.config.lag.bytes + guest.busy_bytes());
             let held = guest.held_bytes();
             if held > bound {
                 self.fail(format!("{held} bytes of written data are held, {bound} at most"));
@@ -248,6 +250,7 @@ impl World {
         let Some(sabotage) = self.lying.take() else { return };
         self.local.set_lie(sabotage.of_local());
         self.metadata.set_lie(sabotage.of_metadata());
+        self.executor.set_mistake(sabotage.mistake());
         let tail = DATA_BYTES / SECTOR_BYTES;
         self.legs.iter().for_each(|leg| leg.set_lie(sabotage.of_legs(tail)));
     }
