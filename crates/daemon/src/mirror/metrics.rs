@@ -78,9 +78,12 @@ impl Report {
         let kind = MetricType::Counter;
         let mut metric =
             encoder.encode_descriptor("mirror_guest_wait_seconds", help, None, kind)?;
-        let labels = labels([("mirror", &self.name), ("why", "leg")]);
-        let mut metric = metric.encode_family(&labels)?;
-        metric.encode_counter(&self.guest_wait_s, None::<&Exemplar<NoLabelSet, f64>>)
+        for (why, seconds) in [("leg", self.guest_wait_s), ("lag", self.lag_wait_s)] {
+            let labels = labels([("mirror", self.name.as_str()), ("why", why)]);
+            let mut metric = metric.encode_family(&labels)?;
+            metric.encode_counter(&seconds, None::<&Exemplar<NoLabelSet, f64>>)?;
+        }
+        Ok(())
     }
 
     /// 1 for the state that a leg is in.
@@ -139,6 +142,7 @@ mod tests {
             generation: String::new(),
             written_bytes: 12,
             guest_wait_s: 0.25,
+            lag_wait_s: 1.75,
             failed_operations: 0,
             local_failure: None,
             legs: vec![leg],
@@ -154,6 +158,7 @@ mod tests {
             format!("enkaku_mirror_image_age_seconds{{{leg}}} 10.0"),
             format!("enkaku_mirror_wire_bytes_total{{{leg}}} 77"),
             "enkaku_mirror_guest_wait_seconds_total{mirror=\"vm1\",why=\"leg\"} 0.25".into(),
+            "enkaku_mirror_guest_wait_seconds_total{mirror=\"vm1\",why=\"lag\"} 1.75".into(),
             "enkaku_mirror_written_bytes_total{mirror=\"vm1\"} 12".into(),
             "# EOF".into(),
         ] {

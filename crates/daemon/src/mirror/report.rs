@@ -36,6 +36,8 @@ pub struct Report {
     pub written_bytes: u64,
     /// Seconds that writes waited for legs since then, all together.
     pub guest_wait_s: f64,
+    /// Seconds that writes waited since then because a leg was as far behind as it may be.
+    pub lag_wait_s: f64,
     /// Operations of the user that failed since then.
     pub failed_operations: u64,
     /// Why the local disk does not do its work: what is written is at the legs alone, or nowhere.
@@ -148,6 +150,7 @@ impl Report {
             generation: status.generation.clone(),
             written_bytes: status.written_bytes,
             guest_wait_s: status.guest_wait.as_secs_f64(),
+            lag_wait_s: status.lag_wait.as_secs_f64(),
             failed_operations: beside.failed_operations,
             local_failure: status.local_failure.clone(),
             legs: legs
@@ -171,9 +174,13 @@ impl Report {
         let mut text = format!(
             "{name}: {size}, {mode}, {count} {legs}; running for {age} as {front} (process {pid}, \
              generation {generation})\n\
-             written by its user: {}; writes have waited {} for legs\n",
+             written by its user: {}; writes have waited {} for legs{}\n",
             bytes(self.written_bytes),
-            time(self.guest_wait_s)
+            time(self.guest_wait_s),
+            match self.mode {
+                Mode::Sync => String::new(),
+                Mode::Async => format!(", {} at the bound of the lag", time(self.lag_wait_s)),
+            }
         );
         if self.failed_operations > 0 {
             let _ = writeln!(text, "operations that failed: {}", self.failed_operations);
@@ -331,8 +338,9 @@ fn loss(leg: &LegStatus, now: SystemTime) -> Option<Loss> {
     let seconds = match leg.state {
         LegState::InSync => Some(leg.lag),
         LegState::Lost | LegState::Paused | LegState::CatchingUp | LegState::Failed => {
-            match bytes {
-                0 => Some(Duration::ZERO),
+            match leg.dirty_bytes {
+                // All that it lacks is on its way, in order.
+                0 => Some(leg.lag),
                 _ => age(),
             }
         }

@@ -33,6 +33,7 @@ fn report(legs: Vec<LegStatus>, paces: &[Pace]) -> Report {
         generation: "3fa9c2d1".into(),
         written_bytes: 1_234_567_890,
         guest_wait: Duration::from_millis(400),
+        lag_wait: Duration::from_millis(2500),
         local_failure: None,
         legs,
     };
@@ -51,7 +52,7 @@ fn report(legs: Vec<LegStatus>, paces: &[Pace]) -> Report {
 fn in_sync() {
     let expected = "\
 vm1: 10.7 GB, async, 1 leg; running for 2 h 13 min as /mnt/vm1/volume (process 4711, generation 3fa9c2d1)
-written by its user: 1.2 GB; writes have waited 0.4 s for legs
+written by its user: 1.2 GB; writes have waited 0.4 s for legs, 2.5 s at the bound of the lag
 
   leg 1        iscsi://far/iqn.2026-11.org.example:vm1/0
                in sync for 12 min 34 s

@@ -39,8 +39,9 @@ pub(super) struct Args {
     /// file, else /var/lib/enkaku/NAME.mirror].
     #[arg(long, value_name = "PATH")]
     metadata: Option<PathBuf>,
-    /// When a write is told complete: sync, once it is at the legs in sync, too.
-    #[arg(long, value_name = "sync", default_value = "sync", value_parser = parse_mode)]
+    /// When a write is told complete: sync, once it is at the legs in sync, too; async, once it is
+    /// at the local disk, with the legs some seconds behind at most.
+    #[arg(long, value_name = "sync|async", default_value = "sync", value_parser = parse_mode)]
     mode: Mode,
     /// The legs hold what the local disk holds, or its content does not matter: nothing is copied.
     #[arg(long)]
@@ -69,8 +70,8 @@ pub(super) struct Args {
 fn parse_mode(text: &str) -> Result<Mode, String> {
     match text {
         "sync" => Ok(Mode::Sync),
-        "async" => Err("async is not possible yet; sync is".to_owned()),
-        _ => Err(format!("{text:?} is not sync")),
+        "async" => Ok(Mode::Async),
+        _ => Err(format!("{text:?} is neither sync nor async")),
     }
 }
 
