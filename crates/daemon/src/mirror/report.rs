@@ -37,6 +37,7 @@ pub struct Report {
     /// Seconds that writes waited for legs since then, all together.
     pub guest_wait_s: f64,
     /// Seconds that writes waited since then because a leg was as far behind as it may be.
+    #[serde(default)]
     pub lag_wait_s: f64,
     /// Operations of the user that failed since then.
     pub failed_operations: u64,
