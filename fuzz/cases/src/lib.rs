@@ -10,6 +10,7 @@ mod capture;
 mod capture_reader;
 mod drivers;
 mod initiator_session;
+mod kept;
 mod login;
 mod misc;
 mod reader;
@@ -22,6 +23,7 @@ mod wire;
 pub use capture::{capture_file, capture_stream};
 pub use capture_reader::{pcap, pcapng};
 pub use initiator_session::initiator_session;
+pub use kept::{copy_state, mirror_leg, mirror_metadata};
 pub use login::{login_initiator, login_target};
 pub use misc::{cdb, names, nbd_handshake, scsi_replies};
 pub use seeds::seeds;
@@ -51,4 +53,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("pcap", pcap),
     ("pcapng", pcapng),
     ("stream", stream),
+    ("mirror_leg", mirror_leg),
+    ("mirror_metadata", mirror_metadata),
+    ("copy_state", copy_state),
 ];

@@ -338,7 +338,8 @@ pub fn newest<T: Record>(first: &Block, second: &Block) -> Result<T, BlockFault>
 fn decode_at<T: Record>(place: u64, block: &Block) -> Result<T, BlockFault> {
     let record = T::decode(block)?;
     let sequence = record.sequence();
-    if sequence % 2 != place {
+    // The last number of all has no next one, and no mirror gets there.
+    if sequence % 2 != place || sequence == u64::MAX {
         let found = sequence.into();
         return Err(BlockFault::Impossible { kind: T::KIND, field: "sequence number", found });
     }
