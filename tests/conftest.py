@@ -23,6 +23,14 @@ COMPLIANCE: dict[str, dict[str, str]] = {}
 end, because the tool calls skipped tests passed."""
 
 
+@pytest.fixture(autouse=True)
+def own_initiator_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leg's name at its target belongs to one process of a host, and files of tests that run at once
+    have targets that are called the same."""
+    if request.module.__name__.startswith("test_mirror_"):
+        monkeypatch.setenv("ENKAKU_INITIATOR_NAME", f"iqn.2026-11.org.example:test-{os.getpid()}")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         for what in marker.args:
