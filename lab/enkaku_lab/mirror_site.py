@@ -6,6 +6,7 @@ write. Nothing here says what is good or bad.
 
 import json
 import math
+import os
 import re
 import socket
 import tempfile
@@ -22,6 +23,8 @@ from enkaku_lab.process import LabError, Peer, peer, run
 
 PORT = 3270
 NAME = "lab"
+IQN = f"{enkaku.IQN}-{os.getpid()}"
+"""A host has one leg at a unit at a time, and another lab may be at work."""
 TAIL_BYTES = 1 << 20
 """More than what the mirror keeps at the end of a leg."""
 IN_SYNC_S_MAX = 1800.0
@@ -69,7 +72,7 @@ class MirrorSite:
     def __init__(self, lab: wan.Lab, link: Link, folder: Path, far: Peer, local: Path):
         self.lab, self.link, self.folder, self.far = lab, link, folder, far
         self.local, self.image = local, folder / "far.img"
-        self.url = disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0)
+        self.url = disk_url(f"{wan.FAR}:{PORT}", IQN, 0)
         self.etc, self.front, self.mount = folder / "etc", folder / "front.sock", folder / "m"
         self.mirror: Peer | None = None
         self._loads = 0
@@ -192,7 +195,7 @@ def site(link: Link, size: int, local: Path | None = None) -> Iterator[MirrorSit
         lab.set(link)
         local = local or _sparse(folder / "local.img", size)
         image = _sparse(folder / "far.img", size + TAIL_BYTES)
-        serve = [enkaku.binary(), "serve", "--lun", image, "--iqn", enkaku.IQN]
+        serve = [enkaku.binary(), "serve", "--lun", image, "--iqn", IQN]
         serve += ["--listen", f"{wan.FAR}:{PORT}"]
         with peer(lab.exec("far", serve), folder / "serve.log") as far:
             far.wait_for_output("listening on")

@@ -4,6 +4,7 @@ Each one keeps a volume of VOLUME_BYTES. At the near end a program writes to it;
 this machine, which begins with the volume's first byte.
 """
 
+import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,12 +12,15 @@ from pathlib import Path
 
 from enkaku_lab import wan
 from enkaku_lab.experiment import Link
+from enkaku_lab.peers import enkaku
 
 MIB = 1 << 20
 BLOCKS = 1 << 14
 """Of 4 KiB: what is written to, 64 MiB."""
 VOLUME_BYTES = 128 * MIB
 PORT = 3270
+IQN = f"{enkaku.IQN}-{os.getpid()}"
+"""A host has one leg at a unit at a time, and another lab may be at work."""
 GONE_S_MAX = 60.0
 """Until a cut line is noticed, and until one that is back is used."""
 

@@ -11,7 +11,7 @@ from enkaku_lab import stamped, wan
 from enkaku_lab.peers import enkaku, guest_image, need, open_iscsi
 from enkaku_lab.peers.guest import Guest, Order
 from enkaku_lab.process import LabError, peer
-from enkaku_lab.replicas import BLOCKS, MIB, PORT, VOLUME_BYTES, Replica, Writing
+from enkaku_lab.replicas import BLOCKS, IQN, MIB, PORT, VOLUME_BYTES, Replica, Writing
 from enkaku_lab.replicas.here import sparse
 
 INSIDE = "10.0.2.15"
@@ -104,7 +104,7 @@ class Md(InGuests):
     def open(self) -> None:
         folder = self.place.folder
         self._image = sparse(folder / "far.img", VOLUME_BYTES + MIB)
-        argv = [enkaku.binary(), "serve", "--lun", self._image, "--iqn", enkaku.IQN]
+        argv = [enkaku.binary(), "serve", "--lun", self._image, "--iqn", IQN]
         argv += ["--listen", f"{wan.FAR}:{PORT}"]
         far = self.closing.enter_context(
             peer(self.place.lab.exec("far", argv), folder / "serve.log")
@@ -116,7 +116,7 @@ class Md(InGuests):
             "node.conn[0].timeo.noop_out_interval": "1",
             "node.conn[0].timeo.noop_out_timeout": "2",
         }
-        session = open_iscsi.session(self._near, enkaku.IQN, PORT, settings, host=wan.FAR)
+        session = open_iscsi.session(self._near, IQN, PORT, settings, host=wan.FAR)
         self._far_disk = self.closing.enter_context(session).disk
         self.disk = "/dev/md0"
         create = "mdadm --create /dev/md0 --run --assume-clean --level=1 --raid-devices=2"

@@ -9,7 +9,7 @@ from pathlib import Path
 from enkaku_lab import stamped, wan
 from enkaku_lab.peers import disk_url, enkaku, need
 from enkaku_lab.process import LabError, Peer, peer, run
-from enkaku_lab.replicas import BLOCKS, MIB, PORT, VOLUME_BYTES, Replica, Writing
+from enkaku_lab.replicas import BLOCKS, IQN, MIB, PORT, VOLUME_BYTES, Replica, Writing
 
 REMOTE_TIMEOUT = '"2s"'
 READY_S_MAX = 60.0
@@ -43,7 +43,7 @@ class Here(Replica):
     def _serve(self, tail_bytes: int = 0) -> None:
         """A disk that has room for so much behind the image."""
         self._image = sparse(self.place.folder / "far.img", VOLUME_BYTES + tail_bytes)
-        argv = [enkaku.binary(), "serve", "--lun", self._image, "--iqn", enkaku.IQN]
+        argv = [enkaku.binary(), "serve", "--lun", self._image, "--iqn", IQN]
         argv += ["--listen", f"{wan.FAR}:{PORT}"]
         log = self.place.folder / "serve.log"
         far = self.closing.enter_context(peer(self.place.lab.exec("far", argv), log))
@@ -75,7 +75,7 @@ class EnkakuMirror(Here):
         self._etc, mount = folder / "etc", folder / "m"
         mount.mkdir()
         local = sparse(folder / "local.img", VOLUME_BYTES)
-        url = disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0)
+        url = disk_url(f"{wan.FAR}:{PORT}", IQN, 0)
         words = ["--local", local, "--remote", url, "--metadata", folder / "metadata"]
         self._command("create", *words, "--mode", self.mode, "--skip-initial-copy", "--force")
         config = self._etc / "peers.toml"
@@ -150,7 +150,7 @@ class BlockdevMirror(Here):
         folder = self.place.folder
         local = sparse(folder / "local.img", VOLUME_BYTES)
         self._qmp_path, nbd = folder / "qmp.sock", folder / "nbd.sock"
-        target = f"transport=tcp,portal={wan.FAR}:{PORT},target={enkaku.IQN},lun=0"
+        target = f"transport=tcp,portal={wan.FAR}:{PORT},target={IQN},lun=0"
         argv = [need("qemu-storage-daemon")]
         argv += ["--chardev", f"socket,path={self._qmp_path},server=on,wait=off,id=qmp"]
         argv += ["--monitor", "chardev=qmp"]
