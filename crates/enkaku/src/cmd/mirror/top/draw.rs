@@ -387,7 +387,7 @@ fn amount(count: u64) -> String {
     count.to_string()
 }
 
-/// A time in at most six columns: `0.3s`, `12s`, `4m10s`, `3h05m`, `2d04h`.
+/// A time in at most six columns: `0.3s`, `12s`, `4m10s`, `3h05m`, `2d04h`, `120d`.
 fn span(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {
@@ -395,7 +395,8 @@ fn span(seconds: f64) -> String {
         0..60 => format!("{whole}s"),
         60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
         3600..86_400 => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
-        _ => format!("{}d{:02}h", whole / 86_400, whole % 86_400 / 3600),
+        86_400..8_640_000 => format!("{}d{:02}h", whole / 86_400, whole % 86_400 / 3600),
+        _ => format!("{}d", whole / 86_400),
     }
 }
 
