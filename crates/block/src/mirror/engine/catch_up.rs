@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::super::config::Mode;
 use super::super::host::Mistake;
 use super::super::leg::LegEvent;
+use super::allowance::{Allowance, Allowances, BYTES_FIRST};
 use super::change;
 use super::handshake::{self, Found};
 use super::piece::{self, Pieces};
@@ -28,9 +29,6 @@ const SETTLE_EVERY: Duration = Duration::from_secs(10);
 /// range by range.
 const SETTLE_BYTES: u64 = 256 << 20;
 
-/// Bytes under way to begin with, before it is known what the line carries.
-const WINDOW_BYTES_FIRST: u64 = 2 << 20;
-
 /// Bytes of holes under way to begin with, and at most. A target may have to write them all, one
 /// command after the other, or may have done at once: that shows.
 const HOLES_BYTES_FIRST: u64 = 8 << 20;
@@ -42,10 +40,6 @@ const HOLES_AT_ONCE: u64 = 8;
 /// Pieces under way at most: scattered blocks are short, and each range held has its cost for all
 /// others.
 const PIECES_MAX: u64 = 2048;
-
-/// A piece that takes more than this part of the time after which a leg is lost makes the window
-/// smaller: a slow line is to be filled, not to be given up.
-const LATENCY_PER_TIMEOUT: u32 = 16;
 
 /// Makes a leg that was just reached one that takes part.
 ///
@@ -235,65 +229,38 @@ async fn settle(shared: &Arc<Shared>, leg: usize) -> Result<()> {
 struct Window {
     state: Mutex<State>,
     changed: Arc<Signal>,
-    latency_max: Duration,
 }
 
 struct State {
     pieces: u64,
-    data: Share,
-    holes: Share,
+    allowed: Allowances,
     unsettled: u64,
     failure: Option<BlockError>,
 }
 
-/// What is under way of one kind, and what may be, as the latency allows.
-struct Share {
-    bytes: u64,
-    allowed: u64,
-    max: u64,
-}
-
-impl Share {
-    fn new(first: u64, max: u64) -> Self {
-        Self { bytes: 0, allowed: first.min(max), max }
-    }
-
-    fn ended(&mut self, bytes: u64, slow: bool) {
-        self.bytes -= bytes;
-        self.allowed = if slow {
-            // Each of the pieces of one window says so: together they halve it, about.
-            self.allowed.saturating_sub(bytes / 2).max(piece::DATA_BYTES)
-        } else {
-            (self.allowed + bytes / 2).min(self.max)
-        };
-    }
-}
-
-impl State {
-    fn share(&mut self, hole: bool) -> &mut Share {
-        if hole { &mut self.holes } else { &mut self.data }
-    }
+/// What may be under way of holes.
+fn of_holes(timeout: Duration) -> Allowance {
+    Allowance::new(HOLES_BYTES_FIRST, (piece::DATA_BYTES, HOLES_BYTES_MAX), timeout)
 }
 
 impl Window {
     fn new(shared: &Shared) -> Self {
-        let bytes_max = shared.config().resync_window_bytes.max(piece::DATA_BYTES);
-        let data = Share::new(WINDOW_BYTES_FIRST, bytes_max);
-        let holes = Share::new(HOLES_BYTES_FIRST, HOLES_BYTES_MAX);
-        let state = State { pieces: 0, data, holes, unsettled: 0, failure: None };
-        let latency_max = shared.config().remote_timeout / LATENCY_PER_TIMEOUT;
-        Self { state: Mutex::new(state), changed: Arc::default(), latency_max }
+        let (bytes_max, timeout) =
+            (shared.config().resync_window_bytes, shared.config().remote_timeout);
+        let data = Allowance::new(BYTES_FIRST, (piece::DATA_BYTES, bytes_max), timeout);
+        let allowed = Allowances { data, zeroes: of_holes(timeout) };
+        let state = State { pieces: 0, allowed, unsettled: 0, failure: None };
+        Self { state: Mutex::new(state), changed: Arc::default() }
     }
 
     fn has_room(&self) -> bool {
         let state = lock(&self.state);
-        let both = [&state.data, &state.holes];
-        both.iter().all(|share| share.bytes < share.allowed) && state.pieces < PIECES_MAX
+        state.allowed.have_room() && state.pieces < PIECES_MAX
     }
 
     /// Bytes of the next hole at most.
     fn hole_bytes(&self) -> u64 {
-        lock(&self.state).holes.allowed / HOLES_AT_ONCE
+        lock(&self.state).allowed.zeroes.bytes() / HOLES_AT_ONCE
     }
 
     fn is_idle(&self) -> bool {
@@ -325,17 +292,17 @@ impl Window {
         {
             let mut state = lock(&self.state);
             state.pieces += 1;
-            state.share(hole).bytes += bytes;
+            state.allowed.of(hole).sent(bytes);
         }
         let (window, host) = (self.clone(), shared.host().clone());
         let (shared, session) = (shared.clone(), session.clone());
         host.spawn(Box::pin(async move {
             let since = shared.host().now();
             let result = piece::copy(&shared, leg, &session, piece).await;
-            let slow = shared.host().now().saturating_sub(since) > window.latency_max;
+            let took = shared.host().now().saturating_sub(since);
             let mut state = lock(&window.state);
             state.pieces -= 1;
-            state.share(hole).ended(bytes, slow);
+            state.allowed.of(hole).answered(bytes, took);
             state.unsettled += wire_bytes;
             if let Err(error) = result {
                 state.failure.get_or_insert(error);
@@ -367,23 +334,24 @@ mod tests {
     /// A hole of so many bytes at a target that takes `command` for each command, and has them all
     /// write so many bytes a second, one after the other. The time for all, and for the slowest.
     fn zeroed(total: u64, command: Duration, bytes_per_s: f64) -> (Duration, Duration) {
-        let mut share = Share::new(HOLES_BYTES_FIRST, HOLES_BYTES_MAX);
+        let mut holes = of_holes(TIMEOUT);
         let (mut now, mut busy_until, mut slowest) =
             (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         let (mut left, mut under_way) = (total, VecDeque::new());
         while left > 0 || !under_way.is_empty() {
-            while left > 0 && share.bytes < share.allowed {
-                let wanted = (share.allowed / HOLES_AT_ONCE).clamp(piece::DATA_BYTES, 32 << 20);
+            while left > 0 && holes.has_room() {
+                let wanted = (holes.bytes() / HOLES_AT_ONCE).clamp(piece::DATA_BYTES, 32 << 20);
                 let bytes = wanted.min(left);
                 let writes = Duration::from_secs_f64(bytes as f64 / bytes_per_s);
                 busy_until = busy_until.max(now) + writes;
                 under_way.push_back((now, busy_until + command, bytes));
-                (share.bytes, left) = (share.bytes + bytes, left - bytes);
+                holes.sent(bytes);
+                left -= bytes;
             }
             let (began, ends, bytes) = under_way.pop_front().unwrap();
             now = ends;
             slowest = slowest.max(now - began);
-            share.ended(bytes, now - began > TIMEOUT / LATENCY_PER_TIMEOUT);
+            holes.answered(bytes, now - began);
         }
         (now, slowest)
     }

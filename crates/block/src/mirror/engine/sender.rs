@@ -16,7 +16,7 @@ use super::super::BLOCK_BYTES;
 use super::super::epoch::{Batch, Content, Piece};
 use super::super::host::Mistake;
 use super::super::layout::LegLayout;
-use super::allowance::Allowance;
+use super::allowance::{Allowance, Allowances, BYTES_FIRST};
 use super::legs::Next;
 use super::session::{Session, SessionDevice};
 use super::shared::{Phase, Shared};
@@ -55,23 +55,6 @@ struct Done {
     closed: Duration,
 }
 
-/// What is under way of one kind, and what may be.
-struct Share {
-    allowance: Allowance,
-    bytes: u64,
-}
-
-impl Share {
-    fn new(allowance: Allowance) -> Self {
-        Self { allowance, bytes: 0 }
-    }
-
-    /// One may always be under way.
-    fn has_room(&self) -> bool {
-        self.bytes == 0 || self.bytes < self.allowance.bytes()
-    }
-}
-
 /// What became of something under way.
 enum Answered {
     Write { zero: bool, bytes: u64, took: Duration },
@@ -83,14 +66,14 @@ type UnderWay = Pin<Box<dyn Future<Output = Result<Answered>> + Send>>;
 /// Begins to send the log to a leg whose route was just opened or resumed.
 pub(crate) fn start(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>, layout: LegLayout) {
     let timeout = shared.config().remote_timeout;
-    let bytes_max = shared.config().resync_window_bytes;
+    let allow = |max| Allowance::new(BYTES_FIRST, (BLOCK_BYTES, max), timeout);
+    let data = allow(shared.config().resync_window_bytes);
     let sender = Sender {
         shared: shared.clone(),
         leg,
         session: session.clone(),
         layout,
-        data: Share::new(Allowance::new(BLOCK_BYTES, bytes_max, timeout)),
-        zeroes: Share::new(Allowance::new(BLOCK_BYTES, ZEROES_MAX, timeout)),
+        allowed: Allowances { data, zeroes: allow(ZEROES_MAX) },
         done: None,
         before: None,
     };
@@ -106,8 +89,7 @@ struct Sender {
     leg: usize,
     session: Arc<Session>,
     layout: LegLayout,
-    data: Share,
-    zeroes: Share,
+    allowed: Allowances,
     done: Option<Done>,
     /// The last step as it was given out, for a mistake.
     before: Option<Batch>,
@@ -173,21 +155,18 @@ impl Sender {
         let mut next = writes.next();
         loop {
             while under_way.len() < WRITES_MAX
-                && self.data.has_room()
-                && self.zeroes.has_room()
+                && self.allowed.have_room()
                 && let Some(piece) = next.take()
             {
                 let (zero, bytes) = cost(&piece);
-                self.share(zero).bytes += bytes;
+                self.allowed.of(zero).sent(bytes);
                 under_way.push(self.begin_write(piece));
                 next = writes.next();
             }
             match under_way.next().await.transpose()? {
                 None => break,
                 Some(Answered::Write { zero, bytes, took }) => {
-                    let share = self.share(zero);
-                    share.bytes -= bytes;
-                    share.allowance.answered(bytes, took);
+                    self.allowed.of(zero).answered(bytes, took);
                 }
                 Some(Answered::Stamp(done)) => self.stamped(done),
             }
@@ -201,10 +180,6 @@ impl Sender {
         self.pace(step_bytes, host.now().saturating_sub(begun));
         self.done = Some(done);
         Ok(())
-    }
-
-    fn share(&mut self, zero: bool) -> &mut Share {
-        if zero { &mut self.zeroes } else { &mut self.data }
     }
 
     async fn flush_step(&self) -> Result<()> {
