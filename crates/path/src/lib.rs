@@ -22,7 +22,7 @@ pub use limit::Bottleneck;
 pub use memory::{Remembered, Resume};
 pub use model::{Estimate, Model};
 pub use rate::{Pacing, Rate, State};
-pub use tcp::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
+pub use tcp::{CongestionControl, Connection, ConnectionId, Sample, Tcp, UnknownCongestionControl};
 
 /// What the controller is told. The defaults are for a path of 1 Gbit/s between hosts with Linux'
 /// default buffers.

@@ -44,6 +44,13 @@ pub struct Connection {
     pub tcp: Tcp,
 }
 
+impl Connection {
+    /// Some of it was lost within the interval.
+    pub fn loses(&self) -> bool {
+        self.tcp.retransmits.is_some_and(|count| count > 0.0)
+    }
+}
+
 /// What a socket says (`tcp_info` of Linux); whatever is absent is unknown, not zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tcp {
@@ -55,6 +62,8 @@ pub struct Tcp {
     pub cwnd_bytes: Option<f64>,
     /// Sent and not acknowledged.
     pub in_flight_bytes: Option<f64>,
+    /// Rate at which data was delivered lately.
+    pub delivery_rate_bytes_per_s: Option<f64>,
     /// Share of the interval in which there was something to send (0–1).
     pub busy_share: Option<f64>,
     /// Share of the interval in which the peer's window held it up (0–1).
@@ -62,7 +71,7 @@ pub struct Tcp {
     /// Share of the interval in which the send buffer held it up (0–1).
     pub sndbuf_limited_share: Option<f64>,
     /// Segments sent again within the interval. The end that receives sees only that segments begin
-    /// to come out of order: 0 or 1.
+    /// to come out of order, once for as long as that lasts: 0 or 1.
     pub retransmits: Option<f64>,
     /// The application did not fill the window.
     pub app_limited: Option<bool>,
@@ -97,7 +106,6 @@ pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
 
 /// A congestion control that Linux has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
 pub enum CongestionControl {
     /// Loss-based, AIMD (RFC 5681).
     Reno,
@@ -105,6 +113,17 @@ pub enum CongestionControl {
     Cubic,
     /// Model-based; hardly minds random loss.
     Bbr,
+}
+
+impl CongestionControl {
+    /// The name that the kernel has for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reno => "reno",
+            Self::Cubic => "cubic",
+            Self::Bbr => "bbr",
+        }
+    }
 }
 
 /// A congestion control's name that is not known.
@@ -116,11 +135,8 @@ impl FromStr for CongestionControl {
     type Err = UnknownCongestionControl;
 
     fn from_str(text: &str) -> Result<Self, UnknownCongestionControl> {
-        match text {
-            "reno" => Ok(Self::Reno),
-            "cubic" => Ok(Self::Cubic),
-            "bbr" => Ok(Self::Bbr),
-            _ => Err(UnknownCongestionControl(text.to_owned())),
-        }
+        let known = [Self::Reno, Self::Cubic, Self::Bbr];
+        let found = known.into_iter().find(|control| control.as_str() == text);
+        found.ok_or_else(|| UnknownCongestionControl(text.to_owned()))
     }
 }

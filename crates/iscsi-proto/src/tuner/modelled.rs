@@ -62,47 +62,16 @@ impl Policy for Modelled {
     }
 }
 
-/// The same sample, as the model's crate has it.
+/// A sample as the crate `path` takes it: what the old pacer says of it is left out.
 fn sample_of(sample: &Sample) -> path::Sample {
     path::Sample {
         t_s: sample.t_s,
         connections_open: sample.connections_open,
         bytes_per_s: sample.bytes_per_s,
-        tcp: tcp_of(&sample.tcp),
-        connections: sample.connections.iter().map(connection_of).collect(),
+        tcp: sample.tcp,
+        connections: sample.connections.clone(),
         held_share: sample.held_share,
         outstanding_bytes: sample.outstanding_bytes,
         commands: sample.commands,
-    }
-}
-
-fn connection_of(connection: &super::Connection) -> path::Connection {
-    path::Connection {
-        id: path::ConnectionId(connection.id.0),
-        age_s: connection.age_s,
-        bytes_per_s: connection.bytes_per_s,
-        tcp: tcp_of(&connection.tcp),
-    }
-}
-
-fn tcp_of(tcp: &super::Tcp) -> path::Tcp {
-    use super::CongestionControl::{Bbr, Cubic, Reno};
-    path::Tcp {
-        rtt_us: tcp.rtt_us,
-        min_rtt_us: tcp.min_rtt_us,
-        cwnd_bytes: tcp.cwnd_bytes,
-        in_flight_bytes: tcp.in_flight_bytes,
-        busy_share: tcp.busy_share,
-        rwnd_limited_share: tcp.rwnd_limited_share,
-        sndbuf_limited_share: tcp.sndbuf_limited_share,
-        retransmits: tcp.retransmits,
-        app_limited: tcp.app_limited,
-        peer_window_bytes: tcp.peer_window_bytes,
-        send_buffer_bytes: tcp.send_buffer_bytes,
-        congestion_control: tcp.congestion_control.map(|control| match control {
-            Reno => path::CongestionControl::Reno,
-            Cubic => path::CongestionControl::Cubic,
-            Bbr => path::CongestionControl::Bbr,
-        }),
     }
 }
