@@ -2,17 +2,25 @@
 //! how few connections they keep and whether they keep still.
 
 mod changes;
+mod control;
 mod flushes;
+#[path = "../../../path/tests/models/line.rs"]
 mod line;
 mod losses;
 mod overload;
+mod pacer;
+#[path = "../../../path/tests/models/path.rs"]
 mod path;
 mod peer;
+#[path = "../../../path/tests/models/random.rs"]
 mod random;
 mod table;
 mod trials;
 
-use iscsi_proto::tuner::{AdaptiveConfig, GoldenConfig, Policy, PolicyConfig, Sample};
+use iscsi_proto::tuner::{
+    AdaptiveConfig, CongestionControl, Connection, ConnectionId, Decision, GoldenConfig, Policy,
+    PolicyConfig, Sample, Tcp,
+};
 use path::{Law, Path, Transfer};
 
 /// The most connections that the policies ask for by default.

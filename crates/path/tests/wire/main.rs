@@ -3,6 +3,8 @@
 
 mod flow;
 mod link;
+#[allow(dead_code)] // the fluid models draw normal values, too
+#[path = "../models/random.rs"]
 mod random;
 mod transfer;
 

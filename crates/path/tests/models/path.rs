@@ -2,9 +2,8 @@
 //! connection may have, a line that caps their sum, noise from a seed. It is no TCP; it has what a
 //! tuner must cope with: slow starts, plateaus with round edges, steps and noise.
 
-use ::path::{CongestionControl, Connection, ConnectionId, Controller, Orders, Sample, Tcp};
-
 use crate::random::Random;
+use crate::{CongestionControl, Connection, ConnectionId, Decision, Policy, Sample, Tcp};
 
 const MSS_BYTES: f64 = 1448.0;
 /// Ten segments (RFC 6928).
@@ -225,7 +224,7 @@ impl Transfer {
     }
 
     /// Runs until `t_s`; the policy's wishes are fulfilled at once.
-    pub(crate) fn run(&mut self, policy: &mut Controller, t_s: f64) -> Option<Orders> {
+    pub(crate) fn run(&mut self, policy: &mut dyn Policy, t_s: f64) -> Option<Decision> {
         let mut last = None;
         while self.t_s + SAMPLE_S / 2.0 < t_s {
             let rate = self.interval();
@@ -270,5 +269,13 @@ impl Transfer {
     pub(crate) fn reaches(&self, level: f64, from_s: f64) -> Option<f64> {
         let times = self.rates.iter().map(|(t, _)| *t).filter(|t| *t > from_s + 0.49);
         times.into_iter().find(|&t| self.mean(t - 0.5, t) >= level)
+    }
+
+    /// The share of a time in which the number was more than an eighth off the usual one.
+    pub(crate) fn away(&self, from_s: f64, to_s: f64) -> f64 {
+        let wanted = self.wanted(from_s, to_s);
+        let usual = wanted[wanted.len() / 2];
+        let off = wanted.iter().filter(|n| n.abs_diff(usual) > (usual / 8).max(1)).count();
+        off as f64 / wanted.len() as f64
     }
 }

@@ -1,12 +1,13 @@
-//! The rate against a modelled line: a queue that runs over, and a transfer that stalls when it
-//! does. The model's rates are what a long-fat path gave without a pace.
+//! A rate against a modelled line: a queue that runs over, and a transfer that stalls when it does. The
+//! model's rates are what a long-fat path gave without a pace. Whoever finds the rate is `crate::control`,
+//! of the crate whose tests include this file.
 
 use std::collections::VecDeque;
 
-use ::path::{Config, Connection, Controller, Sample, Tcp};
-
+use crate::control::Control;
 use crate::path::GIGABIT;
 use crate::random::Random;
+use crate::{Connection, Sample, Tcp};
 
 const TICK_S: f64 = 0.005;
 const SAMPLE_S: f64 = 0.1;
@@ -16,25 +17,25 @@ const QUEUE_BYTES: f64 = 3e6;
 const STALLED_SHARE: f64 = 0.15;
 const STALLED_ROUND_TRIPS: f64 = 4.0;
 /// What is under way at most: 32 commands of 1 MiB.
-const DEPTH_BYTES: f64 = 33.5e6;
+pub(crate) const DEPTH_BYTES: f64 = 33.5e6;
 
 #[derive(Clone, Copy)]
-struct Line {
-    bytes_per_s: f64,
-    rtt_s: f64,
+pub(crate) struct Line {
+    pub(crate) bytes_per_s: f64,
+    pub(crate) rtt_s: f64,
     /// Another flow, as greedy as TCP.
-    shared: bool,
-    noise: f64,
+    pub(crate) shared: bool,
+    pub(crate) noise: f64,
     /// The share of the samples whose round trip is longer by [`HICCUP_S`], for no reason of the
     /// line: somebody on the way did not get his processor.
-    hiccups: f64,
+    pub(crate) hiccups: f64,
     /// Or by up to this.
-    hiccup_s: Option<f64>,
+    pub(crate) hiccup_s: Option<f64>,
     /// An application that writes so much at once, and goes on when it is acknowledged.
-    block_bytes: Option<f64>,
+    pub(crate) block_bytes: Option<f64>,
 }
 
-const LINE: Line = Line {
+pub(crate) const LINE: Line = Line {
     bytes_per_s: GIGABIT,
     rtt_s: 0.05,
     shared: false,
@@ -46,13 +47,11 @@ const LINE: Line = Line {
 const HICCUP_S: f64 = 0.006;
 
 /// A transfer over a line that changes, held at the rate the pacer says.
-struct Run {
-    controller: Controller,
+pub(crate) struct Run {
+    control: Control,
     begun: bool,
-    pace: Option<f64>,
-    window: Option<f64>,
     t_s: f64,
-    window_bytes: f64,
+    pub(crate) window_bytes: f64,
     queue_bytes: f64,
     stalled_until_s: f64,
     /// Delivered bytes and round trip of the last ticks; what is seen lies a round trip back.
@@ -60,7 +59,7 @@ struct Run {
     random: Random,
     /// Time and rate of each sample, whether there was a rate, and bytes lost so far.
     rates: Vec<(f64, f64, bool)>,
-    lost_bytes: f64,
+    pub(crate) lost_bytes: f64,
     /// What the other flow keeps under way.
     other_bytes: f64,
     /// What is left of the block to be sent, and to be acknowledged; ticks in which it was held.
@@ -70,16 +69,10 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self {
-            controller: Controller::new(Config {
-                connections_initial: 1,
-                connections_max: 1,
-                ..Config::default()
-            }),
+            control: Control::new(),
             begun: false,
-            pace: None,
-            window: None,
             t_s: 0.0,
             window_bytes: 60_000.0,
             queue_bytes: 0.0,
@@ -99,12 +92,12 @@ impl Run {
     fn tick(&mut self, line: Line) -> f64 {
         self.t_s += TICK_S;
         self.window_bytes = (self.window_bytes * (TICK_S / line.rtt_s).exp2()).min(DEPTH_BYTES);
-        let window = self.window_bytes.min(self.window.unwrap_or(f64::INFINITY));
+        let window = self.window_bytes.min(self.control.window_bytes());
         let wanted = window / (line.rtt_s + self.queue_bytes / line.bytes_per_s);
         let stalled = self.t_s < self.stalled_until_s;
-        let rate = self.pace.unwrap_or(f64::INFINITY);
-        let greedy = line.block_bytes.is_none();
-        self.held_ticks += u32::from(greedy && wanted > rate);
+        let rate = self.control.rate();
+        let counts = self.control.counts_what_it_holds() && line.block_bytes.is_none();
+        self.held_ticks += u32::from(counts && wanted > rate);
         let offered = wanted.min(rate) * if stalled { STALLED_SHARE } else { 1.0 };
         let offered = self.of_block(line, offered);
         let other = self.other(line);
@@ -130,16 +123,14 @@ impl Run {
 
     /// What the application has left to send of that.
     fn of_block(&mut self, line: Line, offered: f64) -> f64 {
-        let Some(block) = line.block_bytes else {
-            return offered;
-        };
+        let Some(block) = line.block_bytes else { return offered };
         if self.to_acknowledge < 1.0 {
             (self.to_send, self.to_acknowledge) = (block, block);
         }
         let sent = (offered * TICK_S).min(self.to_send);
         self.to_send -= sent;
         // What a socket takes at once, waits for nothing.
-        self.held_ticks += u32::from(self.to_send > 0.0 && self.pace.is_some());
+        self.held_ticks += u32::from(self.to_send > 0.0 && self.control.rate().is_finite());
         sent / TICK_S
     }
 
@@ -153,19 +144,16 @@ impl Run {
         self.other_bytes / (line.rtt_s + self.queue_bytes / line.bytes_per_s)
     }
 
-    fn to(&mut self, t_s: f64, line: Line, least_rtt_s: f64) {
+    pub(crate) fn to(&mut self, t_s: f64, line: Line, least_rtt_s: f64) {
         if !std::mem::replace(&mut self.begun, true) {
-            let pacing = self.controller.first(Some(least_rtt_s), 4).pacing;
-            (self.pace, self.window) = (pacing.bytes_per_s, pacing.window_bytes);
+            self.control.begin(least_rtt_s);
         }
         while self.t_s < t_s - SAMPLE_S / 2.0 {
             let lost: f64 = (0..(SAMPLE_S / TICK_S) as u32).map(|_| self.tick(line)).sum();
             let (mut bytes, mut rtt_s) = (0.0, line.rtt_s);
             let back = (line.rtt_s / TICK_S) as usize;
             while self.ticks.len() > back {
-                let Some((carried, rtt)) = self.ticks.pop_front() else {
-                    break;
-                };
+                let Some((carried, rtt)) = self.ticks.pop_front() else { break };
                 bytes += carried;
                 // What is not sent is not acknowledged: the kernel keeps what it saw last.
                 rtt_s = if carried > 0.0 { rtt } else { rtt_s };
@@ -174,7 +162,7 @@ impl Run {
             if line.hiccups > 0.0 && self.random.uniform() < line.hiccups {
                 rtt_s += line.hiccup_s.map_or(HICCUP_S, |most_s| most_s * self.random.uniform());
             }
-            let held = self.pace.is_some();
+            let held = self.control.pace().is_some();
             self.rates.push((self.t_s, true_rate, held));
             let held_share = std::mem::take(&mut self.held_ticks) as f64 * TICK_S / SAMPLE_S;
             let tcp = Tcp {
@@ -198,31 +186,11 @@ impl Run {
                 outstanding_bytes: line.block_bytes.map(|_| self.to_acknowledge.max(0.0)),
                 ..Sample::default()
             };
-            let orders = self.controller.handle_sample(&sample);
-            (self.pace, self.window) = (orders.pacing.bytes_per_s, orders.pacing.window_bytes);
-            if std::env::var_os("TRACE").is_some() {
-                let e = self.controller.estimate();
-                println!(
-                    "{:6.2} {:8} rate {:6.1} carried {:6.1} bw {:6.1} pace {:6.1} q {:5.1} qn {:5.1} rtt {:5.1} sat {} full {} loss {:.3} queue {:.1}",
-                    self.t_s,
-                    orders.state.as_str(),
-                    true_rate / 1e6,
-                    e.carried / 1e6,
-                    e.bandwidth.unwrap_or(0.0) / 1e6,
-                    self.pace.unwrap_or(0.0) / 1e6,
-                    e.queue_s * 1e3,
-                    e.queue_now_s * 1e3,
-                    e.rtt_s.unwrap_or(0.0) * 1e3,
-                    e.saturated as u8,
-                    e.full as u8,
-                    e.loss,
-                    self.queue_bytes / line.bytes_per_s * 1e3
-                );
-            }
+            self.control.take(sample);
         }
     }
 
-    fn mean(&self, from_s: f64, to_s: f64) -> f64 {
+    pub(crate) fn mean(&self, from_s: f64, to_s: f64) -> f64 {
         let inside = self.rates.iter().filter(|(t_s, ..)| *t_s > from_s && *t_s <= to_s);
         let (sum, count) = inside.fold((0.0, 0.0), |(sum, n), (_, rate, _)| (sum + rate, n + 1.0));
         sum / count
@@ -236,7 +204,7 @@ impl Run {
     }
 }
 
-const SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
+pub(crate) const SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
 
 #[test]
 fn a_new_path_is_filled_without_running_over() {
@@ -414,67 +382,10 @@ fn one_command_at_a_time_gets_all_of_the_line() {
             let mut run = Run::new(seed);
             run.to(40.0, line, rtt_s);
             // A block takes its time on the line and a round trip; the model sees it in steps of a sample.
-            let rate = run.pace.map_or(1.0, |rate| rate / GIGABIT);
+            let rate = run.control.pace().map_or(1.0, |rate| rate / GIGABIT);
             assert!(rate >= 0.9, "{rtt_s} s, seed {seed}: {rate:.2} of the line");
             let lost = run.lost_bytes;
             assert!(lost < 0.5e6, "{rtt_s} s, seed {seed}: {lost:.0} lost");
         }
-    }
-}
-
-/// One run to look at: `TRACE=1 CASE="rtt_ms noise seed to_s" cargo test … one_run -- --ignored --nocapture`.
-#[test]
-#[ignore = "a run to read"]
-fn one_run() {
-    let case = std::env::var("CASE").unwrap_or_default();
-    let n: Vec<f64> = case.split(' ').filter_map(|word| word.parse().ok()).collect();
-    let [rtt_ms, noise, seed, kind] = n[..] else {
-        return;
-    };
-    let rtt_s = rtt_ms / 1e3;
-    let line = Line { rtt_s, noise, ..LINE };
-    let mut run = Run::new(seed as u64);
-    match kind as u32 {
-        1 => run.to(60.0, line, rtt_s),
-        2 => {
-            run.to(20.0, line, rtt_s);
-            run.to(40.0, Line { bytes_per_s: 0.3 * GIGABIT, ..line }, rtt_s);
-            run.to(60.0, line, rtt_s);
-        }
-        3 => {
-            let short_s = if rtt_s > 0.1 { 0.05 } else { 0.01 };
-            run.to(20.0, Line { rtt_s: short_s, ..line }, short_s);
-            run.window_bytes = 1.2 * GIGABIT * short_s;
-            run.to(40.0, line, short_s);
-        }
-        4 => {
-            run.to(20.0, line, rtt_s);
-            run.to(60.0, Line { shared: true, ..line }, rtt_s);
-        }
-        5 => run.to(20.0, Line { block_bytes: Some(4e6), ..line }, rtt_s),
-        _ => {
-            let line = Line { hiccups: 0.5, hiccup_s: Some(0.01), ..line };
-            run.to(20.0, line, rtt_s);
-            run.to(35.0, Line { bytes_per_s: 0.3 * GIGABIT, ..line }, rtt_s);
-            run.to(50.0, line, rtt_s);
-        }
-    }
-}
-
-/// Shares and bytes lost of a line that is to be kept full, for whoever changes the model.
-#[test]
-#[ignore = "a table to read"]
-fn table_of_full_lines() {
-    for rtt_ms in [3.0, 10.0, 20.0, 50.0, 100.0, 200.0, 300.0] {
-        let (mut shares, mut lost) = (Vec::new(), Vec::new());
-        for seed in SEEDS {
-            let (rtt_s, mut run) = (rtt_ms / 1e3, Run::new(seed));
-            run.to(15.0, Line { rtt_s, ..LINE }, rtt_s);
-            let before = run.lost_bytes;
-            run.to(60.0, Line { rtt_s, ..LINE }, rtt_s);
-            shares.push(run.mean(15.0, 60.0) / GIGABIT.min(DEPTH_BYTES / rtt_s));
-            lost.push((run.lost_bytes - before) / 1e6);
-        }
-        println!("{rtt_ms} ms: {shares:.3?} {lost:.1?}");
     }
 }
