@@ -1,10 +1,10 @@
 //! How many connections: N = ⌈R / w⌉ with a margin, where R is what the line carries and w what one
 //! connection carries where the line does not limit.
 //!
-//! Where R is not known, N grows while a step brings what it could; where w is not known, because the
-//! first level was full already, N is halved until a level is not. Then it holds, and looks whether what
-//! is carried stays. What changed twice beyond the noise begins again, with R or w as they were before.
-//! It opens and closes nothing itself.
+//! Where R is not known, N grows while a step brings what it could; where w is not known, because
+//! the first level was full already, N is halved until a level is not. Then it holds, and looks
+//! whether what is carried stays. What changed twice beyond the noise begins again, with R or w as
+//! they were before. It opens and closes nothing itself.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,8 +19,8 @@ pub const CONNECTIONS: (u32, u32) = (4, 64);
 const ASSUMED_BANDWIDTH: f64 = 117e6;
 /// What slow start makes of ten segments (RFC 6928) in seven round trips, in bytes.
 const FIRST_WINDOW_BYTES: f64 = 10.0 * SEGMENT_BYTES * 128.0;
-/// A step multiplies N by this, and by less where sockets tell their windows: then no more is opened than
-/// half as many again as are needed.
+/// A step multiplies N by this, and by less where sockets tell their windows: then no more is
+/// opened than half as many again as are needed.
 const STEPS: (f64, f64) = (2.0, 1.5);
 /// A step brought nothing below this share of what it could, and all of it above.
 const GAIN_SHARES: (f64, f64) = (0.25, 0.7);
@@ -31,8 +31,8 @@ const SETTLE_ROUND_TRIPS: (f64, f64) = (8.0, 3.0);
 /// A level is the mean over seconds, longer where samples are noisy; and the noise of such a mean.
 const LEVEL_S: (f64, f64) = (0.2, 1.0);
 const LEVEL_NOISE: f64 = 0.02;
-/// Held: two means over the longest of these in a row are another path's by their share ([`OTHER_SHARE`]) and by
-/// so many standard errors.
+/// Held: two means over the longest of these in a row are another path's by their share
+/// ([`OTHER_SHARE`]) and by so many standard errors.
 const CHANGED_ERRORS: f64 = 4.0;
 /// Connections that do not come for so long were refused, and are asked for again later.
 const REFUSED_S: (f64, f64) = (5.0, 60.0);
@@ -145,8 +145,8 @@ impl Count {
         }
     }
 
-    /// The number that a round trip asks for before anything is measured, with what the kernel lets a
-    /// socket have under way: so many windows hold a gigabit, and slow start fills them in time.
+    /// The number that a round trip asks for before anything is measured, with what the kernel lets
+    /// a socket have under way: so many windows hold a gigabit, and slow start fills them in time.
     pub fn first(&mut self, rtt_s: f64, window_bytes: f64, bandwidth: Option<f64>) -> u32 {
         let bytes = bandwidth.unwrap_or(ASSUMED_BANDWIDTH) * rtt_s;
         let needed =
@@ -277,8 +277,8 @@ impl Count {
         (count > 0).then(|| sum / f64::from(count))
     }
 
-    /// Standard deviation of one sample, as a share: from second differences of neighbours, which a rise
-    /// does not move, and their median, which a step does not.
+    /// Standard deviation of one sample, as a share: from second differences of neighbours, which a
+    /// rise does not move, and their median, which a step does not.
     fn noise(&self) -> f64 {
         let rates: Vec<f64> = self.rates.iter().map(|(_, rate)| *rate).collect();
         let bends = rates.windows(3).map(|w| (w[0] - 2.0 * w[1] + w[2]).abs());
@@ -353,8 +353,8 @@ impl Count {
         }
     }
 
-    /// The line is full: N from what it carries and what a connection carried below that. Windows tell only
-    /// what a connection might carry, so for their sake none is closed.
+    /// The line is full: N from what it carries and what a connection carried below that. Windows
+    /// tell only what a connection might carry, so for their sake none is closed.
     fn plateau(&mut self, full: f64, now: &Estimate, each: Option<f64>, most: u32) {
         self.line = full;
         let needed = each.map_or(most, |each| needed(full, each));
@@ -375,7 +375,8 @@ impl Count {
         let seen = now.window_bytes.is_some();
         let step = ceil(f64::from(self.n) * if seen { STEPS.1 } else { STEPS.0 });
         let lacks = |line: f64| (line > (1.0 + OTHER_SHARE) * carried).then(|| needed(line, each));
-        // What the same path carried a moment ago is worth a jump; the line of a new one bounds a step.
+        // What the same path carried a moment ago is worth a jump; the line of a new one bounds a
+        // step.
         let n = match (
             lacks(self.line),
             lacks(now.bandwidth.filter(|_| now.measured).unwrap_or(0.0)),

@@ -1,11 +1,11 @@
-//! One model of a network path: samples of what a transfer achieves go in; how many connections there
-//! should be, how fast they may send and what limits them come out. docs/design/path.md explains it
-//! on one page.
+//! One model of a network path: samples of what a transfer achieves go in; how many connections
+//! there should be, how fast they may send and what limits them come out. docs/design/path.md
+//! explains it on one page.
 //!
-//! What it is not: it knows no socket, no iSCSI and no clock; it opens, closes and holds back nothing.
-//! [`model`] turns samples into an estimate and has every threshold about the path; [`rate`] and
-//! [`count`] decide from the estimate alone. An incident may change an estimator, never add a branch to
-//! a decision.
+//! What it is not: it knows no socket, no iSCSI and no clock; it opens, closes and holds back
+//! nothing. [`model`] turns samples into an estimate and has every threshold about the path;
+//! [`rate`] and [`count`] decide from the estimate alone. An incident may change an estimator,
+//! never add a branch to a decision.
 
 #![forbid(unsafe_code)]
 
@@ -83,8 +83,8 @@ impl Controller {
         Self { config, model, rate, count, resume, begun: false }
     }
 
-    /// Before the first command, from the round trip of the login and the connections that are open: how
-    /// many to have at once, and what may go over them.
+    /// Before the first command, from the round trip of the login and the connections that are
+    /// open: how many to have at once, and what may go over them.
     pub fn first(&mut self, rtt_s: Option<f64>, open: u32) -> Orders {
         if let Some(rtt_s) = rtt_s.filter(|rtt_s| *rtt_s >= model::SHORT_RTT_S) {
             self.begun = true;

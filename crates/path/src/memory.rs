@@ -2,8 +2,9 @@
 //! (draft-ietf-tsvwg-careful-resume). Pure: whoever has a file reads and writes it.
 //!
 //! Phases have the draft's names. *Reconnaissance* looks whether the round trip is that of the path
-//! remembered. *Unvalidated* goes at half of what was remembered. *Validating* waits for the round trip
-//! that shows it; losses of the load lead to *safe retreat*, half of what was carried. *Normal* is the rest.
+//! remembered. *Unvalidated* goes at half of what was remembered. *Validating* waits for the round
+//! trip that shows it; losses of the load lead to *safe retreat*, half of what was carried.
+//! *Normal* is the rest.
 
 use super::model::Estimate;
 
@@ -81,7 +82,8 @@ impl Resume {
         self.phase
     }
 
-    /// The round trip of this path is known: the bandwidth to open connections for, in bytes a second.
+    /// The round trip of this path is known: the bandwidth to open connections for, in bytes a
+    /// second.
     pub fn begin(&mut self, rtt_s: f64) -> Option<f64> {
         let saved = self.saved.filter(|saved| saved.is_of(rtt_s));
         self.phase = if saved.is_some() { Phase::Unvalidated } else { Phase::Normal };
@@ -89,8 +91,8 @@ impl Resume {
         saved.map(|saved| saved.bandwidth)
     }
 
-    /// Takes what is known now. What the path is to be filled with from here on, in bytes a second, where
-    /// that is not what was carried.
+    /// Takes what is known now. What the path is to be filled with from here on, in bytes a second,
+    /// where that is not what was carried.
     pub fn handle(&mut self, now: &Estimate) -> Option<f64> {
         match self.phase {
             Phase::Reconnaissance | Phase::Normal => None,

@@ -1,16 +1,18 @@
 //! Samples in, an [`Estimate`] of the path out: what the line carries, its round trip without our
-//! queue, the queue, what a connection may carry, losses, what limits. The only file with thresholds
-//! about the path; `rate` and `count` decide from the estimate alone.
+//! queue, the queue, what a connection may carry, losses, what limits. The only file with
+//! thresholds about the path; `rate` and `count` decide from the estimate alone.
 //!
 //! Three rules make the estimate:
-//! * **Bandwidth is measured where the line is saturated** (a queue stands or the load loses packets):
-//!   there the mean of what is carried is what the line carries, up or down. Elsewhere what is carried
-//!   is a lower bound, and may only raise it (BBR's delivery-rate filter, draft-cardwell-iccrg-bbr §4.5).
+//! * **Bandwidth is measured where the line is saturated** (a queue stands or the load loses
+//!   packets): there the mean of what is carried is what the line carries, up or down. Elsewhere
+//!   what is carried is a lower bound, and may only raise it (BBR's delivery-rate filter,
+//!   draft-cardwell-iccrg-bbr §4.5).
 //! * **A sender without enough to send proves nothing downwards** (`is_app_limited`,
 //!   draft-cheng-iccrg-delivery-rate-estimation §3.4; RFC 7661).
-//! * **A queue of ours empties when we send less than the line carries.** A round trip that stays long
-//!   although enough less was sent is the path's: a longer way, a scheduler's jitter, or a queue that
-//!   others fill. (BBR's ProbeRTT asks the same question by the clock; here it is asked when it matters.)
+//! * **A queue of ours empties when we send less than the line carries.** A round trip that stays
+//!   long although enough less was sent is the path's: a longer way, a scheduler's jitter, or a
+//!   queue that others fill. (BBR's ProbeRTT asks the same question by the clock; here it is asked
+//!   when it matters.)
 
 use super::limit::Bottleneck;
 use super::recent::{Interval, Recent};
@@ -24,32 +26,37 @@ const SAMPLE_S: f64 = 0.1;
 /// (COPA's standing round trip, NSDI 2018 §2.1).
 const STANDING_S: f64 = 0.25;
 /// The queue that cruising holds: a part of the round trip within these seconds. Above what an idle
-/// host adds (1 to 2 ms measured), below half of the smallest queues of lines (250 packets at 1 Gbit/s are 3 ms).
+/// host adds (1 to 2 ms measured), below half of the smallest queues of lines (250 packets at 1
+/// Gbit/s are 3 ms).
 const TARGET_SHARE: f64 = 0.04;
 const TARGET_S: (f64, f64) = (0.002, 0.008);
-/// Above that stands so many times the median step of round trips from sample to sample, up to half as much
-/// again as the longest.
+/// Above that stands so many times the median step of round trips from sample to sample, up to half
+/// as much again as the longest.
 const TARGET_JITTERS: f64 = 1.5;
 /// Share of segments lost from which losses are the load's (BBRv2, draft-cardwell-iccrg-bbr §2.7).
 const LOSS_SHARE: f64 = 0.02;
-/// Full: commands waited for the pace in this share of the time, or this share of bandwidth × round trip
-/// was under way at both ends of the interval.
+/// Full: commands waited for the pace in this share of the time, or this share of bandwidth × round
+/// trip was under way at both ends of the interval.
 const FULL_SHARE: f64 = 0.9;
 /// A saturated line is measured over seconds, and round trips: three per cent of noise in a sample
 /// become one.
 const MEASURE: (f64, f64) = (1.0, 6.0);
-/// A path is full if so many rounds bring no more (BBR §4.3.1.2), and the first measure is their mean.
+/// A path is full if so many rounds bring no more (BBR §4.3.1.2), and the first measure is their
+/// mean.
 pub(crate) const FULL_ROUNDS: f64 = 3.0;
-/// A lower bound above a measured bandwidth raises it by this part: most of it is noise the first time.
+/// A lower bound above a measured bandwidth raises it by this part: most of it is noise the first
+/// time.
 const RAISE_WEIGHT: f64 = 0.4;
 /// A rate that is off by more is another path's, not noise.
 pub(crate) const OTHER_SHARE: f64 = 0.1;
-/// Once so many seconds of the line were sent less, a queue is shorter by this part of them, or not ours.
+/// Once so many seconds of the line were sent less, a queue is shorter by this part of them, or not
+/// ours.
 const DRAINED_S: f64 = 0.006;
 const EMPTIES: f64 = 0.25;
 /// Less than the bandwidth is sent if it is less by more than the error of the bandwidth.
 pub(crate) const ERROR_SHARE: f64 = 0.05;
-/// What did not empty is asked about again after seconds, each time twice as many, up to the second.
+/// What did not empty is asked about again after seconds, each time twice as many, up to the
+/// second.
 const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);
 /// A cause that takes this share of the time is the one that limits.
 const DOMINANT_SHARE: f64 = 0.5;
@@ -159,8 +166,8 @@ impl Model {
         &self.last
     }
 
-    /// Takes one sample, and the pace in force during it. One whose time does not lie after that of its
-    /// predecessor, or whose rate is no number, changes nothing.
+    /// Takes one sample, and the pace in force during it. One whose time does not lie after that of
+    /// its predecessor, or whose rate is no number, changes nothing.
     pub fn handle_sample(&mut self, sample: &Sample, pace: Option<f64>) -> &Estimate {
         let dt_s = sample.t_s - self.last.t_s;
         let usable = dt_s > 0.0 && sample.bytes_per_s.is_finite() && sample.bytes_per_s >= 0.0;
@@ -207,8 +214,8 @@ impl Model {
         }
     }
 
-    /// The sender had enough to fill the line: commands waited for the pace, or enough of them were under
-    /// way (Little's law); where neither is known, the kernel decides.
+    /// The sender had enough to fill the line: commands waited for the pace, or enough of them were
+    /// under way (Little's law); where neither is known, the kernel decides.
     fn is_full(&mut self, sample: &Sample, now: &Estimate) -> bool {
         let before = std::mem::replace(&mut self.outstanding, sample.outstanding_bytes);
         let under_way = sample.outstanding_bytes.map(|now| before.map_or(now, |old| old.min(now)));
@@ -226,7 +233,8 @@ impl Model {
         now.queue_now_s = rtt_s.map_or(now.queue_now_s, above);
         let standing = self.recent.least_rtt_s(now.t_s - STANDING_S);
         now.queue_s = standing.map_or(now.queue_s, above);
-        // A shorter way, or jitter that has ended: what stays is not more than what was there lately.
+        // A shorter way, or jitter that has ended: what stays is not more than what was there
+        // lately.
         let lately = self.recent.since(now.t_s - 2.0 * MEASURE.0).filter_map(|one| one.rtt_s);
         if let Some(most_s) = lately.reduce(f64::max) {
             self.stays_s = self.stays_s.min((most_s - self.least_s).max(0.0));
@@ -235,7 +243,8 @@ impl Model {
 
     fn note_bandwidth(&mut self, pace: Option<f64>, now: &mut Estimate) {
         let rtt_s = now.rtt_s.unwrap_or(0.0);
-        // Without a pace nobody can ask whether a round trip that doubled is a queue or a longer way.
+        // Without a pace nobody can ask whether a round trip that doubled is a queue or a longer
+        // way.
         let unclear = pace.is_none() && now.queue_s > rtt_s;
         let queued = now.queue_s > now.queue_target_s / 2.0 && !unclear;
         now.saturated = now.full && (queued || now.lossy);
@@ -266,8 +275,8 @@ impl Model {
             return;
         }
         if self.shown_s.is_some() && !now.measured {
-            // The line runs over the first time: it is busy while holes are repaired, and what comes
-            // through them at once, or not at all, is one rate on average.
+            // The line runs over the first time: it is busy while holes are repaired, and what
+            // comes through them at once, or not at all, is one rate on average.
             now.bandwidth = Some(self.recent.most(now.t_s - 2.0 * first_s, first_s));
             return;
         }
@@ -351,8 +360,8 @@ fn limits(sample: &Sample, pace: Option<f64>, now: &Estimate) -> Bottleneck {
     if sample.held_share >= DOMINANT_SHARE && used && now.measured || now.saturated {
         return Bottleneck::Line;
     }
-    // A flow is "application limited" to the kernel whenever its send buffer or the receiver's window
-    // holds it up, so those come first.
+    // A flow is "application limited" to the kernel whenever its send buffer or the receiver's
+    // window holds it up, so those come first.
     if share(sample.typical(|tcp| tcp.rwnd_limited_share)) {
         return Bottleneck::ReceiveWindow;
     }

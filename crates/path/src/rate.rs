@@ -1,44 +1,47 @@
 //! How fast all connections together may send and ask: from the [`Estimate`] alone.
 //!
-//! The states have BBR's names. *Startup* doubles what was carried in each round until three of them bring
-//! no quarter more; behind a queue, or losses, it grows by a quarter. After that one law holds: the pace is the
-//! bandwidth, less what the queue is too long by, more what it is too short by, over the time that a
-//! change needs to be seen. *Drain*, *cruise* and *probe* are what that law does with a long queue,
-//! with the queue it aims at, and with none, where it adds a step that doubles while it is followed.
-//! A standing queue of a few milliseconds keeps the line busy, and makes what is carried the
-//! measure of the line; so nothing has to be probed while it stands (FAST TCP, ToN 2006; COPA,
-//! NSDI 2018).
+//! The states have BBR's names. *Startup* doubles what was carried in each round until three of
+//! them bring no quarter more; behind a queue, or losses, it grows by a quarter. After that one law
+//! holds: the pace is the bandwidth, less what the queue is too long by, more what it is too short
+//! by, over the time that a change needs to be seen. *Drain*, *cruise* and *probe* are what that
+//! law does with a long queue, with the queue it aims at, and with none, where it adds a step that
+//! doubles while it is followed. A standing queue of a few milliseconds keeps the line busy, and
+//! makes what is carried the measure of the line; so nothing has to be probed while it stands (FAST
+//! TCP, ToN 2006; COPA, NSDI 2018).
 
 use super::model::{ERROR_SHARE, Estimate, FULL_ROUNDS, SHORT_RTT_S};
 use super::tcp::SEGMENT_BYTES;
 
-/// Startup: what was carried grows by this factor in a round (slow start's, RFC 5681 §3.1); behind a queue,
-/// or losses, by the other (conservative slow start, RFC 9406 §4.2), and less than that is no growth (BBR §4.3.1.2).
+/// Startup: what was carried grows by this factor in a round (slow start's, RFC 5681 §3.1); behind
+/// a queue, or losses, by the other (conservative slow start, RFC 9406 §4.2), and less than that is
+/// no growth (BBR §4.3.1.2).
 const STARTUP_GAINS: (f64, f64) = (2.0, 1.25);
-/// A queue as long as this part of the round trip, within these seconds, ends the doubling (HyStart++,
-/// RFC 9406 §4.2: RTT/8, 4 to 16 ms).
+/// A queue as long as this part of the round trip, within these seconds, ends the doubling
+/// (HyStart++, RFC 9406 §4.2: RTT/8, 4 to 16 ms).
 const HYSTART: (f64, f64, f64) = (0.125, 0.004, 0.016);
-/// Under way in startup before anything was measured, for each open connection and in all, in bytes: more
-/// than six doublings of ten segments (RFC 6928), so that the kernel's slow start is what limits, and not so
-/// much that what the first connections were given waits when the others come.
+/// Under way in startup before anything was measured, for each open connection and in all, in
+/// bytes: more than six doublings of ten segments (RFC 6928), so that the kernel's slow start is
+/// what limits, and not so much that what the first connections were given waits when the others
+/// come.
 const FIRST_BYTES: (f64, f64) = (1048576.0, 16777216.0);
-/// Queues are corrected over this many times the time until a change is seen: a delayed loop is stable
-/// beyond π/2 and has no overshoot beyond e.
+/// Queues are corrected over this many times the time until a change is seen: a delayed loop is
+/// stable beyond π/2 and has no overshoot beyond e.
 const RESPONSE: f64 = 2.7;
-/// A probe begins with this step, may always go to the second, and never beyond the third, by which the pace
-/// differs from the bandwidth at most.
+/// A probe begins with this step, may always go to the second, and never beyond the third, by which
+/// the pace differs from the bandwidth at most.
 const PROBE_STEPS: (f64, f64, f64) = (0.01, 0.03, 0.25);
 /// A step may put this time into a queue before it is seen: most queues of lines hold more.
 const PROBE_QUEUE_S: f64 = 0.02;
-/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than a command of 1 MiB a second.
+/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than a command of
+/// 1 MiB a second.
 const WINDOW_LEAST_SEGMENTS: f64 = 2.0;
 
 /// What the rate is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum State {
-    /// Nothing is held back: the path is short, its round trip unknown, or others fill its queue, against
-    /// which TCP's own rules are the fair ones.
+    /// Nothing is held back: the path is short, its round trip unknown, or others fill its queue,
+    /// against which TCP's own rules are the fair ones.
     #[default]
     Free,
     /// A new path fills.
@@ -81,7 +84,8 @@ pub struct Rate {
     begun: bool,
     /// A queue has shown in startup.
     near: bool,
-    /// The most that was carried in startup, what it was when it last grew by a quarter, and rounds since.
+    /// The most that was carried in startup, what it was when it last grew by a quarter, and rounds
+    /// since.
     best: f64,
     grown: f64,
     rounds: f64,

@@ -63,8 +63,8 @@ impl Recent {
         self.since(since_s).filter_map(|one| one.rtt_s).reduce(f64::min)
     }
 
-    /// By what round trips differ from one interval to the next since a time, in the middle: not by what a
-    /// queue does that fills or empties now and then.
+    /// By what round trips differ from one interval to the next since a time, in the middle: not by
+    /// what a queue does that fills or empties now and then.
     pub(crate) fn jitter_s(&self, since_s: f64) -> f64 {
         let rtts: Vec<f64> = self.since(since_s).filter_map(|one| one.rtt_s).collect();
         let mut steps: Vec<f64> = rtts.windows(2).map(|pair| (pair[1] - pair[0]).abs()).collect();

@@ -1,6 +1,7 @@
-//! Hostile input without libFuzzer: `cargo run -p fuzz-cases --example mutate -- CASE SECONDS [SEED]`
-//! changes seeds and corpus at random. It knows nothing of coverage; for cases that damage a good
-//! image themselves that is enough to begin with. An input that breaks an invariant is printed.
+//! Hostile input without libFuzzer: `cargo run -p fuzz-cases --example mutate -- CASE SECONDS
+//! [SEED]` changes seeds and corpus at random. It knows nothing of coverage; for cases that damage
+//! a good image themselves that is enough to begin with. An input that breaks an invariant is
+//! printed.
 
 use std::panic;
 use std::path::Path;

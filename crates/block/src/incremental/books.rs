@@ -47,13 +47,13 @@ pub(super) struct Books {
     leaves: BTreeMap<u64, Leaf>,
     /// To be written to the destination once their hashes are struck out in the file.
     striking: Vec<Run>,
-    /// The same, while the file is being written.
+    /// Runs whose hashes are being struck out: the file is being written.
     struck: Vec<Run>,
     saving: bool,
-    /// Written, not flushed.
+    /// Blocks that were written and not flushed, and their hashes.
     written: Vec<(Range<u64>, Vec<Hash>)>,
     written_bytes: u64,
-    /// The same, while the destination is being flushed.
+    /// Written blocks and their hashes, while the destination is being flushed.
     flushing: Vec<(Range<u64>, Vec<Hash>)>,
     is_flushing: bool,
 }
@@ -120,8 +120,8 @@ impl Books {
         self.striking.len() + self.struck.len()
     }
 
-    /// The pages to be written to the file now, if any. One save at a time, so that an older content
-    /// never follows a newer one.
+    /// The pages to be written to the file now, if any. One save at a time, so that an older
+    /// content never follows a newer one.
     pub(super) fn take_save(&mut self) -> Option<Vec<(u64, Page)>> {
         if self.saving {
             return None;

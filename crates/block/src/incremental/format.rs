@@ -2,8 +2,8 @@
 //! only: no I/O. docs/copy.md has the table of bytes.
 //!
 //! Everything is in blocks of 4 KiB, each with a CRC32C of its own, little-endian. The header with
-//! sequence number n has the place n mod 2, so that a torn one leaves the one before. A page that is
-//! torn says nothing about its blocks, which is always safe: what is not known is sent again.
+//! sequence number n has the place n mod 2, so that a torn one leaves the one before. A page that
+//! is torn says nothing about its blocks, which is always safe: what is not known is sent again.
 
 use std::ops::Range;
 

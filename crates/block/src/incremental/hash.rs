@@ -33,7 +33,7 @@ impl Hash {
 #[derive(Clone)]
 pub struct Hasher {
     salted: Sha256,
-    /// Of a whole block of zeroes, and of the source's last one, which may be shorter.
+    /// The hash of a whole block of zeroes, and of the source's last one, which may be shorter.
     zero: Hash,
     zero_last: Hash,
     block_bytes: usize,
@@ -49,7 +49,7 @@ impl Hasher {
         Self { salted, zero, zero_last, block_bytes }
     }
 
-    /// Of a block's content.
+    /// The hash of a block's content.
     pub fn hash(&self, content: &[u8]) -> Hash {
         if crate::copy::is_zero(content) {
             return self.of_zeroes(content.len());
@@ -57,7 +57,7 @@ impl Hasher {
         digest(&self.salted, content)
     }
 
-    /// Of a block of zeroes: a whole one, or the last one.
+    /// The hash of a block of zeroes: a whole one, or the last one.
     pub fn of_zeroes(&self, bytes: usize) -> Hash {
         if bytes == self.block_bytes { self.zero } else { self.zero_last }
     }

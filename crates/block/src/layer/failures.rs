@@ -21,7 +21,7 @@ pub struct Failures {
 #[derive(Default)]
 struct Noted {
     failures: Failures,
-    /// That somebody else has the device was told.
+    /// It was told that somebody else has the device.
     fenced: bool,
 }
 

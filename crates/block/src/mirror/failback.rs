@@ -1,8 +1,8 @@
 //! Failing back: the former local device becomes a leg of the one that was promoted, and gets what
 //! differs.
 //!
-//! 1. At the site that takes over, [`primary_of_leg`] promotes the leg and makes it the local device
-//!    of a mirror, with one leg that is awaited: what is written from then on is known.
+//! 1. At the site that takes over, [`primary_of_leg`] promotes the leg and makes it the local
+//!    device of a mirror, with one leg that is awaited: what is written from then on is known.
 //! 2. At the old site, [`hand_back`] writes behind the image of the old local device what the old
 //!    metadata says may differ from the leg (bits and active extents), and a superblock of the
 //!    generation in which that leg was followed last. Its mirror does not open any more.
@@ -84,8 +84,8 @@ fn store_error(error: StoreError) -> MirrorError {
     MirrorError::store("the mirror's metadata", error)
 }
 
-/// Makes the local device a leg of the one that was promoted: `leg` by its place. The mirror must not
-/// run, and does not open any more. May be done again.
+/// Makes the local device a leg of the one that was promoted: `leg` by its place. The mirror must
+/// not run, and does not open any more. May be done again.
 ///
 /// # Errors
 /// The device has no room behind the image; its content is not what the metadata tells of; what the
@@ -257,9 +257,9 @@ pub(crate) async fn promoted_sequence(local: &Local) -> Option<u64> {
     found.sequence.checked_sub(1)
 }
 
-/// Promotes the leg that `leg` is, and makes it the local device of a mirror, whose one leg is awaited
-/// under this name: the former local device, once its site gives it back. `metadata` says how the
-/// metadata device is had for an image of so many bytes.
+/// Promotes the leg that `leg` is, and makes it the local device of a mirror, whose one leg is
+/// awaited under this name: the former local device, once its site gives it back. `metadata` says
+/// how the metadata device is had for an image of so many bytes.
 ///
 /// # Errors
 /// As [`promote()`](super::promote()); what the devices say.

@@ -1,4 +1,5 @@
-//! docs/design/mirror-format.md tells the truth: each field of each block, its place and its length.
+//! docs/design/mirror-format.md tells the truth: each field of each block, its place and its
+//! length.
 
 use super::layout::{LegLayout, LocalLayout, RING_RECORDS};
 use super::{BLOCK_BYTES, LEGS_MAX, activity, bitmap, failback, superblock};

@@ -91,7 +91,7 @@ impl Lineage {
         Self::restore(next, history)
     }
 
-    /// The same as it was in this generation; `None` if it is not known any more.
+    /// The lineage as it was in this generation; `None` if it is not known any more.
     #[must_use]
     pub fn back_to(&self, id: GenerationId) -> Option<Self> {
         if id == self.current {

@@ -113,9 +113,9 @@ async fn make_plain(
     Ok(Some(RemovedImage { size: found.data_bytes, consistent, time: found.lease.into() }))
 }
 
-/// The mirror gets the size that its local device has by now. All legs were made larger before; what is
-/// known is written to `metadata`, a new device that takes the place of the old one afterwards. May be
-/// done again if it was cut off.
+/// The mirror gets the size that its local device has by now. All legs were made larger before;
+/// what is known is written to `metadata`, a new device that takes the place of the old one
+/// afterwards. May be done again if it was cut off.
 ///
 /// Returns the size.
 ///

@@ -24,13 +24,13 @@ pub(super) const SIGN_EVERY: Duration = Duration::from_secs(5);
 /// once, since clocks differ: the leg is watched then.
 const SIGN_AGE_MAX: Duration = Duration::from_secs(15);
 
-/// So long a leg is watched, with a look each second: one sign and what its way may take.
+/// Time for which a leg is watched, with a look each second: one sign and what its way may take.
 const WATCHED: Duration = Duration::from_secs(7);
 
 /// How to promote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromoteOptions {
-    /// Also an image that is no legal one, and one whose mirror lives and cannot be kept from it.
+    /// Takes over an image that is no legal one, and one whose mirror lives and cannot be kept from it, too.
     pub force: bool,
     /// The reservation is given up again when all is done, so that hosts that know nothing of it
     /// may write. What keeps the old side from writing then is its own look at the superblock.
@@ -63,8 +63,8 @@ fn key_of(generation: GenerationId) -> u64 {
     generation.0 as u64 | 1
 }
 
-/// The key under which a leg is reserved if it was promoted and nobody has it since; `None` for what
-/// is no leg.
+/// The key under which a leg is reserved if it was promoted and nobody has it since; `None` for
+/// what is no leg.
 ///
 /// # Errors
 /// The device's.
@@ -141,8 +141,8 @@ pub(super) async fn look(
     Ok(found)
 }
 
-/// Takes the reservation, and with it the right to write from whoever had it; `None` where there are
-/// no reservations.
+/// Takes the reservation, and with it the right to write from whoever had it; `None` where there
+/// are no reservations.
 async fn take(leg: &OpenLeg, key: u64) -> crate::Result<Option<Arc<dyn Fence>>> {
     let Some(fence) = leg.fence.clone() else { return Ok(None) };
     match fence.take(key).await {

@@ -1,9 +1,9 @@
-//! Giving up what was written at the local device: it gets the image of a leg. For a mirror that does
-//! not run, since the content changes under whoever would use it.
+//! Giving up what was written at the local device: it gets the image of a leg. For a mirror that
+//! does not run, since the content changes under whoever would use it.
 //!
-//! The bits of that leg are the cursor: all are set to begin with, and cleared, and written down, as
-//! the copy goes on; only what differs is written. Until it is done the metadata says that the local
-//! device is no image, and its mirror does not open.
+//! The bits of that leg are the cursor: all are set to begin with, and cleared, and written down,
+//! as the copy goes on; only what differs is written. Until it is done the metadata says that the
+//! local device is no image, and its mirror does not open.
 
 use std::ops::Range;
 
@@ -36,14 +36,14 @@ const STEPS_PER_NOTE: usize = 64;
 pub struct RestoreProgress {
     /// Bytes compared by this call.
     pub compared_bytes: u64,
-    /// Of these, bytes that differed and were written here.
+    /// Bytes compared by this call that differed and were written here.
     pub written_bytes: u64,
     /// Bytes that are left.
     pub left_bytes: u64,
 }
 
-/// The local device gets the image of `leg`, whose number is `place`; what it has of its own is gone.
-/// Goes on where an earlier call was cut off. `told` hears how far it is.
+/// The local device gets the image of `leg`, whose number is `place`; what it has of its own is
+/// gone. Goes on where an earlier call was cut off. `told` hears how far it is.
 ///
 /// # Errors
 /// The leg is none of this mirror's, or no legal image; what the devices say.
@@ -108,8 +108,8 @@ fn begin(superblock: &mut LocalSuperblock, place: usize, id: BitmapId) {
     }
 }
 
-/// The image is that of the leg, of its generation. What other legs have of the old one is not known
-/// to be equal any more.
+/// The image is that of the leg, of its generation. What other legs have of the old one is not
+/// known to be equal any more.
 fn finish(
     superblock: &mut LocalSuperblock,
     place: usize,

@@ -40,8 +40,8 @@ pub enum Guard {
     /// The leg was not reached yet.
     #[default]
     Unknown,
-    /// Nothing. That somebody else has taken it over is seen when its superblock is looked at, which
-    /// is done at every connect and every few seconds.
+    /// Nothing. That somebody else has taken it over is seen when its superblock is looked at,
+    /// which is done at every connect and every few seconds.
     Superblock,
     /// A persistent reservation: the leg's own target refuses others, and us once it is taken over.
     Reservation,

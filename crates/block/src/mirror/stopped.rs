@@ -1,5 +1,5 @@
-//! [`Stopped`]: a mirror that does not run, for what is done to it then. Its devices, which nobody else
-//! has open, and its metadata, changed one decision after the other.
+//! [`Stopped`]: a mirror that does not run, for what is done to it then. Its devices, which nobody
+//! else has open, and its metadata, changed one decision after the other.
 
 use std::sync::Arc;
 

@@ -174,7 +174,8 @@ pub enum Role {
     Primary,
     /// The local device has failed while the legs went on.
     Secondary,
-    /// The local device is given up for the image of a leg, and gets that: it is no image until then.
+    /// The local device is given up for the image of a leg, and gets that: it is no image until
+    /// then.
     Restoring,
     /// A leg was promoted, and the local device was given back to it: nothing is written here but
     /// by failing back.

@@ -218,8 +218,8 @@ impl MirrorConfig {
     }
 }
 
-/// The text of a configuration without one of its legs, as an editor would make it: what else stands
-/// there, comments too, stays.
+/// The text of a configuration without one of its legs, as an editor would make it: what else
+/// stands there, comments too, stays.
 pub fn without_leg(text: &str, leg: usize) -> String {
     let mut legs = 0;
     let mut out = false;

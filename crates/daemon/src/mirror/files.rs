@@ -119,8 +119,8 @@ impl Files {
         Ok(Self { name: name.to_owned(), config, socket, state })
     }
 
-    /// Those of all mirrors whose sockets are there, by name. A mirror that was killed may have left
-    /// one.
+    /// Those of all mirrors whose sockets are there, by name. A mirror that was killed may have
+    /// left one.
     ///
     /// # Errors
     /// There is no folder for them, or it cannot be read.

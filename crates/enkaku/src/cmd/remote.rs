@@ -37,7 +37,8 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_connections)]
     pub(crate) connections: Connections,
     /// Who chooses the number of connections: adaptive, golden (the APT study's search), fixed or
-    /// fixed:N; model (experimental) finds the rate as well, from one model of the path [default: adaptive with auto, fixed with a number, which the others begin with].
+    /// fixed:N; model (experimental) finds the rate as well, from one model of the path [default:
+    /// adaptive with auto, fixed with a number, which the others begin with].
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<PolicyConfig>,
     /// Take only this part of what the path gives, such as 0.5, measured now and then.
@@ -307,7 +308,7 @@ pub(crate) fn warn_of_password(url: &Url) {
     }
 }
 
-/// The same where it was found by somebody else.
+/// Says that a password stands in the command line.
 pub(crate) fn warn_of_a_password() {
     complain(&format!(
         "warning: the password in the URL can be seen in the list of processes and in the \
@@ -339,8 +340,8 @@ impl Volume {
         &self.disk
     }
 
-    /// Logs out, where nothing was written: there is nothing to flush, which a unit that is reserved
-    /// for somebody else refuses.
+    /// Logs out, where nothing was written: there is nothing to flush, which a unit that is
+    /// reserved for somebody else refuses.
     pub(crate) async fn close_unwritten(self) -> anyhow::Result<()> {
         match self.disk.close().await {
             Err(block::BlockError::Fenced) => Ok(()),

@@ -1,6 +1,6 @@
 //! Which command has been still for longest: neither it nor its data has moved, nor has anything
-//! that was sent before it. An initiator's own patience, of which RFC 7143 says nothing but what may
-//! be done when it ends (§7.11); the rule is the one of Linux' iSCSI initiator.
+//! that was sent before it. An initiator's own patience, of which RFC 7143 says nothing but what
+//! may be done when it ends (§7.11); the rule is the one of Linux' iSCSI initiator.
 
 use std::collections::VecDeque;
 use std::time::Duration;

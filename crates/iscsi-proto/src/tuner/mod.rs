@@ -68,8 +68,9 @@ pub trait Policy: std::fmt::Debug + Send {
     /// Forgets what was learnt and searches again from the present number of connections.
     fn restart(&mut self);
 
-    /// Before the first command, from a round trip in seconds and the connections that are open: how many
-    /// to have at once and what may go over them; none of a policy that waits for samples and leaves the rate to the [`Pacer`].
+    /// Before the first command, from a round trip in seconds and the connections that are open:
+    /// how many to have at once and what may go over them; none of a policy that waits for samples
+    /// and leaves the rate to the [`Pacer`].
     fn first(&mut self, _rtt_s: f64, _open: u32) -> Option<(u32, Pacing)> {
         None
     }

@@ -1,5 +1,5 @@
-//! `model`: the controller of the crate `path` as a policy beside the others. It translates samples and
-//! orders; what is decided is decided there.
+//! `model`: the controller of the crate `path` as a policy beside the others. It translates samples
+//! and orders; what is decided is decided there.
 
 use super::{Decision, Pacing, Phase, Policy, Sample, Why};
 

@@ -1,5 +1,5 @@
-//! The pacer and the opening of a path against samples as they were seen, and as the modelled line asks
-//! them for a rate (`control`).
+//! The pacer and the opening of a path against samples as they were seen, and as the modelled line
+//! asks them for a rate (`control`).
 
 use iscsi_proto::tuner::{Opening, Pace, Pacer};
 
@@ -15,7 +15,8 @@ fn seen(t_s: f64, rtt_ms: f64, bytes_per_s: f64) -> Sample {
 
 #[test]
 fn bursts_of_windows_that_grow_are_no_queue() {
-    // As seen over 1 Gbit/s; the rate began at 69, 48 and 65 MB/s, and took three seconds from there.
+    // As seen over 1 Gbit/s; the rate began at 69, 48 and 65 MB/s, and took three seconds from
+    // there.
     for samples in [
         vec![(0.4, 50.7, 31e6), (0.5, 52.0, 43e6), (0.6, 52.0, 60e6), (0.7, 55.0, 78e6)],
         vec![(0.3, 50.5, 30e6), (0.4, 51.5, 43e6), (0.5, 51.2, 40e6), (0.6, 55.3, 56e6)],
@@ -39,8 +40,8 @@ fn bursts_of_windows_that_grow_are_no_queue() {
     }
 }
 
-/// The rate that the opening of a path ends with which carries 100 MB/s and then 95, and loses so many
-/// segments in each sample.
+/// The rate that the opening of a path ends with which carries 100 MB/s and then 95, and loses so
+/// many segments in each sample.
 fn opening_ends_with(lost: f64) -> Option<f64> {
     let mut opening = Opening::default();
     opening.first(0.0502, 4);
@@ -98,8 +99,8 @@ fn a_late_segment_at_the_beginning_is_no_queue() {
 
 #[test]
 fn what_a_repaired_hole_brings_at_once_is_no_rate() {
-    // As seen when 1 Gbit/s became 300 Mbit/s: with the last sample for the line's rate, so much was
-    // given that the queue stayed for the rest of the transfer.
+    // As seen when 1 Gbit/s became 300 Mbit/s: with the last sample for the line's rate, so much
+    // was given that the queue stayed for the rest of the transfer.
     let mut pacer = Pacer::default();
     let mut pace = Pace::default();
     for tenth in 1..60 {
@@ -120,8 +121,9 @@ fn what_a_repaired_hole_brings_at_once_is_no_rate() {
     assert!(given.is_some_and(|rate| (10e6..30e6).contains(&rate)), "{paces:?}");
 }
 
-/// The rate that is kept to after half a minute in which 60 MB/s were carried and round trips were 3 to
-/// 5 ms above their least, as they are with 64 connections; some segments of each sample were lost, or none.
+/// The rate that is kept to after half a minute in which 60 MB/s were carried and round trips were
+/// 3 to 5 ms above their least, as they are with 64 connections; some segments of each sample were
+/// lost, or none.
 fn rate_where_jitter_is_taken_for_a_queue(lost: f64) -> Option<f64> {
     let mut pacer = Pacer::default();
     pacer.handle_sample(&seen(0.1, 50.2, 110e6));

@@ -74,7 +74,8 @@ pub struct Config {
     /// After this long without an answer and without data moving, a connection is dead.
     pub ping_timeout: Duration,
     /// A command without an answer for this long, while none of its data moves and none of what was
-    /// sent before it, ends its session, so that it goes out again: the target has lost it, or hangs.
+    /// sent before it, ends its session, so that it goes out again: the target has lost it, or
+    /// hangs.
     pub command_timeout: Duration,
     /// Most bytes of one READ or WRITE; longer operations become several, side by side.
     pub transfer_len_max: u32,

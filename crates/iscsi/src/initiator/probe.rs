@@ -195,7 +195,8 @@ impl Prober<'_> {
         // UNMAP may skip what does not fill a unit of allocation, so it promises no zeroes.
         info.trim_zeroes = false;
         info.can_zero = true;
-        // Where what is not allocated may read as anything, a map of it tells nothing of the content.
+        // Where what is not allocated may read as anything, a map of it tells nothing of the
+        // content.
         info.can_extents = capacity.thin && capacity.thin_reads_zeroes;
         let one_unmap = u64::from(u32::MAX).min(or(limits.max_unmap_blocks.into(), 1 << 16));
         let write_same = or(bytes(limits.max_write_same_blocks), WRITE_SAME_LEN);

@@ -394,7 +394,8 @@ impl State {
         }
     }
 
-    /// Ends the incarnation if the target owes an answer for too long, and nothing moves towards it.
+    /// Ends the incarnation if the target owes an answer for too long, and nothing moves towards
+    /// it.
     fn end_if_unanswered(&mut self, now: Instant, batch: &mut Batch) {
         let stalled = self.members.iter().filter_map(|m| m.session.stalled());
         let Some(longest) = stalled.map(|(_, since)| now.since(since)).max() else { return };

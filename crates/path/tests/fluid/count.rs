@@ -1,4 +1,5 @@
-//! The number of connections: how fast the plateau is reached, how few do, and whether it keeps still.
+//! The number of connections: how fast the plateau is reached, how few do, and whether it keeps
+//! still.
 
 use ::path::{Config, Controller};
 
@@ -57,8 +58,8 @@ fn run(path: Path, seed: u64, t_s: f64) -> Transfer {
 
 #[test]
 fn the_plateau_is_reached_within_three_and_a_half_seconds() {
-    // Six steps of a half each, so that no more are opened than half as many again, take longer than
-    // four doublings.
+    // Six steps of a half each, so that no more are opened than half as many again, take longer
+    // than four doublings.
     for (name, path) in cases(&[0.01, 0.03]) {
         let (best, _) = path.best(MAX);
         for seed in SEEDS {
@@ -82,7 +83,8 @@ fn a_minute_costs_little_against_the_fewest_connections() {
             1.0 - run(path, seed, 60.0).mean(0.0, 60.0) / fixed.mean(0.0, 60.0)
         };
         let (usual, all) = worst(SEEDS.map(cost).collect());
-        // Where TCP's fields are there, steps are small, so that no more are opened than are needed.
+        // Where TCP's fields are there, steps are small, so that no more are opened than are
+        // needed.
         assert!(usual <= 0.06 && all <= 0.065, "{name}: {usual:.3}, {all:.3}");
     }
 }

@@ -3,7 +3,8 @@
 use crate::line::{DEPTH_BYTES, LINE, Line, Run, SEEDS};
 use crate::path::GIGABIT;
 
-/// One run to look at: `TRACE=1 CASE="rtt_ms noise seed to_s" cargo test … one_run -- --ignored --nocapture`.
+/// One run to look at: `TRACE=1 CASE="rtt_ms noise seed to_s" cargo test … one_run -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "a run to read"]
 fn one_run() {

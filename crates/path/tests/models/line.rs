@@ -1,6 +1,6 @@
-//! A rate against a modelled line: a queue that runs over, and a transfer that stalls when it does. The
-//! model's rates are what a long-fat path gave without a pace. Whoever finds the rate is `crate::control`,
-//! of the crate whose tests include this file.
+//! A rate against a modelled line: a queue that runs over, and a transfer that stalls when it does.
+//! The model's rates are what a long-fat path gave without a pace. Whoever finds the rate is
+//! `crate::control`, of the crate whose tests include this file.
 
 use std::collections::VecDeque;
 

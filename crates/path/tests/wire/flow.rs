@@ -1,6 +1,7 @@
-//! A sender of TCP with selective acknowledgements: slow start with HyStart (RFC 9406), reno (RFC 5681),
-//! cubic (RFC 9438) or a window of two bandwidth × delay products that minds no losses, as BBR's first
-//! version. A packet is lost when a later one is acknowledged, because lines keep the order (RFC 8985).
+//! A sender of TCP with selective acknowledgements: slow start with HyStart (RFC 9406), reno (RFC
+//! 5681), cubic (RFC 9438) or a window of two bandwidth × delay products that minds no losses, as
+//! BBR's first version. A packet is lost when a later one is acknowledged, because lines keep the
+//! order (RFC 8985).
 
 use std::collections::VecDeque;
 

@@ -1,12 +1,13 @@
-//! A line with a DropTail queue, packet by packet: what is sent at a time is acknowledged at another, or
-//! never. Packets keep their order. Lines can police, lose, and delay by more at some times.
+//! A line with a DropTail queue, packet by packet: what is sent at a time is acknowledged at
+//! another, or never. Packets keep their order. Lines can police, lose, and delay by more at some
+//! times.
 
 use std::collections::VecDeque;
 
 use crate::random::Random;
 
-/// Each value of the jitter holds for this time, in seconds: with a new one for each packet and order
-/// kept, all would wait for the slowest.
+/// Each value of the jitter holds for this time, in seconds: with a new one for each packet and
+/// order kept, all would wait for the slowest.
 const JITTER_HOLDS_S: f64 = 0.02;
 
 #[derive(Clone, Copy, Debug)]

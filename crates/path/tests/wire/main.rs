@@ -1,5 +1,5 @@
-//! The model against lines that nothing in it was tuned on: packet by packet, with senders of TCP, other
-//! queues, policers, jitter and rates. It shares no code with the fluid models.
+//! The model against lines that nothing in it was tuned on: packet by packet, with senders of TCP,
+//! other queues, policers, jitter and rates. It shares no code with the fluid models.
 
 mod flow;
 mod link;
@@ -73,7 +73,8 @@ fn a_path_is_as_full_as_with_eight_plain_flows() {
             let (_, scenario) = lines().swap_remove(at);
             let mut theirs = Transfer::plain(scenario, 8, seed);
             theirs.run(40.0);
-            // What changes at 20 s has five seconds; eight flows are much slower over the longer way.
+            // What changes at 20 s has five seconds; eight flows are much slower over the longer
+            // way.
             let [ours_, theirs_] = [&ours, &theirs].map(|transfer| transfer.mean(25.0, 40.0));
             let moves = &ours.moves;
             let share = ours_ / theirs_;
@@ -249,8 +250,8 @@ fn table_of_lines() {
     }
 }
 
-/// One run to look at: `TRACE=1 CASE="rtt_ms queue to_s" … one_run -- --ignored --nocapture`; or `CASE` is the
-/// name of one of [`lines`].
+/// One run to look at: `TRACE=1 CASE="rtt_ms queue to_s" … one_run -- --ignored --nocapture`; or
+/// `CASE` is the name of one of [`lines`].
 #[test]
 #[ignore = "a run to read"]
 fn one_run() {

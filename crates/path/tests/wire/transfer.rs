@@ -1,6 +1,6 @@
-//! A transfer of commands over some flows, as the initiator makes it: commands wait for the pace, go to the
-//! flow that should have them done first, and are followed by others; a controller is asked every tenth of
-//! a second. Or plain flows without a controller, to compare with.
+//! A transfer of commands over some flows, as the initiator makes it: commands wait for the pace,
+//! go to the flow that should have them done first, and are followed by others; a controller is
+//! asked every tenth of a second. Or plain flows without a controller, to compare with.
 
 use std::collections::VecDeque;
 
@@ -13,8 +13,8 @@ const SAMPLE_S: f64 = 0.1;
 const COMMAND_BYTES: f64 = 262144.0;
 /// 32 operations of 1 MiB under way.
 const DEPTH_BYTES: f64 = 33554432.0;
-/// TCP's handshake, the login, those of the connections that join, and what is asked of a volume before its
-/// first command, as measured; a connection that joins later needs fewer.
+/// TCP's handshake, the login, those of the connections that join, and what is asked of a volume
+/// before its first command, as measured; a connection that joins later needs fewer.
 const LOGIN_ROUND_TRIPS: f64 = 9.0;
 const JOIN_ROUND_TRIPS: f64 = 3.0;
 /// What the kernel's default buffers hold.
@@ -348,7 +348,7 @@ impl Transfer {
         sum / f64::from(count.max(1))
     }
 
-    /// The same of the others.
+    /// Mean rate of the other flows between two times.
     pub(crate) fn mean_of_others(&self, from_s: f64, to_s: f64) -> f64 {
         let at = |t_s: f64| self.others.iter().find(|(at_s, _)| *at_s >= t_s).map_or(0.0, |o| o.1);
         (at(to_s - 0.05) - at(from_s)) / (to_s - from_s)

@@ -26,7 +26,7 @@ impl Allowances {
         self.data.has_room() && self.zeroes.has_room()
     }
 
-    /// Of zeroes, or of data.
+    /// The allowance of zeroes, or of data.
     pub(super) fn of(&mut self, zero: bool) -> &mut Allowance {
         if zero { &mut self.zeroes } else { &mut self.data }
     }

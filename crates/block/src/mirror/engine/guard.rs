@@ -1,9 +1,9 @@
-//! The reservation of a leg, where its target knows reservations: held before the first write, so that
-//! whoever takes the leg over keeps us from writing, and not our own good will.
+//! The reservation of a leg, where its target knows reservations: held before the first write, so
+//! that whoever takes the leg over keeps us from writing, and not our own good will.
 //!
-//! The key is made of the names of mirror and leg, which the metadata holds: whoever has that is the
-//! mirror, also after a restart, or as another node of a pair that shares it. It is kept when the
-//! mirror ends, since the leg is its leg still.
+//! The key is made of the names of mirror and leg, which the metadata holds: whoever has that is
+//! the mirror, also after a restart, or as another node of a pair that shares it. It is kept when
+//! the mirror ends, since the leg is its leg still.
 
 use std::sync::Arc;
 

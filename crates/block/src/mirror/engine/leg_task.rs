@@ -155,8 +155,8 @@ async fn use_leg(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> En
     follow(shared, leg, session, &mut found).await
 }
 
-/// Keeps others from writing to a leg, before anything is written to it. Whoever took it over between
-/// our look at its superblock and the reservation has told it since.
+/// Keeps others from writing to a leg, before anything is written to it. Whoever took it over
+/// between our look at its superblock and the reservation has told it since.
 async fn hold(
     shared: &Arc<Shared>,
     leg: usize,

@@ -1,5 +1,5 @@
-//! Changes and flushes in the asynchronous mode: a change is carried out by the local device, and the
-//! epoch log has it before it is begun. The legs get it from there.
+//! Changes and flushes in the asynchronous mode: a change is carried out by the local device, and
+//! the epoch log has it before it is begun. The legs get it from there.
 
 use std::sync::Arc;
 

@@ -58,7 +58,7 @@ impl Rounds {
         number
     }
 
-    /// That flush has ended well: what it covers, which is taken out.
+    /// A flush has ended well: what it covers, which is taken out.
     pub(crate) fn end(&mut self, flush: u64) -> Vec<Range<u64>> {
         let mut covered = Vec::new();
         while self.queue.front().is_some_and(|round| round.number <= flush) {

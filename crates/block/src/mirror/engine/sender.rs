@@ -1,5 +1,5 @@
-//! The sender of a leg in the asynchronous mode: takes step after step from the epoch log, waits for
-//! the answers, flushes, and only then takes the next. Two round trips a step on any target.
+//! The sender of a leg in the asynchronous mode: takes step after step from the epoch log, waits
+//! for the answers, flushes, and only then takes the next. Two round trips a step on any target.
 //!
 //! The stamp of a step goes out with the next one, or alone where there is none: whatever it tells
 //! of was flushed before it is sent.
@@ -239,7 +239,8 @@ impl Sender {
         })
     }
 
-    /// A step took so long: the next ones are as large as the line carries within a part of the lag.
+    /// A step took so long: the next ones are as large as the line carries within a part of the
+    /// lag.
     fn pace(&self, bytes: u64, took: Duration) {
         if bytes < PACE_BYTES_MIN || took.is_zero() {
             return;

@@ -18,8 +18,8 @@ pub(crate) async fn read(
     read_both(device, layout.superblock(0)).await
 }
 
-/// The last epoch that was stable there, as its stamp says; `None` if it has no stamp of this mirror
-/// that can be read.
+/// The last epoch that was stable there, as its stamp says; `None` if it has no stamp of this
+/// mirror that can be read.
 ///
 /// # Errors
 /// The device's.

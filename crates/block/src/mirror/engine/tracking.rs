@@ -25,9 +25,9 @@ pub(crate) struct Tracking {
     stamped: Rounds,
     /// What the log brings.
     logged: BlockSet,
-    /// Of these, what is stable at the leg before the local device has answered.
+    /// Blocks that the log has made stable at the leg before the local device has answered.
     early: BlockSet,
-    /// Of these, what the local device has failed to write: nobody knows what it holds.
+    /// Blocks in the log that the local device has failed to write: nobody knows what it holds.
     doubtful: BlockSet,
     /// Blocks of operations under way. Overlaps are excluded by the range lock, so a block counts
     /// once.
@@ -131,7 +131,7 @@ impl Tracking {
         self.logged.insert(blocks);
     }
 
-    /// Of what was said to be brought by the log, this is left to a copy.
+    /// Blocks that `logs` was called for are left to a copy.
     pub(crate) fn left_to_copy(&mut self, blocks: Range<u64>) {
         self.logged.remove(blocks);
     }

@@ -1,5 +1,5 @@
-//! `enkaku copy --changed-since STATE`: finds both ends and the state file, and refuses what does not
-//! belong together. What is copied in which order is `block::incremental`'s.
+//! `enkaku copy --changed-since STATE`: finds both ends and the state file, and refuses what does
+//! not belong together. What is copied in which order is `block::incremental`'s.
 
 use std::fs::Metadata;
 use std::io;

@@ -46,8 +46,9 @@ pub(super) struct Args {
     /// The legs hold what the local disk holds, or its content does not matter: nothing is copied.
     #[arg(long)]
     skip_initial_copy: bool,
-    /// The local disk is a leg, here at the other site: take it over (as `promote` does), and keep its
-    /// former local disk as it from now on, once that is given back (`failback`) as the one --remote.
+    /// The local disk is a leg, here at the other site: take it over (as `promote` does), and keep
+    /// its former local disk as it from now on, once that is given back (`failback`) as the one
+    /// --remote.
     #[arg(long, conflicts_with = "skip_initial_copy")]
     from_leg: bool,
     /// Overwrite what there is of another mirror, and whatever the legs hold.

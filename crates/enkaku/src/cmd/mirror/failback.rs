@@ -13,8 +13,8 @@ use crate::cmd::{Usage, say};
 
 /// Gives the local disk of this site back to a leg that was promoted, as a leg of it: notes behind
 /// its image what differs, and has this mirror not run any more. A file is made longer for that.
-/// What was written here and is not there is given up. Export the disk then; the mirror at the other
-/// site (`create --from-leg`) sends it what differs.
+/// What was written here and is not there is given up. Export the disk then; the mirror at the
+/// other site (`create --from-leg`) sends it what differs.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

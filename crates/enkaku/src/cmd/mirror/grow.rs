@@ -11,8 +11,8 @@ use super::create::NewMetadata;
 use crate::cmd::overwrite::MayOverwrite;
 use crate::cmd::{Usage, say};
 
-/// Makes a mirror as large as its local disk is by now. All of its legs have to be larger by then, too,
-/// and the mirror must not run. What is new is copied to the legs when it runs again.
+/// Makes a mirror as large as its local disk is by now. All of its legs have to be larger by then,
+/// too, and the mirror must not run. What is new is copied to the legs when it runs again.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

@@ -11,14 +11,14 @@ use super::Which;
 use crate::cmd::{Usage, complain, say};
 
 /// Decides where both sides have written. A leg that is discarded gets the local content; with
-/// `--discard local`, the local disk gets that of the leg that is kept, and the mirror must not run.
-/// What the discarded side has of its own is gone.
+/// `--discard local`, the local disk gets that of the leg that is kept, and the mirror must not
+/// run. What the discarded side has of its own is gone.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
     which: Which,
-    /// Whose writes are given up: a leg (its number from 1, its URL or path, or the end of that), or
-    /// "local".
+    /// Whose writes are given up: a leg (its number from 1, its URL or path, or the end of that),
+    /// or "local".
     #[arg(long, value_name = "LEG|local")]
     discard: String,
     /// With --discard local: the leg whose content is kept; needed where there are several.

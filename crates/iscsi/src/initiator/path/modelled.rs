@@ -12,8 +12,8 @@ use crate::initiator::Config;
 use crate::initiator::shared::Shared;
 use crate::transport::tcp_info::tcp_stats;
 
-/// How many connections a policy wants at once, from the round trip of the one that has logged in; none of
-/// one that waits for samples.
+/// How many connections a policy wants at once, from the round trip of the one that has logged in;
+/// none of one that waits for samples.
 pub(in crate::initiator) fn first_number(config: &Config, leading: &TcpStream) -> Option<u32> {
     let policy = allowed(config.policy.clone()?, config);
     let stats = tcp_stats(leading).ok()?;
@@ -52,7 +52,8 @@ impl Controller {
         self.wanted = decision.connections;
         let pacing = self.policy.pacing().unwrap_or_default();
         if pacing.is_startup {
-            // All windows of a new path are to grow: one that began later gets as much work, unless it loses.
+            // All windows of a new path are to grow: one that began later gets as much work, unless
+            // it loses.
             let sample = &measured.sample;
             for (.., serial, slowness) in &mut measured.slowness {
                 let of = sample.connections.iter().find(|c| c.id.0 == *serial);

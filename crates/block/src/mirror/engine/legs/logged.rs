@@ -283,7 +283,7 @@ impl Legs {
         }
     }
 
-    /// So many bytes of data go to a leg.
+    /// Counts bytes of data that go to a leg.
     pub(crate) fn sends(&self, leg: usize, bytes: u64) {
         self.lock()[leg].sent_bytes += bytes;
     }

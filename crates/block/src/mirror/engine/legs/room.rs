@@ -16,7 +16,7 @@ use super::logged::Journaled;
 use super::one::Leg;
 use crate::{BlockError, Result};
 
-/// Or why not.
+/// A write may be issued, or why it may not.
 type Admitted = std::result::Result<(), String>;
 
 /// A write that waits.

@@ -1,5 +1,5 @@
-//! Rows of the failure matrix about taking over where no reservation decides: a mirror that lives is
-//! seen by what it writes to its legs, whatever the clocks of the two sides say.
+//! Rows of the failure matrix about taking over where no reservation decides: a mirror that lives
+//! is seen by what it writes to its legs, whatever the clocks of the two sides say.
 
 use std::time::{Duration, SystemTime};
 

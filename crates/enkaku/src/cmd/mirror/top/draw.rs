@@ -157,7 +157,7 @@ fn draw_table(frame: &mut Frame, area: Rect, view: &View) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-/// Of a mirror of which there is nothing to tell.
+/// The cell of a mirror of which there is nothing to tell.
 fn other(seen: &Seen) -> Cell<'static> {
     match seen {
         Seen::Stopped(_) => Cell::from("not running").dim(),

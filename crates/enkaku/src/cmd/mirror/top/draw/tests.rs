@@ -1,4 +1,5 @@
-//! The screen, cell by cell, against a picture of it: `ENKAKU_GOLDEN=write` makes the pictures anew.
+//! The screen, cell by cell, against a picture of it: `ENKAKU_GOLDEN=write` makes the pictures
+//! anew.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
