@@ -24,8 +24,8 @@ use wanlab::units::parse_time;
 use self::rounds::Rounds;
 use super::Usage;
 
-/// More often than this shows noise.
-const INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Time between two looks at least: shorter ones show noise.
+pub(super) const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Rarer than this is a cron job's.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 

@@ -12,24 +12,23 @@ use std::time::{Duration, Instant};
 
 use daemon::mirror::control::{Request, ask};
 use daemon::mirror::files::{Files, Surroundings, check_name};
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event::{self, Event};
 use tokio::task::JoinSet;
 use wanlab::units::parse_time;
 
 use self::view::{Seen, View};
+use crate::cmd::live::{KEY_WAIT, Key, key};
+use crate::cmd::monitor::INTERVAL_MIN;
 use crate::cmd::{Usage, say, stop_signal};
 
 /// A mirror that does not answer within this time is shown as such.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// A key is answered within this time.
-const KEY_WAIT: Duration = Duration::from_millis(50);
-/// More often than this shows noise.
-const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// A live view of the mirrors that run: each leg's state, lag, rate, what is left to copy and when
 /// that is done.
 ///
-/// On a terminal q quits and ↑ ↓ choose a leg; elsewhere, lines of text, once unless --count is given.
+/// On a terminal q quits and ↑ ↓ choose a leg; elsewhere, lines of text, once unless --count is
+/// given.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     /// Only these [default: all that run].
@@ -160,44 +159,34 @@ async fn screen(terminal: &mut ratatui::DefaultTerminal, args: &Args) -> anyhow:
         let wait = next.saturating_duration_since(Instant::now());
         let key = tokio::task::block_in_place(|| key_within(wait, &stop))?;
         match key {
-            Key::Quit => break,
-            Key::Up => view.step(false),
-            Key::Down => view.step(true),
-            Key::None => {}
+            Some(Key::Quit) => break,
+            Some(Key::Up) => view.step(false),
+            Some(Key::Down) => view.step(true),
+            None => {}
         }
     }
     stop.abort();
     Ok(())
 }
 
-enum Key {
-    Quit,
-    Up,
-    Down,
-    None,
-}
-
 /// The next key, or none when the time is over, the window has changed, or a signal has come.
-fn key_within<T>(wait: Duration, stop: &tokio::task::JoinHandle<T>) -> std::io::Result<Key> {
+fn key_within<T>(
+    wait: Duration,
+    stop: &tokio::task::JoinHandle<T>,
+) -> std::io::Result<Option<Key>> {
     let until = Instant::now() + wait;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if event::poll(left.min(KEY_WAIT))? {
-            let key = match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Press => key,
-                Event::Resize(..) => return Ok(Key::None),
-                _ => continue,
-            };
-            return Ok(match key.code {
-                KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
-                KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
-                KeyCode::Up | KeyCode::Char('k') => Key::Up,
-                KeyCode::Down | KeyCode::Char('j') => Key::Down,
-                _ => continue,
-            });
+            let event = event::read()?;
+            match key(&event) {
+                None if matches!(event, Event::Resize(..)) => return Ok(None),
+                None => continue,
+                some => return Ok(some),
+            }
         }
         if left.is_zero() || stop.is_finished() {
-            return Ok(Key::None);
+            return Ok(None);
         }
     }
 }

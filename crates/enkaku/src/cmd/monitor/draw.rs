@@ -6,13 +6,14 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row as Cells, Sparkline, Table, TableState, Wrap};
+use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table, TableState, Wrap};
 use tcpmon::row::Row;
 use tcpmon::verdict::Cause;
 
 use super::events::words;
 use super::screen::{Curves, View};
 use super::units::{bits, bytes, cause, time};
+use crate::cmd::live;
 
 /// From this width on, both addresses, the algorithm and a curve per connection have room.
 const WIDE: u16 = 120;
@@ -22,8 +23,8 @@ const CURVE_MAX: u16 = 5;
 const CHOSEN_TEXT: u16 = 6;
 /// Cells of a connection's own curve in a wide view.
 const ROW_CURVE: usize = 20;
-/// Eighths of a cell.
-const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Columns of a curve's label.
+const LABEL: u16 = 30;
 
 /// Draws everything.
 pub(super) fn frame(frame: &mut Frame, view: &View) {
@@ -187,21 +188,8 @@ fn cells(row: &Row, curve: Option<&VecDeque<u64>>, wide: bool) -> Cells<'static>
         queue,
         resent,
         limit,
-        Cell::from(curve.map(bars).unwrap_or_default()).cyan(),
+        Cell::from(curve.map(|curve| live::bars(curve, ROW_CURVE)).unwrap_or_default()).cyan(),
     ])
-}
-
-/// The latest values as a curve in a line of text.
-fn bars(values: &VecDeque<u64>) -> String {
-    let begin = values.len().saturating_sub(ROW_CURVE);
-    let values: Vec<u64> = values.range(begin..).copied().collect();
-    let most = values.iter().copied().max().unwrap_or(0).max(1);
-    let bar = |value: u64| {
-        // The smallest bar says "little", a blank says "nothing".
-        let eighths = usize::try_from((value * 8).div_ceil(most)).unwrap_or(8).min(8);
-        BARS[eighths]
-    };
-    values.into_iter().map(bar).collect()
 }
 
 fn colour(cause: Option<Cause>) -> Style {
@@ -251,7 +239,7 @@ fn draw_chosen(frame: &mut Frame, area: Rect, row: &Row, curves: Option<&Curves>
     ];
     let areas: [Rect; 4] = Layout::vertical([Constraint::Length(height); 4]).areas(curves_area);
     for ((name, values, unit, colour), area) in lines.into_iter().zip(areas) {
-        draw_curve(frame, area, &label(name, values, unit), values, colour);
+        live::draw_curve(frame, area, (label(name, values, unit), LABEL), values, colour);
     }
 }
 
@@ -260,15 +248,6 @@ fn label(name: &str, values: &VecDeque<u64>, unit: fn(u64) -> String) -> String 
     let now = unit(values.back().copied().unwrap_or(0));
     let most = unit(values.iter().copied().max().unwrap_or(0));
     format!("{name:<9} {now:>6}  max {most:>6} ")
-}
-
-fn draw_curve(frame: &mut Frame, area: Rect, label: &str, values: &VecDeque<u64>, colour: Color) {
-    let [text, curve] =
-        Layout::horizontal([Constraint::Length(30), Constraint::Min(10)]).areas(area);
-    frame.render_widget(Paragraph::new(label.to_owned()), text);
-    let begin = values.len().saturating_sub(usize::from(curve.width));
-    let values: Vec<u64> = values.range(begin..).copied().collect();
-    frame.render_widget(Sparkline::default().data(&values).style(Style::new().fg(colour)), curve);
 }
 
 fn draw_foot(frame: &mut Frame, area: Rect, view: &View) {

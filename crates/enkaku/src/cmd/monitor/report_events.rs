@@ -12,6 +12,7 @@ use tcpmon::model::Report;
 use tcpmon::sample::Connection;
 
 use super::units::{bits, bytes, time};
+use crate::cmd::live::bar;
 use crate::cmd::{Usage, say};
 
 /// Single events that JSON lists; of more, the first.
@@ -21,7 +22,6 @@ const STEPS: usize = 2048;
 const STEP_NS: u64 = 1_000_000;
 /// Columns of the picture.
 const COLUMNS: usize = 64;
-const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// What a recording says of events, as `report --json` prints it.
 #[derive(Serialize)]
@@ -220,12 +220,6 @@ impl Axis {
 
 fn max_rate(most: u64, column_s: f64) -> String {
     format!("max {}bit/s", bits(most as f64 / column_s))
-}
-
-/// The smallest bar says "little", a blank says "nothing".
-fn bar(value: u64, most: u64) -> char {
-    let eighths = (u128::from(value) * 8).div_ceil(u128::from(most.max(1)));
-    BARS[usize::try_from(eighths).unwrap_or(8).min(8)]
 }
 
 #[cfg(test)]

@@ -3,20 +3,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::event;
 use tcpmon::row::Row;
 use tcpmon::sample::Connection;
 
 use super::draw;
 use super::rounds::{Round, Rounds};
-
-/// Intervals that the curves remember: the width of a wide terminal.
-const HISTORY: usize = 240;
-/// A key is answered within this time.
-const KEY_WAIT_MAX: Duration = Duration::from_millis(50);
+use crate::cmd::live::{self, KEY_WAIT, Key};
 
 /// What is on the screen.
 pub(super) struct View {
@@ -50,10 +45,7 @@ impl Curves {
             (&mut self.rtt_us, row.rtt_us.into()),
             (&mut self.retransmitted, retransmitted),
         ] {
-            curve.push_back(value);
-            if curve.len() > HISTORY {
-                curve.pop_front();
-            }
+            live::push(curve, value);
         }
     }
 }
@@ -119,16 +111,12 @@ fn show(
     terminal.draw(|frame| draw::frame(frame, &view))?;
     while count.is_none_or(|count| done < count) && !stop.load(Ordering::Relaxed) {
         let mut redraw = false;
-        if event::poll(rounds.wait().min(KEY_WAIT_MAX))? {
-            match event::read()? {
-                Event::Key(key) if key.kind == KeyEventKind::Press => match key.code {
-                    KeyCode::Char('q') | KeyCode::Esc => break,
-                    KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => break,
-                    KeyCode::Up | KeyCode::Char('k') => view.step(false),
-                    KeyCode::Down | KeyCode::Char('j') => view.step(true),
-                    _ => {}
-                },
-                _ => {}
+        if event::poll(rounds.wait().min(KEY_WAIT))? {
+            match live::key(&event::read()?) {
+                Some(Key::Quit) => break,
+                Some(Key::Up) => view.step(false),
+                Some(Key::Down) => view.step(true),
+                None => {}
             }
             redraw = true;
         }

@@ -10,10 +10,10 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Gauge, Paragraph, Row as Cells, Sparkline, Table, TableState};
+use ratatui::widgets::{Cell, Gauge, Paragraph, Row as Cells, Table, TableState};
 
 use super::view::{Curves, Seen, View};
-use crate::cmd::without_numbers;
+use crate::cmd::{live, without_numbers};
 
 /// From this width on, the leg's place and its past have room in its line.
 const WIDE: u16 = 110;
@@ -23,8 +23,8 @@ const CURVE_MAX: u16 = 6;
 const CHOSEN_TEXT: u16 = 7;
 /// Cells of a leg's own curve in a wide view.
 const ROW_CURVE: usize = 14;
-/// Eighths of a cell.
-const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// Columns of a curve's label.
+const LABEL: u16 = 32;
 
 const FOOT: &str = "q quit  ↑ ↓ choose a leg · amounts in bytes, rates in bytes a second";
 
@@ -196,7 +196,7 @@ fn leg_cells(
         cells.push(if at == 2 { cell.style(Style::new().fg(colour(leg.state))) } else { cell });
     }
     if wide {
-        let past = curves.map_or_else(String::new, |curves| sparkline(&curves.sent, ROW_CURVE));
+        let past = curves.map_or_else(String::new, |curves| live::bars(&curves.sent, ROW_CURVE));
         cells.push(Cell::from(past).style(Style::new().fg(Color::Cyan)));
         // Its begin is the same everywhere, the host is not.
         let place = leg.name.strip_prefix("iscsi://").unwrap_or(&leg.name);
@@ -243,7 +243,7 @@ fn draw_chosen(
     ];
     let areas: [Rect; 4] = Layout::vertical([Constraint::Length(height); 4]).areas(curves_area);
     for ((name, values, unit, colour), area) in all.into_iter().zip(areas) {
-        draw_curve(frame, area, &label(name, values, unit), values, colour);
+        live::draw_curve(frame, area, (label(name, values, unit), LABEL), values, colour);
     }
 }
 
@@ -289,23 +289,6 @@ fn label(name: &str, values: &VecDeque<u64>, unit: &dyn Fn(u64) -> String) -> St
     let now = values.back().map_or_else(|| "-".into(), |value| unit(*value));
     let most = values.iter().copied().max().map_or_else(|| "-".into(), unit);
     format!("{name:<8} {now:>8}  max {most:>8} ")
-}
-
-fn draw_curve(frame: &mut Frame, area: Rect, label: &str, values: &VecDeque<u64>, colour: Color) {
-    let [text, curve] =
-        Layout::horizontal([Constraint::Length(32), Constraint::Min(10)]).areas(area);
-    frame.render_widget(Paragraph::new(label.to_owned()), text);
-    let begin = values.len().saturating_sub(usize::from(curve.width));
-    let values: Vec<u64> = values.range(begin..).copied().collect();
-    frame.render_widget(Sparkline::default().data(&values).style(Style::new().fg(colour)), curve);
-}
-
-/// The last `width` values in as many characters.
-fn sparkline(values: &VecDeque<u64>, width: usize) -> String {
-    let begin = values.len().saturating_sub(width);
-    let most = values.range(begin..).copied().max().unwrap_or(0).max(1);
-    let bar = |value: &u64| BARS[(value.saturating_mul(8).div_ceil(most)).min(8) as usize];
-    values.range(begin..).map(bar).collect()
 }
 
 /// Lines of text for a pipe.

@@ -6,8 +6,7 @@ use std::time::Instant;
 
 use daemon::mirror::report::{LegReport, Report};
 
-/// Looks that the curves remember: the width of a wide terminal.
-const HISTORY: usize = 240;
+use crate::cmd::live::push;
 
 /// What was found of a mirror.
 pub(super) enum Seen {
@@ -54,13 +53,6 @@ struct Counters {
     pid: u32,
     sent: u64,
     written: u64,
-}
-
-fn push(curve: &mut VecDeque<u64>, value: u64) {
-    curve.push_back(value);
-    if curve.len() > HISTORY {
-        curve.pop_front();
-    }
 }
 
 impl Curves {
