@@ -8,6 +8,7 @@
 //!
 //! In the asynchronous mode changes get to the legs by the epoch log instead ([`logged`]).
 
+mod copying;
 mod logged;
 mod one;
 mod room;
@@ -106,10 +107,10 @@ impl Legs {
         let begin = |(number, leg): (usize, &mut Leg)| {
             // A copy brings what is owed: a live write that overtook it would have to be waited for
             // by every later one, and the copy would not end.
-            let owed = leg.tracking.any_owed(blocks.clone());
+            let left_to_copy = leg.far_behind || leg.tracking.any_owed(blocks.clone());
             leg.tracking.changes(blocks.clone());
             let (session, takes_part) = match &leg.route {
-                Route::Direct { session, takes_part } if !owed => {
+                Route::Direct { session, takes_part } if !left_to_copy => {
                     leg.tracking.sends(blocks.clone());
                     leg.sent_bytes += (blocks.end - blocks.start) * BLOCK_BYTES;
                     (Some(session.clone()), *takes_part)
@@ -131,14 +132,10 @@ impl Legs {
         outcome: Outcome,
     ) {
         let mut legs = self.lock();
-        let number = leg;
-        let Some(leg) = legs[number].used_by(session) else { return };
+        let Some(leg) = legs[leg].used_by(session) else { return };
         match outcome {
             Outcome::Unknown => leg.tracking.sent(blocks, false),
-            Outcome::Written => {
-                self.journal.copied(number, &blocks);
-                leg.tracking.sent(blocks, true);
-            }
+            Outcome::Written => leg.tracking.sent(blocks, true),
             Outcome::Stable => leg.tracking.sent_stable(blocks),
         }
         let look = leg.tracking.owed() > 0 || leg.tracking.unflushed() >= UNFLUSHED_BLOCKS_MAX;
@@ -191,8 +188,8 @@ impl Legs {
         done || leg.excluded || leg.times_in_sync > part.times_in_sync
     }
 
-    /// The leg can be used: from now on changes of what is not owed are sent to it.
-    /// False, and nothing is done, if it is no longer wanted, or something is owed to it and
+    /// The leg can be used: from now on changes of what is not owed are sent to it, or, if it is
+    /// `far_behind`, once it is [no longer](Self::is_near). False, and nothing is done, if it is no longer wanted, or something is owed to it and
     /// `nothing_owed` is asked for.
     pub(crate) fn open_route(
         &self,
@@ -208,6 +205,7 @@ impl Legs {
             return false;
         }
         (leg.copied_blocks, leg.copy_rate) = (0, Rate::default());
+        leg.far_behind = !nothing_owed;
         leg.route = Route::Direct { session: session.clone(), takes_part: false };
         drop(legs);
         self.wake();
@@ -226,7 +224,7 @@ impl Legs {
         {
             *takes_part = true;
         }
-        leg.excluded = false;
+        (leg.excluded, leg.far_behind) = (false, false);
         true
     }
 
@@ -374,41 +372,9 @@ impl Legs {
         self.lock()[leg].excluded
     }
 
-    /// Blocks that a copy has to bring to a leg.
-    pub(crate) fn owed(&self, leg: usize) -> u64 {
-        self.lock()[leg].tracking.owed()
-    }
-
     /// Blocks that the leg has answered and no flush has covered.
     pub(crate) fn unflushed(&self, leg: usize) -> u64 {
         self.lock()[leg].tracking.unflushed()
-    }
-
-    /// The first run of owed blocks among `blocks`.
-    pub(crate) fn first_owed(&self, leg: usize, blocks: Range<u64>) -> Option<Range<u64>> {
-        self.lock()[leg].tracking.first_owed(blocks)
-    }
-
-    /// A copy is about to send `blocks`, which are owed; the caller holds their range.
-    pub(crate) fn begin_copy(
-        &self,
-        leg: usize,
-        session: &Arc<Session>,
-        blocks: Range<u64>,
-    ) -> bool {
-        let mut legs = self.lock();
-        let Some(leg) = legs[leg].used_by(session) else { return false };
-        leg.tracking.sends(blocks);
-        true
-    }
-
-    /// So much was copied, of which so many bytes were sent.
-    pub(crate) fn copied(&self, leg: usize, blocks: u64, sent_bytes: u64) {
-        let mut legs = self.lock();
-        let leg = &mut legs[leg];
-        leg.copied_blocks += blocks;
-        leg.copy_rate.note(self.host.now(), leg.copied_blocks * BLOCK_BYTES);
-        leg.sent_bytes += sent_bytes;
     }
 
     /// These blocks may differ, at all legs or at one.
@@ -435,17 +401,6 @@ impl Legs {
         let mut legs = self.lock();
         let leg = &mut legs[leg];
         (leg.consistent, leg.image_time) = (consistent, time);
-    }
-
-    /// Until the leg is in sync, copies to it look before they send: most of what is owed to it is
-    /// only not known to be equal.
-    pub(crate) fn compare(&self, leg: usize) {
-        self.lock()[leg].compares = true;
-    }
-
-    /// Whether copies to it look before they send.
-    pub(crate) fn compares(&self, leg: usize) -> bool {
-        self.lock()[leg].compares
     }
 
     /// What keeps others from writing there.

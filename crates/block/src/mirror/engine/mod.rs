@@ -14,6 +14,7 @@ mod leg_task;
 mod legs;
 pub(super) mod local;
 pub(super) mod logged;
+mod nearing;
 mod open;
 mod piece;
 pub(super) mod read;

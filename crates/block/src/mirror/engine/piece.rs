@@ -8,14 +8,14 @@ use futures_util::future::try_join_all;
 
 use super::super::BLOCK_BYTES;
 use super::super::epoch::Content;
-use super::legs::{LoggedChange, Outcome};
+use super::legs::LoggedChange;
 use super::read;
 use super::session::Session;
 use super::shared::Shared;
 use crate::range_lock::held;
 use crate::{BlockError, Buf, DeviceInfo, Extent, Result, WriteFlags, ZeroFlags};
 
-/// Bytes of data of a piece at most. The user's operations on it wait as long as it takes.
+/// Bytes of data of a piece at most. The user's operations on it wait until it has been read.
 pub(crate) const DATA_BYTES: u64 = 256 << 10;
 
 /// Bytes of a hole at most that a leg is told to zero at once: some targets write them one by one,
@@ -83,7 +83,7 @@ impl Pieces {
         leg: usize,
         hole_bytes: u64,
     ) -> Result<Option<Piece>> {
-        let Some(run) = shared.legs().first_owed(leg, self.cursor..self.blocks) else {
+        let Some(run) = shared.legs().first_to_copy(leg, self.cursor..self.blocks) else {
             (self.cursor, self.map) = (0, Vec::new());
             return Ok(None);
         };
@@ -127,35 +127,22 @@ pub(crate) async fn copy(
     session: &Arc<Session>,
     piece: Piece,
 ) -> Result<()> {
-    let bytes = piece.blocks.start * BLOCK_BYTES..piece.blocks.end * BLOCK_BYTES;
-    let _lock = held(shared.locks().exclusive(bytes)).await;
     let mut from = piece.blocks.start;
-    // Under the lock nothing is under way here, so what is dirty and not settled is owed.
-    while let Some(run) = shared.legs().first_owed(leg, from..piece.blocks.end) {
-        from = run.end;
-        let (offset, len) = (run.start * BLOCK_BYTES, (run.end - run.start) * BLOCK_BYTES);
-        let content = if piece.hole {
-            if !is_hole(shared, offset, len).await? {
-                continue; // Written since the map was asked for: data, at the next pass.
-            }
-            None
-        } else {
-            let buf = read::read_held(shared, offset, len as usize).await?;
-            (!session.info().can_zero || !is_zero(&buf)).then_some(buf)
-        };
-        if !shared.legs().begin_copy(leg, session, run.clone()) {
-            return Ok(());
-        }
-        let sent = match content {
+    while let Some(part) =
+        read_part(shared, leg, session, from..piece.blocks.end, piece.hole).await?
+    {
+        from = part.blocks.end;
+        let (offset, blocks) = (part.blocks.start * BLOCK_BYTES, part.blocks);
+        let len = (blocks.end - blocks.start) * BLOCK_BYTES;
+        let sent = match part.content {
             Some(here) if shared.legs().compares(leg) => {
                 send_different(session, offset, here).await
             }
             content => send(session, offset, len, content).await,
         };
-        let outcome = if sent.is_ok() { Outcome::Written } else { Outcome::Unknown };
-        shared.legs().answered(leg, session, run.clone(), outcome);
+        shared.legs().copy_ended(leg, session, blocks.clone(), sent.is_ok());
         match sent {
-            Ok(sent) => shared.legs().copied(leg, run.end - run.start, sent),
+            Ok(sent) => shared.legs().copied(leg, blocks.end - blocks.start, sent),
             Err(error) => {
                 shared.leg_failed(leg, session, &error);
                 return Ok(());
@@ -163,6 +150,44 @@ pub(crate) async fn copy(
         }
     }
     Ok(())
+}
+
+/// What is sent next of a piece.
+struct Part {
+    blocks: Range<u64>,
+    /// None: zeroes.
+    content: Option<Buf>,
+}
+
+/// Reads the first part of `blocks` that is owed, and notes that it is being copied. None if there
+/// is nothing to be sent. The range is held for that alone and not until the leg has answered: a
+/// user's change of it waits for the local device, not for the line.
+async fn read_part(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    blocks: Range<u64>,
+    hole: bool,
+) -> Result<Option<Part>> {
+    let bytes = blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
+    let _lock = held(shared.locks().exclusive(bytes)).await;
+    let mut from = blocks.start;
+    // Under the lock nothing of a user is under way here.
+    while let Some(run) = shared.legs().first_to_copy(leg, from..blocks.end) {
+        let (offset, len) = (run.start * BLOCK_BYTES, (run.end - run.start) * BLOCK_BYTES);
+        let content = if !hole {
+            let buf = read::read_held(shared, offset, len as usize).await?;
+            (!session.info().can_zero || !is_zero(&buf)).then_some(buf)
+        } else if is_hole(shared, offset, len).await? {
+            None
+        } else {
+            from = run.end; // Written since the map was asked for: data, at the next pass.
+            continue;
+        };
+        let begun = shared.legs().begin_copy(leg, session, run.clone());
+        return Ok(begun.then_some(Part { blocks: run, content }));
+    }
+    Ok(None)
 }
 
 /// Puts there what is not there already. Returns the bytes of data sent.
@@ -196,7 +221,7 @@ pub(crate) async fn log(shared: &Arc<Shared>, leg: usize, piece: Piece) -> Resul
     let bytes = piece.blocks.start * BLOCK_BYTES..piece.blocks.end * BLOCK_BYTES;
     let _lock = held(shared.locks().exclusive(bytes)).await;
     let mut from = piece.blocks.start;
-    while let Some(run) = shared.legs().first_owed(leg, from..piece.blocks.end) {
+    while let Some(run) = shared.legs().first_to_copy(leg, from..piece.blocks.end) {
         // A hole may be long; what is read of it at once is not.
         let run = run.start..run.end.min(run.start + DATA_BYTES / BLOCK_BYTES);
         from = run.end;

@@ -2,7 +2,8 @@
 //! to becoming stable there. Pure: no I/O, no time.
 //!
 //! A block is *clean*, or *dirty* (the bit is set). A dirty block is one of these:
-//! *under way* (being sent); *settled* (the leg has answered, and a flush of both sides makes it
+//! *under way* (being sent, its range held meanwhile); *copying* (being sent by a copy, which does
+//! not hold its range: changed meanwhile, it is owed again once that has ended); *settled* (the leg has answered, and a flush of both sides makes it
 //! clean); *logged* (the epoch log brings it, in order); *stamped* (what the log has brought is
 //! stable at the leg, and a flush here makes it clean); or *owed*: only a copy makes it clean.
 //!
@@ -32,6 +33,11 @@ pub(crate) struct Tracking {
     /// Blocks of operations under way. Overlaps are excluded by the range lock, so a block counts
     /// once.
     under_way: u64,
+    /// What a copy sends. Nothing else may be sent there before that has ended: it could be
+    /// overtaken.
+    copying: BlockSet,
+    /// Those of `copying` that were changed since the copy has read them.
+    overtaken: BlockSet,
 }
 
 /// A flush under way: what was settled and stamped when it was asked for.
@@ -47,7 +53,8 @@ impl Tracking {
     pub(crate) fn new(dirty: Bitmap) -> Self {
         let (settled, stamped) = (Rounds::default(), Rounds::default());
         let (logged, early, doubtful) = Default::default();
-        Self { dirty, settled, stamped, logged, early, doubtful, under_way: 0 }
+        let (copying, overtaken, under_way) = Default::default();
+        Self { dirty, settled, stamped, logged, early, doubtful, under_way, copying, overtaken }
     }
 
     /// All that may differ; the caller notes which pages have been written down.
@@ -62,7 +69,8 @@ impl Tracking {
 
     /// Blocks that a copy has to bring.
     pub(crate) fn owed(&self) -> u64 {
-        let on_their_way = self.unflushed() + self.logged.count() + self.under_way;
+        let copying = self.copying.count() - self.overtaken.count();
+        let on_their_way = self.unflushed() + self.logged.count() + self.under_way + copying;
         self.dirty.count().saturating_sub(on_their_way)
     }
 
@@ -71,7 +79,8 @@ impl Tracking {
         self.settled.count() + self.stamped.count()
     }
 
-    /// A block among them is owed. Asked under the range lock, so that none of them is under way.
+    /// A block among them is owed, or a copy is bringing it. Asked under the range lock, so that
+    /// none of them is under way.
     pub(crate) fn any_owed(&self, blocks: Range<u64>) -> bool {
         self.first_owed(blocks).is_some()
     }
@@ -81,17 +90,30 @@ impl Tracking {
         self.logged.first_in(blocks).is_some()
     }
 
-    /// The first run of owed blocks among `blocks`, as far as it goes; those under way count.
+    /// The first run of owed blocks among `blocks`, as far as it goes; those under way, and those
+    /// that a copy is bringing, count.
     pub(crate) fn first_owed(&self, blocks: Range<u64>) -> Option<Range<u64>> {
+        self.first_dirty_but(&[], blocks)
+    }
+
+    /// As [`first_owed`](Self::first_owed), without those that a copy is bringing.
+    pub(crate) fn first_to_copy(&self, blocks: Range<u64>) -> Option<Range<u64>> {
+        self.first_dirty_but(&[&self.copying], blocks)
+    }
+
+    /// The first run of dirty blocks that wait for neither a flush nor the log, and are not in
+    /// `others`.
+    fn first_dirty_but(&self, others: &[&BlockSet], blocks: Range<u64>) -> Option<Range<u64>> {
         let mut from = blocks.start;
         while from < blocks.end {
             let run = self.dirty.next_run(from, blocks.end)?;
-            let others = [
+            let waiting = [
                 self.settled.first_in(run.clone()),
                 self.stamped.first_in(run.clone()),
                 self.logged.first_in(run.clone()),
             ];
-            match others.into_iter().flatten().min_by_key(|other| other.start) {
+            let others = others.iter().map(|set| set.first_in(run.clone()));
+            match waiting.into_iter().chain(others).flatten().min_by_key(|other| other.start) {
                 Some(other) if other.start == run.start => from = other.end,
                 Some(other) => return Some(run.start..other.start),
                 None => return Some(run),
@@ -104,7 +126,31 @@ impl Tracking {
     pub(crate) fn changes(&mut self, blocks: Range<u64>) {
         self.dirty.set(blocks.clone());
         self.settled.remove(blocks.clone());
-        self.stamped.remove(blocks);
+        self.stamped.remove(blocks.clone());
+        for changed in parts_in(&self.copying, blocks) {
+            self.overtaken.insert(changed);
+        }
+    }
+
+    /// A copy sends them; the caller holds their range now, and need not until it has ended.
+    pub(crate) fn copies(&mut self, blocks: Range<u64>) {
+        self.copying.insert(blocks);
+    }
+
+    /// That has ended. Returns what the leg has got as it still is here.
+    pub(crate) fn copied(&mut self, blocks: Range<u64>, well: bool) -> Vec<Range<u64>> {
+        let mut got = Vec::new();
+        for part in parts_in(&self.copying, blocks) {
+            if well {
+                got.extend(without(part.clone(), &self.overtaken));
+            }
+            self.copying.remove(part.clone());
+            self.overtaken.remove(part);
+        }
+        for blocks in &got {
+            self.settled.insert(blocks.clone());
+        }
+        got
     }
 
     /// They are being sent: `changes` was called for them, or they are owed.
@@ -192,6 +238,7 @@ impl Tracking {
     pub(crate) fn line_lost(&mut self) {
         self.settled.clear();
         self.under_way = 0;
+        (self.copying, self.overtaken) = Default::default();
     }
 
     /// The leg is given up: what was on its way is owed.
@@ -336,6 +383,37 @@ mod tests {
         assert_eq!(tracking.first_owed(10..100), Some(12..20));
         assert_eq!(tracking.first_owed(20..100), None);
         assert_eq!(tracking.owed(), 15);
+    }
+
+    #[test]
+    fn what_is_changed_while_a_copy_brings_it_is_owed_again_and_not_sent_before_that_has_ended() {
+        let mut tracking = tracking();
+        tracking.changes(0..8);
+        tracking.copies(0..8);
+        assert_eq!((tracking.owed(), tracking.first_to_copy(0..100)), (0, None));
+        assert!(tracking.any_owed(0..8), "nothing else may be sent there");
+        tracking.changes(2..4);
+        assert_eq!((tracking.owed(), tracking.first_to_copy(0..100)), (2, None));
+        assert_eq!(tracking.copied(0..8, true), [0..2, 4..8]);
+        assert_eq!((tracking.owed(), tracking.first_to_copy(0..100)), (2, Some(2..4)));
+        let flush = tracking.flushes(true);
+        tracking.flushed(flush);
+        assert_eq!(tracking.dirty().next_run(0, 100), Some(2..4));
+        assert_eq!(tracking.dirty().count(), 2);
+    }
+
+    #[test]
+    fn a_copy_that_failed_or_whose_leg_was_lost_leaves_all_of_it_owed() {
+        let mut tracking = tracking();
+        tracking.changes(0..8);
+        tracking.copies(0..4);
+        assert!(tracking.copied(0..4, false).is_empty());
+        assert_eq!(tracking.first_to_copy(0..100), Some(0..8));
+        tracking.copies(0..8);
+        tracking.changes(1..2);
+        tracking.lost();
+        assert_eq!((tracking.owed(), tracking.first_to_copy(0..100)), (8, Some(0..8)));
+        assert!(tracking.copied(0..8, true).is_empty(), "an answer of before");
     }
 
     fn none() -> BlockSet {

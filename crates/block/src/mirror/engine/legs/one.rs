@@ -48,6 +48,8 @@ pub(super) struct Leg {
     pub(super) sent_bytes: u64,
     /// A person wants the next attempt now.
     pub(super) hurry: bool,
+    /// Changes are not sent there but left to the copy, so that nobody waits behind it.
+    pub(super) far_behind: bool,
     /// What is owed may be there already: a copy looks before it sends.
     pub(super) compares: bool,
     /// Since then nothing of what waits for it has become stable there.
@@ -100,6 +102,7 @@ impl Leg {
             copy_rate: Rate::default(),
             sent_bytes: 0,
             hurry: false,
+            far_behind: false,
             compares: false,
             silent_since: None,
         }

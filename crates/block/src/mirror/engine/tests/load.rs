@@ -1,9 +1,13 @@
 //! The engine with more than one thread and with more extents than its activity log holds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::world::*;
-use crate::mirror::{CreateOptions, Mirror};
+use crate::layer::{Delay, DelayLayer, Delays};
+use crate::mirror::{CreateOptions, LegState, Mirror};
 use crate::{Buf, WriteFlags};
 
 const WRITERS: u64 = 8;
@@ -80,4 +84,55 @@ async fn a_power_cut_after_more_extents_than_the_log_holds_loses_no_bit() {
     }
     let leg = world.mirror().status().legs[0].clone();
     assert!(leg.copied_bytes <= 1008 * EXTENT + EXTENTS * 4096, "{} bytes", leg.copied_bytes);
+}
+
+/// A round trip to a far leg.
+const FAR: Duration = Duration::from_millis(50);
+
+/// A mirror with all of its image to be copied to one far leg, of which so much may be under way.
+async fn copying_far(window: u64) -> World {
+    let local = memory(SIZE);
+    local.write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();
+    let mut world = World::over(local, 1);
+    let delays = Delays::all(Delay::Fixed(FAR));
+    world.legs[0] = TestLeg::new("far", Arc::new(DelayLayer::new(memory(LEG_SIZE), delays, 1)));
+    world.config.resync_window_bytes = window;
+    world.create().await.unwrap();
+    world.open().await;
+    world.wait_state(0, LegState::Copying).await;
+    world
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_user_of_a_mirror_whose_leg_is_far_behind_waits_for_neither_the_line_nor_the_copy() {
+    let world = copying_far(512 << 10).await;
+    // Over and over the same blocks, wherever the copy is.
+    for n in 0..64 {
+        let begin = Instant::now();
+        world.write(n % 16 * (256 << 10), 4096, n as u8).await.unwrap();
+        assert_eq!(begin.elapsed(), Duration::ZERO, "write {n}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+    assert_eq!(world.mirror().status().legs[0].state, LegState::Copying);
+    world.settled().await;
+    world.assert_equal().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_ends_although_more_is_written_than_the_line_carries() {
+    let world = copying_far(64 << 10).await;
+    let device = world.device();
+    let writer = tokio::spawn(async move {
+        for n in 0_u64.. {
+            device
+                .write(n * 7 % 64 * (64 << 10), pattern(64 << 10, n as u8), WriteFlags::NONE)
+                .await?;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok::<_, crate::BlockError>(())
+    });
+    world.wait_state(0, LegState::InSync).await;
+    writer.abort();
+    world.settled().await;
+    world.assert_equal().await;
 }
