@@ -100,6 +100,23 @@ impl Running for Run {
         self.leg(leg).is_some_and(|leg| leg.state == LegState::Unrelated)
     }
 
+    fn copies(&self, leg: usize) -> bool {
+        let copies = |leg: LegStatus| matches!(leg.state, LegState::Copying | LegState::CatchingUp);
+        self.leg(leg).is_some_and(copies)
+    }
+
+    fn seen(&self) -> Vec<&'static str> {
+        let Some(status) = self.mirror().map(|mirror| mirror.status()) else { return Vec::new() };
+        let left_behind = |leg: &LegStatus| {
+            leg.message.as_deref().is_some_and(|message| message.starts_with("left behind"))
+        };
+        let each = [
+            ("lag: a write waits", !status.lag_wait.is_zero()),
+            ("lag: a leg is left behind", status.legs.iter().any(left_behind)),
+        ];
+        each.into_iter().filter(|(_, is)| *is).map(|(what, _)| what).collect()
+    }
+
     fn settled(&self, leg: usize) -> bool {
         self.leg(leg).is_some_and(|leg| {
             leg.state == LegState::InSync && leg.lag_bytes == 0 && leg.dirty_bytes == 0

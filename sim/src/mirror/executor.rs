@@ -12,9 +12,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
 
 use block::mirror::Host;
-use block::mirror::host::{BoxFuture, Mistake};
+use block::mirror::host::BoxFuture;
 
-use crate::coverage::Coverage;
 use crate::rng::Rng;
 
 /// All tasks and timers of a run. Clones share them.
@@ -35,10 +34,6 @@ struct State {
     rng: Rng,
     /// Tasks of an earlier start of the host are gone, and it can begin no more of them.
     boot: u64,
-    /// What the engine does wrong.
-    mistake: Option<Mistake>,
-    /// What the engine says that it has met.
-    seen: Coverage,
 }
 
 enum Event {
@@ -95,8 +90,6 @@ impl Executor {
             events: BTreeMap::new(),
             rng,
             boot: 0,
-            mistake: None,
-            seen: Coverage::default(),
         };
         Self(Arc::new(Inner { state: Mutex::new(state), ready: Arc::default() }))
     }
@@ -114,16 +107,6 @@ impl Executor {
         let mut state = self.lock();
         let (boot, rng) = (state.boot, Mutex::new(state.rng.fork()));
         Arc::new(SimHost { executor: self.clone(), boot, rng })
-    }
-
-    /// The engine does this wrong from now on.
-    pub(crate) fn set_mistake(&self, mistake: Option<Mistake>) {
-        self.lock().mistake = mistake;
-    }
-
-    /// What the engine has met.
-    pub(crate) fn seen(&self) -> Coverage {
-        self.lock().seen.clone()
     }
 
     /// Does `call` after `delay`, whatever becomes of the tasks.
@@ -238,14 +221,6 @@ impl Host for SimHost {
     fn random(&self) -> u128 {
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         u128::from(rng.next()) << 64 | u128::from(rng.next())
-    }
-
-    fn makes(&self, mistake: Mistake) -> bool {
-        self.executor.lock().mistake == Some(mistake)
-    }
-
-    fn saw(&self, event: &'static str) {
-        self.executor.lock().seen.hit(event);
     }
 }
 

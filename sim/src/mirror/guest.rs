@@ -7,18 +7,22 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use block::mirror::Host;
-use block::{Buf, Bytes, Device, WriteFlags, ZeroFlags};
+use block::{BlockDevice, Buf, Bytes, Device, Io, WriteFlags, ZeroFlags};
 
 use super::content::{Content, SECTOR, SECTOR_BYTES};
-use super::disk::lock;
+use super::disk::{LocalDisk, lock};
 use super::executor::SimHost;
 use super::judge::{Done, Judge};
+use super::leg::Leg;
 use super::sabotage::Sabotage;
-use super::subject::Running;
+use super::subject::{Place, Running};
 use crate::rng::Rng;
 
 /// Sectors of a block of the mirror.
 const BLOCK_SECTORS: u64 = block::mirror::BLOCK_BYTES / SECTOR_BYTES;
+
+/// Time after which a flush that was told complete gets to the mirror, where that is a mistake.
+const LATE: Duration = Duration::from_millis(50);
 
 /// What a guest is like.
 #[derive(Clone, Debug)]
@@ -58,7 +62,8 @@ pub(crate) struct Guest {
     pub(crate) mirror: Arc<dyn Running>,
     pub(crate) device: Device,
     pub(crate) host: Arc<SimHost>,
-    pub(crate) legs: usize,
+    pub(crate) legs: Vec<Leg>,
+    pub(crate) disk: LocalDisk,
     pub(crate) sabotage: Option<Sabotage>,
     desk: Arc<Mutex<Desk>>,
     /// Bytes of written data that somebody still holds.
@@ -95,8 +100,7 @@ impl Guest {
         habits: Arc<Habits>,
         judge: Arc<Mutex<Judge>>,
         mirror: Arc<dyn Running>,
-        host: Arc<SimHost>,
-        legs: usize,
+        place: &Place,
         rng: Rng,
     ) -> Self {
         let desk = Desk { rng, left: habits.operations, running: habits.threads, busy: Vec::new() };
@@ -105,8 +109,9 @@ impl Guest {
             habits,
             judge,
             mirror,
-            host,
-            legs,
+            host: place.host.clone(),
+            legs: place.legs.clone(),
+            disk: place.disk.clone(),
             sabotage: None,
             desk: Arc::new(Mutex::new(desk)),
             held: Arc::default(),
@@ -166,12 +171,15 @@ impl Guest {
         if !self.reserve(&range) {
             return self.flush().await;
         }
+        self.note_meeting(&range);
         let now = self.host.now();
         let write = lock(&self.judge).history.begin_write(range.clone(), zero, now);
         let what = if zero { "zeroes" } else { "write" };
         self.log(|| format!("guest: {what} {write} at {range:?} fua {fua}"));
         let (offset, len) = (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES);
-        let passed = fua && self.sabotage != Some(Sabotage::FuaNotPassedOn);
+        let kept = [Sabotage::FuaNotPassedOn, Sabotage::ForcedToDiskOnly];
+        let kept = fua && self.sabotage.is_some_and(|sabotage| kept.contains(&sabotage));
+        let passed = fua && !kept;
         let done = match zero {
             true => self.device.zero(offset, len, ZeroFlags::new(passed, true)),
             false => {
@@ -179,7 +187,13 @@ impl Guest {
                 self.device.write(offset, self.data(write, &range), flags)
             }
         };
-        let result = done.await;
+        let mut result = done.await;
+        if kept {
+            self.made();
+            if self.sabotage == Some(Sabotage::ForcedToDiskOnly) && result.is_ok() {
+                result = self.disk.flush().await;
+            }
+        }
         self.told("write", write, &result, |judge, now| {
             judge.history.end_write(write, true, fua, now);
             if fua { Done::Forced } else { Done::Write }
@@ -207,14 +221,52 @@ impl Guest {
     pub(crate) async fn flush(&self) {
         let begun = lock(&self.judge).history.begin(self.host.now());
         self.log(|| "guest: flush".into());
-        let result = match self.sabotage {
-            Some(Sabotage::FlushNotPassedOn) => Ok(()),
-            _ => self.device.flush().await,
-        };
+        let result = self.ask_to_flush().await;
         self.told("flush", 0, &result, |judge, now| {
             judge.history.end_flush(begun, now);
             Done::Flush
         });
+    }
+
+    fn ask_to_flush(&self) -> Io<()> {
+        match self.sabotage {
+            Some(Sabotage::FlushNotPassedOn) => {
+                self.made();
+                Io::ok(())
+            }
+            Some(Sabotage::FlushToDiskOnly) => {
+                self.made();
+                self.disk.flush()
+            }
+            Some(Sabotage::FlushPassedOnLate) => {
+                self.made();
+                let (host, device) = (self.host.clone(), self.device.clone());
+                let later = host.sleep(LATE);
+                host.spawn(Box::pin(async move {
+                    later.await;
+                    drop(device.flush().await);
+                }));
+                self.disk.flush()
+            }
+            _ => self.device.flush(),
+        }
+    }
+
+    fn made(&self) {
+        lock(&self.judge).hit(super::sabotage::MADE);
+    }
+
+    /// Whether a write of the range meets a copy that has not come there yet.
+    fn note_meeting(&self, range: &Range<u64>) {
+        let here = lock(&self.disk.store);
+        let meets = self.legs.iter().enumerate().any(|(number, leg)| {
+            let there = lock(leg.store());
+            let differs = range.clone().any(|at| here.visible(at) != there.visible(at));
+            differs && self.mirror.copies(number)
+        });
+        if meets {
+            lock(&self.judge).hit("copy: a write meets what is not copied yet");
+        }
     }
 
     /// Something has ended. The legs in sync owe from now on what they promised.
@@ -227,7 +279,8 @@ impl Guest {
     ) {
         let now = self.host.now();
         self.log(|| format!("guest: {what} {write} ends: {result:?}"));
-        let in_sync: Vec<usize> = (0..self.legs).filter(|leg| self.mirror.in_sync(*leg)).collect();
+        let in_sync: Vec<usize> =
+            (0..self.legs.len()).filter(|leg| self.mirror.in_sync(*leg)).collect();
         let mut judge = lock(&self.judge);
         match result {
             Ok(()) => {

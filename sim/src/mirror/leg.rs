@@ -15,6 +15,7 @@ use super::content::Content;
 use super::disk::store::{Answer, Store, Work};
 use super::disk::{Kind, Slot, Waiting, lock, read, sectors, unit, write_work};
 use super::executor::Executor;
+use super::line::Line;
 use super::points::Points;
 use super::sabotage::Lie;
 use crate::rng::Rng;
@@ -39,6 +40,7 @@ struct Inner {
     executor: Executor,
     points: Points,
     link: Mutex<Link>,
+    line: Line,
     /// Whose pauses `connect` uses: those of the present start of the host.
     host: Mutex<Arc<dyn Host>>,
 }
@@ -57,6 +59,8 @@ struct Link {
     /// Who waits for answers in the present session.
     waiting: Vec<Weak<Slot>>,
     lie: Option<Lie>,
+    /// How often that was done.
+    lied: u64,
 }
 
 impl Leg {
@@ -65,6 +69,7 @@ impl Leg {
         kind: Kind,
         executor: Executor,
         points: Points,
+        line: Line,
         mut rng: Rng,
     ) -> Self {
         let store = Mutex::new(Store::new(rng.fork()));
@@ -77,14 +82,25 @@ impl Leg {
             identity: format!("naa.60000000000000{number:02}"),
             waiting: Vec::new(),
             lie: None,
+            lied: 0,
         });
         let host = Mutex::new(executor.host() as Arc<dyn Host>);
-        Self(Arc::new(Inner { number, kind, store, executor, points, link, host }))
+        Self(Arc::new(Inner { number, kind, store, executor, points, link, line, host }))
     }
 
     pub(crate) fn set_lie(&self, lie: Option<Lie>) {
         lock(&self.0.store).set_lie(lie);
         lock(&self.0.link).lie = lie;
+    }
+
+    /// How often it has lied.
+    pub(crate) fn lied(&self) -> u64 {
+        lock(&self.0.link).lied + lock(&self.0.store).lied
+    }
+
+    /// What passes between it and the engine.
+    pub(crate) fn line(&self) -> &Line {
+        &self.0.line
     }
 
     pub(crate) fn set_host(&self, host: Arc<dyn Host>) {
@@ -127,10 +143,13 @@ impl Leg {
 
     /// The power of the leg fails for `down`.
     pub(crate) fn cut_power(&self, down: Duration) {
-        if lock(&self.0.link).lie == Some(Lie::HidesPowerCut) {
-            // The session goes on as if nothing were.
-            lock(&self.0.store).cut();
-            return;
+        {
+            let mut link = lock(&self.0.link);
+            if link.lie == Some(Lie::HidesPowerCut) {
+                // The session goes on as if nothing were.
+                link.lied += 1;
+                return lock(&self.0.store).cut();
+            }
         }
         self.cut_link(down);
         lock(&self.0.store).cut();
@@ -215,6 +234,7 @@ impl Leg {
             return Err(unreachable());
         }
         let device = Arc::new(Remote { leg: self.clone(), session });
+        let device = self.0.line.begin(session, device);
         Ok(OpenLeg { device, identity: link.identity.clone(), ordered: None, fence: None })
     }
 }
@@ -262,6 +282,7 @@ impl Remote {
             (Some(Lie::AnswersFlushEarly), Work::Flush)
                 | (Some(Lie::AnswersWritesEarly), Work::Write { .. })
         );
+        link.lied += u64::from(early);
         link.waiting.retain(|slot| slot.strong_count() > 0);
         link.waiting.push(Arc::downgrade(&slot));
         drop(link);

@@ -56,6 +56,8 @@ pub(super) struct Operator {
     /// The mirror may be closed before its legs have all, to be opened again.
     pub(super) restarts: bool,
     pub(super) rng: Rng,
+    /// What the mirror showed when it was looked at last.
+    pub(super) seen: Vec<&'static str>,
 }
 
 impl Operator {
@@ -71,7 +73,7 @@ impl Operator {
         let (habits, judge, legs) =
             (self.habits.clone(), self.judge.clone(), self.place.legs.len());
         let rng = self.rng.fork();
-        let mut guest = Guest::new(habits, judge, mirror.clone(), host.clone(), legs, rng);
+        let mut guest = Guest::new(habits, judge, mirror.clone(), &self.place, rng);
         guest.sabotage = self.sabotage;
         {
             let mut panel = lock(&self.panel);
@@ -113,7 +115,7 @@ impl Operator {
     }
 
     /// Lets the legs come into sync before there is anything to do, if they can.
-    async fn wait_for_sync(&self, mirror: &Arc<dyn Running>) {
+    async fn wait_for_sync(&mut self, mirror: &Arc<dyn Running>) {
         const ATTEMPTS: u32 = 400;
         for _ in 0..ATTEMPTS {
             if (0..self.place.legs.len()).all(|leg| mirror.in_sync(leg)) {
@@ -139,7 +141,11 @@ impl Operator {
         result.map_err(|error| format!("it cannot be made: {error}"))
     }
 
-    async fn look_after(&self, mirror: &Arc<dyn Running>) {
+    async fn look_after(&mut self, mirror: &Arc<dyn Running>) {
+        let seen = mirror.seen();
+        let new = seen.iter().filter(|what| !self.seen.contains(what));
+        new.for_each(|what| lock(&self.judge).hit(what));
+        self.seen = seen;
         for leg in 0..self.place.legs.len() {
             mirror.look_after(leg).await;
         }

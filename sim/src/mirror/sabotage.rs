@@ -2,10 +2,14 @@
 
 use std::ops::Range;
 
-use block::mirror::host::Mistake;
+use block::mirror::Mode;
 use block::mirror::layout::LocalLayout;
 
 use super::content::SECTOR_BYTES;
+use super::line::Wrong;
+
+/// How often something was done wrong, among the counts of a run.
+pub(crate) const MADE: &str = "mistakes made";
 
 /// What a disk does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,37 +92,60 @@ pub enum Sabotage {
     FlushNotPassedOn,
     /// The guest's FUA does not reach the mirror.
     FuaNotPassedOn,
-    /// The engine does this wrong in its asynchronous mode.
-    Engine(Mistake),
+    /// The guest's flush makes its own disk stable, and the asynchronous mirror hears nothing of it.
+    FlushToDiskOnly,
+    /// The guest's flush is told complete before the asynchronous mirror hears of it.
+    FlushPassedOnLate,
+    /// The guest's FUA makes its own disk stable, and the asynchronous mirror hears nothing of it.
+    ForcedToDiskOnly,
+    /// The steps of the log are not flushed.
+    StepNotFlushed,
+    /// The next step is sent before the flush of the one before is answered.
+    StepFlushNotAwaited,
+    /// A step is flushed before its writes are answered.
+    StepFlushedEarly,
+    /// A stamp tells of the step that it is sent with.
+    StampedWithStep,
+    /// After a loss a stamp is found that tells of what was sent last, stable or not.
+    StampReadAhead,
+    /// What was sent before a loss is not sent again.
+    StepLeftOut,
+    /// Behind a step the one before is sent again.
+    OldStepAgain,
+    /// A copy leaves out what it begins with, as if that had never been owed.
+    CopyLeftOut,
+    /// A leg that is caught up calls itself a legal image before the end of the epoch is there.
+    CalledLegalEarly,
+    /// The mirror does not keep to the lag that was promised.
+    LagUnbounded,
 }
-
-/// Mistakes of the engine's asynchronous mode.
-const MISTAKES: [Mistake; 13] = [
-    Mistake::FlushEndsNothing,
-    Mistake::EndAfterTold,
-    Mistake::ForcedEndsNothing,
-    Mistake::NoFlushBetween,
-    Mistake::NoWaitForFlush,
-    Mistake::FlushBeforeAnswers,
-    Mistake::StampWithStep,
-    Mistake::StampNotRead,
-    Mistake::StepLeftOut,
-    Mistake::OldStepAgain,
-    Mistake::NoBound,
-    Mistake::NoBoundary,
-    Mistake::LostNotOwed,
-];
 
 impl Sabotage {
     /// All kinds.
     pub fn all() -> impl Iterator<Item = Self> {
-        Self::OF_DEVICES.into_iter().chain(MISTAKES.map(Self::Engine))
+        Self::OF_DEVICES.into_iter().chain(Self::OF_ASYNC)
     }
 
-    /// It can be seen in the asynchronous mode alone.
-    pub(crate) fn mistake(self) -> Option<Mistake> {
-        if let Self::Engine(mistake) = self { Some(mistake) } else { None }
+    /// The mode that it is a mistake of, if it is one of one mode.
+    pub(crate) fn mode(self) -> Option<Mode> {
+        Self::OF_ASYNC.contains(&self).then_some(Mode::Async)
     }
+
+    const OF_ASYNC: [Self; 13] = [
+        Self::FlushToDiskOnly,
+        Self::FlushPassedOnLate,
+        Self::ForcedToDiskOnly,
+        Self::StepNotFlushed,
+        Self::StepFlushNotAwaited,
+        Self::StepFlushedEarly,
+        Self::StampedWithStep,
+        Self::StampReadAhead,
+        Self::StepLeftOut,
+        Self::OldStepAgain,
+        Self::CopyLeftOut,
+        Self::CalledLegalEarly,
+        Self::LagUnbounded,
+    ];
 
     const OF_DEVICES: [Self; 23] = [
         Self::LegIgnoresFlush,
@@ -159,6 +186,21 @@ impl Sabotage {
             Self::LegAnswersFlushEarly => Lie::AnswersFlushEarly,
             Self::LegAnswersWritesEarly => Lie::AnswersWritesEarly,
             Self::LegLosesSuperblocks => Lie::LosesSome { first: tail, end: tail + 16 },
+            _ => return None,
+        })
+    }
+
+    /// Of what passes between the engine and its legs.
+    pub(crate) fn of_line(self) -> Option<Wrong> {
+        Some(match self {
+            Self::StepNotFlushed => Wrong::StepNotFlushed,
+            Self::StepFlushNotAwaited => Wrong::StepFlushNotAwaited,
+            Self::StepFlushedEarly => Wrong::StepFlushedEarly,
+            Self::StampedWithStep => Wrong::StampedWithStep,
+            Self::StampReadAhead => Wrong::StampReadAhead,
+            Self::StepLeftOut => Wrong::StepLeftOut,
+            Self::OldStepAgain => Wrong::OldStepAgain,
+            Self::CopyLeftOut => Wrong::CopyLeftOut,
             _ => return None,
         })
     }

@@ -4,8 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::mirror::Mode;
-
 use super::engine::Engine;
 use super::sabotage::Sabotage;
 use super::scenario::{Scenario, Trouble, cut};
@@ -65,8 +63,7 @@ pub fn run_all(seeds: Range<u64>, options: Options, each: impl FnMut(Report) -> 
 /// As [`run`], on any mirror.
 pub(super) fn run_on(seed: u64, options: Options, subject: &Arc<dyn Subject>) -> Report {
     let (mut rng, mut coverage) = (Rng::new(seed), Coverage::default());
-    let of_engine = options.sabotage.and_then(Sabotage::mistake);
-    let mode = subject.mode().or(of_engine.map(|_| Mode::Async));
+    let mode = subject.mode().or(options.sabotage.and_then(Sabotage::mode));
     let mut scenario = Scenario::new(&mut rng, mode, subject.tail_bytes());
     if !subject.tells_units_apart() {
         scenario.troubles.retain(|(_, trouble)| !matches!(trouble, Trouble::Replace(_)));

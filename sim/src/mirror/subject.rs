@@ -8,6 +8,7 @@ use block::Device;
 use block::mirror::{Config, Mode};
 
 use super::content::Content;
+use super::disk::LocalDisk;
 use super::executor::SimHost;
 use super::leg::Leg;
 
@@ -17,6 +18,8 @@ pub(crate) type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// What a mirror is made of.
 #[derive(Clone)]
 pub(crate) struct Place {
+    /// The local disk, and the same as the mirror has it.
+    pub(crate) disk: LocalDisk,
     pub(crate) local: Device,
     pub(crate) metadata: Device,
     pub(crate) legs: Vec<Leg>,
@@ -55,6 +58,16 @@ pub(crate) trait Running: Send + Sync {
 
     /// The leg is another one's, so nothing is written there.
     fn refuses(&self, leg: usize) -> bool;
+
+    /// What may differ there is being copied.
+    fn copies(&self, _leg: usize) -> bool {
+        false
+    }
+
+    /// What of the things that a run has to meet now and then an operator can see right now.
+    fn seen(&self) -> Vec<&'static str> {
+        Vec::new()
+    }
 
     /// All that was acknowledged is stable at the leg.
     fn settled(&self, leg: usize) -> bool;

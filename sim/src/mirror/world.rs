@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use block::mirror::Host;
+use block::mirror::layout::LegLayout;
+use block::mirror::{Config, Host, Lag};
 
 use super::content::{Content, SECTOR_BYTES};
 use super::disk::store::{Faults, Store};
 use super::disk::{LocalDisk, lock};
 use super::executor::{Executor, SimHost, Step};
 use super::guest::Habits;
+use super::intruder::Hasty;
 use super::judge::Judge;
 use super::leg::Leg;
+use super::line::Line;
 use super::operator::{Operator, Panel, Stage};
 use super::points::Points;
-use super::sabotage::Sabotage;
+use super::sabotage::{MADE, Sabotage};
 use super::scenario::{DATA_BYTES, Scenario, Trouble};
 use super::subject::{Place, Subject};
 use crate::coverage::Coverage;
@@ -52,6 +55,7 @@ pub(super) struct World {
     sabotage: Option<Sabotage>,
     /// The same, until it has begun.
     lying: Option<Sabotage>,
+    hasty: Option<Hasty>,
     panel: Arc<Mutex<Panel>>,
     rng: Rng,
     /// What was kept aside of legs, and in which session.
@@ -90,7 +94,9 @@ impl World {
         let metadata = disk("metadata", scenario.metadata, &mut rng);
         let mut legs = Vec::new();
         for (number, kind) in scenario.legs.iter().enumerate() {
-            let leg = Leg::new(number, *kind, executor.clone(), points.clone(), rng.fork());
+            let line = Line::new(layout(kind.bytes), scenario.config.mode);
+            let (executor, points) = (executor.clone(), points.clone());
+            let leg = Leg::new(number, *kind, executor, points, line, rng.fork());
             let faults = Faults { write: scenario.leg_errors, ..Faults::default() };
             lock(leg.store()).faults = faults;
             legs.push(leg);
@@ -107,6 +113,7 @@ impl World {
             legs,
             sabotage,
             lying: sabotage,
+            hasty: None,
             panel: Arc::default(),
             rng,
             remembered: BTreeMap::new(),
@@ -150,7 +157,8 @@ impl World {
         }
         self.executor.end_tasks();
         let mut judge = lock(&self.judge);
-        judge.coverage.merge(&self.executor.seen());
+        self.legs.iter().for_each(|leg| judge.coverage.merge(&leg.line().seen()));
+        judge.coverage.add(MADE, self.mistakes());
         let (points, elapsed) = (self.points.passed(), self.executor.now());
         let mix = |digest: u64, value: u64| (digest ^ value).wrapping_mul(0x100_0000_01b3);
         let values = [points, steps, elapsed.as_nanos() as u64, judge.history.moment()];
@@ -164,14 +172,33 @@ impl World {
         }
     }
 
+    /// How often something was done wrong on purpose, beside what the guest did.
+    fn mistakes(&self) -> u64 {
+        let disks = lock(&self.local.store).lied + lock(&self.metadata.store).lied;
+        let legs: u64 = self.legs.iter().map(|leg| leg.lied() + leg.line().made()).sum();
+        disks + legs + self.hasty.as_ref().map_or(0, |hasty| hasty.made)
+    }
+
     fn place(&self, host: Arc<SimHost>) -> Place {
+        let disk = self.local.opened();
         Place {
-            local: Arc::new(self.local.opened()),
+            local: Arc::new(disk.clone()),
+            disk,
             metadata: Arc::new(self.metadata.opened()),
             legs: self.legs.clone(),
             host,
-            config: self.scenario.config,
+            config: self.config(),
         }
+    }
+
+    /// What the mirror is told to be like; the judge has what was promised.
+    fn config(&self) -> Config {
+        let mut config = self.scenario.config;
+        if self.sabotage == Some(Sabotage::LagUnbounded) {
+            self.hit(MADE);
+            config.lag = Lag { age: BOOT_MAX, bytes: u64::MAX / 4, ..config.lag };
+        }
+        config
     }
 
     /// The host starts, after a while.
@@ -194,6 +221,7 @@ impl World {
             sabotage: self.sabotage,
             restarts: self.boots < BOOTS_MAX,
             rng: self.rng.fork(),
+            seen: Vec::new(),
         };
         let host_too = host.clone();
         host.spawn(Box::pin(async move {
@@ -229,6 +257,9 @@ impl World {
         if self.lying.is_some() && lock(&self.panel).worked {
             self.lie();
         }
+        if let Some(hasty) = &mut self.hasty {
+            hasty.look(&lock(&self.metadata.store), &self.legs);
+        }
         if stage == self.seen {
             return;
         }
@@ -250,9 +281,12 @@ impl World {
         let Some(sabotage) = self.lying.take() else { return };
         self.local.set_lie(sabotage.of_local());
         self.metadata.set_lie(sabotage.of_metadata());
-        self.executor.set_mistake(sabotage.mistake());
+        self.hasty = (sabotage == Sabotage::CalledLegalEarly).then(Hasty::default);
         let tail = DATA_BYTES / SECTOR_BYTES;
-        self.legs.iter().for_each(|leg| leg.set_lie(sabotage.of_legs(tail)));
+        for leg in &self.legs {
+            leg.set_lie(sabotage.of_legs(tail));
+            leg.line().set_wrong(sabotage.of_line());
+        }
     }
 
     fn look_at_end(&self) {
@@ -404,4 +438,9 @@ impl World {
             lock(&self.judge).log(now, || what);
         }
     }
+}
+
+fn layout(leg_bytes: u64) -> LegLayout {
+    // Every leg of a scenario has room for the data and the metadata.
+    LegLayout::new(leg_bytes, 0).unwrap_or_else(|error| panic!("{error}"))
 }

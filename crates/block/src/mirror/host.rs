@@ -29,49 +29,6 @@ pub trait Host: Send + Sync + 'static {
 
     /// 128 bits that nobody else draws: the name of a generation.
     fn random(&self) -> u128;
-
-    /// Whether this mistake is to be made, to see that a simulation finds it. The real world makes
-    /// none.
-    #[doc(hidden)]
-    fn makes(&self, _mistake: Mistake) -> bool {
-        false
-    }
-
-    /// Something has happened that a simulation has to meet now and then, or it proves little.
-    #[doc(hidden)]
-    fn saw(&self, _event: &'static str) {}
-}
-
-/// A mistake of the asynchronous mode that a simulation has made on purpose.
-#[doc(hidden)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mistake {
-    /// A flush ends no epoch.
-    FlushEndsNothing,
-    /// An epoch ends after the flush was told complete.
-    EndAfterTold,
-    /// A forced write ends no epoch.
-    ForcedEndsNothing,
-    /// Nothing is flushed between two steps.
-    NoFlushBetween,
-    /// The next step is sent before the flush is answered.
-    NoWaitForFlush,
-    /// A step is flushed before its writes are answered.
-    FlushBeforeAnswers,
-    /// The stamp goes out with the step that it is of.
-    StampWithStep,
-    /// The stamp is not read after a loss: what was given out last counts as stable.
-    StampNotRead,
-    /// What was given out before a loss is not given out again.
-    StepLeftOut,
-    /// After a loss an old step is sent once more behind what is sent again.
-    OldStepAgain,
-    /// The lag has no bound.
-    NoBound,
-    /// A leg that is caught up calls itself a legal image before the end of the epoch is there.
-    NoBoundary,
-    /// What a lost leg had not got of the log is not owed to it.
-    LostNotOwed,
 }
 
 /// The real world, by way of tokio.

@@ -86,6 +86,8 @@ pub(crate) struct Store {
     pub(crate) full: bool,
     /// What it does wrong.
     lie: Option<Lie>,
+    /// How often that was done.
+    pub(crate) lied: u64,
     /// What was stable when it began to.
     before: BTreeMap<u64, Content>,
     /// Something that an image depends on has changed.
@@ -105,6 +107,7 @@ impl Store {
             faults: Faults::default(),
             full: false,
             lie: None,
+            lied: 0,
             before: BTreeMap::new(),
             touched: true,
             writes: 0,
@@ -139,6 +142,7 @@ impl Store {
         Some(match operation.work {
             Work::Read(_) if self.rng.below(1000) < faults.read => medium(),
             Work::Read(range) if self.lie == Some(Lie::ReadsStale) => {
+                self.lied += 1;
                 Ok(range.filter_map(|at| self.possible(at).into_iter().next()).collect())
             }
             Work::Read(range) => Ok(range.map(|at| self.visible(at)).collect()),
@@ -174,6 +178,7 @@ impl Store {
             _ => false,
         };
         if lost {
+            self.lied += 1;
             return Ok(Vec::new());
         }
         for (at, content) in pieces {
@@ -182,10 +187,16 @@ impl Store {
             }
         }
         if let Some(error) = failed {
-            return if self.lie == Some(Lie::HidesErrors) { Ok(Vec::new()) } else { Err(error) };
+            if self.lie != Some(Lie::HidesErrors) {
+                return Err(error);
+            }
+            self.lied += 1;
+            return Ok(Vec::new());
         }
-        if fua && !matches!(self.lie, Some(Lie::IgnoresFua | Lie::NeverStable)) {
-            self.settle(|by| by == id);
+        match self.lie {
+            Some(Lie::IgnoresFua | Lie::NeverStable) => self.lied += u64::from(fua),
+            _ if fua => self.settle(|by| by == id),
+            _ => {}
         }
         Ok(Vec::new())
     }
@@ -201,8 +212,12 @@ impl Store {
 
     fn flush(&mut self, id: u64, uncovered: &BTreeSet<u64>) {
         let spared = match self.lie {
-            Some(Lie::IgnoresFlush | Lie::NeverStable) => return,
+            Some(Lie::IgnoresFlush | Lie::NeverStable) => {
+                self.lied += 1;
+                return;
+            }
             Some(Lie::FlushMissesOne) => {
+                self.lied += 1;
                 let dirty = self.sectors.values().filter_map(|sector| sector.dirty.last());
                 dirty.map(|(by, _)| *by).max()
             }
@@ -244,6 +259,8 @@ impl Store {
     /// What earlier sessions than `session` have asked for ends here, done or not.
     pub(crate) fn quiesce(&mut self, session: u64) {
         if self.lie == Some(Lie::DoesNotQuiesce) {
+            let old = |operation: &&Operation| operation.session < session;
+            self.lied += self.flying.values().filter(old).count() as u64;
             return;
         }
         let old = self.flying.iter().filter(|(_, operation)| operation.session < session);
@@ -295,6 +312,7 @@ impl Store {
     pub(crate) fn cut(&mut self) {
         self.interrupt();
         if self.lie == Some(Lie::GoesBack) {
+            self.lied += 1;
             let before = self.before.clone();
             return self.put_back(before);
         }

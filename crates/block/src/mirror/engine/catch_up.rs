@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use super::super::BLOCK_BYTES;
 use super::super::config::Mode;
-use super::super::host::Mistake;
 use super::super::leg::LegEvent;
 use super::allowance::{Allowance, Allowances, BYTES_FIRST};
 use super::change;
@@ -121,9 +120,6 @@ fn open(
 /// stable there: then the image is that of its end.
 async fn reach_boundary(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> Result<()> {
     let last = shared.legs().close_early();
-    if shared.host().makes(Mistake::NoBoundary) {
-        return Ok(());
-    }
     loop {
         let change = shared.legs().log_changed();
         check(session).and_then(|()| shared.check_usable())?;

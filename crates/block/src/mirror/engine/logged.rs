@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::super::BLOCK_BYTES;
 use super::super::config::Mode;
 use super::super::epoch::Content;
-use super::super::host::Mistake;
 use super::change::{CHANGE_BYTES_MAX, Change, What, settle};
 use super::go_on::{self, Asked};
 use super::legs::{self, LoggedChange};
@@ -46,7 +45,7 @@ pub(crate) async fn carry_out(shared: &Arc<Shared>, change: Change) -> Result<()
     let local = shared.local().change(|device| change.apply(device)).await;
     let local = go_on::outcome(shared, Asked::Change, local).await;
     shared.legs().end_logged(&logged.blocks(), local.is_ok());
-    if change.fua && local.is_ok() && !shared.host().makes(Mistake::ForcedEndsNothing) {
+    if change.fua && local.is_ok() {
         shared.legs().close_epoch(epoch);
     }
     drop(entered);
@@ -58,18 +57,7 @@ pub(crate) async fn carry_out(shared: &Arc<Shared>, change: Change) -> Result<()
 
 /// A flush that covers the epochs through `covered` is about to be told complete.
 pub(crate) fn flushed(shared: &Arc<Shared>, covered: u64, result: &Result<()>) {
-    if shared.config().mode == Mode::Sync || result.is_err() {
-        return;
-    }
-    let host = shared.host();
-    if host.makes(Mistake::EndAfterTold) {
-        let shared = shared.clone();
-        let later = host.sleep(super::super::epoch::EPOCH_AGE_MAX / 2);
-        host.spawn(Box::pin(async move {
-            later.await;
-            shared.legs().close_epoch(covered);
-        }));
-    } else if !host.makes(Mistake::FlushEndsNothing) {
+    if shared.config().mode == Mode::Async && result.is_ok() {
         shared.legs().close_epoch(covered);
     }
 }

@@ -14,7 +14,6 @@ use futures_util::stream::FuturesUnordered;
 
 use super::super::BLOCK_BYTES;
 use super::super::epoch::{Batch, Content, Piece};
-use super::super::host::Mistake;
 use super::super::layout::LegLayout;
 use super::allowance::{Allowance, Allowances, BYTES_FIRST};
 use super::legs::Next;
@@ -75,7 +74,6 @@ pub(crate) fn start(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>, la
         layout,
         allowed: Allowances { data, zeroes: allow(ZEROES_MAX) },
         done: None,
-        before: None,
     };
     let task = shared.task();
     shared.host().spawn(Box::pin(async move {
@@ -91,8 +89,6 @@ struct Sender {
     layout: LegLayout,
     allowed: Allowances,
     done: Option<Done>,
-    /// The last step as it was given out, for a mistake.
-    before: Option<Batch>,
 }
 
 impl Sender {
@@ -106,10 +102,7 @@ impl Sender {
                 Next::Over => return,
                 Next::Batch(batch) => self.step(batch).await,
                 Next::Later(due) => match self.done.take() {
-                    Some(done) => {
-                        self.shared.host().saw("log: a stamp goes alone");
-                        self.stamp(done).await
-                    }
+                    Some(done) => self.stamp(done).await,
                     None => {
                         self.wait(change, due).await;
                         Ok(())
@@ -135,21 +128,12 @@ impl Sender {
 
     /// Sends a step, and waits until it is stable.
     async fn step(&mut self, batch: Batch) -> Result<()> {
-        let host = self.shared.host().clone();
-        let begun = host.now();
+        let begun = self.shared.host().now();
         let done = Done { epoch: batch.epoch, closed: batch.closed };
         let step_bytes = batch.bytes();
-        if host.makes(Mistake::StampWithStep) {
-            self.done = Some(done);
-        }
-        let again = host.makes(Mistake::OldStepAgain).then(|| self.before.replace(batch.clone()));
         let mut under_way: FuturesUnordered<UnderWay> = FuturesUnordered::new();
         if let Some(before) = self.done.take() {
-            host.saw("log: a stamp goes with the next step");
             under_way.push(self.begin_stamp(before));
-        }
-        if host.makes(Mistake::FlushBeforeAnswers) {
-            self.flush().await?;
         }
         let mut writes = batch.into_writes(DATA_BYTES_MAX, ZERO_BYTES_MAX);
         let mut next = writes.next();
@@ -171,32 +155,10 @@ impl Sender {
                 Some(Answered::Stamp(done)) => self.stamped(done),
             }
         }
-        if let Some(again) = again.flatten() {
-            for piece in again.into_writes(DATA_BYTES_MAX, ZERO_BYTES_MAX) {
-                self.begin_write(piece).await?;
-            }
-        }
-        self.flush_step().await?;
-        self.pace(step_bytes, host.now().saturating_sub(begun));
+        self.session.run(|device| device.flush()).await?;
+        self.pace(step_bytes, self.shared.host().now().saturating_sub(begun));
         self.done = Some(done);
         Ok(())
-    }
-
-    async fn flush_step(&self) -> Result<()> {
-        let host = self.shared.host();
-        if host.makes(Mistake::NoFlushBetween) || host.makes(Mistake::FlushBeforeAnswers) {
-            return Ok(());
-        }
-        if host.makes(Mistake::NoWaitForFlush) {
-            let flush = self.session.run(|device| device.flush());
-            host.spawn(Box::pin(async move { drop(flush.await) }));
-            return Ok(());
-        }
-        self.flush().await
-    }
-
-    async fn flush(&self) -> Result<()> {
-        self.session.run(|device| device.flush()).await
     }
 
     /// Writes the stamp of a step where nothing else is to be sent.

@@ -248,14 +248,6 @@ impl Tracking {
         (self.logged, self.early, self.doubtful) = Default::default();
     }
 
-    /// Takes what the log was to bring for equal, which is wrong: for a simulation.
-    pub(crate) fn forget_logged(&mut self) {
-        let logged: Vec<_> = self.logged.ranges().collect();
-        for blocks in logged {
-            self.dirty.clear(blocks);
-        }
-    }
-
     /// Everything may differ.
     pub(crate) fn all_differ(&mut self) {
         self.lost();

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::super::super::epoch::{Backlog, Batch, Content, EpochLog, Piece, Resume};
-use super::super::super::host::Mistake;
 use super::super::super::leg::LegEvent;
 use super::super::super::{BLOCK_BYTES, LEGS_MAX};
 use super::super::block_set::BlockSet;
@@ -148,7 +147,6 @@ impl Legs {
             if leg.is_logged() {
                 leg.tracking.logs(blocks.clone());
                 for run in owed {
-                    self.host.saw("log: a write is left to a copy");
                     lacking.push((number, bytes_of(&run)));
                     // A copy brings it: a write that overtook the copy would be a part of an epoch.
                     leg.tracking.left_to_copy(run);
@@ -274,9 +272,6 @@ impl Legs {
     }
 
     fn are_stamped(&self, leg: &mut Leg, clean: &[Range<u64>], state: &Journaled) {
-        if !clean.is_empty() {
-            self.host.saw("log: blocks are the same by a stamp");
-        }
         for bytes in clean {
             let blocks = bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES);
             leg.tracking.stamped(blocks, &state.issuing);
@@ -333,10 +328,6 @@ impl Legs {
         let mut state = self.journal.lock();
         let leg = &mut legs[number];
         let Route::Logged { session: None, .. } = leg.route else { return Resumed::NotKept };
-        let stamp = match self.host.makes(Mistake::StampNotRead) {
-            true => state.log.sent(number),
-            false => stamp,
-        };
         let clean = match state.log.resume(number, stamp) {
             Resume::From(clean) => clean,
             Resume::NotFollowing => return Resumed::NotKept,
@@ -357,9 +348,6 @@ impl Legs {
         }
         leg.step(LegEvent::CaughtUp, None, now);
         let is_idle = state.log.backlog(number, now).is_none_or(|backlog| backlog.epochs == 0);
-        if self.host.makes(Mistake::StepLeftOut) {
-            drop(state.log.next(number, now));
-        }
         self.are_stamped(leg, &clean, &state);
         leg.route = Route::Logged { session: Some(session.clone()), takes_part: true };
         leg.consistent = true;
@@ -368,11 +356,6 @@ impl Legs {
         leg.times_in_sync += 1;
         self.serve_queue(&legs, &mut state, now);
         drop((legs, state));
-        self.host.saw(if is_idle {
-            "log: taken up, empty"
-        } else {
-            "log: taken up behind a stamp"
-        });
         self.wake();
         self.wake_log();
         Resumed::Yes
@@ -381,13 +364,8 @@ impl Legs {
     /// The leg gets nothing more of the log, nor anything else. Returns the session that is over.
     pub(super) fn give_up(&self, number: usize, leg: &mut Leg) -> Option<Arc<Session>> {
         let mut state = self.journal.lock();
-        if !state.log.give_up(number).is_empty() {
-            self.host.saw("log: given up with writes in it");
-        }
+        drop(state.log.give_up(number));
         state.stopped = state.stopped.take().filter(|(stopped, _)| *stopped != number);
-        if self.host.makes(Mistake::LostNotOwed) {
-            leg.tracking.forget_logged();
-        }
         leg.tracking.lost();
         leg.silent_since = None;
         let session = leg.session().cloned();

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::super::epoch::PIECE_OVERHEAD_BYTES;
-use super::super::super::host::Mistake;
 use super::super::super::lag::{self, Standing, Verdict};
 use super::super::super::leg::LegEvent;
 use super::super::shared::{Phase, Shared};
@@ -101,7 +100,6 @@ impl Legs {
                     return Asked::Is(Ok(()));
                 }
                 Verdict::Wait => {
-                    self.host.saw("lag: a write waits");
                     let (teller, answer) = answer();
                     state.queue.push_back(Waiting { bytes, teller });
                     // What fills the log is to be sent now.
@@ -120,9 +118,6 @@ impl Legs {
     }
 
     fn verdict(&self, bytes: u64, legs: &[Leg], state: &Journaled, now: Duration) -> Verdict {
-        if self.host.makes(Mistake::NoBound) {
-            return Verdict::Go;
-        }
         let held_bytes = state.log.held_bytes() + state.reserved;
         lag::admit(&self.config, bytes, held_bytes, &standings(legs, state, now))
     }
@@ -167,7 +162,7 @@ impl Legs {
                 stop(&legs, &mut state, leg, now);
                 continue;
             }
-            if due.leave_behind.is_empty() || self.host.makes(Mistake::NoBound) {
+            if due.leave_behind.is_empty() {
                 return due.next;
             }
             drop((legs, state));
@@ -183,7 +178,6 @@ impl Legs {
         if !leg.is_logged() {
             return;
         }
-        self.host.saw("lag: a leg is left behind");
         let backlog = self.journal.backlog(number, now);
         let lag = &self.config.lag;
         let message = format!(
