@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use super::engine::{guard, tail};
 use super::error::MirrorError;
-use super::layout::{LegLayout, LocalLayout, TAIL_BYTES};
+use super::layout::{LayoutError, LegLayout, LocalLayout, TAIL_BYTES};
 use super::link::OpenLeg;
 use super::status::LegState;
 use super::stopped::{Stopped, metadata_error};
@@ -19,7 +19,7 @@ use super::{BLOCK_BYTES, bitmap::Bitmap};
 use crate::{BlockError, Device};
 
 /// A leg that was removed.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Removed {
     /// Its URL or path.
     pub name: String,
@@ -29,7 +29,7 @@ pub struct Removed {
 }
 
 /// What a leg holds that was removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RemovedImage {
     /// Bytes of the image, which is at byte 0.
     pub size: u64,
@@ -179,26 +179,30 @@ fn check(superblock: &LocalSuperblock, size: u64, legs: &[OpenLeg]) -> Result<()
     if superblock.role != Role::Primary {
         return wrong("the local device", "it is not the primary of its mirror now".into());
     }
+    // All of them at once: each is made larger somewhere else, by somebody else.
+    let mut small = Vec::new();
     if size <= superblock.size {
-        let found = format!("it has {size} bytes, as the mirror has; make it larger first");
-        return wrong("the local device", found);
+        small.push(format!("the local device has {size} bytes, as the mirror has"));
     }
     for (record, leg) in superblock.legs.iter().flatten().zip(legs) {
-        let found = leg.device.info().size;
+        let (name, found) = (&record.name, leg.device.info().size);
         let layout = LegLayout::new(found, 0).and_then(|layout| layout.check(size, found));
-        if let Err(error) = layout {
-            return wrong(&record.name, format!("{error}: make it larger first"));
-        }
-        // Where its superblock is now and where it will be must not overlap.
-        if found != record.leg_bytes && found < record.leg_bytes + TAIL_BYTES {
-            let found = format!(
-                "it has {found} bytes, and had {}: make it larger by {TAIL_BYTES} bytes at least",
-                record.leg_bytes
-            );
-            return wrong(&record.name, found);
+        if let Err(LayoutError::LegTooSmall { needed, .. }) = layout {
+            let lacks = needed.saturating_sub(found);
+            small.push(format!("{name} has {found} bytes of {needed}, {lacks} too few"));
+        } else if let Err(error) = layout {
+            small.push(format!("{name}: {error}"));
+        } else if found != record.leg_bytes && found < record.leg_bytes + TAIL_BYTES {
+            // Where its superblock is now and where it will be must not overlap.
+            let lacks = record.leg_bytes + TAIL_BYTES - found;
+            let had = record.leg_bytes;
+            small.push(format!("{name} has {found} bytes, had {had}, and needs {lacks} more"));
         }
     }
-    Ok(())
+    if small.is_empty() {
+        return Ok(());
+    }
+    wrong("the mirror cannot grow", format!("{}: make it larger first", small.join("; ")))
 }
 
 /// What the leg says of itself, at its old end or, where this was cut off, at its new one.

@@ -7,9 +7,13 @@
 //! | `{"do":"resync","leg":"1","whole":false}` | `{"ok":true}` |
 //! | `{"do":"resolve","discard":"1"}` | `{"ok":true}` |
 //! | `{"do":"verify","leg":"1","heal":false}` | `{"ok":true,"verify":{…}}`, once it is done |
+//! | `{"do":"add_leg","leg":"[[mirror.remote]]\n…","force":false}` | `{"ok":true,"done":"leg 2"}` |
+//! | `{"do":"remove_leg","leg":"1","force":false}` | `{"ok":true,"removed":{…}}` |
+//! | `{"do":"grow"}` | `{"ok":true,"size":…,"done":"when its user sees it"}` |
 //!
 //! What fails is answered `{"ok":false,"errors":["…"]}`. The socket is its owner's and root's; a
-//! client that goes away ends what it has asked for, as far as that is not done yet.
+//! client that goes away ends what it has asked for, as far as that is not done yet; a change of the
+//! mirror's shape (`add_leg`, `remove_leg`, `grow`) comes to its end.
 
 use std::io;
 use std::path::Path;
@@ -17,6 +21,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use block::mirror::Removed;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -72,6 +77,29 @@ pub enum Request {
         /// Write to the leg again what differs.
         heal: bool,
     },
+    /// Make a device the last leg.
+    AddLeg {
+        /// Its table in the configuration, `[[mirror.remote]]`.
+        leg: String,
+        /// Overwrite what there is of another mirror.
+        force: bool,
+    },
+    /// Remove a leg, whose image stays.
+    RemoveLeg {
+        /// Which.
+        leg: String,
+        /// Also one out of reach.
+        force: bool,
+    },
+    /// Take the size that the local device has by now.
+    Grow,
+}
+
+impl Request {
+    /// The mirror is closed and opened again for it.
+    pub(crate) fn is_change_of_shape(&self) -> bool {
+        matches!(self, Self::AddLeg { .. } | Self::RemoveLeg { .. } | Self::Grow)
+    }
 }
 
 /// The answer.
@@ -88,6 +116,15 @@ pub struct Answer {
     /// What a verification found.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<VerifyReport>,
+    /// What was done, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<String>,
+    /// The leg that was removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed: Option<Removed>,
+    /// Bytes of the mirror that has grown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
 }
 
 impl Answer {

@@ -188,7 +188,7 @@ impl Files {
             file.sync_all()?;
             std::fs::rename(&beside, &self.config)?;
             // The name has to outlive a power cut, too.
-            std::fs::File::open(self.config.parent().unwrap_or(Path::new("/")))?.sync_all()
+            super::next::sync_folder_of(&self.config)
         })();
         written.inspect_err(|_| drop(std::fs::remove_file(&beside)))
     }

@@ -8,12 +8,16 @@ pub mod config;
 pub mod control;
 mod fencing;
 pub mod files;
+mod gate;
 pub mod inspected;
 mod metrics;
+pub mod next;
 mod pace;
 pub mod parts;
 mod path_leg;
 pub mod report;
+mod reshape;
 pub mod running;
+pub mod shape;
 
 pub use path_leg::PathLeg;

@@ -1,6 +1,6 @@
 //! From a configuration to the devices and ways that a mirror is made of.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use block::Device;
@@ -32,6 +32,9 @@ pub enum PartsError {
         /// Why.
         source: OpenError,
     },
+    /// The folder of a file cannot be made.
+    #[error("the folder of {}: {}", .0.display(), .1)]
+    Folder(PathBuf, #[source] std::io::Error),
 }
 
 fn no_metadata(source: OpenError) -> PartsError {
@@ -54,7 +57,14 @@ fn lost_metadata(error: &OpenError) -> &'static str {
 /// # Errors
 /// [`PartsError`].
 pub fn open(config: &MirrorConfig) -> Result<Parts, PartsError> {
-    let local = open_local(&config.local)?;
+    open_with(config, open_local(&config.local)?)
+}
+
+/// As [`open`], with the local device that is open already.
+///
+/// # Errors
+/// [`PartsError`].
+pub fn open_with(config: &MirrorConfig, local: Device) -> Result<Parts, PartsError> {
     let metadata = FileDevice::open(&config.metadata, &FileOptions::default());
     let metadata = Arc::new(metadata.map_err(no_metadata)?);
     Ok(Parts { local, metadata, legs: sources(config)?, host: Arc::new(TokioHost::current()) })
@@ -64,7 +74,7 @@ pub fn open(config: &MirrorConfig) -> Result<Parts, PartsError> {
 ///
 /// # Errors
 /// [`PartsError::Local`].
-pub fn open_local(path: &Path) -> Result<Device, PartsError> {
+pub fn open_local(path: &Path) -> Result<Arc<FileDevice>, PartsError> {
     let device = FileDevice::open(path, &FileOptions::default()).map_err(PartsError::Local)?;
     Ok(Arc::new(device))
 }

@@ -12,8 +12,11 @@ use tokio::sync::{RwLock, watch};
 use tracing::{info, warn};
 
 use super::control::{self, Answer, Answering, Answers, Request, which_leg};
+use super::gate::Gate;
 use super::pace::Pace;
 use super::report::{Beside, Report, VerifyReport, state_words};
+use super::reshape::reshape;
+use super::shape::Shape;
 use crate::http::{Listening, Pages};
 use crate::metrics::render;
 
@@ -24,28 +27,64 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub struct Running {
     name: String,
     started: Instant,
-    /// `None` once it is being closed.
-    mirror: RwLock<Option<Mirror>>,
+    /// `None` once it is being closed. Locked for writing while it gets another shape.
+    pub(super) mirror: RwLock<Option<Mirror>>,
+    /// What it is made of; one change of that at a time.
+    pub(super) shape: tokio::sync::Mutex<Shape>,
+    /// In front of the mirror, whichever it is.
+    pub(super) gate: Arc<Gate>,
     /// What its user has.
     watched: Arc<FailuresLayer>,
-    front: Mutex<String>,
+    front: Mutex<Front>,
     paces: Mutex<Vec<Pace>>,
+    known: Mutex<Known>,
     closing: watch::Sender<bool>,
+    /// Counts the times that work of hours had to end.
+    interrupts: watch::Sender<u64>,
+    /// Bytes that it has grown to.
+    grown: watch::Sender<u64>,
+}
+
+/// Where the mirror can be used.
+#[derive(Default)]
+struct Front {
+    /// For people.
+    name: String,
+    /// When its user sees another size.
+    sees_growth: &'static str,
+}
+
+/// What outlives a mirror that was opened again.
+#[derive(Default)]
+struct Known {
+    /// As it was last.
+    status: Option<Status>,
+    /// Of the mirrors before: bytes written, waits for legs and for the lag.
+    before: (u64, Duration, Duration),
 }
 
 impl Running {
-    /// `mirror` under its name.
-    pub fn new(name: &str, mirror: Mirror) -> Arc<Self> {
-        let watched = Arc::new(FailuresLayer::new(mirror.device()));
-        Arc::new(Self {
-            name: name.to_owned(),
+    /// Opens the mirror of this shape.
+    ///
+    /// # Errors
+    /// As [`Mirror::open`].
+    pub async fn open(shape: Shape) -> Result<Arc<Self>, MirrorError> {
+        let mirror = Mirror::open(shape.parts().clone(), shape.config().behaviour).await?;
+        let gate = Arc::new(Gate::new(mirror.device()));
+        Ok(Arc::new(Self {
+            name: shape.files().name().to_owned(),
             started: Instant::now(),
             mirror: RwLock::new(Some(mirror)),
-            watched,
+            shape: tokio::sync::Mutex::new(shape),
+            watched: Arc::new(FailuresLayer::new(Arc::clone(&gate) as Device)),
+            gate,
             front: Mutex::default(),
             paces: Mutex::default(),
+            known: Mutex::default(),
             closing: watch::Sender::new(false),
-        })
+            interrupts: watch::Sender::new(0),
+            grown: watch::Sender::new(0),
+        }))
     }
 
     /// What its user reads and writes.
@@ -58,9 +97,45 @@ impl Running {
         self.watched.failures()
     }
 
-    /// Where it can be used, for the report.
-    pub fn set_front(&self, front: impl fmt::Display) {
-        *lock(&self.front) = front.to_string();
+    /// Where it can be used, for the report, and when its user sees there that it has grown.
+    pub fn set_front(&self, front: impl fmt::Display, sees_growth: &'static str) {
+        *lock(&self.front) = Front { name: front.to_string(), sees_growth };
+    }
+
+    /// Changes when the mirror has grown, for whoever has to tell its user.
+    pub fn growth(&self) -> watch::Receiver<u64> {
+        self.grown.subscribe()
+    }
+
+    /// It has grown; says when its user sees that.
+    pub(super) fn grown(&self, size: u64) -> String {
+        self.grown.send_replace(size);
+        lock(&self.front).sees_growth.to_owned()
+    }
+
+    /// What takes hours is given up.
+    pub(super) fn interrupt(&self) {
+        self.interrupts.send_modify(|times| *times += 1);
+    }
+
+    /// The mirror is about to be closed and opened again: what it has counted goes on.
+    pub(super) fn remember(&self, status: &Status) {
+        let mut known = lock(&self.known);
+        let (written, guest, lag) = known.before;
+        known.before =
+            (written + status.written_bytes, guest + status.guest_wait, lag + status.lag_wait);
+    }
+
+    /// How it stands, counted from when it was started.
+    fn status_of(&self, mirror: &Mirror) -> Status {
+        let mut status = mirror.status();
+        let mut known = lock(&self.known);
+        let (written, guest, lag) = known.before;
+        status.written_bytes += written;
+        status.guest_wait += guest;
+        status.lag_wait += lag;
+        known.status = Some(status.clone());
+        status
     }
 
     /// Answers on the control socket, and tells the log what becomes of legs, until it is dropped.
@@ -95,7 +170,7 @@ impl Running {
                 let mirror = self.mirror.read().await;
                 let Some(mirror) = &*mirror else { return };
                 let changed = mirror.changed();
-                let status = mirror.status();
+                let status = self.status_of(mirror);
                 tell(&status, &mut told);
                 self.note(&status);
                 changed
@@ -122,7 +197,7 @@ impl Running {
         let (front, paces) = (lock(&self.front), lock(&self.paces));
         let beside = Beside {
             name: &self.name,
-            front: &front,
+            front: &front.name,
             uptime: self.started.elapsed(),
             now: SystemTime::now(),
             failed_operations: self.failures().count,
@@ -131,16 +206,28 @@ impl Running {
         Report::new(status, &beside)
     }
 
-    /// As of now; `None` while it is being closed.
+    /// As of now, or as it was last while it gets another shape; `None` while it is being closed.
     fn report_now(&self) -> Option<Report> {
-        let mirror = self.mirror.try_read().ok()?;
-        Some(self.report(&mirror.as_ref()?.status()))
+        if *self.closing.borrow() {
+            return None;
+        }
+        let status = match self.mirror.try_read() {
+            Ok(mirror) => self.status_of(mirror.as_ref()?),
+            Err(_) => lock(&self.known).status.clone()?,
+        };
+        Some(self.report(&status))
     }
 
-    async fn answer(&self, request: Request) -> Result<Answer, String> {
+    async fn answer(self: &Arc<Self>, request: Request) -> Result<Answer, String> {
+        if request.is_change_of_shape() {
+            // Begun, it comes to an end, whoever has asked for it.
+            let changing = tokio::spawn(reshape(Arc::clone(self), request));
+            return changing.await.unwrap_or_else(|error| Err(error.to_string()));
+        }
+        let mut interrupts = self.interrupts.subscribe();
         let mirror = self.mirror.read().await;
         let mirror = mirror.as_ref().ok_or("it is being closed")?;
-        let status = mirror.status();
+        let status = self.status_of(mirror);
         let names: Vec<String> = status.legs.iter().map(|leg| leg.name.clone()).collect();
         let which = |leg: &Option<String>| which_leg(leg.as_deref(), &names);
         let said = |error: MirrorError| error.to_string();
@@ -160,10 +247,16 @@ impl Running {
             Request::Verify { leg, bytes_per_s, heal } => {
                 let index = which(leg)?;
                 let options = VerifyOptions { bytes_per_s: *bytes_per_s, heal: *heal };
-                let found = mirror.verify(index, options).await.map_err(said)?;
+                let found = tokio::select! {
+                    found = mirror.verify(index, options) => found.map_err(said)?,
+                    _ = interrupts.changed() => {
+                        return Err("given up: the mirror gets another shape".into());
+                    }
+                };
                 let found = VerifyReport::new(index, &names[index], found);
                 return Ok(Answer { verify: Some(found), ..Answer::ok() });
             }
+            Request::AddLeg { .. } | Request::RemoveLeg { .. } | Request::Grow => {}
         }
         Ok(Answer::ok())
     }

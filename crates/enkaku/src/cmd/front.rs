@@ -10,6 +10,7 @@ use export::fuse::{FuseConfig, UnmountError};
 use export::nbd::{ExportConfig, Listen, Server};
 use iscsi::target::{Chap, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
+use tokio::sync::watch;
 use tracing::warn;
 
 use super::{Usage, say, stop_signal};
@@ -76,6 +77,8 @@ pub(crate) struct IscsiFront {
     pub(crate) listen: SocketAddr,
     pub(crate) iqn: String,
     pub(crate) chap: Option<Chap>,
+    /// Changes when the device has grown.
+    pub(crate) growth: watch::Receiver<u64>,
 }
 
 /// As LUN 0 of a target. `ready` is told of it.
@@ -84,22 +87,31 @@ pub(crate) async fn iscsi(
     front: IscsiFront,
     ready: impl FnOnce(&str),
 ) -> anyhow::Result<()> {
-    let IscsiFront { listen, iqn, chap } = front;
+    let IscsiFront { listen, iqn, chap, mut growth } = front;
     let named = ServerConfig::new(&iqn);
     let mut config = named.map_err(|error| Usage::error(format!("--iqn {iqn}: {error}")))?;
     config.chap = chap;
     let target = Target::new(TargetConfig::new(&iqn));
     let added = target.add_lun(0, device, LunOptions::default());
     added.map_err(|error| Usage::error(error.to_string()))?;
-    let bound = iscsi::target::Server::bind(config, target, &[listen]);
+    let bound = iscsi::target::Server::bind(config, target.clone(), &[listen]);
     let server = bound.map_err(anyhow::Error::from)?;
     let addresses: Vec<String> = server.local_addrs().iter().map(ToString::to_string).collect();
     ready(&format!("iscsi://{}/{iqn}/0", addresses.join(",")));
     for address in addresses {
         say(format_args!("listening on {address}"))?;
     }
-    server.run(stopped()).await;
-    Ok(())
+    let tell = async {
+        while growth.changed().await.is_ok() {
+            // The one unit that there is.
+            let _ = target.capacity_changed(0);
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = server.run(stopped()) => Ok(()),
+        () = tell => Ok(()),
+    }
 }
 
 async fn stopped() {

@@ -12,7 +12,8 @@ use block::mirror::{
 };
 use daemon::config::ConfigError;
 use daemon::mirror::config::{LegConfig, MirrorConfig, Way};
-use daemon::mirror::files::{Files, make_folder_of};
+use daemon::mirror::files::Files;
+use daemon::mirror::next::NewMetadata;
 use daemon::mirror::parts;
 use iscsi_proto::keys::DigestPreference;
 
@@ -87,6 +88,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     // What is written has to be readable, so that each mistake is found before a leg is touched.
     let config = MirrorConfig::parse(files.config(), &text).map_err(without_places)?;
     let local = parts::open_local(&config.local).map_err(|e| Usage::error(e.to_string()))?;
+    let local: Device = local;
     if args.from_leg {
         return from_leg(&args, local, &config, &files, &text).await;
     }
@@ -104,9 +106,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             overwrite::device(&*opened.device, &leg.name(), may).await?;
         }
     }
-    let metadata = NewMetadata::open(&config.metadata, metadata_bytes, may).await?;
+    let metadata = new_metadata(&config.metadata, metadata_bytes, may).await?;
     let host = Arc::new(TokioHost::current());
-    let parts = Parts { local, metadata: metadata.device.clone(), legs, host };
+    let parts = Parts { local, metadata: metadata.device().clone(), legs, host };
     let options = CreateOptions { skip_initial_copy: args.skip_initial_copy, force: args.force };
     Mirror::create(&parts, &config.behaviour, options).await?;
     let kept = metadata.keep().and_then(|()| files.write_config(&text));
@@ -140,11 +142,11 @@ async fn from_leg(
     let may = if args.force { MayOverwrite::Forced } else { MayOverwrite::OnAYes };
     let bytes = parts::metadata_bytes(found.size_bytes);
     let bytes = bytes.map_err(|why| Usage::error(format!("{shown}: {why}")))?;
-    let metadata = NewMetadata::open(&config.metadata, bytes, may).await?;
+    let metadata = new_metadata(&config.metadata, bytes, may).await?;
     let leg = OpenLeg { device: local, identity: String::new(), ordered: None, fence: None };
     let options = PromoteOptions { force: args.force, release: false };
     let host = TokioHost::current();
-    let promoted = primary_of_leg(leg, &metadata.device, &host, &old_disk.name(), options).await?;
+    let promoted = primary_of_leg(leg, metadata.device(), &host, &old_disk.name(), options).await?;
     let kept = metadata.keep().and_then(|()| files.write_config(text));
     kept.with_context(|| format!("writing {}", files.config().display()))?;
     say(format_args!(
@@ -193,7 +195,7 @@ impl Args {
 }
 
 /// Nothing is written yet, so that lines of a file help nobody.
-fn without_places(ConfigError(problems): ConfigError) -> anyhow::Error {
+pub(super) fn without_places(ConfigError(problems): ConfigError) -> anyhow::Error {
     let what: Vec<String> = problems.into_iter().map(|problem| problem.what).collect();
     Usage::error(what.join("; "))
 }
@@ -217,46 +219,17 @@ pub(super) async fn not_a_mirrors(
     overwrite::ask(&format!("{name} {what} (`enkaku mirror inspect` shows it)"), may)
 }
 
-/// The metadata's device. A file is made beside its place and takes it in the end, so that the
-/// metadata of a mirror that is to be replaced are there until then.
-pub(super) struct NewMetadata {
-    pub(super) device: Device,
-    /// Where it is, and where it belongs.
-    beside: Option<(PathBuf, PathBuf)>,
-}
-
-impl NewMetadata {
-    pub(super) async fn open(path: &Path, bytes: u64, may: MayOverwrite) -> anyhow::Result<Self> {
-        let there = std::fs::metadata(path).ok();
-        let wrong = |error: parts::PartsError| Usage::error(error.to_string());
-        if there.as_ref().is_some_and(|there| !there.is_file()) {
-            let device = parts::create_metadata(path, bytes).map_err(wrong)?;
-            overwrite::device(&*device, &path.display().to_string(), may).await?;
-            return Ok(Self { device, beside: None });
-        }
-        if there.is_some_and(|there| there.len() > 0) {
-            overwrite::existing_file(path, may).await?;
-        }
-        make_folder_of(path).with_context(|| format!("the folder of {}", path.display()))?;
-        let mut new = path.as_os_str().to_owned();
-        new.push(".new");
-        let device = parts::create_metadata(Path::new(&new), bytes).map_err(wrong)?;
-        Ok(Self { device, beside: Some((new.into(), path.to_owned())) })
+/// The device for the metadata of a mirror that is made: what is overwritten is asked about.
+async fn new_metadata(path: &Path, bytes: u64, may: MayOverwrite) -> anyhow::Result<NewMetadata> {
+    let there = std::fs::metadata(path).ok();
+    let wrong = |error: parts::PartsError| Usage::error(error.to_string());
+    if there.as_ref().is_some_and(|there| !there.is_file()) {
+        let device = parts::create_metadata(path, bytes).map_err(wrong)?;
+        overwrite::device(&*device, &path.display().to_string(), may).await?;
+        return Ok(NewMetadata::in_place(device));
     }
-
-    pub(super) fn keep(mut self) -> std::io::Result<()> {
-        match self.beside.take() {
-            Some((new, path)) => std::fs::rename(new, path),
-            None => Ok(()),
-        }
+    if there.is_some_and(|there| there.len() > 0) {
+        overwrite::existing_file(path, may).await?;
     }
-}
-
-impl Drop for NewMetadata {
-    fn drop(&mut self) {
-        if let Some((new, _)) = &self.beside {
-            // If it stays, the next `create` takes it.
-            let _ = std::fs::remove_file(new);
-        }
-    }
+    NewMetadata::beside(path, bytes).map_err(wrong)
 }

@@ -24,6 +24,7 @@ use daemon::config::ConfigError;
 use daemon::mirror::config::{MirrorConfig, Way};
 use daemon::mirror::control::{Answer, Request, ask};
 use daemon::mirror::files::{Files, Surroundings, check_name};
+use daemon::mirror::shape::{Shape, ShapeError};
 
 use super::{Usage, complain};
 
@@ -114,6 +115,15 @@ fn parse_way(text: &str) -> anyhow::Result<Way> {
     Way::parse(text).map_err(Usage::error)
 }
 
+/// What was asked for wrongly ends with another code than what went wrong.
+fn not_shaped(error: ShapeError) -> anyhow::Error {
+    match error {
+        ShapeError::Config(config) => config.into(),
+        ShapeError::Parts(_) | ShapeError::Asked(_) => Usage::error(error.to_string()),
+        other => other.into(),
+    }
+}
+
 impl Which {
     fn files(&self) -> anyhow::Result<Files> {
         let around = Surroundings::of_this_process();
@@ -154,13 +164,24 @@ impl Which {
 
     /// Has the mirror do something, which has to run for it.
     async fn have_done(&self, request: &Request) -> anyhow::Result<Answer> {
-        let Some(answer) = self.ask(request).await? else {
+        let Some(answer) = self.have_done_if_it_runs(request).await? else {
             let name = &self.name;
             anyhow::bail!("the mirror {name} does not run (`enkaku mirror run {name}` starts it)");
         };
+        Ok(answer)
+    }
+
+    /// Has the mirror do something; `None` where it does not run.
+    async fn have_done_if_it_runs(&self, request: &Request) -> anyhow::Result<Option<Answer>> {
+        let Some(answer) = self.ask(request).await? else { return Ok(None) };
         if !answer.ok {
             anyhow::bail!("{}: {}", self.name, answer.errors.join("; "));
         }
-        Ok(answer)
+        Ok(Some(answer))
+    }
+
+    /// What it is made of, which nobody else uses now.
+    async fn shape(&self) -> anyhow::Result<Shape> {
+        Shape::open(self.files()?).await.map_err(not_shaped)
     }
 }

@@ -3,16 +3,15 @@
 use std::process::ExitCode;
 use std::time::UNIX_EPOCH;
 
-use anyhow::Context;
-use block::mirror::{Stopped, remove_leg};
-use daemon::mirror::control::which_leg;
-use daemon::mirror::{parts, report};
+use block::mirror::Removed;
+use daemon::mirror::control::{Request, which_leg};
+use daemon::mirror::report;
 
-use super::Which;
+use super::{Which, not_shaped};
 use crate::cmd::{Usage, say};
 
-/// Removes a leg from a mirror that does not run. What the leg holds becomes a plain image, of the
-/// moment that is told; its reservation is given up.
+/// Removes a leg. What it holds becomes a plain image, of the moment that is told; its reservation
+/// is given up. While the mirror runs, its user waits for a moment.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -29,25 +28,18 @@ pub(super) struct Args {
 }
 
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let (files, config) = args.which.load()?;
-    let names: Vec<String> = config.legs.iter().map(|leg| leg.way.to_string()).collect();
-    let place = which_leg(Some(&args.leg), &names).map_err(Usage::error)?;
-    let text = std::fs::read_to_string(files.config())?;
-    let text = daemon::mirror::config::without_leg(&text, place);
-    let parts = parts::open(&config).map_err(|error| Usage::error(error.to_string()))?;
-    let source = &parts.legs[place];
-    let leg = match source.connect().await {
-        Ok(leg) => Some(leg),
-        Err(_) if args.force => None,
-        Err(error) => {
-            let what = "--force forgets a leg that is not reached";
-            return Err(anyhow::Error::from(error).context(format!("{} ({what})", source.name())));
+    let files = args.which.files()?;
+    let request = Request::RemoveLeg { leg: args.leg.clone(), force: args.force };
+    let removed: Removed = match args.which.have_done_if_it_runs(&request).await? {
+        Some(answer) => {
+            answer.removed.ok_or_else(|| anyhow::anyhow!("it does not say what it did"))?
+        }
+        None => {
+            let mut shape = args.which.shape().await?;
+            let place = which_leg(Some(&args.leg), &shape.leg_names()).map_err(Usage::error)?;
+            shape.remove_leg(place, args.force).await.map_err(not_shaped)?
         }
     };
-    let mirror = Stopped { local: parts.local, metadata: parts.metadata, host: parts.host };
-    let removed = remove_leg(&mirror, place, leg).await?;
-    let written = files.write_config(&text);
-    written.with_context(|| format!("writing {}", files.config().display()))?;
     if args.json {
         say(serde_json::to_string_pretty(&removed)?)?;
         return Ok(ExitCode::SUCCESS);

@@ -6,15 +6,21 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use block::mirror::Mirror;
+use daemon::mirror::config::MirrorConfig;
+use daemon::mirror::control;
 use daemon::mirror::running::{MetricsListener, Running};
-use daemon::mirror::{control, parts};
+use daemon::mirror::shape::{Shape, ShapeError};
 use export::fuse::FuseConfig;
 use tokio::task::JoinSet;
 
 use super::Which;
 use crate::cmd::front::{self, IscsiFront};
 use crate::cmd::{ChapArgs, Usage, say};
+
+/// When a user sees that the mirror has grown.
+const BY_FILE: &str = "the file is as large within a second";
+const BY_NBD: &str = "NBD clients see it when they connect anew";
+const BY_ISCSI: &str = "initiators are told (CAPACITY DATA HAS CHANGED)";
 
 /// Runs a mirror in the foreground until interrupted, and offers it here.
 #[derive(clap::Args, Debug)]
@@ -43,7 +49,8 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let chap = args.chap.chap()?;
-    let (files, config) = args.which.load()?;
+    let files = args.which.files()?;
+    MirrorConfig::load(files.config())?;
     let name = files.name();
     let socket = control::listen(files.socket()).map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => Usage::error(format!("the mirror {name} runs already")),
@@ -57,24 +64,30 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         }
         None => None,
     };
-    let mirror = Mirror::open(parts::open(&config)?, config.behaviour).await?;
-    let running = Running::new(name, mirror);
+    let mut shape = Shape::open(files.clone()).await.map_err(unshaped)?;
+    shape.finish_growth().await;
+    let running = Running::open(shape).await?;
     let mut helpers = JoinSet::new();
     helpers.spawn(Arc::clone(&running).serve(socket));
     if let Some(metrics) = metrics {
         say(format_args!("metrics on http://{}/metrics", metrics.address()))?;
         helpers.spawn(Arc::clone(&running).serve_metrics(metrics));
     }
-    let ready = |front: &str| running.set_front(front);
+    let ready = |seen| {
+        let running = Arc::clone(&running);
+        move |front: &str| running.set_front(front, seen)
+    };
     let device = running.device();
     let offered = match (args.fuse, args.nbd, args.iscsi) {
         (Some(dir), ..) => {
-            front::fuse(device, &dir, FuseConfig::default().file_name("volume"), ready).await
+            front::fuse(device, &dir, FuseConfig::default().file_name("volume"), ready(BY_FILE))
+                .await
         }
-        (_, Some(socket), _) => front::nbd(device, &socket, ready).await,
+        (_, Some(socket), _) => front::nbd(device, &socket, ready(BY_NBD)).await,
         (.., Some(listen)) => {
             let iqn = args.iqn.unwrap_or_else(|| default_iqn(name));
-            front::iscsi(device, IscsiFront { listen, iqn, chap }, ready).await
+            let front = IscsiFront { listen, iqn, chap, growth: running.growth() };
+            front::iscsi(device, front, ready(BY_ISCSI)).await
         }
         _ => Ok(()),
     };
@@ -89,6 +102,14 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             "{name}: I/O failed while it ran; failed operations: {}; the first: {first}",
             failures.count
         ),
+    }
+}
+
+/// A configuration's mistakes are told a line each.
+fn unshaped(error: ShapeError) -> anyhow::Error {
+    match error {
+        ShapeError::Config(config) => config.into(),
+        other => other.into(),
     }
 }
 
