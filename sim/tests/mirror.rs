@@ -42,7 +42,7 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What some hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 28] = [
+const EVENTS: [&str; 32] = [
     "closed and opened again",
     "copy: a write meets what is not copied yet",
     "cut: at work",
@@ -56,6 +56,7 @@ const EVENTS: [&str; 28] = [
     "cut: while starting",
     "flush",
     "images of legs",
+    "images of legs with a batch in the redo log",
     "lag: a leg is left behind",
     "lag: a write waits",
     "leg: another unit in its place",
@@ -69,6 +70,9 @@ const EVENTS: [&str; 28] = [
     "log: taken up behind a stamp",
     "log: taken up, empty",
     "read",
+    "redo: a batch is committed",
+    "redo: a batch is copied home by whoever finds it",
+    "redo: a batch is released",
     "runs",
     "write",
 ];
@@ -112,7 +116,7 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// What the oracle may say of a mistake. Anything else is a mistake of the simulator.
-const VERDICTS: [&str; 10] = [
+const VERDICTS: [&str; 11] = [
     "no moment has both",
     "its image is not newer than",
     "which nobody wrote there",
@@ -121,6 +125,7 @@ const VERDICTS: [&str; 10] = [
     "differs: sector",
     "is another unit, and was written to",
     "bytes of written data are held",
+    "has committed what it does not hold",
     // The mirror sees by itself that its metadata cannot be right, and writes nothing more.
     "Diverged both sides have written",
     "Fenced it was promoted",

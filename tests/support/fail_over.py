@@ -124,7 +124,9 @@ class Site:
 
     def __init__(self, folder: Path, size: int, far: str, mode: str):
         self.folder, self.size = folder, size
-        self.far: Far = FARS[far](folder / "far", size + TAIL)
+        # Behind the image: a redo log for whatever a round may leave owed.
+        self.redo_bytes = size * 2 // 3
+        self.far: Far = FARS[far](folder / "far", size + self.redo_bytes + TAIL)
         self.line = Proxy(self.far.port)
         local = folder / "local.img"
         with local.open("wb") as file:
@@ -160,7 +162,7 @@ class Site:
         if made.code != 0 and "not possible yet" in made.stderr:
             return made.stderr.strip()
         assert made.code == 0, made
-        self.mirror.edit(remote_timeout=REMOTE_TIMEOUT)
+        self.mirror.edit(remote_timeout=REMOTE_TIMEOUT, redo=f"{self.redo_bytes}")
         if self.mode == "async":
             self.lag_s = 2.0
             self.mirror.edit(lag='{ seconds = 2, bytes = "32M", on = "slow" }')

@@ -3,13 +3,15 @@
 use std::sync::{Arc, Mutex};
 
 use block::Device;
+use block::mirror::epoch;
 use block::mirror::layout::{LegLayout, TAIL_BYTES};
-use block::mirror::superblock::{BYTES, Consistency, RemoteSuperblock, newest};
+use block::mirror::redo::Reader;
+use block::mirror::superblock::{BYTES, Committed, Consistency, RemoteSuperblock, newest};
 use block::mirror::{CreateOptions, LegSource, LegState, LegStatus, Mirror, Mode, Parts};
 
 use super::content::{Content, SECTOR, SECTOR_BYTES};
 use super::disk::lock;
-use super::subject::{Later, Place, Running, Subject};
+use super::subject::{Later, Over, Place, Running, Subject};
 
 /// [`Mirror`].
 pub(crate) struct Engine;
@@ -57,18 +59,64 @@ impl Subject for Engine {
         })
     }
 
-    fn consistent(&self, leg_bytes: u64, tail: &dyn Fn(u64) -> Content) -> bool {
-        let Ok(layout) = LegLayout::new(leg_bytes, 0) else { return false };
+    fn image(
+        &self,
+        leg_bytes: u64,
+        content: &dyn Fn(u64) -> Content,
+    ) -> Result<Option<Over>, String> {
+        let Ok(layout) = LegLayout::new(leg_bytes, 0) else { return Ok(None) };
         let copy = |place| {
             let mut block = [0; BYTES];
-            let first = layout.superblock(place) / SECTOR_BYTES;
-            let pieces = block.chunks_exact_mut(SECTOR).zip(first..);
-            pieces.for_each(|(out, at)| tail(at).fill(at, out));
+            block.copy_from_slice(&bytes_of(content, layout.superblock(place), BYTES as u64));
             block
         };
-        newest::<RemoteSuperblock>(&copy(0), &copy(1))
-            .is_ok_and(|superblock| superblock.consistency == Consistency::Consistent)
+        let Ok(superblock) = newest::<RemoteSuperblock>(&copy(0), &copy(1)) else {
+            return Ok(None);
+        };
+        match superblock.consistency {
+            Consistency::Consistent => Ok(Some(Over::new())),
+            Consistency::InconsistentSince(_) => Ok(None),
+            Consistency::Applying(committed) => {
+                over(&layout, &superblock, committed, content).map(Some)
+            }
+        }
     }
+}
+
+fn bytes_of(content: &dyn Fn(u64) -> Content, at: u64, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    let pieces = bytes.chunks_exact_mut(SECTOR).zip(at / SECTOR_BYTES..);
+    pieces.for_each(|(out, at)| content(at).fill(at, out));
+    bytes
+}
+
+/// What a batch puts over the image.
+fn over(
+    layout: &LegLayout,
+    superblock: &RemoteSuperblock,
+    committed: Committed,
+    content: &dyn Fn(u64) -> Content,
+) -> Result<Over, String> {
+    let log = layout.with_redo(superblock.redo_bytes).redo_log();
+    let mut reader = Reader::new(superblock.uuid, committed, superblock.data_bytes);
+    let wrong = |fault| format!("it has committed what it does not hold: {fault}");
+    let pieces = reader.feed(&bytes_of(content, log.start, committed.bytes)).map_err(wrong)?;
+    reader.finish().map_err(wrong)?;
+    let mut over = Over::new();
+    for piece in pieces {
+        let first = piece.offset / SECTOR_BYTES;
+        match piece.content {
+            epoch::Content::Data(data) => {
+                let sectors = data.chunks_exact(SECTOR).zip(first..);
+                over.extend(sectors.map(|(bytes, at)| (at, Content::of(at, bytes))));
+            }
+            epoch::Content::Zero(len) => {
+                let sectors = first..first + len / SECTOR_BYTES;
+                over.extend(sectors.map(|at| (at, Content::Zero)));
+            }
+        }
+    }
+    Ok(over)
 }
 
 struct Run {

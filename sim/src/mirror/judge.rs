@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use block::mirror::{Config, Mode};
 
-use super::content::SECTOR_BYTES;
+use super::content::{Content, SECTOR_BYTES};
 use super::disk::store::Store;
 use super::history::{History, Moment};
+use super::subject::Over;
 use crate::coverage::Coverage;
 
 /// Time in which a write ends that was let go before a bound was reached: some of the slowest
@@ -115,10 +116,11 @@ impl Judge {
         self.forgotten[leg] = self.forgotten[leg].filter(|forgotten| *forgotten == session);
     }
 
-    /// Whatever a cut leaves of the leg is legal, and not older than promised.
-    pub(crate) fn look_at_leg(&mut self, leg: usize, store: &Store) {
+    /// Whatever a cut leaves of the leg is legal, and not older than promised, when what is to be
+    /// put over it was.
+    pub(crate) fn look_at_leg(&mut self, leg: usize, store: &Store, over: &Over) {
         self.images += 1;
-        let image = self.sectors(store).into_iter().map(|at| (at, store.possible(at)));
+        let image = self.image(store, over);
         let owed = self.owed[leg];
         let wrong = match self.history.window(image) {
             Err(wrong) => Some(wrong),
@@ -127,7 +129,7 @@ impl Judge {
                 window.killed,
                 self.history.time_of(window.killed),
                 self.history.time_of(owed),
-                self.missing(store, owed)
+                self.missing(store, over, owed)
             )),
             Ok(_) => None,
         };
@@ -136,9 +138,18 @@ impl Judge {
         }
     }
 
-    fn missing(&self, store: &Store, moment: Moment) -> String {
-        let image = self.sectors(store).into_iter().map(|at| (at, store.possible(at)));
-        self.history.missing(image, moment).unwrap_or_default()
+    fn image(&self, store: &Store, over: &Over) -> Vec<(u64, Vec<Content>)> {
+        let mut sectors = self.sectors(store);
+        sectors.extend(over.keys());
+        let content = |at| match over.get(&at) {
+            Some(content) => vec![content.clone()],
+            None => store.possible(at),
+        };
+        sectors.into_iter().map(|at| (at, content(at))).collect()
+    }
+
+    fn missing(&self, store: &Store, over: &Over, moment: Moment) -> String {
+        self.history.missing(self.image(store, over), moment).unwrap_or_default()
     }
 
     /// Legs and local disk have the same content, for good.

@@ -118,12 +118,30 @@ pub enum Sabotage {
     CalledLegalEarly,
     /// The mirror does not keep to the lag that was promised.
     LagUnbounded,
+    /// A record of a batch in a redo log is not written.
+    RecordLeftOut,
+    /// A batch is committed before its records are flushed.
+    RecordsNotFlushed,
+    /// A batch goes home before it is known to be committed.
+    CommitNotAwaited,
+    /// A part of a batch is not copied home.
+    HomeLeftOut,
+    /// A batch is flushed before all of it is home.
+    HomeNotAwaited,
+    /// A batch is released before what was copied home is flushed.
+    HomeNotFlushed,
+    /// What follows a batch is written before its release is known to be there.
+    ReleaseNotAwaited,
+    /// A batch is never released, and what follows is written.
+    ReleaseLeftOut,
+    /// A batch that was released goes home again behind what was written later.
+    OldBatchAgain,
 }
 
 impl Sabotage {
     /// All kinds.
     pub fn all() -> impl Iterator<Item = Self> {
-        Self::OF_DEVICES.into_iter().chain(Self::OF_ASYNC)
+        Self::OF_DEVICES.into_iter().chain(Self::OF_ASYNC).chain(Self::OF_REDO)
     }
 
     /// The mode that it is a mistake of, if it is one of one mode.
@@ -145,6 +163,18 @@ impl Sabotage {
         Self::CopyLeftOut,
         Self::CalledLegalEarly,
         Self::LagUnbounded,
+    ];
+
+    const OF_REDO: [Self; 9] = [
+        Self::RecordLeftOut,
+        Self::RecordsNotFlushed,
+        Self::CommitNotAwaited,
+        Self::HomeLeftOut,
+        Self::HomeNotAwaited,
+        Self::HomeNotFlushed,
+        Self::ReleaseNotAwaited,
+        Self::ReleaseLeftOut,
+        Self::OldBatchAgain,
     ];
 
     const OF_DEVICES: [Self; 23] = [
@@ -201,6 +231,15 @@ impl Sabotage {
             Self::StepLeftOut => Wrong::StepLeftOut,
             Self::OldStepAgain => Wrong::OldStepAgain,
             Self::CopyLeftOut => Wrong::CopyLeftOut,
+            Self::RecordLeftOut => Wrong::RecordLeftOut,
+            Self::RecordsNotFlushed => Wrong::RecordsNotFlushed,
+            Self::CommitNotAwaited => Wrong::CommitNotAwaited,
+            Self::HomeLeftOut => Wrong::HomeLeftOut,
+            Self::HomeNotAwaited => Wrong::HomeNotAwaited,
+            Self::HomeNotFlushed => Wrong::HomeNotFlushed,
+            Self::ReleaseNotAwaited => Wrong::ReleaseNotAwaited,
+            Self::ReleaseLeftOut => Wrong::ReleaseLeftOut,
+            Self::OldBatchAgain => Wrong::OldBatchAgain,
             _ => return None,
         })
     }

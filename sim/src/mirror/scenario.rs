@@ -71,7 +71,11 @@ impl Scenario {
         let count = rng.pick(&[1, 1, 1, 2, 2, 3]);
         let distance = rng.pick(&[100, 1000, 20_000]);
         let legs: Vec<Kind> = (0..count)
-            .map(|_| kind(rng, DATA_BYTES + tail_bytes, (distance, distance * 2)))
+            .map(|_| {
+                // Half of them have room for a redo log, some for a small one.
+                let redo_bytes = rng.pick(&[0, 0, 0, 32 << 10, 1 << 20, 1 << 20]);
+                kind(rng, DATA_BYTES + redo_bytes + tail_bytes, (distance, distance * 2))
+            })
             .collect();
         let habits = Arc::new(Habits {
             places: places(rng),
@@ -130,6 +134,7 @@ fn config(rng: &mut Rng, mode: Mode) -> Config {
         retry: (Duration::from_millis(50), Duration::from_millis(800)),
         resync_window_bytes: rng.pick(&[64 << 10, 1 << 20]),
         resync_bytes_per_s: None,
+        redo_bytes: Some(1 << 20),
     }
 }
 

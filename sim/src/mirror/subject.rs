@@ -1,5 +1,6 @@
 //! What is put to the test: the product's mirror, or, to test the tests, a toy.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -27,6 +28,9 @@ pub(crate) struct Place {
     pub(crate) config: Config,
 }
 
+/// What is put over the image of a leg, by sector.
+pub(crate) type Over = BTreeMap<u64, Content>;
+
 /// A kind of mirror.
 pub(crate) trait Subject: Send + Sync {
     /// Bytes at the end of a leg that are not the guest's.
@@ -44,8 +48,16 @@ pub(crate) trait Subject: Send + Sync {
     /// Begins to run.
     fn open(&self, place: Place) -> Later<Result<Arc<dyn Running>, String>>;
 
-    /// Whether a leg with this content would call its image a legal one. Sectors are of the tail.
-    fn consistent(&self, leg_bytes: u64, tail: &dyn Fn(u64) -> Content) -> bool;
+    /// Whether a leg with this content calls its image a legal one: then what whoever takes it over
+    /// puts over what is there, by sector. Sectors asked for are those behind the image.
+    ///
+    /// # Errors
+    /// It says that there is something to be put over it, and does not hold that.
+    fn image(
+        &self,
+        leg_bytes: u64,
+        content: &dyn Fn(u64) -> Content,
+    ) -> Result<Option<Over>, String>;
 }
 
 /// A mirror that runs.

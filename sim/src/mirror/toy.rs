@@ -14,7 +14,7 @@ use super::content::{Content, SECTOR, SECTOR_BYTES};
 use super::disk::lock;
 use super::scenario::DATA_BYTES;
 use super::seeds::{Cuts, Options, run_all_on};
-use super::subject::{Later, Place, Running, Subject};
+use super::subject::{Later, Over, Place, Running, Subject};
 
 const PIECE_BYTES: u64 = 1 << 20;
 const TAIL_BYTES: u64 = 4096;
@@ -83,9 +83,10 @@ impl Subject for Toy {
         Box::pin(async { Ok(Arc::new(toy) as Arc<dyn Running>) })
     }
 
-    fn consistent(&self, leg_bytes: u64, tail: &dyn Fn(u64) -> Content) -> bool {
+    fn image(&self, leg_bytes: u64, tail: &dyn Fn(u64) -> Content) -> Result<Option<Over>, String> {
         let first = (leg_bytes - TAIL_BYTES) / SECTOR_BYTES;
-        tail(first) == Content::Raw(Arc::new([CONSISTENT; SECTOR]))
+        let consistent = tail(first) == Content::Raw(Arc::new([CONSISTENT; SECTOR]));
+        Ok(consistent.then(Over::new))
     }
 }
 

@@ -20,7 +20,7 @@ use super::operator::{Operator, Panel, Stage};
 use super::points::Points;
 use super::sabotage::{MADE, Sabotage};
 use super::scenario::{DATA_BYTES, Scenario, Trouble};
-use super::subject::{Place, Subject};
+use super::subject::{Over, Place, Subject};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
 
@@ -238,8 +238,8 @@ impl World {
         for (number, leg) in self.legs.iter().enumerate() {
             lock(&self.judge).session(number, leg.session());
             let mut store = lock(leg.store());
-            if store.take_touched() && self.may_call_itself_consistent(leg, &store) {
-                lock(&self.judge).look_at_leg(number, &store);
+            if store.take_touched() {
+                self.look_at_leg(number, leg, &store);
             }
         }
         let (stage, guest) = {
@@ -282,8 +282,9 @@ impl World {
         self.local.set_lie(sabotage.of_local());
         self.metadata.set_lie(sabotage.of_metadata());
         self.hasty = (sabotage == Sabotage::CalledLegalEarly).then(Hasty::default);
-        let tail = DATA_BYTES / SECTOR_BYTES;
+        let tail_bytes = self.subject.tail_bytes();
         for leg in &self.legs {
+            let tail = (leg.kind().bytes - tail_bytes) / SECTOR_BYTES;
             leg.set_lie(sabotage.of_legs(tail));
             leg.line().set_wrong(sabotage.of_line());
         }
@@ -304,16 +305,17 @@ impl World {
                 continue; // it was put back while the mirror was ending
             }
             judge.look_at_end(number, &store, &local);
-            judge.look_at_leg(number, &store);
+            judge.look_at_leg(number, &store, &Over::new());
             drop(judge);
-            if !self.calls_itself_consistent(leg, |at| store.visible(at)) {
+            let said = self.subject.image(leg.kind().bytes, &|at| store.visible(at));
+            if said != Ok(Some(Over::new())) {
                 self.fail(format!("leg {number} is in sync and does not call itself consistent"));
             }
         }
     }
 
-    /// A cut of the leg might leave it with a superblock that says so.
-    fn may_call_itself_consistent(&self, leg: &Leg, store: &Store) -> bool {
+    /// What a cut of the leg might leave of it, where its superblock says then that it is an image.
+    fn look_at_leg(&self, number: usize, leg: &Leg, store: &Store) {
         let draws = Mutex::new(Rng::new(store.writes));
         let torn = |at| {
             let possible = store.possible(at);
@@ -321,13 +323,25 @@ impl World {
             possible.into_iter().nth(index).unwrap_or(Content::Zero)
         };
         let oldest = |at| store.possible(at).into_iter().next().unwrap_or(Content::Zero);
-        self.calls_itself_consistent(leg, |at| store.visible(at))
-            || self.calls_itself_consistent(leg, oldest)
-            || (0..TORN_DRAWS).any(|_| self.calls_itself_consistent(leg, torn))
-    }
-
-    fn calls_itself_consistent(&self, leg: &Leg, content: impl Fn(u64) -> Content) -> bool {
-        self.subject.consistent(leg.kind().bytes, &content)
+        let image =
+            |content: &dyn Fn(u64) -> Content| self.subject.image(leg.kind().bytes, content);
+        let mut said = vec![image(&|at| store.visible(at)), image(&oldest)];
+        said.extend((0..TORN_DRAWS).map(|_| image(&torn)));
+        let mut looked_at: Vec<Over> = Vec::new();
+        let mut judge = lock(&self.judge);
+        for said in said {
+            match said {
+                Err(wrong) => judge.fail(format!("leg {number}: {wrong}")),
+                Ok(Some(over)) if !looked_at.contains(&over) => {
+                    if !over.is_empty() {
+                        judge.hit("images of legs with a batch in the redo log");
+                    }
+                    judge.look_at_leg(number, store, &over);
+                    looked_at.push(over);
+                }
+                Ok(_) => {}
+            }
+        }
     }
 
     fn happen(&mut self, trouble: Trouble) {
@@ -366,7 +380,7 @@ impl World {
             Trouble::Remember(_) => {}
             Trouble::PutBack(leg) => {
                 let Some((session, content)) = self.remembered.remove(&leg) else { return };
-                if session == self.legs[leg].session() {
+                if session == self.legs[leg].session() || self.tells_nothing(leg, &content) {
                     return; // nothing tells it from the present one
                 }
                 self.hit("leg: put back to an earlier content");
@@ -375,6 +389,15 @@ impl World {
             }
             Trouble::Replace(leg) => self.replace(leg),
         }
+    }
+
+    /// Superblocks and stamps of a leg are those of now: a session has not come as far as to write
+    /// one.
+    fn tells_nothing(&self, leg: usize, content: &BTreeMap<u64, Content>) -> bool {
+        let first = (self.legs[leg].kind().bytes - self.subject.tail_bytes()) / SECTOR_BYTES;
+        let store = lock(self.legs[leg].store());
+        let then = |at| content.get(&at).cloned().unwrap_or(Content::Zero);
+        (first..first + 4 * 4096 / SECTOR_BYTES).all(|at| then(at) == store.visible(at))
     }
 
     fn replace(&mut self, leg: usize) {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::layout::{redo_default, redo_room};
+
 /// When a write is told complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -62,6 +64,17 @@ pub struct Config {
     pub resync_window_bytes: u64,
     /// Bytes a second of a copy or a resync at most.
     pub resync_bytes_per_s: Option<u64>,
+    /// Bytes of the redo log of a leg at most, 0 for none; `None`: as is sensible for the image and
+    /// the lag. A leg gets what room there is behind its image.
+    pub redo_bytes: Option<u64>,
+}
+
+impl Config {
+    /// Bytes of the redo log on a leg of `leg_bytes` with an image of `size` bytes.
+    pub fn redo_bytes_on(&self, leg_bytes: u64, size: u64) -> u64 {
+        let wanted = self.redo_bytes.unwrap_or_else(|| redo_default(size, self.lag.bytes));
+        redo_room(leg_bytes, size, wanted)
+    }
 }
 
 impl Default for Config {
@@ -74,6 +87,7 @@ impl Default for Config {
             retry: (Duration::from_millis(500), Duration::from_secs(15)),
             resync_window_bytes: 16 << 20,
             resync_bytes_per_s: None,
+            redo_bytes: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! length.
 
 use super::layout::{LegLayout, LocalLayout, RING_RECORDS};
-use super::{BLOCK_BYTES, LEGS_MAX, activity, bitmap, failback, superblock};
+use super::{BLOCK_BYTES, LEGS_MAX, activity, bitmap, failback, redo, superblock};
 
 /// A field: its name, its place and its length in bytes.
 pub(super) type Place = (&'static str, usize, usize);
@@ -46,7 +46,8 @@ fn every_field_stands_where_the_page_says() {
     sections.push(("Activity record", activity::places()));
     sections.push(("Bitmap sector", bitmap::places()));
     sections.push(("Hand-over record", failback::places()));
-    assert_eq!(sections.len(), 9);
+    sections.extend(redo::places());
+    assert_eq!(sections.len(), 12);
     for (heading, fields) in sections {
         let code: Vec<_> =
             fields.into_iter().map(|(name, at, len)| (name.to_owned(), at, len)).collect();
@@ -58,6 +59,7 @@ fn every_field_stands_where_the_page_says() {
 fn everything_lies_where_the_page_says() {
     let leg = LegLayout::new(100 * BLOCK_BYTES + 512, 0).unwrap();
     let tail = 84 * BLOCK_BYTES;
+    assert_eq!(redo::PIECES_MAX, 167);
     let code = [
         (tail, leg.redo_log().end, "`tail − redo_bytes`"),
         (tail, leg.superblock(2), "`tail`"),

@@ -71,6 +71,8 @@ pub struct LegInspection {
     pub history: Vec<String>,
     /// What the image is.
     pub consistency: Consistency,
+    /// Bytes of its redo log; 0 without.
+    pub redo_bytes: u64,
     /// Who writes to it; empty when nobody does or it is not known.
     pub writer: String,
     /// When it was last told something by its writer, by the writer's clock.
@@ -157,6 +159,7 @@ impl LegInspection {
             generation: found.lineage.current().to_string(),
             history: found.lineage.history().iter().map(|past| past.id.to_string()).collect(),
             consistency: found.consistency,
+            redo_bytes: found.redo_bytes,
             writer: found.writer.clone(),
             told: found.lease.into(),
         }

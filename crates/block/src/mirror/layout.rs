@@ -34,6 +34,13 @@ const TAIL_BLOCKS: u64 = 16;
 /// Bytes at the end of a leg whose place depends on nothing but the size of the leg.
 pub const TAIL_BYTES: u64 = TAIL_BLOCKS * BLOCK_BYTES;
 
+/// A redo log that is smaller than this is of no use: a header block, and one of data.
+pub const REDO_BYTES_MIN: u64 = 2 * BLOCK_BYTES;
+
+/// Bytes of the redo log, where nothing is said about it, if the image is large: what changes within
+/// a minute at 35 Mbit/s.
+const REDO_DEFAULT_MIN: u64 = 256 << 20;
+
 /// Why metadata cannot be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -108,6 +115,24 @@ pub fn image_bytes(local: u64, legs: &[u64], redo_bytes: u64) -> Result<u64, Lay
     let size = size / BLOCK_BYTES * BLOCK_BYTES;
     check_image(size)?;
     Ok(size)
+}
+
+/// The redo log is at most this part of the image, unless more is asked for: what is owed after an
+/// outage is seldom more, and room costs.
+const REDO_PART: u64 = 10;
+
+/// Bytes of the redo log on a leg of `leg_bytes`: what room there is between an image of `size`
+/// bytes and the fixed tail, `wanted` at most. Less than [`REDO_BYTES_MIN`] is none.
+pub fn redo_room(leg_bytes: u64, size: u64, wanted: u64) -> u64 {
+    let tail = (leg_bytes / BLOCK_BYTES).saturating_sub(TAIL_BLOCKS) * BLOCK_BYTES;
+    let room = tail.saturating_sub(size.next_multiple_of(BLOCK_BYTES)).min(wanted);
+    if room < REDO_BYTES_MIN { 0 } else { room / BLOCK_BYTES * BLOCK_BYTES }
+}
+
+/// Bytes of the redo log where nothing is said about it, for an image of `size` bytes and a lag of
+/// so many bytes.
+pub fn redo_default(size: u64, lag_bytes: u64) -> u64 {
+    REDO_DEFAULT_MIN.max(lag_bytes.saturating_add(lag_bytes / 2)).min(size / REDO_PART)
 }
 
 fn check_image(size: u64) -> Result<(), LayoutError> {
@@ -215,6 +240,12 @@ impl LegLayout {
         Ok(layout)
     }
 
+    /// The same leg with a redo log of so many bytes, which its superblock tells.
+    #[must_use]
+    pub fn with_redo(self, redo_bytes: u64) -> Self {
+        Self { redo_bytes, ..self }
+    }
+
     /// Checks that an image of `size` bytes fits in front of the metadata; `found` is the size of
     /// the leg.
     ///
@@ -318,6 +349,24 @@ mod tests {
         assert_eq!(image_bytes(1 << 20, &legs, 0), Ok(1 << 20));
         assert_eq!(image_bytes((1 << 20) + 512, &legs, 0), Ok(1 << 20));
         assert_eq!(image_bytes(0, &legs, 0), Err(LayoutError::Empty { size: 0 }));
+    }
+
+    #[test]
+    fn the_redo_log_takes_what_room_there_is() {
+        let image = 1 << 30;
+        let leg = |room: u64| image + room + TAIL_BYTES + 512;
+        assert_eq!(redo_room(leg(0), image, u64::MAX), 0);
+        assert_eq!(redo_room(leg(BLOCK_BYTES), image, u64::MAX), 0);
+        assert_eq!(redo_room(leg(5 * BLOCK_BYTES), image, u64::MAX), 5 * BLOCK_BYTES);
+        assert_eq!(redo_room(leg(1 << 20), image - 5, 70_000), 16 * BLOCK_BYTES + BLOCK_BYTES);
+        assert_eq!(redo_room(leg(1 << 20), image, 0), 0);
+        assert_eq!(redo_room(100, image, u64::MAX), 0);
+        let layout =
+            LegLayout::new(leg(1 << 20), redo_room(leg(1 << 20), image, u64::MAX)).unwrap();
+        assert!(layout.check(image, leg(1 << 20)).is_ok());
+        assert_eq!(redo_default(image, 256 << 20), image / 10);
+        assert_eq!(redo_default(1 << 40, 1 << 30), 3 << 29);
+        assert_eq!(redo_default(1 << 40, 64 << 20), 256 << 20);
     }
 
     #[test]

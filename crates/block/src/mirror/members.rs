@@ -11,6 +11,7 @@ use super::engine::{guard, tail};
 use super::error::MirrorError;
 use super::layout::{LayoutError, LegLayout, LocalLayout, TAIL_BYTES};
 use super::link::OpenLeg;
+use super::redo::replay;
 use super::status::LegState;
 use super::stopped::{Stopped, metadata_error};
 use super::store::{self, InitialBits};
@@ -103,6 +104,7 @@ async fn make_plain(
             _ => {}
         }
     }
+    let found = replay::settle(&*leg.device, &layout, &found).await.map_err(device)?;
     tail::erase(&*leg.device, &layout).await.map_err(device)?;
     if let Some(fence) = &leg.fence
         && let Err(error) = fence.release(key).await
@@ -251,8 +253,14 @@ async fn move_tail(
             return Err(device(error));
         }
     }
-    let layout = LegLayout::new(leg_bytes, 0);
-    let layout = layout.map_err(|error| MirrorError::metadata(&record.name, &error))?;
+    let layout = |bytes| {
+        let layout = LegLayout::new(bytes, 0);
+        layout.map_err(|error| MirrorError::metadata(&record.name, &error))
+    };
+    // What is in its redo log is where that was.
+    let old = layout(record.leg_bytes)?;
+    let found = replay::settle(&*leg.device, &old, &found).await.map_err(device)?;
+    let layout = layout(leg_bytes)?;
     if leg_bytes != record.leg_bytes {
         tail::erase(&*leg.device, &layout).await.map_err(device)?;
     }
@@ -261,7 +269,10 @@ async fn move_tail(
         other => other,
     };
     let sequence = found.sequence + 1;
-    let superblock = RemoteSuperblock { sequence, data_bytes: size, consistency, ..found };
+    // Where its redo log was there may be a part of the image now: it gets another one when it is
+    // reached.
+    let (data_bytes, redo_bytes) = (size, 0);
+    let superblock = RemoteSuperblock { sequence, data_bytes, redo_bytes, consistency, ..found };
     tail::write(&*leg.device, &layout, &superblock).await.map_err(device)?;
     Ok((sequence, leg_bytes))
 }

@@ -28,6 +28,7 @@ pub mod leg;
 pub mod link;
 pub mod members;
 pub mod promote;
+pub mod redo;
 pub mod restore;
 pub mod status;
 pub mod stopped;
@@ -44,7 +45,7 @@ pub use link::{Fence, LegSource, OpenLeg, OrderedWrites};
 pub use members::{Removed, grow, remove_leg};
 pub use promote::{PromoteOptions, Promoted, promote, promoted_device, reservation_key};
 pub use restore::{RestoreProgress, restore_local};
-pub use status::{Guard, LegState, LegStatus, Status};
+pub use status::{Guard, LegState, LegStatus, Status, Way};
 pub use stopped::Stopped;
 
 /// Remote legs at most.

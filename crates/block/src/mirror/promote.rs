@@ -12,6 +12,7 @@ use super::generation::GenerationId;
 use super::host::Host;
 use super::layout::LegLayout;
 use super::link::{Fence, OpenLeg};
+use super::redo::replay;
 use super::superblock::{Consistency, RemoteSuperblock};
 use crate::{BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
@@ -52,6 +53,8 @@ pub struct Promoted {
     pub behind: Option<Duration>,
     /// The image is a legal one.
     pub consistent: bool,
+    /// Bytes of the redo log that were copied home first.
+    pub applied_bytes: u64,
     /// The key under which it is reserved now, where its target knows reservations: others write to
     /// it after they have registered under that.
     pub reservation: Option<u64>,
@@ -95,6 +98,7 @@ pub async fn promote(
     }
     // As it is now that nobody else writes: the mirror may have begun to copy since.
     let found = look(&*leg.device, &layout, options).await?;
+    let (found, applied_bytes) = apply(&*leg.device, &layout, found, options).await?;
     let consistent = found.consistency == Consistency::Consistent;
     let stamp = tail::read_stamp(&*leg.device, &layout, found.uuid).await.map_err(device)?;
     let now = host.wall_clock().into();
@@ -121,6 +125,7 @@ pub async fn promote(
         epoch: stamp.map_or(0, |stamp| stamp.epoch),
         behind: consistent.then(|| Duration::from_millis(found.lease.0.saturating_sub(image.0))),
         consistent,
+        applied_bytes,
         reservation: kept,
     })
 }
@@ -134,11 +139,38 @@ pub(super) async fn look(
     let found = tail::read(device, layout).await;
     let found = found.map_err(|source| MirrorError::device(WHAT, source))?;
     let found = found.map_err(|fault| MirrorError::metadata(WHAT, &fault))?;
-    if found.consistency != Consistency::Consistent && !options.force {
-        let found = format!("the image there is no legal one ({:?})", found.consistency);
-        return Err(MirrorError::NotPromotable { found });
+    match found.consistency {
+        Consistency::Consistent | Consistency::Applying(_) => Ok(found),
+        Consistency::InconsistentSince(_) if options.force => Ok(found),
+        Consistency::InconsistentSince(_) => {
+            let found = format!("the image there is no legal one ({:?})", found.consistency);
+            Err(MirrorError::NotPromotable { found })
+        }
     }
-    Ok(found)
+}
+
+/// Copies home what is committed and not at its place yet. With `force` an image is taken over
+/// without what cannot be read of that.
+async fn apply(
+    device: &dyn BlockDevice,
+    layout: &LegLayout,
+    found: RemoteSuperblock,
+    options: PromoteOptions,
+) -> std::result::Result<(RemoteSuperblock, u64), MirrorError> {
+    let Consistency::Applying(committed) = found.consistency else { return Ok((found, 0)) };
+    match replay::settle(device, layout, &found).await {
+        Ok(settled) => Ok((settled, committed.bytes)),
+        Err(error @ BlockError::Medium(_)) if options.force => {
+            tracing::warn!(%error, "the redo log is left out");
+            Ok((found, 0))
+        }
+        Err(error @ BlockError::Medium(_)) => {
+            let found =
+                format!("a batch was committed to its redo log and cannot be used: {error}");
+            Err(MirrorError::NotPromotable { found })
+        }
+        Err(source) => Err(MirrorError::device(WHAT, source)),
+    }
 }
 
 /// Takes the reservation, and with it the right to write from whoever had it; `None` where there

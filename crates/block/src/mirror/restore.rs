@@ -16,6 +16,7 @@ use super::engine::{guard, tail};
 use super::error::MirrorError;
 use super::layout::LegLayout;
 use super::link::OpenLeg;
+use super::redo::replay;
 use super::status::LegState;
 use super::stopped::{Opened, Stopped};
 use super::superblock::{Consistency, LegRecord, LocalSuperblock, RemoteSuperblock, Role};
@@ -61,6 +62,7 @@ pub async fn restore_local(
         let taken = fence.take(guard::key(books.superblock.uuid, record.id)).await;
         taken.map_err(|source| MirrorError::device(&record.name, source))?;
     }
+    let found = settle(&record, &leg, &found).await?;
     if books.superblock.role != Role::Restoring {
         let id = BitmapId(mirror.host.random());
         books.bits[place] = Some(Bitmap::full(books.superblock.size.div_ceil(BLOCK_BYTES)));
@@ -94,10 +96,22 @@ async fn look(
     if (found.uuid, found.leg, found.data_bytes) != (superblock.uuid, record.id, superblock.size) {
         return Err(wrong(format!("it is not this leg of mirror {}", superblock.uuid)));
     }
-    if found.consistency != Consistency::Consistent {
+    if matches!(found.consistency, Consistency::InconsistentSince(_)) {
         return Err(wrong("its image is not of one moment".to_owned()));
     }
     Ok(found)
+}
+
+/// What is committed to the leg's redo log gets to its place.
+async fn settle(
+    record: &LegRecord,
+    leg: &OpenLeg,
+    found: &RemoteSuperblock,
+) -> std::result::Result<RemoteSuperblock, MirrorError> {
+    let device = |source| MirrorError::device(&record.name, source);
+    let layout = LegLayout::new(record.leg_bytes, 0);
+    let layout = layout.map_err(|error| MirrorError::metadata(&record.name, &error))?;
+    replay::settle(&*leg.device, &layout, found).await.map_err(device)
 }
 
 /// Nothing counts as equal, under a new name of the pages, and the local device is no image.

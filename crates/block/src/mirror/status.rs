@@ -47,6 +47,19 @@ pub enum Guard {
     Reservation,
 }
 
+/// How a leg is caught up with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Way {
+    /// It is not, or nothing is owed to it.
+    #[default]
+    Unset,
+    /// Through its redo log: each block is sent twice, and the image is a legal one all the time.
+    Atomic,
+    /// Each block at its place: until all of them are there, the image is of no moment.
+    InPlace,
+}
+
 /// A leg.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LegStatus {
@@ -80,6 +93,12 @@ pub struct LegStatus {
     pub copy_time_left: Option<Duration>,
     /// Bytes sent to it since the mirror was opened, data and metadata.
     pub sent_bytes: u64,
+    /// Bytes of its redo log, as known since it was reached; 0 without.
+    pub redo_bytes: u64,
+    /// How it is caught up with.
+    pub way: Way,
+    /// Catch-ups since the mirror was opened for which its redo log was too small after all.
+    pub fallbacks: u64,
 }
 
 /// A mirror.

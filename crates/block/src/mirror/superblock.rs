@@ -10,7 +10,10 @@ use super::generation::{GenerationId, HISTORY_MAX, Lineage, Past, WallMs};
 use super::status::LegState;
 use super::{BLOCK_BYTES, LEGS_MAX};
 
+mod committed;
 mod raw;
+
+pub use committed::Committed;
 
 #[cfg(test)]
 pub(super) use raw::places;
@@ -56,6 +59,8 @@ pub enum Kind {
     Activity,
     /// In front of the blocks that differ of a local device that was given back.
     HandOver,
+    /// In front of the data of a record of the redo log.
+    Redo,
 }
 
 impl std::fmt::Display for Kind {
@@ -66,6 +71,7 @@ impl std::fmt::Display for Kind {
             Self::Stamp => "the stamp of a mirror's leg",
             Self::Activity => "a record of a mirror's activity log",
             Self::HandOver => "the record of a mirror's disk that was given back",
+            Self::Redo => "a record of the redo log of a mirror's leg",
         })
     }
 }
@@ -247,8 +253,8 @@ pub enum Consistency {
     Consistent,
     /// None since this epoch: a copy in place is under way.
     InconsistentSince(u64),
-    /// One after a committed batch of the redo log is copied home, which promoting does.
-    Applying,
+    /// One after a committed batch of the redo log was copied home, which whoever finds it does.
+    Applying(Committed),
 }
 
 /// Superblock of a leg.

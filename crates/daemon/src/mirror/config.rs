@@ -211,6 +211,9 @@ impl MirrorConfig {
         if behaviour.resync_window_bytes != defaults.resync_window_bytes {
             let _ = writeln!(text, "resync_window = {}", behaviour.resync_window_bytes);
         }
+        if let Some(bytes) = behaviour.redo_bytes {
+            let _ = writeln!(text, "redo = {bytes}");
+        }
         for leg in &self.legs {
             text.push_str(&leg.to_toml()?);
         }
@@ -336,6 +339,9 @@ fn mirror(mut section: Section<'_, '_>) -> Option<MirrorConfig> {
     }
     if let Some(bytes) = section.get("resync_window", size(64 << 10, 1 << 30)) {
         behaviour.resync_window_bytes = bytes;
+    }
+    if let Some(bytes) = section.get("redo", size(0, 1 << 40)) {
+        behaviour.redo_bytes = Some(bytes);
     }
     let sections = section.sections("remote");
     let count = sections.len();

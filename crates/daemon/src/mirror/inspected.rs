@@ -66,7 +66,11 @@ fn leg(found: &LegInspection) -> String {
         Consistency::InconsistentSince(epoch) => {
             format!("the image is not one of one moment (since epoch {epoch}): a copy is under way")
         }
-        Consistency::Applying => "the image is one once it is promoted".to_owned(),
+        Consistency::Applying(committed) => format!(
+            "the image is one of one moment: {} of its redo log are committed, and copied to their \
+             place by whoever takes it up",
+            bytes(committed.bytes)
+        ),
     };
     let told = found.told.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
     let writer = match &*found.writer {
@@ -123,6 +127,7 @@ the metadata of mirror 3fa9c2d1-07aa: 4194304 bytes (4.2 MB), generation 88d20c1
             generation: "88d20c17".into(),
             history: vec!["00000001".into()],
             consistency: Consistency::InconsistentSince(7),
+            redo_bytes: 0,
             writer: "near".into(),
             told: UNIX_EPOCH + Duration::from_secs(1),
         };

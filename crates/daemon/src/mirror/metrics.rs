@@ -128,6 +128,8 @@ mod tests {
             loss: None,
             copy: None,
             sent_bytes: 77,
+            redo_bytes: 0,
+            redo_overflows: 0,
             guard: block::mirror::Guard::Reservation,
         };
         let report = Report {

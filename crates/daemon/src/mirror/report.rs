@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use block::mirror::{Guard, LegState, LegStatus, Mode, Status};
+use block::mirror::{Guard, LegState, LegStatus, Mode, Status, Way};
 use serde::{Deserialize, Serialize};
 
 use super::pace::Pace;
@@ -82,6 +82,12 @@ pub struct LegReport {
     pub copy: Option<CopyReport>,
     /// Bytes sent to it since the mirror was opened.
     pub sent_bytes: u64,
+    /// Bytes of its redo log, 0 without: catch-ups that fit it leave the image one of one moment.
+    #[serde(default)]
+    pub redo_bytes: u64,
+    /// Catch-ups since the mirror was opened that turned out not to fit, and went on in place.
+    #[serde(default)]
+    pub redo_overflows: u64,
 }
 
 /// What a promotion would lose.
@@ -104,6 +110,9 @@ pub struct CopyReport {
     pub bytes_per_s: Option<u64>,
     /// Seconds until it is done at this rate.
     pub left_s: Option<f64>,
+    /// Which way it goes: through the redo log each block is sent twice.
+    #[serde(default)]
+    pub way: Way,
 }
 
 /// What a verification found.
@@ -213,6 +222,7 @@ impl LegReport {
             left_bytes: left,
             bytes_per_s: pace.and_then(Pace::bytes_per_s),
             left_s: pace.and_then(|pace| pace.time_left(left)).map(|time| time.as_secs_f64()),
+            way: leg.way,
         });
         Self {
             number: index + 1,
@@ -230,6 +240,8 @@ impl LegReport {
             loss: loss(leg, now),
             copy,
             sent_bytes: leg.sent_bytes,
+            redo_bytes: leg.redo_bytes,
+            redo_overflows: leg.fallbacks,
         }
     }
 
@@ -328,7 +340,12 @@ impl CopyReport {
         let (done, left) = (bytes(self.done_bytes), bytes(self.left_bytes));
         let rate = self.bytes_per_s.map(|rate| format!(", {}/s", bytes(rate)));
         let time = self.left_s.map(|seconds| format!(", about {}", time(seconds)));
-        format!("{done} done, {left} left{}{}", rate.unwrap_or_default(), time.unwrap_or_default())
+        let way = match self.way {
+            Way::Atomic => ", through the redo log",
+            Way::InPlace | Way::Unset => "",
+        };
+        let (rate, time) = (rate.unwrap_or_default(), time.unwrap_or_default());
+        format!("{done} done, {left} left{rate}{time}{way}")
     }
 }
 

@@ -5,6 +5,7 @@
 //! Not here: links and disks ([`super::leg`], [`super::disk`]), which know nothing of what a mirror
 //! means by a write.
 
+mod redo;
 mod wrong;
 
 use std::sync::{Arc, Mutex};
@@ -17,6 +18,7 @@ use block::{BlockDevice, Buf, Bytes, Device, DeviceInfo, Extent, Io, WriteFlags,
 pub(crate) use self::wrong::Wrong;
 use self::wrong::{Ask, Flushing};
 use super::disk::lock;
+use super::scenario::DATA_BYTES;
 use crate::coverage::Coverage;
 
 /// What passes to and from one leg, over all of its sessions. Clones share it.
@@ -36,6 +38,7 @@ enum Of {
     Data,
     Superblock,
     Stamp,
+    Redo,
     Other,
 }
 
@@ -63,6 +66,7 @@ struct State {
     made: u64,
     /// The changes of the present step and of the one before, where they are done again.
     kept: [Vec<Change>; 2],
+    batch: redo::Batch,
 }
 
 impl Line {
@@ -83,6 +87,7 @@ impl Line {
             wrong: None,
             made: 0,
             kept: Default::default(),
+            batch: redo::Batch::default(),
         })))
     }
 
@@ -115,12 +120,14 @@ impl State {
         self.inherited = self.unstamped > 0;
         (self.copies, self.changes, self.flushes) = (false, 0, 0);
         self.kept = Default::default();
+        self.batch.begin();
     }
 
     fn of(&self, offset: u64) -> Of {
         let both = |first: u64| first..first + 2 * BLOCK_BYTES;
         match offset {
-            _ if offset < self.layout.image_bytes_max() => Of::Data,
+            _ if offset < DATA_BYTES => Of::Data,
+            _ if offset < self.layout.image_bytes_max() => Of::Redo,
             _ if both(self.layout.superblock(0)).contains(&offset) => Of::Superblock,
             _ if both(self.layout.stamp(0)).contains(&offset) => Of::Stamp,
             _ => Of::Other,
@@ -140,6 +147,9 @@ impl State {
     }
 
     fn superblock(&mut self, superblock: &RemoteSuperblock) {
+        if matches!(superblock.consistency, Consistency::Applying(_)) {
+            return; // the image is what it was, or will be
+        }
         let consistent = superblock.consistency == Consistency::Consistent;
         if !consistent && !self.copies {
             if self.inherited && self.mode == Mode::Async {
@@ -171,6 +181,19 @@ impl State {
         }
     }
 
+    /// What is asked of the leg instead of a write behind its image.
+    fn wrongs_metadata(&mut self, of: Of, data: &[u8]) -> Ask {
+        match of {
+            Of::Redo if self.record() => Ask::Nothing,
+            Of::Superblock => {
+                let superblock = block_of(data).map(RemoteSuperblock::decode);
+                let Some(Ok(superblock)) = superblock else { return Ask::AsItIs };
+                self.superblock_of_batch(&superblock.consistency)
+            }
+            _ => Ask::AsItIs,
+        }
+    }
+
     /// A write to the metadata of the leg is about to be sent.
     fn told(&mut self, of: Of, data: &[u8]) {
         let Some(block) = block_of(data) else { return };
@@ -185,7 +208,7 @@ impl State {
                     self.stamped(stamp);
                 }
             }
-            Of::Data | Of::Other => {}
+            Of::Data | Of::Redo | Of::Other => {}
         }
     }
 }
@@ -271,6 +294,7 @@ impl BlockDevice for Passing {
         if of == Of::Data && !flags.fua {
             return self.change(Change::Write(offset, data));
         }
+        let ask = self.look(|state| state.wrongs_metadata(of, &data)).unwrap_or(Ask::AsItIs);
         let forged = self.look(|state| {
             if of == Of::Data {
                 state.changes();
@@ -278,7 +302,14 @@ impl BlockDevice for Passing {
             state.told(of, &data);
             state.wrongs_stamp(of)
         });
-        let write = self.device.write(offset, data, flags);
+        let write = match ask {
+            Ask::Nothing => Io::ok(()),
+            Ask::AndTellAtOnce => {
+                drop(self.device.write(offset, data, flags));
+                Io::ok(())
+            }
+            Ask::AsItIs | Ask::WithStamp(_) => self.device.write(offset, data, flags),
+        };
         if let Some(stamp) = forged.flatten() {
             self.forge(&stamp);
         }

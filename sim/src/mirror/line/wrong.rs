@@ -1,7 +1,6 @@
 //! What an asynchronous mirror might do wrong with the steps of its log and with its copies, done
 //! to a right one: what it asks of a leg is changed on the way.
 
-use block::Bytes;
 use block::mirror::superblock::Stamp;
 
 use super::{Change, Of, State};
@@ -25,6 +24,24 @@ pub(crate) enum Wrong {
     OldStepAgain,
     /// A copy leaves out what it begins with.
     CopyLeftOut,
+    /// A record of a batch in the redo log is not written.
+    RecordLeftOut,
+    /// A batch is committed before its records were flushed.
+    RecordsNotFlushed,
+    /// A batch goes home before it is known to be committed.
+    CommitNotAwaited,
+    /// A part of a batch is not copied home.
+    HomeLeftOut,
+    /// A batch is flushed before all of it is home.
+    HomeNotAwaited,
+    /// A batch is released before what was copied home was flushed.
+    HomeNotFlushed,
+    /// What follows is written before the release is known to be there.
+    ReleaseNotAwaited,
+    /// A batch is never released, and what follows is written.
+    ReleaseLeftOut,
+    /// A batch that was released goes home again behind what was written later.
+    OldBatchAgain,
 }
 
 /// What is asked of the leg instead of a change.
@@ -47,6 +64,9 @@ pub(super) enum Flushing {
 impl State {
     /// A change of the data is about to be sent. Asked before it is counted.
     pub(super) fn wrongs_change(&mut self, change: &Change) -> Ask {
+        if self.batch.named {
+            return self.goes_home(change);
+        }
         let ask = match self.wrong {
             Some(Wrong::CopyLeftOut) if self.copies && self.changes == 0 => Ask::Nothing,
             _ if self.copies => return Ask::AsItIs,
@@ -71,7 +91,10 @@ impl State {
 
     /// A flush is about to be asked for. Asked before it is counted.
     pub(super) fn wrongs_flush(&mut self) -> Flushing {
-        if self.copies || self.step == 0 {
+        if let Some(flushing) = self.flushes_batch() {
+            return flushing;
+        }
+        if self.copies || self.batch.named || self.step == 0 {
             return Flushing::AsItIs;
         }
         let flushing = match self.wrong {
@@ -112,15 +135,5 @@ impl State {
     fn stamp_ahead(&self) -> Option<Stamp> {
         let stamp = self.stamp?;
         Some(Stamp { epoch: stamp.epoch + 1, ..stamp })
-    }
-}
-
-impl Change {
-    /// With data of its own: what the guest gave is not to be held for longer.
-    fn copied(&self) -> Self {
-        match self {
-            Self::Write(offset, data) => Self::Write(*offset, Bytes::copy_from_slice(data)),
-            other => other.clone(),
-        }
     }
 }

@@ -187,6 +187,12 @@ impl Books {
         self.commit_leg(leg, |record| record.leg_bytes = leg_bytes).await
     }
 
+    /// A leg has a redo log of so many bytes.
+    pub(crate) async fn redo_log(&self, leg: usize, bytes: u64) -> Result<()> {
+        let _turn = self.turn().await;
+        self.commit_leg(leg, |record| record.redo_bytes = bytes).await
+    }
+
     /// What the unit at a leg says it is, where that was not known.
     pub(crate) async fn identified(&self, leg: usize, identity: &str) -> Result<()> {
         let _turn = self.turn().await;

@@ -1,5 +1,6 @@
-//! Brings a leg what it lacks, in place: the leg says first that it is no legal image, and only
-//! when nothing is owed and all of it is stable that it is one again.
+//! Brings a leg what it lacks: through its [redo log](super::atomic), or in place. In place the
+//! leg says first that it is no legal image, and only when nothing is owed and all of it is stable
+//! that it is one again.
 //!
 //! The bits are the cursor: a block is owed until it has been copied and flushed, whatever happens
 //! to the leg, this process or the power meanwhile. Each piece holds its range only while it reads it
@@ -15,6 +16,7 @@ use super::super::BLOCK_BYTES;
 use super::super::config::Mode;
 use super::super::leg::LegEvent;
 use super::allowance::{Allowance, Allowances, BYTES_FIRST};
+use super::atomic;
 use super::change;
 use super::handshake::{self, Found};
 use super::nearing::{Near, Nearing};
@@ -74,6 +76,10 @@ async fn try_bring(
     let missed_nothing =
         !shared.legs().is_excluded(leg) && open(shared, leg, session, found, event, true);
     if !missed_nothing {
+        if atomic::bring(shared, leg, session, found).await? {
+            return follows(shared, leg, session).await;
+        }
+        shared.legs().goes_in_place(leg);
         handshake::say_inconsistent(shared, leg, session, found).await?;
         if !open(shared, leg, session, found, event, false) {
             return Err(BlockError::Unreachable("the leg is not wanted now".to_owned()));
@@ -91,6 +97,11 @@ async fn try_bring(
     }
     change::flush_leg(shared, leg).await?;
     handshake::tell(shared, leg, session, found).await?;
+    follows(shared, leg, session).await
+}
+
+/// The leg has everything, and says so itself.
+async fn follows(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> Result<()> {
     shared.legs().in_sync(leg, session);
     check(session)?;
     // After a power cut here only what was under way is copied, not all that was before.

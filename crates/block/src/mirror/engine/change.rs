@@ -215,6 +215,12 @@ pub(crate) async fn flush_leg(shared: &Arc<Shared>, leg: usize) -> Result<()> {
     }
 }
 
+/// Flushes here alone, for what is stable at a leg already.
+pub(crate) async fn flush_local(shared: &Arc<Shared>) -> Result<()> {
+    let local = shared.local().change(|device| device.flush()).await;
+    go_on::outcome(shared, Asked::Flush, local).await
+}
+
 async fn flush_parts(shared: &Arc<Shared>, parts: Vec<Part>) -> (Result<()>, Vec<(Part, bool)>) {
     let local = shared.local().change(|device| device.flush());
     let sent = parts.iter().filter_map(|part| {

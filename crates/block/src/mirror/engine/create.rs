@@ -46,7 +46,7 @@ pub(super) async fn create(
     for source in &parts.legs {
         legs.push(reach(&**source, parts, config).await?);
     }
-    let superblock = plan(parts, &legs, options)?;
+    let superblock = plan(parts, config, &legs, options)?;
     for (leg, record) in legs.iter().zip(superblock.legs.iter().flatten()) {
         check_leg(leg, options).await?;
         leg.session.watched(reserve(leg, record, &superblock, options)).await?;
@@ -115,6 +115,7 @@ async fn reach(
 /// What the metadata will say.
 fn plan(
     parts: &Parts,
+    config: &Config,
     legs: &[NewLeg],
     options: CreateOptions,
 ) -> Result<LocalSuperblock, MirrorError> {
@@ -129,7 +130,8 @@ fn plan(
     let mut records = [const { None }; LEGS_MAX];
     for (record, leg) in records.iter_mut().zip(legs) {
         let state = if options.skip_initial_copy { LegState::InSync } else { LegState::Copying };
-        *record = Some(new_record(leg, state, generation, host));
+        let redo_bytes = config.redo_bytes_on(leg.session.info().size, size);
+        *record = Some(LegRecord { redo_bytes, ..new_record(leg, state, generation, host) });
     }
     Ok(LocalSuperblock {
         uuid: MirrorId(host.random()),
@@ -184,7 +186,10 @@ pub(super) async fn add_leg(
     let fits = layout_of(&leg)?.check(size, found);
     fits.map_err(|error| MirrorError::metadata(&leg.name, &error))?;
     let generation = books.superblock.lineage.current();
-    let record = new_record(&leg, LegState::Copying, generation, &*parts.host);
+    let record = LegRecord {
+        redo_bytes: config.redo_bytes_on(found, size),
+        ..new_record(&leg, LegState::Copying, generation, &*parts.host)
+    };
     check_leg(&leg, options).await?;
     leg.session.watched(reserve(&leg, &record, &books.superblock, options)).await?;
     let formatted =

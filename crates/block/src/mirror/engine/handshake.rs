@@ -1,20 +1,26 @@
 //! What a leg says of itself, and what it is told. Nothing is written to one before its superblock
 //! is understood, and found to be that of this mirror and of a generation that we followed.
 
+mod told;
+
+use std::ops::Range;
 use std::sync::Arc;
 
+use self::told::write;
+pub(crate) use self::told::{beat, check, forget_stamp, say, say_inconsistent, take_leave, tell};
 use super::super::config::Mode;
 use super::super::failback;
 use super::super::generation::{GenerationId, Relation, WallMs, compare, was_put_back};
 use super::super::layout::LegLayout;
 use super::super::leg::LegEvent;
+use super::super::redo::replay;
 use super::super::status::LegState;
-use super::super::superblock::{Consistency, LegId, LegRecord, RemoteSuperblock};
+use super::super::superblock::{Consistency, LegId, LegRecord, RemoteSuperblock, Stamp};
 use super::guard;
 use super::session::{Session, SessionDevice};
 use super::shared::Shared;
 use super::tail;
-use crate::{BlockError, Result};
+use crate::BlockError;
 
 const PROMOTED: &str = "it was promoted and holds all that was written here; `enkaku mirror resolve \
      --discard` takes it back, and gives up what was written there since";
@@ -32,7 +38,7 @@ pub(crate) struct Found {
     pub(crate) whole: bool,
     /// It has no image yet.
     pub(crate) first: bool,
-    /// Bytes of its redo log, as our metadata has it.
+    /// Bytes of its redo log from the next superblock on.
     redo_bytes: u64,
 }
 
@@ -60,6 +66,35 @@ impl Found {
     /// It says that its image is a legal one.
     pub(crate) fn is_consistent(&self) -> bool {
         self.superblock.consistency == Consistency::Consistent
+    }
+
+    /// Bytes of its redo log.
+    pub(crate) fn redo_bytes(&self) -> u64 {
+        self.redo_bytes
+    }
+
+    /// Its redo log, in bytes of the leg.
+    pub(crate) fn redo_log(&self) -> Range<u64> {
+        self.layout.with_redo(self.redo_bytes).redo_log()
+    }
+
+    /// The batch that its superblock names.
+    pub(crate) fn batch(&self) -> Option<replay::Batch> {
+        let Consistency::Applying(committed) = self.superblock.consistency else { return None };
+        let superblock = &self.superblock;
+        let layout = self.layout.with_redo(superblock.redo_bytes);
+        let (mirror, image_bytes) = (superblock.uuid, superblock.data_bytes);
+        Some(replay::Batch { mirror, layout, image_bytes, committed })
+    }
+
+    /// The stamp that is right when that is home.
+    pub(crate) fn stamp_of_batch(&self) -> Option<Stamp> {
+        self.batch().and_then(|batch| replay::stamp_of(&self.superblock, &batch.committed))
+    }
+
+    /// A stamp was written.
+    pub(crate) fn note_stamp(&mut self, epoch: u64) {
+        self.stamp = epoch;
     }
 }
 
@@ -106,6 +141,11 @@ pub(crate) async fn look(
     }
     let device = SessionDevice(session.clone());
     let stamp = tail::read_stamp(&device, &layout, superblock.uuid).await?;
+    // A batch that is committed counts as if it were home: it is in a moment.
+    let stamp = match superblock.consistency {
+        Consistency::Applying(committed) => replay::stamp_of(&superblock, &committed).or(stamp),
+        _ => stamp,
+    };
     // With a stamp the image is that of the stamp's time, and else of the last sign of life.
     let image = stamp.as_ref().map_or(superblock.lease, |stamp| stamp.closed);
     let stamp = stamp.map_or(0, |stamp| stamp.epoch);
@@ -117,13 +157,56 @@ pub(crate) async fn look(
         shared.books().identified(leg, &session.leg().identity).await?;
     }
     let first = record.state == LegState::Copying;
-    let consistent = superblock.consistency == Consistency::Consistent && !first;
+    let inconsistent = matches!(superblock.consistency, Consistency::InconsistentSince(_));
+    let consistent = !inconsistent && !first;
     shared.legs().note_image(leg, consistent, Some(image.into()));
     let whole = related == Relation::WholeCopy || put_back;
     if whole {
         shared.legs().compare(leg);
     }
-    Ok(Found { layout, superblock, stamp, whole, first, redo_bytes: record.redo_bytes })
+    let redo_bytes = redo_bytes(shared, session);
+    if record.redo_bytes != redo_bytes {
+        shared.books().redo_log(leg, redo_bytes).await?;
+    }
+    Ok(Found { layout, superblock, stamp, whole, first, redo_bytes })
+}
+
+/// Bytes of a leg's redo log from now on.
+fn redo_bytes(shared: &Shared, session: &Session) -> u64 {
+    shared.config().redo_bytes_on(session.info().size, shared.size())
+}
+
+/// A batch that was committed and not released gets to its place, before anything else is written
+/// to a leg. Where it cannot be read any more, everything is copied.
+pub(crate) async fn settle(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Looked<()> {
+    shared.legs().note_redo(leg, found.redo_bytes);
+    let Consistency::Applying(committed) = found.superblock.consistency else {
+        if found.superblock.redo_bytes > 0 {
+            // What names no batch may be in a cache, over one that does: what is written next must
+            // not be there when a power cut has a batch named again.
+            session.run(|device| device.flush()).await?;
+        }
+        return Ok(());
+    };
+    let device = SessionDevice(session.clone());
+    match replay::settle(&device, &found.layout, &found.superblock).await {
+        Ok(settled) => found.superblock = settled,
+        Err(BlockError::Medium(why)) => {
+            tracing::warn!(leg, %why, "a batch in a redo log cannot be used: everything is copied");
+            found.whole = true;
+            return Ok(());
+        }
+        Err(other) => return Err(other.into()),
+    }
+    tracing::info!(leg, bytes = committed.bytes, "a batch in a redo log was copied home");
+    let acked = Some(found.stamp).filter(|stamp| *stamp > 0);
+    shared.books().told(leg, found.superblock.sequence, acked, None).await?;
+    Ok(())
 }
 
 /// What differs at a disk that was given back, and is met for the first time. Durable before it is
@@ -182,7 +265,8 @@ fn check_shape(shared: &Shared, session: &Session, record: &LegRecord) -> Looked
             info.size, record.leg_bytes
         )));
     }
-    let layout = LegLayout::new(info.size, record.redo_bytes);
+    // What is in front of its tail besides the image, its superblock tells.
+    let layout = LegLayout::new(info.size, 0);
     let layout = layout.and_then(|layout| layout.check(shared.size(), info.size).map(|()| layout));
     layout.map_err(|error| failed(error.to_string()))
 }
@@ -277,7 +361,7 @@ async fn try_take_back(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>)
     shared.legs().all_differ(leg);
     let known = superblock.sequence;
     shared.books().taken_back(leg, known, &**shared.host()).await?;
-    let redo_bytes = record.redo_bytes;
+    let redo_bytes = redo_bytes(shared, session);
     let stamp = 0;
     let (whole, first) = (true, true);
     let mut found =
@@ -303,119 +387,6 @@ fn utc(time: WallMs) -> String {
     let year = year + era * 400 + next;
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
-}
-
-/// Looks whether a leg in use is still ours.
-pub(crate) async fn check(session: &Arc<Session>, found: &mut Found) -> Looked<()> {
-    let superblock = read(session, &found.layout).await?;
-    if superblock == found.superblock {
-        return Ok(());
-    }
-    Err(Refused::new(
-        LegEvent::TakenOver,
-        "somebody else has written its superblock: it was promoted, or two mirrors use it",
-    ))
-}
-
-/// Counts the superblock of a leg up, as a sign of life, and so that a leg that is put back to a
-/// state from before is known by it.
-pub(crate) async fn beat(
-    shared: &Arc<Shared>,
-    leg: usize,
-    session: &Arc<Session>,
-    found: &mut Found,
-) -> Result<()> {
-    let superblock = found.superblock.clone();
-    write(shared, session, found, superblock).await?;
-    note_told(shared, leg, found, None).await
-}
-
-/// Writes down here what the leg was told, and which epoch is known to be stable there.
-async fn note_told(
-    shared: &Arc<Shared>,
-    leg: usize,
-    found: &Found,
-    base: Option<GenerationId>,
-) -> Result<()> {
-    let acked = shared.legs().stamp(leg);
-    shared.books().told(leg, found.superblock.sequence, acked, base).await
-}
-
-/// Tells a leg that nobody writes to it any more.
-pub(crate) async fn take_leave(
-    shared: &Arc<Shared>,
-    leg: usize,
-    session: &Arc<Session>,
-    found: &mut Found,
-) -> Result<()> {
-    let superblock = found.superblock.clone();
-    write_as(shared, session, found, superblock, String::new()).await?;
-    note_told(shared, leg, found, None).await
-}
-
-/// Tells a leg that its image is no legal one, before anything is copied to it.
-pub(crate) async fn say_inconsistent(
-    shared: &Arc<Shared>,
-    leg: usize,
-    session: &Arc<Session>,
-    found: &mut Found,
-) -> Result<()> {
-    shared.legs().note_image(leg, false, Some(found.superblock.lease.into()));
-    let mut superblock = found.superblock.clone();
-    if superblock.consistency == Consistency::Consistent {
-        superblock.consistency = Consistency::InconsistentSince(0);
-    }
-    write(shared, session, found, superblock).await?;
-    note_told(shared, leg, found, None).await
-}
-
-/// Tells a leg that its image is the one of the present generation.
-pub(crate) async fn tell(
-    shared: &Arc<Shared>,
-    leg: usize,
-    session: &Arc<Session>,
-    found: &mut Found,
-) -> Result<()> {
-    if shared.config().mode == Mode::Sync && found.stamp > 0 {
-        // It tells the time of an image that is older than the one there will be.
-        shared.books().told(leg, found.superblock.sequence, Some(0), None).await?;
-        tail::erase_stamp(&SessionDevice(session.clone()), &found.layout).await?;
-        found.stamp = 0;
-    }
-    let mut superblock = found.superblock.clone();
-    superblock.lineage = shared.books().lineage();
-    superblock.consistency = Consistency::Consistent;
-    write(shared, session, found, superblock).await?;
-    note_told(shared, leg, found, Some(found.generation())).await?;
-    shared.legs().wake();
-    Ok(())
-}
-
-async fn write(
-    shared: &Arc<Shared>,
-    session: &Arc<Session>,
-    found: &mut Found,
-    superblock: RemoteSuperblock,
-) -> Result<()> {
-    let writer = shared.host().name();
-    write_as(shared, session, found, superblock, writer).await
-}
-
-async fn write_as(
-    shared: &Arc<Shared>,
-    session: &Arc<Session>,
-    found: &mut Found,
-    mut superblock: RemoteSuperblock,
-    writer: String,
-) -> Result<()> {
-    superblock.writer = writer;
-    // What a device that was given back tells of is told once.
-    superblock.redo_bytes = found.redo_bytes;
-    superblock.sequence += 1;
-    superblock.lease = shared.host().wall_clock().into();
-    tail::write(&SessionDevice(session.clone()), &found.layout, &superblock).await?;
-    found.superblock = superblock;
-    Ok(())
 }
 
 #[cfg(test)]

@@ -131,7 +131,11 @@ async fn use_leg(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> En
             return Ended::Lost;
         }
     };
-    if let Err(Refused { event, message }) = hold(shared, leg, session, &mut found).await {
+    let held = match hold(shared, leg, session, &mut found).await {
+        Ok(()) => handshake::settle(shared, leg, session, &mut found).await,
+        refused => refused,
+    };
+    if let Err(Refused { event, message }) = held {
         shared.legs().end_use(leg, None, event, message);
         return Ended::Lost;
     }

@@ -11,6 +11,7 @@
 mod copying;
 mod logged;
 mod one;
+mod redo;
 mod room;
 
 use std::ops::Range;
@@ -27,7 +28,7 @@ use super::super::config::{Config, Mode, OnLoss};
 use super::super::epoch::Piece;
 use super::super::host::Host;
 use super::super::leg::LegEvent;
-use super::super::status::{Guard, LegState, LegStatus};
+use super::super::status::{Guard, LegState, LegStatus, Way};
 use super::session::Session;
 use super::signal::{Change, Signal, lock};
 use super::tracking::{Flushing, Tracking};
@@ -236,6 +237,7 @@ impl Legs {
         let stepped = leg.step(LegEvent::CaughtUp, None, now);
         leg.compares &= !stepped;
         leg.consistent |= stepped;
+        leg.way = if stepped { Way::Unset } else { leg.way };
         leg.times_in_sync += u64::from(stepped);
         drop(legs);
         self.wake();
@@ -340,7 +342,7 @@ impl Legs {
             // log may be reached in a moment as well, but nothing waits for that.
             OnLoss::Continue => {
                 let soon = leg.state == LegState::Connecting && self.config.mode == Mode::Sync;
-                !(soon || leg.has_route() && leg.tracking.owed() == 0)
+                !(soon || leg.gets_changes() && leg.tracking.owed() == 0)
             }
         }
     }
@@ -418,7 +420,8 @@ impl Legs {
         let legs = self.lock();
         let leg = &legs[leg];
         let blocks = bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES);
-        let session = leg.session().filter(|_| !leg.tracking.any_owed(blocks))?;
+        let known = leg.is_at_its_place() && !leg.tracking.any_owed(blocks);
+        let session = leg.session().filter(|_| known)?;
         let over = if leg.is_logged() { self.journal.overlay(&bytes) } else { Vec::new() };
         Some((session.clone(), over))
     }

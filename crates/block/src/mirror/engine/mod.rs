@@ -2,6 +2,7 @@
 //! leg besides the user's operations. Runs on any [`Host`]: no runtime is named here.
 
 mod allowance;
+mod atomic;
 mod block_set;
 mod books;
 mod catch_up;
@@ -18,6 +19,7 @@ mod nearing;
 mod open;
 mod piece;
 pub(super) mod read;
+mod redo;
 mod resolve;
 mod rounds;
 mod sender;

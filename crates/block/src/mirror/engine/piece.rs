@@ -40,6 +40,16 @@ impl Piece {
         (self.blocks.end - self.blocks.start) * BLOCK_BYTES
     }
 
+    /// Its blocks.
+    pub(crate) fn blocks(&self) -> Range<u64> {
+        self.blocks.clone()
+    }
+
+    /// Where it is, in bytes.
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.blocks.start * BLOCK_BYTES..self.blocks.end * BLOCK_BYTES
+    }
+
     /// The local device has nothing there.
     pub(crate) fn is_hole(&self) -> bool {
         self.hole
@@ -254,12 +264,13 @@ async fn send(session: &Arc<Session>, offset: u64, len: u64, content: Option<Buf
     Ok(0)
 }
 
-async fn is_hole(shared: &Shared, offset: u64, len: u64) -> Result<bool> {
+/// All of it is a hole here.
+pub(crate) async fn is_hole(shared: &Shared, offset: u64, len: u64) -> Result<bool> {
     let extents = shared.local().extents(offset, len).await?;
     Ok(extents.iter().all(|extent| extent.hole))
 }
 
 /// Compares without a branch per byte; the compiler makes wide loads of it.
-fn is_zero(data: &[u8]) -> bool {
+pub(crate) fn is_zero(data: &[u8]) -> bool {
     data.chunks(4096).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }

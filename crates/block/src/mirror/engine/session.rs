@@ -96,6 +96,14 @@ impl Session {
         lock(&self.watch).end.clone()
     }
 
+    /// Whether it goes on.
+    ///
+    /// # Errors
+    /// Why it has ended.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.why_ended().map_or(Ok(()), |why| Err(BlockError::Unreachable(why)))
+    }
+
     /// The leg had not answered for so long when the session ended.
     pub(crate) fn silence(&self) -> Duration {
         lock(&self.watch).silence

@@ -4,6 +4,7 @@
 use zerocopy::byteorder::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::committed::RawCommitted;
 use super::{
     BYTES, BitmapId, Block, BlockFault, Consistency, GenerationId, HISTORY_MAX, IDENTITY_BYTES_MAX,
     Kind, LEGS_MAX, LegId, LegRecord, LegState, Lineage, LocalSuperblock, MirrorId, NAME_BYTES_MAX,
@@ -28,12 +29,13 @@ struct Header {
 
 const HEADER_BYTES: usize = size_of::<Header>();
 
-const KINDS: [(u32, Kind); 5] = [
+const KINDS: [(u32, Kind); 6] = [
     (1, Kind::Local),
     (2, Kind::Remote),
     (3, Kind::Stamp),
     (4, Kind::Activity),
     (5, Kind::HandOver),
+    (6, Kind::Redo),
 ];
 
 /// A whole block around `body`.
@@ -312,14 +314,16 @@ pub(super) struct Remote {
     lease_ms: U64,
     lineage: RawLineage,
     writer: Text<IDENTITY_BYTES_MAX>,
+    committed: RawCommitted,
 }
 
 impl Remote {
     pub(super) fn from_parsed(parsed: &RemoteSuperblock) -> Result<Self, BlockFault> {
-        let (consistency, since) = match parsed.consistency {
-            Consistency::Consistent => (1, 0),
-            Consistency::InconsistentSince(epoch) => (2, epoch),
-            Consistency::Applying => (3, 0),
+        let none = RawCommitted::new_zeroed();
+        let (consistency, since, committed) = match &parsed.consistency {
+            Consistency::Consistent => (1, 0, none),
+            Consistency::InconsistentSince(epoch) => (2, *epoch, none),
+            Consistency::Applying(committed) => (3, 0, RawCommitted::from_parsed(committed)),
         };
         Ok(Self {
             uuid: parsed.uuid.0.into(),
@@ -333,6 +337,7 @@ impl Remote {
             lease_ms: parsed.lease.0.into(),
             lineage: RawLineage::from_parsed(&parsed.lineage),
             writer: Text::from_parsed("writer", &parsed.writer)?,
+            committed,
         })
     }
 
@@ -340,7 +345,11 @@ impl Remote {
         let consistency = match self.consistency.get() {
             1 => Consistency::Consistent,
             2 => Consistency::InconsistentSince(self.inconsistent_since.get()),
-            3 => Consistency::Applying,
+            3 => {
+                let committed = self.committed.parse(self.redo_bytes.get());
+                let wrong = |bytes: u64| impossible(Kind::Remote, "length of a batch", bytes);
+                Consistency::Applying(committed.map_err(wrong)?)
+            }
             other => return Err(impossible(Kind::Remote, "consistency", other)),
         };
         Ok(RemoteSuperblock {
@@ -412,9 +421,11 @@ pub(in crate::mirror) fn places() -> Vec<(&'static str, Vec<crate::mirror::forma
                 inconsistent_since,
                 lease_ms,
                 lineage,
-                writer
+                writer,
+                committed
             ),
         ),
+        ("Committed batch", super::committed::places()),
         (
             "Metadata superblock",
             places!(

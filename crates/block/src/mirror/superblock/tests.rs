@@ -77,7 +77,14 @@ prop_compose! {
         let consistency = match kind {
             0 => Consistency::Consistent,
             1 => Consistency::InconsistentSince(f),
-            _ => Consistency::Applying,
+            _ => Consistency::Applying(Committed {
+                batch: f << 7,
+                bytes: d / 4096 * 4096,
+                records: (d / 4096) as u32,
+                checksum: numbers[1],
+                epoch: e,
+                closed: WallMs(f),
+            }),
         };
         RemoteSuperblock {
             uuid: MirrorId(u128::from(d) << 90),

@@ -1,6 +1,7 @@
 //! What people are told, word by word.
 
 use super::*;
+use block::mirror::Way;
 
 fn at(seconds: f64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs_f64(seconds)
@@ -23,6 +24,9 @@ fn leg(state: LegState) -> LegStatus {
         copy_bytes_per_s: 0,
         copy_time_left: None,
         sent_bytes: 4_200_000_000,
+        redo_bytes: 0,
+        way: Way::Unset,
+        fallbacks: 0,
     }
 }
 

@@ -61,6 +61,12 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     });
     let epoch = promoted.epoch;
     say(format_args!("{image}, epoch {epoch}{}", behind.unwrap_or_default()))?;
+    if promoted.applied_bytes > 0 {
+        say(format_args!(
+            "{} of its redo log were committed and are at their place now",
+            report::bytes(promoted.applied_bytes)
+        ))?;
+    }
     if !promoted.consistent {
         say("it is not of one moment: check the file system before you use it")?;
     }

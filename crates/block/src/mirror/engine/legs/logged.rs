@@ -369,7 +369,7 @@ impl Legs {
         leg.tracking.lost();
         leg.silent_since = None;
         let session = leg.session().cloned();
-        leg.route = Route::None;
+        (leg.route, leg.behind_batch) = (Route::None, false);
         session
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::super::super::BLOCK_BYTES;
 use super::super::super::epoch::Backlog;
 use super::super::super::leg::LegEvent;
-use super::super::super::status::{Guard, LegState, LegStatus};
+use super::super::super::status::{Guard, LegState, LegStatus, Way};
 use super::super::session::Session;
 use super::super::tracking::Tracking;
 
@@ -28,6 +28,8 @@ pub(super) enum Route {
         /// It has all that is not in the log.
         takes_part: bool,
     },
+    /// What is owed goes into its redo log, and changes only set bits: the image is not touched.
+    Redo { session: Arc<Session> },
 }
 
 pub(super) struct Leg {
@@ -54,6 +56,14 @@ pub(super) struct Leg {
     pub(super) compares: bool,
     /// Since then nothing of what waits for it has become stable there.
     pub(super) silent_since: Option<Duration>,
+    /// What it was owed is in its redo log and not home: the log goes on behind that.
+    pub(super) behind_batch: bool,
+    /// How it is caught up with.
+    pub(super) way: Way,
+    /// Catch-ups that could not be carried through by its redo log.
+    pub(super) fallbacks: u64,
+    /// Bytes of its redo log.
+    pub(super) redo_bytes: u64,
 }
 
 /// How fast something goes, over the last [`RATE_OVER`] or so.
@@ -105,6 +115,10 @@ impl Leg {
             far_behind: false,
             compares: false,
             silent_since: None,
+            behind_batch: false,
+            way: Way::default(),
+            fallbacks: 0,
+            redo_bytes: 0,
         }
     }
 
@@ -119,7 +133,7 @@ impl Leg {
 
     pub(super) fn session(&self) -> Option<&Arc<Session>> {
         match &self.route {
-            Route::Direct { session, .. } => Some(session),
+            Route::Direct { session, .. } | Route::Redo { session } => Some(session),
             Route::Logged { session, .. } => session.as_ref(),
             Route::None => None,
         }
@@ -137,6 +151,16 @@ impl Leg {
         !matches!(self.route, Route::None)
     }
 
+    /// Changes are sent to it, or wait for it in the log.
+    pub(super) fn gets_changes(&self) -> bool {
+        matches!(self.route, Route::Direct { .. } | Route::Logged { .. })
+    }
+
+    /// What was copied to it can be read there.
+    pub(super) fn is_at_its_place(&self) -> bool {
+        self.gets_changes() && !self.behind_batch
+    }
+
     pub(super) fn is_logged(&self) -> bool {
         matches!(self.route, Route::Logged { .. })
     }
@@ -150,7 +174,7 @@ impl Leg {
 
     /// What is there is a legal image of a moment within the lag, and the log brings what is newer.
     pub(super) fn is_promised(&self) -> bool {
-        self.is_logged() && self.consistent && !self.excluded
+        self.is_logged() && self.consistent && !self.excluded && !self.behind_batch
     }
 
     /// The way to it is lost, and the log is kept for it.
@@ -191,6 +215,9 @@ impl Leg {
             copy_bytes_per_s,
             copy_time_left: if copying { left } else { None },
             sent_bytes: self.sent_bytes,
+            redo_bytes: self.redo_bytes,
+            way: self.way,
+            fallbacks: self.fallbacks,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The engine over devices in memory: the failure matrix, copies, and seeds of random faults. Every
 //! test of a fault compares what the legs hold in the end.
 
+mod atomic;
 mod copies;
 mod decisions;
 mod failback;

@@ -64,6 +64,7 @@ fn view() -> View {
             left_bytes: copying.dirty_bytes,
             bytes_per_s: Some(10_000_000),
             left_s: Some(copying.dirty_bytes as f64 / 1e7),
+            way: block::mirror::Way::InPlace,
         });
         let mut first = leg(1, LegState::InSync);
         first.lag_s = 0.1 * (second % 13) as f64;

@@ -1,0 +1,271 @@
+//! Brings a leg what it lacks so that its image is a legal one all the time: what is owed goes into
+//! the redo log, and from there to its place as one change ([`redo`](super::redo)).
+//!
+//! While blocks are read, changes here only set bits. Pass after pass reads what is owed; the last
+//! one, of little, holds all changes up, so that the batch ends at one moment. In the asynchronous
+//! mode what is written from that moment on goes into the epoch log, and is sent when the batch is
+//! home. In the synchronous one it sets bits, and another batch brings it; the last batch, a small
+//! one, holds changes up until it is home.
+//!
+//! Where that cannot be (no log, more owed than it holds, no end in sight), the leg is caught up
+//! [in place](super::catch_up).
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::super::BLOCK_BYTES;
+use super::super::config::Mode;
+use super::super::epoch::{Content, Piece};
+use super::super::leg::LegEvent;
+use super::change;
+use super::handshake::{self, Found};
+use super::piece::{self, Pieces};
+use super::read;
+use super::redo::Batch;
+use super::sender;
+use super::session::Session;
+use super::shared::Shared;
+use crate::range_lock::{RangeGuard, held};
+use crate::{BlockError, Result};
+
+/// Bytes that are left owed when changes are held up for the last pass: one record.
+const LAST_PASS_BYTES: u64 = 256 << 10;
+
+/// Bytes of a batch for which changes are held up until it is home, in the synchronous mode: at
+/// 20 Mbit/s a second, beside eight round trips.
+const LAST_BATCH_BYTES: u64 = 1 << 20;
+
+/// Passes of a batch, and batches, after which what is written here is taken to be more than what
+/// gets there.
+const PASSES_MAX: u32 = 8;
+const BATCHES_MAX: u32 = 8;
+
+/// What is owed may take this part of the log to begin with, in percent: the rest is for what is
+/// written meanwhile.
+const OWED_PERCENT: u64 = 75;
+
+/// Whether a leg to which so many blocks are owed is brought them by a redo log of so many bytes.
+fn fits(owed_blocks: u64, redo_bytes: u64) -> bool {
+    // Scattered blocks have a header block for each row of pieces.
+    let owed = owed_blocks.saturating_mul(BLOCK_BYTES);
+    owed == 0 || owed.saturating_mul(100) <= redo_bytes.saturating_mul(OWED_PERCENT)
+}
+
+/// Makes a leg that was just reached one that takes part, if its redo log is the way to do that.
+/// False: it is not, and the leg is as it was.
+///
+/// # Errors
+/// The use of the leg has ended.
+pub(crate) async fn bring(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Result<bool> {
+    let owed = shared.legs().owed(leg);
+    // An image that is none already has nothing to keep, and goes over the line once. Where most of
+    // what is owed may be there already, next to nothing does.
+    let in_place = found.first || !found.is_consistent() || shared.legs().compares(leg);
+    if in_place || !fits(owed, found.redo_bytes()) {
+        return Ok(false);
+    }
+    if shared.config().mode == Mode::Sync {
+        handshake::forget_stamp(shared, leg, session, found).await?;
+    }
+    if !shared.legs().open_redo(leg, session, LegEvent::CatchUpBegins) {
+        return Err(BlockError::Unreachable("the leg is not wanted now".to_owned()));
+    }
+    let ended = batches(shared, leg, session, found).await?;
+    if let Err(why) = ended {
+        shared.legs().leave_redo(leg, session, why);
+    }
+    Ok(ended.is_ok())
+}
+
+/// Why the redo log is not the way after all.
+type Ended = std::result::Result<(), &'static str>;
+
+const NO_ROOM: &str = "what is written meanwhile does not fit its redo log";
+const NO_END: &str = "more is written here than gets into its redo log";
+
+async fn batches(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Result<Ended> {
+    for _ in 0..BATCHES_MAX {
+        let mut batch = Batch::new(shared, leg, session, found);
+        let pass = Pass { shared, leg, session };
+        if let Err(why) = pass.until(&mut batch, LAST_PASS_BYTES, None).await? {
+            return Ok(Err(why));
+        }
+        batch.send_all().await?;
+        batch.hurry(true);
+        let all = held(shared.locks().exclusive(0..u64::MAX)).await;
+        if let Err(why) = pass.until(&mut batch, 0, Some(&all)).await? {
+            return Ok(Err(why));
+        }
+        if shared.config().mode == Mode::Async {
+            return bring_home_logged(shared, leg, session, found, batch, all).await.map(Ok);
+        }
+        batch.send_all().await?;
+        let last = (batch.bytes() <= LAST_BATCH_BYTES).then_some(all);
+        batch.hurry(last.is_some());
+        if bring_home(shared, leg, session, found, batch, last).await? {
+            return Ok(Ok(()));
+        }
+    }
+    Ok(Err(NO_END))
+}
+
+fn gone() -> BlockError {
+    BlockError::Unreachable("the leg is not in use any more".to_owned())
+}
+
+/// The asynchronous way: what is written after the batch goes into the epoch log.
+async fn bring_home_logged(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+    mut batch: Batch,
+    all: RangeGuard,
+) -> Result<()> {
+    let legs = shared.legs();
+    let flush = legs.cut(leg, session).ok_or_else(gone)?;
+    let closed = shared.host().now();
+    let epoch = legs.log_behind_batch(leg, session, found.stamp()).ok_or_else(gone)?;
+    drop(all);
+    batch.hurry(false);
+    batch.commit(found, epoch, closed).await?;
+    batch.copy_home(found).await?;
+    batch.release(found).await?;
+    flush_here(shared).await?;
+    legs.note_stamp(leg, session, found.stamp(), closed);
+    legs.home(leg, session, flush);
+    sender::start(shared, leg, session, found.layout());
+    while !shared.books().follow(legs, leg, session).await? {
+        // A change that failed here meanwhile, which the log brings.
+        session.check()?;
+        super::catch_up::log_owed(shared, leg, session).await?;
+    }
+    handshake::tell(shared, leg, session, found).await
+}
+
+/// The synchronous way. With `all`, nothing is written here until the leg takes part: true then.
+async fn bring_home(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+    mut batch: Batch,
+    all: Option<RangeGuard>,
+) -> Result<bool> {
+    let legs = shared.legs();
+    let flush = legs.cut(leg, session).ok_or_else(gone)?;
+    let closed = shared.host().now();
+    batch.commit(found, 0, closed).await?;
+    batch.copy_home(found).await?;
+    batch.release(found).await?;
+    flush_here(shared).await?;
+    legs.home(leg, session, flush);
+    let Some(all) = all else { return Ok(false) };
+    legs.redo_is_done(leg, session);
+    let follows = shared.books().follow(legs, leg, session).await?;
+    drop(all);
+    if !follows {
+        return Err(gone());
+    }
+    handshake::tell(shared, leg, session, found).await?;
+    Ok(true)
+}
+
+/// What was copied is stable here, too, before it counts as equal.
+async fn flush_here(shared: &Arc<Shared>) -> Result<()> {
+    change::flush_local(shared).await
+}
+
+/// Reads what is owed into a batch.
+struct Pass<'a> {
+    shared: &'a Arc<Shared>,
+    leg: usize,
+    session: &'a Arc<Session>,
+}
+
+impl Pass<'_> {
+    /// Goes on until so many bytes are owed at most. `all`: the lock under which nothing changes.
+    async fn until(
+        &self,
+        batch: &mut Batch,
+        bytes: u64,
+        all: Option<&RangeGuard>,
+    ) -> Result<Ended> {
+        let (shared, leg) = (self.shared, self.leg);
+        let mut pieces = Pieces::new(self.session.info(), shared);
+        let mut passes = 0;
+        while shared.legs().owed(leg) * BLOCK_BYTES > bytes {
+            self.session.check()?;
+            shared.check_usable()?;
+            let Some(piece) = pieces.next(shared, leg, piece::DATA_BYTES).await? else {
+                passes += 1;
+                if passes == PASSES_MAX {
+                    return Ok(Err(NO_END));
+                }
+                continue;
+            };
+            let lock = match all {
+                None => Some(held(shared.locks().exclusive(piece.range())).await),
+                Some(_) => None,
+            };
+            if !self.take(batch, piece.blocks(), piece.is_hole()).await? {
+                return Ok(Err(NO_ROOM));
+            }
+            drop(lock);
+            batch.send().await?;
+        }
+        Ok(Ok(()))
+    }
+
+    /// Takes what is owed of a piece, whose range is held. False: there is no room.
+    async fn take(&self, batch: &mut Batch, blocks: Range<u64>, hole: bool) -> Result<bool> {
+        let legs = self.shared.legs();
+        let mut from = blocks.start;
+        while let Some(run) = legs.first_to_copy(self.leg, from..blocks.end) {
+            let run = run.start..run.end.min(run.start + piece::DATA_BYTES / BLOCK_BYTES);
+            from = run.end;
+            let offset = run.start * BLOCK_BYTES;
+            let len = (run.end * BLOCK_BYTES).min(self.shared.size()) - offset;
+            let content = if hole && piece::is_hole(self.shared, offset, len).await? {
+                Content::Zero(len)
+            } else {
+                let buf = read::read_held(self.shared, offset, len as usize).await?;
+                if piece::is_zero(&buf) { Content::Zero(len) } else { Content::Data(buf.freeze()) }
+            };
+            let data = if let Content::Data(data) = &content { data.len() as u64 } else { 0 };
+            if !batch.has_room(data) {
+                return Ok(false);
+            }
+            if !legs.begin_copy(self.leg, self.session, run.clone()) {
+                return Err(gone());
+            }
+            batch.add(Piece { offset, content });
+            // It becomes clean with a flush that is asked for when the batch is home, and not before.
+            legs.copy_ended(self.leg, self.session, run.clone(), true);
+            legs.copied(self.leg, run.end - run.start, 0);
+        }
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_owed_leaves_room_for_what_is_written_meanwhile() {
+        assert!(fits(0, 0) && !fits(1, 0));
+        assert!(fits(75, 100 * BLOCK_BYTES) && !fits(76, 100 * BLOCK_BYTES));
+        assert!(!fits(u64::MAX / 4096, 1 << 40));
+    }
+}

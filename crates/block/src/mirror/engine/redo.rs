@@ -1,0 +1,247 @@
+//! A batch in the redo log of a leg: its records are written, it is committed by the leg's
+//! superblock, copied home, and released. What is in it is decided by whoever fills it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::super::epoch::{Content, Piece};
+use super::super::generation::WallMs;
+use super::super::redo::{Gather, Writer, replay};
+use super::super::superblock::Consistency;
+use super::allowance::{Allowance, BYTES_FIRST};
+use super::handshake::{self, Found};
+use super::session::{Operation, Session, SessionDevice};
+use super::shared::Shared;
+use super::tail;
+use crate::{BlockError, Result, WriteFlags};
+
+/// Bytes of a record about, below which the allowance does not shrink.
+const RECORD_BYTES: u64 = 1 << 20;
+
+/// Records under way at most: each may be short.
+const RECORDS_MAX: usize = 256;
+
+/// A batch that is being written.
+pub(crate) struct Batch {
+    shared: Arc<Shared>,
+    leg: usize,
+    session: Arc<Session>,
+    /// First byte of the log.
+    log: u64,
+    writer: Writer,
+    gather: Gather,
+    /// Full, and not written yet.
+    ready: Vec<Vec<Piece>>,
+    /// Pieces that are not written yet, and their data.
+    waiting: (u64, u64),
+    under_way: FuturesUnordered<Record>,
+    allowed: Allowance,
+    /// When the next record may be sent, by the user's limit of the rate.
+    next_at: Duration,
+    /// Somebody waits for it: that limit does not count.
+    hurries: bool,
+}
+
+/// A record under way.
+struct Record {
+    write: Operation<()>,
+    bytes: u64,
+    since: Duration,
+}
+
+impl Future for Record {
+    type Output = Result<(u64, Duration)>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        let done = std::pin::Pin::new(&mut self.write).poll(context);
+        done.map_ok(|()| (self.bytes, self.since))
+    }
+}
+
+impl Batch {
+    /// An empty one, for the log of a leg.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        leg: usize,
+        session: &Arc<Session>,
+        found: &Found,
+    ) -> Self {
+        let (config, log) = (shared.config(), found.redo_log());
+        let bounds = (RECORD_BYTES, config.resync_window_bytes);
+        let name = shared.host().random() as u64;
+        Self {
+            shared: shared.clone(),
+            leg,
+            session: session.clone(),
+            log: log.start,
+            writer: Writer::new(shared.books().uuid(), name, log.end - log.start),
+            gather: Gather::default(),
+            ready: Vec::new(),
+            waiting: (0, 0),
+            under_way: FuturesUnordered::new(),
+            allowed: Allowance::new(BYTES_FIRST, bounds, config.remote_timeout),
+            next_at: Duration::ZERO,
+            hurries: false,
+        }
+    }
+
+    /// Bytes that it takes, but for what waits.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.writer.bytes()
+    }
+
+    /// Changes wait for it from now on, or no longer.
+    pub(crate) fn hurry(&mut self, hurries: bool) {
+        self.hurries = hurries;
+    }
+
+    fn rate(&self) -> Option<u64> {
+        let rate = self.shared.config().resync_bytes_per_s;
+        rate.filter(|rate| *rate > 0 && !self.hurries)
+    }
+
+    /// Whether the log has room for another piece, of so many bytes of data.
+    pub(crate) fn has_room(&self, data_bytes: u64) -> bool {
+        self.writer.has_room(self.waiting.0 + 1, self.waiting.1 + data_bytes)
+    }
+
+    /// Adds a piece, for which there is room.
+    pub(crate) fn add(&mut self, piece: Piece) {
+        let data = if let Content::Data(data) = &piece.content { data.len() as u64 } else { 0 };
+        self.waiting = (self.waiting.0 + 1, self.waiting.1 + data);
+        self.ready.extend(self.gather.add(piece));
+    }
+
+    /// Has the records sent that are full; waits while enough is under way.
+    ///
+    /// # Errors
+    /// The leg's.
+    pub(crate) async fn send(&mut self) -> Result<()> {
+        for pieces in std::mem::take(&mut self.ready) {
+            while !self.under_way.is_empty()
+                && (!self.allowed.has_room() || self.under_way.len() >= RECORDS_MAX)
+            {
+                self.answer().await?;
+            }
+            self.send_record(&pieces).await?;
+        }
+        Ok(())
+    }
+
+    /// Has all of it sent, and waits for the answers.
+    ///
+    /// # Errors
+    /// The leg's.
+    pub(crate) async fn send_all(&mut self) -> Result<()> {
+        self.send().await?;
+        let rest = self.gather.take();
+        if !rest.is_empty() {
+            self.send_record(&rest).await?;
+        }
+        while !self.under_way.is_empty() {
+            self.answer().await?;
+        }
+        Ok(())
+    }
+
+    async fn send_record(&mut self, pieces: &[Piece]) -> Result<()> {
+        let Some((at, record)) = self.writer.record(pieces) else {
+            return Err(BlockError::Medium(std::io::Error::other("the redo log is too small")));
+        };
+        let data = |piece: &Piece| match &piece.content {
+            Content::Data(data) => data.len() as u64,
+            Content::Zero(_) => 0,
+        };
+        self.waiting.0 -= pieces.len() as u64;
+        self.waiting.1 -= pieces.iter().map(data).sum::<u64>();
+        let bytes = record.len() as u64;
+        self.pause(bytes).await;
+        let (at, since) = (self.log + at, self.shared.host().now());
+        self.allowed.sent(bytes);
+        self.shared.legs().sends(self.leg, bytes);
+        let write = self.session.run(|device| device.write(at, record, WriteFlags::NONE));
+        self.under_way.push(Record { write, bytes, since });
+        Ok(())
+    }
+
+    async fn answer(&mut self) -> Result<()> {
+        if let Some(answered) = self.under_way.next().await {
+            let (bytes, since) = answered?;
+            self.allowed.answered(bytes, self.shared.host().now().saturating_sub(since));
+        }
+        Ok(())
+    }
+
+    async fn pause(&mut self, bytes: u64) {
+        let Some(rate) = self.rate() else { return };
+        let now = self.shared.host().now();
+        if self.next_at > now {
+            self.shared.host().sleep(self.next_at - now).await;
+        }
+        self.next_at = self.next_at.max(now) + Duration::from_secs_f64(bytes as f64 / rate as f64);
+    }
+
+    /// All of it counts from now on: whoever takes up the leg copies it home. It is the image of
+    /// the time `closed`, and makes the epochs through this one stable.
+    ///
+    /// # Errors
+    /// The leg's; it may be committed or not.
+    pub(crate) async fn commit(
+        &mut self,
+        found: &mut Found,
+        epoch: u64,
+        closed: Duration,
+    ) -> Result<()> {
+        self.send_all().await?;
+        if self.writer.bytes() == 0 {
+            return Ok(()); // Nothing changes there.
+        }
+        let host = self.shared.host();
+        let age = host.now().saturating_sub(closed);
+        let closed = host.wall_clock().checked_sub(age).map_or(WallMs(0), WallMs::from);
+        let committed = self.writer.committed(epoch, closed);
+        handshake::say(&self.shared, self.leg, &self.session, found, |superblock| {
+            superblock.consistency = Consistency::Applying(committed);
+        })
+        .await
+    }
+
+    /// Copies it home from the log, after [`commit`](Self::commit). Nothing of it is flushed.
+    ///
+    /// # Errors
+    /// The leg's.
+    pub(crate) async fn copy_home(&mut self, found: &Found) -> Result<()> {
+        let Some(batch) = found.batch() else { return Ok(()) };
+        let device = SessionDevice(self.session.clone());
+        let pace = self.rate().map(|rate| (&**self.shared.host(), rate));
+        replay::copy_home(&device, batch, pace).await?;
+        self.shared.legs().sends(self.leg, batch.committed.bytes);
+        Ok(())
+    }
+
+    /// It is home: makes that stable, and the superblock names it no more.
+    ///
+    /// # Errors
+    /// The leg's; it may be released or not.
+    pub(crate) async fn release(&mut self, found: &mut Found) -> Result<()> {
+        if found.batch().is_none() {
+            return Ok(());
+        }
+        let device = SessionDevice(self.session.clone());
+        if let Some(stamp) = found.stamp_of_batch() {
+            // It holds already for whoever finds the batch named, since he copies it home first.
+            tail::write_stamp(&device, &found.layout(), &stamp).await?;
+            found.note_stamp(stamp.epoch);
+        }
+        handshake::say(&self.shared, self.leg, &self.session, found, |superblock| {
+            superblock.consistency = Consistency::Consistent;
+        })
+        .await
+    }
+}

@@ -1,0 +1,182 @@
+//! Catch-ups through the redo log: the image at the leg at every moment, with a power cut there at
+//! each, and what becomes of what does not fit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::world::*;
+use crate::layer::{Delay, DelayLayer, Delays, LogLayer};
+use crate::mirror::layout::TAIL_BYTES;
+use crate::mirror::{
+    Lag, LegState, Mode, OnLag, OpenLeg, PromoteOptions, TokioHost, Way as Caught, promote,
+};
+use crate::{Buf, Bytes, Device, WriteFlags};
+
+const KIB: usize = 1024;
+/// All of the room that there is.
+const LOG: u64 = LEG_SIZE - SIZE - TAIL_BYTES;
+
+/// One leg, in sync, with room for a log of this size.
+async fn in_sync(mode: Mode, redo_bytes: u64, bytes_per_s: Option<u64>) -> World {
+    let mut world = World::blank(1);
+    world.config.mode = mode;
+    world.config.redo_bytes = Some(redo_bytes);
+    world.config.resync_bytes_per_s = bytes_per_s;
+    // In the asynchronous mode a leg is lost when it is left behind, and gets the log else.
+    world.config.lag = Lag { bytes: 64 << 10, on: OnLag::FallBehind, ..world.config.lag };
+    world.create().await.unwrap();
+    world.open().await;
+    world.settled().await;
+    world
+}
+
+/// The leg is lost, and these blocks change meanwhile, some of them to zeroes.
+async fn changed_while_lost(world: &World) {
+    world.legs[0].set_way(Way::Cut);
+    world.write(0, 4 * KIB, 1).await.unwrap();
+    world.device().flush().await.unwrap();
+    for number in 0..8 {
+        let data = pattern(64 * KIB, number as u8 + 2);
+        world.device().write(number * 100 * 1024, data, WriteFlags::NONE).await.unwrap();
+    }
+    world.device().zero(200 * 1024, 8192, Default::default()).await.unwrap();
+    world.wait("the leg is given up", |mirror| mirror.status().legs[0].dirty_bytes > 0).await;
+}
+
+async fn all_of(device: &Device) -> Vec<u8> {
+    device.read(0, Buf::new(device.info().size as usize)).await.unwrap().to_vec()
+}
+
+async fn promoted(image: Vec<u8>) -> Vec<u8> {
+    let device = memory(LEG_SIZE);
+    device.write(0, Bytes::from(image), WriteFlags::NONE).await.unwrap();
+    let leg =
+        OpenLeg { device: device.clone(), identity: String::new(), ordered: None, fence: None };
+    // It gives no sign of life that counts: time stands still here, and it is young.
+    let options = PromoteOptions { force: true, release: false };
+    let taken = promote(leg, &TokioHost::current(), options).await.unwrap();
+    assert!(taken.consistent, "{taken:?}");
+    content(&*device).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_catch_up_through_the_redo_log_leaves_an_image_at_every_moment() {
+    for mode in [Mode::Sync, Mode::Async] {
+        let world = in_sync(mode, LOG, None).await;
+        let before = content(&*world.local).await;
+        changed_while_lost(&world).await;
+        let base = all_of(&world.legs[0].device()).await;
+        let watched = Arc::new(LogLayer::new(world.legs[0].device()));
+        world.legs[0].replace(watched.clone(), "id of leg 0");
+        world.legs[0].set_way(Way::Open);
+        world.settled().await;
+        world.assert_equal().await;
+        let after = content(&*world.local).await;
+        let (mut old, mut new) = (0, 0);
+        let log = watched.log();
+        for moment in 0..=log.moments() {
+            let cut = log.cut(moment, 512);
+            for choice in cut.choose(3, moment) {
+                let mut image = base.clone();
+                cut.image(choice, &mut image);
+                let there = promoted(image).await;
+                assert!(there == before || there == after, "{mode:?}, a cut after {moment}");
+                *if there == before { &mut old } else { &mut new } += 1;
+            }
+        }
+        assert!(old > 10 && new > 10, "{old} images of before, {new} of after");
+        let leg = &world.mirror().status().legs[0];
+        assert_eq!((leg.redo_bytes, leg.fallbacks, leg.way), (LOG, 0, Caught::Unset));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_fit_the_redo_log_is_caught_up_in_place_and_said_first() {
+    for (mode, redo_bytes) in [(Mode::Sync, 64 << 10), (Mode::Async, 64 << 10), (Mode::Sync, 0)] {
+        let world = in_sync(mode, redo_bytes, Some(10_000)).await;
+        changed_while_lost(&world).await;
+        world.legs[0].set_way(Way::Open);
+        world.wait_state(0, LegState::CatchingUp).await;
+        world.wait("something is copied", |mirror| mirror.status().legs[0].copied_bytes > 0).await;
+        let leg = world.mirror().status().legs[0].clone();
+        assert_eq!((leg.way, leg.consistent), (Caught::InPlace, false), "{mode:?}");
+        let open = world.legs[0].elsewhere();
+        let refused = promote(open, &TokioHost::current(), PromoteOptions::default()).await;
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains("no legal one"), "{error}");
+        world.settled().await;
+        world.assert_equal().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_writes_on_is_caught_up_with_and_what_it_writes_is_there() {
+    for mode in [Mode::Sync, Mode::Async] {
+        let world = in_sync(mode, LOG, None).await;
+        changed_while_lost(&world).await;
+        let delays = Delays::all(Delay::Fixed(Duration::from_millis(100)));
+        let far = DelayLayer::new(world.legs[0].device(), delays, 1);
+        world.legs[0].replace(Arc::new(far), "id of leg 0");
+        world.legs[0].set_way(Way::Open);
+        world.wait_state(0, LegState::CatchingUp).await;
+        assert_eq!(world.mirror().status().legs[0].way, Caught::Atomic);
+        let mut round = 0;
+        while world.mirror().status().legs[0].state != LegState::InSync {
+            round += 1;
+            let at = u64::from(round % 8) * 100 * 1024;
+            world.write(at, 4 * KIB, round).await.unwrap();
+            world.device().flush().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(round > 5, "{round} rounds");
+        let leg = world.mirror().status().legs[0].clone();
+        assert_eq!(leg.fallbacks, 0, "{leg:?}");
+        world.wait("all of it is there", |mirror| mirror.status().legs[0].epochs == 0).await;
+        world.assert_equal().await;
+    }
+}
+
+/// The mirror is killed when the leg names a batch, with some of it at its place or nothing.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_was_committed_is_copied_home_by_the_mirror_that_finds_it() {
+    for mode in [Mode::Sync, Mode::Async] {
+        let mut world = in_sync(mode, LOG, None).await;
+        changed_while_lost(&world).await;
+        let after = content(&*world.local).await;
+        let base = all_of(&world.legs[0].device()).await;
+        let watched = Arc::new(LogLayer::new(world.legs[0].device()));
+        world.legs[0].replace(watched.clone(), "id of leg 0");
+        world.legs[0].set_way(Way::Open);
+        world.settled().await;
+        world.kill();
+        let log = watched.log();
+        let moment = (0..=log.moments()).find(|moment| {
+            let mut image = base.clone();
+            let cut = log.cut(*moment, 512);
+            cut.image(cut.choose(1, 0)[0], &mut image);
+            names_batch(&image)
+        });
+        let mut image = base.clone();
+        let cut = log.cut(moment.expect("a batch was named"), 512);
+        cut.image(cut.choose(1, 0)[0], &mut image);
+        let device = memory(LEG_SIZE);
+        device.write(0, Bytes::from(image), WriteFlags::NONE).await.unwrap();
+        let open = OpenLeg { device, identity: String::new(), ordered: None, fence: None };
+        let options = PromoteOptions { force: true, release: false };
+        let taken = promote(open.clone(), &TokioHost::current(), options).await.unwrap();
+        assert!(taken.applied_bytes > 0 && taken.consistent, "{taken:?}");
+        assert!(content(&*open.device).await == after);
+    }
+}
+
+fn names_batch(image: &[u8]) -> bool {
+    use crate::mirror::layout::LegLayout;
+    use crate::mirror::superblock::{BYTES, Consistency, RemoteSuperblock, newest};
+    let layout = LegLayout::new(LEG_SIZE, 0).unwrap();
+    let copy = |number: u64| {
+        let at = layout.superblock(number) as usize;
+        *image[at..].first_chunk::<BYTES>().unwrap()
+    };
+    let found = newest::<RemoteSuperblock>(&copy(0), &copy(1)).unwrap();
+    matches!(found.consistency, Consistency::Applying(_))
+}

@@ -1,0 +1,185 @@
+//! Copies a committed batch home: at whoever finds one that was not released (promoting, taking up a
+//! leg again, what is done to a mirror that does not run), and at the mirror that has committed it.
+//!
+//! May be cut off anywhere and done again: the batch is named by the superblock until all of it is
+//! at its place and stable.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::{self, FuturesUnordered};
+
+use super::super::engine::tail;
+use super::super::epoch::{Content, Piece};
+use super::super::host::Host;
+use super::super::layout::LegLayout;
+use super::super::superblock::{Committed, Consistency, MirrorId, RemoteSuperblock, Stamp};
+use super::record::Reader;
+use crate::{BlockDevice, BlockError, Buf, Result, WriteFlags, ZeroFlags};
+
+/// Bytes of the log read at once.
+const READ_BYTES: u64 = 1 << 20;
+
+/// Reads under way: with the writes 32 MiB, which fills 1 Gbit/s up to a round trip of 130 ms.
+const READS_AT_ONCE: usize = 16;
+
+/// Bytes of writes under way.
+const WRITE_BYTES_MAX: u64 = 16 << 20;
+
+/// Writes under way at most.
+const WRITES_MAX: usize = 1024;
+
+/// What is done with the pieces of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Do {
+    Look,
+    Copy,
+}
+
+/// Where a batch is, and what of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batch {
+    pub(crate) mirror: MirrorId,
+    pub(crate) layout: LegLayout,
+    /// Bytes of the image.
+    pub(crate) image_bytes: u64,
+    pub(crate) committed: Committed,
+}
+
+/// Bytes a second at most, by whose clock.
+pub(crate) type Pace<'a> = (&'a dyn Host, u64);
+
+/// Looks whether all of the batch can be read, and nothing else.
+///
+/// # Errors
+/// The device's; [`BlockError::Medium`] where the log does not hold what was committed.
+pub(crate) async fn check(device: &dyn BlockDevice, batch: Batch) -> Result<()> {
+    walk(device, batch, Do::Look, None).await
+}
+
+/// Copies the batch to its place. It is not flushed.
+///
+/// # Errors
+/// As [`check`]; then a part of it may be at its place.
+pub(crate) async fn copy_home(
+    device: &dyn BlockDevice,
+    batch: Batch,
+    pace: Option<Pace<'_>>,
+) -> Result<()> {
+    walk(device, batch, Do::Copy, pace).await
+}
+
+/// A leg whose superblock names a batch gets its image, and says so: returns the superblock that
+/// stands there then. One that names none is left as it is. The caller keeps others from writing.
+///
+/// # Errors
+/// As [`check`]; then nothing was changed, or what was is copied again by the next attempt.
+pub(crate) async fn settle(
+    device: &dyn BlockDevice,
+    layout: &LegLayout,
+    found: &RemoteSuperblock,
+) -> Result<RemoteSuperblock> {
+    let Consistency::Applying(committed) = found.consistency else { return Ok(found.clone()) };
+    let layout = layout.with_redo(found.redo_bytes);
+    let (mirror, image_bytes) = (found.uuid, found.data_bytes);
+    let batch = Batch { mirror, layout, image_bytes, committed };
+    check(device, batch).await?;
+    // It may have been read from a cache that a power cut empties: then parts of it would be home,
+    // and nothing would name it.
+    device.flush().await?;
+    copy_home(device, batch, None).await?;
+    if let Some(stamp) = stamp_of(found, &committed) {
+        device.flush().await?;
+        tail::write_stamp(device, &layout, &stamp).await?;
+    }
+    let sequence = found.sequence + 1;
+    let consistency = Consistency::Consistent;
+    let settled = RemoteSuperblock { sequence, consistency, ..found.clone() };
+    tail::write(device, &layout, &settled).await?;
+    Ok(settled)
+}
+
+/// What is stable at the leg when the batch is home.
+pub(crate) fn stamp_of(found: &RemoteSuperblock, committed: &Committed) -> Option<Stamp> {
+    let generation = found.lineage.current();
+    let Committed { epoch, closed, .. } = *committed;
+    (epoch > 0).then_some(Stamp { uuid: found.uuid, generation, epoch, closed })
+}
+
+async fn walk(
+    device: &dyn BlockDevice,
+    batch: Batch,
+    what: Do,
+    pace: Option<Pace<'_>>,
+) -> Result<()> {
+    let log = batch.layout.redo_log();
+    let end = log.start + batch.committed.bytes;
+    if end > log.end {
+        return Err(medium("the batch is longer than the redo log"));
+    }
+    let starts = (log.start..end).step_by(READ_BYTES as usize);
+    let read = |at: u64| device.read(at, Buf::new(READ_BYTES.min(end - at) as usize));
+    let mut reads = stream::iter(starts.map(read)).buffered(READS_AT_ONCE);
+    let mut reader = Reader::new(batch.mirror, batch.committed, batch.image_bytes);
+    let mut home = Home::new(device);
+    while let Some(bytes) = reads.next().await {
+        let bytes = bytes?;
+        if let Some((host, rate)) = pace {
+            host.sleep(Duration::from_secs_f64(bytes.len() as f64 / rate as f64)).await;
+        }
+        for piece in reader.feed(&bytes).map_err(medium)? {
+            if what == Do::Copy {
+                home.put(piece).await?;
+            }
+        }
+    }
+    reader.finish().map_err(medium)?;
+    home.drain().await
+}
+
+fn medium(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> BlockError {
+    BlockError::Medium(std::io::Error::other(why))
+}
+
+/// The writes under way.
+struct Home<'a> {
+    device: &'a dyn BlockDevice,
+    under_way: FuturesUnordered<crate::Io<()>>,
+    ranges: Vec<Range<u64>>,
+    bytes: u64,
+}
+
+impl<'a> Home<'a> {
+    fn new(device: &'a dyn BlockDevice) -> Self {
+        Self { device, under_way: FuturesUnordered::new(), ranges: Vec::new(), bytes: 0 }
+    }
+
+    /// Sends a piece, after all before it that it overlaps with.
+    async fn put(&mut self, piece: Piece) -> Result<()> {
+        let range = piece.range();
+        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
+        let full = self.bytes >= WRITE_BYTES_MAX || self.ranges.len() >= WRITES_MAX;
+        if full || self.ranges.iter().any(overlaps) {
+            self.drain().await?;
+        }
+        let io = match piece.content {
+            Content::Data(data) => {
+                self.bytes += data.len() as u64;
+                self.device.write(piece.offset, data, WriteFlags::NONE)
+            }
+            Content::Zero(len) => self.device.zero(piece.offset, len, ZeroFlags::new(false, true)),
+        };
+        self.under_way.push(io);
+        self.ranges.push(range);
+        Ok(())
+    }
+
+    async fn drain(&mut self) -> Result<()> {
+        while let Some(result) = self.under_way.next().await {
+            result?;
+        }
+        (self.bytes, self.ranges) = (0, Vec::new());
+        Ok(())
+    }
+}
