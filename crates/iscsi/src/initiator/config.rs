@@ -140,7 +140,7 @@ impl Config {
             // Longer than a disk array takes to fail over inside.
             command_timeout: Duration::from_secs(60),
             transfer_len_max: 1 << 20,
-            commands_max: 1024,
+            commands_max: 4096,
             hand_out_evenly: false,
             unflushed_len_max: 256 << 20,
             shared: false,
