@@ -356,9 +356,9 @@ def test_the_papers_experiments_are_all_there():
     assert len(limits) == 4 * 6
 
 
-@pytest.mark.parametrize("study", ["mirror-outage", "mirror-lag", "mirror-peers"])
-def test_the_mirrors_studies_are_commands_and_name_their_parts(study: str):
-    assert "--quick" in _lab(study, "--help").stdout
+@pytest.mark.parametrize("study", ["mirror-outage", "mirror-lag", "mirror-peers", "path-gate"])
+def test_studies_are_commands_and_name_their_parts(study: str):
+    assert "usage: enkaku_lab" in _lab(study, "--help").stdout
     unknown = _lab(study, "nothing")
     assert unknown.returncode == 1 and re.search(r"is called nothing; there are: \w", unknown.stderr)
     assert "Traceback" not in unknown.stderr

@@ -14,6 +14,7 @@ from enkaku_lab import (
     mirror_peers,
     monitor_cost,
     packets,
+    path_gate,
     steps,
     tuner_cost,
 )
@@ -35,6 +36,7 @@ COMMANDS = {
     "monitor-cost": monitor_cost.main,
     "steps": steps.main,
     "tuner-cost": tuner_cost.main,
+    "path-gate": path_gate.main,
     "many": many.main,
     "mirror-lag": mirror_lag.main,
     "mirror-outage": mirror_outage.main,

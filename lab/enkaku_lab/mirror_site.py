@@ -27,6 +27,8 @@ IQN = f"{enkaku.IQN}-{os.getpid()}"
 """A host has one leg at a unit at a time, and another lab may be at work."""
 TAIL_BYTES = 1 << 20
 """More than what the mirror keeps at the end of a leg."""
+KEPT_BYTES_MAX = 3 << 30
+"""Of the file system's room, for a disk."""
 IN_SYNC_S_MAX = 1800.0
 POLL_S = 0.02
 BLOCK = 4096
@@ -210,8 +212,12 @@ def site(link: Link, size: int, local: Path | None = None) -> Iterator[MirrorSit
 
 
 def _sparse(path: Path, size: int) -> Path:
+    """Reads as zeroes. Where there is room its place is kept: blocks that are all over the file system,
+    one by one in the order of random writes, take minutes to delete."""
     with path.open("wb") as file:
         file.truncate(size)
+        if size <= KEPT_BYTES_MAX:
+            os.posix_fallocate(file.fileno(), 0, size)
     return path
 
 

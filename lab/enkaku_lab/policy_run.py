@@ -36,15 +36,23 @@ def transfer(
     """It has just begun; `words` are more options of `enkaku bench`. If it is free to, a socket may
     choose another congestion control."""
     with tempfile.TemporaryDirectory() as folder, wan.up(link, Path(folder)) as lab:
-        logs = Path(folder)
         lab.choose_congestion_control("cubic", free)
         lab.set(link)
-        serve = [enkaku.binary(), "serve", "--lun", "mem:1G", "--iqn", enkaku.IQN]
-        serve += ["--listen", f"{wan.FAR}:{PORT}"]
-        bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--json"]
-        bench += ["--rw", rw, "--force", "--bs", BLOCK, "--depth", DEPTH]
-        bench += ["--policy", policy, *words]
-        with peer(lab.exec("far", serve), logs / "serve.log") as target:
-            target.wait_for_output("listening on")
-            with peer(lab.exec("near", bench), logs / "bench.log") as running:
-                yield Running(lab, running, logs)
+        with begun(lab, Path(folder), rw, policy, words) as running:
+            yield running
+
+
+@contextmanager
+def begun(
+    lab: wan.Lab, logs: Path, rw: str, policy: str, words: list[object]
+) -> Iterator[Running]:
+    """It has just begun, over a line that is as it should be."""
+    serve = [enkaku.binary(), "serve", "--lun", "mem:1G", "--iqn", enkaku.IQN]
+    serve += ["--listen", f"{wan.FAR}:{PORT}"]
+    bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--json"]
+    bench += ["--rw", rw, "--force", "--bs", BLOCK, "--depth", DEPTH]
+    bench += ["--policy", policy, *words]
+    with peer(lab.exec("far", serve), logs / "serve.log") as target:
+        target.wait_for_output("listening on")
+        with peer(lab.exec("near", bench), logs / "bench.log") as running:
+            yield Running(lab, running, logs)

@@ -1,0 +1,192 @@
+"""`python -m enkaku_lab path-gate`: two policies of the path and plain TCP, side by side on many lines.
+
+Whether a new controller may take the place of an old one: on each line a transfer of 20 s from its start under
+the one, under the other, and by `iperf3 -P 16`, in turn and again. Lines that neither was made on are among
+them: short and long queues, jitter, losses in bursts, other rates, other congestion controls.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from enkaku_lab import machine, policy_run, wan
+from enkaku_lab.experiment import Link
+from enkaku_lab.peers import enkaku, iperf3
+from enkaku_lab.process import LabError, peer
+from enkaku_lab.progress import say
+from enkaku_lab.results import median
+from enkaku_lab.table import fenced, render
+
+FIRST_S = 20.0
+STEADY_FROM_S = 10.0
+STREAMS = 16
+END_S = 60.0
+IP_SHARE = 1500 / 1448
+"""What the emulator counts of a full packet, beside its payload."""
+HEAD = [
+    *("line", "dir", "first 20 s: TCP", ": {old}", ": {new}", "from 10 s: TCP", ": {old}", ": {new}"),
+    *("N {old}", "N {new}", "held"),
+]
+LEGEND = """Shares of what the line carries of TCP payload; medians, with the least and the most where there are
+several runs. TCP: iperf3 -P 16. first 20 s: of a process, its logins among them. from 10 s: its second half,
+as the line counts it. N: connections wanted at the end. held: the new one is within 2 % of the better of the
+other two, or above, in both."""
+PAGE = """# Two policies side by side
+
+Made by `python -m enkaku_lab path-gate --docs docs`; do not edit. `enkaku bench`, 32 × 1 MiB, a disk in memory,
+Linux's default buffers. {machine}
+
+{body}
+"""
+TOLERANCE = 0.02
+
+
+@dataclass(frozen=True)
+class Line:
+    """A link, and what else `enkaku wan set` is told about it."""
+
+    name: str
+    link: Link
+    more: tuple[str, ...] = ()
+
+
+def _lines() -> dict[str, Line]:
+    plain = [Line(f"rtt-{rtt}", Link(float(rtt))) for rtt in (1, 10, 20, 50, 100, 200, 300)]
+    queues = [Line(f"queue-{n}", Link(50.0, queue_packets=n)) for n in (250, 8000)]
+    far_queues = [Line(f"queue-{n}-far", Link(200.0, queue_packets=n)) for n in (500, 8000)]
+    rates = [Line("100mbit", Link(50.0, rate="100mbit")), Line("20mbit", Link(100.0, rate="20mbit"))]
+    losses = [Line("loss-1e-4", Link(50.0, 1e-4)), Line("loss-1e-3", Link(50.0, 1e-3))]
+    jitter = [
+        Line("jitter-1ms", Link(20.0), ("--jitter", "1ms")),
+        Line("jitter-5ms", Link(50.0), ("--jitter", "5ms")),
+    ]
+    bursts = [Line("bursts", Link(50.0), ("--burst", "1e-5,0.2"))]
+    others = [Line(f"{cc}-{rtt}", Link(float(rtt), cc=cc)) for cc in ("reno", "bbr") for rtt in (20, 100)]
+    every = [*plain, *queues, *far_queues, *rates, *losses, *jitter, *bursts, *others]
+    return {line.name: line for line in every}
+
+
+LINES = _lines()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Shares of the line, and the connections that were wanted at the end."""
+
+    first: float
+    steady: float
+    connections: int = STREAMS
+
+
+@contextmanager
+def _place(line: Line) -> Iterator[tuple[wan.Lab, Path]]:
+    with tempfile.TemporaryDirectory() as folder, wan.up(line.link, Path(folder)) as lab:
+        lab.choose_congestion_control(line.link.cc)
+        lab.set(line.link)
+        if line.more:
+            enkaku.command("wan", "set", lab.name, *line.more)
+        yield lab, Path(folder)
+
+
+def _carried(lab: wan.Lab, write: bool) -> float:
+    shown = enkaku.report("wan", "show", lab.name)
+    return shown["near_to_far" if write else "far_to_near"]["bytes"] / IP_SHARE
+
+
+def _steady(lab: wan.Lab, write: bool, begin_s: float) -> float:
+    """Bytes per second of a transfer that has begun then, in its second half."""
+    time.sleep(max(begin_s + STEADY_FROM_S - time.monotonic(), 0.0))
+    from_s, before = time.monotonic(), _carried(lab, write)
+    time.sleep(max(begin_s + FIRST_S - 0.5 - time.monotonic(), 0.0))
+    return (_carried(lab, write) - before) / (time.monotonic() - from_s)
+
+
+def tcp(line: Line, write: bool) -> Seen:
+    most = line.link.payload_bits_per_s / 8
+    with _place(line) as (lab, logs):
+        words = ["iperf3", "-s", "-1", "--forceflush", "-p", policy_run.PORT]
+        with peer(lab.exec("far", words), logs / "server.log") as server:
+            server.wait_for_output("Server listening")
+            words = ["iperf3", "-c", wan.FAR, "-p", policy_run.PORT, "-P", STREAMS, "--json"]
+            words += ["-t", f"{FIRST_S:g}", *([] if write else ["-R"])]
+            begin_s = time.monotonic()
+            with peer(lab.exec("near", words), logs / "client.log") as client:
+                steady = _steady(lab, write, begin_s)
+                client.wait(FIRST_S + END_S)
+                end = json.loads(client.output())["end"]
+    return Seen(end["sum_received"]["bytes"] / FIRST_S / most, steady / most)
+
+
+def policy(line: Line, write: bool, name: str) -> Seen:
+    most = line.link.payload_bits_per_s / 8
+    words = ["--time", f"{FIRST_S:g}s"]
+    with _place(line) as (lab, logs):
+        begin_s = time.monotonic()
+        with policy_run.begun(lab, logs, "write" if write else "read", name, words) as run:
+            steady = _steady(lab, write, begin_s)
+            report = run.report(FIRST_S + END_S)
+            took = max(FIRST_S, time.monotonic() - begin_s)
+    path = report["path"]["connections_wanted"]
+    return Seen(report["bytes"] / took / most, steady / most, path)
+
+
+def _row(line: Line, write: bool, policies: tuple[str, str], repeat: int) -> list[str]:
+    ways: list[Callable[[], Seen]] = [lambda: tcp(line, write)]
+    ways += [lambda name=name: policy(line, write, name) for name in policies]
+    seen = list(zip(*([way() for way in ways] for _ in range(repeat)), strict=True))
+    firsts = [[one.first for one in many] for many in seen]
+    steadies = [[one.steady for one in many] for many in seen]
+    held = all(
+        median(shares[2]) >= max(median(shares[0]), median(shares[1])) - TOLERANCE
+        for shares in (firsts, steadies)
+    )
+    return [
+        *(line.name, "write" if write else "read"),
+        *(_spread(shares) for shares in firsts),
+        *(_spread(shares) for shares in steadies),
+        *(_numbers([one.connections for one in many]) for many in seen[1:]),
+        "yes" if held else "NO",
+    ]
+
+
+def _spread(shares: list[float]) -> str:
+    text = f"{median(shares):.2f}"
+    return text if len(shares) == 1 else f"{text} ({min(shares):.2f}–{max(shares):.2f})"
+
+
+def _numbers(numbers: list[int]) -> str:
+    return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)}–{max(numbers)}"
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="enkaku_lab path-gate", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="LINE", help=", ".join(LINES))
+    parser.add_argument("--old", default="adaptive", metavar="POLICY")
+    parser.add_argument("--new", default="model", metavar="POLICY")
+    parser.add_argument("--direction", choices=["read", "write", "both"], default="both")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N")
+    parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/path-gate.md, too")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.names if name not in LINES]:
+        raise LabError(f"no line is called {unknown[0]}; there are: {', '.join(LINES)}")
+    if options.repeat < 1:
+        raise LabError("--repeat is 1 at least")
+    wan.need()
+    both = {"read": [False], "write": [True], "both": [False, True]}[options.direction]
+    rows = []
+    for name in options.names or LINES:
+        for write in both:
+            rows.append(_row(LINES[name], write, (options.old, options.new), options.repeat))
+            say(" · ".join(rows[-1]))
+    head = [title.format(old=options.old, new=options.new) for title in HEAD]
+    table = render(head, rows)
+    print(f"{table}\n{LEGEND}")
+    if options.docs:
+        page, where = options.docs / "path-gate.md", machine.summary(machine.facts())
+        page.write_text(PAGE.format(body=fenced(table, LEGEND), machine=where))
+        print(f"Page: {page}")
