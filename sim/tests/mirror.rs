@@ -42,7 +42,7 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What some hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 32] = [
+const EVENTS: [&str; 33] = [
     "closed and opened again",
     "copy: a write meets what is not copied yet",
     "cut: at work",
@@ -73,6 +73,7 @@ const EVENTS: [&str; 32] = [
     "redo: a batch is committed",
     "redo: a batch is copied home by whoever finds it",
     "redo: a batch is released",
+    "redo: many epochs are one batch",
     "runs",
     "write",
 ];

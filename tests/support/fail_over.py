@@ -244,7 +244,8 @@ class Site:
     def _promoted(self, there: Target) -> bool:
         said = enkaku.report("mirror", "inspect", there.url())
         done = enkaku.command("mirror", "promote", there.url(), "--json", check=False)
-        if said["consistency"]["is"] != "consistent":
+        # A batch that is being copied home is no matter: promoting does that.
+        if said["consistency"]["is"] == "inconsistent-since":
             assert done.code == 1 and "--force" in done.stderr, (said, done)
             return False
         assert done.code == 0, (said, done)

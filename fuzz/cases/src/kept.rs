@@ -73,7 +73,7 @@ impl Host for Nobody {
 }
 
 /// Damages an image; whether checksums are to be made right again.
-fn damage(input: &mut Reader<'_>, image: &mut [u8]) -> bool {
+pub(crate) fn damage(input: &mut Reader<'_>, image: &mut [u8]) -> bool {
     let seal = input.u8() & 1 == 1;
     for _ in 0..PATCHES_MAX {
         if input.is_empty() {
@@ -88,7 +88,7 @@ fn damage(input: &mut Reader<'_>, image: &mut [u8]) -> bool {
     seal
 }
 
-fn put_crc(block: &mut [u8], at: usize) {
+pub(crate) fn put_crc(block: &mut [u8], at: usize) {
     block[at..at + 4].fill(0);
     let crc = crc32c::crc32c(block);
     block[at..at + 4].copy_from_slice(&crc.to_le_bytes());

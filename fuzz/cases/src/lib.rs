@@ -14,6 +14,7 @@ mod kept;
 mod login;
 mod misc;
 mod reader;
+mod redo;
 mod seeds;
 mod stream;
 mod target_session;
@@ -26,6 +27,7 @@ pub use initiator_session::initiator_session;
 pub use kept::{copy_state, mirror_leg, mirror_metadata};
 pub use login::{login_initiator, login_target};
 pub use misc::{cdb, names, nbd_handshake, scsi_replies};
+pub use redo::mirror_redo;
 pub use seeds::seeds;
 pub use stream::stream;
 pub use target_session::target_session;
@@ -54,6 +56,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("pcapng", pcapng),
     ("stream", stream),
     ("mirror_leg", mirror_leg),
+    ("mirror_redo", mirror_redo),
     ("mirror_metadata", mirror_metadata),
     ("copy_state", copy_state),
 ];

@@ -42,7 +42,7 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "pcap" => capture::pcap(),
         "pcapng" => capture::pcapng(),
         "stream" => capture::segments(),
-        "mirror_leg" | "mirror_metadata" | "copy_state" => crate::kept::seeds(),
+        "mirror_leg" | "mirror_redo" | "mirror_metadata" | "copy_state" => crate::kept::seeds(),
         _ => Vec::new(),
     }
 }

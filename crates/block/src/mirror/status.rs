@@ -97,6 +97,8 @@ pub struct LegStatus {
     pub redo_bytes: u64,
     /// How it is caught up with.
     pub way: Way,
+    /// Batches of many epochs that were sent through the redo log since the mirror was opened.
+    pub batches: u64,
     /// Catch-ups since the mirror was opened for which its redo log was too small after all.
     pub fallbacks: u64,
 }

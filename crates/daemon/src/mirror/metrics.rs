@@ -130,6 +130,7 @@ mod tests {
             sent_bytes: 77,
             redo_bytes: 0,
             redo_overflows: 0,
+            batches: 0,
             guard: block::mirror::Guard::Reservation,
         };
         let report = Report {

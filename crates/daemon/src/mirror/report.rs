@@ -88,6 +88,10 @@ pub struct LegReport {
     /// Catch-ups since the mirror was opened that turned out not to fit, and went on in place.
     #[serde(default)]
     pub redo_overflows: u64,
+    /// Batches of many epochs since the mirror was opened: in the asynchronous mode, where they are
+    /// there sooner than epoch after epoch.
+    #[serde(default)]
+    pub batches: u64,
 }
 
 /// What a promotion would lose.
@@ -242,6 +246,7 @@ impl LegReport {
             sent_bytes: leg.sent_bytes,
             redo_bytes: leg.redo_bytes,
             redo_overflows: leg.fallbacks,
+            batches: leg.batches,
         }
     }
 
@@ -268,7 +273,12 @@ impl LegReport {
         }
         if self.lag_bytes > 0 || self.state == LegState::InSync {
             let Self { lag_s, lag_bytes, epochs, .. } = self;
-            let what = format!("{}, {} in {epochs} epochs", time(*lag_s), bytes(*lag_bytes));
+            let batches = match self.batches {
+                0 => String::new(),
+                batches => format!(", {batches} batches so far"),
+            };
+            let (lag, bytes) = (time(*lag_s), bytes(*lag_bytes));
+            let what = format!("{lag}, {bytes} in {epochs} epochs{batches}");
             line("on its way", what);
         }
         if self.dirty_bytes > 0 && self.copy.is_none() {

@@ -1,6 +1,7 @@
 //! The redo log of a leg: what of it passes, and what a mirror might do wrong with it.
 
 use block::Bytes;
+use block::mirror::Mode;
 use block::mirror::superblock::Consistency;
 
 use super::wrong::{Ask, Flushing, Wrong};
@@ -17,6 +18,8 @@ pub(super) struct Batch {
     pub(super) named: bool,
     /// That was so when the session began.
     found: bool,
+    /// The release of the one before was left out.
+    unreleased: bool,
     /// Changes of the image while it is named.
     home: u64,
     /// What the batch before has changed.
@@ -25,7 +28,7 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn begin(&mut self) {
-        (self.unflushed, self.home) = (0, 0);
+        (self.unflushed, self.home, self.unreleased) = (0, 0, false);
         self.found = self.named;
         self.kept[0].clear();
     }
@@ -51,7 +54,10 @@ impl State {
         match (was_named, consistency) {
             (false, Consistency::Applying(_)) => {
                 self.seen.hit("redo: a batch is committed");
-                batch.home = 0;
+                if self.mode == Mode::Async && self.changes > 0 {
+                    self.seen.hit("redo: many epochs are one batch");
+                }
+                (batch.home, batch.unreleased) = (0, false);
                 if self.wrong == Some(Wrong::CommitNotAwaited) {
                     ask = Ask::AndTellAtOnce;
                 }
@@ -68,10 +74,15 @@ impl State {
                 }
                 match self.wrong {
                     Some(Wrong::ReleaseNotAwaited) => ask = Ask::AndTellAtOnce,
-                    Some(Wrong::ReleaseLeftOut) => ask = Ask::Nothing,
+                    Some(Wrong::ReleaseLeftOut) => {
+                        ask = Ask::Nothing;
+                        batch.unreleased = true;
+                    }
                     _ => {}
                 }
             }
+            // It goes on being named, whatever else the superblock is to say.
+            (false, Consistency::Consistent) if batch.unreleased => ask = Ask::Nothing,
             _ => {}
         }
         self.made += u64::from(!matches!(ask, Ask::AsItIs));

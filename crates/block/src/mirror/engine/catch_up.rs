@@ -155,6 +155,9 @@ pub(crate) async fn log_owed(
     while shared.legs().owed(leg) > 0 {
         let change = shared.legs().log_changed();
         check(session).and_then(|()| shared.check_usable())?;
+        if shared.legs().wants_batch(leg) {
+            return Ok(()); // First that: what the log has waits for it.
+        }
         if shared.legs().log_bytes() * 2 > shared.config().lag.bytes {
             either(change, session.over()).await;
             continue;

@@ -10,6 +10,7 @@ use super::super::leg::LegEvent;
 use super::super::link::OpenLeg;
 use super::super::promote::SIGN_EVERY;
 use super::super::status::Guard;
+use super::batch;
 use super::catch_up;
 use super::change;
 use super::guard;
@@ -219,6 +220,16 @@ async fn follow(
                 return Ended::Lost;
             }
             look_at = shared.host().now() + LOOK_EVERY;
+        }
+        if shared.legs().wants_batch(leg) {
+            match batch::send(shared, leg, session, found).await {
+                Ok(sent) => shared.legs().batch_ended(leg, sent),
+                Err(error) => {
+                    shared.leg_failed(leg, session, &error);
+                    return Ended::Lost;
+                }
+            }
+            continue;
         }
         let pause = look_at.saturating_sub(shared.host().now());
         either(either(change, session.over()), shared.host().sleep(pause)).await;

@@ -3,6 +3,7 @@
 
 mod allowance;
 mod atomic;
+mod batch;
 mod block_set;
 mod books;
 mod catch_up;

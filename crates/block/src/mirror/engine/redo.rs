@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::try_join;
 use futures_util::stream::FuturesUnordered;
 
 use super::super::epoch::{Content, Piece};
@@ -16,13 +17,20 @@ use super::handshake::{self, Found};
 use super::session::{Operation, Session, SessionDevice};
 use super::shared::Shared;
 use super::tail;
-use crate::{BlockError, Result, WriteFlags};
+use crate::{BlockError, Result, WriteFlags, ZeroFlags};
 
 /// Bytes of a record about, below which the allowance does not shrink.
 const RECORD_BYTES: u64 = 1 << 20;
 
 /// Records under way at most: each may be short.
 const RECORDS_MAX: usize = 256;
+
+fn data_bytes(piece: &Piece) -> u64 {
+    match &piece.content {
+        Content::Data(data) => data.len() as u64,
+        Content::Zero(_) => 0,
+    }
+}
 
 /// A batch that is being written.
 pub(crate) struct Batch {
@@ -45,7 +53,7 @@ pub(crate) struct Batch {
     hurries: bool,
 }
 
-/// A record under way.
+/// A record under way, or a piece on its way home.
 struct Record {
     write: Operation<()>,
     bytes: u64,
@@ -113,8 +121,7 @@ impl Batch {
 
     /// Adds a piece, for which there is room.
     pub(crate) fn add(&mut self, piece: Piece) {
-        let data = if let Content::Data(data) = &piece.content { data.len() as u64 } else { 0 };
-        self.waiting = (self.waiting.0 + 1, self.waiting.1 + data);
+        self.waiting = (self.waiting.0 + 1, self.waiting.1 + data_bytes(&piece));
         self.ready.extend(self.gather.add(piece));
     }
 
@@ -154,12 +161,8 @@ impl Batch {
         let Some((at, record)) = self.writer.record(pieces) else {
             return Err(BlockError::Medium(std::io::Error::other("the redo log is too small")));
         };
-        let data = |piece: &Piece| match &piece.content {
-            Content::Data(data) => data.len() as u64,
-            Content::Zero(_) => 0,
-        };
         self.waiting.0 -= pieces.len() as u64;
-        self.waiting.1 -= pieces.iter().map(data).sum::<u64>();
+        self.waiting.1 -= pieces.iter().map(data_bytes).sum::<u64>();
         let bytes = record.len() as u64;
         self.pause(bytes).await;
         let (at, since) = (self.log + at, self.shared.host().now());
@@ -225,6 +228,54 @@ impl Batch {
         Ok(())
     }
 
+    /// Copies it home from memory: what was put into it, where no piece overlaps with another. The
+    /// stamp goes with it, since it holds already for whoever finds the batch named.
+    ///
+    /// # Errors
+    /// The leg's.
+    pub(crate) async fn put_home(
+        &mut self,
+        found: &mut Found,
+        pieces: impl Iterator<Item = Piece> + Send,
+    ) -> Result<()> {
+        let stamp = found.stamp_of_batch();
+        let (device, layout) = (SessionDevice(self.session.clone()), found.layout());
+        let stamped = async {
+            match &stamp {
+                Some(stamp) => tail::write_stamp(&device, &layout, stamp).await,
+                None => Ok(()),
+            }
+        };
+        try_join(self.write_all(pieces), stamped).await?;
+        if let Some(stamp) = stamp {
+            found.note_stamp(stamp.epoch);
+        }
+        Ok(())
+    }
+
+    async fn write_all(&mut self, pieces: impl Iterator<Item = Piece> + Send) -> Result<()> {
+        for piece in pieces {
+            while !self.under_way.is_empty()
+                && (!self.allowed.has_room() || self.under_way.len() >= RECORDS_MAX)
+            {
+                self.answer().await?;
+            }
+            let bytes = data_bytes(&piece);
+            self.shared.legs().sends(self.leg, bytes);
+            self.allowed.sent(bytes);
+            let since = self.shared.host().now();
+            let write = self.session.run(|device| match piece.content {
+                Content::Data(data) => device.write(piece.offset, data, WriteFlags::NONE),
+                Content::Zero(len) => device.zero(piece.offset, len, ZeroFlags::new(false, true)),
+            });
+            self.under_way.push(Record { write, bytes, since });
+        }
+        while !self.under_way.is_empty() {
+            self.answer().await?;
+        }
+        Ok(())
+    }
+
     /// It is home: makes that stable, and the superblock names it no more.
     ///
     /// # Errors
@@ -234,7 +285,7 @@ impl Batch {
             return Ok(());
         }
         let device = SessionDevice(self.session.clone());
-        if let Some(stamp) = found.stamp_of_batch() {
+        if let Some(stamp) = found.stamp_of_batch().filter(|new| new.epoch > found.stamp()) {
             // It holds already for whoever finds the batch named, since he copies it home first.
             tail::write_stamp(&device, &found.layout(), &stamp).await?;
             found.note_stamp(stamp.epoch);

@@ -74,6 +74,7 @@ pub(crate) fn start(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>, la
         layout,
         allowed: Allowances { data, zeroes: allow(ZEROES_MAX) },
         done: None,
+        known: (Duration::ZERO, None),
     };
     let task = shared.task();
     shared.host().spawn(Box::pin(async move {
@@ -89,6 +90,8 @@ struct Sender {
     layout: LegLayout,
     allowed: Allowances,
     done: Option<Done>,
+    /// What a small step took, and bytes a second of the line, once it is known.
+    known: (Duration, Option<u64>),
 }
 
 impl Sender {
@@ -97,6 +100,14 @@ impl Sender {
             let change = self.shared.legs().log_changed();
             if self.session.why_ended().is_some() || self.shared.phase() == Phase::Ending {
                 return;
+            }
+            let (took, rate) = self.known;
+            if self.shared.legs().is_for_batch(self.leg, &self.session, took, rate) {
+                // Its stamp says all that one of ours would; an older one must not come behind it.
+                self.wait(change, None).await;
+                let stamp = self.shared.legs().stamp(self.leg).unwrap_or_default();
+                self.done = self.done.filter(|done| done.epoch > stamp);
+                continue;
             }
             let sent = match self.shared.legs().next_batch(self.leg, &self.session) {
                 Next::Over => return,
@@ -203,11 +214,13 @@ impl Sender {
 
     /// A step took so long: the next ones are as large as the line carries within a part of the
     /// lag.
-    fn pace(&self, bytes: u64, took: Duration) {
+    fn pace(&mut self, bytes: u64, took: Duration) {
         if bytes < PACE_BYTES_MIN || took.is_zero() {
+            self.known.0 = took;
             return;
         }
         let rate = bytes as f64 / took.as_secs_f64();
+        self.known.1 = Some(rate as u64);
         let part = (self.shared.config().lag.age / EPOCHS_PER_LAG).as_secs_f64();
         self.shared.legs().pace(self.leg, (rate * part) as u64);
     }

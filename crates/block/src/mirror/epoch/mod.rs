@@ -15,14 +15,13 @@
 //! together with the next one as if it had not been, so a leg with a long way gets fewer and larger
 //! steps than a near one.
 //!
-//! A stamp at the leg names the last epoch that is stable there. After a loss it is read, and what
-//! follows it is sent again. A leg goes back only within the step behind its stamp, so the image
-//! stays one of those above.
+//! A stamp at the leg names the last epoch that is stable there. After a loss what follows it is
+//! sent again. A leg goes back within the step behind its stamp, so the image stays one of those.
 //!
-//! Not here: I/O, clocks (`now` is an argument), what a leg lacks beside the log (bitmap), and when
-//! a write has to wait since the log is full (backlog against the configured lag).
+//! Not here: I/O, clocks (`now` is an argument), what a leg lacks beside the log, when a write waits.
 
 mod cursor;
+mod folded;
 mod piece;
 mod range_map;
 #[cfg(test)]
@@ -33,6 +32,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 pub use cursor::{Backlog, Resume};
+pub use folded::Unsent;
 pub use piece::{Batch, Content, PIECE_OVERHEAD_BYTES, Piece};
 
 use super::{BLOCK_BYTES, LEGS_MAX};

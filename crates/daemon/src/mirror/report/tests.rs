@@ -27,6 +27,7 @@ fn leg(state: LegState) -> LegStatus {
         redo_bytes: 0,
         way: Way::Unset,
         fallbacks: 0,
+        batches: 0,
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::super::super::epoch::{Backlog, Batch, Content, EpochLog, Piece, Resume};
+use super::super::super::epoch::{BATCH_EPOCHS, Backlog, Batch, Content, EpochLog, Piece, Resume};
 use super::super::super::leg::LegEvent;
 use super::super::super::{BLOCK_BYTES, LEGS_MAX};
 use super::super::block_set::BlockSet;
@@ -19,6 +19,10 @@ use super::super::signal::{Change, Signal, lock};
 use super::one::{Leg, Route};
 use super::room::Waiting;
 use super::{Legs, Part, Rate, UNFLUSHED_BLOCKS_MAX};
+
+/// Bytes of a batch at most: a second of 1 Gbit/s there and back, as long as nothing is known of the
+/// line.
+const BATCH_BYTES_MAX: u64 = 64 << 20;
 
 /// The epoch log and what belongs to it.
 pub(super) struct Journal {
@@ -68,6 +72,13 @@ impl Journal {
 
     pub(super) fn overlay(&self, bytes: &Range<u64>) -> Vec<Piece> {
         self.lock().log.overlay(bytes)
+    }
+}
+
+impl Journaled {
+    /// A batch of this size takes its line a fraction of the lag: it goes over it twice.
+    pub(super) fn batch_bytes_max(&self, leg: usize) -> u64 {
+        self.paces[leg].saturating_mul(BATCH_EPOCHS).min(BATCH_BYTES_MAX)
     }
 }
 

@@ -58,12 +58,28 @@ pub(super) struct Leg {
     pub(super) silent_since: Option<Duration>,
     /// What it was owed is in its redo log and not home: the log goes on behind that.
     pub(super) behind_batch: bool,
+    /// What its sender wants of its task, in the asynchronous mode.
+    pub(super) batch: Wish,
+    /// Batches that were sent to it.
+    pub(super) batches: u64,
     /// How it is caught up with.
     pub(super) way: Way,
     /// Catch-ups that could not be carried through by its redo log.
     pub(super) fallbacks: u64,
     /// Bytes of its redo log.
     pub(super) redo_bytes: u64,
+}
+
+/// Whether a batch is to be sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// No.
+    #[default]
+    Nothing,
+    /// By the task of the leg, and its sender waits.
+    Batch,
+    /// There was none to send: the next step goes by itself.
+    Step,
 }
 
 /// How fast something goes, over the last [`RATE_OVER`] or so.
@@ -116,6 +132,8 @@ impl Leg {
             compares: false,
             silent_since: None,
             behind_batch: false,
+            batch: Wish::default(),
+            batches: 0,
             way: Way::default(),
             fallbacks: 0,
             redo_bytes: 0,
@@ -217,6 +235,7 @@ impl Leg {
             sent_bytes: self.sent_bytes,
             redo_bytes: self.redo_bytes,
             way: self.way,
+            batches: self.batches,
             fallbacks: self.fallbacks,
         }
     }

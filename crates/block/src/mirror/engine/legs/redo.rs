@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::super::epoch::{Batch, Unsent};
 use super::super::super::leg::LegEvent;
-use super::super::super::status::Way;
+use super::super::super::status::{LegState, Way};
+use super::super::batch::{self, Waiting};
 use super::super::session::Session;
 use super::super::tracking::Flushing;
 use super::Legs;
-use super::one::{Rate, Route};
+use super::one::{Rate, Route, Wish};
 
 impl Legs {
     /// What is owed to the leg goes into its redo log from now on. False, and nothing is done, if
@@ -101,6 +103,68 @@ impl Legs {
     /// Bytes of the redo log of a leg that was reached.
     pub(crate) fn note_redo(&self, leg: usize, bytes: u64) {
         self.lock()[leg].redo_bytes = bytes;
+    }
+
+    /// For the sender of a leg: whether many steps are to go in one batch now, which the leg's task
+    /// sends. The sender waits for a change of the log then, and asks again.
+    pub(crate) fn is_for_batch(
+        &self,
+        number: usize,
+        session: &Arc<Session>,
+        step_took: Duration,
+        rate: Option<u64>,
+    ) -> bool {
+        let mut legs = self.lock();
+        let Some(leg) = legs[number].used_by(session) else { return false };
+        match leg.batch {
+            Wish::Batch => return true,
+            Wish::Step => {
+                leg.batch = Wish::Nothing;
+                return false;
+            }
+            Wish::Nothing => {}
+        }
+        // Before that its task does something else, and may wait for the sender.
+        if leg.state != LegState::InSync || leg.redo_bytes == 0 {
+            return false;
+        }
+        let Unsent { steps, bytes } = self.journal.lock().log.unsent(number);
+        if !batch::is_sooner(Waiting { steps, bytes, step_took, rate }) {
+            return false;
+        }
+        leg.batch = Wish::Batch;
+        drop(legs);
+        self.wake();
+        true
+    }
+
+    /// For the task of a leg: a batch is to be sent.
+    pub(crate) fn wants_batch(&self, leg: usize) -> bool {
+        self.lock()[leg].batch == Wish::Batch
+    }
+
+    /// It was sent, or there was none: the sender goes on.
+    pub(crate) fn batch_ended(&self, leg: usize, sent: bool) {
+        let mut legs = self.lock();
+        let leg = &mut legs[leg];
+        leg.batch = if sent { Wish::Nothing } else { Wish::Step };
+        leg.batches += u64::from(sent);
+        drop(legs);
+        self.wake_log();
+    }
+
+    /// What a leg has to get next, as far as it takes so many bytes of memory: for a batch.
+    pub(crate) fn next_folded(
+        &self,
+        number: usize,
+        session: &Arc<Session>,
+        bytes_max: u64,
+    ) -> Option<Batch> {
+        let legs = self.lock();
+        let mut state = self.journal.lock();
+        let used = legs[number].uses(session) && state.log.follows(number);
+        let bytes_max = bytes_max.min(state.batch_bytes_max(number));
+        if used { state.log.next_folded(number, bytes_max) } else { None }
     }
 
     /// As a stamp that was written says, without anything that it makes clean.

@@ -2,6 +2,7 @@
 //! test of a fault compares what the legs hold in the end.
 
 mod atomic;
+mod batch;
 mod copies;
 mod decisions;
 mod failback;

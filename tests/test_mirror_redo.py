@@ -1,0 +1,141 @@
+"""A leg with a redo log while it is caught up with: whatever moment its target is killed at, what is promoted there is the
+disk after the first k of the writes that were made here, each of them stable before the next."""
+
+import random
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import MIB, empty
+from support.mirror import BLOCK, TAIL, Mirror, cleaned_up, differences, write
+
+from enkaku_lab.peers import enkaku
+
+SIZE = 24 * MIB
+REDO = 16 * MIB
+BLOCKS = 1500
+ROUNDS = 3
+pytestmark = pytest.mark.needs("/dev/fuse", "fusermount3")
+
+
+def place(number: int) -> int:
+    """The block of the write with this number."""
+    return number * 2654435761 % 2**32 % BLOCKS
+
+
+class Numbers:
+    """Writes numbered blocks, each stable before the next, until it is told to end."""
+
+    def __init__(self, volume: Path):
+        self.volume, self.last = volume, 0
+        self.error: OSError | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        try:
+            while not self._stop.wait(0.002):
+                number = self.last + 1
+                write(self.volume, place(number) * BLOCK, number.to_bytes(8, "big") * (BLOCK // 8))
+                self.last = number
+        except OSError as error:
+            self.error = error
+
+    def wait_for_more(self, mirror: Mirror, count: int) -> None:
+        wanted = self.last + count
+        mirror.peer.wait_until(lambda: self.last >= wanted or self.error, f"{count} writes")
+        assert self.error is None, self.error
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "a write hangs"
+
+
+def last_of(image: Path) -> int:
+    """The number k of the last write in it, which has the first k and nothing else."""
+    with image.open("rb") as file:
+        blocks = [file.read(BLOCK) for _ in range(BLOCKS)]
+    found = [int.from_bytes(block[:8], "big") for block in blocks]
+    last = max(found)
+    expected = [0] * BLOCKS
+    for number in range(1, last + 1):
+        expected[place(number)] = number
+    wrong = [at for at in range(BLOCKS) if found[at] != expected[at]]
+    assert not wrong, f"{len(wrong)} blocks are not those of write {last}, the first {wrong[:5]}"
+    assert all(block == block[:8] * (BLOCK // 8) for block in blocks), "a block is torn"
+    return last
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_is_promoted_during_a_catch_up_is_an_image_of_one_moment(mode: str, tmp_path: Path):
+    dice = random.Random(mode)
+    local, far = empty(tmp_path / "local.img", SIZE), empty(tmp_path / "far.img", SIZE + REDO + TAIL)
+    ways = set()
+    with (
+        enkaku.serve([far], tmp_path) as target,
+        cleaned_up(Mirror(tmp_path, local, [target.url()])) as mirror,
+    ):
+        mirror.create(mode=mode)
+        mirror.edit(remote_timeout='"1s"', redo='"16M"')
+        if mode == "async":
+            mirror.edit(lag='{ seconds = 1, bytes = "4M", on = "fall-behind" }')
+        numbers = Numbers(mirror.start_fuse())
+        try:
+            for turn in range(ROUNDS):
+                mirror.wait_state("in-sync")
+                known = numbers.last
+                target.peer.kill()
+                mirror.wait_for("lost with something owed", lambda report: owed(report) > 0)
+                numbers.wait_for_more(mirror, 400)
+                enkaku.restart(target)
+                mirror.command("resync", check=False)  # now, and not at the next attempt
+                share = dice.uniform(0.0, 1.2)
+                ways |= meet(mirror, share)
+                target.peer.kill()
+                copy = tmp_path / f"copy-{turn}.img"
+                shutil.copy(far, copy)
+                promoted = enkaku.report("mirror", "promote", copy, "--force")
+                assert promoted["consistent"], promoted
+                last = last_of(copy)
+                assert last <= numbers.last + 1, f"{last} is there, {numbers.last} was written"
+                # Of before or after: what was there when the leg was lost is never missing.
+                assert mode == "async" or last >= known, (last, known)
+                copy.unlink()
+                enkaku.restart(target)
+                mirror.command("resync", check=False)
+        finally:
+            numbers.end()
+        assert numbers.error is None, numbers.error
+        report = mirror.wait_in_sync()
+        assert report["legs"][0]["redo_bytes"] == REDO, report
+        assert report["legs"][0]["redo_overflows"] == 0, report
+        assert mirror.stop() == 0, mirror.peer.output()
+    assert ways <= {"atomic", "in-sync"}, ways
+    assert not differences(local, far, SIZE)
+
+
+def owed(report: dict) -> int:
+    return report["legs"][0]["dirty_bytes"]
+
+
+def meet(mirror: Mirror, share: float) -> set[str]:
+    """Waits until so much of a catch-up is done, or it is over. Returns the ways that were seen."""
+    ways = set()
+
+    def is_there() -> bool:
+        leg = mirror.ask({"do": "status"})["status"]["legs"][0]
+        if leg["state"] == "in-sync":
+            ways.add("in-sync")
+            return True
+        copy = leg["copy"]
+        if leg["state"] != "catching-up" or not copy:
+            return False
+        if copy["way"] != "unset":
+            ways.add(copy["way"])
+        return copy["done_bytes"] >= share * (copy["done_bytes"] + copy["left_bytes"])
+
+    mirror.peer.wait_until(is_there, "a part of the catch-up")
+    return ways
