@@ -29,7 +29,7 @@ struct Forgetful {
 }
 
 impl Forgetful {
-    fn new(size: u64, forgets: u64) -> Result<Device> {
+    fn device(size: u64, forgets: u64) -> Result<Device> {
         let mut info = block::backend::MemoryDevice::new(BLOCK as u64, 512)?.info();
         info.size = size;
         Ok(Arc::new(Self { info, forgets, kept: Mutex::default() }))
@@ -100,8 +100,8 @@ async fn mirror(
     let size = local.info().size;
     let config = Config { mode, ..Config::default() };
     let parts = || -> Result<Parts> {
-        let metadata = Forgetful::new(256 << 20, 0)?;
-        let leg = Arc::new(Leg(Forgetful::new(size + (1 << 20), size)?));
+        let metadata = Forgetful::device(256 << 20, 0)?;
+        let leg = Arc::new(Leg(Forgetful::device(size + (1 << 20), size)?));
         let (local, host) = (local.clone(), Arc::new(TokioHost::current()));
         Ok(Parts { local, metadata, legs: vec![leg], host })
     };
@@ -156,7 +156,7 @@ fn median(mut values: Vec<f64>) -> (f64, f64, f64) {
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let before = resident_mib()?;
-    let tebibyte = mirror(Mode::Sync, &Forgetful::new(TIB, TIB)?).await?;
+    let tebibyte = mirror(Mode::Sync, &Forgetful::device(TIB, TIB)?).await?;
     writes(&tebibyte.device(), 32, TIB).await?;
     println!(
         "a tebibyte, one leg, {WRITES} writes all over it: {:.1} MiB",
@@ -164,7 +164,7 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     );
     drop(tebibyte);
     for (name, mode) in [("sync", Mode::Sync), ("async", Mode::Async)] {
-        let local = Forgetful::new(1 << 30, 1 << 30)?;
+        let local = Forgetful::device(1 << 30, 1 << 30)?;
         let mirror = mirror(mode, &local).await?;
         for depth in [1, 32] {
             let (mut alone, mut through) = (Vec::new(), Vec::new());
