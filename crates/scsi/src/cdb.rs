@@ -44,6 +44,18 @@ impl Cdb {
         self.bytes[0]
     }
 
+    /// NACA of the CONTROL byte, whose place the group of the opcode tells (SAM-5 §5.2).
+    pub fn naca(&self) -> bool {
+        let control = match self.opcode() >> 5 {
+            0 => 5,
+            1 | 2 => 9,
+            4 => 15,
+            5 => 11,
+            _ => return false,
+        };
+        self.bit(control, 2)
+    }
+
     pub(crate) fn byte(&self, at: usize) -> u8 {
         self.bytes[at]
     }
@@ -92,6 +104,18 @@ mod tests {
         assert_eq!(cdb.u64(2), 0x0102_0304_0506_0708);
         assert_eq!((cdb.u32(10), cdb.u24(1), cdb.u16(2)), (9, 0x0102, 0x0102));
         assert!(cdb.bit(14, 7) && !cdb.bit(14, 6));
+    }
+
+    #[test]
+    fn naca_stands_in_the_last_byte() {
+        for (opcode, control) in [(0x12, 5), (0x28, 9), (0x55, 9), (0x88, 15), (0xa8, 11)] {
+            let mut bytes = [0; 16];
+            (bytes[0], bytes[control]) = (opcode, 4);
+            assert!(Cdb::from_array(bytes).naca(), "{opcode:#x}");
+            bytes[control] = 0xfb;
+            assert!(!Cdb::from_array(bytes).naca(), "{opcode:#x}");
+        }
+        assert!(!Cdb::from_array([0x7f; 16]).naca(), "of another length");
     }
 
     #[test]

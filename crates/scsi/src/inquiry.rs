@@ -38,7 +38,7 @@ fn standard(unit: Option<&Arc<LogicalUnit>>) -> Vec<u8> {
     out[0] = if identity.is_some() { 0 } else { vpd::NO_UNIT };
     out[1] = u8::from(unit.is_some_and(|unit| unit.medium.removable)) << 7; // RMB
     out[2] = 0x06; // VERSION: SPC-4
-    out[3] = 0x10 | 0x02; // HISUP, RESPONSE DATA FORMAT 2
+    out[3] = 0x20 | 0x10 | 0x02; // NORMACA, HISUP, RESPONSE DATA FORMAT 2
     out[4] = STANDARD_LEN as u8 - 5;
     out[5] = 0x10 | 0x08; // TPGS: implicit, 3PC
     out[7] = 0x02; // CMDQUE

@@ -46,6 +46,7 @@ mod capacity;
 mod cdb;
 mod compare_write;
 mod context;
+mod contingent;
 mod data;
 mod defects;
 mod diagnostics;
@@ -165,7 +166,7 @@ pub enum TaskAttribute {
     Ordered,
     /// Before all others that have not begun.
     HeadOfQueue,
-    /// Auto contingent allegiance: refused, as there never is any.
+    /// Carried out in spite of an auto contingent allegiance, and refused without one.
     Aca,
 }
 
@@ -184,6 +185,8 @@ impl Status {
     pub const RESERVATION_CONFLICT: Self = Self(0x18);
     /// No room for another command.
     pub const TASK_SET_FULL: Self = Self(0x28);
+    /// A command of this nexus has failed, and the condition stands (SAM-5 §5.9).
+    pub const ACA_ACTIVE: Self = Self(0x30);
     /// Aborted by another nexus.
     pub const TASK_ABORTED: Self = Self(0x40);
 }
@@ -196,6 +199,7 @@ impl std::fmt::Debug for Status {
             Self::BUSY => f.write_str("BUSY"),
             Self::RESERVATION_CONFLICT => f.write_str("RESERVATION CONFLICT"),
             Self::TASK_SET_FULL => f.write_str("TASK SET FULL"),
+            Self::ACA_ACTIVE => f.write_str("ACA ACTIVE"),
             Self::TASK_ABORTED => f.write_str("TASK ABORTED"),
             Self(other) => write!(f, "status {other:#04x}"),
         }

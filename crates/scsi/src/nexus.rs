@@ -9,6 +9,7 @@ use block::DeviceInfo;
 
 use crate::abort::{self, Abortable};
 use crate::context::{Context, UnitContext};
+use crate::contingent::Contingent;
 use crate::lun::Lun;
 use crate::opcodes::{self, Access, Gate, Handler, Row};
 use crate::reservation::Port;
@@ -16,7 +17,7 @@ use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::target::{NoSuchLun, TargetState};
 use crate::unit::LogicalUnit;
 use crate::unit_attention::{POWER_ON, UnitAttentions};
-use crate::{Command, Execution, Receipt, Response, Status, TaskAttribute};
+use crate::{Cdb, Command, Execution, Receipt, Response, Status, TaskAttribute};
 
 /// An I_T nexus: one iSCSI session. Its state ends with it.
 pub struct Nexus {
@@ -26,6 +27,7 @@ pub struct Nexus {
 pub(crate) struct NexusState {
     pub(crate) target: Arc<TargetState>,
     pub(crate) attentions: UnitAttentions,
+    pub(crate) contingent: Contingent,
     pub(crate) abortable: Arc<Abortable>,
     pub(crate) queries: AtomicBool,
     pub(crate) id: NexusId,
@@ -93,6 +95,7 @@ impl NexusState {
         Self {
             target,
             attentions: UnitAttentions::default(),
+            contingent: Contingent::default(),
             abortable: Arc::default(),
             queries: AtomicBool::new(false),
             id,
@@ -134,23 +137,52 @@ impl NexusState {
         if row.is_head_of_queue() {
             return self.execute(unit, row, command);
         }
-        if command.attribute == TaskAttribute::Aca {
+        let is_aca = command.attribute == TaskAttribute::Aca;
+        if is_aca && !self.contingent.is_active(unit.lun) {
             return Sense::illegal(AdditionalSense::INVALID_MESSAGE_ERROR).into();
         }
         match unit.tasks.enter(command.attribute) {
-            Ok(member) => self.execute(unit, row, command).with_member(member),
+            Ok(member) => self.run(unit, row, command).with_member(member),
             Err(dormant) => {
                 let (nexus, unit) = (self.clone(), unit.clone());
                 let task = self.abortable.task(command.tag);
                 Execution::later(async move {
                     match task.unless_aborted(dormant).await {
-                        Some(member) => {
-                            nexus.execute(&unit, row, command).with_member(member).await
-                        }
+                        Some(member) => nexus.run(&unit, row, command).with_member(member).await,
                         None => abort::aborted(),
                     }
                 })
             }
+        }
+    }
+
+    /// A command whose turn has come: it is refused while a failed one of this nexus is not dealt
+    /// with. One that fails itself says so before it leaves the task set, and thus before any that
+    /// waited for it begins.
+    fn run(
+        self: &Arc<Self>,
+        unit: &Arc<LogicalUnit>,
+        row: &'static Row,
+        command: Command,
+    ) -> Execution {
+        if command.attribute != TaskAttribute::Aca && self.contingent.is_active(unit.lun) {
+            return Response::status(Status::ACA_ACTIVE).into();
+        }
+        let (naca, lun) = (command.cdb.naca(), unit.lun);
+        let execution = self.execute(unit, row, command);
+        if !naca {
+            return execution;
+        }
+        let nexus = self.clone();
+        let note = move |response: Response| {
+            if response.status == Status::CHECK_CONDITION {
+                nexus.contingent.establish(lun);
+            }
+            response
+        };
+        match execution {
+            Execution::Done(response) => note(response).into(),
+            Execution::Pending(pending) => Execution::later(async move { note(pending.await) }),
         }
     }
 
@@ -275,6 +307,9 @@ impl Nexus {
         let descriptor_format = unit.mode.descriptor_sense();
         let execution = match row {
             Ok(row) => nexus.enter(&unit, row, command),
+            Err(_) if nexus.contingent.is_active(unit.lun) => {
+                Response::status(Status::ACA_ACTIVE).into()
+            }
             Err(sense) => {
                 let (sense, receipt) = match nexus.tell(&unit) {
                     Some((condition, receipt)) => (Sense::unit_attention(condition), receipt),
@@ -284,6 +319,23 @@ impl Nexus {
             }
         };
         if descriptor_format { execution.with_descriptor_sense() } else { execution }
+    }
+
+    /// A command that the transport has ended with CHECK CONDITION before it came here: as if it had
+    /// come.
+    pub fn note_failed(&self, lun: u64, cdb: &Cdb) {
+        if let Some(unit) = self.unit(lun).ok().filter(|_| cdb.naca()) {
+            self.state.contingent.establish(unit.lun);
+        }
+    }
+
+    /// CLEAR ACA (SAM-5 §7.4): what comes from now on is carried out again.
+    ///
+    /// # Errors
+    /// [`NoSuchLun`].
+    pub fn clear_aca(&self, lun: u64) -> Result<(), NoSuchLun> {
+        self.state.contingent.clear(self.unit(lun)?.lun);
+        Ok(())
     }
 
     /// Nobody waits for the answer of the command with this tag any more: it ends as soon as what it
@@ -331,6 +383,7 @@ impl Nexus {
     pub fn nexus_reset(&self) {
         for unit in self.state.target.units() {
             unit.nexus_lost(self.state.id);
+            self.state.contingent.clear(unit.lun);
             let lost = AdditionalSense::I_T_NEXUS_LOSS_OCCURRED;
             self.state.attentions.establish(unit.lun, lost);
         }

@@ -87,8 +87,12 @@ pub(crate) struct Row {
     available: fn(&LogicalUnit, &DeviceInfo) -> bool,
 }
 
-/// Bits of the CONTROL byte that are ignored: all but NACA, which asks for a feature (SAM-5 §5.2).
-const CONTROL_IGNORED: u8 = 0xfb;
+/// Bits of the CONTROL byte that are ignored here: all, since NACA is looked at elsewhere
+/// (`contingent`).
+const CONTROL_IGNORED: u8 = 0xff;
+
+/// NACA of the CONTROL byte (SAM-5 §5.2).
+const NACA: u8 = 0x04;
 
 const fn row(usage: &'static [u8], access: Access, handler: Handler) -> Row {
     let mut accepted = [0xff; 16];
@@ -415,17 +419,20 @@ fn one_command(row: Option<&Row>, with_timeouts: bool) -> Vec<u8> {
     let conforming = 3; // SUPPORT: as a SCSI standard says
     let mut out = vec![0, u8::from(with_timeouts) << 7 | conforming, 0, row.usage.len() as u8];
     out.extend(row.usage);
+    if let Some(control) = out.last_mut() {
+        *control |= NACA;
+    }
     if with_timeouts {
         out.extend(TIMEOUTS);
     }
     out
 }
 
-/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.36): those of RFC 7143 §11.5.1 but CLEAR
-/// ACA, and those of RFC 7144 where the transport has them.
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.36): those of RFC 7143 §11.5.1, and those of
+/// RFC 7144 where the transport has them.
 fn report_task_management(context: &UnitContext<'_>, command: Command) -> Execution {
-    // ABORT TASK, ABORT TASK SET, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET
-    const FUNCTIONS: u8 = 0x80 | 0x40 | 0x10 | 0x08 | 0x02;
+    // ABORT TASK, ABORT TASK SET, CLEAR ACA, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET
+    const FUNCTIONS: u8 = 0x80 | 0x40 | 0x20 | 0x10 | 0x08 | 0x02;
     const QUERY_TASK: u8 = 0x04;
     // QUERY ASYNCHRONOUS EVENT, QUERY TASK SET, I_T NEXUS RESET
     const QUERIES: u8 = 0x04 | 0x02 | 0x01;
@@ -470,7 +477,7 @@ mod tests {
         let cases: [Case<'_>; 5] = [
             (&[0x28, 0x20, 0, 0, 0, 0, 0, 0, 1, 0], Some((1, 5))), // RDPROTECT
             (&[0x28, 0x18, 0, 0, 0, 0, 0x1f, 0, 1, 0], None),      // DPO, FUA, group
-            (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0x04], Some((9, 2))), // NACA
+            (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0x04], None),         // NACA
             (&[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0xc0, 0xff], None),   // vendor bits, behind the CDB
             (&[0x9e, 0x30, 0, 0], Some((1, 5))),
         ];

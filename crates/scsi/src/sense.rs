@@ -168,6 +168,8 @@ additional_sense! {
     INVALID_MESSAGE_ERROR = 0x49, 0x00;
     /// Somebody wants the medium to stay.
     MEDIUM_REMOVAL_PREVENTED = 0x53, 0x02;
+    /// No memory for the command now.
+    INSUFFICIENT_RESOURCES = 0x55, 0x03;
     /// As many nexuses are registered as can be.
     INSUFFICIENT_REGISTRATION_RESOURCES = 0x55, 0x04;
 }

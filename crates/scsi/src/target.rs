@@ -268,6 +268,8 @@ impl TargetState {
     /// LOGICAL UNIT RESET of one unit: every nexus is told.
     pub(crate) fn reset(&self, unit: &LogicalUnit) {
         unit.reset();
+        // Before it is told: whoever is told by a command with NACA has the condition anew.
+        self.each_nexus(|nexus| nexus.contingent.clear(unit.lun));
         let reset = AdditionalSense::BUS_DEVICE_RESET_FUNCTION_OCCURRED;
         self.establish(unit.lun, reset, None);
     }

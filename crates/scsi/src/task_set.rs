@@ -5,7 +5,7 @@
 //! for all nexuses (TST 000b of the Control mode page).
 //!
 //! While there are only SIMPLE commands, they are a number that is counted up and down, no more:
-//! the lock is for the rare case. ACA is not supported, so no command has that attribute.
+//! the lock is for the rare case. What a failed command means to those behind it: `contingent`.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -5,9 +5,8 @@
 use bytes::Bytes;
 
 use super::event::ConnId;
-use super::receive::CHECK_CONDITION;
 use super::session::Session;
-use super::task::{Completion, Task, fixed_sense};
+use super::task::{Task, fixed_sense};
 use crate::ids::{Itt, Lun};
 
 /// Units that are remembered. A peer that names others each time must not fill memory.
@@ -41,14 +40,13 @@ impl Session {
         }
     }
 
-    /// The answer to a command that has to tell of ended tasks instead of being executed.
-    pub(super) fn take_attention(&mut self, itt: Itt) -> Option<Completion> {
+    /// The sense data of a command that has to tell of ended tasks instead of being executed.
+    pub(super) fn take_attention(&mut self, itt: Itt) -> Option<Bytes> {
         let task = self.tasks.get(&itt)?;
         let silent = SILENT.contains(&task.command.cdb[0]);
         if silent || !self.cleared.remove(&task.lun().0) {
             return None;
         }
-        let sense: Bytes = fixed_sense(UNIT_ATTENTION, CLEARED_BY_ISCSI);
-        Some(Completion { status: CHECK_CONDITION, sense, ..Completion::default() })
+        Some(fixed_sense(UNIT_ATTENTION, CLEARED_BY_ISCSI))
     }
 }

@@ -139,6 +139,10 @@ impl Session {
                 self.finish_management(conn, request, R::COMPLETE, Vec::new(), true);
                 self.ask_shell(conn, request);
             }
+            F::CLEAR_ACA => {
+                self.finish_management(conn, request, R::COMPLETE, Vec::new(), true);
+                self.ask_shell(conn, request);
+            }
             // RFC 7144 §6.5:
             // If an
             // iSCSI implementation supports the I_T NEXUS RESET function, it MUST

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::event::{ConnId, Event, Received, SessionError};
 use super::order::Held;
 use super::session::{Connection, Session};
-use super::task::{Completion, Phase, Task};
+use super::task::{Completion, Execute, Phase, Task};
 use crate::connection::Placement;
 use crate::ids::{Cid, Itt};
 use crate::keys::DigestKind;
@@ -390,20 +390,16 @@ impl Session {
     fn start(&mut self, itt: Itt) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         task.phase = Phase::Running;
-        let conn = task.conn;
-        let completion = match task.fault {
-            Some(fault) => {
-                let sense = fault.sense();
-                Completion { status: CHECK_CONDITION, sense, ..Completion::default() }
-            }
-            None => {
-                let execute = task.execute(itt);
-                let Some(completion) = self.take_attention(itt) else {
-                    return self.push_event(conn, Event::Execute(execute));
-                };
-                completion
-            }
+        let (conn, naca, execute) = (task.conn, task.naca(), task.execute(itt));
+        let failed = match task.fault {
+            Some(fault) => Some(fault.sense()),
+            None => self.take_attention(itt),
         };
+        let sense = match failed {
+            Some(sense) if !naca => sense,
+            failed => return self.push_event(conn, Event::Execute(Execute { failed, ..execute })),
+        };
+        let completion = Completion { status: CHECK_CONDITION, sense, ..Completion::default() };
         self.push_event(conn, Event::Dropped(itt));
         self.complete(itt, completion);
     }

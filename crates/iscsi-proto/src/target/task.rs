@@ -35,6 +35,9 @@ pub struct Execute {
     pub write: bool,
     /// The write is longer than the session takes: answer with an error, there is no data.
     pub too_long: bool,
+    /// Not to be executed: it ends with CHECK CONDITION and this sense data. Said of commands with
+    /// NACA alone, since the device server has to know that one has failed (SAM-5 §5.9).
+    pub failed: Option<Bytes>,
 }
 
 /// How a command ended.
@@ -374,7 +377,21 @@ impl Task {
             read: self.command.read,
             write: self.command.write,
             too_long: self.too_long,
+            failed: None,
         }
+    }
+
+    /// NACA of the CONTROL byte, whose place the group of the opcode tells (SAM-5 §5.2).
+    pub(super) fn naca(&self) -> bool {
+        let cdb = &self.command.cdb;
+        let control = match cdb[0] >> 5 {
+            0 => 5,
+            1 | 2 => 9,
+            4 => 15,
+            5 => 11,
+            _ => return false,
+        };
+        cdb[control] & 0x04 != 0
     }
 
     pub(super) fn lun(&self) -> Lun {

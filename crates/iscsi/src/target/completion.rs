@@ -40,9 +40,50 @@ pub(super) fn completion(response: scsi::Response) -> Completion {
     }
 }
 
+/// Why a command is not given to the SCSI layer at all, of whose data so many bytes have come.
+pub(super) fn unexecuted(execute: &Execute, no_memory: bool, len: usize) -> Option<Completion> {
+    if let Some(sense) = &execute.failed {
+        let status = scsi::Status::CHECK_CONDITION.0;
+        return Some(Completion { status, sense: sense.clone(), ..Completion::default() });
+    }
+    if no_memory {
+        return Some(task_set_full());
+    }
+    if execute.too_long {
+        return Some(completion(scsi::Response::check_condition(scsi::Sense::new(
+            scsi::SenseKey::ILLEGAL_REQUEST,
+            scsi::AdditionalSense::INVALID_FIELD_IN_CDB,
+        ))));
+    }
+    let lacks = execute.write && len != execute.expected_data_transfer_length as usize;
+    lacks.then(|| incomplete(execute, len))
+}
+
+/// The end of a command that the SCSI layer has not seen. Behind one with NACA nothing may be carried
+/// out, which only CHECK CONDITION brings about (SAM-5 §5.9): it takes the place of TASK SET FULL.
+pub(super) fn noted(
+    session: &SharedSession,
+    lun: Lun,
+    cdb: &[u8; 16],
+    ended: Completion,
+) -> Completion {
+    let cdb = scsi::Cdb::from_array(*cdb);
+    if !cdb.naca() {
+        return ended;
+    }
+    session.nexus.note_failed(lun.0, &cdb);
+    if ended.status == scsi::Status::CHECK_CONDITION.0 {
+        return ended;
+    }
+    completion(scsi::Response::check_condition(scsi::Sense::new(
+        scsi::SenseKey::ABORTED_COMMAND,
+        scsi::AdditionalSense::INSUFFICIENT_RESOURCES,
+    )))
+}
+
 /// A write without all of its data: a fault of ours, and the last place where it does no harm. To
 /// execute it would leave old blocks behind a good status.
-pub(super) fn incomplete(execute: &Execute, len: usize) -> Completion {
+fn incomplete(execute: &Execute, len: usize) -> Completion {
     error!(?execute, len, "a write lacks data: it is not executed");
     completion(scsi::Response::check_condition(scsi::Sense::new(
         scsi::SenseKey::ABORTED_COMMAND,

@@ -20,7 +20,7 @@ use tokio::time::Sleep;
 use tracing::{debug, info};
 
 use super::budget::{Charge, covered};
-use super::completion::{attribute, completion, finish, incomplete, task_set_full};
+use super::completion::{attribute, finish, noted, task_set_full, unexecuted};
 use super::session::{SharedSession, now};
 use super::shared::{Managed, Shared};
 use super::text;
@@ -215,18 +215,8 @@ impl TargetConnection {
     fn execute(&mut self, execute: Execute) {
         let itt = execute.itt;
         let write = self.buffers.collect(itt);
-        if write.refused {
-            return self.complete(itt, task_set_full());
-        }
-        if execute.too_long {
-            let response = scsi::Response::check_condition(scsi::Sense::new(
-                scsi::SenseKey::ILLEGAL_REQUEST,
-                scsi::AdditionalSense::INVALID_FIELD_IN_CDB,
-            ));
-            return self.complete(itt, completion(response));
-        }
-        if execute.write && write.data.len() != execute.expected_data_transfer_length as usize {
-            return self.complete(itt, incomplete(&execute, write.data.len()));
+        if let Some(why) = unexecuted(&execute, write.refused, write.data.len()) {
+            return self.complete(itt, noted(&self.session, execute.lun, &execute.cdb, why));
         }
         self.session.moved(0, write.data.len());
         let data_in_max =
@@ -244,7 +234,8 @@ impl TargetConnection {
         if needs.working > 0 {
             let account = &self.session.account;
             if !charge.get_or_insert_with(|| Charge::none(account)).grow(needs.working) {
-                return self.complete(itt, task_set_full());
+                let why = noted(&self.session, lun, &execute.cdb, task_set_full());
+                return self.complete(itt, why);
             }
         }
         let wanted = needs.data_in;

@@ -201,6 +201,10 @@ impl Shared {
             _ => {}
         }
         let everything = matches!(function, F::TARGET_WARM_RESET | F::TARGET_COLD_RESET);
+        if function == F::CLEAR_ACA {
+            let cleared = nexus.clear_aca(lun.0);
+            return cleared.map_or(R::LUN_DOES_NOT_EXIST, |()| R::COMPLETE).into();
+        }
         let done = match function {
             F::CLEAR_TASK_SET => session.nexus.clear_task_set(lun.0),
             //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1

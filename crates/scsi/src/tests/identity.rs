@@ -24,7 +24,7 @@ fn vpd(fixture: &Fixture, page: u8) -> Vec<u8> {
 fn standard_inquiry() {
     let data = fixture(512).data(&[0x12, 0, 0, 1, 4, 0], 260);
     assert_eq!(data.len(), 96);
-    assert_eq!(data[..8], [0x00, 0x00, 0x06, 0x12, 91, 0x18, 0, 0x02], "TPGS, 3PC");
+    assert_eq!(data[..8], [0x00, 0x00, 0x06, 0x32, 91, 0x18, 0, 0x02], "NORMACA, TPGS, 3PC");
     assert_eq!(&data[8..36], b"ENKAKU  VIRTUAL DISK    1   ");
     assert!(data[36..58].iter().all(|b| *b == 0));
     assert_eq!(data[58..66], [0x00, 0xa0, 0x09, 0x60, 0x04, 0x60, 0x04, 0xc0]);

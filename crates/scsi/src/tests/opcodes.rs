@@ -62,8 +62,8 @@ fn unknown_commands_are_not_supported() {
 fn task_management_functions() {
     let fixture = Fixture::new();
     let cdb = |flags| [0xa3, 0x0d, flags, 0, 0, 0, 0, 0, 0, 16, 0, 0];
-    assert_eq!(fixture.data(&cdb(0), 16), [0xda, 0, 0, 0]);
-    assert_eq!(fixture.data(&cdb(0x80), 16)[..4], [0xda, 0, 0, 12]);
+    assert_eq!(fixture.data(&cdb(0), 16), [0xfa, 0, 0, 0]);
+    assert_eq!(fixture.data(&cdb(0x80), 16)[..4], [0xfa, 0, 0, 12]);
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn a_nexus_reset_loses_what_belongs_to_the_nexus() {
 fn functions_are_reported_where_the_transport_has_them() {
     let fixture = Fixture::new();
     let report = || fixture.data(&[0xa3, 0x0d, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0], 16);
-    assert_eq!(report(), [0xda, 0, 0, 0]);
+    assert_eq!(report(), [0xfa, 0, 0, 0]);
     fixture.nexus.set_queries(true);
-    assert_eq!(report(), [0xde, 0x07, 0, 0]);
+    assert_eq!(report(), [0xfe, 0x07, 0, 0]);
 }
