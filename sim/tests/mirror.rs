@@ -64,6 +64,7 @@ const EVENTS: [&str; 33] = [
     "leg: put back to an earlier content",
     "leg: slow",
     "log: a stamp goes alone",
+    "log: a step ends with a barrier",
     "log: a stamp goes with the next step",
     "log: a stamp of written data",
     "log: given up with writes in it",

@@ -8,7 +8,8 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use block::mirror::{Host, LegSource, OpenLeg};
+use block::mirror::layout::TAIL_BYTES;
+use block::mirror::{BLOCK_BYTES, Host, LegSource, OpenLeg, OrderedWrites};
 use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
 use super::content::Content;
@@ -29,6 +30,9 @@ const LINGERS_MS_MAX: u64 = 4000;
 /// Time that a target out of reach lets an attempt to connect wait at most.
 const REFUSED_MS_MAX: u64 = 1500;
 
+/// Hears what became of a command.
+type Then = Box<dyn FnOnce(Leg, Answer) + Send>;
+
 /// A leg. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Leg(Arc<Inner>);
@@ -41,6 +45,8 @@ struct Inner {
     points: Points,
     link: Mutex<Link>,
     line: Line,
+    /// Who hears of commands that wait for a barrier.
+    behind: Mutex<BTreeMap<u64, Then>>,
     /// Whose pauses `connect` uses: those of the present start of the host.
     host: Mutex<Arc<dyn Host>>,
 }
@@ -72,7 +78,10 @@ impl Leg {
         line: Line,
         mut rng: Rng,
     ) -> Self {
-        let store = Mutex::new(Store::new(rng.fork()));
+        let mut store = Store::new(rng.fork());
+        let stamps = kind.bytes.saturating_sub(TAIL_BYTES) + 2 * BLOCK_BYTES;
+        store.stamps = sectors(stamps, 2 * BLOCK_BYTES);
+        let store = Mutex::new(store);
         let link = Mutex::new(Link {
             rng,
             session: 0,
@@ -85,7 +94,8 @@ impl Leg {
             lied: 0,
         });
         let host = Mutex::new(executor.host() as Arc<dyn Host>);
-        Self(Arc::new(Inner { number, kind, store, executor, points, link, line, host }))
+        let behind = Mutex::default();
+        Self(Arc::new(Inner { number, kind, store, executor, points, link, behind, line, host }))
     }
 
     pub(crate) fn set_lie(&self, lie: Option<Lie>) {
@@ -184,22 +194,39 @@ impl Leg {
     }
 
     /// A command is carried out. One of a session that was lost meanwhile may wait a while longer.
-    fn arrive(&self, session: u64, id: u64, then: impl FnOnce(Self, Answer)) {
+    fn arrive(&self, session: u64, id: u64, then: Then) {
         let mut link = lock(&self.0.link);
         let lost = !link.alive || link.session != session;
         if lost && link.rng.coin() {
             let delay = Duration::from_millis(link.rng.below(LINGERS_MS_MAX));
             let leg = self.clone();
-            return self.0.executor.after(delay, move || {
-                lock(&leg.0.store).perform(id);
-            });
+            return self.0.executor.after(delay, move || leg.carry_out(id, Box::new(|_, _| {})));
         }
         drop(link);
-        let result = lock(&self.0.store).perform(id);
+        self.carry_out(id, then);
+    }
+
+    /// Carries a command out, or has it wait for a barrier.
+    fn carry_out(&self, id: u64, then: Then) {
+        let (result, ripe) = {
+            let mut store = lock(&self.0.store);
+            (store.perform(id), store.take_ripe())
+        };
         let now = self.0.executor.now();
+        let Some(result) = result else {
+            self.0.points.log(now, || format!("leg {} {id} waits, or is gone", self.0.number));
+            lock(&self.0.behind).insert(id, then);
+            return;
+        };
         self.0.points.log(now, || format!("leg {} {id} is carried out", self.0.number));
-        if let Some(result) = result {
-            then(self.clone(), result);
+        then(self.clone(), result);
+        for next in ripe {
+            let delay = self.0.kind.latency(&mut lock(&self.0.link).rng) / 8;
+            let leg = self.clone();
+            self.0.executor.after(delay, move || {
+                let then = lock(&leg.0.behind).remove(&next);
+                leg.carry_out(next, then.unwrap_or_else(|| Box::new(|_, _| {})));
+            });
         }
     }
 
@@ -221,6 +248,7 @@ impl Leg {
             link.session += 1;
             link.alive = true;
             link.waiting.clear();
+            lock(&self.0.behind).clear();
             let mut store = lock(&self.0.store);
             store.quiesce(link.session);
             link.session
@@ -234,8 +262,11 @@ impl Leg {
             return Err(unreachable());
         }
         let device = Arc::new(Remote { leg: self.clone(), session });
+        let ordered: Arc<dyn OrderedWrites> = device.clone();
+        let ordered = self.0.kind.ordered.then(|| self.0.line.barriers(session, ordered));
+        let ordered = ordered.ok_or_else(|| "simulated: no barriers".to_owned());
         let device = self.0.line.begin(session, device);
-        Ok(OpenLeg { device, identity: link.identity.clone(), ordered: None, fence: None })
+        Ok(OpenLeg { device, identity: link.identity.clone(), ordered, fence: None })
     }
 }
 
@@ -297,11 +328,12 @@ impl Remote {
             self.answer_with(there, id, slot.clone(), Ok(Vec::new()));
         }
         inner.executor.after(performs, move || {
-            leg.arrive(session, id, move |leg, result| {
+            let then: Then = Box::new(move |leg, result| {
                 if !early {
                     Remote { leg, session }.answer_with(back, id, answer, result);
                 }
             });
+            leg.arrive(session, id, then);
         });
         Waiting(slot)
     }
@@ -320,6 +352,12 @@ impl Remote {
             leg.0.points.pass();
             slot.set(answer);
         });
+    }
+}
+
+impl OrderedWrites for Remote {
+    fn barrier(&self) -> Io<()> {
+        unit(self.ask(Work::Barrier))
     }
 }
 

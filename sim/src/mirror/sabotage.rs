@@ -40,6 +40,18 @@ pub(crate) enum Lie {
     AnswersFlushEarly,
     /// A write is answered before it is done.
     AnswersWritesEarly,
+    /// A barrier is a flush and no more.
+    BarrierIsSimple,
+    /// A barrier orders, and makes nothing stable.
+    BarrierOnlyOrders,
+    /// A barrier does not wait for the writes before it.
+    BarrierOvertakesWrites,
+    /// A barrier does not wait for the stamp before it.
+    BarrierOvertakesStamps,
+    /// A stamp does not wait for the barrier before it.
+    StampOvertakes,
+    /// What is behind something that fails is carried out.
+    GoesOnBehindFailure,
 }
 
 /// What is done wrong, on purpose.
@@ -64,6 +76,18 @@ pub enum Sabotage {
     LegAnswersFlushEarly,
     /// A leg answers a write before it is done.
     LegAnswersWritesEarly,
+    /// A leg takes a barrier for a flush.
+    BarrierIsSimple,
+    /// A leg's barrier makes nothing stable.
+    BarrierOnlyOrders,
+    /// A leg's barrier goes ahead of writes, as where their data come later.
+    BarrierOvertakesWrites,
+    /// A leg's barrier goes ahead of the stamp, so that two steps may be behind it.
+    BarrierOvertakesStamps,
+    /// A stamp is there before what it tells of.
+    StampOvertakes,
+    /// A leg goes on behind a write that has failed.
+    GoesOnBehindFailure,
     /// The local disk's flush does nothing.
     LocalIgnoresFlush,
     /// The local disk's flush leaves out the newest write.
@@ -141,12 +165,18 @@ pub enum Sabotage {
 impl Sabotage {
     /// All kinds.
     pub fn all() -> impl Iterator<Item = Self> {
-        Self::OF_DEVICES.into_iter().chain(Self::OF_ASYNC).chain(Self::OF_REDO)
+        let of_legs = Self::OF_DEVICES.into_iter().chain(Self::OF_STREAM);
+        of_legs.chain(Self::OF_ASYNC).chain(Self::OF_REDO)
     }
 
     /// The mode that it is a mistake of, if it is one of one mode.
     pub(crate) fn mode(self) -> Option<Mode> {
-        Self::OF_ASYNC.contains(&self).then_some(Mode::Async)
+        (Self::OF_ASYNC.contains(&self) || self.is_of_stream()).then_some(Mode::Async)
+    }
+
+    /// It can be seen at legs with barriers alone.
+    pub(crate) fn is_of_stream(self) -> bool {
+        Self::OF_STREAM.contains(&self)
     }
 
     const OF_ASYNC: [Self; 13] = [
@@ -175,6 +205,15 @@ impl Sabotage {
         Self::ReleaseNotAwaited,
         Self::ReleaseLeftOut,
         Self::OldBatchAgain,
+    ];
+
+    const OF_STREAM: [Self; 6] = [
+        Self::BarrierIsSimple,
+        Self::BarrierOnlyOrders,
+        Self::BarrierOvertakesWrites,
+        Self::BarrierOvertakesStamps,
+        Self::StampOvertakes,
+        Self::GoesOnBehindFailure,
     ];
 
     const OF_DEVICES: [Self; 23] = [
@@ -215,6 +254,12 @@ impl Sabotage {
             Self::LegHidesPowerCut => Lie::HidesPowerCut,
             Self::LegAnswersFlushEarly => Lie::AnswersFlushEarly,
             Self::LegAnswersWritesEarly => Lie::AnswersWritesEarly,
+            Self::BarrierIsSimple => Lie::BarrierIsSimple,
+            Self::BarrierOnlyOrders => Lie::BarrierOnlyOrders,
+            Self::BarrierOvertakesWrites => Lie::BarrierOvertakesWrites,
+            Self::BarrierOvertakesStamps => Lie::BarrierOvertakesStamps,
+            Self::StampOvertakes => Lie::StampOvertakes,
+            Self::GoesOnBehindFailure => Lie::GoesOnBehindFailure,
             Self::LegLosesSuperblocks => Lie::LosesSome { first: tail, end: tail + 16 },
             _ => return None,
         })

@@ -64,13 +64,14 @@ impl Scenario {
             can_fua: rng.coin(),
             can_zero: rng.coin(),
             can_extents: rng.coin(),
+            ordered: false,
             latency_us,
         };
         let local = kind(rng, DATA_BYTES, (20, 2000));
         let metadata = Kind { can_fua: rng.coin(), ..kind(rng, 4 << 20, (20, 2000)) };
         let count = rng.pick(&[1, 1, 1, 2, 2, 3]);
         let distance = rng.pick(&[100, 1000, 20_000]);
-        let legs: Vec<Kind> = (0..count)
+        let mut legs: Vec<Kind> = (0..count)
             .map(|_| {
                 // Half of them have room for a redo log, some for a small one.
                 let redo_bytes = rng.pick(&[0, 0, 0, 32 << 10, 1 << 20, 1 << 20]);
@@ -101,6 +102,8 @@ impl Scenario {
             _ => {}
         }
         let leg_errors = rng.pick(&[0, 0, 0, 20]);
+        let in_stream = mode == Mode::Async && rng.below(3) == 0;
+        legs.iter_mut().for_each(|leg| leg.ordered = in_stream);
         let mut config = config(rng, mode);
         if troubles.iter().any(|(_, trouble)| matches!(trouble, Trouble::Replace(_))) {
             config.on_loss = OnLoss::Continue; // nobody here decides about another's unit

@@ -64,7 +64,11 @@ pub fn run_all(seeds: Range<u64>, options: Options, each: impl FnMut(Report) -> 
 pub(super) fn run_on(seed: u64, options: Options, subject: &Arc<dyn Subject>) -> Report {
     let (mut rng, mut coverage) = (Rng::new(seed), Coverage::default());
     let mode = subject.mode().or(options.sabotage.and_then(Sabotage::mode));
+    let of_stream = options.sabotage.is_some_and(Sabotage::is_of_stream);
     let mut scenario = Scenario::new(&mut rng, mode, subject.tail_bytes());
+    if of_stream {
+        scenario.legs.iter_mut().for_each(|leg| leg.ordered = true);
+    }
     if !subject.tells_units_apart() {
         scenario.troubles.retain(|(_, trouble)| !matches!(trouble, Trouble::Replace(_)));
     }

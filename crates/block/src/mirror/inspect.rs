@@ -186,7 +186,12 @@ mod tests {
             &self,
         ) -> std::pin::Pin<Box<dyn Future<Output = crate::Result<OpenLeg>> + Send>> {
             let device = self.0.clone();
-            let open = OpenLeg { device, identity: "unit 7".into(), ordered: None, fence: None };
+            let open = OpenLeg {
+                device,
+                identity: "unit 7".into(),
+                ordered: Err(String::new()),
+                fence: None,
+            };
             Box::pin(async { Ok(open) })
         }
     }

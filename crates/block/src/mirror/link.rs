@@ -30,25 +30,22 @@ pub struct OpenLeg {
     /// What the unit says it is (VPD page 83h as text), empty if it does not: another unit at the
     /// same place is noticed by it.
     pub identity: String,
-    /// It carries out barriers between writes that are under way.
-    pub ordered: Option<Arc<dyn OrderedWrites>>,
+    /// It carries out barriers between writes that are under way, or why it does not.
+    pub ordered: std::result::Result<Arc<dyn OrderedWrites>, String>,
     /// It can keep others from writing.
     pub fence: Option<Arc<dyn Fence>>,
 }
 
 /// A device that can order writes it has been given but not answered.
 ///
-/// An order holds among what is carried out. A write that is refused or fails is not, while what was
-/// asked after the barrier may be: that it is there rests on the answers of all before it.
+/// From the first barrier on nothing is carried out behind an operation that was refused or has
+/// failed, until the leg is connected anew.
 pub trait OrderedWrites: Send + Sync + 'static {
     /// A flush that is a barrier as well: what was asked before the call is stable before anything
     /// asked after the call takes effect, without waiting for answers in between (SAM-5 §8.2,
-    /// ORDERED task attribute).
+    /// ORDERED task attribute). What is several commands to the leg (zeroes, a trim) is ordered only
+    /// if it has ended before.
     fn barrier(&self) -> Io<()>;
-
-    /// Bytes of one write that are ordered, 0 for any number: some targets order a command by the
-    /// time its data has come.
-    fn write_bytes_max(&self) -> u64;
 }
 
 /// Persistent reservations of the type "write exclusive, registrants only" (SPC-4 §5.13).

@@ -60,6 +60,25 @@ pub enum Way {
     InPlace,
 }
 
+/// How the epochs get to a leg of an asynchronous mirror.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// One behind the other, parted by barriers that the target carries out.
+    Stream,
+    /// Each when the one before is known to be stable: two round trips for each.
+    Waited,
+}
+
+/// What is done, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sending {
+    /// In which order.
+    pub order: Order,
+    /// Because of this.
+    pub why: String,
+}
+
 /// A leg.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LegStatus {
@@ -73,6 +92,8 @@ pub struct LegStatus {
     pub message: Option<String>,
     /// What keeps others from writing there, as found when it was reached last.
     pub guard: Guard,
+    /// How epochs get there, in the asynchronous mode and once it was reached.
+    pub sending: Option<Sending>,
     /// The image there is a legal one.
     pub consistent: bool,
     /// Bytes written here that are not stable there.

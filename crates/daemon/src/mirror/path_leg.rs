@@ -60,7 +60,12 @@ impl Inner {
         let opened = Arc::new(Opened::new(Arc::new(device)));
         *last = Some(Arc::clone(&opened));
         // The path says nothing of what is behind it: the superblock decides.
-        Ok(OpenLeg { device: opened, identity: String::new(), ordered: None, fence: None })
+        Ok(OpenLeg {
+            device: opened,
+            identity: String::new(),
+            ordered: Err("a local disk knows no ORDERED commands".to_owned()),
+            fence: None,
+        })
     }
 }
 

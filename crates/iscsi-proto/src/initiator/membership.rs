@@ -120,10 +120,45 @@ impl<T> Session<T> {
     pub(super) fn move_task(&mut self, itt: Itt) {
         let Some(to) = self.dispatch() else { return };
         self.bind(itt, to);
+        let place = self.place_in_order(itt, to);
         if let Some(c) = self.connection_mut(to) {
-            c.queues.commands.push_back(itt);
+            c.queues.commands.insert(place, itt);
         }
         self.wake(to);
+    }
+
+    /// From now on commands are numbered in the order in which they were submitted, over whichever
+    /// connection each goes: a target delivers them in the order of their numbers (§4.2.2.1).
+    pub fn keep_order(&mut self) {
+        self.in_order = true;
+    }
+
+    /// Where a command that was never sent stands in the queue of a connection.
+    fn place_in_order(&self, itt: Itt, to: ConnectionId) -> usize {
+        let Some(c) = self.connection(to) else { return 0 };
+        let order = |itt| self.tasks.get(itt).map_or(0, |task| task.order);
+        match self.in_order {
+            true => c.queues.commands.partition_point(|other| order(*other) < order(itt)),
+            false => c.queues.commands.len(),
+        }
+    }
+
+    /// A connection that can send gets the command that was submitted first of all that wait.
+    /// `None`: there is none, or it takes none.
+    pub(super) fn take_oldest(&mut self, to: ConnectionId) -> Option<()> {
+        self.connection(to).filter(|c| c.takes_commands())?;
+        let first = |(candidate, c): (Candidate, &Connection)| {
+            let itt = *c.queues.commands.front()?;
+            // One that was aborted goes from the queue here as well as there.
+            Some((self.tasks.get(itt).map_or(0, |task| task.order), candidate.id, itt))
+        };
+        let (_, from, itt) = self.taking().filter_map(first).min()?;
+        if from != to {
+            self.connection_mut(from)?.queues.commands.pop_front();
+            self.bind(itt, to);
+            self.connection_mut(to)?.queues.commands.push_front(itt);
+        }
+        Some(())
     }
 
     /// A connection has nothing to send: it gets a command that waits on the one that would be done

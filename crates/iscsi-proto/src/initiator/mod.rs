@@ -132,6 +132,8 @@ pub struct Session<T> {
     connections: Vec<Option<Connection>>,
     tasks: Slab<T>,
     submitted: u64,
+    /// Commands are numbered in the order in which they were submitted.
+    in_order: bool,
     cmd_sn: CmdSn,
     exp_cmd_sn: CmdSn,
     max_cmd_sn: CmdSn,
@@ -170,6 +172,7 @@ impl<T> Session<T> {
             connections: Vec::new(),
             tasks: Slab::new(),
             submitted: 0,
+            in_order: false,
             cmd_sn: leading.cmd_sn,
             exp_cmd_sn: leading.exp_cmd_sn,
             max_cmd_sn: leading.max_cmd_sn,

@@ -385,7 +385,9 @@ impl<T> Session<T> {
                 self.window_blocked |= waiting;
                 return None;
             }
-            if !waiting {
+            if self.in_order {
+                self.take_oldest(id)?;
+            } else if !waiting {
                 self.take_from_another(id)?;
             }
             let itt = self.connection_mut(id)?.queues.commands.pop_front()?;

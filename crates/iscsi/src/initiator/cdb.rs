@@ -37,6 +37,20 @@ pub fn read_capacity16() -> Cdb {
     cdb([0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32])
 }
 
+/// With NACA in the CONTROL byte (SAM-5 §5.2): if the command fails, the unit carries out nothing of
+/// this nexus behind it.
+pub fn with_naca(mut cdb: Cdb) -> Cdb {
+    let control = match cdb[0] >> 5 {
+        0 => 5,
+        1 | 2 => 9,
+        4 => 15,
+        5 => 11,
+        _ => return cdb,
+    };
+    cdb[control] |= 0x04;
+    cdb
+}
+
 fn rw(op10: u8, op16: u8, lba: u64, blocks: u32, flags: u8) -> Cdb {
     match (u32::try_from(lba), u16::try_from(blocks)) {
         (Ok(lba), Ok(blocks)) => {
@@ -169,6 +183,8 @@ pub struct Inquiry {
     pub product: String,
     /// Revision.
     pub revision: String,
+    /// NORMACA: it knows the NACA bit.
+    pub aca: bool,
 }
 
 /// ASCII of an INQUIRY field, with everything that is not printable replaced.
@@ -186,6 +202,7 @@ impl Inquiry {
             vendor: ascii(data.get(8..16)?),
             product: ascii(data.get(16..32)?),
             revision: ascii(data.get(32..36)?),
+            aca: data[3] & 0x20 != 0,
         })
     }
 }
@@ -315,6 +332,17 @@ mod tests {
         assert_eq!(read(1 << 32, 8)[0], 0x88);
         assert_eq!(read(0, 65_536)[..14], [0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0]);
         assert_eq!(get_lba_status(5, 512)[..2], [0x9e, 0x12]);
+    }
+
+    #[test]
+    fn naca_stands_in_the_last_byte() {
+        assert_eq!(with_naca(read(1, 8))[9], 4);
+        assert_eq!(with_naca(write(1 << 32, 8, true))[15], 4);
+        assert_eq!(with_naca(TEST_UNIT_READY)[5], 4);
+        let mut data = [0; 36];
+        assert!(!Inquiry::parse(&data).unwrap().aca);
+        data[3] = 0x20;
+        assert!(Inquiry::parse(&data).unwrap().aca);
     }
 
     #[test]

@@ -174,7 +174,7 @@ impl State {
     /// Connections that may be asked for at all.
     pub(super) fn connections_max(&self) -> u32 {
         match self.granted() {
-            _ if self.is_in_order() => 1,
+            1 if self.is_in_order() => 1,
             1 if self.dies() => LEG_SESSIONS_MAX,
             1 => SESSIONS_MAX,
             granted => granted,

@@ -17,7 +17,7 @@ use super::config::{AfterLoss, Config};
 use super::disk::{Inner, RemoteDisk};
 use super::fence::Reservation;
 use super::isid::ChosenIsid;
-use super::ordered::{self, Ordered};
+use super::ordered::{self, Abilities, Ordered};
 use super::url::Url;
 
 /// How long the sockets of the disk before may take to close. The target ends its commands in any
@@ -98,13 +98,12 @@ impl Leg {
         (*self.last(), *over) = (disk.downgrade(), Some(closed));
         let identity = disk.identity();
         let identity = if identity.name.is_empty() { identity.serial } else { identity.name };
-        let (fence, is_ordered) =
-            tokio::try_join!(Reservation::of(&disk), ordered::is_supported(&disk))?;
-        if is_ordered {
+        let (fence, unit) = tokio::try_join!(Reservation::of(&disk), Abilities::of(&disk))?;
+        if unit.orders {
             ordered::await_older(&disk).await?;
         }
         let fence = fence.map(|fence| Arc::new(fence) as Arc<dyn Fence>);
-        let ordered = Ordered::of(&disk, is_ordered);
+        let ordered = Ordered::of(&disk, unit);
         let ordered = ordered.map(|ordered| Arc::new(ordered) as Arc<dyn OrderedWrites>);
         Ok(OpenLeg { device: Arc::new(disk), identity, ordered, fence })
     }

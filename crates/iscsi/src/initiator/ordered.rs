@@ -3,18 +3,24 @@
 //!
 //! Whom it is offered:
 //!
-//! * Over one connection of one session, at error recovery level 0: commands reach the target in the
-//!   order of their numbers, and there is one way of numbering them.
+//! * In one session, at error recovery level 0: its target delivers commands in the order of their
+//!   numbers (RFC 7143 §4.2.2.1) whatever connections they came over, and at that level nothing is sent
+//!   again. Where a target allows no more than one connection in a session there is just that one.
 //! * Where the unit says ORDSUP (VPD page 86h).
-//! * Writes of any length where the unit is our own target's: it takes a command for older from its
-//!   arrival on. Others look at the attribute when the data of a write has come. A write that waits for
-//!   an R2T is then younger than a barrier behind it: tgt 1.0.85 answers the barrier first, and LIO's
-//!   code has it that way. There the limit is what goes with the command as immediate data.
+//! * Writes of any length: our own target takes a command for older from its arrival on. Others look
+//!   at the attribute when the data of a write has come. A write that waits for an R2T is then younger
+//!   than a barrier behind it: tgt 1.0.85 answers the barrier first, and LIO's code has it that way.
+//! * Where the unit knows NACA (NORMACA in INQUIRY): an attribute orders what is carried out, and a
+//!   write that fails or is refused is not. With NACA in the CDB a failure establishes an auto
+//!   contingent allegiance (SAM-5 §5.9): nothing of this nexus is carried out behind it, neither what
+//!   the target has already nor what is still on the line. Every command of the user has it from the
+//!   first barrier on.
+//! * Where the unit is our own target's. Of others it is not known that nothing but CHECK CONDITION
+//!   refuses a command: BUSY and TASK SET FULL establish nothing. Ours says CHECK CONDITION to a
+//!   command with NACA that it has no room for.
 //!
-//! An order among commands holds for what is carried out. A target that refuses a write (BUSY, a unit
-//! attention, a failure of the medium) carries out those behind the barrier all the same, and no
-//! attribute forbids it. So from the first barrier on whatever is not GOOD ends the disk: its owner
-//! looks what is there before more is built on it.
+//! From the first barrier on whatever is not GOOD ends the disk, and its sessions with it, which is
+//! also what ends the condition: its owner looks what is there before more is built on it.
 
 use block::mirror::OrderedWrites;
 use block::{BlockError, Io, Result};
@@ -34,40 +40,48 @@ const ORDSUP: u8 = 0x02;
 /// VENDOR IDENTIFICATION of our own target.
 const OWN_VENDOR: &str = "ENKAKU";
 
-/// What is limited in length is limited to a multiple of this, the unit of what a mirror writes.
-const UNIT_BYTES: u32 = 4096;
-
 /// The order of one disk's writes.
 pub(super) struct Ordered {
     disk: RemoteDisk,
-    write_bytes_max: u64,
 }
 
-impl Ordered {
-    /// `None`: there is no order to be had here.
-    pub(super) fn of(disk: &RemoteDisk, is_supported: bool) -> Option<Self> {
-        let config = &disk.shared().config;
-        let (session, connection) = (disk.session_params(), disk.connection_params());
-        let is_one_way = config.policy.is_none() && config.connections <= 1;
-        if !is_supported || !is_one_way || session.error_recovery_level > 0 {
-            return None;
-        }
-        let segment = connection.max_send_data_segment_length;
-        let immediate = session.first_burst_length.min(segment) / UNIT_BYTES * UNIT_BYTES;
-        let write_bytes_max = match disk.identity().vendor.as_str() {
-            OWN_VENDOR => 0,
-            _ if session.immediate_data && immediate > 0 => immediate.into(),
-            _ => return None,
-        };
-        Some(Self { disk: disk.clone(), write_bytes_max })
+/// What a unit says of what it can do about an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Abilities {
+    /// The ORDERED attribute (VPD page 86h).
+    pub(super) orders: bool,
+    /// NACA.
+    pub(super) aca: bool,
+}
+
+impl Abilities {
+    /// Asks the unit.
+    pub(super) async fn of(disk: &RemoteDisk) -> Result<Self> {
+        let nexus = leading(disk);
+        let asked = tokio::try_join!(nexus.vpd(EXTENDED_INQUIRY), nexus.inquiry());
+        let (page, inquiry) = asked.map_err(|error| BlockError::Unreachable(error.to_string()))?;
+        let flags = page.and_then(|body| body.get(1).copied()).unwrap_or(0);
+        Ok(Self { orders: flags & ORDSUP != 0, aca: inquiry.aca })
     }
 }
 
-/// The unit knows the ORDERED attribute (VPD page 86h).
-pub(super) async fn is_supported(disk: &RemoteDisk) -> Result<bool> {
-    let page = leading(disk).vpd(EXTENDED_INQUIRY).await;
-    let page = page.map_err(|error| BlockError::Unreachable(error.to_string()))?;
-    Ok(page.and_then(|body| body.get(1).copied()).unwrap_or(0) & ORDSUP != 0)
+impl Ordered {
+    /// `Err`: why there is no order to be had here.
+    pub(super) fn of(disk: &RemoteDisk, unit: Abilities) -> std::result::Result<Self, String> {
+        let config = &disk.shared().config;
+        let session = disk.session_params();
+        let is_one_session =
+            session.max_connections > 1 || config.policy.is_none() && config.connections <= 1;
+        let (vendor, level) = (disk.identity().vendor, session.error_recovery_level);
+        Err(match (unit.orders, unit.aca) {
+            (false, _) => "the target does not order commands (no ORDSUP)".to_owned(),
+            (_, false) => "the target goes on behind a write that fails (no NORMACA)".to_owned(),
+            _ if vendor != OWN_VENDOR => format!("{vendor} is not known to keep an order"),
+            _ if !is_one_session => "each connection has its own session".to_owned(),
+            _ if level > 0 => format!("error recovery level {level} is in use"),
+            _ => return Ok(Self { disk: disk.clone() }),
+        })
+    }
 }
 
 /// Waits until every command that the unit has begun has ended: an older one, of whoever it is, ends
@@ -93,8 +107,7 @@ fn leading(disk: &RemoteDisk) -> Prober<'_> {
 }
 
 impl OrderedWrites for Ordered {
-    /// Orders what [`write`](block::BlockDevice::write) was called for, of at most
-    /// [`write_bytes_max`](Self::write_bytes_max) each. Zeroes and trims are several commands, sent
+    /// Orders what [`write`](block::BlockDevice::write) was called for. Zeroes and trims are several commands, sent
     /// one after the other: they are to have ended before.
     fn barrier(&self) -> Io<()> {
         let shared = self.disk.shared();
@@ -105,9 +118,5 @@ impl OrderedWrites for Ordered {
         let flush = Command { attribute: TaskAttribute::ORDERED, ..flush };
         let pending = shared.send(flush, None, Effect::Flushed);
         Io::later(async move { pending.await.map(drop) })
-    }
-
-    fn write_bytes_max(&self) -> u64 {
-        self.write_bytes_max
     }
 }

@@ -233,14 +233,16 @@ impl Prober<'_> {
         })
     }
 
-    async fn identify(&self) -> Result<UnitIdentity, ProbeError> {
+    /// The standard data of INQUIRY.
+    pub(super) async fn inquiry(&self) -> Result<Inquiry, ProbeError> {
         let name = "INQUIRY";
-        let (data, serial, designators) = tokio::try_join!(
-            self.data(name, cdb::inquiry(None), cdb::ALLOCATION_LEN.into()),
-            self.vpd(0x80),
-            self.vpd(0x83),
-        )?;
-        let inquiry = Inquiry::parse(&data).ok_or(ProbeError::Short(name))?;
+        let data = self.data(name, cdb::inquiry(None), cdb::ALLOCATION_LEN.into()).await?;
+        Inquiry::parse(&data).ok_or(ProbeError::Short(name))
+    }
+
+    async fn identify(&self) -> Result<UnitIdentity, ProbeError> {
+        let (inquiry, serial, designators) =
+            tokio::try_join!(self.inquiry(), self.vpd(0x80), self.vpd(0x83))?;
         let lun = self.shared.url.lun;
         match inquiry.peripheral {
             0 => {}

@@ -69,6 +69,8 @@ pub(crate) struct Kind {
     pub(crate) can_fua: bool,
     pub(crate) can_zero: bool,
     pub(crate) can_extents: bool,
+    /// It carries out barriers.
+    pub(crate) ordered: bool,
     /// An operation takes from the one to the other, mostly the one.
     pub(crate) latency_us: (u64, u64),
 }

@@ -4,6 +4,8 @@
 //! its answer, or by its own FUA. A power cut leaves of each sector any content that it had since it
 //! was last stable, and of what was under way any part.
 
+mod order;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
@@ -19,9 +21,18 @@ use crate::rng::Rng;
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Read(Range<u64>),
-    Write { first: u64, contents: Arc<[Content]>, fua: bool },
-    Zero { range: Range<u64>, fua: bool },
+    Write {
+        first: u64,
+        contents: Arc<[Content]>,
+        fua: bool,
+    },
+    Zero {
+        range: Range<u64>,
+        fua: bool,
+    },
     Flush,
+    /// A flush that is a barrier (SAM-5 §8.2, ORDERED).
+    Barrier,
 }
 
 impl Work {
@@ -30,6 +41,7 @@ impl Work {
         match self {
             Self::Read(range) => format!("read {range:?}"),
             Self::Flush => "flush".into(),
+            Self::Barrier => "barrier".into(),
             Self::Zero { range, fua } => format!("zero {range:?} fua {fua}"),
             Self::Write { first, contents, fua } => {
                 let end = first + contents.len() as u64;
@@ -92,6 +104,9 @@ pub(crate) struct Store {
     before: BTreeMap<u64, Content>,
     /// Something that an image depends on has changed.
     touched: bool,
+    order: order::Order,
+    /// Sectors where stamps are.
+    pub(crate) stamps: Range<u64>,
     /// Writes carried out, metadata and all.
     pub(crate) writes: u64,
 }
@@ -110,6 +125,8 @@ impl Store {
             lied: 0,
             before: BTreeMap::new(),
             touched: true,
+            order: order::Order::default(),
+            stamps: 0..0,
             writes: 0,
         }
     }
@@ -126,40 +143,61 @@ impl Store {
         self.next += 1;
         let uncovered = match work {
             Work::Flush => self.unanswered.clone(),
+            Work::Barrier if self.lie == Some(Lie::BarrierIsSimple) => self.unanswered.clone(),
             _ => BTreeSet::new(),
         };
         self.touched |= matches!(work, Work::Write { .. } | Work::Zero { .. });
+        self.note_begun(session, &work);
         self.unanswered.insert(id);
         self.flying.insert(id, Operation { work, session, uncovered });
         id
     }
 
-    /// It is carried out, unless it is gone.
+    /// It is carried out, unless it is gone, or has to wait for a barrier.
     pub(crate) fn perform(&mut self, id: u64) -> Option<Answer> {
+        if !self.may_run(id) {
+            self.ripens(id);
+            return None;
+        }
+        self.lied += u64::from(self.overtakes(id));
         let operation = self.flying.remove(&id)?;
+        if self.is_refused(id, operation.session) {
+            return Some(Err(BlockError::Unreachable("simulated: behind a failure".into())));
+        }
+        let answer = self.carry_out(id, &operation);
+        self.note_answer(&operation, &answer);
+        Some(answer)
+    }
+
+    fn carry_out(&mut self, id: u64, operation: &Operation) -> Answer {
         let faults = self.faults;
         let medium = || Err(BlockError::Medium(io::Error::other("simulated EIO")));
-        Some(match operation.work {
+        match &operation.work {
             Work::Read(_) if self.rng.below(1000) < faults.read => medium(),
             Work::Read(range) if self.lie == Some(Lie::ReadsStale) => {
                 self.lied += 1;
-                Ok(range.filter_map(|at| self.possible(at).into_iter().next()).collect())
+                Ok(range.clone().filter_map(|at| self.possible(at).into_iter().next()).collect())
             }
-            Work::Read(range) => Ok(range.map(|at| self.visible(at)).collect()),
-            Work::Flush if self.rng.below(1000) < faults.flush => medium(),
-            Work::Flush => {
+            Work::Read(range) => Ok(range.clone().map(|at| self.visible(at)).collect()),
+            Work::Flush | Work::Barrier if self.rng.below(1000) < faults.flush => medium(),
+            Work::Barrier if self.lie == Some(Lie::BarrierOnlyOrders) => {
+                self.lied += 1;
+                Ok(Vec::new())
+            }
+            Work::Flush | Work::Barrier => {
                 self.flush(id, &operation.uncovered);
                 Ok(Vec::new())
             }
             Work::Write { first, contents, fua } => {
-                let pieces = contents.iter().zip(first..).map(|(c, at)| (at, c.clone())).collect();
-                self.write(id, pieces, fua)
+                let pieces = contents.iter().zip(*first..).map(|(c, at)| (at, c.clone())).collect();
+                self.write(id, pieces, *fua)
             }
             Work::Zero { range, fua } => {
-                let known: Vec<u64> = self.sectors.range(range).map(|(at, _)| *at).collect();
-                self.write(id, known.into_iter().map(|at| (at, Content::Zero)).collect(), fua)
+                let known: Vec<u64> =
+                    self.sectors.range(range.clone()).map(|(at, _)| *at).collect();
+                self.write(id, known.into_iter().map(|at| (at, Content::Zero)).collect(), *fua)
             }
-        })
+        }
     }
 
     fn write(&mut self, id: u64, pieces: Vec<(u64, Content)>, fua: bool) -> Answer {
@@ -246,6 +284,9 @@ impl Store {
 
     /// A session is lost. What it asked for may still be carried out, now or later.
     pub(crate) fn lose_session(&mut self) {
+        if self.has_barriers() {
+            return self.lose_in_order();
+        }
         let flying: Vec<u64> = self.flying.keys().copied().collect();
         for id in flying {
             match self.rng.below(3) {
@@ -263,6 +304,11 @@ impl Store {
             self.lied += self.flying.values().filter(old).count() as u64;
             return;
         }
+        if self.has_barriers() {
+            let some = self.rng.below(self.flying.len() as u64 + 1);
+            self.run_some(some);
+            self.flying.retain(|_, operation| operation.session >= session);
+        }
         let old = self.flying.iter().filter(|(_, operation)| operation.session < session);
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
             match self.rng.coin() {
@@ -275,6 +321,13 @@ impl Store {
 
     /// The process that asked ends: what is under way is done in any part.
     pub(crate) fn interrupt(&mut self) {
+        if self.has_barriers() {
+            let some = self.rng.below(self.flying.len() as u64 + 1);
+            self.run_some(some);
+        }
+        let landing: Vec<u64> =
+            self.flying.keys().copied().filter(|id| self.may_land(*id)).collect();
+        self.flying.retain(|id, _| landing.contains(id));
         for (id, operation) in std::mem::take(&mut self.flying) {
             let luck = self.rng.below(3); // none, all, some
             let mut lands = {
@@ -283,7 +336,8 @@ impl Store {
             };
             match operation.work {
                 Work::Read(_) => {}
-                Work::Flush => {
+                Work::Barrier if self.lie == Some(Lie::BarrierOnlyOrders) => {}
+                Work::Flush | Work::Barrier => {
                     if lands() {
                         self.flush(id, &operation.uncovered);
                     }
@@ -361,8 +415,9 @@ impl Store {
                 .cloned()
                 .collect(),
         };
-        for operation in self.flying.values() {
+        for (id, operation) in &self.flying {
             match &operation.work {
+                _ if !self.may_land(*id) => {}
                 Work::Write { first, contents, .. } => {
                     let index =
                         at.checked_sub(*first).and_then(|index| usize::try_from(index).ok());

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use block::mirror::layout::LegLayout;
 use block::mirror::superblock::{BYTES, Block, Consistency, Record, RemoteSuperblock, Stamp};
-use block::mirror::{BLOCK_BYTES, Mode};
+use block::mirror::{BLOCK_BYTES, Mode, OrderedWrites};
 use block::{BlockDevice, Buf, Bytes, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
 pub(crate) use self::wrong::Wrong;
@@ -110,6 +110,36 @@ impl Line {
     pub(crate) fn begin(&self, session: u64, device: Device) -> Device {
         lock(&self.0).begin(session);
         Arc::new(Passing { line: self.clone(), session, device })
+    }
+
+    /// Its barriers, as the engine gets them.
+    pub(crate) fn barriers(
+        &self,
+        session: u64,
+        ordered: Arc<dyn OrderedWrites>,
+    ) -> Arc<dyn OrderedWrites> {
+        Arc::new(Barriers { line: self.clone(), session, ordered })
+    }
+}
+
+/// Barriers of a session, as the engine asks for them.
+struct Barriers {
+    line: Line,
+    session: u64,
+    ordered: Arc<dyn OrderedWrites>,
+}
+
+impl OrderedWrites for Barriers {
+    fn barrier(&self) -> Io<()> {
+        let mut state = lock(&self.line.0);
+        if state.session == self.session {
+            if state.step > 0 {
+                state.seen.hit("log: a step ends with a barrier");
+            }
+            state.flushes();
+        }
+        drop(state);
+        self.ordered.barrier()
     }
 }
 

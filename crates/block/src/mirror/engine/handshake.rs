@@ -141,6 +141,10 @@ pub(crate) async fn look(
     }
     let device = SessionDevice(session.clone());
     let stamp = tail::read_stamp(&device, &layout, superblock.uuid).await?;
+    if stamp.is_some() {
+        // It was not forced, perhaps: what is read becomes stable before anything is built on it.
+        session.run(|device| device.flush()).await?;
+    }
     // A batch that is committed counts as if it were home: it is in a moment.
     let stamp = match superblock.consistency {
         Consistency::Applying(committed) => replay::stamp_of(&superblock, &committed).or(stamp),

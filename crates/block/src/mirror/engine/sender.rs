@@ -1,5 +1,6 @@
-//! The sender of a leg in the asynchronous mode: takes step after step from the epoch log, waits
-//! for the answers, flushes, and only then takes the next. Two round trips a step on any target.
+//! The sender of a leg in the asynchronous mode: takes step after step from the epoch log. Where the
+//! leg keeps an order they go out in one `stream`. Everywhere else each waits for the answers, is
+//! flushed, and only then the next one is taken: two round trips a step on any target.
 //!
 //! The stamp of a step goes out with the next one, or alone where there is none: whatever it tells
 //! of was flushed before it is sent.
@@ -15,19 +16,23 @@ use futures_util::stream::FuturesUnordered;
 use super::super::BLOCK_BYTES;
 use super::super::epoch::{Batch, Content, Piece};
 use super::super::layout::LegLayout;
+use super::super::link::OrderedWrites;
+use super::super::superblock::Stamp;
 use super::allowance::{Allowance, Allowances, BYTES_FIRST};
 use super::legs::Next;
-use super::session::{Session, SessionDevice};
+use super::order;
+use super::session::{Operation, Session, SessionDevice};
 use super::shared::{Phase, Shared};
 use super::signal::either;
+use super::stream::Stream;
 use super::tail;
 use crate::{Result, WriteFlags, ZeroFlags};
 
 /// Bytes of data of a write at most.
-const DATA_BYTES_MAX: u64 = 1 << 20;
+pub(super) const DATA_BYTES_MAX: u64 = 1 << 20;
 
 /// Bytes that a leg is told to zero at once at most: some targets write them one by one.
-const ZERO_BYTES_MAX: u64 = 4 << 20;
+pub(super) const ZERO_BYTES_MAX: u64 = 4 << 20;
 
 /// Bytes of zeroes under way at most: a target may have done at once.
 const ZEROES_MAX: u64 = 2 << 30;
@@ -39,7 +44,7 @@ const WRITES_MAX: usize = 2048;
 const WRITE_OVERHEAD_BYTES: u64 = 256;
 
 /// Bytes of a step below which it says nothing about what the line carries.
-const PACE_BYTES_MIN: u64 = 256 << 10;
+pub(super) const PACE_BYTES_MIN: u64 = 256 << 10;
 
 /// A full epoch is to take about this part of the lag: a step is [`BATCH_EPOCHS`] of them at most,
 /// so that two of these take half of it.
@@ -49,9 +54,9 @@ const EPOCHS_PER_LAG: u32 = 16;
 
 /// A step that is stable at the leg, and whose stamp is not.
 #[derive(Clone, Copy)]
-struct Done {
-    epoch: u64,
-    closed: Duration,
+pub(super) struct Done {
+    pub(super) epoch: u64,
+    pub(super) closed: Duration,
 }
 
 /// What became of something under way.
@@ -77,18 +82,23 @@ pub(crate) fn start(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>, la
         known: (Duration::ZERO, None),
     };
     let task = shared.task();
+    let (sending, ordered) = order::choose(session.leg());
+    shared.legs().note_sending(leg, sending);
     shared.host().spawn(Box::pin(async move {
-        sender.run().await;
+        match ordered {
+            Some(ordered) => sender.stream(ordered).await,
+            None => sender.run().await,
+        }
         drop(task);
     }));
 }
 
-struct Sender {
-    shared: Arc<Shared>,
-    leg: usize,
-    session: Arc<Session>,
-    layout: LegLayout,
-    allowed: Allowances,
+pub(super) struct Sender {
+    pub(super) shared: Arc<Shared>,
+    pub(super) leg: usize,
+    pub(super) session: Arc<Session>,
+    pub(super) layout: LegLayout,
+    pub(super) allowed: Allowances,
     done: Option<Done>,
     /// What a small step took, and bytes a second of the line, once it is known.
     known: (Duration, Option<u64>),
@@ -127,7 +137,14 @@ impl Sender {
         }
     }
 
-    async fn wait(&self, change: impl Future<Output = ()>, due: Option<Duration>) {
+    /// Without waiting for anything.
+    async fn stream(mut self, ordered: Arc<dyn OrderedWrites>) {
+        if let Err(error) = Stream::new(&mut self, ordered).run().await {
+            self.shared.leg_failed(self.leg, &self.session, &error);
+        }
+    }
+
+    pub(super) async fn wait(&self, change: impl Future<Output = ()>, due: Option<Duration>) {
         let change = either(change, self.session.over());
         let Some(due) = due else {
             change.await;
@@ -180,41 +197,49 @@ impl Sender {
         Ok(())
     }
 
-    fn stamped(&self, done: Done) {
+    pub(super) fn stamped(&self, done: Done) {
         self.shared.legs().stamped(self.leg, &self.session, done.epoch, done.closed);
     }
 
     fn begin_stamp(&self, done: Done) -> UnderWay {
-        let (shared, session, layout) = (self.shared.clone(), self.session.clone(), self.layout);
+        let (device, layout) = (SessionDevice(self.session.clone()), self.layout);
         self.shared.legs().sends(self.leg, BLOCK_BYTES);
+        let stamp = self.stamp_of(done);
         Box::pin(async move {
-            let device = SessionDevice(session);
-            let age = shared.host().now().saturating_sub(done.closed);
-            let closed = shared.host().wall_clock().checked_sub(age);
-            let stamp = shared.books().stamp(done.epoch, closed);
             tail::write_stamp(&device, &layout, &stamp).await?;
             Ok(Answered::Stamp(done))
         })
     }
 
+    pub(super) fn stamp_of(&self, done: Done) -> Stamp {
+        let age = self.shared.host().now().saturating_sub(done.closed);
+        let closed = self.shared.host().wall_clock().checked_sub(age);
+        self.shared.books().stamp(done.epoch, closed)
+    }
+
     fn begin_write(&self, piece: Piece) -> UnderWay {
         let (zero, bytes) = cost(&piece);
-        let data_bytes = if let Content::Data(data) = &piece.content { data.len() } else { 0 };
-        self.shared.legs().sends(self.leg, data_bytes as u64);
         let (host, since) = (self.shared.host().clone(), self.shared.host().now());
-        let write = self.session.run(|device| match piece.content {
-            Content::Data(data) => device.write(piece.offset, data, WriteFlags::NONE),
-            Content::Zero(len) => device.zero(piece.offset, len, ZeroFlags::new(false, true)),
-        });
+        let write = self.write(piece);
         Box::pin(async move {
             write.await?;
             Ok(Answered::Write { zero, bytes, took: host.now().saturating_sub(since) })
         })
     }
 
+    /// Asks the leg for it.
+    pub(super) fn write(&self, piece: Piece) -> Operation<()> {
+        let data_bytes = if let Content::Data(data) = &piece.content { data.len() } else { 0 };
+        self.shared.legs().sends(self.leg, data_bytes as u64);
+        self.session.run(|device| match piece.content {
+            Content::Data(data) => device.write(piece.offset, data, WriteFlags::NONE),
+            Content::Zero(len) => device.zero(piece.offset, len, ZeroFlags::new(false, true)),
+        })
+    }
+
     /// A step took so long: the next ones are as large as the line carries within a part of the
     /// lag.
-    fn pace(&mut self, bytes: u64, took: Duration) {
+    pub(super) fn pace(&mut self, bytes: u64, took: Duration) {
         if bytes < PACE_BYTES_MIN || took.is_zero() {
             self.known.0 = took;
             return;
@@ -227,7 +252,7 @@ impl Sender {
 }
 
 /// What a write counts as: whether it is zeroes, and bytes.
-fn cost(piece: &Piece) -> (bool, u64) {
+pub(super) fn cost(piece: &Piece) -> (bool, u64) {
     match &piece.content {
         Content::Data(data) => (false, data.len() as u64 + WRITE_OVERHEAD_BYTES),
         Content::Zero(len) => (true, *len),

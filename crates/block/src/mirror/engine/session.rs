@@ -219,7 +219,8 @@ mod tests {
     use crate::mirror::TokioHost;
 
     fn session(device: Device, timeout_ms: u64) -> Arc<Session> {
-        let leg = OpenLeg { device, identity: String::new(), ordered: None, fence: None };
+        let leg =
+            OpenLeg { device, identity: String::new(), ordered: Err(String::new()), fence: None };
         Session::new(leg, Arc::new(TokioHost::current()), Duration::from_millis(timeout_ms))
     }
 

@@ -5,7 +5,7 @@ use super::super::layout::LegLayout;
 use super::super::superblock::{
     BYTES, Block, BlockFault, MirrorId, Record, RemoteSuperblock, Stamp, newest,
 };
-use crate::{BlockDevice, BlockError, Buf, Bytes, Result, WriteFlags};
+use crate::{BlockDevice, BlockError, Buf, Bytes, Io, Result, WriteFlags};
 
 /// What the superblock of a leg says.
 ///
@@ -79,6 +79,17 @@ pub(crate) async fn write_stamp(
 ) -> Result<()> {
     let block = stamp.encode().map_err(|fault| BlockError::Medium(std::io::Error::other(fault)))?;
     write_stable(device, layout.stamp(stamp.epoch), &block).await
+}
+
+/// Asks for a stamp to be written, at once and not forced: it is stable with the next barrier.
+pub(crate) fn begin_stamp(device: &dyn BlockDevice, layout: &LegLayout, stamp: &Stamp) -> Io<()> {
+    match stamp.encode() {
+        Ok(block) => {
+            let data = Bytes::copy_from_slice(&block[..]);
+            device.write(layout.stamp(stamp.epoch), data, WriteFlags::NONE)
+        }
+        Err(fault) => Io::err(BlockError::Medium(std::io::Error::other(fault))),
+    }
 }
 
 async fn write_stable(device: &dyn BlockDevice, at: u64, block: &Block) -> Result<()> {

@@ -32,6 +32,25 @@ fn commands_spread_over_connections_in_one_cmd_sn_series() {
     assert_eq!(numbers, (0..8).collect::<Vec<_>>());
 }
 
+/// Whoever can send gets what was submitted first, so that the target carries it out first.
+#[test]
+fn commands_are_numbered_as_submitted_where_an_order_is_kept() {
+    let mut peer = Peer::new(3);
+    peer.session.keep_order();
+    let asked: Vec<Itt> = (0..9).map(|n| peer.read(4096, n)).collect();
+    peer.session.remove_connection(peer.ids[0]).unwrap();
+    let mut sent = Vec::new();
+    for k in [2, 2, 1, 2, 1, 1, 1, 2, 1] {
+        let transmit = peer.session.poll_transmit(peer.ids[k], at(0)).unwrap();
+        let Ok(Pdu::ScsiCommand(command)) = Pdu::parse(&transmit.header) else { panic!() };
+        sent.push((command.itt, command.cmd_sn.since(CmdSn(u32::MAX - 2))));
+    }
+    assert_eq!(sent, asked.into_iter().zip(0..).collect::<Vec<_>>());
+    for k in 1..3 {
+        assert!(peer.session.poll_transmit(peer.ids[k], at(0)).is_none());
+    }
+}
+
 #[test]
 fn a_response_on_another_connection_breaks_allegiance() {
     let mut peer = Peer::new(2);

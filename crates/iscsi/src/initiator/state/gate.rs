@@ -91,10 +91,13 @@ impl State {
     pub(in crate::initiator) fn submit(
         &mut self,
         index: usize,
-        command: Command,
+        mut command: Command,
         mut task: Task,
         batch: &mut Batch,
     ) -> Result<(), (Command, Task)> {
+        if self.is_ordered && task.origin.is_user() {
+            command.cdb = cdb::with_naca(command.cdb);
+        }
         // The last session ended while its connection was filling the buffer.
         if command.data_in_len > 0 && task.buf.is_none() {
             task.buf = Some(Buf::zeroed(command.data_in_len as usize));

@@ -59,7 +59,7 @@ impl Rig {
 
     fn send(&mut self, lba: u8, effect: Effect) {
         let mut cdb = [0; 16];
-        cdb[5] = lba;
+        cdb[4] = lba;
         let task = Task { ticket: self.state.durability.ask(), ..a_task(effect) };
         self.last_slot = Some(task.slot.clone());
         self.state.enqueue(command(Lun(0), cdb), task, &mut self.batch);
@@ -71,7 +71,7 @@ impl Rig {
         let mut sent = Vec::new();
         while let Some(transmit) = session.poll_transmit(self.id, at(0)) {
             if let Ok(Pdu::ScsiCommand(command)) = Pdu::parse(&transmit.header) {
-                sent.push((command.cdb[5], command.itt));
+                sent.push((command.cdb[4], command.itt));
             }
         }
         sent
@@ -262,7 +262,7 @@ const FAILED: u8 = 0x22; // COMMAND TERMINATED, which is obsolete: no reason is 
 fn ended(rig: &mut Rig) -> Vec<(u8, bool)> {
     let finished = rig.batch.finished.drain(..);
     let told = finished.map(|(command, task, outcome)| {
-        (command.cdb[5], matches!(task.ended, Ended::Failed(_)) || !is_done(&outcome))
+        (command.cdb[4], matches!(task.ended, Ended::Failed(_)) || !is_done(&outcome))
     });
     told.collect()
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::super::super::epoch::{BATCH_EPOCHS, Backlog, Batch, Content, EpochLog, Piece, Resume};
 use super::super::super::leg::LegEvent;
+use super::super::super::status::Sending;
 use super::super::super::{BLOCK_BYTES, LEGS_MAX};
 use super::super::block_set::BlockSet;
 use super::super::session::Session;
@@ -239,6 +240,11 @@ impl Legs {
         each.all(|(number, leg)| {
             leg.session().is_none() || self.journal.backlog(number, now).epochs == 0
         })
+    }
+
+    /// How the log gets to a leg from now on.
+    pub(crate) fn note_sending(&self, leg: usize, sending: Sending) {
+        self.lock()[leg].sending = Some(sending);
     }
 
     /// What a leg has to get next, for the sender of `session`.

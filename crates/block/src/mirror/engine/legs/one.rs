@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::super::super::BLOCK_BYTES;
 use super::super::super::epoch::Backlog;
 use super::super::super::leg::LegEvent;
-use super::super::super::status::{Guard, LegState, LegStatus, Way};
+use super::super::super::status::{Guard, LegState, LegStatus, Sending, Way};
 use super::super::session::Session;
 use super::super::tracking::Tracking;
 
@@ -38,6 +38,7 @@ pub(super) struct Leg {
     pub(super) since: Duration,
     pub(super) message: Option<String>,
     pub(super) guard: Guard,
+    pub(super) sending: Option<Sending>,
     pub(super) tracking: Tracking,
     pub(super) route: Route,
     pub(super) excluded: bool,
@@ -118,6 +119,7 @@ impl Leg {
             since,
             message: None,
             guard: Guard::default(),
+            sending: None,
             tracking,
             route: Route::None,
             excluded,
@@ -223,6 +225,7 @@ impl Leg {
             since: now.saturating_sub(self.since),
             message: self.message.clone(),
             guard: self.guard,
+            sending: self.sending.clone(),
             consistent: self.consistent,
             lag_bytes: backlog.bytes,
             lag: backlog.age,

@@ -20,7 +20,7 @@ async fn copy_of(device: &dyn BlockDevice) -> Device {
 }
 
 fn open_leg(device: Device) -> OpenLeg {
-    OpenLeg { device, identity: String::new(), ordered: None, fence: None }
+    OpenLeg { device, identity: String::new(), ordered: Err(String::new()), fence: None }
 }
 
 async fn promote_leg(world: &World, leg: usize) {

@@ -88,7 +88,12 @@ impl TestLeg {
     /// As another host opens it, which has no part in what the mirror's connects are.
     pub(crate) fn elsewhere(self: &Arc<Self>) -> OpenLeg {
         let fence = self.reserver(u64::MAX);
-        OpenLeg { device: self.device(), identity: String::new(), ordered: None, fence }
+        OpenLeg {
+            device: self.device(),
+            identity: String::new(),
+            ordered: Err(String::new()),
+            fence,
+        }
     }
 
     fn reserver(self: &Arc<Self>, nexus: u64) -> Option<Arc<dyn Fence>> {
@@ -190,7 +195,7 @@ impl LegSource for Source {
                 Way::Open => {
                     let fence = leg.reserver(number);
                     let device = Arc::new(Line { leg, number });
-                    Ok(OpenLeg { device, identity, ordered: None, fence })
+                    Ok(OpenLeg { device, identity, ordered: Err(String::new()), fence })
                 }
                 Way::Cut => Err(BlockError::Unreachable("no route".into())),
                 Way::Hangs | Way::Mute => std::future::pending().await,

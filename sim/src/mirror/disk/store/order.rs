@@ -1,0 +1,141 @@
+//! Barriers: which of the operations under way may be carried out, and what becomes of those behind
+//! one that fails. An operation that has to wait for a barrier is dormant: nothing of it lands.
+
+use super::{Answer, Operation, Store, Work};
+use crate::mirror::sabotage::Lie;
+
+/// What a store with barriers remembers.
+#[derive(Default)]
+pub(super) struct Order {
+    /// The session that has asked for a barrier.
+    begun: Option<u64>,
+    /// The session in which something has failed since, and what had begun by then.
+    failed: Option<(u64, Vec<u64>)>,
+    /// What has arrived and waits for its turn.
+    ripe: Vec<u64>,
+}
+
+impl Store {
+    /// An operation is asked for in a session: a barrier begins its order.
+    pub(super) fn note_begun(&mut self, session: u64, work: &Work) {
+        if matches!(work, Work::Barrier) {
+            self.order.begun = Some(session);
+        }
+    }
+
+    /// Nothing older keeps the operation from being carried out.
+    pub(super) fn may_run(&self, id: u64) -> bool {
+        let Some(operation) = self.flying.get(&id) else { return true };
+        let lies = match self.lie {
+            Some(Lie::BarrierIsSimple) => true,
+            Some(Lie::StampOvertakes) => self.is_stamp(operation),
+            _ => false,
+        };
+        let barrier = |operation: &Operation| matches!(operation.work, Work::Barrier);
+        let mut older = self.flying.range(..id);
+        lies || match barrier(operation) {
+            false => older.all(|(_, older)| !barrier(older)),
+            true => older.all(|(_, older)| !barrier(older) && self.is_overtaken(older)),
+        }
+    }
+
+    /// It is carried out ahead of what it would have to wait for.
+    pub(super) fn overtakes(&self, id: u64) -> bool {
+        let barrier = |operation: &Operation| matches!(operation.work, Work::Barrier);
+        let Some(operation) = self.flying.get(&id) else { return false };
+        let mut older = self.flying.range(..id);
+        older.any(|(_, older)| barrier(operation) || barrier(older))
+    }
+
+    /// The operation is under way and may have an effect now.
+    pub(super) fn may_land(&self, id: u64) -> bool {
+        let operation = self.flying.get(&id);
+        operation.is_some_and(|operation| !self.is_refused(id, operation.session))
+            && self.may_run(id)
+    }
+
+    /// A barrier does not wait for it, which is wrong.
+    fn is_overtaken(&self, older: &Operation) -> bool {
+        match self.lie {
+            Some(Lie::BarrierOvertakesWrites) => matches!(older.work, Work::Write { .. }),
+            Some(Lie::BarrierOvertakesStamps) => self.is_stamp(older),
+            _ => false,
+        }
+    }
+
+    fn is_stamp(&self, operation: &Operation) -> bool {
+        let Work::Write { first, .. } = &operation.work else { return false };
+        self.stamps.contains(first)
+    }
+
+    /// It has arrived, and waits.
+    pub(super) fn ripens(&mut self, id: u64) {
+        self.order.ripe.push(id);
+    }
+
+    /// Those that have waited and may be carried out now.
+    pub(crate) fn take_ripe(&mut self) -> Vec<u64> {
+        let ripe = std::mem::take(&mut self.order.ripe);
+        let (now, later) = ripe.into_iter().partition(|id| self.may_run(*id));
+        self.order.ripe = later;
+        now
+    }
+
+    /// Refused, since something before it in its session has failed.
+    pub(super) fn is_refused(&self, id: u64, session: u64) -> bool {
+        let failed = self.order.failed.as_ref();
+        failed.is_some_and(|(of, begun)| *of == session && !begun.contains(&id))
+    }
+
+    /// An operation was answered so: nothing that has not begun by now is carried out behind it.
+    pub(super) fn note_answer(&mut self, operation: &Operation, answer: &Answer) {
+        let session = &operation.session;
+        let ends = answer.is_err() && self.order.begun == Some(*session);
+        if ends && self.lie == Some(Lie::GoesOnBehindFailure) {
+            self.lied += 1;
+            return;
+        }
+        if !ends || self.order.failed.as_ref().is_some_and(|(of, _)| of == session) {
+            return;
+        }
+        let barrier = |operation: &Operation| matches!(operation.work, Work::Barrier);
+        let mut begun = Vec::new();
+        if !barrier(operation) {
+            let running = self.flying.iter().take_while(|(_, other)| !barrier(other));
+            begun.extend(running.map(|(id, _)| *id));
+        }
+        let (all, rng) = (self.rng.coin(), &mut self.rng);
+        begun.retain(|_| all || rng.coin());
+        self.order.failed = Some((*session, begun));
+    }
+
+    /// A session with barriers is lost: what has not arrived is gone, and of the rest any part is
+    /// carried out in order.
+    pub(super) fn lose_in_order(&mut self) {
+        let flying: Vec<u64> = self.flying.keys().copied().collect();
+        let arrived = self.rng.below(flying.len() as u64 + 1) as usize;
+        for id in &flying[arrived..] {
+            self.flying.remove(id);
+        }
+        let some = self.rng.below(arrived as u64 + 1);
+        self.run_some(some);
+    }
+
+    /// So many operations are carried out, in an order that the barriers allow.
+    pub(super) fn run_some(&mut self, count: u64) {
+        for _ in 0..count {
+            let running: Vec<u64> =
+                self.flying.keys().copied().filter(|id| self.may_run(*id)).collect();
+            if running.is_empty() {
+                return;
+            }
+            let id = self.rng.pick(&running);
+            drop(self.perform(id));
+        }
+    }
+
+    /// There are barriers among what is under way.
+    pub(super) fn has_barriers(&self) -> bool {
+        self.flying.values().any(|operation| matches!(operation.work, Work::Barrier))
+    }
+}
