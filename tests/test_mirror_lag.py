@@ -114,8 +114,10 @@ def groups_of(image: Path) -> int:
 def test_a_killed_mirror_leaves_a_beginning_of_what_was_written(
     kind: str, local: Path, far: Path, tmp_path: Path
 ):
-    """kill -9 at three moments; then the leg is promoted, without anything of the near site."""
+    """kill -9 at three moments; then the leg is promoted, without anything of the near site. Our target
+    is sent a stream; tgt goes on behind a failure, so that its answers are waited for."""
     serve = {"enkaku": enkaku.serve, "tgt": tgt.serve}[kind]
+    order = {"enkaku": "stream", "tgt": "waited"}[kind]
     for groups in (7, 40, 150):
         local.with_name("local.img.mirror").unlink(missing_ok=True)
         for path, size in ((local, SIZE), (far, SIZE + TAIL)):
@@ -128,6 +130,8 @@ def test_a_killed_mirror_leaves_a_beginning_of_what_was_written(
             mirror = made(stack, folder, local, target)
             volume = mirror.start_fuse()
             mirror.wait_in_sync()
+            sending = mirror.leg()["sending"]
+            assert sending["order"] == order and sending["why"], sending
             ledger = Ledger(volume)
             ledger.wait_for(mirror, groups)
             mirror.kill()
@@ -245,3 +249,24 @@ def test_stopped_in_order_it_has_sent_everything_and_copies_nothing_later(
         report = mirror.wait_in_sync()
         assert report["legs"][0]["sent_bytes"] < MIB, report
         assert mirror.stop() == 0, mirror.peer.output()
+
+
+@NEEDS_FUSE
+def test_the_order_is_what_the_configuration_says(local: Path, target: Target, tmp_path: Path):
+    """`status` names the order in use, and why it is no other."""
+    with ExitStack() as stack:
+        mirror = made(stack, tmp_path, local, target)
+        text = mirror.config.read_text()
+        for order, used, why in (
+            ("auto", "stream", "keeps the order"),
+            ("waited", "waited", "the configuration says so"),
+            ("stream", "stream", "keeps the order"),
+        ):
+            mirror.config.write_text(f'{text}\norder = "{order}"\n')
+            mirror.start_fuse()
+            mirror.wait_in_sync()
+            sending = mirror.leg()["sending"]
+            assert sending["order"] == used and why in sending["why"], sending
+            told = mirror.command("status", check=False).stdout
+            assert f"order        {used}" in told and why in told, told
+            assert mirror.stop() == 0, mirror.peer.output()

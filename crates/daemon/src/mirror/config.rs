@@ -45,6 +45,9 @@ const ON_LOSS: &[(&str, OnLoss)] = &[("continue", OnLoss::Continue), ("stop", On
 const FENCES: &[(&str, FenceWish)] =
     &[("reservation", FenceWish::Reservation), ("none", FenceWish::None)];
 
+const ORDERS: &[(&str, OrderWish)] =
+    &[("auto", OrderWish::Auto), ("stream", OrderWish::Stream), ("waited", OrderWish::Waited)];
+
 const DIGESTS: &[(&str, DigestPreference)] = &[
     ("none", DigestPreference::Avoid),
     ("prefer", DigestPreference::Prefer),
@@ -83,6 +86,20 @@ pub struct LegConfig {
     pub digest: DigestPreference,
     /// What keeps others from writing; a reservation where the target knows them unless given.
     pub fence: Option<FenceWish>,
+    /// How the epochs of the asynchronous mode get there.
+    pub order: OrderWish,
+}
+
+/// How epochs get to a leg.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OrderWish {
+    /// As suits the target best.
+    #[default]
+    Auto,
+    /// In one stream, where the target keeps the order of commands.
+    Stream,
+    /// Each when the one before is known to be stable, whatever the target can.
+    Waited,
 }
 
 /// What keeps others from writing to a leg, where the configuration says so.
@@ -146,6 +163,7 @@ impl LegConfig {
             connections: None,
             digest: DigestPreference::Avoid,
             fence: None,
+            order: OrderWish::Auto,
         }
     }
 }
@@ -273,6 +291,9 @@ impl LegConfig {
         }
         if let Some(fence) = self.fence {
             let _ = writeln!(text, "fence = \"{}\"", word(FENCES, fence));
+        }
+        if self.order != OrderWish::Auto {
+            let _ = writeln!(text, "order = \"{}\"", word(ORDERS, self.order));
         }
         Ok(text)
     }
@@ -418,6 +439,7 @@ fn leg(mut section: Section<'_, '_>) -> Option<LegConfig> {
     let connections = section.get("connections", number(1, CONNECTIONS_MAX));
     let digest = section.get("digest", one_of(DIGESTS)).unwrap_or(DigestPreference::Avoid);
     let fence = section.get("fence", one_of(FENCES));
+    let order = section.get("order", one_of(ORDERS)).unwrap_or_default();
     section.finish();
     Some(LegConfig {
         place,
@@ -428,6 +450,7 @@ fn leg(mut section: Section<'_, '_>) -> Option<LegConfig> {
         connections: connections.and_then(|n| u16::try_from(n).ok()),
         digest,
         fence,
+        order,
     })
 }
 

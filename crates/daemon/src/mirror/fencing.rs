@@ -1,4 +1,5 @@
-//! [`Wished`]: a way to a leg with what its configuration says of reservations.
+//! [`Wished`]: a way to a leg with what its configuration says of reservations and of the order in
+//! which epochs get there.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,21 +7,23 @@ use std::sync::Arc;
 use block::mirror::{Fence, LegSource, OpenLeg};
 use block::{BlockError, Io, Result};
 
-use super::config::FenceWish;
+use super::config::{FenceWish, OrderWish};
 
-/// A way to a leg, whose reservation is used as the configuration wishes.
+/// A way to a leg, of which is used what the configuration wishes.
 pub(crate) struct Wished {
     source: Arc<dyn LegSource>,
-    wish: FenceWish,
+    fence: Option<FenceWish>,
+    order: OrderWish,
 }
 
 impl Wished {
-    /// Without a wish, `source` is what it was: reservations are used where the target knows them.
-    pub(crate) fn of(source: Arc<dyn LegSource>, wish: Option<FenceWish>) -> Arc<dyn LegSource> {
-        match wish {
-            None => source,
-            Some(wish) => Arc::new(Self { source, wish }),
-        }
+    /// Without a wish, reservations and an order are used where the target knows them.
+    pub(crate) fn of(
+        source: Arc<dyn LegSource>,
+        fence: Option<FenceWish>,
+        order: OrderWish,
+    ) -> Arc<dyn LegSource> {
+        Arc::new(Self { source, fence, order })
     }
 }
 
@@ -30,14 +33,19 @@ impl LegSource for Wished {
     }
 
     fn connect(&self) -> Pin<Box<dyn Future<Output = Result<OpenLeg>> + Send>> {
-        let (connecting, wish) = (self.source.connect(), self.wish);
+        let (connecting, fence, order) = (self.source.connect(), self.fence, self.order);
         Box::pin(async move {
             let open = connecting.await?;
-            let fence: Option<Arc<dyn Fence>> = match wish {
-                FenceWish::None => None,
-                FenceWish::Reservation => Some(Arc::new(Required(open.fence.clone()))),
+            let fence: Option<Arc<dyn Fence>> = match fence {
+                None => open.fence.clone(),
+                Some(FenceWish::None) => None,
+                Some(FenceWish::Reservation) => Some(Arc::new(Required(open.fence.clone()))),
             };
-            Ok(OpenLeg { fence, ..open })
+            let ordered = match order {
+                OrderWish::Auto | OrderWish::Stream => open.ordered.clone(),
+                OrderWish::Waited => Err("the configuration says so".to_owned()),
+            };
+            Ok(OpenLeg { fence, ordered, ..open })
         })
     }
 }

@@ -132,6 +132,7 @@ mod tests {
             redo_overflows: 0,
             batches: 0,
             guard: block::mirror::Guard::Reservation,
+            sending: None,
         };
         let report = Report {
             name: "vm1".into(),

@@ -144,7 +144,7 @@ pub fn source(leg: &LegConfig) -> Result<Arc<dyn LegSource>, PartsError> {
             Arc::new(RemoteLeg::new(url, initiator(leg)?))
         }
     };
-    Ok(Wished::of(source, leg.fence))
+    Ok(Wished::of(source, leg.fence, leg.order))
 }
 
 fn initiator(leg: &LegConfig) -> Result<Config, PartsError> {

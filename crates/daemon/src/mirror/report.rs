@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use block::mirror::{Guard, LegState, LegStatus, Mode, Status, Way};
+use block::mirror::{Guard, LegState, LegStatus, Mode, Order, Sending, Status, Way};
 use serde::{Deserialize, Serialize};
 
 use super::pace::Pace;
@@ -63,6 +63,9 @@ pub struct LegReport {
     /// What keeps others from writing there.
     #[serde(default)]
     pub guard: Guard,
+    /// How epochs get there, in the asynchronous mode and once it was reached.
+    #[serde(default)]
+    pub sending: Option<Sending>,
     /// The image there is one that the local device might have had at one moment.
     pub consistent: bool,
     /// Age of the oldest write that is on its way there, in seconds.
@@ -235,6 +238,7 @@ impl LegReport {
             since_s: leg.since.as_secs_f64(),
             message: leg.message.clone(),
             guard: leg.guard,
+            sending: leg.sending.clone(),
             consistent: leg.consistent,
             lag_s: leg.lag.as_secs_f64(),
             lag_bytes: leg.lag_bytes,
@@ -291,6 +295,13 @@ impl LegReport {
             Guard::Unknown => {}
             Guard::Superblock => line("fence", "none: looked at every 5 s".into()),
             Guard::Reservation => line("fence", "reservation".into()),
+        }
+        if let Some(Sending { order, why }) = &self.sending {
+            let order = match order {
+                Order::Stream => "stream",
+                Order::Waited => "waited, two round trips an epoch",
+            };
+            line("order", format!("{order}: {why}"));
         }
         line("sent", bytes(self.sent_bytes));
     }

@@ -35,8 +35,8 @@ use super::signal::{Either, either};
 use super::tail;
 use crate::{BlockError, Result};
 
-/// Commands under way at most: as many as our own target takes at once. More would wait in a queue,
-/// and count there as unanswered.
+/// Commands under way at most. Our own target takes more at once; what it does not take would wait in
+/// a queue, and count there as unanswered.
 const COMMANDS_MAX: usize = 512;
 
 /// What became of something under way, of a step with this number.

@@ -23,6 +23,7 @@ initiator_name = "iqn.2026-11.org.example:near"
 connections = 4
 digest = "prefer"
 fence = "reservation"
+order = "waited"
 
 [[mirror.remote]]
 path = "/mnt/usb/vm1 \"copy\".img"
@@ -55,6 +56,7 @@ fn every_key_is_read() {
     assert_eq!(far.connections, Some(4));
     assert_eq!(far.mutual.as_ref().unwrap().0, "far");
     assert_eq!((far.fence, usb.fence), (Some(FenceWish::Reservation), None));
+    assert_eq!((far.order, usb.order), (OrderWish::Waited, OrderWish::Auto));
     assert_eq!(usb.way.to_string(), "/mnt/usb/vm1 \"copy\".img");
 }
 

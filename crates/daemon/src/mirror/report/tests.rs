@@ -14,6 +14,7 @@ fn leg(state: LegState) -> LegStatus {
         since: Duration::from_secs(754),
         message: None,
         guard: Guard::Reservation,
+        sending: Some(Sending { order: Order::Stream, why: "its target keeps order".into() }),
         consistent: true,
         lag_bytes: 3_400_000,
         lag: Duration::from_millis(1200),
@@ -65,6 +66,7 @@ written by its user: 1.2 GB; writes have waited 0.4 s for legs, 2.5 s at the bou
   on its way   1.2 s, 3.4 MB in 3 epochs
   image of     2025-11-25 12:03:07.412 UTC (2.6 s ago)
   fence        reservation
+  order        stream: its target keeps order
   sent         4.2 GB";
     assert_eq!(report(vec![leg(LegState::InSync)], &[]).text(), expected);
 }
