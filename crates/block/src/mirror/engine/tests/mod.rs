@@ -15,4 +15,5 @@ mod members;
 mod reserved;
 mod restore;
 mod seeds;
+mod stream;
 mod world;
