@@ -89,7 +89,9 @@ impl LegSource for Leg {
 
     fn connect(&self) -> Pin<Box<dyn Future<Output = Result<OpenLeg>> + Send>> {
         let (device, identity) = (self.0.clone(), String::new());
-        Box::pin(async move { Ok(OpenLeg { device, identity, ordered: Err(String::new()), fence: None }) })
+        Box::pin(async move {
+            Ok(OpenLeg { device, identity, ordered: Err(String::new()), fence: None })
+        })
     }
 }
 
