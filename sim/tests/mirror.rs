@@ -42,7 +42,7 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What some hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 33] = [
+const EVENTS: [&str; 34] = [
     "closed and opened again",
     "copy: a write meets what is not copied yet",
     "cut: at work",
