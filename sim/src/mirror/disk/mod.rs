@@ -199,17 +199,21 @@ pub(crate) fn write_work(offset: u64, data: &[u8], fua: bool) -> Work {
 pub(crate) fn extents(store: &Store, offset: u64, len: u64) -> Vec<Extent> {
     const GRANULE: u64 = 4096;
     let mut extents: Vec<Extent> = Vec::new();
+    let mut push = |from: u64, to: u64, hole: bool| match extents.last_mut() {
+        _ if from >= to => {}
+        Some(last) if last.hole == hole => last.len += to - from,
+        _ => extents.push(Extent { offset: from, len: to - from, hole }),
+    };
     let end = offset + len;
     let mut at = offset;
-    while at < end {
-        let next = ((at / GRANULE + 1) * GRANULE).min(end);
-        let hole = store.known(sectors(at, next - at)).next().is_none();
-        match extents.last_mut() {
-            Some(last) if last.hole == hole => last.len += next - at,
-            _ => extents.push(Extent { offset: at, len: next - at, hole }),
-        }
+    while let Some(sector) = store.known(sectors(at, end - at)).next() {
+        let data = (sector * SECTOR_BYTES / GRANULE * GRANULE).max(offset);
+        let next = (data + GRANULE).min((data / GRANULE + 1) * GRANULE).min(end);
+        push(at, data, true);
+        push(data, next, false);
         at = next;
     }
+    push(at, end, true);
     extents
 }
 
