@@ -9,6 +9,8 @@ mod hung;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use hostile_common::{Arena, Attacker, resident_bytes, until};
 use hung::Hung;
 use iscsi_proto::pdu::LoginStatus;
@@ -43,20 +45,20 @@ async fn logins_while_a_command_hangs_cost_no_more_than_one() {
     let (tasks_before, resident_before) = (tasks(), resident_bytes());
     let mut refused = 0;
     for _ in 0..LOGINS / CROWD {
-        let crowd = (0..CROWD).map(|_| {
-            let login = Attacker::enter(arena.address, |config| config.isid = isid);
-            // Whoever gives up, as all do that are not told otherwise, drops the connection.
-            async move { tokio::time::timeout(Duration::from_millis(100), login).await }
-        });
-        for outcome in futures_util::future::join_all(crowd).await {
-            match outcome {
-                Err(_waits) => {}
-                Ok(Err(LoginStatus::SESSION_DOES_NOT_EXIST)) => refused += 1,
-                Ok(other) => panic!("the command still hangs: {:?}", other.map(drop)),
+        let login = |_| Attacker::enter(arena.address, |config| config.isid = isid);
+        let mut crowd: FuturesUnordered<_> = (0..CROWD).map(login).collect();
+        // A login whose place another has taken is told. The last one waits, and gives up.
+        for told in 1..CROWD {
+            let outcome = tokio::time::timeout(Duration::from_secs(60), crowd.next()).await;
+            match outcome.unwrap_or_else(|_| panic!("{told} of {CROWD} were told")) {
+                Some(Err(LoginStatus::SESSION_DOES_NOT_EXIST)) => refused += 1,
+                other => {
+                    panic!("the command still hangs: {:?}", other.map(|login| login.map(drop)))
+                }
             }
         }
     }
-    assert!(refused > LOGINS / 2, "a login whose place another has taken is told: {refused}");
+    assert_eq!(refused, LOGINS / CROWD * (CROWD - 1));
     // Only the healthy session's connection, and whatever waits for the command.
     until("the logins have ended", || arena.server.connection_count() <= 2).await;
     until("their tasks have ended", || tasks() <= tasks_before + TASKS_LEFT_MAX).await;

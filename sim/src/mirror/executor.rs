@@ -218,6 +218,10 @@ impl Host for SimHost {
         SystemTime::UNIX_EPOCH + BEGIN + self.now()
     }
 
+    fn name(&self) -> String {
+        "near".to_owned()
+    }
+
     fn random(&self) -> u128 {
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         u128::from(rng.next()) << 64 | u128::from(rng.next())

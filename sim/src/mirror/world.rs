@@ -197,6 +197,7 @@ impl World {
         if self.sabotage == Some(Sabotage::LagUnbounded) {
             self.hit(MADE);
             config.lag = Lag { age: BOOT_MAX, bytes: u64::MAX / 4, ..config.lag };
+            config.redo_bytes = Some(0); // A batch brings a long log there soon.
         }
         config
     }

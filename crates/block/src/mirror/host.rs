@@ -22,10 +22,9 @@ pub trait Host: Send + Sync + 'static {
     /// The time of day, for people: nothing is decided by it.
     fn wall_clock(&self) -> SystemTime;
 
-    /// This host and process as people know them, for those who ask who writes to a leg.
-    fn name(&self) -> String {
-        String::new()
-    }
+    /// This host and process as people know them, for those who ask who writes to a leg. Not empty:
+    /// that stands for a leg that nobody writes to.
+    fn name(&self) -> String;
 
     /// 128 bits that nobody else draws: the name of a generation.
     fn random(&self) -> u128;

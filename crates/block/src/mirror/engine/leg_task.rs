@@ -140,6 +140,10 @@ async fn use_leg(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> En
         shared.legs().end_use(leg, None, event, message);
         return Ended::Lost;
     }
+    if let Err(error) = sign(shared, leg, session, &mut found).await {
+        shared.legs().end_use(leg, None, LegEvent::Lost, error.to_string());
+        return Ended::Lost;
+    }
     match resume(shared, leg, session, &mut found) {
         Resumed::Yes => return follow(shared, leg, session, &mut found).await,
         Resumed::NotWanted => return Ended::Lost,
@@ -171,6 +175,23 @@ async fn hold(
     let guard = guard::hold(session, shared.books().uuid(), found.leg()).await?;
     shared.legs().note_guard(leg, guard);
     if guard == Guard::Reservation { handshake::check(session, found).await } else { Ok(()) }
+}
+
+/// Counts the superblock of a leg up that is about to go on with the log, before it gets anything:
+/// one that is put back to what it was in an earlier session is known by that. Any other leg is told
+/// something in any case.
+async fn sign(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Result<()> {
+    let goes_on = shared.legs().stamp(leg).is_some_and(|known| found.stamp() >= known);
+    if goes_on && !found.whole {
+        handshake::beat(shared, leg, session, found).await
+    } else {
+        Ok(())
+    }
 }
 
 /// Takes the log up again where it was kept for the leg. If that cannot be, everything is to be

@@ -4,7 +4,10 @@
 //! May be cut off anywhere and done again: the batch is named by the superblock until all of it is
 //! at its place and stable.
 
+use std::collections::BTreeMap;
+use std::future::Future;
 use std::ops::Range;
+use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -27,8 +30,8 @@ const READS_AT_ONCE: usize = 16;
 /// Bytes of writes under way.
 const WRITE_BYTES_MAX: u64 = 16 << 20;
 
-/// Writes under way at most.
-const WRITES_MAX: usize = 1024;
+/// Writes under way at most: scattered blocks of 4 KiB fill 1 Gbit/s up to a round trip of 140 ms.
+const WRITES_MAX: usize = 4096;
 
 /// What is done with the pieces of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,44 +145,65 @@ fn medium(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> BlockErro
     BlockError::Medium(std::io::Error::other(why))
 }
 
+/// A write to its place: where, and bytes of data.
+type Written = (Range<u64>, u64);
+
 /// The writes under way.
 struct Home<'a> {
     device: &'a dyn BlockDevice,
-    under_way: FuturesUnordered<crate::Io<()>>,
-    ranges: Vec<Range<u64>>,
+    under_way: FuturesUnordered<Pin<Box<dyn Future<Output = Result<Written>> + Send>>>,
+    /// Where they go: first byte → the one behind the last. None overlaps with another.
+    ranges: BTreeMap<u64, u64>,
     bytes: u64,
 }
 
 impl<'a> Home<'a> {
     fn new(device: &'a dyn BlockDevice) -> Self {
-        Self { device, under_way: FuturesUnordered::new(), ranges: Vec::new(), bytes: 0 }
+        Self { device, under_way: FuturesUnordered::new(), ranges: BTreeMap::new(), bytes: 0 }
     }
 
     /// Sends a piece, after all before it that it overlaps with.
     async fn put(&mut self, piece: Piece) -> Result<()> {
         let range = piece.range();
-        let overlaps = |other: &Range<u64>| other.start < range.end && range.start < other.end;
-        let full = self.bytes >= WRITE_BYTES_MAX || self.ranges.len() >= WRITES_MAX;
-        if full || self.ranges.iter().any(overlaps) {
-            self.drain().await?;
+        while self.bytes >= WRITE_BYTES_MAX
+            || self.ranges.len() >= WRITES_MAX
+            || self.overlaps(&range)
+        {
+            self.answer().await?;
         }
-        let io = match piece.content {
+        let (io, bytes) = match piece.content {
             Content::Data(data) => {
-                self.bytes += data.len() as u64;
-                self.device.write(piece.offset, data, WriteFlags::NONE)
+                let bytes = data.len() as u64;
+                (self.device.write(piece.offset, data, WriteFlags::NONE), bytes)
             }
-            Content::Zero(len) => self.device.zero(piece.offset, len, ZeroFlags::new(false, true)),
+            Content::Zero(len) => {
+                (self.device.zero(piece.offset, len, ZeroFlags::new(false, true)), 0)
+            }
         };
-        self.under_way.push(io);
-        self.ranges.push(range);
+        self.bytes += bytes;
+        self.ranges.insert(range.start, range.end);
+        self.under_way.push(Box::pin(async move { io.await.map(|()| (range, bytes)) }));
+        Ok(())
+    }
+
+    fn overlaps(&self, range: &Range<u64>) -> bool {
+        let before = self.ranges.range(..range.end).next_back();
+        before.is_some_and(|(_, end)| *end > range.start)
+    }
+
+    async fn answer(&mut self) -> Result<()> {
+        if let Some(written) = self.under_way.next().await {
+            let (range, bytes) = written?;
+            self.bytes -= bytes;
+            self.ranges.remove(&range.start);
+        }
         Ok(())
     }
 
     async fn drain(&mut self) -> Result<()> {
-        while let Some(result) = self.under_way.next().await {
-            result?;
+        while !self.under_way.is_empty() {
+            self.answer().await?;
         }
-        (self.bytes, self.ranges) = (0, Vec::new());
         Ok(())
     }
 }

@@ -42,6 +42,10 @@ impl Host for TestHost {
         SystemTime::UNIX_EPOCH
     }
 
+    fn name(&self) -> String {
+        "a test".to_owned()
+    }
+
     fn random(&self) -> u128 {
         4
     }

@@ -327,3 +327,34 @@ async fn promoting_tells_the_moment_of_the_last_stamp() {
     let there = content(&*world.legs[0].device()).await;
     assert!(there[..64 * KIB].iter().all(|byte| *byte == 1), "the image before the last write");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_leg_put_back_to_an_earlier_session_is_copied_anew_although_the_log_only_went_on() {
+    let mut world = in_sync(1, |world| world.config.lag = lag(60, 64 << 20, OnLag::Slow)).await;
+    world.write(0, 64 * KIB, 1).await.unwrap();
+    caught_up(&world).await;
+    let all = Buf::new(LEG_SIZE as usize);
+    let before = world.legs[0].device().read(0, all).await.unwrap().to_vec();
+    // The line is away for a moment: nothing but the log goes to the leg since.
+    world.legs[0].set_way(Way::Cut);
+    world.write(64 << 10, 64 * KIB, 2).await.unwrap();
+    world.device().flush().await.unwrap();
+    world.wait_state(0, LegState::Lost).await;
+    world.legs[0].set_way(Way::Open);
+    caught_up(&world).await;
+    world.device().flush().await.unwrap();
+    world.write(1 << 20, 4 * KIB, 3).await.unwrap();
+    caught_up(&world).await;
+    // It fails, is put back, and this process ends before it has met it again.
+    world.legs[0].set_way(Way::Cut);
+    world.wait_state(0, LegState::Lost).await;
+    world.mirror.take().unwrap().close().await.unwrap();
+    let leg = memory(LEG_SIZE);
+    leg.write(0, before.into(), WriteFlags::NONE).await.unwrap();
+    world.legs[0].replace(leg, "id of leg 0");
+    world.legs[0].set_way(Way::Open);
+    world.open().await;
+    world.settled().await;
+    caught_up(&world).await;
+    world.assert_equal().await;
+}

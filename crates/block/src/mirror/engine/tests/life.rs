@@ -27,6 +27,9 @@ impl Host for OtherSite {
     fn wall_clock(&self) -> SystemTime {
         self.host.wall_clock() + self.ahead
     }
+    fn name(&self) -> String {
+        "the other site".to_owned()
+    }
     fn random(&self) -> u128 {
         self.host.random()
     }

@@ -134,7 +134,9 @@ impl LegSource for Source {
 async fn mirrored(far: &Arc<Far>, local: Device) -> Mirror {
     let age = Duration::from_secs(600);
     let lag = Lag { age, bytes: 64 << 20, on: OnLag::Slow };
-    let config = crate::mirror::Config { mode: Mode::Async, lag, ..Default::default() };
+    // Without a redo log: what would take long otherwise goes there as a batch.
+    let redo_bytes = Some(0);
+    let config = crate::mirror::Config { mode: Mode::Async, lag, redo_bytes, ..Default::default() };
     let metadata = memory(4 << 20);
     let parts = || Parts {
         local: local.clone(),
