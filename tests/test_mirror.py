@@ -462,6 +462,8 @@ class Refusals:
         for value, name in self.names.items():
             said = said.replace(value, name)
         said = re.sub(r"\b[0-9a-f]{8}-[0-9a-f]{4}\b", "$UUID", said)
+        said = re.sub(r"generation [0-9a-f]{8}\b", "generation $ID", said)
+        said = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+ UTC", "$TIME", said)
         self.said.append(f"# {what}\n{said}\n→ {done.code}\n")
 
 

@@ -1,5 +1,7 @@
-"""What an operator does to a mirror that runs: a leg more, a leg less, a larger size. Its user goes on
-meanwhile; and whatever is killed in between, it has the old shape or the new one afterwards."""
+"""What an operator does to a mirror that runs: a leg more, a leg less, a larger size, another rate. Its
+user goes on meanwhile; and whatever is killed in between, it has the old shape or the new one
+afterwards. Mirrors that the target daemon runs; and what is said where a leg or a file is not what was
+expected."""
 
 import json
 import os
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise
+from support.daemon import NAME_A, Daemon
 from support.mirror import BLOCK, TAIL, Mirror, cleaned_up, differences, write
 
 from enkaku_lab.peers import Target, enkaku, libiscsi, need, tgt
@@ -317,3 +320,245 @@ def test_killed_at_any_step_it_has_the_old_shape_or_the_new_one(what: str, tmp_p
     # Which thread makes which step is not the same each time, so the last cuts may be none.
     assert killed >= CUTS // 2 and old > 0, (steps, killed, old)
     print(f"{what}: {steps} steps, killed {killed} times, {old} of them before the change")
+
+
+GOLDEN = Path(__file__).with_name("golden") / "mirror_found.txt"
+
+
+class Found:
+    """What a mirror has found where it expected something else, for the golden file."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.said = folder, []
+
+    def note(self, what: str, said: str) -> None:
+        said = said.strip().replace(str(self.folder), "$TMP")
+        said = re.sub(r"\b[0-9a-f]{8}-[0-9a-f]{4}\b", "$UUID", said)
+        said = re.sub(r"\b[0-9a-f]{8}\b", "$ID", said)
+        said = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? UTC", "$TIME", said)
+        said = re.sub(r"writer is [^)]*", "writer is $HOST", said)
+        said = re.sub(r"checksum 0x\w+ stands there, 0x\w+", "checksum $A stands there, $B", said)
+        said = re.sub(r"(number|epoch) \d+", r"\1 $N", said)
+        self.said.append(f"# {what}\n{said}\n")
+
+
+@NEEDS_FUSE
+def test_what_is_found_what_was_expected_and_who_decides(tmp_path: Path):
+    """Nothing is written before it is understood; each message names the command that decides."""
+    found = Found(tmp_path)
+    started: list[Mirror] = []
+
+    def mirror(name: str, *, leg: Path | None = None, seed: int = 1) -> tuple[Mirror, Path]:
+        local = noise(tmp_path / f"{name}.img", 4 * MIB, seed)
+        leg = leg or empty(tmp_path / f"{name}-far.img", 4 * MIB + TAIL)
+        started.append(Mirror(tmp_path, local, [leg], name))
+        return started[-1], leg
+
+    def settle(it: Mirror, leg: Path) -> None:
+        it.create()
+        it.start_fuse()
+        it.wait_in_sync()
+        assert it.stop() == 0
+
+    def told(it: Mirror, leg: Path, *states: str) -> str:
+        """What it says of the leg, which is as it was."""
+        before = leg.read_bytes()
+        it.start_fuse()
+        message = it.wait_state(*states)["legs"][0]["message"]
+        write(it.mount / "volume", 0, os.urandom(BLOCK))
+        assert it.stop() == 0
+        assert leg.read_bytes() == before, "it was written to"
+        return f"{states[0]}: {message}"
+
+    try:
+        first, far = mirror("first")
+        settle(first, far)
+        metadata = tmp_path / "first.img.mirror"
+        second, _ = mirror("second", seed=2)
+        over = second.create("--metadata", metadata, check=False)
+        found.note("create: the metadata of another mirror", over.stderr)
+        other, _ = mirror("other", leg=far)
+        found.note("create: a leg of another mirror", other.create(check=False).stderr)
+        first.config.unlink()
+        over = second.create("--metadata", metadata, check=False)
+        found.note("create: the metadata of a mirror whose configuration is gone", over.stderr)
+
+        third, leg = mirror("third")
+        settle(third, leg)
+        whole = leg.read_bytes()
+        leg.write_bytes(far.read_bytes())
+        found.note("the leg of another mirror at its place", told(third, leg, "unrelated"))
+        leg.write_bytes(whole[:-BLOCK])
+        found.note("a smaller leg", told(third, leg, "failed"))
+        leg.write_bytes(whole[: -(64 << 10)] + b"\xa5" * (64 << 10))
+        found.note("something else at its end", told(third, leg, "unrelated"))
+        torn = bytearray(whole)
+        for at in (offset for offset in range(len(torn) - (64 << 10), len(torn), 512)):
+            torn[at + 100] ^= 0xFF
+        leg.write_bytes(torn)
+        found.note("a superblock that is torn", told(third, leg, "unrelated"))
+        leg.write_bytes(whole)
+        enkaku.command("mirror", "promote", leg)
+        with leg.open("r+b") as file:
+            file.write(b"written there")
+        found.note("two primaries", told(third, leg, "diverged", "fenced"))
+
+        fourth, leg = mirror("fourth")
+        settle(fourth, leg)
+        old = leg.read_bytes()
+        write(fourth.start_fuse(), 0, os.urandom(BLOCK))
+        fourth.wait_in_sync()
+        assert fourth.stop() == 0
+        leg.write_bytes(old)
+        fourth.start_fuse()
+        fourth.wait_in_sync()
+        said = fourth.peer.output()
+        line = next(line for line in said.splitlines() if "it is older than it was" in line)
+        found.note("an older snapshot", line[line.index("it is older") :].split(" leg=")[0])
+        assert fourth.stop() == 0
+        assert_equal(tmp_path / "fourth.img", leg, size=4 * MIB)
+    finally:
+        for it in started:
+            it.clean_up()
+    text = "\n".join(found.said)
+    if os.environ.get("ENKAKU_GOLDEN") == "write":
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+
+
+class MirrorDaemon(Daemon):
+    """The target daemon, with mirrors whose configurations are in a folder of the test."""
+
+    def head(self) -> str:
+        folder = f'mirror_directory = "{self.folder}/mirrors"\n'
+        return super().head().replace("[server]\n", "[server]\n" + folder)
+
+
+def with_luns(*luns: str, name: str = NAME_A) -> str:
+    text = f'[[target]]\nname = "{name}"\nanyone = true\n'
+    return text + "".join(f"[[target.lun]]\nnumber = {at}\n{lun}\n" for at, lun in enumerate(luns))
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[MirrorDaemon]:
+    made = MirrorDaemon(tmp_path)
+    yield made
+    if made.peer is not None:
+        made.peer.stop()
+
+
+@pytest.mark.needs("iscsi-ls", "iscsi-readcapacity16")
+def test_the_daemon_runs_a_mirror_as_a_lun(
+    daemon: MirrorDaemon, local: Path, far: Path, second: Path, tmp_path: Path
+):
+    mirror = Mirror(tmp_path, local, [far])
+    mirror.create()
+    daemon.write(with_luns('mirror = "vm1"', 'path = "mem:8M"'))
+    checked = enkaku.command("target", "check", "--config", daemon.config)
+    assert "LUN 0: the mirror vm1" in checked.stdout, checked
+    daemon.start()
+    report = mirror.wait_in_sync()
+    assert report["front"] == f"LUN 0 of {NAME_A}", report
+    source = noise(tmp_path / "source", SIZE, seed=3)
+    enkaku.command("copy", source, daemon.url(), "--force")
+    assert mirror.command("status").code == 0
+    sample = {"mirror": "vm1", "leg": "1"}
+    assert daemon.metric("enkaku_mirror_consistent", **sample) == 1
+    assert daemon.metric("enkaku_mirror_written_bytes_total", mirror="vm1") >= SIZE
+    assert daemon.metric("enkaku_lun_size_bytes", lun="0") == SIZE
+    added = mirror.command("add-leg", "--remote", second)
+    assert "is leg 2 of vm1" in added.stdout, added
+    mirror.wait_in_sync()
+    grown = SIZE + 4 * MIB
+    with session(daemon.portal, NAME_A, HOST) as host:
+        assert host.test_unit_ready() == Outcome(0)
+        for path in (local, far, second):
+            os.truncate(path, path.stat().st_size + 4 * MIB)
+        assert "initiators are told" in mirror.command("grow").stdout
+        assert host.test_unit_ready() == CAPACITY_CHANGED
+    assert f"Total size:{grown}" in libiscsi.readcapacity16(daemon.url()).stdout
+    mirror.wait_in_sync()
+    # Without it, it is closed in order, and another reload has it back.
+    daemon.write(with_luns('path = "mem:8M"'))
+    assert "LUN 0: replaced" in daemon.reload()
+    mirror_ended(mirror)
+    stopped = mirror.command("status", check=False)
+    assert "closed in order" in stopped.stdout, stopped
+    assert_equal(source, local, far, second)
+    daemon.write(with_luns('mirror = "vm1"', 'path = "mem:8M"'))
+    assert "LUN 0: replaced" in daemon.reload()
+    report = mirror.wait_in_sync()
+    assert all(leg["sent_bytes"] < MIB for leg in report["legs"]), report
+    daemon.peer.signal(signal.SIGTERM)
+    assert daemon.peer.wait(30) == 0, daemon.peer.output()
+    assert "closed in order" in mirror.command("status", check=False).stdout
+    assert_equal(local, far, second, size=grown)
+
+
+def mirror_ended(mirror: Mirror) -> None:
+    deadline = time.monotonic() + 20
+    while (mirror.config_dir / f"mirror-{mirror.name}.sock").exists():
+        assert time.monotonic() < deadline, "its control socket stays"
+        time.sleep(0.05)
+
+
+@pytest.mark.needs("iscsi-ls")
+def test_a_mirror_that_fails_leaves_the_other_luns_alone(
+    daemon: MirrorDaemon, local: Path, far: Path, tmp_path: Path
+):
+    with enkaku.serve([far], tmp_path) as target:
+        mirror = Mirror(tmp_path, local, [target.url()])
+        mirror.create()
+        mirror.edit(remote_timeout='"1s"')
+        metadata = tmp_path / "local.img.mirror"
+        hidden = metadata.rename(tmp_path / "hidden")
+        daemon.write(with_luns('mirror = "vm1"', 'path = "mem:8M"'))
+        checked = enkaku.command("target", "check", "--config", daemon.config, check=False)
+        assert checked.code == 1 and "the mirror vm1: " in checked.stderr, checked
+        daemon.start()
+        assert f"Total size:{8 * MIB}" in libiscsi.readcapacity16(daemon.url(lun=1)).stdout
+        code, health = daemon.page("/health")
+        assert code == 503 and "LUN 0: not served" in health and "such file" in health, health
+        hidden.rename(metadata)
+        assert "LUN 0: added" in daemon.reload()
+        mirror.wait_in_sync()
+        assert daemon.page("/health")[0] == 200
+        target.peer.kill()
+        enkaku.command("copy", noise(tmp_path / "source", SIZE, 5), daemon.url(), "--force")
+        mirror.wait_state("lost")
+        code, health = daemon.page("/health")
+        assert code == 503 and "LUN 0: leg 1" in health and "lost" in health, health
+    daemon.config.write_text(
+        daemon.head()
+        + with_luns('mirror = "a/b"', 'mirror = "vm1"\npath = "mem:1M"', 'mirror = "none"')
+        + with_luns('mirror = "vm1"', name="iqn.2026-11.org.example:b")
+    )
+    wrong = enkaku.command("target", "check", "--config", daemon.config, check=False)
+    for what in (
+        'lun[0].mirror: "a/b" is no name of a mirror (allowed:',
+        "path is not for a mirror",
+        "is behind LUN",
+    ):
+        assert what in wrong.stderr, wrong
+
+
+@NEEDS_FUSE
+def test_the_rate_of_a_copy_changes_while_it_runs(local: Path, far: Path, tmp_path: Path):
+    with cleaned_up(Mirror(tmp_path, local, [far])) as mirror:
+        mirror.create()
+        mirror.edit(resync_rate='"1mbit"')
+        mirror.start_fuse()
+        slow = mirror.wait_for("copying", lambda report: report["legs"][0]["dirty_bytes"] < SIZE)
+        assert slow["legs"][0]["state"] == "copying", slow
+        wrong = mirror.command("resync", "--rate", "180%", check=False)
+        assert wrong.code == 2 and "from 1% to 100%" in wrong.stderr, wrong
+        said = mirror.command("resync", "--rate", "80%").stdout
+        assert said == "copies may go at 80% until the mirror is started anew\n", said
+        begin = time.monotonic()
+        mirror.wait_in_sync()
+        assert time.monotonic() - begin < SIZE / (1e6 / 8) / 2, "it goes on at 1 Mbit/s"
+        assert mirror.stop() == 0
+        assert_equal(local, far)
+        mirror.edit(resync_rate='"0%"')
+        wrong = mirror.command("status", check=False)
+        assert "from 1% to 100%" in wrong.stderr, wrong

@@ -182,6 +182,7 @@ impl Daemon {
         let then = &self.fixed;
         let changed = [
             ("server.state_directory", then.state_directory != now.state_directory),
+            ("server.mirror_directory", then.mirror_directory != now.mirror_directory),
             ("server.admin_socket", then.admin_socket != now.admin_socket),
             ("metrics.listen", then.metrics != now.metrics),
         ];
@@ -204,8 +205,16 @@ impl Daemon {
         let orderly = async {
             self.server.drain(self.fixed.shutdown_timeout).await;
             self.server.stop().await;
-            let targets = self.lock().targets.clone();
-            crate::state::flush(&targets).await.map_err(DaemonError::Flush)
+            let (targets, mirrors) = {
+                let state = self.lock();
+                (state.targets.clone(), state.mirrors())
+            };
+            let mut flushed = crate::state::flush(&targets).await;
+            for mirror in mirrors {
+                let closed = mirror.close().await.map_err(|error| format!("a mirror: {error}"));
+                flushed = flushed.and(closed);
+            }
+            flushed.map_err(DaemonError::Flush)
         };
         let impatient = async { while let Wish::Reload = signals.next().await {} };
         tokio::select! {

@@ -10,6 +10,8 @@ use scsi::{FileStore, LunOptions, SpaceUsage};
 
 use crate::check::{Described, IN_USE};
 use crate::config::{Backing, LunSection, Problem};
+use crate::mirror::files::Files;
+use crate::mirror::lun::MirrorLun;
 
 /// Block size of files and memory unless told otherwise: what every client can use.
 const DEFAULT_BLOCK_SIZE: u32 = 512;
@@ -19,6 +21,7 @@ const DEFAULT_BLOCK_SIZE: u32 = 512;
 pub(crate) enum Storage {
     File(Arc<FileDevice>),
     Memory(Arc<MemoryDevice>),
+    Mirror(Arc<MirrorLun>),
     /// Not opened, only known to open: what a check sees.
     Trial(Arc<Described>),
 }
@@ -44,6 +47,7 @@ impl Storage {
             Backing::Memory(bytes) => MemoryDevice::open(*bytes, block_size)
                 .map(|device| Self::Memory(Arc::new(device)))
                 .map_err(|error| section.place.problem(error)),
+            Backing::Mirror(files) => Self::mirror(section, files, opening, warnings),
             Backing::Path(path) => {
                 let mut options = FileOptions::default()
                     .with_read_only(section.read_only)
@@ -65,8 +69,28 @@ impl Storage {
         }
     }
 
+    fn mirror(
+        section: &LunSection,
+        files: &Files,
+        opening: Opening,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, Problem> {
+        let problem =
+            |why: String| section.place.problem(format!("the mirror {}: {why}", files.name()));
+        if opening == Opening::ToServe {
+            return MirrorLun::open(files).map(Self::Mirror).map_err(problem);
+        }
+        let mut in_use = false;
+        let info = MirrorLun::trial(files, &mut in_use).map_err(problem)?;
+        if in_use {
+            warnings.push(section.place.problem(IN_USE).to_string());
+        }
+        Ok(Self::Trial(Arc::new(Described(info))))
+    }
+
     fn device(&self) -> Device {
         match self {
+            Self::Mirror(mirror) => mirror.device(),
             Self::File(device) => Arc::clone(device) as Device,
             Self::Memory(device) => Arc::clone(device) as Device,
             Self::Trial(device) => Arc::clone(device) as Device,
@@ -92,7 +116,7 @@ pub(crate) struct RunningLun {
 impl RunningLun {
     pub(crate) fn new(section: LunSection, storage: Storage) -> Self {
         let mut device = storage.device();
-        if section.read_only && matches!(storage, Storage::Memory(_)) {
+        if section.read_only && matches!(storage, Storage::Memory(_) | Storage::Mirror(_)) {
             device = Arc::new(ReadOnlyLayer::new(device)); // a file is opened as such
         }
         if !section.thin {
@@ -129,8 +153,15 @@ impl RunningLun {
     pub(crate) fn grow(&self) -> bool {
         match &self.storage {
             Storage::File(file) => file.grow().unwrap_or(false),
-            Storage::Memory(_) | Storage::Trial(_) => false,
+            // A mirror grows by a command of its own.
+            Storage::Memory(_) | Storage::Mirror(_) | Storage::Trial(_) => false,
         }
+    }
+
+    /// The mirror behind it.
+    pub(crate) fn mirror(&self) -> Option<&Arc<MirrorLun>> {
+        let Storage::Mirror(mirror) = &self.storage else { return None };
+        Some(mirror)
     }
 
     /// Is the storage smaller than what is served?
@@ -160,6 +191,10 @@ impl RunningLun {
             && let Some(error) = file.sync_failure()
         {
             return Some(format!("a sync failed: {error}"));
+        }
+        if let Some(trouble) = self.mirror().and_then(|mirror| mirror.troubles().into_iter().next())
+        {
+            return Some(trouble);
         }
         self.stats.is_failing().then(|| "the last operation failed".to_owned())
     }

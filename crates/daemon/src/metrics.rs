@@ -16,6 +16,9 @@ use prometheus_client::registry::Registry;
 
 use crate::daemon::Daemon;
 use crate::http::Pages;
+use crate::mirror::metrics::encode as mirrors;
+use crate::mirror::report::Report;
+use crate::state::RunningTarget;
 
 /// Upper ends of the latency buckets: from a page cache to a disk in trouble.
 const LATENCIES: [Duration; 14] = [
@@ -95,6 +98,7 @@ struct Snapshot {
     memory_bytes_max: u64,
     uptime: Duration,
     luns: Vec<LunSnapshot>,
+    mirrors: Vec<Report>,
 }
 
 /// Labels of one sample.
@@ -122,6 +126,7 @@ impl Snapshot {
             memory_bytes_max: daemon.server.limits().memory_bytes_max,
             uptime: daemon.started.elapsed(),
             luns: luns.collect(),
+            mirrors: targets.values().flat_map(RunningTarget::mirrors).collect(),
         }
     }
 }
@@ -159,7 +164,8 @@ impl Collector for Snapshot {
         self.server(&mut encoder)?;
         self.logins(&mut encoder)?;
         self.connections(&mut encoder)?;
-        self.luns(&mut encoder)
+        self.luns(&mut encoder)?;
+        if self.mirrors.is_empty() { Ok(()) } else { mirrors(&self.mirrors, &mut encoder) }
     }
 }
 

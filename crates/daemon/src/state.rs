@@ -9,11 +9,13 @@ use std::sync::Arc;
 use block::BlockDevice;
 use iscsi::target::{BoundPortal, Catalog, PortalSpec, Server, TargetSpec};
 use scsi::{Target, TargetConfig};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::check;
 use crate::config::{Backing, Config, LunSection, Problem, TargetSection};
 use crate::lun::{Opening, RunningLun, Storage, opens_alike};
+use crate::mirror::lun::MirrorLun;
+use crate::mirror::report::Report;
 
 /// A target that is served.
 #[derive(Clone)]
@@ -27,6 +29,9 @@ pub(crate) struct RunningTarget {
 pub(crate) struct State {
     pub(crate) targets: BTreeMap<String, RunningTarget>,
     portals: BTreeMap<String, PortalSpec>,
+    /// LUNs that are not served although they are configured, and why: a mirror that does not run
+    /// is no reason for the others not to be served.
+    unserved: Vec<String>,
 }
 
 /// A change that is ready to be made.
@@ -36,8 +41,17 @@ pub(crate) struct Plan {
     bound: Vec<BoundPortal>,
     portals: BTreeMap<String, PortalSpec>,
     state_directory: Option<PathBuf>,
+    unserved: Vec<String>,
     /// What may yet be in the way, or is unwise.
     pub(crate) warnings: Vec<String>,
+}
+
+/// What was found while a change was prepared.
+#[derive(Default)]
+struct Found {
+    warnings: Vec<String>,
+    problems: Vec<Problem>,
+    unserved: Vec<String>,
 }
 
 /// What a change came to, for people.
@@ -61,8 +75,9 @@ impl State {
         let mut problems = check::folders(&config.server);
         problems.extend(check::memory(config));
         problems.extend(check::same_files(config));
-        let mut warnings = Vec::new();
-        let targets = self.prepare_targets(config, opening, &mut warnings, &mut problems);
+        let mut found = Found { problems, ..Found::default() };
+        let targets = self.prepare_targets(config, opening, &mut found);
+        let Found { mut warnings, mut problems, unserved } = found;
         let bound = self.bind_portals(config, opening, &mut warnings, &mut problems);
         let mut catalog =
             Catalog::new(config.limits.clone()).with_discovery(config.discovery.clone());
@@ -79,7 +94,7 @@ impl State {
         let portals = config.portals.iter().map(|(_, spec)| (spec.name.clone(), spec.clone()));
         let state_directory = config.server.state_directory.clone();
         let portals = portals.collect();
-        Ok(Plan { catalog, targets, bound, portals, state_directory, warnings })
+        Ok(Plan { catalog, targets, bound, portals, state_directory, unserved, warnings })
     }
 
     fn bind_portals(
@@ -124,8 +139,7 @@ impl State {
         &self,
         config: &Config,
         opening: Opening,
-        warnings: &mut Vec<String>,
-        problems: &mut Vec<Problem>,
+        found: &mut Found,
     ) -> BTreeMap<String, RunningTarget> {
         let mut opened = self.open_storage();
         let mut targets = BTreeMap::new();
@@ -145,7 +159,7 @@ impl State {
                 let before = before.and_then(|before| before.luns.get(number));
                 let mut anew = || match open_already(lun, before, &opened)? {
                     Some(storage) => Ok(storage),
-                    None => Storage::open(lun, opening, warnings)
+                    None => Storage::open(lun, opening, &mut found.warnings)
                         .inspect(|storage| opened.push((lun.clone(), storage.clone()))),
                 };
                 let prepared = match kept {
@@ -164,7 +178,14 @@ impl State {
                 });
                 match tried {
                     Ok(running) => drop(luns.insert(*number, running)),
-                    Err(problem) => problems.push(problem),
+                    Err(problem)
+                        if opening == Opening::ToServe
+                            && matches!(lun.backing, Backing::Mirror(_)) =>
+                    {
+                        let what = format!("{} LUN {number}: not served: {problem}", section.name);
+                        found.unserved.push(what);
+                    }
+                    Err(problem) => found.problems.push(problem),
                 }
             }
             targets.insert(section.name.clone(), RunningTarget { scsi, luns });
@@ -180,8 +201,13 @@ impl State {
 
     /// Makes the change.
     pub(crate) fn commit(&mut self, plan: Plan, server: &Server) -> Changes {
-        let Plan { catalog, mut targets, bound, portals, state_directory, .. } = plan;
+        let Plan { catalog, mut targets, bound, portals, state_directory, unserved, .. } = plan;
         let mut changes = Changes::default();
+        for what in &unserved {
+            error!("{what}");
+            changes.0.push(what.clone());
+        }
+        self.unserved = unserved;
         for (name, running) in &mut targets {
             let known = self.targets.contains_key(name);
             let empty = BTreeMap::new();
@@ -253,7 +279,21 @@ impl State {
                 lun.failure().map(|why| format!("{name} LUN {number}: {why}"))
             })
         });
-        luns.collect()
+        self.unserved.iter().cloned().chain(luns).collect()
+    }
+
+    /// The mirrors that run here.
+    pub(crate) fn mirrors(&self) -> Vec<Arc<MirrorLun>> {
+        let luns = self.targets.values().flat_map(|target| target.luns.values());
+        luns.filter_map(RunningLun::mirror).cloned().collect()
+    }
+}
+
+impl RunningTarget {
+    /// How its mirrors stand.
+    pub(crate) fn mirrors(&self) -> Vec<Report> {
+        let mirrors = self.luns.values().filter_map(RunningLun::mirror);
+        mirrors.filter_map(|mirror| mirror.report()).collect()
     }
 }
 
@@ -305,7 +345,12 @@ fn change_luns(
             // The trial went well, so its state file was damaged in between.
             warn!(target_name = name, lun = number, %error, "LUN is not served");
             changes.note(format!("{name} LUN {number}: not served: {error}"));
-        } else if !before.contains_key(number) {
+            continue;
+        }
+        if let Some(mirror) = lun.mirror() {
+            mirror.serve_as(name, now.scsi.clone(), *number);
+        }
+        if !before.contains_key(number) {
             changes.note(format!("{name} LUN {number}: added"));
         }
     }
@@ -313,6 +358,9 @@ fn change_luns(
 
 /// Makes stable what initiators cannot flush any more.
 fn flush_later(target_name: &str, number: u16, lun: &RunningLun) {
+    if lun.mirror().is_some() {
+        return; // A mirror is closed in order when nobody has it any more.
+    }
     let (device, target_name) = (lun.device(), target_name.to_owned());
     tokio::spawn(async move {
         if let Err(error) = device.flush().await {
@@ -327,7 +375,7 @@ fn open_already(
     before: Option<&RunningLun>,
     opened: &[(LunSection, Storage)],
 ) -> Result<Option<Storage>, Problem> {
-    if let Backing::Path(_) = section.backing
+    if let Backing::Path(_) | Backing::Mirror(_) = section.backing
         && let Some((known, storage)) = opened.iter().find(|(k, _)| k.backing == section.backing)
     {
         if !opens_alike(known, section) {

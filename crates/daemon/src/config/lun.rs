@@ -1,24 +1,17 @@
 //! `[[target.lun]]`: what is behind a logical unit, and how it presents itself.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use toml_span::value::ValueInner;
 use wanlab::units;
 
-use super::reader::{Section, boolean, parsed, size, string};
+use super::reader::{Place, Section, boolean, parsed, size, string};
 use super::{Backing, LunSection};
+use crate::mirror::files::{Files, Surroundings, check_name};
 
 /// Reads it; its number is read already.
-pub(super) fn lun(section: &mut Section<'_, '_>) -> Option<LunSection> {
-    let backing = section.required("path", |value| {
-        let path = string(value)?;
-        Ok(match path.strip_prefix("mem:") {
-            Some(size) => {
-                Backing::Memory(units::parse_size(size).map_err(|error| error.to_string())?)
-            }
-            None => Backing::Path(PathBuf::from(path)),
-        })
-    });
+pub(super) fn lun(section: &mut Section<'_, '_>, mirrors: Option<&Path>) -> Option<LunSection> {
+    let backing = backing(section, mirrors);
     let read_only = section.get("read_only", boolean).unwrap_or(false);
     let block_size = section.get("block_size", block_size);
     let physical_block_size = section.get("physical_block_size", size(512, 1 << 24));
@@ -56,6 +49,33 @@ pub(super) fn lun(section: &mut Section<'_, '_>) -> Option<LunSection> {
         product,
         overcommit,
         space_warning_bytes,
+    })
+}
+
+/// A path, or a mirror.
+fn backing(section: &mut Section<'_, '_>, mirrors: Option<&Path>) -> Option<(Place, Backing)> {
+    if !section.has("mirror") {
+        return section.required("path", |value| {
+            let path = string(value)?;
+            Ok(match path.strip_prefix("mem:") {
+                Some(size) => {
+                    Backing::Memory(units::parse_size(size).map_err(|error| error.to_string())?)
+                }
+                None => Backing::Path(PathBuf::from(path)),
+            })
+        });
+    }
+    // What the mirror's own configuration says, or what its disks are.
+    for key in ["path", "create", "block_size", "direct", "overcommit", "space_warning"] {
+        if section.has(key) {
+            section.complain(format!("{key} is not for a mirror: mirror, or path with {key}"));
+            let _said_why = section.with(key, |_| Ok(()));
+        }
+    }
+    section.with("mirror", |value| {
+        let name = check_name(&string(value)?)?;
+        let around = Surroundings::of_this_process();
+        Files::new(&name, mirrors, &around).map(Backing::Mirror)
     })
 }
 

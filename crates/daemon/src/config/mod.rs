@@ -18,6 +18,8 @@ use std::time::Duration;
 use iscsi::target::{AccessRules, Chap, CongestionChoice, Limits, PortalSpec, SessionConfig};
 use iscsi_proto::keys::Offer;
 
+use crate::mirror::files::Files;
+
 pub use reader::{Place, Problem};
 
 /// What the file says.
@@ -46,6 +48,8 @@ pub struct ServerSection {
     pub admin_socket: PathBuf,
     /// Log level, or a filter of tracing.
     pub log: String,
+    /// Where the configurations of mirrors are; the usual place unless given.
+    pub mirror_directory: Option<PathBuf>,
     /// How long initiators may take to log out at shutdown.
     pub shutdown_timeout: Duration,
     /// TCP's congestion control of all connections.
@@ -95,6 +99,8 @@ pub enum Backing {
     Path(PathBuf),
     /// Memory of this many bytes.
     Memory(u64),
+    /// A mirror that this daemon runs.
+    Mirror(Files),
 }
 
 /// `[[target.lun]]`.

@@ -50,6 +50,7 @@ struct Context<'r> {
     portals: BTreeSet<String>,
     session: SessionConfig,
     offer: Offer,
+    mirrors: Option<PathBuf>,
     warnings: Vec<String>,
 }
 
@@ -96,8 +97,9 @@ fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
         return None;
     };
     let names = portals.iter().map(|(_, portal)| portal.name.clone()).collect();
-    let mut context =
-        Context { reader, chaps, portals: names, session, offer: default.offer, warnings };
+    let mirrors = server.mirror_directory.clone();
+    let offer = default.offer;
+    let mut context = Context { reader, chaps, portals: names, session, offer, mirrors, warnings };
     if let Some(section) = root.section("parameters") {
         context.offer = parameters(context.offer, section);
     }
@@ -132,6 +134,7 @@ fn server(
     let mut out = ServerSection {
         state_directory: None,
         admin_socket: PathBuf::from(ADMIN_SOCKET),
+        mirror_directory: None,
         log: "info".into(),
         shutdown_timeout: Duration::from_secs(10),
         congestion_control: CongestionChoice::Auto,
@@ -144,6 +147,9 @@ fn server(
         }
         if let Some((place, path)) = section.with("admin_socket", string) {
             (places.admin_socket, out.admin_socket) = (place, PathBuf::from(path));
+        }
+        if let Some(path) = section.get("mirror_directory", string) {
+            out.mirror_directory = Some(PathBuf::from(path));
         }
         // A bare word that is no level would be taken for the name of a module.
         let is_filter = |text: &str| match text.contains('=') {
@@ -333,7 +339,11 @@ impl Context<'_> {
         let mut seen: BTreeMap<&Path, String> = BTreeMap::new();
         for target in targets.values() {
             for (number, lun) in &target.luns {
-                let Backing::Path(path) = &lun.backing else { continue };
+                let path = match &lun.backing {
+                    Backing::Path(path) => path,
+                    Backing::Mirror(files) => files.config(),
+                    Backing::Memory(_) => continue,
+                };
                 let who = format!("LUN {number} of {}", target.name);
                 if let Some(other) = seen.insert(path, who) {
                     self.reader.complain(&lun.place, format!("is behind {other} already"));
@@ -438,7 +448,7 @@ impl Context<'_> {
         let mut luns = BTreeMap::new();
         for mut section in sections {
             let number = section.required("number", number(0, u64::from(scsi::Lun::MAX)));
-            let lun = lun(&mut section);
+            let lun = lun(&mut section, self.mirrors.as_deref());
             section.finish();
             let (Some((place, number)), Some(lun)) = (number, lun) else { continue };
             if luns.insert(number as u16, lun).is_some() {

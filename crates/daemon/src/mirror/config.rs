@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use block::mirror::{Config as Behaviour, LEGS_MAX, Lag, Mode, OnLag, OnLoss};
+use block::mirror::{Config as Behaviour, LEGS_MAX, Lag, Mode, OnLag, OnLoss, ResyncRate};
 use iscsi::initiator::Url;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
@@ -16,9 +16,7 @@ use toml_span::value::ValueInner;
 use wanlab::units;
 
 use crate::config::ConfigError;
-use crate::config::reader::{
-    Place, Problem, Reader, Section, number, one_of, parsed, size, string, time,
-};
+use crate::config::reader::{Place, Problem, Reader, Section, number, one_of, size, string, time};
 
 /// Longest age of the lag that is taken for meant.
 const LAG_S_MAX: f64 = 3600.0;
@@ -63,6 +61,8 @@ pub struct MirrorConfig {
     pub metadata: PathBuf,
     /// How it behaves.
     pub behaviour: Behaviour,
+    /// How fast copies may go.
+    pub resync_rate: ResyncRate,
     /// The legs, in their order: at least one, at most [`LEGS_MAX`].
     pub legs: Vec<LegConfig>,
 }
@@ -223,8 +223,8 @@ impl MirrorConfig {
         let _ = writeln!(text, "on_loss = \"{}\"", word(ON_LOSS, behaviour.on_loss));
         let timeout_ms = behaviour.remote_timeout.as_millis();
         let _ = writeln!(text, "remote_timeout = \"{timeout_ms}ms\"");
-        if let Some(bytes_per_s) = behaviour.resync_bytes_per_s {
-            let _ = writeln!(text, "resync_rate = \"{}bit\"", bytes_per_s.saturating_mul(8));
+        if self.resync_rate != ResyncRate::Max {
+            let _ = writeln!(text, "resync_rate = \"{}\"", rate_words(self.resync_rate));
         }
         if behaviour.resync_window_bytes != defaults.resync_window_bytes {
             let _ = writeln!(text, "resync_window = {}", behaviour.resync_window_bytes);
@@ -355,8 +355,9 @@ fn mirror(mut section: Section<'_, '_>) -> Option<MirrorConfig> {
     if let Some(timeout) = section.get("remote_timeout", time(TIMEOUT_MAX)) {
         behaviour.remote_timeout = timeout;
     }
-    if let Some(rate) = section.get("resync_rate", rate) {
-        behaviour.resync_bytes_per_s = rate;
+    let resync_rate = section.get("resync_rate", rate).unwrap_or_default();
+    if let ResyncRate::BytesPerS(bytes_per_s) = resync_rate {
+        behaviour.resync_bytes_per_s = Some(bytes_per_s);
     }
     if let Some(bytes) = section.get("resync_window", size(64 << 10, 1 << 30)) {
         behaviour.resync_window_bytes = bytes;
@@ -373,7 +374,8 @@ fn mirror(mut section: Section<'_, '_>) -> Option<MirrorConfig> {
     let own: Vec<&(Place, PathBuf)> = local.iter().chain(&metadata).collect();
     one_thing_twice(&section, &own, &legs);
     section.finish();
-    Some(MirrorConfig { local: local?.1, metadata: metadata?.1, behaviour, legs })
+    let (local, metadata) = (local?.1, metadata?.1);
+    Some(MirrorConfig { local, metadata, behaviour, resync_rate, legs })
 }
 
 /// A disk that is its own mirror protects nobody.
@@ -478,11 +480,39 @@ fn seconds(value: ValueInner<'_>) -> Result<Duration, String> {
 }
 
 /// `"200mbit"`, or `"max"` for no limit; in bytes a second.
-fn rate(value: ValueInner<'_>) -> Result<Option<u64>, String> {
-    parsed("a rate (as in \"200mbit\", or \"max\")", |text| match text {
-        "max" => Some(None),
-        text => units::parse_rate(text).ok().map(|bits| Some((bits / 8).max(1))),
-    })(value)
+fn rate(value: ValueInner<'_>) -> Result<ResyncRate, String> {
+    parse_rate(&string(value)?)
+}
+
+/// Reads how fast copies may go.
+///
+/// # Errors
+/// What is allowed.
+pub fn parse_rate(text: &str) -> Result<ResyncRate, String> {
+    let percent = |text: &str| text.parse().ok().filter(|percent| (1..=100).contains(percent));
+    let rate = match (text, text.strip_suffix('%')) {
+        ("max", _) => Some(ResyncRate::Max),
+        (_, Some(text)) => percent(text.trim()).map(ResyncRate::Percent),
+        (text, None) => {
+            let bits = units::parse_rate(text).ok();
+            bits.map(|bits| ResyncRate::BytesPerS((bits / 8).max(1)))
+        }
+    };
+    rate.ok_or_else(|| {
+        format!(
+            "{text:?} is no rate (as in \"200mbit\", \"80%\" of what copies have been seen to carry, \
+             from 1% to 100%, or \"max\")"
+        )
+    })
+}
+
+/// As [`parse_rate`] reads it.
+pub fn rate_words(rate: ResyncRate) -> String {
+    match rate {
+        ResyncRate::Max => "max".into(),
+        ResyncRate::BytesPerS(bytes) => format!("{}bit", bytes.saturating_mul(8)),
+        ResyncRate::Percent(percent) => format!("{percent}%"),
+    }
 }
 
 #[cfg(test)]

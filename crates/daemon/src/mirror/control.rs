@@ -5,6 +5,7 @@
 //! | `{"do":"status"}` | `{"ok":true,"status":{…}}` |
 //! | `{"do":"pause","leg":"1"}`, `resume` | `{"ok":true}` |
 //! | `{"do":"resync","leg":"1","whole":false}` | `{"ok":true}` |
+//! | `{"do":"rate","rate":"80%"}` | `{"ok":true}` |
 //! | `{"do":"resolve","discard":"1"}` | `{"ok":true}` |
 //! | `{"do":"verify","leg":"1","heal":false}` | `{"ok":true,"verify":{…}}`, once it is done |
 //! | `{"do":"add_leg","leg":"[[mirror.remote]]\n…","force":false}` | `{"ok":true,"done":"leg 2"}` |
@@ -62,6 +63,11 @@ pub enum Request {
         leg: Option<String>,
         /// Copy all of it, whatever is known.
         whole: bool,
+    },
+    /// How fast copies may go until the mirror is started anew.
+    Rate {
+        /// As in the configuration: `200mbit`, `80%` or `max`.
+        rate: String,
     },
     /// Take back a leg that somebody else has written to: it gets the local content.
     Resolve {

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use super::config::MirrorConfig;
+
 /// Folders of a mirror that root runs.
 const CONFIG_OF_ROOT: &str = "/etc/enkaku/mirrors";
 const SOCKETS_OF_ROOT: &str = "/run/enkaku";
@@ -159,6 +161,20 @@ impl Files {
     /// The control socket, which is there while the mirror runs.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// The mirror among those whose configurations are beside this one whose metadata are at `path`,
+    /// and its local disk.
+    pub fn with_metadata(&self, path: &Path) -> Option<(String, PathBuf)> {
+        let folder = std::fs::read_dir(self.config.parent()?).ok()?;
+        let mut texts: Vec<PathBuf> = folder.flatten().map(|entry| entry.path()).collect();
+        texts.retain(|file| file.extension() == Some(OsStr::new("toml")));
+        texts.sort();
+        texts.into_iter().find_map(|file| {
+            let config = MirrorConfig::load(&file).ok()?;
+            let name = file.file_stem()?.to_str()?.to_owned();
+            (config.metadata == path).then_some((name, config.local))
+        })
     }
 
     /// Where the metadata goes unless told otherwise: beside a local image, else into the folder

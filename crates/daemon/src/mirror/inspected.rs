@@ -3,11 +3,45 @@
 use std::fmt::Write as _;
 use std::time::UNIX_EPOCH;
 
-use block::mirror::Inspection;
 use block::mirror::inspect::{LegInspection, MetadataInspection};
 use block::mirror::superblock::{Consistency, Role};
+use block::mirror::{Inspection, MirrorError};
 
 use super::report::{bytes, clock, state_words};
+
+/// What a device holds of a mirror, in one line for whoever was about to write to it, with the
+/// commands that decide; `None` for nothing.
+pub fn found(inspected: &Result<Inspection, MirrorError>) -> Option<String> {
+    Some(match inspected {
+        Ok(Inspection::Nothing) => return None,
+        Ok(Inspection::Leg(leg)) => {
+            let told = leg.told.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+            let writer = if leg.writer.is_empty() { "nobody" } else { &leg.writer };
+            format!(
+                "is a leg of mirror {} ({} bytes, generation {}, last told at {}; its writer is \
+                 {writer}); `enkaku mirror promote` takes its image over, `enkaku mirror inspect` \
+                 shows more",
+                leg.mirror,
+                leg.size_bytes,
+                leg.generation,
+                clock(told)
+            )
+        }
+        Ok(Inspection::Metadata(found)) => {
+            let legs: Vec<&str> =
+                found.legs.iter().flatten().map(|leg| leg.name.as_str()).collect();
+            format!(
+                "holds the metadata of mirror {} ({} bytes, generation {}, legs: {})",
+                found.mirror,
+                found.size_bytes,
+                found.generation,
+                legs.join(", ")
+            )
+        }
+        Ok(_) => "holds something of a mirror (`enkaku mirror inspect` shows it)".into(),
+        Err(error) => format!("seems to be a mirror's: {error}"),
+    })
+}
 
 /// Some lines.
 pub fn text(found: &Inspection) -> String {

@@ -33,72 +33,84 @@ impl Collector for Report {
         let mut metric =
             encoder.encode_descriptor("build", "The program", None, MetricType::Info)?;
         metric.encode_info(&labels([("version", &self.version)]))?;
-        self.totals(&mut encoder)?;
-        self.states(&mut encoder)?;
-        for (name, help, number) in GAUGES {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for leg in &self.legs {
-                gauge(&mut metric, &self.labels_of(leg), number(leg))?;
-            }
-        }
-        let help = "Seconds since the moment whose image is at the leg";
-        let mut metric =
-            encoder.encode_descriptor("mirror_image_age_seconds", help, None, MetricType::Gauge)?;
-        for (leg, at) in self.legs.iter().filter_map(|leg| Some((leg, leg.image_time_s?))) {
-            gauge(&mut metric, &self.labels_of(leg), (self.time_s - at).max(0.0))?;
-        }
-        let help = "Bytes sent to the leg";
-        let mut metric =
-            encoder.encode_descriptor("mirror_wire_bytes", help, None, MetricType::Counter)?;
-        for leg in &self.legs {
-            counter(&mut metric, &self.labels_of(leg), leg.sent_bytes)?;
-        }
-        Ok(())
+        encode(std::slice::from_ref(self), &mut encoder)
     }
 }
 
-impl Report {
-    fn totals(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let own = labels([("mirror", &self.name)]);
-        for (name, help, value) in [
-            ("mirror_size_bytes", "Size of what is offered", self.size_bytes as f64),
-            ("mirror_uptime_seconds", "Time since the mirror was opened", self.uptime_s),
-        ] {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            gauge(&mut metric, &own, value)?;
+/// The numbers of several mirrors, each under its name once.
+pub(crate) fn encode(mirrors: &[Report], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    totals(mirrors, encoder)?;
+    let legs = || mirrors.iter().flat_map(|it| it.legs.iter().map(move |leg| (it, leg)));
+    let help = "1 with the state that the leg is in";
+    let mut metric = encoder.encode_descriptor("mirror_state", help, None, MetricType::Gauge)?;
+    for (mirror, leg) in legs() {
+        let mut labels = mirror.labels_of(leg);
+        labels.push(("state", leg.state_word()));
+        gauge(&mut metric, &labels, 1.0)?;
+    }
+    for (name, help, number) in GAUGES {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (mirror, leg) in legs() {
+            gauge(&mut metric, &mirror.labels_of(leg), number(leg))?;
         }
-        for (name, help, value) in [
-            ("mirror_written_bytes", "Bytes written by the user", self.written_bytes),
-            ("mirror_failed_operations", "Operations that failed", self.failed_operations),
-        ] {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            counter(&mut metric, &own, value)?;
+    }
+    let help = "Seconds since the moment whose image is at the leg";
+    let mut metric =
+        encoder.encode_descriptor("mirror_image_age_seconds", help, None, MetricType::Gauge)?;
+    for (mirror, leg, at) in legs().filter_map(|(it, leg)| Some((it, leg, leg.image_time_s?))) {
+        gauge(&mut metric, &mirror.labels_of(leg), (mirror.time_s - at).max(0.0))?;
+    }
+    let help = "Bytes sent to the leg";
+    let mut metric =
+        encoder.encode_descriptor("mirror_wire_bytes", help, None, MetricType::Counter)?;
+    for (mirror, leg) in legs() {
+        counter(&mut metric, &mirror.labels_of(leg), leg.sent_bytes)?;
+    }
+    Ok(())
+}
+
+fn totals(mirrors: &[Report], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let own = |mirror: &Report| labels([("mirror", &mirror.name)]);
+    for (name, help, value) in [
+        (
+            "mirror_size_bytes",
+            "Size of what is offered",
+            (|mirror| mirror.size_bytes as f64) as fn(&Report) -> f64,
+        ),
+        ("mirror_uptime_seconds", "Time since the mirror was opened", |mirror| mirror.uptime_s),
+    ] {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for mirror in mirrors {
+            gauge(&mut metric, &own(mirror), value(mirror))?;
         }
-        let help = "Time that writes of the user waited for legs";
-        let kind = MetricType::Counter;
-        let mut metric =
-            encoder.encode_descriptor("mirror_guest_wait_seconds", help, None, kind)?;
-        for (why, seconds) in [("leg", self.guest_wait_s), ("lag", self.lag_wait_s)] {
-            let labels = labels([("mirror", self.name.as_str()), ("why", why)]);
+    }
+    for (name, help, value) in [
+        (
+            "mirror_written_bytes",
+            "Bytes written by the user",
+            (|mirror| mirror.written_bytes) as fn(&Report) -> u64,
+        ),
+        ("mirror_failed_operations", "Operations that failed", |mirror| mirror.failed_operations),
+    ] {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for mirror in mirrors {
+            counter(&mut metric, &own(mirror), value(mirror))?;
+        }
+    }
+    let help = "Time that writes of the user waited for legs";
+    let kind = MetricType::Counter;
+    let mut metric = encoder.encode_descriptor("mirror_guest_wait_seconds", help, None, kind)?;
+    for mirror in mirrors {
+        for (why, seconds) in [("leg", mirror.guest_wait_s), ("lag", mirror.lag_wait_s)] {
+            let labels = labels([("mirror", mirror.name.as_str()), ("why", why)]);
             let mut metric = metric.encode_family(&labels)?;
             metric.encode_counter(&seconds, None::<&Exemplar<NoLabelSet, f64>>)?;
         }
-        Ok(())
     }
+    Ok(())
+}
 
-    /// 1 for the state that a leg is in.
-    fn states(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "1 with the state that the leg is in";
-        let mut metric =
-            encoder.encode_descriptor("mirror_state", help, None, MetricType::Gauge)?;
-        for leg in &self.legs {
-            let mut labels = self.labels_of(leg);
-            labels.push(("state", leg.state_word()));
-            gauge(&mut metric, &labels, 1.0)?;
-        }
-        Ok(())
-    }
-
+impl Report {
     fn labels_of(&self, leg: &LegReport) -> Labels {
         labels([("mirror", &self.name), ("leg", &leg.number.to_string()), ("name", &leg.name)])
     }

@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 
 use super::control::{Answer, Request, which_leg};
 use super::running::Running;
-use super::shape::{NewLeg, Shape, ShapeError};
+use super::shape::{NewLeg, Shape, said};
 
 /// How much longer than a leg may take what is under way may take to end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -61,16 +61,6 @@ pub(crate) async fn reshape(running: Arc<Running>, asked: Request) -> Result<Ans
     };
     let changed = while_held(&running, &mut shape, change).await?;
     Ok(answer(&running, &shape, changed))
-}
-
-fn said(error: ShapeError) -> String {
-    match error {
-        ShapeError::Config(config) => {
-            let lines: Vec<String> = config.0.iter().map(ToString::to_string).collect();
-            lines.join("; ")
-        }
-        other => other.to_string(),
-    }
 }
 
 fn answer(running: &Running, shape: &Shape, changed: Changed) -> Answer {
@@ -143,6 +133,7 @@ async fn while_held(
         let asked = changed.as_ref().err().map_or_else(String::new, |error| format!("{error}; "));
         format!("{asked}the mirror cannot be opened again, and its user gets errors: {failure}")
     })?;
+    mirror.set_resync_rate(shape.config().resync_rate);
     take_up(&mirror, &before, shape.config().behaviour.remote_timeout).await;
     running.gate.open(Some(mirror.device()));
     *held = Some(mirror);

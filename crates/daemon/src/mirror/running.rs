@@ -11,6 +11,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{RwLock, watch};
 use tracing::{info, warn};
 
+use super::config::parse_rate;
 use super::control::{self, Answer, Answering, Answers, Request, which_leg};
 use super::gate::Gate;
 use super::pace::Pace;
@@ -70,6 +71,7 @@ impl Running {
     /// As [`Mirror::open`].
     pub async fn open(shape: Shape) -> Result<Arc<Self>, MirrorError> {
         let mirror = Mirror::open(shape.parts().clone(), shape.config().behaviour).await?;
+        mirror.set_resync_rate(shape.config().resync_rate);
         let gate = Arc::new(Gate::new(mirror.device()));
         Ok(Arc::new(Self {
             name: shape.files().name().to_owned(),
@@ -207,7 +209,7 @@ impl Running {
     }
 
     /// As of now, or as it was last while it gets another shape; `None` while it is being closed.
-    fn report_now(&self) -> Option<Report> {
+    pub(crate) fn report_now(&self) -> Option<Report> {
         if *self.closing.borrow() {
             return None;
         }
@@ -218,11 +220,29 @@ impl Running {
         Some(self.report(&status))
     }
 
+    /// Copies may go so fast, also when the mirror gets another shape.
+    async fn set_resync_rate(&self, rate: &str) -> Result<Answer, String> {
+        let rate = parse_rate(rate)?;
+        // The shape first, as where it changes.
+        self.shape.lock().await.set_resync_rate(rate);
+        let mirror = self.mirror.read().await;
+        mirror.as_ref().ok_or("it is being closed")?.set_resync_rate(rate);
+        Ok(Answer::ok())
+    }
+
+    /// What an operator has to look at.
+    pub(crate) fn troubles(&self) -> Vec<String> {
+        self.report_now().as_ref().map(troubles).unwrap_or_default()
+    }
+
     async fn answer(self: &Arc<Self>, request: Request) -> Result<Answer, String> {
         if request.is_change_of_shape() {
             // Begun, it comes to an end, whoever has asked for it.
             let changing = tokio::spawn(reshape(Arc::clone(self), request));
             return changing.await.unwrap_or_else(|error| Err(error.to_string()));
+        }
+        if let Request::Rate { rate } = &request {
+            return self.set_resync_rate(rate).await;
         }
         let mut interrupts = self.interrupts.subscribe();
         let mirror = self.mirror.read().await;
@@ -256,7 +276,10 @@ impl Running {
                 let found = VerifyReport::new(index, &names[index], found);
                 return Ok(Answer { verify: Some(found), ..Answer::ok() });
             }
-            Request::AddLeg { .. } | Request::RemoveLeg { .. } | Request::Grow => {}
+            Request::AddLeg { .. }
+            | Request::RemoveLeg { .. }
+            | Request::Grow
+            | Request::Rate { .. } => {}
         }
         Ok(Answer::ok())
     }
@@ -323,27 +346,9 @@ impl Pages for Running {
         render(self.report_now().ok_or(fmt::Error)?)
     }
 
-    /// All is well while every leg follows, or is on its way there, or an operator has paused it.
     fn health(&self) -> (bool, serde_json::Value) {
         let report = self.report_now();
-        let legs = report.as_ref().map_or(&[][..], |report| &report.legs);
-        let bad = |state| {
-            !matches!(
-                state,
-                LegState::InSync
-                    | LegState::Copying
-                    | LegState::CatchingUp
-                    | LegState::Connecting
-                    | LegState::Paused
-            )
-        };
-        let local = report.as_ref().and_then(|report| report.local_failure.as_ref());
-        let local = local.map(|failure| format!("the local disk: {failure}"));
-        let legs = legs
-            .iter()
-            .filter(|leg| bad(leg.state))
-            .map(|leg| format!("leg {}, {}: {}", leg.number, leg.name, state_words(leg.state)));
-        let failures: Vec<String> = local.into_iter().chain(legs).collect();
+        let failures = report.as_ref().map(troubles).unwrap_or_default();
         let state = match (&report, failures.is_empty()) {
             (None, _) => "stopping",
             (Some(_), true) => "healthy",
@@ -354,6 +359,27 @@ impl Pages for Running {
             serde_json::json!({ "status": state, "failures": failures, "uptime_s": uptime_s });
         (state == "healthy", body)
     }
+}
+
+/// What an operator has to look at: all is well while every leg follows, or is on its way there, or
+/// has been paused.
+fn troubles(report: &Report) -> Vec<String> {
+    let bad = |state| {
+        !matches!(
+            state,
+            LegState::InSync
+                | LegState::Copying
+                | LegState::CatchingUp
+                | LegState::Connecting
+                | LegState::Paused
+        )
+    };
+    let local = report.local_failure.as_ref();
+    let local = local.map(|failure| format!("the local disk: {failure}"));
+    let legs = report.legs.iter().filter(|leg| bad(leg.state));
+    let legs =
+        legs.map(|leg| format!("leg {}, {}: {}", leg.number, leg.name, state_words(leg.state)));
+    local.into_iter().chain(legs).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -11,8 +11,8 @@ use std::time::Duration;
 use block::BlockError;
 use block::backend::FileDevice;
 use block::mirror::{
-    CreateOptions, LegSource, Mirror, MirrorError, OpenLeg, Parts, Removed, Stopped, grow,
-    remove_leg,
+    CreateOptions, LegSource, Mirror, MirrorError, OpenLeg, Parts, Removed, ResyncRate, Stopped,
+    grow, remove_leg,
 };
 use tracing::{info, warn};
 
@@ -112,6 +112,11 @@ impl Shape {
     /// The configuration.
     pub fn config(&self) -> &MirrorConfig {
         &self.config
+    }
+
+    /// Copies may go so fast until the configuration is read again.
+    pub(crate) fn set_resync_rate(&mut self, rate: ResyncRate) {
+        self.config.resync_rate = rate;
     }
 
     /// Where its files are.
@@ -280,6 +285,17 @@ fn same_legs(one: &MirrorConfig, other: &MirrorConfig) -> bool {
 fn without_places(ConfigError(problems): ConfigError) -> ShapeError {
     let what: Vec<String> = problems.into_iter().map(|problem| problem.what).collect();
     ShapeError::Asked(what.join("; "))
+}
+
+/// In one line, also the mistakes of a configuration.
+pub(crate) fn said(error: ShapeError) -> String {
+    match error {
+        ShapeError::Config(config) => {
+            let lines: Vec<String> = config.0.iter().map(ToString::to_string).collect();
+            lines.join("; ")
+        }
+        other => other.to_string(),
+    }
 }
 
 fn file_error(path: &Path, source: io::Error) -> ShapeError {

@@ -217,7 +217,7 @@ pub(crate) async fn copy_owed(
             let begun = pieces.at_beginning();
             match pieces.next(shared, leg, window.hole_bytes()).await {
                 Ok(Some(piece)) => {
-                    next_at = next_after(next_at.max(now), piece.wire_bytes(), shared);
+                    next_at = shared.pace(leg, next_at.max(now), piece.wire_bytes());
                     window.start(shared, leg, session, piece);
                     continue;
                 }
@@ -236,14 +236,6 @@ pub(crate) async fn copy_owed(
     window.drained().await;
     shared.legs().wake();
     result
-}
-
-/// When the next piece may be sent, by the user's limit of the rate.
-fn next_after(now: Duration, bytes: u64, shared: &Shared) -> Duration {
-    match shared.config().resync_bytes_per_s {
-        Some(rate) if rate > 0 => now + Duration::from_secs_f64(bytes as f64 / rate as f64),
-        _ => Duration::ZERO,
-    }
 }
 
 /// What was copied so far becomes stable, and is written down.

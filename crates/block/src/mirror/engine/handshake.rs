@@ -28,6 +28,10 @@ const PROMOTED: &str = "it was promoted and holds all that was written here; `en
 const PROMOTED_BEHIND: &str = "it was promoted, without what was on its way there in the end; `enkaku \
      mirror resolve --discard` takes it back, and gives up what was written there since";
 
+/// Who decides where a leg holds something else.
+const COPIES: &str = "nothing was written to it; `enkaku mirror create --force` gives it the image \
+     of this mirror, and where there are other legs, `remove-leg --force` and `add-leg --force` do";
+
 /// What a leg was found to be.
 pub(crate) struct Found {
     layout: LegLayout,
@@ -165,6 +169,17 @@ pub(crate) async fn look(
     let consistent = !inconsistent && !first;
     shared.legs().note_image(leg, consistent, Some(image.into()));
     let whole = related == Relation::WholeCopy || put_back;
+    if put_back {
+        tracing::warn!(
+            leg = %record.name,
+            "it is older than it was: its superblock has number {} and its stamp epoch {stamp}, and \
+             number {} and epoch {} had been reached there (was a snapshot put back?); all of it is \
+             compared, and what differs is copied",
+            superblock.sequence,
+            record.superblock_sequence,
+            record.acked_epoch
+        );
+    }
     if whole {
         shared.legs().compare(leg);
     }
@@ -290,7 +305,10 @@ fn check_identity(found: &str, record: &LegRecord) -> Looked<()> {
 async fn read(session: &Arc<Session>, layout: &LegLayout) -> Looked<RemoteSuperblock> {
     match tail::read(&SessionDevice(session.clone()), layout).await? {
         Ok(superblock) => Ok(superblock),
-        Err(fault) => Err(Refused::new(LegEvent::Foreign, fault.to_string())),
+        Err(fault) => {
+            let message = format!("no superblock of a leg was found at its end: {fault}; {COPIES}");
+            Err(Refused::new(LegEvent::Foreign, message))
+        }
     }
 }
 
@@ -298,17 +316,24 @@ fn check_owner(shared: &Shared, found: &RemoteSuperblock, record: &LegRecord) ->
     let own = shared.books().uuid();
     if found.uuid != own {
         let message = format!(
-            "it is a leg of mirror {}, and this is mirror {own}; `enkaku mirror inspect` shows it",
+            "it is a leg of mirror {}, and this is mirror {own}; `enkaku mirror inspect` shows it, {COPIES}",
             found.uuid
         );
         return Err(Refused::new(LegEvent::Foreign, message));
     }
     if found.leg != record.id {
-        return Err(Refused::new(LegEvent::Foreign, "it is another leg of this mirror"));
+        let message = "it is another leg of this mirror: two of them have changed places in the \
+                       configuration, which decides, or at their target";
+        return Err(Refused::new(LegEvent::Foreign, message));
     }
     if found.data_bytes != shared.size() {
-        let message =
-            format!("its image has {} bytes, the mirror {}", found.data_bytes, shared.size());
+        let decides = if found.data_bytes > shared.size() {
+            "a growth was cut off: `enkaku mirror grow` goes on with it"
+        } else {
+            COPIES
+        };
+        let (there, here) = (found.data_bytes, shared.size());
+        let message = format!("its image has {there} bytes, and the mirror {here}; {decides}");
         return Err(Refused::new(LegEvent::Foreign, message));
     }
     Ok(())
@@ -336,7 +361,12 @@ fn relate(shared: &Shared, found: &RemoteSuperblock, record: &LegRecord) -> Look
             Err(Refused::new(LegEvent::Parted, message))
         }
         Relation::Unrelated => {
-            Err(Refused::new(LegEvent::Foreign, "its image has no history in common with this one"))
+            let message = format!(
+                "its image (generation {}) has no history in common with this one ({}); {COPIES}",
+                found.lineage.current(),
+                shared.books().generation()
+            );
+            Err(Refused::new(LegEvent::Foreign, message))
         }
     }
 }

@@ -23,6 +23,7 @@ mod piece;
 pub(super) mod read;
 mod redo;
 mod resolve;
+pub(super) mod resync_rate;
 mod rounds;
 mod sender;
 mod session;
@@ -41,6 +42,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use self::resync_rate::ResyncRate;
 use self::shared::{Phase, Shared};
 use self::signal::either;
 use super::config::{Config, Mode};
@@ -226,6 +228,11 @@ impl Mirror {
         }
         self.shared.legs().hurry(leg);
         Ok(())
+    }
+
+    /// How fast copies may go from now on, those under way too.
+    pub fn set_resync_rate(&self, rate: ResyncRate) {
+        self.shared.set_resync_rate(rate);
     }
 
     /// Compares the leg with the local device, while both are in use.

@@ -110,8 +110,7 @@ impl Batch {
     }
 
     fn rate(&self) -> Option<u64> {
-        let rate = self.shared.config().resync_bytes_per_s;
-        rate.filter(|rate| *rate > 0 && !self.hurries)
+        self.shared.resync_limit(self.leg).filter(|_| !self.hurries)
     }
 
     /// Whether the log has room for another piece, of so many bytes of data.
@@ -182,12 +181,14 @@ impl Batch {
     }
 
     async fn pause(&mut self, bytes: u64) {
-        let Some(rate) = self.rate() else { return };
+        if self.hurries {
+            return;
+        }
         let now = self.shared.host().now();
         if self.next_at > now {
             self.shared.host().sleep(self.next_at - now).await;
         }
-        self.next_at = self.next_at.max(now) + Duration::from_secs_f64(bytes as f64 / rate as f64);
+        self.next_at = self.shared.pace(self.leg, self.next_at.max(now), bytes);
     }
 
     /// All of it counts from now on: whoever takes up the leg copies it home. It is the image of

@@ -3,17 +3,18 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use super::super::BLOCK_BYTES;
 use super::super::bitmap::{Bitmap, BitmapId};
 use super::super::config::Config;
 use super::super::host::Host;
 use super::super::leg::LegEvent;
 use super::super::link::LegSource;
 use super::super::store::Image;
+use super::super::{BLOCK_BYTES, LEGS_MAX};
 use super::books::Books;
 use super::go_on::{self, Asked};
 use super::legs::Legs;
 use super::local::Local;
+use super::resync_rate::{Pacer, ResyncRate};
 use super::session::Session;
 use super::signal::{Signal, lock};
 use crate::range_lock::RangeLocks;
@@ -30,6 +31,9 @@ pub(crate) struct Shared {
     locks: Arc<RangeLocks>,
     legs: Legs,
     books: Books,
+    resync_rate: Mutex<ResyncRate>,
+    /// Of copies to each leg.
+    pacers: Mutex<[Pacer; LEGS_MAX]>,
     usage: Mutex<Usage>,
     /// An operation has ended, or the mirror is being closed.
     usage_changed: Arc<Signal>,
@@ -75,6 +79,8 @@ impl Shared {
         size: u64,
     ) -> Arc<Self> {
         let (locks, usage, usage_changed) = (Arc::default(), Mutex::default(), Arc::default());
+        let rate = config.resync_bytes_per_s.map_or(ResyncRate::Max, ResyncRate::BytesPerS);
+        let (resync_rate, pacers) = (Mutex::new(rate), Mutex::default());
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             host,
@@ -85,6 +91,8 @@ impl Shared {
             locks,
             legs,
             books,
+            resync_rate,
+            pacers,
             usage,
             usage_changed,
         })
@@ -100,6 +108,23 @@ impl Shared {
 
     pub(crate) fn local(&self) -> &Local {
         &self.local
+    }
+
+    /// When a copy to the leg may send its next piece, where it sends one of `bytes` at `at`.
+    pub(crate) fn pace(&self, leg: usize, at: Duration, bytes: u64) -> Duration {
+        let (rate, done) = (*lock(&self.resync_rate), self.legs.sent_bytes(leg));
+        lock(&self.pacers)[leg].next_after(rate, (self.host.now(), at), bytes, done)
+    }
+
+    /// Bytes a second at most for a copy to the leg.
+    pub(crate) fn resync_limit(&self, leg: usize) -> Option<u64> {
+        let rate = *lock(&self.resync_rate);
+        lock(&self.pacers)[leg].limit_now(rate).filter(|limit| *limit > 0)
+    }
+
+    /// How fast copies may go from now on.
+    pub(crate) fn set_resync_rate(&self, rate: ResyncRate) {
+        *lock(&self.resync_rate) = rate;
     }
 
     /// Bytes of the image: the part of the local device that all legs have room for.

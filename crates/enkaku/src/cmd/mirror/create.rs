@@ -3,18 +3,20 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use anyhow::Context;
 use block::Device;
+use block::backend::{FileDevice, FileOptions, OpenError};
 use block::mirror::{
     Config as Behaviour, CreateOptions, Inspection, Mirror, Mode, OpenLeg, Parts, PromoteOptions,
-    TokioHost, inspect, primary_of_leg,
+    ResyncRate, TokioHost, inspect, primary_of_leg,
 };
 use daemon::config::ConfigError;
 use daemon::mirror::config::{LegConfig, MirrorConfig, Way};
 use daemon::mirror::files::Files;
 use daemon::mirror::next::NewMetadata;
-use daemon::mirror::parts;
+use daemon::mirror::{inspected, parts, report};
 use iscsi_proto::keys::DigestPreference;
 
 use super::{Which, parse_way};
@@ -106,7 +108,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             overwrite::device(&*opened.device, &leg.name(), may).await?;
         }
     }
-    let metadata = new_metadata(&config.metadata, metadata_bytes, may).await?;
+    let metadata = new_metadata(&config.metadata, metadata_bytes, may, &files).await?;
     let host = Arc::new(TokioHost::current());
     let parts = Parts { local, metadata: metadata.device().clone(), legs, host };
     let options = CreateOptions { skip_initial_copy: args.skip_initial_copy, force: args.force };
@@ -142,7 +144,7 @@ async fn from_leg(
     let may = if args.force { MayOverwrite::Forced } else { MayOverwrite::OnAYes };
     let bytes = parts::metadata_bytes(found.size_bytes);
     let bytes = bytes.map_err(|why| Usage::error(format!("{shown}: {why}")))?;
-    let metadata = new_metadata(&config.metadata, bytes, may).await?;
+    let metadata = new_metadata(&config.metadata, bytes, may, files).await?;
     let leg = OpenLeg {
         device: local,
         identity: String::new(),
@@ -193,6 +195,7 @@ impl Args {
         Ok(MirrorConfig {
             local,
             metadata,
+            resync_rate: ResyncRate::Max,
             behaviour: Behaviour { mode: self.mode, ..Behaviour::default() },
             legs: ways.iter().map(leg).collect(),
         })
@@ -214,18 +217,19 @@ pub(super) async fn not_a_mirrors(
     if may == MayOverwrite::Forced {
         return Ok(());
     }
-    let what = match inspect(device).await {
-        Ok(Inspection::Nothing) => return Ok(()),
-        Ok(Inspection::Leg(leg)) => format!("is a leg of mirror {}", leg.mirror),
-        Ok(Inspection::Metadata(found)) => format!("holds the metadata of mirror {}", found.mirror),
-        Ok(_) => "holds something of a mirror".into(),
-        Err(error) => format!("seems to be a mirror's: {error}"),
-    };
-    overwrite::ask(&format!("{name} {what} (`enkaku mirror inspect` shows it)"), may)
+    match inspected::found(&inspect(device).await) {
+        Some(what) => overwrite::ask(&format!("{name} {what}"), may),
+        None => Ok(()),
+    }
 }
 
 /// The device for the metadata of a mirror that is made: what is overwritten is asked about.
-async fn new_metadata(path: &Path, bytes: u64, may: MayOverwrite) -> anyhow::Result<NewMetadata> {
+async fn new_metadata(
+    path: &Path,
+    bytes: u64,
+    may: MayOverwrite,
+    files: &Files,
+) -> anyhow::Result<NewMetadata> {
     let there = std::fs::metadata(path).ok();
     let wrong = |error: parts::PartsError| Usage::error(error.to_string());
     if there.as_ref().is_some_and(|there| !there.is_file()) {
@@ -233,8 +237,34 @@ async fn new_metadata(path: &Path, bytes: u64, may: MayOverwrite) -> anyhow::Res
         overwrite::device(&*device, &path.display().to_string(), may).await?;
         return Ok(NewMetadata::in_place(device));
     }
-    if there.is_some_and(|there| there.len() > 0) {
+    if there.is_some_and(|there| there.len() > 0) && may != MayOverwrite::Forced {
+        if let Some(what) = whose_metadata(path, files).await {
+            return overwrite::ask(&format!("{} {what}", path.display()), may)
+                .and_then(|()| NewMetadata::beside(path, bytes).map_err(wrong));
+        }
         overwrite::existing_file(path, may).await?;
     }
     NewMetadata::beside(path, bytes).map_err(wrong)
+}
+
+/// Whose metadata are in a file, if they are a mirror's: what stands in them, and which of the
+/// configurations beside ours names them.
+async fn whose_metadata(path: &Path, files: &Files) -> Option<String> {
+    let what = match FileDevice::open(path, &FileOptions::default().with_read_only(true)) {
+        Ok(device) => inspected::found(&inspect(&(Arc::new(device) as Device)).await)?,
+        Err(OpenError::InUse { .. }) => "is in use by another process".into(),
+        Err(_) => return None,
+    };
+    let written = std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let written = written.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let written = written.map_or_else(String::new, |time| {
+        format!(", written to last at {}", report::clock(time.as_secs_f64()))
+    });
+    let named = match files.with_metadata(path) {
+        Some((name, local)) => {
+            format!("; they are {name}'s, whose local disk is {}", local.display())
+        }
+        None => "; no configuration beside this one names them".into(),
+    };
+    Some(format!("{what}{written}{named}"))
 }

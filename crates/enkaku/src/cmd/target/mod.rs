@@ -153,6 +153,7 @@ fn summary(config: &Config) -> anyhow::Result<()> {
             let what = match &lun.backing {
                 Backing::Path(path) => path.display().to_string(),
                 Backing::Memory(bytes) => format!("memory of {bytes} bytes"),
+                Backing::Mirror(files) => format!("the mirror {}", files.name()),
             };
             let mode = if lun.read_only { ", read-only" } else { "" };
             say(format_args!("  LUN {number}: {what}{mode}"))?;
