@@ -264,7 +264,8 @@ impl<'a> Stream<'a> {
             step.unanswered -= 1;
         }
         // In their order: what a later one has said rests on all before it.
-        while let Some(step) = self.steps.pop_front_if(|step| step.is_whole && step.unanswered == 0)
+        while self.steps.front().is_some_and(|step| step.is_whole && step.unanswered == 0)
+            && let Some(step) = self.steps.pop_front()
         {
             self.first += 1;
             if let Some(done) = step.stamps {
