@@ -63,7 +63,7 @@ fn one_mistake_each() {
     for (more, wanted) in [
         (
             "[server]\nlgo = \"info\"\n",
-            "t.toml:14: server.lgo: unknown key (allowed here: admin_socket, congestion_control, log, shutdown_timeout, state_directory)",
+            "t.toml:14: server.lgo: unknown key (allowed here: admin_socket, congestion_control, log, mirror_directory, shutdown_timeout, state_directory)",
         ),
         (
             "[server]\nstate_dir = \"/x\"\n",

@@ -101,7 +101,7 @@ fn every_mistake_is_told_at_once() {
             "vm1.toml:3: mirror.mode: \"asink\" is not known (allowed: sync, async)",
             "vm1.toml:4: mirror.lag.seconds: 0 is not allowed (above 0, up to 3600 is)",
             "vm1.toml:5: mirror.remote_timout: unknown key; did you mean remote_timeout?",
-            "vm1.toml:6: mirror.resync_rate: \"fast\" is not a rate (as in \"200mbit\", or \"max\")",
+            "vm1.toml:6: mirror.resync_rate: \"fast\" is no rate (as in \"200mbit\", \"80%\" of what copies have been seen to carry, from 1% to 100%, or \"max\")",
             "vm1.toml:8: mirror.remote[0].url: target name \"iqn\": not an iqn., eui. or naa. name; \
              allowed is iqn.YYYY-MM.DOMAIN[:NAME], eui.… or naa.…",
             "vm1.toml:9: mirror.remote[1]: url or path is missing",
