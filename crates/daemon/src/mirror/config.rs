@@ -13,8 +13,8 @@ use iscsi::initiator::Url;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use toml_span::value::ValueInner;
-use wanlab::units;
 
+pub use self::rate::{parse_rate, rate_words};
 use crate::config::ConfigError;
 use crate::config::reader::{Place, Problem, Reader, Section, number, one_of, size, string, time};
 
@@ -484,36 +484,6 @@ fn rate(value: ValueInner<'_>) -> Result<ResyncRate, String> {
     parse_rate(&string(value)?)
 }
 
-/// Reads how fast copies may go.
-///
-/// # Errors
-/// What is allowed.
-pub fn parse_rate(text: &str) -> Result<ResyncRate, String> {
-    let percent = |text: &str| text.parse().ok().filter(|percent| (1..=100).contains(percent));
-    let rate = match (text, text.strip_suffix('%')) {
-        ("max", _) => Some(ResyncRate::Max),
-        (_, Some(text)) => percent(text.trim()).map(ResyncRate::Percent),
-        (text, None) => {
-            let bits = units::parse_rate(text).ok();
-            bits.map(|bits| ResyncRate::BytesPerS((bits / 8).max(1)))
-        }
-    };
-    rate.ok_or_else(|| {
-        format!(
-            "{text:?} is no rate (as in \"200mbit\", \"80%\" of what copies have been seen to carry, \
-             from 1% to 100%, or \"max\")"
-        )
-    })
-}
-
-/// As [`parse_rate`] reads it.
-pub fn rate_words(rate: ResyncRate) -> String {
-    match rate {
-        ResyncRate::Max => "max".into(),
-        ResyncRate::BytesPerS(bytes) => format!("{}bit", bytes.saturating_mul(8)),
-        ResyncRate::Percent(percent) => format!("{percent}%"),
-    }
-}
-
+mod rate;
 #[cfg(test)]
 mod tests;
