@@ -59,7 +59,7 @@ struct State {
     unstamped: u64,
     /// Changes of this session.
     changes: u64,
-    /// Flushes of this session.
+    /// Flushes of this session behind changes of it: its steps so far.
     flushes: u64,
     wrong: Option<Wrong>,
     /// How often it was done.
@@ -203,7 +203,7 @@ impl State {
     }
 
     fn flushes(&mut self) {
-        self.flushes += 1;
+        self.flushes += u64::from(self.changes > 0);
         self.unstamped += std::mem::take(&mut self.step);
         let now = std::mem::take(&mut self.kept[0]);
         if !now.is_empty() {
