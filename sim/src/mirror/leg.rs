@@ -61,6 +61,8 @@ struct Link {
     down_until: Duration,
     /// Until then everything takes much longer.
     slow_until: Duration,
+    /// What each operation takes more than its kind says.
+    farther: Duration,
     identity: String,
     /// Who waits for answers in the present session.
     waiting: Vec<Weak<Slot>>,
@@ -88,6 +90,7 @@ impl Leg {
             alive: false,
             down_until: Duration::ZERO,
             slow_until: Duration::ZERO,
+            farther: Duration::ZERO,
             identity: format!("naa.60000000000000{number:02}"),
             waiting: Vec::new(),
             lie: None,
@@ -168,6 +171,11 @@ impl Leg {
     /// Everything takes long for a while.
     pub(crate) fn slow_down(&self, time: Duration) {
         lock(&self.0.link).slow_until = self.0.executor.now() + time;
+    }
+
+    /// Its way is so much longer than its kind says.
+    pub(crate) fn move_away(&self, by: Duration) {
+        lock(&self.0.link).farther = by;
     }
 
     /// Another unit is found at the same place from now on.
@@ -306,7 +314,7 @@ impl Remote {
             true => Duration::from_millis(link.rng.range(200, 4000)),
             false => Duration::ZERO,
         };
-        let there = inner.kind.latency(&mut link.rng) + slow;
+        let there = inner.kind.latency(&mut link.rng) + slow + link.farther;
         let back = inner.kind.latency(&mut link.rng) / 2;
         let early = matches!(
             (link.lie, &work),

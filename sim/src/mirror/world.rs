@@ -27,6 +27,9 @@ use crate::rng::Rng;
 /// A start of the host takes no longer than this, guest and catch-up and all, or something hangs.
 const BOOT_MAX: Duration = Duration::from_secs(600);
 
+/// A way on which a step of the log takes longer than the lag allows, and that is no loss.
+const FARTHER: Duration = Duration::from_millis(250);
+
 /// Steps of a run that has gone mad.
 const STEPS_MAX: u64 = 1_000_000;
 
@@ -209,6 +212,10 @@ impl World {
         self.seen = Stage::Starting;
         let host = self.executor.host();
         self.legs.iter().for_each(|leg| leg.set_host(host.clone()));
+        if self.sabotage == Some(Sabotage::LagUnbounded) {
+            // Else the guest hardly ever writes more than gets there within the lag.
+            self.legs.iter().for_each(|leg| leg.move_away(FARTHER));
+        }
         let mut habits = Habits::clone(&self.scenario.habits);
         if self.boots > 1 {
             habits.operations = habits.operations.min(LATER_OPERATIONS);
