@@ -67,6 +67,10 @@ impl Host for Nobody {
         UNIX_EPOCH + Duration::from_secs(1 << 30)
     }
 
+    fn name(&self) -> String {
+        "nobody".to_owned()
+    }
+
     fn random(&self) -> u128 {
         4711
     }
@@ -124,7 +128,8 @@ pub fn mirror_leg(data: &[u8]) {
         assert!(!leg.mirror.is_empty() && leg.history.len() <= 8);
     }
     // Forced, since an image that is none is refused before anything else.
-    let leg = OpenLeg { device: device.clone(), identity: "u".into(), ordered: None, fence: None };
+    let ordered = Err("a file".to_owned());
+    let leg = OpenLeg { device: device.clone(), identity: "u".into(), ordered, fence: None };
     let promoted =
         finish(promote(leg, &Nobody, PromoteOptions { force: true, ..PromoteOptions::default() }));
     let after = finish(inspect(&device));
