@@ -140,7 +140,7 @@ fn mistakes_made_on_purpose_are_found() {
     let only = std::env::var("SIM_MIRROR_MISTAKE").ok();
     let wanted =
         |mistake: &Sabotage| only.as_ref().is_none_or(|name| *name == format!("{mistake:?}"));
-    for mistake in Sabotage::all().into_iter().filter(wanted) {
+    for mistake in Sabotage::all().filter(wanted) {
         let options = Options { sabotage: Some(mistake), ..Options::default() };
         let (mut found, mut made, mut other) = (0, 0, None);
         let mut first: Option<(u64, String)> = None;
