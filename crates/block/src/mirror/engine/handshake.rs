@@ -145,10 +145,6 @@ pub(crate) async fn look(
     }
     let device = SessionDevice(session.clone());
     let stamp = tail::read_stamp(&device, &layout, superblock.uuid).await?;
-    if stamp.is_some() {
-        // It was not forced, perhaps: what is read becomes stable before anything is built on it.
-        session.run(|device| device.flush()).await?;
-    }
     // A batch that is committed counts as if it were home: it is in a moment.
     let stamp = match superblock.consistency {
         Consistency::Applying(committed) => replay::stamp_of(&superblock, &committed).or(stamp),
@@ -205,9 +201,11 @@ pub(crate) async fn settle(
 ) -> Looked<()> {
     shared.legs().note_redo(leg, found.redo_bytes);
     let Consistency::Applying(committed) = found.superblock.consistency else {
-        if found.superblock.redo_bytes > 0 {
+        if found.superblock.redo_bytes > 0 || found.stamp > 0 {
             // What names no batch may be in a cache, over one that does: what is written next must
-            // not be there when a power cut has a batch named again.
+            // not be there when a power cut has a batch named again. Nor was the stamp forced,
+            // perhaps, on which more is built. Not before the reservation is held: some targets
+            // refuse a flush of whoever is not registered.
             session.run(|device| device.flush()).await?;
         }
         return Ok(());
