@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::BLOCK_BYTES;
 use super::super::config::Mode;
@@ -138,10 +139,7 @@ async fn bring_home_logged(
     let epoch = legs.log_behind_batch(leg, session, found.stamp()).ok_or_else(gone)?;
     drop(all);
     batch.hurry(false);
-    batch.commit(found, epoch, closed).await?;
-    batch.copy_home(found).await?;
-    batch.release(found).await?;
-    flush_here(shared).await?;
+    apply(shared, found, &mut batch, epoch, closed).await?;
     legs.note_stamp(leg, session, found.stamp(), closed);
     legs.home(leg, session, flush);
     sender::start(shared, leg, session, found.layout());
@@ -165,10 +163,7 @@ async fn bring_home(
     let legs = shared.legs();
     let flush = legs.cut(leg, session).ok_or_else(gone)?;
     let closed = shared.host().now();
-    batch.commit(found, 0, closed).await?;
-    batch.copy_home(found).await?;
-    batch.release(found).await?;
-    flush_here(shared).await?;
+    apply(shared, found, &mut batch, 0, closed).await?;
     legs.home(leg, session, flush);
     let Some(all) = all else { return Ok(false) };
     legs.redo_is_done(leg, session);
@@ -181,8 +176,17 @@ async fn bring_home(
     Ok(true)
 }
 
-/// What was copied is stable here, too, before it counts as equal.
-async fn flush_here(shared: &Arc<Shared>) -> Result<()> {
+/// The batch becomes the image there. What was copied is stable here, too, before it counts as equal.
+async fn apply(
+    shared: &Arc<Shared>,
+    found: &mut Found,
+    batch: &mut Batch,
+    epoch: u64,
+    closed: Duration,
+) -> Result<()> {
+    batch.commit(found, epoch, closed).await?;
+    batch.copy_home(found).await?;
+    batch.release(found).await?;
     change::flush_local(shared).await
 }
 
@@ -242,8 +246,7 @@ impl Pass<'_> {
                 let buf = read::read_held(self.shared, offset, len as usize).await?;
                 if piece::is_zero(&buf) { Content::Zero(len) } else { Content::Data(buf.freeze()) }
             };
-            let data = if let Content::Data(data) = &content { data.len() as u64 } else { 0 };
-            if !batch.has_room(data) {
+            if !batch.has_room(content.data_bytes()) {
                 return Ok(false);
             }
             if !legs.begin_copy(self.leg, self.session, run.clone()) {

@@ -9,14 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::handshake::Found;
+use super::piece;
 use super::redo::Batch;
+use super::sender::ZERO_BYTES_MAX;
 use super::session::Session;
 use super::shared::Shared;
 use crate::Result;
-
-/// Bytes of data of a piece at most, and of zeroes.
-const DATA_BYTES_MAX: u64 = 256 << 10;
-const ZERO_BYTES_MAX: u64 = 4 << 20;
 
 /// Round trips of a batch, and of a step that is sent by itself.
 const BATCH_ROUNDS: u32 = 6;
@@ -66,12 +64,12 @@ pub(crate) async fn send(
     };
     let (epoch, closed) = (step.epoch, step.closed);
     let mut batch = Batch::new(shared, leg, session, found);
-    for piece in step.clone().into_writes(DATA_BYTES_MAX, ZERO_BYTES_MAX) {
+    for piece in step.clone().into_writes(piece::DATA_BYTES, ZERO_BYTES_MAX) {
         batch.add(piece);
         batch.send().await?;
     }
     batch.commit(found, epoch, closed).await?;
-    batch.put_home(found, step.into_writes(DATA_BYTES_MAX, ZERO_BYTES_MAX)).await?;
+    batch.put_home(found, step.into_writes(piece::DATA_BYTES, ZERO_BYTES_MAX)).await?;
     batch.release(found).await?;
     shared.legs().stamped(leg, session, epoch, closed);
     Ok(true)

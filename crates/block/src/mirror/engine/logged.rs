@@ -34,9 +34,8 @@ pub(crate) async fn carry_out(shared: &Arc<Shared>, change: Change) -> Result<()
         What::Write(data) => Content::Data(data.clone()),
         What::Zero { .. } | What::Trim => Content::Zero(change.len),
     };
-    let data_bytes = if let Content::Data(data) = &content { data.len() as u64 } else { 0 };
     // Before anything is held that a sender or a copy may need.
-    let room = legs::enter(shared, data_bytes).await?;
+    let room = legs::enter(shared, content.data_bytes()).await?;
     let lock = held(shared.locks().exclusive(change.bytes())).await;
     let entered = shared.books().enter(change.bytes()).await?;
     let logged = LoggedChange { offset: change.offset, content, heals: None };

@@ -20,6 +20,7 @@ mod nearing;
 mod open;
 mod order;
 mod piece;
+pub(super) mod put;
 pub(super) mod read;
 mod redo;
 mod resolve;

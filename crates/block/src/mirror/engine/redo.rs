@@ -8,29 +8,23 @@ use futures_util::StreamExt;
 use futures_util::future::try_join;
 use futures_util::stream::FuturesUnordered;
 
-use super::super::epoch::{Content, Piece};
+use super::super::epoch::Piece;
 use super::super::generation::WallMs;
 use super::super::redo::{Gather, Writer, replay};
 use super::super::superblock::Consistency;
 use super::allowance::{Allowance, BYTES_FIRST};
 use super::handshake::{self, Found};
+use super::put::put;
 use super::session::{Operation, Session, SessionDevice};
 use super::shared::Shared;
 use super::tail;
-use crate::{BlockError, Result, WriteFlags, ZeroFlags};
+use crate::{BlockError, Result, WriteFlags};
 
 /// Bytes of a record about, below which the allowance does not shrink.
 const RECORD_BYTES: u64 = 1 << 20;
 
 /// Records under way at most: each may be short.
 const RECORDS_MAX: usize = 256;
-
-fn data_bytes(piece: &Piece) -> u64 {
-    match &piece.content {
-        Content::Data(data) => data.len() as u64,
-        Content::Zero(_) => 0,
-    }
-}
 
 /// A batch that is being written.
 pub(crate) struct Batch {
@@ -120,7 +114,7 @@ impl Batch {
 
     /// Adds a piece, for which there is room.
     pub(crate) fn add(&mut self, piece: Piece) {
-        self.waiting = (self.waiting.0 + 1, self.waiting.1 + data_bytes(&piece));
+        self.waiting = (self.waiting.0 + 1, self.waiting.1 + piece.content.data_bytes());
         self.ready.extend(self.gather.add(piece));
     }
 
@@ -130,11 +124,7 @@ impl Batch {
     /// The leg's.
     pub(crate) async fn send(&mut self) -> Result<()> {
         for pieces in std::mem::take(&mut self.ready) {
-            while !self.under_way.is_empty()
-                && (!self.allowed.has_room() || self.under_way.len() >= RECORDS_MAX)
-            {
-                self.answer().await?;
-            }
+            self.has_room_for_more().await?;
             self.send_record(&pieces).await?;
         }
         Ok(())
@@ -150,6 +140,20 @@ impl Batch {
         if !rest.is_empty() {
             self.send_record(&rest).await?;
         }
+        self.all_answered().await
+    }
+
+    /// Waits while as much is under way as may be.
+    async fn has_room_for_more(&mut self) -> Result<()> {
+        while !self.under_way.is_empty()
+            && (!self.allowed.has_room() || self.under_way.len() >= RECORDS_MAX)
+        {
+            self.answer().await?;
+        }
+        Ok(())
+    }
+
+    async fn all_answered(&mut self) -> Result<()> {
         while !self.under_way.is_empty() {
             self.answer().await?;
         }
@@ -161,14 +165,12 @@ impl Batch {
             return Err(BlockError::Medium(std::io::Error::other("the redo log is too small")));
         };
         self.waiting.0 -= pieces.len() as u64;
-        self.waiting.1 -= pieces.iter().map(data_bytes).sum::<u64>();
+        self.waiting.1 -= pieces.iter().map(|piece| piece.content.data_bytes()).sum::<u64>();
         let bytes = record.len() as u64;
         self.pause(bytes).await;
-        let (at, since) = (self.log + at, self.shared.host().now());
-        self.allowed.sent(bytes);
-        self.shared.legs().sends(self.leg, bytes);
+        let at = self.log + at;
         let write = self.session.run(|device| device.write(at, record, WriteFlags::NONE));
-        self.under_way.push(Record { write, bytes, since });
+        self.sent(write, bytes);
         Ok(())
     }
 
@@ -256,25 +258,18 @@ impl Batch {
 
     async fn write_all(&mut self, pieces: impl Iterator<Item = Piece> + Send) -> Result<()> {
         for piece in pieces {
-            while !self.under_way.is_empty()
-                && (!self.allowed.has_room() || self.under_way.len() >= RECORDS_MAX)
-            {
-                self.answer().await?;
-            }
-            let bytes = data_bytes(&piece);
-            self.shared.legs().sends(self.leg, bytes);
-            self.allowed.sent(bytes);
-            let since = self.shared.host().now();
-            let write = self.session.run(|device| match piece.content {
-                Content::Data(data) => device.write(piece.offset, data, WriteFlags::NONE),
-                Content::Zero(len) => device.zero(piece.offset, len, ZeroFlags::new(false, true)),
-            });
-            self.under_way.push(Record { write, bytes, since });
+            self.has_room_for_more().await?;
+            let bytes = piece.content.data_bytes();
+            let write = self.session.run(|device| put(&**device, piece));
+            self.sent(write, bytes);
         }
-        while !self.under_way.is_empty() {
-            self.answer().await?;
-        }
-        Ok(())
+        self.all_answered().await
+    }
+
+    fn sent(&mut self, write: Operation<()>, bytes: u64) {
+        self.shared.legs().sends(self.leg, bytes);
+        self.allowed.sent(bytes);
+        self.under_way.push(Record { write, bytes, since: self.shared.host().now() });
     }
 
     /// It is home: makes that stable, and the superblock names it no more.

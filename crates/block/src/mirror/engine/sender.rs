@@ -21,12 +21,13 @@ use super::super::superblock::Stamp;
 use super::allowance::{Allowance, Allowances, BYTES_FIRST};
 use super::legs::Next;
 use super::order;
+use super::put::put;
 use super::session::{Operation, Session, SessionDevice};
 use super::shared::{Phase, Shared};
 use super::signal::either;
 use super::stream::Stream;
 use super::tail;
-use crate::{Result, WriteFlags, ZeroFlags};
+use crate::Result;
 
 /// Bytes of data of a write at most.
 pub(super) const DATA_BYTES_MAX: u64 = 1 << 20;
@@ -229,12 +230,8 @@ impl Sender {
 
     /// Asks the leg for it.
     pub(super) fn write(&self, piece: Piece) -> Operation<()> {
-        let data_bytes = if let Content::Data(data) = &piece.content { data.len() } else { 0 };
-        self.shared.legs().sends(self.leg, data_bytes as u64);
-        self.session.run(|device| match piece.content {
-            Content::Data(data) => device.write(piece.offset, data, WriteFlags::NONE),
-            Content::Zero(len) => device.zero(piece.offset, len, ZeroFlags::new(false, true)),
-        })
+        self.shared.legs().sends(self.leg, piece.content.data_bytes());
+        self.session.run(|device| put(&**device, piece))
     }
 
     /// A step took so long: the next ones are as large as the line carries within a part of the

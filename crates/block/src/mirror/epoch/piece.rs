@@ -44,8 +44,8 @@ impl Content {
         self.len() == 0
     }
 
-    /// Bytes of memory it holds.
-    fn held_bytes(&self) -> u64 {
+    /// Bytes that are not zeroes by themselves: what it takes of memory, and of a line.
+    pub(crate) fn data_bytes(&self) -> u64 {
         match self {
             Self::Data(data) => data.len() as u64,
             Self::Zero(_) => 0,
@@ -129,9 +129,9 @@ impl Pieces {
     }
 
     fn put(&mut self, range: Range<u64>, held: Held) {
-        self.data_bytes += held.content.held_bytes();
+        self.data_bytes += held.content.data_bytes();
         for (_, replaced) in self.map.insert(range, held) {
-            self.data_bytes -= replaced.content.held_bytes();
+            self.data_bytes -= replaced.content.data_bytes();
         }
     }
 

@@ -90,7 +90,7 @@ pub struct Gather {
 impl Gather {
     /// Adds a piece; returns the pieces before it, where they are a record already.
     pub fn add(&mut self, piece: Piece) -> Option<Vec<Piece>> {
-        let bytes = record::data_bytes(&piece);
+        let bytes = piece.content.data_bytes();
         let full = self.pieces.len() == PIECES_MAX
             || self.data_bytes > 0 && self.data_bytes + bytes > RECORD_DATA_BYTES_MAX;
         let before = full.then(|| self.take());

@@ -78,13 +78,6 @@ pub enum RedoFault {
     Batch,
 }
 
-pub(super) fn data_bytes(piece: &Piece) -> u64 {
-    match &piece.content {
-        Content::Data(data) => data.len() as u64,
-        Content::Zero(_) => 0,
-    }
-}
-
 /// Bytes that pieces take in the log at most: each record begins and ends with a whole block.
 pub(super) fn bytes_at_most(pieces: u64, data_bytes: u64) -> u64 {
     let records = pieces.div_ceil(PIECES_MAX as u64) + data_bytes / (RECORD_DATA_BYTES_MAX / 2);
@@ -98,7 +91,7 @@ pub(super) fn encode(mirror: MirrorId, batch: u64, sequence: u32, pieces: &[Piec
     raw.batch = batch.into();
     raw.sequence = sequence.into();
     raw.len = (pieces.len() as u32).into();
-    let data_bytes: u64 = pieces.iter().map(data_bytes).sum();
+    let data_bytes: u64 = pieces.iter().map(|piece| piece.content.data_bytes()).sum();
     let mut record = BytesMut::with_capacity(HEADER_BYTES + data_bytes as usize + BYTES);
     record.resize(HEADER_BYTES, 0);
     for (raw, piece) in raw.pieces.iter_mut().zip(pieces) {
@@ -277,7 +270,7 @@ mod tests {
     fn written(pieces: &[Piece]) -> (Vec<u8>, Committed) {
         let (mut gather, mut log) = (Gather::default(), Vec::new());
         let mut writer = Writer::new(MIRROR, 9, 1 << 40);
-        let data: u64 = pieces.iter().map(data_bytes).sum();
+        let data: u64 = pieces.iter().map(|piece| piece.content.data_bytes()).sum();
         assert!(writer.has_room(pieces.len() as u64, data));
         let mut records: Vec<_> =
             pieces.iter().filter_map(|piece| gather.add(piece.clone())).collect();

@@ -13,13 +13,14 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
 
+use super::super::engine::put::put;
 use super::super::engine::tail;
-use super::super::epoch::{Content, Piece};
+use super::super::epoch::Piece;
 use super::super::host::Host;
 use super::super::layout::LegLayout;
 use super::super::superblock::{Committed, Consistency, MirrorId, RemoteSuperblock, Stamp};
 use super::record::Reader;
-use crate::{BlockDevice, BlockError, Buf, Result, WriteFlags, ZeroFlags};
+use crate::{BlockDevice, BlockError, Buf, Result};
 
 /// Bytes of the log read at once.
 const READ_BYTES: u64 = 1 << 20;
@@ -171,15 +172,8 @@ impl<'a> Home<'a> {
         {
             self.answer().await?;
         }
-        let (io, bytes) = match piece.content {
-            Content::Data(data) => {
-                let bytes = data.len() as u64;
-                (self.device.write(piece.offset, data, WriteFlags::NONE), bytes)
-            }
-            Content::Zero(len) => {
-                (self.device.zero(piece.offset, len, ZeroFlags::new(false, true)), 0)
-            }
-        };
+        let bytes = piece.content.data_bytes();
+        let io = put(self.device, piece);
         self.bytes += bytes;
         self.ranges.insert(range.start, range.end);
         self.under_way.push(Box::pin(async move { io.await.map(|()| (range, bytes)) }));
