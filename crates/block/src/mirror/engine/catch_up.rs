@@ -3,11 +3,12 @@
 //! that it is one again.
 //!
 //! The bits are the cursor: a block is owed until it has been copied and flushed, whatever happens
-//! to the leg, this process or the power meanwhile. Each piece holds its range only while it reads it
-//! here, and runs as a task of its own, so that nothing else that the leg's task does holds it up.
+//! to the leg, this process or the power meanwhile. Each piece holds its range only while it reads
+//! it here, and runs as a task of its own, so that nothing else that the leg's task does holds it
+//! up.
 //!
-//! The user comes first: as long as the leg is [far behind](super::nearing), changes are left to the
-//! copy, and complete without the line.
+//! The user comes first: as long as the leg is [far behind](super::nearing), changes are left to
+//! the copy, and complete without the line.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -90,7 +91,7 @@ async fn try_bring(
         if shared.books().follow(shared.legs(), leg, session).await? {
             break;
         }
-        check(session)?;
+        session.check()?;
     }
     if shared.config().mode == Mode::Async {
         reach_boundary(shared, leg, session).await?;
@@ -103,7 +104,7 @@ async fn try_bring(
 /// The leg has everything, and says so itself.
 async fn follows(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> Result<()> {
     shared.legs().in_sync(leg, session);
-    check(session)?;
+    session.check()?;
     // After a power cut here only what was under way is copied, not all that was before.
     shared.books().write_bits(leg).await
 }
@@ -133,7 +134,7 @@ async fn reach_boundary(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>
     let last = shared.legs().close_early();
     loop {
         let change = shared.legs().log_changed();
-        check(session).and_then(|()| shared.check_usable())?;
+        session.check().and_then(|()| shared.check_usable())?;
         if shared.legs().is_stable(leg, last) {
             return Ok(());
         }
@@ -154,7 +155,7 @@ pub(crate) async fn log_owed(
     let mut pieces = Pieces::new(session.info(), shared);
     while shared.legs().owed(leg) > 0 {
         let change = shared.legs().log_changed();
-        check(session).and_then(|()| shared.check_usable())?;
+        session.check().and_then(|()| shared.check_usable())?;
         if shared.legs().wants_batch(leg) {
             return Ok(()); // First that: what the log has waits for it.
         }
@@ -168,10 +169,6 @@ pub(crate) async fn log_owed(
         }
     }
     Ok(())
-}
-
-fn check(session: &Session) -> Result<()> {
-    session.why_ended().map_or(Ok(()), |why| Err(BlockError::Unreachable(why)))
 }
 
 /// Copies until nothing is owed.
@@ -190,7 +187,7 @@ pub(crate) async fn copy_owed(
     let mut next_at = Duration::ZERO;
     let result = loop {
         let change = window.changed.next();
-        let usable = check(session).and_then(|()| shared.check_usable());
+        let usable = session.check().and_then(|()| shared.check_usable());
         if let Err(error) = usable.and_then(|()| window.check()) {
             break Err(error);
         }

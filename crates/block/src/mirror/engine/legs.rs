@@ -20,7 +20,7 @@ use std::time::SystemTime;
 
 use self::logged::Journal;
 pub(crate) use self::logged::{LoggedChange, Next, Resumed};
-use self::one::{Leg, Rate, Route};
+use self::one::{Leg, Route};
 pub(crate) use self::room::{enter, watch};
 use super::super::BLOCK_BYTES;
 use super::super::bitmap::Bitmap;
@@ -189,9 +189,9 @@ impl Legs {
         done || leg.excluded || leg.times_in_sync > part.times_in_sync
     }
 
-    /// The leg can be used: from now on changes of what is not owed are sent to it, or, if it is
-    /// `far_behind`, once it is [no longer](Self::is_near). False, and nothing is done, if it is no longer wanted, or something is owed to it and
-    /// `nothing_owed` is asked for.
+    /// The leg can be used: from now on changes of what is not owed are sent to it, or, where
+    /// something may be owed, once it is [near](Self::is_near). False, and nothing is done, if it
+    /// is no longer wanted, or something is owed to it and `nothing_owed` is asked for.
     pub(crate) fn open_route(
         &self,
         leg: usize,
@@ -205,7 +205,7 @@ impl Legs {
         if (nothing_owed && leg.tracking.owed() > 0) || !leg.step(event, None, now) {
             return false;
         }
-        (leg.copied_blocks, leg.copy_rate) = (0, Rate::default());
+        leg.copy_begins();
         leg.far_behind = !nothing_owed;
         leg.route = Route::Direct { session: session.clone(), takes_part: false };
         drop(legs);

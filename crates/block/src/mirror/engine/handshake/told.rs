@@ -32,9 +32,7 @@ pub(crate) async fn beat(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Result<()> {
-    let superblock = found.superblock.clone();
-    write(shared, session, found, superblock).await?;
-    note_told(shared, leg, found, None).await
+    say(shared, leg, session, found, |_| {}).await
 }
 
 /// Writes down here what the leg was told, and which epoch is known to be stable there.
@@ -68,12 +66,12 @@ pub(crate) async fn say_inconsistent(
     found: &mut Found,
 ) -> Result<()> {
     shared.legs().note_image(leg, false, Some(found.superblock.lease.into()));
-    let mut superblock = found.superblock.clone();
-    if !matches!(superblock.consistency, Consistency::InconsistentSince(_)) {
-        superblock.consistency = Consistency::InconsistentSince(0);
-    }
-    write(shared, session, found, superblock).await?;
-    note_told(shared, leg, found, None).await
+    say(shared, leg, session, found, |superblock| {
+        if !matches!(superblock.consistency, Consistency::InconsistentSince(_)) {
+            superblock.consistency = Consistency::InconsistentSince(0);
+        }
+    })
+    .await
 }
 
 /// Tells a leg that its image is the one of the present generation.

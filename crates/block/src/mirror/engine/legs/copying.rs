@@ -48,7 +48,12 @@ impl Legs {
         }
     }
 
-    /// So much was copied, of which so many bytes were sent.
+    /// Bytes of data that went to the leg so far.
+    pub(crate) fn sent_bytes(&self, leg: usize) -> u64 {
+        self.lock()[leg].sent_bytes
+    }
+
+    /// `blocks` more were copied, for which `sent_bytes` bytes of data went to the leg.
     pub(crate) fn copied(&self, leg: usize, blocks: u64, sent_bytes: u64) {
         let mut legs = self.lock();
         let leg = &mut legs[leg];

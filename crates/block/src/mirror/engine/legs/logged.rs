@@ -19,10 +19,10 @@ use super::super::session::Session;
 use super::super::signal::{Change, Signal, lock};
 use super::one::{Leg, Route};
 use super::room::Waiting;
-use super::{Legs, Part, Rate, UNFLUSHED_BLOCKS_MAX};
+use super::{Legs, Part, UNFLUSHED_BLOCKS_MAX};
 
-/// Bytes of a batch at most: a second of 1 Gbit/s there and back, as long as nothing is known of the
-/// line.
+/// Bytes of a batch at most: a second of 1 Gbit/s there and back, as long as nothing is known of
+/// the line.
 const BATCH_BYTES_MAX: u64 = 64 << 20;
 
 /// The epoch log and what belongs to it.
@@ -329,7 +329,7 @@ impl Legs {
         if (nothing_owed && leg.tracking.owed() > 0) || !leg.step(event, None, now) {
             return false;
         }
-        (leg.copied_blocks, leg.copy_rate) = (0, Rate::default());
+        leg.copy_begins();
         leg.route = Route::Logged { session: Some(session.clone()), takes_part: false };
         leg.silent_since = None;
         self.journal.lock().log.follow(number, stamp, now);

@@ -151,6 +151,11 @@ impl Leg {
         true
     }
 
+    /// What is told of a copy is of the one that begins now.
+    pub(super) fn copy_begins(&mut self) {
+        (self.copied_blocks, self.copy_rate) = (0, Rate::default());
+    }
+
     pub(super) fn session(&self) -> Option<&Arc<Session>> {
         match &self.route {
             Route::Direct { session, .. } | Route::Redo { session } => Some(session),

@@ -11,7 +11,7 @@ use super::super::batch::{self, Waiting};
 use super::super::session::Session;
 use super::super::tracking::Flushing;
 use super::Legs;
-use super::one::{Rate, Route, Wish};
+use super::one::{Route, Wish};
 
 impl Legs {
     /// What is owed to the leg goes into its redo log from now on. False, and nothing is done, if
@@ -27,7 +27,8 @@ impl Legs {
         if !leg.step(event, None, now) {
             return false;
         }
-        (leg.copied_blocks, leg.copy_rate, leg.way) = (0, Rate::default(), Way::Atomic);
+        leg.copy_begins();
+        leg.way = Way::Atomic;
         leg.route = Route::Redo { session: session.clone() };
         drop(legs);
         self.wake();

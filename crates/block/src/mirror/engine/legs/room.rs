@@ -82,11 +82,6 @@ enum Asked {
 }
 
 impl Legs {
-    /// Bytes sent to the leg so far, as far as it has answered.
-    pub(crate) fn sent_bytes(&self, leg: usize) -> u64 {
-        self.lock()[leg].sent_bytes
-    }
-
     fn ask_for_room(&self, bytes: u64) -> Asked {
         let now = self.host.now();
         loop {
