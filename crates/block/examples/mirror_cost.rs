@@ -1,8 +1,9 @@
 //! What a mirror costs beside its devices: `cargo run --release -p block --example mirror_cost`.
 //!
-//! Local device, leg and metadata forget all but what is written to the metadata and the leg's tail, at
-//! once, so what is measured is the mirror. In turn, five times: writes of 4 KiB to the local device
-//! alone, and through a mirror in sync; and memory for a tebibyte after writes all over it.
+//! Local device, leg and metadata forget all but what is written to the metadata and the leg's
+//! tail, at once, so what is measured is the mirror. In turn, five times: writes of 4 KiB to the
+//! local device alone, and through a mirror in sync; and memory for a tebibyte after writes all
+//! over it.
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;

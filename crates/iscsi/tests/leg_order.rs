@@ -55,9 +55,9 @@ fn has_flushed(late: &Late) -> bool {
     late.log().contains(&Event::Flushed)
 }
 
-/// Everything asked before the barrier has landed when it flushes, also what came with R2T after the
-/// barrier's command, and nothing asked behind it has come. Nobody has waited for an answer, and over
-/// several connections nothing arrives in the order in which it was asked for.
+/// Everything asked before the barrier has landed when it flushes, also what came with R2T after
+/// the barrier's command, and nothing asked behind it has come. Nobody has waited for an answer,
+/// and over several connections nothing arrives in the order in which it was asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_barrier_parts_what_is_under_way() {
     for connections in [1, 3] {
@@ -109,8 +109,8 @@ async fn barrier_parts(connections: u16) {
     assert_eq!(log.iter().filter(|event| is_behind(event)).count(), 8);
 }
 
-/// What is behind a write that fails is not carried out, whether its target had it by then or not, and
-/// however many writes and barriers are between them.
+/// What is behind a write that fails is not carried out, whether its target had it by then or not,
+/// and however many writes and barriers are between them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_lands_behind_a_write_that_fails() {
     nothing_lands_behind(SHORT).await;

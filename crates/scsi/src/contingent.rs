@@ -1,15 +1,15 @@
-//! [`Contingent`]: auto contingent allegiance (ACA, SAM-5 §5.9) of one nexus. A command with the NACA
-//! bit that ends with CHECK CONDITION establishes it for its unit; from then on whatever comes from
-//! this nexus is refused with ACA ACTIVE, but commands with the ACA attribute, until CLEAR ACA, a reset
-//! of the unit, or the end of the nexus.
+//! [`Contingent`]: auto contingent allegiance (ACA, SAM-5 §5.9) of one nexus. A command with the
+//! NACA bit that ends with CHECK CONDITION establishes it for its unit; from then on whatever comes
+//! from this nexus is refused with ACA ACTIVE, but commands with the ACA attribute, until CLEAR
+//! ACA, a reset of the unit, or the end of the nexus.
 //!
 //! It is what makes an order of commands hold where one of them fails: without it those behind a
 //! failed write are carried out.
 //!
-//! Two things are simpler than SAM-5 has them. Commands that are in the task set already are refused
-//! as well, not blocked until the condition is cleared: they end sooner, with nothing done. Other
-//! nexuses are not concerned (as with TST 001b): an initiator cannot keep a unit from others by a bad
-//! command.
+//! Two things are simpler than SAM-5 has them. Commands that are in the task set already are
+//! refused as well, not blocked until the condition is cleared: they end sooner, with nothing done.
+//! Other nexuses are not concerned (as with TST 001b): an initiator cannot keep a unit from others
+//! by a bad command.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};

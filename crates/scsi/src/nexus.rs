@@ -321,8 +321,8 @@ impl Nexus {
         if descriptor_format { execution.with_descriptor_sense() } else { execution }
     }
 
-    /// A command that the transport has ended with CHECK CONDITION before it came here: as if it had
-    /// come.
+    /// A command that the transport has ended with CHECK CONDITION before it came here: as if it
+    /// had come.
     pub fn note_failed(&self, lun: u64, cdb: &Cdb) {
         if let Some(unit) = self.unit(lun).ok().filter(|_| cdb.naca()) {
             self.state.contingent.establish(unit.lun);

@@ -428,8 +428,8 @@ fn one_command(row: Option<&Row>, with_timeouts: bool) -> Vec<u8> {
     out
 }
 
-/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.36): those of RFC 7143 §11.5.1, and those of
-/// RFC 7144 where the transport has them.
+/// REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 §6.36): those of RFC 7143 §11.5.1, and those
+/// of RFC 7144 where the transport has them.
 fn report_task_management(context: &UnitContext<'_>, command: Command) -> Execution {
     // ABORT TASK, ABORT TASK SET, CLEAR ACA, CLEAR TASK SET, LOGICAL UNIT RESET, TARGET RESET
     const FUNCTIONS: u8 = 0x80 | 0x40 | 0x20 | 0x10 | 0x08 | 0x02;

@@ -1,5 +1,5 @@
-//! The redo log of a mirror's leg: a batch of two records, damaged as the input says. Whatever is there
-//! is what was committed, or is refused, and nothing lies outside of the image.
+//! The redo log of a mirror's leg: a batch of two records, damaged as the input says. Whatever is
+//! there is what was committed, or is refused, and nothing lies outside of the image.
 
 use block::Bytes;
 use block::mirror::epoch::{Content, Piece};

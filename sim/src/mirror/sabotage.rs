@@ -116,7 +116,8 @@ pub enum Sabotage {
     FlushNotPassedOn,
     /// The guest's FUA does not reach the mirror.
     FuaNotPassedOn,
-    /// The guest's flush makes its own disk stable, and the asynchronous mirror hears nothing of it.
+    /// The guest's flush makes its own disk stable, and the asynchronous mirror hears nothing of
+    /// it.
     FlushToDiskOnly,
     /// The guest's flush is told complete before the asynchronous mirror hears of it.
     FlushPassedOnLate,

@@ -37,8 +37,8 @@ pub const TAIL_BYTES: u64 = TAIL_BLOCKS * BLOCK_BYTES;
 /// A redo log that is smaller than this is of no use: a header block, and one of data.
 pub const REDO_BYTES_MIN: u64 = 2 * BLOCK_BYTES;
 
-/// Bytes of the redo log, where nothing is said about it, if the image is large: what changes within
-/// a minute at 35 Mbit/s.
+/// Bytes of the redo log, where nothing is said about it, if the image is large: what changes
+/// within a minute at 35 Mbit/s.
 const REDO_DEFAULT_MIN: u64 = 256 << 20;
 
 /// Why metadata cannot be placed.

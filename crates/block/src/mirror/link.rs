@@ -43,8 +43,8 @@ pub struct OpenLeg {
 pub trait OrderedWrites: Send + Sync + 'static {
     /// A flush that is a barrier as well: what was asked before the call is stable before anything
     /// asked after the call takes effect, without waiting for answers in between (SAM-5 §8.2,
-    /// ORDERED task attribute). What is several commands to the leg (zeroes, a trim) is ordered only
-    /// if it has ended before.
+    /// ORDERED task attribute). What is several commands to the leg (zeroes, a trim) is ordered
+    /// only if it has ended before.
     fn barrier(&self) -> Io<()>;
 }
 

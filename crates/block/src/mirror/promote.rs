@@ -31,7 +31,8 @@ const WATCHED: Duration = Duration::from_secs(7);
 /// How to promote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromoteOptions {
-    /// Takes over an image that is no legal one, and one whose mirror lives and cannot be kept from it, too.
+    /// Takes over an image that is no legal one, and one whose mirror lives and cannot be kept from
+    /// it, too.
     pub force: bool,
     /// The reservation is given up again when all is done, so that hosts that know nothing of it
     /// may write. What keeps the old side from writing then is its own look at the superblock.

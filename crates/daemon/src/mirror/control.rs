@@ -13,8 +13,8 @@
 //! | `{"do":"grow"}` | `{"ok":true,"size":…,"done":"when its user sees it"}` |
 //!
 //! What fails is answered `{"ok":false,"errors":["…"]}`. The socket is its owner's and root's; a
-//! client that goes away ends what it has asked for, as far as that is not done yet; a change of the
-//! mirror's shape (`add_leg`, `remove_leg`, `grow`) comes to its end.
+//! client that goes away ends what it has asked for, as far as that is not done yet; a change of
+//! the mirror's shape (`add_leg`, `remove_leg`, `grow`) comes to its end.
 
 use std::io;
 use std::path::Path;

@@ -163,8 +163,8 @@ impl Files {
         &self.socket
     }
 
-    /// The mirror among those whose configurations are beside this one whose metadata are at `path`,
-    /// and its local disk.
+    /// The mirror among those whose configurations are beside this one whose metadata are at
+    /// `path`, and its local disk.
     pub fn with_metadata(&self, path: &Path) -> Option<(String, PathBuf)> {
         let folder = std::fs::read_dir(self.config.parent()?).ok()?;
         let mut texts: Vec<PathBuf> = folder.flatten().map(|entry| entry.path()).collect();

@@ -37,8 +37,8 @@ pub fn read_capacity16() -> Cdb {
     cdb([0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32])
 }
 
-/// With NACA in the CONTROL byte (SAM-5 §5.2): if the command fails, the unit carries out nothing of
-/// this nexus behind it.
+/// With NACA in the CONTROL byte (SAM-5 §5.2): if the command fails, the unit carries out nothing
+/// of this nexus behind it.
 pub fn with_naca(mut cdb: Cdb) -> Cdb {
     let control = match cdb[0] >> 5 {
         0 => 5,

@@ -4,17 +4,19 @@
 //! Whom it is offered:
 //!
 //! * In one session, at error recovery level 0: its target delivers commands in the order of their
-//!   numbers (RFC 7143 §4.2.2.1) whatever connections they came over, and at that level nothing is sent
-//!   again. Where a target allows no more than one connection in a session there is just that one.
+//!   numbers (RFC 7143 §4.2.2.1) whatever connections they came over, and at that level nothing is
+//!   sent again. Where a target allows no more than one connection in a session there is just that
+//!   one.
 //! * Where the unit says ORDSUP (VPD page 86h).
-//! * Writes of any length: our own target takes a command for older from its arrival on. Others look
-//!   at the attribute when the data of a write has come. A write that waits for an R2T is then younger
-//!   than a barrier behind it: tgt 1.0.85 answers the barrier first, and LIO's code has it that way.
+//! * Writes of any length: our own target takes a command for older from its arrival on. Others
+//!   look at the attribute when the data of a write has come. A write that waits for an R2T is then
+//!   younger than a barrier behind it: tgt 1.0.85 answers the barrier first, and LIO's code has it
+//!   that way.
 //! * Where the unit knows NACA (NORMACA in INQUIRY): an attribute orders what is carried out, and a
 //!   write that fails or is refused is not. With NACA in the CDB a failure establishes an auto
-//!   contingent allegiance (SAM-5 §5.9): nothing of this nexus is carried out behind it, neither what
-//!   the target has already nor what is still on the line. Every command of the user has it from the
-//!   first barrier on.
+//!   contingent allegiance (SAM-5 §5.9): nothing of this nexus is carried out behind it, neither
+//!   what the target has already nor what is still on the line. Every command of the user has it
+//!   from the first barrier on.
 //! * Where the unit is our own target's. Of others it is not known that nothing but CHECK CONDITION
 //!   refuses a command: BUSY and TASK SET FULL establish nothing. Ours says CHECK CONDITION to a
 //!   command with NACA that it has no room for.
@@ -107,8 +109,8 @@ fn leading(disk: &RemoteDisk) -> Prober<'_> {
 }
 
 impl OrderedWrites for Ordered {
-    /// Orders what [`write`](block::BlockDevice::write) was called for. Zeroes and trims are several commands, sent
-    /// one after the other: they are to have ended before.
+    /// Orders what [`write`](block::BlockDevice::write) was called for. Zeroes and trims are
+    /// several commands, sent one after the other: they are to have ended before.
     fn barrier(&self) -> Io<()> {
         let shared = self.disk.shared();
         if let Err(error) = shared.with(|state, batch| state.begin_order(batch)) {

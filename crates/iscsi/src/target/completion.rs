@@ -59,8 +59,9 @@ pub(super) fn unexecuted(execute: &Execute, no_memory: bool, len: usize) -> Opti
     lacks.then(|| incomplete(execute, len))
 }
 
-/// The end of a command that the SCSI layer has not seen. Behind one with NACA nothing may be carried
-/// out, which only CHECK CONDITION brings about (SAM-5 §5.9): it takes the place of TASK SET FULL.
+/// The end of a command that the SCSI layer has not seen. Behind one with NACA nothing may be
+/// carried out, which only CHECK CONDITION brings about (SAM-5 §5.9): it takes the place of TASK
+/// SET FULL.
 pub(super) fn noted(
     session: &SharedSession,
     lun: Lun,

@@ -176,7 +176,8 @@ async fn bring_home(
     Ok(true)
 }
 
-/// The batch becomes the image there. What was copied is stable here, too, before it counts as equal.
+/// The batch becomes the image there. What was copied is stable here, too, before it counts as
+/// equal.
 async fn apply(
     shared: &Arc<Shared>,
     found: &mut Found,
@@ -253,7 +254,8 @@ impl Pass<'_> {
                 return Err(gone());
             }
             batch.add(Piece { offset, content });
-            // It becomes clean with a flush that is asked for when the batch is home, and not before.
+            // It becomes clean with a flush that is asked for when the batch is home, and not
+            // before.
             legs.copy_ended(self.leg, self.session, run.clone(), true);
             legs.copied(self.leg, run.end - run.start, 0);
         }

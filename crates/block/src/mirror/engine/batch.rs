@@ -1,5 +1,5 @@
-//! Sending in batches, in the asynchronous mode: many epochs at once, folded, through the redo log of
-//! the leg, so that it goes from the end of one epoch to the end of a much later one. Six round
+//! Sending in batches, in the asynchronous mode: many epochs at once, folded, through the redo log
+//! of the leg, so that it goes from the end of one epoch to the end of a much later one. Six round
 //! trips for any number of epochs, where sending them one after the other takes two for each.
 //!
 //! The leg's own task sends a batch, since it is that which writes the leg's superblock; the

@@ -178,8 +178,8 @@ async fn hold(
 }
 
 /// Counts the superblock of a leg up that is about to go on with the log, before it gets anything:
-/// one that is put back to what it was in an earlier session is known by that. Any other leg is told
-/// something in any case.
+/// one that is put back to what it was in an earlier session is known by that. Any other leg is
+/// told something in any case.
 async fn sign(
     shared: &Arc<Shared>,
     leg: usize,

@@ -1,10 +1,11 @@
 //! [`Nearing`]: from when on changes are sent to a leg that is being brought what it lacks. Pure.
 //!
-//! Far from its end a copy is a queue, and whatever is sent behind it waits for all of it; so changes
-//! are left to the copy, and the user waits for the local device alone. That ends when what is owed
-//! is about what is under way at once, or when passes do not get through: what is changed meanwhile
-//! is more than half of what was owed, so that without the user waiting it would never end. A flush
-//! there comes first, since it has all that was copied to write, and then the user would wait for it.
+//! Far from its end a copy is a queue, and whatever is sent behind it waits for all of it; so
+//! changes are left to the copy, and the user waits for the local device alone. That ends when what
+//! is owed is about what is under way at once, or when passes do not get through: what is changed
+//! meanwhile is more than half of what was owed, so that without the user waiting it would never
+//! end. A flush there comes first, since it has all that was copied to write, and then the user
+//! would wait for it.
 
 use super::shared::Shared;
 
@@ -54,7 +55,8 @@ impl Nearing {
         self.before = owed;
     }
 
-    /// Of `owed` bytes so many may be `under_way` at once; `settles`: a flush has not ended.
+    /// `owed` bytes are owed, and at most `under_way` bytes are sent at once; `settles`: a flush
+    /// has not ended.
     pub(crate) fn next(&mut self, owed: u64, under_way: u64, settles: bool) -> Near {
         match self.stage {
             Stage::Far if owed > under_way && !self.diverges => Near::Far,

@@ -1,5 +1,5 @@
-//! How the epochs get to a leg: in one stream, or each when the one before is known to be stable. One
-//! decision for each session, by what the leg offers.
+//! How the epochs get to a leg: in one stream, or each when the one before is known to be stable.
+//! One decision for each session, by what the leg offers.
 
 use std::sync::Arc;
 

@@ -15,17 +15,19 @@ pub enum ResyncRate {
     Max,
     /// Bytes a second.
     BytesPerS(u64),
-    /// Of what the line has been seen to carry for them at most lately.
+    /// A percentage of the most that the line has been seen to carry for copies in the last
+    /// minutes.
     Percent(u8),
 }
 
-/// So long a copy is not limited, to see what the line carries: longer than slow start over 200 ms.
+/// Time for which a copy is not limited, to see what the line carries: longer than slow start over
+/// 200 ms.
 const LOOK_FOR: Duration = Duration::from_secs(2);
 
 /// Time between two such looks: what they take is a fifteenth of the time.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// How long counts what was seen.
+/// A rate that was seen counts for this time.
 const KNOWN_FOR: Duration = Duration::from_secs(300);
 
 /// Bytes a second that a percentage does not go below, so that a copy ends although its line was
@@ -35,11 +37,11 @@ const FLOOR_BYTES_PER_S: u64 = 1 << 20;
 /// The pace of the copies to one leg.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
-    /// A look is under way since then, when so many bytes were done.
+    /// A look is under way: since when, and the bytes that had been copied by then.
     look: Option<(Duration, u64)>,
     /// When the last look ended.
     looked: Option<Duration>,
-    /// What was seen, and when, oldest first.
+    /// Rates that were seen, in bytes a second, and when, oldest first.
     seen: VecDeque<(Duration, u64)>,
 }
 
@@ -100,7 +102,7 @@ impl Pacer {
         }
     }
 
-    /// So much of what was seen; `None` before anything was.
+    /// This percentage of the highest rate that was seen; `None` before any was.
     fn share(&self, percent: u8) -> Option<u64> {
         let most = self.seen.iter().map(|(_, rate)| *rate).max()?;
         Some((most / 100 * u64::from(percent)).max(FLOOR_BYTES_PER_S))

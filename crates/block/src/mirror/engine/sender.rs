@@ -1,6 +1,6 @@
-//! The sender of a leg in the asynchronous mode: takes step after step from the epoch log. Where the
-//! leg keeps an order they go out in one `stream`. Everywhere else each waits for the answers, is
-//! flushed, and only then the next one is taken: two round trips a step on any target.
+//! The sender of a leg in the asynchronous mode: takes step after step from the epoch log. Where
+//! the leg keeps an order they go out in one `stream`. Everywhere else each waits for the answers,
+//! is flushed, and only then the next one is taken: two round trips a step on any target.
 //!
 //! The stamp of a step goes out with the next one, or alone where there is none: whatever it tells
 //! of was flushed before it is sent.

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     legs: Legs,
     books: Books,
     resync_rate: Mutex<ResyncRate>,
-    /// Of copies to each leg.
+    /// What the copies to each leg have been seen to carry, and when they may go on.
     pacers: Mutex<[Pacer; LEGS_MAX]>,
     usage: Mutex<Usage>,
     /// An operation has ended, or the mirror is being closed.

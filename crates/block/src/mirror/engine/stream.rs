@@ -1,17 +1,18 @@
-//! The epochs of a leg in one stream, where its target carries out barriers: no answer is waited for.
+//! The epochs of a leg in one stream, where its target carries out barriers: no answer is waited
+//! for.
 //!
-//! A step is sent as `[its writes][the stamp of the step before][barrier]`, the next one right behind.
-//! Nothing behind a barrier takes effect before everything in front of it is stable, so at each
-//! moment the leg holds all steps below k and any part of k: what the epoch log wants of it.
+//! A step is sent as `[its writes][the stamp of the step before][barrier]`, the next one right
+//! behind. Nothing behind a barrier takes effect before everything in front of it is stable, so at
+//! each moment the leg holds all steps below k and any part of k: what the epoch log wants of it.
 //!
-//! The stamp of k lies between the barriers of k and of k + 1. It is there only if k is stable, and it
-//! is stable before anything of k + 2 takes effect. So whatever becomes of the line, the leg has no
-//! more than a part of the step behind the one that is sent first then, and sending that again takes
-//! it back within one step.
+//! The stamp of k lies between the barriers of k and of k + 1. It is there only if k is stable, and
+//! it is stable before anything of k + 2 takes effect. So whatever becomes of the line, the leg has
+//! no more than a part of the step behind the one that is sent first then, and sending that again
+//! takes it back within one step.
 //!
 //! A step that fails must not be followed: a leg whose order ends with the first failure
-//! ([`OrderedWrites`]) has nothing of what is behind, so its stamp tells the truth, and from there on
-//! everything is sent again by another session.
+//! ([`OrderedWrites`]) has nothing of what is behind, so its stamp tells the truth, and from there
+//! on everything is sent again by another session.
 //!
 //! Not here: which legs are sent to in this way (`order`).
 
@@ -35,8 +36,8 @@ use super::signal::{Either, either};
 use super::tail;
 use crate::{BlockError, Result};
 
-/// Commands under way at most. Our own target takes more at once; what it does not take would wait in
-/// a queue, and count there as unanswered.
+/// Commands under way at most. Our own target takes more at once; what it does not take would wait
+/// in a queue, and count there as unanswered.
 const COMMANDS_MAX: usize = 512;
 
 /// What became of something under way, of a step with this number.

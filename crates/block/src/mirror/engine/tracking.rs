@@ -3,9 +3,10 @@
 //!
 //! A block is *clean*, or *dirty* (the bit is set). A dirty block is one of these:
 //! *under way* (being sent, its range held meanwhile); *copying* (being sent by a copy, which does
-//! not hold its range: changed meanwhile, it is owed again once that has ended); *settled* (the leg has answered, and a flush of both sides makes it
-//! clean); *logged* (the epoch log brings it, in order); *stamped* (what the log has brought is
-//! stable at the leg, and a flush here makes it clean); or *owed*: only a copy makes it clean.
+//! not hold its range: changed meanwhile, it is owed again once that has ended); *settled* (the leg
+//! has answered, and a flush of both sides makes it clean); *logged* (the epoch log brings it, in
+//! order); *stamped* (what the log has brought is stable at the leg, and a flush here makes it
+//! clean); or *owed*: only a copy makes it clean.
 //!
 //! Bits are set before anything is written anywhere, and cleared only for what is stable on both
 //! sides. Whoever loses the leg forgets what was under way and settled; whoever gives up the log

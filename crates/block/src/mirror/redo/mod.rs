@@ -2,10 +2,11 @@
 //!
 //! A *batch* is a row of records from the begin of the log on, each of them one header block and
 //! the data of the pieces that it lists. It counts from the moment at which the leg's superblock
-//! names it ([`Committed`]): all of it was flushed before that. Then it is copied home, flushed, and
-//! *released* by a superblock that names it no more; whoever finds a batch that is named copies it
-//! home himself, again if need be, since that changes nothing. So the leg goes from the image before
-//! the batch to the one after it, whatever is cut off when. A batch that is not named is nothing.
+//! names it ([`Committed`]): all of it was flushed before that. Then it is copied home, flushed,
+//! and *released* by a superblock that names it no more; whoever finds a batch that is named copies
+//! it home himself, again if need be, since that changes nothing. So the leg goes from the image
+//! before the batch to the one after it, whatever is cut off when. A batch that is not named is
+//! nothing.
 //!
 //! Here: the codec and the arithmetic, pure. [`replay`] reads and copies home; the engine decides
 //! when there is a batch.

@@ -1,5 +1,6 @@
-//! Copies a committed batch home: at whoever finds one that was not released (promoting, taking up a
-//! leg again, what is done to a mirror that does not run), and at the mirror that has committed it.
+//! Copies a committed batch home: at whoever finds one that was not released (promoting, taking up
+//! a leg again, what is done to a mirror that does not run), and at the mirror that has committed
+//! it.
 //!
 //! May be cut off anywhere and done again: the batch is named by the superblock until all of it is
 //! at its place and stable.

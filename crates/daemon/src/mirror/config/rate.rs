@@ -1,5 +1,5 @@
-//! How fast copies may go, as it is written in a configuration and on the command line. What it does
-//! to a copy is decided in the engine.
+//! How fast copies may go, as it is written in a configuration and on the command line. What it
+//! does to a copy is decided in the engine.
 
 use block::mirror::ResyncRate;
 use wanlab::units;

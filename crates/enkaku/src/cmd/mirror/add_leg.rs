@@ -13,8 +13,8 @@ use super::{Which, not_shaped, parse_way};
 use crate::cmd::overwrite::{self, MayOverwrite};
 use crate::cmd::{Usage, say};
 
-/// Adds a leg. It gets its first copy at once, or when the mirror runs again. While the mirror runs,
-/// its user waits for a moment.
+/// Adds a leg. It gets its first copy at once, or when the mirror runs again. While the mirror
+/// runs, its user waits for a moment.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

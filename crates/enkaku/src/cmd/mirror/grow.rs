@@ -9,8 +9,8 @@ use super::{Which, not_shaped};
 use crate::cmd::say;
 
 /// Makes a mirror as large as its local disk is by now. All of its legs have to be larger by then,
-/// too. What is new is copied to the legs at once, or when the mirror runs again. While it runs, its
-/// user waits for a moment.
+/// too. What is new is copied to the legs at once, or when the mirror runs again. While it runs,
+/// its user waits for a moment.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

@@ -8,8 +8,8 @@ use daemon::mirror::control::Request;
 use super::{Which, WhichLeg};
 use crate::cmd::say;
 
-/// Copies to a leg what differs or may differ, now rather than at the next attempt; or says how fast
-/// copies may go.
+/// Copies to a leg what differs or may differ, now rather than at the next attempt; or says how
+/// fast copies may go.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -20,8 +20,8 @@ pub(super) struct Args {
     #[arg(long)]
     whole: bool,
     /// Copies may go so fast from now on, until the mirror is started anew: 200mbit, 80% (of what
-    /// copies have been seen to carry at most lately), or max. Without --leg or --whole nothing else
-    /// is done.
+    /// copies have been seen to carry at most lately), or max. Without --leg or --whole nothing
+    /// else is done.
     #[arg(long, value_name = "RATE")]
     rate: Option<String>,
 }

@@ -24,8 +24,8 @@ const COMMITS: u64 = 50;
 
 type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// A unit half a round trip away. It carries out in order what it is asked for, and nothing of a session
-/// behind what has failed.
+/// A unit half a round trip away. It carries out in order what it is asked for, and nothing of a
+/// session behind what has failed.
 struct Far {
     device: Device,
     jobs: mpsc::UnboundedSender<Job>,
@@ -195,7 +195,8 @@ async fn in_a_stream_no_epoch_waits_for_the_answers_of_another() {
         until(&mirror, |leg| leg.epochs == 0).await;
         let took = begun.elapsed();
         match order {
-            // What is told here of a leg is half a round trip old, and stamps go with the next epoch.
+            // What is told here of a leg is half a round trip old, and stamps go with the next
+            // epoch.
             Order::Stream => {
                 assert!(behind < 2 * RTT, "{behind:?}");
                 assert!(took < Duration::from_millis(COMMITS * 5 + 50) + 3 * RTT, "{took:?}");
