@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::mirror::{Config, Lag, Mode, OnLag, OnLoss};
+use block::mirror::{Config, Lag, Mode, OnLag, OnLoss, ResyncRate};
 
 use super::disk::Kind;
 use super::guest::Habits;
@@ -136,7 +136,7 @@ fn config(rng: &mut Rng, mode: Mode) -> Config {
         remote_timeout: Duration::from_millis(rng.pick(&[1000, 3000])),
         retry: (Duration::from_millis(50), Duration::from_millis(800)),
         resync_window_bytes: rng.pick(&[64 << 10, 1 << 20]),
-        resync_bytes_per_s: None,
+        resync_rate: ResyncRate::Max,
         redo_bytes: Some(1 << 20),
     }
 }

@@ -47,6 +47,19 @@ pub struct Lag {
     pub on: OnLag,
 }
 
+/// How fast copies may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResyncRate {
+    /// As fast as they can.
+    #[default]
+    Max,
+    /// Bytes a second.
+    BytesPerS(u64),
+    /// A percentage of the most that the line has been seen to carry for copies in the last
+    /// minutes.
+    Percent(u8),
+}
+
 /// All of it. The defaults are those of a leg some 50 ms away over 1 Gbit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -62,8 +75,8 @@ pub struct Config {
     pub retry: (Duration, Duration),
     /// Bytes of a copy or a resync that are under way at once.
     pub resync_window_bytes: u64,
-    /// Bytes a second of a copy or a resync at most.
-    pub resync_bytes_per_s: Option<u64>,
+    /// How fast copies and resyncs may go.
+    pub resync_rate: ResyncRate,
     /// Bytes of the redo log of a leg at most, 0 for none; `None`: as is sensible for the image and
     /// the lag. A leg gets what room there is behind its image.
     pub redo_bytes: Option<u64>,
@@ -86,7 +99,7 @@ impl Default for Config {
             remote_timeout: Duration::from_secs(10),
             retry: (Duration::from_millis(500), Duration::from_secs(15)),
             resync_window_bytes: 16 << 20,
-            resync_bytes_per_s: None,
+            resync_rate: ResyncRate::Max,
             redo_bytes: None,
         }
     }

@@ -35,8 +35,7 @@ pub mod stopped;
 pub mod store;
 pub mod superblock;
 
-pub use config::{Config, Lag, Mode, OnLag, OnLoss};
-pub use engine::resync_rate::ResyncRate;
+pub use config::{Config, Lag, Mode, OnLag, OnLoss, ResyncRate};
 pub use engine::{CreateOptions, Discard, Mirror, Parts, VerifyOptions, VerifyReport};
 pub use error::MirrorError;
 pub use failback::{HandedBack, hand_back, primary_of_leg};

@@ -61,8 +61,6 @@ pub struct MirrorConfig {
     pub metadata: PathBuf,
     /// How it behaves.
     pub behaviour: Behaviour,
-    /// How fast copies may go.
-    pub resync_rate: ResyncRate,
     /// The legs, in their order: at least one, at most [`LEGS_MAX`].
     pub legs: Vec<LegConfig>,
 }
@@ -223,8 +221,8 @@ impl MirrorConfig {
         let _ = writeln!(text, "on_loss = \"{}\"", word(ON_LOSS, behaviour.on_loss));
         let timeout_ms = behaviour.remote_timeout.as_millis();
         let _ = writeln!(text, "remote_timeout = \"{timeout_ms}ms\"");
-        if self.resync_rate != ResyncRate::Max {
-            let _ = writeln!(text, "resync_rate = \"{}\"", rate_words(self.resync_rate));
+        if behaviour.resync_rate != ResyncRate::Max {
+            let _ = writeln!(text, "resync_rate = \"{}\"", rate_words(behaviour.resync_rate));
         }
         if behaviour.resync_window_bytes != defaults.resync_window_bytes {
             let _ = writeln!(text, "resync_window = {}", behaviour.resync_window_bytes);
@@ -355,9 +353,8 @@ fn mirror(mut section: Section<'_, '_>) -> Option<MirrorConfig> {
     if let Some(timeout) = section.get("remote_timeout", time(TIMEOUT_MAX)) {
         behaviour.remote_timeout = timeout;
     }
-    let resync_rate = section.get("resync_rate", rate).unwrap_or_default();
-    if let ResyncRate::BytesPerS(bytes_per_s) = resync_rate {
-        behaviour.resync_bytes_per_s = Some(bytes_per_s);
+    if let Some(rate) = section.get("resync_rate", rate) {
+        behaviour.resync_rate = rate;
     }
     if let Some(bytes) = section.get("resync_window", size(64 << 10, 1 << 30)) {
         behaviour.resync_window_bytes = bytes;
@@ -375,7 +372,7 @@ fn mirror(mut section: Section<'_, '_>) -> Option<MirrorConfig> {
     one_thing_twice(&section, &own, &legs);
     section.finish();
     let (local, metadata) = (local?.1, metadata?.1);
-    Some(MirrorConfig { local, metadata, behaviour, resync_rate, legs })
+    Some(MirrorConfig { local, metadata, behaviour, legs })
 }
 
 /// A disk that is its own mirror protects nobody.

@@ -133,7 +133,6 @@ async fn while_held(
         let asked = changed.as_ref().err().map_or_else(String::new, |error| format!("{error}; "));
         format!("{asked}the mirror cannot be opened again, and its user gets errors: {failure}")
     })?;
-    mirror.set_resync_rate(shape.config().resync_rate);
     take_up(&mirror, &before, shape.config().behaviour.remote_timeout).await;
     running.gate.open(Some(mirror.device()));
     *held = Some(mirror);

@@ -71,7 +71,6 @@ impl Running {
     /// As [`Mirror::open`].
     pub async fn open(shape: Shape) -> Result<Arc<Self>, MirrorError> {
         let mirror = Mirror::open(shape.parts().clone(), shape.config().behaviour).await?;
-        mirror.set_resync_rate(shape.config().resync_rate);
         let gate = Arc::new(Gate::new(mirror.device()));
         Ok(Arc::new(Self {
             name: shape.files().name().to_owned(),

@@ -116,7 +116,7 @@ impl Shape {
 
     /// Copies may go so fast until the configuration is read again.
     pub(crate) fn set_resync_rate(&mut self, rate: ResyncRate) {
-        self.config.resync_rate = rate;
+        self.config.behaviour.resync_rate = rate;
     }
 
     /// Where its files are.

@@ -24,7 +24,7 @@ pub(super) mod put;
 pub(super) mod read;
 mod redo;
 mod resolve;
-pub(super) mod resync_rate;
+mod resync_rate;
 mod rounds;
 mod sender;
 mod session;
@@ -43,10 +43,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use self::resync_rate::ResyncRate;
 use self::shared::{Phase, Shared};
 use self::signal::either;
-use super::config::{Config, Mode};
+use super::config::{Config, Mode, ResyncRate};
 use super::device::MirrorDevice;
 use super::error::MirrorError;
 use super::host::Host;

@@ -7,18 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How fast copies may go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ResyncRate {
-    /// As fast as they can.
-    #[default]
-    Max,
-    /// Bytes a second.
-    BytesPerS(u64),
-    /// A percentage of the most that the line has been seen to carry for copies in the last
-    /// minutes.
-    Percent(u8),
-}
+use super::super::config::ResyncRate;
 
 /// Time for which a copy is not limited, to see what the line carries: longer than slow start over
 /// 200 ms.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::super::bitmap::{Bitmap, BitmapId};
-use super::super::config::Config;
+use super::super::config::{Config, ResyncRate};
 use super::super::host::Host;
 use super::super::leg::LegEvent;
 use super::super::link::LegSource;
@@ -14,7 +14,7 @@ use super::books::Books;
 use super::go_on::{self, Asked};
 use super::legs::Legs;
 use super::local::Local;
-use super::resync_rate::{Pacer, ResyncRate};
+use super::resync_rate::Pacer;
 use super::session::Session;
 use super::signal::{Signal, lock};
 use crate::range_lock::RangeLocks;
@@ -79,8 +79,7 @@ impl Shared {
         size: u64,
     ) -> Arc<Self> {
         let (locks, usage, usage_changed) = (Arc::default(), Mutex::default(), Arc::default());
-        let rate = config.resync_bytes_per_s.map_or(ResyncRate::Max, ResyncRate::BytesPerS);
-        let (resync_rate, pacers) = (Mutex::new(rate), Mutex::default());
+        let (resync_rate, pacers) = (Mutex::new(config.resync_rate), Mutex::default());
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             host,

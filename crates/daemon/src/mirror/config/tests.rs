@@ -47,7 +47,7 @@ fn every_key_is_read() {
         lag: Lag { age: Duration::from_millis(2500), bytes: 64 << 20, on: OnLag::FallBehind },
         on_loss: OnLoss::Stop,
         remote_timeout: Duration::from_secs(3),
-        resync_bytes_per_s: Some(25_000_000),
+        resync_rate: ResyncRate::BytesPerS(25_000_000),
         ..Behaviour::default()
     };
     assert_eq!(config.behaviour, expected);

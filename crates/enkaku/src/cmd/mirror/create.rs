@@ -10,7 +10,7 @@ use block::Device;
 use block::backend::{FileDevice, FileOptions, OpenError};
 use block::mirror::{
     Config as Behaviour, CreateOptions, Inspection, Mirror, Mode, OpenLeg, Parts, PromoteOptions,
-    ResyncRate, TokioHost, inspect, primary_of_leg,
+    TokioHost, inspect, primary_of_leg,
 };
 use daemon::config::ConfigError;
 use daemon::mirror::config::{LegConfig, MirrorConfig, Way};
@@ -195,7 +195,6 @@ impl Args {
         Ok(MirrorConfig {
             local,
             metadata,
-            resync_rate: ResyncRate::Max,
             behaviour: Behaviour { mode: self.mode, ..Behaviour::default() },
             legs: ways.iter().map(leg).collect(),
         })

@@ -8,7 +8,8 @@ use super::world::*;
 use crate::layer::{Delay, DelayLayer, Delays, LogLayer};
 use crate::mirror::layout::TAIL_BYTES;
 use crate::mirror::{
-    Lag, LegState, Mode, OnLag, OpenLeg, PromoteOptions, TokioHost, Way as Caught, promote,
+    Lag, LegState, Mode, OnLag, OpenLeg, PromoteOptions, ResyncRate, TokioHost, Way as Caught,
+    promote,
 };
 use crate::{Buf, Bytes, Device, WriteFlags};
 
@@ -17,11 +18,11 @@ const KIB: usize = 1024;
 const LOG: u64 = LEG_SIZE - SIZE - TAIL_BYTES;
 
 /// One leg, in sync, with room for a log of this size.
-async fn in_sync(mode: Mode, redo_bytes: u64, bytes_per_s: Option<u64>) -> World {
+async fn in_sync(mode: Mode, redo_bytes: u64, rate: ResyncRate) -> World {
     let mut world = World::blank(1);
     world.config.mode = mode;
     world.config.redo_bytes = Some(redo_bytes);
-    world.config.resync_bytes_per_s = bytes_per_s;
+    world.config.resync_rate = rate;
     // In the asynchronous mode a leg is lost when it is left behind, and gets the log else.
     world.config.lag = Lag { bytes: 64 << 10, on: OnLag::FallBehind, ..world.config.lag };
     world.create().await.unwrap();
@@ -66,7 +67,7 @@ async fn promoted(image: Vec<u8>) -> Vec<u8> {
 #[tokio::test(start_paused = true)]
 async fn a_catch_up_through_the_redo_log_leaves_an_image_at_every_moment() {
     for mode in [Mode::Sync, Mode::Async] {
-        let world = in_sync(mode, LOG, None).await;
+        let world = in_sync(mode, LOG, ResyncRate::Max).await;
         let before = content(&*world.local).await;
         changed_while_lost(&world).await;
         let base = all_of(&world.legs[0].device()).await;
@@ -97,7 +98,7 @@ async fn a_catch_up_through_the_redo_log_leaves_an_image_at_every_moment() {
 #[tokio::test(start_paused = true)]
 async fn what_does_not_fit_the_redo_log_is_caught_up_in_place_and_said_first() {
     for (mode, redo_bytes) in [(Mode::Sync, 64 << 10), (Mode::Async, 64 << 10), (Mode::Sync, 0)] {
-        let world = in_sync(mode, redo_bytes, Some(10_000)).await;
+        let world = in_sync(mode, redo_bytes, ResyncRate::BytesPerS(10_000)).await;
         changed_while_lost(&world).await;
         world.legs[0].set_way(Way::Open);
         world.wait_state(0, LegState::CatchingUp).await;
@@ -116,7 +117,7 @@ async fn what_does_not_fit_the_redo_log_is_caught_up_in_place_and_said_first() {
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_writes_on_is_caught_up_with_and_what_it_writes_is_there() {
     for mode in [Mode::Sync, Mode::Async] {
-        let world = in_sync(mode, LOG, None).await;
+        let world = in_sync(mode, LOG, ResyncRate::Max).await;
         changed_while_lost(&world).await;
         let delays = Delays::all(Delay::Fixed(Duration::from_millis(100)));
         let far = DelayLayer::new(world.legs[0].device(), delays, 1);
@@ -144,7 +145,7 @@ async fn a_guest_that_writes_on_is_caught_up_with_and_what_it_writes_is_there() 
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_was_committed_is_copied_home_by_the_mirror_that_finds_it() {
     for mode in [Mode::Sync, Mode::Async] {
-        let mut world = in_sync(mode, LOG, None).await;
+        let mut world = in_sync(mode, LOG, ResyncRate::Max).await;
         changed_while_lost(&world).await;
         let after = content(&*world.local).await;
         let base = all_of(&world.legs[0].device()).await;

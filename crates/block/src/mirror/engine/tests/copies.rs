@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::world::*;
 use crate::layer::{Delay, DelayLayer, Delays, LogLayer, log::Change};
-use crate::mirror::{BLOCK_BYTES, CreateOptions, LegState, Mirror};
+use crate::mirror::{BLOCK_BYTES, CreateOptions, LegState, Mirror, ResyncRate};
 use crate::{Device, WriteFlags, ZeroFlags, testing};
 
 /// A local medium with data, written zeroes and holes.
@@ -29,7 +29,7 @@ async fn the_first_copy_brings_data_and_zeroes_and_sends_only_data() {
     let mut world = World::over(with_data().await, 2);
     let used = Arc::new(LogLayer::new(used_leg().await));
     world.legs[1] = TestLeg::new("used", used.clone());
-    world.config.resync_bytes_per_s = Some(SIZE / 4);
+    world.config.resync_rate = ResyncRate::BytesPerS(SIZE / 4);
     world.create().await.unwrap();
     world.open().await;
     world.wait_state(0, LegState::Copying).await;
@@ -85,14 +85,14 @@ async fn a_first_copy_goes_on_where_it_was_killed() {
     let local = memory(SIZE);
     local.write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();
     let mut world = World::over(local, 1);
-    world.config.resync_bytes_per_s = Some(SIZE / 60);
+    world.config.resync_rate = ResyncRate::BytesPerS(SIZE / 60);
     world.create().await.unwrap();
     world.open().await;
     world
         .wait("half of it is copied", |mirror| mirror.status().legs[0].copied_bytes >= SIZE / 2)
         .await;
     world.kill();
-    world.config.resync_bytes_per_s = None;
+    world.config.resync_rate = ResyncRate::Max;
     world.open().await;
     world.settled().await;
     world.assert_equal().await;
@@ -106,7 +106,7 @@ async fn mostly_hole() -> World {
     let local = memory(SIZE);
     local.write(0, pattern(1 << 20, 1), WriteFlags::NONE).await.unwrap();
     let mut world = World::over(local, 1);
-    world.config.resync_bytes_per_s = Some((1 << 20) / 5);
+    world.config.resync_rate = ResyncRate::BytesPerS((1 << 20) / 5);
     world.create().await.unwrap();
     world.open().await;
     world.wait_state(0, LegState::Copying).await;
@@ -140,7 +140,7 @@ async fn a_mirror_is_closed_at_once_in_the_middle_of_a_copy_which_goes_on_later(
     let local = memory(SIZE);
     local.write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();
     let mut world = World::over(local, 1);
-    world.config.resync_bytes_per_s = Some(SIZE / 3600);
+    world.config.resync_rate = ResyncRate::BytesPerS(SIZE / 3600);
     world.create().await.unwrap();
     world.open().await;
     world.wait_state(0, LegState::Copying).await;
@@ -153,7 +153,7 @@ async fn a_mirror_is_closed_at_once_in_the_middle_of_a_copy_which_goes_on_later(
     let start = tokio::time::Instant::now();
     world.mirror.take().unwrap().close().await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
-    world.config.resync_bytes_per_s = None;
+    world.config.resync_rate = ResyncRate::Max;
     world.open().await;
     world.settled().await;
     world.assert_equal().await;
@@ -200,7 +200,7 @@ async fn a_leg_that_is_lost_again_and_again_keeps_what_was_copied() {
     let local = memory(SIZE);
     local.write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();
     let mut world = World::over(local, 1);
-    world.config.resync_bytes_per_s = Some(SIZE / 100);
+    world.config.resync_rate = ResyncRate::BytesPerS(SIZE / 100);
     world.create().await.unwrap();
     world.open().await;
     let mut left = SIZE;

@@ -5,7 +5,7 @@
 use super::world::*;
 use crate::mirror::{
     BLOCK_BYTES, CreateOptions, Discard, LegState, Mirror, MirrorError, OpenLeg, PromoteOptions,
-    TokioHost, promote, promoted_device,
+    ResyncRate, TokioHost, promote, promoted_device,
 };
 use crate::{BlockDevice, Buf, Device, WriteFlags};
 
@@ -229,7 +229,7 @@ async fn an_image_that_is_no_legal_one_is_promoted_only_by_force() {
     let local = memory(SIZE);
     local.write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();
     let mut world = World::over(local, 1);
-    world.config.resync_bytes_per_s = Some(SIZE / 100);
+    world.config.resync_rate = ResyncRate::BytesPerS(SIZE / 100);
     world.create().await.unwrap();
     world.open().await;
     world.wait("a part is copied", |mirror| mirror.status().legs[0].copied_bytes > 0).await;

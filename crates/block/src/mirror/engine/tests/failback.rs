@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::world::*;
 use crate::mirror::failback::bytes_needed;
 use crate::mirror::{
-    BLOCK_BYTES, HandedBack, LegState, Mirror, MirrorError, OpenLeg, PromoteOptions, TokioHost,
-    hand_back, primary_of_leg, promote, promoted_device,
+    BLOCK_BYTES, HandedBack, LegState, Mirror, MirrorError, OpenLeg, PromoteOptions, ResyncRate,
+    TokioHost, hand_back, primary_of_leg, promote, promoted_device,
 };
 use crate::{BlockDevice, Buf, Device, WriteFlags};
 
@@ -130,7 +130,7 @@ async fn a_way_back_that_is_cut_off_goes_on() {
     let near = failed_over().await;
     let mut far = other_site(near.legs[0].device()).await;
     far.device().write(0, pattern(2 << 20, 8), WriteFlags::NONE).await.unwrap();
-    far.config.resync_bytes_per_s = Some(SIZE / 20);
+    far.config.resync_rate = ResyncRate::BytesPerS(SIZE / 20);
     far.kill();
     far.legs[0].set_way(Way::Cut);
     far.open().await;
@@ -144,7 +144,7 @@ async fn a_way_back_that_is_cut_off_goes_on() {
     };
     assert!(matches!(error, MirrorError::NotPromotable { .. }), "{error}");
     far.kill();
-    far.config.resync_bytes_per_s = None;
+    far.config.resync_rate = ResyncRate::Max;
     far.open().await;
     far.settled().await;
     far.assert_equal().await;

@@ -7,8 +7,8 @@ use super::reserved::Reservations;
 use super::world::*;
 use crate::mirror::engine::signal::lock;
 use crate::mirror::{
-    CreateOptions, Discard, Guard, LegState, Mirror, MirrorError, PromoteOptions, TokioHost,
-    promote, promoted_device,
+    CreateOptions, Discard, Guard, LegState, Mirror, MirrorError, PromoteOptions, ResyncRate,
+    TokioHost, promote, promoted_device,
 };
 use crate::{BlockDevice, Buf, WriteFlags};
 
@@ -80,7 +80,7 @@ async fn the_next_write_finds_that_the_leg_was_taken_over_and_is_the_last() {
 async fn a_catch_up_that_is_overtaken_by_a_promotion_ends() {
     let mut world = World::blank(1);
     *lock(&world.legs[0].reservations) = Some(Reservations::default());
-    world.config.resync_bytes_per_s = Some(SIZE / 100);
+    world.config.resync_rate = ResyncRate::BytesPerS(SIZE / 100);
     world.local.write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();
     world.create().await.unwrap();
     world.open().await;
