@@ -44,16 +44,21 @@ impl Cdb {
         self.bytes[0]
     }
 
-    /// NACA of the CONTROL byte, whose place the group of the opcode tells (SAM-5 §5.2).
+    /// Where the CONTROL byte is: the last one, as the group of the opcode tells (SAM-5 §5.2). `None`
+    /// where it tells no length of up to 16 bytes.
+    pub fn control_at(opcode: u8) -> Option<usize> {
+        match opcode >> 5 {
+            0 => Some(5),
+            1 | 2 => Some(9),
+            4 => Some(15),
+            5 => Some(11),
+            _ => None,
+        }
+    }
+
+    /// NACA of the CONTROL byte.
     pub fn naca(&self) -> bool {
-        let control = match self.opcode() >> 5 {
-            0 => 5,
-            1 | 2 => 9,
-            4 => 15,
-            5 => 11,
-            _ => return false,
-        };
-        self.bit(control, 2)
+        Self::control_at(self.opcode()).is_some_and(|at| self.bit(at, 2))
     }
 
     pub(crate) fn byte(&self, at: usize) -> u8 {

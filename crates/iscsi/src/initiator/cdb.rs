@@ -40,14 +40,9 @@ pub fn read_capacity16() -> Cdb {
 /// With NACA in the CONTROL byte (SAM-5 §5.2): if the command fails, the unit carries out nothing
 /// of this nexus behind it.
 pub fn with_naca(mut cdb: Cdb) -> Cdb {
-    let control = match cdb[0] >> 5 {
-        0 => 5,
-        1 | 2 => 9,
-        4 => 15,
-        5 => 11,
-        _ => return cdb,
-    };
-    cdb[control] |= 0x04;
+    if let Some(control) = scsi::Cdb::control_at(cdb[0]) {
+        cdb[control] |= 0x04;
+    }
     cdb
 }
 
