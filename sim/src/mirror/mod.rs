@@ -28,5 +28,6 @@ mod subject;
 mod toy;
 mod world;
 
+pub use line::Wrong;
 pub use sabotage::Sabotage;
 pub use seeds::{Cuts, Options, run, run_all};

@@ -123,44 +123,12 @@ pub enum Sabotage {
     FlushPassedOnLate,
     /// The guest's FUA makes its own disk stable, and the asynchronous mirror hears nothing of it.
     ForcedToDiskOnly,
-    /// The steps of the log are not flushed.
-    StepNotFlushed,
-    /// The next step is sent before the flush of the one before is answered.
-    StepFlushNotAwaited,
-    /// A step is flushed before its writes are answered.
-    StepFlushedEarly,
-    /// A stamp tells of the step that it is sent with.
-    StampedWithStep,
-    /// After a loss a stamp is found that tells of what was sent last, stable or not.
-    StampReadAhead,
-    /// What was sent before a loss is not sent again.
-    StepLeftOut,
-    /// Behind a step the one before is sent again.
-    OldStepAgain,
-    /// A copy leaves out what it begins with, as if that had never been owed.
-    CopyLeftOut,
+    /// What passes between the engine and its legs is changed.
+    OnTheWay(Wrong),
     /// A leg that is caught up calls itself a legal image before the end of the epoch is there.
     CalledLegalEarly,
     /// The mirror does not keep to the lag that was promised.
     LagUnbounded,
-    /// A record of a batch in a redo log is not written.
-    RecordLeftOut,
-    /// A batch is committed before its records are flushed.
-    RecordsNotFlushed,
-    /// A batch goes home before it is known to be committed.
-    CommitNotAwaited,
-    /// A part of a batch is not copied home.
-    HomeLeftOut,
-    /// A batch is flushed before all of it is home.
-    HomeNotAwaited,
-    /// A batch is released before what was copied home is flushed.
-    HomeNotFlushed,
-    /// What follows a batch is written before its release is known to be there.
-    ReleaseNotAwaited,
-    /// A batch is never released, and what follows is written.
-    ReleaseLeftOut,
-    /// A batch that was released goes home again behind what was written later.
-    OldBatchAgain,
 }
 
 impl Sabotage {
@@ -184,28 +152,28 @@ impl Sabotage {
         Self::FlushToDiskOnly,
         Self::FlushPassedOnLate,
         Self::ForcedToDiskOnly,
-        Self::StepNotFlushed,
-        Self::StepFlushNotAwaited,
-        Self::StepFlushedEarly,
-        Self::StampedWithStep,
-        Self::StampReadAhead,
-        Self::StepLeftOut,
-        Self::OldStepAgain,
-        Self::CopyLeftOut,
+        Self::OnTheWay(Wrong::StepNotFlushed),
+        Self::OnTheWay(Wrong::StepFlushNotAwaited),
+        Self::OnTheWay(Wrong::StepFlushedEarly),
+        Self::OnTheWay(Wrong::StampedWithStep),
+        Self::OnTheWay(Wrong::StampReadAhead),
+        Self::OnTheWay(Wrong::StepLeftOut),
+        Self::OnTheWay(Wrong::OldStepAgain),
+        Self::OnTheWay(Wrong::CopyLeftOut),
         Self::CalledLegalEarly,
         Self::LagUnbounded,
     ];
 
     const OF_REDO: [Self; 9] = [
-        Self::RecordLeftOut,
-        Self::RecordsNotFlushed,
-        Self::CommitNotAwaited,
-        Self::HomeLeftOut,
-        Self::HomeNotAwaited,
-        Self::HomeNotFlushed,
-        Self::ReleaseNotAwaited,
-        Self::ReleaseLeftOut,
-        Self::OldBatchAgain,
+        Self::OnTheWay(Wrong::RecordLeftOut),
+        Self::OnTheWay(Wrong::RecordsNotFlushed),
+        Self::OnTheWay(Wrong::CommitNotAwaited),
+        Self::OnTheWay(Wrong::HomeLeftOut),
+        Self::OnTheWay(Wrong::HomeNotAwaited),
+        Self::OnTheWay(Wrong::HomeNotFlushed),
+        Self::OnTheWay(Wrong::ReleaseNotAwaited),
+        Self::OnTheWay(Wrong::ReleaseLeftOut),
+        Self::OnTheWay(Wrong::OldBatchAgain),
     ];
 
     const OF_STREAM: [Self; 6] = [
@@ -268,26 +236,8 @@ impl Sabotage {
 
     /// Of what passes between the engine and its legs.
     pub(crate) fn of_line(self) -> Option<Wrong> {
-        Some(match self {
-            Self::StepNotFlushed => Wrong::StepNotFlushed,
-            Self::StepFlushNotAwaited => Wrong::StepFlushNotAwaited,
-            Self::StepFlushedEarly => Wrong::StepFlushedEarly,
-            Self::StampedWithStep => Wrong::StampedWithStep,
-            Self::StampReadAhead => Wrong::StampReadAhead,
-            Self::StepLeftOut => Wrong::StepLeftOut,
-            Self::OldStepAgain => Wrong::OldStepAgain,
-            Self::CopyLeftOut => Wrong::CopyLeftOut,
-            Self::RecordLeftOut => Wrong::RecordLeftOut,
-            Self::RecordsNotFlushed => Wrong::RecordsNotFlushed,
-            Self::CommitNotAwaited => Wrong::CommitNotAwaited,
-            Self::HomeLeftOut => Wrong::HomeLeftOut,
-            Self::HomeNotAwaited => Wrong::HomeNotAwaited,
-            Self::HomeNotFlushed => Wrong::HomeNotFlushed,
-            Self::ReleaseNotAwaited => Wrong::ReleaseNotAwaited,
-            Self::ReleaseLeftOut => Wrong::ReleaseLeftOut,
-            Self::OldBatchAgain => Wrong::OldBatchAgain,
-            _ => return None,
-        })
+        let Self::OnTheWay(wrong) = self else { return None };
+        Some(wrong)
     }
 
     pub(crate) fn of_local(self) -> Option<Lie> {

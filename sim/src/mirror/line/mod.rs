@@ -15,7 +15,7 @@ use block::mirror::superblock::{BYTES, Block, Consistency, Record, RemoteSuperbl
 use block::mirror::{BLOCK_BYTES, Mode, OrderedWrites};
 use block::{BlockDevice, Buf, Bytes, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
-pub(crate) use self::wrong::Wrong;
+pub use self::wrong::Wrong;
 use self::wrong::{Ask, Flushing};
 use super::disk::lock;
 use super::scenario::DATA_BYTES;

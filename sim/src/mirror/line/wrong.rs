@@ -7,7 +7,7 @@ use super::{Change, Of, State};
 
 /// What is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wrong {
+pub enum Wrong {
     /// Nothing is flushed between two steps.
     StepNotFlushed,
     /// The next step is sent before the flush is answered.
