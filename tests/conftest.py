@@ -9,12 +9,14 @@ import hashlib
 import os
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.mirror import TAIL
 
 from enkaku_lab import REPOSITORY
-from enkaku_lab.peers import enkaku
+from enkaku_lab.peers import Target, enkaku
 
 MIB = 1 << 20
 os.environ.setdefault("ENKAKU_BIN", str(REPOSITORY / "target/debug/enkaku"))
@@ -29,6 +31,19 @@ def own_initiator_name(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     have targets that are called the same."""
     if request.module.__name__.startswith("test_mirror_"):
         monkeypatch.setenv("ENKAKU_INITIATOR_NAME", f"iqn.2026-11.org.example:test-{os.getpid()}")
+
+
+@pytest.fixture
+def far(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """An empty leg's file at its target, for a disk of the module's SIZE."""
+    return empty(tmp_path / "far.img", request.module.SIZE + TAIL)
+
+
+@pytest.fixture
+def target(far: Path, tmp_path: Path) -> Iterator[Target]:
+    """Our own target with that leg; modules of other tests have their own."""
+    with enkaku.serve([far], tmp_path) as serving:
+        yield serving
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

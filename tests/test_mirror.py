@@ -39,18 +39,6 @@ def local(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def far(tmp_path: Path) -> Path:
-    """The leg's file at the target."""
-    return empty(tmp_path / "far.img", SIZE + TAIL)
-
-
-@pytest.fixture
-def target(far: Path, tmp_path: Path) -> Iterator[Target]:
-    with enkaku.serve([far], tmp_path) as serving:
-        yield serving
-
-
-@pytest.fixture
 def mirror(local: Path, target: Target, tmp_path: Path) -> Iterator[Mirror]:
     """One that was created, and does not run yet."""
     with cleaned_up(Mirror(tmp_path, local, [target.url()])) as made:

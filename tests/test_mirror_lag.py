@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -25,17 +24,6 @@ GROUPS = SIZE // BLOCK // GROUP
 @pytest.fixture
 def local(tmp_path: Path) -> Path:
     return empty(tmp_path / "local.img", SIZE)
-
-
-@pytest.fixture
-def far(tmp_path: Path) -> Path:
-    return empty(tmp_path / "far.img", SIZE + TAIL)
-
-
-@pytest.fixture
-def target(far: Path, tmp_path: Path) -> Iterator[Target]:
-    with enkaku.serve([far], tmp_path) as serving:
-        yield serving
 
 
 def made(stack: ExitStack, folder: Path, local: Path, target: Target, **keys: str) -> Mirror:

@@ -38,19 +38,8 @@ def local(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def far(tmp_path: Path) -> Path:
-    return empty(tmp_path / "far.img", SIZE + TAIL)
-
-
-@pytest.fixture
 def second(tmp_path: Path) -> Path:
     return empty(tmp_path / "second.img", SIZE + TAIL)
-
-
-@pytest.fixture
-def target(far: Path, tmp_path: Path) -> Iterator[Target]:
-    with enkaku.serve([far], tmp_path) as serving:
-        yield serving
 
 
 class Writer(threading.Thread):
