@@ -21,7 +21,7 @@ import pytest
 from enkaku_lab import wan
 from enkaku_lab.experiment import Link
 from enkaku_lab.peers import disk_url, enkaku, guest_image, need
-from enkaku_lab.peers.guest import Guest
+from enkaku_lab.peers.guest import Guest, Order
 from enkaku_lab.process import Peer, peer, run
 
 FAR, PORT = "10.77.0.2", 3260
@@ -420,6 +420,7 @@ def test_missing_privilege_is_said():
 
 GUEST_ENKAKU = "env LD_LIBRARY_PATH=/tmp/enkaku /tmp/enkaku/enkaku"
 GUEST_LOAD = f"""
+rm -f /tmp/serve.log
 sysctl -q -w net.ipv4.tcp_wmem='4096 16384 65536'
 {GUEST_ENKAKU} serve --listen 127.0.0.1:3261 --iqn {enkaku.IQN} --lun mem:32M >/tmp/serve.log 2>&1 &
 echo $! >/tmp/serve.pid
@@ -427,6 +428,12 @@ until grep -q 'listening on' /tmp/serve.log; do sleep 0.2; done
 echo serving
 exec {GUEST_ENKAKU} bench iscsi://127.0.0.1:3261/{enkaku.IQN}/0 --rw write --bs 256k --depth 8 \
     --time 600s --connections 1 --force
+"""
+# The next test has the same port: nothing of this one may be left.
+GUEST_END = """
+kill $(cat /tmp/serve.pid); killall enkaku
+for i in $(seq 150); do pidof enkaku >/dev/null || break; sleep 0.2; done
+killall -9 enkaku
 """
 GUEST_S_MAX = 240.0
 
@@ -472,7 +479,7 @@ def test_fentry_shows_waits_for_the_send_buffer_in_a_stock_kernel(guest: Guest):
     load = guest.start(GUEST_LOAD)
     try:
         load.wait_for("serving", GUEST_S_MAX)
-        _wait_for_traffic(guest)
+        _wait_for_traffic(guest, load)
         words = "monitor --port 3261 --events --json --interval 2s --count 3"
         said = guest.run(f"{GUEST_ENKAKU} {words}", GUEST_S_MAX)
         assert load.running(), load.output
@@ -480,7 +487,7 @@ def test_fentry_shows_waits_for_the_send_buffer_in_a_stock_kernel(guest: Guest):
             f"{GUEST_ENKAKU} diagnose --port 3261 --events --json --time 3s", GUEST_S_MAX
         )
     finally:
-        guest.run("kill $(cat /tmp/serve.pid); killall enkaku", check=False)
+        guest.run(GUEST_END, check=False)
     sources = _intervals(said + "\n")[-1]["events"]["sources"]
     assert not any(source.get("refused") for source in sources), sources
     waits = _events(said + "\n", "send_wait")
@@ -498,7 +505,7 @@ def test_fentry_shows_timeouts_in_a_stock_kernel(guest: Guest):
     load = guest.start(GUEST_LOAD)
     try:
         load.wait_for("serving", GUEST_S_MAX)
-        _wait_for_traffic(guest)
+        _wait_for_traffic(guest, load)
         guest.run(f"{netem} delay 50ms limit 10000")
         words = "monitor --port 3261 --events --json --interval 1s"
         guest.start(f"exec {GUEST_ENKAKU} {words} >/tmp/timeouts.log")
@@ -507,7 +514,7 @@ def test_fentry_shows_timeouts_in_a_stock_kernel(guest: Guest):
         _wait_in_guest(guest, "rto")
         said = guest.run("grep rto /tmp/timeouts.log")
     finally:
-        guest.run(f"{netem} delay 0ms; kill $(cat /tmp/serve.pid); killall enkaku", check=False)
+        guest.run(f"{netem} delay 0ms\n{GUEST_END}", check=False)
     timeouts = _events(said + "\n", "rto")
     by_connection: dict[int, list[int]] = {}
     for one in timeouts:
@@ -522,11 +529,13 @@ def _wait_in_guest(guest: Guest, kind: str) -> None:
     guest.run(f"until {look}; do sleep 0.2; done", GUEST_S_MAX)
 
 
-def _wait_for_traffic(guest: Guest) -> None:
+def _wait_for_traffic(guest: Guest, load: Order) -> None:
     deadline = time.monotonic() + GUEST_S_MAX
-    while time.monotonic() < deadline:
+    seen = {}
+    while load.running() and time.monotonic() < deadline:
         words = "monitor --port 3261 --json --interval 1s --count 1"
         (seen,) = _intervals(guest.run(f"{GUEST_ENKAKU} {words}", GUEST_S_MAX) + "\n")
         if seen["sent_bytes_per_s"] > 50_000:
             return
-    pytest.fail("nothing is transferred in the guest")
+    served = guest.run("cat /tmp/serve.log", check=False)
+    pytest.fail(f"nothing is transferred in the guest: {seen}\n{load.output}\n{served}")
