@@ -90,6 +90,11 @@ impl Subject for Toy {
     }
 }
 
+/// The end of the leg: it may have room between for the redo log of a better mirror.
+fn mark_at(leg: &Device) -> u64 {
+    leg.info().size - TAIL_BYTES
+}
+
 #[derive(Clone)]
 struct Run(Arc<Inner>);
 
@@ -137,7 +142,7 @@ impl Run {
         let held = self.0.gate.lock().await;
         let held = Some(held).filter(|_| !self.makes(Mistake::CopyWithoutLock));
         let blank = Buf::zeroed(TAIL_BYTES as usize);
-        let mark = self.within(device.read(DATA_BYTES, blank)).await?;
+        let mark = self.within(device.read(mark_at(&device), blank)).await?;
         let formatted = mark[0] == CONSISTENT;
         let skips = self.makes(Mistake::NoCopyAfterRestart) && formatted;
         if !skips {
@@ -163,7 +168,7 @@ impl Run {
 
     async fn mark(&self, device: &Device, mark: u8) -> block::Result<()> {
         let data = Bytes::from(vec![mark; TAIL_BYTES as usize]);
-        self.within(device.write(DATA_BYTES, data, WriteFlags::FUA)).await
+        self.within(device.write(mark_at(device), data, WriteFlags::FUA)).await
     }
 
     /// Asks all legs in sync; one that fails is one no more.
