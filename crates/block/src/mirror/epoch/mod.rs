@@ -18,8 +18,7 @@
 //! A stamp at the leg names the last epoch that is stable there. After a loss what follows it is
 //! sent again. A leg goes back within the step behind its stamp, so the image stays one of those.
 //!
-//! Not here: I/O, clocks (`now` is an argument), what a leg lacks beside the log, when a write
-//! waits.
+//! Not here: I/O, clocks (`now` is an argument), what a leg lacks besides, when a write waits.
 
 mod cursor;
 mod folded;
