@@ -244,8 +244,7 @@ impl Pass<'_> {
             let content = if hole && piece::is_hole(self.shared, offset, len).await? {
                 Content::Zero(len)
             } else {
-                let buf = read::read_held(self.shared, offset, len as usize).await?;
-                if piece::is_zero(&buf) { Content::Zero(len) } else { Content::Data(buf.freeze()) }
+                Content::of(read::read_held(self.shared, offset, len as usize).await?.freeze())
             };
             if !batch.has_room(content.data_bytes()) {
                 return Ok(false);

@@ -12,6 +12,7 @@ use super::legs::LoggedChange;
 use super::read;
 use super::session::Session;
 use super::shared::Shared;
+use crate::copy::is_zero;
 use crate::range_lock::held;
 use crate::{BlockError, Buf, DeviceInfo, Extent, Result, WriteFlags, ZeroFlags};
 
@@ -238,8 +239,7 @@ pub(crate) async fn log(shared: &Arc<Shared>, leg: usize, piece: Piece) -> Resul
         let offset = run.start * BLOCK_BYTES;
         let len = (run.end * BLOCK_BYTES).min(shared.size()) - offset;
         let buf = read::read_held(shared, offset, len as usize).await?;
-        let content = if is_zero(&buf) { Content::Zero(len) } else { Content::Data(buf.freeze()) };
-        let change = LoggedChange { offset, content, heals: Some(leg) };
+        let change = LoggedChange { offset, content: Content::of(buf.freeze()), heals: Some(leg) };
         shared.legs().begin_logged(&change);
         shared.legs().end_logged(&change.blocks(), true);
     }
@@ -268,9 +268,4 @@ async fn send(session: &Arc<Session>, offset: u64, len: u64, content: Option<Buf
 pub(crate) async fn is_hole(shared: &Shared, offset: u64, len: u64) -> Result<bool> {
     let extents = shared.local().extents(offset, len).await?;
     Ok(extents.iter().all(|extent| extent.hole))
-}
-
-/// Compares without a branch per byte; the compiler makes wide loads of it.
-pub(crate) fn is_zero(data: &[u8]) -> bool {
-    data.chunks(4096).all(|chunk| chunk.iter().fold(0, |all, byte| all | byte) == 0)
 }

@@ -29,6 +29,11 @@ pub enum Content {
 }
 
 impl Content {
+    /// These bytes, or as many zeroes where they are nothing else.
+    pub(crate) fn of(data: Bytes) -> Self {
+        if crate::copy::is_zero(&data) { Self::Zero(data.len() as u64) } else { Self::Data(data) }
+    }
+
     /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
