@@ -32,9 +32,12 @@ use crate::{BlockError, Result};
 /// Bytes that are left owed when changes are held up for the last pass: one record.
 const LAST_PASS_BYTES: u64 = 256 << 10;
 
-/// Bytes of a batch for which changes are held up until it is home, in the synchronous mode: at
-/// 20 Mbit/s a second, beside eight round trips.
+/// Bytes of a batch for which changes are held up until it is home, in the synchronous mode,
+/// whatever is known of the leg: at 20 Mbit/s less than half a second, beside its round trips.
 const LAST_BATCH_BYTES: u64 = 1 << 20;
+
+/// So long at most they are held up for a larger one, where a batch of that size has gone home.
+const LAST_BATCH_TIME: Duration = Duration::from_secs(1);
 
 /// Passes of a batch, and batches, after which what is written here is taken to be more than what
 /// gets there.
@@ -95,6 +98,7 @@ async fn batches(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Result<Ended> {
+    let mut before = None;
     for _ in 0..BATCHES_MAX {
         let mut batch = Batch::new(shared, leg, session, found);
         let pass = Pass { shared, leg, session };
@@ -111,13 +115,24 @@ async fn batches(
             return bring_home_logged(shared, leg, session, found, batch, all).await.map(Ok);
         }
         batch.send_all().await?;
-        let last = (batch.bytes() <= LAST_BATCH_BYTES).then_some(all);
+        let bytes = batch.bytes();
+        let last = is_last(bytes, before).then_some(all);
         batch.hurry(last.is_some());
+        let begin = shared.host().now();
         if bring_home(shared, leg, session, found, batch, last).await? {
             return Ok(Ok(()));
         }
+        before = Some((bytes, shared.host().now().saturating_sub(begin)));
     }
     Ok(Err(NO_END))
+}
+
+/// Whether changes are held up until a batch of so many bytes is home, so that it is the last one.
+/// `before`: bytes of the batch before, and how long it took to go home. What is written meanwhile
+/// makes the next batch, so that they get smaller no more when they last some round trips only.
+fn is_last(bytes: u64, before: Option<(u64, Duration)>) -> bool {
+    bytes <= LAST_BATCH_BYTES
+        || before.is_some_and(|(larger, took)| bytes <= larger && took <= LAST_BATCH_TIME)
 }
 
 fn gone() -> BlockError {
@@ -271,5 +286,13 @@ mod tests {
         assert!(fits(0, 0) && !fits(1, 0));
         assert!(fits(75, 100 * BLOCK_BYTES) && !fits(76, 100 * BLOCK_BYTES));
         assert!(!fits(u64::MAX / 4096, 1 << 40));
+    }
+
+    #[test]
+    fn changes_are_held_up_for_little_or_for_what_is_known_to_be_quick() {
+        let (much, soon) = (64 << 20, Duration::from_millis(600));
+        assert!(is_last(1 << 20, None) && !is_last(much, None));
+        assert!(is_last(much, Some((much, soon))) && !is_last(much + 1, Some((much, soon))));
+        assert!(!is_last(much, Some((much, 2 * soon))));
     }
 }

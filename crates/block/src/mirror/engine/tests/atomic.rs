@@ -186,3 +186,41 @@ fn names_batch(image: &[u8]) -> bool {
     let found = newest::<RemoteSuperblock>(&copy(0), &copy(1)).unwrap();
     matches!(found.consistency, Consistency::Applying(_))
 }
+
+/// Eight round trips of a batch, in which more is written than a batch may have for which the user
+/// waits whatever the leg is like.
+#[tokio::test(start_paused = true)]
+async fn two_thousand_writes_a_second_over_a_long_way_do_not_make_it_a_catch_up_in_place() {
+    const LARGE: u64 = 64 << 20;
+    let mut world = World::over(memory(LARGE), 1);
+    world.config.mode = Mode::Sync;
+    world.config.redo_bytes = Some(LARGE / 2);
+    let way = Delays::all(Delay::Fixed(Duration::from_millis(50)));
+    let far = Arc::new(DelayLayer::new(memory(2 * LARGE), way, 1));
+    world.legs[0] = TestLeg::new("far", far);
+    world.create().await.unwrap();
+    world.open().await;
+    world.settled().await;
+    world.legs[0].set_way(Way::Cut);
+    for at in (0..LARGE / 8).step_by(1 << 20) {
+        world.write(at, 1 << 20, 1).await.unwrap();
+    }
+    world.wait("the leg is given up", |mirror| mirror.status().legs[0].dirty_bytes > 0).await;
+    world.legs[0].set_way(Way::Open);
+    let mut random = Random(1);
+    let mut writes = Vec::new();
+    while world.mirror().status().legs[0].state != LegState::InSync {
+        assert!(writes.len() < 60_000, "{:?}", world.mirror().status().legs[0]);
+        let (device, at) = (world.device(), random.below(LARGE / 4096) * 4096);
+        let data = pattern(4096, writes.len() as u8);
+        writes.push(tokio::spawn(async move { device.write(at, data, WriteFlags::NONE).await }));
+        tokio::time::sleep(Duration::from_micros(500)).await;
+    }
+    for write in writes {
+        write.await.unwrap().unwrap();
+    }
+    let leg = world.mirror().status().legs[0].clone();
+    assert_eq!(leg.fallbacks, 0, "{leg:?}");
+    world.settled().await;
+    world.assert_equal().await;
+}
