@@ -426,11 +426,11 @@ impl Legs {
         Some((session.clone(), over))
     }
 
-    /// The block may differ from what is here, for all that is known.
-    pub(crate) fn may_differ(&self, leg: usize, block: u64) -> bool {
+    /// Some of the blocks may differ from what is here, for all that is known.
+    pub(crate) fn may_differ(&self, leg: usize, blocks: Range<u64>) -> bool {
         let legs = self.lock();
         let tracking = &legs[leg].tracking;
-        tracking.any_owed(block..block + 1) || tracking.any_logged(block..block + 1)
+        tracking.any_owed(blocks.clone()) || tracking.any_logged(blocks)
     }
 
     /// Looks at the bits of a leg, to write them down.

@@ -67,15 +67,18 @@ pub(crate) struct Pieces {
     cursor: u64,
     blocks: u64,
     hole_bytes_max: u64,
-    /// Which part of the local device is known to be data or a hole.
-    map: Vec<Extent>,
+    map: Map,
 }
+
+/// Which part of the local device is known to be data or a hole.
+#[derive(Default)]
+pub(crate) struct Map(Vec<Extent>);
 
 impl Pieces {
     /// From the beginning.
     pub(crate) fn new(leg: &DeviceInfo, shared: &Shared) -> Self {
         let hole_bytes_max = if leg.can_zero { HOLE_BYTES } else { DATA_BYTES };
-        Self { cursor: 0, blocks: shared.blocks(), hole_bytes_max, map: Vec::new() }
+        Self { cursor: 0, blocks: shared.blocks(), hole_bytes_max, map: Map::default() }
     }
 
     /// The next piece is looked for in all that is owed.
@@ -95,11 +98,11 @@ impl Pieces {
         hole_bytes: u64,
     ) -> Result<Option<Piece>> {
         let Some(run) = shared.legs().first_to_copy(leg, self.cursor..self.blocks) else {
-            (self.cursor, self.map) = (0, Vec::new());
+            (self.cursor, self.map) = (0, Map::default());
             return Ok(None);
         };
         let at = run.start * BLOCK_BYTES;
-        let extent = self.extent(shared, at).await?;
+        let extent = self.map.extent(shared, at).await?;
         let hole_bytes = hole_bytes.clamp(DATA_BYTES, self.hole_bytes_max);
         let bytes_max = if extent.hole { hole_bytes } else { DATA_BYTES };
         // A block that is a hole in part is data.
@@ -111,20 +114,25 @@ impl Pieces {
         self.cursor = end;
         Ok(Some(Piece { blocks: run.start..end, hole }))
     }
+}
 
+impl Map {
     /// What is known of the byte `at`, to the end of its kind.
-    async fn extent(&mut self, shared: &Shared, at: u64) -> Result<Extent> {
+    ///
+    /// # Errors
+    /// The local device's.
+    pub(crate) async fn extent(&mut self, shared: &Shared, at: u64) -> Result<Extent> {
         let holds = |extent: &&Extent| extent.offset <= at && at < extent.offset + extent.len;
-        if let Some(extent) = self.map.iter().find(holds) {
+        if let Some(extent) = self.0.iter().find(holds) {
             return Ok(*extent);
         }
-        let len = MAP_BYTES.min(self.blocks * BLOCK_BYTES - at);
+        let len = MAP_BYTES.min(shared.blocks() * BLOCK_BYTES - at);
         let data = Extent { offset: at, len, hole: false };
         if !shared.local().info().can_extents {
             return Ok(data);
         }
-        self.map = shared.local().extents(at, len).await?;
-        Ok(self.map.iter().find(holds).copied().unwrap_or(data))
+        self.0 = shared.local().extents(at, len).await?;
+        Ok(self.0.iter().find(holds).copied().unwrap_or(data))
     }
 }
 

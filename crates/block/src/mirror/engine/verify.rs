@@ -1,6 +1,8 @@
 //! Compares a leg with the local device while both are in use. What is compared is held meanwhile,
-//! and what differs is looked at again: a difference that is told is one.
+//! and what differs is looked at again: a difference that is told is one. What both say is a hole
+//! reads as zeroes at both, and is not read.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use futures_util::stream::FuturesUnordered;
 
 use super::super::BLOCK_BYTES;
 use super::super::error::MirrorError;
+use super::piece::{self, Map};
 use super::session::Session;
 use super::shared::Shared;
 use super::{VerifyOptions, VerifyReport};
@@ -30,11 +33,63 @@ const OFFSETS_MAX: usize = 16;
 /// with what it had before a write has answered since.
 const LOOKS: usize = 2;
 
-/// What became of a piece.
-struct Compared {
-    bytes: u64,
-    skipped_bytes: u64,
-    different: Vec<u64>,
+/// Bytes of a hole that the leg is asked about at once.
+const HOLE_BYTES: u64 = 64 << 20;
+
+/// A part to be compared.
+struct Part {
+    blocks: Range<u64>,
+    /// The local device has nothing there.
+    hole: bool,
+}
+
+/// What became of a part.
+enum Compared {
+    Read {
+        bytes: u64,
+        skipped_bytes: u64,
+        different: Vec<u64>,
+    },
+    /// So many bytes are a hole at both.
+    Holes(u64),
+    /// It is no hole there, or not known for one, and has to be read.
+    NoHole(Range<u64>),
+}
+
+/// What is to be compared yet.
+struct Parts {
+    ahead: Range<u64>,
+    map: Map,
+    /// Taken for holes first.
+    again: VecDeque<Range<u64>>,
+    asks_for_holes: bool,
+}
+
+impl Parts {
+    async fn next(&mut self, shared: &Shared) -> Result<Option<Part>> {
+        let per_part = PIECE_BYTES / BLOCK_BYTES;
+        if let Some(blocks) = self.again.front_mut() {
+            let end = (blocks.start + per_part).min(blocks.end);
+            let part = Part { blocks: blocks.start..end, hole: false };
+            blocks.start = end;
+            if blocks.is_empty() {
+                self.again.pop_front();
+            }
+            return Ok(Some(part));
+        }
+        let start = self.ahead.start;
+        if self.ahead.is_empty() {
+            return Ok(None);
+        }
+        let extent = self.map.extent(shared, start * BLOCK_BYTES).await?;
+        let hole_end = (extent.offset + extent.len) / BLOCK_BYTES;
+        let hole = self.asks_for_holes && extent.hole && hole_end >= start + per_part;
+        let end =
+            if hole { hole_end.min(start + HOLE_BYTES / BLOCK_BYTES) } else { start + per_part };
+        let end = end.min(self.ahead.end);
+        self.ahead.start = end;
+        Ok(Some(Part { blocks: start..end, hole }))
+    }
 }
 
 /// Compares all of it.
@@ -44,34 +99,40 @@ pub(super) async fn verify(
     session: &Arc<Session>,
     options: VerifyOptions,
 ) -> std::result::Result<VerifyReport, MirrorError> {
+    let failed = |source| MirrorError::device("verifying", source);
     let (mut report, mut under_way) = (VerifyReport::default(), FuturesUnordered::new());
-    let (mut block, end) = (0, shared.blocks());
-    let per_piece = PIECE_BYTES / BLOCK_BYTES;
+    let mut parts = Parts {
+        ahead: 0..shared.blocks(),
+        map: Map::default(),
+        again: VecDeque::new(),
+        asks_for_holes: session.info().can_extents,
+    };
     let mut next_at = shared.host().now();
     loop {
-        while block < end && under_way.len() < PIECES {
-            let blocks = block..(block + per_piece).min(end);
-            block = blocks.end;
+        while under_way.len() < PIECES {
+            let Some(part) = parts.next(shared).await.map_err(failed)? else { break };
             let begin = next_at.saturating_sub(shared.host().now());
-            if let Some(rate) = options.bytes_per_s.filter(|rate| *rate > 0) {
-                let bytes = (blocks.end - blocks.start) * BLOCK_BYTES;
+            if let Some(rate) = options.bytes_per_s.filter(|rate| *rate > 0 && !part.hole) {
+                let bytes = (part.blocks.end - part.blocks.start) * BLOCK_BYTES;
                 let took = Duration::from_secs_f64(bytes as f64 / rate as f64);
                 next_at = next_at.max(shared.host().now()) + took;
             }
-            under_way.push(piece(shared, leg, session, blocks, begin));
+            under_way.push(compared(shared, leg, session, part, begin));
         }
         let Some(compared) = under_way.next().await else { break };
-        let compared = compared.map_err(|source| MirrorError::device("verifying", source))?;
-        report.bytes += compared.bytes;
-        report.skipped_bytes += compared.skipped_bytes;
-        for block in compared.different {
-            report.mismatches += 1;
-            if report.offsets.len() < OFFSETS_MAX {
-                report.offsets.push(block * BLOCK_BYTES);
-            }
-            if options.heal {
-                shared.legs().differ(Some(leg), block..block + 1);
-                report.healed += 1;
+        match compared.map_err(failed)? {
+            Compared::Holes(bytes) => report.bytes += bytes,
+            Compared::NoHole(blocks) => parts.again.push_back(blocks),
+            Compared::Read { bytes, skipped_bytes, different } => {
+                report.bytes += bytes;
+                report.skipped_bytes += skipped_bytes;
+                different.into_iter().for_each(|block| {
+                    differs(&mut report, block);
+                    if options.heal {
+                        shared.legs().differ(Some(leg), block..block + 1);
+                        report.healed += 1;
+                    }
+                });
             }
         }
     }
@@ -79,25 +140,53 @@ pub(super) async fn verify(
     Ok(report)
 }
 
-async fn piece(
+fn differs(report: &mut VerifyReport, block: u64) {
+    report.mismatches += 1;
+    if report.offsets.len() < OFFSETS_MAX {
+        report.offsets.push(block * BLOCK_BYTES);
+    }
+}
+
+async fn compared(
     shared: &Arc<Shared>,
     leg: usize,
     session: &Arc<Session>,
-    blocks: Range<u64>,
+    part: Part,
     begin: Duration,
 ) -> Result<Compared> {
     if !begin.is_zero() {
         shared.host().sleep(begin).await;
     }
-    let (offset, len) = bytes_of(shared, &blocks);
+    let (offset, len) = bytes_of(shared, &part.blocks);
     let _lock = held(shared.locks().exclusive(offset..offset + len)).await;
-    let mut compared = Compared { bytes: len, skipped_bytes: 0, different: Vec::new() };
-    // Under the lock nothing is under way: what is owed was not brought yet, all else must be equal.
-    // In the asynchronous mode what the log has not brought is left out as well.
-    let owed = |block: u64| shared.legs().may_differ(leg, block);
+    if !part.hole {
+        return read(shared, leg, session, part.blocks).await;
+    }
+    // What is owed was data here, or will be a hole there. What was written since it was looked at
+    // is under way no more.
+    let same = !shared.legs().may_differ(leg, part.blocks.clone())
+        && piece::is_hole(shared, offset, len).await?
+        && session
+            .run(|device| device.extents(offset, len))
+            .await?
+            .iter()
+            .all(|extent| extent.hole);
+    Ok(if same { Compared::Holes(len) } else { Compared::NoHole(part.blocks) })
+}
+
+/// Reads what is held and compares it.
+async fn read(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    blocks: Range<u64>,
+) -> Result<Compared> {
+    let (offset, len) = bytes_of(shared, &blocks);
+    // Nothing is under way: what is owed was not brought yet, all else must be equal. In the
+    // asynchronous mode what the log has not brought is left out as well.
+    let owed = |block: u64| shared.legs().may_differ(leg, block..block + 1);
     let mut suspects: Vec<u64> = blocks.clone().filter(|block| !owed(*block)).collect();
-    compared.skipped_bytes = (blocks.end - blocks.start - suspects.len() as u64) * BLOCK_BYTES;
-    compared.bytes = len.saturating_sub(compared.skipped_bytes);
+    let skipped_bytes = (blocks.end - blocks.start - suspects.len() as u64) * BLOCK_BYTES;
     for _ in 0..LOOKS {
         if suspects.is_empty() {
             break;
@@ -105,8 +194,8 @@ async fn piece(
         let different = compare(shared, session, offset, len, blocks.start).await?;
         suspects.retain(|block| different.contains(block));
     }
-    compared.different = suspects;
-    Ok(compared)
+    let bytes = len.saturating_sub(skipped_bytes);
+    Ok(Compared::Read { bytes, skipped_bytes, different: suspects })
 }
 
 fn bytes_of(shared: &Shared, blocks: &Range<u64>) -> (u64, u64) {

@@ -16,4 +16,5 @@ mod reserved;
 mod restore;
 mod seeds;
 mod stream;
+mod verify;
 mod world;

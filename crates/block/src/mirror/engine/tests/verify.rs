@@ -1,0 +1,64 @@
+//! Comparing a leg with the local disk.
+
+use std::sync::Arc;
+
+use super::world::*;
+use crate::layer::{OpKind, StatsLayer};
+use crate::mirror::VerifyOptions;
+use crate::{BlockDevice, WriteFlags};
+
+#[tokio::test(start_paused = true)]
+async fn verify_finds_a_flipped_byte_and_heals_it() {
+    let world = World::in_sync(1).await;
+    world.device().write(0, pattern(1 << 20, 1), WriteFlags::NONE).await.unwrap();
+    let clean = world.mirror().verify(0, VerifyOptions::default()).await.unwrap();
+    assert_eq!((clean.bytes, clean.mismatches), (SIZE, 0));
+    let mut block = pattern(4096, 1).to_vec();
+    block[77] ^= 1;
+    world.legs[0].device().write(0, block.into(), WriteFlags::NONE).await.unwrap();
+    let found = world.mirror().verify(0, VerifyOptions { heal: true, ..Default::default() }).await;
+    let found = found.unwrap();
+    assert_eq!((found.mismatches, found.healed, found.offsets), (1, 1, vec![0]));
+    world.wait("it is healed", |mirror| mirror.status().legs[0].dirty_bytes == 0).await;
+    world.assert_equal().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn verify_beside_writes_raises_no_false_alarm() {
+    let world = World::in_sync(1).await;
+    let device = world.device();
+    let writer = tokio::spawn(async move {
+        for round in 0..100u64 {
+            let at = round * 7919 % (SIZE / 4096) * 4096;
+            device.write(at, pattern(4096, round as u8), WriteFlags::NONE).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+    });
+    let mut rounds = 0;
+    while !writer.is_finished() {
+        let report = world.mirror().verify(0, VerifyOptions::default()).await.unwrap();
+        assert_eq!(report.mismatches, 0, "{report:?}");
+        tokio::task::yield_now().await;
+        rounds += 1;
+    }
+    writer.await.unwrap();
+    assert!(rounds > 0);
+    world.assert_equal().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hole_of_both_is_not_read_and_what_is_none_there_is_found() {
+    let world = World::in_sync(1).await;
+    world.write(1 << 20, 4096, 1).await.unwrap();
+    let counted = Arc::new(StatsLayer::new(world.legs[0].device()));
+    world.legs[0].replace(counted.clone(), "id of leg 0");
+    let clean = world.mirror().verify(0, VerifyOptions::default()).await.unwrap();
+    assert_eq!((clean.bytes, clean.mismatches), (SIZE, 0));
+    let read = counted.snapshot().of(OpKind::Read).bytes;
+    assert!((4096..SIZE / 4).contains(&read), "{read} bytes were read");
+    // Nothing is there here; there somebody else wrote.
+    counted.write(3 << 20, pattern(4096, 2), WriteFlags::NONE).await.unwrap();
+    let found = world.mirror().verify(0, VerifyOptions::default()).await.unwrap();
+    assert_eq!((found.bytes, found.mismatches), (SIZE, 1));
+    assert_eq!(found.offsets, [3 << 20]);
+}
