@@ -189,14 +189,19 @@ class MirrorSite:
 
 
 @contextmanager
-def site(link: Link, size: int, local: Path | None = None) -> Iterator[MirrorSite]:
-    """A line, a target with a sparse disk, and a local disk of so many bytes: sparse unless given."""
+def site(
+    link: Link, size: int, local: Path | None = None, log_bytes: int = 0
+) -> Iterator[MirrorSite]:
+    """A line, a target with a sparse disk, and a local disk of so many bytes: sparse unless given.
+
+    The leg has so much room for a redo log.
+    """
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name, wan.up(link, Path(name)) as lab:
         folder = Path(name)
         lab.choose_congestion_control("cubic")
         lab.set(link)
         local = local or _sparse(folder / "local.img", size)
-        image = _sparse(folder / "far.img", size + TAIL_BYTES)
+        image = _sparse(folder / "far.img", size + log_bytes + TAIL_BYTES)
         serve = [enkaku.binary(), "serve", "--lun", image, "--iqn", IQN]
         serve += ["--listen", f"{wan.FAR}:{PORT}"]
         with peer(lab.exec("far", serve), folder / "serve.log") as far:

@@ -10,6 +10,9 @@ SERIES = [
     Series("mirror-paused", "local only", load=WRITE, colour="#555555", marker="o"),
     Series("enkaku-uncached", "remote only", load=WRITE, colour="#D55E00", marker="v"),
     Series("mirror-sync", "mirror, sync", load=WRITE, colour="#009E73", marker="s"),
+    Series("mirror-async", "mirror, async", load=WRITE, colour="#0072B2", marker="^"),
+    Series("qemu-mirror", "QEMU mirror, write-blocking", load=WRITE, colour="#CC79A7", marker="x"),
+    Series("qemu-mirror-behind", "QEMU mirror, background", load=WRITE, colour="#E69F00", marker="+"),
 ]
 READS = [
     Series("mirror-paused", "local only, read", load=READ, colour="#555555", line="--"),
@@ -36,7 +39,8 @@ def sentence(curves: Curves) -> str:
         parts.append(
             f"at {panel(rtt_ms)} and {at.x:g} KiB a write, where it is slowest, the synchronous "
             f"mirror writes {rate(at.mbit)}, {times(at.mbit, local)} the local disk alone and "
-            f"{times(at.mbit, remote)} the remote disk alone"
+            f"{times(at.mbit, remote)} the remote disk alone, the asynchronous one "
+            f"has {rate(curves.get('mirror, async', panel(rtt_ms)).at(at.x))} there"
         )
     return f"The paper asks with what performance it can be done: {'; '.join(parts)}."
 
@@ -44,7 +48,10 @@ def sentence(curves: Curves) -> str:
 NOTE = (
     "512 MiB at most are written, one call after the other through FUSE, and an fsync that counts, "
     "or read in sequence. Local only is the mirror with its leg paused, so the same front end and "
-    "bookkeeping; remote only is `attach --fuse --cache none` for writes. Congestion control is "
+    "bookkeeping; remote only is `attach --fuse --cache none` for writes; QEMU's mirror is the "
+    "`blockdev-mirror` job of qemu-storage-daemon to the same target, written to through nbdfuse "
+    "and without the local page cache. The local fsync counts, the arrival of what is "
+    "asynchronous does not (mirror-lag has that). Congestion control is "
     "cubic, the queue holds 2,000 packets."
 )
 

@@ -4,10 +4,11 @@ import json
 import re
 import socket
 import time
+from functools import partial
 from pathlib import Path
 
 from enkaku_lab import stamped, wan
-from enkaku_lab.peers import disk_url, enkaku, need
+from enkaku_lab.peers import disk_url, enkaku, need, qemu_mirror
 from enkaku_lab.process import LabError, Peer, peer, run
 from enkaku_lab.replicas import BLOCKS, IQN, MIB, PORT, VOLUME_BYTES, Replica, Writing
 
@@ -138,7 +139,7 @@ class BlockdevMirror(Here):
 
     @classmethod
     def missing(cls) -> str | None:
-        for program in ("qemu-storage-daemon", "nbdfuse"):
+        for program in qemu_mirror.PROGRAMS:
             try:
                 need(program)
             except LabError as error:
@@ -149,62 +150,18 @@ class BlockdevMirror(Here):
         self._serve()
         folder = self.place.folder
         local = sparse(folder / "local.img", VOLUME_BYTES)
-        self._qmp_path, nbd = folder / "qmp.sock", folder / "nbd.sock"
-        target = f"transport=tcp,portal={wan.FAR}:{PORT},target={IQN},lun=0"
-        argv = [need("qemu-storage-daemon")]
-        argv += ["--chardev", f"socket,path={self._qmp_path},server=on,wait=off,id=qmp"]
-        argv += ["--monitor", "chardev=qmp"]
-        argv += ["--blockdev", f"driver=file,node-name=near,filename={local},cache.direct=on"]
-        argv += ["--blockdev", f"driver=iscsi,node-name=far,{target},cache.direct=on"]
-        argv += ["--nbd-server", f"addr.type=unix,addr.path={nbd}"]
-        argv += ["--export", "type=nbd,id=front,node-name=near,name=,writable=on"]
-        running = self.closing.enter_context(
-            peer(self.place.lab.exec("near", argv), folder / "qemu.log")
-        )
-        running.wait_until(lambda: self._qmp_path.exists() and nbd.exists(), "its sockets")
-        self._ask("qmp_capabilities")
-        words = {"job-id": "copy", "device": "near", "target": "far", "sync": "full"}
-        words |= {"copy-mode": self.copy_mode, "on-target-error": "ignore"}
-        self._ask("blockdev-mirror", **words)
-        mount = folder / "m"
-        mount.mkdir()
-        fuse = peer([need("nbdfuse"), mount, f"nbd+unix:///?socket={nbd}"], folder / "nbdfuse.log")
-        mounted = self.closing.enter_context(fuse)
-        self.closing.callback(run, [need("fusermount3"), "-u", "-z", mount], check=False)
-        mounted.wait_until(lambda: mount.is_mount() and any(mount.iterdir()), "a file")
-        self.file = next(mount.iterdir())
-        running.wait_until(self.in_sync, "its job is not ready")
-
-    def _ask(self, command: str, **arguments: object) -> dict:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(30)
-            client.connect(str(self._qmp_path))
-            lines = client.makefile()
-            lines.readline()
-            asked = ["qmp_capabilities"] if command != "qmp_capabilities" else []
-            for name in (*asked, command):
-                request: dict = {"execute": name}
-                if name == command and arguments:
-                    request["arguments"] = arguments
-                client.sendall(json.dumps(request).encode() + b"\n")
-                answer = {"event": ""}
-                while "event" in answer:
-                    answer = json.loads(lines.readline())
-        if "error" in answer:
-            raise LabError(f"{command}: {answer['error']}")
-        return answer
-
-    def _job(self) -> dict:
-        return self._ask("query-block-jobs")["return"][0]
+        job = {"sync": "full", "copy-mode": self.copy_mode, "on-target-error": "ignore"}
+        far = qemu_mirror.Far(f"{wan.FAR}:{PORT}", IQN)
+        near = partial(self.place.lab.exec, "near")
+        running = qemu_mirror.mirrored(local, far, job, folder, folder, near)
+        self._job = self.closing.enter_context(running)
+        self.file = self._job.file
 
     def in_sync(self) -> bool:
-        job = self._job()
-        return job["ready"] and job["offset"] == job["len"]
+        return self._job.in_sync()
 
     def gone(self) -> bool:
-        """It never says so; what it has not sent grows."""
-        job = self._job()
-        return job["offset"] < job["len"]
+        return self._job.behind()
 
     def admits(self, copy: Path) -> bool:
         return False

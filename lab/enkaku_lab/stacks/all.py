@@ -3,7 +3,13 @@
 from enkaku_lab.stacks import Stack
 from enkaku_lab.stacks.enkaku import Enkaku, EnkakuBench, EnkakuPipelined
 from enkaku_lab.stacks.local import Local
-from enkaku_lab.stacks.mirrored import MirrorPaused, MirrorSync
+from enkaku_lab.stacks.mirrored import (
+    MirrorAsync,
+    MirrorPaused,
+    MirrorSync,
+    QemuMirror,
+    QemuMirrorBehind,
+)
 from enkaku_lab.stacks.nfs import Nfs
 from enkaku_lab.stacks.smb import Smb
 from enkaku_lab.stacks.tcp import Tcp
@@ -26,6 +32,9 @@ STACKS: dict[str, Stack] = {
         EnkakuUncached(),
         EnkakuGathered(),
         MirrorSync(),
+        MirrorAsync(),
         MirrorPaused(),
+        QemuMirror(),
+        QemuMirrorBehind(),
     )
 }

@@ -1,4 +1,4 @@
-"""A local disk and a leg at the far end: the mirror, and the same without its leg."""
+"""A local disk and a copy at the far end: the mirror, the same without its leg, and QEMU's mirror job."""
 
 import tempfile
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from enkaku_lab.experiment import FILE_BYTES, Link, Load
-from enkaku_lab.peers import enkaku, mirror
+from enkaku_lab.peers import enkaku, mirror, qemu_mirror
 from enkaku_lab.stacks import Go, Place
 from enkaku_lab.stacks.enkaku import Enkaku
 from enkaku_lab.stacks.reading import reader
@@ -54,6 +54,15 @@ class MirrorSync(Enkaku):
         return mirror.mirrored(local, leg, self.mode, folder, place.logs, paused=self.paused)
 
 
+class MirrorAsync(MirrorSync):
+    """A write is told complete when it is here; the leg follows within the lag that is allowed."""
+
+    name = "mirror-async"
+    label = "mirror, async"
+    port = 3273
+    mode = "async"
+
+
 class MirrorPaused(MirrorSync):
     """The local disk through the same front, and the same bookkeeping: nothing is sent."""
 
@@ -61,6 +70,36 @@ class MirrorPaused(MirrorSync):
     label = "local only (mirror, leg paused)"
     port = 3272
     paused = True
+
+
+class QemuMirror(MirrorSync):
+    """`blockdev-mirror` to the same target: a write waits for both."""
+
+    name = "qemu-mirror"
+    label = "QEMU mirror, write-blocking"
+    programs = qemu_mirror.PROGRAMS
+    kinds = ("write-file",)
+    port = 3274
+    copy_mode = "write-blocking"
+
+    @contextmanager
+    def opened(self, place: Place, link: Link, load: Load) -> Iterator[Go]:
+        far = qemu_mirror.Far(f"{place.far}:{self.port}", enkaku.IQN)
+        # What is there before is nobody's matter: only writes from now on are sent.
+        job = {"sync": "none", "copy-mode": self.copy_mode}
+        with tempfile.TemporaryDirectory(dir=place.memory) as name:
+            folder, local = Path(name), _local(place, load)
+            with qemu_mirror.mirrored(local, far, job, folder, place.logs) as running:
+                yield lambda: write_file(running.file, load)
+
+
+class QemuMirrorBehind(QemuMirror):
+    """The same, and a write waits for the local disk only."""
+
+    name = "qemu-mirror-behind"
+    label = "QEMU mirror, background"
+    port = 3275
+    copy_mode = "background"
 
 
 def _local(place: Place, load: Load) -> Path:
