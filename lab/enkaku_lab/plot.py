@@ -24,7 +24,10 @@ STYLES = {
     "enkaku-uncached": ("#009E73", "o"),
     "enkaku-gathered": ("#CC79A7", "o"),
     "mirror-sync": ("#009E73", "s"),
+    "mirror-async": ("#0072B2", "^"),
     "mirror-paused": ("#555555", "o"),
+    "qemu-mirror": ("#CC79A7", "x"),
+    "qemu-mirror-behind": ("#E69F00", "+"),
 }
 PAPER = {"color": "#555555", "alpha": 0.35}
 PAPER_LABEL = "the paper's value"

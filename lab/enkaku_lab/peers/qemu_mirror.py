@@ -39,7 +39,9 @@ class Job:
         return job["offset"] < job["len"]
 
     def _asked(self) -> dict:
-        return _ask(self.monitor, "query-block-jobs")["return"][0]
+        if not (jobs := _ask(self.monitor, "query-block-jobs")["return"]):
+            raise LabError("QEMU's job has ended by itself: are both disks of one size?")
+        return jobs[0]
 
 
 @contextmanager

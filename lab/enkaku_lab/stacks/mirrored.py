@@ -24,6 +24,7 @@ class MirrorSync(Enkaku):
     kinds = ("read-file", "write-file")
     port = 3271
     mode, paused = "sync", False
+    leg_bytes = FILE_BYTES + TAIL_BYTES
 
     def server(self) -> str:
         return self.name
@@ -32,7 +33,7 @@ class MirrorSync(Enkaku):
     def serve(self, place: Place) -> Iterator[None]:
         leg = place.served / f"{self.name}.leg"
         with leg.open("wb") as file:
-            file.truncate(FILE_BYTES + TAIL_BYTES)
+            file.truncate(self.leg_bytes)
         with enkaku.serve([leg], place.logs, address=place.far, port=self.port):
             yield
 
@@ -80,6 +81,8 @@ class QemuMirror(MirrorSync):
     programs = qemu_mirror.PROGRAMS
     kinds = ("write-file",)
     port = 3274
+    leg_bytes = FILE_BYTES
+    """Its job wants both of one size."""
     copy_mode = "write-blocking"
 
     @contextmanager
