@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from enkaku_lab import machine, stamped, wan
@@ -58,8 +58,9 @@ LEGEND = (
     "line: what is written in one go, 256 KiB at a time, until all of it is at the other site, as a share of what the\n"
     "line carries. lacked: distinct blocks of 4 KiB written during an outage; sent: bytes towards the other site from\n"
     "the return of the line until both are equal, headers left out. illegal: images at the other site that the disk\n"
-    "never had (stamped.py), of so many cuts of the line; admitted: of the illegal ones, so many say themselves that\n"
-    "they are not to be used (DRBD: Inconsistent; md: recovery in the superblock; ours: inspect)."
+    "never had (stamped.py), of so many cuts of the line, after what the site has to do before it uses the image (ours:\n"
+    "promote); admitted: of the illegal ones, so many say themselves that they are not to be used (DRBD: Inconsistent;\n"
+    "md: recovery in the superblock; ours: inspect)."
 )
 
 
@@ -210,11 +211,12 @@ class Trial:
         time.sleep(ARRIVES_S)
         copy = self.place.folder / "copy.img"
         run([need("cp"), "--sparse=always", self.replica.image(), copy])
-        found = stamped.look(copy, BLOCKS)
+        admits = self.replica.admits(copy)
+        self.replica.take_over(copy)
         self.seen.cuts[kind] += 1
-        if not found.legal:
+        if not stamped.look(copy, BLOCKS).legal:
             self.seen.illegal[kind] += 1
-            self.seen.admitted += self.replica.admits(copy)
+            self.seen.admitted += admits
 
 
 def _try(way: type[Replica], pace: Pace) -> Seen:
@@ -247,15 +249,18 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab mirror-peers", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="WAY", help=", ".join(w.__name__ for w in WAYS))
     parser.add_argument("--quick", action="store_true", help="few cuts: draw no conclusions")
+    parser.add_argument("--cuts", type=int, metavar="N", help="so many of each kind instead")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/mirror-peers.md, too")
     options = parser.parse_args(arguments)
     known = {way.__name__: way for way in WAYS}
     if unknown := [name for name in options.names if name not in known]:
         raise LabError(f"no way is called {unknown[0]}; there are: {', '.join(known)}")
+    pace = QUICK if options.quick else FULL
+    pace = replace(pace, cuts=options.cuts) if options.cuts else pace
     wan.need()
     rows = []
     for name in options.names or known:
-        seen = _try(known[name], QUICK if options.quick else FULL)
+        seen = _try(known[name], pace)
         rows.append(seen.row())
         say(" · ".join(rows[-1]) + (f" ({seen.why})" if seen.why else ""))
     table = render(HEAD, rows)

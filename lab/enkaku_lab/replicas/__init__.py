@@ -102,6 +102,9 @@ class Replica(ABC):
         """The other site says of the image, which was copied while nothing changed, that it is not one to
         be used."""
 
+    def take_over(self, copy: Path) -> None:
+        """What the other site has to do before the image of the disk is used there."""
+
     def __enter__(self) -> "Replica":
         try:
             self.open()

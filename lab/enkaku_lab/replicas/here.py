@@ -13,7 +13,8 @@ from enkaku_lab.process import LabError, Peer, peer, run
 from enkaku_lab.replicas import BLOCKS, IQN, MIB, PORT, VOLUME_BYTES, Replica, Writing
 
 REMOTE_TIMEOUT = '"2s"'
-READY_S_MAX = 60.0
+TAIL_BYTES = 16 * MIB
+"""Room at the leg for the redo log of such a volume, a tenth of it, and what else the mirror keeps there."""
 
 
 class OnThisMachine(Writing):
@@ -71,7 +72,7 @@ class EnkakuMirror(Here):
     mode = "sync"
 
     def open(self) -> None:
-        self._serve(MIB)
+        self._serve(TAIL_BYTES)
         folder = self.place.folder
         self._etc, mount = folder / "etc", folder / "m"
         mount.mkdir()
@@ -117,7 +118,11 @@ class EnkakuMirror(Here):
 
     def admits(self, copy: Path) -> bool:
         said = enkaku.report("mirror", "inspect", copy)
-        return said["consistency"]["is"] != "consistent"
+        return said["consistency"]["is"] == "inconsistent"
+
+    def take_over(self, copy: Path) -> None:
+        # The host that has it gave a sign of life a moment ago.
+        enkaku.command("mirror", "promote", copy, "--force")
 
 
 class EnkakuMirrorAsync(EnkakuMirror):
