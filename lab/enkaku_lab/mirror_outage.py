@@ -2,8 +2,8 @@
 
 1 Gbit/s, RTT 50 ms, cubic, the queue 2,000 packets. The line is cut under random writes and comes back; one
 block changes during an outage; the power fails here; a sparse disk is copied for the first time, and the copy
-is killed in the middle; everything is verified, with a byte flipped at the other site; a sparse tebibyte is
-promoted.
+is killed in the middle; everything is verified, with a byte flipped at the other site; a full disk is copied over a
+line that loses packets; all is verified beside writes; a sparse tebibyte is promoted.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from enkaku_lab import machine, wan
@@ -24,6 +24,8 @@ from enkaku_lab.progress import say
 from enkaku_lab.table import fenced, render
 
 LINK = Link(50.0)
+LOSSY = Link(100.0, 1e-3)
+VERIFY_RATE, VERIFY_IOPS = "100mbit", 500
 LINE_BYTES_PER_S = LINK.payload_bits_per_s / 8
 IP_SHARE = 1500 / 1448
 """What the emulator counts of a full packet, beside its payload."""
@@ -59,12 +61,14 @@ class Pace:
     area_bytes: int
     data_bytes: int
     sparse_bytes: int
+    verify_s: float
+    """Beside writes."""
     room_bytes: int
     """Of /var/tmp."""
 
 
-FULL = Pace(20.0, 60.0, 2 * GIB, 2 * GIB, 100 * GIB, 16 * GIB)
-QUICK = Pace(4.0, 5.0, 256 * MIB, 64 * MIB, 4 * GIB, 2 * GIB)
+FULL = Pace(20.0, 60.0, 2 * GIB, 2 * GIB, 100 * GIB, 60.0, 16 * GIB)
+QUICK = Pace(4.0, 5.0, 256 * MIB, 64 * MIB, 4 * GIB, 5.0, 2 * GIB)
 
 
 @dataclass(frozen=True)
@@ -264,6 +268,43 @@ def _scatter(path: Path, size: int, data: int) -> None:
             file.write(generator.randbytes(MIB))
 
 
+def lossy(pace: Pace, mode: str) -> list[Row]:
+    """The first copy of a full disk over a line that loses packets."""
+    with site(LOSSY, pace.data_bytes) as place:
+        _scatter(place.local, pace.data_bytes, pace.data_bytes)
+        place.create(mode)
+        begin = time.monotonic()
+        place.start()
+        place.wait_in_sync()
+        took = time.monotonic() - begin
+        place.stop()
+    share = pace.data_bytes / took / (LOSSY.payload_bits_per_s / 8)
+    return [at_least(f"copy at loss {LOSSY.loss:g}, RTT {LOSSY.rtt_ms:g} ms / line", share, 0.60, "×")]
+
+
+def alarms(pace: Pace, mode: str) -> list[Row]:
+    """All is compared again and again while it is written to."""
+    with site(LINK, pace.area_bytes) as place:
+        place.create(mode, "--skip-initial-copy")
+        place.start()
+        place.wait_in_sync()
+        load = place.load(10 * pace.verify_s + 60, VERIFY_IOPS, pace.area_bytes)
+        begin, rounds, false, compared = time.monotonic(), 0, 0, 0
+        while time.monotonic() < begin + pace.verify_s:
+            found = _verify(place, "--rate", VERIFY_RATE)
+            rounds, false = rounds + 1, false + found["mismatches"]
+            compared += found["compared_bytes"]
+        took = time.monotonic() - begin
+        if not load.still_runs():
+            raise LabError("the load ended before the last look")
+        load.end()
+        last = _verify(place)
+        place.stop()
+    what = f"verify {rounds} times in {took:.0f} s of {VERIFY_IOPS} writes a second, {compared / GIB:.1f} GiB"
+    false += last["mismatches"]
+    return [Row(f"{what}: false alarms", f"{false}", "0", false == 0)]
+
+
 def promote(pace: Pace, mode: str) -> list[Row]:
     """A sparse tebibyte is taken over."""
     with site(LINK, TIB) as place:
@@ -290,6 +331,8 @@ PARTS: dict[str, Callable[[Pace, str], list[Row]]] = {
     "one-block": one_block,
     "power-cut": power_cut,
     "first-copy": first_copy,
+    "lossy": lossy,
+    "alarms": alarms,
     "promote": promote,
 }
 
@@ -299,11 +342,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("names", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--mode", choices=["sync", "async"], default="sync")
     parser.add_argument("--quick", action="store_true", help="short and small: draw no conclusions")
+    parser.add_argument("--verify-s", type=float, metavar="S", help="so long is verified beside writes")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/mirror-outage.md, too")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in PARTS]:
         raise LabError(f"no part is called {unknown[0]}; there are: {', '.join(PARTS)}")
     pace, rows = QUICK if options.quick else FULL, []
+    pace = replace(pace, verify_s=options.verify_s) if options.verify_s else pace
     if (free := shutil.disk_usage("/var/tmp").free) < pace.room_bytes:
         raise LabError(f"/var/tmp has {free >> 20} MiB free; this needs {pace.room_bytes >> 20} MiB")
     wan.need()
