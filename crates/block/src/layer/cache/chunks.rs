@@ -9,6 +9,8 @@ use std::ops::Range;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::credit::Credit;
+
 /// What became of a load.
 #[derive(Clone, Debug)]
 pub(super) enum Loaded {
@@ -25,6 +27,10 @@ struct Chunk {
     id: u64,
     len: u64,
     used_bytes: u64,
+    /// The read that had it asked for. What that one takes of it proves nothing.
+    asked_by: u64,
+    /// Another one has taken of it.
+    pays: bool,
     loaded: bool,
     /// Place in `order`.
     rank: Rank,
@@ -53,8 +59,10 @@ pub(super) struct Chunks {
     /// Loaded ones in the order in which they may go.
     order: BTreeSet<(Rank, u64)>,
     clock: u64,
+    reads: u64,
     used_bytes: u64,
     wasted_bytes: u64,
+    credit: Credit,
 }
 
 impl Chunks {
@@ -66,8 +74,10 @@ impl Chunks {
             chunks: BTreeMap::new(),
             order: BTreeSet::new(),
             clock: 0,
+            reads: 0,
             used_bytes: 0,
             wasted_bytes: 0,
+            credit: Credit::new(bytes_max),
         }
     }
 
@@ -81,23 +91,43 @@ impl Chunks {
         (self.used_bytes, self.wasted_bytes)
     }
 
+    /// What is reserved and found from now on is for another read.
+    pub(super) fn begin_read(&mut self) {
+        self.reads += 1;
+    }
+
     /// Makes room for a chunk of a device of `size` bytes and counts it as being loaded. `Ok(None)`
-    /// if it is there already, `Err` if there is no room.
+    /// if it is there already, `Err` if there is no room, or too much was read ahead in vain.
     pub(super) fn reserve(&mut self, chunk: u64, size: u64) -> Result<Option<Load>, ()> {
         let start = chunk * self.chunk_bytes;
         let len = self.chunk_bytes.min(size.saturating_sub(start));
         if len == 0 || self.chunks.contains_key(&chunk) {
             return Ok(None);
         }
+        if !self.credit.take(len) {
+            return Err(());
+        }
         while self.bytes + len > self.bytes_max {
-            let Some((_, oldest)) = self.order.first().copied() else { return Err(()) };
+            let Some((_, oldest)) = self.order.first().copied() else {
+                self.credit.give_back(len);
+                return Err(());
+            };
             self.remove(oldest);
         }
         self.clock += 1;
         let (content, receiver) = watch::channel(Loaded::NotYet);
         let id = self.clock;
         let rank = (true, id);
-        let entry = Chunk { id, len, used_bytes: 0, loaded: false, rank, content: receiver };
+        let entry = Chunk {
+            id,
+            len,
+            used_bytes: 0,
+            asked_by: self.reads,
+            pays: false,
+            loaded: false,
+            rank,
+            content: receiver,
+        };
         self.chunks.insert(chunk, entry);
         self.bytes += len;
         Ok(Some(Load { chunk, id, range: start..start + len, content }))
@@ -133,6 +163,10 @@ impl Chunks {
         if end <= range.start {
             return None;
         }
+        if !entry.pays && entry.asked_by != self.reads {
+            entry.pays = true;
+            self.credit.used(entry.len);
+        }
         let fresh = (end - range.start).min(entry.len - entry.used_bytes);
         entry.used_bytes += fresh;
         self.used_bytes += fresh;
@@ -144,6 +178,11 @@ impl Chunks {
         }
         entry.rank = rank;
         Some((entry.content.clone(), (range.start - start) as usize..(end - start) as usize))
+    }
+
+    /// So much is asked of the device that no chunk has.
+    pub(super) fn demanded(&mut self, bytes: u64) {
+        self.credit.demanded(bytes);
     }
 
     /// The chunk with this byte has arrived.
@@ -202,6 +241,7 @@ mod tests {
     fn the_passed_go_first_then_the_oldest() {
         let mut chunks = Chunks::new(CHUNK, 3 * CHUNK);
         assert!((0..3).all(|chunk| load(&mut chunks, chunk)));
+        chunks.begin_read();
         chunks.find(&(CHUNK..2 * CHUNK)).unwrap(); // the second: wholly read
         assert!(load(&mut chunks, 3));
         let there = |chunks: &Chunks| chunks.chunks.keys().copied().collect::<Vec<_>>();

@@ -7,6 +7,7 @@
 
 mod chunks;
 mod config;
+mod credit;
 mod dirty;
 mod path;
 mod reading;

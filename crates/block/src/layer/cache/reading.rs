@@ -39,6 +39,7 @@ pub(super) fn read(shared: &Arc<Shared>, offset: u64, buf: Buf, size: u64) -> Io
         lay(&overlay, offset, &mut buf);
         return Io::ok(buf);
     }
+    state.chunks.begin_read();
     let orders = look_ahead(shared, &mut state, &range, size);
     let parts = split(&mut state, &range);
     let hit = parts.iter().all(|part| matches!(part, Part::Chunk(..)));
@@ -105,6 +106,7 @@ fn split(state: &mut State, range: &Range<u64>) -> Vec<Part> {
             }
             None => {
                 let end = state.chunks.end_of_chunk(at).min(range.end);
+                state.chunks.demanded(end - at);
                 match parts.last_mut() {
                     Some(Part::Device(last)) if last.end == at => last.end = end,
                     _ => parts.push(Part::Device(at..end)),

@@ -364,3 +364,29 @@ async fn clients_that_share_chunks_do_not_disturb_each_other() {
         assert_eq!(all.get(&block).copied().unwrap_or(0), version, "block {block}");
     }
 }
+
+/// Three reads in a row at random places look like a stream each time, and none is one.
+#[tokio::test(start_paused = true)]
+async fn random_io_that_looks_like_streams_does_not_fill_the_line() {
+    const READ_MAX: u64 = 4 << 20;
+    const SIZE: u64 = 1 << 30;
+    let memory = MemoryDevice::new(SIZE, 512).unwrap();
+    let config = config(CacheMode::Read).bytes_max(READ_MAX);
+    let cache = CacheLayer::new(Arc::new(memory), config);
+    let mut random = Random(1);
+    let rounds = 2000;
+    for _ in 0..rounds {
+        let at = random.below(SIZE / 8192 - 3) * 8192;
+        for step in 0..3 {
+            cache.read(at + step * 8192, Buf::new(8192)).await.unwrap();
+        }
+    }
+    let (stats, asked_for) = (cache.stats(), rounds * 3 * 8192);
+    assert!(stats.read_ahead_bytes <= READ_MAX + asked_for / 10, "{stats:?}");
+    // A stream among it is found as before.
+    for step in 0..2048 {
+        cache.read(step * 65536, Buf::new(65536)).await.unwrap();
+    }
+    let used = cache.stats().read_ahead_used_bytes - stats.read_ahead_used_bytes;
+    assert!(used > 2048 * 65536 / 4 * 3, "{used} of {}", 2048 * 65536);
+}
