@@ -91,7 +91,13 @@ impl LegSource for Leg {
     fn connect(&self) -> Pin<Box<dyn Future<Output = Result<OpenLeg>> + Send>> {
         let (device, identity) = (self.0.clone(), String::new());
         Box::pin(async move {
-            Ok(OpenLeg { device, identity, ordered: Err(String::new()), fence: None })
+            Ok(OpenLeg {
+                device,
+                identity,
+                ordered: Err(String::new()),
+                fence: None,
+                inside: Err(String::new()),
+            })
         })
     }
 }

@@ -129,7 +129,13 @@ pub fn mirror_leg(data: &[u8]) {
     }
     // Forced, since an image that is none is refused before anything else.
     let ordered = Err("a file".to_owned());
-    let leg = OpenLeg { device: device.clone(), identity: "u".into(), ordered, fence: None };
+    let leg = OpenLeg {
+        device: device.clone(),
+        identity: "u".into(),
+        ordered,
+        fence: None,
+        inside: Err(String::new()),
+    };
     let promoted =
         finish(promote(leg, &Nobody, PromoteOptions { force: true, ..PromoteOptions::default() }));
     let after = finish(inspect(&device));

@@ -274,7 +274,13 @@ impl Leg {
         let ordered = self.0.kind.ordered.then(|| self.0.line.barriers(session, ordered));
         let ordered = ordered.ok_or_else(|| "simulated: no barriers".to_owned());
         let device = self.0.line.begin(session, device);
-        Ok(OpenLeg { device, identity: link.identity.clone(), ordered, fence: None })
+        Ok(OpenLeg {
+            device,
+            identity: link.identity.clone(),
+            ordered,
+            fence: None,
+            inside: Err(String::new()),
+        })
     }
 }
 

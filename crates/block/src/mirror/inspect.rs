@@ -191,6 +191,7 @@ mod tests {
                 identity: "unit 7".into(),
                 ordered: Err(String::new()),
                 fence: None,
+                inside: Err(String::new()),
             };
             Box::pin(async { Ok(open) })
         }

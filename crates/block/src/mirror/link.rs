@@ -34,6 +34,8 @@ pub struct OpenLeg {
     pub ordered: std::result::Result<Arc<dyn OrderedWrites>, String>,
     /// It can keep others from writing.
     pub fence: Option<Arc<dyn Fence>>,
+    /// It copies from one place of it to another by itself, or why it does not.
+    pub inside: std::result::Result<Arc<dyn CopyInside>, String>,
 }
 
 /// A device that can order writes it has been given but not answered.
@@ -68,4 +70,42 @@ pub trait Fence: Send + Sync + 'static {
     fn is_required(&self) -> bool {
         false
     }
+}
+
+/// A device that copies from one place of it to another, without sending the data over the line
+/// (SPC-4 §6.4, EXTENDED COPY(LID1)).
+pub trait CopyInside: Send + Sync + 'static {
+    /// How much it takes at once.
+    fn limits(&self) -> CopyLimits;
+
+    /// Copies these runs, in any order, as one request. No run may write where another of them reads
+    /// or writes. Nothing is forced: a flush makes it stable, as it does writes.
+    ///
+    /// It is not asked a second time by itself. Where it fails, any part may have been copied;
+    /// [`Unreachable`](crate::BlockError::Unreachable) and
+    /// [`Fenced`](crate::BlockError::Fenced) end the use of the leg as those of a write do, and
+    /// after everything else the data may be written instead.
+    fn copy(&self, runs: Vec<CopyRun>) -> Io<()>;
+}
+
+/// What is copied within a device, in bytes: whole blocks of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyRun {
+    /// First byte read.
+    pub from: u64,
+    /// First byte written.
+    pub to: u64,
+    /// How many.
+    pub len: u64,
+}
+
+/// How much a device copies at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyLimits {
+    /// Runs of one request, at least one.
+    pub runs_max: usize,
+    /// Bytes of one run, at least a block.
+    pub run_bytes_max: u64,
+    /// Requests under way, at least one.
+    pub at_once: usize,
 }

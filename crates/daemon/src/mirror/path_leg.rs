@@ -65,6 +65,7 @@ impl Inner {
             identity: String::new(),
             ordered: Err("a local disk knows no ORDERED commands".to_owned()),
             fence: None,
+            inside: Err("it is a local disk".to_owned()),
         })
     }
 }

@@ -209,15 +209,23 @@ pub fn vpd(page: u8, data: &[u8]) -> Option<&[u8]> {
     (data[1] == page).then(|| &body[..len.min(body.len())])
 }
 
+/// The designators of VPD page 83 (SPC-4 §7.8.6): the byte with the code set, the one with
+/// association and type, and the designator.
+pub fn designators(body: &[u8]) -> impl Iterator<Item = (u8, u8, &[u8])> {
+    let mut rest = body;
+    std::iter::from_fn(move || {
+        let [code, kind, _, len, tail @ ..] = rest else { return None };
+        let (id, next) = tail.split_at(usize::from(*len).min(tail.len()));
+        rest = next;
+        Some((*code, *kind, id))
+    })
+}
+
 /// The unit's own name (association 0) from VPD page 83 as text: NAA or EUI-64 in hex, else T10
-/// text (SPC-4 §7.8.6); the most exact one the page holds.
+/// text; the most exact one the page holds.
 pub fn device_name(body: &[u8]) -> Option<String> {
     let mut best: Option<(u8, String)> = None;
-    let mut rest = body;
-    while let [code, kind, _, len, tail @ ..] = rest {
-        let len = usize::from(*len).min(tail.len());
-        let (id, next) = tail.split_at(len);
-        rest = next;
+    for (code, kind, id) in designators(body) {
         if kind & 0x30 != 0 || id.is_empty() {
             continue; // names the port or the target
         }

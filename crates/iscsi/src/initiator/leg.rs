@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use block::BlockError;
-use block::mirror::{Fence, LegSource, OpenLeg, OrderedWrites};
+use block::mirror::{CopyInside, Fence, LegSource, OpenLeg, OrderedWrites};
 use tokio::sync::oneshot;
 
 use super::config::{AfterLoss, Config};
 use super::disk::{Inner, RemoteDisk};
 use super::fence::Reservation;
+use super::inside::Inside;
 use super::isid::ChosenIsid;
 use super::ordered::{self, Abilities, Ordered};
 use super::url::Url;
@@ -98,14 +99,16 @@ impl Leg {
         (*self.last(), *over) = (disk.downgrade(), Some(closed));
         let identity = disk.identity();
         let identity = if identity.name.is_empty() { identity.serial } else { identity.name };
-        let (fence, unit) = tokio::try_join!(Reservation::of(&disk), Abilities::of(&disk))?;
+        let (fence, unit, inside) =
+            tokio::try_join!(Reservation::of(&disk), Abilities::of(&disk), Inside::of(&disk))?;
         if unit.orders {
             ordered::await_older(&disk).await?;
         }
         let fence = fence.map(|fence| Arc::new(fence) as Arc<dyn Fence>);
         let ordered = Ordered::of(&disk, unit);
         let ordered = ordered.map(|ordered| Arc::new(ordered) as Arc<dyn OrderedWrites>);
-        Ok(OpenLeg { device: Arc::new(disk), identity, ordered, fence })
+        let inside = inside.map(|inside| Arc::new(inside) as Arc<dyn CopyInside>);
+        Ok(OpenLeg { device: Arc::new(disk), identity, ordered, fence, inside })
     }
 
     fn last(&self) -> MutexGuard<'_, Weak<Inner>> {

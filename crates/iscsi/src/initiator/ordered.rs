@@ -100,7 +100,8 @@ pub(super) async fn await_older(disk: &RemoteDisk) -> Result<()> {
     answered.unwrap_or_else(|_| Err(late())).map(drop)
 }
 
-fn leading(disk: &RemoteDisk) -> Prober<'_> {
+/// The session that was there first, for questions past the gate.
+pub(super) fn leading(disk: &RemoteDisk) -> Prober<'_> {
     let shared = disk.shared();
     let state = shared.lock();
     let (incarnation, member) = (state.incarnation, state.leading());

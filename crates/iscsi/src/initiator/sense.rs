@@ -45,6 +45,11 @@ impl Sense {
         self.key == 0xb
     }
 
+    /// COPY ABORTED: a copy manager stopped at a segment.
+    pub const fn is_copy_aborted(self) -> bool {
+        self.key == 0xa
+    }
+
     /// Capacity, mode or identity changed: what was probed is out of date.
     pub const fn is_changed(self) -> bool {
         self.key == 0x6 && matches!(self.asc, 0x2a | 0x3f)
@@ -73,6 +78,26 @@ impl std::fmt::Display for Sense {
         ];
         let name = KEYS[usize::from(self.key & 0xf)];
         write!(f, "{name} ({:x}/{:02x}/{:02x})", self.key, self.asc, self.ascq)
+    }
+}
+
+/// The number of the segment that COPY ABORTED is about, from 0: the last two bytes of COMMAND-SPECIFIC
+/// INFORMATION (SPC-4 §5.18.3.4), where it is told.
+pub fn failed_segment(data: &[u8]) -> Option<u16> {
+    let at = |i: usize| data.get(i..i + 2)?.try_into().ok().map(u16::from_be_bytes);
+    match data.first()? & 0x7f {
+        0x70 | 0x71 => at(10),
+        0x72 | 0x73 => {
+            let mut rest = data.get(8..)?;
+            while let [kind, len, ..] = *rest {
+                if kind == 0x01 {
+                    return rest.get(10..12)?.try_into().ok().map(u16::from_be_bytes);
+                }
+                rest = rest.get(2 + usize::from(len)..)?;
+            }
+            None
+        }
+        _ => None,
     }
 }
 
@@ -129,6 +154,11 @@ pub fn pause(attempts: u32) -> Duration {
 pub fn judge(status: u8, sense: &[u8], attempts: u32) -> Verdict {
     match status {
         status::GOOD | status::CONDITION_MET => Verdict::Done,
+        status::CHECK_CONDITION if Sense::parse(sense).is_copy_aborted() => {
+            let segment = failed_segment(sense).map(|number| format!(" at segment {number}"));
+            let text = format!("{}{}", Sense::parse(sense), segment.unwrap_or_default());
+            failed(io::ErrorKind::Other, text)
+        }
         status::CHECK_CONDITION => judge_sense(Sense::parse(sense), attempts),
         status::BUSY | status::ACA_ACTIVE => Verdict::Later(pause(attempts)),
         status::TASK_SET_FULL => Verdict::Full(pause(attempts)),
@@ -203,6 +233,20 @@ mod tests {
         assert!(matches!(of(6, 0x2a, 9), Verdict::Again(sense) if sense.is_changed()));
         assert!(matches!(of(2, 4, 1), Verdict::Later(_)));
         assert!(matches!(of(5, 0x20, 0), Verdict::Failed(BlockError::Unsupported(_))));
+    }
+
+    #[test]
+    fn a_copy_that_stopped_says_at_which_segment() {
+        let mut sense = fixed(0xa, 0x0d, 0x02);
+        sense[11] = 5;
+        assert_eq!(failed_segment(&sense), Some(5));
+        let Verdict::Failed(error) = judge(2, &sense, 0) else { panic!("not failed") };
+        assert!(error.to_string().ends_with("copy aborted (a/0d/02) at segment 5"), "{error}");
+        let mut sense = vec![0x72, 0xa, 0x0d, 0x02, 0, 0, 0, 16, 0x00, 0x02, 0, 0];
+        sense.extend([0x01, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(failed_segment(&sense), Some(0x102));
+        assert_eq!(failed_segment(&sense[..12]), None);
+        assert_eq!(failed_segment(&[]), None);
     }
 
     #[test]

@@ -5,11 +5,14 @@ use crate::sense::{AdditionalSense, Sense};
 
 /// Limits told by RECEIVE COPY OPERATING PARAMETERS and VPD page 8Fh.
 pub(crate) const CSCD_COUNT_MAX: u16 = 16;
-pub(crate) const SEGMENT_COUNT_MAX: u16 = 16;
-pub(crate) const DESCRIPTOR_LIST_LEN_MAX: u32 = 2048;
+/// Scattered blocks of 4 KiB take a segment each: with as many commands under way as may be
+/// (`results::CONCURRENT_MAX`) 8 MiB a round trip, so that a line of 100 ms is not what limits disks.
+pub(crate) const SEGMENT_COUNT_MAX: u16 = 128;
+/// Room for as many descriptors of both kinds.
+pub(crate) const DESCRIPTOR_LIST_LEN_MAX: u32 = 4096;
 /// Bytes that one segment copies at most: with [`SEGMENT_COUNT_MAX`] it bounds the time of one
 /// command to that of 1 GiB.
-pub(crate) const SEGMENT_BYTES_MAX: u32 = 64 << 20;
+pub(crate) const SEGMENT_BYTES_MAX: u32 = 8 << 20;
 
 /// Descriptor types taken: block device to block device, and identification descriptor.
 pub(crate) const BLOCK_TO_BLOCK: u8 = 0x02;

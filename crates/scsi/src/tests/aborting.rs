@@ -95,7 +95,7 @@ fn extended_copy_stops_after_a_step() {
     let mut list = vec![1, 0, 0, 32, 0, 0, 0, 0, 0, 0, 0, 28, 0, 0, 0, 0];
     list.extend(cscd);
     list.extend([2, 0, 0, 24, 0, 0, 0, 0, 0, 0]);
-    list.extend(((16 * MIB / 512) as u16).to_be_bytes());
+    list.extend(((8 * MIB / 512) as u16).to_be_bytes());
     list.extend(0u64.to_be_bytes());
     list.extend((16 * MIB / 512).to_be_bytes());
     let mut cdb = [0; 16];

@@ -192,8 +192,8 @@ fn wrong_lists() {
     let many =
         |cscds, segments| list(1, 0, &vec![one.clone(); cscds], &vec![seg.clone(); segments]);
     assert_sense(&copy(&nexus, many(17, 1)), 5, 0x26, 0x06);
-    assert_sense(&copy(&nexus, many(1, 17)), 5, 0x26, 0x08);
-    assert_sense(&copy(&nexus, many(17, 60)), 5, 0x1a, 0);
+    assert_sense(&copy(&nexus, many(1, 129)), 5, 0x26, 0x08);
+    assert_sense(&copy(&nexus, many(17, 130)), 5, 0x1a, 0);
     let with = |at: usize, byte| {
         let mut list = good.clone();
         list[at] = byte;
@@ -212,7 +212,7 @@ fn limits_are_told_twice_alike() {
     let (_devices, [nexus, _], _target) = units();
     let parameters = results(&nexus, 3, 0).data_in;
     assert_eq!(parameters[..4], [0, 0, 0, 42]);
-    assert_eq!(parameters[8..20], [0, 16, 0, 16, 0, 0, 8, 0, 4, 0, 0, 0]);
+    assert_eq!(parameters[8..20], [0, 16, 0, 128, 0, 0, 16, 0, 0, 128, 0, 0]);
     assert_eq!(parameters[43..], [2, 0x02, 0xe4]);
     let page = run_on(&nexus, 0, &[0x12, 1, 0x8f, 0, 255, 0], "", 255).data_in;
     assert_eq!(page.len(), 4 + usize::from(page[3]));

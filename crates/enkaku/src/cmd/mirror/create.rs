@@ -150,6 +150,7 @@ async fn from_leg(
         identity: String::new(),
         ordered: Err(String::new()),
         fence: None,
+        inside: Err(String::new()),
     };
     let options = PromoteOptions { force: args.force, release: false };
     let host = TokioHost::current();

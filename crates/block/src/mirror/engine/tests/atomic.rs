@@ -56,6 +56,7 @@ async fn promoted(image: Vec<u8>) -> Vec<u8> {
         identity: String::new(),
         ordered: Err(String::new()),
         fence: None,
+        inside: Err(String::new()),
     };
     // It gives no sign of life that counts: time stands still here, and it is young.
     let options = PromoteOptions { force: true, release: false };
@@ -166,8 +167,13 @@ async fn a_batch_that_was_committed_is_copied_home_by_the_mirror_that_finds_it()
         cut.image(cut.choose(1, 0)[0], &mut image);
         let device = memory(LEG_SIZE);
         device.write(0, Bytes::from(image), WriteFlags::NONE).await.unwrap();
-        let open =
-            OpenLeg { device, identity: String::new(), ordered: Err(String::new()), fence: None };
+        let open = OpenLeg {
+            device,
+            identity: String::new(),
+            ordered: Err(String::new()),
+            fence: None,
+            inside: Err(String::new()),
+        };
         let options = PromoteOptions { force: true, release: false };
         let taken = promote(open.clone(), &TokioHost::current(), options).await.unwrap();
         assert!(taken.applied_bytes > 0 && taken.consistent, "{taken:?}");

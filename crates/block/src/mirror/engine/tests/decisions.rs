@@ -20,7 +20,13 @@ async fn copy_of(device: &dyn BlockDevice) -> Device {
 }
 
 fn open_leg(device: Device) -> OpenLeg {
-    OpenLeg { device, identity: String::new(), ordered: Err(String::new()), fence: None }
+    OpenLeg {
+        device,
+        identity: String::new(),
+        ordered: Err(String::new()),
+        fence: None,
+        inside: Err(String::new()),
+    }
 }
 
 async fn promote_leg(world: &World, leg: usize) {

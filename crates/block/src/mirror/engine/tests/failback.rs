@@ -21,7 +21,13 @@ async fn grown(device: &dyn BlockDevice) -> Device {
 }
 
 fn open_leg(device: Device) -> OpenLeg {
-    OpenLeg { device, identity: String::new(), ordered: Err(String::new()), fence: None }
+    OpenLeg {
+        device,
+        identity: String::new(),
+        ordered: Err(String::new()),
+        fence: None,
+        inside: Err(String::new()),
+    }
 }
 
 /// The other site, where the leg is the local disk of a mirror; its own leg is out of reach yet.

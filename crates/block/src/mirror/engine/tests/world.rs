@@ -93,6 +93,7 @@ impl TestLeg {
             identity: String::new(),
             ordered: Err(String::new()),
             fence,
+            inside: Err(String::new()),
         }
     }
 
@@ -195,7 +196,13 @@ impl LegSource for Source {
                 Way::Open => {
                     let fence = leg.reserver(number);
                     let device = Arc::new(Line { leg, number });
-                    Ok(OpenLeg { device, identity, ordered: Err(String::new()), fence })
+                    Ok(OpenLeg {
+                        device,
+                        identity,
+                        ordered: Err(String::new()),
+                        fence,
+                        inside: Err(String::new()),
+                    })
                 }
                 Way::Cut => Err(BlockError::Unreachable("no route".into())),
                 Way::Hangs | Way::Mute => std::future::pending().await,
