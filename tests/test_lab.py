@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from conftest import MIB, empty, noise, sha256
 
-from enkaku_lab import commands, curves, docs, experiments, report, runner, wan
+from enkaku_lab import commands, curves, docs, experiments, path_gate, report, runner, wan
 from enkaku_lab.experiment import (
     FILE_BYTES,
     FULL,
@@ -270,6 +270,9 @@ def test_the_slope_is_the_exponent(power: float):
 def test_the_limit_is_the_payload_rate_of_the_line():
     assert Link(rate="1gbit").payload_bits_per_s == pytest.approx(941.48e6, rel=1e-4)
     assert Link(rate="100mbit").payload_bits_per_s == pytest.approx(94.148e6, rel=1e-4)
+    policed = path_gate.Line("policed", Link(rate="1gbit"), policed="100mbit", burst="256k")
+    assert policed.payload_bits_per_s == Link(rate="100mbit").payload_bits_per_s
+    assert policed.options == ["--police", "100mbit,256k"]
 
 
 def test_the_report_is_complete_and_needs_nothing_else(tmp_path: Path):

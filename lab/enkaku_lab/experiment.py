@@ -19,7 +19,10 @@ TCP_PAYLOAD_BYTES, WIRE_BYTES = 1448, 1538
 """A full packet: MTU 1500 less 20 bytes of IPv4 and 32 of TCP with timestamps; on the wire plus
 38 of Ethernet (header, FCS, preamble, gap)."""
 RAMP_S = 1.0
-RATES = {"20mbit": 20e6, "100mbit": 100e6, "1gbit": 1e9, "10gbit": 10e9}
+RATES = {
+    **{"20mbit": 20e6, "100mbit": 100e6, "200mbit": 200e6, "500mbit": 500e6},
+    **{"1gbit": 1e9, "10gbit": 10e9},
+}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Whether a new controller may take the place of an old one: on each line a transfer of 20 s from its start under
 the one, under the other, and by `iperf3 -P 16`, in turn and again. Lines that neither was made on are among
-them: short and long queues, jitter, losses in bursts, other rates, other congestion controls.
+them: short and long queues, jitter, losses in bursts, policers, other rates, other congestion controls.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from enkaku_lab import machine, policy_run, wan
@@ -32,8 +32,8 @@ HEAD = [
     *("line", "dir", "first 20 s: TCP", ": {old}", ": {new}", "from 10 s: TCP", ": {old}", ": {new}"),
     *("N {old}", "N {new}", "held"),
 ]
-LEGEND = """Shares of what the line carries of TCP payload; medians, with the least and the most where there are
-several runs. TCP: iperf3 -P 16. first 20 s: of a process, its logins among them. from 10 s: its second half,
+LEGEND = """Shares of what the line carries, or its policer lets pass, of TCP payload; medians, with the least and the
+most where there are several runs. TCP: iperf3 -P 16. first 20 s: of a process, its logins among them. from 10 s: its second half,
 as the line counts it. N: connections wanted at the end. held: the new one is within 2 % of the better of the
 other two, or above, in both."""
 PAGE = """# Two policies side by side
@@ -53,6 +53,20 @@ class Line:
     name: str
     link: Link
     more: tuple[str, ...] = ()
+    policed: str = ""
+    """The rate that a policer lets pass, counted as the line's."""
+    burst: str = ""
+    """What it lets pass at once; the emulator's default where it is empty."""
+
+    @property
+    def payload_bits_per_s(self) -> float:
+        """What passes, of TCP payload: shares are of this."""
+        return replace(self.link, rate=self.policed or self.link.rate).payload_bits_per_s
+
+    @property
+    def options(self) -> list[str]:
+        police = ",".join(filter(None, (self.policed, self.burst)))
+        return [*self.more, *(["--police", police] if police else [])]
 
 
 def _lines() -> dict[str, Line]:
@@ -67,7 +81,12 @@ def _lines() -> dict[str, Line]:
     ]
     bursts = [Line("bursts", Link(50.0), ("--burst", "1e-5,0.2"))]
     others = [Line(f"{cc}-{rtt}", Link(float(rtt), cc=cc)) for cc in ("reno", "bbr") for rtt in (20, 100)]
-    every = [*plain, *queues, *far_queues, *rates, *losses, *jitter, *bursts, *others]
+    policers = [
+        Line("police-50", Link(50.0), policed="200mbit"),
+        Line("police-50-short", Link(50.0), policed="200mbit", burst="256k"),
+        Line("police-20", Link(20.0), policed="500mbit"),
+    ]
+    every = [*plain, *queues, *far_queues, *rates, *losses, *jitter, *bursts, *policers, *others]
     return {line.name: line for line in every}
 
 
@@ -88,8 +107,8 @@ def _place(line: Line) -> Iterator[tuple[wan.Lab, Path]]:
     with tempfile.TemporaryDirectory() as folder, wan.up(line.link, Path(folder)) as lab:
         lab.choose_congestion_control(line.link.cc)
         lab.set(line.link)
-        if line.more:
-            enkaku.command("wan", "set", lab.name, *line.more)
+        if line.options:
+            enkaku.command("wan", "set", lab.name, *line.options)
         yield lab, Path(folder)
 
 
@@ -107,7 +126,7 @@ def _steady(lab: wan.Lab, write: bool, begin_s: float) -> float:
 
 
 def tcp(line: Line, write: bool) -> Seen:
-    most = line.link.payload_bits_per_s / 8
+    most = line.payload_bits_per_s / 8
     with _place(line) as (lab, logs):
         words = ["iperf3", "-s", "-1", "--forceflush", "-p", policy_run.PORT]
         with peer(lab.exec("far", words), logs / "server.log") as server:
@@ -123,7 +142,7 @@ def tcp(line: Line, write: bool) -> Seen:
 
 
 def policy(line: Line, write: bool, name: str) -> Seen:
-    most = line.link.payload_bits_per_s / 8
+    most = line.payload_bits_per_s / 8
     words = ["--time", f"{FIRST_S:g}s"]
     with _place(line) as (lab, logs):
         begin_s = time.monotonic()

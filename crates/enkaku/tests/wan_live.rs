@@ -114,9 +114,14 @@ fn a_lab_lives_from_up_to_down() {
     assert_eq!(ping.status.code(), Some(1), "all is lost: {ping:?}");
     let show = labs.json("show lab --json");
     assert!(show["near_to_far"]["dropped_loss"].as_u64() >= Some(2), "{show}");
-    for field in ["segments", "bytes", "dropped_queue", "dropped_loss"] {
+    for field in ["segments", "bytes", "dropped_police", "dropped_queue", "dropped_loss"] {
         assert!(show["far_to_near"][field].is_u64(), "{show}");
     }
+    let policed = labs.json("set lab --loss 0 --police 10mbit,64k:0 --json");
+    assert_eq!(policed["link"]["near_to_far"]["police"]["burst_bytes"], 65_536);
+    assert!(policed["link"]["far_to_near"]["police"].is_null(), "{policed}");
+    let text = String::from_utf8(labs.wan("show lab").stdout).unwrap();
+    assert!(text.contains("policed at 10 Mbit/s, burst 65536 bytes"), "{text}");
     assert_eq!(labs.json("show --json").as_array().unwrap().len(), 1);
 
     let (mut sleeper, inode) = labs.inside("far");

@@ -110,6 +110,7 @@ impl Recorder {
     pub(crate) fn record(&mut self, interface: usize, now_ns: u64, ip: &[u8], fate: Fate) {
         let comment = match fate {
             Fate::Delivered { .. } => None,
+            Fate::DroppedPolice => Some("dropped: policer"),
             Fate::DroppedQueue => Some("dropped: queue full"),
             Fate::DroppedLoss => Some("dropped: random loss"),
             Fate::DroppedBurst => Some("dropped: burst loss"),
@@ -166,7 +167,7 @@ impl Recorder {
         let at_ns = self.epoch_unix_ns + now_ns;
         let mut tail = Vec::new();
         for (interface, counters) in counters.iter().enumerate().take(self.interfaces) {
-            let dropped = counters.dropped_queue + counters.dropped_loss;
+            let dropped = counters.dropped();
             block(&mut tail, INTERFACE_STATISTICS, |body| {
                 for number in [interface as u32, (at_ns >> 32) as u32, at_ns as u32] {
                     body.extend(number.to_ne_bytes());

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::burst::GilbertElliott;
 use crate::jitter::Jitter;
+use crate::policer::Policer;
 use crate::settings::Sysctl;
 use crate::units::{UnitError, parse_size};
 
@@ -27,7 +28,7 @@ pub const MTU_MAX: u32 = 65_535;
 const DELAY_MAX: Duration = Duration::from_secs(1800);
 
 /// 10 Tbit/s; above it a segment would take less than the clock's resolution of 1 ns.
-const RATE_MAX_BITS_PER_S: u64 = 10_000_000_000_000;
+pub(crate) const RATE_MAX_BITS_PER_S: u64 = 10_000_000_000_000;
 
 /// Tells the two directions' seeds apart; a number that JSON readers keep exact, and far from the
 /// small ones that people use.
@@ -49,6 +50,8 @@ pub struct DirectionConfig {
     pub loss: f64,
     /// Loss in bursts, besides the above.
     pub burst: Option<GilbertElliott>,
+    /// What exceeds it is dropped before the queue.
+    pub police: Option<Policer>,
     /// DropTail: what fits in while earlier segments wait or are being sent.
     #[serde(flatten)]
     pub queue: Queue,
@@ -64,6 +67,7 @@ impl Default for DirectionConfig {
             jitter: None,
             loss: 0.0,
             burst: None,
+            police: None,
             queue: Queue::Packets(2000),
             seed: 1,
         }
@@ -181,6 +185,9 @@ impl LabConfig {
             };
             if !holds_one {
                 return fail("queue must hold at least 1 packet of the MTU");
+            }
+            if let Some(Err(what)) = config.police.map(|policer| policer.validate(self.mtu)) {
+                return fail(what);
             }
             if config.jitter.is_some_and(|jitter| jitter.amount.max(jitter.hold) > DELAY_MAX) {
                 return fail("jitter must not exceed 30 min");

@@ -2,8 +2,8 @@
 //!
 //! A [`Lab`] is network namespaces on this machine and lines between them. A pair has two, `near`
 //! and `far`, and a line each way; a star has nodes around a switch ([`Topology`]). Each direction
-//! has a rate, a delay with or without jitter, random and bursty loss, and a DropTail queue in
-//! packets or bytes, all of which can change while traffic flows ([`Settings`], [`Profile`]).
+//! has a rate, a delay with or without jitter, random and bursty loss, a policer, and a DropTail
+//! queue in packets or bytes, all of which can change while traffic flows ([`Settings`], [`Profile`]).
 //! [`run`] executes one command at each end of a pair; [`up`] keeps a lab in the background. No
 //! product code is linked here: what is measured in the lab is a black box to it.
 //!
@@ -44,6 +44,7 @@ pub mod link;
 mod netns;
 mod owner;
 mod packet_log;
+mod policer;
 mod profile;
 mod random;
 mod run;
@@ -65,6 +66,7 @@ pub use control::{ControlError, LabName};
 pub use jitter::{Distribution, Jitter, JitterError};
 pub use lab::{End, Lab, LabError, LabSpec, TcpSettings};
 pub use owner::{ShowReport, UpSpec, up};
+pub use policer::{Policer, PolicerError};
 pub use profile::{Profile, ProfileError};
 pub use run::{FarCommand, Ready, RunError, RunReport, RunSpec, run};
 pub use settings::{EachWay, SettingError, Settings, Side, Sysctl};

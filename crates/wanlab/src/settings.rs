@@ -15,6 +15,7 @@ use crate::config::{
     TcpBufferError,
 };
 use crate::jitter::{Jitter, JitterError};
+use crate::policer::{Policer, PolicerError};
 use crate::units::{UnitError, parse_probability, parse_rate, parse_time};
 
 /// A value for each direction.
@@ -102,6 +103,8 @@ pub struct Settings {
     pub loss: Option<EachWay<f64>>,
     /// Loss in bursts.
     pub burst: Option<EachWay<Option<GilbertElliott>>>,
+    /// A rate and a burst that may not be exceeded.
+    pub police: Option<EachWay<Option<Policer>>>,
     /// DropTail.
     pub queue: Option<EachWay<Queue>>,
     /// Of both directions, each of which makes its own stream of it.
@@ -117,7 +120,8 @@ pub struct Settings {
 }
 
 /// The names that [`Settings::one`] knows.
-const NAMES: &str = "rate, rtt, delay, jitter, loss, burst, queue, seed, mtu, wmem, rmem, sysctl";
+const NAMES: &str =
+    "rate, rtt, delay, jitter, loss, burst, police, queue, seed, mtu, wmem, rmem, sysctl";
 
 impl Settings {
     /// One setting by its name.
@@ -137,6 +141,7 @@ impl Settings {
             "jitter" => new.jitter = Some(EachWay::parse(value, Jitter::parse)?),
             "loss" => new.loss = Some(EachWay::parse(value, parse_probability)?),
             "burst" => new.burst = Some(EachWay::parse(value, parse_burst)?),
+            "police" => new.police = Some(EachWay::parse(value, parse_police)?),
             "queue" => new.queue = Some(EachWay::parse(value, Queue::parse)?),
             "seed" => {
                 let seed = value.parse().map_err(|_| SettingError::Seed(value.to_owned()))?;
@@ -187,6 +192,7 @@ impl Settings {
         take(&mut self.jitter, other.jitter);
         take(&mut self.loss, other.loss);
         take(&mut self.burst, other.burst);
+        take(&mut self.police, other.police);
         take(&mut self.queue, other.queue);
         take(&mut self.seed, other.seed);
         take(&mut self.mtu, other.mtu);
@@ -208,6 +214,7 @@ impl Settings {
             set(&mut line.jitter, self.jitter, there);
             set(&mut line.loss, self.loss, there);
             set(&mut line.burst, self.burst, there);
+            set(&mut line.police, self.police, there);
             set(&mut line.queue, self.queue, there);
             if let Some(seed) = self.seed {
                 line.seed = if there { seed } else { seed ^ SEED_BACK };
@@ -236,6 +243,11 @@ fn parse_burst(input: &str) -> Result<Option<GilbertElliott>, BurstError> {
     if input == "0" { Ok(None) } else { GilbertElliott::parse(input).map(Some) }
 }
 
+/// `0` is none.
+fn parse_police(input: &str) -> Result<Option<Policer>, PolicerError> {
+    if input == "0" { Ok(None) } else { Policer::parse(input).map(Some) }
+}
+
 /// In a list of settings, commas stand for the spaces between the three numbers.
 fn parse_buffer(input: &str, base: TcpBuffer) -> Result<TcpBuffer, TcpBufferError> {
     TcpBuffer::parse(&input.replace(',', " "), base)
@@ -254,6 +266,9 @@ pub enum SettingError {
     /// The bursts.
     #[error(transparent)]
     Burst(#[from] BurstError),
+    /// The policer.
+    #[error(transparent)]
+    Policer(#[from] PolicerError),
     /// The queue.
     #[error(transparent)]
     Queue(#[from] QueueError),
@@ -291,7 +306,7 @@ mod tests {
     #[test]
     fn one_value_is_for_both_directions_and_two_are_for_each() {
         let lab = lab("rate=1gbit:100mbit rtt=21ms loss=1e-3 queue=300:64k jitter=0:2ms,normal \
-                       burst=0.01,0.5:0 mtu=9000 seed=7 wmem=4k,16k,64M");
+                       burst=0.01,0.5:0 police=0:20mbit,64k mtu=9000 seed=7 wmem=4k,16k,64M");
         let (there, back) = (&lab.near_to_far, &lab.far_to_near);
         assert_eq!((there.rate_bits_per_s, back.rate_bits_per_s), (1_000_000_000, 100_000_000));
         assert_eq!((there.loss, back.loss), (1e-3, 1e-3));
@@ -299,6 +314,8 @@ mod tests {
         assert_eq!(lab.rtt(), Duration::from_millis(21));
         assert!(there.jitter.is_none() && back.jitter.is_some());
         assert!(there.burst.is_some() && back.burst.is_none());
+        let police = Policer { rate_bits_per_s: 20_000_000, burst_bytes: 65_536 };
+        assert_eq!((there.police, back.police), (None, Some(police)));
         assert_eq!((lab.mtu, lab.tcp_wmem.max), (9000, 64 << 20));
         assert_eq!((there.seed, back.seed), (7, 7 ^ SEED_BACK));
     }
@@ -339,11 +356,15 @@ mod tests {
         let small = Settings::parse("queue=2k mtu=9000").unwrap();
         let error = small.applied_to(&LabConfig::default()).unwrap_err().to_string();
         assert!(error.contains("queue"), "{error}");
+        let small = Settings::parse("police=1mbit,9000b mtu=9000").unwrap();
+        let error = small.applied_to(&LabConfig::default()).unwrap_err().to_string();
+        assert!(error.contains("policer's burst"), "{error}");
     }
 
     #[test]
     fn settings_survive_the_control_socket() {
-        let text = "rate=1gbit:1mbit jitter=1ms:0 burst=0.1,0.2 queue=2k:9 sysctl=net.x=1";
+        let text =
+            "rate=1gbit:1mbit jitter=1ms:0 burst=0.1,0.2 police=1mbit:0 queue=2k:9 sysctl=net.x=1";
         let settings = Settings::parse(text).unwrap();
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);

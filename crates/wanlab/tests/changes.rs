@@ -92,6 +92,44 @@ fn tcp_takes_the_new_rate_at_once_each_way_its_own() {
     server.wait().unwrap();
 }
 
+#[test]
+fn a_policer_lets_its_rate_pass_and_no_queue_stands() {
+    if !can_run("policer", &["iperf3"]) {
+        return;
+    }
+    let _turn = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policed");
+    let capture = Some(CaptureConfig { path: path.clone(), snap_bytes: 64 });
+    let config = config("rate=1gbit rtt=2ms police=10mbit,30k:0");
+    let mut lab = Lab::build(&LabSpec { config, capture, ..LabSpec::default() }).unwrap();
+    let mut server = lab.command(End::Far, "iperf3");
+    server.args(["-s", "-1", "--forceflush"]).stdout(Stdio::piped());
+    let mut server = server.spawn().unwrap();
+    wait_for_line(&mut server, "Server listening");
+    let (before, started) = (lab.stats().near_to_far, Instant::now());
+    let mut client = lab.command(End::Near, "iperf3");
+    client.args(["-u", "-b", "30M", "-l", "1400", "-t", "2", "-c", "10.77.0.2"]);
+    assert!(client.stdout(Stdio::null()).status().unwrap().success());
+    server.wait().unwrap();
+    // The counters are up to 10 ms old.
+    let elapsed_s = started.elapsed().as_secs_f64() + 0.02;
+    let after = lab.stats().near_to_far;
+    // IP bytes are less than what the policer counts.
+    let most = 30.0 * 1024.0 + 10e6 / 8.0 * elapsed_s;
+    let passed = (after.bytes - before.bytes) as f64;
+    assert!(passed <= most, "{passed} of {most}");
+    assert!(passed >= 10e6 / 8.0 * 2.0 * 0.8, "{passed}");
+    lab.set(&Settings::parse("police=0").unwrap()).unwrap();
+    assert_eq!(ping(lab.command(End::Near, "ping"), "-n -c 3 -i 0.1 10.77.0.2").len(), 3);
+    let there = lab.stop().near_to_far;
+    assert!(there.dropped_police > there.segments, "{there:?}");
+    // What passed at once was a burst, and more never waited.
+    assert!(there.dropped_queue == 0 && there.queue_bytes_max <= 32 * 1024, "{there:?}");
+    let policed = |fate: &&(u32, Option<String>)| fate.1.as_deref() == Some("dropped: policer");
+    assert_eq!(fates(&path).iter().filter(policed).count() as u64, there.dropped_police);
+}
+
 /// Interface and drop reason of each packet of a capture, in order.
 fn fates(path: &Path) -> Vec<(u32, Option<String>)> {
     let bytes = std::fs::read(path).unwrap();

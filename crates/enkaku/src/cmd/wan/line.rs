@@ -24,7 +24,7 @@ macro_rules! setting {
     };
 }
 
-setting!(rate, rtt, delay, jitter, loss, burst, queue, seed, mtu, wmem, rmem, sysctl);
+setting!(rate, rtt, delay, jitter, loss, burst, police, queue, seed, mtu, wmem, rmem, sysctl);
 
 /// What a line can be set to.
 #[derive(Debug, Clone, Args)]
@@ -51,6 +51,10 @@ pub(crate) struct LineArgs {
     /// to bad, to go back, to arrive in the bad state [0] and in the good one [1]
     #[arg(long, value_parser = burst, value_name = "P,R[,H[,K]]", allow_hyphen_values = true)]
     burst: Option<Settings>,
+    /// Drops what exceeds a rate and a burst, before the queue: 200mbit, or RATE[,BURST] as in
+    /// 200mbit,1M [default: none; a burst of 50 ms, at least 64k]
+    #[arg(long, value_parser = police, value_name = "RATE[,BURST]", allow_hyphen_values = true)]
+    police: Option<Settings>,
     /// What waits for the line before more is dropped: packets, or bytes as in 256k
     /// [default: 2000]
     #[arg(long, value_parser = queue, allow_hyphen_values = true)]
@@ -83,6 +87,7 @@ impl LineArgs {
             &self.jitter,
             &self.loss,
             &self.burst,
+            &self.police,
             &self.queue,
             &self.seed,
             &self.mtu,

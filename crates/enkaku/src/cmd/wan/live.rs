@@ -212,6 +212,11 @@ fn line_text(line: &Value) -> String {
             burst["p"], burst["r"], burst["h"], burst["k"]
         );
     }
+    let police = &line["police"];
+    if police.is_object() {
+        let mbit = police["rate_bits_per_s"].as_f64().unwrap_or_default() / 1e6;
+        let _ = write!(text, ", policed at {mbit} Mbit/s, burst {} bytes", police["burst_bytes"]);
+    }
     let jitter = &line["jitter"];
     if jitter.is_object() {
         let ms = |name: &str| jitter[name].as_f64().unwrap_or_default() / 1e6;
@@ -227,9 +232,11 @@ fn line_text(line: &Value) -> String {
 
 fn counters_text(counters: &Value) -> String {
     format!(
-        "{} segments, {} bytes; dropped {} queue, {} loss ({} in bursts); queue at most {} packets",
+        "{} segments, {} bytes; dropped {} policer, {} queue, {} loss ({} in bursts); \
+         queue at most {} packets",
         counters["segments"],
         counters["bytes"],
+        counters["dropped_police"],
         counters["dropped_queue"],
         counters["dropped_loss"],
         counters["dropped_burst"],

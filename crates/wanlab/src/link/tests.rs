@@ -1,0 +1,248 @@
+//! The line's arithmetic, segment by segment.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn line(rate_bits_per_s: u64, queue_packets: usize) -> DirectionConfig {
+    let queue = Queue::Packets(queue_packets);
+    DirectionConfig { rate_bits_per_s, queue, ..DirectionConfig::default() }
+}
+
+fn at(fate: Fate) -> u64 {
+    match fate {
+        Fate::Delivered { at_ns, .. } => at_ns,
+        other => panic!("expected a delivery, got {other:?}"),
+    }
+}
+
+#[test]
+fn a_segment_takes_its_wire_time_and_the_delay() {
+    let config = DirectionConfig { delay: Duration::from_millis(10), ..line(1_000_000_000, 9) };
+    let mut link = Link::new(&config);
+    // 1538 bytes at 1 Gbit/s take 12,304 ns.
+    assert_eq!(at(link.enqueue(1000, 1500)), 1000 + 12_304 + 10_000_000);
+    // The second waits for the first; an idle line starts at once.
+    assert_eq!(at(link.enqueue(1000, 1500)), 1000 + 2 * 12_304 + 10_000_000);
+    assert_eq!(at(link.enqueue(1_000_000, 1500)), 1_000_000 + 12_304 + 10_000_000);
+}
+
+#[test]
+fn a_short_packet_takes_the_shortest_frame() {
+    let mut link = Link::new(&line(1_000_000_000, 9));
+    assert_eq!(at(link.enqueue(0, 40)), 84 * 8);
+    assert_eq!(at(link.enqueue(1_000_000, 46)), 1_000_000 + 84 * 8);
+    assert_eq!(at(link.enqueue(2_000_000, 47)), 2_000_000 + 85 * 8);
+}
+
+#[test]
+fn the_queue_drops_its_tail_and_frees_a_place_at_each_departure() {
+    let mut link = Link::new(&line(1_000_000_000, 3));
+    for _ in 0..3 {
+        at(link.enqueue(0, 1500));
+    }
+    assert_eq!(link.enqueue(0, 1500), Fate::DroppedQueue);
+    assert_eq!(link.enqueue(12_303, 1500), Fate::DroppedQueue);
+    assert_eq!(at(link.enqueue(12_304, 1500)), 4 * 12_304);
+    assert_eq!(link.enqueue(12_304, 1500), Fate::DroppedQueue);
+    let expected = Counters {
+        segments: 4,
+        bytes: 6000,
+        dropped_queue: 3,
+        queue_packets_max: 3,
+        queue_bytes_max: 4500,
+        ..Counters::default()
+    };
+    assert_eq!(link.counters(), expected);
+}
+
+#[test]
+fn rounding_does_not_change_the_rate() {
+    // 7 Gbit/s: 1538 bytes are 1757.71… ns.
+    let mut link = Link::new(&line(7_000_000_000, usize::MAX));
+    let last = (0..700_000).map(|_| at(link.enqueue(0, 1500))).last().unwrap();
+    assert_eq!(last, 1538 * 8 * 700_000 / 7);
+}
+
+/// What a policer drops never comes to the line: no queue, no time, no number of the losses'.
+#[test]
+fn what_a_policer_drops_takes_nothing_of_the_line() {
+    // 3076 bytes are two packets; 12.304 Mbit/s fill one in a millisecond.
+    let police = Some(crate::policer::Policer { rate_bits_per_s: 12_304_000, burst_bytes: 3076 });
+    let mut link = Link::new(&DirectionConfig { police, ..line(1_000_000_000, 9) });
+    assert_eq!(at(link.enqueue(0, 1500)), 12_304);
+    assert_eq!(at(link.enqueue(0, 1500)), 2 * 12_304);
+    assert_eq!(link.enqueue(0, 1500), Fate::DroppedPolice);
+    assert_eq!(link.enqueue(999_999, 1500), Fate::DroppedPolice);
+    assert_eq!(at(link.enqueue(1_000_000, 1500)), 1_000_000 + 12_304);
+    let counters = link.counters();
+    assert_eq!((counters.segments, counters.dropped_police, counters.dropped()), (3, 2, 2));
+    assert_eq!(counters.queue_packets_max, 2);
+    // It goes, and comes back full.
+    link.set(1_000_000, &line(1_000_000_000, 9));
+    assert!((0..5).all(|_| matches!(link.enqueue(1_100_000, 1500), Fate::Delivered { .. })));
+    link.set(1_200_000, &DirectionConfig { police, ..line(1_000_000_000, 9) });
+    let passed = (0..5).filter(|_| link.enqueue(1_200_000, 1500) != Fate::DroppedPolice);
+    assert_eq!(passed.count(), 2);
+}
+
+#[test]
+fn a_lost_segment_still_takes_the_line() {
+    let mut link = Link::new(&DirectionConfig { loss: 1.0, ..line(1_000_000_000, 2) });
+    assert_eq!(link.enqueue(0, 1500), Fate::DroppedLoss);
+    assert_eq!(link.enqueue(0, 1500), Fate::DroppedLoss);
+    assert_eq!(link.enqueue(0, 1500), Fate::DroppedQueue);
+    assert_eq!(link.counters().dropped_loss, 2);
+}
+
+#[test]
+fn the_same_seed_loses_the_same_segments() {
+    let losses = |seed| {
+        let config = DirectionConfig { loss: 0.1, seed, ..line(1_000_000_000, usize::MAX) };
+        let mut link = Link::new(&config);
+        (0..1000).map(|_| link.enqueue(0, 1500) == Fate::DroppedLoss).collect::<Vec<_>>()
+    };
+    assert_eq!(losses(7), losses(7));
+    assert_ne!(losses(7), losses(8));
+}
+
+#[test]
+fn the_loss_rate_lies_in_its_binomial_interval() {
+    for (loss, seed) in [(1e-4, 1), (1e-3, 2), (1e-2, 3), (0.5, 4)] {
+        let n = 2_000_000_u32;
+        let config = DirectionConfig { loss, seed, ..line(1_000_000_000, usize::MAX) };
+        let mut link = Link::new(&config);
+        for i in 0..n {
+            link.enqueue(u64::from(i) * 20_000, 1500);
+        }
+        let expected = f64::from(n) * loss;
+        let sigma = (expected * (1.0 - loss)).sqrt();
+        let lost = link.counters().dropped_loss as f64;
+        assert!((lost - expected).abs() < 2.576 * sigma, "{loss}: {lost} lost of {n}");
+    }
+}
+
+fn jittered(spec: &str) -> DirectionConfig {
+    let jitter = crate::jitter::Jitter::parse(spec).unwrap();
+    let delay = Duration::from_millis(10);
+    DirectionConfig { jitter, delay, ..line(1_000_000_000, usize::MAX) }
+}
+
+#[test]
+fn a_queue_of_bytes_drops_what_does_not_fit() {
+    let queue = Queue::Bytes(4000);
+    let mut link = Link::new(&DirectionConfig { queue, ..line(1_000_000_000, 1) });
+    at(link.enqueue(0, 1500));
+    at(link.enqueue(0, 1500));
+    assert_eq!(link.enqueue(0, 1500), Fate::DroppedQueue);
+    at(link.enqueue(0, 1000));
+    assert_eq!(link.enqueue(0, 1), Fate::DroppedQueue);
+    at(link.enqueue(12_304, 1500));
+    assert_eq!(link.counters().queue_bytes_max, 4000);
+}
+
+#[test]
+fn jitter_keeps_the_order_unless_asked_not_to() {
+    let arrivals = |spec: &str| {
+        let mut link = Link::new(&jittered(spec));
+        (0..10_000_u64).map(|i| at(link.enqueue(i * 20_000, 1500))).collect::<Vec<_>>()
+    };
+    for spec in ["5ms", "5ms,hold=0", "5ms,normal", "5ms,exponential"] {
+        let kept = arrivals(spec);
+        assert!(kept.is_sorted(), "{spec}");
+        assert_eq!(kept, arrivals(spec));
+    }
+    assert!(!arrivals("5ms,reorder").is_sorted());
+}
+
+/// A delay that falls must not let later segments overtake earlier ones either.
+#[test]
+fn a_delay_that_falls_keeps_the_order() {
+    let config = |ms| DirectionConfig {
+        delay: Duration::from_millis(ms),
+        ..line(1_000_000_000, usize::MAX)
+    };
+    let mut link = Link::new(&config(50));
+    let before = at(link.enqueue(0, 1500));
+    assert_eq!(link.set(1000, &config(10)), None);
+    assert_eq!(at(link.enqueue(20_000, 1500)), before);
+    assert_eq!(at(link.enqueue(60_000_000, 1500)), 60_000_000 + 12_304 + 10_000_000);
+}
+
+#[test]
+fn what_waits_leaves_at_the_new_rate() {
+    let mut link = Link::new(&line(10_000_000, 100));
+    // 1538 bytes at 10 Mbit/s take 1,230,400 ns; half of the first has left at the change.
+    for _ in 0..10 {
+        at(link.enqueue(0, 1500));
+    }
+    let half = 615_200;
+    let retiming = link.set(half, &line(100_000_000, 100)).unwrap();
+    assert_eq!(retiming.departure_ns(100), 100);
+    assert_eq!(retiming.departure_ns(1_230_400), half + half / 10);
+    let last = half + (10 * 1_230_400 - half) / 10;
+    assert_eq!(retiming.departure_ns(10 * 1_230_400), last);
+    link.deliveries_moved(Some(last));
+    assert_eq!(at(link.enqueue(half, 1500)), last + 123_040);
+    // And back: slower again.
+    let retiming = link.set(half, &line(10_000_000, 100)).unwrap();
+    assert_eq!(retiming.departure_ns(last), 10 * 1_230_400);
+}
+
+#[test]
+fn settings_that_change_do_not_shift_the_losses() {
+    let lossy = |rate| DirectionConfig { loss: 0.1, ..line(rate, usize::MAX) };
+    let losses = |change_at: u64| {
+        let mut link = Link::new(&lossy(1_000_000_000));
+        let mut lost = Vec::new();
+        for i in 0..1000 {
+            if i == change_at {
+                link.set(
+                    i,
+                    &DirectionConfig {
+                        burst: Some(crate::GilbertElliott { p: 0.1, r: 0.5, h: 0.0, k: 1.0 }),
+                        delay: Duration::from_millis(1),
+                        ..lossy(2_000_000_000)
+                    },
+                );
+            }
+            lost.push(link.enqueue(i, 1500) == Fate::DroppedLoss);
+        }
+        (lost, link.counters())
+    };
+    let (before, counters) = losses(u64::MAX);
+    let (after, changed) = losses(500);
+    assert_eq!(before, after);
+    assert_eq!(counters.dropped_burst, 0);
+    assert!(changed.dropped_burst > 0 && changed.dropped_loss > changed.dropped_burst);
+    assert_eq!(changed.segments + changed.dropped_loss, 1000);
+}
+
+proptest! {
+    /// Whatever is offered whenever: deliveries keep their order, the queue never holds more
+    /// than its limit, and a queue of q packets delays by at most q × packet / rate.
+    #[test]
+    fn order_and_queue_delay(
+        rate in 10_000_u64..20_000_000_000,
+        queue in 1_usize..50,
+        offers in prop::collection::vec((0_u64..5_000_000, 20_u32..1500), 1..300),
+    ) {
+        let mut link = Link::new(&line(rate, queue));
+        let (mut now_ns, mut last_ns) = (0, 0);
+        let mut delivered = 0;
+        let bound_ns = (queue as u64 * 1538 * 8 * NANOS_PER_S).div_ceil(rate);
+        for (gap_ns, bytes) in offers {
+            now_ns += gap_ns;
+            if let Fate::Delivered { at_ns, .. } = link.enqueue(now_ns, bytes) {
+                prop_assert!(at_ns >= last_ns);
+                prop_assert!(at_ns - now_ns <= bound_ns);
+                last_ns = at_ns;
+                delivered += 1;
+            }
+            prop_assert!(link.counters().queue_packets_max <= queue as u64);
+        }
+        prop_assert_eq!(link.counters().segments, delivered);
+    }
+}
