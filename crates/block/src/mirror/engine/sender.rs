@@ -29,8 +29,12 @@ use super::stream::Stream;
 use super::tail;
 use crate::Result;
 
-/// Bytes of data of a write at most.
-pub(super) const DATA_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of data of a write at most, and at least where more follows.
+const DATA_BYTES: (u64, u64) = (1 << 20, 64 << 10);
+
+/// Writes that fill what may be under way at least. With fewer, a line that is so slow that it
+/// carries one within the time of an answer stands still between them.
+const WRITES_PER_WINDOW: u64 = 8;
 
 /// Bytes that a leg is told to zero at once at most: some targets write them one by one.
 pub(super) const ZERO_BYTES_MAX: u64 = 4 << 20;
@@ -164,7 +168,7 @@ impl Sender {
         if let Some(before) = self.done.take() {
             under_way.push(self.begin_stamp(before));
         }
-        let mut writes = batch.into_writes(DATA_BYTES_MAX, ZERO_BYTES_MAX);
+        let mut writes = batch.into_writes(self.allowed.write_bytes(), ZERO_BYTES_MAX);
         let mut next = writes.next();
         loop {
             while under_way.len() < WRITES_MAX
@@ -248,10 +252,33 @@ impl Sender {
     }
 }
 
+impl Allowances {
+    /// How large a write of data is made.
+    pub(super) fn write_bytes(&self) -> u64 {
+        let (max, min) = DATA_BYTES;
+        (self.data.bytes() / WRITES_PER_WINDOW / min * min).clamp(min, max)
+    }
+}
+
 /// What a write counts as: whether it is zeroes, and bytes.
 pub(super) fn cost(piece: &Piece) -> (bool, u64) {
     match &piece.content {
         Content::Data(data) => (false, data.len() as u64 + WRITE_OVERHEAD_BYTES),
         Content::Zero(len) => (true, *len),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_are_as_small_as_a_slow_line_needs_and_as_large_as_a_fast_one_likes() {
+        let of = |bytes| {
+            let data = Allowance::new(bytes, (BLOCK_BYTES, bytes), Duration::from_secs(10));
+            Allowances { data, zeroes: data }.write_bytes()
+        };
+        assert_eq!([of(4096), of(1 << 20), of(2 << 20)], [64 << 10, 128 << 10, 256 << 10]);
+        assert_eq!([of((2 << 20) - 1), of(64 << 20)], [192 << 10, 1 << 20]);
     }
 }

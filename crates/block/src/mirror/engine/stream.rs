@@ -29,7 +29,7 @@ use super::super::BLOCK_BYTES;
 use super::super::epoch::{Batch, Content, Piece};
 use super::super::link::OrderedWrites;
 use super::legs::Next;
-use super::sender::{DATA_BYTES_MAX, Done, PACE_BYTES_MIN, Sender, ZERO_BYTES_MAX, cost};
+use super::sender::{Done, PACE_BYTES_MIN, Sender, ZERO_BYTES_MAX, cost};
 use super::session::SessionDevice;
 use super::shared::Phase;
 use super::signal::{Either, either};
@@ -173,7 +173,7 @@ impl<'a> Stream<'a> {
         }
         let done = Done { epoch: batch.epoch, closed: batch.closed };
         let writes: Box<dyn Iterator<Item = Piece> + Send> =
-            Box::new(batch.into_writes(DATA_BYTES_MAX, ZERO_BYTES_MAX));
+            Box::new(batch.into_writes(self.sender.allowed.write_bytes(), ZERO_BYTES_MAX));
         self.current = Some(Current { done, writes: writes.peekable(), zeroes: 0 });
     }
 
