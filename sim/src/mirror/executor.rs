@@ -16,6 +16,9 @@ use block::mirror::host::BoxFuture;
 
 use crate::rng::Rng;
 
+/// Sites with a host of their own.
+const SITES: usize = 2;
+
 /// All tasks and timers of a run. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Executor(Arc<Inner>);
@@ -28,12 +31,13 @@ struct Inner {
 struct State {
     now: Duration,
     next: u64,
-    /// `None` while it is polled.
-    tasks: BTreeMap<u64, Option<BoxFuture>>,
+    /// Of which site, and the task: `None` while it is polled.
+    tasks: BTreeMap<u64, (usize, Option<BoxFuture>)>,
     events: BTreeMap<(Duration, u64), Event>,
     rng: Rng,
-    /// Tasks of an earlier start of the host are gone, and it can begin no more of them.
-    boot: u64,
+    /// Of the host at each site: tasks of an earlier start are gone, and it can begin no more of
+    /// them.
+    boots: [u64; SITES],
 }
 
 enum Event {
@@ -89,7 +93,7 @@ impl Executor {
             tasks: BTreeMap::new(),
             events: BTreeMap::new(),
             rng,
-            boot: 0,
+            boots: [0; SITES],
         };
         Self(Arc::new(Inner { state: Mutex::new(state), ready: Arc::default() }))
     }
@@ -104,9 +108,14 @@ impl Executor {
 
     /// Time, tasks and chance for one start of the host.
     pub(crate) fn host(&self) -> Arc<SimHost> {
+        self.host_of(0)
+    }
+
+    /// As [`host`](Self::host), for the host at a site.
+    pub(crate) fn host_of(&self, site: usize) -> Arc<SimHost> {
         let mut state = self.lock();
-        let (boot, rng) = (state.boot, Mutex::new(state.rng.fork()));
-        Arc::new(SimHost { executor: self.clone(), boot, rng })
+        let (boot, rng) = (state.boots[site], Mutex::new(state.rng.fork()));
+        Arc::new(SimHost { executor: self.clone(), site, boot, rng })
     }
 
     /// Does `call` after `delay`, whatever becomes of the tasks.
@@ -121,7 +130,7 @@ impl Executor {
         let mut state = self.lock();
         if let Some(task) = self.0.ready.take(&mut state.rng) {
             // A task that has ended may have been woken once more.
-            let Some(future) = state.tasks.get_mut(&task).and_then(Option::take) else {
+            let Some(future) = state.tasks.get_mut(&task).and_then(|(_, task)| task.take()) else {
                 return Step::Done;
             };
             drop(state);
@@ -143,7 +152,7 @@ impl Executor {
         let pending = future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
         let mut state = self.lock();
         match (pending, state.tasks.get_mut(&task)) {
-            (true, Some(place)) => *place = Some(future),
+            (true, Some((_, place))) => *place = Some(future),
             (_, place) => {
                 let known = place.is_some();
                 if known {
@@ -158,25 +167,34 @@ impl Executor {
 
     /// The host's process ends: all tasks, and what they hold, are gone.
     pub(crate) fn end_tasks(&self) {
-        self.lock().boot += 1;
+        self.end_tasks_of(0);
+    }
+
+    /// As [`end_tasks`](Self::end_tasks), of the host at a site.
+    pub(crate) fn end_tasks_of(&self, site: usize) {
+        self.lock().boots[site] += 1;
         loop {
-            let tasks = std::mem::take(&mut self.lock().tasks);
-            if tasks.is_empty() {
+            let mut state = self.lock();
+            let tasks = std::mem::take(&mut state.tasks).into_iter();
+            let (ends, stay): (BTreeMap<_, _>, _) = tasks.partition(|(_, (at, _))| *at == site);
+            state.tasks = stay;
+            drop(state);
+            if ends.is_empty() {
                 return;
             }
-            drop(tasks);
+            drop(ends);
         }
     }
 
-    fn spawn(&self, boot: u64, future: BoxFuture) {
+    fn spawn(&self, (site, boot): (usize, u64), future: BoxFuture) {
         let mut state = self.lock();
-        if state.boot != boot {
+        if state.boots[site] != boot {
             drop(state);
             return drop(future);
         }
         let task = state.next;
         state.next += 1;
-        state.tasks.insert(task, Some(future));
+        state.tasks.insert(task, (site, Some(future)));
         drop(state);
         self.0.ready.add(task);
     }
@@ -194,13 +212,14 @@ impl State {
 /// The host of the engine, from one start to the next.
 pub(crate) struct SimHost {
     executor: Executor,
+    site: usize,
     boot: u64,
     rng: Mutex<Rng>,
 }
 
 impl Host for SimHost {
     fn spawn(&self, task: BoxFuture) {
-        self.executor.spawn(self.boot, task);
+        self.executor.spawn((self.site, self.boot), task);
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture {
@@ -219,7 +238,7 @@ impl Host for SimHost {
     }
 
     fn name(&self) -> String {
-        "near".to_owned()
+        format!("host {}, start {}", self.site, self.boot)
     }
 
     fn random(&self) -> u128 {

@@ -78,8 +78,13 @@ pub(crate) struct Window {
     pub(crate) killed: Moment,
 }
 
+/// Number of the first write of a guest that has taken over: far above those of the one before.
+const TAKEN_OVER: u32 = 1 << 20;
+
 /// The guest's history.
 pub(crate) struct History {
+    /// Number of the first of `writes`.
+    first: u32,
     /// When each moment was.
     times: Vec<Duration>,
     writes: Vec<Write>,
@@ -89,7 +94,23 @@ pub(crate) struct History {
 impl History {
     pub(crate) fn new() -> Self {
         let blank = Write { range: 0..0, begun: 0, ended: 0, acknowledged: true, stable: 0 };
-        Self { times: vec![Duration::ZERO], writes: vec![blank], sectors: BTreeMap::new() }
+        let (times, writes) = (vec![Duration::ZERO], vec![blank]);
+        Self { first: 0, times, writes, sectors: BTreeMap::new() }
+    }
+
+    /// Another guest begins with what somebody has left: that is what every later image has.
+    pub(crate) fn take_over(&mut self, content: Vec<(u64, Content)>, now: Duration) {
+        *self = Self { first: TAKEN_OVER, ..Self::new() };
+        let moment = self.next(now);
+        for (at, content) in content {
+            let (write, zero) = match content {
+                Content::Guest(write) => (write, false),
+                Content::Zero | Content::Raw(_) => (0, true),
+            };
+            let (begun, ended) = (0, moment);
+            let version = Version { write, zero, begun, ended, killed: NEVER, hidden: NEVER };
+            self.sectors.insert(at, vec![version]);
+        }
     }
 
     pub(crate) fn moment(&self) -> Moment {
@@ -115,7 +136,7 @@ impl History {
     /// A write begins. Returns its number.
     pub(crate) fn begin_write(&mut self, range: Range<u64>, zero: bool, now: Duration) -> u32 {
         let begun = self.next(now);
-        let write = self.writes.len() as u32;
+        let write = self.first + self.writes.len() as u32;
         for at in range.clone() {
             let versions = self.sectors.entry(at).or_insert_with(|| vec![Version::BLANK]);
             let (killed, hidden) = (NEVER, NEVER);
@@ -129,7 +150,7 @@ impl History {
     /// A write has ended: well, and with FUA, or not.
     pub(crate) fn end_write(&mut self, write: u32, well: bool, fua: bool, now: Duration) {
         let ended = self.next(now);
-        let this = &mut self.writes[write as usize];
+        let this = &mut self.writes[(write - self.first) as usize];
         (this.ended, this.acknowledged) = (ended, well);
         let (range, begun) = (this.range.clone(), this.begun);
         for version in self.sectors.range_mut(range).flat_map(|(_, versions)| versions) {
@@ -145,7 +166,7 @@ impl History {
     }
 
     fn settle(&mut self, write: u32, moment: Moment) {
-        let this = &mut self.writes[write as usize];
+        let this = &mut self.writes[(write - self.first) as usize];
         this.stable = moment;
         let (range, begun) = (this.range.clone(), this.begun);
         for version in self.sectors.range_mut(range).flat_map(|(_, versions)| versions) {
@@ -165,7 +186,7 @@ impl History {
         let moment = self.next(now);
         let covered =
             |write: &Write| write.acknowledged && write.ended < begun && write.stable == NEVER;
-        let numbers = self.writes.iter().zip(0..).filter(|(write, _)| covered(write));
+        let numbers = self.writes.iter().zip(self.first..).filter(|(write, _)| covered(write));
         for number in numbers.map(|(_, number)| number).collect::<Vec<u32>>() {
             self.settle(number, moment);
         }

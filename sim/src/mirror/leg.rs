@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use block::mirror::layout::TAIL_BYTES;
-use block::mirror::{BLOCK_BYTES, Host, LegSource, OpenLeg, OrderedWrites};
+use block::mirror::{BLOCK_BYTES, Fence, Host, LegSource, OpenLeg, OrderedWrites};
 use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
 use super::content::Content;
-use super::disk::store::{Answer, Store, Work};
+use super::disk::store::{Act, Answer, Store, Work, session_of};
 use super::disk::{Kind, Slot, Waiting, lock, read, sectors, unit, write_work};
 use super::executor::Executor;
 use super::line::Line;
@@ -30,6 +30,9 @@ const LINGERS_MS_MAX: u64 = 4000;
 /// Time that a target out of reach lets an attempt to connect wait at most.
 const REFUSED_MS_MAX: u64 = 1500;
 
+/// A link that is down for longer is one that is not to be used yet.
+const OPEN_WITHIN: Duration = Duration::from_secs(100);
+
 /// Hears what became of a command.
 type Then = Box<dyn FnOnce(Leg, Answer) + Send>;
 
@@ -40,7 +43,10 @@ pub(crate) struct Leg(Arc<Inner>);
 struct Inner {
     number: usize,
     kind: Kind,
-    store: Mutex<Store>,
+    store: Arc<Mutex<Store>>,
+    way: u64,
+    /// It knows reservations.
+    fenced: Mutex<bool>,
     executor: Executor,
     points: Points,
     link: Mutex<Link>,
@@ -83,10 +89,25 @@ impl Leg {
         let mut store = Store::new(rng.fork());
         let stamps = kind.bytes.saturating_sub(TAIL_BYTES) + 2 * BLOCK_BYTES;
         store.stamps = sectors(stamps, 2 * BLOCK_BYTES);
-        let store = Mutex::new(store);
+        let store = Arc::new(Mutex::new(store));
+        Self::over(number, kind, store, 0, executor, points, line, rng)
+    }
+
+    /// A way to a disk that can be reached on other ways as well.
+    #[expect(clippy::too_many_arguments, reason = "parts of a leg, all different")]
+    pub(crate) fn over(
+        number: usize,
+        kind: Kind,
+        store: Arc<Mutex<Store>>,
+        way: u64,
+        executor: Executor,
+        points: Points,
+        line: Line,
+        rng: Rng,
+    ) -> Self {
         let link = Mutex::new(Link {
             rng,
-            session: 0,
+            session: session_of(way, 0),
             alive: false,
             down_until: Duration::ZERO,
             slow_until: Duration::ZERO,
@@ -97,13 +118,40 @@ impl Leg {
             lied: 0,
         });
         let host = Mutex::new(executor.host() as Arc<dyn Host>);
-        let behind = Mutex::default();
-        Self(Arc::new(Inner { number, kind, store, executor, points, link, behind, line, host }))
+        let (fenced, behind) = (Mutex::new(false), Mutex::default());
+        Self(Arc::new(Inner {
+            number,
+            kind,
+            store,
+            way,
+            fenced,
+            executor,
+            points,
+            link,
+            line,
+            behind,
+            host,
+        }))
     }
 
     pub(crate) fn set_lie(&self, lie: Option<Lie>) {
         lock(&self.0.store).set_lie(lie);
         lock(&self.0.link).lie = lie;
+    }
+
+    /// Whether it knows reservations.
+    pub(crate) fn set_fenced(&self, fenced: bool) {
+        *lock(&self.0.fenced) = fenced;
+    }
+
+    /// On which way it is reached.
+    pub(crate) fn way(&self) -> u64 {
+        self.0.way
+    }
+
+    /// There is a way to it, as far as is known beforehand.
+    pub(crate) fn is_open(&self) -> bool {
+        lock(&self.0.link).down_until.saturating_sub(self.0.executor.now()) < OPEN_WITHIN
     }
 
     /// How often it has lied.
@@ -143,7 +191,7 @@ impl Leg {
         let waiting = std::mem::take(&mut link.waiting);
         drop(link);
         if was_alive {
-            lock(&self.0.store).lose_session();
+            lock(&self.0.store).lose_session(self.0.way);
         }
         if told {
             self.0.executor.after(delay, move || {
@@ -269,18 +317,14 @@ impl Leg {
         if !link.alive || link.session != session {
             return Err(unreachable());
         }
-        let device = Arc::new(Remote { leg: self.clone(), session });
-        let ordered: Arc<dyn OrderedWrites> = device.clone();
+        let remote = Arc::new(Remote { leg: self.clone(), session });
+        let ordered: Arc<dyn OrderedWrites> = remote.clone();
         let ordered = self.0.kind.ordered.then(|| self.0.line.barriers(session, ordered));
         let ordered = ordered.ok_or_else(|| "simulated: no barriers".to_owned());
-        let device = self.0.line.begin(session, device);
-        Ok(OpenLeg {
-            device,
-            identity: link.identity.clone(),
-            ordered,
-            fence: None,
-            inside: Err(String::new()),
-        })
+        let device = self.0.line.begin(session, remote.clone());
+        let fence = lock(&self.0.fenced).then_some(remote as Arc<dyn Fence>);
+        let inside = Err(String::new());
+        Ok(OpenLeg { device, identity: link.identity.clone(), ordered, fence, inside })
     }
 }
 
@@ -372,6 +416,28 @@ impl Remote {
 impl OrderedWrites for Remote {
     fn barrier(&self) -> Io<()> {
         unit(self.ask(Work::Barrier))
+    }
+}
+
+impl Fence for Remote {
+    fn hold(&self, key: u64) -> Io<()> {
+        unit(self.ask(Work::Reserve(Act::Hold(key))))
+    }
+
+    fn take(&self, key: u64) -> Io<()> {
+        unit(self.ask(Work::Reserve(Act::Take(key))))
+    }
+
+    fn holder(&self) -> Io<Option<u64>> {
+        let (told, leg) = (self.ask(Work::Reserve(Act::Tell)), self.leg.clone());
+        Io::later(async move {
+            told.await?;
+            Ok(lock(&leg.0.store).holder())
+        })
+    }
+
+    fn release(&self, _key: u64) -> Io<()> {
+        unit(self.ask(Work::Reserve(Act::Release)))
     }
 }
 

@@ -24,6 +24,7 @@ mod sabotage;
 mod scenario;
 mod seeds;
 mod subject;
+mod takeover;
 #[cfg(test)]
 mod toy;
 mod world;

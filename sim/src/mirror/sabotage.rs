@@ -129,13 +129,24 @@ pub enum Sabotage {
     CalledLegalEarly,
     /// The mirror does not keep to the lag that was promised.
     LagUnbounded,
+    /// A leg lets a host write whose reservation was taken from it.
+    FenceNotKept,
+    /// A leg is taken over from a mirror that lives, and nothing keeps that from writing.
+    SignsOfLifeIgnored,
+    /// What is said to differ at a disk that is given back is lost.
+    HandOverBitsLost,
+    /// The copy to a disk that was given back leaves something out.
+    FailBackLeavesOut,
+    /// The old host works on with a disk that it has given back.
+    OldSiteWorksOn,
 }
 
 impl Sabotage {
     /// All kinds.
     pub fn all() -> impl Iterator<Item = Self> {
         let of_legs = Self::OF_DEVICES.into_iter().chain(Self::OF_STREAM);
-        of_legs.chain(Self::OF_ASYNC).chain(Self::OF_REDO)
+        let of_modes = of_legs.chain(Self::OF_ASYNC).chain(Self::OF_REDO);
+        of_modes.chain(Self::OF_TAKEOVER)
     }
 
     /// The mode that it is a mistake of, if it is one of one mode.
@@ -147,6 +158,19 @@ impl Sabotage {
     pub(crate) fn is_of_stream(self) -> bool {
         Self::OF_STREAM.contains(&self)
     }
+
+    /// It is one of taking over and giving back.
+    pub(crate) fn takes_over(self) -> bool {
+        Self::OF_TAKEOVER.contains(&self)
+    }
+
+    const OF_TAKEOVER: [Self; 5] = [
+        Self::FenceNotKept,
+        Self::SignsOfLifeIgnored,
+        Self::HandOverBitsLost,
+        Self::FailBackLeavesOut,
+        Self::OldSiteWorksOn,
+    ];
 
     const OF_ASYNC: [Self; 13] = [
         Self::FlushToDiskOnly,

@@ -8,6 +8,7 @@ use super::engine::Engine;
 use super::sabotage::Sabotage;
 use super::scenario::{Scenario, Trouble, cut};
 use super::subject::Subject;
+use super::takeover::Takeover;
 use super::world::{Outcome, World};
 use crate::coverage::Coverage;
 use crate::rng::Rng;
@@ -18,6 +19,9 @@ const SECOND_CUTS: u32 = 40;
 
 /// Where the second cut is at most, in points behind the first.
 const SECOND_AFTER_MAX: u64 = 150;
+
+/// One seed in so many is one in which a leg is taken over: it costs half as much again as another.
+const TAKEOVERS: u64 = 16;
 
 /// At how many of its points a seed is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,11 @@ pub(super) fn run_on(seed: u64, options: Options, subject: &Arc<dyn Subject>) ->
     let (mut rng, mut coverage) = (Rng::new(seed), Coverage::default());
     let mode = subject.mode().or(options.sabotage.and_then(Sabotage::mode));
     let of_stream = options.sabotage.is_some_and(Sabotage::is_of_stream);
+    let takes_over = match options.sabotage {
+        _ if subject.mode().is_some() => false,
+        Some(sabotage) => sabotage.takes_over(),
+        None => seed % TAKEOVERS == TAKEOVERS - 1,
+    };
     let mut scenario = Scenario::new(&mut rng, mode, subject.tail_bytes());
     if of_stream {
         scenario.legs.iter_mut().for_each(|leg| leg.ordered = true);
@@ -79,6 +88,10 @@ pub(super) fn run_on(seed: u64, options: Options, subject: &Arc<dyn Subject>) ->
             println!("run {number}, cuts {cuts:?}");
         }
         let subject = subject.clone();
+        if takes_over {
+            let rng = Rng::new(seed);
+            return Takeover::new(rng, scenario.clone(), cuts, subject, sabotage, verbose).run();
+        }
         World::new(Rng::new(seed), scenario.clone(), cuts, subject, sabotage, verbose).run()
     };
     let mut report = Report {

@@ -162,17 +162,7 @@ impl World {
         let mut judge = lock(&self.judge);
         self.legs.iter().for_each(|leg| judge.coverage.merge(&leg.line().seen()));
         judge.coverage.add(MADE, self.mistakes());
-        let (points, elapsed) = (self.points.passed(), self.executor.now());
-        let mix = |digest: u64, value: u64| (digest ^ value).wrapping_mul(0x100_0000_01b3);
-        let values = [points, steps, elapsed.as_nanos() as u64, judge.history.moment()];
-        Outcome {
-            points,
-            images: judge.images,
-            coverage: judge.coverage.clone(),
-            digest: values.into_iter().fold(0xcbf2_9ce4_8422_2325, mix),
-            elapsed,
-            failure: judge.failure().map(|what| format!("at {elapsed:?}: {what}")),
-        }
+        outcome(&judge, &self.points, steps, self.executor.now())
     }
 
     /// How often something was done wrong on purpose, beside what the guest did.
@@ -333,8 +323,11 @@ impl World {
         let oldest = |at| store.possible(at).into_iter().next().unwrap_or(Content::Zero);
         let image =
             |content: &dyn Fn(u64) -> Content| self.subject.image(leg.kind().bytes, content);
-        let mut said = vec![image(&|at| store.visible(at)), image(&oldest)];
-        said.extend((0..TORN_DRAWS).map(|_| image(&torn)));
+        let mut said = vec![image(&|at| store.visible(at))];
+        if !store.settled(DATA_BYTES / SECTOR_BYTES..leg.kind().bytes / SECTOR_BYTES) {
+            said.push(image(&oldest));
+            said.extend((0..TORN_DRAWS).map(|_| image(&torn)));
+        }
         let mut looked_at: Vec<Over> = Vec::new();
         let mut judge = lock(&self.judge);
         for said in said {
@@ -468,6 +461,21 @@ impl World {
             let what = what();
             lock(&self.judge).log(now, || what);
         }
+    }
+}
+
+/// How a run went, as its judge has it.
+pub(super) fn outcome(judge: &Judge, points: &Points, steps: u64, elapsed: Duration) -> Outcome {
+    let points = points.passed();
+    let mix = |digest: u64, value: u64| (digest ^ value).wrapping_mul(0x100_0000_01b3);
+    let values = [points, steps, elapsed.as_nanos() as u64, judge.history.moment()];
+    Outcome {
+        points,
+        images: judge.images,
+        coverage: judge.coverage.clone(),
+        digest: values.into_iter().fold(0xcbf2_9ce4_8422_2325, mix),
+        elapsed,
+        failure: judge.failure().map(|what| format!("at {elapsed:?}: {what}")),
     }
 }
 

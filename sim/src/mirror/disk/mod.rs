@@ -4,6 +4,7 @@
 //! [`super::leg`].
 
 pub(crate) mod store;
+mod work;
 
 use std::future::Future;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
-use self::store::{Answer, Store, Work};
+use self::store::{Answer, Store, Work, session_of};
 use super::content::{Content, SECTOR, SECTOR_BYTES};
 use super::executor::Executor;
 use super::points::Points;
@@ -99,6 +100,7 @@ pub(crate) struct LocalDisk {
     executor: Executor,
     points: Points,
     rng: Arc<Mutex<Rng>>,
+    way: u64,
     boot: u64,
     /// The start of the host that may ask.
     current: Arc<Mutex<u64>>,
@@ -113,8 +115,21 @@ impl LocalDisk {
         mut rng: Rng,
     ) -> Self {
         let store = Arc::new(Mutex::new(Store::new(rng.fork())));
+        Self::over(name, kind, store, 0, executor, points, rng)
+    }
+
+    /// A disk that can be reached on other ways as well.
+    pub(crate) fn over(
+        name: &'static str,
+        kind: Kind,
+        store: Arc<Mutex<Store>>,
+        way: u64,
+        executor: Executor,
+        points: Points,
+        rng: Rng,
+    ) -> Self {
         let rng = Arc::new(Mutex::new(rng));
-        Self { name, kind, store, executor, points, rng, boot: 0, current: Arc::default() }
+        Self { name, kind, store, executor, points, rng, way, boot: 0, current: Arc::default() }
     }
 
     pub(crate) fn set_lie(&self, lie: Option<Lie>) {
@@ -142,7 +157,7 @@ impl LocalDisk {
             return Waiting(slot); // nobody is there to wait
         }
         let story = work.told();
-        let id = lock(&self.store).begin(self.boot, work);
+        let id = lock(&self.store).begin(session_of(self.way, self.boot), work);
         self.points.log(self.executor.now(), || format!("{} {id}: {story}", self.name));
         self.points.pass();
         let latency = self.kind.latency(&mut lock(&self.rng));

@@ -5,55 +5,21 @@
 //! was last stable, and of what was under way any part.
 
 mod order;
+mod reservation;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 
 use block::BlockError;
 
+pub(crate) use self::reservation::Act;
+use self::reservation::Reservation;
 use super::super::content::Content;
 use super::super::sabotage::Lie;
+pub(crate) use super::work::{Work, session_of};
+use super::work::{is_older, way_of};
 use crate::rng::Rng;
-
-/// What is asked of a disk. Ranges are in sectors.
-#[derive(Clone, Debug)]
-pub(crate) enum Work {
-    Read(Range<u64>),
-    Write {
-        first: u64,
-        contents: Arc<[Content]>,
-        fua: bool,
-    },
-    Zero {
-        range: Range<u64>,
-        fua: bool,
-    },
-    Flush,
-    /// A flush that is a barrier (SAM-5 §8.2, ORDERED).
-    Barrier,
-}
-
-impl Work {
-    /// In a few words, for the story of a run.
-    pub(crate) fn told(&self) -> String {
-        match self {
-            Self::Read(range) => format!("read {range:?}"),
-            Self::Flush => "flush".into(),
-            Self::Barrier => "barrier".into(),
-            Self::Zero { range, fua } => format!("zero {range:?} fua {fua}"),
-            Self::Write { first, contents, fua } => {
-                let end = first + contents.len() as u64;
-                let first_content = contents.first().map(|content| match content {
-                    Content::Raw(_) => "metadata".into(),
-                    other => format!("{other:?}"),
-                });
-                format!("write {first}..{end} {first_content:?} fua {fua}")
-            }
-        }
-    }
-}
 
 /// What it says.
 pub(crate) type Answer = Result<Vec<Content>, BlockError>;
@@ -100,6 +66,15 @@ pub(crate) struct Store {
     lie: Option<Lie>,
     /// How often that was done.
     pub(crate) lied: u64,
+    reservation: Reservation,
+    /// It lets those write that are not registered; a mistake.
+    pub(crate) ignores_reservation: bool,
+    /// How often it did.
+    pub(crate) ignored: u64,
+    /// Nobody else is to change it.
+    belongs_to: Option<u64>,
+    /// How often somebody else did.
+    pub(crate) trespasses: u64,
     /// What was stable when it began to.
     before: BTreeMap<u64, Content>,
     /// Something that an image depends on has changed.
@@ -123,6 +98,11 @@ impl Store {
             full: false,
             lie: None,
             lied: 0,
+            reservation: Reservation::default(),
+            ignores_reservation: false,
+            ignored: 0,
+            belongs_to: None,
+            trespasses: 0,
             before: BTreeMap::new(),
             touched: true,
             order: order::Order::default(),
@@ -135,6 +115,16 @@ impl Store {
     pub(crate) fn set_lie(&mut self, lie: Option<Lie>) {
         self.lie = lie;
         self.before = self.snapshot();
+    }
+
+    /// From now on, who comes on this way alone may change it.
+    pub(crate) fn belongs_to(&mut self, way: u64) {
+        self.belongs_to = Some(way);
+    }
+
+    /// The key that it is reserved under.
+    pub(crate) fn holder(&self) -> Option<u64> {
+        self.reservation.holder()
     }
 
     /// An operation arrives.
@@ -171,6 +161,10 @@ impl Store {
 
     fn carry_out(&mut self, id: u64, operation: &Operation) -> Answer {
         let faults = self.faults;
+        let way = way_of(operation.session);
+        if self.refuses(way, &operation.work) {
+            return Err(BlockError::Fenced);
+        }
         let medium = || Err(BlockError::Medium(io::Error::other("simulated EIO")));
         match &operation.work {
             Work::Read(_) if self.rng.below(1000) < faults.read => medium(),
@@ -178,7 +172,7 @@ impl Store {
                 self.lied += 1;
                 Ok(range.clone().filter_map(|at| self.possible(at).into_iter().next()).collect())
             }
-            Work::Read(range) => Ok(range.clone().map(|at| self.visible(at)).collect()),
+            Work::Read(range) => Ok(self.read(range.clone())),
             Work::Flush | Work::Barrier if self.rng.below(1000) < faults.flush => medium(),
             Work::Barrier if self.lie == Some(Lie::BarrierOnlyOrders) => {
                 self.lied += 1;
@@ -188,6 +182,7 @@ impl Store {
                 self.flush(id, &operation.uncovered);
                 Ok(Vec::new())
             }
+            Work::Reserve(act) => self.reserve(way, *act),
             Work::Write { first, contents, fua } => {
                 let pieces = contents.iter().zip(*first..).map(|(c, at)| (at, c.clone())).collect();
                 self.write(id, pieces, *fua)
@@ -198,6 +193,14 @@ impl Store {
                 self.write(id, known.into_iter().map(|at| (at, Content::Zero)).collect(), *fua)
             }
         }
+    }
+
+    fn read(&self, range: Range<u64>) -> Vec<Content> {
+        let mut contents = vec![Content::Zero; (range.end - range.start) as usize];
+        for (at, sector) in self.sectors.range(range.clone()) {
+            contents[(at - range.start) as usize] = sector.visible().clone();
+        }
+        contents
     }
 
     fn write(&mut self, id: u64, pieces: Vec<(u64, Content)>, fua: bool) -> Answer {
@@ -282,12 +285,14 @@ impl Store {
         self.unanswered.remove(&id);
     }
 
-    /// A session is lost. What it asked for may still be carried out, now or later.
-    pub(crate) fn lose_session(&mut self) {
-        if self.has_barriers() {
-            return self.lose_in_order();
+    /// The session of a way is lost. What it asked for may still be carried out, now or later.
+    pub(crate) fn lose_session(&mut self, way: u64) {
+        let of = |session| way_of(session) == way;
+        if self.has_barriers(of) {
+            return self.lose_in_order(of);
         }
-        let flying: Vec<u64> = self.flying.keys().copied().collect();
+        let flying = self.flying.iter().filter(|(_, o)| of(o.session));
+        let flying: Vec<u64> = flying.map(|(id, _)| *id).collect();
         for id in flying {
             match self.rng.below(3) {
                 0 => drop(self.flying.remove(&id)),
@@ -297,19 +302,20 @@ impl Store {
         }
     }
 
-    /// What earlier sessions than `session` have asked for ends here, done or not.
+    /// What earlier sessions of the same way have asked for ends here, done or not.
     pub(crate) fn quiesce(&mut self, session: u64) {
         if self.lie == Some(Lie::DoesNotQuiesce) {
-            let old = |operation: &&Operation| operation.session < session;
+            let old = |operation: &&Operation| is_older(operation.session, session);
             self.lied += self.flying.values().filter(old).count() as u64;
             return;
         }
-        if self.has_barriers() {
+        let old = |of| is_older(of, session);
+        if self.has_barriers(old) {
             let some = self.rng.below(self.flying.len() as u64 + 1);
-            self.run_some(some);
-            self.flying.retain(|_, operation| operation.session >= session);
+            self.run_some(some, old);
+            self.flying.retain(|_, operation| !old(operation.session));
         }
-        let old = self.flying.iter().filter(|(_, operation)| operation.session < session);
+        let old = self.flying.iter().filter(|(_, o)| old(o.session));
         for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
             match self.rng.coin() {
                 true => drop(self.perform(id)),
@@ -321,9 +327,9 @@ impl Store {
 
     /// The process that asked ends: what is under way is done in any part.
     pub(crate) fn interrupt(&mut self) {
-        if self.has_barriers() {
+        if self.has_barriers(|_| true) {
             let some = self.rng.below(self.flying.len() as u64 + 1);
-            self.run_some(some);
+            self.run_some(some, |_| true);
         }
         let landing: Vec<u64> =
             self.flying.keys().copied().filter(|id| self.may_land(*id)).collect();
@@ -335,7 +341,7 @@ impl Store {
                 move || luck == 1 || luck == 2 && rng.coin()
             };
             match operation.work {
-                Work::Read(_) => {}
+                Work::Read(_) | Work::Reserve(_) => {}
                 Work::Barrier if self.lie == Some(Lie::BarrierOnlyOrders) => {}
                 Work::Flush | Work::Barrier => {
                     if lands() {
@@ -406,14 +412,30 @@ impl Store {
         self.sectors.range(range).map(|(at, _)| *at)
     }
 
+    /// Whatever happens to the power, these sectors hold what they hold.
+    pub(crate) fn settled(&self, range: Range<u64>) -> bool {
+        let quiet = self.sectors.range(range.clone()).all(|(_, sector)| sector.dirty.is_empty());
+        let meets = |others: &Range<u64>| others.start < range.end && range.start < others.end;
+        quiet
+            && !self.flying.values().any(|operation| match &operation.work {
+                Work::Write { first, contents, .. } => {
+                    meets(&(*first..first + contents.len() as u64))
+                }
+                Work::Zero { range, .. } => meets(range),
+                Work::Read(_) | Work::Flush | Work::Barrier | Work::Reserve(_) => false,
+            })
+    }
+
     /// All that a sector may hold if the power fails now.
     pub(crate) fn possible(&self, at: u64) -> Vec<Content> {
         let mut possible = match self.sectors.get(&at) {
             None => vec![Content::Zero],
-            Some(sector) => std::iter::once(&sector.stable)
-                .chain(sector.dirty.iter().map(|(_, content)| content))
-                .cloned()
-                .collect(),
+            Some(sector) => {
+                let mut possible = Vec::with_capacity(1 + sector.dirty.len());
+                possible.push(sector.stable.clone());
+                possible.extend(sector.dirty.iter().map(|(_, content)| content.clone()));
+                possible
+            }
         };
         for (id, operation) in &self.flying {
             match &operation.work {

@@ -1,7 +1,8 @@
 //! Barriers: which of the operations under way may be carried out, and what becomes of those behind
-//! one that fails. An operation that has to wait for a barrier is dormant: nothing of it lands.
+//! one that fails. An operation that has to wait for a barrier is dormant: nothing of it lands. Each
+//! way to the disk has an order of its own.
 
-use super::{Answer, Operation, Store, Work};
+use super::{Answer, Operation, Store, Work, way_of};
 use crate::mirror::sabotage::Lie;
 
 /// What a store with barriers remembers.
@@ -32,10 +33,10 @@ impl Store {
             _ => false,
         };
         let barrier = |operation: &Operation| matches!(operation.work, Work::Barrier);
-        let mut older = self.flying.range(..id);
+        let mut older = self.older(id, operation);
         lies || match barrier(operation) {
-            false => older.all(|(_, older)| !barrier(older)),
-            true => older.all(|(_, older)| !barrier(older) && self.is_overtaken(older)),
+            false => older.all(|older| !barrier(older)),
+            true => older.all(|older| !barrier(older) && self.is_overtaken(older)),
         }
     }
 
@@ -43,15 +44,22 @@ impl Store {
     pub(super) fn overtakes(&self, id: u64) -> bool {
         let barrier = |operation: &Operation| matches!(operation.work, Work::Barrier);
         let Some(operation) = self.flying.get(&id) else { return false };
-        let mut older = self.flying.range(..id);
-        older.any(|(_, older)| barrier(operation) || barrier(older))
+        let mut older = self.older(id, operation);
+        older.any(|older| barrier(operation) || barrier(older))
+    }
+
+    /// What was asked for before it on the same way, and is under way.
+    fn older(&self, id: u64, of: &Operation) -> impl Iterator<Item = &Operation> {
+        let way = way_of(of.session);
+        let older = self.flying.range(..id).map(|(_, older)| older);
+        older.filter(move |older| way_of(older.session) == way)
     }
 
     /// The operation is under way and may have an effect now.
     pub(super) fn may_land(&self, id: u64) -> bool {
-        let operation = self.flying.get(&id);
-        operation.is_some_and(|operation| !self.is_refused(id, operation.session))
-            && self.may_run(id)
+        let Some(operation) = self.flying.get(&id) else { return false };
+        let reserved = self.conflicts(way_of(operation.session)) && !self.ignores_reservation;
+        !reserved && !self.is_refused(id, operation.session) && self.may_run(id)
     }
 
     /// A barrier does not wait for it, which is wrong.
@@ -101,7 +109,9 @@ impl Store {
         let barrier = |operation: &Operation| matches!(operation.work, Work::Barrier);
         let mut begun = Vec::new();
         if !barrier(operation) {
-            let running = self.flying.iter().take_while(|(_, other)| !barrier(other));
+            let same = |other: &Operation| way_of(other.session) == way_of(*session);
+            let running = self.flying.iter().filter(|(_, other)| same(other));
+            let running = running.take_while(|(_, other)| !barrier(other));
             begun.extend(running.map(|(id, _)| *id));
         }
         let (all, rng) = (self.rng.coin(), &mut self.rng);
@@ -111,21 +121,23 @@ impl Store {
 
     /// A session with barriers is lost: what has not arrived is gone, and of the rest any part is
     /// carried out in order.
-    pub(super) fn lose_in_order(&mut self) {
-        let flying: Vec<u64> = self.flying.keys().copied().collect();
+    pub(super) fn lose_in_order(&mut self, of: impl Fn(u64) -> bool) {
+        let flying = self.flying.iter().filter(|(_, operation)| of(operation.session));
+        let flying: Vec<u64> = flying.map(|(id, _)| *id).collect();
         let arrived = self.rng.below(flying.len() as u64 + 1) as usize;
         for id in &flying[arrived..] {
             self.flying.remove(id);
         }
         let some = self.rng.below(arrived as u64 + 1);
-        self.run_some(some);
+        self.run_some(some, of);
     }
 
-    /// So many operations are carried out, in an order that the barriers allow.
-    pub(super) fn run_some(&mut self, count: u64) {
+    /// So many operations of some sessions are carried out, in an order that the barriers allow.
+    pub(super) fn run_some(&mut self, count: u64, of: impl Fn(u64) -> bool) {
         for _ in 0..count {
+            let flying = self.flying.iter().filter(|(_, operation)| of(operation.session));
             let running: Vec<u64> =
-                self.flying.keys().copied().filter(|id| self.may_run(*id)).collect();
+                flying.map(|(id, _)| *id).filter(|id| self.may_run(*id)).collect();
             if running.is_empty() {
                 return;
             }
@@ -134,8 +146,9 @@ impl Store {
         }
     }
 
-    /// There are barriers among what is under way.
-    pub(super) fn has_barriers(&self) -> bool {
-        self.flying.values().any(|operation| matches!(operation.work, Work::Barrier))
+    /// There are barriers of some sessions among what is under way.
+    pub(super) fn has_barriers(&self, of: impl Fn(u64) -> bool) -> bool {
+        let barrier = |operation: &Operation| matches!(operation.work, Work::Barrier);
+        self.flying.values().any(|operation| barrier(operation) && of(operation.session))
     }
 }
