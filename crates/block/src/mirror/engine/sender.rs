@@ -88,7 +88,7 @@ pub(crate) fn start(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>, la
     };
     let task = shared.task();
     let (sending, ordered) = order::choose(session.leg());
-    shared.legs().note_sending(leg, sending);
+    shared.legs().sender_begins(leg, sending);
     shared.host().spawn(Box::pin(async move {
         match ordered {
             Some(ordered) => sender.stream(ordered).await,

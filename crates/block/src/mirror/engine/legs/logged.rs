@@ -17,7 +17,7 @@ use super::super::super::{BLOCK_BYTES, LEGS_MAX};
 use super::super::block_set::BlockSet;
 use super::super::session::Session;
 use super::super::signal::{Change, Signal, lock};
-use super::one::{Leg, Route};
+use super::one::{Leg, Route, Wish};
 use super::room::Waiting;
 use super::{Legs, Part, UNFLUSHED_BLOCKS_MAX};
 
@@ -242,9 +242,11 @@ impl Legs {
         })
     }
 
-    /// How the log gets to a leg from now on.
-    pub(crate) fn note_sending(&self, leg: usize, sending: Sending) {
-        self.lock()[leg].sending = Some(sending);
+    /// A sender begins, and how it sends the log to a leg. What the one before it wanted of the
+    /// leg's task is void: where the leg is caught up first, that waits for the sender.
+    pub(crate) fn sender_begins(&self, leg: usize, sending: Sending) {
+        let mut legs = self.lock();
+        (legs[leg].sending, legs[leg].batch) = (Some(sending), Wish::Nothing);
     }
 
     /// What a leg has to get next, for the sender of `session`.

@@ -6,31 +6,41 @@ use std::time::Duration;
 
 use super::world::*;
 use crate::layer::{Delay, DelayLayer, Delays};
-use crate::mirror::{Lag, LegStatus, Mode, OnLag};
+use crate::mirror::{Lag, LegState, LegStatus, Mode, OnLag};
 
 /// From here to the leg and back.
 const ROUND_TRIP: Duration = Duration::from_millis(50);
 
-/// A data base that commits 8 KiB every 5 ms, if it can, for six seconds of its own: the time that
-/// it takes, the largest lag, and where the leg stands then.
-async fn two_hundred_commits_a_second(redo_bytes: u64) -> (Duration, Duration, LegStatus, World) {
+/// A mirror whose leg is a long way off, and in sync.
+async fn far_away(redo_bytes: u64, on: OnLag) -> World {
     let mut world = World::blank(1);
     world.config.mode = Mode::Async;
     world.config.redo_bytes = Some(redo_bytes);
-    world.config.lag = Lag { age: Duration::from_secs(3), bytes: 64 << 20, on: OnLag::Slow };
+    world.config.lag = Lag { age: Duration::from_secs(3), bytes: 64 << 20, on };
     let way = Delays::all(Delay::Fixed(ROUND_TRIP));
     let far = Arc::new(DelayLayer::new(memory(LEG_SIZE), way, 1));
     world.legs[0] = TestLeg::new("far", far);
     world.create().await.unwrap();
     world.open().await;
     world.settled().await;
+    world
+}
+
+/// A data base commits 8 KiB, and has something else to do for 5 ms.
+async fn commit(world: &World, number: u64) {
+    world.write(number % 500 * 8192, 8192, number as u8).await.unwrap();
+    world.device().flush().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+/// It does so for six seconds of its own, if it can: the time that it takes, the largest lag, and
+/// where the leg stands then.
+async fn two_hundred_commits_a_second(redo_bytes: u64) -> (Duration, Duration, LegStatus, World) {
+    let world = far_away(redo_bytes, OnLag::Slow).await;
     let (begin, mut lag_max) = (tokio::time::Instant::now(), Duration::ZERO);
-    for commit in 0..1200u64 {
-        let at = commit % 500 * 8192;
-        world.write(at, 8192, commit as u8).await.unwrap();
-        world.device().flush().await.unwrap();
+    for number in 0..1200 {
+        commit(&world, number).await;
         lag_max = lag_max.max(world.mirror().status().legs[0].lag);
-        tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let took = begin.elapsed();
     let leg = world.mirror().status().legs[0].clone();
@@ -52,4 +62,25 @@ async fn without_a_redo_log_they_wait_for_its_round_trips() {
     let (took, _, leg, _) = two_hundred_commits_a_second(0).await;
     assert!(took > Duration::from_secs(30), "{took:?} for 6 s; {leg:?}");
     assert_eq!(leg.batches, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_was_wanted_when_the_line_was_cut_is_not_waited_for_by_a_copy() {
+    let world = far_away(1 << 20, OnLag::FallBehind).await;
+    let mut number = 0;
+    while !world.mirror().shared.legs().wants_batch(0) {
+        commit(&world, number).await;
+        number += 1;
+    }
+    world.legs[0].set_way(Way::Cut);
+    // More than its redo log holds, so that the leg is caught up in place.
+    for number in number..number + 300 {
+        commit(&world, number).await;
+    }
+    let left_behind = |leg: &LegStatus| leg.state == LegState::Lost && leg.epochs == 0;
+    world.wait("it is left behind", |mirror| left_behind(&mirror.status().legs[0])).await;
+    world.legs[0].set_way(Way::Open);
+    world.settled().await;
+    world.wait("all of it is there", |mirror| mirror.status().legs[0].epochs == 0).await;
+    world.assert_equal().await;
 }
