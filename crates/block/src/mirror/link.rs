@@ -20,7 +20,20 @@ pub trait LegSource: Send + Sync + 'static {
     /// # Errors
     /// [`Unreachable`](crate::BlockError::Unreachable): worth another attempt.
     fn connect(&self) -> Pin<Box<dyn Future<Output = crate::Result<OpenLeg>> + Send>>;
+
+    /// The leg holds an image of one moment, which a copy is about to write over in place: the last
+    /// chance to keep it, such as by a snapshot of its target. `why` is for people. Nothing is
+    /// written to the image before the answer; its superblock may be. Dropped where nobody wants to
+    /// know any more. `None`: nobody keeps it.
+    fn before_overwrite(&self, why: &str) -> Option<MayOverwrite> {
+        let _nobody_reads_it = why;
+        None
+    }
 }
+
+/// Whether the image at a leg may be written over, once that is known; or why it must not be now,
+/// so that it is asked again later.
+pub type MayOverwrite = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
 /// A leg that is open.
 #[derive(Clone)]

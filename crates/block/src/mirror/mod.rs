@@ -41,7 +41,9 @@ pub use error::MirrorError;
 pub use failback::{HandedBack, hand_back, primary_of_leg};
 pub use host::{Host, TokioHost};
 pub use inspect::{Inspection, inspect};
-pub use link::{CopyInside, CopyLimits, CopyRun, Fence, LegSource, OpenLeg, OrderedWrites};
+pub use link::{
+    CopyInside, CopyLimits, CopyRun, Fence, LegSource, MayOverwrite, OpenLeg, OrderedWrites,
+};
 pub use members::{Removed, grow, remove_leg};
 pub use promote::{PromoteOptions, Promoted, promote, promoted_device, reservation_key};
 pub use restore::{RestoreProgress, restore_local};

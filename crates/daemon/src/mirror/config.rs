@@ -14,7 +14,9 @@ use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use toml_span::value::ValueInner;
 
+use self::before::{hook, hook_toml};
 pub use self::rate::{parse_rate, rate_words};
+use super::hook::Hook;
 use crate::config::ConfigError;
 use crate::config::reader::{Place, Problem, Reader, Section, number, one_of, size, string, time};
 
@@ -61,6 +63,8 @@ pub struct MirrorConfig {
     pub metadata: PathBuf,
     /// How it behaves.
     pub behaviour: Behaviour,
+    /// What is run before a leg's image is written over in place.
+    pub hook: Option<Hook>,
     /// The legs, in their order: at least one, at most [`LEGS_MAX`].
     pub legs: Vec<LegConfig>,
 }
@@ -230,6 +234,9 @@ impl MirrorConfig {
         if let Some(bytes) = behaviour.redo_bytes {
             let _ = writeln!(text, "redo = {bytes}");
         }
+        if let Some(hook) = &self.hook {
+            text.push_str(&hook_toml(hook)?);
+        }
         for leg in &self.legs {
             text.push_str(&leg.to_toml()?);
         }
@@ -362,6 +369,7 @@ fn mirror(mut section: Section<'_, '_>) -> Option<MirrorConfig> {
     if let Some(bytes) = section.get("redo", size(0, 1 << 40)) {
         behaviour.redo_bytes = Some(bytes);
     }
+    let hook = hook(&mut section);
     let sections = section.sections("remote");
     let count = sections.len();
     if count == 0 || count > LEGS_MAX {
@@ -372,7 +380,7 @@ fn mirror(mut section: Section<'_, '_>) -> Option<MirrorConfig> {
     one_thing_twice(&section, &own, &legs);
     section.finish();
     let (local, metadata) = (local?.1, metadata?.1);
-    Some(MirrorConfig { local, metadata, behaviour, legs })
+    Some(MirrorConfig { local, metadata, behaviour, hook, legs })
 }
 
 /// A disk that is its own mirror protects nobody.
@@ -481,6 +489,7 @@ fn rate(value: ValueInner<'_>) -> Result<ResyncRate, String> {
     parse_rate(&string(value)?)
 }
 
+mod before;
 mod rate;
 #[cfg(test)]
 mod tests;

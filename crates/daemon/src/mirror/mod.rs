@@ -9,6 +9,7 @@ pub mod control;
 mod fencing;
 pub mod files;
 mod gate;
+pub mod hook;
 pub mod inspected;
 pub(crate) mod lun;
 pub(crate) mod metrics;

@@ -126,7 +126,7 @@ async fn while_held(
         }
         Change::Grow => shape.grow().await.map(Changed::Grown),
     };
-    let opened = Mirror::open(shape.parts().clone(), shape.config().behaviour).await;
+    let opened = Mirror::open(shape.parts(), shape.config().behaviour).await;
     let mirror = opened.map_err(|failure| {
         running.gate.open(None);
         error!("the mirror cannot be opened again: {failure}");

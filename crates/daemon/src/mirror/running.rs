@@ -70,7 +70,7 @@ impl Running {
     /// # Errors
     /// As [`Mirror::open`].
     pub async fn open(shape: Shape) -> Result<Arc<Self>, MirrorError> {
-        let mirror = Mirror::open(shape.parts().clone(), shape.config().behaviour).await?;
+        let mirror = Mirror::open(shape.parts(), shape.config().behaviour).await?;
         let gate = Arc::new(Gate::new(mirror.device()));
         Ok(Arc::new(Self {
             name: shape.files().name().to_owned(),

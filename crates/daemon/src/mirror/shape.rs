@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use super::config::{LegConfig, MirrorConfig, without_leg};
 use super::files::Files;
+use super::hook::hooked;
 use super::next::{self, NewMetadata};
 use super::parts::{self, PartsError};
 use crate::config::ConfigError;
@@ -125,8 +126,8 @@ impl Shape {
     }
 
     /// What a mirror is opened from.
-    pub fn parts(&self) -> &Parts {
-        &self.parts
+    pub fn parts(&self) -> Parts {
+        hooked(&self.parts, self.config.hook.as_ref(), self.files.name())
     }
 
     /// The local device.

@@ -18,6 +18,7 @@ use super::super::config::Mode;
 use super::super::leg::LegEvent;
 use super::allowance::{Allowance, Allowances, BYTES_FIRST};
 use super::atomic;
+use super::before;
 use super::change;
 use super::handshake::{self, Found};
 use super::nearing::{Near, Nearing};
@@ -48,7 +49,8 @@ const HOLES_AT_ONCE: u64 = 8;
 /// 200 ms are 5,800 blocks.
 const PIECES_MAX: u64 = 8192;
 
-/// Makes a leg that was just reached one that takes part.
+/// Makes a leg that was just reached one that takes part. False: its image must not be written over
+/// now, and its state says why.
 ///
 /// # Errors
 /// The use of the leg has ended, and its state says why.
@@ -57,7 +59,7 @@ pub(crate) async fn bring(
     leg: usize,
     session: &Arc<Session>,
     found: &mut Found,
-) -> Result<()> {
+) -> Result<bool> {
     let result = try_bring(shared, leg, session, found).await;
     if let Err(error) = &result {
         shared.leg_failed(leg, session, error);
@@ -70,7 +72,7 @@ async fn try_bring(
     leg: usize,
     session: &Arc<Session>,
     found: &mut Found,
-) -> Result<()> {
+) -> Result<bool> {
     let event = if found.first { LegEvent::CopyBegins } else { LegEvent::CatchUpBegins };
     // A leg that nothing was completed without has missed nothing as long as nothing is owed: its
     // image stays a legal one.
@@ -78,7 +80,11 @@ async fn try_bring(
         !shared.legs().is_excluded(leg) && open(shared, leg, session, found, event, true);
     if !missed_nothing {
         if atomic::bring(shared, leg, session, found).await? {
-            return follows(shared, leg, session).await;
+            follows(shared, leg, session).await?;
+            return Ok(true);
+        }
+        if !before::ask(shared, leg, session, found).await? {
+            return Ok(false);
         }
         shared.legs().goes_in_place(leg);
         handshake::say_inconsistent(shared, leg, session, found).await?;
@@ -98,7 +104,8 @@ async fn try_bring(
     }
     change::flush_leg(shared, leg).await?;
     handshake::tell(shared, leg, session, found).await?;
-    follows(shared, leg, session).await
+    follows(shared, leg, session).await?;
+    Ok(true)
 }
 
 /// The leg has everything, and says so itself.

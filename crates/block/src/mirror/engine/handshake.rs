@@ -388,6 +388,12 @@ async fn try_take_back(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>)
     check_identity(&session.leg().identity, &record)?;
     let superblock = read(session, &layout).await?;
     check_owner(shared, &superblock, &record)?;
+    if superblock.consistency == Consistency::Consistent {
+        let why = "what was written there is given up";
+        if let Some(asked) = shared.source(leg).before_overwrite(why) {
+            asked.await.map_err(|why| Refused::new(LegEvent::Failed, why))?;
+        }
+    }
     guard::take(session, superblock.uuid, superblock.leg).await?;
     // Here first: until the leg is told, it is refused again after a power cut.
     shared.legs().all_differ(leg);

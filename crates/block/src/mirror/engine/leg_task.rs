@@ -11,6 +11,7 @@ use super::super::link::OpenLeg;
 use super::super::promote::SIGN_EVERY;
 use super::super::status::Guard;
 use super::batch;
+use super::before;
 use super::catch_up;
 use super::change;
 use super::guard;
@@ -54,6 +55,10 @@ pub(crate) async fn run(shared: Arc<Shared>, leg: usize) {
         // A leg that was of use for a while is worth another attempt soon.
         if shared.host().now().saturating_sub(since) > shared.config().retry.1 {
             pause = shared.config().retry.0;
+        }
+        if let Some(refusals) = shared.legs().take_refusals(leg) {
+            wait_for_retry(&shared, leg, before::pause(refusals)).await;
+            continue;
         }
         wait_for_retry(&shared, leg, pause).await;
         pause = (pause * 2).min(shared.config().retry.1);
@@ -158,9 +163,9 @@ async fn use_leg(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> En
             return Ended::Lost;
         }
     }
-    if catch_up::bring(shared, leg, session, &mut found).await.is_err() {
+    let Ok(true) = catch_up::bring(shared, leg, session, &mut found).await else {
         return Ended::Lost;
-    }
+    };
     follow(shared, leg, session, &mut found).await
 }
 

@@ -9,6 +9,7 @@
 //! In the asynchronous mode changes get to the legs by the epoch log instead ([`logged`]).
 
 mod copying;
+mod keeping;
 mod logged;
 mod one;
 mod redo;

@@ -4,6 +4,7 @@
 mod allowance;
 mod atomic;
 mod batch;
+mod before;
 mod block_set;
 mod books;
 mod catch_up;

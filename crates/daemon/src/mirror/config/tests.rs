@@ -13,6 +13,8 @@ lag = { seconds = 2.5, bytes = "64M", on = "fall-behind" }
 on_loss = "stop"
 remote_timeout = "3s"
 resync_rate = "200mbit"
+before_resync = ["/usr/local/bin/snap", "the \"vm1\""]
+before_resync_timeout = "90s"
 
 [[mirror.remote]]
 url = "iscsi://backup@far:3261/iqn.2026-11.org.example:vm1/0"
@@ -51,6 +53,9 @@ fn every_key_is_read() {
         ..Behaviour::default()
     };
     assert_eq!(config.behaviour, expected);
+    let hook = config.hook.as_ref().unwrap();
+    assert_eq!(hook.command, ["/usr/local/bin/snap", "the \"vm1\""]);
+    assert_eq!(hook.timeout, Duration::from_secs(90));
     let [far, usb] = &config.legs[..] else { panic!("two legs") };
     assert_eq!(far.way.to_string(), "iscsi://backup@far:3261/iqn.2026-11.org.example:vm1/0");
     assert_eq!(far.connections, Some(4));
@@ -76,6 +81,22 @@ fn what_is_written_is_read_again() {
 fn without_places(mut config: MirrorConfig) -> MirrorConfig {
     config.legs.iter_mut().for_each(|leg| leg.place = Place::default());
     config
+}
+
+#[test]
+fn the_command_before_a_copy_is_a_program_with_its_arguments() {
+    let with = |key: &str| MINIMAL.replacen("[mirror]\n", &format!("[mirror]\n{key}\n"), 1);
+    let hook = parsed_ok(&with("before_resync = [\"/bin/snap\"]")).hook.unwrap();
+    assert_eq!(hook.timeout, Duration::from_secs(60));
+    for (key, expected) in [
+        ("before_resync = [\"snap\"]", "before_resync: snap is relative"),
+        ("before_resync = []", "before_resync: is empty"),
+        ("before_resync = \"/bin/snap vm1\"", "before_resync: is string, not an array"),
+        ("before_resync_timeout = \"5s\"", "is for before_resync, which is missing"),
+    ] {
+        let problems = problems(&with(key));
+        assert!(problems[0].contains(expected), "{problems:?}");
+    }
 }
 
 const MINIMAL: &str = "[mirror]\nlocal = \"/a\"\nmetadata = \"/a.mirror\"\n\

@@ -197,6 +197,7 @@ impl Args {
             local,
             metadata,
             behaviour: Behaviour { mode: self.mode, ..Behaviour::default() },
+            hook: None,
             legs: ways.iter().map(leg).collect(),
         })
     }

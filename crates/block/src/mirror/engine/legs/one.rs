@@ -51,6 +51,8 @@ pub(super) struct Leg {
     pub(super) sent_bytes: u64,
     /// A person wants the next attempt now.
     pub(super) hurry: bool,
+    /// What is known of whoever keeps its image before that is written over.
+    pub(super) keeping: Keeping,
     /// Changes are not sent there but left to the copy, so that nobody waits behind it.
     pub(super) far_behind: bool,
     /// What is owed may be there already: a copy looks before it sends.
@@ -81,6 +83,17 @@ pub(super) enum Wish {
     Batch,
     /// There was none to send: the next step goes by itself.
     Step,
+}
+
+/// What was answered to the question whether an image may be written over.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Keeping {
+    /// It may be: the image that is there now has been kept.
+    pub(super) kept: bool,
+    /// Times in a row that it must not.
+    pub(super) refusals: u32,
+    /// The last attempt has ended by that.
+    pub(super) refused: bool,
 }
 
 /// How fast something goes, over the last [`RATE_OVER`] or so.
@@ -130,6 +143,7 @@ impl Leg {
             copy_rate: Rate::default(),
             sent_bytes: 0,
             hurry: false,
+            keeping: Keeping::default(),
             far_behind: false,
             compares: false,
             silent_since: None,
@@ -146,6 +160,9 @@ impl Leg {
         let Some(next) = self.state.next(event) else { return false };
         if next != self.state {
             self.since = now;
+        }
+        if event != LegEvent::Lost {
+            self.keeping.kept = false; // Its image may change, or be somebody else's.
         }
         (self.state, self.message) = (next, message);
         true

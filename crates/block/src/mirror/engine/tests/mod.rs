@@ -3,6 +3,7 @@
 
 mod atomic;
 mod batch;
+mod before;
 mod copies;
 mod decisions;
 mod failback;

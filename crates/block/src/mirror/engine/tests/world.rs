@@ -12,8 +12,8 @@ use crate::backend::MemoryDevice;
 use crate::layer::FaultLayer;
 use crate::mirror::engine::signal::lock;
 use crate::mirror::{
-    Config, CreateOptions, Fence, LegSource, LegState, Mirror, MirrorError, Mode, OpenLeg, Parts,
-    TokioHost,
+    Config, CreateOptions, Fence, LegSource, LegState, MayOverwrite, Mirror, MirrorError, Mode,
+    OpenLeg, Parts, TokioHost,
 };
 use crate::{
     BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags,
@@ -46,6 +46,33 @@ pub(crate) struct TestLeg {
     pub(crate) reservations: Mutex<Option<Reservations>>,
     /// It says that it knows them, and is not to be used without.
     pub(crate) requires_reservation: AtomicBool,
+    /// Who is asked before its image is written over.
+    pub(crate) keeper: Mutex<Option<Arc<Keeper>>>,
+}
+
+/// What somebody answers who keeps the image of a leg, once he has an answer.
+pub(crate) type Kept = Option<std::result::Result<(), String>>;
+
+/// Somebody who keeps the image of a leg before it is written over.
+pub(crate) struct Keeper {
+    /// When he was asked, and why.
+    pub(crate) asked: Mutex<Vec<(tokio::time::Instant, String)>>,
+    pub(crate) answer: tokio::sync::watch::Sender<Kept>,
+}
+
+impl Keeper {
+    pub(crate) fn of(leg: &TestLeg, answer: Kept) -> Arc<Self> {
+        let (asked, answer) = (Mutex::default(), tokio::sync::watch::Sender::new(answer));
+        let keeper = Arc::new(Self { asked, answer });
+        *lock(&leg.keeper) = Some(keeper.clone());
+        keeper
+    }
+
+    /// Seconds from the first time that he was asked to each.
+    pub(crate) fn asked_at_s(&self) -> Vec<u64> {
+        let asked = lock(&self.asked);
+        asked.iter().map(|(at, _)| (*at - asked[0].0).as_secs()).collect()
+    }
 }
 
 struct LegStateOfTest {
@@ -64,6 +91,7 @@ impl TestLeg {
             connects: AtomicU64::new(0),
             reservations: Mutex::default(),
             requires_reservation: AtomicBool::new(false),
+            keeper: Mutex::default(),
         })
     }
 
@@ -208,6 +236,16 @@ impl LegSource for Source {
                 Way::Hangs | Way::Mute => std::future::pending().await,
             }
         })
+    }
+
+    fn before_overwrite(&self, why: &str) -> Option<MayOverwrite> {
+        let keeper = lock(&self.0.keeper).clone()?;
+        lock(&keeper.asked).push((tokio::time::Instant::now(), why.to_owned()));
+        Some(Box::pin(async move {
+            let mut answer = keeper.answer.subscribe();
+            let answer = answer.wait_for(Option::is_some).await.map(|answer| answer.clone());
+            answer.ok().flatten().unwrap_or_else(|| Err("nobody".into()))
+        }))
     }
 }
 
