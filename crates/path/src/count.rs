@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use super::limit::Bottleneck;
+use super::memory::Remembered;
 use super::model::{Estimate, OTHER_SHARE};
 use super::tcp::{SEGMENT_BYTES, median};
 
@@ -50,6 +51,9 @@ pub enum Why {
     Filling,
     /// The round trip asks for so many.
     RoundTrip,
+    /// The path carried this last time, in bytes a second; what became of the memory
+    /// ([`super::memory::Resume::outcome`]).
+    Remembered(f64, &'static str),
     /// Each connection is limited by this, so that more can help.
     Limited(Bottleneck),
     /// The line carries R and a connection w, in bytes a second.
@@ -75,6 +79,9 @@ impl fmt::Display for Why {
             Self::Measuring => f.write_str("a level is being measured"),
             Self::Filling => f.write_str("the path is being filled"),
             Self::RoundTrip => f.write_str("the round trip asks for so many"),
+            Self::Remembered(line, outcome) => {
+                write!(f, "the path carried {} MB/s last time ({outcome})", mega(line))
+            }
             Self::Limited(by) => write!(f, "each connection is limited by {by}"),
             Self::Needed(line, each) => {
                 write!(f, "the line carries {} MB/s, a connection {}", mega(line), mega(each))
@@ -147,10 +154,19 @@ impl Count {
 
     /// The number that a round trip asks for before anything is measured, with what the kernel lets
     /// a socket have under way: so many windows hold a gigabit, and slow start fills them in time.
-    pub fn first(&mut self, rtt_s: f64, window_bytes: f64, bandwidth: Option<f64>) -> u32 {
-        let bytes = bandwidth.unwrap_or(ASSUMED_BANDWIDTH) * rtt_s;
-        let needed =
-            ceil(bytes / window_bytes.clamp(SEGMENT_BYTES, FIRST_WINDOW_BYTES)).min(self.max);
+    /// Where the path is remembered, as many as carried it. More would fill it sooner, since each
+    /// brings an initial window, but those that are closed then take what their windows have grown
+    /// to with them.
+    pub fn first(&mut self, rtt_s: f64, window_bytes: f64, known: Option<&Remembered>) -> u32 {
+        let bandwidth = match known {
+            Some(known) if known.measured => known.bandwidth,
+            Some(known) => known.bandwidth.max(ASSUMED_BANDWIDTH),
+            None => ASSUMED_BANDWIDTH,
+        };
+        let bytes = bandwidth * rtt_s;
+        let windows = ceil(bytes / window_bytes.clamp(SEGMENT_BYTES, FIRST_WINDOW_BYTES));
+        let carried = known.filter(|known| known.connections > 0);
+        let needed = carried.map_or(windows, |known| known.connections).min(self.max);
         if needed > self.n {
             (self.n, self.why, self.asked_s) = (needed, Why::RoundTrip, None);
         }

@@ -13,14 +13,16 @@ pub mod count;
 pub mod limit;
 pub mod memory;
 pub mod model;
+pub mod paths;
 pub mod rate;
 mod recent;
 pub mod tcp;
 
 pub use count::{CONNECTIONS, Count, Why};
 pub use limit::Bottleneck;
-pub use memory::{Remembered, Resume};
+pub use memory::{Phase, Remembered, Resume};
 pub use model::{Estimate, Model};
+pub use paths::Paths;
 pub use rate::{Pacing, Rate, State};
 pub use tcp::{CongestionControl, Connection, ConnectionId, Sample, Tcp, UnknownCongestionControl};
 
@@ -88,8 +90,7 @@ impl Controller {
     pub fn first(&mut self, rtt_s: Option<f64>, open: u32) -> Orders {
         if let Some(rtt_s) = rtt_s.filter(|rtt_s| *rtt_s >= model::SHORT_RTT_S) {
             self.begun = true;
-            let bandwidth = self.resume.begin(rtt_s);
-            self.count.first(rtt_s, self.config.window_bytes, bandwidth);
+            self.begin(rtt_s);
         }
         if self.config.paces {
             self.rate.first(rtt_s, open);
@@ -106,20 +107,51 @@ impl Controller {
         if !self.begun {
             let rtt_s = now.rtt_s.filter(|rtt_s| *rtt_s >= model::SHORT_RTT_S);
             if let Some(rtt_s) = rtt_s {
-                let bandwidth = self.resume.begin(rtt_s);
-                self.count.first(rtt_s, self.config.window_bytes, bandwidth);
+                self.begin(rtt_s);
             }
             self.begun = true;
         }
+        if let Some(carried) = self.resume.handle(&now) {
+            self.rate.retreat(carried);
+        }
+        self.rate.believe(self.resume.belief());
         if self.config.paces {
             self.rate.handle(&now);
-            if let Some(seed) = self.resume.handle(&now) {
-                self.rate.seed(seed);
-            }
         }
         // Neither a path that fills nor what others leave tells of a level.
         self.count.handle(&now, self.rate.state() == State::Startup || now.shared);
         self.orders()
+    }
+
+    /// The round trip of a path whose first commands go out is known.
+    fn begin(&mut self, rtt_s: f64) {
+        let known = self.resume.begin(rtt_s);
+        self.count.first(rtt_s, self.config.window_bytes, known.as_ref());
+        self.rate.believe(self.resume.belief());
+    }
+
+    /// What was learnt of this path before; to be told before the first command.
+    pub fn remember(&mut self, known: Option<Remembered>) {
+        self.config.remembered = known;
+        self.resume = Resume::new(known);
+    }
+
+    /// What is worth remembering of this path. A number of connections that somebody chose tells
+    /// nothing of it, and neither does one that is on trial.
+    pub fn remembered(&self) -> Option<Remembered> {
+        let chosen = self.config.connections_initial != CONNECTIONS.0;
+        let before = self.resume.saved().map_or(0, |saved| saved.connections);
+        let connections = match self.count.is_searching() {
+            _ if chosen => 0,
+            true => before,
+            false => self.count.connections(),
+        };
+        Remembered::of(self.model.estimate(), connections)
+    }
+
+    /// What became of the memory ([`Resume::outcome`]).
+    pub fn memory(&self) -> Option<&'static str> {
+        self.resume.outcome()
     }
 
     /// The path as it is known.
@@ -141,10 +173,18 @@ impl Controller {
     pub fn orders(&self) -> Orders {
         Orders {
             connections: self.count.connections(),
-            why: self.count.why(),
+            why: self.why(),
             searching: self.count.is_searching(),
             pacing: self.rate.pacing(),
             state: self.rate.state(),
+        }
+    }
+
+    fn why(&self) -> Why {
+        let begins = self.rate.state() == State::Startup || self.resume.phase() != Phase::Normal;
+        match self.resume.saved().zip(self.resume.outcome()).filter(|_| begins) {
+            Some((saved, outcome)) => Why::Remembered(saved.bandwidth, outcome),
+            None => self.count.why(),
         }
     }
 }

@@ -1,48 +1,67 @@
-//! What a path was like last time, and how far to believe it: Careful Resume
-//! (draft-ietf-tsvwg-careful-resume). Pure: whoever has a file reads and writes it.
+//! What a path was like last time, and how far to believe it: Careful Resume (RFC 9959, "Convergence
+//! of Congestion Control from Retained State"). Pure: [`super::paths`] is the table of all peers,
+//! and whoever has a file reads and writes it.
 //!
-//! Phases have the draft's names. *Reconnaissance* looks whether the round trip is that of the path
-//! remembered. *Unvalidated* goes at half of what was remembered. *Validating* waits for the round
-//! trip that shows it; losses of the load lead to *safe retreat*, half of what was carried.
-//! *Normal* is the rest.
+//! Phases have the RFC's names. *Reconnaissance* looks whether the round trip is that of the path
+//! remembered. *Unvalidated* has as many connections as carried it, and takes the line for what it
+//! was. *Validating* waits until half of that is carried; a queue or losses of the load before it
+//! lead to *safe retreat*, half of what was carried, on a line that is what was seen of it. *Normal*
+//! is the rest. What differs from the RFC: congestion windows are the kernel's and begin small, so
+//! the jump is one of the number, not of a window, and validating it takes as long as slow start.
 
 use super::model::Estimate;
 
 /// What is older than this is forgotten, in seconds: networks are rebuilt by night.
-const LIFETIME_S: f64 = 86400.0;
-/// The jump is this part of what was remembered (draft §4.2: at most half of the saved window).
+pub const LIFETIME_S: f64 = 86400.0;
+/// This part of what was remembered confirms it, and is the most that the RFC lets go before.
 const JUMP: f64 = 0.5;
-/// The round trip may be that many times the remembered one (draft §4.1: from half to ten times).
+/// The round trip may be that many times the remembered one: from half to ten times (RFC 9959).
 const RTT_FACTORS: (f64, f64) = (0.5, 10.0);
+/// The jump was carried if this part of it was: means over two round trips lag behind.
+const CARRIED: f64 = 0.9;
+/// Rounds with enough to send after which a jump that is not carried will not be: slow start needs
+/// seven to ten for a window of the kernel's size.
+const VALIDATING_ROUNDS: f64 = 12.0;
 
 /// What a path was like.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Remembered {
     /// What the line carried, in bytes a second.
     pub bandwidth: f64,
-    /// Round trip without queues, in seconds.
+    /// The line was saturated; otherwise it may carry more.
+    pub measured: bool,
+    /// The shortest round trip, in seconds.
     pub rtt_s: f64,
     /// Share of segments lost.
     pub loss: f64,
-    /// Connections that carried it.
+    /// Connections that carried it; 0 if that number tells nothing.
     pub connections: u32,
     /// Seconds since then.
     pub age_s: f64,
 }
 
 impl Remembered {
-    /// What is worth keeping of a transfer; none if the line was never seen saturated.
-    pub fn of(now: &Estimate) -> Option<Self> {
-        let (bandwidth, rtt_s) = now.bandwidth.zip(now.rtt_s)?;
-        let (loss, connections) = (now.loss, now.connections);
-        (bandwidth > 0.0).then_some(Self { bandwidth, rtt_s, loss, connections, age_s: 0.0 })
+    /// What is worth keeping of a transfer; none if nothing was carried, or if others filled the
+    /// queue: what they leave is theirs to change.
+    pub fn of(now: &Estimate, connections: u32) -> Option<Self> {
+        let (bandwidth, rtt_s) = now.bandwidth.zip(now.least_rtt_s)?;
+        let (loss, measured) = (now.loss, now.measured);
+        let known = Self { bandwidth, measured, rtt_s, loss, connections, age_s: 0.0 };
+        (known.is_possible() && !now.shared).then_some(known)
     }
 
-    /// It may be used for a path of this round trip.
-    fn is_of(&self, rtt_s: f64) -> bool {
+    /// Every value is one that a path can have.
+    pub fn is_possible(&self) -> bool {
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        positive(self.bandwidth) && positive(self.rtt_s) && (0.0..=1.0).contains(&self.loss)
+    }
+
+    /// It may be used for a path of this round trip. What is from the future has no age.
+    pub fn is_of(&self, rtt_s: f64) -> bool {
         let factor = rtt_s / self.rtt_s;
-        let known = self.bandwidth.is_finite() && self.bandwidth > 0.0;
-        known && self.age_s <= LIFETIME_S && factor >= RTT_FACTORS.0 && factor <= RTT_FACTORS.1
+        self.is_possible()
+            && (0.0..=LIFETIME_S).contains(&self.age_s)
+            && (RTT_FACTORS.0..=RTT_FACTORS.1).contains(&factor)
     }
 }
 
@@ -52,7 +71,7 @@ pub enum Phase {
     /// Nothing was sent yet.
     #[default]
     Reconnaissance,
-    /// The jump is made, and not yet acknowledged.
+    /// The jump is made, and nothing of it can have come back.
     Unvalidated,
     /// The jump is being acknowledged.
     Validating,
@@ -62,13 +81,32 @@ pub enum Phase {
     Normal,
 }
 
+impl Phase {
+    /// The name in reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reconnaissance => "reconnaissance",
+            Self::Unvalidated => "unvalidated",
+            Self::Validating => "validating",
+            Self::SafeRetreat => "safe retreat",
+            Self::Normal => "normal",
+        }
+    }
+}
+
 /// Goes from one phase to the next.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Resume {
     saved: Option<Remembered>,
     phase: Phase,
-    jump: f64,
-    validated_s: f64,
+    /// What became of it, once that is known.
+    confirmed: Option<bool>,
+    /// What was carried when it was too much.
+    retreat: Option<f64>,
+    phase_ends_s: Option<f64>,
+    /// Seconds with enough to send.
+    full_s: f64,
+    last_s: f64,
 }
 
 impl Resume {
@@ -82,36 +120,79 @@ impl Resume {
         self.phase
     }
 
-    /// The round trip of this path is known: the bandwidth to open connections for, in bytes a
-    /// second.
-    pub fn begin(&mut self, rtt_s: f64) -> Option<f64> {
-        let saved = self.saved.filter(|saved| saved.is_of(rtt_s));
-        self.phase = if saved.is_some() { Phase::Unvalidated } else { Phase::Normal };
-        self.jump = saved.map_or(0.0, |saved| JUMP * saved.bandwidth);
-        saved.map(|saved| saved.bandwidth)
+    /// What is remembered of this path, from the time on when its round trip is known.
+    pub fn saved(&self) -> Option<&Remembered> {
+        self.saved.as_ref().filter(|_| self.phase != Phase::Reconnaissance)
     }
 
-    /// Takes what is known now. What the path is to be filled with from here on, in bytes a second,
-    /// where that is not what was carried.
+    /// What became of the memory: the name of its phase, or its end; none without one.
+    pub fn outcome(&self) -> Option<&'static str> {
+        self.saved()?;
+        Some(match (self.phase, self.confirmed) {
+            (Phase::Normal, Some(true)) => "confirmed",
+            (Phase::Normal, _) => "given up",
+            (phase, _) => phase.as_str(),
+        })
+    }
+
+    /// The round trip of this path is known: what is remembered of it, if that is the same path.
+    pub fn begin(&mut self, rtt_s: f64) -> Option<Remembered> {
+        self.saved = self.saved.filter(|saved| saved.is_of(rtt_s));
+        self.phase = if self.saved.is_some() { Phase::Unvalidated } else { Phase::Normal };
+        self.saved
+    }
+
+    /// What the line is believed to carry now, in bytes a second: a path that fills needs no more.
+    /// Nothing is believed of a line that was never seen saturated.
+    pub fn belief(&self) -> Option<f64> {
+        let saved = self.saved()?;
+        let saved = saved.measured.then_some(saved.bandwidth);
+        match (self.phase, self.confirmed) {
+            (Phase::Unvalidated | Phase::Validating, _) | (Phase::Normal, Some(true)) => saved,
+            // The line is as slow as it was seen to be.
+            _ => self.retreat,
+        }
+    }
+
+    /// Takes what is known now. Answers what to go back to, in bytes a second, when the jump was
+    /// too much.
     pub fn handle(&mut self, now: &Estimate) -> Option<f64> {
+        let jump = JUMP * self.saved()?.bandwidth;
+        if now.full {
+            self.full_s += (now.t_s - self.last_s).clamp(0.0, now.round_s());
+        }
+        self.last_s = now.t_s;
         match self.phase {
             Phase::Reconnaissance | Phase::Normal => None,
             Phase::SafeRetreat => {
-                self.phase = Phase::Normal;
+                if self.phase_ends_s.is_none_or(|ends_s| now.t_s >= ends_s) {
+                    self.phase = Phase::Normal;
+                }
                 None
             }
-            Phase::Unvalidated => {
-                self.validated_s = now.t_s + now.round_s();
-                self.phase = Phase::Validating;
-                Some(self.jump)
+            Phase::Unvalidated | Phase::Validating if now.carried >= CARRIED * jump => {
+                (self.phase, self.confirmed) = (Phase::Normal, Some(true));
+                None
             }
-            Phase::Validating if now.lossy => {
-                self.phase = Phase::SafeRetreat;
+            // A queue alone is the path's, or others', where nothing of ours is under way.
+            Phase::Unvalidated | Phase::Validating
+                if now.lossy || now.full && now.queue_s > now.queue_target_s =>
+            {
+                (self.phase, self.confirmed) = (Phase::SafeRetreat, Some(false));
+                (self.phase_ends_s, self.retreat) =
+                    (Some(now.t_s + now.round_s()), Some(now.carried));
                 Some(now.carried / 2.0)
             }
+            Phase::Unvalidated => {
+                let ends_s = *self.phase_ends_s.get_or_insert(now.t_s + now.round_s());
+                if now.t_s >= ends_s {
+                    self.phase = Phase::Validating;
+                }
+                None
+            }
             Phase::Validating => {
-                if now.t_s >= self.validated_s && now.full {
-                    self.phase = Phase::Normal;
+                if self.full_s > VALIDATING_ROUNDS * now.round_s() {
+                    (self.phase, self.confirmed) = (Phase::Normal, Some(false));
                 }
                 None
             }
@@ -123,37 +204,116 @@ impl Resume {
 mod tests {
     use super::*;
 
-    const SAVED: Remembered =
-        Remembered { bandwidth: 100e6, rtt_s: 0.1, loss: 0.0, connections: 8, age_s: 60.0 };
+    const SAVED: Remembered = Remembered {
+        bandwidth: 100e6,
+        measured: true,
+        rtt_s: 0.1,
+        loss: 0.0,
+        connections: 8,
+        age_s: 60.0,
+    };
 
-    fn now(t_s: f64, lossy: bool) -> Estimate {
-        let (carried, rtt_s, full) = (30e6, Some(0.1), true);
-        Estimate { t_s, carried, rtt_s, full, lossy, ..Estimate::default() }
+    fn now(t_s: f64, carried: f64) -> Estimate {
+        let (rtt_s, full, queue_target_s) = (Some(0.1), true, 0.004);
+        Estimate { t_s, carried, rtt_s, full, queue_target_s, ..Estimate::default() }
+    }
+
+    fn begun() -> Resume {
+        let mut resume = Resume::new(Some(SAVED));
+        assert_eq!((resume.phase(), resume.belief()), (Phase::Reconnaissance, None));
+        resume.begin(0.1);
+        assert_eq!(resume.phase(), Phase::Unvalidated);
+        assert_eq!(resume.belief(), Some(100e6));
+        resume
     }
 
     #[test]
     fn what_is_old_or_of_another_path_is_not_believed() {
-        assert_eq!(Resume::new(Some(SAVED)).begin(0.1), Some(100e6));
+        assert_eq!(Resume::new(Some(SAVED)).begin(0.1), Some(SAVED));
         assert_eq!(Resume::new(Some(SAVED)).begin(0.04), None);
         assert_eq!(Resume::new(Some(SAVED)).begin(1.1), None);
-        let old = Remembered { age_s: 1e6, ..SAVED };
-        assert_eq!(Resume::new(Some(old)).begin(0.1), None);
-        let wrong = Remembered { bandwidth: f64::NAN, ..SAVED };
-        assert_eq!(Resume::new(Some(wrong)).begin(0.1), None);
-        assert_eq!(Resume::new(None).begin(0.1), None);
+        for age_s in [1e6, -1.0, f64::NAN] {
+            assert_eq!(Resume::new(Some(Remembered { age_s, ..SAVED })).begin(0.1), None);
+        }
+        for bandwidth in [f64::NAN, f64::INFINITY, 0.0] {
+            assert_eq!(Resume::new(Some(Remembered { bandwidth, ..SAVED })).begin(0.1), None);
+        }
+        let mut none = Resume::new(None);
+        assert_eq!((none.begin(0.1), none.phase(), none.outcome()), (None, Phase::Normal, None));
+        assert_eq!(none.handle(&now(0.1, 9e9)), None);
     }
 
     #[test]
-    fn a_jump_is_half_and_is_confirmed_or_taken_back() {
-        let mut resume = Resume::new(Some(SAVED));
-        resume.begin(0.1);
-        assert_eq!(resume.handle(&now(0.1, false)), Some(50e6));
-        assert_eq!((resume.handle(&now(0.2, false)), resume.phase()), (None, Phase::Validating));
-        assert_eq!((resume.handle(&now(0.4, false)), resume.phase()), (None, Phase::Normal));
-        let mut resume = Resume::new(Some(SAVED));
-        resume.begin(0.1);
-        resume.handle(&now(0.1, false));
-        assert_eq!(resume.handle(&now(0.2, true)), Some(15e6));
-        assert_eq!((resume.handle(&now(0.3, true)), resume.phase()), (None, Phase::Normal));
+    fn a_jump_that_is_carried_is_confirmed() {
+        let mut resume = begun();
+        for (t_s, carried, phase) in [
+            (0.1, 1e6, Phase::Unvalidated),
+            (0.2, 3e6, Phase::Unvalidated),
+            (0.31, 9e6, Phase::Validating),
+            (0.41, 30e6, Phase::Validating),
+            (0.5, 46e6, Phase::Normal),
+        ] {
+            assert_eq!((resume.handle(&now(t_s, carried)), resume.phase()), (None, phase), "{t_s}");
+        }
+        assert_eq!(resume.belief(), Some(100e6));
+        assert_eq!(resume.outcome(), Some("confirmed"));
+        // What comes later is the path's, not the memory's.
+        assert_eq!(resume.handle(&Estimate { lossy: true, ..now(0.6, 46e6) }), None);
+        assert_eq!(resume.outcome(), Some("confirmed"));
+    }
+
+    #[test]
+    fn losses_or_a_queue_before_that_lead_back_to_half_of_what_was_carried() {
+        let lossy = Estimate { lossy: true, ..now(0.2, 10e6) };
+        let queued = Estimate { queue_s: 0.005, ..now(0.2, 10e6) };
+        for overrun in [lossy, queued] {
+            let mut resume = begun();
+            resume.handle(&now(0.1, 5e6));
+            assert_eq!(resume.handle(&overrun), Some(5e6));
+            let seen = Some(10e6);
+            assert_eq!((resume.phase(), resume.belief()), (Phase::SafeRetreat, seen));
+            assert_eq!((resume.handle(&now(0.3, 9e6)), resume.phase()), (None, Phase::SafeRetreat));
+            assert_eq!((resume.handle(&now(0.41, 9e6)), resume.phase()), (None, Phase::Normal));
+            assert_eq!((resume.belief(), resume.outcome()), (seen, Some("given up")));
+        }
+        // A longer round trip of a path on which we have nothing to send is not our queue.
+        let mut resume = begun();
+        assert_eq!(resume.handle(&Estimate { full: false, ..queued }), None);
+        assert_eq!(resume.phase(), Phase::Unvalidated);
+    }
+
+    #[test]
+    fn a_jump_that_does_not_come_is_given_up_but_not_while_nothing_is_to_send() {
+        let mut resume = begun();
+        for tenth in 1..100 {
+            resume.handle(&Estimate { full: false, ..now(0.1 * f64::from(tenth), 1e3) });
+        }
+        assert_eq!(resume.phase(), Phase::Validating);
+        for tenth in 100..130 {
+            resume.handle(&now(0.1 * f64::from(tenth), 20e6));
+        }
+        assert_eq!((resume.phase(), resume.belief()), (Phase::Normal, None));
+    }
+
+    #[test]
+    fn what_an_application_asked_for_is_no_limit_of_the_line() {
+        let slow = Remembered { bandwidth: 1e6, measured: false, connections: 0, ..SAVED };
+        let mut resume = Resume::new(Some(slow));
+        assert_eq!((resume.begin(0.1), resume.belief()), (Some(slow), None));
+        let first =
+            |known: Option<Remembered>| crate::Count::new(4, 64).first(0.1, 3e6, known.as_ref());
+        assert_eq!(first(Some(slow)), first(None));
+        assert!(first(Some(Remembered { measured: true, ..slow })) < first(None));
+        assert_eq!(first(Some(Remembered { connections: 36, ..SAVED })), 36);
+    }
+
+    #[test]
+    fn what_others_leave_or_nothing_is_not_worth_keeping() {
+        let (bandwidth, least_rtt_s) = (Some(1e6), Some(0.1));
+        let known = Estimate { bandwidth, least_rtt_s, measured: true, ..now(1.0, 1e6) };
+        assert!(Remembered::of(&known, 4).is_some_and(|kept| kept.measured && kept.age_s == 0.0));
+        assert_eq!(Remembered::of(&Estimate { shared: true, ..known }, 4), None);
+        assert_eq!(Remembered::of(&Estimate { bandwidth: Some(0.0), ..known }, 4), None);
+        assert_eq!(Remembered::of(&Estimate { least_rtt_s: None, ..known }, 4), None);
     }
 }

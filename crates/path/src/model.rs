@@ -80,6 +80,8 @@ pub struct Estimate {
     pub saturated: bool,
     /// Round trip without our queue, in seconds.
     pub rtt_s: Option<f64>,
+    /// The shortest that was ever seen: what a new transfer begins with.
+    pub least_rtt_s: Option<f64>,
     /// The queue that stands, and that of the last sample, in seconds.
     pub queue_s: f64,
     /// The queue of the last sample, in seconds.
@@ -208,6 +210,7 @@ impl Model {
         }
         if self.least_s.is_finite() {
             now.rtt_s = Some(self.least_s + self.stays_s);
+            now.least_rtt_s = Some(self.least_s);
             let least_s = (TARGET_SHARE * self.least_s).clamp(TARGET_S.0, TARGET_S.1);
             let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - 2.0 * MEASURE.0);
             now.queue_target_s = (least_s + jitter_s).min(1.5 * TARGET_S.1);

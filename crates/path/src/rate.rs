@@ -92,6 +92,8 @@ pub struct Rate {
     round_ends_s: f64,
     /// What is added to the bandwidth, as a part of it.
     step: f64,
+    /// What the line is believed to carry.
+    belief: Option<f64>,
 }
 
 impl Rate {
@@ -119,15 +121,24 @@ impl Rate {
         *self = Self { best: self.best, pacing: self.pacing, ..Self::default() };
     }
 
-    /// Fills the path with this rate instead of what was carried ([`super::memory`]).
-    pub fn seed(&mut self, bytes_per_s: f64) {
-        self.best = bytes_per_s;
+    /// What the line of a path that fills is believed to carry, in bytes a second
+    /// ([`super::memory`]).
+    pub fn believe(&mut self, bytes_per_s: Option<f64>) {
+        self.belief = bytes_per_s;
+    }
+
+    /// The path was filled with too much: goes on from this rate, carefully.
+    pub fn retreat(&mut self, bytes_per_s: f64) {
+        (self.best, self.near) = (bytes_per_s, true);
     }
 
     /// Takes what is known now and answers what may go.
     pub fn handle(&mut self, now: &Estimate) -> Pacing {
         let Some(rtt_s) = now.rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) else {
-            *self = Self::default();
+            // Before a round trip was sampled, what is remembered of the login's stays.
+            if self.belief.is_none() || now.rtt_s.is_some() {
+                *self = Self::default();
+            }
             return self.pacing;
         };
         if !std::mem::replace(&mut self.begun, true) {
@@ -179,10 +190,14 @@ impl Rate {
         let gain = (most - (most - 1.0) * queue_s / near_s).max(1.0);
         let first = FIRST_BYTES.0 * f64::from(connections);
         let first = first.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
-        Pacing {
-            bytes_per_s: Some((first / rtt_s).max(gain * self.best)),
-            window_bytes: Some(first.max(STARTUP_GAINS.0 * self.best * rtt_s)),
-        }
+        let line = self.belief.unwrap_or(f64::INFINITY);
+        // More than the path held never needs to be under way.
+        let first = first.min((line * rtt_s).max(FIRST_BYTES.0));
+        // Nothing is doubled beyond what the line carried.
+        let most = line.max(STARTUP_GAINS.1 * self.best);
+        let rate = (first / rtt_s).max(gain * self.best).min(most);
+        let window = first.max(STARTUP_GAINS.0 * self.best * rtt_s);
+        Pacing { bytes_per_s: Some(rate), window_bytes: Some(window) }
     }
 
     fn cruise(&mut self, now: &Estimate, rtt_s: f64, bandwidth: f64) -> Pacing {

@@ -87,6 +87,11 @@ impl Link {
         Some(self.last_ack_s)
     }
 
+    /// What waits, as time.
+    pub(crate) fn queue_s(&self, now_s: f64) -> f64 {
+        (self.free_at_s - now_s).max(0.0)
+    }
+
     fn has_token(&mut self, now_s: f64) -> bool {
         let Some((bytes_per_s, burst)) = self.line.policer else {
             return true;

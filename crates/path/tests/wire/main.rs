@@ -3,6 +3,7 @@
 
 mod flow;
 mod link;
+mod memory;
 #[allow(dead_code)] // the fluid models draw normal values, too
 #[path = "../models/random.rs"]
 mod random;

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use ::path::{Config, Connection, ConnectionId, Controller, Sample, Tcp};
+use ::path::{Config, Connection, ConnectionId, Controller, Remembered, Sample, Tcp};
 
 use crate::flow::{Flow, Law};
 use crate::link::{Line, Link};
@@ -15,7 +15,7 @@ const COMMAND_BYTES: f64 = 262144.0;
 const DEPTH_BYTES: f64 = 33554432.0;
 /// TCP's handshake, the login, those of the connections that join, and what is asked of a volume
 /// before its first command, as measured; a connection that joins later needs fewer.
-const LOGIN_ROUND_TRIPS: f64 = 9.0;
+pub(crate) const LOGIN_ROUND_TRIPS: f64 = 9.0;
 const JOIN_ROUND_TRIPS: f64 = 3.0;
 /// What the kernel's default buffers hold.
 const WINDOW_BYTES: f64 = 3e6;
@@ -78,6 +78,8 @@ pub(crate) struct Transfer {
     pub(crate) rates: Vec<(f64, f64)>,
     pub(crate) others: Vec<(f64, f64)>,
     pub(crate) moves: Vec<(f64, u32)>,
+    /// The line's queue at the end of each interval, as time.
+    queues: Vec<(f64, f64)>,
     wanted: u32,
 }
 
@@ -125,6 +127,7 @@ impl Transfer {
             rates: Vec::new(),
             others: Vec::new(),
             moves: Vec::new(),
+            queues: Vec::new(),
             wanted: 0,
         }
     }
@@ -301,6 +304,7 @@ impl Transfer {
             });
         }
         self.rates.push((now_s, carried));
+        self.queues.push((now_s, self.link.queue_s(now_s)));
         let other = self.other.as_ref().map_or(0, |flow| flow.una) as f64 * packet;
         self.others.push((now_s, other));
         let backlog: u64 = self.flows.iter().map(Flow::backlog).sum();
@@ -343,9 +347,27 @@ impl Transfer {
 
     /// Mean payload between two times, in bytes a second.
     pub(crate) fn mean(&self, from_s: f64, to_s: f64) -> f64 {
-        let inside = self.rates.iter().filter(|(t_s, _)| *t_s > from_s && *t_s <= to_s + 1e-6);
-        let (sum, count) = inside.fold((0.0, 0_u32), |(sum, n), (_, rate)| (sum + rate, n + 1));
-        sum / f64::from(count.max(1))
+        mean(&self.rates, from_s, to_s)
+    }
+
+    /// Mean queue of the line between two times, in seconds.
+    pub(crate) fn queue_s(&self, from_s: f64, to_s: f64) -> f64 {
+        mean(&self.queues, from_s, to_s)
+    }
+
+    /// The line as it is now.
+    pub(crate) fn line(&self) -> Line {
+        self.link.line
+    }
+
+    /// Packets that found no place.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.link.dropped
+    }
+
+    /// What is worth keeping for the next transfer.
+    pub(crate) fn remembered(&self) -> Option<Remembered> {
+        self.controller.as_ref()?.remembered()
     }
 
     /// Mean rate of the other flows between two times.
@@ -353,4 +375,11 @@ impl Transfer {
         let at = |t_s: f64| self.others.iter().find(|(at_s, _)| *at_s >= t_s).map_or(0.0, |o| o.1);
         (at(to_s - 0.05) - at(from_s)) / (to_s - from_s)
     }
+}
+
+/// Mean of what was seen between two times.
+fn mean(seen: &[(f64, f64)], from_s: f64, to_s: f64) -> f64 {
+    let inside = seen.iter().filter(|(t_s, _)| *t_s > from_s && *t_s <= to_s + 1e-6);
+    let (sum, count) = inside.fold((0.0, 0_u32), |(sum, n), (_, value)| (sum + value, n + 1));
+    sum / f64::from(count.max(1))
 }
