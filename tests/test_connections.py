@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,38 @@ def test_auto_opens_more_connections_where_each_is_held_up(tmp_path: Path):
         assert rates["auto"] > 1.5 * rates[4], rates
 
 
+@pytest.mark.serial
+@LAB
+def test_a_path_is_remembered_by_the_next_process_unless_it_is_another_one(tmp_path: Path):
+    link = Link(rtt_ms=20, rate="200mbit")
+    kept = tmp_path / "state" / "paths"
+    load = ["--rw", "read", "--bs", "1M", "--depth", 16, "--time", "4s", "--policy", "model"]
+
+    def run(*words: object) -> dict:
+        return near(lab, "bench", url, *load, *words)["path"]
+
+    with wan.up(link, tmp_path) as lab, far_target(lab, "mem:64M", tmp_path) as url:
+        lab.set(link)
+        assert run("--path-memory", "off")["memory"] is None
+        assert not kept.parent.exists()
+        first = run("--path-memory", kept)
+        assert first["memory"] is None and "last time" not in first["changes"][0]["why"]
+        assert kept.stat().st_mode & 0o777 == 0o600
+        head, line = kept.read_text().splitlines()
+        assert head == "enkaku paths 1" and line.startswith(f"{FAR} ")
+        remembered = float(line.split()[1]) / 1e6
+        second = run("--path-memory", kept)
+        why = second["changes"][0]["why"]
+        assert f"the path carried {round(remembered, 1):g} MB/s last time" in why, second
+        assert second["memory"] in ("confirmed", "given up"), second
+        # The same address, and a round trip that is not that of the path which was remembered.
+        lab.set(replace(link, rtt_ms=5))
+        assert run("--path-memory", kept)["memory"] is None
+        kept.write_text("damaged")
+        assert run("--path-memory", kept)["memory"] is None
+        assert kept.read_text().startswith(f"enkaku paths 1\n{FAR} ")
+
+
 @LAB
 def test_copy_survives_a_cut_line(tmp_path: Path):
     link = Link(rtt_ms=20, rate="200mbit")
@@ -191,6 +224,7 @@ def test_attach_keeps_a_file_of_statistics(tmp_path: Path):
         (["--policy", "fixed:65"], "at most 64"),
         (["--connections", "65"], "1 to 64"),
         (["--share", "1.5"], "at most 1"),
+        (["--path-memory", "paths"], "for --policy model"),
         (["--max-rate", "1kbit"], "64kbit"),
         (["--max-rate", "1mbit", "--share", "0.5"], "cannot be used with"),
     ],

@@ -51,7 +51,8 @@ def begun(
     serve += ["--listen", f"{wan.FAR}:{PORT}"]
     bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--json"]
     bench += ["--rw", rw, "--force", "--bs", BLOCK, "--depth", DEPTH]
-    bench += ["--policy", policy, *words]
+    # Every run begins as on a new path, whatever ran before.
+    bench += ["--policy", policy, "--path-memory", "off", *words]
     with peer(lab.exec("far", serve), logs / "serve.log") as target:
         target.wait_for_output("listening on")
         with peer(lab.exec("near", bench), logs / "bench.log") as running:

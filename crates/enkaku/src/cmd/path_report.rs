@@ -22,6 +22,8 @@ pub(crate) struct Path {
     limit: &'static str,
     max_bytes_per_s: Option<f64>,
     line_bytes_per_s: Option<f64>,
+    /// What became of what was remembered, or null.
+    memory: Option<&'static str>,
     connections: Vec<Connection>,
     changes: Vec<Change>,
 }
@@ -69,6 +71,7 @@ impl Path {
             limit: report.limit,
             max_bytes_per_s: report.max_rate,
             line_bytes_per_s: report.line_rate,
+            memory: report.memory,
             connections: report.connections.iter().map(connection).collect(),
             changes: report.changes.iter().map(change).collect(),
         }
@@ -114,6 +117,9 @@ impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { policy, why, limit, .. } = self;
         write!(f, "path: {policy}: {why}; limited by {}", limit.replace('_', " "))?;
+        if let Some(memory) = self.memory {
+            write!(f, "; memory of this path: {memory}")?;
+        }
         if let Some(ceiling) = &self.ceiling {
             write!(f, "; no more connections: {ceiling}")?;
         }

@@ -1,5 +1,7 @@
 //! Options of every command that uses a remote volume, and connecting to one.
 
+use std::env;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +43,10 @@ pub(crate) struct RemoteArgs {
     /// adaptive with auto, fixed with a number, which the others begin with].
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<PolicyConfig>,
+    /// Where --policy model remembers what paths carried, for the next process; off remembers
+    /// nothing [default: enkaku/paths in $XDG_STATE_HOME or ~/.local/state].
+    #[arg(long, value_name = "off|FILE", value_parser = parse_path_memory)]
+    path_memory: Option<PathMemory>,
     /// Take only this part of what the path gives, such as 0.5, measured now and then.
     #[arg(long, value_name = "PART", conflicts_with = "max_rate")]
     pub(crate) share: Option<Share>,
@@ -144,6 +150,30 @@ pub(crate) enum Connections {
     Fixed(u16),
 }
 
+/// Where paths are remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PathMemory {
+    /// Nowhere.
+    Off,
+    /// In this file.
+    File(PathBuf),
+}
+
+fn parse_path_memory(text: &str) -> Result<PathMemory, String> {
+    match text {
+        "off" => Ok(PathMemory::Off),
+        "" => Err("an empty name is no file".into()),
+        file => Ok(PathMemory::File(file.into())),
+    }
+}
+
+/// Where state is kept that nobody misses (XDG Base Directory Specification 0.8), if anywhere;
+/// relative paths do not count there.
+fn state_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")))
+}
+
 fn parse_max_rate(text: &str) -> Result<u64, String> {
     match units::parse_rate(text) {
         Ok(rate) if rate >= MAX_RATE_MIN => Ok(rate),
@@ -229,6 +259,7 @@ impl RemoteArgs {
         if let Some(name) = &self.initiator_name {
             config.initiator_name = initiator_name(name)?;
         }
+        config.path_memory = self.memory_file()?;
         config.shared = self.shared;
         config.isid = self.isid.clone().unwrap_or_default();
         config.congestion_control.clone_from(&self.congestion_control);
@@ -240,6 +271,19 @@ impl RemoteArgs {
             config.chap_mutual = Some(ChapCredentials { user: user.clone(), secret });
         }
         Ok(config)
+    }
+
+    /// Where the path is remembered.
+    fn memory_file(&self) -> anyhow::Result<Option<PathBuf>> {
+        let models = matches!(self.policy, Some(PolicyConfig::Model(_)));
+        match &self.path_memory {
+            Some(PathMemory::File(_)) if !models => {
+                Err(Usage::error("--path-memory FILE is for --policy model"))
+            }
+            Some(PathMemory::File(file)) => Ok(Some(file.clone())),
+            None => Ok(state_folder(|name| env::var_os(name)).map(|at| at.join("enkaku/paths"))),
+            Some(PathMemory::Off) => Ok(None),
+        }
     }
 
     /// Who chooses the number of connections, and what he begins with.
@@ -352,5 +396,28 @@ impl Volume {
     /// Flushes and logs out.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
         Ok(self.disk.close().await?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_is_kept_where_the_specification_says() {
+        let folder = |xdg: &'static str, home: &'static str| {
+            state_folder(|name| match name {
+                "XDG_STATE_HOME" => Some(xdg.into()),
+                "HOME" => Some(home.into()),
+                _ => None,
+            })
+        };
+        assert_eq!(folder("/state", "/mine"), Some("/state".into()));
+        assert_eq!(folder("", "/mine"), Some("/mine/.local/state".into()));
+        assert_eq!(folder("relative", "/mine"), Some("/mine/.local/state".into()));
+        assert_eq!(folder("", ""), None);
+        assert_eq!(parse_path_memory("off"), Ok(PathMemory::Off));
+        assert_eq!(parse_path_memory("./off"), Ok(PathMemory::File("./off".into())));
+        assert!(parse_path_memory("").is_err());
     }
 }

@@ -30,6 +30,8 @@ pub use limit::Limit;
 pub use modelled::{ModelConfig, Modelled};
 pub use opening::{Opening, Room};
 pub use pacer::{Pace, Pacer, part, sending};
+pub use path::paths::TEXT_BYTES_MAX as PATHS_TEXT_BYTES_MAX;
+pub use path::{Paths, Remembered};
 pub use sample::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
 pub use why::Why;
 
@@ -87,6 +89,20 @@ pub trait Policy: std::fmt::Debug + Send {
 
     /// The sessions were set up again: what was learnt may be another path's.
     fn forget(&mut self) {}
+
+    /// What was learnt of this path before, for a policy that can use it; to be told before
+    /// [`Policy::first`].
+    fn remember(&mut self, _known: Option<Remembered>) {}
+
+    /// What is worth remembering of the path.
+    fn remembered(&self) -> Option<Remembered> {
+        None
+    }
+
+    /// What became of what it was told to remember, in a word; none if it makes no use of that.
+    fn memory(&self) -> Option<&'static str> {
+        None
+    }
 }
 
 /// What may go, as a policy that finds the rate itself says.

@@ -1,7 +1,7 @@
 //! `model`: the controller of the crate `path` as a policy beside the others. It translates samples
 //! and orders; what is decided is decided there.
 
-use super::{Decision, Pacing, Phase, Policy, Sample, Why};
+use super::{Decision, Pacing, Phase, Policy, Remembered, Sample, Why};
 
 /// What `model` can be told.
 pub type ModelConfig = path::Config;
@@ -59,6 +59,18 @@ impl Policy for Modelled {
 
     fn forget(&mut self) {
         self.0.forget();
+    }
+
+    fn remember(&mut self, known: Option<Remembered>) {
+        self.0.remember(known);
+    }
+
+    fn remembered(&self) -> Option<Remembered> {
+        self.0.remembered()
+    }
+
+    fn memory(&self) -> Option<&'static str> {
+        self.0.memory()
     }
 }
 

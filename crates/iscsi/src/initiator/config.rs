@@ -1,6 +1,7 @@
 //! What the user of a remote disk can set. The defaults are tuned for one 1–10 Gbit/s path of up to
 //! 300 ms; a LAN loses nothing by them.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use iscsi_proto::initiator::CONNECTIONS_MAX;
@@ -47,6 +48,9 @@ pub struct Config {
     pub policy: Option<PolicyConfig>,
     /// How much of the path we take; `None` is all of it.
     pub share: Option<Share>,
+    /// The file in which a path is remembered for the next process. Read and written under the
+    /// policy `model` only: the others begin every path as a new one.
+    pub path_memory: Option<PathBuf>,
     /// On a long path, send and ask no faster than the line was found to carry.
     pub pacing: bool,
     /// What we offer in the login negotiation.
@@ -125,6 +129,7 @@ impl Config {
             connections: 1,
             policy: None,
             share: None,
+            path_memory: None,
             pacing: true,
             offer,
             chap: None,

@@ -74,6 +74,7 @@ impl RemoteDisk {
     ) -> std::result::Result<(Self, oneshot::Receiver<()>), ConnectError> {
         let isid_bits = isid.bits;
         let shared = Shared::new(url, config, isid);
+        shared.memory.load().await;
         let mut tasks = JoinSet::new();
         tasks.spawn(keep_time(shared.clone()));
         let first = bring_up(&shared, isid_bits).await?;
@@ -121,6 +122,7 @@ impl RemoteDisk {
         if tokio::time::timeout(CLOSE_TIMEOUT, ended).await.is_err() {
             tracing::debug!("no answer to logout");
         }
+        shared.memory.save().await;
         flushed
     }
 

@@ -57,7 +57,7 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
     announce(shared, [0]);
     let leading = connect_again(&shared.url.portal, config, chap.as_ref(), &identity(0)).await?;
     let outcome = leading.outcome.clone();
-    if let Some(first) = path::first_number(config, &leading.stream) {
+    if let Some(first) = path::first_number(shared, &leading.stream) {
         shared.lock().growth.wanted = first;
     }
     let wanted = u16::try_from(shared.lock().growth.wanted).unwrap_or(u16::MAX);

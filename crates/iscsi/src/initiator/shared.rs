@@ -16,7 +16,7 @@ use super::Config;
 use super::config::AfterLoss;
 use super::isid::ChosenIsid;
 use super::op::{Origin, Outcome, Pending, Reply, Slot, Task};
-use super::path::{PathReport, Share};
+use super::path::{Keeper, PathReport, Share};
 use super::probe::Unit;
 use super::sense::Verdict;
 use super::state::{Batch, Limits, State, session_ended, verdict};
@@ -42,6 +42,8 @@ pub(super) struct Shared {
     unit: RwLock<Option<Arc<Unit>>>,
     /// What the path controller saw and did last.
     pub(super) path: Mutex<PathReport>,
+    /// What is known of the path from before.
+    pub(super) memory: Arc<Keeper>,
     /// The policy that the path controller is to go on with.
     pub(super) chosen: Mutex<Option<PolicyConfig>>,
     /// How long commands are made.
@@ -73,6 +75,7 @@ impl Shared {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             url,
+            memory: Keeper::new(&config),
             config,
             isid,
             changed: Notify::new(),

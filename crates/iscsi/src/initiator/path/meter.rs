@@ -6,6 +6,7 @@
 //! there is enough to do is known from the commands under way.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,6 +102,16 @@ impl View {
             seen,
         }
     }
+
+    /// Whom the connections lead to.
+    pub(super) fn peer(&self) -> Option<IpAddr> {
+        self.seen.iter().find_map(|seen| peer_of(&seen.stream))
+    }
+}
+
+/// The address at the other end, in the form that is remembered.
+pub(super) fn peer_of(stream: &TcpStream) -> Option<IpAddr> {
+    stream.peer_addr().ok().map(|peer| peer.ip().to_canonical())
 }
 
 /// An interval.

@@ -8,12 +8,14 @@
 
 mod actuator;
 mod disorder;
+mod memory;
 mod meter;
 mod modelled;
 mod report;
 mod share;
 mod young;
 
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ use iscsi_proto::tuner::{
 };
 
 use self::actuator::Actuator;
+pub(super) use self::memory::Keeper;
 use self::meter::{Measured, Meter, View};
 pub(super) use self::modelled::first_number;
 use self::report::History;
@@ -137,6 +140,7 @@ impl Controller {
         choose_stride(shared, &view, &connections);
         self.rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
         self.incarnation = Some(view.incarnation);
+        self.policy.remember(view.peer().and_then(|peer| shared.memory.of(peer)));
         if !self.begin_modelled(shared, view.open, shared.now()) {
             self.hold_first(shared, view.open, shared.now());
         }
@@ -154,9 +158,10 @@ impl Controller {
     /// The sessions have ended: those that come after them begin as on a new path, with small windows, and
     /// find out anew what it carries. A rate that was wrong must not outlive the session that it may
     /// have ended.
-    fn forget(&mut self, shared: &Shared, now: Instant) {
+    fn forget(&mut self, shared: &Shared, peer: Option<IpAddr>, now: Instant) {
         self.meter.pause();
         self.policy.forget();
+        self.policy.remember(peer.and_then(|peer| shared.memory.of(peer)));
         self.pacer = self.pacer.take().map(|_| Pacer::default());
         (self.pace, self.renewed, self.young) = (Pace::default(), None, Young::default());
         self.actuator.forget_pace();
@@ -181,7 +186,7 @@ impl Controller {
             let before = std::mem::replace(&mut self.incarnation, present);
             // The first after an outage has been prepared already.
             if before.is_some() {
-                self.forget(shared, now);
+                self.forget(shared, view.peer(), now);
             }
         }
         if !view.up {
@@ -309,6 +314,7 @@ impl Controller {
         report.ceiling = ceiling.or(self.capped.then(granted));
         report.max_rate = self.meted.rate();
         report.line_rate = self.pace.bytes_per_s;
+        report.memory = self.policy.memory();
         report.changes = self.history.changes();
         (report.sampled_at, report.carried_bytes) = (now.0, self.carried_bytes);
         let Some((measured, decision)) = sampled else {

@@ -6,19 +6,20 @@ use iscsi_proto::tuner::{LONG_RTT_S, Pace, Pacing, Room, part};
 
 use tokio::net::TcpStream;
 
-use super::meter::{Measured, View};
+use super::meter::{Measured, View, peer_of};
 use super::{Controller, allowed, busy, hold_back, least, trace};
-use crate::initiator::Config;
 use crate::initiator::shared::Shared;
 use crate::transport::tcp_info::tcp_stats;
 
 /// How many connections a policy wants at once, from the round trip of the one that has logged in;
 /// none of one that waits for samples.
-pub(in crate::initiator) fn first_number(config: &Config, leading: &TcpStream) -> Option<u32> {
-    let policy = allowed(config.policy.clone()?, config);
+pub(in crate::initiator) fn first_number(shared: &Shared, leading: &TcpStream) -> Option<u32> {
+    let config = &shared.config;
+    let mut policy = allowed(config.policy.clone()?, config).build();
+    policy.remember(peer_of(leading).and_then(|peer| shared.memory.of(peer)));
     let stats = tcp_stats(leading).ok()?;
     let rtt_s = stats.min_rtt.unwrap_or(stats.rtt).as_secs_f64();
-    let (connections, _) = policy.build().first(rtt_s, 1)?;
+    let (connections, _) = policy.first(rtt_s, 1)?;
     Some(connections)
 }
 
@@ -71,6 +72,8 @@ impl Controller {
         self.actuator.pace(part, is_long);
         self.actuator.carry_out(shared, view, &measured, &decision, now);
         self.history.note(&measured.sample, self.wanted, &decision.why.to_string(), now);
+        let known = self.policy.remembered();
+        shared.memory.note(view.peer(), known, self.carried_bytes, now);
         self.publish(shared, view, now, Some((&measured, &decision)));
     }
 

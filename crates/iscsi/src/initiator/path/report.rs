@@ -45,6 +45,9 @@ pub struct PathReport {
     /// What the line was found to carry, in bytes a second: so much goes out and no more. None while
     /// there was no queue.
     pub line_rate: Option<f64>,
+    /// What became of what was remembered of this path: `unvalidated`, `validating`, `safe retreat`,
+    /// `confirmed` or `given up`; none if nothing was.
+    pub memory: Option<&'static str>,
     /// Each connection.
     pub connections: Vec<PathConnection>,
     /// How the number came about, oldest first.
