@@ -1,5 +1,6 @@
 """A leg with a redo log while it is caught up with: whatever moment its target is killed at, what is promoted there is the
-disk after the first k of the writes that were made here, each of them stable before the next."""
+disk after the first k of the writes that were made here, each of them stable before the next. What a catch-up sends: once
+where the target copies by itself, and twice else."""
 
 import random
 import shutil
@@ -10,7 +11,7 @@ import pytest
 from conftest import MIB, empty
 from support.mirror import BLOCK, TAIL, Mirror, cleaned_up, differences, write
 
-from enkaku_lab.peers import enkaku
+from enkaku_lab.peers import enkaku, tgt
 
 SIZE = 24 * MIB
 REDO = 16 * MIB
@@ -114,6 +115,77 @@ def test_what_is_promoted_during_a_catch_up_is_an_image_of_one_moment(mode: str,
         assert report["legs"][0]["redo_overflows"] == 0, report
         assert mirror.stop() == 0, mirror.peer.output()
     assert ways <= {"atomic", "in-sync"}, ways
+    assert not differences(local, far, SIZE)
+
+
+def leg_of(report: dict) -> dict:
+    return report["legs"][0]
+
+
+def write_scattered(volume: Path, salt: int) -> None:
+    """Single blocks, rows of them, and zeroes; some of it twice."""
+    for number in range(300):
+        write(volume, place(number) * BLOCK, bytes([salt, number % 251]) * (BLOCK // 2))
+    for number in range(8):
+        write(volume, (number * 131 + 7) * BLOCK, bytes([salt + number]) * (64 * BLOCK))
+    write(volume, 900 * BLOCK, bytes(100 * BLOCK))
+
+
+def is_all_owed(report: dict) -> bool:
+    return owed(report) > 2 * MIB and leg_of(report)["lag_bytes"] == 0
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_catch_up_goes_over_the_line_once(mode: str, tmp_path: Path):
+    """Our own target copies what is in the redo log to its place by itself."""
+    local, far = empty(tmp_path / "local.img", SIZE), empty(tmp_path / "far.img", SIZE + REDO + TAIL)
+    with (
+        enkaku.serve([far], tmp_path) as target,
+        cleaned_up(Mirror(tmp_path, local, [target.url()])) as mirror,
+    ):
+        mirror.create(mode=mode)
+        mirror.edit(remote_timeout='"2s"', redo='"16M"')
+        if mode == "async":
+            mirror.edit(lag='{ seconds = 1, bytes = "4M", on = "fall-behind" }')
+        volume = mirror.start_fuse()
+        mirror.wait_in_sync()
+        target.peer.kill()
+        write_scattered(volume, 3)
+        lost = leg_of(mirror.wait_for("lost with all of it owed", is_all_owed))
+        enkaku.restart(target)
+        mirror.command("resync", check=False)
+        leg = leg_of(mirror.wait_in_sync())
+        assert leg["home"]["way"] == "inside", leg
+        assert leg["redo_overflows"] == 0, leg
+        sent = leg["sent_bytes"] - lost["sent_bytes"]
+        assert sent <= 1.1 * lost["dirty_bytes"], (sent, lost["dirty_bytes"])
+        assert "inside the target" in mirror.command("status").stdout
+        assert mirror.stop() == 0, mirror.peer.output()
+    assert not differences(local, far, SIZE)
+
+
+@pytest.mark.needs("tgtd")
+def test_a_target_that_does_not_copy_is_sent_it_again(tmp_path: Path):
+    local, far = empty(tmp_path / "local.img", SIZE), empty(tmp_path / "far.img", SIZE + REDO + TAIL)
+    with (
+        tgt.serve([far], tmp_path) as target,
+        cleaned_up(Mirror(tmp_path, local, [target.url()])) as mirror,
+    ):
+        mirror.create()
+        mirror.edit(remote_timeout='"2s"', redo='"16M"')
+        volume = mirror.start_fuse()
+        mirror.wait_in_sync()
+        mirror.command("pause")
+        write_scattered(volume, 5)
+        lost = leg_of(mirror.wait_for("all of it owed", is_all_owed))
+        mirror.command("resume")
+        leg = leg_of(mirror.wait_in_sync())
+        print(leg["home"])  # tgt may learn it one day
+        assert leg["redo_overflows"] == 0, leg
+        if leg["home"]["way"] == "sent-again":
+            assert "EXTENDED COPY" in leg["home"]["why"], leg
+            assert leg["sent_bytes"] - lost["sent_bytes"] > lost["dirty_bytes"], (leg, lost)
+        assert mirror.stop() == 0, mirror.peer.output()
     assert not differences(local, far, SIZE)
 
 

@@ -54,7 +54,8 @@ pub enum Way {
     /// It is not, or nothing is owed to it.
     #[default]
     Unset,
-    /// Through its redo log: each block is sent twice, and the image is a legal one all the time.
+    /// Through its redo log: the image is a legal one all the time. Each block is sent twice, unless
+    /// its target copies it from there ([`Home`]).
     Atomic,
     /// Each block at its place: until all of them are there, the image is of no moment.
     InPlace,
@@ -75,6 +76,25 @@ pub enum Order {
 pub struct Sending {
     /// In which order.
     pub order: Order,
+    /// Because of this.
+    pub why: String,
+}
+
+/// How a catch-up's batch gets from the redo log to its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HomeWay {
+    /// The leg's target copies it.
+    Inside,
+    /// It goes over the line a second time.
+    SentAgain,
+}
+
+/// What is done, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Home {
+    /// In which way.
+    pub way: HomeWay,
     /// Because of this.
     pub why: String,
 }
@@ -118,6 +138,8 @@ pub struct LegStatus {
     pub redo_bytes: u64,
     /// How it is caught up with.
     pub way: Way,
+    /// How what is in its redo log gets to its place, once it was reached.
+    pub home: Option<Home>,
     /// Batches of many epochs that were sent through the redo log since the mirror was opened.
     pub batches: u64,
     /// Catch-ups since the mirror was opened for which its redo log was too small after all.

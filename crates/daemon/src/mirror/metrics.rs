@@ -141,6 +141,7 @@ mod tests {
             copy: None,
             sent_bytes: 77,
             redo_bytes: 0,
+            home: None,
             redo_overflows: 0,
             batches: 0,
             guard: block::mirror::Guard::Reservation,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use block::mirror::{Guard, LegState, LegStatus, Mode, Order, Sending, Status, Way};
+use block::mirror::{Guard, Home, HomeWay, LegState, LegStatus, Mode, Order, Sending, Status, Way};
 use serde::{Deserialize, Serialize};
 
 use super::pace::Pace;
@@ -88,6 +88,9 @@ pub struct LegReport {
     /// Bytes of its redo log, 0 without: catch-ups that fit it leave the image one of one moment.
     #[serde(default)]
     pub redo_bytes: u64,
+    /// How what is in its redo log gets to its place, once it was reached.
+    #[serde(default)]
+    pub home: Option<Home>,
     /// Catch-ups since the mirror was opened that turned out not to fit, and went on in place.
     #[serde(default)]
     pub redo_overflows: u64,
@@ -117,7 +120,7 @@ pub struct CopyReport {
     pub bytes_per_s: Option<u64>,
     /// Seconds until it is done at this rate.
     pub left_s: Option<f64>,
-    /// Which way it goes: through the redo log each block is sent twice.
+    /// Which way it goes.
     #[serde(default)]
     pub way: Way,
 }
@@ -249,6 +252,7 @@ impl LegReport {
             copy,
             sent_bytes: leg.sent_bytes,
             redo_bytes: leg.redo_bytes,
+            home: leg.home.clone().filter(|_| leg.redo_bytes > 0),
             redo_overflows: leg.fallbacks,
             batches: leg.batches,
         }
@@ -302,6 +306,13 @@ impl LegReport {
                 Order::Waited => "waited, two round trips an epoch",
             };
             line("order", format!("{order}: {why}"));
+        }
+        if let Some(Home { way, why }) = &self.home {
+            let way = match way {
+                HomeWay::Inside => "inside the target",
+                HomeWay::SentAgain => "sent again",
+            };
+            line("home", format!("{way}: {why}"));
         }
         line("sent", bytes(self.sent_bytes));
     }

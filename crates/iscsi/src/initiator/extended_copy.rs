@@ -45,6 +45,9 @@ pub(super) fn extended_copy(list_len: u32) -> Cdb {
 pub(super) struct Parameters {
     /// SNLID: commands need no list identifier.
     pub(super) no_list_id: bool,
+    /// The unit is named twice, as source and as destination. Older versions of Linux take the first
+    /// descriptor for the source and the second for the destination, whatever segments say.
+    pub(super) is_named_twice: bool,
     /// Segment descriptors.
     pub(super) segments_max: usize,
     /// Bytes of one segment; 0 where there is no limit.
@@ -65,7 +68,9 @@ impl Parameters {
             return Err("it does not take descriptors 02h and E4h");
         }
         let list_len = field(12, 4)? as usize;
-        let room = list_len.saturating_sub(CSCD_LEN) / SEGMENT_LEN;
+        let is_named_twice = field(8, 2)? > 1 && list_len >= 2 * CSCD_LEN + SEGMENT_LEN;
+        let cscds_len = if is_named_twice { 2 * CSCD_LEN } else { CSCD_LEN };
+        let room = list_len.saturating_sub(cscds_len) / SEGMENT_LEN;
         let segments_max = room.min(field(10, 2)? as usize);
         if field(8, 2)? == 0 || segments_max == 0 {
             return Err("it has no room for a unit and a segment");
@@ -74,7 +79,7 @@ impl Parameters {
         // Without SNLID each command under way needs a list identifier of its own.
         let at_once = if no_list_id { (field(34, 2)? as usize).max(1) } else { 1 };
         let segment_bytes_max = field(16, 4)? as u32;
-        Ok(Self { no_list_id, segments_max, segment_bytes_max, at_once })
+        Ok(Self { no_list_id, is_named_twice, segments_max, segment_bytes_max, at_once })
     }
 }
 
@@ -110,18 +115,19 @@ impl Cscd {
 pub(super) fn parameter_list(
     cscd: &Cscd,
     block_len: u32,
-    no_list_id: bool,
+    parameters: &Parameters,
     runs: &[CopyRun],
 ) -> Vec<u8> {
+    let cscds = 1 + usize::from(parameters.is_named_twice);
+    let destination = (cscds - 1) as u8;
     let mut out = vec![0; HEADER_LEN];
-    (out[0], out[1]) = if no_list_id { (0, USAGE_NONE) } else { (1, USAGE_DISCARD) };
-    out[2..4].copy_from_slice(&(CSCD_LEN as u16).to_be_bytes());
+    (out[0], out[1]) = if parameters.no_list_id { (0, USAGE_NONE) } else { (1, USAGE_DISCARD) };
+    out[2..4].copy_from_slice(&((cscds * CSCD_LEN) as u16).to_be_bytes());
     out[8..12].copy_from_slice(&((runs.len() * SEGMENT_LEN) as u32).to_be_bytes());
-    out.extend(cscd.0);
+    out.extend(cscd.0.repeat(cscds));
     for run in runs {
         let blocks = |bytes: u64| bytes / u64::from(block_len);
-        // Source and destination are descriptor 0.
-        out.extend([BLOCK_TO_BLOCK, 0, 0, (SEGMENT_LEN - 4) as u8, 0, 0, 0, 0, 0, 0]);
+        out.extend([BLOCK_TO_BLOCK, 0, 0, (SEGMENT_LEN - 4) as u8, 0, 0, 0, destination, 0, 0]);
         out.extend((blocks(run.len) as u16).to_be_bytes());
         out.extend(blocks(run.from).to_be_bytes());
         out.extend(blocks(run.to).to_be_bytes());
@@ -154,6 +160,7 @@ mod tests {
     fn limits_are_those_that_count_for_one_unit() {
         let expected = Parameters {
             no_list_id: true,
+            is_named_twice: true,
             segments_max: 1,
             segment_bytes_max: 256 << 20,
             at_once: 1,
@@ -162,7 +169,9 @@ mod tests {
         let mut many = answer();
         (many[10], many[35]) = (1, 16);
         let found = Parameters::parse(&many).unwrap();
-        assert_eq!((found.segments_max, found.at_once), ((1024 - 32) / 28, 16));
+        assert_eq!((found.segments_max, found.at_once), ((1024 - 64) / 28, 16));
+        many[9] = 1;
+        assert!(!Parameters::parse(&many).unwrap().is_named_twice);
         many[4] = 0;
         assert_eq!(Parameters::parse(&many).unwrap().at_once, 1, "list identifiers are needed");
     }
@@ -207,14 +216,21 @@ mod tests {
             CopyRun { from: 1 << 40, to: 4096, len: 8192 },
             CopyRun { from: 512, to: 0, len: 512 * 65_535 },
         ];
-        let list = parameter_list(&cscd, 512, true, &runs);
+        let mut parameters = Parameters::parse(&answer()).unwrap();
+        let list = parameter_list(&cscd, 512, &parameters, &runs);
+        assert_eq!(list.len(), HEADER_LEN + 2 * CSCD_LEN + 2 * SEGMENT_LEN);
+        assert_eq!((list[3], &list[16..48]), (64, &list[48..80]));
+        assert_eq!(list[80..88], [2, 0, 0, 24, 0, 0, 0, 1], "from the first to the second");
+        parameters.is_named_twice = false;
+        let list = parameter_list(&cscd, 512, &parameters, &runs);
         assert_eq!(list.len(), HEADER_LEN + CSCD_LEN + 2 * SEGMENT_LEN);
         assert_eq!(list[..16], [0, 0x18, 0, 32, 0, 0, 0, 0, 0, 0, 0, 56, 0, 0, 0, 0]);
         let first = &list[48..76];
         assert_eq!(first[..12], [2, 0, 0, 24, 0, 0, 0, 0, 0, 0, 0, 16]);
         assert_eq!(first[12..], [0, 0, 0, 0, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
         assert_eq!(list[76 + 10..76 + 12], [0xff, 0xff]);
-        assert_eq!(parameter_list(&cscd, 512, false, &runs)[..2], [1, 0x10]);
+        parameters.no_list_id = false;
+        assert_eq!(parameter_list(&cscd, 512, &parameters, &runs)[..2], [1, 0x10]);
         assert_eq!(extended_copy(104)[..14], [0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 104]);
         assert_eq!(receive_operating_parameters()[..2], [0x84, 3]);
     }

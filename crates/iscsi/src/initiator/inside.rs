@@ -29,7 +29,7 @@ const SEGMENT_BLOCKS_MAX: u64 = 0xffff;
 pub(super) struct Inside {
     disk: RemoteDisk,
     cscd: Cscd,
-    no_list_id: bool,
+    parameters: Parameters,
     block_len: u32,
     limits: CopyLimits,
 }
@@ -62,8 +62,7 @@ impl Inside {
         let Some(limits) = limits else {
             return Ok(Err("the target copies less than a block at a time".to_owned()));
         };
-        let no_list_id = parameters.no_list_id;
-        Ok(Ok(Self { disk: disk.clone(), cscd, no_list_id, block_len, limits }))
+        Ok(Ok(Self { disk: disk.clone(), cscd, parameters, block_len, limits }))
     }
 
     /// The range that holds all that the runs write.
@@ -112,7 +111,7 @@ impl CopyInside for Inside {
             Ok(written) => written,
             Err(error) => return Io::err(error),
         };
-        let list = parameter_list(&self.cscd, self.block_len, self.no_list_id, &runs);
+        let list = parameter_list(&self.cscd, self.block_len, &self.parameters, &runs);
         let shared = self.disk.shared();
         let cdb = extended_copy(list.len() as u32);
         let copy = Command { data_out: list.into(), ..command(shared.url.wire_lun(), cdb) };
@@ -143,8 +142,13 @@ mod tests {
     #[test]
     fn a_run_is_whole_blocks_and_counted_in_sixteen_bits() {
         let of = |segment_bytes_max, block_len| {
-            let (no_list_id, segments_max, at_once) = (true, 3, 2);
-            let parameters = Parameters { no_list_id, segments_max, segment_bytes_max, at_once };
+            let parameters = Parameters {
+                no_list_id: true,
+                is_named_twice: true,
+                segments_max: 3,
+                segment_bytes_max,
+                at_once: 2,
+            };
             limits(&parameters, block_len).map(|limits| limits.run_bytes_max)
         };
         assert_eq!(of(0, 512), Some(65_535 * 512));

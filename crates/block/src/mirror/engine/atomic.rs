@@ -100,7 +100,7 @@ async fn batches(
 ) -> Result<Ended> {
     let mut before = None;
     for _ in 0..BATCHES_MAX {
-        let mut batch = Batch::new(shared, leg, session, found);
+        let mut batch = Batch::new(shared, leg, session, found).copied_inside();
         let pass = Pass { shared, leg, session };
         if let Err(why) = pass.until(&mut batch, LAST_PASS_BYTES, None).await? {
             return Ok(Err(why));

@@ -17,6 +17,7 @@ use super::super::redo::replay;
 use super::super::status::LegState;
 use super::super::superblock::{Consistency, LegId, LegRecord, RemoteSuperblock, Stamp};
 use super::guard;
+use super::home;
 use super::session::{Session, SessionDevice};
 use super::shared::Shared;
 use super::tail;
@@ -200,6 +201,7 @@ pub(crate) async fn settle(
     found: &mut Found,
 ) -> Looked<()> {
     shared.legs().note_redo(leg, found.redo_bytes);
+    shared.legs().note_home(leg, home::way(session));
     let Consistency::Applying(committed) = found.superblock.consistency else {
         if found.superblock.redo_bytes > 0 || found.stamp > 0 {
             // What names no batch may be in a cache, over one that does: what is written next must

@@ -13,6 +13,7 @@ mod create;
 mod go_on;
 pub(super) mod guard;
 mod handshake;
+mod home;
 mod leg_task;
 mod legs;
 pub(super) mod local;

@@ -1,5 +1,6 @@
 //! A batch in the redo log of a leg: its records are written, it is committed by the leg's
-//! superblock, copied home, and released. What is in it is decided by whoever fills it.
+//! superblock, brought home, and released. What is in it is decided by whoever fills it; how it is
+//! copied by the leg itself is [`home`]'s.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +11,13 @@ use futures_util::stream::FuturesUnordered;
 
 use super::super::epoch::Piece;
 use super::super::generation::WallMs;
+use super::super::redo::home::Places;
 use super::super::redo::{Gather, Writer, replay};
+use super::super::status::{Home, HomeWay};
 use super::super::superblock::Consistency;
 use super::allowance::{Allowance, BYTES_FIRST};
 use super::handshake::{self, Found};
+use super::home::{self, Line};
 use super::put::put;
 use super::session::{Operation, Session, SessionDevice};
 use super::shared::Shared;
@@ -34,6 +38,11 @@ pub(crate) struct Batch {
     /// First byte of the log.
     log: u64,
     writer: Writer,
+    /// What the leg is to copy home by itself, if it is.
+    places: Option<Places>,
+    /// When the first record was sent.
+    began: Option<Duration>,
+    line: Line,
     gather: Gather,
     /// Full, and not written yet.
     ready: Vec<Vec<Piece>>,
@@ -47,11 +56,22 @@ pub(crate) struct Batch {
     hurries: bool,
 }
 
-/// A record under way, or a piece on its way home.
-struct Record {
+/// A record under way, or something on its way home.
+pub(super) struct Record {
     write: Operation<()>,
     bytes: u64,
     since: Duration,
+}
+
+impl Record {
+    /// What was just asked for, which takes up so many bytes of an allowance.
+    pub(super) fn new(write: Operation<()>, bytes: u64, now: Duration) -> Self {
+        Self { write, bytes, since: now }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl Future for Record {
@@ -83,6 +103,9 @@ impl Batch {
             session: session.clone(),
             log: log.start,
             writer: Writer::new(shared.books().uuid(), name, log.end - log.start),
+            places: None,
+            began: None,
+            line: Line::default(),
             gather: Gather::default(),
             ready: Vec::new(),
             waiting: (0, 0),
@@ -91,6 +114,12 @@ impl Batch {
             next_at: Duration::ZERO,
             hurries: false,
         }
+    }
+
+    /// Remembers what the leg can copy home by itself, if it copies.
+    pub(crate) fn copied_inside(mut self) -> Self {
+        self.places = self.session.inside().is_ok().then(Places::default);
+        self
     }
 
     /// Bytes that it takes, but for what waits.
@@ -169,6 +198,8 @@ impl Batch {
         let bytes = record.len() as u64;
         self.pause(bytes).await;
         let at = self.log + at;
+        self.remember(at, pieces);
+        self.began.get_or_insert(self.shared.host().now());
         let write = self.session.run(|device| device.write(at, record, WriteFlags::NONE));
         self.sent(write, bytes);
         Ok(())
@@ -177,9 +208,23 @@ impl Batch {
     async fn answer(&mut self) -> Result<()> {
         if let Some(answered) = self.under_way.next().await {
             let (bytes, since) = answered?;
-            self.allowed.answered(bytes, self.shared.host().now().saturating_sub(since));
+            let now = self.shared.host().now();
+            let took = now.saturating_sub(since);
+            self.allowed.answered(bytes, took);
+            let quickest = if self.line.sent.is_zero() { took } else { self.line.round.min(took) };
+            let sent = self.began.map_or(took, |began| now.saturating_sub(began));
+            (self.line.sent, self.line.round) = (sent, quickest);
         }
         Ok(())
+    }
+
+    fn remember(&mut self, at: u64, pieces: &[Piece]) {
+        if self.places.as_mut().is_none_or(|places| places.note(at, pieces)) {
+            return;
+        }
+        self.places = None;
+        let why = "the last batch had more pieces than are remembered".to_owned();
+        self.shared.legs().note_home(self.leg, Home { way: HomeWay::SentAgain, why });
     }
 
     async fn pause(&mut self, bytes: u64) {
@@ -218,12 +263,19 @@ impl Batch {
         .await
     }
 
-    /// Copies it home from the log, after [`commit`](Self::commit). Nothing of it is flushed.
+    /// Copies it home from the log, after [`commit`](Self::commit): within the leg, where it is
+    /// [copied inside](Self::copied_inside) and can be. Nothing of it is flushed.
     ///
     /// # Errors
     /// The leg's.
     pub(crate) async fn copy_home(&mut self, found: &Found) -> Result<()> {
         let Some(batch) = found.batch() else { return Ok(()) };
+        if let Some(places) = self.places.take() {
+            let line = Line { hurries: self.hurries, ..self.line };
+            if home::copy_inside(&self.shared, self.leg, &self.session, places, line).await? {
+                return Ok(());
+            }
+        }
         let device = SessionDevice(self.session.clone());
         let pace = self.rate().map(|rate| (&**self.shared.host(), rate));
         replay::copy_home(&device, batch, pace).await?;
@@ -233,6 +285,9 @@ impl Batch {
 
     /// Copies it home from memory: what was put into it, where no piece overlaps with another. The
     /// stamp goes with it, since it holds already for whoever finds the batch named.
+    ///
+    /// The leg is not asked to copy: that takes as many round trips, and where epochs go in batches
+    /// the target is not our own, and may take one small copy at a time.
     ///
     /// # Errors
     /// The leg's.
@@ -269,7 +324,7 @@ impl Batch {
     fn sent(&mut self, write: Operation<()>, bytes: u64) {
         self.shared.legs().sends(self.leg, bytes);
         self.allowed.sent(bytes);
-        self.under_way.push(Record { write, bytes, since: self.shared.host().now() });
+        self.under_way.push(Record::new(write, bytes, self.shared.host().now()));
     }
 
     /// It is home: makes that stable, and the superblock names it no more.

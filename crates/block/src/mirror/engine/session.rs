@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::super::host::Host;
-use super::super::link::OpenLeg;
+use super::super::link::{CopyInside, OpenLeg};
 use super::signal::{Either, Signal, either, lock};
 use crate::{
     BlockDevice, BlockError, Buf, Bytes, Device, DeviceInfo, Extent, Io, Result, WriteFlags,
@@ -30,6 +30,8 @@ pub(crate) struct Session {
     timeout: Duration,
     watch: Mutex<Watch>,
     ended: Arc<Signal>,
+    /// Why the leg does not copy within itself after all.
+    refused_inside: OnceLock<String>,
 }
 
 #[derive(Default)]
@@ -46,13 +48,26 @@ impl Session {
     /// The use of `leg` begins.
     pub(crate) fn new(leg: OpenLeg, host: Arc<dyn Host>, timeout: Duration) -> Arc<Self> {
         let info = leg.device.info();
-        let (watch, ended) = (Mutex::default(), Arc::default());
-        Arc::new(Self { leg, info, host, timeout, watch, ended })
+        let (watch, ended, refused_inside) = Default::default();
+        Arc::new(Self { leg, info, host, timeout, watch, ended, refused_inside })
     }
 
     /// The leg as it was opened.
     pub(crate) fn leg(&self) -> &OpenLeg {
         &self.leg
+    }
+
+    /// What copies within the leg, or why nothing does.
+    pub(crate) fn inside(&self) -> std::result::Result<Arc<dyn CopyInside>, String> {
+        match self.refused_inside.get() {
+            Some(why) => Err(why.clone()),
+            None => self.leg.inside.clone(),
+        }
+    }
+
+    /// The leg has failed to copy within itself, and is not asked again.
+    pub(crate) fn refuse_inside(&self, why: &str) {
+        let _ = self.refused_inside.set(why.to_owned()); // the first reason stands
     }
 
     /// What its device could do when it was opened.

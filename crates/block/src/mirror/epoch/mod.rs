@@ -23,7 +23,7 @@
 mod cursor;
 mod folded;
 mod piece;
-mod range_map;
+pub(super) mod range_map;
 #[cfg(test)]
 mod tests;
 

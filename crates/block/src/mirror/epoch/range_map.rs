@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// A value that belongs to a range and can be cut with it.
-pub(super) trait Cut {
+pub(in crate::mirror) trait Cut {
     /// The value of a part of the range, which lies `at` bytes behind its start.
     fn part(&self, at: u64, len: u64) -> Self;
 }
 
 /// Ranges of bytes that do not overlap, in order.
 #[derive(Clone, Debug)]
-pub(super) struct RangeMap<V> {
+pub(in crate::mirror) struct RangeMap<V> {
     /// First byte of a range to the byte behind its end, and its value.
     map: BTreeMap<u64, (u64, V)>,
 }
@@ -27,22 +27,25 @@ impl<V> Default for RangeMap<V> {
 
 impl<V: Cut> RangeMap<V> {
     /// Ranges in it.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::mirror) fn len(&self) -> usize {
         self.map.len()
     }
 
     /// There is none.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::mirror) fn is_empty(&self) -> bool {
         self.map.is_empty()
     }
 
     /// All of them, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Range<u64>, &V)> {
+    pub(in crate::mirror) fn iter(&self) -> impl Iterator<Item = (Range<u64>, &V)> {
         self.map.iter().map(|(start, (end, value))| (*start..*end, value))
     }
 
     /// Those that have bytes in `range`, whole, the last one first.
-    pub(super) fn overlapping(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, &V)> {
+    pub(in crate::mirror) fn overlapping(
+        &self,
+        range: &Range<u64>,
+    ) -> impl Iterator<Item = (Range<u64>, &V)> {
         let start = range.start;
         // Ranges that do not overlap end in the order in which they start.
         let before = self.map.range(..range.end).rev();
@@ -52,7 +55,7 @@ impl<V: Cut> RangeMap<V> {
     }
 
     /// What lies in `range`, cut to it, in order.
-    pub(super) fn parts(&self, range: &Range<u64>) -> Vec<(Range<u64>, V)> {
+    pub(in crate::mirror) fn parts(&self, range: &Range<u64>) -> Vec<(Range<u64>, V)> {
         let part = |(whole, value): (Range<u64>, &V)| {
             let inside = intersection(&whole, range);
             let value = value.part(inside.start - whole.start, inside.end - inside.start);
@@ -64,7 +67,7 @@ impl<V: Cut> RangeMap<V> {
     }
 
     /// Takes what lies in `range` out; what sticks out of it stays. Empty ranges take nothing.
-    pub(super) fn cut(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, V)> {
+    pub(in crate::mirror) fn cut(&mut self, range: &Range<u64>) -> Vec<(Range<u64>, V)> {
         let starts: Vec<u64> = self.overlapping(range).map(|(whole, _)| whole.start).collect();
         let mut taken = Vec::with_capacity(starts.len());
         for start in starts.into_iter().rev() {
@@ -85,7 +88,11 @@ impl<V: Cut> RangeMap<V> {
     }
 
     /// Puts a value in and returns what it replaces.
-    pub(super) fn insert(&mut self, range: Range<u64>, value: V) -> Vec<(Range<u64>, V)> {
+    pub(in crate::mirror) fn insert(
+        &mut self,
+        range: Range<u64>,
+        value: V,
+    ) -> Vec<(Range<u64>, V)> {
         if range.is_empty() {
             return Vec::new();
         }
@@ -96,12 +103,12 @@ impl<V: Cut> RangeMap<V> {
 }
 
 /// Bytes in both.
-pub(super) fn intersection(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
+pub(in crate::mirror) fn intersection(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
     a.start.max(b.start)..a.end.min(b.end)
 }
 
 /// What of `range` is in none of `holes`, in order.
-pub(super) fn without(range: Range<u64>, mut holes: Vec<Range<u64>>) -> Vec<Range<u64>> {
+pub(in crate::mirror) fn without(range: Range<u64>, mut holes: Vec<Range<u64>>) -> Vec<Range<u64>> {
     holes.sort_by_key(|hole| hole.start);
     let mut left = Vec::new();
     let mut at = range.start;
@@ -118,7 +125,7 @@ pub(super) fn without(range: Range<u64>, mut holes: Vec<Range<u64>>) -> Vec<Rang
 }
 
 /// Ranges that touch or overlap become one.
-pub(super) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+pub(in crate::mirror) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut out: Vec<Range<u64>> = Vec::new();
     for range in ranges {

@@ -11,6 +11,7 @@
 //! Here: the codec and the arithmetic, pure. [`replay`] reads and copies home; the engine decides
 //! when there is a batch.
 
+pub(super) mod home;
 mod record;
 pub mod replay;
 

@@ -111,6 +111,17 @@ pub(super) fn encode(mirror: MirrorId, batch: u64, sequence: u32, pieces: &[Piec
     record.freeze()
 }
 
+/// Where the data of each of these pieces are in a record of them; `None` for zeroes.
+pub(super) fn places_of(pieces: &[Piece]) -> impl Iterator<Item = Option<u64>> {
+    let mut at = HEADER_BYTES as u64;
+    pieces.iter().map(move |piece| {
+        let bytes = piece.content.data_bytes();
+        let place = matches!(piece.content, Content::Data(_)).then_some(at);
+        at += bytes;
+        place
+    })
+}
+
 /// Reads a batch from the bytes of the log, given in their order.
 #[derive(Debug)]
 pub struct Reader {

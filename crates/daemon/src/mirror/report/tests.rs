@@ -27,6 +27,7 @@ fn leg(state: LegState) -> LegStatus {
         sent_bytes: 4_200_000_000,
         redo_bytes: 0,
         way: Way::Unset,
+        home: None,
         fallbacks: 0,
         batches: 0,
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::super::super::BLOCK_BYTES;
 use super::super::super::epoch::Backlog;
 use super::super::super::leg::LegEvent;
-use super::super::super::status::{Guard, LegState, LegStatus, Sending, Way};
+use super::super::super::status::{Guard, Home, LegState, LegStatus, Sending, Way};
 use super::super::session::Session;
 use super::super::tracking::Tracking;
 
@@ -67,6 +67,8 @@ pub(super) struct Leg {
     pub(super) batches: u64,
     /// How it is caught up with.
     pub(super) way: Way,
+    /// How what is in its redo log gets home.
+    pub(super) home: Option<Home>,
     /// Catch-ups that could not be carried through by its redo log.
     pub(super) fallbacks: u64,
     /// Bytes of its redo log.
@@ -151,6 +153,7 @@ impl Leg {
             batch: Wish::default(),
             batches: 0,
             way: Way::default(),
+            home: None,
             fallbacks: 0,
             redo_bytes: 0,
         }
@@ -260,6 +263,7 @@ impl Leg {
             sent_bytes: self.sent_bytes,
             redo_bytes: self.redo_bytes,
             way: self.way,
+            home: self.home.clone(),
             batches: self.batches,
             fallbacks: self.fallbacks,
         }

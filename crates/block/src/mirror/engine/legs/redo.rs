@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::super::epoch::{Batch, Unsent};
 use super::super::super::leg::LegEvent;
-use super::super::super::status::{LegState, Way};
+use super::super::super::status::{Home, LegState, Way};
 use super::super::batch::{self, Waiting};
 use super::super::session::Session;
 use super::super::tracking::Flushing;
@@ -104,6 +104,11 @@ impl Legs {
     /// Bytes of the redo log of a leg that was reached.
     pub(crate) fn note_redo(&self, leg: usize, bytes: u64) {
         self.lock()[leg].redo_bytes = bytes;
+    }
+
+    /// How what is in its redo log gets to its place from now on.
+    pub(crate) fn note_home(&self, leg: usize, home: Home) {
+        self.lock()[leg].home = Some(home);
     }
 
     /// For the sender of a leg: whether many steps are to go in one batch now, which the leg's task

@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::inside::Copying;
 use super::world::*;
 use crate::layer::{Delay, DelayLayer, Delays, LogLayer};
+use crate::mirror::engine::signal::lock;
 use crate::mirror::layout::TAIL_BYTES;
 use crate::mirror::{
     Lag, LegState, Mode, OnLag, OpenLeg, PromoteOptions, ResyncRate, TokioHost, Way as Caught,
@@ -18,7 +20,7 @@ const KIB: usize = 1024;
 const LOG: u64 = LEG_SIZE - SIZE - TAIL_BYTES;
 
 /// One leg, in sync, with room for a log of this size.
-async fn in_sync(mode: Mode, redo_bytes: u64, rate: ResyncRate) -> World {
+pub(super) async fn in_sync(mode: Mode, redo_bytes: u64, rate: ResyncRate) -> World {
     let mut world = World::blank(1);
     world.config.mode = mode;
     world.config.redo_bytes = Some(redo_bytes);
@@ -32,7 +34,7 @@ async fn in_sync(mode: Mode, redo_bytes: u64, rate: ResyncRate) -> World {
 }
 
 /// The leg is lost, and these blocks change meanwhile, some of them to zeroes.
-async fn changed_while_lost(world: &World) {
+pub(super) async fn changed_while_lost(world: &World) {
     world.legs[0].set_way(Way::Cut);
     world.write(0, 4 * KIB, 1).await.unwrap();
     world.device().flush().await.unwrap();
@@ -68,32 +70,45 @@ async fn promoted(image: Vec<u8>) -> Vec<u8> {
 #[tokio::test(start_paused = true)]
 async fn a_catch_up_through_the_redo_log_leaves_an_image_at_every_moment() {
     for mode in [Mode::Sync, Mode::Async] {
-        let world = in_sync(mode, LOG, ResyncRate::Max).await;
-        let before = content(&*world.local).await;
-        changed_while_lost(&world).await;
-        let base = all_of(&world.legs[0].device()).await;
-        let watched = Arc::new(LogLayer::new(world.legs[0].device()));
-        world.legs[0].replace(watched.clone(), "id of leg 0");
-        world.legs[0].set_way(Way::Open);
-        world.settled().await;
-        world.assert_equal().await;
-        let after = content(&*world.local).await;
-        let (mut old, mut new) = (0, 0);
-        let log = watched.log();
-        for moment in 0..=log.moments() {
-            let cut = log.cut(moment, 512);
-            for choice in cut.choose(3, moment) {
-                let mut image = base.clone();
-                cut.image(choice, &mut image);
-                let there = promoted(image).await;
-                assert!(there == before || there == after, "{mode:?}, a cut after {moment}");
-                *if there == before { &mut old } else { &mut new } += 1;
-            }
-        }
-        assert!(old > 10 && new > 10, "{old} images of before, {new} of after");
-        let leg = &world.mirror().status().legs[0];
-        assert_eq!((leg.redo_bytes, leg.fallbacks, leg.way), (LOG, 0, Caught::Unset));
+        image_at_every_moment(mode, None).await;
     }
+}
+
+/// A leg is caught up with, and its power cut at every moment of that. Returns the world after it,
+/// how many bytes were owed, and how many were sent for them.
+pub(super) async fn image_at_every_moment(
+    mode: Mode,
+    copying: Option<Copying>,
+) -> (World, u64, u64) {
+    let world = in_sync(mode, LOG, ResyncRate::Max).await;
+    let before = content(&*world.local).await;
+    changed_while_lost(&world).await;
+    let lost = world.mirror().status().legs[0].clone();
+    let base = all_of(&world.legs[0].device()).await;
+    let watched = Arc::new(LogLayer::new(world.legs[0].device()));
+    world.legs[0].replace(watched.clone(), "id of leg 0");
+    *lock(&world.legs[0].copying) = copying;
+    world.legs[0].set_way(Way::Open);
+    world.settled().await;
+    world.assert_equal().await;
+    let after = content(&*world.local).await;
+    let (mut old, mut new) = (0, 0);
+    let log = watched.log();
+    for moment in 0..=log.moments() {
+        let cut = log.cut(moment, 512);
+        for choice in cut.choose(3, moment) {
+            let mut image = base.clone();
+            cut.image(choice, &mut image);
+            let there = promoted(image).await;
+            assert!(there == before || there == after, "{mode:?}, a cut after {moment}");
+            *if there == before { &mut old } else { &mut new } += 1;
+        }
+    }
+    assert!(old > 10 && new > 10, "{old} images of before, {new} of after");
+    let leg = &world.mirror().status().legs[0];
+    assert_eq!((leg.redo_bytes, leg.fallbacks, leg.way), (LOG, 0, Caught::Unset));
+    let sent = leg.sent_bytes - lost.sent_bytes;
+    (world, lost.dirty_bytes, sent)
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,6 +8,7 @@ mod copies;
 mod decisions;
 mod failback;
 mod fence;
+mod inside;
 mod lag;
 mod life;
 mod load;

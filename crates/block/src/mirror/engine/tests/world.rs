@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::inside::Copying;
 use super::reserved::{Reservations, Reserver};
 use crate::backend::MemoryDevice;
 use crate::layer::FaultLayer;
@@ -48,6 +49,8 @@ pub(crate) struct TestLeg {
     pub(crate) requires_reservation: AtomicBool,
     /// Who is asked before its image is written over.
     pub(crate) keeper: Mutex<Option<Arc<Keeper>>>,
+    /// What it copies by itself; `None`: nothing.
+    pub(crate) copying: Mutex<Option<Copying>>,
 }
 
 /// What somebody answers who keeps the image of a leg, once he has an answer.
@@ -92,6 +95,7 @@ impl TestLeg {
             reservations: Mutex::default(),
             requires_reservation: AtomicBool::new(false),
             keeper: Mutex::default(),
+            copying: Mutex::default(),
         })
     }
 
@@ -141,13 +145,16 @@ impl TestLeg {
 }
 
 /// One connect of a leg; of an earlier one nothing arrives any more.
-struct Line {
-    leg: Arc<TestLeg>,
+pub(crate) struct Line {
+    pub(crate) leg: Arc<TestLeg>,
     number: u64,
 }
 
 impl Line {
-    fn ask<T: Send + Unpin + 'static>(&self, operation: impl FnOnce(&Device) -> Io<T>) -> Io<T> {
+    pub(crate) fn ask<T: Send + Unpin + 'static>(
+        &self,
+        operation: impl FnOnce(&Device) -> Io<T>,
+    ) -> Io<T> {
         let (device, way) = {
             let state = lock(&self.leg.state);
             (state.device.clone(), state.way)
@@ -224,13 +231,8 @@ impl LegSource for Source {
                 Way::Open => {
                     let fence = leg.reserver(number);
                     let device = Arc::new(Line { leg, number });
-                    Ok(OpenLeg {
-                        device,
-                        identity,
-                        ordered: Err(String::new()),
-                        fence,
-                        inside: Err(String::new()),
-                    })
+                    let inside = device.inside();
+                    Ok(OpenLeg { device, identity, ordered: Err(String::new()), fence, inside })
                 }
                 Way::Cut => Err(BlockError::Unreachable("no route".into())),
                 Way::Hangs | Way::Mute => std::future::pending().await,
