@@ -239,7 +239,7 @@ mod tests {
             if dropped {
                 let long = hook(&script);
                 let run = run_it(&long);
-                drop(tokio::time::timeout(Duration::from_millis(500), run).await.unwrap_err());
+                assert!(tokio::time::timeout(Duration::from_millis(500), run).await.is_err());
             } else {
                 let error = run_it(&short).await.unwrap_err();
                 assert_eq!(error, "had not ended after 0.5 s (before_resync_timeout)");
