@@ -48,7 +48,8 @@ LEGEND = (
     "Bytes are those of IP packets that the line was given towards the leg, less their share of headers. line: what\n"
     "1 Gbit/s carries of TCP payload. wanted: the goals that were set before anything was measured; held: whether this\n"
     "run has met them. lacked: what is owed when the line is back, and what the user writes until all is equal. Through the\n"
-    "redo log the image there is a legal one all the time, and each block goes over the line twice; in place it is none."
+    "redo log the image there is a legal one all the time, and each block goes over the line once where the target copies\n"
+    "it home by itself, else twice; in place it is none."
 )
 
 
