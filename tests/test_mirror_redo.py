@@ -5,6 +5,8 @@ where the target copies by itself, and twice else."""
 import random
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -70,19 +72,27 @@ def last_of(image: Path) -> int:
     return last
 
 
+@contextmanager
+def ours(mode: str, folder: Path, timeout: str) -> Iterator[tuple]:
+    """A mirror, its target, and the files at both ends: our own target, room for a redo log, and a lag that is soon
+    too long."""
+    local, far = empty(folder / "local.img", SIZE), empty(folder / "far.img", SIZE + REDO + TAIL)
+    with (
+        enkaku.serve([far], folder) as target,
+        cleaned_up(Mirror(folder, local, [target.url()])) as mirror,
+    ):
+        mirror.create(mode=mode)
+        mirror.edit(remote_timeout=f'"{timeout}"', redo='"16M"')
+        if mode == "async":
+            mirror.edit(lag='{ seconds = 1, bytes = "4M", on = "fall-behind" }')
+        yield mirror, target, local, far
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_what_is_promoted_during_a_catch_up_is_an_image_of_one_moment(mode: str, tmp_path: Path):
     dice = random.Random(mode)
-    local, far = empty(tmp_path / "local.img", SIZE), empty(tmp_path / "far.img", SIZE + REDO + TAIL)
     ways = set()
-    with (
-        enkaku.serve([far], tmp_path) as target,
-        cleaned_up(Mirror(tmp_path, local, [target.url()])) as mirror,
-    ):
-        mirror.create(mode=mode)
-        mirror.edit(remote_timeout='"1s"', redo='"16M"')
-        if mode == "async":
-            mirror.edit(lag='{ seconds = 1, bytes = "4M", on = "fall-behind" }')
+    with ours(mode, tmp_path, "1s") as (mirror, target, local, far):
         numbers = Numbers(mirror.start_fuse())
         try:
             for turn in range(ROUNDS):
@@ -138,15 +148,7 @@ def is_all_owed(report: dict) -> bool:
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_catch_up_goes_over_the_line_once(mode: str, tmp_path: Path):
     """Our own target copies what is in the redo log to its place by itself."""
-    local, far = empty(tmp_path / "local.img", SIZE), empty(tmp_path / "far.img", SIZE + REDO + TAIL)
-    with (
-        enkaku.serve([far], tmp_path) as target,
-        cleaned_up(Mirror(tmp_path, local, [target.url()])) as mirror,
-    ):
-        mirror.create(mode=mode)
-        mirror.edit(remote_timeout='"2s"', redo='"16M"')
-        if mode == "async":
-            mirror.edit(lag='{ seconds = 1, bytes = "4M", on = "fall-behind" }')
+    with ours(mode, tmp_path, "2s") as (mirror, target, local, far):
         volume = mirror.start_fuse()
         mirror.wait_in_sync()
         target.peer.kill()

@@ -5,38 +5,25 @@
 
 mod late;
 mod open_target;
+mod own_target;
 mod scripted_unit;
 mod tgt;
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use block::backend::MemoryDevice;
 use block::layer::{Fault, FaultLayer, OpKind};
-use block::mirror::{CopyRun, LegSource, OpenLeg};
-use block::{BlockDevice, BlockError, Buf, Bytes, Device, WriteFlags};
+use block::mirror::CopyRun;
+use block::{BlockDevice, BlockError, Buf, Bytes, WriteFlags};
 use iscsi::initiator::{Config, IsidChoice, RemoteLeg, Url};
-use iscsi::target::{Server, ServerConfig};
 use late::Late;
+use own_target::{open, serve, soon};
 use scripted_unit::start;
-use scsi::{LunOptions, Target, TargetConfig};
 use tgt::Tgt;
 
 const IQN: &str = "iqn.2026-11.org.example:copy";
-const PATIENCE: Duration = Duration::from_secs(30);
 const KIB: u64 = 1024;
-
-fn serve(device: Device) -> SocketAddr {
-    let target = Target::new(TargetConfig::new(IQN));
-    target.add_lun(0, device, LunOptions::default()).unwrap();
-    let config = ServerConfig::new(IQN).unwrap();
-    let server = Server::bind(config, target, &["127.0.0.1:0".parse().unwrap()]).unwrap();
-    let address = server.local_addrs()[0];
-    tokio::spawn(server.run(std::future::pending()));
-    address
-}
 
 fn leg(url: &str, name: &str) -> RemoteLeg {
     let mut config = Config::default().connections(1);
@@ -46,15 +33,6 @@ fn leg(url: &str, name: &str) -> RemoteLeg {
 
 fn own(address: SocketAddr, name: &str) -> RemoteLeg {
     leg(&format!("iscsi://{address}/{IQN}/0"), name)
-}
-
-async fn soon<T>(what: &str, operation: impl Future<Output = T>) -> T {
-    let ended = tokio::time::timeout(PATIENCE, operation).await;
-    ended.unwrap_or_else(|_| panic!("{what} hangs"))
-}
-
-async fn open(leg: &RemoteLeg) -> OpenLeg {
-    soon("connecting", leg.connect()).await.unwrap()
 }
 
 fn run(from: u64, to: u64, len: u64) -> CopyRun {
@@ -74,7 +52,7 @@ fn numbers(len: u64) -> Bytes {
 async fn our_own_target_copies_what_it_is_told_to() {
     for block_size in [512, 4096] {
         let memory = Arc::new(MemoryDevice::new(64 << 20, block_size).unwrap());
-        let leg = own(serve(memory.clone()), &format!("blocks of {block_size}"));
+        let leg = own(serve(IQN, memory.clone()), &format!("blocks of {block_size}"));
         let opened = open(&leg).await;
         let inside = opened.inside.unwrap();
         let limits = inside.limits();
@@ -101,7 +79,7 @@ async fn our_own_target_copies_what_it_is_told_to() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_cannot_be_is_refused_here() {
     let memory = Arc::new(MemoryDevice::new(64 << 20, 4096).unwrap());
-    let inside = open(&own(serve(memory), "bounds")).await.inside.unwrap();
+    let inside = open(&own(serve(IQN, memory), "bounds")).await.inside.unwrap();
     let refused = async |runs: Vec<CopyRun>| soon("a copy", inside.copy(runs)).await.unwrap_err();
     let size = 64 << 20;
     for runs in [vec![run(0, size, 4096)], vec![run(size - 4096, 0, 8192)]] {
@@ -125,7 +103,7 @@ async fn a_copy_that_fails_says_at_which_segment() {
     let faulty = Arc::new(FaultLayer::new(memory.clone(), 1));
     let error = || BlockError::Medium(std::io::Error::other("a scratch"));
     faulty.inject(Fault::on(OpKind::Write, error).in_range(1 << 20..2 << 20));
-    let leg = own(serve(faulty.clone()), "failing");
+    let leg = own(serve(IQN, faulty.clone()), "failing");
     let opened = open(&leg).await;
     let runs = || vec![run(0, 8 << 20, 4096), run(0, 1 << 20, 4096), run(0, 9 << 20, 4096)];
     let inside = opened.inside.unwrap();
@@ -141,7 +119,7 @@ async fn a_copy_that_fails_says_at_which_segment() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_of_a_copy_of_before_lands_later() {
     let late = Arc::new(Late::new());
-    let leg = own(serve(late.clone()), "late");
+    let leg = own(serve(IQN, late.clone()), "late");
     let opened = open(&leg).await;
     let inside = opened.inside.unwrap();
     late.shut();

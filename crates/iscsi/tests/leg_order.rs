@@ -1,54 +1,31 @@
-//! Barriers between writes to the leg of a mirror: what our own target's storage sees of them, and who
-//! is offered them.
+//! Barriers between writes to the leg of a mirror: what our own target's storage sees of them, and
+//! who is offered them.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
 mod late;
+mod own_target;
 mod tgt;
 
-use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use block::layer::{Fault, FaultLayer, OpKind};
-use block::mirror::{LegSource, OpenLeg};
-use block::{BlockError, Bytes, Device, Io, WriteFlags};
+use block::{BlockError, Bytes, Io, WriteFlags};
 use iscsi::initiator::{Config, IsidChoice, RemoteLeg, Url};
-use iscsi::target::{Server, ServerConfig};
 use late::{Event, Late};
-use scsi::{LunOptions, Target, TargetConfig};
+use own_target::{open, serve, soon};
 use tgt::Tgt;
 
 const IQN: &str = "iqn.2026-11.org.example:order";
-const PATIENCE: Duration = Duration::from_secs(30);
 /// More than any target takes with a command: the rest is asked for with R2T.
 const LONG: usize = 1 << 20;
 const SHORT: usize = 4096;
-
-fn serve(device: Device) -> SocketAddr {
-    let target = Target::new(TargetConfig::new(IQN));
-    target.add_lun(0, device, LunOptions::default()).unwrap();
-    let config = ServerConfig::new(IQN).unwrap();
-    let server = Server::bind(config, target, &["127.0.0.1:0".parse().unwrap()]).unwrap();
-    let address = server.local_addrs()[0];
-    tokio::spawn(server.run(std::future::pending()));
-    address
-}
 
 fn leg(url: &str, connections: u16, name: &str) -> RemoteLeg {
     let mut config = Config::default().connections(connections);
     config.isid = IsidChoice::Named(format!("order {name} of test {}", std::process::id()));
     RemoteLeg::new(url.parse::<Url>().unwrap(), config)
-}
-
-async fn soon<T>(what: &str, operation: impl Future<Output = T>) -> T {
-    let ended = tokio::time::timeout(PATIENCE, operation).await;
-    ended.unwrap_or_else(|_| panic!("{what} hangs"))
-}
-
-async fn open(leg: &RemoteLeg) -> OpenLeg {
-    soon("connecting", leg.connect()).await.unwrap()
 }
 
 fn has_flushed(late: &Late) -> bool {
@@ -67,7 +44,7 @@ async fn a_barrier_parts_what_is_under_way() {
 
 async fn barrier_parts(connections: u16) {
     let late = Arc::new(Late::new());
-    let address = serve(late.clone());
+    let address = serve(IQN, late.clone());
     let url = format!("iscsi://{address}/{IQN}/0");
     let leg = leg(&url, connections, &format!("own {connections}"));
     let opened = open(&leg).await;
@@ -120,7 +97,7 @@ async fn nothing_lands_behind_a_write_that_fails() {
 async fn nothing_lands_behind(len: usize) {
     let late = Arc::new(Late::new());
     let faults = Arc::new(FaultLayer::new(late.clone(), 1));
-    let address = serve(faults.clone());
+    let address = serve(IQN, faults.clone());
     let leg = leg(&format!("iscsi://{address}/{IQN}/0"), 1, &format!("fails {len}"));
     let opened = open(&leg).await;
     let ordered = opened.ordered.unwrap();

@@ -28,6 +28,20 @@ pub(crate) struct Place {
     pub(crate) config: Config,
 }
 
+impl Place {
+    /// On this host, with what its processes have before this one of the disks and the legs.
+    pub(crate) fn on(
+        host: Arc<SimHost>,
+        (local, metadata): (&LocalDisk, &LocalDisk),
+        legs: &[Leg],
+        config: Config,
+    ) -> Self {
+        let disk = local.opened();
+        let (local, metadata) = (Arc::new(disk.clone()), Arc::new(metadata.opened()));
+        Self { disk, local, metadata, legs: legs.to_vec(), host, config }
+    }
+}
+
 /// What is put over the image of a leg, by sector.
 pub(crate) type Over = BTreeMap<u64, Content>;
 

@@ -1,10 +1,10 @@
 //! A run in which another host takes a leg over: a mirror works here, its host dies, is cut off, or
-//! lives on; the far host promotes the leg as soon as it may, and works on it as the local disk of a
-//! mirror of its own; then the old disk is given back, becomes the leg of that mirror and gets what
-//! differs. Any of it is cut at any operation, and done again.
+//! lives on; the far host promotes the leg as soon as it may, and works on it as the local disk of
+//! a mirror of its own; then the old disk is given back, becomes the leg of that mirror and gets
+//! what differs. Any of it is cut at any operation, and done again.
 //!
-//! What has to hold: the image that is promoted has what was promised; from then on nothing that the
-//! old host asks for changes the leg; and in the end both disks are equal.
+//! What has to hold: the image that is promoted has what was promised; from then on nothing that
+//! the old host asks for changes the leg; and in the end both disks are equal.
 
 mod far;
 mod near;
@@ -193,15 +193,7 @@ impl Takeover {
     fn place(&self, site: &Site, number: usize) -> Place {
         let host = self.executor.host_of(number);
         site.legs.iter().for_each(|leg| leg.set_host(host.clone()));
-        let disk = site.disk.opened();
-        Place {
-            local: Arc::new(disk.clone()),
-            disk,
-            metadata: Arc::new(site.metadata.opened()),
-            legs: site.legs.clone(),
-            host,
-            config: self.scenario.config,
-        }
+        Place::on(host, (&site.disk, &site.metadata), &site.legs, self.scenario.config)
     }
 
     fn boot_near(&mut self, downtime: Duration) {

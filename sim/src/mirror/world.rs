@@ -173,15 +173,7 @@ impl World {
     }
 
     fn place(&self, host: Arc<SimHost>) -> Place {
-        let disk = self.local.opened();
-        Place {
-            local: Arc::new(disk.clone()),
-            disk,
-            metadata: Arc::new(self.metadata.opened()),
-            legs: self.legs.clone(),
-            host,
-            config: self.config(),
-        }
+        Place::on(host, (&self.local, &self.metadata), &self.legs, self.config())
     }
 
     /// What the mirror is told to be like; the judge has what was promised.

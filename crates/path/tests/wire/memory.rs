@@ -27,6 +27,18 @@ fn line(gigabits: f64, rtt_ms: f64, queue_packets: usize) -> Line {
     Line { bytes_per_s, rtt_s, queue_packets, ..Line::default() }
 }
 
+/// Lines of a gigabit from 10 to 200 ms.
+fn gigabits() -> Vec<Line> {
+    [(10.0, 2000), (20.0, 2000), (50.0, 500), (50.0, 2000), (100.0, 2000), (200.0, 2000)]
+        .map(|(rtt_ms, queue_packets)| line(1.0, rtt_ms, queue_packets))
+        .to_vec()
+}
+
+/// Faster ones, where a new path takes long to be full.
+fn fast() -> [Line; 2] {
+    [line(10.0, 50.0, 3000), line(10.0, 100.0, 3000)]
+}
+
 /// What a first transfer over this line leaves for the next.
 fn left_by(line: Line, seed: u64) -> Remembered {
     start(line, None, seed, 25.0).remembered().expect("a line that was full")
@@ -49,7 +61,7 @@ fn share(transfer: &Transfer, span_s: f64) -> f64 {
 
 #[test]
 fn a_fast_path_that_is_remembered_is_full_in_the_time_of_slow_start() {
-    for line in [line(10.0, 50.0, 3000), line(10.0, 100.0, 3000)] {
+    for line in fast() {
         for seed in SEEDS {
             let saved = left_by(line, seed);
             let (cold, warm) = (start(line, None, seed, 6.0), start(line, Some(saved), seed, 6.0));
@@ -64,14 +76,7 @@ fn a_fast_path_that_is_remembered_is_full_in_the_time_of_slow_start() {
 
 #[test]
 fn a_gigabit_that_is_remembered_is_as_full_and_overrun_less() {
-    for line in [
-        line(1.0, 10.0, 2000),
-        line(1.0, 20.0, 2000),
-        line(1.0, 50.0, 500),
-        line(1.0, 50.0, 2000),
-        line(1.0, 100.0, 2000),
-        line(1.0, 200.0, 2000),
-    ] {
+    for line in gigabits() {
         for seed in SEEDS {
             let saved = left_by(line, seed);
             let (cold, warm) = (start(line, None, seed, 5.0), start(line, Some(saved), seed, 5.0));
@@ -118,18 +123,8 @@ fn a_path_that_has_become_a_tenth_is_not_harmed() {
 #[test]
 #[ignore = "a table to read"]
 fn table_of_memory() {
-    for was in [
-        line(1.0, 10.0, 2000),
-        line(1.0, 20.0, 2000),
-        line(1.0, 50.0, 500),
-        line(1.0, 50.0, 2000),
-        line(1.0, 100.0, 2000),
-        line(1.0, 200.0, 2000),
-        line(1.0, 200.0, 8000),
-        line(0.1, 50.0, 500),
-        line(10.0, 50.0, 3000),
-        line(10.0, 100.0, 3000),
-    ] {
+    let more = [line(1.0, 200.0, 8000), line(0.1, 50.0, 500)];
+    for was in gigabits().into_iter().chain(more).chain(fast()) {
         for seed in SEEDS {
             let Some(saved) = start(was, None, seed, 25.0).remembered() else {
                 println!("{was:?}, seed {seed}: nothing is remembered");
