@@ -261,15 +261,23 @@ async fn send(session: &Arc<Session>, offset: u64, len: u64, content: Option<Buf
         session.run(|device| device.write(offset, data, WriteFlags::NONE)).await?;
         return Ok(len);
     }
-    if session.info().can_extents {
-        match session.run(|device| device.extents(offset, len)).await {
-            Ok(extents) if extents.iter().all(|extent| extent.hole) => return Ok(0),
-            Ok(_) | Err(BlockError::Unsupported(_)) => {}
-            Err(error) => return Err(error),
-        }
+    if says_hole(session, offset, len).await? {
+        return Ok(0);
     }
     session.run(|device| device.zero(offset, len, ZeroFlags::new(false, true))).await?;
     Ok(0)
+}
+
+/// The leg says that all of it is a hole there.
+pub(crate) async fn says_hole(session: &Arc<Session>, offset: u64, len: u64) -> Result<bool> {
+    if !session.info().can_extents {
+        return Ok(false);
+    }
+    match session.run(|device| device.extents(offset, len)).await {
+        Ok(extents) => Ok(extents.iter().all(|extent| extent.hole)),
+        Err(BlockError::Unsupported(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// All of it is a hole here.

@@ -50,7 +50,7 @@ enum Compared {
         skipped_bytes: u64,
         different: Vec<u64>,
     },
-    /// So many bytes are a hole at both.
+    /// A hole at both, of this length in bytes.
     Holes(u64),
     /// It is no hole there, or not known for one, and has to be read.
     NoHole(Range<u64>),
@@ -166,11 +166,7 @@ async fn compared(
     // is under way no more.
     let same = !shared.legs().may_differ(leg, part.blocks.clone())
         && piece::is_hole(shared, offset, len).await?
-        && session
-            .run(|device| device.extents(offset, len))
-            .await?
-            .iter()
-            .all(|extent| extent.hole);
+        && piece::says_hole(session, offset, len).await?;
     Ok(if same { Compared::Holes(len) } else { Compared::NoHole(part.blocks) })
 }
 
