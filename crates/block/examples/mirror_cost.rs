@@ -89,16 +89,8 @@ impl LegSource for Leg {
     }
 
     fn connect(&self) -> Pin<Box<dyn Future<Output = Result<OpenLeg>> + Send>> {
-        let (device, identity) = (self.0.clone(), String::new());
-        Box::pin(async move {
-            Ok(OpenLeg {
-                device,
-                identity,
-                ordered: Err(String::new()),
-                fence: None,
-                inside: Err(String::new()),
-            })
-        })
+        let open = OpenLeg::of(self.0.clone());
+        Box::pin(async { Ok(open) })
     }
 }
 

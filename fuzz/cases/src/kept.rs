@@ -128,14 +128,7 @@ pub fn mirror_leg(data: &[u8]) {
         assert!(!leg.mirror.is_empty() && leg.history.len() <= 8);
     }
     // Forced, since an image that is none is refused before anything else.
-    let ordered = Err("a file".to_owned());
-    let leg = OpenLeg {
-        device: device.clone(),
-        identity: "u".into(),
-        ordered,
-        fence: None,
-        inside: Err(String::new()),
-    };
+    let leg = OpenLeg { identity: "u".into(), ..OpenLeg::of(device.clone()) };
     let promoted =
         finish(promote(leg, &Nobody, PromoteOptions { force: true, ..PromoteOptions::default() }));
     let after = finish(inspect(&device));

@@ -186,13 +186,7 @@ mod tests {
             &self,
         ) -> std::pin::Pin<Box<dyn Future<Output = crate::Result<OpenLeg>> + Send>> {
             let device = self.0.clone();
-            let open = OpenLeg {
-                device,
-                identity: "unit 7".into(),
-                ordered: Err(String::new()),
-                fence: None,
-                inside: Err(String::new()),
-            };
+            let open = OpenLeg { identity: "unit 7".into(), ..OpenLeg::of(device) };
             Box::pin(async { Ok(open) })
         }
     }

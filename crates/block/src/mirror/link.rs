@@ -51,6 +51,15 @@ pub struct OpenLeg {
     pub inside: std::result::Result<Arc<dyn CopyInside>, String>,
 }
 
+impl OpenLeg {
+    /// A device that can do nothing else for a mirror, and does not say what it is.
+    #[must_use]
+    pub fn of(device: Device) -> Self {
+        let (ordered, inside) = (Err(String::new()), Err(String::new()));
+        Self { device, identity: String::new(), ordered, fence: None, inside }
+    }
+}
+
 /// A device that can order writes it has been given but not answered.
 ///
 /// From the first barrier on nothing is carried out behind an operation that was refused or has
@@ -91,8 +100,8 @@ pub trait CopyInside: Send + Sync + 'static {
     /// How much it takes at once.
     fn limits(&self) -> CopyLimits;
 
-    /// Copies these runs, in any order, as one request. No run may write where another of them reads
-    /// or writes. Nothing is forced: a flush makes it stable, as it does writes.
+    /// Copies these runs, in any order, as one request. No run may write where another of them
+    /// reads or writes. Nothing is forced: a flush makes it stable, as it does writes.
     ///
     /// It is not asked a second time by itself. Where it fails, any part may have been copied;
     /// [`Unreachable`](crate::BlockError::Unreachable) and

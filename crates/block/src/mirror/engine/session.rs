@@ -234,13 +234,7 @@ mod tests {
     use crate::mirror::TokioHost;
 
     fn session(device: Device, timeout_ms: u64) -> Arc<Session> {
-        let leg = OpenLeg {
-            device,
-            identity: String::new(),
-            ordered: Err(String::new()),
-            fence: None,
-            inside: Err(String::new()),
-        };
+        let leg = OpenLeg::of(device);
         Session::new(leg, Arc::new(TokioHost::current()), Duration::from_millis(timeout_ms))
     }
 

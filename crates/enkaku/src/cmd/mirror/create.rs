@@ -145,13 +145,7 @@ async fn from_leg(
     let bytes = parts::metadata_bytes(found.size_bytes);
     let bytes = bytes.map_err(|why| Usage::error(format!("{shown}: {why}")))?;
     let metadata = new_metadata(&config.metadata, bytes, may, files).await?;
-    let leg = OpenLeg {
-        device: local,
-        identity: String::new(),
-        ordered: Err(String::new()),
-        fence: None,
-        inside: Err(String::new()),
-    };
+    let leg = OpenLeg::of(local);
     let options = PromoteOptions { force: args.force, release: false };
     let host = TokioHost::current();
     let promoted = primary_of_leg(leg, metadata.device(), &host, &old_disk.name(), options).await?;

@@ -53,13 +53,7 @@ async fn all_of(device: &Device) -> Vec<u8> {
 async fn promoted(image: Vec<u8>) -> Vec<u8> {
     let device = memory(LEG_SIZE);
     device.write(0, Bytes::from(image), WriteFlags::NONE).await.unwrap();
-    let leg = OpenLeg {
-        device: device.clone(),
-        identity: String::new(),
-        ordered: Err(String::new()),
-        fence: None,
-        inside: Err(String::new()),
-    };
+    let leg = OpenLeg::of(device.clone());
     // It gives no sign of life that counts: time stands still here, and it is young.
     let options = PromoteOptions { force: true, release: false };
     let taken = promote(leg, &TokioHost::current(), options).await.unwrap();
@@ -182,13 +176,7 @@ async fn a_batch_that_was_committed_is_copied_home_by_the_mirror_that_finds_it()
         cut.image(cut.choose(1, 0)[0], &mut image);
         let device = memory(LEG_SIZE);
         device.write(0, Bytes::from(image), WriteFlags::NONE).await.unwrap();
-        let open = OpenLeg {
-            device,
-            identity: String::new(),
-            ordered: Err(String::new()),
-            fence: None,
-            inside: Err(String::new()),
-        };
+        let open = OpenLeg::of(device);
         let options = PromoteOptions { force: true, release: false };
         let taken = promote(open.clone(), &TokioHost::current(), options).await.unwrap();
         assert!(taken.applied_bytes > 0 && taken.consistent, "{taken:?}");

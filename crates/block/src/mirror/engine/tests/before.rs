@@ -1,5 +1,5 @@
-//! Whoever keeps the image of a leg is asked before it is written over in place, and only then; what
-//! he answers, and how long it takes him.
+//! Whoever keeps the image of a leg is asked before it is written over in place, and only then;
+//! what he answers, and how long it takes him.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -19,18 +19,8 @@ async fn copy_of(device: &dyn BlockDevice) -> Device {
     copy
 }
 
-fn open_leg(device: Device) -> OpenLeg {
-    OpenLeg {
-        device,
-        identity: String::new(),
-        ordered: Err(String::new()),
-        fence: None,
-        inside: Err(String::new()),
-    }
-}
-
 async fn promote_leg(world: &World, leg: usize) {
-    let leg = open_leg(world.legs[leg].device());
+    let leg = OpenLeg::of(world.legs[leg].device());
     // The leg has no reservation, and its mirror lives or has just been cut off.
     let force = PromoteOptions { force: true, ..PromoteOptions::default() };
     promote(leg, &TokioHost::current(), force).await.unwrap();
@@ -242,10 +232,11 @@ async fn an_image_that_is_no_legal_one_is_promoted_only_by_force() {
     world.kill();
     let host = TokioHost::current();
     let leg = world.legs[0].device();
-    let error = promote(open_leg(leg.clone()), &host, PromoteOptions::default()).await.unwrap_err();
+    let error =
+        promote(OpenLeg::of(leg.clone()), &host, PromoteOptions::default()).await.unwrap_err();
     assert!(matches!(error, MirrorError::NotPromotable { .. }), "{error}");
     let force = PromoteOptions { force: true, ..PromoteOptions::default() };
-    let promoted = promote(open_leg(leg), &host, force).await.unwrap();
+    let promoted = promote(OpenLeg::of(leg), &host, force).await.unwrap();
     assert!(!promoted.consistent);
     assert_eq!(promoted.size, SIZE);
 }

@@ -20,23 +20,13 @@ async fn grown(device: &dyn BlockDevice) -> Device {
     larger
 }
 
-fn open_leg(device: Device) -> OpenLeg {
-    OpenLeg {
-        device,
-        identity: String::new(),
-        ordered: Err(String::new()),
-        fence: None,
-        inside: Err(String::new()),
-    }
-}
-
 /// The other site, where the leg is the local disk of a mirror; its own leg is out of reach yet.
 async fn other_site(leg: Device) -> World {
     let mut site = World::over(leg.clone(), 1);
     site.legs[0].set_way(Way::Cut);
     let metadata: Device = site.metadata.clone();
     let host = TokioHost::current();
-    primary_of_leg(open_leg(leg), &metadata, &host, "leg 0", FORCE).await.unwrap();
+    primary_of_leg(OpenLeg::of(leg), &metadata, &host, "leg 0", FORCE).await.unwrap();
     site.open().await;
     site
 }
@@ -108,7 +98,7 @@ async fn where_nobody_knows_what_differs_all_is_compared_and_the_difference_sent
     let near = failed_over().await;
     // Promoted by itself, and written to without a mirror that would know of it.
     let leg = near.legs[0].device();
-    promote(open_leg(leg.clone()), &TokioHost::current(), FORCE).await.unwrap();
+    promote(OpenLeg::of(leg.clone()), &TokioHost::current(), FORCE).await.unwrap();
     let image = promoted_device(leg.clone()).unwrap();
     image.write(3 << 20, pattern(32 << 10, 3), WriteFlags::NONE).await.unwrap();
     let far = other_site(leg).await;

@@ -1,5 +1,5 @@
-//! A leg that copies by itself what is in its redo log: the image there at every moment, also where it
-//! refuses in the middle; what goes over the line; and what people are told.
+//! A leg that copies by itself what is in its redo log: the image there at every moment, also where
+//! it refuses in the middle; what goes over the line; and what people are told.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -125,13 +125,7 @@ impl LegSource for Source {
             line.flush().await?; // nothing of the session before can land any more
             let ordered: Arc<dyn OrderedWrites> = line.clone();
             let ordered = far.keeps_order.then_some(ordered).ok_or_else(|| "as told".to_owned());
-            Ok(OpenLeg {
-                device: line,
-                identity: String::new(),
-                ordered,
-                fence: None,
-                inside: Err(String::new()),
-            })
+            Ok(OpenLeg { ordered, ..OpenLeg::of(line) })
         })
     }
 }

@@ -120,13 +120,7 @@ impl TestLeg {
     /// As another host opens it, which has no part in what the mirror's connects are.
     pub(crate) fn elsewhere(self: &Arc<Self>) -> OpenLeg {
         let fence = self.reserver(u64::MAX);
-        OpenLeg {
-            device: self.device(),
-            identity: String::new(),
-            ordered: Err(String::new()),
-            fence,
-            inside: Err(String::new()),
-        }
+        OpenLeg { fence, ..OpenLeg::of(self.device()) }
     }
 
     fn reserver(self: &Arc<Self>, nexus: u64) -> Option<Arc<dyn Fence>> {
