@@ -1,6 +1,6 @@
-//! Seeds of the mirror's world, each again with cuts at its operations, and the proof that they mean
-//! something: what has to happen in them happens, they can be repeated, and mistakes made on purpose
-//! are found.
+//! Seeds of the mirror's world, each again with cuts at its operations, and the proof that they
+//! mean something: what has to happen in them happens, they can be repeated, and mistakes made on
+//! purpose are found.
 
 use sim::mirror::{Cuts, Options, Sabotage, run_all};
 use sim::{Coverage, Report};

@@ -1,13 +1,14 @@
-//! What a path was like last time, and how far to believe it: Careful Resume (RFC 9959, "Convergence
-//! of Congestion Control from Retained State"). Pure: [`super::paths`] is the table of all peers,
-//! and whoever has a file reads and writes it.
+//! What a path was like last time, and how far to believe it: Careful Resume (RFC 9959,
+//! "Convergence of Congestion Control from Retained State"). Pure: [`super::paths`] is the table of
+//! all peers, and whoever has a file reads and writes it.
 //!
 //! Phases have the RFC's names. *Reconnaissance* looks whether the round trip is that of the path
 //! remembered. *Unvalidated* has as many connections as carried it, and takes the line for what it
 //! was. *Validating* waits until half of that is carried; a queue or losses of the load before it
-//! lead to *safe retreat*, half of what was carried, on a line that is what was seen of it. *Normal*
-//! is the rest. What differs from the RFC: congestion windows are the kernel's and begin small, so
-//! the jump is one of the number, not of a window, and validating it takes as long as slow start.
+//! lead to *safe retreat*, half of what was carried, on a line that is what was seen of it.
+//! *Normal* is the rest. What differs from the RFC: congestion windows are the kernel's and begin
+//! small, so the jump is one of the number, not of a window, and validating it takes as long as
+//! slow start.
 
 use super::model::Estimate;
 

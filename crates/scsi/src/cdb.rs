@@ -44,8 +44,8 @@ impl Cdb {
         self.bytes[0]
     }
 
-    /// Where the CONTROL byte is: the last one, as the group of the opcode tells (SAM-5 §5.2). `None`
-    /// where it tells no length of up to 16 bytes.
+    /// Where the CONTROL byte is: the last one, as the group of the opcode tells (SAM-5 §5.2).
+    /// `None` where it tells no length of up to 16 bytes.
     pub fn control_at(opcode: u8) -> Option<usize> {
         match opcode >> 5 {
             0 => Some(5),

@@ -280,8 +280,8 @@ impl Nexus {
         Rights(Arc::clone(&self.state))
     }
 
-    /// Says which logical units this nexus may only read: it may not change them, nor reserve, eject
-    /// or reset them. Commands under way are not affected.
+    /// Says which logical units this nexus may only read: it may not change them, nor reserve,
+    /// eject or reset them. Commands under way are not affected.
     pub fn set_write_protection(&self, protection: WriteProtection) {
         let protected = protection != WriteProtection::None;
         *self.state.protection.write().unwrap_or_else(PoisonError::into_inner) = protection;
@@ -338,8 +338,8 @@ impl Nexus {
         Ok(())
     }
 
-    /// Nobody waits for the answer of the command with this tag any more: it ends as soon as what it
-    /// has asked of the device has come back, and is polled until then. One that ends by itself
+    /// Nobody waits for the answer of the command with this tag any more: it ends as soon as what
+    /// it has asked of the device has come back, and is polled until then. One that ends by itself
     /// soon may go on to its end.
     pub fn abort(&self, tag: u64) {
         self.state.abortable.abort(Some(tag));
@@ -377,9 +377,9 @@ impl Nexus {
         Ok(pending.map(|(condition, more)| AsynchronousEvent { condition, more }))
     }
 
-    /// I_T NEXUS RESET (SAM-5 §7.6): what the units keep for this nexus goes as if it had been lost,
-    /// and it is told so; registrations and persistent reservations stay. Aborting its commands is
-    /// up to the transport, which knows them.
+    /// I_T NEXUS RESET (SAM-5 §7.6): what the units keep for this nexus goes as if it had been
+    /// lost, and it is told so; registrations and persistent reservations stay. Aborting its
+    /// commands is up to the transport, which knows them.
     pub fn nexus_reset(&self) {
         for unit in self.state.target.units() {
             unit.nexus_lost(self.state.id);
@@ -397,8 +397,8 @@ impl Nexus {
     }
 
     /// The transport carries out QUERY TASK, QUERY TASK SET, QUERY ASYNCHRONOUS EVENT and I_T NEXUS
-    /// RESET for this nexus (it has to have agreed on RFC 7144), so REPORT SUPPORTED TASK MANAGEMENT
-    /// FUNCTIONS names them.
+    /// RESET for this nexus (it has to have agreed on RFC 7144), so REPORT SUPPORTED TASK
+    /// MANAGEMENT FUNCTIONS names them.
     pub fn set_queries(&self, carried_out: bool) {
         self.state.queries.store(carried_out, Ordering::Relaxed);
     }

@@ -38,8 +38,8 @@ pub(crate) enum Access {
     Manage,
 }
 
-/// What a nexus must be allowed for a command ([`WriteProtection`](crate::WriteProtection)). Each row
-/// has one, so that a new command cannot be forgotten.
+/// What a nexus must be allowed for a command ([`WriteProtection`](crate::WriteProtection)). Each
+/// row has one, so that a new command cannot be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     /// Nothing: the command tells, reads, or gives up what is the nexus's own.

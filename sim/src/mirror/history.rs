@@ -1,18 +1,18 @@
 //! What images may hold: the guest's history, and nothing of how a mirror works.
 //!
-//! An image is *legal at a moment* T if a disk with a volatile cache could be left with it by a power
-//! cut at T: of each sector it holds a write that had begun by T, and none that another write, begun
-//! after the end of the first, had replaced *for good* by T, which is when that other write was stable:
-//! told so by a flush that began after its end, or by its own FUA. So every write has, in each of its
-//! sectors, an interval of moments at which it may be seen after a cut, and an image is legal if all
-//! its sectors have a moment in common.
+//! An image is *legal at a moment* T if a disk with a volatile cache could be left with it by a
+//! power cut at T: of each sector it holds a write that had begun by T, and none that another
+//! write, begun after the end of the first, had replaced *for good* by T, which is when that other
+//! write was stable: told so by a flush that began after its end, or by its own FUA. So every write
+//! has, in each of its sectors, an interval of moments at which it may be seen after a cut, and an
+//! image is legal if all its sectors have a moment in common.
 //!
-//! What a leg may be left with by a cut of its own is many images. All of them are looked at at once:
-//! intervals have a moment in common if each two of them have, so the worst pair decides.
+//! What a leg may be left with by a cut of its own is many images. All of them are looked at at
+//! once: intervals have a moment in common if each two of them have, so the worst pair decides.
 //!
 //! A cut of this host makes what its own disk is left with the truth: from that moment on, anything
-//! else is gone. Zeroes say not whose they are: their interval is all that any write of zeroes allows,
-//! so the oracle is a little blind there, and never wrong.
+//! else is gone. Zeroes say not whose they are: their interval is all that any write of zeroes
+//! allows, so the oracle is a little blind there, and never wrong.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -219,7 +219,8 @@ impl History {
         Ok(())
     }
 
-    /// This host has stopped, and its own disk is left with `content`; for good, if the power failed.
+    /// This host has stopped, and its own disk is left with `content`; for good, if the power
+    /// failed.
     pub(crate) fn restart(
         &mut self,
         content: impl Fn(u64) -> Content,

@@ -54,8 +54,8 @@ pub enum Way {
     /// It is not, or nothing is owed to it.
     #[default]
     Unset,
-    /// Through its redo log: the image is a legal one all the time. Each block is sent twice, unless
-    /// its target copies it from there ([`Home`]).
+    /// Through its redo log: the image is a legal one all the time. Each block is sent twice,
+    /// unless its target copies it from there ([`Home`]).
     Atomic,
     /// Each block at its place: until all of them are there, the image is of no moment.
     InPlace,

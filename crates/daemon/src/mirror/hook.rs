@@ -1,10 +1,10 @@
 //! `Hooked`: a way to a leg with a command that is run before its image is written over in place,
 //! such as one that has a snapshot made there. Where the command fails, nothing is written over.
 //!
-//! The command is run as it is, without a shell, in a process group of its own, with `ENKAKU_MIRROR`
-//! (the mirror's name), `ENKAKU_LEG` (the leg's number), `ENKAKU_URL` (its URL without credentials,
-//! or its path) and `ENKAKU_WHY` in its environment. Its stdout is not read; of its stderr the last
-//! line is told where it fails.
+//! The command is run as it is, without a shell, in a process group of its own, with
+//! `ENKAKU_MIRROR` (the mirror's name), `ENKAKU_LEG` (the leg's number), `ENKAKU_URL` (its URL
+//! without credentials, or its path) and `ENKAKU_WHY` in its environment. Its stdout is not read;
+//! of its stderr the last line is told where it fails.
 
 use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};

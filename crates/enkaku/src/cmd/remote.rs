@@ -86,8 +86,8 @@ pub(crate) struct RemoteArgs {
     /// attach, else random].
     #[arg(long, value_name = "stable|random|NAME", value_parser = parse_isid)]
     pub(crate) isid: Option<IsidChoice>,
-    /// Other initiators write to the volume, too: after an interruption nothing is written again that
-    /// could land on theirs; if the target has lost it, the next flush fails.
+    /// Other initiators write to the volume, too: after an interruption nothing is written again
+    /// that could land on theirs; if the target has lost it, the next flush fails.
     #[arg(long)]
     pub(crate) shared: bool,
     /// How long I/O waits for a target that is gone before it fails.

@@ -47,8 +47,8 @@ pub const LONG_RTT_S: f64 = 0.001;
 /// A path is losing if something was lost within this time, in seconds.
 const LOSING_S: f64 = 1.0;
 
-/// By what part a rate may rise at once into what is not known. What is too much must find room in a
-/// queue until that has been seen and answered: two round trips and a sample. Small queues hold
+/// By what part a rate may rise at once into what is not known. What is too much must find room in
+/// a queue until that has been seen and answered: two round trips and a sample. Small queues hold
 /// 1.5 MB, those of fast lines 20 ms.
 fn rise_share(bytes_per_s: f64, rtt_s: f64) -> f64 {
     const QUEUE_BYTES: f64 = 1.5e6;
@@ -130,10 +130,11 @@ pub struct Decision {
     pub socket_buffer_bytes: Option<u64>,
     /// Congestion control for connections made from now on, if another than the present one helps.
     pub congestion_control: Option<CongestionControl>,
-    /// Which connection to close first, when there are more than wanted ([`Decision::next_to_close`]).
+    /// Which connection to close first, when there are more than wanted
+    /// ([`Decision::next_to_close`]).
     pub close: Option<ConnectionId>,
-    /// The line's losses are over: what it was found to carry before them is the rate to keep to, with
-    /// new connections, and the old ones are closed.
+    /// The line's losses are over: what it was found to carry before them is the rate to keep to,
+    /// with new connections, and the old ones are closed.
     pub renewed: Option<Line>,
 }
 
@@ -306,8 +307,8 @@ pub fn close_candidate(connections: &[Connection]) -> Option<ConnectionId> {
     connections.iter().min_by(|a, b| by_age(a, b)).map(|c| c.id)
 }
 
-/// The younger first, and of two equally young ones the one with the higher id. An unknown age is the
-/// youngest: nothing says that its window is warm.
+/// The younger first, and of two equally young ones the one with the higher id. An unknown age is
+/// the youngest: nothing says that its window is warm.
 fn by_age(a: &Connection, b: &Connection) -> Ordering {
     let age = |c: &Connection| c.age_s.unwrap_or(0.0);
     age(a).total_cmp(&age(b)).then_with(|| b.id.cmp(&a.id))

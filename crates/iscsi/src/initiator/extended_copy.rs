@@ -1,6 +1,6 @@
-//! EXTENDED COPY(LID1) and RECEIVE COPY OPERATING PARAMETERS (SPC-4 §6.4, §6.25), as far as a unit is
-//! to copy within itself: command blocks, the parameter list, and what is read. Bytes only: sends
-//! nothing, decides nothing, and trusts no length it is told.
+//! EXTENDED COPY(LID1) and RECEIVE COPY OPERATING PARAMETERS (SPC-4 §6.4, §6.25), as far as a unit
+//! is to copy within itself: command blocks, the parameter list, and what is read. Bytes only:
+//! sends nothing, decides nothing, and trusts no length it is told.
 
 use block::mirror::CopyRun;
 
@@ -45,8 +45,8 @@ pub(super) fn extended_copy(list_len: u32) -> Cdb {
 pub(super) struct Parameters {
     /// SNLID: commands need no list identifier.
     pub(super) no_list_id: bool,
-    /// The unit is named twice, as source and as destination. Older versions of Linux take the first
-    /// descriptor for the source and the second for the destination, whatever segments say.
+    /// The unit is named twice, as source and as destination. Older versions of Linux take the
+    /// first descriptor for the source and the second for the destination, whatever segments say.
     pub(super) is_named_twice: bool,
     /// Segment descriptors.
     pub(super) segments_max: usize,

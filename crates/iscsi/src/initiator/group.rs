@@ -100,7 +100,8 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
     Ok(groups)
 }
 
-/// Notes that sessions of these qualifiers will be there, before they are, here and for a successor.
+/// Notes that sessions of these qualifiers will be there, before they are, here and for a
+/// successor.
 pub(super) fn announce(shared: &Shared, qualifiers: impl IntoIterator<Item = u16>) {
     let mut state = shared.lock();
     state.qualifiers.extend(qualifiers);

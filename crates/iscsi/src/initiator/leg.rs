@@ -1,6 +1,6 @@
-//! [`RemoteLeg`]: a logical unit as a leg of a mirror ([`block::mirror`]). It hands out one disk after
-//! the other, each of which dies with its sessions (`state::mortal`) and ends what the one before,
-//! or an earlier process, may have left at the target.
+//! [`RemoteLeg`]: a logical unit as a leg of a mirror ([`block::mirror`]). It hands out one disk
+//! after the other, each of which dies with its sessions (`state::mortal`) and ends what the one
+//! before, or an earlier process, may have left at the target.
 //!
 //! Not here: when a leg is connected anew, and what is sent again then. That is the mirror's.
 

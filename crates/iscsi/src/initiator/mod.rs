@@ -4,9 +4,8 @@
 //! From the outside in: [`RemoteDisk`] turns block operations into SCSI commands (`disk`, `cdb`);
 //! `shared` and `state` hold what is under way and decide what becomes of a command that ended;
 //! `role` is a connection as the driver loop sees it; `supervisor` keeps sessions alive, with
-//! `group`, `growth`, `extra`, `connect` and `probe`; `path` chooses their number, `stride` how long
-//! a command is. What a
-//! volatile cache may lose, and what follows from that, is decided in
+//! `group`, `growth`, `extra`, `connect` and `probe`; `path` chooses their number, `stride` how
+//! long a command is. What a volatile cache may lose, and what follows from that, is decided in
 //! `iscsi_proto::initiator::durability`; the protocol itself is `iscsi_proto::initiator`.
 
 pub mod cdb;

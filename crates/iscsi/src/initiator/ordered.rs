@@ -1,5 +1,6 @@
 //! [`Ordered`]: barriers between writes that are under way, by SYNCHRONIZE CACHE with the ORDERED
-//! attribute (SAM-5 §8.2): older commands of the unit end before it begins, and newer ones wait for it.
+//! attribute (SAM-5 §8.2): older commands of the unit end before it begins, and newer ones wait for
+//! it.
 //!
 //! Whom it is offered:
 //!
@@ -35,7 +36,8 @@ use super::disk::RemoteDisk;
 use super::probe::Prober;
 use super::state::command;
 
-/// VPD page 86h, extended INQUIRY data, and ORDSUP in the second byte of its payload (SPC-4 §7.8.7).
+/// VPD page 86h, extended INQUIRY data, and ORDSUP in the second byte of its payload (SPC-4
+/// §7.8.7).
 const EXTENDED_INQUIRY: u8 = 0x86;
 const ORDSUP: u8 = 0x02;
 
@@ -86,9 +88,9 @@ impl Ordered {
     }
 }
 
-/// Waits until every command that the unit has begun has ended: an older one, of whoever it is, ends
-/// before one with the ORDERED attribute begins. A target that has answered a login too early (RFC
-/// 7143 §6.3.5 wants the commands of the session before ended) is done with them then.
+/// Waits until every command that the unit has begun has ended: an older one, of whoever it is,
+/// ends before one with the ORDERED attribute begins. A target that has answered a login too early
+/// (RFC 7143 §6.3.5 wants the commands of the session before ended) is done with them then.
 pub(super) async fn await_older(disk: &RemoteDisk) -> Result<()> {
     let shared = disk.shared();
     let question = command(shared.url.wire_lun(), cdb::TEST_UNIT_READY);

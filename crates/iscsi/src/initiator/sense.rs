@@ -81,8 +81,8 @@ impl std::fmt::Display for Sense {
     }
 }
 
-/// The number of the segment that COPY ABORTED is about, from 0: the last two bytes of COMMAND-SPECIFIC
-/// INFORMATION (SPC-4 §5.18.3.4), where it is told.
+/// The number of the segment that COPY ABORTED is about, from 0: the last two bytes of
+/// COMMAND-SPECIFIC INFORMATION (SPC-4 §5.18.3.4), where it is told.
 pub fn failed_segment(data: &[u8]) -> Option<u16> {
     let at = |i: usize| data.get(i..i + 2)?.try_into().ok().map(u16::from_be_bytes);
     match data.first()? & 0x7f {

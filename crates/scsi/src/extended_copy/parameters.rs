@@ -6,7 +6,8 @@ use crate::sense::{AdditionalSense, Sense};
 /// Limits told by RECEIVE COPY OPERATING PARAMETERS and VPD page 8Fh.
 pub(crate) const CSCD_COUNT_MAX: u16 = 16;
 /// Scattered blocks of 4 KiB take a segment each: with as many commands under way as may be
-/// (`results::CONCURRENT_MAX`) 8 MiB a round trip, so that a line of 100 ms is not what limits disks.
+/// (`results::CONCURRENT_MAX`) 8 MiB a round trip, so that a line of 100 ms is not what limits
+/// disks.
 pub(crate) const SEGMENT_COUNT_MAX: u16 = 128;
 /// Room for as many descriptors of both kinds.
 pub(crate) const DESCRIPTOR_LIST_LEN_MAX: u32 = 4096;

@@ -101,7 +101,8 @@ fn extended_copy_stops_after_a_step() {
     let mut cdb = [0; 16];
     cdb[0] = 0x83;
     cdb[13] = list.len() as u8;
-    // Step one is a read and a write; the abort comes during the second read, and its write follows.
+    // Step one is a read and a write; the abort comes during the second read, and its write
+    // follows.
     let mut command = tagged(&nexus, 7, &cdb, list);
     assert!(look(&mut command).is_none());
     device.permit(2);

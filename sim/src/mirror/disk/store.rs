@@ -1,8 +1,8 @@
 //! What a disk holds and what a power cut leaves of it. No time, no futures.
 //!
 //! A write that was carried out is *visible*. It is *stable* after a flush that was asked for after
-//! its answer, or by its own FUA. A power cut leaves of each sector any content that it had since it
-//! was last stable, and of what was under way any part.
+//! its answer, or by its own FUA. A power cut leaves of each sector any content that it had since
+//! it was last stable, and of what was under way any part.
 
 mod order;
 mod reservation;

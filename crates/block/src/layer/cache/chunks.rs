@@ -109,7 +109,7 @@ impl Chunks {
         }
         while self.bytes + len > self.bytes_max {
             let Some((_, oldest)) = self.order.first().copied() else {
-                self.credit.give_back(len);
+                self.credit.repay(len);
                 return Err(());
             };
             self.remove(oldest);
@@ -180,7 +180,7 @@ impl Chunks {
         Some((entry.content.clone(), (range.start - start) as usize..(end - start) as usize))
     }
 
-    /// So much is asked of the device that no chunk has.
+    /// `bytes` of a read are in no chunk, and are asked of the device.
     pub(super) fn demanded(&mut self, bytes: u64) {
         self.credit.demanded(bytes);
     }

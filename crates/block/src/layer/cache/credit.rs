@@ -24,29 +24,25 @@ impl Credit {
         Self { bytes: bytes_max, bytes_max }
     }
 
-    /// So much is read ahead, if it may be.
+    /// `bytes` are about to be read ahead. False: they may not be, and nothing is taken.
     pub(super) fn take(&mut self, bytes: u64) -> bool {
         let left = self.bytes.checked_sub(bytes);
         self.bytes = left.unwrap_or(self.bytes);
         left.is_some()
     }
 
-    /// So much was not read ahead after all.
-    pub(super) fn give_back(&mut self, bytes: u64) {
-        self.repay(bytes);
-    }
-
-    /// A chunk of so many bytes was read in part, for the first time.
+    /// A part of a chunk of this length was read, for the first time.
     pub(super) fn used(&mut self, chunk_bytes: u64) {
         self.repay(chunk_bytes.saturating_mul(USED_FACTOR));
     }
 
-    /// So much was read that was not there.
+    /// `bytes` were asked of the device itself, since they were not read ahead.
     pub(super) fn demanded(&mut self, bytes: u64) {
         self.repay(bytes / DEMAND_SHARE);
     }
 
-    fn repay(&mut self, bytes: u64) {
+    /// `bytes` may be read ahead once more, up to the whole loan.
+    pub(super) fn repay(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes).min(self.bytes_max);
     }
 }

@@ -36,7 +36,8 @@ const LAST_PASS_BYTES: u64 = 256 << 10;
 /// whatever is known of the leg: at 20 Mbit/s less than half a second, beside its round trips.
 const LAST_BATCH_BYTES: u64 = 1 << 20;
 
-/// So long at most they are held up for a larger one, where a batch of that size has gone home.
+/// Longest time for which changes are held up by a larger batch: one that went home before, and was
+/// no smaller, took no longer.
 const LAST_BATCH_TIME: Duration = Duration::from_secs(1);
 
 /// Passes of a batch, and batches, after which what is written here is taken to be more than what
@@ -127,7 +128,7 @@ async fn batches(
     Ok(Err(NO_END))
 }
 
-/// Whether changes are held up until a batch of so many bytes is home, so that it is the last one.
+/// Whether changes are held up until a batch of `bytes` is home, so that it is the last one.
 /// `before`: bytes of the batch before, and how long it took to go home. What is written meanwhile
 /// makes the next batch, so that they get smaller no more when they last some round trips only.
 fn is_last(bytes: u64, before: Option<(u64, Duration)>) -> bool {

@@ -1,6 +1,6 @@
 //! Before a copy writes over the image at a leg in place, whoever may want to keep that image is
-//! asked ([`LegSource::before_overwrite`]). It may take minutes: the leg counts as lost meanwhile, so
-//! that nobody waits for it. Refused, it is asked again later.
+//! asked ([`LegSource::before_overwrite`]). It may take minutes: the leg counts as lost meanwhile,
+//! so that nobody waits for it. Refused, it is asked again later.
 //!
 //! [`LegSource::before_overwrite`]: super::super::link::LegSource::before_overwrite
 
@@ -18,14 +18,14 @@ use crate::{BlockError, Result};
 /// later, and a command that fails half way may leave something behind each time.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(15), Duration::from_secs(600));
 
-/// Pause behind so many refusals in a row.
+/// Pause behind the last of `refusals` in a row.
 pub(crate) fn pause(refusals: u32) -> Duration {
     let doubled = 1_u32.checked_shl(refusals.saturating_sub(1)).unwrap_or(u32::MAX);
     PAUSES.0.saturating_mul(doubled).min(PAUSES.1)
 }
 
-/// Whether the image at a leg may be written over, once that is known. False: it may not be, and the
-/// leg's state says why.
+/// Whether the image at a leg may be written over, once that is known. False: it may not be, and
+/// the leg's state says why.
 ///
 /// # Errors
 /// The leg is not in use any more.
@@ -42,9 +42,9 @@ pub(crate) async fn ask(
     let Some(mut asked) = shared.source(leg).before_overwrite(&why) else { return Ok(true) };
     let message = format!("its image is kept by before_resync before it is written over ({why})");
     shared.legs().waits_to_be_kept(leg, message);
-    // Neither is its superblock written meanwhile, which tells the time of its image, nor is the leg
-    // given up where it does not answer, as while its target makes a snapshot: nobody changes the
-    // image, so that the answer counts for the next attempt as well.
+    // Neither is its superblock written meanwhile, which tells the time of its image, nor is the
+    // leg given up where it does not answer, as while its target makes a snapshot: nobody changes
+    // the image, so that the answer counts for the next attempt as well.
     loop {
         let change = shared.legs().changed();
         if shared.phase() == Phase::Ending || !shared.legs().state(leg).is_tried() {

@@ -2,8 +2,8 @@
 //! going over the line again: where its target can, and where that does not take much longer.
 //!
 //! Not here: the other way, by reading the log and writing what is in it
-//! ([`replay`](super::super::redo::replay)), which checks it besides. What the leg copies by itself is
-//! not checked against the log's checksums, since it does not come by here; the target has
+//! ([`replay`](super::super::redo::replay)), which checks it besides. What the leg copies by itself
+//! is not checked against the log's checksums, since it does not come by here; the target has
 //! acknowledged it and flushed it a moment before.
 
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use super::session::Session;
 use super::shared::Shared;
 use crate::{BlockError, Result};
 
-/// What is under way may cost the leg so much, in bytes ([`Request::cost`]).
+/// Least and most that may be under way at once, by what it costs the leg in bytes
+/// ([`Request::cost`]).
 const COST_BOUNDS: (u64, u64) = (1 << 20, 64 << 20);
 
 /// Zeroes under way at most, each of them a command.
@@ -52,8 +53,8 @@ pub(super) fn way(session: &Session) -> Home {
     }
 }
 
-/// Has the leg copy what was remembered of a batch. False: it does not, any part may be at its place,
-/// and nothing is under way. Nothing is flushed.
+/// Has the leg copy what was remembered of a batch. False: it does not, any part may be at its
+/// place, and nothing is under way. Nothing is flushed.
 ///
 /// # Errors
 /// The leg's, which end its use.
@@ -102,7 +103,7 @@ pub(super) async fn copy_inside(
     }
 }
 
-/// Whether so many requests, of which so many may be under way, are not much slower than the line, over
+/// Whether `requests`, of which `at_once` may be under way, are not much slower than the line, over
 /// which the log is read first. Where changes wait for it, not slower at all.
 fn is_worth(requests: usize, at_once: usize, line: Line) -> bool {
     let rounds = u32::try_from(requests.div_ceil(at_once.max(1))).unwrap_or(u32::MAX);
@@ -151,7 +152,7 @@ impl<'a> Copies<'a> {
         self.under_way.push(record);
     }
 
-    /// Waits until fewer than so many are under way, and no more than the leg is quick with.
+    /// Waits until fewer than `count` are under way, and no more than the leg is quick with.
     async fn has_room(&mut self, count: usize) -> Result<()> {
         while !self.under_way.is_empty()
             && (!self.allowed.has_room() || self.under_way.len() >= count)

@@ -223,7 +223,8 @@ impl Mirror {
             return Err(self.state_error(leg, "`enkaku mirror resume` has it tried again"));
         }
         if whole {
-            // It is left and reached anew: in between it is no legal image, and has to say so first.
+            // It is left and reached anew: in between it is no legal image, and has to say so
+            // first.
             let message = "everything is copied again".to_owned();
             self.shared.legs().end_use(leg, None, LegEvent::Lost, message);
             self.shared.legs().all_differ(leg);

@@ -64,7 +64,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// What was just asked for, which takes up so many bytes of an allowance.
+    /// What was just asked for, which takes up `bytes` of an allowance.
     pub(super) fn new(write: Operation<()>, bytes: u64, now: Duration) -> Self {
         Self { write, bytes, since: now }
     }

@@ -246,7 +246,8 @@ impl Shared {
     }
 }
 
-/// What the metadata store has to know: the bits of the legs, and how the local side is made stable.
+/// What the metadata store has to know: the bits of the legs, and how the local side is made
+/// stable.
 impl Image for Shared {
     fn look_at_bits(&self, look: &mut dyn FnMut(usize, BitmapId, &mut Bitmap)) {
         for leg in 0..self.legs.count() {

@@ -1,8 +1,8 @@
-//! [`Places`]: where in the redo log what a batch brings home is, so that the leg can copy it there by
-//! itself; and the [`Request`]s in which it does.
+//! [`Places`]: where in the redo log what a batch brings home is, so that the leg can copy it there
+//! by itself; and the [`Request`]s in which it does.
 //!
-//! Pure, and known to whoever has written the batch. Not here: copies that fail, and what of the log
-//! is read ([`replay`](super::replay)), which also checks it.
+//! Pure, and known to whoever has written the batch. Not here: copies that fail, and what of the
+//! log is read ([`replay`](super::replay)), which also checks it.
 
 use std::ops::Range;
 
@@ -142,8 +142,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// In whatever order the requests are carried out, it is what the pieces one after the other
-        /// give.
+        /// In whatever order the requests are carried out, it is what the pieces one after the
+        /// other give.
         #[test]
         fn what_is_copied_is_what_replaying_writes(
             pieces in pieces(),

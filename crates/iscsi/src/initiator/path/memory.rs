@@ -1,10 +1,10 @@
 //! The file in which paths are remembered between processes. What is worth keeping and what may be
-//! believed is decided elsewhere (`iscsi_proto::tuner::Paths`, the policy); here it is read once, when
-//! a disk is opened, and written every minute in which something was carried, and at the end.
+//! believed is decided elsewhere (`iscsi_proto::tuner::Paths`, the policy); here it is read once,
+//! when a disk is opened, and written every minute in which something was carried, and at the end.
 //!
-//! Several processes share the file. Each writes it anew with its own peer changed, beside it and by
-//! renaming, so that a reader always finds a whole one; of two that write at the same moment one is
-//! lost. Nothing depends on it: whatever goes wrong is said once, and the path is a new one.
+//! Several processes share the file. Each writes it anew with its own peer changed, beside it and
+//! by renaming, so that a reader always finds a whole one; of two that write at the same moment one
+//! is lost. Nothing depends on it: whatever goes wrong is said once, and the path is a new one.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};

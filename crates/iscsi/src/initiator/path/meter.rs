@@ -228,8 +228,8 @@ impl Meter {
             } else {
                 sending(seen, old, new, interval_s, starved)
             };
-            // The smoothed round trip of a socket that moves nothing is that of its last transfer, which
-            // may have met a queue that is long gone.
+            // The smoothed round trip of a socket that moves nothing is that of its last transfer,
+            // which may have met a queue that is long gone.
             let tcp = Tcp { rtt_us: tcp.rtt_us.filter(|_| moved.tells_round_trip(reads)), ..tcp };
             let (id, age_s) = (ConnectionId(seen.serial), Some(seen.age.as_secs_f64()));
             let connection = Connection { id, age_s, bytes_per_s: Some(rate), tcp };

@@ -77,8 +77,8 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// Sets the limits for the first commands, which must not be there before: a path that is new and
-    /// gets all of them at once runs over.
+    /// Sets the limits for the first commands, which must not be there before: a path that is new
+    /// and gets all of them at once runs over.
     pub(super) fn begin(shared: &Shared) -> Self {
         let mut controller = Self::new(&shared.config);
         controller.open(shared);
@@ -155,9 +155,9 @@ impl Controller {
         }
     }
 
-    /// The sessions have ended: those that come after them begin as on a new path, with small windows, and
-    /// find out anew what it carries. A rate that was wrong must not outlive the session that it may
-    /// have ended.
+    /// The sessions have ended: those that come after them begin as on a new path, with small
+    /// windows, and find out anew what it carries. A rate that was wrong must not outlive the
+    /// session that it may have ended.
     fn forget(&mut self, shared: &Shared, peer: Option<IpAddr>, now: Instant) {
         self.meter.pause();
         self.policy.forget();
@@ -236,9 +236,9 @@ impl Controller {
             pacer.keep_to(line.bytes_per_s);
         }
         self.wanted = decision.connections;
-        // Those that are closed now leave their part to the others at once: with the parts of before, work
-        // would gather in them, and come as a burst. What those carry that are to fill the line again,
-        // the others do not need.
+        // Those that are closed now leave their part to the others at once: with the parts of
+        // before, work would gather in them, and come as a burst. What those carry that are to fill
+        // the line again, the others do not need.
         let filling = before.map_or(self.wanted.max(1), |line| line.connections).min(view.open);
         let part = rate.map(|rate| part(rate, busy(&view).min(f64::from(filling)), self.rtt_s));
         self.actuator.pace(part, is_long);

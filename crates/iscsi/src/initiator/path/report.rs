@@ -42,11 +42,11 @@ pub struct PathReport {
     pub limit: &'static str,
     /// The most we take, in bytes a second, if that is limited.
     pub max_rate: Option<f64>,
-    /// What the line was found to carry, in bytes a second: so much goes out and no more. None while
-    /// there was no queue.
+    /// What the line was found to carry, in bytes a second: so much goes out and no more. None
+    /// while there was no queue.
     pub line_rate: Option<f64>,
-    /// What became of what was remembered of this path: `unvalidated`, `validating`, `safe retreat`,
-    /// `confirmed` or `given up`; none if nothing was.
+    /// What became of what was remembered of this path: `unvalidated`, `validating`, `safe
+    /// retreat`, `confirmed` or `given up`; none if nothing was.
     pub memory: Option<&'static str>,
     /// Each connection.
     pub connections: Vec<PathConnection>,

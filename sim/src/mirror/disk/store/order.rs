@@ -1,6 +1,6 @@
 //! Barriers: which of the operations under way may be carried out, and what becomes of those behind
-//! one that fails. An operation that has to wait for a barrier is dormant: nothing of it lands. Each
-//! way to the disk has an order of its own.
+//! one that fails. An operation that has to wait for a barrier is dormant: nothing of it lands.
+//! Each way to the disk has an order of its own.
 
 use super::{Answer, Operation, Store, Work, way_of};
 use crate::mirror::sabotage::Lie;

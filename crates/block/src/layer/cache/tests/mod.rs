@@ -1,5 +1,5 @@
-//! The cache as a whole: against the contract of a device, and each promise by itself. `seeds` holds
-//! all of them against a model at once.
+//! The cache as a whole: against the contract of a device, and each promise by itself. `seeds`
+//! holds all of them against a model at once.
 
 mod disk;
 mod history;

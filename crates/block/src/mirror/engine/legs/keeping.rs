@@ -1,5 +1,5 @@
-//! The part of [`Legs`] about an image that has to be kept before it is written over: nothing is sent
-//! to the leg meanwhile, and nothing waits for it.
+//! The part of [`Legs`] about an image that has to be kept before it is written over: nothing is
+//! sent to the leg meanwhile, and nothing waits for it.
 
 use super::super::super::leg::LegEvent;
 use super::Legs;
