@@ -12,7 +12,7 @@ use block::mirror::layout::TAIL_BYTES;
 use block::mirror::{BLOCK_BYTES, Fence, Host, LegSource, OpenLeg, OrderedWrites};
 use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
-use super::content::Content;
+use super::content::{Content, SECTOR_BYTES};
 use super::disk::store::{Act, Answer, Store, Work, session_of};
 use super::disk::{Kind, Slot, Waiting, lock, read, sectors, unit, write_work};
 use super::executor::Executor;
@@ -61,6 +61,8 @@ struct Link {
     rng: Rng,
     /// Sessions so far; the last is the present one.
     session: u64,
+    /// The last session in which something else than metadata was written.
+    written_in: u64,
     /// The present session has no fault so far.
     alive: bool,
     /// Until then there is no way to the leg.
@@ -108,6 +110,7 @@ impl Leg {
         let link = Mutex::new(Link {
             rng,
             session: session_of(way, 0),
+            written_in: 0,
             alive: false,
             down_until: Duration::ZERO,
             slow_until: Duration::ZERO,
@@ -175,6 +178,12 @@ impl Leg {
     /// Number of the present session.
     pub(crate) fn session(&self) -> u64 {
         lock(&self.0.link).session
+    }
+
+    /// Number of the last session in which something else than metadata was written: before that a
+    /// mirror has a new superblock there, and knows it.
+    pub(crate) fn written_in(&self) -> u64 {
+        lock(&self.0.link).written_in
     }
 
     pub(crate) fn kind(&self) -> Kind {
@@ -375,6 +384,11 @@ impl Remote {
         link.waiting.retain(|slot| slot.strong_count() > 0);
         link.waiting.push(Arc::downgrade(&slot));
         drop(link);
+        if let Some(at) = work.writes_at() {
+            if at < (inner.kind.bytes - TAIL_BYTES) / SECTOR_BYTES {
+                lock(&inner.link).written_in = self.session;
+            }
+        }
         let story = work.told();
         let id = lock(&inner.store).begin(self.session, work);
         let now = inner.executor.now();

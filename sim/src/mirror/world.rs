@@ -373,8 +373,8 @@ impl World {
             Trouble::Remember(_) => {}
             Trouble::PutBack(leg) => {
                 let Some((session, content)) = self.remembered.remove(&leg) else { return };
-                if session == self.legs[leg].session() || self.tells_nothing(leg, &content) {
-                    return; // nothing tells it from the present one
+                if self.legs[leg].written_in() <= session {
+                    return; // nothing that the mirror knows tells it from the present one
                 }
                 self.hit("leg: put back to an earlier content");
                 self.legs[leg].put_back(content);
@@ -382,15 +382,6 @@ impl World {
             }
             Trouble::Replace(leg) => self.replace(leg),
         }
-    }
-
-    /// Superblocks and stamps of a leg are those of now: a session has not come as far as to write
-    /// one.
-    fn tells_nothing(&self, leg: usize, content: &BTreeMap<u64, Content>) -> bool {
-        let first = (self.legs[leg].kind().bytes - self.subject.tail_bytes()) / SECTOR_BYTES;
-        let store = lock(self.legs[leg].store());
-        let then = |at| content.get(&at).cloned().unwrap_or(Content::Zero);
-        (first..first + 4 * 4096 / SECTOR_BYTES).all(|at| then(at) == store.visible(at))
     }
 
     fn replace(&mut self, leg: usize) {

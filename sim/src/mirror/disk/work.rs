@@ -36,6 +36,15 @@ pub(crate) fn session_of(way: u64, number: u64) -> u64 {
 }
 
 impl Work {
+    /// The first sector that it writes, if it does.
+    pub(crate) fn writes_at(&self) -> Option<u64> {
+        match self {
+            Self::Zero { range, .. } => Some(range.start),
+            Self::Write { first, .. } => Some(*first),
+            Self::Read(_) | Self::Flush | Self::Barrier | Self::Reserve(_) => None,
+        }
+    }
+
     /// In a few words, for the story of a run.
     pub(crate) fn told(&self) -> String {
         match self {
