@@ -13,7 +13,7 @@ use serde_json::Value;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("block", &[]),
     ("conformance", &["iscsi-proto"]),
-    ("daemon", &["block", "iscsi", "iscsi-proto", "scsi", "wanlab"]),
+    ("daemon", &["block", "iscsi", "iscsi-proto", "path", "scsi", "wanlab"]),
     ("discovery", &[]),
     (
         "enkaku",
@@ -26,6 +26,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "iscsi",
             "iscsi-proto",
             "media",
+            "path",
             "scsi",
             "tcpmon",
             "wanlab",
@@ -33,8 +34,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("export", &["block"]),
     ("fuzz-cases", &["block", "daemon", "export", "iscsi", "iscsi-proto", "scsi", "tcpmon"]),
-    ("iscsi", &["block", "iscsi-proto", "scsi"]),
-    ("iscsi-proto", &["path"]),
+    ("iscsi", &["block", "iscsi-proto", "path", "scsi"]),
+    ("iscsi-proto", &[]),
     ("media", &["block", "discovery", "iscsi"]),
     ("path", &[]),
     ("scsi", &["block"]),

@@ -19,8 +19,6 @@ pub mod keys;
 pub mod login;
 pub mod names;
 pub mod pdu;
-pub mod plan;
 pub mod serial;
 pub mod target;
 pub mod time;
-pub mod tuner;

@@ -1,15 +1,18 @@
-//! One model of a network path: samples of what a transfer achieves go in; how many connections
-//! there should be, how fast they may send and what limits them come out. docs/design/path.md
-//! explains it on one page.
+//! Network paths: samples of what a transfer achieves go in; how many connections there should be,
+//! how fast they may send and what limits them come out.
 //!
 //! What it is not: it knows no socket, no iSCSI and no clock; it opens, closes and holds back
-//! nothing. [`model`] turns samples into an estimate and has every threshold about the path;
-//! [`rate`] and [`count`] decide from the estimate alone. An incident may change an estimator,
-//! never add a branch to a decision.
+//! nothing. Three parts:
+//! * One model of a path; docs/design/path.md explains it on one page. [`model`] turns samples into
+//!   an estimate and has every threshold about the path; [`rate`] and [`count`] decide from the
+//!   estimate alone. An incident may change an estimator, never add a branch to a decision.
+//! * [`tuner`]: the policies that a user chooses among, that model being one of them.
+//! * [`law`]: what a path will allow before anything is sent over it.
 
 #![forbid(unsafe_code)]
 
 pub mod count;
+pub mod law;
 pub mod limit;
 pub mod memory;
 pub mod model;
@@ -17,6 +20,7 @@ pub mod paths;
 pub mod rate;
 mod recent;
 pub mod tcp;
+pub mod tuner;
 
 pub use count::{CONNECTIONS, Count, Why};
 pub use limit::Bottleneck;

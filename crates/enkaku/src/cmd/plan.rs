@@ -1,11 +1,11 @@
 //! `enkaku plan`: what a path will allow, before anything is sent. It only translates; the models
-//! are `iscsi_proto::plan`.
+//! are `path::law`.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use iscsi_proto::plan::{Outcome, PathPlan};
-use iscsi_proto::tuner::CongestionControl;
+use path::law::{Outcome, PathPlan};
+use path::tuner::CongestionControl;
 use serde_json::{Value, json};
 use wanlab::units::{parse_probability, parse_rate, parse_size, parse_time};
 

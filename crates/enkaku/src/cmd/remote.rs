@@ -15,7 +15,7 @@ use iscsi::initiator::{
 use iscsi::target::CongestionChoice;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
-use iscsi_proto::tuner::PolicyConfig;
+use path::tuner::PolicyConfig;
 use wanlab::units;
 
 use super::{Usage, complain, read_secret};

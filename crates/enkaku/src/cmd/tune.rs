@@ -1,12 +1,12 @@
 //! `enkaku tune`: a tuner's policy as a filter, for simulators and for experiments. Samples come in
 //! as JSON objects, one a line; each gets one line of answer. It only translates: what is decided is
-//! decided in `iscsi_proto::tuner`.
+//! decided in `path::tuner`.
 
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use iscsi_proto::tuner::{Connection, ConnectionId, Decision, Pace, PolicyConfig, Sample, Tcp};
+use path::tuner::{Connection, ConnectionId, Decision, Pace, PolicyConfig, Sample, Tcp};
 use serde_json::{Map, Value, json};
 
 use super::{Usage, say};

@@ -8,7 +8,7 @@ use iscsi_proto::initiator::CONNECTIONS_MAX;
 use iscsi_proto::keys::{DigestPreference, Offer};
 use iscsi_proto::login::chap::{ChapCredentials, Secret};
 use iscsi_proto::names::{NameError, check_name};
-use iscsi_proto::tuner::{CONNECTIONS_INITIAL, PolicyConfig};
+use path::tuner::{CONNECTIONS_INITIAL, PolicyConfig};
 
 use super::isid::IsidChoice;
 use super::path::Share;

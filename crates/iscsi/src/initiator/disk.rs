@@ -27,8 +27,8 @@ use super::shared::Shared;
 use super::state::{Phase, command};
 use super::supervisor::{bring_up, keep_time, supervise};
 use super::url::Url;
+use ::path::tuner::PolicyConfig;
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
-use iscsi_proto::tuner::PolicyConfig;
 
 /// How long an orderly end may take before the connections are simply closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);

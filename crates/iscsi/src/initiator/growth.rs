@@ -15,7 +15,7 @@ use super::state::{Batch, Phase, State};
 
 /// Sessions of one connection each, where a target grants no more: as many as the connections that
 /// a tuner may ask for.
-pub(super) const SESSIONS_MAX: u32 = iscsi_proto::tuner::CONNECTIONS_MAX;
+pub(super) const SESSIONS_MAX: u32 = path::tuner::CONNECTIONS_MAX;
 
 /// Sessions of one connection each that a leg of a mirror may have: where nobody has noted how many a
 /// predecessor had, so many logins end whatever there may be.

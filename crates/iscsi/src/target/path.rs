@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use iscsi_proto::tuner::{CongestionControl, Limit, Sample};
+use path::tuner::{CongestionControl, Limit, Sample};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};

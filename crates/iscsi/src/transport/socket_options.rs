@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use iscsi_proto::tuner::CongestionControl;
+use path::tuner::CongestionControl;
 use socket2::SockRef;
 
 /// What a connection's socket is to have; `None` leaves it as it is.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iscsi_proto::tuner::Tcp;
+use path::tuner::Tcp;
 
 use super::tcp_info::TcpStats;
 

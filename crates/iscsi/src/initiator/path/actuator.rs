@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use iscsi_proto::time::Instant;
-use iscsi_proto::tuner::{ConnectionId, Decision};
+use path::tuner::{ConnectionId, Decision};
 
 use super::meter::{Measured, View};
 use crate::initiator::Config;
@@ -48,7 +48,7 @@ impl Actuator {
         }
     }
 
-    /// Limits what each connection sends, in bytes a second ([`iscsi_proto::tuner::part`]). On a long
+    /// Limits what each connection sends, in bytes a second ([`path::tuner::part`]). On a long
     /// path packets are spread out at least.
     pub(super) fn pace(&mut self, part: Option<f64>, is_long: bool) {
         let rate = part.map(|part| (part as u64).max(1));

@@ -1,5 +1,5 @@
 //! The file in which paths are remembered between processes. What is worth keeping and what may be
-//! believed is decided elsewhere (`iscsi_proto::tuner::Paths`, the policy); here it is read once,
+//! believed is decided elsewhere (`path::tuner::Paths`, the policy); here it is read once,
 //! when a disk is opened, and written every minute in which something was carried, and at the end.
 //!
 //! Several processes share the file. Each writes it anew with its own peer changed, beside it and
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use iscsi_proto::time::Instant;
-use iscsi_proto::tuner::{PATHS_TEXT_BYTES_MAX, Paths, PolicyConfig, Remembered};
+use path::tuner::{PATHS_TEXT_BYTES_MAX, Paths, PolicyConfig, Remembered};
 
 use crate::initiator::Config;
 

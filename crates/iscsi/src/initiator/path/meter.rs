@@ -14,7 +14,7 @@ use iscsi_proto::ids::Cid;
 use iscsi_proto::initiator::{ConnectionId as CoreId, Pace, slowness};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::time::Instant;
-use iscsi_proto::tuner::{Connection, ConnectionId, Sample, Tcp};
+use path::tuner::{Connection, ConnectionId, Sample, Tcp};
 use tokio::net::TcpStream;
 
 use super::disorder::Disorder;
@@ -371,7 +371,7 @@ fn path_connection(
 
 #[cfg(test)]
 mod tests {
-    use iscsi_proto::tuner::Limit;
+    use path::tuner::Limit;
 
     use super::*;
 

@@ -1,7 +1,7 @@
 //! The path controller: samples what every connection achieves and what TCP says about it, asks a
 //! tuner's policy, and does what it decides: more or fewer connections, socket buffers, congestion
 //! control. It decides nothing about numbers itself; `meter` measures, `actuator` acts, and the
-//! policy (`iscsi_proto::tuner`) is a pure function of the samples.
+//! policy (`path::tuner`) is a pure function of the samples.
 //!
 //! It outlives connections and sessions: while there is no session it takes no samples, and a
 //! policy's time stands still.
@@ -20,7 +20,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use iscsi_proto::time::Instant;
-use iscsi_proto::tuner::{
+use path::tuner::{
     Decision, LONG_RTT_S, Limit, Line, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig,
     Room, Sample, Tcp, Why, part, sending,
 };
@@ -292,7 +292,7 @@ impl Controller {
 
     /// Everything stays as it is.
     fn keep(&self, sample: &Sample) -> Decision {
-        let mut decision = iscsi_proto::tuner::Fixed::new(self.wanted).handle_sample(sample);
+        let mut decision = path::tuner::Fixed::new(self.wanted).handle_sample(sample);
         (decision.phase, decision.why) = (TunerPhase::Hold, Why::Application);
         decision
     }
@@ -434,7 +434,7 @@ fn allowed(mut policy: PolicyConfig, config: &Config) -> PolicyConfig {
 
 #[cfg(test)]
 mod tests {
-    use iscsi_proto::tuner::Connection;
+    use path::tuner::Connection;
 
     use super::*;
     use crate::initiator::isid::ChosenIsid;

@@ -2,7 +2,7 @@
 //! reads, the policy decides both rate and number, the actuator does. Nothing is decided here.
 
 use iscsi_proto::time::Instant;
-use iscsi_proto::tuner::{LONG_RTT_S, Pace, Pacing, Room, part};
+use path::tuner::{LONG_RTT_S, Pace, Pacing, Room, part};
 
 use tokio::net::TcpStream;
 

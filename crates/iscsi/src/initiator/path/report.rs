@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
 use iscsi_proto::time::Instant;
-use iscsi_proto::tuner::{Connection, Limit, Sample};
+use path::tuner::{Connection, Limit, Sample};
 
 /// Changes remembered. A policy that has settled makes a few an hour; the oldest go first.
 const CHANGES_MAX: usize = 256;

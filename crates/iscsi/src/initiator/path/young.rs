@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use iscsi_proto::tuner::{CongestionControl, Decision, Limit, Opening, Room, Sample, Why};
+use path::tuner::{CongestionControl, Decision, Limit, Opening, Room, Sample, Why};
 
 use super::meter::Measured;
 
@@ -71,7 +71,7 @@ impl Young {
 
 #[cfg(test)]
 mod tests {
-    use iscsi_proto::tuner::{Connection, ConnectionId, Tcp};
+    use path::tuner::{Connection, ConnectionId, Tcp};
 
     use super::*;
 
@@ -119,8 +119,8 @@ mod tests {
             assert!(t_s < 60.0, "it opens for ever");
         }
         let sample = measured(t_s, 1.0).sample;
-        let fixed = iscsi_proto::tuner::Fixed::new(64);
-        let mut decision = iscsi_proto::tuner::Policy::handle_sample(&mut { fixed }, &sample);
+        let fixed = path::tuner::Fixed::new(64);
+        let mut decision = path::tuner::Policy::handle_sample(&mut { fixed }, &sample);
         assert!(!young.is_again(&sample, &decision), "for another reason");
         decision.why = Why::Limited(Limit::CongestionLoss);
         assert!(young.is_again(&sample, &decision));

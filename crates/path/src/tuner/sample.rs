@@ -1,6 +1,6 @@
 //! What a policy sees: one interval of a transfer, with as much of TCP_INFO as the system gives.
 
-pub use path::{CongestionControl, Connection, ConnectionId, Tcp};
+pub use crate::{CongestionControl, Connection, ConnectionId, Tcp};
 
 use super::pacer::Pace;
 use super::windows::median;

@@ -1,6 +1,6 @@
 //! A path that many connections fill less than fewer do: their windows together overrun its queue.
 
-use iscsi_proto::tuner::PolicyConfig;
+use ::path::tuner::PolicyConfig;
 
 use crate::path::{Path, Transfer};
 use crate::{SEEDS, worst};

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use iscsi_proto::tuner::{CONNECTIONS_MAX, GoldenConfig, PolicyConfig};
+use ::path::tuner::{CONNECTIONS_MAX, GoldenConfig, PolicyConfig};
 
 use crate::path::{Law, Path, Transfer};
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use iscsi_proto::tuner::{
+use ::path::tuner::{
     Connection, ConnectionId, Opening, Pace, Pacer, Room, Sample, Tcp, part, sending,
 };
 

@@ -61,7 +61,7 @@ pub enum Why {
     /// `golden`: the bracket is too small to divide.
     Converged,
     /// `model`: its own reason.
-    Model(path::Why),
+    Model(crate::Why),
 }
 
 impl fmt::Display for Why {

@@ -4,27 +4,27 @@
 mod changes;
 mod control;
 mod flushes;
-#[path = "../../../path/tests/models/line.rs"]
+#[path = "../models/line.rs"]
 mod line;
 mod losses;
 mod overload;
 mod pacer;
-#[path = "../../../path/tests/models/path.rs"]
+#[path = "../models/path.rs"]
 mod path;
 mod peer;
-#[path = "../../../path/tests/models/random.rs"]
+#[path = "../models/random.rs"]
 mod random;
 mod table;
 mod trials;
 
-use iscsi_proto::tuner::{
+use ::path::tuner::{
     AdaptiveConfig, CongestionControl, Connection, ConnectionId, Decision, GoldenConfig, Policy,
     PolicyConfig, Sample, Tcp,
 };
 use path::{Law, Path, Transfer};
 
 /// The most connections that the policies ask for by default.
-const MAX: u32 = iscsi_proto::tuner::CONNECTIONS_MAX;
+const MAX: u32 = ::path::tuner::CONNECTIONS_MAX;
 
 fn run(mut policy: Box<dyn Policy>, path: Path, seed: u64, t_s: f64) -> Transfer {
     begun(policy.as_mut(), path, 4, seed, t_s)

@@ -1,6 +1,6 @@
 //! The pacer, and the opening of a path, as the modelled line asks them for a rate.
 
-use iscsi_proto::tuner::{Opening, Pace, Pacer, Room};
+use ::path::tuner::{Opening, Pace, Pacer, Room};
 
 use crate::Sample;
 

@@ -2,9 +2,7 @@
 //! first seconds it carries more, because nothing has been lost of it yet. Levels as they were seen
 //! on the emulated line: cubic at RTT 50 ms, a loss of 1e-3.
 
-use iscsi_proto::tuner::{
-    Adaptive, AdaptiveConfig, CongestionControl, Connection, Policy, Sample, Tcp,
-};
+use ::path::tuner::{Adaptive, AdaptiveConfig, CongestionControl, Connection, Policy, Sample, Tcp};
 
 use crate::random::Random;
 

@@ -1,6 +1,6 @@
 //! `adaptive` when the path changes under a transfer: how soon it is back, and that it stays.
 
-use iscsi_proto::tuner::PolicyConfig;
+use ::path::tuner::PolicyConfig;
 
 use crate::path::{Law, Path, Transfer};
 use crate::{MAX, SEEDS, worst};

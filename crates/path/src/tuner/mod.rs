@@ -23,6 +23,8 @@ mod windows;
 use std::cmp::Ordering;
 use std::str::FromStr;
 
+pub use crate::paths::TEXT_BYTES_MAX as PATHS_TEXT_BYTES_MAX;
+pub use crate::{Paths, Remembered};
 pub use adaptive::{Adaptive, AdaptiveConfig};
 pub use fixed::Fixed;
 pub use golden::{Golden, GoldenConfig};
@@ -30,8 +32,6 @@ pub use limit::Limit;
 pub use modelled::{ModelConfig, Modelled};
 pub use opening::{Opening, Room};
 pub use pacer::{Pace, Pacer, part, sending};
-pub use path::paths::TEXT_BYTES_MAX as PATHS_TEXT_BYTES_MAX;
-pub use path::{Paths, Remembered};
 pub use sample::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
 pub use why::Why;
 

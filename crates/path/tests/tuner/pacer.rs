@@ -1,7 +1,7 @@
 //! The pacer and the opening of a path against samples as they were seen, and as the modelled line
 //! asks them for a rate (`control`).
 
-use iscsi_proto::tuner::{Opening, Pace, Pacer};
+use ::path::tuner::{Opening, Pace, Pacer};
 
 use crate::{Connection, Sample, Tcp};
 

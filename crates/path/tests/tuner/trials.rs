@@ -1,7 +1,7 @@
 //! Trials of fewer connections while a rate is kept to: what the rate's ups and downs are, and what
 //! the connections' doing.
 
-use iscsi_proto::tuner::{Adaptive, AdaptiveConfig, Connection, Pace, Pacer, Policy, Sample, Tcp};
+use ::path::tuner::{Adaptive, AdaptiveConfig, Connection, Pace, Pacer, Policy, Sample, Tcp};
 
 use crate::path::{GIGABIT, SAMPLE_S};
 

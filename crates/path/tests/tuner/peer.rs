@@ -1,6 +1,6 @@
 //! `adaptive` and a peer that opens connections slowly, or fewer than it is asked for.
 
-use iscsi_proto::tuner::{Decision, Policy, PolicyConfig, Sample};
+use ::path::tuner::{Decision, Policy, PolicyConfig, Sample};
 
 /// One connection's rate; ten fill the line.
 const ONE: f64 = 10e6;

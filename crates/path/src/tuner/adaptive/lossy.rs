@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::super::{CongestionControl, Connection, Sample};
 use super::constants::*;
-use crate::plan::{PathPlan, SEGMENT_BYTES};
+use crate::law::{PathPlan, SEGMENT_BYTES};
 
 /// Segments of an interval.
 #[derive(Clone, Copy, Debug)]

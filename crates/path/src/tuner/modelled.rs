@@ -4,23 +4,23 @@
 use super::{Decision, Pacing, Phase, Policy, Remembered, Sample, Why};
 
 /// What `model` can be told.
-pub type ModelConfig = path::Config;
+pub type ModelConfig = crate::Config;
 
 /// The path's controller as a policy.
 #[derive(Clone, Debug)]
-pub struct Modelled(path::Controller);
+pub struct Modelled(crate::Controller);
 
 impl Modelled {
     /// One that has seen nothing.
     pub fn new(config: ModelConfig) -> Self {
-        Self(path::Controller::new(config))
+        Self(crate::Controller::new(config))
     }
 
-    fn pacing_of(orders: path::Orders) -> Pacing {
+    fn pacing_of(orders: crate::Orders) -> Pacing {
         Pacing {
             bytes_per_s: orders.pacing.bytes_per_s,
             window_bytes: orders.pacing.window_bytes,
-            is_startup: orders.state == path::State::Startup,
+            is_startup: orders.state == crate::State::Startup,
         }
     }
 }
@@ -75,8 +75,8 @@ impl Policy for Modelled {
 }
 
 /// A sample as the crate `path` takes it: what the old pacer says of it is left out.
-fn sample_of(sample: &Sample) -> path::Sample {
-    path::Sample {
+fn sample_of(sample: &Sample) -> crate::Sample {
+    crate::Sample {
         t_s: sample.t_s,
         connections_open: sample.connections_open,
         bytes_per_s: sample.bytes_per_s,
