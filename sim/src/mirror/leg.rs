@@ -384,10 +384,9 @@ impl Remote {
         link.waiting.retain(|slot| slot.strong_count() > 0);
         link.waiting.push(Arc::downgrade(&slot));
         drop(link);
-        if let Some(at) = work.writes_at() {
-            if at < (inner.kind.bytes - TAIL_BYTES) / SECTOR_BYTES {
-                lock(&inner.link).written_in = self.session;
-            }
+        let content_sectors = (inner.kind.bytes - TAIL_BYTES) / SECTOR_BYTES;
+        if work.writes_at().is_some_and(|at| at < content_sectors) {
+            lock(&inner.link).written_in = self.session;
         }
         let story = work.told();
         let id = lock(&inner.store).begin(self.session, work);
