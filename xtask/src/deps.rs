@@ -40,7 +40,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("path", &[]),
     ("scsi", &["block"]),
     ("sim", &["block", "iscsi-proto", "scsi"]),
-    ("tcpmon", &["iscsi-proto"]),
+    ("tcpmon", &["iscsi-proto", "path"]),
     ("wanlab", &[]),
     ("xtask", &[]),
 ];

@@ -204,15 +204,14 @@ impl From<ConnectionView> for Connection {
             "MaxRecvDataSegmentLength": params.max_recv_data_segment_length,
             "InitiatorMaxRecvDataSegmentLength": params.max_send_data_segment_length,
         });
-        let rtt_us = |tcp: iscsi::target::TcpStats| tcp.rtt.as_micros() as u64;
         Self {
             cid: view.cid,
             peer: view.peer.to_string(),
             local: view.local.map(|local| local.to_string()),
             since: seconds(view.since),
             parameters: map(parameters),
-            rtt_us: view.tcp.map(rtt_us),
-            retransmits: view.tcp.map(|tcp| tcp.retransmits),
+            rtt_us: view.tcp.map(|tcp| tcp.rtt_us.into()),
+            retransmits: view.tcp.map(|tcp| tcp.total_retrans_segments.into()),
         }
     }
 }

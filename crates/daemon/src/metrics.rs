@@ -242,13 +242,13 @@ impl Snapshot {
         let mut metric =
             encoder.encode_descriptor("tcp_rtt_seconds", help, None, MetricType::Gauge)?;
         for (labels, tcp) in links() {
-            gauge(&mut metric, &labels, tcp.rtt.as_secs_f64())?;
+            gauge(&mut metric, &labels, f64::from(tcp.rtt_us) / 1e6)?;
         }
         let help = "Segments that TCP sent again";
         let mut metric =
             encoder.encode_descriptor("tcp_retransmits", help, None, MetricType::Counter)?;
         for (labels, tcp) in links() {
-            counter(&mut metric, &labels, tcp.retransmits)?;
+            counter(&mut metric, &labels, tcp.total_retrans_segments.into())?;
         }
         Ok(())
     }

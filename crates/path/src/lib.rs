@@ -2,7 +2,8 @@
 //! how fast they may send and what limits them come out.
 //!
 //! What it is not: it knows no socket, no iSCSI and no clock; it opens, closes and holds back
-//! nothing. Three parts:
+//! nothing. Four parts:
+//! * [`tcp_info`]: the kernel's table of what TCP counts, for all who read it.
 //! * One model of a path; docs/design/path.md explains it on one page. [`model`] turns samples into
 //!   an estimate and has every threshold about the path; [`rate`] and [`count`] decide from the
 //!   estimate alone. An incident may change an estimator, never add a branch to a decision.
@@ -20,6 +21,7 @@ pub mod paths;
 pub mod rate;
 mod recent;
 pub mod tcp;
+pub mod tcp_info;
 pub mod tuner;
 
 pub use count::{CONNECTIONS, Count, Why};
@@ -29,6 +31,7 @@ pub use model::{Estimate, Model};
 pub use paths::Paths;
 pub use rate::{Pacing, Rate, State};
 pub use tcp::{CongestionControl, Connection, ConnectionId, Sample, Tcp, UnknownCongestionControl};
+pub use tcp_info::TcpInfo;
 
 /// What the controller is told. The defaults are for a path of 1 Gbit/s between hosts with Linux'
 /// default buffers.

@@ -24,7 +24,6 @@ mod shared;
 mod text;
 mod write_buffers;
 
-pub use crate::transport::tcp_info::TcpStats;
 pub use accept::{BindError, BoundPortal};
 pub use access::{AccessRule, AccessRules, Chap, ChapConfigError};
 pub use catalog::{Catalog, CongestionChoice, Limits, PortalSpec, TargetSpec};

@@ -6,11 +6,12 @@ use std::time::SystemTime;
 
 use iscsi_proto::ids::{Cid, Isid};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
+use path::TcpInfo;
 use tokio::net::TcpStream;
 
 use super::access::Proof;
 use super::session::SharedSession;
-use crate::transport::tcp_info::{TcpStats, is_closed_by_peer, tcp_stats};
+use crate::transport::tcp_info::tcp_info;
 
 /// What is known of a session from its login on.
 #[derive(Debug)]
@@ -90,7 +91,7 @@ pub struct ConnectionView {
     /// What was agreed on.
     pub params: ConnectionParams,
     /// What the kernel says of the path.
-    pub tcp: Option<TcpStats>,
+    pub tcp: Option<TcpInfo>,
 }
 
 impl SharedSession {
@@ -118,9 +119,9 @@ impl SharedSession {
 }
 
 impl Link {
-    /// The initiator has hung up.
+    /// The initiator has hung up. False where the kernel does not say.
     pub(super) fn is_closed_by_peer(&self) -> bool {
-        is_closed_by_peer(&*self.stream)
+        tcp_info(&*self.stream).is_ok_and(|info| info.is_closed_by_peer())
     }
 
     fn view(&self) -> ConnectionView {
@@ -130,7 +131,7 @@ impl Link {
             local: self.local,
             since: self.since,
             params: self.params,
-            tcp: tcp_stats(&*self.stream).ok(),
+            tcp: tcp_info(&*self.stream).ok(),
         }
     }
 }

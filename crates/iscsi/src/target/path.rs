@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use path::TcpInfo;
 use path::tuner::{CongestionControl, Limit, Sample};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -19,7 +20,7 @@ use super::shared::Shared;
 use crate::transport::socket_options::{
     SPREAD_OUT, SocketOptions, congestion_control, congestion_controls,
 };
-use crate::transport::tcp_info::{TcpStats, tcp_stats};
+use crate::transport::tcp_info::tcp_info;
 
 /// How often the sockets are asked.
 const EVERY: Duration = Duration::from_millis(250);
@@ -28,12 +29,12 @@ const LOSSY_INTERVALS: u32 = 3;
 /// Intervals that are remembered.
 const INTERVALS: u32 = 16;
 /// On a shorter path a window recovers within a few round trips, whatever the control.
-const MIN_RTT: Duration = Duration::from_millis(2);
+const MIN_RTT_US: u32 = 2000;
 
 /// What is remembered of a connection.
 struct Watched {
     socket: Weak<TcpStream>,
-    stats: TcpStats,
+    info: TcpInfo,
     at: Instant,
     /// One bit for each interval, the last one lowest: losses were the limit.
     lossy: u32,
@@ -41,23 +42,23 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(socket: &Arc<TcpStream>, stats: TcpStats, at: Instant) -> Self {
-        Self { socket: Arc::downgrade(socket), stats, at, lossy: 0, spread_out: false }
+    fn new(socket: &Arc<TcpStream>, info: TcpInfo, at: Instant) -> Self {
+        Self { socket: Arc::downgrade(socket), info, at, lossy: 0, spread_out: false }
     }
 
     /// Takes the numbers of now; true if losses have been the limit for long enough.
-    fn observe(&mut self, now: TcpStats, at: Instant) -> bool {
+    fn observe(&mut self, now: TcpInfo, at: Instant) -> bool {
         let interval = at.duration_since(self.at);
-        let lossy = lost_to_the_path(&self.stats, &now, interval);
+        let lossy = lost_to_the_path(&self.info, &now, interval);
         self.lossy = (self.lossy << 1 | u32::from(lossy)) & ((1 << INTERVALS) - 1);
-        (self.stats, self.at) = (now, at);
+        (self.info, self.at) = (now, at);
         self.lossy.count_ones() >= LOSSY_INTERVALS
     }
 }
 
 /// Was the congestion window the limit, kept small by losses that no queue explains?
-fn lost_to_the_path(before: &TcpStats, now: &TcpStats, interval: Duration) -> bool {
-    if now.min_rtt.is_none_or(|rtt| rtt < MIN_RTT) || interval.is_zero() {
+fn lost_to_the_path(before: &TcpInfo, now: &TcpInfo, interval: Duration) -> bool {
+    if now.least_rtt_us().is_none_or(|us| us < MIN_RTT_US) || interval.is_zero() {
         return false;
     }
     let tcp = now.sending_since(before, interval.as_secs_f64());
@@ -102,16 +103,16 @@ fn look(
         let sockets: Vec<_> =
             session.links(|links| links.map(|link| Arc::clone(&link.stream)).collect());
         for socket in sockets {
-            let Ok(stats) = tcp_stats(&*socket) else { continue };
+            let Ok(info) = tcp_info(&*socket) else { continue };
             // The weak reference keeps the address from being used again.
             let one = watched.entry(Arc::as_ptr(&socket).addr());
-            let one = one.or_insert_with(|| Watched::new(&socket, stats, now));
-            let is_long = stats.min_rtt.is_some_and(|rtt| rtt >= MIN_RTT);
+            let one = one.or_insert_with(|| Watched::new(&socket, info, now));
+            let is_long = info.least_rtt_us().is_some_and(|us| us >= MIN_RTT_US);
             if is_long && !one.spread_out {
                 one.spread_out = true;
                 spread_out(&socket);
             }
-            if !one.observe(stats, now) {
+            if !one.observe(info, now) {
                 continue;
             }
             let Some(better) = better else { continue };
@@ -147,33 +148,36 @@ mod tests {
     use super::*;
 
     /// A sender whose window is full, on a path of 50 ms.
-    fn stats(retransmits: u64, rtt_ms: u64) -> TcpStats {
-        TcpStats {
-            rtt: Duration::from_millis(rtt_ms),
-            min_rtt: Some(Duration::from_millis(50)),
-            retransmits,
-            congestion_window: 100,
-            unacked: 98,
-            segment_bytes: 1448,
-            ..TcpStats::default()
+    fn info(retransmits: u32, rtt_ms: u32) -> TcpInfo {
+        TcpInfo {
+            rtt_us: 1000 * rtt_ms,
+            min_rtt_us: Some(50_000),
+            total_retrans_segments: retransmits,
+            cwnd_segments: 100,
+            unacked_segments: 98,
+            mss_bytes: 1448,
+            ..TcpInfo::default()
         }
     }
 
-    fn lossy(before: TcpStats, now: TcpStats) -> bool {
+    fn lossy(before: TcpInfo, now: TcpInfo) -> bool {
         lost_to_the_path(&before, &now, EVERY)
     }
 
     #[test]
     fn losses_count_only_while_the_queue_is_empty_and_the_window_full() {
-        assert!(lossy(stats(0, 51), stats(3, 52)));
-        assert!(!lossy(stats(3, 51), stats(3, 52)), "nothing was lost");
-        assert!(!lossy(stats(0, 51), stats(3, 80)), "the queue is what overflowed");
-        assert!(!lossy(stats(0, 51), TcpStats { unacked: 20, ..stats(3, 52) }), "little to send");
-        assert!(!lossy(stats(0, 51), TcpStats { app_limited: true, ..stats(3, 52) }));
-        let lan = TcpStats { min_rtt: Some(Duration::from_micros(200)), ..stats(3, 0) };
-        assert!(!lossy(stats(0, 0), lan), "on a LAN the window is back at once");
-        let old_kernel = TcpStats { min_rtt: None, ..stats(3, 52) };
-        assert!(!lossy(stats(0, 51), old_kernel));
+        assert!(lossy(info(0, 51), info(3, 52)));
+        assert!(!lossy(info(3, 51), info(3, 52)), "nothing was lost");
+        assert!(!lossy(info(0, 51), info(3, 80)), "the queue is what overflowed");
+        assert!(
+            !lossy(info(0, 51), TcpInfo { unacked_segments: 20, ..info(3, 52) }),
+            "little to send"
+        );
+        assert!(!lossy(info(0, 51), TcpInfo { app_limited: true, ..info(3, 52) }));
+        let lan = TcpInfo { min_rtt_us: Some(200), ..info(3, 0) };
+        assert!(!lossy(info(0, 0), lan), "on a LAN the window is back at once");
+        let old_kernel = TcpInfo { min_rtt_us: None, ..info(3, 52) };
+        assert!(!lossy(info(0, 51), old_kernel));
     }
 
     #[tokio::test]
@@ -183,12 +187,11 @@ mod tests {
         let socket = Arc::new(socket);
         let begin = Instant::now();
         let at = |interval: u32| begin + EVERY * interval;
-        let mut one = Watched::new(&socket, stats(0, 51), begin);
-        assert!(!one.observe(stats(9, 51), at(1)));
-        let quiet = (2..40).filter(|interval| one.observe(stats(9, 51), at(*interval))).count();
+        let mut one = Watched::new(&socket, info(0, 51), begin);
+        assert!(!one.observe(info(9, 51), at(1)));
+        let quiet = (2..40).filter(|interval| one.observe(info(9, 51), at(*interval))).count();
         assert_eq!(quiet, 0);
-        let steady: Vec<_> =
-            (1..=3).map(|n| one.observe(stats(9 + n, 51), at(40 + n as u32))).collect();
+        let steady: Vec<_> = (1..=3).map(|n| one.observe(info(9 + n, 51), at(40 + n))).collect();
         assert_eq!(steady, [false, false, true]);
     }
 }

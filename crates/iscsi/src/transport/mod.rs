@@ -6,7 +6,6 @@ mod receiver;
 mod sender;
 pub(crate) mod socket_options;
 pub mod tcp_info;
-mod tcp_sample;
 mod vitals;
 
 pub(crate) use receiver::Receiver;

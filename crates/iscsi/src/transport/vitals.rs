@@ -4,7 +4,9 @@
 
 use std::os::fd::AsFd;
 
-use super::tcp_info::{TcpStats, tcp_stats};
+use path::TcpInfo;
+
+use super::tcp_info::tcp_info;
 
 /// Bytes of our own ping, with its digest. The host acknowledges them also where the process that is
 /// to answer hangs, so that they are no sign.
@@ -12,21 +14,21 @@ const PING_BYTES: u64 = 48 + 4;
 
 /// What a socket had moved when it was last looked at.
 #[derive(Debug, Default)]
-pub(crate) struct Vitals(Option<TcpStats>);
+pub(crate) struct Vitals(Option<TcpInfo>);
 
 impl Vitals {
     /// Looks again: more than a ping was acknowledged since, or anything came in. True also at the
     /// first look, which has nothing to compare with; false where the kernel tells nothing.
     pub(crate) fn have_moved(&mut self, socket: impl AsFd) -> bool {
-        tcp_stats(socket).is_ok_and(|stats| self.have_changed(stats))
+        tcp_info(socket).is_ok_and(|info| self.have_changed(info))
     }
 
-    fn have_changed(&mut self, now: TcpStats) -> bool {
+    fn have_changed(&mut self, now: TcpInfo) -> bool {
         let Some(before) = self.0.replace(now) else { return true };
-        let grown = |field: fn(&TcpStats) -> Option<u64>| {
+        let grown = |field: fn(&TcpInfo) -> Option<u64>| {
             field(&before).zip(field(&now)).map_or(0, |(old, new)| new.saturating_sub(old))
         };
-        grown(|stats| stats.acked_bytes) > PING_BYTES || grown(|stats| stats.received_bytes) > 0
+        grown(|info| info.acked_bytes) > PING_BYTES || grown(|info| info.received_bytes) > 0
     }
 }
 
@@ -36,20 +38,20 @@ mod tests {
 
     use super::*;
 
-    fn stats(acked: u64, received: u64) -> TcpStats {
+    fn info(acked: u64, received: u64) -> TcpInfo {
         let (acked_bytes, received_bytes) = (Some(acked), Some(received));
-        TcpStats { acked_bytes, received_bytes, ..TcpStats::default() }
+        TcpInfo { acked_bytes, received_bytes, ..TcpInfo::default() }
     }
 
     #[test]
     fn data_is_a_sign_of_life_and_the_own_ping_is_none() {
         let mut vitals = Vitals::default();
         let looks = [(1000, 50), (1000, 50), (1052, 50), (1105, 50), (1105, 51), (1105, 51)];
-        let moved = looks.map(|(acked, received)| vitals.have_changed(stats(acked, received)));
+        let moved = looks.map(|(acked, received)| vitals.have_changed(info(acked, received)));
         assert_eq!(moved, [true, false, false, true, true, false]);
         // A kernel that does not count them gives no sign.
         let mut vitals = Vitals::default();
-        let moved = [0, 1].map(|_| vitals.have_changed(TcpStats::default()));
+        let moved = [0, 1].map(|_| vitals.have_changed(TcpInfo::default()));
         assert_eq!(moved, [true, false]);
     }
 

@@ -14,6 +14,7 @@ use iscsi_proto::ids::Cid;
 use iscsi_proto::initiator::{ConnectionId as CoreId, Pace, slowness};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::time::Instant;
+use path::TcpInfo;
 use path::tuner::{Connection, ConnectionId, Sample, Tcp};
 use tokio::net::TcpStream;
 
@@ -24,7 +25,7 @@ use crate::initiator::state::{Phase, State};
 use crate::transport::socket_options::{
     automatic_receive_buffer, buffer_sizes, congestion_control,
 };
-use crate::transport::tcp_info::{TcpStats, tcp_stats};
+use crate::transport::tcp_info::tcp_info;
 
 /// Commands under way that hold no more than this many times rate × round trip leave the path
 /// idle: it is the application that asks for too little at once (Little's law).
@@ -142,7 +143,7 @@ impl Moved {
 pub(super) struct Meter {
     /// The kernel enlarges a receive buffer to this size by itself.
     buffer_grown: u64,
-    before: BTreeMap<u32, TcpStats>,
+    before: BTreeMap<u32, TcpInfo>,
     /// What each did lately, and how slow it counted.
     paces: BTreeMap<u32, (Pace, f64)>,
     disorder: Disorder,
@@ -182,8 +183,8 @@ impl Meter {
     pub(super) fn measure(&mut self, view: &View, now: Instant) -> Option<Measured> {
         let mut after = BTreeMap::new();
         for seen in &view.seen {
-            if let Ok(stats) = tcp_stats(&*seen.stream) {
-                after.insert(seen.serial, stats);
+            if let Ok(info) = tcp_info(&*seen.stream) {
+                after.insert(seen.serial, info);
             }
         }
         let before = std::mem::replace(&mut self.before, after);
@@ -271,9 +272,9 @@ impl Meter {
 
 /// The connections, with what each carried on average since it was opened.
 pub(super) fn since_opening(view: &View) -> Vec<PathConnection> {
-    let zero = TcpStats { acked_bytes: Some(0), received_bytes: Some(0), ..TcpStats::default() };
+    let zero = TcpInfo { acked_bytes: Some(0), received_bytes: Some(0), ..TcpInfo::default() };
     let connection = |seen: &Seen| {
-        let new = tcp_stats(&*seen.stream).ok()?;
+        let new = tcp_info(&*seen.stream).ok()?;
         let age_s = seen.age.as_secs_f64();
         let moved = moved(&zero, &new, age_s.max(1e-3));
         let connection = Connection {
@@ -287,7 +288,7 @@ pub(super) fn since_opening(view: &View) -> Vec<PathConnection> {
     view.seen.iter().filter_map(connection).collect()
 }
 
-fn moved(old: &TcpStats, new: &TcpStats, interval_s: f64) -> Moved {
+fn moved(old: &TcpInfo, new: &TcpInfo, interval_s: f64) -> Moved {
     let rate = |old: Option<u64>, new: Option<u64>| {
         let bytes = old.zip(new).map_or(0, |(old, new)| new.saturating_sub(old));
         bytes as f64 / interval_s
@@ -299,41 +300,44 @@ fn moved(old: &TcpStats, new: &TcpStats, interval_s: f64) -> Moved {
 }
 
 /// The commands under way do not fill the path.
-fn is_starved(outstanding: u64, stats: &BTreeMap<u32, TcpStats>, bytes_per_s: f64) -> bool {
-    let min_rtt = stats.values().filter_map(|stats| stats.min_rtt).min().unwrap_or_default();
-    let on_the_way = bytes_per_s * min_rtt.as_secs_f64();
+fn is_starved(outstanding: u64, infos: &BTreeMap<u32, TcpInfo>, bytes_per_s: f64) -> bool {
+    let least_us = infos.values().filter_map(TcpInfo::least_rtt_us).min().unwrap_or_default();
+    let on_the_way = bytes_per_s * f64::from(least_us) / 1e6;
     outstanding == 0 || (outstanding as f64) < APPLICATION_LIMITED_FACTOR * on_the_way
 }
 
 /// What a socket says that receives: the peer knows the rest.
-fn receiving(seen: &Seen, new: &TcpStats, received: f64, starved: bool, buffer_grown: u64) -> Tcp {
-    let rtt_s = new.min_rtt.unwrap_or(new.rtt).as_secs_f64();
+fn receiving(seen: &Seen, new: &TcpInfo, received: f64, starved: bool, buffer_grown: u64) -> Tcp {
+    let rtt_s = f64::from(new.least_rtt_us().unwrap_or(new.rtt_us)) / 1e6;
     let buffer = buffer_sizes(&*seen.stream).1;
     // While the kernel still enlarges the buffer, the window is on its way, not a limit.
     let grown = buffer.is_some_and(|bytes| bytes as u64 >= buffer_grown);
     Tcp {
         // The window that limits is ours; what is under way towards us fills it.
         in_flight_bytes: Some(received * rtt_s),
-        peer_window_bytes: new.own_window.map(f64::from).filter(|bytes| grown && *bytes > 0.0),
+        peer_window_bytes: new
+            .receive_window_bytes
+            .map(f64::from)
+            .filter(|bytes| grown && *bytes > 0.0),
         send_buffer_bytes: buffer.map(|bytes| bytes as f64),
         app_limited: Some(starved),
         // The round trip of what we send is that of requests, which the target may acknowledge with
         // its answer: the storage's time would pass for a queue in the network. That of what we
         // receive includes pauses of the sender. A queue is in both.
-        rtt_us: new.receive_rtt.map(|rtt| rtt.min(new.rtt).as_secs_f64() * 1e6),
+        rtt_us: new.rtt_of_received_us().map(|us| f64::from(us.min(new.rtt_us))),
         ..new.round_trip()
     }
 }
 
 /// What a socket says that sends.
-fn sending(seen: &Seen, old: &TcpStats, new: &TcpStats, interval_s: f64, starved: bool) -> Tcp {
+fn sending(seen: &Seen, old: &TcpInfo, new: &TcpInfo, interval_s: f64, starved: bool) -> Tcp {
     let tcp = new.sending_since(old, interval_s);
     let name = congestion_control(&*seen.stream);
     Tcp {
         // TCP takes every pause of iSCSI (R2T, command window) for one of the application.
         busy_share: tcp.busy_share.filter(|_| starved),
         app_limited: Some(starved && new.app_limited),
-        peer_window_bytes: new.peer_window.map(f64::from),
+        peer_window_bytes: new.send_window_bytes.map(f64::from),
         send_buffer_bytes: buffer_sizes(&*seen.stream).0.map(|bytes| bytes as f64),
         congestion_control: name.and_then(|name| name.parse().ok()),
         ..tcp
@@ -342,24 +346,25 @@ fn sending(seen: &Seen, old: &TcpStats, new: &TcpStats, interval_s: f64, starved
 
 fn path_connection(
     seen: &Seen,
-    old: &TcpStats,
-    new: &TcpStats,
+    old: &TcpInfo,
+    new: &TcpInfo,
     connection: &Connection,
 ) -> PathConnection {
-    let segment = u64::from(new.segment_bytes);
     let (send_buffer, receive_buffer) = buffer_sizes(&*seen.stream);
+    let micros = |us: u32| Duration::from_micros(us.into());
+    let retransmits_new = new.total_retrans_segments.saturating_sub(old.total_retrans_segments);
     PathConnection {
         id: seen.serial,
         session: seen.session,
         cid: seen.cid,
         age: seen.age,
         bytes_per_s: connection.bytes_per_s.unwrap_or(0.0),
-        rtt: new.rtt,
-        min_rtt: new.min_rtt,
-        congestion_window: u64::from(new.congestion_window) * segment,
-        unacked: u64::from(new.unacked) * segment,
-        retransmits: new.retransmits,
-        retransmits_new: new.retransmits.saturating_sub(old.retransmits),
+        rtt: micros(new.rtt_us),
+        min_rtt: new.least_rtt_us().map(micros),
+        congestion_window: new.cwnd_bytes(),
+        unacked: new.unacked_bytes(),
+        retransmits: new.total_retrans_segments.into(),
+        retransmits_new: retransmits_new.into(),
         congestion_control: congestion_control(&*seen.stream).unwrap_or_default(),
         send_buffer,
         receive_buffer,
@@ -375,18 +380,18 @@ mod tests {
 
     use super::*;
 
-    fn stats(acked: u64, received: u64, busy_ms: u64) -> TcpStats {
-        TcpStats {
-            rtt: Duration::from_millis(50),
-            min_rtt: Some(Duration::from_millis(40)),
+    fn info(acked: u64, received: u64, busy_ms: u64) -> TcpInfo {
+        TcpInfo {
+            rtt_us: 50_000,
+            min_rtt_us: Some(40_000),
             acked_bytes: Some(acked),
             received_bytes: Some(received),
-            busy: Some(Duration::from_millis(busy_ms)),
+            busy_us: Some(1000 * busy_ms),
             app_limited: true,
-            segment_bytes: 1000,
-            congestion_window: 10,
-            own_window: Some(65_536),
-            ..TcpStats::default()
+            mss_bytes: 1000,
+            cwnd_segments: 10,
+            receive_window_bytes: Some(65_536),
+            ..TcpInfo::default()
         }
     }
 
@@ -401,9 +406,9 @@ mod tests {
     #[tokio::test]
     async fn the_side_that_receives_says_nothing_of_the_sender() {
         let seen = seen(7, 1 << 20).await;
-        let tcp = receiving(&seen, &stats(0, 0, 0), 1e6, false, u64::MAX);
+        let tcp = receiving(&seen, &info(0, 0, 0), 1e6, false, u64::MAX);
         assert_eq!(tcp.peer_window_bytes, None, "the kernel may still enlarge it");
-        let tcp = receiving(&seen, &stats(0, 0, 0), 1e6, false, 0);
+        let tcp = receiving(&seen, &info(0, 0, 0), 1e6, false, 0);
         assert_eq!((tcp.busy_share, tcp.cwnd_bytes, tcp.congestion_control), (None, None, None));
         assert_eq!(tcp.in_flight_bytes, Some(40_000.0));
         assert_eq!(tcp.peer_window_bytes, Some(65_536.0));
@@ -412,11 +417,11 @@ mod tests {
     #[tokio::test]
     async fn storage_that_takes_its_time_is_no_queue_of_the_path() {
         let seen = seen(7, 1 << 20).await;
-        let limit = |receive_ms: Option<u64>| {
+        let limit = |receive_ms: Option<u32>| {
             // A request is acknowledged with the answer, 35 ms after the round trip of 40.
-            let receive_rtt = receive_ms.map(Duration::from_millis);
-            let stats = TcpStats { rtt: Duration::from_millis(75), receive_rtt, ..stats(0, 0, 0) };
-            let tcp = receiving(&seen, &stats, 1e6, false, u64::MAX);
+            let receive_rtt_us = 1000 * receive_ms.unwrap_or(0);
+            let info = TcpInfo { rtt_us: 75_000, receive_rtt_us, ..info(0, 0, 0) };
+            let tcp = receiving(&seen, &info, 1e6, false, u64::MAX);
             Limit::of(&Sample { tcp, ..Sample::default() })
         };
         assert_eq!(limit(Some(41)), Limit::Unknown);
@@ -427,21 +432,21 @@ mod tests {
     #[tokio::test]
     async fn the_side_that_sends_says_what_held_it_up() {
         let seen = seen(7, 1 << 20).await;
-        let tcp = sending(&seen, &stats(0, 0, 0), &stats(9, 0, 50), 0.1, false);
+        let tcp = sending(&seen, &info(0, 0, 0), &info(9, 0, 50), 0.1, false);
         // With enough to do it is iSCSI that paused, not the application.
         assert_eq!((tcp.busy_share, tcp.cwnd_bytes), (None, Some(10_000.0)));
         assert_eq!(tcp.app_limited, Some(false));
-        let tcp = sending(&seen, &stats(0, 0, 0), &stats(9, 0, 50), 0.1, true);
+        let tcp = sending(&seen, &info(0, 0, 0), &info(9, 0, 50), 0.1, true);
         assert_eq!((tcp.busy_share, tcp.app_limited), (Some(0.5), Some(true)));
     }
 
     #[test]
     fn too_few_commands_for_the_path_are_the_application() {
-        let stats = BTreeMap::from([(1, stats(0, 0, 0))]);
+        let infos = BTreeMap::from([(1, info(0, 0, 0))]);
         // 25 MB/s over 40 ms: a megabyte is on the way.
-        assert!(is_starved(1_000_000, &stats, 25e6));
-        assert!(!is_starved(8_000_000, &stats, 25e6));
-        assert!(is_starved(0, &stats, 0.0));
+        assert!(is_starved(1_000_000, &infos, 25e6));
+        assert!(!is_starved(8_000_000, &infos, 25e6));
+        assert!(is_starved(0, &infos, 0.0));
     }
 
     #[tokio::test]
@@ -484,7 +489,7 @@ mod tests {
 
     #[test]
     fn rates_are_differences_over_the_interval() {
-        let moved = moved(&stats(100, 50, 0), &stats(1100, 150, 0), 0.1);
+        let moved = moved(&info(100, 50, 0), &info(1100, 150, 0), 0.1);
         assert!((moved.sent - 10_000.0).abs() < 1e-6 && (moved.received - 1000.0).abs() < 1e-6);
     }
 }

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use super::meter::{Measured, View, peer_of};
 use super::{Controller, allowed, busy, hold_back, least, trace};
 use crate::initiator::shared::Shared;
-use crate::transport::tcp_info::tcp_stats;
+use crate::transport::tcp_info::tcp_info;
 
 /// How many connections a policy wants at once, from the round trip of the one that has logged in;
 /// none of one that waits for samples.
@@ -17,8 +17,8 @@ pub(in crate::initiator) fn first_number(shared: &Shared, leading: &TcpStream) -
     let config = &shared.config;
     let mut policy = allowed(config.policy.clone()?, config).build();
     policy.remember(peer_of(leading).and_then(|peer| shared.memory.of(peer)));
-    let stats = tcp_stats(leading).ok()?;
-    let rtt_s = stats.min_rtt.unwrap_or(stats.rtt).as_secs_f64();
+    let info = tcp_info(leading).ok()?;
+    let rtt_s = f64::from(info.least_rtt_us().unwrap_or(info.rtt_us)) / 1e6;
     let (connections, _) = policy.first(rtt_s, 1)?;
     Some(connections)
 }

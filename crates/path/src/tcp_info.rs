@@ -1,0 +1,388 @@
+//! What the kernel counts of a TCP connection, `struct tcp_info` (tcp(7), include/uapi/linux/tcp.h):
+//! the one table of its fields, for whoever asks a socket of its own and for whoever watches those
+//! of others. Bytes in, numbers out; nothing is asked for here.
+//!
+//! Fields never change their place, because programs of any age read them; the structure grows at its
+//! end with every few kernels. What an older kernel does not have is absent, and what a newer one has
+//! in addition is passed over. (libc's own type ends where that of 2008 did.)
+
+use serde::{Serialize, Serializer};
+
+use super::tcp::Tcp;
+
+/// Shortest `tcp_info` that is accepted: that of Linux 2.6, up to `tcpi_total_retrans`.
+pub const BYTES_MIN: usize = 104;
+/// Room for those of kernels to come; a longer one is cut by the kernel.
+pub const BYTES_MAX: usize = 512;
+
+/// A state of RFC 9293 §3.3.2, numbered as in the kernel's `net/tcp_states.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TcpState(pub u8);
+
+impl TcpState {
+    /// Data can flow both ways.
+    pub const ESTABLISHED: Self = Self(1);
+    /// Nothing is left of it; it was reset, as a rule.
+    pub const CLOSE: Self = Self(7);
+    /// The other end has closed its direction.
+    pub const CLOSE_WAIT: Self = Self(8);
+    /// Waits for connections.
+    pub const LISTEN: Self = Self(10);
+
+    const NAMES: [&str; 12] = [
+        "established",
+        "syn_sent",
+        "syn_recv",
+        "fin_wait1",
+        "fin_wait2",
+        "time_wait",
+        "close",
+        "close_wait",
+        "last_ack",
+        "listen",
+        "closing",
+        "new_syn_recv",
+    ];
+
+    /// Its name in lower case; `unknown` for a state of a future kernel.
+    pub fn as_str(self) -> &'static str {
+        let index = usize::from(self.0).checked_sub(1);
+        index.and_then(|index| Self::NAMES.get(index)).copied().unwrap_or("unknown")
+    }
+
+    /// The state of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let index = Self::NAMES.iter().position(|known| *known == name)?;
+        u8::try_from(index + 1).ok().map(Self)
+    }
+
+    /// All names, for messages.
+    pub fn names() -> &'static [&'static str] {
+        &Self::NAMES
+    }
+}
+
+impl Serialize for TcpState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// What the kernel counts of a connection (`struct tcp_info`). Counters run from its beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TcpInfo {
+    /// Its state. JSON leaves it out: a sample of a socket has one of its own.
+    #[serde(skip)]
+    pub state: TcpState,
+    /// The congestion state: 0 open, 1 disorder, 2 CWR, 3 recovery, 4 loss.
+    pub ca_state: u8,
+    /// Retransmission timeouts in a row of the oldest segment.
+    pub retransmits: u8,
+    /// The rate sample in `delivery_rate_bytes_per_s` was limited by the application.
+    pub app_limited: bool,
+    /// Retransmission timeout.
+    pub rto_us: u32,
+    /// Largest segment that is sent.
+    pub mss_bytes: u32,
+    /// Largest segment that has been received, as estimated.
+    pub receive_mss_bytes: u32,
+    /// Segments in flight.
+    pub unacked_segments: u32,
+    /// Of these, acknowledged selectively.
+    pub sacked_segments: u32,
+    /// Of these, taken for lost.
+    pub lost_segments: u32,
+    /// Of these, sent again and not yet acknowledged.
+    pub retrans_segments: u32,
+    /// Since data were last sent; the kernel's clock has a resolution of 1–10 ms.
+    pub last_data_sent_ms: u32,
+    /// Since data were last received.
+    pub last_data_received_ms: u32,
+    /// Path MTU.
+    pub path_mtu_bytes: u32,
+    /// Smoothed round-trip time.
+    pub rtt_us: u32,
+    /// Its mean deviation.
+    pub rtt_var_us: u32,
+    /// Slow-start threshold; `u32::MAX >> 1` is none.
+    pub ssthresh_segments: u32,
+    /// Congestion window.
+    pub cwnd_segments: u32,
+    /// Distance of reordering that is tolerated.
+    pub reordering_segments: u32,
+    /// Round-trip time as a receiver estimates it; 0 is unknown.
+    pub receive_rtt_us: u32,
+    /// What the application has read in one round trip, which buffer tuning follows.
+    pub receive_space_bytes: u32,
+    /// Retransmissions.
+    pub total_retrans_segments: u32,
+    /// Rate at which segments are paced out; `u64::MAX` is unlimited.
+    pub pacing_rate_bytes_per_s: Option<u64>,
+    /// Payload acknowledged by the other end.
+    pub acked_bytes: Option<u64>,
+    /// Payload received in order.
+    pub received_bytes: Option<u64>,
+    /// Written by the application and not sent for the first time yet.
+    pub not_sent_bytes: Option<u32>,
+    /// Smallest round-trip time of the last minutes; `u32::MAX` is none yet.
+    pub min_rtt_us: Option<u32>,
+    /// Segments with payload received.
+    pub data_segments_in: Option<u32>,
+    /// Segments with payload sent, repetitions included.
+    pub data_segments_out: Option<u32>,
+    /// The latest sample of the rate at which data arrive at the other end.
+    pub delivery_rate_bytes_per_s: Option<u64>,
+    /// Time with data to send or in flight.
+    pub busy_us: Option<u64>,
+    /// Of it, time in which the window of the receiver was full.
+    pub rwnd_limited_us: Option<u64>,
+    /// Of it, time in which the application waited for room in the send buffer.
+    pub sndbuf_limited_us: Option<u64>,
+    /// Payload sent, repetitions included.
+    pub sent_bytes: Option<u64>,
+    /// Payload sent again.
+    pub retrans_bytes: Option<u64>,
+    /// Reordering that was noticed.
+    pub reorder_seen: Option<u32>,
+    /// Segments received out of order.
+    pub received_out_of_order_segments: Option<u32>,
+    /// The window that the other end announces.
+    pub send_window_bytes: Option<u32>,
+    /// The window announced to the other end.
+    pub receive_window_bytes: Option<u32>,
+}
+
+impl TcpInfo {
+    /// Reads what there is; `None` if it is shorter than any kernel's of the last twenty years.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() < BYTES_MIN {
+            return None;
+        }
+        let word = |at| u32_at(bytes, at).unwrap_or_default();
+        Some(Self {
+            state: TcpState(bytes[0]),
+            ca_state: bytes[1],
+            retransmits: bytes[2],
+            app_limited: bytes[7] & 1 != 0,
+            rto_us: word(8),
+            mss_bytes: word(16),
+            receive_mss_bytes: word(20),
+            unacked_segments: word(24),
+            sacked_segments: word(28),
+            lost_segments: word(32),
+            retrans_segments: word(36),
+            last_data_sent_ms: word(44),
+            last_data_received_ms: word(52),
+            path_mtu_bytes: word(60),
+            rtt_us: word(68),
+            rtt_var_us: word(72),
+            ssthresh_segments: word(76),
+            cwnd_segments: word(80),
+            reordering_segments: word(88),
+            receive_rtt_us: word(92),
+            receive_space_bytes: word(96),
+            total_retrans_segments: word(100),
+            pacing_rate_bytes_per_s: u64_at(bytes, 104),
+            acked_bytes: u64_at(bytes, 120),
+            received_bytes: u64_at(bytes, 128),
+            not_sent_bytes: u32_at(bytes, 144),
+            min_rtt_us: u32_at(bytes, 148),
+            data_segments_in: u32_at(bytes, 152),
+            data_segments_out: u32_at(bytes, 156),
+            delivery_rate_bytes_per_s: u64_at(bytes, 160),
+            busy_us: u64_at(bytes, 168),
+            rwnd_limited_us: u64_at(bytes, 176),
+            sndbuf_limited_us: u64_at(bytes, 184),
+            sent_bytes: u64_at(bytes, 200),
+            retrans_bytes: u64_at(bytes, 208),
+            reorder_seen: u32_at(bytes, 220),
+            received_out_of_order_segments: u32_at(bytes, 224),
+            send_window_bytes: u32_at(bytes, 228),
+            receive_window_bytes: u32_at(bytes, 232),
+        })
+    }
+
+    /// The congestion window in bytes.
+    pub fn cwnd_bytes(&self) -> u64 {
+        u64::from(self.cwnd_segments) * u64::from(self.mss_bytes)
+    }
+
+    /// What is on its way to the other end: sent, neither acknowledged nor lost, and sent again
+    /// (RFC 6675's "pipe").
+    pub fn in_flight_bytes(&self) -> u64 {
+        let gone = self.sacked_segments.saturating_add(self.lost_segments);
+        let segments =
+            self.unacked_segments.saturating_sub(gone).saturating_add(self.retrans_segments);
+        u64::from(segments) * u64::from(self.mss_bytes)
+    }
+
+    /// Smallest round-trip time that is known, in microseconds: as sender, else as receiver.
+    pub fn base_rtt_us(&self) -> Option<u32> {
+        let as_sender = self.least_rtt_us().or(Some(self.rtt_us).filter(is_measured));
+        as_sender.or(self.rtt_of_received_us())
+    }
+
+    /// The peer has closed its end or reset the connection, whatever of it is still to be read.
+    pub fn is_closed_by_peer(&self) -> bool {
+        [TcpState::CLOSE, TcpState::CLOSE_WAIT].contains(&self.state)
+    }
+
+    /// Shortest round trip of the last minutes, where one was measured.
+    pub fn least_rtt_us(&self) -> Option<u32> {
+        self.min_rtt_us.filter(is_measured)
+    }
+
+    /// Round trip as it shows in what is received: from an acknowledgement of ours to the data that
+    /// it let go.
+    pub fn rtt_of_received_us(&self) -> Option<u32> {
+        Some(self.receive_rtt_us).filter(is_measured)
+    }
+
+    /// Sent and not acknowledged, lost segments with it.
+    pub fn unacked_bytes(&self) -> u64 {
+        u64::from(self.unacked_segments) * u64::from(self.mss_bytes)
+    }
+
+    /// In the model's terms, what both ends know: the round trip.
+    pub fn round_trip(&self) -> Tcp {
+        Tcp {
+            rtt_us: Some(f64::from(self.rtt_us)).filter(|us| *us > 0.0),
+            min_rtt_us: self.least_rtt_us().map(f64::from),
+            ..Tcp::default()
+        }
+    }
+
+    /// In the model's terms, what the end that sends knows, over an interval of so many seconds
+    /// (more than 0) that began with `before`.
+    pub fn sending_since(&self, before: &Self, interval_s: f64) -> Tcp {
+        let share = |before: Option<u64>, now: Option<u64>| {
+            let spent_us = now?.saturating_sub(before?) as f64;
+            Some((spent_us / 1e6 / interval_s).min(1.0))
+        };
+        let retransmits = self.total_retrans_segments.saturating_sub(before.total_retrans_segments);
+        Tcp {
+            cwnd_bytes: Some(self.cwnd_bytes() as f64),
+            in_flight_bytes: Some(self.unacked_bytes() as f64),
+            delivery_rate_bytes_per_s: self.delivery_rate_bytes_per_s.map(|rate| rate as f64),
+            busy_share: share(before.busy_us, self.busy_us),
+            rwnd_limited_share: share(before.rwnd_limited_us, self.rwnd_limited_us),
+            sndbuf_limited_share: share(before.sndbuf_limited_us, self.sndbuf_limited_us),
+            retransmits: Some(f64::from(retransmits)),
+            app_limited: Some(self.app_limited),
+            ..self.round_trip()
+        }
+    }
+}
+
+/// The kernel's two ways to say that no round trip was measured yet.
+fn is_measured(us: &u32) -> bool {
+    *us > 0 && *us != u32::MAX
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_ne_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().copied().map(u64::from_ne_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A `tcp_info` whose every 32-bit word is its own offset.
+    fn counting(length: usize) -> Vec<u8> {
+        (0..length).step_by(4).flat_map(|at| u32::try_from(at).unwrap().to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn older_kernels_lack_and_newer_ones_add() {
+        assert_eq!(TcpInfo::parse(&counting(100)), None);
+        let oldest = TcpInfo::parse(&counting(104)).unwrap();
+        assert_eq!((oldest.rtt_us, oldest.total_retrans_segments), (68, 100));
+        assert_eq!((oldest.pacing_rate_bytes_per_s, oldest.busy_us), (None, None));
+        // Linux 4.9 ended after the delivery rate; 4.10 brought the three times.
+        let middle = TcpInfo::parse(&counting(168)).unwrap();
+        assert_eq!(middle.delivery_rate_bytes_per_s, Some(160 | 164 << 32));
+        assert_eq!(middle.busy_us, None);
+        let future = TcpInfo::parse(&counting(400)).unwrap();
+        assert_eq!(future.send_window_bytes, Some(228));
+        assert_eq!(future.receive_window_bytes, Some(232));
+        assert_eq!(future.sndbuf_limited_us, Some(184 | 188 << 32));
+    }
+
+    #[test]
+    fn in_flight_is_the_pipe() {
+        let info = TcpInfo {
+            mss_bytes: 1000,
+            unacked_segments: 10,
+            sacked_segments: 3,
+            lost_segments: 2,
+            retrans_segments: 1,
+            ..TcpInfo::default()
+        };
+        assert_eq!(info.in_flight_bytes(), 6000);
+    }
+
+    #[test]
+    fn states_have_names_both_ways() {
+        for (number, name) in (1..).zip(TcpState::names()) {
+            assert_eq!(TcpState::from_name(name), Some(TcpState(number)));
+            assert_eq!(TcpState(number).as_str(), *name);
+        }
+        assert_eq!(TcpState(0).as_str(), "unknown");
+        assert_eq!(TcpState(200).as_str(), "unknown");
+    }
+
+    #[test]
+    fn what_an_old_kernel_does_not_tell_is_unknown() {
+        let mut bytes = [0; 192];
+        bytes[68..72].copy_from_slice(&1500_u32.to_ne_bytes());
+        let old = TcpInfo::parse(&bytes[..BYTES_MIN]).unwrap();
+        assert_eq!((old.rtt_us, old.least_rtt_us(), old.acked_bytes), (1500, None, None));
+        assert_eq!((old.busy_us, old.base_rtt_us()), (None, Some(1500)));
+        bytes[148..152].copy_from_slice(&700_u32.to_ne_bytes());
+        bytes[184..192].copy_from_slice(&9_u64.to_ne_bytes());
+        let newer = TcpInfo::parse(&bytes).unwrap();
+        assert_eq!((newer.least_rtt_us(), newer.sndbuf_limited_us), (Some(700), Some(9)));
+        assert_eq!(newer.send_window_bytes, None);
+        bytes[148..152].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert_eq!(TcpInfo::parse(&bytes).unwrap().least_rtt_us(), None);
+    }
+
+    #[test]
+    fn the_first_byte_says_who_has_gone() {
+        let closed = |state| {
+            let mut bytes = [0; BYTES_MIN];
+            bytes[0] = state;
+            TcpInfo::parse(&bytes).unwrap().is_closed_by_peer()
+        };
+        assert_eq!([1, 7, 8, 4].map(closed), [false, true, true, false]);
+    }
+
+    #[test]
+    fn an_interval_has_what_grew_in_it() {
+        let before = TcpInfo {
+            total_retrans_segments: 3,
+            busy_us: Some(1_000_000),
+            rwnd_limited_us: Some(0),
+            ..TcpInfo::default()
+        };
+        let now = TcpInfo {
+            total_retrans_segments: 5,
+            busy_us: Some(1_050_000),
+            rwnd_limited_us: Some(900_000),
+            cwnd_segments: 10,
+            unacked_segments: 4,
+            lost_segments: 1,
+            mss_bytes: 1000,
+            ..before
+        };
+        let tcp = now.sending_since(&before, 0.1);
+        assert_eq!((tcp.retransmits, tcp.busy_share), (Some(2.0), Some(0.5)));
+        assert_eq!((tcp.rwnd_limited_share, tcp.sndbuf_limited_share), (Some(1.0), None));
+        assert_eq!((tcp.cwnd_bytes, tcp.in_flight_bytes), (Some(10_000.0), Some(4000.0)));
+        assert_eq!((tcp.rtt_us, tcp.min_rtt_us), (None, None));
+    }
+}
