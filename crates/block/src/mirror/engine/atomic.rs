@@ -10,22 +10,20 @@
 //! Where that cannot be (no log, more owed than it holds, no end in sight), the leg is caught up
 //! [in place](super::catch_up).
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::BLOCK_BYTES;
 use super::super::config::Mode;
-use super::super::epoch::{Content, Piece};
 use super::super::leg::LegEvent;
 use super::change;
 use super::handshake::{self, Found};
-use super::piece::{self, Pieces};
-use super::read;
+use super::piece::Pieces;
 use super::redo::Batch;
 use super::sender;
 use super::session::Session;
 use super::shared::Shared;
+use super::span::{self, Reader, gone};
 use crate::range_lock::{RangeGuard, held};
 use crate::{BlockError, Result};
 
@@ -136,10 +134,6 @@ fn is_last(bytes: u64, before: Option<(u64, Duration)>) -> bool {
         || before.is_some_and(|(larger, took)| bytes <= larger && took <= LAST_BATCH_TIME)
 }
 
-fn gone() -> BlockError {
-    BlockError::Unreachable("the leg is not in use any more".to_owned())
-}
-
 /// The asynchronous way: what is written after the batch goes into the epoch log.
 async fn bring_home_logged(
     shared: &Arc<Shared>,
@@ -222,59 +216,27 @@ impl Pass<'_> {
         bytes: u64,
         all: Option<&RangeGuard>,
     ) -> Result<Ended> {
-        let (shared, leg) = (self.shared, self.leg);
-        let mut pieces = Pieces::new(self.session.info(), shared);
+        let Self { shared, leg, session } = *self;
+        let reader = Reader { shared, leg, session, all_held: all.is_some() };
+        let mut pieces = Pieces::new(session.info(), shared);
         let mut passes = 0;
         while shared.legs().owed(leg) * BLOCK_BYTES > bytes {
-            self.session.check()?;
+            session.check()?;
             shared.check_usable()?;
-            let Some(piece) = pieces.next(shared, leg, piece::DATA_BYTES).await? else {
-                passes += 1;
-                if passes == PASSES_MAX {
-                    return Ok(Err(NO_END));
-                }
-                continue;
-            };
-            let lock = match all {
-                None => Some(held(shared.locks().exclusive(piece.range())).await),
-                Some(_) => None,
-            };
-            if !self.take(batch, piece.blocks(), piece.is_hole()).await? {
-                return Ok(Err(NO_ROOM));
+            if passes == PASSES_MAX {
+                return Ok(Err(NO_END));
             }
-            drop(lock);
+            let group = span::next_group(&mut pieces, shared, leg).await?;
+            passes += u32::from(group.is_last);
+            for piece in reader.take(group).await? {
+                if !batch.has_room(piece.content.data_bytes()) {
+                    return Ok(Err(NO_ROOM));
+                }
+                batch.add(piece);
+            }
             batch.send().await?;
         }
         Ok(Ok(()))
-    }
-
-    /// Takes what is owed of a piece, whose range is held. False: there is no room.
-    async fn take(&self, batch: &mut Batch, blocks: Range<u64>, hole: bool) -> Result<bool> {
-        let legs = self.shared.legs();
-        let mut from = blocks.start;
-        while let Some(run) = legs.first_to_copy(self.leg, from..blocks.end) {
-            let run = run.start..run.end.min(run.start + piece::DATA_BYTES / BLOCK_BYTES);
-            from = run.end;
-            let offset = run.start * BLOCK_BYTES;
-            let len = (run.end * BLOCK_BYTES).min(self.shared.size()) - offset;
-            let content = if hole && piece::is_hole(self.shared, offset, len).await? {
-                Content::Zero(len)
-            } else {
-                Content::of(read::read_held(self.shared, offset, len as usize).await?.freeze())
-            };
-            if !batch.has_room(content.data_bytes()) {
-                return Ok(false);
-            }
-            if !legs.begin_copy(self.leg, self.session, run.clone()) {
-                return Err(gone());
-            }
-            batch.add(Piece { offset, content });
-            // It becomes clean with a flush that is asked for when the batch is home, and not
-            // before.
-            legs.copy_ended(self.leg, self.session, run.clone(), true);
-            legs.copied(self.leg, run.end - run.start, 0);
-        }
-        Ok(true)
     }
 }
 

@@ -32,6 +32,7 @@ mod sender;
 mod session;
 pub(super) mod shared;
 pub(super) mod signal;
+mod span;
 mod stream;
 pub(super) mod tail;
 mod tracking;

@@ -46,11 +46,6 @@ impl Piece {
         self.blocks.clone()
     }
 
-    /// Where it is, in bytes.
-    pub(crate) fn range(&self) -> Range<u64> {
-        self.blocks.start * BLOCK_BYTES..self.blocks.end * BLOCK_BYTES
-    }
-
     /// The local device has nothing there.
     pub(crate) fn is_hole(&self) -> bool {
         self.hole
