@@ -22,6 +22,17 @@ pub(crate) struct Standing {
     pub(crate) promised: bool,
     /// It has not answered for so long; None while it is connected.
     pub(crate) silent: Option<Duration>,
+    /// Bytes that get there within the lag, as far as is known.
+    pub(crate) carried: u64,
+}
+
+impl Standing {
+    /// With `bytes` more it would not have all of it within the lag, although nothing is older yet.
+    /// Of a leg that cannot be reached nothing is known.
+    fn cannot_take(&self, bytes: u64) -> bool {
+        let waiting = self.backlog.bytes;
+        self.silent.is_none() && waiting > 0 && waiting + bytes > self.carried
+    }
 }
 
 /// What becomes of a write.
@@ -44,7 +55,8 @@ pub(crate) fn admit(config: &Config, bytes: u64, held_bytes: u64, legs: &[Standi
     let furthest = legs.iter().map(|leg| leg.backlog.bytes).max().unwrap_or_default();
     let is_over = |leg: &&Standing| {
         let is_furthest = full && leg.backlog.epochs > 0 && leg.backlog.bytes == furthest;
-        leg.promised && (is_furthest || leg.backlog.age >= config.lag.age)
+        let slows = config.lag.on == OnLag::Slow && leg.cannot_take(bytes);
+        leg.promised && (is_furthest || leg.backlog.age >= config.lag.age || slows)
     };
     let over: Vec<usize> = legs.iter().filter(is_over).map(|leg| leg.leg).collect();
     match (config.lag.on, over.first()) {
@@ -114,7 +126,7 @@ mod tests {
     fn leg(leg: usize, bytes: u64, age_ms: u32) -> Standing {
         let epochs = u64::from(bytes > 0);
         let backlog = Backlog { bytes, age: MS * age_ms, epochs };
-        Standing { leg, backlog, promised: true, silent: None }
+        Standing { leg, backlog, promised: true, silent: None, carried: u64::MAX }
     }
 
     #[test]
@@ -148,6 +160,20 @@ mod tests {
     fn what_is_admitted_and_not_issued_yet_leaves_nobody_behind() {
         let idle = [leg(0, 0, 0)];
         assert_eq!(admit(&config(OnLag::FallBehind), 600, 600, &idle), Verdict::Wait);
+    }
+
+    #[test]
+    fn writes_that_wait_take_no_more_than_gets_there_within_the_lag() {
+        let slow = Standing { carried: 500, ..leg(0, 400, 10) };
+        let look = |on, bytes, leg| admit(&config(on), bytes, 400, &[leg]);
+        assert_eq!(look(OnLag::Slow, 100, slow), Verdict::Go);
+        assert_eq!(look(OnLag::Slow, 101, slow), Verdict::Wait);
+        assert_eq!(look(OnLag::FallBehind, 101, slow), Verdict::Go, "until it is too old");
+        assert_eq!(look(OnLag::Stop, 101, slow), Verdict::Go, "until it is too old");
+        assert_eq!(look(OnLag::Slow, 600, Standing { carried: 500, ..leg(0, 0, 0) }), Verdict::Go);
+        assert_eq!(look(OnLag::Slow, 101, Standing { promised: false, ..slow }), Verdict::Go);
+        let away = Standing { silent: Some(MS), ..slow };
+        assert_eq!(look(OnLag::Slow, 101, away), Verdict::Go, "nothing is known of it");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 pub mod activity;
 pub mod bitmap;
+mod carried;
 pub mod config;
 mod device;
 pub mod engine;

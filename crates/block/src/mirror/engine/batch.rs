@@ -62,7 +62,8 @@ pub(crate) async fn send(
     let Some(step) = shared.legs().next_folded(leg, session, (log.end - log.start) / 2) else {
         return Ok(false);
     };
-    let (epoch, closed) = (step.epoch, step.closed);
+    let (epoch, closed, bytes) = (step.epoch, step.closed, step.held_bytes());
+    let begun = shared.host().now();
     let mut batch = Batch::new(shared, leg, session, found);
     for piece in step.clone().into_writes(piece::DATA_BYTES, ZERO_BYTES_MAX) {
         batch.add(piece);
@@ -71,6 +72,7 @@ pub(crate) async fn send(
     batch.commit(found, epoch, closed).await?;
     batch.put_home(found, step.into_writes(piece::DATA_BYTES, ZERO_BYTES_MAX)).await?;
     batch.release(found).await?;
+    shared.legs().carried(leg, bytes, shared.host().now().saturating_sub(begun));
     shared.legs().stamped(leg, session, epoch, closed);
     Ok(true)
 }

@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use super::super::BLOCK_BYTES;
+use super::super::carried::STEP_BYTES_MIN;
 use super::super::epoch::{Batch, Content, Piece};
 use super::super::layout::LegLayout;
 use super::super::link::OrderedWrites;
@@ -47,9 +48,6 @@ const WRITES_MAX: usize = 2048;
 
 /// What a write costs on the line beside its data, in bytes: a long row of small ones is a window.
 const WRITE_OVERHEAD_BYTES: u64 = 256;
-
-/// Bytes of a step below which it says nothing about what the line carries.
-pub(super) const PACE_BYTES_MIN: u64 = 256 << 10;
 
 /// A full epoch is to take about this part of the lag: a step is [`BATCH_EPOCHS`] of them at most,
 /// so that two of these take half of it.
@@ -163,7 +161,7 @@ impl Sender {
     async fn step(&mut self, batch: Batch) -> Result<()> {
         let begun = self.shared.host().now();
         let done = Done { epoch: batch.epoch, closed: batch.closed };
-        let step_bytes = batch.bytes();
+        let step_bytes = batch.held_bytes();
         let mut under_way: FuturesUnordered<UnderWay> = FuturesUnordered::new();
         if let Some(before) = self.done.take() {
             under_way.push(self.begin_stamp(before));
@@ -241,7 +239,7 @@ impl Sender {
     /// A step took so long: the next ones are as large as the line carries within a part of the
     /// lag.
     pub(super) fn pace(&mut self, bytes: u64, took: Duration) {
-        if bytes < PACE_BYTES_MIN || took.is_zero() {
+        if bytes < STEP_BYTES_MIN || took.is_zero() {
             self.known.0 = took;
             return;
         }
@@ -249,6 +247,7 @@ impl Sender {
         self.known.1 = Some(rate as u64);
         let part = (self.shared.config().lag.age / EPOCHS_PER_LAG).as_secs_f64();
         self.shared.legs().pace(self.leg, (rate * part) as u64);
+        self.shared.legs().carried(self.leg, bytes, took);
     }
 }
 

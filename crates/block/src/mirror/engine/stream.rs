@@ -26,10 +26,11 @@ use futures_util::future::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::super::BLOCK_BYTES;
+use super::super::carried::STEP_BYTES_MIN;
 use super::super::epoch::{Batch, Content, Piece};
 use super::super::link::OrderedWrites;
 use super::legs::Next;
-use super::sender::{Done, PACE_BYTES_MIN, Sender, ZERO_BYTES_MAX, cost};
+use super::sender::{Done, Sender, ZERO_BYTES_MAX, cost};
 use super::session::SessionDevice;
 use super::shared::Phase;
 use super::signal::{Either, either};
@@ -169,7 +170,7 @@ impl<'a> Stream<'a> {
         }
         self.begin_step();
         if let Some(step) = self.steps.back_mut() {
-            step.bytes = batch.bytes();
+            step.bytes = batch.held_bytes();
         }
         let done = Done { epoch: batch.epoch, closed: batch.closed };
         let writes: Box<dyn Iterator<Item = Piece> + Send> =
@@ -280,7 +281,7 @@ impl<'a> Stream<'a> {
     fn take_pace(&mut self, bytes: u64) {
         self.pace.bytes += bytes;
         let now = self.sender.shared.host().now();
-        if self.pace.bytes >= PACE_BYTES_MIN {
+        if self.pace.bytes >= STEP_BYTES_MIN {
             self.sender.pace(self.pace.bytes, now.saturating_sub(self.pace.since));
             self.pace = Pace { since: now, bytes: 0 };
         }

@@ -187,10 +187,11 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Bytes in it, zeroes included.
+    /// What it costs in memory.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.content.len()).sum()
+    pub fn held_bytes(&self) -> u64 {
+        let data: u64 = self.pieces.iter().map(|piece| piece.content.data_bytes()).sum();
+        data + self.pieces.len() as u64 * PIECE_OVERHEAD_BYTES
     }
 
     /// The writes, made one by one as they are asked for: adjacent data are joined up to

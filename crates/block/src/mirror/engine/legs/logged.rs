@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use super::super::super::carried::Carried;
 use super::super::super::epoch::{BATCH_EPOCHS, Backlog, Batch, Content, EpochLog, Piece, Resume};
 use super::super::super::leg::LegEvent;
 use super::super::super::status::Sending;
@@ -41,6 +42,8 @@ pub(super) struct Journaled {
     pub(super) queue: VecDeque<Waiting>,
     /// What the line of each leg carries within a fraction of the lag, in bytes.
     paces: [u64; LEGS_MAX],
+    /// What of the log gets to each leg.
+    pub(super) carried: [Carried; LEGS_MAX],
     /// The leg that is too far behind, and what is told to whoever writes.
     pub(super) stopped: Option<(usize, String)>,
 }
@@ -49,9 +52,9 @@ impl Journal {
     /// `first` is the first epoch that was never begun.
     pub(super) fn new(first: u64) -> Self {
         let log = EpochLog::new(first);
-        let (issuing, queue) = Default::default();
+        let (issuing, queue, carried) = Default::default();
         let (paces, stopped) = ([u64::MAX; LEGS_MAX], None);
-        let state = Journaled { log, issuing, reserved: 0, queue, paces, stopped };
+        let state = Journaled { log, issuing, reserved: 0, queue, paces, carried, stopped };
         Self { state: Mutex::new(state), changed: Arc::default() }
     }
 
@@ -310,6 +313,17 @@ impl Legs {
         let following = (0..LEGS_MAX).filter(|leg| state.log.follows(*leg));
         let slowest = following.map(|leg| state.paces[leg]).min();
         state.log.set_epoch_bytes_max(slowest.unwrap_or(u64::MAX));
+    }
+
+    /// So many bytes of the log, which are on their way still, became stable at a leg within this
+    /// time.
+    pub(crate) fn carried(&self, number: usize, bytes: u64, took: Duration) {
+        let now = self.host.now();
+        let legs = self.lock();
+        let mut state = self.journal.lock();
+        let backlog = state.log.backlog(number, now).unwrap_or_default();
+        state.carried[number].step(bytes, took, backlog.bytes.saturating_sub(bytes));
+        self.serve_queue(&legs, &mut state, now);
     }
 
     /// As [`open_route`](Self::open_route), by the log: what is written from now on gets to the leg

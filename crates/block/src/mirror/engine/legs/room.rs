@@ -119,7 +119,8 @@ impl Legs {
 
     fn verdict(&self, bytes: u64, legs: &[Leg], state: &Journaled, now: Duration) -> Verdict {
         let held_bytes = state.log.held_bytes() + state.reserved;
-        lag::admit(&self.config, bytes, held_bytes, &standings(legs, state, now))
+        let standings = standings(legs, state, now, self.config.lag.age);
+        lag::admit(&self.config, bytes, held_bytes, &standings)
     }
 
     /// Lets those in that may be by now.
@@ -152,7 +153,8 @@ impl Legs {
             let mut state = self.journal.lock();
             self.serve_queue(&legs, &mut state, now);
             let first = state.queue.front().map(|waiting| waiting.bytes);
-            let mut due = lag::due(&self.config, first.is_some(), &standings(&legs, &state, now));
+            let standings = standings(&legs, &state, now, self.config.lag.age);
+            let mut due = lag::due(&self.config, first.is_some(), &standings);
             match first.map(|bytes| self.verdict(bytes, &legs, &state, now)) {
                 Some(Verdict::LeaveBehind(which)) => due.leave_behind.extend(which),
                 Some(Verdict::Stop(leg)) => due.stop = Some(leg),
@@ -205,11 +207,14 @@ impl Legs {
     }
 }
 
-fn standings(legs: &[Leg], state: &Journaled, now: Duration) -> Vec<Standing> {
+/// What is admitted and not in the log yet counts as on its way.
+fn standings(legs: &[Leg], state: &Journaled, now: Duration, lag: Duration) -> Vec<Standing> {
     let standing = |(number, leg): (usize, &Leg)| {
-        let backlog = state.log.backlog(number, now)?;
+        let mut backlog = state.log.backlog(number, now)?;
+        backlog.bytes += state.reserved;
         let silent = leg.silent_since.map(|since| now.saturating_sub(since));
-        Some(Standing { leg: number, backlog, promised: leg.is_promised(), silent })
+        let carried = state.carried[number].within(lag);
+        Some(Standing { leg: number, backlog, promised: leg.is_promised(), silent, carried })
     };
     legs.iter().enumerate().filter_map(standing).collect()
 }

@@ -104,6 +104,39 @@ async fn with_slow_writes_wait_at_the_bound_until_the_leg_is_lost() {
     world.assert_equal().await;
 }
 
+/// The largest lag while 8 MiB are written at once to a leg of which nothing is known.
+async fn burst(on: OnLag) -> (Duration, LegState) {
+    let age = Duration::from_millis(400);
+    let world = in_sync(1, |world| world.config.lag = Lag { age, bytes: 64 << 20, on }).await;
+    let now = tokio::time::Instant::now();
+    *world.legs[0].carries.lock().unwrap() = Some((10_000_000, now));
+    let device = world.device();
+    let writes = tokio::spawn(async move {
+        for at in 0..128u64 {
+            let at = at % 64 * 64 * KIB as u64;
+            device.write(at, pattern(64 * KIB, at as u8), WriteFlags::NONE).await.unwrap();
+        }
+    });
+    let mut most = Duration::ZERO;
+    loop {
+        let leg = world.mirror().status().legs[0].clone();
+        most = most.max(leg.lag);
+        if writes.is_finished() && (leg.epochs == 0 || leg.state != LegState::InSync) {
+            return (most, leg.state);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_burst_to_a_leg_of_which_nothing_is_known_is_within_the_lag_too() {
+    let (most, state) = burst(OnLag::Slow).await;
+    assert!(most <= Duration::from_millis(400), "{most:?}");
+    assert_eq!(state, LegState::InSync);
+    let (most, state) = burst(OnLag::FallBehind).await;
+    assert_ne!(state, LegState::InSync, "no write waits, and 8 MiB take 0.8 s: {most:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn with_slow_old_writes_hold_up_new_ones() {
     let world = in_sync(1, |world| world.config.lag = lag(2, 64 << 20, OnLag::Slow)).await;

@@ -51,6 +51,8 @@ pub(crate) struct TestLeg {
     pub(crate) keeper: Mutex<Option<Arc<Keeper>>>,
     /// What it copies by itself; `None`: nothing.
     pub(crate) copying: Mutex<Option<Copying>>,
+    /// Bytes a second that its line carries of writes, and until when it has to do.
+    pub(crate) carries: Mutex<Option<(u64, tokio::time::Instant)>>,
 }
 
 /// What somebody answers who keeps the image of a leg, once he has an answer.
@@ -96,7 +98,17 @@ impl TestLeg {
             requires_reservation: AtomicBool::new(false),
             keeper: Mutex::default(),
             copying: Mutex::default(),
+            carries: Mutex::default(),
         })
+    }
+
+    /// When its line has carried so many bytes more.
+    fn carried(&self, bytes: usize) -> Option<tokio::time::Instant> {
+        let mut carries = lock(&self.carries);
+        let (rate, until) = carries.as_mut()?;
+        let time = Duration::from_secs_f64(bytes as f64 / *rate as f64);
+        *until = (*until).max(tokio::time::Instant::now()) + time;
+        Some(*until)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -189,7 +201,15 @@ impl BlockDevice for Line {
         self.ask(|device| device.read(offset, buf))
     }
     fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
-        self.change(|device| device.write(offset, data, flags))
+        let carried = self.leg.carried(data.len());
+        let write = self.change(|device| device.write(offset, data, flags));
+        match carried {
+            None => write,
+            Some(until) => Io::later(async move {
+                tokio::time::sleep_until(until).await;
+                write.await
+            }),
+        }
     }
     fn flush(&self) -> Io<()> {
         self.ask(|device| device.flush())

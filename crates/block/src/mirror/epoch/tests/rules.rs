@@ -104,7 +104,7 @@ fn a_full_epoch_is_closed_and_a_step_has_a_size() {
     }
     let mut steps = Vec::new();
     while let Some(batch) = log.next(0, ms(100)) {
-        steps.push((batch.epoch, batch.bytes() / mib));
+        steps.push((batch.epoch, batch.held_bytes() / mib));
     }
     assert_eq!(steps, [(3, 48), (5, 32)], "a little more than 16 MiB is in an epoch");
 }
