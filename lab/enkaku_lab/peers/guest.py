@@ -11,7 +11,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from enkaku_lab import OUT
@@ -93,22 +93,23 @@ class Guest:
         image: guest_image.Image,
         disk: Path | None = None,
         *,
-        own_disk: Path | None = None,
+        own_disks: Sequence[Path] = (),
+        port: int | None = None,
         forwards: list[int] | None = None,
         within: Callable[[list[object]], list[object]] = list,
     ):
-        """With `disk`, the guest reads this file of the host as /dev/vda (no network between); with
-        `own_disk` it also writes to it.
+        """With `disk`, the guest reads this file of the host as /dev/vda (no network between).
+        Behind it come `own_disks`, to which it also writes: that outlives it, as on a disk.
 
-        `within` makes a command of one that runs QEMU elsewhere, as in a network namespace; `forwards` are
-        ports of all addresses there that lead to the same ones of the guest.
+        `port` is the host's that leads to the guest's TARGET_PORT; without one it is a free one.
+        `within` makes a command of one that runs QEMU elsewhere, as in a network namespace;
+        `forwards` are ports of all addresses there that lead to the same ones of the guest.
         """
         self.image = image
-        self.disk, self.own_disk = disk, own_disk
+        self.disk, self.own_disks = disk, own_disks
         self.forwards, self.within = forwards or [], within
         self.keep_log = False
-        self.port = free_port()
-        """The host's port that leads to the guest's TARGET_PORT."""
+        self.port = port or free_port()
         self._orders: dict[int, Order] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="enkaku-guest-")
         path = Path(self._folder.name) / "orders"
@@ -142,7 +143,7 @@ class Guest:
             *("-device", "virtserialport,chardev=orders,name=orders"),
             *("-device", "virtio-rng-pci"),
             *(["-drive", f"file={self.disk},{DRIVE},readonly=on"] if self.disk else []),
-            *(["-drive", f"file={self.own_disk},{DRIVE}"] if self.own_disk else []),
+            *(word for disk in self.own_disks for word in ("-drive", f"file={disk},{DRIVE}")),
         ]
 
     def __enter__(self) -> "Guest":

@@ -70,7 +70,7 @@ class InGuests(Replica):
         guest = Guest(
             guest_image.image(recipe()),
             self._noise if end == "near" else None,
-            own_disk=own_disk,
+            own_disks=[own_disk],
             forwards=forwards,
             within=lambda argv: self.place.lab.exec(end, argv),
         )
