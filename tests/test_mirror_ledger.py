@@ -11,21 +11,31 @@ image is one of one moment during a catch-up, too. Then this site goes on with i
 `make test` has a few rounds; ENKAKU_ROUNDS=50 has more of each (make soak). The number is the seed.
 """
 
+import functools
 import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from conftest import MIB
-from support.fail_over import FARS, SETTLED_S_MAX, Site
+from support.fail_over import SETTLED_S_MAX, Far, FarOurs, FarTgt, Site, disk_bytes
+from support.far_lio import FarLio, LioHost
 from support.faulty_volume import until
 from support.ledgers import Ledger, Postgres, Sqlite, note, postgres_folder
 
+from enkaku_lab.process import LabError
+
 ROUNDS = int(os.environ.get("ENKAKU_ROUNDS") or 0)
+FARS = ["ours", "tgt", "lio"]
+SIZE = {"sqlite": 96 * MIB, "postgresql": 192 * MIB}
+WHERE = [
+    (far, kind) for far in FARS for kind in SIZE if ROUNDS or (far, kind) != ("lio", "postgresql")
+]
+"""LIO's guest is interpreted: PostgreSQL at LIO is left to the soak."""
 ROUNDS_QUICK = {"postgresql": 2, "sqlite": 3}
 """At each target: with the seeds of the four tests every kind of cut comes up."""
 COMMITS = 12
@@ -223,42 +233,72 @@ def ledger_of(kind: str, logs: Path) -> Ledger:
     return Postgres(logs, gapless=True)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-@pytest.mark.parametrize("far", FARS)
+@pytest.fixture(scope="module")
+def lio_host(request, tmp_path_factory) -> Iterator[LioHost]:
+    """One guest for all tests at LIO."""
+    try:
+        host = LioHost(tmp_path_factory.mktemp("lio"), disk_bytes(max(SIZE.values())))
+    except LabError as missing:
+        pytest.skip(f"no stock-kernel guest: {missing}")
+    failed_before = request.session.testsfailed
+    try:
+        yield host
+    finally:
+        host.keep_log = request.session.testsfailed > failed_before
+        host.power_off()
+
+
+@pytest.fixture
+def far(request) -> Callable[[Path, int], Far]:
+    """What makes the other site, by the name of its target."""
+    if request.param == "lio":
+        return functools.partial(FarLio, host=request.getfixturevalue("lio_host"))
+    return {"ours": FarOurs, "tgt": FarTgt}[request.param]
+
+
+def rounds_of(site: Site, ledger: Ledger, seeds: range, endings: Counter[str]) -> int:
+    """One after the other; then both disks are the same. How many blocks were lost there?"""
+    dropped = 0
+    for seed in seeds:
+        cut = CUTS[seed % len(CUTS)]
+        turn = Round(site, ledger, seed)
+        try:
+            endings[one_round(turn, cut)] += 1
+        except Exception as error:
+            error.add_note(f"round {seed}, {cut.__name__}")
+            raise
+        dropped += turn.dropped
+    site.open()
+    ledger.start(site.mount)
+    ledger.stop()
+    ledger.settle()
+    site.mirror.wait_in_sync()
+    site.close()
+    site.far.kill()
+    site.compare()
+    return dropped
+
+
+@pytest.mark.parametrize(("far", "kind"), WHERE, indirect=["far"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_the_other_site_has_the_ledger_up_to_some_commit(
-    mode: str, far: str, kind: str, tmp_path: Path
+    request, mode: str, far: Callable[[Path, int], Far], kind: str, tmp_path: Path
 ):
-    size = (96 if kind == "sqlite" else 192) * MIB
-    first = sum(ROUNDS_QUICK.values()) * list(FARS).index(far)
+    name = request.node.callspec.params["far"]
+    first = sum(ROUNDS_QUICK.values()) * FARS.index(name)
     first += ROUNDS_QUICK["postgresql"] if kind == "sqlite" else 0
     endings: Counter[str] = Counter()
-    dropped = 0
     ledger = ledger_of(kind, tmp_path)
     try:
-        with Site(tmp_path, size, far, mode) as site:
+        with Site(tmp_path, SIZE[kind], far, mode) as site:
             if why := site.create():
                 pytest.skip(why)
-            for seed in range(first, first + (ROUNDS or ROUNDS_QUICK[kind])):
-                cut = CUTS[seed % len(CUTS)]
-                turn = Round(site, ledger, seed)
-                try:
-                    endings[one_round(turn, cut)] += 1
-                except Exception as error:
-                    error.add_note(f"round {seed}, {cut.__name__}")
-                    raise
-                dropped += turn.dropped
-            site.open()
-            ledger.start(site.mount)
-            ledger.stop()
-            ledger.settle()
-            site.mirror.wait_in_sync()
-            site.close()
-            site.compare()
+            seeds = range(first, first + (ROUNDS or ROUNDS_QUICK[kind]))
+            dropped = rounds_of(site, ledger, seeds, endings)
     finally:
         ledger.close()
     told = ", ".join(f"{count} {ending}" for ending, count in sorted(endings.items()))
     print(
-        f"count: {kind} on a {mode} mirror to {far}: {endings.total()} rounds ({told}), "
+        f"count: {kind} on a {mode} mirror to {name}: {endings.total()} rounds ({told}), "
         f"{len(ledger.committed)} commits told, 0 illegal images, {dropped} blocks lost there"
     )

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -34,11 +34,14 @@ class Far(ABC):
     """The other site: a target with one disk. It can lose its power."""
 
     image: Path
+    spare: Path
+    """Where a copy of the image is put, to be served by another target of this kind."""
     lun = 0
 
     def __init__(self, folder: Path):
         self.folder = folder
         folder.mkdir()
+        self.spare = folder / "copy.img"
         self.port = free_port()
         # A host has one leg at a unit at a time, and another test may be at work.
         self.name = f"{NAME_A}-{os.getpid()}"
@@ -57,7 +60,7 @@ class Far(ABC):
 
     @abstractmethod
     def serve(self, disk: Path) -> AbstractContextManager[Target]:
-        """Another disk at another target of this kind."""
+        """The spare disk at another target of this kind."""
 
     def close(self) -> None:
         self.kill()
@@ -116,17 +119,24 @@ class FarTgt(Far):
         return tgt.serve([disk], self.folder, iqn=f"{self.name}-copy")
 
 
-FARS = {"ours": FarOurs, "tgt": FarTgt}
+def redo_bytes(size: int) -> int:
+    """Behind the image: a redo log for whatever a round may leave owed."""
+    return size * 2 // 3
+
+
+def disk_bytes(size: int) -> int:
+    """Of the disk at the other site, for a volume of this size."""
+    return size + redo_bytes(size) + TAIL
 
 
 class Site:
     """This site: the mirror, its volume mounted at `mount`; and the line to the other one."""
 
-    def __init__(self, folder: Path, size: int, far: str, mode: str):
+    def __init__(self, folder: Path, size: int, far: Callable[[Path, int], Far], mode: str):
+        """`far` makes the other site, with a folder of its own and a disk of so many bytes."""
         self.folder, self.size = folder, size
-        # Behind the image: a redo log for whatever a round may leave owed.
-        self.redo_bytes = size * 2 // 3
-        self.far: Far = FARS[far](folder / "far", size + self.redo_bytes + TAIL)
+        self.redo_bytes = redo_bytes(size)
+        self.far = far(folder / "far", disk_bytes(size))
         self.line = Proxy(self.far.port)
         local = folder / "local.img"
         with local.open("wb") as file:
@@ -222,7 +232,7 @@ class Site:
         What is promoted is a copy, at a target of the same kind: this site goes on with its leg. The
         leg's own target is dead meanwhile, so the copy is of one moment.
         """
-        copy = self.folder / "copy.img"
+        copy = self.far.spare
         run([need("cp"), "--sparse=always", self.far.image, copy])
         with self.far.serve(copy) as there:
             promoted = self._promoted(there)
@@ -239,7 +249,6 @@ class Site:
                 with mounted(device, self._open_folder / "there") as mount:
                     yield mount
                 check_ext4(device)
-        copy.unlink()
 
     def _promoted(self, there: Target) -> bool:
         said = enkaku.report("mirror", "inspect", there.url())
