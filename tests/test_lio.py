@@ -1,5 +1,7 @@
 """What LIO does with commands that a mirror gives to its leg, seen without the mirror: libiscsi
 sends them. Where one of these fails Linux has changed, and docs/interop.md has to, and far_lio.py.
+
+Last, a leg at LIO that is cut off, compared and mended; data bases are in test_mirror_ledger.py.
 """
 
 import os
@@ -9,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import MIB, empty
+from conftest import MIB, empty, noise
+from support.mirror import Mirror, differences
 from support.pdu_proxy import Link, Pdu, PduProxy
 
 from enkaku_lab.peers import guest_image, lio
@@ -17,15 +20,20 @@ from enkaku_lab.peers.guest import Guest
 from enkaku_lab.peers.libiscsi_session import Outcome, Session, session
 from enkaku_lab.peers.lio import Lio
 from enkaku_lab.process import LabError
+from enkaku_lab.proxy import Proxy
 
 pytestmark = pytest.mark.needs("qemu-system-x86_64", "busybox")
-DISKS = ["/dev/vda", "/dev/vdb", "/dev/vdc"]
+DISKS = ["/dev/vda", "/dev/vdb", "/dev/vdc", "/dev/vdd"]
+DISK_BYTES = 24 * MIB
+IMAGE_BYTES, FLIPPED_AT = 16 * MIB, 5 * MIB
 SCSI_COMMAND = 0x01
 TASK_ATTRIBUTE, ORDERED = 0x07, 2
+STRANGER = f"{lio.PREFIX}test-{os.getpid()}"
 KEY = 0x656E6B616B75
 GOOD = Outcome(0)
 NOT_REACHABLE = Outcome(2, key=0xA, ascq=0x0D02)
 """COPY ABORTED, copy target device not reachable."""
+RESERVED = Outcome(0x18)
 COMMUNICATION_FAILURE = Outcome(2, key=0x2, ascq=0x0800)
 """NOT READY, logical unit communication failure."""
 BLOCK_BYTES, COPIED_BLOCKS = 512, 8
@@ -40,7 +48,7 @@ def machine(request, tmp_path_factory) -> Iterator[Guest]:
         pytest.skip(f"no stock-kernel guest: {missing}")
     folder: Path = tmp_path_factory.mktemp("lio")
     failed_before = request.session.testsfailed
-    disks = [empty(folder / Path(disk).name, 8 * MIB) for disk in DISKS]
+    disks = [empty(folder / Path(disk).name, DISK_BYTES) for disk in DISKS]
     with Guest(image, own_disks=disks) as running:
         yield running
         running.keep_log = request.session.testsfailed > failed_before
@@ -57,10 +65,9 @@ def make_ordered(_proxy: PduProxy, _link: Link, pdu: Pdu, from_target: bool) -> 
 def unit(guest: Guest, disk: str) -> Iterator[tuple[Lio, Session]]:
     """A target that stays until the guest goes, and a session whose TEST UNIT READY is ORDERED."""
     target = lio.start(guest, f"unit-{Path(disk).name}", 0, disk=disk)
-    initiator = f"{lio.PREFIX}test-{os.getpid()}"
     with (
         PduProxy(guest.port, make_ordered) as proxy,
-        session(f"127.0.0.1:{proxy.port}", target.iqn, initiator) as there,
+        session(f"127.0.0.1:{proxy.port}", target.iqn, STRANGER) as there,
     ):
         while there.test_unit_ready() != GOOD:
             pass
@@ -129,3 +136,59 @@ def test_without_a_folder_for_reservations_a_registration_is_refused_and_counts(
         assert register(there) == COMMUNICATION_FAILURE
         assert reserve(there) == GOOD, "only who is registered may reserve"
         assert f"filp_open({lio.PR_FOLDER}/" in machine.kernel_log()
+
+
+def flip(image: Path, at: int) -> None:
+    with image.open("r+b") as file:
+        file.seek(at)
+        [byte] = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+
+
+def test_a_leg_is_caught_up_compared_and_mended(
+    machine: Guest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """It has the mirror's reservation meanwhile, and somebody changes its disk below LIO."""
+    monkeypatch.setenv("ENKAKU_INITIATOR_NAME", f"{lio.PREFIX}mirror-{os.getpid()}")
+    image = machine.own_disks[DISKS.index("/dev/vdd")]
+    local = noise(tmp_path / "local.img", IMAGE_BYTES)
+
+    def serve() -> Lio:
+        serving = lio.start(machine, "leg", 0, disk="/dev/vdd")
+        serving.set("emulate_3pc", 0)
+        return serving
+
+    def verify(*options: str) -> tuple[int, str]:
+        done = mirror.command("verify", *options, check=False)
+        return done.code, done.stdout
+
+    leg = serve()
+    with Proxy(machine.port) as line:
+        mirror = Mirror(tmp_path, local, [leg.url(line.port)])
+        mirror.create()
+        try:
+            mirror.start("--nbd", tmp_path / "nbd.sock")
+            mirror.wait_in_sync()
+            assert mirror.leg()["guard"] == "reservation"
+            with session(f"127.0.0.1:{machine.port}", leg.iqn, STRANGER) as there:
+                assert write(there) == RESERVED
+            code, said = verify()
+            assert code == 0 and "nothing differs" in said, said
+            line.cut(reset=True)
+            mirror.wait_state("lost")
+            lio.stop(leg)
+            flip(image, FLIPPED_AT)
+            leg = serve()
+            line.mend()
+            mirror.command("resync")
+            mirror.wait_in_sync()
+            code, said = verify()
+            assert code == 1 and f"1 blocks of 4 KiB differ (at {FLIPPED_AT})" in said, said
+            code, said = verify("--heal")
+            assert code == 0 and "1 of them mended" in said, said
+            assert mirror.stop() == 0, mirror.peer.output()
+        finally:
+            mirror.clean_up()
+    lio.stop(leg)
+    assert not differences(local, image, IMAGE_BYTES)
