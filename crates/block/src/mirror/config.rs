@@ -73,7 +73,9 @@ pub struct Config {
     pub remote_timeout: Duration,
     /// Pause between attempts to reach a lost leg, at first and at most.
     pub retry: (Duration, Duration),
-    /// Bytes of a copy or a resync that are under way at once.
+    /// Bytes of a copy or a resync that are under way at once, at most. The default is what 1
+    /// Gbit/s carries in half a second: where packets are lost, some answers take several round
+    /// trips, and what waits for them must not hold up the rest.
     pub resync_window_bytes: u64,
     /// How fast copies and resyncs may go.
     pub resync_rate: ResyncRate,
@@ -98,7 +100,7 @@ impl Default for Config {
             on_loss: OnLoss::Continue,
             remote_timeout: Duration::from_secs(10),
             retry: (Duration::from_millis(500), Duration::from_secs(15)),
-            resync_window_bytes: 16 << 20,
+            resync_window_bytes: 64 << 20,
             resync_rate: ResyncRate::Max,
             redo_bytes: None,
         }

@@ -1,8 +1,11 @@
 //! [`Allowance`]: how many bytes are under way to a leg, and how many may be. Pure.
 //!
-//! It grows while operations are answered soon, up to what fills a long line, and shrinks when one
-//! takes more than a part of the time after which the leg is lost: a slow line is to be filled, not
-//! to be given up.
+//! It grows while operations are answered about as soon as the quickest of them: then more fills the
+//! line, and beyond that more only waits in front of it, with all that the user sends. One that
+//! takes more than a part of the time after which the leg is lost makes it smaller: a slow line is to be
+//! filled, not to be given up. By how much, Little's law tells: what was under way with it, and how
+//! long it took, is what the line carries; so much less takes so much less time. A line that has
+//! just begun, or has lost a packet, answers late as well, and is not choked for that.
 
 use std::time::Duration;
 
@@ -12,6 +15,11 @@ pub(super) const BYTES_FIRST: u64 = 2 << 20;
 /// An operation that takes more than this part of the time after which a leg is lost makes the
 /// allowance smaller.
 const LATENCY_PER_TIMEOUT: u32 = 16;
+
+/// The allowance grows while an operation takes no more than so many times the quickest one, or no
+/// more than this at all.
+const LATENCY_PER_LEAST: u32 = 3;
+const LATENCY_OF_GROWTH: Duration = Duration::from_millis(50);
 
 /// Data and zeroes: what the line carries bounds the one, what a target can zero the other.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +48,8 @@ pub(super) struct Allowance {
     bytes_min: u64,
     bytes_max: u64,
     latency_max: Duration,
+    /// The quickest answer.
+    least: Duration,
 }
 
 impl Allowance {
@@ -48,7 +58,8 @@ impl Allowance {
     pub(super) fn new(first: u64, (min, max): (u64, u64), timeout: Duration) -> Self {
         let (bytes_min, bytes_max) = (min, max.max(min));
         let latency_max = timeout / LATENCY_PER_TIMEOUT;
-        Self { under_way: 0, bytes: first.min(bytes_max), bytes_min, bytes_max, latency_max }
+        let (bytes, least) = (first.min(bytes_max), Duration::MAX);
+        Self { under_way: 0, bytes, bytes_min, bytes_max, latency_max, least }
     }
 
     /// Bytes that may be under way.
@@ -62,53 +73,127 @@ impl Allowance {
     }
 
     /// An operation is sent.
-    pub(super) fn sent(&mut self, bytes: u64) {
+    pub(super) fn sent(&mut self, bytes: u64, now: Duration) -> Sent {
         self.under_way += bytes;
+        Sent { bytes, under_way: self.under_way, since: now }
     }
 
     /// It was answered.
-    pub(super) fn answered(&mut self, bytes: u64, took: Duration) {
-        self.under_way -= bytes;
-        self.bytes = if took > self.latency_max {
-            // Each operation of one window says so: together they halve it, about.
-            self.bytes.saturating_sub(bytes / 2).max(self.bytes_min)
-        } else {
-            (self.bytes + bytes / 2).min(self.bytes_max)
-        };
+    pub(super) fn answered(&mut self, sent: Sent, now: Duration) {
+        let took = now.saturating_sub(sent.since);
+        self.under_way -= sent.bytes;
+        self.least = self.least.min(took);
+        let soon = (self.least * LATENCY_PER_LEAST).max(LATENCY_OF_GROWTH).min(self.latency_max);
+        if took <= soon {
+            self.bytes = (self.bytes + sent.bytes / 2).min(self.bytes_max);
+        } else if took > self.latency_max && sent.under_way >= self.bytes {
+            let in_time =
+                sent.under_way as f64 * self.latency_max.as_secs_f64() / took.as_secs_f64();
+            self.bytes = self.bytes.min(in_time as u64).max(self.bytes_min);
+        }
     }
+}
+
+/// An operation under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) bytes: u64,
+    /// Bytes under way when it was sent, its own among them.
+    under_way: u64,
+    pub(super) since: Duration,
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn of(first: u64, max: u64) -> Allowance {
+        Allowance::new(first, (64, max), 16 * SECOND)
+    }
+
+    /// A whole window of so many operations is sent at once, and answered after `took`.
+    fn window(allowance: &mut Allowance, operations: u64, took: Duration) -> u64 {
+        let bytes = allowance.bytes().div_ceil(operations);
+        let sent: Vec<Sent> =
+            (0..operations).map(|_| allowance.sent(bytes, Duration::ZERO)).collect();
+        sent.into_iter().for_each(|sent| allowance.answered(sent, took));
+        allowance.bytes()
+    }
+
     #[test]
-    fn it_doubles_with_a_window_answered_in_time_and_halves_with_a_late_one() {
-        let mut allowance = Allowance::new(2 << 20, (64, 16 << 20), Duration::from_secs(16));
-        let mut after = |times, bytes, took| {
-            for _ in 0..times {
-                allowance.sent(bytes);
-                allowance.answered(bytes, took);
+    fn it_grows_with_a_window_answered_in_time_and_is_as_much_smaller_as_a_late_one_was_late() {
+        let mut allowance = of(2 << 20, 16 << 20);
+        assert_eq!(window(&mut allowance, 8, SECOND), 3 << 20);
+        for _ in 0..8 {
+            window(&mut allowance, 8, Duration::ZERO);
+        }
+        assert_eq!(allowance.bytes(), 16 << 20);
+        let once = window(&mut allowance, 8, 2 * SECOND);
+        assert!((8 << 20..9 << 20).contains(&once), "{once}");
+        for _ in 0..30 {
+            window(&mut allowance, 8, 4 * SECOND);
+        }
+        assert_eq!(allowance.bytes(), 64);
+    }
+
+    /// What is allowed on a line of 100 MB/s, where each answer is so late.
+    fn on_a_line(round_trip: Duration, late: impl Fn(u64) -> Duration) -> u64 {
+        let (mut allowance, mut now, mut free) = (of(2 << 20, 64 << 20), Duration::ZERO, SECOND);
+        let mut under_way = std::collections::BTreeMap::new();
+        for number in 0..4000 {
+            while !allowance.has_room() {
+                let ((at, _), sent) = under_way.pop_first().unwrap();
+                now = at;
+                allowance.answered(sent, now);
             }
-            allowance.bytes()
-        };
-        assert_eq!(after(0, 0, Duration::ZERO), 2 << 20);
-        assert_eq!(after(1, 2 << 20, Duration::from_secs(1)), 3 << 20);
-        assert_eq!(after(40, 1 << 20, Duration::ZERO), 16 << 20);
-        assert_eq!(after(16, 1 << 20, Duration::from_secs(2)), 8 << 20);
-        assert_eq!(after(99, 1 << 20, Duration::from_secs(2)), 64);
+            free = free.max(now) + SECOND / 400;
+            let sent = allowance.sent(250_000, now);
+            under_way.insert((free + round_trip + late(number), number), sent);
+        }
+        allowance.bytes()
+    }
+
+    #[test]
+    fn a_line_is_filled_and_no_long_queue_stands_in_front_of_it() {
+        for ms in [1, 50, 200] {
+            let round_trip = Duration::from_millis(ms);
+            let bytes = on_a_line(round_trip, |_| Duration::ZERO) as f64 / 1e8;
+            let least = round_trip.as_secs_f64();
+            assert!(bytes > least && bytes < (4.0 * least).max(0.12), "{bytes} s at {ms} ms");
+        }
+    }
+
+    #[test]
+    fn answers_that_are_late_for_a_lost_packet_leave_the_line_filled() {
+        let lost = |number| if number % 20 == 0 { SECOND } else { Duration::ZERO };
+        let bytes = on_a_line(SECOND / 10, lost);
+        assert!(bytes > 20_000_000, "{bytes}: some 5 MB wait for packets sent again");
+    }
+
+    #[test]
+    fn a_line_that_answers_late_since_it_has_just_begun_is_not_choked() {
+        let mut allowance = of(2 << 20, 64 << 20);
+        let begun = window(&mut allowance, 32, 2 * SECOND);
+        assert!(begun >= 1 << 20, "{begun}");
+        // What is late while little is under way says nothing of the window.
+        let alone = allowance.sent(4096, Duration::ZERO);
+        allowance.answered(alone, 12 * SECOND);
+        assert_eq!(allowance.bytes(), begun);
     }
 
     #[test]
     fn there_is_room_up_to_what_is_allowed_and_for_one_that_is_larger() {
-        let mut allowance = Allowance::new(100, (64, 100), Duration::from_secs(16));
+        let mut allowance = Allowance::new(100, (64, 100), 16 * SECOND);
+        let mut sent = Vec::new();
         for (bytes, room) in [(0, true), (99, true), (1, false)] {
-            allowance.sent(bytes);
+            sent.push(allowance.sent(bytes, Duration::ZERO));
             assert_eq!(allowance.has_room(), room);
         }
-        allowance.answered(100, Duration::ZERO);
+        sent.into_iter().for_each(|sent| allowance.answered(sent, Duration::ZERO));
         assert!(allowance.has_room());
-        allowance.sent(1000);
+        allowance.sent(1000, Duration::ZERO);
         assert!(!allowance.has_room());
     }
 }

@@ -322,20 +322,18 @@ impl Window {
         piece: piece::Piece,
     ) {
         let (hole, bytes, wire_bytes) = (piece.is_hole(), piece.bytes(), piece.wire_bytes());
-        {
+        let sent = {
             let mut state = lock(&self.state);
             state.pieces += 1;
-            state.allowed.of(hole).sent(bytes);
-        }
+            state.allowed.of(hole).sent(bytes, shared.host().now())
+        };
         let (window, host) = (self.clone(), shared.host().clone());
         let (shared, session) = (shared.clone(), session.clone());
         host.spawn(Box::pin(async move {
-            let since = shared.host().now();
             let result = piece::copy(&shared, leg, &session, piece).await;
-            let took = shared.host().now().saturating_sub(since);
             let mut state = lock(&window.state);
             state.pieces -= 1;
-            state.allowed.of(hole).answered(bytes, took);
+            state.allowed.of(hole).answered(sent, shared.host().now());
             state.unsettled += wire_bytes;
             if let Err(error) = result {
                 state.failure.get_or_insert(error);
@@ -394,14 +392,13 @@ mod tests {
                 let bytes = wanted.min(left);
                 let writes = Duration::from_secs_f64(bytes as f64 / bytes_per_s);
                 busy_until = busy_until.max(now) + writes;
-                under_way.push_back((now, busy_until + command, bytes));
-                holes.sent(bytes);
+                under_way.push_back((busy_until + command, holes.sent(bytes, now)));
                 left -= bytes;
             }
-            let (began, ends, bytes) = under_way.pop_front().unwrap();
+            let (ends, sent) = under_way.pop_front().unwrap();
             now = ends;
-            slowest = slowest.max(now - began);
-            holes.answered(bytes, now - began);
+            slowest = slowest.max(now - sent.since);
+            holes.answered(sent, now);
         }
         (now, slowest)
     }

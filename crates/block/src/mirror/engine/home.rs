@@ -19,7 +19,7 @@ use super::super::status::{Home, HomeWay};
 use super::allowance::{Allowance, BYTES_FIRST};
 use super::put::put;
 use super::redo::Record;
-use super::session::Session;
+use super::session::{Operation, Session};
 use super::shared::Shared;
 use crate::{BlockError, Result};
 
@@ -136,20 +136,20 @@ impl<'a> Copies<'a> {
         self.has_room(ZEROES_AT_ONCE).await?;
         let cost = piece.content.len(); // a target may have to write them all
         let write = self.session.run(|device| put(&**device, piece));
-        self.sent(Record::new(write, cost, self.shared.host().now()));
+        self.sent(write, cost);
         Ok(())
     }
 
     async fn copy(&mut self, request: Request) -> Result<()> {
         self.has_room(self.at_once).await?;
         let copy = self.session.run(|_| self.inside.copy(request.runs));
-        self.sent(Record::new(copy, request.cost, self.shared.host().now()));
+        self.sent(copy, request.cost);
         Ok(())
     }
 
-    fn sent(&mut self, record: Record) {
-        self.allowed.sent(record.bytes());
-        self.under_way.push(record);
+    fn sent(&mut self, operation: Operation<()>, cost: u64) {
+        let sent = self.allowed.sent(cost, self.shared.host().now());
+        self.under_way.push(Record::new(operation, sent));
     }
 
     /// Waits until fewer than `count` are under way, and no more than the leg is quick with.
@@ -164,8 +164,7 @@ impl<'a> Copies<'a> {
 
     async fn answer(&mut self) -> Result<()> {
         if let Some(answered) = self.under_way.next().await {
-            let (cost, since) = answered?;
-            self.allowed.answered(cost, self.shared.host().now().saturating_sub(since));
+            self.allowed.answered(answered?, self.shared.host().now());
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::super::redo::home::Places;
 use super::super::redo::{Gather, Writer, replay};
 use super::super::status::{Home, HomeWay};
 use super::super::superblock::Consistency;
-use super::allowance::{Allowance, BYTES_FIRST};
+use super::allowance::{Allowance, BYTES_FIRST, Sent};
 use super::handshake::{self, Found};
 use super::home::{self, Line};
 use super::put::put;
@@ -59,30 +59,25 @@ pub(crate) struct Batch {
 /// A record under way, or something on its way home.
 pub(super) struct Record {
     write: Operation<()>,
-    bytes: u64,
-    since: Duration,
+    sent: Sent,
 }
 
 impl Record {
-    /// What was just asked for, which takes up `bytes` of an allowance.
-    pub(super) fn new(write: Operation<()>, bytes: u64, now: Duration) -> Self {
-        Self { write, bytes, since: now }
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+    /// What was just asked for.
+    pub(super) fn new(write: Operation<()>, sent: Sent) -> Self {
+        Self { write, sent }
     }
 }
 
 impl Future for Record {
-    type Output = Result<(u64, Duration)>;
+    type Output = Result<Sent>;
 
     fn poll(
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Self::Output> {
         let done = std::pin::Pin::new(&mut self.write).poll(context);
-        done.map_ok(|()| (self.bytes, self.since))
+        done.map_ok(|()| self.sent)
     }
 }
 
@@ -207,10 +202,10 @@ impl Batch {
 
     async fn answer(&mut self) -> Result<()> {
         if let Some(answered) = self.under_way.next().await {
-            let (bytes, since) = answered?;
+            let record = answered?;
             let now = self.shared.host().now();
-            let took = now.saturating_sub(since);
-            self.allowed.answered(bytes, took);
+            let took = now.saturating_sub(record.since);
+            self.allowed.answered(record, now);
             let quickest = if self.line.sent.is_zero() { took } else { self.line.round.min(took) };
             let sent = self.began.map_or(took, |began| now.saturating_sub(began));
             (self.line.sent, self.line.round) = (sent, quickest);
@@ -323,8 +318,8 @@ impl Batch {
 
     fn sent(&mut self, write: Operation<()>, bytes: u64) {
         self.shared.legs().sends(self.leg, bytes);
-        self.allowed.sent(bytes);
-        self.under_way.push(Record::new(write, bytes, self.shared.host().now()));
+        let sent = self.allowed.sent(bytes, self.shared.host().now());
+        self.under_way.push(Record::new(write, sent));
     }
 
     /// It is home: makes that stable, and the superblock names it no more.

@@ -19,7 +19,7 @@ use super::super::epoch::{Batch, Content, Piece};
 use super::super::layout::LegLayout;
 use super::super::link::OrderedWrites;
 use super::super::superblock::Stamp;
-use super::allowance::{Allowance, Allowances, BYTES_FIRST};
+use super::allowance::{Allowance, Allowances, BYTES_FIRST, Sent};
 use super::legs::Next;
 use super::order;
 use super::put::put;
@@ -64,7 +64,7 @@ pub(super) struct Done {
 
 /// What became of something under way.
 enum Answered {
-    Write { zero: bool, bytes: u64, took: Duration },
+    Write { zero: bool, sent: Sent },
     Stamp(Done),
 }
 
@@ -173,15 +173,13 @@ impl Sender {
                 && self.allowed.have_room()
                 && let Some(piece) = next.take()
             {
-                let (zero, bytes) = cost(&piece);
-                self.allowed.of(zero).sent(bytes);
                 under_way.push(self.begin_write(piece));
                 next = writes.next();
             }
             match under_way.next().await.transpose()? {
                 None => break,
-                Some(Answered::Write { zero, bytes, took }) => {
-                    self.allowed.of(zero).answered(bytes, took);
+                Some(Answered::Write { zero, sent }) => {
+                    self.allowed.of(zero).answered(sent, self.shared.host().now());
                 }
                 Some(Answered::Stamp(done)) => self.stamped(done),
             }
@@ -220,14 +218,11 @@ impl Sender {
         self.shared.books().stamp(done.epoch, closed)
     }
 
-    fn begin_write(&self, piece: Piece) -> UnderWay {
+    fn begin_write(&mut self, piece: Piece) -> UnderWay {
         let (zero, bytes) = cost(&piece);
-        let (host, since) = (self.shared.host().clone(), self.shared.host().now());
+        let sent = self.allowed.of(zero).sent(bytes, self.shared.host().now());
         let write = self.write(piece);
-        Box::pin(async move {
-            write.await?;
-            Ok(Answered::Write { zero, bytes, took: host.now().saturating_sub(since) })
-        })
+        Box::pin(async move { write.await.map(|()| Answered::Write { zero, sent }) })
     }
 
     /// Asks the leg for it.

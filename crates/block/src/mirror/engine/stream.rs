@@ -29,6 +29,7 @@ use super::super::BLOCK_BYTES;
 use super::super::carried::STEP_BYTES_MIN;
 use super::super::epoch::{Batch, Content, Piece};
 use super::super::link::OrderedWrites;
+use super::allowance::Sent;
 use super::legs::Next;
 use super::sender::{Done, Sender, ZERO_BYTES_MAX, cost};
 use super::session::SessionDevice;
@@ -43,7 +44,7 @@ const COMMANDS_MAX: usize = 512;
 
 /// What became of something under way, of a step with this number.
 enum Answered {
-    Write { zero: bool, bytes: u64, took: Duration },
+    Write { zero: bool, sent: Sent },
     Stamp,
     Barrier,
 }
@@ -233,13 +234,10 @@ impl<'a> Stream<'a> {
 
     fn begin_write(&mut self, piece: Piece) {
         let (number, (zero, bytes)) = (self.newest(), cost(&piece));
-        let (host, since) = (self.sender.shared.host().clone(), self.sender.shared.host().now());
-        self.sender.allowed.of(zero).sent(bytes);
+        let sent = self.sender.allowed.of(zero).sent(bytes, self.sender.shared.host().now());
         let write = self.sender.write(piece);
         self.send(Box::pin(async move {
-            write.await?;
-            let took = host.now().saturating_sub(since);
-            Ok((number, Answered::Write { zero, bytes, took }))
+            write.await.map(|()| (number, Answered::Write { zero, sent }))
         }));
     }
 
@@ -254,8 +252,8 @@ impl<'a> Stream<'a> {
     }
 
     fn answered(&mut self, number: u64, answered: Answered) {
-        if let Answered::Write { zero, bytes, took } = answered {
-            self.sender.allowed.of(zero).answered(bytes, took);
+        if let Answered::Write { zero, sent } = answered {
+            self.sender.allowed.of(zero).answered(sent, self.sender.shared.host().now());
             // Zeroes of a step that is whole have all been answered.
             if zero && let Some(current) = &mut self.current {
                 current.zeroes -= 1;
