@@ -5,6 +5,7 @@ Last, a leg at LIO that is cut off, compared and mended; data bases are in test_
 """
 
 import os
+import socket
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,11 +16,11 @@ from conftest import MIB, empty, noise
 from support.mirror import Mirror, differences
 from support.pdu_proxy import Link, Pdu, PduProxy
 
-from enkaku_lab.peers import guest_image, lio
+from enkaku_lab.peers import enkaku, guest_image, lio
 from enkaku_lab.peers.guest import Guest
 from enkaku_lab.peers.libiscsi_session import Outcome, Session, session
 from enkaku_lab.peers.lio import Lio
-from enkaku_lab.process import LabError
+from enkaku_lab.process import CommandFailed, LabError
 from enkaku_lab.proxy import Proxy
 
 pytestmark = pytest.mark.needs("qemu-system-x86_64", "busybox")
@@ -36,6 +37,8 @@ NOT_REACHABLE = Outcome(2, key=0xA, ascq=0x0D02)
 RESERVED = Outcome(0x18)
 COMMUNICATION_FAILURE = Outcome(2, key=0x2, ascq=0x0800)
 """NOT READY, logical unit communication failure."""
+WAITS_S = 8
+"""Below LIO's 15 s for a login, and several times what one takes."""
 BLOCK_BYTES, COPIED_BLOCKS = 512, 8
 
 
@@ -136,6 +139,15 @@ def test_without_a_folder_for_reservations_a_registration_is_refused_and_counts(
         assert register(there) == COMMUNICATION_FAILURE
         assert reserve(there) == GOOD, "only who is registered may reserve"
         assert f"filp_open({lio.PR_FOLDER}/" in machine.kernel_log()
+
+
+def test_a_connection_that_says_nothing_keeps_all_logins_waiting(machine: Guest):
+    target = lio.start(machine, "silent", MIB)
+    enkaku.command("info", target.url())
+    with socket.create_connection(("127.0.0.1", machine.port)):
+        with pytest.raises(CommandFailed):
+            enkaku.command("info", target.url(), timeout_s=WAITS_S)
+    enkaku.command("info", target.url())
 
 
 def flip(image: Path, at: int) -> None:

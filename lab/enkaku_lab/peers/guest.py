@@ -26,6 +26,14 @@ CPU = "Westmere"
 """It has SSE 4.2 (CRC32C) and lacks ERMS: interpreted string moves go byte by byte."""
 MEMORY_MIB = 768
 DRIVE = "if=virtio,format=raw"
+INNER_LOGS = """
+dmesg
+echo --- iscsid; cat /tmp/iscsid.log
+for thread in /proc/[0-9]*; do
+    case $(cat $thread/comm) in iscsi*) echo "--- $thread $(cat $thread/comm)"; cat $thread/stack; esac
+done
+"""
+"""What the guest knows and its console did not show: also where LIO's threads stand."""
 BOOT_S_MAX = 180.0
 """A boot takes 7 s on an idle machine; beside other work several times as long."""
 
@@ -203,7 +211,7 @@ class Guest:
     def _save_inner_logs(self) -> None:
         """Appends what the guest knows and its console did not show."""
         try:
-            inner = self.run("dmesg; echo '--- iscsid'; cat /tmp/iscsid.log", 20, check=False)
+            inner = self.run(INNER_LOGS, 20, check=False)
         except LabError as failed:
             inner = str(failed)
         with self.peer.log.open("a") as log:
