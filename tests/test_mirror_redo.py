@@ -108,6 +108,9 @@ def test_what_is_promoted_during_a_catch_up_is_an_image_of_one_moment(mode: str,
                 target.peer.kill()
                 copy = tmp_path / f"copy-{turn}.img"
                 shutil.copy(far, copy)
+                inspected = enkaku.report("mirror", "inspect", copy)
+                named = inspected["consistency"]["is"] == "applying"
+                assert (inspected["batch"] is not None) == named, inspected
                 promoted = enkaku.report("mirror", "promote", copy, "--force")
                 assert promoted["consistent"], promoted
                 last = last_of(copy)

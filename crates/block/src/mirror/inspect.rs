@@ -9,7 +9,8 @@ use super::error::MirrorError;
 use super::layout::{LegLayout, check_block_size};
 use super::status::LegState;
 use super::superblock::{
-    BYTES, Block, BlockFault, Consistency, LocalSuperblock, RemoteSuperblock, Role, newest,
+    BYTES, Block, BlockFault, Committed, Consistency, LocalSuperblock, RemoteSuperblock, Role,
+    newest,
 };
 use crate::{Buf, Device};
 
@@ -71,12 +72,26 @@ pub struct LegInspection {
     pub history: Vec<String>,
     /// What the image is.
     pub consistency: Consistency,
+    /// The batch in its redo log that is committed and was not released: it belongs to the image,
+    /// whatever of it is at its place.
+    pub batch: Option<BatchInspection>,
     /// Bytes of its redo log; 0 without.
     pub redo_bytes: u64,
     /// Who writes to it; empty when nobody does or it is not known.
     pub writer: String,
     /// When it was last told something by its writer, by the writer's clock.
     pub told: SystemTime,
+}
+
+/// A committed batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct BatchInspection {
+    /// Bytes of the redo log that it takes.
+    pub bytes: u64,
+    /// With it, all epochs up to this one are there; 0: the mirror has none.
+    pub epoch: u64,
+    /// The moment whose image it makes.
+    pub image_time: SystemTime,
 }
 
 const WHAT: &str = "the device";
@@ -153,7 +168,14 @@ impl MetadataInspection {
 
 impl LegInspection {
     fn of(found: &RemoteSuperblock) -> Self {
+        let batch = match found.consistency {
+            Consistency::Applying(Committed { bytes, epoch, closed, .. }) => {
+                Some(BatchInspection { bytes, epoch, image_time: closed.into() })
+            }
+            _ => None,
+        };
         Self {
+            batch,
             mirror: found.uuid.to_string(),
             size_bytes: found.data_bytes,
             generation: found.lineage.current().to_string(),
@@ -212,7 +234,7 @@ mod tests {
         assert_eq!((record.state, record.leg_bytes), (LegState::Copying, 8 << 20));
         let Inspection::Leg(there) = inspect(&leg).await.unwrap() else { panic!() };
         assert_eq!((&there.mirror, &there.generation), (&here.mirror, &here.generation));
-        assert_eq!(there.consistency, Consistency::InconsistentSince(0));
+        assert_eq!((there.consistency, there.batch), (Consistency::InconsistentSince(0), None));
 
         // A block that is a mirror's and damaged is not taken for somebody else's.
         for at in [0, BYTES as u64] {

@@ -48,7 +48,9 @@ pub use link::{
 pub use members::{Removed, grow, remove_leg};
 pub use promote::{PromoteOptions, Promoted, promote, promoted_device, reservation_key};
 pub use restore::{RestoreProgress, restore_local};
-pub use status::{Guard, Home, HomeWay, LegState, LegStatus, Order, Sending, Status, Way};
+pub use status::{
+    Gathered, Guard, Home, HomeWay, LegState, LegStatus, Order, Sending, Status, Way,
+};
 pub use stopped::Stopped;
 
 /// Remote legs at most.

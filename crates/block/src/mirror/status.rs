@@ -99,6 +99,15 @@ pub struct Home {
     pub why: String,
 }
 
+/// Why epochs go to a leg many at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gathered {
+    /// A batch is under way; else this is said of the last one.
+    pub now: bool,
+    /// Because of this.
+    pub why: String,
+}
+
 /// A leg.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LegStatus {
@@ -120,14 +129,19 @@ pub struct LegStatus {
     pub lag_bytes: u64,
     /// Age of the oldest of them.
     pub lag: Duration,
-    /// Bytes of blocks that may differ and are not on their way.
+    /// Bytes of blocks that may differ and are not on their way: with [`lag_bytes`](Self::lag_bytes)
+    /// what a promotion would lack. What is in the redo log is among them until it is committed.
     pub dirty_bytes: u64,
     /// Epochs that are not stable there.
     pub epochs: u64,
     /// The moment whose image is there, as far as is known.
     pub image_time: Option<SystemTime>,
-    /// Bytes that the present copy has done; [`dirty_bytes`](Self::dirty_bytes) are left.
+    /// Bytes that the present copy has sent: to their place, or into the redo log.
     pub copied_bytes: u64,
+    /// Bytes of these that have got from the redo log to their place.
+    pub home_bytes: u64,
+    /// Bytes that a copy has to move yet, where through the redo log each block counts twice.
+    pub left_bytes: u64,
     /// Bytes a second that it has done lately.
     pub copy_bytes_per_s: u64,
     /// So long it takes at that rate; `None` while there is no copy or it does not move.
@@ -142,8 +156,21 @@ pub struct LegStatus {
     pub home: Option<Home>,
     /// Batches of many epochs that were sent through the redo log since the mirror was opened.
     pub batches: u64,
+    /// Why the last of them was sent, or is being.
+    pub gathered: Option<Gathered>,
     /// Catch-ups since the mirror was opened for which its redo log was too small after all.
     pub fallbacks: u64,
+}
+
+impl LegStatus {
+    /// Bytes that the present copy has moved. Through the redo log each block is moved twice: into
+    /// it, and from there to its place.
+    pub fn done_bytes(&self) -> u64 {
+        match self.way {
+            Way::Atomic => self.copied_bytes + self.home_bytes,
+            Way::InPlace | Way::Unset => self.copied_bytes,
+        }
+    }
 }
 
 /// A mirror.

@@ -161,6 +161,7 @@ the metadata of mirror 3fa9c2d1-07aa: 4194304 bytes (4.2 MB), generation 88d20c1
             generation: "88d20c17".into(),
             history: vec!["00000001".into()],
             consistency: Consistency::InconsistentSince(7),
+            batch: None,
             redo_bytes: 0,
             writer: "near".into(),
             told: UNIX_EPOCH + Duration::from_secs(1),

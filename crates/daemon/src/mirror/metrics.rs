@@ -144,6 +144,7 @@ mod tests {
             home: None,
             redo_overflows: 0,
             batches: 0,
+            gathered: None,
             guard: block::mirror::Guard::Reservation,
             sending: None,
         };

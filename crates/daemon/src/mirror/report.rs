@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use block::mirror::{Guard, Home, HomeWay, LegState, LegStatus, Mode, Order, Sending, Status, Way};
+use block::mirror::{
+    Gathered, Guard, Home, HomeWay, LegState, LegStatus, Mode, Order, Sending, Status, Way,
+};
 use serde::{Deserialize, Serialize};
 
 use super::pace::Pace;
@@ -98,6 +100,9 @@ pub struct LegReport {
     /// there sooner than epoch after epoch.
     #[serde(default)]
     pub batches: u64,
+    /// Why they are sent, once there was one.
+    #[serde(default)]
+    pub gathered: Option<Gathered>,
 }
 
 /// What a promotion would lose.
@@ -112,9 +117,9 @@ pub struct Loss {
 /// A copy to a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CopyReport {
-    /// Bytes that it has done.
+    /// Bytes that it has moved; through the redo log both ways count, into it and to their place.
     pub done_bytes: u64,
-    /// Bytes that it has left.
+    /// Bytes that it has to move yet.
     pub left_bytes: u64,
     /// Its rate over the last seconds, once known.
     pub bytes_per_s: Option<u64>,
@@ -226,9 +231,9 @@ impl LegReport {
 
     fn new(index: usize, leg: &LegStatus, now: SystemTime, pace: Option<&Pace>) -> Self {
         let copies = matches!(leg.state, LegState::Copying | LegState::CatchingUp);
-        let left = leg.dirty_bytes;
+        let left = leg.left_bytes;
         let copy = copies.then(|| CopyReport {
-            done_bytes: leg.copied_bytes,
+            done_bytes: leg.done_bytes(),
             left_bytes: left,
             bytes_per_s: pace.and_then(Pace::bytes_per_s),
             left_s: pace.and_then(|pace| pace.time_left(left)).map(|time| time.as_secs_f64()),
@@ -255,6 +260,7 @@ impl LegReport {
             home: leg.home.clone().filter(|_| leg.redo_bytes > 0),
             redo_overflows: leg.fallbacks,
             batches: leg.batches,
+            gathered: leg.gathered.clone(),
         }
     }
 
@@ -313,6 +319,10 @@ impl LegReport {
                 HomeWay::SentAgain => "sent again",
             };
             line("home", format!("{way}: {why}"));
+        }
+        if let Some(Gathered { now, why }) = &self.gathered {
+            let of = if *now { "now in a batch" } else { "the last batch" };
+            line("", format!("{of}: {why}"));
         }
         line("sent", bytes(self.sent_bytes));
     }
@@ -373,7 +383,7 @@ impl CopyReport {
         let rate = self.bytes_per_s.map(|rate| format!(", {}/s", bytes(rate)));
         let time = self.left_s.map(|seconds| format!(", about {}", time(seconds)));
         let way = match self.way {
-            Way::Atomic => ", through the redo log",
+            Way::Atomic => " on both ways, into the redo log and to its place",
             Way::InPlace | Way::Unset => "",
         };
         let (rate, time) = (rate.unwrap_or_default(), time.unwrap_or_default());
@@ -388,9 +398,11 @@ fn loss(leg: &LegStatus, now: SystemTime) -> Option<Loss> {
     let seconds = match leg.state {
         LegState::InSync => Some(leg.lag),
         LegState::Lost | LegState::Paused | LegState::CatchingUp | LegState::Failed => {
-            match leg.dirty_bytes {
+            match (leg.dirty_bytes, leg.way) {
+                // The image is that of the moment at which the batch ended, or of before.
+                (0, Way::Atomic) if bytes > 0 => age(),
                 // All that it lacks is on its way, in order.
-                0 => Some(leg.lag),
+                (0, _) => Some(leg.lag),
                 _ => age(),
             }
         }

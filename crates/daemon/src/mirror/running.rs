@@ -187,7 +187,7 @@ impl Running {
         let now = self.started.elapsed();
         for (pace, leg) in paces.iter_mut().zip(&status.legs) {
             match leg.state {
-                LegState::Copying | LegState::CatchingUp => pace.note(now, leg.copied_bytes),
+                LegState::Copying | LegState::CatchingUp => pace.note(now, leg.done_bytes()),
                 _ => *pace = Pace::default(),
             }
         }

@@ -35,6 +35,24 @@ pub(crate) struct Waiting {
 
 /// Whether a batch is there sooner than the steps, although it goes over the line twice.
 pub(crate) fn is_sooner(waiting: Waiting) -> bool {
+    let (steps, batch) = times(waiting);
+    steps > batch
+}
+
+/// Why it is, for people.
+pub(crate) fn why(waiting: Waiting) -> String {
+    let (steps, batch) = times(waiting);
+    format!(
+        "{} epochs wait, {} KiB: one after the other they take {:.2} s, together {:.2} s",
+        waiting.steps,
+        waiting.bytes.div_ceil(1024),
+        steps.as_secs_f64(),
+        batch.as_secs_f64()
+    )
+}
+
+/// What the steps take one after the other, and what a batch takes, about.
+fn times(waiting: Waiting) -> (Duration, Duration) {
     let Waiting { steps, bytes, step_took, rate } = waiting;
     let steps_took = step_took.saturating_mul(u32::try_from(steps).unwrap_or(u32::MAX));
     let batch_took = step_took * (BATCH_ROUNDS / STEP_ROUNDS);
@@ -43,7 +61,7 @@ pub(crate) fn is_sooner(waiting: Waiting) -> bool {
         Some(rate) if rate > 0 => Duration::from_secs_f64(bytes as f64 / rate as f64),
         _ => Duration::ZERO,
     };
-    steps_took > batch_took + again
+    (steps_took, batch_took + again)
 }
 
 /// Sends a batch, if there is one that the redo log holds. False: there is none, and the next step
@@ -93,5 +111,8 @@ mod tests {
         assert!(!is_sooner(waiting(20, 16 << 20, Some(1 << 20))), "the line is what holds it up");
         let near = Waiting { step_took: MS, ..waiting(20, 1 << 20, Some(10 << 20)) };
         assert!(!is_sooner(near));
+        let expected =
+            "20 epochs wait, 160 KiB: one after the other they take 2.00 s, together 0.46 s";
+        assert_eq!(why(waiting(20, 20 * 8192, Some(1 << 20))), expected);
     }
 }

@@ -18,7 +18,7 @@ use super::super::redo::home::{Places, Request, requests};
 use super::super::status::{Home, HomeWay};
 use super::allowance::{Allowance, BYTES_FIRST};
 use super::put::put;
-use super::redo::Record;
+use super::redo::{Answer, Record};
 use super::session::{Operation, Session};
 use super::shared::Shared;
 use crate::{BlockError, Result};
@@ -74,7 +74,7 @@ pub(super) async fn copy_inside(
         shared.legs().note_home(leg, Home { way: HomeWay::SentAgain, why });
         return Ok(false);
     }
-    let mut copies = Copies::new(shared, session, inside);
+    let mut copies = Copies::new(shared, leg, session, inside);
     let asked = async {
         for range in zeroes {
             let content = Content::Zero(range.end - range.start);
@@ -114,42 +114,47 @@ fn is_worth(requests: usize, at_once: usize, line: Line) -> bool {
 /// What the leg was asked for.
 struct Copies<'a> {
     shared: &'a Arc<Shared>,
+    leg: usize,
     session: &'a Arc<Session>,
     inside: Arc<dyn CopyInside>,
     at_once: usize,
     under_way: FuturesUnordered<Record>,
     allowed: Allowance,
+    home_bytes: u64,
 }
 
 impl<'a> Copies<'a> {
     fn new(
         shared: &'a Arc<Shared>,
+        leg: usize,
         session: &'a Arc<Session>,
         inside: Arc<dyn CopyInside>,
     ) -> Self {
         let at_once = inside.limits().at_once.max(1);
         let allowed = Allowance::new(BYTES_FIRST, COST_BOUNDS, shared.config().remote_timeout);
-        Self { shared, session, inside, at_once, under_way: FuturesUnordered::new(), allowed }
+        let (under_way, home_bytes) = Default::default();
+        Self { shared, leg, session, inside, at_once, under_way, allowed, home_bytes }
     }
 
     async fn zero(&mut self, piece: Piece) -> Result<()> {
         self.has_room(ZEROES_AT_ONCE).await?;
         let cost = piece.content.len(); // a target may have to write them all
         let write = self.session.run(|device| put(&**device, piece));
-        self.sent(write, cost);
+        self.sent(write, cost, cost);
         Ok(())
     }
 
     async fn copy(&mut self, request: Request) -> Result<()> {
         self.has_room(self.at_once).await?;
+        let bytes = request.runs.iter().map(|run| run.len).sum();
         let copy = self.session.run(|_| self.inside.copy(request.runs));
-        self.sent(copy, request.cost);
+        self.sent(copy, request.cost, bytes);
         Ok(())
     }
 
-    fn sent(&mut self, operation: Operation<()>, cost: u64) {
+    fn sent(&mut self, operation: Operation<()>, cost: u64, home_bytes: u64) {
         let sent = self.allowed.sent(cost, self.shared.host().now());
-        self.under_way.push(Record::new(operation, sent));
+        self.under_way.push(Record::new(operation, sent).brings(home_bytes));
     }
 
     /// Waits until fewer than `count` are under way, and no more than the leg is quick with.
@@ -164,7 +169,10 @@ impl<'a> Copies<'a> {
 
     async fn answer(&mut self) -> Result<()> {
         if let Some(answered) = self.under_way.next().await {
-            self.allowed.answered(answered?, self.shared.host().now());
+            let Answer { sent, home_bytes } = answered?;
+            self.allowed.answered(sent, self.shared.host().now());
+            self.home_bytes += home_bytes;
+            self.shared.legs().gets_home(self.leg, self.home_bytes);
         }
         Ok(())
     }

@@ -59,25 +59,39 @@ pub(crate) struct Batch {
 /// A record under way, or something on its way home.
 pub(super) struct Record {
     write: Operation<()>,
-    sent: Sent,
+    answer: Answer,
+}
+
+/// What is known of it when it was answered.
+#[derive(Clone, Copy)]
+pub(super) struct Answer {
+    pub(super) sent: Sent,
+    /// Bytes that it has brought home.
+    pub(super) home_bytes: u64,
 }
 
 impl Record {
     /// What was just asked for.
     pub(super) fn new(write: Operation<()>, sent: Sent) -> Self {
-        Self { write, sent }
+        Self { write, answer: Answer { sent, home_bytes: 0 } }
+    }
+
+    /// It brings so much home.
+    pub(super) fn brings(mut self, home_bytes: u64) -> Self {
+        self.answer.home_bytes = home_bytes;
+        self
     }
 }
 
 impl Future for Record {
-    type Output = Result<Sent>;
+    type Output = Result<Answer>;
 
     fn poll(
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Self::Output> {
         let done = std::pin::Pin::new(&mut self.write).poll(context);
-        done.map_ok(|()| self.sent)
+        done.map_ok(|()| self.answer)
     }
 }
 
@@ -202,7 +216,7 @@ impl Batch {
 
     async fn answer(&mut self) -> Result<()> {
         if let Some(answered) = self.under_way.next().await {
-            let record = answered?;
+            let record = answered?.sent;
             let now = self.shared.host().now();
             let took = now.saturating_sub(record.since);
             self.allowed.answered(record, now);
@@ -249,13 +263,15 @@ impl Batch {
             return Ok(()); // Nothing changes there.
         }
         let host = self.shared.host();
-        let age = host.now().saturating_sub(closed);
+        let (closed_at, age) = (closed, host.now().saturating_sub(closed));
         let closed = host.wall_clock().checked_sub(age).map_or(WallMs(0), WallMs::from);
         let committed = self.writer.committed(epoch, closed);
         handshake::say(&self.shared, self.leg, &self.session, found, |superblock| {
             superblock.consistency = Consistency::Applying(committed);
         })
-        .await
+        .await?;
+        self.shared.legs().committed(self.leg, &self.session, closed_at);
+        Ok(())
     }
 
     /// Copies it home from the log, after [`commit`](Self::commit): within the leg, where it is
@@ -273,7 +289,8 @@ impl Batch {
         }
         let device = SessionDevice(self.session.clone());
         let pace = self.rate().map(|rate| (&**self.shared.host(), rate));
-        replay::copy_home(&device, batch, pace).await?;
+        let (legs, leg) = (self.shared.legs(), self.leg);
+        replay::copy_home(&device, batch, pace, &|bytes| legs.gets_home(leg, bytes)).await?;
         self.shared.legs().sends(self.leg, batch.committed.bytes);
         Ok(())
     }

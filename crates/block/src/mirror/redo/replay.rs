@@ -55,12 +55,15 @@ pub(crate) struct Batch {
 /// Bytes a second at most, by whose clock.
 pub(crate) type Pace<'a> = (&'a dyn Host, u64);
 
+/// Is told how many bytes are at their place by now, not flushed.
+pub(crate) type Moved<'a> = &'a (dyn Fn(u64) + Sync);
+
 /// Looks whether all of the batch can be read, and nothing else.
 ///
 /// # Errors
 /// The device's; [`BlockError::Medium`] where the log does not hold what was committed.
 pub(crate) async fn check(device: &dyn BlockDevice, batch: Batch) -> Result<()> {
-    walk(device, batch, Do::Look, None).await
+    walk(device, batch, Do::Look, None, &|_| {}).await
 }
 
 /// Copies the batch to its place. It is not flushed.
@@ -71,8 +74,9 @@ pub(crate) async fn copy_home(
     device: &dyn BlockDevice,
     batch: Batch,
     pace: Option<Pace<'_>>,
+    moved: Moved<'_>,
 ) -> Result<()> {
-    walk(device, batch, Do::Copy, pace).await
+    walk(device, batch, Do::Copy, pace, moved).await
 }
 
 /// A leg whose superblock names a batch gets its image, and says so: returns the superblock that
@@ -93,7 +97,7 @@ pub(crate) async fn settle(
     // It may have been read from a cache that a power cut empties: then parts of it would be home,
     // and nothing would name it.
     device.flush().await?;
-    copy_home(device, batch, None).await?;
+    copy_home(device, batch, None, &|_| {}).await?;
     if let Some(stamp) = stamp_of(found, &committed) {
         device.flush().await?;
         tail::write_stamp(device, &layout, &stamp).await?;
@@ -117,6 +121,7 @@ async fn walk(
     batch: Batch,
     what: Do,
     pace: Option<Pace<'_>>,
+    moved: Moved<'_>,
 ) -> Result<()> {
     let log = batch.layout.redo_log();
     let end = log.start + batch.committed.bytes;
@@ -127,7 +132,7 @@ async fn walk(
     let read = |at: u64| device.read(at, Buf::new(READ_BYTES.min(end - at) as usize));
     let mut reads = stream::iter(starts.map(read)).buffered(READS_AT_ONCE);
     let mut reader = Reader::new(batch.mirror, batch.committed, batch.image_bytes);
-    let mut home = Home::new(device);
+    let mut home = Home::new(device, moved);
     while let Some(bytes) = reads.next().await {
         let bytes = bytes?;
         if let Some((host, rate)) = pace {
@@ -153,6 +158,8 @@ type Written = (Range<u64>, u64);
 /// The writes under way.
 struct Home<'a> {
     device: &'a dyn BlockDevice,
+    moved: Moved<'a>,
+    moved_bytes: u64,
     under_way: FuturesUnordered<Pin<Box<dyn Future<Output = Result<Written>> + Send>>>,
     /// Where they go: first byte → the one behind the last. None overlaps with another.
     ranges: BTreeMap<u64, u64>,
@@ -160,8 +167,9 @@ struct Home<'a> {
 }
 
 impl<'a> Home<'a> {
-    fn new(device: &'a dyn BlockDevice) -> Self {
-        Self { device, under_way: FuturesUnordered::new(), ranges: BTreeMap::new(), bytes: 0 }
+    fn new(device: &'a dyn BlockDevice, moved: Moved<'a>) -> Self {
+        let (under_way, ranges) = Default::default();
+        Self { device, moved, moved_bytes: 0, under_way, ranges, bytes: 0 }
     }
 
     /// Sends a piece, after all before it that it overlaps with.
@@ -191,6 +199,8 @@ impl<'a> Home<'a> {
             let (range, bytes) = written?;
             self.bytes -= bytes;
             self.ranges.remove(&range.start);
+            self.moved_bytes += range.end - range.start;
+            (self.moved)(self.moved_bytes);
         }
         Ok(())
     }

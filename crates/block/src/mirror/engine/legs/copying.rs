@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::super::BLOCK_BYTES;
 use super::super::session::Session;
 use super::Legs;
 
@@ -58,7 +57,7 @@ impl Legs {
         let mut legs = self.lock();
         let leg = &mut legs[leg];
         leg.copied_blocks += blocks;
-        leg.copy_rate.note(self.host.now(), leg.copied_blocks * BLOCK_BYTES);
+        leg.note_rate(self.host.now());
         leg.sent_bytes += sent_bytes;
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use super::super::super::BLOCK_BYTES;
 use super::super::super::epoch::Backlog;
 use super::super::super::leg::LegEvent;
-use super::super::super::status::{Guard, Home, LegState, LegStatus, Sending, Way};
+use super::super::super::status::{Gathered, Guard, Home, LegState, LegStatus, Sending, Way};
 use super::super::session::Session;
 use super::super::tracking::Tracking;
 
@@ -47,6 +47,12 @@ pub(super) struct Leg {
     pub(super) consistent: bool,
     pub(super) image_time: Option<SystemTime>,
     pub(super) copied_blocks: u64,
+    /// Bytes of them that have got from the redo log to their place.
+    pub(super) home_bytes: u64,
+    /// As many of these were when the present batch began.
+    pub(super) home_before: u64,
+    /// The leg's superblock names the batch in its redo log: whoever promotes it gets that, too.
+    pub(super) is_committed: bool,
     pub(super) copy_rate: Rate,
     pub(super) sent_bytes: u64,
     /// A person wants the next attempt now.
@@ -65,6 +71,8 @@ pub(super) struct Leg {
     pub(super) batch: Wish,
     /// Batches that were sent to it.
     pub(super) batches: u64,
+    /// Why the last of them was, or is being.
+    pub(super) batch_why: Option<String>,
     /// How it is caught up with.
     pub(super) way: Way,
     /// How what is in its redo log gets home.
@@ -142,6 +150,9 @@ impl Leg {
             consistent: false,
             image_time: None,
             copied_blocks: 0,
+            home_bytes: 0,
+            home_before: 0,
+            is_committed: false,
             copy_rate: Rate::default(),
             sent_bytes: 0,
             hurry: false,
@@ -152,6 +163,7 @@ impl Leg {
             behind_batch: false,
             batch: Wish::default(),
             batches: 0,
+            batch_why: None,
             way: Way::default(),
             home: None,
             fallbacks: 0,
@@ -174,6 +186,17 @@ impl Leg {
     /// What is told of a copy is of the one that begins now.
     pub(super) fn copy_begins(&mut self) {
         (self.copied_blocks, self.copy_rate) = (0, Rate::default());
+        (self.home_bytes, self.home_before, self.is_committed) = (0, 0, false);
+    }
+
+    /// Bytes that the present copy has sent.
+    pub(super) fn copied_bytes(&self) -> u64 {
+        self.copied_blocks * BLOCK_BYTES
+    }
+
+    /// The present copy has moved more.
+    pub(super) fn note_rate(&mut self, now: Duration) {
+        self.copy_rate.note(now, self.copied_bytes() + self.home_bytes);
     }
 
     pub(super) fn session(&self) -> Option<&Arc<Session>> {
@@ -217,6 +240,12 @@ impl Leg {
         )
     }
 
+    /// Blocks that are in its redo log as they are here, and would be lost with a promotion.
+    fn uncommitted_blocks(&self) -> u64 {
+        let in_log = matches!(self.route, Route::Redo { .. }) || self.behind_batch;
+        if in_log && !self.is_committed { self.tracking.unflushed() } else { 0 }
+    }
+
     /// What is there is a legal image of a moment within the lag, and the log brings what is newer.
     pub(super) fn is_promised(&self) -> bool {
         self.is_logged() && self.consistent && !self.excluded && !self.behind_batch
@@ -242,8 +271,13 @@ impl Leg {
         let current = self.state == LegState::InSync && backlog.epochs == 0;
         let copying = matches!(self.state, LegState::Copying | LegState::CatchingUp);
         let copy_bytes_per_s = if copying { self.copy_rate.bytes_per_s(now) } else { 0 };
-        let dirty_bytes = self.tracking.owed() * BLOCK_BYTES;
-        let left = Duration::try_from_secs_f64(dirty_bytes as f64 / copy_bytes_per_s as f64).ok();
+        let owed = self.tracking.owed() * BLOCK_BYTES;
+        let left_bytes = match self.way {
+            Way::Atomic => 2 * owed + self.copied_bytes().saturating_sub(self.home_bytes),
+            Way::InPlace | Way::Unset => owed,
+        };
+        let left = Duration::try_from_secs_f64(left_bytes as f64 / copy_bytes_per_s as f64);
+        let gathered = |why: &String| Gathered { now: self.batch == Wish::Batch, why: why.clone() };
         LegStatus {
             name: self.name.clone(),
             state: self.state,
@@ -254,17 +288,20 @@ impl Leg {
             consistent: self.consistent,
             lag_bytes: backlog.bytes,
             lag: backlog.age,
-            dirty_bytes,
+            dirty_bytes: owed + self.uncommitted_blocks() * BLOCK_BYTES,
             epochs: backlog.epochs,
             image_time: if current { Some(wall_clock) } else { self.image_time },
-            copied_bytes: self.copied_blocks * BLOCK_BYTES,
+            copied_bytes: self.copied_bytes(),
+            home_bytes: self.home_bytes,
+            left_bytes,
             copy_bytes_per_s,
-            copy_time_left: if copying { left } else { None },
+            copy_time_left: left.ok().filter(|_| copying),
             sent_bytes: self.sent_bytes,
             redo_bytes: self.redo_bytes,
             way: self.way,
             home: self.home.clone(),
             batches: self.batches,
+            gathered: self.batch_why.as_ref().map(gathered),
             fallbacks: self.fallbacks,
         }
     }

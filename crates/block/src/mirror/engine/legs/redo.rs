@@ -60,12 +60,33 @@ impl Legs {
         Some(first - 1)
     }
 
+    /// The leg's superblock names the batch that ended at the time `closed`: a promotion gets that.
+    pub(crate) fn committed(&self, leg: usize, session: &Arc<Session>, closed: Duration) {
+        let age = self.host.now().saturating_sub(closed);
+        let mut legs = self.lock();
+        if let Some(leg) = legs[leg].used_by(session) {
+            leg.is_committed = true;
+            leg.image_time = self.host.wall_clock().checked_sub(age);
+        }
+    }
+
+    /// So many bytes of the present batch have got from the redo log of a leg to their place. One
+    /// that is begun again, in another way, counts when it gets beyond what was told before.
+    pub(crate) fn gets_home(&self, leg: usize, bytes: u64) {
+        let now = self.host.now();
+        let mut legs = self.lock();
+        let leg = &mut legs[leg];
+        leg.home_bytes = (leg.home_before + bytes).clamp(leg.home_bytes, leg.copied_bytes());
+        leg.note_rate(now);
+    }
+
     /// The batch is home, and both sides have flushed since.
     pub(crate) fn home(&self, leg: usize, session: &Arc<Session>, flush: Flushing) {
         let mut legs = self.lock();
         if let Some(leg) = legs[leg].used_by(session) {
             leg.tracking.flushed(flush);
-            leg.behind_batch = false;
+            (leg.behind_batch, leg.is_committed) = (false, false);
+            (leg.home_bytes, leg.home_before) = (leg.copied_bytes(), leg.copied_bytes());
         }
         drop(legs);
         self.wake();
@@ -135,10 +156,11 @@ impl Legs {
             return false;
         }
         let Unsent { steps, bytes } = self.journal.lock().log.unsent(number);
-        if !batch::is_sooner(Waiting { steps, bytes, step_took, rate }) {
+        let waiting = Waiting { steps, bytes, step_took, rate };
+        if !batch::is_sooner(waiting) {
             return false;
         }
-        leg.batch = Wish::Batch;
+        (leg.batch, leg.batch_why) = (Wish::Batch, Some(batch::why(waiting)));
         drop(legs);
         self.wake();
         true

@@ -2,6 +2,7 @@
 //! each, and what becomes of what does not fit.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::inside::Copying;
@@ -10,8 +11,8 @@ use crate::layer::{Delay, DelayLayer, Delays, LogLayer};
 use crate::mirror::engine::signal::lock;
 use crate::mirror::layout::TAIL_BYTES;
 use crate::mirror::{
-    Lag, LegState, Mode, OnLag, OpenLeg, PromoteOptions, ResyncRate, TokioHost, Way as Caught,
-    promote,
+    Inspection, Lag, LegState, LegStatus, Mode, OnLag, OpenLeg, PromoteOptions, ResyncRate,
+    TokioHost, Way as Caught, inspect, promote,
 };
 use crate::{Buf, Bytes, Device, WriteFlags};
 
@@ -151,6 +152,76 @@ async fn a_guest_that_writes_on_is_caught_up_with_and_what_it_writes_is_there() 
     }
 }
 
+/// At every moment of a catch-up, what is told that a promotion would lose is what it would lose,
+/// and no more is told of what is left than there is.
+#[tokio::test(start_paused = true)]
+async fn what_a_promotion_would_lose_is_told_at_every_moment_of_a_catch_up() {
+    for (mode, writes) in
+        [Mode::Sync, Mode::Async].into_iter().flat_map(|mode| [(mode, false), (mode, true)])
+    {
+        let world = in_sync(mode, LOG, ResyncRate::Max).await;
+        changed_while_lost(&world).await;
+        let owed = world.mirror().status().legs[0].dirty_bytes;
+        let delays = Delays::all(Delay::Fixed(Duration::from_millis(100)));
+        let far = DelayLayer::new(world.legs[0].device(), delays, 1);
+        world.legs[0].replace(Arc::new(far), "id of leg 0");
+        world.legs[0].set_way(Way::Open);
+        world.wait_state(0, LegState::CatchingUp).await;
+        let (mut seen, mut done) = (Seen::default(), 0);
+        for round in (0..=u8::MAX).cycle() {
+            let leg = world.mirror().status().legs[0].clone();
+            if leg.state == LegState::InSync {
+                break;
+            }
+            assert_eq!(leg.way, Caught::Atomic, "{leg:?}");
+            seen.compare(&world, &leg).await;
+            assert!(leg.done_bytes() >= done, "{mode:?}: {leg:?}");
+            done = leg.done_bytes();
+            if writes {
+                let (device, at) = (world.device().clone(), u64::from(round % 10) * 90 * 1024);
+                let data = pattern(4 * KIB, round);
+                let unanswered = seen.unanswered.clone();
+                unanswered.fetch_add(1, Ordering::Relaxed);
+                drop(tokio::spawn(async move {
+                    device.write(at, data, WriteFlags::NONE).await.unwrap();
+                    unanswered.fetch_sub(1, Ordering::Relaxed);
+                }));
+            } else {
+                assert_eq!(done + leg.left_bytes, 2 * owed, "{mode:?}: {leg:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(seen.log_is_lost && seen.log_is_kept, "{mode:?}: {seen:?}");
+        assert!(writes || done == 2 * owed, "{mode:?}: {done} of twice {owed}");
+    }
+}
+
+/// What was seen of a catch-up.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Writes of a block each that were not told complete: nobody has promised anything of them.
+    unanswered: Arc<AtomicU64>,
+    /// All of it was in the log, and a promotion would have lost it.
+    log_is_lost: bool,
+    /// It was not home, and a promotion would have had it.
+    log_is_kept: bool,
+}
+
+impl Seen {
+    async fn compare(&mut self, world: &World, told: &LegStatus) {
+        let there = promoted(all_of(&world.legs[0].device()).await).await;
+        let here = content(&*world.local).await;
+        let blocks = here.chunks(4 * KIB).zip(there.chunks(4 * KIB));
+        let lost = blocks.filter(|(here, there)| here != there).count() as u64 * 4096;
+        let claimed = told.dirty_bytes + told.lag_bytes;
+        let unanswered = self.unanswered.load(Ordering::Relaxed) * 4096;
+        assert!(claimed + unanswered >= lost, "{lost} bytes would be lost: {told:?}");
+        let in_log = told.copied_bytes - told.home_bytes;
+        self.log_is_lost |= in_log > 256 << 10 && lost >= in_log / 2;
+        self.log_is_kept |= in_log > 256 << 10 && claimed < 64 << 10;
+    }
+}
+
 /// The mirror is killed when the leg names a batch, with some of it at its place or nothing.
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_was_committed_is_copied_home_by_the_mirror_that_finds_it() {
@@ -177,6 +248,9 @@ async fn a_batch_that_was_committed_is_copied_home_by_the_mirror_that_finds_it()
         let device = memory(LEG_SIZE);
         device.write(0, Bytes::from(image), WriteFlags::NONE).await.unwrap();
         let open = OpenLeg::of(device);
+        let Inspection::Leg(found) = inspect(&open.device).await.unwrap() else { panic!() };
+        let batch = found.batch.expect("a batch is named");
+        assert!(batch.bytes > 64 << 10 && (batch.epoch > 0) == (mode == Mode::Async));
         let options = PromoteOptions { force: true, release: false };
         let taken = promote(open.clone(), &TokioHost::current(), options).await.unwrap();
         assert!(taken.applied_bytes > 0 && taken.consistent, "{taken:?}");
