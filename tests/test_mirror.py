@@ -308,6 +308,37 @@ def test_verify_finds_a_flipped_byte_and_mends_it(mirror: Mirror, local: Path, f
 
 
 @NEEDS_FUSE
+def test_it_verifies_by_itself_and_tells_what_differs(mirror: Mirror, local: Path, far: Path):
+    mirror.edit(verify='{ every = "1s", rate = "max" }')
+    mirror.start_fuse("--metrics", "127.0.0.1:0")
+
+    def verdict(report: dict) -> dict:
+        return report["legs"][0]["verified"] or {"mismatches": -1}
+
+    report = mirror.wait_for("verified", lambda report: verdict(report)["mismatches"] == 0)
+    assert verdict(report)["compared_bytes"] == SIZE, report
+    with far.open("r+b") as file:
+        file.seek(5 * MIB)
+        file.write(b"\xa5" * 512)
+    report = mirror.wait_for("found", lambda report: verdict(report)["mismatches"] == 1)
+    assert report["legs"][0]["state"] == "in-sync", report
+    told = mirror.command("status", check=False).stdout
+    assert "1 blocks of 4 KiB differ (`enkaku mirror verify --heal`)" in told, told
+    sample = f'enkaku_mirror_verify_mismatches{{mirror="vm1",leg="1",name="{mirror.leg()["name"]}"}}'
+    assert mirror.metrics()[sample] == 1
+    assert differences(local, far, SIZE) == [5 * MIB], "it mends nothing by itself"
+    assert mirror.stop() == 0, mirror.peer.output()
+    mirror.edit(verify='{ every = "7d" }')
+    mirror.start_fuse()
+    mirror.wait_in_sync()
+    assert verdict(mirror.report())["mismatches"] == 1, "it is known again"
+    assert "1 of them mended" in mirror.command("verify", "--heal").stdout
+    mirror.wait_for("mended", lambda report: verdict(report)["mismatches"] == 0)
+    assert mirror.stop() == 0, mirror.peer.output()
+    assert_same(local, far)
+
+
+@NEEDS_FUSE
 def test_resync_of_everything(mirror: Mirror, local: Path, far: Path):
     mirror.start_fuse()
     mirror.wait_in_sync()

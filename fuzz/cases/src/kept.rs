@@ -19,7 +19,7 @@ use block::mirror::layout::{LegLayout, LocalLayout, TAIL_BYTES};
 use block::mirror::store;
 use block::mirror::superblock::{
     BYTES, Consistency, LegId, LegRecord, LocalSuperblock, MirrorId, Record, RemoteSuperblock,
-    Role, Stamp,
+    Role, Stamp, Verified,
 };
 use block::mirror::{
     Host, Inspection, LEGS_MAX, LegState, OpenLeg, PromoteOptions, activity, inspect, promote,
@@ -246,6 +246,7 @@ fn good_metadata(layout: &LocalLayout) -> Vec<u8> {
         bitmap: BitmapId(3),
         leg_bytes: SIZE + TAIL_BYTES,
         redo_bytes: 0,
+        verified: Verified::default(),
     };
     for sequence in [4, 5] {
         let mut legs = [const { None }; LEGS_MAX];

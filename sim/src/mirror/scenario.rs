@@ -138,6 +138,7 @@ fn config(rng: &mut Rng, mode: Mode) -> Config {
         resync_window_bytes: rng.pick(&[64 << 10, 1 << 20]),
         resync_rate: ResyncRate::Max,
         redo_bytes: Some(1 << 20),
+        verify: None,
     }
 }
 

@@ -60,6 +60,15 @@ pub enum ResyncRate {
     Percent(u8),
 }
 
+/// When a mirror that runs compares its legs by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerifyEvery {
+    /// From the end of one verification of a leg to the begin of the next.
+    pub every: Duration,
+    /// How fast; a percentage is one of what the verification itself has been seen to compare.
+    pub rate: ResyncRate,
+}
+
 /// All of it. The defaults are those of a leg some 50 ms away over 1 Gbit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -82,6 +91,8 @@ pub struct Config {
     /// Bytes of the redo log of a leg at most, 0 for none; `None`: as is sensible for the image and
     /// the lag. A leg gets what room there is behind its image.
     pub redo_bytes: Option<u64>,
+    /// Legs are compared with the local device from time to time.
+    pub verify: Option<VerifyEvery>,
 }
 
 impl Config {
@@ -103,6 +114,7 @@ impl Default for Config {
             resync_window_bytes: 64 << 20,
             resync_rate: ResyncRate::Max,
             redo_bytes: None,
+            verify: None,
         }
     }
 }

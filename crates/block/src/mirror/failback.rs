@@ -30,7 +30,7 @@ use super::status::LegState;
 use super::store::{self, InitialBits, StoreError};
 use super::superblock::{
     BYTES, Block, Consistency, Kind, LegId, LegRecord, LocalSuperblock, RemoteSuperblock, Role,
-    open, seal,
+    Verified, open, seal,
 };
 use super::{BLOCK_BYTES, LEGS_MAX};
 use crate::{BlockDevice, Buf, Bytes, Device, Result, WriteFlags};
@@ -294,6 +294,7 @@ pub async fn primary_of_leg(
         bitmap: BitmapId(host.random()),
         leg_bytes: 0,
         redo_bytes: 0,
+        verified: Verified::default(),
     };
     let mut legs = [const { None }; LEGS_MAX];
     legs[0] = Some(record);

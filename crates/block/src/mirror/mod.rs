@@ -36,7 +36,7 @@ pub mod stopped;
 pub mod store;
 pub mod superblock;
 
-pub use config::{Config, Lag, Mode, OnLag, OnLoss, ResyncRate};
+pub use config::{Config, Lag, Mode, OnLag, OnLoss, ResyncRate, VerifyEvery};
 pub use engine::{CreateOptions, Discard, Mirror, Parts, VerifyOptions, VerifyReport};
 pub use error::MirrorError;
 pub use failback::{HandedBack, hand_back, primary_of_leg};
@@ -49,7 +49,7 @@ pub use members::{Removed, grow, remove_leg};
 pub use promote::{PromoteOptions, Promoted, promote, promoted_device, reservation_key};
 pub use restore::{RestoreProgress, restore_local};
 pub use status::{
-    Gathered, Guard, Home, HomeWay, LegState, LegStatus, Order, Sending, Status, Way,
+    Gathered, Guard, Home, HomeWay, LegState, LegStatus, Order, Sending, Status, Verdict, Way,
 };
 pub use stopped::Stopped;
 

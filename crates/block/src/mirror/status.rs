@@ -99,6 +99,17 @@ pub struct Home {
     pub why: String,
 }
 
+/// What the last verification of a leg found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Verdict {
+    /// When it had ended.
+    pub at: SystemTime,
+    /// Bytes compared.
+    pub bytes: u64,
+    /// Blocks of 4 KiB that differed.
+    pub mismatches: u64,
+}
+
 /// Why epochs go to a leg many at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gathered {
@@ -160,6 +171,11 @@ pub struct LegStatus {
     pub gathered: Option<Gathered>,
     /// Catch-ups since the mirror was opened for which its redo log was too small after all.
     pub fallbacks: u64,
+    /// What the last verification found, once one has come to its end.
+    pub verified: Option<Verdict>,
+    /// Bytes of the image that are behind the verification which the mirror makes by itself; `None`
+    /// while there is none.
+    pub verifying: Option<u64>,
 }
 
 impl LegStatus {

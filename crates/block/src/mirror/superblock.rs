@@ -12,8 +12,10 @@ use super::{BLOCK_BYTES, LEGS_MAX};
 
 mod committed;
 mod raw;
+mod verified;
 
 pub use committed::Committed;
+pub use verified::Verified;
 
 #[cfg(test)]
 pub(super) use raw::places;
@@ -211,6 +213,8 @@ pub struct LegRecord {
     pub leg_bytes: u64,
     /// Bytes of its redo log.
     pub redo_bytes: u64,
+    /// How it compared with the local device.
+    pub verified: Verified,
 }
 
 impl LegRecord {

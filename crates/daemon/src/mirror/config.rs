@@ -8,26 +8,19 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use block::mirror::{Config as Behaviour, LEGS_MAX, Lag, Mode, OnLag, OnLoss, ResyncRate};
+use block::mirror::{Config as Behaviour, LEGS_MAX, Mode, OnLag, OnLoss, ResyncRate};
 use iscsi::initiator::Url;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use toml_span::value::ValueInner;
 
 use self::before::{hook, hook_toml};
+use self::lag::lag;
 pub use self::rate::{parse_rate, rate_words};
+use self::verify::{verify, verify_toml};
 use super::hook::Hook;
 use crate::config::ConfigError;
 use crate::config::reader::{Place, Problem, Reader, Section, number, one_of, size, string, time};
-
-/// Longest age of the lag that is taken for meant.
-const LAG_S_MAX: f64 = 3600.0;
-
-/// Least bytes of the lag: a few of the largest writes.
-const LAG_BYTES_MIN: u64 = 4 << 20;
-
-/// Most bytes of the lag: they are held in memory.
-const LAG_BYTES_MAX: u64 = 64 << 30;
 
 /// Longest wait for a leg that is taken for meant.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
@@ -234,6 +227,9 @@ impl MirrorConfig {
         if let Some(bytes) = behaviour.redo_bytes {
             let _ = writeln!(text, "redo = {bytes}");
         }
+        if let Some(every) = &behaviour.verify {
+            text.push_str(&verify_toml(every));
+        }
         if let Some(hook) = &self.hook {
             text.push_str(&hook_toml(hook)?);
         }
@@ -369,6 +365,7 @@ fn mirror(mut section: Section<'_, '_>) -> Option<MirrorConfig> {
     if let Some(bytes) = section.get("redo", size(0, 1 << 40)) {
         behaviour.redo_bytes = Some(bytes);
     }
+    behaviour.verify = section.section("verify").map(verify);
     let hook = hook(&mut section);
     let sections = section.sections("remote");
     let count = sections.len();
@@ -394,21 +391,6 @@ fn one_thing_twice(section: &Section<'_, '_>, own: &[&(Place, PathBuf)], legs: &
         }
         seen.push(name);
     }
-}
-
-fn lag(mut section: Section<'_, '_>, default: Lag) -> Lag {
-    let mut lag = default;
-    if let Some(age) = section.get("seconds", seconds) {
-        lag.age = age;
-    }
-    if let Some(bytes) = section.get("bytes", size(LAG_BYTES_MIN, LAG_BYTES_MAX)) {
-        lag.bytes = bytes;
-    }
-    if let Some(on) = section.get("on", one_of(ON_LAG)) {
-        lag.on = on;
-    }
-    section.finish();
-    lag
 }
 
 fn leg(mut section: Section<'_, '_>) -> Option<LegConfig> {
@@ -472,24 +454,14 @@ fn absolute(value: ValueInner<'_>) -> Result<PathBuf, String> {
     }
 }
 
-fn seconds(value: ValueInner<'_>) -> Result<Duration, String> {
-    let seconds = match value {
-        ValueInner::Integer(number) => number as f64,
-        ValueInner::Float(number) => number,
-        other => return Err(format!("is {}, not a number of seconds", other.type_str())),
-    };
-    match seconds > 0.0 && seconds <= LAG_S_MAX {
-        true => Ok(Duration::from_secs_f64(seconds)),
-        false => Err(format!("{seconds} is not allowed (above 0, up to {LAG_S_MAX} is)")),
-    }
-}
-
 /// `"200mbit"`, or `"max"` for no limit; in bytes a second.
 fn rate(value: ValueInner<'_>) -> Result<ResyncRate, String> {
     parse_rate(&string(value)?)
 }
 
 mod before;
+mod lag;
 mod rate;
 #[cfg(test)]
 mod tests;
+mod verify;

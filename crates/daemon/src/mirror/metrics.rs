@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 
-use super::report::{LegReport, Report};
+use super::report::{LegReport, Report, VerdictReport};
 use crate::metrics::{Labels, counter, gauge, labels};
 
 /// How a number is read from a leg.
@@ -60,11 +60,36 @@ pub(crate) fn encode(mirrors: &[Report], encoder: &mut DescriptorEncoder<'_>) ->
     for (mirror, leg, at) in legs().filter_map(|(it, leg)| Some((it, leg, leg.image_time_s?))) {
         gauge(&mut metric, &mirror.labels_of(leg), (mirror.time_s - at).max(0.0))?;
     }
+    verified(mirrors, encoder)?;
     let help = "Bytes sent to the leg";
     let mut metric =
         encoder.encode_descriptor("mirror_wire_bytes", help, None, MetricType::Counter)?;
     for (mirror, leg) in legs() {
         counter(&mut metric, &mirror.labels_of(leg), leg.sent_bytes)?;
+    }
+    Ok(())
+}
+
+/// Of the last verification of each leg, where there was one.
+fn verified(mirrors: &[Report], encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    type Verified = fn(&Report, &VerdictReport) -> f64;
+    const NUMBERS: &[(&str, &str, Verified)] = &[
+        ("mirror_verify_age_seconds", "Time since the leg was last verified", |mirror, last| {
+            (mirror.time_s - last.time_s).max(0.0)
+        }),
+        ("mirror_verify_compared_bytes", "Bytes compared then", |_, last| {
+            last.compared_bytes as f64
+        }),
+        ("mirror_verify_mismatches", "Blocks of 4 KiB that differed then", |_, last| {
+            last.mismatches as f64
+        }),
+    ];
+    let legs = || mirrors.iter().flat_map(|it| it.legs.iter().map(move |leg| (it, leg)));
+    for (name, help, number) in NUMBERS {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (mirror, leg, last) in legs().filter_map(|(it, leg)| Some((it, leg, leg.verified?))) {
+            gauge(&mut metric, &mirror.labels_of(leg), number(mirror, &last))?;
+        }
     }
     Ok(())
 }
@@ -145,6 +170,8 @@ mod tests {
             redo_overflows: 0,
             batches: 0,
             gathered: None,
+            verified: Some(VerdictReport { time_s: 950.0, compared_bytes: 7, mismatches: 3 }),
+            verifying_bytes: None,
             guard: block::mirror::Guard::Reservation,
             sending: None,
         };
@@ -175,6 +202,9 @@ mod tests {
             format!("enkaku_mirror_consistent{{{leg}}} 0.0"),
             format!("enkaku_mirror_image_age_seconds{{{leg}}} 10.0"),
             format!("enkaku_mirror_wire_bytes_total{{{leg}}} 77"),
+            format!("enkaku_mirror_verify_age_seconds{{{leg}}} 60.0"),
+            format!("enkaku_mirror_verify_compared_bytes{{{leg}}} 7.0"),
+            format!("enkaku_mirror_verify_mismatches{{{leg}}} 3.0"),
             "enkaku_mirror_guest_wait_seconds_total{mirror=\"vm1\",why=\"leg\"} 0.25".into(),
             "enkaku_mirror_guest_wait_seconds_total{mirror=\"vm1\",why=\"lag\"} 1.75".into(),
             "enkaku_mirror_written_bytes_total{mirror=\"vm1\"} 12".into(),

@@ -8,6 +8,7 @@ use block::mirror::{
 };
 use serde::{Deserialize, Serialize};
 
+pub use self::verified::{VerdictReport, VerifyReport};
 use super::pace::Pace;
 
 /// Begins the line that an operator looks for: a sentence, not a column.
@@ -103,6 +104,12 @@ pub struct LegReport {
     /// Why they are sent, once there was one.
     #[serde(default)]
     pub gathered: Option<Gathered>,
+    /// What the last verification found, once one has come to its end.
+    #[serde(default)]
+    pub verified: Option<VerdictReport>,
+    /// Bytes of the image that are behind the verification which the mirror makes by itself now.
+    #[serde(default)]
+    pub verifying_bytes: Option<u64>,
 }
 
 /// What a promotion would lose.
@@ -128,25 +135,6 @@ pub struct CopyReport {
     /// Which way it goes.
     #[serde(default)]
     pub way: Way,
-}
-
-/// What a verification found.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct VerifyReport {
-    /// The leg's number, from 1.
-    pub number: usize,
-    /// Its URL or path.
-    pub name: String,
-    /// Bytes compared.
-    pub compared_bytes: u64,
-    /// Bytes that were not compared, because they were not at the leg yet.
-    pub skipped_bytes: u64,
-    /// Blocks of 4 KiB that differ.
-    pub mismatches: u64,
-    /// Of these, blocks that were written to the leg again.
-    pub healed: u64,
-    /// Offsets in bytes of the first that differ, a few of them.
-    pub offsets: Vec<u64>,
 }
 
 /// What is known beside the mirror's own status.
@@ -261,6 +249,8 @@ impl LegReport {
             redo_overflows: leg.fallbacks,
             batches: leg.batches,
             gathered: leg.gathered.clone(),
+            verified: leg.verified.as_ref().map(VerdictReport::new),
+            verifying_bytes: leg.verifying,
         }
     }
 
@@ -324,44 +314,15 @@ impl LegReport {
             let of = if *now { "now in a batch" } else { "the last batch" };
             line("", format!("{of}: {why}"));
         }
+        match &self.verified {
+            Some(verdict) => line("verified", verdict.describe(now_s)),
+            None if self.verifying_bytes.is_some() => line("verified", "never to its end".into()),
+            None => {}
+        }
+        if let Some(done) = self.verifying_bytes {
+            line("", format!("again now, {} so far", bytes(done)));
+        }
         line("sent", bytes(self.sent_bytes));
-    }
-}
-
-impl VerifyReport {
-    pub(crate) fn new(index: usize, name: &str, found: block::mirror::VerifyReport) -> Self {
-        let block::mirror::VerifyReport { bytes, skipped_bytes, mismatches, healed, offsets } =
-            found;
-        let (number, name, compared_bytes) = (index + 1, name.to_owned(), bytes);
-        Self { number, name, compared_bytes, skipped_bytes, mismatches, healed, offsets }
-    }
-
-    /// Nothing differs any more.
-    pub fn is_good(&self) -> bool {
-        self.mismatches == self.healed
-    }
-
-    /// For people.
-    pub fn text(&self) -> String {
-        let Self { number, name, mismatches, healed, .. } = self;
-        let compared = bytes(self.compared_bytes);
-        let mut text = format!("leg {number}, {name}: {compared} compared, ");
-        match mismatches {
-            0 => text.push_str("nothing differs"),
-            _ => {
-                let at: Vec<String> = self.offsets.iter().map(u64::to_string).collect();
-                let _ = write!(
-                    text,
-                    "{mismatches} blocks of 4 KiB differ (at {}{}), {healed} of them mended",
-                    at.join(", "),
-                    if self.offsets.len() as u64 == *mismatches { "" } else { ", …" }
-                );
-            }
-        }
-        if self.skipped_bytes > 0 {
-            let _ = write!(text, "; not compared: {}, on its way", bytes(self.skipped_bytes));
-        }
-        text
     }
 }
 
@@ -498,3 +459,4 @@ fn civil(days: i64) -> (i64, i64, i64) {
 
 #[cfg(test)]
 mod tests;
+mod verified;

@@ -378,7 +378,11 @@ fn troubles(report: &Report) -> Vec<String> {
     let legs = report.legs.iter().filter(|leg| bad(leg.state));
     let legs =
         legs.map(|leg| format!("leg {}, {}: {}", leg.number, leg.name, state_words(leg.state)));
-    local.into_iter().chain(legs).collect()
+    let differ = report.legs.iter().filter_map(|leg| {
+        let blocks = leg.verified.map(|verdict| verdict.mismatches).filter(|blocks| *blocks > 0)?;
+        Some(format!("leg {}, {}: {blocks} blocks differ", leg.number, leg.name))
+    });
+    local.into_iter().chain(legs).chain(differ).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -11,7 +11,7 @@ use super::super::generation::{GenerationId, Lineage, WallMs};
 use super::super::host::Host;
 use super::super::status::LegState;
 use super::super::store::{Entered, MetadataStore};
-use super::super::superblock::{LegRecord, LocalSuperblock, MirrorId, Role, Stamp};
+use super::super::superblock::{LegRecord, LocalSuperblock, MirrorId, Role, Stamp, Verified};
 use super::legs::Legs;
 use super::session::Session;
 use super::signal::lock;
@@ -179,6 +179,23 @@ impl Books {
             record.bitmap = id;
         })
         .await
+    }
+
+    /// A leg was compared with the local device, or a part of it. With `known`, only if that is
+    /// what is known still; else false.
+    pub(crate) async fn verified(
+        &self,
+        leg: usize,
+        known: Option<Verified>,
+        verified: Verified,
+    ) -> Result<bool> {
+        let _turn = self.turn().await;
+        let found = self.leg(leg).map(|record| record.verified);
+        if known.is_some_and(|known| found != Some(known)) {
+            return Ok(false);
+        }
+        self.commit_leg(leg, |record| record.verified = verified).await?;
+        Ok(true)
     }
 
     /// A leg that was awaited was found, and what differs there is written down.

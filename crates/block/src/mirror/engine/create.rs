@@ -17,6 +17,7 @@ use super::super::stopped::Stopped;
 use super::super::store::{self, InitialBits, StoreError};
 use super::super::superblock::{
     BlockFault, Consistency, LegId, LegRecord, LocalSuperblock, MirrorId, RemoteSuperblock, Role,
+    Verified,
 };
 use super::guard;
 use super::handshake::Refused;
@@ -164,6 +165,7 @@ fn new_record(
         bitmap: BitmapId(host.random()),
         leg_bytes: leg.session.info().size,
         redo_bytes: 0,
+        verified: Verified::default(),
     }
 }
 

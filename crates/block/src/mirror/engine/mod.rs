@@ -37,6 +37,7 @@ mod stream;
 pub(super) mod tail;
 mod tracking;
 mod verify;
+mod verify_every;
 
 #[cfg(test)]
 mod tests;
@@ -161,6 +162,9 @@ impl Mirror {
         if config.mode == Mode::Async {
             shared.host().spawn(Box::pin(legs::watch(shared.clone())));
         }
+        if let Some(every) = config.verify {
+            shared.host().spawn(Box::pin(verify_every::run(shared.clone(), every)));
+        }
         Ok(Self { shared, device: Arc::new(device) })
     }
 
@@ -172,7 +176,7 @@ impl Mirror {
     /// How it stands.
     pub fn status(&self) -> Status {
         let (written_bytes, guest_wait, lag_wait) = self.shared.counts();
-        Status {
+        let mut status = Status {
             size: self.shared.size(),
             mode: self.shared.config().mode,
             generation: self.shared.books().generation().to_string(),
@@ -181,7 +185,9 @@ impl Mirror {
             lag_wait,
             local_failure: self.shared.local().failure(),
             legs: self.shared.legs().status(),
-        }
+        };
+        verify_every::tell(&self.shared, &mut status);
+        status
     }
 
     /// Ends at the first change of a leg's state after this call: call it before
@@ -251,7 +257,11 @@ impl Mirror {
         self.check(leg)?;
         match self.shared.legs().session(leg) {
             Some(session) if self.shared.legs().state(leg) == LegState::InSync => {
-                verify::verify(&self.shared, leg, &session, options).await
+                let report = verify::verify(&self.shared, leg, &session, options).await?;
+                let noted = verify_every::note(&self.shared, leg, &report).await;
+                let what = "writing the mirror's metadata";
+                noted.map_err(|source| MirrorError::device(what, source))?;
+                Ok(report)
             }
             _ => Err(self.state_error(leg, "only a leg in sync can be verified")),
         }

@@ -2,7 +2,7 @@
 //! and what differs is looked at again: a difference that is told is one. What both say is a hole
 //! reads as zeroes at both, and is not read.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,10 @@ use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
 
 use super::super::BLOCK_BYTES;
+use super::super::config::ResyncRate;
 use super::super::error::MirrorError;
 use super::piece::{self, Map};
+use super::resync_rate::Pacer;
 use super::session::Session;
 use super::shared::Shared;
 use super::{VerifyOptions, VerifyReport};
@@ -23,8 +25,8 @@ use crate::{Buf, Result};
 /// Bytes compared at once. The user's changes of them wait as long as it takes.
 const PIECE_BYTES: u64 = 256 << 10;
 
-/// Pieces under way: 16 MiB, which fills 1 Gbit/s up to a round trip of 130 ms.
-const PIECES: usize = 64;
+/// Parts under way: 16 MiB, which fills 1 Gbit/s up to a round trip of 130 ms.
+const PARTS: usize = 64;
 
 /// Offsets told in a report: enough to see a pattern.
 const OFFSETS_MAX: usize = 16;
@@ -45,15 +47,18 @@ struct Part {
 
 /// What became of a part.
 enum Compared {
-    Read {
-        bytes: u64,
-        skipped_bytes: u64,
-        different: Vec<u64>,
-    },
-    /// A hole at both, of this length in bytes.
-    Holes(u64),
+    Done(Done),
     /// It is no hole there, or not known for one, and has to be read.
     NoHole(Range<u64>),
+}
+
+/// What a part that was compared has shown.
+#[derive(Default)]
+struct Done {
+    bytes: u64,
+    /// Of these blocks nothing can be said.
+    skipped_bytes: u64,
+    different: Vec<u64>,
 }
 
 /// What is to be compared yet.
@@ -99,51 +104,99 @@ pub(super) async fn verify(
     session: &Arc<Session>,
     options: VerifyOptions,
 ) -> std::result::Result<VerifyReport, MirrorError> {
+    let rate = match options.bytes_per_s {
+        Some(rate) if rate > 0 => ResyncRate::BytesPerS(rate),
+        _ => ResyncRate::Max,
+    };
+    let plan = Plan { from: 0, rate, heal: options.heal, parts: PARTS };
+    compare_all(shared, leg, session, plan, |_, _| true).await.map(|(report, _)| report)
+}
+
+/// What is compared, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// The first block.
+    pub(super) from: u64,
+    /// How fast.
+    pub(super) rate: ResyncRate,
+    /// What differs is written again.
+    pub(super) heal: bool,
+    /// Parts under way at most.
+    pub(super) parts: usize,
+}
+
+/// Compares to the end, or until `go_on` says no, which is asked for each part, with the first block
+/// that was not compared by then and what was found before that block. Returns that block, if it
+/// did, and no more than was found before it.
+pub(super) async fn compare_all(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    plan: Plan,
+    mut go_on: impl FnMut(u64, &VerifyReport) -> bool + Send,
+) -> std::result::Result<(VerifyReport, Option<u64>), MirrorError> {
     let failed = |source| MirrorError::device("verifying", source);
     let (mut report, mut under_way) = (VerifyReport::default(), FuturesUnordered::new());
+    let (mut pacer, mut starts, mut asked_for) = (Pacer::default(), BTreeSet::new(), 0);
+    let (mut stops, mut ahead) = (None, BTreeMap::new());
     let mut parts = Parts {
-        ahead: 0..shared.blocks(),
+        ahead: plan.from.min(shared.blocks())..shared.blocks(),
         map: Map::default(),
         again: VecDeque::new(),
         asks_for_holes: session.info().can_extents,
     };
     let mut next_at = shared.host().now();
     loop {
-        while under_way.len() < PIECES {
+        while under_way.len() < plan.parts {
             let Some(part) = parts.next(shared).await.map_err(failed)? else { break };
-            let begin = next_at.saturating_sub(shared.host().now());
-            if let Some(rate) = options.bytes_per_s.filter(|rate| *rate > 0 && !part.hole) {
+            let now = shared.host().now();
+            let begin = next_at.saturating_sub(now);
+            if !part.hole {
                 let bytes = (part.blocks.end - part.blocks.start) * BLOCK_BYTES;
-                let took = Duration::from_secs_f64(bytes as f64 / rate as f64);
-                next_at = next_at.max(shared.host().now()) + took;
+                next_at = pacer.next_after(plan.rate, (now, next_at.max(now)), bytes, asked_for);
+                asked_for += bytes;
             }
-            under_way.push(compared(shared, leg, session, part, begin));
+            let start = part.blocks.start;
+            starts.insert(start);
+            let compared = compared(shared, leg, session, part, begin);
+            under_way.push(async move { (start, compared.await) });
         }
-        let Some(compared) = under_way.next().await else { break };
+        let Some((start, compared)) = under_way.next().await else { break };
+        starts.remove(&start);
         match compared.map_err(failed)? {
-            Compared::Holes(bytes) => report.bytes += bytes,
             Compared::NoHole(blocks) => parts.again.push_back(blocks),
-            Compared::Read { bytes, skipped_bytes, different } => {
-                report.bytes += bytes;
-                report.skipped_bytes += skipped_bytes;
-                different.into_iter().for_each(|block| {
-                    differs(&mut report, block);
-                    if options.heal {
-                        shared.legs().differ(Some(leg), block..block + 1);
-                        report.healed += 1;
+            Compared::Done(done) => {
+                if plan.heal {
+                    for block in &done.different {
+                        shared.legs().differ(Some(leg), *block..*block + 1);
                     }
-                });
+                }
+                ahead.insert(start, done);
             }
+        }
+        let again = parts.again.iter().map(|blocks| blocks.start).min();
+        let next =
+            starts.first().copied().into_iter().chain(again).fold(parts.ahead.start, u64::min);
+        while let Some(done) = ahead.first_entry().filter(|done| *done.key() < next) {
+            done.remove().add_to(&mut report, plan.heal);
+        }
+        if !go_on(next, &report) && next < shared.blocks() {
+            stops = Some(next);
+            break;
         }
     }
     report.offsets.sort_unstable();
-    Ok(report)
+    Ok((report, stops))
 }
 
-fn differs(report: &mut VerifyReport, block: u64) {
-    report.mismatches += 1;
-    if report.offsets.len() < OFFSETS_MAX {
-        report.offsets.push(block * BLOCK_BYTES);
+impl Done {
+    fn add_to(self, report: &mut VerifyReport, healed: bool) {
+        report.bytes += self.bytes;
+        report.skipped_bytes += self.skipped_bytes;
+        report.mismatches += self.different.len() as u64;
+        report.healed += if healed { self.different.len() as u64 } else { 0 };
+        let room = OFFSETS_MAX - report.offsets.len();
+        report.offsets.extend(self.different.iter().take(room).map(|block| block * BLOCK_BYTES));
     }
 }
 
@@ -167,7 +220,10 @@ async fn compared(
     let same = !shared.legs().may_differ(leg, part.blocks.clone())
         && piece::is_hole(shared, offset, len).await?
         && piece::says_hole(session, offset, len).await?;
-    Ok(if same { Compared::Holes(len) } else { Compared::NoHole(part.blocks) })
+    Ok(match same {
+        true => Compared::Done(Done { bytes: len, ..Done::default() }),
+        false => Compared::NoHole(part.blocks),
+    })
 }
 
 /// Reads what is held and compares it.
@@ -191,7 +247,7 @@ async fn read(
         suspects.retain(|block| different.contains(block));
     }
     let bytes = len.saturating_sub(skipped_bytes);
-    Ok(Compared::Read { bytes, skipped_bytes, different: suspects })
+    Ok(Compared::Done(Done { bytes, skipped_bytes, different: suspects }))
 }
 
 fn bytes_of(shared: &Shared, blocks: &Range<u64>) -> (u64, u64) {

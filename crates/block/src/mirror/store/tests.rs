@@ -9,7 +9,7 @@ use super::super::bitmap::blocks_touched;
 use super::super::generation::{GenerationId, Lineage};
 use super::super::host::BoxFuture;
 use super::super::status::LegState;
-use super::super::superblock::{LegId, LegRecord, Role};
+use super::super::superblock::{LegId, LegRecord, Role, Verified};
 use super::format::open_with_capacity;
 use super::*;
 use crate::backend::memory::MemoryDevice;
@@ -120,6 +120,7 @@ fn leg(number: u128) -> LegRecord {
         bitmap: BitmapId(100 + number),
         leg_bytes: 1 << 30,
         redo_bytes: 0,
+        verified: Verified::default(),
     }
 }
 

@@ -5,6 +5,7 @@ use zerocopy::byteorder::little_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::committed::RawCommitted;
+use super::verified::RawVerified;
 use super::{
     BYTES, BitmapId, Block, BlockFault, Consistency, GenerationId, HISTORY_MAX, IDENTITY_BYTES_MAX,
     Kind, LEGS_MAX, LegId, LegRecord, LegState, Lineage, LocalSuperblock, MirrorId, NAME_BYTES_MAX,
@@ -209,7 +210,7 @@ impl RawLeg {
         })
     }
 
-    fn parse(&self) -> Result<Option<LegRecord>, BlockFault> {
+    fn parse(&self, verified: &RawVerified) -> Result<Option<LegRecord>, BlockFault> {
         match self.present.get() {
             0 => return Ok(None),
             1 => {}
@@ -229,6 +230,7 @@ impl RawLeg {
             bitmap: BitmapId(self.bitmap.get()),
             leg_bytes: self.leg_bytes.get(),
             redo_bytes: self.redo_bytes.get(),
+            verified: verified.parse(),
         }))
     }
 }
@@ -246,6 +248,8 @@ pub(super) struct Local {
     clean: U32,
     lineage: RawLineage,
     legs: [RawLeg; LEGS_MAX],
+    /// Of each leg; behind all that older programs know.
+    verified: [RawVerified; LEGS_MAX],
 }
 
 impl Local {
@@ -253,6 +257,12 @@ impl Local {
         let mut legs = [RawLeg::new_zeroed(); LEGS_MAX];
         for (raw, leg) in legs.iter_mut().zip(&parsed.legs) {
             *raw = RawLeg::from_parsed(leg.as_ref())?;
+        }
+        let mut verified = [RawVerified::new_zeroed(); LEGS_MAX];
+        for (raw, leg) in verified.iter_mut().zip(parsed.legs.iter()) {
+            if let Some(leg) = leg {
+                *raw = RawVerified::from_parsed(&leg.verified);
+            }
         }
         let role = match parsed.role {
             Role::Primary => 1,
@@ -270,6 +280,7 @@ impl Local {
             clean: u32::from(parsed.clean).into(),
             lineage: RawLineage::from_parsed(&parsed.lineage),
             legs,
+            verified,
         })
     }
 
@@ -284,7 +295,7 @@ impl Local {
         let size = self.size.get();
         super::super::layout::LocalLayout::new(size)
             .map_err(|_| impossible(Kind::Local, "size", size))?;
-        let [first, second, third] = &self.legs;
+        let leg = |place: usize| self.legs[place].parse(&self.verified[place]);
         Ok(LocalSuperblock {
             uuid: MirrorId(self.uuid.get()),
             sequence: self.sequence.get(),
@@ -294,7 +305,7 @@ impl Local {
             ring_from: self.ring_from.get(),
             epoch_max: self.epoch_max.get(),
             lineage: self.lineage.parse(Kind::Local)?,
-            legs: [first.parse()?, second.parse()?, third.parse()?],
+            legs: [leg(0)?, leg(1)?, leg(2)?],
         })
     }
 }
@@ -430,7 +441,7 @@ pub(in crate::mirror) fn places() -> Vec<(&'static str, Vec<crate::mirror::forma
             "Metadata superblock",
             places!(
                 Local, BEHIND, uuid, sequence, size, ring_from, epoch_max, role, clean, lineage,
-                legs
+                legs, verified
             ),
         ),
         (
@@ -451,6 +462,7 @@ pub(in crate::mirror) fn places() -> Vec<(&'static str, Vec<crate::mirror::forma
                 identity
             ),
         ),
+        ("Verified", super::verified::places()),
         ("Lineage", places!(RawLineage, 0, current, len, reserved, history)),
         ("Stamp", places!(Stamp, BEHIND, uuid, generation, epoch, closed_ms)),
     ]

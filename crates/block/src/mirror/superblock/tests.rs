@@ -26,6 +26,13 @@ fn leg(number: u64, text: &str) -> LegRecord {
         bitmap: BitmapId(u128::from(number) << 70),
         leg_bytes: number << 12,
         redo_bytes: number << 3,
+        verified: Verified {
+            at: WallMs(number),
+            bytes: number << 20,
+            mismatches: number % 5,
+            next_block: number % 7,
+            so_far: (number << 16, number % 3),
+        },
     }
 }
 

@@ -1,5 +1,7 @@
 //! The file as users write it, and as we do.
 
+use block::mirror::{Lag, VerifyEvery};
+
 use super::*;
 
 const PATH: &str = "/etc/enkaku/mirrors/vm1.toml";
@@ -15,6 +17,7 @@ remote_timeout = "3s"
 resync_rate = "200mbit"
 before_resync = ["/usr/local/bin/snap", "the \"vm1\""]
 before_resync_timeout = "90s"
+verify = { every = "7d", rate = "20%" }
 
 [[mirror.remote]]
 url = "iscsi://backup@far:3261/iqn.2026-11.org.example:vm1/0"
@@ -50,6 +53,10 @@ fn every_key_is_read() {
         on_loss: OnLoss::Stop,
         remote_timeout: Duration::from_secs(3),
         resync_rate: ResyncRate::BytesPerS(25_000_000),
+        verify: Some(VerifyEvery {
+            every: Duration::from_secs(7 * 24 * 3600),
+            rate: ResyncRate::Percent(20),
+        }),
         ..Behaviour::default()
     };
     assert_eq!(config.behaviour, expected);
@@ -81,6 +88,25 @@ fn what_is_written_is_read_again() {
 fn without_places(mut config: MirrorConfig) -> MirrorConfig {
     config.legs.iter_mut().for_each(|leg| leg.place = Place::default());
     config
+}
+
+#[test]
+fn a_time_between_verifications_is_one_of_days_or_less() {
+    let with = |every: &str| {
+        let key = format!("[mirror]\nverify = {{ every = \"{every}\" }}\n");
+        MINIMAL.replacen("[mirror]\n", &key, 1)
+    };
+    for (every, seconds) in [("7d", 604_800), ("1.5h", 5400), ("2 min", 120), ("1s", 1)] {
+        let wish = parsed_ok(&with(every)).behaviour.verify.unwrap();
+        assert_eq!(wish.every, Duration::from_secs(seconds), "{every}");
+        assert_eq!(wish.rate, ResyncRate::Percent(20));
+    }
+    for wrong in ["0s", "10ms", "400d", "-1d", "week"] {
+        let problems = problems(&with(wrong));
+        assert!(problems[0].contains("as in \"7d\""), "{problems:?}");
+    }
+    let missing = MINIMAL.replacen("[mirror]\n", "[mirror]\nverify = { rate = \"max\" }\n", 1);
+    assert!(problems(&missing)[0].contains("every is missing"));
 }
 
 #[test]

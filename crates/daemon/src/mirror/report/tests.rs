@@ -1,7 +1,7 @@
 //! What people are told, word by word.
 
 use super::*;
-use block::mirror::Way;
+use block::mirror::{Verdict, Way};
 
 fn at(seconds: f64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs_f64(seconds)
@@ -33,6 +33,8 @@ fn leg(state: LegState) -> LegStatus {
         fallbacks: 0,
         batches: 0,
         gathered: None,
+        verified: None,
+        verifying: None,
     }
 }
 
@@ -138,6 +140,23 @@ fn why_epochs_go_many_at_once_is_told() {
         assert!(text.contains(&expected), "{text}");
         assert!(text.contains("in 3 epochs, 4 batches so far"), "{text}");
     }
+}
+
+#[test]
+fn the_last_verification_is_told_and_the_present_one() {
+    let verdict =
+        |mismatches| Some(Verdict { at: at(1_764_072_130.0), bytes: 10_737_418_240, mismatches });
+    let text = |verified, verifying| {
+        report(vec![LegStatus { verified, verifying, ..leg(LegState::InSync) }], &[]).text()
+    };
+    let good =
+        "  verified     2025-11-25 12:02:10.000 UTC (1 min ago): 10.7 GB compared, nothing differs";
+    assert!(text(verdict(0), None).contains(good), "{}", text(verdict(0), None));
+    let told = text(verdict(3), Some(4 << 20));
+    assert!(told.contains("3 blocks of 4 KiB differ (`enkaku mirror verify --heal`)"), "{told}");
+    assert!(told.contains("\n               again now, 4.2 MB so far\n"), "{told}");
+    assert!(text(None, Some(4096)).contains("verified     never to its end"));
+    assert!(!text(None, None).contains("verified"));
 }
 
 #[test]

@@ -303,6 +303,8 @@ impl Leg {
             batches: self.batches,
             gathered: self.batch_why.as_ref().map(gathered),
             fallbacks: self.fallbacks,
+            verified: None,
+            verifying: None,
         }
     }
 }

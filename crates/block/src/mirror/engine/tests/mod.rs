@@ -19,4 +19,5 @@ mod restore;
 mod seeds;
 mod stream;
 mod verify;
+mod verify_every;
 mod world;

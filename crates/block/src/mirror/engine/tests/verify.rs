@@ -1,10 +1,12 @@
 //! Comparing a leg with the local disk.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::world::*;
-use crate::layer::{OpKind, StatsLayer};
-use crate::mirror::VerifyOptions;
+use crate::layer::{Delay, DelayLayer, Delays, OpKind, StatsLayer};
+use crate::mirror::engine::verify::{Plan, compare_all};
+use crate::mirror::{ResyncRate, VerifyOptions};
 use crate::{BlockDevice, WriteFlags};
 
 #[tokio::test(start_paused = true)]
@@ -61,4 +63,38 @@ async fn a_hole_of_both_is_not_read_and_what_is_none_there_is_found() {
     let found = world.mirror().verify(0, VerifyOptions::default()).await.unwrap();
     assert_eq!((found.bytes, found.mismatches), (SIZE, 1));
     assert_eq!(found.offsets, [3 << 20]);
+}
+
+/// Its parts end in any order: what is behind the place where it stops is compared again later, and
+/// counts then.
+#[tokio::test(start_paused = true)]
+async fn what_is_told_where_it_stops_is_what_was_found_before_that() {
+    const PARTS: u64 = SIZE / (256 << 10);
+    let world = World::in_sync(1).await;
+    world.device().write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();
+    for part in 0..PARTS {
+        let at = part * (256 << 10);
+        world.legs[0].device().write(at, vec![9; 4096].into(), WriteFlags::NONE).await.unwrap();
+    }
+    let delay = Delay::Uniform(Duration::from_millis(1), Duration::from_millis(100));
+    let slow = DelayLayer::new(world.legs[0].device(), Delays::all(delay), 1);
+    world.legs[0].replace(Arc::new(slow), "id of leg 0");
+    let shared = &world.mirror().shared;
+    let session = shared.legs().session(0).unwrap();
+    let (mut from, mut bytes, mut mismatches, mut stopped) = (0, 0, 0, 0);
+    loop {
+        let mut asked = 0;
+        let plan = Plan { from, rate: ResyncRate::Max, heal: false, parts: 8 };
+        let compared = compare_all(shared, 0, &session, plan, |_, _| {
+            asked += 1;
+            asked < 5
+        });
+        let (report, stops) = compared.await.unwrap();
+        (bytes, mismatches) = (bytes + report.bytes, mismatches + report.mismatches);
+        let Some(next) = stops else { break };
+        assert_eq!(bytes, next * 4096);
+        (from, stopped) = (next, stopped + 1);
+    }
+    assert_eq!((bytes, mismatches), (SIZE, PARTS));
+    assert!(stopped > 2);
 }
