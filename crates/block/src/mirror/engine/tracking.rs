@@ -75,6 +75,11 @@ impl Tracking {
         self.dirty.count().saturating_sub(on_their_way)
     }
 
+    /// Blocks that may differ and that the log does not bring, whatever is under way to the leg.
+    pub(crate) fn not_logged(&self) -> u64 {
+        self.dirty.count().saturating_sub(self.logged.count())
+    }
+
     /// Blocks that wait for nothing but a flush.
     pub(crate) fn unflushed(&self) -> u64 {
         self.settled.count() + self.stamped.count()

@@ -240,10 +240,13 @@ impl Leg {
         )
     }
 
-    /// Blocks that are in its redo log as they are here, and would be lost with a promotion.
-    fn uncommitted_blocks(&self) -> u64 {
-        let in_log = matches!(self.route, Route::Redo { .. }) || self.behind_batch;
-        if in_log && !self.is_committed { self.tracking.unflushed() } else { 0 }
+    /// Blocks that a promotion would lack, but for what the log brings.
+    fn missing_blocks(&self) -> u64 {
+        let in_redo = matches!(self.route, Route::Redo { .. }) || self.behind_batch;
+        match in_redo && !self.is_committed {
+            true => self.tracking.not_logged(),
+            false => self.tracking.owed(),
+        }
     }
 
     /// What is there is a legal image of a moment within the lag, and the log brings what is newer.
@@ -288,7 +291,7 @@ impl Leg {
             consistent: self.consistent,
             lag_bytes: backlog.bytes,
             lag: backlog.age,
-            dirty_bytes: owed + self.uncommitted_blocks() * BLOCK_BYTES,
+            dirty_bytes: self.missing_blocks() * BLOCK_BYTES,
             epochs: backlog.epochs,
             image_time: if current { Some(wall_clock) } else { self.image_time },
             copied_bytes: self.copied_bytes(),
