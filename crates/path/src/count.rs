@@ -280,7 +280,7 @@ impl Count {
         if let Mode::Grow { below: Some((n, carried)) } = self.mode {
             let could = f64::from(self.n) / f64::from(n) - 1.0;
             let lately = self.mean(now.t_s - LEVEL_S.0)?;
-            if lately >= carried * (1.0 + GAIN_SHARES.1 * could) && now.limits != Bottleneck::Line {
+            if lately >= carried * (1.0 + GAIN_SHARES.1 * could) && !now.line {
                 return Some(lately.max(carried * (1.0 + could)));
             }
         }
@@ -307,7 +307,7 @@ impl Count {
     /// A level of the search is known.
     fn judge(&mut self, now: &Estimate, carried: f64) {
         let each = carried / f64::from(self.n);
-        let is_full = now.limits == Bottleneck::Line;
+        let is_full = now.line;
         match self.mode {
             Mode::Grow { below: None } if is_full => self.plateau(carried, now, None, self.n),
             Mode::Grow { below: None } => {
@@ -446,7 +446,7 @@ impl Count {
         if off.abs() < 2 {
             return;
         }
-        if now.limits == Bottleneck::Line {
+        if now.line {
             // The line is another one; these fill it.
             return self.hold(mean);
         }

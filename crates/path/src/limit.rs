@@ -1,60 +1,271 @@
-//! What limits a transfer: one enum with one wording for reports, diagnoses and both roles. The
-//! model fills it in ([`super::model`]); nothing here decides.
+//! What limits a transfer: one enum with one wording for reports, diagnoses and both roles, and the
+//! thresholds that tell one cause from another where TCP's counters are all that is known. Whoever
+//! has them over an interval fills in [`Signs`]; how they were gathered is not decided here, and
+//! nothing is changed because of a name.
 
 use std::fmt;
 
-/// What limits the typical connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use serde::Serialize;
+
+use super::tcp::{CongestionControl, Connection, Tcp};
+
+/// A limit that the kernel itself counts is believed from this share of the time on.
+pub const COUNTED_SHARE_MIN: f64 = 0.25;
+/// The same where other signs point at it too.
+pub const COUNTED_SHARE_WITH_SIGNS: f64 = 0.03;
+/// What is in flight fills a window or a buffer at this part of it: the rest is rounding.
+pub const FULL: f64 = 0.8;
+/// A round trip above this many of the smallest, and microseconds more, which are the noise of
+/// timers, is a queue's.
+pub const QUEUE_RTT: (f64, f64) = (1.1, 500.0);
+/// A state that takes this share of the time is that of the interval.
+pub const MOSTLY: f64 = 0.5;
+/// Losses matter from this share of segments on.
+pub const LOSS_MIN: f64 = 2e-5;
+/// BBR keeps its rate up to about this loss (its 2016 paper: 15 %); above, losses limit it too.
+pub const BBR_LOSS_MAX: f64 = 0.12;
+
+/// The one thing that, changed, makes a transfer faster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Bottleneck {
+    /// The sender waits for memory of its send buffer (S0's finding).
+    SendBuffer,
+    /// The window that the receiver announces is full.
+    ReceiveWindow,
+    /// Losses keep the congestion window small.
+    CongestionLoss,
+    /// The congestion window is full without losses: it is still growing, or it is bounded.
+    CongestionWindow,
+    /// Data wait for the target's R2Ts (RFC 7143 §11.8).
+    R2t,
+    /// Too few commands are outstanding for the path: one round trip each.
+    QueueDepth,
+    /// The target's medium is what takes the time.
+    Storage,
+    /// The line is full, or what it was found to carry is sent: there is nothing to gain.
+    LineRate,
+    /// The initiator's application does not ask for more.
+    Application,
+    /// The user lets us take no more than a share.
+    Share,
     /// Nothing is known.
     #[default]
     Unknown,
-    /// There is not enough to send.
-    Application,
-    /// The window that the receiver announces.
-    ReceiveWindow,
-    /// The send buffer.
-    SendBuffer,
-    /// The congestion window, which losses keep small.
-    Loss,
-    /// The congestion window, without losses: it still grows.
-    CongestionWindow,
-    /// The line: packets wait in its queue, or the pace is what it was found to carry.
-    Line,
 }
 
 impl Bottleneck {
-    /// The word in JSON and in reports.
+    /// What a diagnosis may name.
+    pub const DIAGNOSED: [Self; 9] = [
+        Self::SendBuffer,
+        Self::ReceiveWindow,
+        Self::CongestionLoss,
+        Self::CongestionWindow,
+        Self::R2t,
+        Self::QueueDepth,
+        Self::Storage,
+        Self::LineRate,
+        Self::Application,
+    ];
+
+    /// Its name in JSON, metrics and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Unknown => "unknown",
-            Self::Application => "application",
-            Self::ReceiveWindow => "receive_window",
             Self::SendBuffer => "send_buffer",
-            Self::Loss => "congestion_loss",
+            Self::ReceiveWindow => "receive_window",
+            Self::CongestionLoss => "congestion_loss",
             Self::CongestionWindow => "congestion_window",
-            Self::Line => "line_rate",
+            Self::R2t => "r2t",
+            Self::QueueDepth => "queue_depth",
+            Self::Storage => "storage",
+            Self::LineRate => "line_rate",
+            Self::Application => "application",
+            Self::Share => "share",
+            Self::Unknown => "unknown",
         }
     }
 
     /// A window or a buffer of each connection: more connections have more of them.
     pub fn is_per_connection(self) -> bool {
-        use Bottleneck::{CongestionWindow, Loss, ReceiveWindow, SendBuffer};
-        matches!(self, ReceiveWindow | SendBuffer | Loss | CongestionWindow)
+        use Bottleneck::{CongestionLoss, CongestionWindow, ReceiveWindow, SendBuffer};
+        matches!(self, ReceiveWindow | SendBuffer | CongestionLoss | CongestionWindow)
     }
 }
 
+/// In a sentence: "limited by …".
 impl fmt::Display for Bottleneck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unknown => "an unknown cause",
-            Self::Application => "the application",
-            Self::ReceiveWindow => "the receiver's window",
             Self::SendBuffer => "the send buffer",
-            Self::Loss => "losses, which keep the congestion window small",
+            Self::ReceiveWindow => "the receiver's window",
+            Self::CongestionLoss => "losses, which keep the congestion window small",
             Self::CongestionWindow => "the congestion window",
-            Self::Line => "the line",
+            Self::R2t => "waits for R2Ts",
+            Self::QueueDepth => "the number of commands under way",
+            Self::Storage => "the target's storage",
+            Self::LineRate => "the line",
+            Self::Application => "the application",
+            Self::Share => "the share that it may take",
+            Self::Unknown => "an unknown cause",
         })
+    }
+}
+
+/// A queue stands on the path at this round trip.
+pub fn is_queued(rtt_us: f64, least_rtt_us: f64) -> bool {
+    rtt_us > least_rtt_us * QUEUE_RTT.0 && rtt_us > least_rtt_us + QUEUE_RTT.1
+}
+
+/// What the end that sends says of an interval, as means over its time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Signs {
+    /// Share of the time in which the receiver's window held it up, as the kernel counts.
+    pub receive_window_share: f64,
+    /// The same of the send buffer.
+    pub send_buffer_share: f64,
+    /// Most of the time nothing was there to send.
+    pub silent: bool,
+    /// Most of the time a queue stood on the path.
+    pub queued: bool,
+    /// Sent, neither acknowledged nor lost.
+    pub in_flight_bytes: f64,
+    /// Written and not yet sent.
+    pub not_sent_bytes: f64,
+    /// Congestion window; infinite where it is not known.
+    pub cwnd_bytes: f64,
+    /// The window that the receiver announces; infinite where it is not known.
+    pub send_window_bytes: f64,
+    /// Share of the segments that were sent again.
+    pub loss: f64,
+    /// BBR is in use.
+    pub bbr: bool,
+}
+
+impl Signs {
+    /// Those of the typical connection, or of one; `field` reads what is known of it.
+    pub fn of(field: impl Fn(fn(&Tcp) -> Option<f64>) -> Option<f64>, bbr: bool) -> Self {
+        let queued = field(|tcp| tcp.rtt_us)
+            .zip(field(|tcp| tcp.min_rtt_us))
+            .is_some_and(|(rtt_us, least_us)| is_queued(rtt_us, least_us));
+        Self {
+            receive_window_share: field(|tcp| tcp.rwnd_limited_share).unwrap_or(0.0),
+            send_buffer_share: field(|tcp| tcp.sndbuf_limited_share).unwrap_or(0.0),
+            silent: field(|tcp| tcp.busy_share).is_some_and(|busy| busy < MOSTLY),
+            queued,
+            in_flight_bytes: field(|tcp| tcp.in_flight_bytes).unwrap_or(0.0),
+            not_sent_bytes: field(|tcp| tcp.not_sent_bytes).unwrap_or(0.0),
+            cwnd_bytes: field(|tcp| tcp.cwnd_bytes).unwrap_or(f64::INFINITY),
+            send_window_bytes: field(|tcp| tcp.peer_window_bytes).unwrap_or(f64::INFINITY),
+            // An interval of a tenth of a second has too few segments for one loss to be little.
+            loss: f64::from(u8::from(field(|tcp| tcp.retransmits).unwrap_or(0.0) > 0.0)),
+            bbr,
+        }
+    }
+
+    /// What the kernel itself counted, if that limits.
+    pub fn counted(&self) -> Option<Bottleneck> {
+        let (window_share, buffer_share) = (self.receive_window_share, self.send_buffer_share);
+        // A sender that sleeps most of the time fills nothing with what it sends in between; and one
+        // that lets little be unsent (TCP_NOTSENT_LOWAT) is counted as waiting for its buffer now and
+        // then.
+        let counts = |share: f64, signs: bool| {
+            share >= COUNTED_SHARE_MIN || !self.silent && signs && share >= COUNTED_SHARE_WITH_SIGNS
+        };
+        // A pacing sender spreads a window that is too small over the round trip, so that it is full
+        // only now and then; the window is what is in flight all the same.
+        let fills = |limit: f64| self.fills(limit) && limit < self.cwnd_bytes;
+        let window = counts(window_share, fills(self.send_window_bytes));
+        let buffer = counts(buffer_share, fills(self.in_flight_bytes + self.not_sent_bytes));
+        match (buffer, window) {
+            (true, true) if window_share > buffer_share => Some(Bottleneck::ReceiveWindow),
+            (true, _) => Some(Bottleneck::SendBuffer),
+            (_, true) => Some(Bottleneck::ReceiveWindow),
+            _ => None,
+        }
+    }
+
+    /// Data wait for the congestion window or for pacing: why is it no larger?
+    pub fn network(&self) -> Bottleneck {
+        if self.bbr {
+            // BBR sends at the rate that arrives: that is the line's, unless losses drown it.
+            let drowns = self.loss > BBR_LOSS_MAX;
+            return if drowns { Bottleneck::CongestionLoss } else { Bottleneck::LineRate };
+        }
+        match self.queued {
+            true => Bottleneck::LineRate,
+            false if self.loss >= LOSS_MIN => Bottleneck::CongestionLoss,
+            false => Bottleneck::CongestionWindow,
+        }
+    }
+
+    /// What limits a transfer that has enough to send, where the kernel has not counted it.
+    pub fn waiting(&self) -> Bottleneck {
+        let waits = self.not_sent_bytes > 0.0 || self.fills(self.cwnd_bytes);
+        match () {
+            () if self.queued => self.network(),
+            () if self.fills(self.send_window_bytes) => Bottleneck::ReceiveWindow,
+            () if waits => self.network(),
+            () => Bottleneck::Unknown,
+        }
+    }
+
+    fn fills(&self, limit: f64) -> bool {
+        self.in_flight_bytes >= limit * FULL
+    }
+}
+
+/// What limits one connection, from a single interval of it.
+pub fn of_connection(connection: &Connection) -> Bottleneck {
+    let tcp = &connection.tcp;
+    let bbr = tcp.congestion_control == Some(CongestionControl::Bbr);
+    let signs = Signs::of(|field| field(tcp), bbr);
+    if let Some(counted) = signs.counted() {
+        return counted;
+    }
+    match signs.silent || tcp.app_limited == Some(true) {
+        true => Bottleneck::Application,
+        false => signs.waiting(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_in_reports_is_that_of_json() {
+        for bottleneck in Bottleneck::DIAGNOSED.into_iter().chain([Bottleneck::Share]) {
+            let expected = format!("{bottleneck:?}").to_lowercase();
+            assert_eq!(bottleneck.as_str().replace('_', ""), expected);
+            assert!(!bottleneck.to_string().contains('_'), "{bottleneck}");
+        }
+    }
+
+    #[test]
+    fn each_cause_of_a_connection_is_told_from_the_others() {
+        let base = Tcp {
+            rtt_us: Some(50_000.0),
+            min_rtt_us: Some(50_000.0),
+            cwnd_bytes: Some(1e5),
+            in_flight_bytes: Some(9.5e4),
+            ..Tcp::default()
+        };
+        let of = |change: fn(&mut Tcp)| {
+            let mut tcp = base;
+            change(&mut tcp);
+            of_connection(&Connection { tcp, ..Connection::default() })
+        };
+        assert_eq!(of(|_| ()), Bottleneck::CongestionWindow);
+        assert_eq!(of(|tcp| tcp.retransmits = Some(3.0)), Bottleneck::CongestionLoss);
+        assert_eq!(of(|tcp| tcp.rtt_us = Some(56_000.0)), Bottleneck::LineRate);
+        assert_eq!(of(|tcp| tcp.app_limited = Some(true)), Bottleneck::Application);
+        assert_eq!(of(|tcp| tcp.rwnd_limited_share = Some(0.3)), Bottleneck::ReceiveWindow);
+        assert_eq!(of(|tcp| tcp.sndbuf_limited_share = Some(0.3)), Bottleneck::SendBuffer);
+        assert_eq!(of(|tcp| tcp.peer_window_bytes = Some(1e5)), Bottleneck::ReceiveWindow);
+        assert_eq!(of(|tcp| tcp.in_flight_bytes = Some(1.0)), Bottleneck::Unknown);
+        let bbr = |tcp: &mut Tcp| tcp.congestion_control = Some(CongestionControl::Bbr);
+        assert_eq!(of(bbr), Bottleneck::LineRate);
+        assert_eq!(of_connection(&Connection::default()), Bottleneck::Unknown);
     }
 }

@@ -14,9 +14,9 @@
 //!   queue that others fill. (BBR's ProbeRTT asks the same question by the clock; here it is asked
 //!   when it matters.)
 
-use super::limit::Bottleneck;
+use super::limit::{Bottleneck, Signs, is_queued};
 use super::recent::{Interval, Recent};
-use super::tcp::{SEGMENT_BYTES, Sample, Tcp};
+use super::tcp::{CongestionControl, SEGMENT_BYTES, Sample, Tcp};
 
 /// Below this round trip, in seconds, a path is a machine room's: hosts are slower than it.
 pub const SHORT_RTT_S: f64 = 0.001;
@@ -58,7 +58,7 @@ pub(crate) const ERROR_SHARE: f64 = 0.05;
 /// What did not empty is asked about again after seconds, each time twice as many, up to the
 /// second.
 const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);
-/// A cause that takes this share of the time is the one that limits.
+/// A state that takes this share of the time is that of the interval.
 const DOMINANT_SHARE: f64 = 0.5;
 
 /// What the path is like, as of the last sample.
@@ -102,7 +102,10 @@ pub struct Estimate {
     pub window_bytes: Option<f64>,
     /// Commands under way or waiting.
     pub commands: Option<usize>,
-    /// What limits.
+    /// The line is what limits: commands are held at the pace that it was found to carry, or it is
+    /// saturated.
+    pub line: bool,
+    /// The name of what limits, for reports: no decision follows from it.
     pub limits: Bottleneck,
 }
 
@@ -196,7 +199,10 @@ impl Model {
         self.note_bandwidth(pace, &mut now);
         self.note_draining(dt_s, pace, &mut now);
         now.window_bytes = sample.typical(window_bytes).filter(|bytes| *bytes > 0.0);
-        now.limits = limits(sample, pace, &now);
+        let held = is_held(sample, pace, &now);
+        now.line = held || now.saturated;
+        let lately_s = MEASURE.0 + MEASURE.1 * now.rtt_s.unwrap_or(0.0);
+        now.limits = limits(sample, self.recent.loss(t_s - lately_s, SEGMENT_BYTES), held, &now);
         self.last = now;
         &self.last
     }
@@ -355,35 +361,32 @@ fn window_bytes(tcp: &Tcp) -> Option<f64> {
     [tcp.cwnd_bytes, tcp.peer_window_bytes].into_iter().flatten().reduce(f64::min)
 }
 
-/// What limits the typical connection of a sample.
-fn limits(sample: &Sample, pace: Option<f64>, now: &Estimate) -> Bottleneck {
-    let share = |value: Option<f64>| value.is_some_and(|share| share >= DOMINANT_SHARE);
-    // Held at the pace that the line was found to carry, or behind its queue.
+/// Commands are held at the pace that the line was found to carry.
+fn is_held(sample: &Sample, pace: Option<f64>, now: &Estimate) -> bool {
     let used = pace.is_some_and(|pace| now.carried >= FULL_SHARE * pace);
-    if sample.held_share >= DOMINANT_SHARE && used && now.measured || now.saturated {
-        return Bottleneck::Line;
+    sample.held_share >= DOMINANT_SHARE && used && now.measured
+}
+
+/// The name of what limits the typical connection of a sample; `loss` is the share of segments lost
+/// lately, and `held` says that commands wait for the line.
+fn limits(sample: &Sample, loss: f64, held: bool, now: &Estimate) -> Bottleneck {
+    if held {
+        return Bottleneck::LineRate;
     }
+    let bbr = Some(CongestionControl::Bbr);
+    let bbr = sample.connections.iter().any(|one| one.tcp.congestion_control == bbr);
+    let queue_us = now.rtt_s.map(|empty_s| (1e6 * (empty_s + now.queue_s), 1e6 * empty_s));
+    let queued = queue_us.is_some_and(|(rtt_us, empty_us)| is_queued(rtt_us, empty_us));
+    let signs = Signs { queued, loss, ..Signs::of(|field| sample.typical(field), bbr) };
     // A flow is "application limited" to the kernel whenever its send buffer or the receiver's
     // window holds it up, so those come first.
-    if share(sample.typical(|tcp| tcp.rwnd_limited_share)) {
-        return Bottleneck::ReceiveWindow;
+    if let Some(counted) = signs.counted() {
+        return counted;
     }
-    if share(sample.typical(|tcp| tcp.sndbuf_limited_share)) {
-        return Bottleneck::SendBuffer;
+    let app_limited = sample.typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
+    if signs.silent || !now.full || app_limited.is_some_and(|share| share >= DOMINANT_SHARE) {
+        let asks = sample.outstanding_bytes.is_some_and(|bytes| bytes > 0.0);
+        return if asks { Bottleneck::QueueDepth } else { Bottleneck::Application };
     }
-    let idle = sample.typical(|tcp| tcp.busy_share).is_some_and(|busy| busy < DOMINANT_SHARE);
-    if idle || !now.full {
-        return Bottleneck::Application;
-    }
-    let in_flight = sample.typical(|tcp| tcp.in_flight_bytes);
-    let fills = |window: Option<f64>| {
-        in_flight.zip(window).is_some_and(|(used, all)| used >= FULL_SHARE * all)
-    };
-    if fills(sample.typical(|tcp| tcp.peer_window_bytes)) {
-        return Bottleneck::ReceiveWindow;
-    }
-    if fills(sample.typical(|tcp| tcp.cwnd_bytes)) {
-        return if now.loss > 0.0 { Bottleneck::Loss } else { Bottleneck::CongestionWindow };
-    }
-    Bottleneck::Unknown
+    signs.waiting()
 }

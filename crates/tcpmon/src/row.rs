@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::diag::Owner;
 use crate::sample::{Connection, Sample};
-use crate::verdict::Cause;
+use crate::verdict::Bottleneck;
 use crate::verdict::from_samples::{Known, Role, Watched, judge};
 
 /// One look at a connection, for whoever draws what happens within an interval.
@@ -89,7 +89,7 @@ pub struct Row {
     /// Segments sent again in the interval.
     pub retransmitted_segments: u32,
     /// What limits it; absent while it moves nothing.
-    pub cause: Option<Cause>,
+    pub cause: Option<Bottleneck>,
     /// What to change, in a sentence or two; absent with the cause.
     pub advice: Option<String>,
     /// Samples that this was made from.

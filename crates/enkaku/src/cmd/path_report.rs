@@ -68,7 +68,7 @@ impl Path {
             connections_opening: report.connections_opening,
             ceiling: report.ceiling.clone(),
             bytes_per_s: report.bytes_per_s,
-            limit: report.limit,
+            limit: report.limit.as_str(),
             max_bytes_per_s: report.max_rate,
             line_bytes_per_s: report.line_rate,
             memory: report.memory,
@@ -99,7 +99,7 @@ fn connection(report: &PathConnection) -> Connection {
         receive_buffer_bytes: report.receive_buffer,
         commands: report.in_flight,
         outstanding_bytes: report.outstanding_bytes,
-        limit: report.limit,
+        limit: report.limit.as_str(),
     }
 }
 

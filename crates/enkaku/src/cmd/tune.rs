@@ -211,6 +211,7 @@ impl Fields<'_> {
             min_rtt_us: self.rate("min_rtt_us")?,
             cwnd_bytes: self.rate("cwnd_bytes")?,
             in_flight_bytes: self.rate("in_flight_bytes")?,
+            not_sent_bytes: self.rate("not_sent_bytes")?,
             delivery_rate_bytes_per_s: self.rate("delivery_rate_bytes_per_s")?,
             busy_share: self.share("busy_share")?,
             rwnd_limited_share: self.share("rwnd_limited_share")?,

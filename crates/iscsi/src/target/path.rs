@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use path::TcpInfo;
-use path::tuner::{CongestionControl, Limit, Sample};
+use path::tuner::{Bottleneck, CongestionControl, Sample, limit_of};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -63,7 +63,7 @@ fn lost_to_the_path(before: &TcpInfo, now: &TcpInfo, interval: Duration) -> bool
     }
     let tcp = now.sending_since(before, interval.as_secs_f64());
     let sample = Sample { connections_open: 1, tcp, ..Sample::default() };
-    Limit::of(&sample) == Limit::CongestionLoss
+    limit_of(&sample) == Bottleneck::CongestionLoss
 }
 
 /// Watches the connections of a server until it is gone.

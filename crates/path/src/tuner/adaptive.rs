@@ -18,9 +18,9 @@ use constants::*;
 use losses::{Commands, Filled, Renewal};
 use lossy::Lossy;
 
-use super::limit::{Limit, buffer_wanted, control_wanted};
+use super::limit::{buffer_wanted, control_wanted, limit_of};
 use super::windows::Windows;
-use super::{CONNECTIONS_INITIAL, CONNECTIONS_MAX, CongestionControl, Line};
+use super::{Bottleneck, CONNECTIONS_INITIAL, CONNECTIONS_MAX, CongestionControl, Line};
 use super::{Connection, Decision, Phase, Policy, Sample, Why};
 
 /// What `adaptive` can be told. The defaults are for a disk across a wide area network.
@@ -232,12 +232,11 @@ impl Adaptive {
         last <= before * (1.0 + GAIN_MIN.max(self.windows.noise()))
     }
 
-    fn on_window(&mut self, value: f64, t_s: f64, limit: Limit) {
+    fn on_window(&mut self, value: f64, t_s: f64, limit: Bottleneck) {
+        let fills = self.line_bytes_per_s.is_some() && limit == Bottleneck::LineRate;
         match self.state {
             State::Measure => self.measure(value, t_s, limit),
-            State::Grow { .. } if self.line_bytes_per_s.is_some() && limit == Limit::Line => {
-                self.fill(value, t_s)
-            }
+            State::Grow { .. } if fills => self.fill(value, t_s),
             State::Grow { base } => self.grow(base, value, t_s, limit),
             State::Shrink { plateau } => self.shrink(plateau, value, t_s),
             State::Renew { .. } => {}
@@ -247,7 +246,7 @@ impl Adaptive {
 
     /// The first level: one window will do if the limit is each connection's own, because the next
     /// step shows whether that was right.
-    fn measure(&mut self, value: f64, t_s: f64, limit: Limit) {
+    fn measure(&mut self, value: f64, t_s: f64, limit: Bottleneck) {
         if self.line_bytes_per_s.is_some() {
             // These have filled the line. Whether fewer would, is asked when it has settled; more of
             // them now would only meet those that repair their losses.
@@ -258,7 +257,7 @@ impl Adaptive {
         if self.guessed && !self.is_settled() && self.windows.count() < VERDICT_WINDOWS_MAX {
             return;
         }
-        if limit == Limit::Line {
+        if limit == Bottleneck::LineRate {
             if self.is_settled() && self.windows.count() > VERDICT_WINDOWS_MIN {
                 let plateau = self.windows.recent(VERDICT_WINDOWS_MIN).unwrap_or(value);
                 self.start_shrink(plateau, t_s);
@@ -266,7 +265,7 @@ impl Adaptive {
             return;
         }
         let base = Point { connections: self.connections, bytes_per_s: value, settled: false };
-        let factor = if limit == Limit::Unknown { 2 } else { 4 };
+        let factor = if limit == Bottleneck::Unknown { 2 } else { 4 };
         self.start_grow(base, base.connections.saturating_mul(factor), t_s, Why::Limited(limit));
     }
 
@@ -293,7 +292,7 @@ impl Adaptive {
         self.move_to(target, t_s, State::Grow { base }, why);
     }
 
-    fn grow(&mut self, base: Point, value: f64, t_s: f64, limit: Limit) {
+    fn grow(&mut self, base: Point, value: f64, t_s: f64, limit: Bottleneck) {
         let one = value / f64::from(self.connections);
         self.one_bytes_per_s = self.one_bytes_per_s.max(one);
         let step = f64::from(self.connections) / f64::from(base.connections) - 1.0;
@@ -302,7 +301,7 @@ impl Adaptive {
         // Taken while windows grew that losses have cut since: such a level bounds nothing. Nor does it
         // below the number that the losses ask for.
         let young = !base.settled || self.connections <= self.foreseen;
-        let inflated = self.losses && young && limit != Limit::Line;
+        let inflated = self.losses && young && limit != Bottleneck::LineRate;
         if self.dropped(base.bytes_per_s) && !inflated {
             self.back_down(base, t_s, gain_now + 1.0);
             return;
@@ -436,17 +435,17 @@ impl Policy for Adaptive {
         if sample.connections_open != self.connections {
             return self.opening(sample);
         }
-        let limit = Limit::of(sample);
+        let limit = limit_of(sample);
         if sample.bytes_per_s == 0.0 {
             self.silent_s += interval_s;
-            if limit != Limit::Application && self.silent_s <= SILENT_WINDOWS * self.window_s {
+            if limit != Bottleneck::Application && self.silent_s <= SILENT_WINDOWS * self.window_s {
                 return self.decision(sample, None, self.why);
             }
             self.windows.clear();
             return self.decision(sample, Some(Phase::Idle), Why::NoTraffic);
         }
         let silent_s = std::mem::take(&mut self.silent_s);
-        if limit == Limit::Application {
+        if limit == Bottleneck::Application {
             self.windows.clear();
             return self.decision(sample, Some(Phase::Idle), Why::Application);
         }

@@ -1,8 +1,7 @@
 //! What TCP_INFO says limits a connection, and what follows for buffers and congestion control.
 
-use std::fmt;
-
-use super::{CongestionControl, Sample};
+use super::{CongestionControl, Sample, Tcp};
+use crate::limit::Bottleneck;
 
 /// Share of the time from which a cause counts as the limiting one: more often than not.
 const SHARE_DOMINANT: f64 = 0.5;
@@ -15,91 +14,50 @@ const BUFFER_DELAYS: f64 = 2.0;
 /// A buffer is worth a change if it grows by this factor.
 const BUFFER_CHANGE_FACTOR: f64 = 1.25;
 
-/// What limits the typical connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Limit {
-    /// Nothing is known.
-    Unknown,
-    /// There is not enough to send.
-    Application,
-    /// The window that the peer announces.
-    PeerWindow,
-    /// The send buffer.
-    SendBuffer,
-    /// The congestion window, which losses keep small.
-    CongestionLoss,
-    /// The congestion window, without losses: it is still growing, or something bounds it.
-    CongestionWindow,
-    /// The line: packets wait in the queue before it.
-    Line,
-}
-
-impl Limit {
-    /// What limits the connections of a sample.
-    pub fn of(sample: &Sample) -> Self {
-        // Held at the rate that the line was found to carry.
-        if sample.pace.binds {
-            return Self::Line;
-        }
-        let share = |value: Option<f64>| value.is_some_and(|share| share >= SHARE_DOMINANT);
-        let typical = |field: fn(&super::Tcp) -> Option<f64>| sample.typical(field);
-        let idle = typical(|tcp| tcp.busy_share).is_some_and(|busy| busy < SHARE_DOMINANT);
-        let app = typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
-        // A rate-limited flow is "application limited" to the kernel whenever the send buffer or
-        // the peer's window holds it up, so those causes are looked at first.
-        if share(typical(|tcp| tcp.rwnd_limited_share)) {
-            return Self::PeerWindow;
-        }
-        if share(typical(|tcp| tcp.sndbuf_limited_share)) {
-            return Self::SendBuffer;
-        }
-        if idle || share(app) {
-            return Self::Application;
-        }
-        let rtt = typical(|tcp| tcp.rtt_us).zip(sample.least_rtt_us());
-        if rtt.is_some_and(|(rtt, min)| rtt > QUEUE_RTT_FACTOR * min) {
-            return Self::Line;
-        }
-        let in_flight = typical(|tcp| tcp.in_flight_bytes);
-        let fills = |window: Option<f64>| {
-            in_flight.zip(window).is_some_and(|(used, all)| used >= WINDOW_FULL_SHARE * all)
-        };
-        if fills(typical(|tcp| tcp.peer_window_bytes)) {
-            return Self::PeerWindow;
-        }
-        if fills(typical(|tcp| tcp.cwnd_bytes)) {
-            let lost = typical(|tcp| tcp.retransmits).is_some_and(|count| count > 0.0);
-            return if lost { Self::CongestionLoss } else { Self::CongestionWindow };
-        }
-        Self::Unknown
+/// What limits the connections of a sample, by the thresholds that the policies beside the model were
+/// tuned with. Reports name causes by [`crate::limit`].
+pub fn limit_of(sample: &Sample) -> Bottleneck {
+    // Held at the rate that the line was found to carry.
+    if sample.pace.binds {
+        return Bottleneck::LineRate;
     }
-
-    /// Windows or buffers: more connections have more of them.
-    pub(super) fn is_window(self) -> bool {
-        use Limit::{CongestionLoss, CongestionWindow, PeerWindow, SendBuffer};
-        matches!(self, CongestionLoss | CongestionWindow | PeerWindow | SendBuffer)
+    let share = |value: Option<f64>| value.is_some_and(|share| share >= SHARE_DOMINANT);
+    let typical = |field: fn(&Tcp) -> Option<f64>| sample.typical(field);
+    let idle = typical(|tcp| tcp.busy_share).is_some_and(|busy| busy < SHARE_DOMINANT);
+    let app = typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
+    // A rate-limited flow is "application limited" to the kernel whenever the send buffer or
+    // the peer's window holds it up, so those causes are looked at first.
+    if share(typical(|tcp| tcp.rwnd_limited_share)) {
+        return Bottleneck::ReceiveWindow;
     }
-}
-
-impl fmt::Display for Limit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "an unknown cause",
-            Self::Application => "the application",
-            Self::PeerWindow => "the peer's window",
-            Self::SendBuffer => "the send buffer",
-            Self::CongestionLoss => "losses, which keep the congestion window small",
-            Self::CongestionWindow => "the congestion window",
-            Self::Line => "the line",
-        })
+    if share(typical(|tcp| tcp.sndbuf_limited_share)) {
+        return Bottleneck::SendBuffer;
     }
+    if idle || share(app) {
+        return Bottleneck::Application;
+    }
+    let rtt = typical(|tcp| tcp.rtt_us).zip(sample.least_rtt_us());
+    if rtt.is_some_and(|(rtt, min)| rtt > QUEUE_RTT_FACTOR * min) {
+        return Bottleneck::LineRate;
+    }
+    let in_flight = typical(|tcp| tcp.in_flight_bytes);
+    let fills = |window: Option<f64>| {
+        in_flight.zip(window).is_some_and(|(used, all)| used >= WINDOW_FULL_SHARE * all)
+    };
+    if fills(typical(|tcp| tcp.peer_window_bytes)) {
+        return Bottleneck::ReceiveWindow;
+    }
+    if fills(typical(|tcp| tcp.cwnd_bytes)) {
+        let lost = typical(|tcp| tcp.retransmits).is_some_and(|count| count > 0.0);
+        return if lost { Bottleneck::CongestionLoss } else { Bottleneck::CongestionWindow };
+    }
+    Bottleneck::Unknown
 }
 
 /// Buffers that would hold what a connection may have in flight, if the present ones limit it.
 pub(super) fn buffer_wanted(sample: &Sample, bytes_per_s: f64, bytes_max: u64) -> Option<u64> {
-    let limit = Limit::of(sample);
-    if !matches!(limit, Limit::PeerWindow | Limit::SendBuffer) {
+    let limit = limit_of(sample);
+    if !matches!(limit, Bottleneck::ReceiveWindow | Bottleneck::SendBuffer) {
         return None;
     }
     let rtt_s = sample.least_rtt_us().or(sample.typical(|tcp| tcp.rtt_us))? / 1e6;
@@ -120,12 +78,11 @@ pub(super) fn control_wanted(
     let of_connections = sample.connections.iter().find_map(|c| c.tcp.congestion_control);
     let present = of_connections.or(sample.tcp.congestion_control)?;
     let better = available.iter().copied().max().filter(|&best| best > present)?;
-    (lossy || Limit::of(sample) == Limit::CongestionLoss).then_some(better)
+    (lossy || limit_of(sample) == Bottleneck::CongestionLoss).then_some(better)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Tcp;
     use super::*;
 
     fn sample(tcp: Tcp) -> Sample {
@@ -152,16 +109,16 @@ mod tests {
         let of = |change: fn(&mut Tcp)| {
             let mut tcp = base;
             change(&mut tcp);
-            Limit::of(&sample(tcp))
+            limit_of(&sample(tcp))
         };
-        assert_eq!(of(|_| ()), Limit::CongestionWindow);
-        assert_eq!(of(|tcp| tcp.retransmits = Some(3.0)), Limit::CongestionLoss);
-        assert_eq!(of(|tcp| tcp.rtt_us = Some(90_000.0)), Limit::Line);
-        assert_eq!(of(|tcp| tcp.app_limited = Some(true)), Limit::Application);
-        assert_eq!(of(|tcp| tcp.rwnd_limited_share = Some(0.8)), Limit::PeerWindow);
-        assert_eq!(of(|tcp| tcp.sndbuf_limited_share = Some(0.8)), Limit::SendBuffer);
-        assert_eq!(of(|tcp| tcp.in_flight_bytes = Some(1.0)), Limit::Unknown);
-        assert_eq!(Limit::of(&sample(Tcp::default())), Limit::Unknown);
+        assert_eq!(of(|_| ()), Bottleneck::CongestionWindow);
+        assert_eq!(of(|tcp| tcp.retransmits = Some(3.0)), Bottleneck::CongestionLoss);
+        assert_eq!(of(|tcp| tcp.rtt_us = Some(90_000.0)), Bottleneck::LineRate);
+        assert_eq!(of(|tcp| tcp.app_limited = Some(true)), Bottleneck::Application);
+        assert_eq!(of(|tcp| tcp.rwnd_limited_share = Some(0.8)), Bottleneck::ReceiveWindow);
+        assert_eq!(of(|tcp| tcp.sndbuf_limited_share = Some(0.8)), Bottleneck::SendBuffer);
+        assert_eq!(of(|tcp| tcp.in_flight_bytes = Some(1.0)), Bottleneck::Unknown);
+        assert_eq!(limit_of(&sample(Tcp::default())), Bottleneck::Unknown);
     }
 
     #[test]

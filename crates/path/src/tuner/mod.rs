@@ -23,13 +23,14 @@ mod windows;
 use std::cmp::Ordering;
 use std::str::FromStr;
 
+pub use crate::limit::Bottleneck;
 pub use crate::paths::TEXT_BYTES_MAX as PATHS_TEXT_BYTES_MAX;
 pub use crate::{Paths, Remembered};
 pub use adaptive::{Adaptive, AdaptiveConfig};
 pub use fixed::Fixed;
 pub use golden::{Golden, GoldenConfig};
-pub use limit::Limit;
-pub use modelled::{ModelConfig, Modelled};
+pub use limit::limit_of;
+pub use modelled::{ModelConfig, Modelled, sample_of};
 pub use opening::{Opening, Room};
 pub use pacer::{Pace, Pacer, part, sending};
 pub use sample::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
@@ -82,8 +83,8 @@ pub trait Policy: std::fmt::Debug + Send {
         None
     }
 
-    /// The word for what limits, of a policy that has a model of it.
-    fn limit(&self) -> Option<&'static str> {
+    /// What limits, of a policy that has a model of it.
+    fn limit(&self) -> Option<Bottleneck> {
         None
     }
 

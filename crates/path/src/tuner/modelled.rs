@@ -1,7 +1,7 @@
 //! `model`: the controller of the crate `path` as a policy beside the others. It translates samples
 //! and orders; what is decided is decided there.
 
-use super::{Decision, Pacing, Phase, Policy, Remembered, Sample, Why};
+use super::{Bottleneck, Decision, Pacing, Phase, Policy, Remembered, Sample, Why};
 
 /// What `model` can be told.
 pub type ModelConfig = crate::Config;
@@ -53,8 +53,8 @@ impl Policy for Modelled {
         Some(Self::pacing_of(self.0.orders()))
     }
 
-    fn limit(&self) -> Option<&'static str> {
-        Some(self.0.estimate().limits.as_str())
+    fn limit(&self) -> Option<Bottleneck> {
+        Some(self.0.estimate().limits)
     }
 
     fn forget(&mut self) {
@@ -74,8 +74,8 @@ impl Policy for Modelled {
     }
 }
 
-/// A sample as the crate `path` takes it: what the old pacer says of it is left out.
-fn sample_of(sample: &Sample) -> crate::Sample {
+/// A sample as the model takes it: what the pacer beside the other policies says of it is left out.
+pub fn sample_of(sample: &Sample) -> crate::Sample {
     crate::Sample {
         t_s: sample.t_s,
         connections_open: sample.connections_open,

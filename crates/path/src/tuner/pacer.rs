@@ -25,7 +25,7 @@ use constants::*;
 use evidence::Demand;
 pub use evidence::{part, sending};
 
-use super::limit::Limit;
+use super::limit::limit_of;
 use super::recent::{Interval, Recent};
 use super::stretch::{Answer, Stretch};
 use super::{LONG_RTT_S, LOSING_S, Sample, rise_share};
@@ -183,7 +183,7 @@ impl Pacer {
         self.held_share += HELD_SMOOTHING * (sample.held_share - self.held_share);
         let from_s = self.t_last_s.replace(sample.t_s).unwrap_or(sample.t_s);
         self.t_first_s.get_or_insert(sample.t_s);
-        let limit = Limit::of(sample);
+        let limit = limit_of(sample);
         self.demand = self.demand.after(sample, limit);
         if self.capped.is_some() && sample.typical(|tcp| tcp.rtt_us).is_none() {
             return self.pace(); // nothing was acknowledged: there is nothing to learn
@@ -200,7 +200,7 @@ impl Pacer {
         let outstanding = sample.outstanding_bytes.unwrap_or(0.0);
         self.outstanding =
             outstanding.max(std::mem::replace(&mut self.outstanding_last, outstanding));
-        self.fills_windows = limit.is_window();
+        self.fills_windows = limit.is_per_connection();
         self.capped = match self.capped {
             None => self.begin(&seen, limit),
             Some(capped) => self.go_on(capped, &seen),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::limit::Limit;
+use crate::limit::Bottleneck;
 
 /// The reason of a decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +21,7 @@ pub enum Why {
     /// Windows of this system's size need so many connections for a gigabit over this round trip.
     LongPath,
     /// Each connection is limited by this, so more of them can help.
-    Limited(Limit),
+    Limited(Bottleneck),
     /// The last increase helped, by this factor.
     Helped(f64),
     /// The last increase did not help: the throughput changed by this factor, within the noise.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Counts, Kind};
-use crate::verdict::Cause;
+use crate::verdict::Bottleneck;
 
 /// Numbers for [`crate::verdict::Verdict::evidence`], and what they mean for the cause.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -17,7 +17,7 @@ pub struct Evidence {
 /// Evidence from the events of some connections in some seconds.
 #[allow(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 pub fn evidence(
-    cause: Cause,
+    cause: Bottleneck,
     counts: &Counts,
     seen: &[Kind],
     seconds: f64,
@@ -43,12 +43,14 @@ pub fn evidence(
         numbers.insert("events_share_send_wait", share);
     }
     let says = match cause {
-        Cause::SendBuffer if seen.contains(&Kind::SendWait) => Some(format!(
+        Bottleneck::SendBuffer if seen.contains(&Kind::SendWait) => Some(format!(
             "The application has waited {} times for room in the send buffer, {:.0} % of the time.",
             counts.of(Kind::SendWait),
             share * 100.0
         )),
-        Cause::CongestionLoss if seen.contains(&Kind::Retransmit) => Some(losses(counts, seen)),
+        Bottleneck::CongestionLoss if seen.contains(&Kind::Retransmit) => {
+            Some(losses(counts, seen))
+        }
         _ => None,
     };
     Evidence { numbers, says }
@@ -88,27 +90,27 @@ mod tests {
     #[test]
     fn waits_speak_for_the_send_buffer() {
         let counts = counts(Kind::SendWait, 12);
-        let found = evidence(Cause::SendBuffer, &counts, &KINDS, 5.0, 1);
+        let found = evidence(Bottleneck::SendBuffer, &counts, &KINDS, 5.0, 1);
         assert_eq!(found.numbers["events_send_wait"], 12.0);
         assert!((found.numbers["events_share_send_wait"] - 0.6).abs() < 1e-9);
         let says = found.says.unwrap();
         assert!(says.contains("12 times") && says.contains("60 %"), "{says}");
-        let two = evidence(Cause::SendBuffer, &counts, &KINDS, 5.0, 2);
+        let two = evidence(Bottleneck::SendBuffer, &counts, &KINDS, 5.0, 2);
         assert!((two.numbers["events_share_send_wait"] - 0.3).abs() < 1e-9);
-        assert_eq!(evidence(Cause::Storage, &counts, &KINDS, 5.0, 1).says, None);
+        assert_eq!(evidence(Bottleneck::Storage, &counts, &KINDS, 5.0, 1).says, None);
     }
 
     #[test]
     fn what_cannot_be_seen_is_no_evidence() {
         let counts = counts(Kind::Retransmit, 4);
         let seen = [Kind::Probe, Kind::Retransmit];
-        let found = evidence(Cause::CongestionLoss, &counts, &seen, 5.0, 1);
+        let found = evidence(Bottleneck::CongestionLoss, &counts, &seen, 5.0, 1);
         assert_eq!(found.numbers, BTreeMap::from([("events_retransmit", 4.0)]));
         let says = found.says.unwrap();
         assert!(says.starts_with("4 retransmissions of 3 segments"), "{says}");
         assert!(says.contains("cannot be told apart"), "{says}");
-        assert_eq!(evidence(Cause::SendBuffer, &counts, &seen, 5.0, 1).says, None);
-        let all = evidence(Cause::CongestionLoss, &counts, &KINDS, 5.0, 1).says.unwrap();
+        assert_eq!(evidence(Bottleneck::SendBuffer, &counts, &seen, 5.0, 1).says, None);
+        let all = evidence(Bottleneck::CongestionLoss, &counts, &KINDS, 5.0, 1).says.unwrap();
         assert!(all.contains("0 timeouts"), "{all}");
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::words::{self, Situation};
-use super::{CannotTell, Cause, Judgement, Source};
+use super::{Bottleneck, CannotTell, Judgement, Source};
 use crate::model::{ConnectionReport, FlowReport, ShareSeconds};
 
 /// A rate this near to that of trains of data is the line's.
@@ -95,12 +95,15 @@ fn add(into: &mut ShareSeconds, other: &ShareSeconds) {
 
 /// The verdict; `None` where no command moved data.
 pub fn decide(connections: &[ConnectionReport]) -> Option<Judgement> {
-    decide_between(connections, &Cause::ALL)
+    decide_between(connections, &Bottleneck::DIAGNOSED)
 }
 
 /// The verdict where all other causes have been excluded by who knows more of them: a capture that began
 /// in the midst of a session has no scale of windows, and no PDUs until it finds the first header.
-pub fn decide_between(connections: &[ConnectionReport], causes: &[Cause]) -> Option<Judgement> {
+pub fn decide_between(
+    connections: &[ConnectionReport],
+    causes: &[Bottleneck],
+) -> Option<Judgement> {
     let totals = Totals::of(connections)?;
     let cause = cause(&totals, causes);
     let situation = situation(cause, &totals);
@@ -110,14 +113,14 @@ pub fn decide_between(connections: &[ConnectionReport], causes: &[Cause]) -> Opt
 }
 
 /// What this capture does not show.
-fn cannot_tell(cause: Cause, totals: &Totals<'_>) -> Vec<CannotTell> {
-    let like_a_window = matches!(cause, Cause::SendBuffer | Cause::CongestionWindow);
+fn cannot_tell(cause: Bottleneck, totals: &Totals<'_>) -> Vec<CannotTell> {
+    let like_a_window = matches!(cause, Bottleneck::SendBuffer | Bottleneck::CongestionWindow);
     if !like_a_window || totals.flow.window_scale_known {
         return Vec::new();
     }
     let port = totals.main.target.port();
     vec![CannotTell {
-        cause: Cause::ReceiveWindow,
+        cause: Bottleneck::ReceiveWindow,
         why: "The scale of the windows is in the handshake, which is not in this capture.",
         command: format!(
             "begin before the login: enkaku monitor record session.pcapng --port {port}"
@@ -125,25 +128,25 @@ fn cannot_tell(cause: Cause, totals: &Totals<'_>) -> Vec<CannotTell> {
     }]
 }
 
-fn cause(totals: &Totals<'_>, causes: &[Cause]) -> Cause {
+fn cause(totals: &Totals<'_>, causes: &[Bottleneck]) -> Bottleneck {
     let shares = &totals.shares;
     let by_time = [
-        (shares.send_buffer, Cause::SendBuffer),
-        (shares.receive_window, Cause::ReceiveWindow),
-        (shares.congestion_loss, Cause::CongestionLoss),
-        (shares.congestion_window, Cause::CongestionWindow),
-        (shares.line_rate, Cause::LineRate),
-        (shares.r2t, Cause::R2t),
-        (shares.round_trip, Cause::QueueDepth),
-        (shares.target, Cause::Storage),
-        (shares.application, Cause::Application),
+        (shares.send_buffer, Bottleneck::SendBuffer),
+        (shares.receive_window, Bottleneck::ReceiveWindow),
+        (shares.congestion_loss, Bottleneck::CongestionLoss),
+        (shares.congestion_window, Bottleneck::CongestionWindow),
+        (shares.line_rate, Bottleneck::LineRate),
+        (shares.r2t, Bottleneck::R2t),
+        (shares.round_trip, Bottleneck::QueueDepth),
+        (shares.target, Bottleneck::Storage),
+        (shares.application, Bottleneck::Application),
     ];
     let possible = by_time.into_iter().filter(|(_, cause)| causes.contains(cause));
     let most = possible.max_by(|one, other| one.0.total_cmp(&other.0));
-    let (_, cause) = most.unwrap_or((0.0, Cause::Application));
+    let (_, cause) = most.unwrap_or((0.0, Bottleneck::Application));
     // A sender that paces itself at the rate of the line (BBR) leaves no queue behind.
     let at_line = totals.line().is_some_and(|line| totals.rate() >= LINE_SHARE * line);
-    if cause == Cause::CongestionWindow && at_line { Cause::LineRate } else { cause }
+    if cause == Bottleneck::CongestionWindow && at_line { Bottleneck::LineRate } else { cause }
 }
 
 fn evidence(totals: &Totals<'_>) -> BTreeMap<&'static str, f64> {
@@ -181,23 +184,23 @@ fn evidence(totals: &Totals<'_>) -> BTreeMap<&'static str, f64> {
 }
 
 /// The throughput to expect without the cause; `None` where nothing is to be gained or known.
-fn expected(cause: Cause, totals: &Totals<'_>) -> Option<f64> {
+fn expected(cause: Bottleneck, totals: &Totals<'_>) -> Option<f64> {
     let shares = &totals.shares;
     let saved_s = match cause {
-        Cause::SendBuffer => shares.send_buffer,
-        Cause::ReceiveWindow => shares.receive_window,
-        Cause::CongestionLoss => shares.congestion_loss,
-        Cause::CongestionWindow => shares.congestion_window,
-        Cause::R2t => shares.r2t,
-        Cause::QueueDepth => shares.round_trip,
-        Cause::Storage | Cause::LineRate | Cause::Application => return None,
+        Bottleneck::SendBuffer => shares.send_buffer,
+        Bottleneck::ReceiveWindow => shares.receive_window,
+        Bottleneck::CongestionLoss => shares.congestion_loss,
+        Bottleneck::CongestionWindow => shares.congestion_window,
+        Bottleneck::R2t => shares.r2t,
+        Bottleneck::QueueDepth => shares.round_trip,
+        _ => return None,
     };
     let rate = totals.without(saved_s);
     (rate.is_finite() && rate > totals.rate()).then_some(rate)
 }
 
 /// The numbers for the sentences.
-fn situation(cause: Cause, totals: &Totals<'_>) -> Situation {
+fn situation(cause: Bottleneck, totals: &Totals<'_>) -> Situation {
     let share = |seconds: f64| seconds / totals.wall_s.max(1e-9);
     let expected = expected(cause, totals);
     let flow = totals.flow;
@@ -208,7 +211,7 @@ fn situation(cause: Cause, totals: &Totals<'_>) -> Situation {
         bytes_per_s: totals.rate(),
         capacity_bytes_per_s: totals.line().unwrap_or(totals.rate()),
         expected_bytes_per_s: expected,
-        in_flight_bytes: if cause == Cause::SendBuffer {
+        in_flight_bytes: if cause == Bottleneck::SendBuffer {
             flow.in_flight_plateau_bytes as f64
         } else {
             flow.in_flight_max_bytes as f64

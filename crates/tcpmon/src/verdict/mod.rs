@@ -6,62 +6,8 @@ mod words;
 
 use std::collections::BTreeMap;
 
+pub use path::Bottleneck;
 use serde::Serialize;
-
-/// The one thing that, changed, makes the transfer faster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Cause {
-    /// The sender waits for memory of its send buffer (S0's finding).
-    SendBuffer,
-    /// The window that the receiver announces is full.
-    ReceiveWindow,
-    /// Losses keep the congestion window small.
-    CongestionLoss,
-    /// The congestion window is full without losses: it is still growing, or it is bounded.
-    CongestionWindow,
-    /// Data wait for the target's R2Ts (RFC 7143 §11.8).
-    R2t,
-    /// Too few commands are outstanding for the path: one round trip each.
-    QueueDepth,
-    /// The target's medium is what takes the time.
-    Storage,
-    /// The line is full: there is nothing to gain.
-    LineRate,
-    /// The initiator's application does not ask for more.
-    Application,
-}
-
-impl Cause {
-    /// All of them.
-    pub const ALL: [Self; 9] = [
-        Self::SendBuffer,
-        Self::ReceiveWindow,
-        Self::CongestionLoss,
-        Self::CongestionWindow,
-        Self::R2t,
-        Self::QueueDepth,
-        Self::Storage,
-        Self::LineRate,
-        Self::Application,
-    ];
-
-    /// Its name in JSON, metrics and on the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::SendBuffer => "send_buffer",
-            Self::ReceiveWindow => "receive_window",
-            Self::CongestionLoss => "congestion_loss",
-            Self::CongestionWindow => "congestion_window",
-            Self::R2t => "r2t",
-            Self::QueueDepth => "queue_depth",
-            Self::Storage => "storage",
-            Self::LineRate => "line_rate",
-            Self::Application => "application",
-        }
-    }
-}
 
 /// What a verdict was made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -87,7 +33,7 @@ impl Source {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CannotTell {
     /// Which one.
-    pub cause: Cause,
+    pub cause: Bottleneck,
     /// Why this source cannot tell it from the cause that was named: a sentence.
     pub why: &'static str,
     /// What can: a command, and where to run it if that is not here.
@@ -103,7 +49,7 @@ pub struct Judgement {
     #[serde(flatten)]
     pub verdict: Verdict,
     /// Causes that the same numbers would have, the likelier first.
-    pub not_excluded: Vec<Cause>,
+    pub not_excluded: Vec<Bottleneck>,
     /// The same causes, why they cannot be told here, and what can.
     pub cannot_tell: Vec<CannotTell>,
     /// Connections that carried the transfer.
@@ -137,7 +83,7 @@ impl Judgement {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
     /// What limits the transfer.
-    pub cause: Cause,
+    pub cause: Bottleneck,
     /// The measured numbers that say so, by name; the unit ends the name (`rtt_us`, `window_bytes`).
     pub evidence: BTreeMap<&'static str, f64>,
     /// What to change and what to expect of it, one or two sentences with numbers.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Cause, Verdict};
+use super::{Bottleneck, Verdict};
 
 /// Memory that a byte in flight takes in a buffer: headers and room that stays empty.
 const BUFFER_PER_BYTE: f64 = 2.0;
@@ -73,7 +73,7 @@ impl Situation {
 
 /// The verdict on a cause: its evidence with what is wanted instead, and the sentences.
 pub(super) fn verdict(
-    cause: Cause,
+    cause: Bottleneck,
     mut evidence: BTreeMap<&'static str, f64>,
     now: &Situation,
 ) -> Verdict {
@@ -84,24 +84,27 @@ pub(super) fn verdict(
 }
 
 /// The number that the advice asks for, for the evidence.
-fn wanted(cause: Cause, now: &Situation) -> Option<(&'static str, f64)> {
+fn wanted(cause: Bottleneck, now: &Situation) -> Option<(&'static str, f64)> {
     match cause {
-        Cause::SendBuffer => Some(("send_buffer_wanted_bytes", now.buffer_wanted())),
-        Cause::ReceiveWindow => Some(("receive_window_wanted_bytes", now.buffer_wanted())),
-        Cause::QueueDepth => Some(("outstanding_wanted", now.depth_wanted())),
+        Bottleneck::SendBuffer => Some(("send_buffer_wanted_bytes", now.buffer_wanted())),
+        Bottleneck::ReceiveWindow => Some(("receive_window_wanted_bytes", now.buffer_wanted())),
+        Bottleneck::QueueDepth => Some(("outstanding_wanted", now.depth_wanted())),
         _ => None,
     }
 }
 
 /// What limits the transfer, what to change, and what to expect of it.
-fn text(cause: Cause, now: &Situation) -> String {
+fn text(cause: Bottleneck, now: &Situation) -> String {
     let mut text = change(cause, now);
     if let Some(expected) = now.expected_bytes_per_s {
         text += &format!(" Expect about {} instead of {}.", rate(expected), rate(now.bytes_per_s));
     }
     let tuned = matches!(
         cause,
-        Cause::SendBuffer | Cause::ReceiveWindow | Cause::CongestionLoss | Cause::CongestionWindow
+        Bottleneck::SendBuffer
+            | Bottleneck::ReceiveWindow
+            | Bottleneck::CongestionLoss
+            | Bottleneck::CongestionWindow
     );
     if tuned && now.own_initiator {
         text += " enkaku's initiator does this by itself with --connections auto.";
@@ -109,37 +112,37 @@ fn text(cause: Cause, now: &Situation) -> String {
     text
 }
 
-fn change(cause: Cause, now: &Situation) -> String {
+fn change(cause: Bottleneck, now: &Situation) -> String {
     let sender = now.sender();
     match cause {
-        Cause::SendBuffer => format!(
+        Bottleneck::SendBuffer => format!(
             "The send buffer of {sender}{} lets {} be in flight at RTT {}. {}",
             now.send_buffer_bytes.map_or(String::new(), |bytes| format!(" ({})", size(bytes))),
             size(now.in_flight_bytes),
             time(now.rtt_us),
             larger("net.ipv4.tcp_wmem", now.in_flight_bytes, now),
         ),
-        Cause::ReceiveWindow => format!(
+        Bottleneck::ReceiveWindow => format!(
             "The receive window of {} is {} at RTT {}. {}",
             now.receiver(),
             size(now.window_bytes),
             time(now.rtt_us),
             larger("net.ipv4.tcp_rmem", now.window_bytes, now),
         ),
-        Cause::CongestionLoss => format!(
+        Bottleneck::CongestionLoss => format!(
             "Losses ({:.1e} of the segments) keep the congestion window of {sender}{}. Use BBR there \
              (net.ipv4.tcp_congestion_control = bbr), or more connections, which share the losses; \
              and look for what loses them.",
             now.loss,
             now.cwnd_bytes.map_or(" small".to_owned(), |bytes| format!(" at {}", size(bytes))),
         ),
-        Cause::CongestionWindow => format!(
+        Bottleneck::CongestionWindow => format!(
             "The congestion window of {sender} is full at {} without losses: it is still growing, or \
              was closed by idleness (net.ipv4.tcp_slow_start_after_idle = 0), or more connections \
              start with more.",
             size(now.cwnd_bytes.unwrap_or(now.in_flight_bytes)),
         ),
-        Cause::R2t => format!(
+        Bottleneck::R2t => format!(
             "Each write waits for {} a round trip of {} each. Negotiate InitialR2T=No, \
              ImmediateData=Yes, FirstBurstLength and MaxBurstLength of at least the size of a write \
              ({}), and MaxOutstandingR2T above 1.",
@@ -147,23 +150,24 @@ fn change(cause: Cause, now: &Situation) -> String {
             time(now.rtt_us),
             size(now.burst_bytes),
         ),
-        Cause::QueueDepth => queue_depth(now),
-        Cause::Storage => format!(
+        Bottleneck::QueueDepth => queue_depth(now),
+        Bottleneck::Storage => format!(
             "The target's storage takes the time ({:.0} % of it): the network waits. A faster \
              medium, a cache at the target, or more commands at a time if it can serve them \
              together.",
             100.0 * now.target_share,
         ),
-        Cause::LineRate => format!(
+        Bottleneck::LineRate => format!(
             "The line is full at {}: nothing in TCP or iSCSI can make this faster. More of the \
              line, or less to carry.",
             rate(now.bytes_per_s)
         ),
-        Cause::Application => format!(
+        Bottleneck::Application => format!(
             "The initiator's application asks for no more: the session is silent for {:.0} % of \
              the time. Look at what it does between its requests.",
             100.0 * now.application_share,
         ),
+        _ => format!("The session is limited by {cause}."),
     }
 }
 
@@ -258,7 +262,7 @@ mod tests {
 
     #[test]
     fn every_cause_has_sentences_with_whatever_is_known() {
-        for cause in Cause::ALL {
+        for cause in Bottleneck::DIAGNOSED {
             for now in [Situation::default(), some()] {
                 let text = text(cause, &now);
                 assert!(text.ends_with('.') && !text.contains("NaN"), "{text}");
@@ -272,15 +276,15 @@ mod tests {
     fn buffers_are_asked_for_that_hold_the_path_twice() {
         // 25 MB/s × 40 ms is 1 MB, half of it for each of two connections.
         let now = some();
-        let buffer = text(Cause::SendBuffer, &now);
+        let buffer = text(Bottleneck::SendBuffer, &now);
         assert!(buffer.contains("The path needs 1.0 MB"), "{buffer}");
         assert!(buffer.contains("there to 1.0 MB, or use 10 connections"), "{buffer}");
-        assert_eq!(wanted(Cause::SendBuffer, &now), Some(("send_buffer_wanted_bytes", 1e6)));
-        assert_eq!(wanted(Cause::QueueDepth, &now), Some(("outstanding_wanted", 31.0)));
-        assert_eq!(wanted(Cause::Storage, &now), None);
+        assert_eq!(wanted(Bottleneck::SendBuffer, &now), Some(("send_buffer_wanted_bytes", 1e6)));
+        assert_eq!(wanted(Bottleneck::QueueDepth, &now), Some(("outstanding_wanted", 31.0)));
+        assert_eq!(wanted(Bottleneck::Storage, &now), None);
         // What was seen came through the window: of the line no more is known.
         let unknown = Situation { capacity_bytes_per_s: 5e6, line_can_be_said: true, ..now };
-        let vague = text(Cause::SendBuffer, &unknown);
+        let vague = text(Bottleneck::SendBuffer, &unknown);
         assert!(vague.contains("rate × RTT × 2") && vague.contains("--line-rate"), "{vague}");
     }
 }

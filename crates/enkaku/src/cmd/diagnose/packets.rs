@@ -11,7 +11,7 @@ use tcpmon::capture::{CaptureSummary, LinkType, decode};
 use tcpmon::model::Analysis;
 use tcpmon::verdict::from_packets::decide_between;
 use tcpmon::verdict::from_samples::Watched;
-use tcpmon::verdict::{Cause, Judgement};
+use tcpmon::verdict::{Bottleneck, Judgement};
 
 /// How often the time is looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -20,7 +20,7 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Packets of this machine would tell what the counters do not.
 pub(super) fn would_tell(judgement: &Judgement) -> bool {
-    judgement.not_excluded.contains(&Cause::R2t)
+    judgement.not_excluded.contains(&Bottleneck::R2t)
 }
 
 /// Reads packets for as long as was watched, but for no longer than it takes, and chooses among the causes

@@ -90,26 +90,26 @@ fn number(value: f64) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use tcpmon::verdict::{CannotTell, Cause, Source, Verdict};
+    use tcpmon::verdict::{Bottleneck, CannotTell, Source, Verdict};
 
     use super::*;
 
     fn answer(source: Source) -> Answer {
         let verdict = Verdict {
-            cause: Cause::QueueDepth,
+            cause: Bottleneck::QueueDepth,
             evidence: BTreeMap::from([("loss", 0.00012), ("bytes_per_s", 5.25e6)]),
             advice: "Keep more commands outstanding.".into(),
             expected_bytes_per_s: None,
         };
         let doubt = CannotTell {
-            cause: Cause::R2t,
+            cause: Bottleneck::R2t,
             why: "No PDUs are seen.",
             command: "enkaku diagnose --pcap session.pcapng".into(),
         };
         let judgement = Judgement {
             source,
             verdict,
-            not_excluded: vec![Cause::R2t],
+            not_excluded: vec![Bottleneck::R2t],
             cannot_tell: vec![doubt],
             connections: 1,
             bytes_per_s: 5.25e6,

@@ -8,7 +8,7 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table, TableState, Wrap};
 use tcpmon::row::Row;
-use tcpmon::verdict::Cause;
+use tcpmon::verdict::Bottleneck;
 
 use super::events::words;
 use super::screen::{Curves, View};
@@ -192,12 +192,12 @@ fn cells(row: &Row, curve: Option<&VecDeque<u64>>, wide: bool) -> Cells<'static>
     ])
 }
 
-fn colour(cause: Option<Cause>) -> Style {
+fn colour(cause: Option<Bottleneck>) -> Style {
     match cause {
         None => Style::new().dim(),
-        Some(Cause::LineRate) => Style::new().fg(Color::Green),
-        Some(Cause::CongestionLoss) => Style::new().fg(Color::Red),
-        Some(Cause::Application) => Style::new().fg(Color::Blue),
+        Some(Bottleneck::LineRate) => Style::new().fg(Color::Green),
+        Some(Bottleneck::CongestionLoss) => Style::new().fg(Color::Red),
+        Some(Bottleneck::Application) => Style::new().fg(Color::Blue),
         Some(_) => Style::new().fg(Color::Yellow),
     }
 }

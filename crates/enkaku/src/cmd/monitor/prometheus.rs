@@ -138,7 +138,7 @@ fn render(round: &Round) -> Result<String, std::fmt::Error> {
     let limits: Family<Limit, Gauge> = Family::default();
     for row in &round.connections {
         let (local, remote) = (row.connection.local.to_string(), row.connection.remote.to_string());
-        let cause = row.cause.map_or("idle", tcpmon::verdict::Cause::as_str);
+        let cause = row.cause.map_or("idle", tcpmon::verdict::Bottleneck::as_str);
         limits.get_or_create(&Limit { local, remote, cause }).set(1);
     }
     registry.register("limit", "What limits the connection, 1 for the cause", limits);

@@ -1,6 +1,6 @@
 //! Numbers in few columns.
 
-use tcpmon::verdict::Cause;
+use tcpmon::verdict::Bottleneck;
 
 /// Bits per second in at most six columns: `950k`, `12.3M`, `1.25G`.
 pub(super) fn bits(bytes_per_s: f64) -> String {
@@ -41,18 +41,18 @@ fn short(value: f64) -> String {
 }
 
 /// A cause in at most eleven columns.
-pub(super) fn cause(cause: Option<Cause>) -> &'static str {
+pub(super) fn cause(cause: Option<Bottleneck>) -> &'static str {
     match cause {
         None => "idle",
-        Some(Cause::SendBuffer) => "send buffer",
-        Some(Cause::ReceiveWindow) => "recv window",
-        Some(Cause::CongestionLoss) => "losses",
-        Some(Cause::CongestionWindow) => "cwnd",
-        Some(Cause::R2t) => "R2T",
-        Some(Cause::QueueDepth) => "queue depth",
-        Some(Cause::Storage) => "storage",
-        Some(Cause::LineRate) => "line full",
-        Some(Cause::Application) => "application",
+        Some(Bottleneck::SendBuffer) => "send buffer",
+        Some(Bottleneck::ReceiveWindow) => "recv window",
+        Some(Bottleneck::CongestionLoss) => "losses",
+        Some(Bottleneck::CongestionWindow) => "cwnd",
+        Some(Bottleneck::R2t) => "R2T",
+        Some(Bottleneck::QueueDepth) => "queue depth",
+        Some(Bottleneck::Storage) => "storage",
+        Some(Bottleneck::LineRate) => "line full",
+        Some(Bottleneck::Application) => "application",
         Some(other) => other.as_str(),
     }
 }

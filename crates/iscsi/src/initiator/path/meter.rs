@@ -15,11 +15,12 @@ use iscsi_proto::initiator::{ConnectionId as CoreId, Pace, slowness};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::time::Instant;
 use path::TcpInfo;
+use path::limit::of_connection;
 use path::tuner::{Connection, ConnectionId, Sample, Tcp};
 use tokio::net::TcpStream;
 
 use super::disorder::Disorder;
-use super::report::{PathConnection, limit_of};
+use super::report::PathConnection;
 use crate::initiator::growth::Ceiling;
 use crate::initiator::state::{Phase, State};
 use crate::transport::socket_options::{
@@ -370,13 +371,13 @@ fn path_connection(
         receive_buffer,
         in_flight: seen.in_flight,
         outstanding_bytes: seen.outstanding_bytes,
-        limit: limit_of(connection),
+        limit: of_connection(connection),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use path::tuner::Limit;
+    use path::Bottleneck;
 
     use super::*;
 
@@ -422,11 +423,11 @@ mod tests {
             let receive_rtt_us = 1000 * receive_ms.unwrap_or(0);
             let info = TcpInfo { rtt_us: 75_000, receive_rtt_us, ..info(0, 0, 0) };
             let tcp = receiving(&seen, &info, 1e6, false, u64::MAX);
-            Limit::of(&Sample { tcp, ..Sample::default() })
+            of_connection(&Connection { tcp, ..Connection::default() })
         };
-        assert_eq!(limit(Some(41)), Limit::Unknown);
-        assert_eq!(limit(None), Limit::Unknown);
-        assert_eq!(limit(Some(75)), Limit::Line, "the data wait, too");
+        assert_eq!(limit(Some(41)), Bottleneck::Unknown);
+        assert_eq!(limit(None), Bottleneck::Unknown);
+        assert_eq!(limit(Some(75)), Bottleneck::LineRate, "the data wait, too");
     }
 
     #[tokio::test]

@@ -20,9 +20,10 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use iscsi_proto::time::Instant;
+use path::Model;
 use path::tuner::{
-    Decision, LONG_RTT_S, Limit, Line, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig,
-    Room, Sample, Tcp, Why, part, sending,
+    Bottleneck, Decision, LONG_RTT_S, Line, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig,
+    Room, Sample, Tcp, Why, part, sample_of, sending,
 };
 
 use self::actuator::Actuator;
@@ -49,6 +50,8 @@ pub(super) struct Controller {
     /// To build it again with.
     config: PolicyConfig,
     meter: Meter,
+    /// What limits, for the report: its thresholds are those of `enkaku diagnose`, whatever the policy.
+    model: Model,
     /// The line's rate; none if the user wants none.
     pacer: Option<Pacer>,
     /// Commands wait for a rate of the user's, which is less than the line's.
@@ -114,6 +117,7 @@ impl Controller {
             policy: policy.clone().build(),
             config: policy,
             meter: Meter::default(),
+            model: Model::default(),
             pacer: paces.then(Pacer::default),
             users_rate: false,
             pace: Pace::default(),
@@ -160,6 +164,7 @@ impl Controller {
     /// session that it may have ended.
     fn forget(&mut self, shared: &Shared, peer: Option<IpAddr>, now: Instant) {
         self.meter.pause();
+        self.model = Model::default();
         self.policy.forget();
         self.policy.remember(peer.and_then(|peer| shared.memory.of(peer)));
         self.pacer = self.pacer.take().map(|_| Pacer::default());
@@ -258,6 +263,7 @@ impl Controller {
         let sample = &measured.sample;
         self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
         self.t_s = sample.t_s;
+        self.model.handle_sample(&sample_of(sample), self.pace.bytes_per_s);
         let empty = shortest(&measured.connections);
         self.rtt_s = empty.map_or(self.rtt_s, |rtt| rtt.as_secs_f64());
         let rtt_us = round_trip_us(sample, empty);
@@ -326,11 +332,15 @@ impl Controller {
         report.phase = decision.phase.as_str();
         report.why = decision.why.to_string();
         report.bytes_per_s = measured.sample.bytes_per_s;
-        let known = self.policy.limit();
-        report.limit = known.unwrap_or_else(|| report::limit_name(Limit::of(&measured.sample)));
+        report.limit = match self.policy.limit() {
+            Some(known) => known,
+            // Held at the rate that the pacer found the line to carry.
+            None if measured.sample.pace.binds => Bottleneck::LineRate,
+            None => self.model.estimate().limits,
+        };
         report.connections.clone_from(&measured.connections);
         if self.meted.binds() {
-            report.limit = "share";
+            report.limit = Bottleneck::Share;
             report.why = "the rate is limited to what we may take".to_owned();
         }
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
 use iscsi_proto::time::Instant;
-use path::tuner::{Connection, Limit, Sample};
+use path::Bottleneck;
+use path::tuner::Sample;
 
 /// Changes remembered. A policy that has settled makes a few an hour; the oldest go first.
 const CHANGES_MAX: usize = 256;
@@ -37,9 +38,8 @@ pub struct PathReport {
     /// Bytes carried by all connections in the last interval, in bytes a second, both ways, with
     /// iSCSI's headers.
     pub bytes_per_s: f64,
-    /// What limits the typical connection: `send_buffer`, `receive_window`, `congestion_loss`,
-    /// `congestion_window`, `line_rate`, `application`, `share` or `unknown`.
-    pub limit: &'static str,
+    /// What limits the typical connection.
+    pub limit: Bottleneck,
     /// The most we take, in bytes a second, if that is limited.
     pub max_rate: Option<f64>,
     /// What the line was found to carry, in bytes a second: so much goes out and no more. None
@@ -90,8 +90,8 @@ pub struct PathConnection {
     pub in_flight: u32,
     /// Their payload in bytes.
     pub outstanding_bytes: u64,
-    /// What limits it; the words of [`PathReport::limit`].
-    pub limit: &'static str,
+    /// What limits it.
+    pub limit: Bottleneck,
 }
 
 /// The number of connections was changed, or has changed.
@@ -146,25 +146,6 @@ impl History {
     pub(super) fn changes(&self) -> Vec<PathChange> {
         self.changes.iter().cloned().collect()
     }
-}
-
-/// The word for a limit in reports.
-pub(super) fn limit_name(limit: Limit) -> &'static str {
-    match limit {
-        Limit::Application => "application",
-        Limit::PeerWindow => "receive_window",
-        Limit::SendBuffer => "send_buffer",
-        Limit::CongestionLoss => "congestion_loss",
-        Limit::CongestionWindow => "congestion_window",
-        Limit::Line => "line_rate",
-        _ => "unknown",
-    }
-}
-
-/// What limits one connection.
-pub(super) fn limit_of(connection: &Connection) -> &'static str {
-    let connections = vec![connection.clone()];
-    limit_name(Limit::of(&Sample { connections, ..Sample::default() }))
 }
 
 #[cfg(test)]

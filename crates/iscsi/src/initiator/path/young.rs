@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use path::tuner::{CongestionControl, Decision, Limit, Opening, Room, Sample, Why};
+use path::tuner::{Bottleneck, CongestionControl, Decision, Opening, Room, Sample, Why};
 
 use super::meter::Measured;
 
@@ -56,7 +56,7 @@ impl Young {
     /// out about the path says little about those. True then, once.
     pub(super) fn is_again(&mut self, sample: &Sample, decision: &Decision) -> bool {
         let many = decision.connections >= JOINED_FACTOR * sample.connections_open.max(1)
-            && decision.why == Why::Limited(Limit::CongestionLoss);
+            && decision.why == Why::Limited(Bottleneck::CongestionLoss);
         // Where it is refused, it is asked for again and again.
         let other = decision.congestion_control.filter(|control| Some(*control) != self.control);
         if !many && other.is_none() {
@@ -122,7 +122,7 @@ mod tests {
         let fixed = path::tuner::Fixed::new(64);
         let mut decision = path::tuner::Policy::handle_sample(&mut { fixed }, &sample);
         assert!(!young.is_again(&sample, &decision), "for another reason");
-        decision.why = Why::Limited(Limit::CongestionLoss);
+        decision.why = Why::Limited(Bottleneck::CongestionLoss);
         assert!(young.is_again(&sample, &decision));
         let mut next = measured(t_s + 0.1, 0.0);
         assert!(young.handle(&mut next).is_some_and(|room| room.bytes_per_s < 1e8));

@@ -4,11 +4,11 @@
 //! but a new connection's doubles with each round trip. So as many as filled the line before the
 //! losses are opened, at the rate that was found then, and take the place of all others.
 
-use super::super::limit::Limit;
 use super::super::{Line, Sample, Why};
 use super::constants::*;
 use super::lossy::congestion_control;
 use super::{Adaptive, Point, State};
+use crate::limit::Bottleneck;
 
 /// When windows were last replaced by new ones, and when that may be again.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,7 @@ impl Adaptive {
         self.shrink_s = sample.t_s + SHRINK_AFTER_CHANGE_S;
         let bytes_per_s = self.windows.last(0).unwrap_or(sample.bytes_per_s);
         let base = Point { connections: self.connections, bytes_per_s, settled: false };
-        self.start_grow(base, wanted, sample.t_s, Why::Limited(Limit::CongestionLoss));
+        self.start_grow(base, wanted, sample.t_s, Why::Limited(Bottleneck::CongestionLoss));
         true
     }
 

@@ -1,13 +1,13 @@
 //! What `adaptive` does on its plateau: it looks for a changed path and for probes that are due.
 
-use super::super::limit::Limit;
 use super::super::{Sample, Why};
 use super::constants::*;
 use super::{Adaptive, Point, State};
+use crate::limit::Bottleneck;
 
 impl Adaptive {
     /// Looks for a change of the path, then for a probe that is due.
-    pub(super) fn watch(&mut self, level: f64, fresh: bool, t_s: f64, limit: Limit) {
+    pub(super) fn watch(&mut self, level: f64, fresh: bool, t_s: f64, limit: Bottleneck) {
         let count = self.windows.count();
         self.windows.learn_noise();
         if let Some(factor) = self.changed(level) {
@@ -15,8 +15,8 @@ impl Adaptive {
             return;
         }
         if self.line_bytes_per_s.is_some()
-            && limit != Limit::Line
-            && limit != Limit::Application
+            && limit != Bottleneck::LineRate
+            && limit != Bottleneck::Application
             && self.misses_the_line()
         {
             let level = self.windows.recent(LEVEL_WINDOWS).unwrap_or(level);
@@ -31,7 +31,10 @@ impl Adaptive {
             return;
         }
         self.why = Why::Plateau;
-        if self.falls_short() && self.connections < self.connections_max() && limit != Limit::Line {
+        if self.falls_short()
+            && self.connections < self.connections_max()
+            && limit != Bottleneck::LineRate
+        {
             let level = self.windows.recent(DRIFT_WINDOWS).unwrap_or(level);
             // What the trial shows is the plateau: this one was a guess.
             let known = self.plateau.take().unwrap_or(level);
@@ -55,7 +58,7 @@ impl Adaptive {
             }
             self.start_shrink(plateau, t_s);
         } else if t_s >= self.look_again_s
-            && limit != Limit::Line
+            && limit != Bottleneck::LineRate
             && self.connections < self.connections_max()
         {
             self.look_again_s = t_s + self.look_pause_s;
@@ -65,7 +68,7 @@ impl Adaptive {
 
     /// The line has become faster, but the windows that filled the slower one grow by little in a round
     /// trip; those of new connections double. True if more are tried now: as many as hold what is missing.
-    pub(super) fn answer_lag(&mut self, sample: &Sample, limit: Limit) -> bool {
+    pub(super) fn answer_lag(&mut self, sample: &Sample, limit: Bottleneck) -> bool {
         let (t_s, carried) = (sample.t_s, sample.bytes_per_s);
         // While the rate goes up in steps, it may be reached for a moment.
         let memory_s = LAGS_MEMORY_WINDOWS * self.window_s;
@@ -73,7 +76,7 @@ impl Adaptive {
         let since_s = lately.map_or(t_s, |(since_s, _)| since_s);
         self.lags_s = if sample.pace.lags { Some((since_s, t_s)) } else { lately };
         let long = sample.pace.lags && t_s - since_s >= self.window_s;
-        let holds = matches!(self.state, State::Hold { .. }) && limit.is_window();
+        let holds = matches!(self.state, State::Hold { .. }) && limit.is_per_connection();
         let more = self.connections < self.connections_max();
         let Some(rate) = sample.pace.bytes_per_s.filter(|_| long && holds && more) else {
             return false;
@@ -154,10 +157,10 @@ impl Adaptive {
         beyond(drift, least).then(|| drift / level.max(1.0))
     }
 
-    pub(super) fn path_changed(&mut self, factor: f64, t_s: f64, limit: Limit) {
+    pub(super) fn path_changed(&mut self, factor: f64, t_s: f64, limit: Bottleneck) {
         let why = if factor < 1.0 { Why::Fell(factor) } else { Why::Rose(factor) };
         let value = self.windows.last(0).unwrap_or(0.0);
-        let falls_short = |line: f64| limit != Limit::Line && value < LINE_SHARE * line;
+        let falls_short = |line: f64| limit != Bottleneck::LineRate && value < LINE_SHARE * line;
         let narrow = self.losses || self.rtt_s > STRETCHED * self.held_rtt_s;
         if self.line_bytes_per_s.is_some_and(|line| !(narrow && falls_short(line))) {
             // The rate follows the line by itself, and goes up and down with it. But what losses
@@ -180,7 +183,7 @@ impl Adaptive {
         self.shrink_s = t_s + SHRINK_AFTER_CHANGE_S;
         self.look_again_s = t_s + self.look_pause_s;
         self.windows.clear();
-        if limit == Limit::Application {
+        if limit == Bottleneck::Application {
             self.hold(self.connections, value, t_s, Why::Application);
             return;
         }

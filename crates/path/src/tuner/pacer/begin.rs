@@ -1,15 +1,15 @@
 //! When the pacer begins: a queue that is ours, on a path that is used. What looks like one in the first
 //! round trips of a session, or while windows still double, is none.
 
-use super::super::limit::Limit;
 use super::constants::*;
 use super::{Capped, Pacer, Seen};
+use crate::limit::Bottleneck;
 
 impl Pacer {
-    pub(super) fn begin(&self, seen: &Seen, limit: Limit) -> Option<Capped> {
+    pub(super) fn begin(&self, seen: &Seen, limit: Bottleneck) -> Option<Capped> {
         // Little is under way also where commands wait for the rate of a path that is being opened.
         let best = self.best(f64::NEG_INFINITY);
-        let starved = limit == Limit::Application || !self.has_enough(best);
+        let starved = limit == Bottleneck::Application || !self.has_enough(best);
         let idle = starved && self.held_share < ALWAYS_SHARE;
         let quiet = seen.bytes_per_s <= 0.0 || idle;
         let ours = seen.is_crowded() && !self.may_be_late(seen) && !self.rises(seen);

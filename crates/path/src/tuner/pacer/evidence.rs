@@ -9,9 +9,9 @@
 //! Below it stands a floor, for whatever evidence may be wrong.
 
 use super::super::Sample;
-use super::super::limit::Limit;
 use super::Pacer;
 use super::constants::*;
+use crate::limit::Bottleneck;
 
 /// What a sample says of the sender.
 #[derive(Clone, Copy, Debug)]
@@ -22,17 +22,17 @@ pub(super) struct Demand {
     under_way: Option<f64>,
     /// At the end of the interval.
     outstanding: Option<f64>,
-    limit: Limit,
+    limit: Bottleneck,
 }
 
 impl Default for Demand {
     fn default() -> Self {
-        Self { held_share: 0.0, under_way: None, outstanding: None, limit: Limit::Unknown }
+        Self { held_share: 0.0, under_way: None, outstanding: None, limit: Bottleneck::Unknown }
     }
 }
 
 impl Demand {
-    pub(super) fn after(self, sample: &Sample, limit: Limit) -> Self {
+    pub(super) fn after(self, sample: &Sample, limit: Bottleneck) -> Self {
         let outstanding = sample.outstanding_bytes;
         let under_way = outstanding.map(|now| self.outstanding.map_or(now, |old| old.min(now)));
         Self { held_share: sample.held_share, under_way, outstanding, limit }
@@ -51,7 +51,7 @@ impl Pacer {
         let Demand { under_way, limit, .. } = self.demand;
         match under_way {
             Some(bytes) => bytes >= ENOUGH_SHARE * bytes_per_s * self.base_s,
-            None => limit != Limit::Application,
+            None => limit != Bottleneck::Application,
         }
     }
 
@@ -104,7 +104,7 @@ mod tests {
     fn only_a_sender_that_could_have_filled_a_rate_tells_of_it() {
         let demand = |samples: &[Sample]| {
             let all = samples.iter();
-            all.fold(Demand::default(), |demand, one| demand.after(one, Limit::Unknown))
+            all.fold(Demand::default(), |demand, one| demand.after(one, Bottleneck::Unknown))
         };
         // 40 MB/s over 20 ms: 800 kB.
         let full = sample(0.0, Some(1e6));
@@ -117,7 +117,9 @@ mod tests {
         // Commands that wait for the rate are not under way.
         assert!(fills(&[full, sample(1.0, Some(3e5))]));
         // The kernel decides where nothing else is known.
-        for (limit, expected) in [(Limit::Application, false), (Limit::CongestionWindow, true)] {
+        for (limit, expected) in
+            [(Bottleneck::Application, false), (Bottleneck::CongestionWindow, true)]
+        {
             let demand = Demand::default().after(&sample(0.0, None), limit);
             assert_eq!(pacer(demand).fills(40e6), expected);
         }

@@ -1,20 +1,20 @@
 //! What the numbers of samples mean for the advice: the situation, and the throughput to expect.
 
 use super::Whole;
-use crate::verdict::Cause;
+use crate::verdict::Bottleneck;
 use crate::verdict::words::{Situation, WORTH};
 
 /// The share of a line that a tuned transfer reaches.
 const REACHED: f64 = 0.95;
 
 /// Throughput after the change.
-pub(super) fn expected(cause: Cause, whole: &Whole) -> Option<f64> {
+pub(super) fn expected(cause: Bottleneck, whole: &Whole) -> Option<f64> {
     let possible = match cause {
-        Cause::LineRate | Cause::Application => return None,
+        Bottleneck::LineRate | Bottleneck::Application => return None,
         // Without the silences, the rest of the time carries the same bytes.
-        Cause::Storage => whole.bytes_per_s / (1.0 - whole.silences().0).max(0.05),
+        Bottleneck::Storage => whole.bytes_per_s / (1.0 - whole.silences().0).max(0.05),
         // What comes between two losses says little of the line.
-        Cause::CongestionLoss => whole.line_bytes_per_s? * REACHED,
+        Bottleneck::CongestionLoss => whole.line_bytes_per_s? * REACHED,
         _ => capacity(whole) * REACHED,
     };
     let limit = whole.line_bytes_per_s.unwrap_or(f64::INFINITY);
@@ -29,7 +29,7 @@ fn capacity(whole: &Whole) -> f64 {
 }
 
 /// The numbers for the sentences.
-pub(super) fn situation(cause: Cause, whole: &Whole) -> Situation {
+pub(super) fn situation(cause: Bottleneck, whole: &Whole) -> Situation {
     let mean = &whole.mean;
     let (target_share, application_share) = whole.silences();
     let (window, sent) = if whole.sends {

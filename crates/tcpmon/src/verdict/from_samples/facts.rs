@@ -5,21 +5,21 @@
 //! and by how long nothing did: an answer cannot come before one round trip is over, so waiting up to
 //! that is the path's, and what is longer is somebody's thinking.
 
+use path::limit::{FULL, is_queued};
+
 use crate::sample::Sample;
 
 /// A wait for an answer longer than this many round trips is not the path's alone.
 const PATIENCE_RTT: f64 = 1.3;
-/// A round-trip time above this many of the smallest, and [`QUEUE_US_MIN`] more, is a queue's.
-const QUEUE_RTT: f64 = 1.1;
 /// The kernel lets the application write again when a third of the send buffer is free
 /// (`sk_stream_is_writeable`).
 const WRITABLE: f64 = 2.0 / 3.0;
+/// What comes within this part of a round trip was sent in one: the next window's begins later.
+const ROUND: f64 = 0.9;
 /// A buffer of this part of the maximum is at it.
 const NEARLY: f64 = 0.9;
 /// Part of the bytes sent that only acknowledgements can have caused.
 const UNASKED: f64 = 0.3;
-/// Noise of timers that is taken for no queue.
-const QUEUE_US_MIN: f64 = 500.0;
 
 /// Where the time went, as shares of it; they add up to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -106,6 +106,8 @@ pub struct Facts {
     pub peak_bytes_per_s: f64,
     /// Payload between one answer and the next.
     pub burst_bytes: f64,
+    /// Share of the round trips in which data came that brought all that the announced window allows.
+    pub full_rounds_share: f64,
     /// BBR is in use.
     pub bbr: bool,
 }
@@ -147,6 +149,7 @@ impl Facts {
     fn step(&mut self, clock: &mut Clock, before: &Sample, now: &Sample) {
         let slot = Slot::new(before, now);
         clock.divide(&slot, before, now);
+        clock.rounds.note(&slot, now, self.base_rtt_us);
         self.sent_bytes += slot.sent;
         self.received_bytes += slot.received;
         let tcp = &now.tcp;
@@ -162,7 +165,7 @@ impl Facts {
         self.receive_window_bytes += of(tcp.receive_window_bytes) * slot.us;
         self.send_buffer_bytes +=
             now.memory.map_or(0.0, |memory| f64::from(memory.send_buffer_bytes)) * slot.us;
-        if rtt_us > self.base_rtt_us * QUEUE_RTT && rtt_us > self.base_rtt_us + QUEUE_US_MIN {
+        if is_queued(rtt_us, self.base_rtt_us) {
             self.queue_share += slot.us;
         }
         let delivered = micros(tcp.delivery_rate_bytes_per_s.unwrap_or_default());
@@ -188,6 +191,7 @@ impl Facts {
         let at_maximum =
             send_buffer_max.is_some_and(|max| self.send_buffer_bytes >= micros(max) * NEARLY);
         let by_acks_alone = clock.sent_unasked >= self.sent_bytes * UNASKED;
+        self.full_rounds_share = clock.rounds.full / clock.rounds.count.max(1.0);
         self.shares = clock.shares;
         self.shares.own += clock.pause;
         // A buffer that can still grow was filled by somebody who had no more to write, unless what
@@ -208,7 +212,7 @@ impl Facts {
         self.peak_bytes_per_s = self.peak_bytes_per_s.max(self.bytes_per_s());
     }
 
-    fn each(&mut self) -> [&mut f64; 20] {
+    fn each(&mut self) -> [&mut f64; 21] {
         [
             &mut self.seconds,
             &mut self.sent_bytes,
@@ -230,6 +234,7 @@ impl Facts {
             &mut self.queue_share,
             &mut self.peak_bytes_per_s,
             &mut self.burst_bytes,
+            &mut self.full_rounds_share,
         ]
     }
 
@@ -301,7 +306,37 @@ struct Clock {
     sent_unasked: f64,
     /// Time with a full send buffer that the kernel did not count.
     full_buffer: f64,
+    rounds: Rounds,
     shares: Shares,
+}
+
+/// Round trips in which data came, each from the first of them on.
+#[derive(Default)]
+struct Rounds {
+    count: f64,
+    /// Of these, such as brought a whole window.
+    full: f64,
+    until_us: f64,
+    bytes: f64,
+    is_full: bool,
+}
+
+impl Rounds {
+    fn note(&mut self, slot: &Slot, now: &Sample, rtt_us: f64) {
+        // A slot that is longer than a round trip has more than one of them.
+        if slot.received <= 0.0 || slot.us > rtt_us {
+            return;
+        }
+        if micros(now.at_us) >= self.until_us {
+            (self.until_us, self.bytes) = (micros(now.at_us) + ROUND * rtt_us, 0.0);
+            (self.count, self.is_full) = (self.count + 1.0, false);
+        }
+        self.bytes += slot.received;
+        let window = f64::from(now.tcp.receive_window_bytes.unwrap_or_default());
+        if !self.is_full && window > 0.0 && self.bytes >= FULL * window {
+            (self.full, self.is_full) = (self.full + 1.0, true);
+        }
+    }
 }
 
 impl Clock {
@@ -314,6 +349,7 @@ impl Clock {
             heard: false,
             sent_unasked: 0.0,
             full_buffer: 0.0,
+            rounds: Rounds::default(),
             shares: Shares::default(),
         }
     }

@@ -16,29 +16,19 @@ use std::collections::BTreeMap;
 
 pub use self::facts::{Facts, Shares};
 pub use super::Judgement;
-use super::{CannotTell, Cause, Source, words};
+use path::limit::{FULL, LOSS_MIN, MOSTLY, Signs};
+
+use super::{Bottleneck, CannotTell, Source, words};
 use crate::sample::Sample;
 
 /// Below this share of the busiest connection's bytes, a connection is a spectator.
 const SPECTATOR: f64 = 0.05;
 /// Less payload in a second than this is no transfer: keep-alives and polling.
 const IDLE_BYTES_PER_S: f64 = 2000.0;
-/// A limit that the kernel itself counts is believed from this share of the time on.
-const COUNTED_SHARE_MIN: f64 = 0.25;
-/// The same where other signs point at it too.
-const COUNTED_SHARE_WITH_SIGNS: f64 = 0.03;
-/// Nothing was under way for this share of the time: then somebody's silence limits.
-const SILENT: f64 = 0.5;
-/// What is in flight fills a window or a buffer at this part of it: the rest is rounding.
-const FULL: f64 = 0.8;
-/// A queue stands on the path for this share of the time: the line is full.
-const QUEUE_SHARE_LINE: f64 = 0.5;
-/// Losses matter from this share of segments on.
-const LOSS_MIN: f64 = 2e-5;
 /// A stream whose mean is this part of its best 4 ms does not go up and down with a window.
 const STEADY: f64 = 0.7;
-/// BBR keeps its rate up to about this loss (its 2016 paper: 15 %); above, losses limit it too.
-const BBR_LOSS_MAX: f64 = 0.12;
+/// A window limits if so many of the round trips filled it: the last one of each read need not.
+const FULL_ROUNDS: f64 = 0.3;
 /// This near to a known rate of the line is all of it: headers take the rest.
 const LINE_FULL: f64 = 0.88;
 
@@ -141,9 +131,9 @@ pub fn judge(watched: &[Watched], known: &Known) -> Option<Judgement> {
 }
 
 /// Why TCP's counters of this end do not tell, and what does.
-fn cannot_tell(cause: Cause, whole: &Whole) -> CannotTell {
+fn cannot_tell(cause: Bottleneck, whole: &Whole) -> CannotTell {
     let port = whole.port;
-    if cause == Cause::R2t {
+    if cause == Bottleneck::R2t {
         return CannotTell {
             cause,
             why: "R2T waits cannot be told from samples: TCP's counters show no PDUs, and an R2T \
@@ -213,86 +203,83 @@ fn without_other_ends(watched: &[Watched]) -> impl Iterator<Item = &Watched> {
 }
 
 /// The cause, and what has the same signs.
-fn cause(whole: &Whole) -> (Cause, Vec<Cause>) {
+fn cause(whole: &Whole) -> (Bottleneck, Vec<Bottleneck>) {
     let full_line = |rate: f64| whole.bytes_per_s >= rate * LINE_FULL;
     if [whole.line_bytes_per_s, whole.device_bytes_per_s].into_iter().flatten().any(full_line) {
-        return (Cause::LineRate, vec![]);
+        return (Bottleneck::LineRate, vec![]);
     }
     if whole.sends { cause_at_sender(whole) } else { cause_at_receiver(whole) }
 }
 
-fn cause_at_sender(whole: &Whole) -> (Cause, Vec<Cause>) {
-    let (mean, shares) = (&whole.mean, &whole.mean.shares);
-    // A sender that sleeps most of the time fills nothing with what it sends in between; and one that
-    // lets little be unsent (TCP_NOTSENT_LOWAT) is counted as waiting for its buffer now and then.
-    let busy = shares.own + shares.peer < SILENT;
-    let counted = |share: f64, signs: bool| {
-        share >= COUNTED_SHARE_MIN || (busy && signs && share >= COUNTED_SHARE_WITH_SIGNS)
-    };
-    // A pacing sender spreads a window that is too small over the round trip, so that it is full
-    // only now and then; the window is what is in flight all the same.
-    let fills = |limit: f64| mean.in_flight_bytes >= limit * FULL && limit < mean.cwnd_bytes;
-    let window = counted(shares.receive_window, fills(mean.send_window_bytes));
-    let queue = mean.in_flight_bytes + mean.not_sent_bytes;
-    let buffer = counted(shares.send_buffer, fills(queue));
-    match (buffer, window) {
-        (true, true) if shares.receive_window > shares.send_buffer => {
-            (Cause::ReceiveWindow, vec![])
+fn cause_at_sender(whole: &Whole) -> (Bottleneck, Vec<Bottleneck>) {
+    let shares = &whole.mean.shares;
+    let signs = signs(whole);
+    match signs.counted() {
+        Some(counted) => (counted, vec![]),
+        // Data wait for the congestion window or for pacing.
+        None if shares.network >= shares.path + shares.peer + shares.own => {
+            (signs.network(), vec![])
         }
-        (true, _) => (Cause::SendBuffer, vec![]),
-        (_, true) => (Cause::ReceiveWindow, vec![]),
-        _ if shares.network >= shares.path + shares.peer + shares.own => (network(whole), vec![]),
-        _ => silence(whole),
+        None => silence(whole),
     }
 }
 
-/// Data wait for the congestion window or for pacing: why is it no larger?
-fn network(whole: &Whole) -> Cause {
-    let (mean, loss) = (&whole.mean, whole.loss());
-    if mean.bbr {
-        // BBR sends at the rate that arrives: that is the line's, unless losses drown it.
-        return if loss > BBR_LOSS_MAX { Cause::CongestionLoss } else { Cause::LineRate };
-    }
-    if mean.queue_share >= QUEUE_SHARE_LINE {
-        Cause::LineRate
-    } else if loss >= LOSS_MIN {
-        Cause::CongestionLoss
-    } else {
-        Cause::CongestionWindow
+/// What the sending end says, in the terms of those who report on a path of their own.
+fn signs(whole: &Whole) -> Signs {
+    let (mean, shares) = (&whole.mean, &whole.mean.shares);
+    Signs {
+        receive_window_share: shares.receive_window,
+        send_buffer_share: shares.send_buffer,
+        silent: shares.own + shares.peer >= MOSTLY,
+        queued: mean.queue_share >= MOSTLY,
+        in_flight_bytes: mean.in_flight_bytes,
+        not_sent_bytes: mean.not_sent_bytes,
+        cwnd_bytes: mean.cwnd_bytes,
+        send_window_bytes: mean.send_window_bytes,
+        loss: whole.loss(),
+        bbr: mean.bbr,
     }
 }
 
-fn cause_at_receiver(whole: &Whole) -> (Cause, Vec<Cause>) {
+fn cause_at_receiver(whole: &Whole) -> (Bottleneck, Vec<Bottleneck>) {
     let (mean, shares) = (&whole.mean, &whole.mean.shares);
     let round_trip = mean.bytes_per_s() * mean.base_rtt_us / 1e6;
-    if mean.receive_window_bytes > 0.0 && round_trip >= mean.receive_window_bytes * FULL {
-        return (Cause::ReceiveWindow, vec![]);
-    }
     let streams = shares.receiving >= shares.path + shares.peer + shares.own;
+    let is_full = mean.receive_window_bytes > 0.0 && round_trip >= mean.receive_window_bytes * FULL;
+    if is_full || streams && mean.full_rounds_share >= FULL_ROUNDS {
+        return (Bottleneck::ReceiveWindow, vec![]);
+    }
     // A full queue loses as well, but what comes through it comes at one rate.
     let steady = mean.bytes_per_s() >= mean.peak_bytes_per_s * STEADY;
     if streams && !steady && whole.loss() >= LOSS_MIN {
-        return (Cause::CongestionLoss, vec![]);
+        return (Bottleneck::CongestionLoss, vec![]);
     }
     if streams {
         // Without gaps: the sender paces, or the line does. Its end knows.
-        return (Cause::LineRate, vec![Cause::SendBuffer, Cause::CongestionWindow]);
+        return (Bottleneck::LineRate, vec![Bottleneck::SendBuffer, Bottleneck::CongestionWindow]);
     }
     let (cause, mut others) = silence(whole);
-    if cause == Cause::QueueDepth {
+    if cause == Bottleneck::QueueDepth {
         // Bursts a round trip apart: asked for one by one, or cut by the sender's buffer or window.
-        others.extend([Cause::SendBuffer, Cause::CongestionWindow]);
+        others.extend([Bottleneck::SendBuffer, Bottleneck::CongestionWindow]);
     }
     (cause, others)
 }
 
 /// TCP had nothing to do: who was silent?
-fn silence(whole: &Whole) -> (Cause, Vec<Cause>) {
+fn silence(whole: &Whole) -> (Bottleneck, Vec<Bottleneck>) {
     let (target, initiator) = whole.silences();
     if whole.mean.shares.path >= target.max(initiator) {
-        return (Cause::QueueDepth, if whole.writes() { vec![Cause::R2t] } else { vec![] });
+        return (
+            Bottleneck::QueueDepth,
+            if whole.writes() { vec![Bottleneck::R2t] } else { vec![] },
+        );
     }
-    if target >= initiator { (Cause::Storage, vec![]) } else { (Cause::Application, vec![]) }
+    if target >= initiator {
+        (Bottleneck::Storage, vec![])
+    } else {
+        (Bottleneck::Application, vec![])
+    }
 }
 
 fn evidence(whole: &Whole) -> BTreeMap<&'static str, f64> {
@@ -330,6 +317,7 @@ fn evidence(whole: &Whole) -> BTreeMap<&'static str, f64> {
             ("receive_window_bytes", mean.receive_window_bytes),
             ("out_of_order_segments", mean.out_of_order_segments * whole.connections),
             ("share_receiving", shares.receiving),
+            ("share_rounds_of_a_window", mean.full_rounds_share),
         ]
     };
     evidence.extend(direction.iter().copied());
