@@ -388,7 +388,9 @@ impl Connection {
         self.flows[0].deliver_acks(now, way_ns);
         self.timeline.advance(now, &self.flows[0], path);
         match arrival {
-            Arrival::Segment(pause) => self.timeline.handle_arrived(pause, &mut self.flows[1]),
+            Arrival::Segment(pause) => {
+                self.timeline.handle_arrived(pause, &mut self.flows[1], path.rtt_ns);
+            }
             Arrival::Pdu(pdu) => self.timeline.handle_reply(&pdu.0, &pdu.1, now),
             Arrival::End(header) => self.timeline.handle_reply_end(&header, now),
             Arrival::Lost => self.timeline.lose(now, &mut self.flows[0], path),

@@ -255,7 +255,15 @@ impl Timeline {
     }
 
     /// A data segment of the target arrived after a pause.
-    pub(crate) fn handle_arrived(&mut self, pause: Pause, to_initiator: &mut Flow) {
+    pub(crate) fn handle_arrived(&mut self, pause: Pause, to_initiator: &mut Flow, rtt_ns: u64) {
+        // What comes as soon after the oldest command as after an acknowledgement is its answer: no
+        // window of TCP held back what was not asked for. The command carries an acknowledgement, too.
+        if let State::Waiting { since_ns, read: true, .. } = self.state()
+            && pause != Pause::Loss
+            && self.now_ns.saturating_sub(since_ns) <= rtt_ns.saturating_add(release_ns(rtt_ns))
+        {
+            self.shares.target_ns += std::mem::take(&mut self.target_ns);
+        }
         let waited = std::mem::take(&mut self.receiving_ns);
         self.name(waited, pause, to_initiator, Kind::Read);
         let waited = std::mem::take(&mut self.target_ns);
