@@ -167,9 +167,7 @@ def test_a_leg_is_caught_up_compared_and_mended(
     local = noise(tmp_path / "local.img", IMAGE_BYTES)
 
     def serve() -> Lio:
-        serving = lio.start(machine, "leg", 0, disk="/dev/vdd")
-        serving.set("emulate_3pc", 0)
-        return serving
+        return lio.start(machine, "leg", 0, disk="/dev/vdd")
 
     def verify(*options: str) -> tuple[int, str]:
         done = mirror.command("verify", *options, check=False)

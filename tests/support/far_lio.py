@@ -74,9 +74,6 @@ class FarLio(Far):
     def start(self) -> None:
         size = self.host.disk_bytes
         self._running = lio.start(self.host.guest(), self._short_name, size, disk=LEG)
-        # A unit that has copied within itself never answers an ORDERED command again
-        # (tests/test_lio.py), and a mirror asks one when it is back: this leg's log is sent again.
-        self._running.set("emulate_3pc", 0)
 
     def kill(self) -> None:
         """Its sessions end at once. The kernel's target cannot die alone: what it had answered for

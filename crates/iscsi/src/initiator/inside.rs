@@ -25,6 +25,11 @@ const DEVICE_IDENTIFICATION: u8 = 0x83;
 /// A segment's count of blocks has 16 bits.
 const SEGMENT_BLOCKS_MAX: u64 = 0xffff;
 
+/// VENDOR IDENTIFICATION of Linux' target. Up to 6.12 at least it counts the commands of a copy when
+/// they begin and not when they end, so a command with the ORDERED attribute behind a copy, with
+/// which each opening of a leg begins, is never answered.
+const LINUX_TARGET: &str = "LIO-ORG";
+
 /// The copies of one disk.
 pub(super) struct Inside {
     disk: RemoteDisk,
@@ -37,6 +42,9 @@ pub(super) struct Inside {
 impl Inside {
     /// Asks the unit. The inner `Err`: why there is none.
     pub(super) async fn of(disk: &RemoteDisk) -> Result<std::result::Result<Self, String>> {
+        if disk.identity().vendor == LINUX_TARGET {
+            return Ok(Err("Linux' target answers no ORDERED command behind a copy".to_owned()));
+        }
         let nexus = ordered::leading(disk);
         let question = command(disk.shared().url.wire_lun(), receive_operating_parameters());
         let question = Command { data_in_len: ALLOCATION_LEN, ..question };
