@@ -43,6 +43,7 @@ class Case:
     write: bool = True
     congestion_control: str = "cubic"
     disk_delay_ms: int = 0
+    window_scaling: bool = True
 
 
 CASES = {
@@ -84,6 +85,19 @@ def test_the_cause_of_a_read_is_named_at_the_target(cause: str, stack: str, tmp_
     _check(found)
 
 
+@pytest.mark.serial
+@pytest.mark.needs("root", "/dev/net/tun")
+@pytest.mark.parametrize("end", ["near", "far"])
+def test_a_window_without_scale_is_named_at_both_ends(end: str, tmp_path: Path):
+    """Reads one at a time whose last round trip does not fill the window."""
+    link = replace(LARGE, rate="1gbit", rtt_ms=16)
+    case = Case(link, block_bytes=240 * KIB, depth=1, write=False, window_scaling=False)
+    with _transfer(case, "enkaku", tmp_path) as lab:
+        found = _diagnosed(lab, end, "receive_window")
+    assert found["cause"] == "receive_window", found
+    _check(found)
+
+
 def _check(found: dict) -> None:
     """What stands beside the name of the cause has to agree with it."""
     assert found["bytes_per_s"] > 0
@@ -109,6 +123,8 @@ def _transfer(case: Case, stack: str, folder: Path) -> Iterator[wan.Lab]:
         for end in ("near", "far"):
             argv = [sys.executable, __file__, "congctl", case.congestion_control]
             run(lab.exec(end, argv))
+            scaling = f"echo {int(case.window_scaling)} > /proc/sys/net/ipv4/tcp_window_scaling"
+            run(lab.exec(end, ["sh", "-c", scaling]))
         with _disk(case, folder) as disk, _target(lab, stack, disk, folder) as url:
             with peer(lab.exec("near", _load(case, stack, url)), folder / "load.log") as load:
                 load.wait_until(lambda: _moves(lab), "nothing is transferred")

@@ -12,6 +12,8 @@ use super::tcp::Tcp;
 
 /// Shortest `tcp_info` that is accepted: that of Linux 2.6, up to `tcpi_total_retrans`.
 pub const BYTES_MIN: usize = 104;
+/// `TCPI_OPT_WSCALE`: both ends scale their windows (RFC 7323 §2).
+const OPTION_WINDOW_SCALE: u8 = 4;
 /// Room for those of kernels to come; a longer one is cut by the kernel.
 pub const BYTES_MAX: usize = 512;
 
@@ -159,6 +161,9 @@ impl TcpInfo {
             return None;
         }
         let word = |at| u32_at(bytes, at).unwrap_or_default();
+        // The kernel counts what it would announce, also where the header's 16 bits cannot say it.
+        let scale = if bytes[5] & OPTION_WINDOW_SCALE != 0 { bytes[6] >> 4 } else { 0 };
+        let announced_max = u32::from(u16::MAX) << scale;
         Some(Self {
             state: TcpState(bytes[0]),
             ca_state: bytes[1],
@@ -198,7 +203,7 @@ impl TcpInfo {
             reorder_seen: u32_at(bytes, 220),
             received_out_of_order_segments: u32_at(bytes, 224),
             send_window_bytes: u32_at(bytes, 228),
-            receive_window_bytes: u32_at(bytes, 232),
+            receive_window_bytes: u32_at(bytes, 232).map(|bytes| bytes.min(announced_max)),
         })
     }
 
@@ -350,6 +355,20 @@ mod tests {
         assert_eq!(newer.send_window_bytes, None);
         bytes[148..152].copy_from_slice(&u32::MAX.to_ne_bytes());
         assert_eq!(TcpInfo::parse(&bytes).unwrap().least_rtt_us(), None);
+    }
+
+    #[test]
+    fn no_window_is_larger_than_the_header_can_say() {
+        let window = |options: u8, scales: u8| {
+            let mut bytes = [0; 236];
+            (bytes[5], bytes[6]) = (options, scales);
+            bytes[232..].copy_from_slice(&646_538_u32.to_ne_bytes());
+            TcpInfo::parse(&bytes).unwrap().receive_window_bytes
+        };
+        // The scale of what we send is in the lower half.
+        assert_eq!(window(7, 0x7a), Some(646_538));
+        assert_eq!(window(7, 0x2a), Some(4 * 65_535));
+        assert_eq!(window(3, 0x7a), Some(65_535));
     }
 
     #[test]
