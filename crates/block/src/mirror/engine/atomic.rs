@@ -27,8 +27,11 @@ use super::span::{self, Reader, gone};
 use crate::range_lock::{RangeGuard, held};
 use crate::{BlockError, Result};
 
-/// Bytes that are left owed when changes are held up for the last pass: one record.
+/// Bytes that are left owed when changes are held up for the last pass: one record, or what the leg
+/// has taken so far within this time. What is written here while a pass waits for the line is the
+/// next pass, and gets no smaller than that.
 const LAST_PASS_BYTES: u64 = 256 << 10;
+const LAST_PASS_TIME: Duration = Duration::from_millis(50);
 
 /// Bytes of a batch for which changes are held up until it is home, in the synchronous mode,
 /// whatever is known of the leg: at 20 Mbit/s less than half a second, beside its round trips.
@@ -101,13 +104,13 @@ async fn batches(
     for _ in 0..BATCHES_MAX {
         let mut batch = Batch::new(shared, leg, session, found).copied_inside();
         let pass = Pass { shared, leg, session };
-        if let Err(why) = pass.until(&mut batch, LAST_PASS_BYTES, None).await? {
+        if let Err(why) = pass.until(&mut batch, None).await? {
             return Ok(Err(why));
         }
         batch.send_all().await?;
         batch.hurry(true);
         let all = held(shared.locks().exclusive(0..u64::MAX)).await;
-        if let Err(why) = pass.until(&mut batch, 0, Some(&all)).await? {
+        if let Err(why) = pass.until(&mut batch, Some(&all)).await? {
             return Ok(Err(why));
         }
         if shared.config().mode == Mode::Async {
@@ -209,18 +212,17 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Goes on until so many bytes are owed at most. `all`: the lock under which nothing changes.
-    async fn until(
-        &self,
-        batch: &mut Batch,
-        bytes: u64,
-        all: Option<&RangeGuard>,
-    ) -> Result<Ended> {
+    /// Goes on until little is owed, or nothing with `all`: the lock under which nothing changes.
+    async fn until(&self, batch: &mut Batch, all: Option<&RangeGuard>) -> Result<Ended> {
         let Self { shared, leg, session } = *self;
         let reader = Reader { shared, leg, session, all_held: all.is_some() };
         let mut pieces = Pieces::new(session.info(), shared);
         let mut passes = 0;
-        while shared.legs().owed(leg) * BLOCK_BYTES > bytes {
+        let enough = |batch: &Batch| match all {
+            None => batch.taken_within(LAST_PASS_TIME).max(LAST_PASS_BYTES),
+            Some(_) => 0,
+        };
+        while shared.legs().owed(leg) * BLOCK_BYTES > enough(batch) {
             session.check()?;
             shared.check_usable()?;
             if passes == PASSES_MAX {

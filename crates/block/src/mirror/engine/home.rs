@@ -20,6 +20,7 @@ use super::allowance::{Allowance, BYTES_FIRST};
 use super::put::put;
 use super::redo::{Answer, Record};
 use super::session::{Operation, Session};
+use super::settling::Settling;
 use super::shared::Shared;
 use crate::{BlockError, Result};
 
@@ -120,6 +121,7 @@ struct Copies<'a> {
     at_once: usize,
     under_way: FuturesUnordered<Record>,
     allowed: Allowance,
+    settling: Settling,
     home_bytes: u64,
 }
 
@@ -132,8 +134,8 @@ impl<'a> Copies<'a> {
     ) -> Self {
         let at_once = inside.limits().at_once.max(1);
         let allowed = Allowance::new(BYTES_FIRST, COST_BOUNDS, shared.config().remote_timeout);
-        let (under_way, home_bytes) = Default::default();
-        Self { shared, leg, session, inside, at_once, under_way, allowed, home_bytes }
+        let (under_way, settling, home_bytes) = Default::default();
+        Self { shared, leg, session, inside, at_once, under_way, allowed, settling, home_bytes }
     }
 
     async fn zero(&mut self, piece: Piece) -> Result<()> {
@@ -153,14 +155,20 @@ impl<'a> Copies<'a> {
     }
 
     fn sent(&mut self, operation: Operation<()>, cost: u64, home_bytes: u64) {
-        let sent = self.allowed.sent(cost, self.shared.host().now());
+        let now = self.shared.host().now();
+        let sent = self.allowed.sent(cost, now);
         self.under_way.push(Record::new(operation, sent).brings(home_bytes));
+        if self.settling.sent(home_bytes) {
+            self.under_way.push(Record::flush(self.session, self.allowed.sent(0, now)));
+        }
     }
 
     /// Waits until fewer than `count` are under way, and no more than the leg is quick with.
     async fn has_room(&mut self, count: usize) -> Result<()> {
         while !self.under_way.is_empty()
-            && (!self.allowed.has_room() || self.under_way.len() >= count)
+            && (!self.allowed.has_room()
+                || !self.settling.has_room()
+                || self.under_way.len() >= count)
         {
             self.answer().await?;
         }
@@ -169,7 +177,12 @@ impl<'a> Copies<'a> {
 
     async fn answer(&mut self) -> Result<()> {
         if let Some(answered) = self.under_way.next().await {
-            let Answer { sent, home_bytes } = answered?;
+            let Answer { sent, home_bytes, flush } = answered?;
+            if flush {
+                self.settling.flushed();
+                self.allowed.ended(sent);
+                return Ok(());
+            }
             self.allowed.answered(sent, self.shared.host().now());
             self.home_bytes += home_bytes;
             self.shared.legs().gets_home(self.leg, self.home_bytes);

@@ -20,6 +20,7 @@ use super::handshake::{self, Found};
 use super::home::{self, Line};
 use super::put::put;
 use super::session::{Operation, Session, SessionDevice};
+use super::settling::Settling;
 use super::shared::Shared;
 use super::tail;
 use crate::{BlockError, Result, WriteFlags};
@@ -50,6 +51,7 @@ pub(crate) struct Batch {
     waiting: (u64, u64),
     under_way: FuturesUnordered<Record>,
     allowed: Allowance,
+    settling: Settling,
     /// When the next record may be sent, by the user's limit of the rate.
     next_at: Duration,
     /// Somebody waits for it: that limit does not count.
@@ -68,12 +70,22 @@ pub(super) struct Answer {
     pub(super) sent: Sent,
     /// Bytes that it has brought home.
     pub(super) home_bytes: u64,
+    /// It was a flush, and nothing else.
+    pub(super) flush: bool,
 }
 
 impl Record {
     /// What was just asked for.
     pub(super) fn new(write: Operation<()>, sent: Sent) -> Self {
-        Self { write, answer: Answer { sent, home_bytes: 0 } }
+        Self { write, answer: Answer { sent, home_bytes: 0, flush: false } }
+    }
+
+    /// A flush beside what is sent.
+    pub(super) fn flush(session: &Arc<Session>, sent: Sent) -> Self {
+        let flush = session.run(|device| device.flush());
+        let mut record = Self::new(flush, sent);
+        record.answer.flush = true;
+        record
     }
 
     /// It brings so much home.
@@ -120,6 +132,7 @@ impl Batch {
             waiting: (0, 0),
             under_way: FuturesUnordered::new(),
             allowed: Allowance::new(BYTES_FIRST, bounds, config.remote_timeout),
+            settling: Settling::default(),
             next_at: Duration::ZERO,
             hurries: false,
         }
@@ -134,6 +147,12 @@ impl Batch {
     /// Bytes that it takes, but for what waits.
     pub(crate) fn bytes(&self) -> u64 {
         self.writer.bytes()
+    }
+
+    /// Bytes that the leg takes within a time, by what it has taken so far.
+    pub(crate) fn taken_within(&self, time: Duration) -> u64 {
+        let sent = self.line.sent.as_secs_f64();
+        if sent > 0.0 { (self.bytes() as f64 / sent * time.as_secs_f64()) as u64 } else { 0 }
     }
 
     /// Changes wait for it from now on, or no longer.
@@ -184,7 +203,9 @@ impl Batch {
     /// Waits while as much is under way as may be.
     async fn has_room_for_more(&mut self) -> Result<()> {
         while !self.under_way.is_empty()
-            && (!self.allowed.has_room() || self.under_way.len() >= RECORDS_MAX)
+            && (!self.allowed.has_room()
+                || !self.settling.has_room()
+                || self.under_way.len() >= RECORDS_MAX)
         {
             self.answer().await?;
         }
@@ -216,8 +237,13 @@ impl Batch {
 
     async fn answer(&mut self) -> Result<()> {
         if let Some(answered) = self.under_way.next().await {
-            let record = answered?.sent;
+            let Answer { sent: record, flush, .. } = answered?;
             let now = self.shared.host().now();
+            if flush {
+                self.settling.flushed();
+                self.allowed.ended(record);
+                return Ok(());
+            }
             let took = now.saturating_sub(record.since);
             self.allowed.answered(record, now);
             let quickest = if self.line.sent.is_zero() { took } else { self.line.round.min(took) };
@@ -335,8 +361,11 @@ impl Batch {
 
     fn sent(&mut self, write: Operation<()>, bytes: u64) {
         self.shared.legs().sends(self.leg, bytes);
-        let sent = self.allowed.sent(bytes, self.shared.host().now());
-        self.under_way.push(Record::new(write, sent));
+        let now = self.shared.host().now();
+        self.under_way.push(Record::new(write, self.allowed.sent(bytes, now)));
+        if self.settling.sent(bytes) {
+            self.under_way.push(Record::flush(&self.session, self.allowed.sent(0, now)));
+        }
     }
 
     /// It is home: makes that stable, and the superblock names it no more.
