@@ -150,6 +150,8 @@ class Sqlite(Ledger):
             [(verdict,)] = base.execute("pragma integrity_check").fetchall()
             if verdict != "ok":
                 raise LabError(f"sqlite: {verdict}")
+            if not base.execute("select 1 from sqlite_master where name = 'ledger'").fetchall():
+                return {}  # an image of before the first commit: who judges it knows whether it may be that old
             return dict(base.execute("select number, note from ledger"))
         finally:
             base.close()
