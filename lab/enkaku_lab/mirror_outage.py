@@ -270,8 +270,21 @@ def _scatter(path: Path, size: int, data: int) -> None:
 
 
 def lossy(pace: Pace, mode: str) -> list[Row]:
-    """The first copy of a full disk over a line that loses packets."""
-    with site(LOSSY, pace.data_bytes) as place:
+    """The first copy of a full disk over a line that loses packets: where a program may choose a congestion control
+    that is not stopped by losses, and where it has to use cubic."""
+    free = _copied_bytes_per_s(replace(LOSSY, cc_free=True), pace, mode)
+    cubic, bound = _copied_bytes_per_s(LOSSY, pace, mode), _planned_bytes_per_s(LOSSY)
+    line = LOSSY.payload_bits_per_s / 8
+    where = f"loss {LOSSY.loss:g}, RTT {LOSSY.rtt_ms:g} ms"
+    return [
+        at_least(f"copy at {where} / line, bbr allowed", free / line, 0.60, "×"),
+        Row(f"copy at {where} / line, {LOSSY.cc} alone", f"{cubic / line:.2f} ×"),
+        at_least("    / what `enkaku plan` says of 64 connections", cubic / bound, 0.90, "×"),
+    ]
+
+
+def _copied_bytes_per_s(link: Link, pace: Pace, mode: str) -> float:
+    with site(link, pace.data_bytes) as place:
         _scatter(place.local, pace.data_bytes, pace.data_bytes)
         place.create(mode)
         begin = time.monotonic()
@@ -279,8 +292,14 @@ def lossy(pace: Pace, mode: str) -> list[Row]:
         place.wait_in_sync()
         took = time.monotonic() - begin
         place.stop()
-    share = pace.data_bytes / took / (LOSSY.payload_bits_per_s / 8)
-    return [at_least(f"copy at loss {LOSSY.loss:g}, RTT {LOSSY.rtt_ms:g} ms / line", share, 0.60, "×")]
+    return pace.data_bytes / took
+
+
+def _planned_bytes_per_s(link: Link) -> float:
+    """What the law of the link's congestion control gives with as many connections as are allowed."""
+    argv = [enkaku.binary(), "plan", "--rate", link.rate, "--rtt", f"{link.rtt_ms}ms", "--loss", link.loss, "--json"]
+    laws = json.loads(run(argv).stdout)["congestion_controls"]
+    return next(law["session_bytes_per_s"] for law in laws if law["name"] == link.cc)
 
 
 def alarms(pace: Pace, mode: str) -> list[Row]:
