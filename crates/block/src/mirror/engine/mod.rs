@@ -30,7 +30,7 @@ mod resync_rate;
 mod rounds;
 mod sender;
 mod session;
-mod settling;
+pub(super) mod settling;
 pub(super) mod shared;
 pub(super) mod signal;
 mod span;

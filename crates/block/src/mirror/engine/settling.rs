@@ -9,14 +9,14 @@ const SETTLE_BYTES: u64 = 64 << 20;
 
 /// What a leg has not been asked to make stable.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Settling {
+pub(crate) struct Settling {
     unflushed: u64,
     flushing: bool,
 }
 
 impl Settling {
     /// So many bytes were sent. True: a flush is due, and counts as begun.
-    pub(super) fn sent(&mut self, bytes: u64) -> bool {
+    pub(crate) fn sent(&mut self, bytes: u64) -> bool {
         self.unflushed += bytes;
         let due = self.unflushed >= SETTLE_BYTES && !self.flushing;
         if due {
@@ -26,12 +26,12 @@ impl Settling {
     }
 
     /// That flush has ended.
-    pub(super) fn flushed(&mut self) {
+    pub(crate) fn flushed(&mut self) {
         self.flushing = false;
     }
 
     /// More may be sent before it has ended.
-    pub(super) fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         !self.flushing || self.unflushed < SETTLE_BYTES
     }
 }

@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use futures_util::stream::{self, FuturesUnordered};
 
 use super::super::engine::put::put;
+use super::super::engine::settling::Settling;
 use super::super::engine::tail;
 use super::super::epoch::Piece;
 use super::super::host::Host;
@@ -66,7 +67,7 @@ pub(crate) async fn check(device: &dyn BlockDevice, batch: Batch) -> Result<()> 
     walk(device, batch, Do::Look, None, &|_| {}).await
 }
 
-/// Copies the batch to its place. It is not flushed.
+/// Copies the batch to its place. What was copied last is not flushed.
 ///
 /// # Errors
 /// As [`check`]; then a part of it may be at its place.
@@ -164,12 +165,13 @@ struct Home<'a> {
     /// Where they go: first byte → the one behind the last. None overlaps with another.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
+    settling: Settling,
 }
 
 impl<'a> Home<'a> {
     fn new(device: &'a dyn BlockDevice, moved: Moved<'a>) -> Self {
-        let (under_way, ranges) = Default::default();
-        Self { device, moved, moved_bytes: 0, under_way, ranges, bytes: 0 }
+        let (under_way, ranges, settling) = Default::default();
+        Self { device, moved, moved_bytes: 0, under_way, ranges, bytes: 0, settling }
     }
 
     /// Sends a piece, after all before it that it overlaps with.
@@ -186,6 +188,10 @@ impl<'a> Home<'a> {
         self.bytes += bytes;
         self.ranges.insert(range.start, range.end);
         self.under_way.push(Box::pin(async move { io.await.map(|()| (range, bytes)) }));
+        if self.settling.sent(bytes) {
+            self.device.flush().await?;
+            self.settling.flushed();
+        }
         Ok(())
     }
 
