@@ -17,13 +17,13 @@ pub(super) const BYTES_FIRST: u64 = 2 << 20;
 /// allowance smaller, unless that is no more than [`LATENCY_PER_LEAST`].
 const LATENCY_PER_TIMEOUT: u32 = 16;
 
-/// The allowance grows while an operation takes no more than so many times the quickest one, or no
-/// more than this at all.
+/// The allowance grows while an operation takes no longer than this multiple of the quickest one,
+/// or than this time.
 const LATENCY_OF_GROWTH: (u32, Duration) = (3, Duration::from_millis(50));
 
-/// It grows while an operation takes no more than so many times the quickest one, where the line
-/// has carried twice as much: 256 KiB take five round trips over a connection that begins (RFC
-/// 6928), and one more where a packet is lost.
+/// It grows up to this multiple of the quickest operation where the line has carried twice as much:
+/// 256 KiB take five round trips over a connection that begins (RFC 6928), and one more where a
+/// packet is lost.
 const LATENCY_PER_LEAST: u32 = 6;
 
 /// Data and zeroes: what the line carries bounds the one, what a target can zero the other.
@@ -85,11 +85,6 @@ impl Allowance {
         Sent { bytes, under_way: self.under_way, since: now }
     }
 
-    /// It has ended, and says nothing of the line.
-    pub(super) fn ended(&mut self, sent: Sent) {
-        self.under_way -= sent.bytes;
-    }
-
     /// It was answered.
     pub(super) fn answered(&mut self, sent: Sent, now: Duration) {
         let took = now.saturating_sub(sent.since);
@@ -130,7 +125,7 @@ mod tests {
         Allowance::new(first, (64, max), 16 * SECOND)
     }
 
-    /// A whole window of so many operations is sent at once, and answered after `took`.
+    /// A whole window is sent at once as `operations` of a size, and answered after `took`.
     fn window(allowance: &mut Allowance, operations: u64, took: Duration) -> u64 {
         let bytes = allowance.bytes().div_ceil(operations);
         let sent: Vec<Sent> =

@@ -25,17 +25,14 @@ use super::nearing::{Near, Nearing};
 use super::piece::{self, Pieces};
 use super::sender;
 use super::session::Session;
+use super::settling::SETTLE_BYTES;
 use super::shared::Shared;
 use super::signal::{Signal, either, lock};
 use crate::{BlockError, Result};
 
-/// The bits of what was copied are cleared, and written down, so often: a copy that is killed
-/// begins again at most so far back.
+/// The bits of what was copied are cleared, and written down, after this time, or earlier after
+/// [`SETTLE_BYTES`]: a copy that is killed begins again at most so far back.
 const SETTLE_EVERY: Duration = Duration::from_secs(10);
-
-/// Bytes copied after which that is done earlier: what is answered and not flushed is remembered
-/// range by range, and is what a copy that is killed sends twice.
-const SETTLE_BYTES: u64 = 64 << 20;
 
 /// Bytes of holes under way to begin with, and at most. A target may have to write them all, one
 /// command after the other, or may have done at once: that shows.

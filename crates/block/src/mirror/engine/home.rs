@@ -9,19 +9,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-
 use super::super::epoch::{Content, Piece};
 use super::super::link::CopyInside;
 use super::super::redo::home::{Places, Request, requests};
 use super::super::status::{Home, HomeWay};
 use super::allowance::{Allowance, BYTES_FIRST};
 use super::put::put;
-use super::redo::{Answer, Record};
-use super::session::{Operation, Session};
-use super::settling::Settling;
+use super::session::Session;
 use super::shared::Shared;
+use super::under_way::{Answered, UnderWay};
 use crate::{BlockError, Result};
 
 /// Least and most that may be under way at once, by what it costs the leg in bytes
@@ -119,9 +115,7 @@ struct Copies<'a> {
     session: &'a Arc<Session>,
     inside: Arc<dyn CopyInside>,
     at_once: usize,
-    under_way: FuturesUnordered<Record>,
-    allowed: Allowance,
-    settling: Settling,
+    under_way: UnderWay,
     home_bytes: u64,
 }
 
@@ -134,15 +128,15 @@ impl<'a> Copies<'a> {
     ) -> Self {
         let at_once = inside.limits().at_once.max(1);
         let allowed = Allowance::new(BYTES_FIRST, COST_BOUNDS, shared.config().remote_timeout);
-        let (under_way, settling, home_bytes) = Default::default();
-        Self { shared, leg, session, inside, at_once, under_way, allowed, settling, home_bytes }
+        let under_way = UnderWay::new(shared.host(), session, allowed);
+        Self { shared, leg, session, inside, at_once, under_way, home_bytes: 0 }
     }
 
     async fn zero(&mut self, piece: Piece) -> Result<()> {
         self.has_room(ZEROES_AT_ONCE).await?;
         let cost = piece.content.len(); // a target may have to write them all
         let write = self.session.run(|device| put(&**device, piece));
-        self.sent(write, cost, cost);
+        self.under_way.sent(write, cost, cost);
         Ok(())
     }
 
@@ -150,41 +144,21 @@ impl<'a> Copies<'a> {
         self.has_room(self.at_once).await?;
         let bytes = request.runs.iter().map(|run| run.len).sum();
         let copy = self.session.run(|_| self.inside.copy(request.runs));
-        self.sent(copy, request.cost, bytes);
+        self.under_way.sent(copy, request.cost, bytes);
         Ok(())
-    }
-
-    fn sent(&mut self, operation: Operation<()>, cost: u64, home_bytes: u64) {
-        let now = self.shared.host().now();
-        let sent = self.allowed.sent(cost, now);
-        self.under_way.push(Record::new(operation, sent).brings(home_bytes));
-        if self.settling.sent(home_bytes) {
-            self.under_way.push(Record::flush(self.session, self.allowed.sent(0, now)));
-        }
     }
 
     /// Waits until fewer than `count` are under way, and no more than the leg is quick with.
     async fn has_room(&mut self, count: usize) -> Result<()> {
-        while !self.under_way.is_empty()
-            && (!self.allowed.has_room()
-                || !self.settling.has_room()
-                || self.under_way.len() >= count)
-        {
+        while self.under_way.is_full(count) {
             self.answer().await?;
         }
         Ok(())
     }
 
     async fn answer(&mut self) -> Result<()> {
-        if let Some(answered) = self.under_way.next().await {
-            let Answer { sent, home_bytes, flush } = answered?;
-            if flush {
-                self.settling.flushed();
-                self.allowed.ended(sent);
-                return Ok(());
-            }
-            self.allowed.answered(sent, self.shared.host().now());
-            self.home_bytes += home_bytes;
+        if let Some(Answered { bytes, .. }) = self.under_way.answer().await? {
+            self.home_bytes += bytes;
             self.shared.legs().gets_home(self.leg, self.home_bytes);
         }
         Ok(())

@@ -37,6 +37,7 @@ mod span;
 mod stream;
 pub(super) mod tail;
 mod tracking;
+mod under_way;
 mod verify;
 mod verify_every;
 

@@ -5,9 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::try_join;
-use futures_util::stream::FuturesUnordered;
 
 use super::super::epoch::Piece;
 use super::super::generation::WallMs;
@@ -15,14 +13,14 @@ use super::super::redo::home::Places;
 use super::super::redo::{Gather, Writer, replay};
 use super::super::status::{Home, HomeWay};
 use super::super::superblock::Consistency;
-use super::allowance::{Allowance, BYTES_FIRST, Sent};
+use super::allowance::{Allowance, BYTES_FIRST};
 use super::handshake::{self, Found};
 use super::home::{self, Line};
 use super::put::put;
 use super::session::{Operation, Session, SessionDevice};
-use super::settling::Settling;
 use super::shared::Shared;
 use super::tail;
+use super::under_way::{Answered, UnderWay};
 use crate::{BlockError, Result, WriteFlags};
 
 /// Bytes of a record about, below which the allowance does not shrink.
@@ -49,62 +47,11 @@ pub(crate) struct Batch {
     ready: Vec<Vec<Piece>>,
     /// Pieces that are not written yet, and their data.
     waiting: (u64, u64),
-    under_way: FuturesUnordered<Record>,
-    allowed: Allowance,
-    settling: Settling,
+    under_way: UnderWay,
     /// When the next record may be sent, by the user's limit of the rate.
     next_at: Duration,
     /// Somebody waits for it: that limit does not count.
     hurries: bool,
-}
-
-/// A record under way, or something on its way home.
-pub(super) struct Record {
-    write: Operation<()>,
-    answer: Answer,
-}
-
-/// What is known of it when it was answered.
-#[derive(Clone, Copy)]
-pub(super) struct Answer {
-    pub(super) sent: Sent,
-    /// Bytes that it has brought home.
-    pub(super) home_bytes: u64,
-    /// It was a flush, and nothing else.
-    pub(super) flush: bool,
-}
-
-impl Record {
-    /// What was just asked for.
-    pub(super) fn new(write: Operation<()>, sent: Sent) -> Self {
-        Self { write, answer: Answer { sent, home_bytes: 0, flush: false } }
-    }
-
-    /// A flush beside what is sent.
-    pub(super) fn flush(session: &Arc<Session>, sent: Sent) -> Self {
-        let flush = session.run(|device| device.flush());
-        let mut record = Self::new(flush, sent);
-        record.answer.flush = true;
-        record
-    }
-
-    /// It brings so much home.
-    pub(super) fn brings(mut self, home_bytes: u64) -> Self {
-        self.answer.home_bytes = home_bytes;
-        self
-    }
-}
-
-impl Future for Record {
-    type Output = Result<Answer>;
-
-    fn poll(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Self::Output> {
-        let done = std::pin::Pin::new(&mut self.write).poll(context);
-        done.map_ok(|()| self.answer)
-    }
 }
 
 impl Batch {
@@ -117,6 +64,7 @@ impl Batch {
     ) -> Self {
         let (config, log) = (shared.config(), found.redo_log());
         let bounds = (RECORD_BYTES, config.resync_window_bytes);
+        let allowed = Allowance::new(BYTES_FIRST, bounds, config.remote_timeout);
         let name = shared.host().random() as u64;
         Self {
             shared: shared.clone(),
@@ -130,9 +78,7 @@ impl Batch {
             gather: Gather::default(),
             ready: Vec::new(),
             waiting: (0, 0),
-            under_way: FuturesUnordered::new(),
-            allowed: Allowance::new(BYTES_FIRST, bounds, config.remote_timeout),
-            settling: Settling::default(),
+            under_way: UnderWay::new(shared.host(), session, allowed),
             next_at: Duration::ZERO,
             hurries: false,
         }
@@ -202,11 +148,7 @@ impl Batch {
 
     /// Waits while as much is under way as may be.
     async fn has_room_for_more(&mut self) -> Result<()> {
-        while !self.under_way.is_empty()
-            && (!self.allowed.has_room()
-                || !self.settling.has_room()
-                || self.under_way.len() >= RECORDS_MAX)
-        {
+        while self.under_way.is_full(RECORDS_MAX) {
             self.answer().await?;
         }
         Ok(())
@@ -236,16 +178,8 @@ impl Batch {
     }
 
     async fn answer(&mut self) -> Result<()> {
-        if let Some(answered) = self.under_way.next().await {
-            let Answer { sent: record, flush, .. } = answered?;
+        if let Some(Answered { took, .. }) = self.under_way.answer().await? {
             let now = self.shared.host().now();
-            if flush {
-                self.settling.flushed();
-                self.allowed.ended(record);
-                return Ok(());
-            }
-            let took = now.saturating_sub(record.since);
-            self.allowed.answered(record, now);
             let quickest = if self.line.sent.is_zero() { took } else { self.line.round.min(took) };
             let sent = self.began.map_or(took, |began| now.saturating_sub(began));
             (self.line.sent, self.line.round) = (sent, quickest);
@@ -361,11 +295,7 @@ impl Batch {
 
     fn sent(&mut self, write: Operation<()>, bytes: u64) {
         self.shared.legs().sends(self.leg, bytes);
-        let now = self.shared.host().now();
-        self.under_way.push(Record::new(write, self.allowed.sent(bytes, now)));
-        if self.settling.sent(bytes) {
-            self.under_way.push(Record::flush(&self.session, self.allowed.sent(0, now)));
-        }
+        self.under_way.sent(write, bytes, bytes);
     }
 
     /// It is home: makes that stable, and the superblock names it no more.

@@ -4,8 +4,9 @@
 //! whose flush is not answered in time counts as lost, again and again. So it is asked in between,
 //! and what is sent waits where the disk is slower than the line.
 
-/// Bytes after which a flush is due. As many may be sent while it is under way.
-const SETTLE_BYTES: u64 = 64 << 20;
+/// Bytes after which a flush is due. As many may be sent while it is under way. What is answered
+/// and not flushed is remembered range by range, and is what a copy that is killed sends twice.
+pub(crate) const SETTLE_BYTES: u64 = 64 << 20;
 
 /// What a leg has not been asked to make stable.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,7 +16,7 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
-    /// So many bytes were sent. True: a flush is due, and counts as begun.
+    /// `bytes` were sent. True: a flush is due, and counts as begun.
     pub(crate) fn sent(&mut self, bytes: u64) -> bool {
         self.unflushed += bytes;
         let due = self.unflushed >= SETTLE_BYTES && !self.flushing;
