@@ -166,14 +166,14 @@ impl Signs {
     /// What the kernel itself counted, if that limits.
     pub fn counted(&self) -> Option<Bottleneck> {
         let (window_share, buffer_share) = (self.receive_window_share, self.send_buffer_share);
-        // A sender that sleeps most of the time fills nothing with what it sends in between; and one
-        // that lets little be unsent (TCP_NOTSENT_LOWAT) is counted as waiting for its buffer now and
-        // then.
+        // A sender that sleeps most of the time fills nothing with what it sends in between; and
+        // one that lets little be unsent (TCP_NOTSENT_LOWAT) is counted as waiting for its buffer
+        // now and then.
         let counts = |share: f64, signs: bool| {
             share >= COUNTED_SHARE_MIN || !self.silent && signs && share >= COUNTED_SHARE_WITH_SIGNS
         };
-        // A pacing sender spreads a window that is too small over the round trip, so that it is full
-        // only now and then; the window is what is in flight all the same.
+        // A pacing sender spreads a window that is too small over the round trip, so that it is
+        // full only now and then; the window is what is in flight all the same.
         let fills = |limit: f64| self.fills(limit) && limit < self.cwnd_bytes;
         let window = counts(window_share, fills(self.send_window_bytes));
         let buffer = counts(buffer_share, fills(self.in_flight_bytes + self.not_sent_bytes));
@@ -230,8 +230,19 @@ pub fn of_connection(connection: &Connection) -> Bottleneck {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A congestion window that is full, and nothing else.
+    pub(crate) fn full_window() -> Tcp {
+        Tcp {
+            rtt_us: Some(50_000.0),
+            min_rtt_us: Some(50_000.0),
+            cwnd_bytes: Some(1e5),
+            in_flight_bytes: Some(9.5e4),
+            ..Tcp::default()
+        }
+    }
 
     #[test]
     fn the_name_in_reports_is_that_of_json() {
@@ -244,15 +255,8 @@ mod tests {
 
     #[test]
     fn each_cause_of_a_connection_is_told_from_the_others() {
-        let base = Tcp {
-            rtt_us: Some(50_000.0),
-            min_rtt_us: Some(50_000.0),
-            cwnd_bytes: Some(1e5),
-            in_flight_bytes: Some(9.5e4),
-            ..Tcp::default()
-        };
         let of = |change: fn(&mut Tcp)| {
-            let mut tcp = base;
+            let mut tcp = full_window();
             change(&mut tcp);
             of_connection(&Connection { tcp, ..Connection::default() })
         };

@@ -14,8 +14,8 @@ const BUFFER_DELAYS: f64 = 2.0;
 /// A buffer is worth a change if it grows by this factor.
 const BUFFER_CHANGE_FACTOR: f64 = 1.25;
 
-/// What limits the connections of a sample, by the thresholds that the policies beside the model were
-/// tuned with. Reports name causes by [`crate::limit`].
+/// What limits the connections of a sample, by the thresholds that the policies beside the model
+/// were tuned with. Reports name causes by [`crate::limit`].
 pub fn limit_of(sample: &Sample) -> Bottleneck {
     // Held at the rate that the line was found to carry.
     if sample.pace.binds {
@@ -68,8 +68,8 @@ pub(super) fn buffer_wanted(sample: &Sample, bytes_per_s: f64, bytes_max: u64) -
     (wanted > BUFFER_CHANGE_FACTOR * present).then_some(wanted as u64)
 }
 
-/// Another congestion control, if losses are the limit, or are known to be the path's own, and one that
-/// bears them is at hand.
+/// Another congestion control, if losses are the limit, or are known to be the path's own, and one
+/// that bears them is at hand.
 pub(super) fn control_wanted(
     sample: &Sample,
     available: &[CongestionControl],
@@ -84,6 +84,7 @@ pub(super) fn control_wanted(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::tests::full_window;
 
     fn sample(tcp: Tcp) -> Sample {
         let connections = Vec::new();
@@ -99,15 +100,8 @@ mod tests {
 
     #[test]
     fn each_cause_is_told_from_the_others() {
-        let base = Tcp {
-            rtt_us: Some(50_000.0),
-            min_rtt_us: Some(50_000.0),
-            cwnd_bytes: Some(1e5),
-            in_flight_bytes: Some(9.5e4),
-            ..Tcp::default()
-        };
         let of = |change: fn(&mut Tcp)| {
-            let mut tcp = base;
+            let mut tcp = full_window();
             change(&mut tcp);
             limit_of(&sample(tcp))
         };

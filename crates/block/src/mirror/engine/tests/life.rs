@@ -1,44 +1,18 @@
 //! Rows of the failure matrix about taking over where no reservation decides: a mirror that lives
 //! is seen by what it writes to its legs, whatever the clocks of the two sides say.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use super::clock::HostWithClock;
 use super::world::*;
 use crate::Buf;
-use crate::mirror::host::BoxFuture;
-use crate::mirror::{Host, LegState, MirrorError, PromoteOptions, Promoted, TokioHost, promote};
-
-/// The other site, whose clock is ahead of ours by so much.
-struct OtherSite {
-    host: TokioHost,
-    ahead: Duration,
-}
-
-impl Host for OtherSite {
-    fn spawn(&self, task: BoxFuture) {
-        self.host.spawn(task);
-    }
-    fn sleep(&self, duration: Duration) -> BoxFuture {
-        self.host.sleep(duration)
-    }
-    fn now(&self) -> Duration {
-        self.host.now()
-    }
-    fn wall_clock(&self) -> SystemTime {
-        self.host.wall_clock() + self.ahead
-    }
-    fn name(&self) -> String {
-        "the other site".to_owned()
-    }
-    fn random(&self) -> u128 {
-        self.host.random()
-    }
-}
+use crate::mirror::{Host, LegState, MirrorError, PromoteOptions, Promoted, promote};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
+/// The other site takes over, whose clock is ahead of ours by this time.
 async fn promote_with(world: &World, ahead: Duration) -> Result<Promoted, MirrorError> {
-    let site = OtherSite { host: TokioHost::current(), ahead };
+    let site = HostWithClock::new("the other site", move |host| host.wall_clock() + ahead);
     promote(world.legs[0].elsewhere(), &site, PromoteOptions::default()).await
 }
 

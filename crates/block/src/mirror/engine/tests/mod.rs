@@ -4,6 +4,7 @@
 mod atomic;
 mod batch;
 mod before;
+mod clock;
 mod copies;
 mod decisions;
 mod failback;

@@ -2,45 +2,18 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::clock::HostWithClock;
 use super::world::*;
 use crate::BlockDevice;
-use crate::mirror::host::BoxFuture;
 use crate::mirror::{
-    Host, LegState, LegStatus, Mirror, ResyncRate, TokioHost, Verdict, VerifyEvery, VerifyOptions,
+    Host, LegState, LegStatus, Mirror, ResyncRate, Verdict, VerifyEvery, VerifyOptions,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Its time of day goes on as the tests' clock does.
-struct Clock {
-    host: TokioHost,
-    opened_at: SystemTime,
-}
-
-impl Host for Clock {
-    fn spawn(&self, task: BoxFuture) {
-        self.host.spawn(task);
-    }
-    fn sleep(&self, duration: Duration) -> BoxFuture {
-        self.host.sleep(duration)
-    }
-    fn now(&self) -> Duration {
-        self.host.now()
-    }
-    fn wall_clock(&self) -> SystemTime {
-        self.opened_at + self.host.now()
-    }
-    fn name(&self) -> String {
-        "here".to_owned()
-    }
-    fn random(&self) -> u128 {
-        self.host.random()
-    }
-}
-
 /// Opens the mirror at this time of day.
 async fn open(world: &mut World, opened_at: SystemTime) {
-    let host = std::sync::Arc::new(Clock { host: TokioHost::current(), opened_at });
+    let host = std::sync::Arc::new(HostWithClock::new("here", move |host| opened_at + host.now()));
     let parts = crate::mirror::Parts { host, ..world.parts() };
     world.mirror = Some(Mirror::open(parts, world.config).await.unwrap());
     world.settled().await;
@@ -50,7 +23,7 @@ fn at(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_000_000 + seconds)
 }
 
-/// Two legs, full of data, that are compared every hour, at this rate: one takes so many seconds.
+/// Two legs, full of data, that are compared every hour; one comparison takes `seconds`.
 async fn compared_every_hour(seconds: u64) -> World {
     let mut world = World::blank(2);
     let rate = ResyncRate::BytesPerS(SIZE / seconds);
