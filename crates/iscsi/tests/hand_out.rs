@@ -1,6 +1,6 @@
 //! Commands handed out evenly: as many workers as connections, one command each, and no connection
-//! ever has two, however unequal the connections are; by expected completion, one that is quick gets
-//! a second one instead.
+//! ever has two, however unequal the connections are; by expected completion, one that is quick
+//! gets a second one instead.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 

@@ -1,5 +1,5 @@
-//! Who may write to the leg of a mirror: persistent reservations over every session of a disk, against
-//! our own target and against tgt. What counts is what is on the unit afterwards.
+//! Who may write to the leg of a mirror: persistent reservations over every session of a disk,
+//! against our own target and against tgt. What counts is what is on the unit afterwards.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 

@@ -3,9 +3,9 @@
 //! the line. Closed formulas of the steady state; slow start, competitors and processors are not in
 //! them, and [`Warning`]s say where they do not hold.
 //!
-//! Losses are independent of each other, so the constants are those of random losses, not of one loss
-//! every 1/p packets: a window that is spared for longer grows more than one that is hit earlier
-//! loses.
+//! Losses are independent of each other, so the constants are those of random losses, not of one
+//! loss every 1/p packets: a window that is spared for longer grows more than one that is hit
+//! earlier loses.
 //!
 //! Sources: Mathis et al. 1997 (reno); RFC 9438 §5.1 (cubic), Poojary and Sharma 2015,
 //! arXiv:1510.08496 (cubic under random losses); Cardwell et al. 2016, "BBR" (ACM Queue 14:5) for
@@ -22,15 +22,16 @@ pub const WIRE_BYTES: f64 = 1538.0;
 /// Data of a PDU (MaxRecvDataSegmentLength as we negotiate it), and its header.
 pub const PDU_BYTES: f64 = 262_144.0;
 const HEADER_BYTES: f64 = 48.0;
-/// Mathis' constant for random losses and an acknowledgement per segment, which Linux's byte counting
-/// equals (periodic losses: √(3/2)).
+/// Mathis' constant for random losses and an acknowledgement per segment, which Linux's byte
+/// counting equals (periodic losses: √(3/2)).
 const RENO_CONSTANT: f64 = 1.31;
 /// The same for cubic's law with C = 0.4, β = 0.7 and fast convergence, as Linux has it: 1.29
 /// without (the case of Poojary and Sharma), and 1.054 with periodic losses (RFC 9438 §5.1). The
 /// tests simulate it.
 const CUBIC_CONSTANT: f64 = 1.19;
-/// Cubic in its Reno-friendly region (RFC 9438 §4.3) as Linux has it: it grows by 0.53 segments in a
-/// round trip always, where the RFC lets it grow by one again at the old window (that would be 1.45).
+/// Cubic in its Reno-friendly region (RFC 9438 §4.3) as Linux has it: it grows by 0.53 segments in
+/// a round trip always, where the RFC lets it grow by one again at the old window (that would be
+/// 1.45).
 const FRIENDLY_CONSTANT: f64 = 1.26;
 /// Standard deviation of a window over time under random losses, relative to its mean.
 const RENO_DEVIATION: f64 = 0.41;
@@ -223,8 +224,9 @@ impl PathPlan {
         buffers.into_iter().fold(law, |least, other| if other.0 < least.0 { other } else { least })
     }
 
-    /// What can be on the way where a buffer holds so much. A byte stays in it, at either end, until all
-    /// bytes before it have come, and where one of them was lost that takes up to a round trip more.
+    /// What can be on the way where a buffer holds so much. A byte stays in it, at either end,
+    /// until all bytes before it have come, and where one of them was lost that takes up to a round
+    /// trip more.
     fn usable(&self, buffer_bytes: f64) -> f64 {
         let held = |window: f64| window * (1.0 + waiting(window / SEGMENT_BYTES * self.loss));
         // What is held grows with the window and is at most twice as much.
@@ -306,10 +308,10 @@ fn waiting(losses: f64) -> f64 {
     if losses < 1e-6 { losses / 2.0 } else { 1.0 - (1.0 - (-losses).exp()) / losses }
 }
 
-/// What part of the line `n` windows use that would be `mean` of it if it had no end, each with this
-/// deviation. Below the line a round trip carries a window; beyond it the queue grows, and a round
-/// trip takes as many times longer as the windows exceed the line. So it is mean / E[max(1, W)],
-/// with the logistic distribution in place of the normal one, because its integral is closed.
+/// What part of the line `n` windows use that would be `mean` of it if it had no end, each with
+/// this deviation. Below the line a round trip carries a window; beyond it the queue grows, and a
+/// round trip takes as many times longer as the windows exceed the line. So it is mean / E[max(1,
+/// W)], with the logistic distribution in place of the normal one, because its integral is closed.
 fn carried(mean: f64, deviation: f64, n: u32) -> f64 {
     let scale = mean * deviation / f64::from(n).sqrt() * 3.0_f64.sqrt() / std::f64::consts::PI;
     let over = mean - 1.0;

@@ -1,10 +1,10 @@
-//! What the kernel counts of a TCP connection, `struct tcp_info` (tcp(7), include/uapi/linux/tcp.h):
-//! the one table of its fields, for whoever asks a socket of its own and for whoever watches those
-//! of others. Bytes in, numbers out; nothing is asked for here.
+//! What the kernel counts of a TCP connection, `struct tcp_info` (tcp(7),
+//! include/uapi/linux/tcp.h): the one table of its fields, for whoever asks a socket of its own and
+//! for whoever watches those of others. Bytes in, numbers out; nothing is asked for here.
 //!
-//! Fields never change their place, because programs of any age read them; the structure grows at its
-//! end with every few kernels. What an older kernel does not have is absent, and what a newer one has
-//! in addition is passed over. (libc's own type ends where that of 2008 did.)
+//! Fields never change their place, because programs of any age read them; the structure grows at
+//! its end with every few kernels. What an older kernel does not have is absent, and what a newer
+//! one has in addition is passed over. (libc's own type ends where that of 2008 did.)
 
 use serde::{Serialize, Serializer};
 
@@ -257,7 +257,7 @@ impl TcpInfo {
         }
     }
 
-    /// In the model's terms, what the end that sends knows, over an interval of so many seconds
+    /// In the model's terms, what the end that sends knows, over an interval of `interval_s` seconds
     /// (more than 0) that began with `before`.
     pub fn sending_since(&self, before: &Self, interval_s: f64) -> Tcp {
         let share = |before: Option<u64>, now: Option<u64>| {

@@ -18,8 +18,8 @@ pub(crate) const STEP_BYTES_MIN: u64 = 256 << 10;
 /// Time that is measured over.
 const MEASURED_OVER: Duration = Duration::from_millis(500);
 
-/// What may be waiting takes this part of the lag. A step takes a quarter of it, and its stamp comes
-/// with the next one.
+/// What may be waiting takes this part of the lag. A step takes a quarter of the lag, and its stamp
+/// comes with the next one.
 const PART_OF_LAG: f64 = 0.625;
 
 /// What a leg takes.

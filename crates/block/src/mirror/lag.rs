@@ -27,8 +27,8 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// With `bytes` more it would not have all of it within the lag, although nothing is older yet.
-    /// Of a leg that cannot be reached nothing is known.
+    /// With `bytes` more the leg would not have everything within the lag, although nothing is
+    /// older yet. What a leg out of reach can take is not known.
     fn cannot_take(&self, bytes: u64) -> bool {
         let waiting = self.backlog.bytes;
         self.silent.is_none() && waiting > 0 && waiting + bytes > self.carried

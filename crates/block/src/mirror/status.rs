@@ -140,8 +140,9 @@ pub struct LegStatus {
     pub lag_bytes: u64,
     /// Age of the oldest of them.
     pub lag: Duration,
-    /// Bytes of blocks that may differ and are not on their way: with [`lag_bytes`](Self::lag_bytes)
-    /// what a promotion would lack. What is in the redo log is among them until it is committed.
+    /// Bytes of blocks that may differ and are not on their way: with
+    /// [`lag_bytes`](Self::lag_bytes) what a promotion would lack. What is in the redo log is among
+    /// them until it is committed.
     pub dirty_bytes: u64,
     /// Epochs that are not stable there.
     pub epochs: u64,

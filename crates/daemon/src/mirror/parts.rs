@@ -182,7 +182,8 @@ mod tests {
         assert!(error.contains("1073807360"), "says how much is needed: {error}");
         let error = metadata_bytes((1 << 30) + 512).unwrap_err();
         assert!(error.contains("make it 1073745920 bytes long"), "{error}");
-        // A bitmap for each of the three legs, a bit for each 4 KiB, its checksums, and little more.
+        // A bitmap for each of the three legs, a bit for each 4 KiB, its checksums, and little
+        // more.
         let bytes = metadata_bytes(1 << 40).unwrap();
         assert!((96 << 20..104 << 20).contains(&bytes), "{bytes}");
     }

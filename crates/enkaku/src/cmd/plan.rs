@@ -16,11 +16,11 @@ const ALL: [CongestionControl; 3] =
 
 /// Says what a long-fat path allows: limit, connections, buffers, depth and memory.
 ///
-/// The steady state of TCP in closed formulas: reno (Mathis et al. 1997), cubic (RFC 9438 §5.1), bbr (not
-/// sensitive to loss below 15 %, Cardwell et al. 2016). Slow start, other traffic and slow hosts are
-/// not in them. Measured with plain TCP on an emulated line (100 Mbit/s and 1 Gbit/s, RTT 20 and 100 ms,
-/// loss 0 to 1e-3), its median error was 5 %; 11 % where losses decide. In ns-2 (reno and cubic, to 10 Gbit/s and
-/// RTT 300 ms) 2.5 % and 4 % (docs/plan.md).
+/// The steady state of TCP in closed formulas: reno (Mathis et al. 1997), cubic (RFC 9438 §5.1),
+/// bbr (not sensitive to loss below 15 %, Cardwell et al. 2016). Slow start, other traffic and slow
+/// hosts are not in them. Measured with plain TCP on an emulated line (100 Mbit/s and 1 Gbit/s, RTT
+/// 20 and 100 ms, loss 0 to 1e-3), its median error was 5 %; 11 % where losses decide. In ns-2
+/// (reno and cubic, to 10 Gbit/s and RTT 300 ms) 2.5 % and 4 % (docs/plan.md).
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Rate of the line, e.g. 10gbit.

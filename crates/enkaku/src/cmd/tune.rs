@@ -1,6 +1,6 @@
 //! `enkaku tune`: a tuner's policy as a filter, for simulators and for experiments. Samples come in
-//! as JSON objects, one a line; each gets one line of answer. It only translates: what is decided is
-//! decided in `path::tuner`.
+//! as JSON objects, one a line; each gets one line of answer. It only translates: what is decided
+//! is decided in `path::tuner`.
 
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
@@ -22,7 +22,8 @@ const CONNECTIONS_LIMIT: i64 = 65_535;
 /// payload. Optional, of the path or of each element of "connections" (with "id", "age_s",
 /// "bytes_per_s"): rtt_us, min_rtt_us, cwnd_bytes, in_flight_bytes, delivery_rate_bytes_per_s,
 /// busy_share, rwnd_limited_share, sndbuf_limited_share, retransmits, app_limited,
-/// peer_window_bytes, send_buffer_bytes, congestion_control. Out, one line each: {"n","phase","why"}.
+/// peer_window_bytes, send_buffer_bytes, congestion_control. Out, one line each:
+/// {"n","phase","why"}.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Read samples from standard input, write decisions to standard output.

@@ -17,8 +17,8 @@ use super::state::{Batch, Phase, State};
 /// a tuner may ask for.
 pub(super) const SESSIONS_MAX: u32 = path::tuner::CONNECTIONS_MAX;
 
-/// Sessions of one connection each that a leg of a mirror may have: where nobody has noted how many a
-/// predecessor had, so many logins end whatever there may be.
+/// Sessions of one connection each that a leg of a mirror may have: where nobody has noted how many
+/// a predecessor had, so many logins end whatever there may be.
 pub(super) const LEG_SESSIONS_MAX: u32 = 8;
 
 /// First and longest pause after a target refused a login: its limits change with its
@@ -206,8 +206,8 @@ impl State {
         used.map(of).sum::<usize>() as u32
     }
 
-    /// Lost connections that come back when their tasks have gone on: others in their place would be
-    /// one too many then.
+    /// Lost connections that come back when their tasks have gone on: others in their place would
+    /// be one too many then.
     fn connections_recovering(&self) -> u32 {
         let of = |member: &Member| {
             let cids = member.home.as_ref().map_or(&[][..], |home| &home.cids);

@@ -25,9 +25,9 @@ const DEVICE_IDENTIFICATION: u8 = 0x83;
 /// A segment's count of blocks has 16 bits.
 const SEGMENT_BLOCKS_MAX: u64 = 0xffff;
 
-/// VENDOR IDENTIFICATION of Linux' target. Up to 6.12 at least it counts the commands of a copy when
-/// they begin and not when they end, so a command with the ORDERED attribute behind a copy, with
-/// which each opening of a leg begins, is never answered.
+/// VENDOR IDENTIFICATION of Linux' target. Up to 6.12 at least it counts the commands of a copy
+/// when they begin and not when they end, so a command with the ORDERED attribute behind a copy,
+/// with which each opening of a leg begins, is never answered.
 const LINUX_TARGET: &str = "LIO-ORG";
 
 /// The copies of one disk.

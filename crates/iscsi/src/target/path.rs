@@ -1,5 +1,5 @@
-//! How the target's sockets send. A reader's throughput is the target's to keep up: TCP's windows are
-//! those of the side that sends. On a long path packets are spread out over the round trip.
+//! How the target's sockets send. A reader's throughput is the target's to keep up: TCP's windows
+//! are those of the side that sends. On a long path packets are spread out over the round trip.
 //!
 //! A connection that loses packets while the path's queue is empty loses them to the path, not to
 //! congestion. A control that takes losses for congestion collapses there (S1, figure 7), so such a

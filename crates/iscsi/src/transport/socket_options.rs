@@ -30,7 +30,8 @@ pub(crate) struct OptionError {
 
 impl SocketOptions {
     /// Sets what is given. A buffer that is as large already is left to the kernel, which would
-    /// stop to grow it by itself. All options are tried; the error is that of the first that failed.
+    /// stop to grow it by itself. All options are tried; the error is that of the first that
+    /// failed.
     pub(crate) fn apply(&self, socket: &impl AsFd) -> Result<(), OptionError> {
         let socket = SockRef::from(socket);
         let mut first = Ok(());
@@ -82,8 +83,8 @@ pub(crate) fn congestion_control(socket: &impl AsFd) -> Option<String> {
     String::from_utf8(name[..len].to_vec()).ok()
 }
 
-/// A pacing rate that limits nothing, but makes TCP space its packets over the round trip (by 1.2 to
-/// 2 times the window over the round trip) where the congestion control does not: a window that
+/// A pacing rate that limits nothing, but makes TCP space its packets over the round trip (by 1.2
+/// to 2 times the window over the round trip) where the congestion control does not: a window that
 /// leaves at once overruns queues which the same window, spread out, does not fill.
 pub(crate) const SPREAD_OUT: u64 = 1 << 40;
 
@@ -92,9 +93,9 @@ fn set_pacing_rate(socket: &SockRef<'_>, rate: u64) -> io::Result<()> {
     set_number(socket, (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE), rate)
 }
 
-/// Bytes that wait in a socket for the window to open. Whatever is there is bound to its connection,
-/// and a command in it has its number: where losses keep a window small, those behind it on other
-/// connections wait for it. In the core a command may still go elsewhere.
+/// Bytes that wait in a socket for the window to open. Whatever is there is bound to its
+/// connection, and a command in it has its number: where losses keep a window small, those behind
+/// it on other connections wait for it. In the core a command may still go elsewhere.
 const UNSENT_BYTES_MAX: libc::c_int = 128 << 10;
 
 /// Keeps little in the socket that cannot be sent yet (TCP_NOTSENT_LOWAT).
@@ -148,9 +149,9 @@ pub(crate) fn automatic_receive_buffer() -> u64 {
     sysctl("ipv4/tcp_rmem", 2)
 }
 
-/// Payload that a connection keeps under way when the kernel has enlarged both ends' buffers, if the
-/// other end is set as this one; 0 if that cannot be told. A send buffer also holds what waits, and
-/// about half of a receive buffer is bookkeeping (`tcp_adv_win_scale`).
+/// Payload that a connection keeps under way when the kernel has enlarged both ends' buffers, if
+/// the other end is set as this one; 0 if that cannot be told. A send buffer also holds what waits,
+/// and about half of a receive buffer is bookkeeping (`tcp_adv_win_scale`).
 pub(crate) fn automatic_window() -> u64 {
     (automatic_send_buffer() / 10 * 6).min(automatic_receive_buffer() / 2)
 }

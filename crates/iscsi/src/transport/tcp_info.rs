@@ -1,5 +1,5 @@
-//! Asks the kernel what it knows of a connection of ours: `TCP_INFO` (tcp(7)). What the answer means
-//! is in [`path::tcp_info`]; `socket_options` sets.
+//! Asks the kernel what it knows of a connection of ours: `TCP_INFO` (tcp(7)). What the answer
+//! means is in [`path::tcp_info`]; `socket_options` sets.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};

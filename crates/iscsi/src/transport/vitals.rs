@@ -8,8 +8,8 @@ use path::TcpInfo;
 
 use super::tcp_info::tcp_info;
 
-/// Bytes of our own ping, with its digest. The host acknowledges them also where the process that is
-/// to answer hangs, so that they are no sign.
+/// Bytes of our own ping, with its digest. The host acknowledges them also where the process that
+/// is to answer hangs, so that they are no sign.
 const PING_BYTES: u64 = 48 + 4;
 
 /// What a socket had moved when it was last looked at.

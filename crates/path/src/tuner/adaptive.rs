@@ -34,8 +34,8 @@ pub struct AdaptiveConfig {
     pub socket_buffer_bytes_max: u64,
     /// What the kernel has; none means that the choice is not ours.
     pub congestion_controls: Vec<CongestionControl>,
-    /// What one connection keeps under way with the buffers that the kernel gives it by itself; 0 if
-    /// that is not known.
+    /// What one connection keeps under way with the buffers that the kernel gives it by itself; 0
+    /// if that is not known.
     pub window_bytes: u64,
 }
 
@@ -68,11 +68,12 @@ enum State {
     Grow { base: Point },
     /// Fewer than `enough` are tried; `plateau` is to be kept.
     Shrink { plateau: f64 },
-    /// New connections are to take the place of those that lost something: as many as filled the line,
+    /// New connections are to take the place of those that lost something: as many as filled the
+    /// line,
     /// `wanted` with the others.
     Renew { wanted: u32, filled: Line },
-    /// Nothing is tried. The level is that of the plateau at first (so that a change in the midst of
-    /// a search is seen), then a fresh one.
+    /// Nothing is tried. The level is that of the plateau at first (so that a change in the midst
+    /// of a search is seen), then a fresh one.
     Hold { level: f64, fresh: bool },
 }
 
@@ -95,7 +96,8 @@ pub struct Adaptive {
     weak: Option<Point>,
     /// The fewest connections known to suffice: its upper end.
     enough: Option<u32>,
-    /// So many overran the path and carried less than fewer: below them a search goes up in small steps.
+    /// So many overran the path and carried less than fewer: below them a search goes up in small
+    /// steps.
     overload: Option<u32>,
     /// The most that one connection had on average: what it has where the line does not limit.
     one_bytes_per_s: f64,
@@ -248,8 +250,8 @@ impl Adaptive {
     /// step shows whether that was right.
     fn measure(&mut self, value: f64, t_s: f64, limit: Bottleneck) {
         if self.line_bytes_per_s.is_some() {
-            // These have filled the line. Whether fewer would, is asked when it has settled; more of
-            // them now would only meet those that repair their losses.
+            // These have filled the line. Whether fewer would, is asked when it has settled; more
+            // of them now would only meet those that repair their losses.
             self.fill(value, t_s);
             return;
         }
@@ -298,8 +300,8 @@ impl Adaptive {
         let step = f64::from(self.connections) / f64::from(base.connections) - 1.0;
         let gain_now = value / base.bytes_per_s.max(1.0) - 1.0;
         let here = Point { connections: self.connections, bytes_per_s: value, settled: false };
-        // Taken while windows grew that losses have cut since: such a level bounds nothing. Nor does it
-        // below the number that the losses ask for.
+        // Taken while windows grew that losses have cut since: such a level bounds nothing. Nor
+        // does it below the number that the losses ask for.
         let young = !base.settled || self.connections <= self.foreseen;
         let inflated = self.losses && young && limit != Bottleneck::LineRate;
         if self.dropped(base.bytes_per_s) && !inflated {

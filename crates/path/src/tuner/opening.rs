@@ -2,8 +2,8 @@
 //!
 //! The slow starts of N connections double together, and the round that overruns the path's queue
 //! overruns it by as much as the path holds: all of them lose hundreds of packets, and those whose
-//! retransmissions are lost as well creep for many round trips. With a rate that rises by a fifth at
-//! most in a round trip, the queue shows before it is full, and the [`super::Pacer`] takes over.
+//! retransmissions are lost as well creep for many round trips. With a rate that rises by a fifth
+//! at most in a round trip, the queue shows before it is full, and the [`super::Pacer`] takes over.
 
 use super::recent::{Interval, Recent};
 use super::{Connection, LONG_RTT_S, LOSING_S, Sample, rise_share};
@@ -15,8 +15,8 @@ const CONNECTION_BYTES: f64 = MIB;
 const FIRST_BYTES: (f64, f64) = (4.0 * MIB, 10.0 * MIB);
 /// The rate of two round trips is a round trip old, and one that rises is higher by now.
 const LAG: f64 = 1.5;
-/// A round trip that is longer by this time, or by this part, may be the queue's beginning: it has to
-/// grow until the pacer sees it, but not by more than it holds.
+/// A round trip that is longer by this time, or by this part, may be the queue's beginning: it has
+/// to grow until the pacer sees it, but not by more than it holds.
 const NEAR_S: f64 = 0.002;
 const NEAR_SHARE: f64 = 0.01;
 const NEAR_GAIN: f64 = 0.25;
@@ -75,9 +75,9 @@ impl Opening {
         *self = Self { best_bytes_per_s: bytes_per_s, is_used: true, ..Self::default() };
     }
 
-    /// The rate to go on with where losses and no queue ended it, in bytes a second; once. The windows
-    /// that are left allow far more than the losses let through: without a limit, the commands that
-    /// waited would overrun the path at once.
+    /// The rate to go on with where losses and no queue ended it, in bytes a second; once. The
+    /// windows that are left allow far more than the losses let through: without a limit, the
+    /// commands that waited would overrun the path at once.
     pub fn ended_with(&mut self) -> Option<f64> {
         self.ended_with.take()
     }
@@ -106,7 +106,8 @@ impl Opening {
         (!self.done).then(|| self.room(rtt_s))
     }
 
-    /// What is acknowledged at once when others are waited for is no rate, so two round trips count.
+    /// What is acknowledged at once when others are waited for is no rate, so two round trips
+    /// count.
     fn learn(&mut self, sample: &Sample, rtt_s: f64) {
         if sample.connections.iter().any(Connection::loses) {
             self.lost_s = Some(sample.t_s);

@@ -1,18 +1,19 @@
 //! How fast all connections together may send and ask: just what the line carries.
 //!
-//! Without this, N windows of the kernel's size offer a long path more than it holds; its queue runs
-//! over, all connections lose at once, and because a session's commands are delivered in order
+//! Without this, N windows of the kernel's size offer a long path more than it holds; its queue
+//! runs over, all connections lose at once, and because a session's commands are delivered in order
 //! (RFC 7143 §4.2.2.1) everything waits for the one that recovers last. With congestion windows
-//! alone that happens again and again. So as soon as a queue shows in the round trip (or losses that
-//! come with the load), the whole disk gets a rate: lowered until the queue is gone, then raised
-//! slowly near the rate at which it came, and faster and faster beyond, where the path has changed.
+//! alone that happens again and again. So as soon as a queue shows in the round trip (or losses
+//! that come with the load), the whole disk gets a rate: lowered until the queue is gone, then
+//! raised slowly near the rate at which it came, and faster and faster beyond, where the path has
+//! changed.
 //!
 //! A round trip that doubles at once may be that of a longer path, which is asked first
 //! (`stretch`). A queue that stays although the rate fell by a fifth is not ours: others
 //! fill it. Against those TCP's own rules are the fair ones, so the rate is set free.
 //!
-//! What tells of the line is a matter of its own (`evidence`): what an application carries that pauses is no
-//! reason to lower anything.
+//! What tells of the line is a matter of its own (`evidence`): what an application carries that
+//! pauses is no reason to lower anything.
 //!
 //! What it is not: it does not choose connections, and holds nothing back itself.
 
@@ -231,7 +232,8 @@ impl Pacer {
         self.pace()
     }
 
-    /// Forgets the rate, because far more connections will carry more than those that it was seen with.
+    /// Forgets the rate, because far more connections will carry more than those that it was seen
+    /// with.
     pub fn look_again(&mut self) {
         self.capped = None;
     }
@@ -346,15 +348,16 @@ impl Pacer {
         seen.t_s - self.lost_s <= LOSING_S
     }
 
-    /// Losses keep what is carried below the rate, and a short queue is none of it: lowered for that, it
-    /// would soon be the rate that limits.
+    /// Losses keep what is carried below the rate, and a short queue is none of it: lowered for
+    /// that, it would soon be the rate that limits.
     fn losses_hold(&self, capped: &Capped, seen: &Seen) -> bool {
         let losing = self.is_losing(seen) && !seen.lost;
         let short = seen.queue <= QUEUE_SHORT;
         losing && short && !self.binds(capped) && !self.holds()
     }
 
-    /// Round trips go up and down by more than a line can fill and empty a queue between two samples.
+    /// Round trips go up and down by more than a line can fill and empty a queue between two
+    /// samples.
     fn is_jittery(&self, seen: &Seen) -> bool {
         let (rises, falls) = self.recent.jumps(JITTER * self.counts_s());
         rises.min(falls) >= JITTER_SHARE && seen.t_s - self.lost_s > BEST_S
@@ -389,8 +392,8 @@ impl Pacer {
                 return Some(capped);
             }
             if !seen.lost && !self.fills(capped.bytes_per_s) && !self.holds() {
-                // What does not hold anything back has made no queue. It is a burst after a pause, or
-                // somebody else's; neither tells what the line carries.
+                // What does not hold anything back has made no queue. It is a burst after a pause,
+                // or somebody else's; neither tells what the line carries.
                 (capped.seeking, capped.cut_from) = (false, None);
                 return Some(capped);
             }
@@ -429,7 +432,8 @@ impl Pacer {
                 None => capped.bytes_per_s,
             },
         };
-        // With pauses of the application in it, that is less; what goes between them goes at the rate.
+        // With pauses of the application in it, that is less; what goes between them goes at the
+        // rate.
         let pauses = self.holds() || !self.fills(capped.bytes_per_s);
         let line = if pauses { line.max(capped.bytes_per_s) } else { line };
         let slower = line < SLOWER_SHARE * capped.bytes_per_s;
@@ -440,7 +444,8 @@ impl Pacer {
         }
         let asks = !capped.seeking && self.fills(capped.bytes_per_s);
         if queued && asks && Stretch::is_worth_it(seen.rtt_s, self.base_s) {
-            // Neither what comes through a hole is a rate, nor what is acknowledged when it is filled.
+            // Neither what comes through a hole is a rate, nor what is acknowledged when it is
+            // filled.
             let mean = self.recent.mean(LINE_SPAN, self.base_s);
             let stalled = seen.bytes_per_s < STALLED_SHARE * mean;
             let carried = mean.min(seen.bytes_per_s);

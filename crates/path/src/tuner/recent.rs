@@ -41,8 +41,8 @@ impl Recent {
         self.0.iter().filter(move |interval| interval.t_s >= t_s)
     }
 
-    /// The shares of intervals whose round trip is longer, and shorter, than that of the one before by
-    /// more than `least_s`.
+    /// The shares of intervals whose round trip is longer, and shorter, than that of the one before
+    /// by more than `least_s`.
     pub(super) fn jumps(&self, least_s: f64) -> (f64, f64) {
         let steps = self.0.iter().zip(self.0.iter().skip(1));
         let steps = steps.map(|(before, after)| after.rtt_s - before.rtt_s);
@@ -58,8 +58,8 @@ impl Recent {
         self.0.back().map_or(0.0, |last| self.mean_until(last.t_s, span, rtt_s))
     }
 
-    /// The same, of those intervals alone in which the sender could have filled the line; none if there is
-    /// none.
+    /// The same, of those intervals alone in which the sender could have filled the line; none if
+    /// there is none.
     pub(super) fn mean_of_full(&self, span: f64, rtt_s: f64) -> Option<f64> {
         let from_s = self.0.back()?.t_s - span * SPAN_S_MIN.max(rtt_s);
         let full = self.0.iter().filter(|one| one.t_s > from_s && one.full);

@@ -4,8 +4,8 @@
 
 use super::recent::{Interval, Recent};
 
-/// A rise of this part of the round trip and of this time is worth the question; a smaller one, or a
-/// queue that was met late, costs less than that.
+/// A rise of this part of the round trip and of this time is worth the question; a smaller one, or
+/// a queue that was met late, costs less than that.
 const RISE_SHARE: f64 = 1.0;
 const RISE_S: f64 = 0.015;
 /// While it is asked, this part of what was carried is given.
@@ -60,8 +60,8 @@ impl Stretch {
         Self { base_s, rtt_s, carried, begun_s: now_s, reached_s: None }
     }
 
-    /// What the line carries: what was carried before, or what comes now, if that is less although a
-    /// queue still adds to it.
+    /// What the line carries: what was carried before, or what comes now, if that is less although
+    /// a queue still adds to it.
     pub(super) fn line(&self, now: f64) -> f64 {
         if now > ADDED * self.bytes_per_s() { self.carried.min(now) } else { self.carried }
     }

@@ -28,8 +28,8 @@ fn transfer(path: Path, changed: Path, seed: u64) -> Transfer {
     transfer
 }
 
-/// Calls with the name of the case, of each seed its transfer, and the best rate between each two of
-/// the times.
+/// Calls with the name of the case, of each seed its transfer, and the best rate between each two
+/// of the times.
 fn each(check: impl Fn(&str, &[Transfer], [f64; 2])) {
     for (name, path, changed) in steps() {
         for with_tcp in [false, true] {

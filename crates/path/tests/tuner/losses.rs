@@ -1,6 +1,6 @@
-//! A path that loses packets, whoever uses it: what a connection carries is a matter of its own. In the
-//! first seconds it carries more, because nothing has been lost of it yet. Levels as they were seen
-//! on the emulated line: cubic at RTT 50 ms, a loss of 1e-3.
+//! A path that loses packets, whoever uses it: what a connection carries is a matter of its own. In
+//! the first seconds it carries more, because nothing has been lost of it yet. Levels as they were
+//! seen on the emulated line: cubic at RTT 50 ms, a loss of 1e-3.
 
 use ::path::tuner::{Adaptive, AdaptiveConfig, CongestionControl, Connection, Policy, Sample, Tcp};
 
@@ -140,10 +140,10 @@ fn what_few_losses_asked_for_is_mended_when_more_are_counted() {
     assert!(first < 40 && second > 45 && at <= 30, "{asked:?}");
 }
 
-/// A line that four connections fill; for eight seconds a share of all connections loses something in
-/// each sample, and 48 of them carry the most; then nothing is lost any more. The round trips of many
-/// are longer by `jitter_s`. The numbers that are asked for from then on, sample by sample, where all that
-/// were asked for are open at the next one.
+/// A line that four connections fill; for eight seconds a share of all connections loses something
+/// in each sample, and 48 of them carry the most; then nothing is lost any more. The round trips of
+/// many are longer by `jitter_s`. The numbers that are asked for from then on, sample by sample,
+/// where all that were asked for are open at the next one.
 fn asked_after_losses(connections_max: u32, losing: f64, jitter_s: f64, seed: u64) -> Vec<u32> {
     let config = AdaptiveConfig { connections_max, ..AdaptiveConfig::default() };
     let (mut policy, mut random) = (Adaptive::new(config), Random::new(seed));

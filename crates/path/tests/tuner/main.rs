@@ -121,8 +121,8 @@ fn adaptive_holds_the_fewest_connections_of_the_plateau() {
             held.sort_by(f64::total_cmp);
             held[held.len() / 2]
         };
-        // Up to 16 are opened so that losses are repaired beside each other, of which this model of BBR knows
-        // nothing; not all of them are closed again within this minute.
+        // Up to 16 are opened so that losses are repaired beside each other, of which this model of
+        // BBR knows nothing; not all of them are closed again within this minute.
         let repairs = if path.law == Law::Bbr && path.loss > 0.0 { 12 } else { 0 };
         let fewest = f64::from(fewest.max(repairs));
         assert!(middle <= 1.12 * fewest, "{name}: {middle} of {fewest}");

@@ -5,7 +5,8 @@ use ::path::tuner::PolicyConfig;
 use crate::path::{Path, Transfer};
 use crate::{SEEDS, worst};
 
-/// The APT study's parameters on real TCP: 64 KB windows, storage of 35 ms for a MB, a queue for 30.
+/// The APT study's parameters on real TCP: 64 KB windows, storage of 35 ms for a MB, a queue for
+/// 30.
 fn paths() -> impl Iterator<Item = Path> {
     let path = Path {
         rtt_s: 0.01,

@@ -13,7 +13,8 @@ fn sample(t_s: f64, n: u32, base_ms: f64, rtt_ms: f64, bytes_per_s: f64) -> Samp
     Sample { t_s, connections_open: n, bytes_per_s, connections, held_share, ..Sample::default() }
 }
 
-/// A pacer that has found a line of 1 Gbit/s with four connections, and the time of its last sample.
+/// A pacer that has found a line of 1 Gbit/s with four connections, and the time of its last
+/// sample.
 fn found(base_ms: f64) -> (Pacer, f64) {
     let (mut pacer, mut t_s, mut pace) = (Pacer::default(), 0.0, Pace::default());
     let mut queue_ms = 0.0;
@@ -31,8 +32,8 @@ fn found(base_ms: f64) -> (Pacer, f64) {
 
 #[test]
 fn commands_that_gather_in_sockets_show_no_faster_line() {
-    // As seen over 50 ms: three connections, whose buffers limited them to 98 % of the line. The rate
-    // went up to 1.2 Gbit/s, and 32 commands waited in the sockets instead of before them.
+    // As seen over 50 ms: three connections, whose buffers limited them to 98 % of the line. The
+    // rate went up to 1.2 Gbit/s, and 32 commands waited in the sockets instead of before them.
     let (mut pacer, mut t_s) = found(50.0);
     let most = 0.98 * GIGABIT;
     let mut highest: f64 = 0.0;
@@ -55,8 +56,8 @@ fn commands_that_gather_in_sockets_show_no_faster_line() {
 
 #[test]
 fn a_rate_that_losses_stay_below_is_none_that_holds() {
-    // As seen over 50 ms with a loss of 1e-4: the rate stayed at 96 % of the line's, because what was
-    // carried below it went up and down, and held what came up.
+    // As seen over 50 ms with a loss of 1e-4: the rate stayed at 96 % of the line's, because what
+    // was carried below it went up and down, and held what came up.
     let (mut pacer, mut t_s) = found(50.0);
     let mut rate = GIGABIT;
     for _ in 0..100 {
@@ -70,8 +71,8 @@ fn a_rate_that_losses_stay_below_is_none_that_holds() {
 
 #[test]
 fn what_a_closed_connection_carried_is_missing_but_not_lost() {
-    // As seen over 10 ms: of two one was closed, a burst followed, and a line that was held to carry
-    // what the other one did in that interval was slow for three seconds.
+    // As seen over 10 ms: of two one was closed, a burst followed, and a line that was held to
+    // carry what the other one did in that interval was slow for three seconds.
     let (mut pacer, mut t_s) = found(10.0);
     let mut rate = 0.0;
     for (n, rtt_ms, share) in [(1, 10.9, 0.5), (1, 25.9, 0.98), (1, 10.4, 0.5), (1, 10.4, 0.5)] {
@@ -101,8 +102,8 @@ fn decided(adaptive: &mut Adaptive, t_s: f64, n: u32, rate: f64, share: f64) -> 
     adaptive.handle_sample(&sample).connections
 }
 
-/// The fewest and the most that are wanted within so many seconds of a trial, with such rates and shares
-/// of them.
+/// The fewest and the most that are wanted within so many seconds of a trial, with such rates and
+/// shares of them.
 fn wanted(seconds: f64, rates: impl Fn(f64) -> (f64, f64)) -> (u32, u32) {
     let (mut adaptive, mut n, begun_s) = trying();
     let (mut t_s, mut least, mut most) = (begun_s, n, n);
@@ -153,14 +154,15 @@ fn windows_that_lag_behind_a_faster_line_get_more_beside_them() {
         most
     };
     assert_eq!(lagging(true, true), 8);
-    // If it is something else that limits, or nothing lags, a line that is missed is worth a quarter.
+    // If it is something else that limits, or nothing lags, a line that is missed is worth a
+    // quarter.
     assert_eq!((lagging(true, false), lagging(false, true)), (5, 5));
 }
 
 #[test]
 fn what_reaches_the_rate_of_the_line_gets_no_more_than_a_quarter_beside_it() {
-    // As seen when 10 ms became 80: four carried 550 of 942 Mbit/s, six all of it; 24 were opened, and
-    // their slow starts overran the queue.
+    // As seen when 10 ms became 80: four carried 550 of 942 Mbit/s, six all of it; 24 were opened,
+    // and their slow starts overran the queue.
     let mut adaptive = Adaptive::new(AdaptiveConfig::default());
     let (mut n, mut t_s, mut asked) = (4, 0.0, Vec::new());
     while asked.len() < 3 && t_s < 30.0 {
@@ -184,8 +186,9 @@ fn what_reaches_the_rate_of_the_line_gets_no_more_than_a_quarter_beside_it() {
 
 #[test]
 fn a_longer_way_that_is_met_in_its_midst_is_no_queue() {
-    // As seen when 10 ms became 80: the first sample showed 32 ms, the round trip of the two together,
-    // and what it was compared with from then on was that; the rate stayed at a third for 15 s.
+    // As seen when 10 ms became 80: the first sample showed 32 ms, the round trip of the two
+    // together, and what it was compared with from then on was that; the rate stayed at a third for
+    // 15 s.
     let (mut pacer, mut t_s) = found(10.0);
     let mut rate = 0.0;
     for rtt_ms in [32.0, 79.0, 80.3].into_iter().chain([80.3; 60]) {

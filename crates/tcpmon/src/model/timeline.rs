@@ -257,7 +257,8 @@ impl Timeline {
     /// A data segment of the target arrived after a pause.
     pub(crate) fn handle_arrived(&mut self, pause: Pause, to_initiator: &mut Flow, rtt_ns: u64) {
         // What comes as soon after the oldest command as after an acknowledgement is its answer: no
-        // window of TCP held back what was not asked for. The command carries an acknowledgement, too.
+        // window of TCP held back what was not asked for. The command carries an acknowledgement,
+        // too.
         if let State::Waiting { since_ns, read: true, .. } = self.state()
             && pause != Pause::Loss
             && self.now_ns.saturating_sub(since_ns) <= rtt_ns.saturating_add(release_ns(rtt_ns))

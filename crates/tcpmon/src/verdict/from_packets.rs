@@ -98,8 +98,9 @@ pub fn decide(connections: &[ConnectionReport]) -> Option<Judgement> {
     decide_between(connections, &Bottleneck::DIAGNOSED)
 }
 
-/// The verdict where all other causes have been excluded by who knows more of them: a capture that began
-/// in the midst of a session has no scale of windows, and no PDUs until it finds the first header.
+/// The verdict where all other causes have been excluded by who knows more of them: a capture that
+/// began in the midst of a session has no scale of windows, and no PDUs until it finds the first
+/// header.
 pub fn decide_between(
     connections: &[ConnectionReport],
     causes: &[Bottleneck],

@@ -84,7 +84,8 @@ impl Judgement {
 pub struct Verdict {
     /// What limits the transfer.
     pub cause: Bottleneck,
-    /// The measured numbers that say so, by name; the unit ends the name (`rtt_us`, `window_bytes`).
+    /// The measured numbers that say so, by name; the unit ends the name (`rtt_us`,
+    /// `window_bytes`).
     pub evidence: BTreeMap<&'static str, f64>,
     /// What to change and what to expect of it, one or two sentences with numbers.
     pub advice: String,

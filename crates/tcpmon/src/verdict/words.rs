@@ -1,5 +1,5 @@
-//! The advice: one or two sentences on a cause with the numbers of the transfer. One wording for all
-//! sources; what a source does not know is absent from its [`Situation`] and from the sentence.
+//! The advice: one or two sentences on a cause with the numbers of the transfer. One wording for
+//! all sources; what a source does not know is absent from its [`Situation`] and from the sentence.
 
 use std::collections::BTreeMap;
 

@@ -56,7 +56,7 @@ enum Compared {
 #[derive(Default)]
 struct Done {
     bytes: u64,
-    /// Of these blocks nothing can be said.
+    /// Bytes of blocks that changed meanwhile, so that nothing can be said of them.
     skipped_bytes: u64,
     different: Vec<u64>,
 }
@@ -125,9 +125,9 @@ pub(super) struct Plan {
     pub(super) parts: usize,
 }
 
-/// Compares to the end, or until `go_on` says no, which is asked for each part, with the first block
-/// that was not compared by then and what was found before that block. Returns that block, if it
-/// did, and no more than was found before it.
+/// Compares to the end, or until `go_on` says no, which is asked for each part, with the first
+/// block that was not compared by then and what was found before that block. Returns that block, if
+/// it did, and no more than was found before it.
 pub(super) async fn compare_all(
     shared: &Arc<Shared>,
     leg: usize,

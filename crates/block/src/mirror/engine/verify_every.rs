@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// What is to be done.
 enum Next {
     Verify(usize),
-    /// Nothing before so much time has gone, or a leg has changed.
+    /// Nothing is to be done before this time has passed, or a leg has changed.
     Wait(Duration),
 }
 

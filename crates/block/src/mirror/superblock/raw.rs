@@ -248,7 +248,8 @@ pub(super) struct Local {
     clean: U32,
     lineage: RawLineage,
     legs: [RawLeg; LEGS_MAX],
-    /// Of each leg; behind all that older programs know.
+    /// The verifications of each leg. Programs of before this field end their reading in front of
+    /// it.
     verified: [RawVerified; LEGS_MAX],
 }
 

@@ -1,5 +1,5 @@
-//! A look at the packets of connections that were watched, where the kernel's counters cannot tell one
-//! cause from another: live, without a file, and nothing of it is kept.
+//! A look at the packets of connections that were watched, where the kernel's counters cannot tell
+//! one cause from another: live, without a file, and nothing of it is kept.
 
 use std::collections::HashSet;
 use std::io;
@@ -23,9 +23,9 @@ pub(super) fn would_tell(judgement: &Judgement) -> bool {
     judgement.not_excluded.contains(&Bottleneck::R2t)
 }
 
-/// Reads packets for as long as was watched, but for no longer than it takes, and chooses among the causes
-/// that the counters left; gives up root before the first one is decoded. `None` if they show no
-/// transfer.
+/// Reads packets for as long as was watched, but for no longer than it takes, and chooses among the
+/// causes that the counters left; gives up root before the first one is decoded. `None` if they
+/// show no transfer.
 ///
 /// # Errors
 /// Who has no CAP_NET_RAW gets none; those of the system calls.

@@ -1,4 +1,5 @@
-//! The live view's picture: connections, and the past of the chosen one. Fits 80 × 24 and uses more.
+//! The live view's picture: connections, and the past of the chosen one. Fits 80 × 24 and uses
+//! more.
 
 use std::collections::VecDeque;
 
@@ -65,7 +66,8 @@ fn draw_head(frame: &mut Frame, area: Rect, view: &View) {
     frame.render_widget(Paragraph::new(vec![line, events]), area);
 }
 
-/// Events of the chosen connection in the interval, and what cannot be seen; empty without --events.
+/// Events of the chosen connection in the interval, and what cannot be seen; empty without
+/// --events.
 fn events_line(view: &View) -> String {
     let Some(state) = &view.round.events else { return String::new() };
     let row = view.round.connections.get(view.selected);

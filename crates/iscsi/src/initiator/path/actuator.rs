@@ -135,8 +135,8 @@ impl Actuator {
         }
     }
 
-    /// Buffers only grow, and only beyond what the kernel gives by itself: it enlarges none any more that
-    /// a program has set.
+    /// Buffers only grow, and only beyond what the kernel gives by itself: it enlarges none any
+    /// more that a program has set.
     fn grow_buffer(&mut self, bytes: u64, reads: bool) {
         let (most, by_itself) = match reads {
             true => (self.receive_buffer_max, self.receive_buffer_automatic),

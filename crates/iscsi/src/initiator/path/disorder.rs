@@ -17,9 +17,9 @@ impl Disorder {
         self.before = std::mem::take(&mut self.now);
     }
 
-    /// Losses of a connection's interval: 1 when segments began to come out of order in it, 0 while that
-    /// goes on, because behind one loss everything does until it is repaired. None if the kernel does
-    /// not count them (before Linux 5.5).
+    /// Losses of a connection's interval: 1 when segments began to come out of order in it, 0 while
+    /// that goes on, because behind one loss everything does until it is repaired. None if the
+    /// kernel does not count them (before Linux 5.5).
     pub(super) fn losses(&mut self, serial: u32, old: &TcpInfo, new: &TcpInfo) -> Option<f64> {
         let (old, new) = (old.received_out_of_order_segments?, new.received_out_of_order_segments?);
         let begins = new > old && self.now.insert(serial) && !self.before.contains(&serial);

@@ -50,7 +50,8 @@ pub(super) struct Controller {
     /// To build it again with.
     config: PolicyConfig,
     meter: Meter,
-    /// What limits, for the report: its thresholds are those of `enkaku diagnose`, whatever the policy.
+    /// What limits, for the report: its thresholds are those of `enkaku diagnose`, whatever the
+    /// policy.
     model: Model,
     /// The line's rate; none if the user wants none.
     pacer: Option<Pacer>,

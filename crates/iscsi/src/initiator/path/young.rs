@@ -30,8 +30,8 @@ impl Young {
     /// Takes a sample; what may be under way while the path is young.
     ///
     /// All windows of a new path grow together: one that began a little later is not to be left
-    /// behind, for it would hold up the commands of all. But one that has lost something grows no more,
-    /// and with the same work as the rest it would hold them up for seconds.
+    /// behind, for it would hold up the commands of all. But one that has lost something grows no
+    /// more, and with the same work as the rest it would hold them up for seconds.
     pub(super) fn handle(&mut self, measured: &mut Measured) -> Option<Room> {
         let Some(room) = self.opening.handle_sample(&measured.sample) else {
             self.unlucky.clear();
@@ -52,8 +52,8 @@ impl Young {
         self.opening.ended_with()
     }
 
-    /// Losses are answered by far more connections, or by another congestion control: what was found
-    /// out about the path says little about those. True then, once.
+    /// Losses are answered by far more connections, or by another congestion control: what was
+    /// found out about the path says little about those. True then, once.
     pub(super) fn is_again(&mut self, sample: &Sample, decision: &Decision) -> bool {
         let many = decision.connections >= JOINED_FACTOR * sample.connections_open.max(1)
             && decision.why == Why::Limited(Bottleneck::CongestionLoss);

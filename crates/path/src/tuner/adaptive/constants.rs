@@ -1,13 +1,13 @@
 //! The numbers that `adaptive` decides by, each with its reason. No logic.
 
-/// The line that the first number of connections is chosen for: a gigabit, of which the headers take
-/// some. A faster one is found by growing.
+/// The line that the first number of connections is chosen for: a gigabit, of which the headers
+/// take some. A faster one is found by growing.
 pub(super) const GUESS_BYTES_PER_S: f64 = 118e6;
 /// What a buffer holds varies with how its packets were cut; so many more are opened for that. One
 /// that is missing shows late, and opening it then costs a stall; one that is spare is closed.
 pub(super) const GUESS_SPARE: f64 = 1.15;
-/// And hardly more than this times what it holds as a rule (writes 1.08, reads 1.17 over 50 ms): fewer
-/// than that needs are not tried, for a trial in vain makes every command wait.
+/// And hardly more than this times what it holds as a rule (writes 1.08, reads 1.17 over 50 ms):
+/// fewer than that needs are not tried, for a trial in vain makes every command wait.
 pub(super) const WINDOW_MARGIN: f64 = 1.1;
 pub(super) const WINDOW_MARGIN_RECEIVING: f64 = 1.2;
 /// And no more of them than this before anything was measured.
@@ -30,8 +30,8 @@ pub(super) const GAIN_MIN: f64 = 0.025;
 pub(super) const GAIN_CLEAR_SHARE: f64 = 0.6;
 /// A step that brings this part of what it could says: the edge is far, so quadruple.
 pub(super) const GAIN_LINEAR_SHARE: f64 = 0.8;
-/// Where the line's rate is known, a search opens no more than carry it with this margin: one more window
-/// than needed waits for the rate, twenty more overrun the queue with their slow starts.
+/// Where the line's rate is known, a search opens no more than carry it with this margin: one more
+/// window than needed waits for the rate, twenty more overrun the queue with their slow starts.
 pub(super) const LINE_MARGIN: f64 = 1.25;
 /// A difference counts if it is this many standard deviations.
 pub(super) const SIGMAS: f64 = 2.5;
@@ -49,18 +49,18 @@ pub(super) const EDGE_MARGIN: f64 = 1.04;
 pub(super) const PROBE_STEP_MAX: f64 = 0.5;
 /// Less than this part of the line's rate is not all that it carries.
 pub(super) const LINE_SHARE: f64 = 0.92;
-/// What was carried lagged behind the rate for all of a window, although not in each of its samples, if
-/// it did so in so many.
+/// What was carried lagged behind the rate for all of a window, although not in each of its
+/// samples, if it did so in so many.
 pub(super) const LAGS_MEMORY_WINDOWS: f64 = 2.0;
 /// A round trip longer by this factor needs windows that the present ones are not.
 pub(super) const STRETCHED: f64 = 1.5;
 /// A changed path shows in this many windows in a row.
 pub(super) const CHANGE_WINDOWS: usize = 2;
-/// And a fall where packets were lost in so many: when many connections lose something at once, their
-/// timeouts take half of the throughput for 0.7 s, and no other number helps against that.
+/// And a fall where packets were lost in so many: when many connections lose something at once,
+/// their timeouts take half of the throughput for 0.7 s, and no other number helps against that.
 pub(super) const FALL_WINDOWS: usize = 5;
-/// Connections that lost whole windows are back after this: three timeouts, each twice the one before
-/// it, the first of 200 ms.
+/// Connections that lost whole windows are back after this: three timeouts, each twice the one
+/// before it, the first of 200 ms.
 pub(super) const TIMEOUTS_S: f64 = 1.4;
 /// Less than this is no change of the path.
 pub(super) const CHANGE_MIN: f64 = 0.08;
@@ -97,12 +97,12 @@ pub(super) const FLAT_GAIN_MAX: f64 = 0.015;
 pub(super) const FLAT_STEP_MIN: f64 = 0.1;
 /// A level further below the plateau than this is no error of its measurement.
 pub(super) const FLAT_SHARE: f64 = 0.94;
-/// A queue this long, or of this part of the round trip, may be what loses: such losses say nothing of
-/// the path.
+/// A queue this long, or of this part of the round trip, may be what loses: such losses say nothing
+/// of the path.
 pub(super) const LOSSY_QUEUE_S: f64 = 0.004;
 pub(super) const LOSSY_QUEUE_SHARE: f64 = 0.06;
-/// Where less than this part of the most is carried, which is forgotten over this time, only a queue of as
-/// many bytes (64 packets) that stands for so long may lose.
+/// Where less than this part of the most is carried, which is forgotten over this time, only a
+/// queue of as many bytes (64 packets) that stands for so long may lose.
 pub(super) const LOSSY_BELOW_SHARE: f64 = 0.6;
 pub(super) const LOSSY_MOST_MEMORY_S: f64 = 30.0;
 pub(super) const LOSSY_QUEUE_BYTES: f64 = 96e3;
@@ -122,10 +122,11 @@ pub(super) const LOSSY_MEMORY_S: f64 = 1.5;
 pub(super) const LOSSY_LOST_MIN: f64 = 2.5;
 /// The number that losses ask for is worth a move if it is larger by this factor.
 pub(super) const LOSSY_FACTOR_MIN: f64 = 1.5;
-/// By this one at the end that receives: what each connection carries tells the other end's congestion
-/// control there, and more of them make that less, as if it bore losses worse.
+/// By this one at the end that receives: what each connection carries tells the other end's
+/// congestion control there, and more of them make that less, as if it bore losses worse.
 pub(super) const LOSSY_FACTOR_RECEIVING: f64 = 2.0;
-/// Connections that carry more than losses leave cubic, by this factor, have something that bears them.
+/// Connections that carry more than losses leave cubic, by this factor, have something that bears
+/// them.
 pub(super) const LOSSY_BORNE: f64 = 3.0;
 /// Connections that lose so many segments in a round trip have others beside them that carry on.
 pub(super) const REPAIRING_SHARE: f64 = 0.25;
@@ -136,10 +137,12 @@ pub(super) const LOSSY_DUE_MAX: f64 = 12.0;
 pub(super) const LOSSY_DUE_INTERVALS_MAX: f64 = 4.0;
 /// New connections are opened if there are so many times as many as the line needs.
 pub(super) const RENEWAL_FACTOR_MIN: u32 = 2;
-/// The first pause before that is done again; doubles while losses come back within so many of them.
+/// The first pause before that is done again; doubles while losses come back within so many of
+/// them.
 pub(super) const RENEWAL_PAUSE_S: f64 = 10.0;
 pub(super) const RENEWAL_SOON: f64 = 4.0;
-/// The path is the same, and nobody else's queue on it, if its round trip is longer by no more than this.
+/// The path is the same, and nobody else's queue on it, if its round trip is longer by no more than
+/// this.
 pub(super) const SAME_RTT_S: f64 = 0.008;
 pub(super) const SAME_RTT_SHARE: f64 = 0.25;
 /// A line that carried so much more is remembered for this time.

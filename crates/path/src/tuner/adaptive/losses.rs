@@ -1,8 +1,8 @@
-//! What `adaptive` does where a path begins to lose, and where that ends. Losses ask for a number of
-//! connections, which is opened at once. When they are over, the windows that they made small need
-//! ten seconds to fill the line again (RFC 9438 §4.2: they grow with the time since the last loss),
-//! but a new connection's doubles with each round trip. So as many as filled the line before the
-//! losses are opened, at the rate that was found then, and take the place of all others.
+//! What `adaptive` does where a path begins to lose, and where that ends. Losses ask for a number
+//! of connections, which is opened at once. When they are over, the windows that they made small
+//! need ten seconds to fill the line again (RFC 9438 §4.2: they grow with the time since the last
+//! loss), but a new connection's doubles with each round trip. So as many as filled the line before
+//! the losses are opened, at the rate that was found then, and take the place of all others.
 
 use super::super::{Line, Sample, Why};
 use super::constants::*;
@@ -64,8 +64,8 @@ pub(super) struct Filled {
 }
 
 impl Adaptive {
-    /// So many fill the line. One that carried far more not long ago is not forgotten: what keeps the
-    /// present one down may be losses that are not known yet.
+    /// So many fill the line. One that carried far more not long ago is not forgotten: what keeps
+    /// the present one down may be losses that are not known yet.
     pub(super) fn note_filled(&mut self, connections: u32, t_s: f64) {
         let Some(now) = self.line_bytes_per_s.filter(|_| !self.lossy.is_known()) else { return };
         let fresh = self.filled.filter(|filled| t_s - filled.noted_s < FILLED_MEMORY_S);
@@ -92,8 +92,8 @@ impl Adaptive {
         true
     }
 
-    /// Connections that the path's losses ask for, if that is far more than there are and than was tried
-    /// in this search.
+    /// Connections that the path's losses ask for, if that is far more than there are and than was
+    /// tried in this search.
     fn foresee(&self, sample: &Sample) -> Option<u32> {
         let wanted = self.lossy.connections(sample, &self.config.congestion_controls)?;
         let wanted = wanted.min(self.connections_max()).min(self.commands.most());
@@ -117,7 +117,8 @@ impl Adaptive {
             }
             return true;
         }
-        // Over a longer path so few do not fill it, and behind another's queue it is not all theirs.
+        // Over a longer path so few do not fill it, and behind another's queue it is not all
+        // theirs.
         let same = |before: &Filled| {
             self.rtt_s <= before.rtt_s + SAME_RTT_S.max(SAME_RTT_SHARE * before.rtt_s)
         };

@@ -1,5 +1,6 @@
-//! How much a path loses, whoever uses it, and how many connections that takes: each step of a search
-//! on such a path costs a slow start and its losses, so the number is computed and tried at once.
+//! How much a path loses, whoever uses it, and how many connections that takes: each step of a
+//! search on such a path costs a slow start and its losses, so the number is computed and tried at
+//! once.
 
 use std::collections::VecDeque;
 
@@ -58,7 +59,8 @@ struct Spared {
 }
 
 impl Spared {
-    /// Losses would have been seen by now. A queue that ran over makes many due, but in few intervals.
+    /// Losses would have been seen by now. A queue that ran over makes many due, but in few
+    /// intervals.
     fn is_end_of_losses(self) -> bool {
         self.segments * self.due > LOSSY_DUE_MAX
             && self.intervals * self.due_intervals > LOSSY_DUE_INTERVALS_MAX
@@ -70,8 +72,8 @@ impl Spared {
 pub(super) struct Lossy {
     segments: f64,
     lost: f64,
-    /// The latest of them. The round trip shows a queue some time after it has begun to lose, at the end
-    /// that receives above all: that one sends little to measure it by.
+    /// The latest of them. The round trip shows a queue some time after it has begun to lose, at
+    /// the end that receives above all: that one sends little to measure it by.
     latest: VecDeque<Counted>,
     /// When a queue was last seen. What it loses is sent again a few round trips later.
     crowded_s: f64,
@@ -147,8 +149,8 @@ impl Lossy {
     fn is_queue(&mut self, queue_s: f64, least_s: f64, sample: &Sample, interval_s: f64) -> bool {
         let kept = (-interval_s / LOSSY_MOST_MEMORY_S).exp();
         self.most_bytes_per_s = (kept * self.most_bytes_per_s).max(sample.bytes_per_s);
-        // Far below what it carried before, the line has a queue only if it has become a slower one, and
-        // then that queue stays. What comes and goes is a machine that got no processor.
+        // Far below what it carried before, the line has a queue only if it has become a slower
+        // one, and then that queue stays. What comes and goes is a machine that got no processor.
         let far_below = sample.bytes_per_s < LOSSY_BELOW_SHARE * self.most_bytes_per_s;
         let (room_s, stands_s) = match far_below {
             true => (LOSSY_QUEUE_BYTES / sample.bytes_per_s, LOSSY_STANDS_S),
@@ -179,8 +181,9 @@ impl Lossy {
         (self.lost - self.lost.sqrt()) / self.segments
     }
 
-    /// Connections that fill a gigabit, or what was carried if that is more, with these losses; none if
-    /// there are too few to tell, or a congestion control that bears them will be there in a moment.
+    /// Connections that fill a gigabit, or what was carried if that is more, with these losses;
+    /// none if there are too few to tell, or a congestion control that bears them will be there in
+    /// a moment.
     pub(super) fn connections(
         &self,
         sample: &Sample,
@@ -223,9 +226,9 @@ pub(super) fn congestion_control(sample: &Sample) -> Option<CongestionControl> {
     sample.connections.iter().find_map(known).or(sample.tcp.congestion_control)
 }
 
-/// The end that receives sees one loss of a connection, however many there are; if every connection has
-/// one at the same time, a queue has run over. One that carries far less than those, because its window has
-/// just begun to grow, had little in that queue.
+/// The end that receives sees one loss of a connection, however many there are; if every connection
+/// has one at the same time, a queue has run over. One that carries far less than those, because
+/// its window has just begun to grow, had little in that queue.
 fn all_at_once(sample: &Sample) -> bool {
     let has = |c: &&Connection| c.tcp.congestion_control.is_none() && c.loses();
     let rate = |c: &Connection| c.bytes_per_s.unwrap_or(0.0);
@@ -240,8 +243,8 @@ mod tests {
     use super::super::super::Tcp;
     use super::*;
 
-    /// A tenth of a second at 100 MB/s over 20 ms with a queue of `queue_us`, and the losses of each
-    /// connection.
+    /// A tenth of a second at 100 MB/s over 20 ms with a queue of `queue_us`, and the losses of
+    /// each connection.
     fn handle(lossy: &mut Lossy, tenths: u32, lost: &[f64], queue_us: f64) {
         handle_at(lossy, tenths, lost, queue_us, 100e6);
     }
@@ -272,7 +275,8 @@ mod tests {
         lossy.handle_sample(&sample, 0.1)
     }
 
-    /// Intervals after the last loss until the losses have ended, of `lost` in each of three seconds.
+    /// Intervals after the last loss until the losses have ended, of `lost` in each of three
+    /// seconds.
     fn intervals_to_the_end(mut lost: impl FnMut(u32) -> f64) -> usize {
         let mut lossy = Lossy::default();
         for tenths in 0..30 {
@@ -292,7 +296,8 @@ mod tests {
         // One in ten thousand: 12 are due after 2 s.
         let rare = |tenths: u32| f64::from(!tenths.is_multiple_of(3));
         assert!(intervals_to_the_end(rare) > 15);
-        // With an overrun queue they are due after two intervals, and nothing was lost in so many by chance.
+        // With an overrun queue they are due after two intervals, and nothing was lost in so many
+        // by chance.
         let overrun = |tenths| if tenths == 29 { 100.0 } else { rare(tenths) };
         let intervals = intervals_to_the_end(overrun);
         assert!((6..=10).contains(&intervals), "{intervals}");
@@ -345,7 +350,8 @@ mod tests {
         assert!(!all_at_once(&[1.0, 0.0, 0.0], &[2e7, 1e6, 1e6]), "one is chance");
     }
 
-    /// Known after 100 MB/s for a second, then three at another rate, with a loss in each tenth and queues?
+    /// Known after 100 MB/s for a second, then three at another rate, with a loss in each tenth and
+    /// queues?
     fn is_known_after(queues_us: &[f64], bytes_per_s: f64) -> bool {
         let mut lossy = Lossy::default();
         for tenths in 0..10 {

@@ -1,5 +1,5 @@
-//! How `adaptive` chooses its first number, waits for the connections that it asked for, and what it
-//! takes for a refusal.
+//! How `adaptive` chooses its first number, waits for the connections that it asked for, and what
+//! it takes for a refusal.
 
 use super::super::{Decision, Sample, Why};
 use super::constants::*;

@@ -28,8 +28,8 @@ impl Adaptive {
             return None;
         }
         if self.line_bytes_per_s.is_some() || (self.foreseen > 0 && short == 0) {
-            // Each connection that is closed and opened again costs more than one that is spare. And
-            // what one carried before its first losses predicts nothing.
+            // Each connection that is closed and opened again costs more than one that is spare.
+            // And what one carried before its first losses predicts nothing.
             return Some((enough - (enough / 4).max(1)).max(short + 1)).filter(|n| *n < enough);
         }
         let middle = short + (enough - short) / 2;
@@ -52,8 +52,8 @@ impl Adaptive {
         (!point.settled).then(|| (enough - (enough / 6).max(1)).clamp(short + 1, enough - 1))
     }
 
-    /// Connections whose buffers, as the kernel makes them, cannot hold the plateau: trying them would
-    /// make every command wait to learn what can be computed.
+    /// Connections whose buffers, as the kernel makes them, cannot hold the plateau: trying them
+    /// would make every command wait to learn what can be computed.
     fn too_few(&self, plateau: f64) -> u32 {
         if self.config.window_bytes == 0 {
             return 0;
@@ -72,9 +72,9 @@ impl Adaptive {
         self.hold(connections, plateau, t_s, why);
     }
 
-    /// What an interval says of the connections. In a trial of fewer that carry all that the rate lets
-    /// through, that is the plateau, as far as they follow the rate: by chance it may be a low one. None
-    /// while it is so low that nothing follows from it.
+    /// What an interval says of the connections. In a trial of fewer that carry all that the rate
+    /// lets through, that is the plateau, as far as they follow the rate: by chance it may be a low
+    /// one. None while it is so low that nothing follows from it.
     pub(super) fn judged(&self, bytes_per_s: f64, pace: Pace) -> Option<f64> {
         let (State::Shrink { plateau }, Some(rate), true) =
             (self.state, pace.bytes_per_s, pace.binds)
@@ -132,8 +132,9 @@ impl Adaptive {
         }
     }
 
-    /// More than `base` carry far less. After a large step they may have overrun the path, and fewer of
-    /// them help; a small one does no such harm: the path has changed under the probe, and back at
+    /// More than `base` carry far less. After a large step they may have overrun the path, and
+    /// fewer of them help; a small one does no such harm: the path has changed under the probe, and
+    /// back at
     /// `base` that shows at once.
     pub(super) fn back_down(&mut self, base: Point, t_s: f64, factor: f64) {
         let more = base.connections + (base.connections / 4).max(1);
@@ -148,8 +149,8 @@ impl Adaptive {
         self.settled_s = self.settled_s.max(t_s + TIMEOUTS_S);
     }
 
-    /// Of the `wanted` connections those that are tried: below a number that was seen to be too many, a
-    /// quarter more than `base` at most.
+    /// Of the `wanted` connections those that are tried: below a number that was seen to be too
+    /// many, a quarter more than `base` at most.
     pub(super) fn below_overload(&self, base: Point, wanted: u32) -> u32 {
         let step = (base.connections / 4).max(1);
         match self.overload {

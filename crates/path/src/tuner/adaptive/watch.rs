@@ -66,8 +66,9 @@ impl Adaptive {
         }
     }
 
-    /// The line has become faster, but the windows that filled the slower one grow by little in a round
-    /// trip; those of new connections double. True if more are tried now: as many as hold what is missing.
+    /// The line has become faster, but the windows that filled the slower one grow by little in a
+    /// round trip; those of new connections double. True if more are tried now: as many as hold
+    /// what is missing.
     pub(super) fn answer_lag(&mut self, sample: &Sample, limit: Bottleneck) -> bool {
         let (t_s, carried) = (sample.t_s, sample.bytes_per_s);
         // While the rate goes up in steps, it may be reached for a moment.
@@ -89,7 +90,8 @@ impl Adaptive {
         true
     }
 
-    /// Connections that carry the rate of the line, where it is known, if each carries what they do now.
+    /// Connections that carry the rate of the line, where it is known, if each carries what they do
+    /// now.
     pub(super) fn for_the_line(&self, value: f64) -> u32 {
         let missing = self.line_bytes_per_s.map_or(f64::INFINITY, |line| line / value.max(1.0));
         (f64::from(self.connections) * missing * LINE_MARGIN).ceil() as u32
@@ -114,8 +116,8 @@ impl Adaptive {
         self.windows.count() == DRIFT_WINDOWS && level < (PLATEAU_SHARE - LEVEL_ERROR_MAX) * known
     }
 
-    /// Whether they have carried less than the line does for a while: it was full with them once, but
-    /// their windows have become too small for it.
+    /// Whether they have carried less than the line does for a while: it was full with them once,
+    /// but their windows have become too small for it.
     fn misses_the_line(&self) -> bool {
         let most = LINE_SHARE * self.line_bytes_per_s.unwrap_or(0.0);
         let below = |back| self.windows.last(back).is_some_and(|value| value < most);

@@ -1,5 +1,5 @@
-//! When the pacer begins: a queue that is ours, on a path that is used. What looks like one in the first
-//! round trips of a session, or while windows still double, is none.
+//! When the pacer begins: a queue that is ours, on a path that is used. What looks like one in the
+//! first round trips of a session, or while windows still double, is none.
 
 use super::constants::*;
 use super::{Capped, Pacer, Seen};

@@ -1,10 +1,10 @@
-//! Which samples tell what the line carries. Behind a queue, what is carried is what the line carries,
-//! but only where the sender could have filled it. An application that pauses (for a flush, or until
-//! its one command is answered) carries less than the line would, and that says nothing of the line.
-//! The rule is that of BBR for delivery-rate samples that are marked as application-limited
-//! (draft-cheng-iccrg-delivery-rate-estimation, `is_app_limited`): such a sample may raise what the
-//! line is believed to carry, and never lowers it. A window that is not used is no evidence either way
-//! (RFC 7661).
+//! Which samples tell what the line carries. Behind a queue, what is carried is what the line
+//! carries, but only where the sender could have filled it. An application that pauses (for a
+//! flush, or until its one command is answered) carries less than the line would, and that says
+//! nothing of the line. The rule is that of BBR for delivery-rate samples that are marked as
+//! application-limited (draft-cheng-iccrg-delivery-rate-estimation, `is_app_limited`): such a
+//! sample may raise what the line is believed to carry, and never lowers it. A window that is not
+//! used is no evidence either way (RFC 7661).
 //!
 //! Below it stands a floor, for whatever evidence may be wrong.
 
@@ -55,9 +55,9 @@ impl Pacer {
         }
     }
 
-    /// No rate is lower than this one, in bytes a second. The smallest windows that TCP has (RFC 5681
-    /// §3.1) send as much, so that a lower rate could spare the line nothing; and whatever waits for
-    /// one command, a ping as well, waits no longer than some seconds.
+    /// No rate is lower than this one, in bytes a second. The smallest windows that TCP has (RFC
+    /// 5681 §3.1) send as much, so that a lower rate could spare the line nothing; and whatever
+    /// waits for one command, a ping as well, waits no longer than some seconds.
     pub(super) fn floor(&self) -> f64 {
         let windows = match self.base_s.is_finite() && self.base_s > 0.0 {
             true => f64::from(self.open) * WINDOW_MIN_SEGMENTS * SEGMENT_BYTES / self.base_s,
@@ -67,9 +67,10 @@ impl Pacer {
     }
 }
 
-/// What one socket may send of a rate, in bytes a second; the round trip in seconds. `sending` is the
-/// number of sockets that use the rate now ([`sending`]), and not that of all: sockets with nothing
-/// to send take no part. One that begins to send has its part before it does, for all sockets get the same.
+/// What one socket may send of a rate, in bytes a second; the round trip in seconds. `sending` is
+/// the number of sockets that use the rate now ([`sending`]), and not that of all: sockets with
+/// nothing to send take no part. One that begins to send has its part before it does, for all
+/// sockets get the same.
 pub fn part(bytes_per_s: f64, sending: f64, rtt_s: f64) -> f64 {
     let all = PART_HEADROOM * bytes_per_s;
     let window = WINDOW_MIN_SEGMENTS * SEGMENT_BYTES / rtt_s.max(1e-6);
@@ -79,8 +80,8 @@ pub fn part(bytes_per_s: f64, sending: f64, rtt_s: f64) -> f64 {
 }
 
 /// How many sockets share the rate, from the payload in bytes that each has under way: those with
-/// little are soon done, and leave the rate to those with much (Kish's effective number: n that have
-/// the same count as n, one that has nearly all counts as one).
+/// little are soon done, and leave the rate to those with much (Kish's effective number: n that
+/// have the same count as n, one that has nearly all counts as one).
 pub fn sending(under_way: impl IntoIterator<Item = f64>) -> f64 {
     let (sum, squares) = under_way
         .into_iter()

@@ -21,10 +21,11 @@ impl Pacer {
         self.held_share >= HELD_SHARE
     }
 
-    /// The share of the rate that is carried, where the last step beyond the ceiling brought less than
-    /// half of itself, and it is no pause of the application: what waits in the sockets instead of before
-    /// them shows no faster line, and another step would only put more there. Not where something is
-    /// lost: what is carried goes up and down then, below a rate that must not hold it.
+    /// The share of the rate that is carried, where the last step beyond the ceiling brought less
+    /// than half of itself, and it is no pause of the application: what waits in the sockets
+    /// instead of before them shows no faster line, and another step would only put more there. Not
+    /// where something is lost: what is carried goes up and down then, below a rate that must not
+    /// hold it.
     fn outruns(&self, capped: &Capped, seen: &Seen) -> Option<f64> {
         if self.is_losing(seen) {
             return None;

@@ -1,9 +1,10 @@
-//! What happened to one connection in a few seconds of samples: rates, means, and where the time went.
+//! What happened to one connection in a few seconds of samples: rates, means, and where the time
+//! went.
 //!
 //! The kernel says exactly how long a sender waited for the other end's window and for room in its
-//! send buffer. Everything else of the time is divided by what moved between one sample and the next,
-//! and by how long nothing did: an answer cannot come before one round trip is over, so waiting up to
-//! that is the path's, and what is longer is somebody's thinking.
+//! send buffer. Everything else of the time is divided by what moved between one sample and the
+//! next, and by how long nothing did: an answer cannot come before one round trip is over, so
+//! waiting up to that is the path's, and what is longer is somebody's thinking.
 
 use path::limit::{FULL, is_queued};
 
@@ -106,7 +107,8 @@ pub struct Facts {
     pub peak_bytes_per_s: f64,
     /// Payload between one answer and the next.
     pub burst_bytes: f64,
-    /// Share of the round trips in which data came that brought all that the announced window allows.
+    /// Share of the round trips in which data came that brought all that the announced window
+    /// allows.
     pub full_rounds_share: f64,
     /// BBR is in use.
     pub bbr: bool,
@@ -383,8 +385,8 @@ impl Clock {
         self.note(slot, now.at_us);
     }
 
-    /// What moved decides what the silence before it was: if it was ended by the other end alone, we
-    /// had nothing to say, and it was the other end that paused.
+    /// What moved decides what the silence before it was: if it was ended by the other end alone,
+    /// we had nothing to say, and it was the other end that paused.
     fn note(&mut self, slot: &Slot, at_us: u64) {
         if slot.received > 0.0 {
             self.shares.receiving += std::mem::take(&mut self.pause);
@@ -401,8 +403,9 @@ impl Clock {
         self.heard = slot.received > 0.0;
     }
 
-    /// More than one question and answer between two samples: each took a round trip, the rest of the
-    /// time in which something was unacknowledged was the other end's, and what is left was ours.
+    /// More than one question and answer between two samples: each took a round trip, the rest of
+    /// the time in which something was unacknowledged was the other end's, and what is left was
+    /// ours.
     fn divide_exchanges(&mut self, slot: &Slot, rest: f64) {
         let path = (slot.answers * self.base_rtt_us).min(rest);
         let peer = (slot.busy_us - path).clamp(0.0, rest - path);
@@ -413,8 +416,8 @@ impl Clock {
 }
 
 /// Everything in the buffer has been sent, and there is no room for more until it is acknowledged.
-/// The kernel's own count of that time begins only where a write is cut short after its last segment
-/// was pushed, which an event loop's writes rarely are.
+/// The kernel's own count of that time begins only where a write is cut short after its last
+/// segment was pushed, which an event loop's writes rarely are.
 fn send_buffer_full(sample: &Sample) -> bool {
     sample.memory.is_some_and(|memory| {
         f64::from(memory.send_queued_bytes) >= f64::from(memory.send_buffer_bytes) * WRITABLE

@@ -1,10 +1,10 @@
 //! The verdict from what the kernel counts of each connection, without a look into any packet.
 //!
-//! It is S0's method for every connection of every stack: first what the kernel itself says a sender
-//! waited for (receive window, send buffer), then whether data waited for the congestion window, and
-//! if so, whether losses or a full line keep it there; and where TCP had nothing to do, who was slow to
-//! ask or to answer. That last question is about iSCSI, which TCP's counters do not show: it is
-//! answered by the lengths of the silences, and what they cannot tell apart is said in
+//! It is S0's method for every connection of every stack: first what the kernel itself says a
+//! sender waited for (receive window, send buffer), then whether data waited for the congestion
+//! window, and if so, whether losses or a full line keep it there; and where TCP had nothing to do,
+//! who was slow to ask or to answer. That last question is about iSCSI, which TCP's counters do not
+//! show: it is answered by the lengths of the silences, and what they cannot tell apart is said in
 //! [`Judgement::cannot_tell`].
 
 mod advice;
@@ -27,7 +27,7 @@ const SPECTATOR: f64 = 0.05;
 const IDLE_BYTES_PER_S: f64 = 2000.0;
 /// A stream whose mean is this part of its best 4 ms does not go up and down with a window.
 const STEADY: f64 = 0.7;
-/// A window limits if so many of the round trips filled it: the last one of each read need not.
+/// A window limits if this part of the round trips filled it: the last one of each read need not.
 const FULL_ROUNDS: f64 = 0.3;
 /// This near to a known rate of the line is all of it: headers take the rest.
 const LINE_FULL: f64 = 0.88;

@@ -87,7 +87,8 @@ fn what_the_kernel_counts_is_believed() {
     assert_eq!(cause_of(connection(buffer)), Bottleneck::SendBuffer);
 }
 
-/// A burst per round trip that fills a buffer of so many bytes; with `asked`, an answer comes first.
+/// A burst per round trip that fills a buffer of so many bytes; with `asked`, an answer comes
+/// first.
 fn bursts(buffer: u32, asked: bool) -> Vec<Sample> {
     connection(|at, sample| {
         if at % STEPS_PER_RTT == 0 {

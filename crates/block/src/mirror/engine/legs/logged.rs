@@ -315,8 +315,8 @@ impl Legs {
         state.log.set_epoch_bytes_max(slowest.unwrap_or(u64::MAX));
     }
 
-    /// So many bytes of the log, which are on their way still, became stable at a leg within this
-    /// time.
+    /// `bytes` of the log became stable at a leg within the time `took`; they still count as on
+    /// their way.
     pub(crate) fn carried(&self, number: usize, bytes: u64, took: Duration) {
         let now = self.host.now();
         let legs = self.lock();

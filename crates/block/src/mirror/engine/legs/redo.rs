@@ -70,7 +70,7 @@ impl Legs {
         }
     }
 
-    /// So many bytes of the present batch have got from the redo log of a leg to their place. One
+    /// `bytes` of the present batch have got from the redo log of a leg to their place. A copy home
     /// that is begun again, in another way, counts when it gets beyond what was told before.
     pub(crate) fn gets_home(&self, leg: usize, bytes: u64) {
         let now = self.host.now();

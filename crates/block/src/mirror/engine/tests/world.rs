@@ -102,7 +102,7 @@ impl TestLeg {
         })
     }
 
-    /// When its line has carried so many bytes more.
+    /// When its line has carried `bytes` more.
     fn carried(&self, bytes: usize) -> Option<tokio::time::Instant> {
         let mut carries = lock(&self.carries);
         let (rate, until) = carries.as_mut()?;
