@@ -12,6 +12,7 @@ use tracing::{Instrument, info, info_span, warn};
 
 use super::access::PORTAL_GROUP;
 use super::catalog::{CongestionChoice, Limits, PortalSpec};
+use super::lobby::{Place, ShownOut};
 use super::login::{self, LoginError};
 use super::server::Tasks;
 use super::session::now;
@@ -157,31 +158,39 @@ fn spawn_connection(
         }
         return;
     };
+    // In the order in which they came: tasks may begin in any other, and the oldest gives way.
+    let limits = shared.catalog().limits.clone();
+    let (all_max, peer_max) = (limits.logins_max, limits.logins_per_peer_max);
+    let Some(login) = shared.logins.enter(peer.ip(), now(), all_max, peer_max) else {
+        shared.counters.login_failed("logins_limit");
+        if shared.may_log(peer) {
+            warn!(%peer, "refused: too many logins under way");
+        }
+        return;
+    };
     let shared = Arc::clone(shared);
     let serve = async move {
-        serve(&shared, portal, stream, peer).await;
+        serve(&shared, portal, stream, peer, &limits, login).await;
         drop(place);
     };
     tasks.spawn(serve.instrument(info_span!("connection", %peer)));
 }
 
-async fn serve(shared: &Arc<Shared>, portal: Arc<str>, stream: TcpStream, peer: SocketAddr) {
-    let limits = shared.catalog().limits.clone();
-    if let Err(error) = prepare(&stream, &limits) {
+async fn serve(
+    shared: &Arc<Shared>,
+    portal: Arc<str>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    limits: &Limits,
+    (place, shown_out): (Place, ShownOut),
+) {
+    if let Err(error) = prepare(&stream, limits) {
         // A peer that resets at once does this, too.
         if shared.may_log(peer) {
             warn!(%error, "cannot set up the socket");
         }
         return;
     }
-    let (all_max, peer_max) = (limits.logins_max, limits.logins_per_peer_max);
-    let Some((place, shown_out)) = shared.logins.enter(peer.ip(), now(), all_max, peer_max) else {
-        shared.counters.login_failed("logins_limit");
-        if shared.may_log(peer) {
-            warn!("refused: too many logins under way");
-        }
-        return;
-    };
     let timeout = limits.login_timeout;
     let login = login::login(shared, portal, stream, peer, place);
     let login = tokio::select! {

@@ -2,10 +2,11 @@
 //!
 //! Anybody who reaches a portal can open connections and say nothing, or stop half-way. So a new
 //! connection is let in, and one that stands there goes: first the oldest that had its chance to
-//! speak and has not; then, of the network that holds the most places, the oldest that is silent or
-//! else the oldest that has not proved who it is. A host that floods a portal drives out itself. An
-//! initiator that means well speaks at once and is through in a few round trips; it loses its place
-//! only if its network opens as many connections in that time as it may hold.
+//! speak and has not; then, of the network that holds the most places, the oldest of its silent
+//! ones or of those that negotiate, whichever are more. So a host that floods a portal drives out
+//! its own flood, silent or speaking. An initiator that means well speaks at once and is through in
+//! a few round trips; it loses its place only if its network opens half as many connections in that
+//! time as it may hold.
 //!
 //! One that has proved who it is keeps its place to the end of the time for a login. One that has
 //! reached its session needs none: sessions have limits of their own.
@@ -44,6 +45,12 @@ struct Guest {
     since: Instant,
     progress: Progress,
     show_out: oneshot::Sender<()>,
+}
+
+impl Guest {
+    fn is_silent(&self) -> bool {
+        self.progress == Progress::Silent
+    }
 }
 
 /// How far a login has come.
@@ -121,17 +128,23 @@ impl Guests {
             guest.progress < Progress::Proved && network.is_none_or(|one| one == guest.network)
         };
         let concerned = || self.by_ticket.iter().filter(|(_, guest)| is_concerned(guest));
-        let had_its_chance = |guest: &Guest| {
-            guest.progress == Progress::Silent && now.since(guest.since) >= SPEAKS_WITHIN
-        };
-        let places = |guest: &Guest| self.by_network.get(&guest.network).copied().unwrap_or(0);
-        concerned()
-            .find(|(_, guest)| had_its_chance(guest))
-            // The first of several that are alike, which is the oldest.
-            .or_else(|| {
-                concerned().min_by_key(|(_, guest)| (Reverse(places(guest)), guest.progress))
-            })
-            .map(|(ticket, _)| *ticket)
+        let had_its_chance =
+            |guest: &Guest| guest.is_silent() && now.since(guest.since) >= SPEAKS_WITHIN;
+        if let Some((ticket, _)) = concerned().find(|(_, guest)| had_its_chance(guest)) {
+            return Some(*ticket);
+        }
+        // The first of several that are alike, which is the oldest.
+        let (_, crowd) = concerned().min_by_key(|(_, guest)| Reverse(self.places(guest)))?;
+        let of_it = || concerned().filter(|(_, guest)| guest.network == crowd.network);
+        let (silent, speaking): (Vec<_>, Vec<_>) =
+            of_it().partition(|(_, guest)| guest.is_silent());
+        let more = if silent.len() >= speaking.len() { silent } else { speaking };
+        more.first().map(|(ticket, _)| **ticket) // the oldest
+    }
+
+    /// Places that a guest's network holds.
+    fn places(&self, guest: &Guest) -> usize {
+        self.by_network.get(&guest.network).copied().unwrap_or(0)
     }
 
     fn remove(&mut self, ticket: u64) -> Option<Guest> {
@@ -224,6 +237,33 @@ mod tests {
         let mut other = door.enter("10.0.0.2", Silent).unwrap();
         let _more = door.enter("10.0.0.3", Silent).unwrap();
         assert!(!honest.must_go() && !other.must_go());
+    }
+
+    #[test]
+    fn one_that_has_just_come_is_not_driven_out_by_those_that_speak_half_way() {
+        let door = Door::default();
+        let crowd = |door: &Door| door.enter("10.0.0.1", Speaking).unwrap();
+        let mut first = crowd(&door);
+        let _second = crowd(&door);
+        let mut honest = door.enter("10.0.0.1", Silent).unwrap();
+        let _next = crowd(&door);
+        assert!(first.must_go() && !honest.must_go());
+    }
+
+    #[test]
+    fn of_networks_with_as_many_places_the_oldest_login_goes() {
+        let door = Door::default();
+        let enter = |n: u32| door.enter(&format!("10.0.{n}.1"), Speaking).unwrap();
+        let mut all: Vec<_> = (0..5).map(enter).collect();
+        assert!(all[0].must_go() && !all[1..].iter_mut().any(Login::must_go));
+    }
+
+    #[test]
+    fn one_that_speaks_is_not_driven_out_by_the_silent() {
+        let door = Door::default();
+        let mut honest = door.enter("10.0.0.1", Speaking).unwrap();
+        let _crowd: Vec<_> = (0..50).map(|_| door.enter("10.0.0.1", Silent).unwrap()).collect();
+        assert!(!honest.must_go());
     }
 
     #[test]
