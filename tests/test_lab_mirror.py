@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from conftest import empty
 
-from enkaku_lab import mirror_outage, mirror_peers, stamped
-from enkaku_lab.mirror_site import Write, p99_s
+from enkaku_lab import mirror_outage, mirror_peers, stamped, wan
+from enkaku_lab.experiment import Link
+from enkaku_lab.mirror_site import PORT, Write, p99_s, site
+from enkaku_lab.process import run
 from enkaku_lab.replicas.here import EnkakuMirror
 
 BLOCKS = 64
@@ -92,6 +94,27 @@ def test_a_way_that_could_not_be_tried_says_why():
     assert "user waits" in seen.row()
     for row in (seen.row(), mirror_peers.Seen(EnkakuMirror).row()):
         assert len(row) == len(mirror_peers.HEAD)
+
+
+CHOOSE = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2]))) as one:
+    begin = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0")
+    try:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+    except OSError:
+        pass
+    end = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0")
+    print(begin.decode(), end.decode())
+"""
+
+
+@pytest.mark.needs("root", "/dev/net/tun", "ip")
+@pytest.mark.parametrize(("free", "end"), [(False, "cubic"), (True, "reno")])
+def test_a_program_may_choose_its_congestion_control_where_the_link_says_so(free: bool, end: str):
+    with site(Link(1.0, cc_free=free), 1 << 20) as place:
+        argv = place.lab.exec("near", [sys.executable, "-c", CHOOSE, wan.FAR, PORT])
+        assert run(argv).stdout.split() == ["cubic", end]
 
 
 @pytest.mark.serial

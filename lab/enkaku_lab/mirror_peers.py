@@ -228,8 +228,7 @@ def _try(way: type[Replica], pace: Pace) -> Seen:
         folder = Path(name)
         noise = folder / "noise"
         noise.write_bytes(random.Random(2).randbytes(pace.fill_bytes))
-        lab.choose_congestion_control("cubic")
-        lab.set(LINK)
+        lab.become(LINK)
         with way(Place(lab, LINK, folder)) as replica:
             trial = Trial(replica, noise, seen)
             steps = [trial.fill, lambda: trial.outage(pace.outage_writes)]

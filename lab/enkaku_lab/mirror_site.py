@@ -198,8 +198,7 @@ def site(
     """
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name, wan.up(link, Path(name)) as lab:
         folder = Path(name)
-        lab.choose_congestion_control("cubic")
-        lab.set(link)
+        lab.become(link)
         local = local or _sparse(folder / "local.img", size)
         image = _sparse(folder / "far.img", size + log_bytes + TAIL_BYTES)
         serve = [enkaku.binary(), "serve", "--lun", image, "--iqn", IQN]

@@ -105,8 +105,7 @@ class Seen:
 @contextmanager
 def _place(line: Line) -> Iterator[tuple[wan.Lab, Path]]:
     with tempfile.TemporaryDirectory() as folder, wan.up(line.link, Path(folder)) as lab:
-        lab.choose_congestion_control(line.link.cc)
-        lab.set(line.link)
+        lab.become(line.link)
         if line.options:
             enkaku.command("wan", "set", lab.name, *line.options)
         yield lab, Path(folder)

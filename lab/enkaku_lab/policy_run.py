@@ -30,14 +30,10 @@ class Running:
 
 
 @contextmanager
-def transfer(
-    link: Link, rw: str, policy: str, words: list[object], free: bool = False
-) -> Iterator[Running]:
-    """It has just begun; `words` are more options of `enkaku bench`. If it is free to, a socket may
-    choose another congestion control."""
+def transfer(link: Link, rw: str, policy: str, words: list[object]) -> Iterator[Running]:
+    """It has just begun; `words` are more options of `enkaku bench`."""
     with tempfile.TemporaryDirectory() as folder, wan.up(link, Path(folder)) as lab:
-        lab.choose_congestion_control("cubic", free)
-        lab.set(link)
+        lab.become(link)
         with begun(lab, Path(folder), rw, policy, words) as running:
             yield running
 

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from enkaku_lab import OUT, figure, machine, policy_run, wan
@@ -153,7 +153,7 @@ def _row(seen: Seen) -> list[str]:
 def _run(step: Step, policy: str, phase_s: float, options: list[str], free: bool) -> Seen:
     seen = Seen(step, policy, phase_s)
     words = ["--time", f"{3 * phase_s:g}s", *options]
-    with policy_run.transfer(step.before, "write", policy, words, free) as run:
+    with policy_run.transfer(replace(step.before, cc_free=free), "write", policy, words) as run:
         _watch(run.lab, step, seen, run.bench, run.logs)
         changes = run.report(60.0)["path"]["changes"]
         seen.numbers = [(change["t_s"], change["wanted"]) for change in changes]

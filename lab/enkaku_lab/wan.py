@@ -38,6 +38,11 @@ class Lab:
         words += ["--loss", repr(link.loss if loss is None else loss)]
         enkaku.command("wan", "set", self.name, *words, "--queue", link.queue_packets)
 
+    def become(self, link: Link) -> None:
+        """The line as the link says, and the congestion control that the ends' programs find there."""
+        self.choose_congestion_control(link.cc, link.cc_free)
+        self.set(link)
+
     def choose_congestion_control(self, name: str, free: bool = False) -> None:
         """At both ends, as `set_congestion_control` does at one."""
         code = f"from enkaku_lab import wan; wan.set_congestion_control({name!r}, {free})"
