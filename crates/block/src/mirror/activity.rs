@@ -5,6 +5,10 @@
 //! A record holds *all* extents of the log, so that the newest good one is the log, whatever became
 //! of the others; a torn one leaves the one before. Many writers wait for one record.
 //!
+//! A record and a leave may be under way at a time: a leave takes as long as the local device needs
+//! to become stable, and a write does not wait for it as long as there is room. Those that leave
+//! stand in every record until they have left.
+//!
 //! An extent leaves when nobody writes there, after the local device was made stable and the
 //! bitmaps were written as they stand: what is clear in them is then equal on both sides even if
 //! the power is cut here. (Without the first step a leg could have what the local device has lost.)
@@ -86,14 +90,6 @@ impl Slot {
     }
 }
 
-/// What is under way: one thing at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doing {
-    Nothing,
-    Record,
-    Leave,
-}
-
 /// The log.
 #[derive(Debug)]
 pub struct ActivityLog {
@@ -104,7 +100,10 @@ pub struct ActivityLog {
     touches: u64,
     /// Of the record that was written last or is being written.
     sequence: u64,
-    doing: Doing,
+    /// A record is being written: nothing is entered meanwhile.
+    recording: bool,
+    /// Extents are leaving.
+    leaving: bool,
     tickets: u64,
     /// First come, first served.
     queue: VecDeque<(Ticket, Range<u32>)>,
@@ -124,7 +123,8 @@ impl ActivityLog {
             slots: BTreeMap::new(),
             touches: 0,
             sequence: recovered.sequence,
-            doing: Doing::Nothing,
+            recording: false,
+            leaving: false,
             tickets: 0,
             queue: VecDeque::new(),
             entering: Vec::new(),
@@ -186,24 +186,27 @@ impl ActivityLog {
         !self.queue.is_empty()
     }
 
-    /// What has to be done now. One thing at a time: nothing, until what was said last is done.
+    /// What has to be done now, besides what was said before: one record and one leave at a time.
     pub fn step(&mut self) -> Step {
-        if self.doing != Doing::Nothing {
+        if !self.recording {
+            if self.let_in() {
+                self.recording = true;
+                self.sequence += 1;
+                let extents = self.slots.keys().copied().collect();
+                return Step::Record { sequence: self.sequence, extents };
+            }
+            if !self.entering.is_empty() {
+                return Step::LetIn(self.entered());
+            }
+        }
+        if self.leaving {
             return Step::Idle;
         }
-        let fresh = self.let_in();
-        if fresh {
-            self.doing = Doing::Record;
-            self.sequence += 1;
-            let extents = self.slots.keys().copied().collect();
-            return Step::Record { sequence: self.sequence, extents };
-        }
-        if !self.entering.is_empty() {
-            return Step::LetIn(self.entered());
-        }
-        let wanted = !self.queue.is_empty() || self.free() < self.capacity / SHARE_FREE;
+        let blocked = self.queue.front().is_some_and(|(_, extents)| !self.has_room(extents));
+        let wanted = blocked || self.free() < self.capacity / SHARE_FREE;
         let victims = if wanted { self.victims() } else { Vec::new() };
-        self.starving = !self.queue.is_empty() && victims.is_empty();
+        // Whoever the record under way lets in will end.
+        self.starving = blocked && victims.is_empty() && !self.recording;
         if victims.is_empty() {
             return Step::Idle;
         }
@@ -212,13 +215,13 @@ impl ActivityLog {
                 slot.leaving = true;
             }
         }
-        self.doing = Doing::Leave;
+        self.leaving = true;
         Step::Leave(victims)
     }
 
     /// The record is durable. Returns who is let in.
     pub fn recorded(&mut self) -> Vec<Ticket> {
-        self.doing = Doing::Nothing;
+        self.recording = false;
         for slot in self.slots.values_mut() {
             slot.logged = true;
         }
@@ -228,27 +231,35 @@ impl ActivityLog {
     /// The bits are durable: the extents are out of the log, but for those where somebody has
     /// begun to write meanwhile.
     pub fn left(&mut self) {
-        self.doing = Doing::Nothing;
+        self.leaving = false;
         self.slots.retain(|_, slot| !slot.leaving);
     }
 
-    /// The bits are not durable: the extents stay.
-    pub fn stayed(&mut self) {
-        self.doing = Doing::Nothing;
+    /// The bits are not durable: the extents stay. Returns who waits in vain, since nobody may get
+    /// in where there is no room; whom a record lets in, it still does.
+    pub fn stayed(&mut self) -> Vec<Ticket> {
+        self.leaving = false;
         for slot in self.slots.values_mut() {
             slot.leaving = false;
         }
+        self.refuse_queue()
     }
 
-    /// Nothing can be made durable any more. Returns who waits in vain.
+    /// Nothing can be recorded any more. Returns who waits in vain.
     pub fn failed(&mut self) -> Vec<Ticket> {
-        self.doing = Doing::Nothing;
-        for (_, extents) in std::mem::take(&mut self.entering) {
+        self.recording = false;
+        let mut vain = Vec::new();
+        for (ticket, extents) in std::mem::take(&mut self.entering) {
             self.release(extents);
+            vain.push(ticket);
         }
         // What stands in a record that may not be there counts for nothing.
         self.slots.retain(|_, slot| slot.logged);
-        self.stayed();
+        vain.extend(self.refuse_queue());
+        vain
+    }
+
+    fn refuse_queue(&mut self) -> Vec<Ticket> {
         self.starving = false;
         std::mem::take(&mut self.queue).into_iter().map(|(ticket, _)| ticket).collect()
     }
@@ -256,13 +267,23 @@ impl ActivityLog {
     /// Everything leaves at once, since the bitmaps are durable and nobody writes: the number of
     /// the empty record that says so, which is to be made durable. `None` if somebody does write.
     pub fn clear(&mut self) -> Option<u64> {
-        let quiet = self.doing == Doing::Nothing && self.slots.values().all(Slot::may_leave);
+        let idle = !self.recording && !self.leaving;
+        let quiet = idle && self.slots.values().all(Slot::may_leave);
         if !quiet || !self.queue.is_empty() {
             return None;
         }
         self.slots.clear();
         self.sequence += 1;
         Some(self.sequence)
+    }
+
+    /// Those of these extents that are not in the log.
+    fn missing(&self, extents: &Range<u32>) -> usize {
+        extents.clone().filter(|extent| !self.slots.contains_key(extent)).count()
+    }
+
+    fn has_room(&self, extents: &Range<u32>) -> bool {
+        self.missing(extents) <= self.free()
     }
 
     fn free(&self) -> usize {
@@ -274,11 +295,10 @@ impl ActivityLog {
     fn let_in(&mut self) -> bool {
         let mut fresh = self.slots.values().any(|slot| !slot.logged);
         while let Some((ticket, extents)) = self.queue.front().cloned() {
-            let missing = extents.clone().filter(|extent| !self.slots.contains_key(extent));
-            let missing = missing.count();
-            if missing > self.free() {
+            if !self.has_room(&extents) {
                 break;
             }
+            let missing = self.missing(&extents);
             self.queue.pop_front();
             self.starving = false;
             let follows = extents.start.checked_sub(1);

@@ -20,7 +20,7 @@ use super::bitmap::{Bitmap, BitmapId};
 use super::host::Host;
 use super::layout::{EXTENT_BYTES, LayoutError, LocalLayout};
 use super::superblock::{BlockFault, LocalSuperblock, MirrorId, Record};
-use crate::range_lock::{RangeLocks, held};
+use crate::range_lock::{RangeGuard, RangeLocks, Waiting, held};
 use crate::{BlockError, Bytes, Device, Io, Result};
 
 mod detached;
@@ -48,6 +48,10 @@ pub enum StoreError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
 }
+
+/// Turns.
+const PAGES: Range<u64> = 0..1;
+const RECORDS: Range<u64> = 1..2;
 
 /// What the store has to know of the image whose metadata it keeps.
 pub trait Image: Send + Sync + 'static {
@@ -89,9 +93,10 @@ struct Inner {
     layout: LocalLayout,
     uuid: MirrorId,
     state: Mutex<State>,
-    /// Held by whoever does a step of the log, or takes pages and makes them durable: a page that
-    /// was taken counts as saved, which is believed only by those who have waited for it.
-    turn: Arc<RangeLocks>,
+    /// [`PAGES`] is held by whoever takes pages and makes them durable: a page that was taken counts
+    /// as saved, which is believed only by those who have waited for it. [`RECORDS`] is held while
+    /// a record of the log is written.
+    turns: Arc<RangeLocks>,
     /// Blocks being written.
     blocks: Arc<RangeLocks>,
 }
@@ -99,13 +104,16 @@ struct Inner {
 struct State {
     log: ActivityLog,
     image: Option<Weak<dyn Image>>,
-    /// The task that does the steps of the log is there.
-    working: bool,
+    /// A task is about to look at what the log has to have done.
+    looking: bool,
     waiters: BTreeMap<Ticket, Waiter>,
     /// Why no more metadata can be written.
     failure: Option<String>,
     metrics: Metrics,
 }
+
+/// A turn, or a place in the queue for it.
+type Turn = std::result::Result<RangeGuard, Waiting>;
 
 /// Let in, or why not.
 type LetIn = std::result::Result<(), String>;
@@ -128,13 +136,13 @@ impl MetadataStore {
         let state = State {
             log,
             image: None,
-            working: false,
+            looking: false,
             waiters: BTreeMap::new(),
             failure: None,
             metrics: Metrics::default(),
         };
-        let (state, turn, blocks) = (Mutex::new(state), Arc::default(), Arc::default());
-        Self { inner: Arc::new(Inner { device, host, layout, uuid, state, turn, blocks }) }
+        let (state, turns, blocks) = (Mutex::new(state), Arc::default(), Arc::default());
+        Self { inner: Arc::new(Inner { device, host, layout, uuid, state, turns, blocks }) }
     }
 
     /// Serves this image from now on. Extents can leave the log only when there is one.
@@ -175,7 +183,7 @@ impl MetadataStore {
                 }
                 None => {
                     state.waiters.insert(ticket, Waiter::default());
-                    inner.work_if_idle(&mut state);
+                    inner.look(&mut state);
                     Stage::Waits(ticket)
                 }
             },
@@ -208,7 +216,7 @@ impl MetadataStore {
     pub async fn save(&self, leg: Option<usize>) -> Result<()> {
         let inner = self.inner.clone();
         let saved = detached::run(&self.inner.host, async move {
-            let _turn = held(inner.turn.exclusive(0..1)).await;
+            let _turn = held(inner.turns.exclusive(PAGES)).await;
             inner.save(leg).await
         });
         saved.await.unwrap_or_else(|| Err(closed()))
@@ -222,7 +230,7 @@ impl MetadataStore {
     pub async fn forget(&self) -> Result<()> {
         let inner = self.inner.clone();
         let forgotten = detached::run(&self.inner.host, async move {
-            let _turn = held(inner.turn.exclusive(0..1)).await;
+            let _turns = held(inner.turns.exclusive(PAGES.start..RECORDS.end)).await;
             inner.forget().await
         });
         forgotten.await.unwrap_or_else(|| Err(closed()))
@@ -240,44 +248,52 @@ impl Inner {
         image.ok_or_else(closed)
     }
 
-    fn work_if_idle(self: &Arc<Self>, state: &mut State) {
-        if !state.working {
-            state.working = true;
-            self.host.spawn(Box::pin(self.clone().work()));
+    /// Has the log looked at soon: by a task, so that all writers who come now share a record.
+    fn look(self: &Arc<Self>, state: &mut State) {
+        if !std::mem::replace(&mut state.looking, true) {
+            let inner = self.clone();
+            self.host.spawn(Box::pin(async move {
+                let mut state = inner.lock();
+                state.looking = false;
+                inner.go_on(&mut state);
+            }));
         }
     }
 
-    /// Does the steps of the log until there is none.
-    async fn work(self: Arc<Self>) {
+    /// Begins what the log has to have done now.
+    fn go_on(self: &Arc<Self>, state: &mut State) {
         loop {
-            let _turn = held(self.turn.exclusive(0..1)).await;
-            let step = {
-                let mut state = self.lock();
-                let step = state.log.step();
-                state.working = step != Step::Idle;
-                step
-            };
-            match step {
+            match state.log.step() {
                 Step::Idle => return,
-                Step::LetIn(tickets) => self.lock().tell(tickets, &Ok(())),
-                Step::Record { sequence, extents } => self.record(sequence, &extents).await,
+                Step::LetIn(tickets) => state.tell(tickets, &Ok(())),
+                // Turns are taken here, so that whoever comes later waits for what has begun.
+                Step::Record { sequence, extents } => {
+                    let turn = self.turns.exclusive(RECORDS);
+                    self.host.spawn(Box::pin(self.clone().record(turn, sequence, extents)));
+                }
                 Step::Leave(extents) => {
-                    if !self.leave(&extents).await {
-                        return;
-                    }
+                    let turn = self.turns.exclusive(PAGES);
+                    self.host.spawn(Box::pin(self.clone().leave(turn, extents)));
                 }
             }
         }
     }
 
-    async fn record(&self, sequence: u64, extents: &[u32]) {
-        let written = self.write_record(sequence, extents).await;
+    async fn record(self: Arc<Self>, turn: Turn, sequence: u64, extents: Vec<u32>) {
+        let turn = held(turn).await;
+        let written = self.write_record(sequence, &extents).await;
         let mut state = self.lock();
-        let written = self.noted(&mut state, written);
-        let tickets = if written.is_ok() { state.log.recorded() } else { Vec::new() };
-        state.tell(tickets, &Ok(()));
-        if let Err(error) = written {
-            state.refuse(&error);
+        match self.noted(&mut state, written) {
+            Ok(()) => {
+                let tickets = state.log.recorded();
+                state.tell(tickets, &Ok(()));
+                drop(turn);
+                self.go_on(&mut state);
+            }
+            Err(error) => {
+                let tickets = state.log.failed();
+                state.tell(tickets, &Err(error.to_string()));
+            }
         }
     }
 
@@ -289,21 +305,21 @@ impl Inner {
         written
     }
 
-    /// Has extents leave the log. False if they could not: then the task ends, and whoever comes
-    /// next tries again.
-    async fn leave(&self, extents: &[u32]) -> bool {
-        let saved = self.make_bits_durable(extents).await;
+    /// Has extents leave the log. If they cannot, whoever comes next tries again.
+    async fn leave(self: Arc<Self>, turn: Turn, extents: Vec<u32>) {
+        let turn = held(turn).await;
+        let saved = self.make_bits_durable(&extents).await;
         let mut state = self.lock();
         match saved {
             Ok(()) => {
                 state.metrics.leaves += 1;
                 state.log.left();
-                true
+                drop(turn);
+                self.go_on(&mut state);
             }
             Err(error) => {
-                state.refuse(&error);
-                state.working = false;
-                false
+                let tickets = state.log.stayed();
+                state.tell(tickets, &Err(error.to_string()));
             }
         }
     }
@@ -341,15 +357,6 @@ impl State {
                 waker.wake();
             }
         }
-    }
-
-    /// Nobody who waits can be let in.
-    fn refuse(&mut self, why: &BlockError) {
-        self.log.failed();
-        let waits = |waiter: &Waiter| waiter.outcome.is_none();
-        let waiting = self.waiters.iter().filter(|(_, waiter)| waits(waiter));
-        let waiting = waiting.map(|(ticket, _)| *ticket).collect();
-        self.tell(waiting, &Err(why.to_string()));
     }
 }
 
@@ -436,7 +443,7 @@ impl Drop for Entering {
                 } else {
                     state.log.give_up(ticket);
                     // Whoever stood behind may get in.
-                    self.inner.work_if_idle(&mut state);
+                    self.inner.look(&mut state);
                 }
             }
         }
@@ -447,7 +454,7 @@ impl Drop for Entered {
     fn drop(&mut self) {
         let mut state = self.inner.lock();
         if state.log.release(self.extents.clone()) {
-            self.inner.work_if_idle(&mut state);
+            self.inner.look(&mut state);
         }
     }
 }
