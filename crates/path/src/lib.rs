@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod background;
 pub mod count;
 pub mod law;
 pub mod limit;
@@ -45,6 +46,8 @@ pub struct Config {
     pub window_bytes: f64,
     /// A pace is looked for; otherwise TCP alone decides.
     pub paces: bool,
+    /// It takes what others leave ([`rate`]), and needs a pace for that whatever else is said.
+    pub background: bool,
     /// What was learnt of this path before.
     pub remembered: Option<Remembered>,
 }
@@ -53,7 +56,22 @@ impl Default for Config {
     fn default() -> Self {
         let (connections_initial, connections_max) = CONNECTIONS;
         let window_bytes = 3e6;
-        Self { connections_initial, connections_max, window_bytes, paces: true, remembered: None }
+        Self {
+            connections_initial,
+            connections_max,
+            window_bytes,
+            paces: true,
+            background: false,
+            remembered: None,
+        }
+    }
+}
+
+impl Config {
+    /// Of a transfer in the background: as few connections as carry it, because each more is a
+    /// part taken from others.
+    pub fn in_background() -> Self {
+        Self { connections_initial: 1, background: true, ..Self::default() }
     }
 }
 
@@ -87,8 +105,11 @@ impl Controller {
     /// One that has seen nothing.
     pub fn new(config: Config) -> Self {
         let count = Count::new(config.connections_initial, config.connections_max);
-        let resume = Resume::new(config.remembered);
-        let (model, rate) = (Model::default(), Rate::default());
+        let resume = Resume::new(config.remembered.filter(|_| !config.background));
+        let (model, rate) = match config.background {
+            true => (Model::in_background(), Rate::in_background()),
+            false => (Model::default(), Rate::default()),
+        };
         Self { config, model, rate, count, resume, begun: false }
     }
 
@@ -99,7 +120,7 @@ impl Controller {
             self.begun = true;
             self.begin(rtt_s);
         }
-        if self.config.paces {
+        if self.paces() {
             self.rate.first(rtt_s, open);
         }
         self.orders()
@@ -122,12 +143,16 @@ impl Controller {
             self.rate.retreat(carried);
         }
         self.rate.believe(self.resume.belief());
-        if self.config.paces {
+        if self.paces() {
             self.rate.handle(&now);
         }
         // Neither a path that fills nor what others leave tells of a level.
-        self.count.handle(&now, self.rate.state() == State::Startup || now.shared);
+        self.count.handle(&now, self.rate.is_passing() || now.shared);
         self.orders()
+    }
+
+    fn paces(&self) -> bool {
+        self.config.paces || self.config.background
     }
 
     /// The round trip of a path whose first commands go out is known.
@@ -137,15 +162,21 @@ impl Controller {
         self.rate.believe(self.resume.belief());
     }
 
-    /// What was learnt of this path before; to be told before the first command.
+    /// What was learnt of this path before; to be told before the first command. In the background
+    /// nothing is made of it: it is haste, and so many connections, that a memory is good for.
     pub fn remember(&mut self, known: Option<Remembered>) {
+        let known = known.filter(|_| !self.config.background);
         self.config.remembered = known;
         self.resume = Resume::new(known);
     }
 
-    /// What is worth remembering of this path. A number of connections that somebody chose tells
+    /// What is worth remembering of this path: nothing of a transfer in the background, whose rate
+    /// and number are what others left. A number of connections that somebody chose tells
     /// nothing of it, and neither does one that is on trial.
     pub fn remembered(&self) -> Option<Remembered> {
+        if self.config.background {
+            return None;
+        }
         let chosen = self.config.connections_initial != CONNECTIONS.0;
         let before = self.resume.saved().map_or(0, |saved| saved.connections);
         let connections = match self.count.is_searching() {

@@ -15,7 +15,7 @@
 //!   when it matters.)
 
 use super::limit::{Bottleneck, Signs, is_queued};
-use super::recent::{Interval, Recent};
+use super::recent::{Interval, Minima, Recent};
 use super::tcp::{CongestionControl, SEGMENT_BYTES, Sample, Tcp};
 
 /// Below this round trip, in seconds, a path is a machine room's: hosts are slower than it.
@@ -88,6 +88,8 @@ pub struct Estimate {
     pub queue_now_s: f64,
     /// The queue that cruising holds, in seconds.
     pub queue_target_s: f64,
+    /// The longest queue that was seen, in seconds: at least that much finds room.
+    pub queue_most_s: f64,
     /// Share of segments lost over the last round trips.
     pub loss: f64,
     /// Losses are the load's.
@@ -146,6 +148,8 @@ pub struct Model {
     /// A queue or losses have shown for the first time.
     shown_s: Option<f64>,
     outstanding: Option<f64>,
+    /// In the background, where every queue is somebody's: the base delay of the last minutes.
+    base: Option<Minima>,
 }
 
 impl Default for Model {
@@ -161,11 +165,18 @@ impl Default for Model {
             saturated_since_s: None,
             shown_s: None,
             outstanding: None,
+            base: None,
         }
     }
 }
 
 impl Model {
+    /// Of a transfer that takes what others leave: what stands above the shortest round trip of the
+    /// last minutes is a queue, whoever fills it.
+    pub fn in_background() -> Self {
+        Self { base: Some(Minima::default()), ..Self::default() }
+    }
+
     /// The estimate as of the last sample.
     pub fn estimate(&self) -> &Estimate {
         &self.last
@@ -209,7 +220,11 @@ impl Model {
 
     fn note_round_trip(&mut self, sample: &Sample, rtt_s: Option<f64>, now: &mut Estimate) {
         let least_s = sample.typical(|tcp| tcp.min_rtt_us).map(|us| us / 1e6).or(rtt_s);
-        self.least_s = least_s.into_iter().chain(rtt_s).fold(self.least_s, f64::min);
+        let seen_s = least_s.into_iter().chain(rtt_s).fold(f64::INFINITY, f64::min);
+        self.least_s = match &mut self.base {
+            Some(base) => base.note(sample.t_s, seen_s),
+            None => self.least_s.min(seen_s),
+        };
         if now.t_s >= self.ask_at_s {
             (self.stays_s, self.ask_at_s) = (0.0, f64::INFINITY);
             now.shared = false;
@@ -219,6 +234,7 @@ impl Model {
             now.least_rtt_s = Some(self.least_s);
             let least_s = (TARGET_SHARE * self.least_s).clamp(TARGET_S.0, TARGET_S.1);
             let jitter_s = TARGET_JITTERS * self.recent.jitter_s(now.t_s - 2.0 * MEASURE.0);
+            let least_s = if self.base.is_some() { TARGET_S.0 } else { least_s };
             now.queue_target_s = (least_s + jitter_s).min(1.5 * TARGET_S.1);
         }
     }
@@ -240,7 +256,9 @@ impl Model {
         let Some(empty_s) = now.rtt_s else { return };
         let above = |rtt_s: f64| (rtt_s - empty_s).max(0.0);
         now.queue_now_s = rtt_s.map_or(now.queue_now_s, above);
-        let standing = self.recent.least_rtt_s(now.t_s - STANDING_S);
+        now.queue_most_s = now.queue_most_s.max(now.queue_now_s);
+        let standing_s = if self.base.is_some() { SAMPLE_S } else { STANDING_S };
+        let standing = self.recent.least_rtt_s(now.t_s - standing_s);
         now.queue_s = standing.map_or(now.queue_s, above);
         // A shorter way, or jitter that has ended: what stays is not more than what was there
         // lately.
@@ -312,7 +330,7 @@ impl Model {
             self.draining = None;
             return;
         };
-        if now.queue_s <= now.queue_target_s || !now.measured {
+        if now.queue_s <= now.queue_target_s || !now.measured || self.base.is_some() {
             self.draining = None;
             return;
         }

@@ -9,6 +9,7 @@
 //! makes what is carried the measure of the line; so nothing has to be probed while it stands (FAST
 //! TCP, ToN 2006; COPA, NSDI 2018).
 
+use super::background::Background;
 use super::model::{ERROR_SHARE, Estimate, FULL_ROUNDS, SHORT_RTT_S};
 use super::tcp::SEGMENT_BYTES;
 
@@ -26,7 +27,7 @@ const HYSTART: (f64, f64, f64) = (0.125, 0.004, 0.016);
 const FIRST_BYTES: (f64, f64) = (1048576.0, 16777216.0);
 /// Queues are corrected over this many times the time until a change is seen: a delayed loop is
 /// stable beyond π/2 and has no overshoot beyond e.
-const RESPONSE: f64 = 2.7;
+pub(crate) const RESPONSE: f64 = 2.7;
 /// A probe begins with this step, may always go to the second, and never beyond the third, by which
 /// the pace differs from the bandwidth at most.
 const PROBE_STEPS: (f64, f64, f64) = (0.01, 0.03, 0.25);
@@ -52,6 +53,8 @@ pub enum State {
     Cruise,
     /// No queue: does the path carry more?
     Probe,
+    /// In the background: less goes for a round, so that everybody sees the empty path.
+    Slowdown,
 }
 
 impl State {
@@ -63,6 +66,7 @@ impl State {
             Self::Drain => "drain",
             Self::Cruise => "cruise",
             Self::Probe => "probe",
+            Self::Slowdown => "slowdown",
         }
     }
 }
@@ -94,11 +98,28 @@ pub struct Rate {
     step: f64,
     /// What the line is believed to carry.
     belief: Option<f64>,
+    /// The law of a transfer in the background, in place of all that.
+    background: Option<Background>,
 }
 
 impl Rate {
+    /// Of a transfer that takes what others leave.
+    pub fn in_background() -> Self {
+        Self { background: Some(Background::default()), ..Self::default() }
+    }
+
+    /// What is carried now tells nothing of a level: the path fills, or others are let go first.
+    pub fn is_passing(&self) -> bool {
+        self.background.as_ref().map_or(self.state == State::Startup, Background::is_passing)
+    }
+
     /// What may go before anything was measured.
     pub fn first(&mut self, rtt_s: Option<f64>, connections: u32) -> Pacing {
+        if let Some(background) = &mut self.background {
+            self.pacing.bytes_per_s = Some(background.first(rtt_s));
+            self.state = background.state();
+            return self.pacing;
+        }
         self.pacing = match rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) {
             Some(rtt_s) => self.startup(rtt_s, connections, 0.0),
             None => Pacing::default(),
@@ -134,6 +155,11 @@ impl Rate {
 
     /// Takes what is known now and answers what may go.
     pub fn handle(&mut self, now: &Estimate) -> Pacing {
+        if let Some(background) = &mut self.background {
+            self.pacing.bytes_per_s = Some(background.handle(now));
+            self.state = background.state();
+            return self.pacing;
+        }
         let Some(rtt_s) = now.rtt_s.filter(|rtt_s| *rtt_s >= SHORT_RTT_S) else {
             // Before a round trip was sampled, what is remembered of the login's stays.
             if self.belief.is_none() || now.rtt_s.is_some() {

@@ -23,6 +23,28 @@ pub(crate) struct Interval {
     pub(crate) believed: f64,
 }
 
+/// A base delay is the shortest of so many minima, each over seconds (`BASE_HISTORY`, RFC 6817
+/// §3.4.2: ten minutes).
+const MINIMA: (usize, f64) = (10, 60.0);
+
+/// The least of the last minutes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Minima(VecDeque<(f64, f64)>);
+
+impl Minima {
+    /// Adds a value and answers the least; infinite without one.
+    pub(crate) fn note(&mut self, t_s: f64, value: f64) -> f64 {
+        match self.0.back_mut().filter(|(began_s, _)| t_s - *began_s < MINIMA.1) {
+            Some((_, least)) => *least = least.min(value),
+            None => self.0.push_back((t_s, value)),
+        }
+        if self.0.len() > MINIMA.0 {
+            self.0.pop_front();
+        }
+        self.0.iter().map(|(_, least)| *least).fold(f64::INFINITY, f64::min)
+    }
+}
+
 /// The last intervals, the oldest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recent(VecDeque<Interval>);

@@ -32,7 +32,7 @@ pub use golden::{Golden, GoldenConfig};
 pub use limit::limit_of;
 pub use modelled::{ModelConfig, Modelled, sample_of};
 pub use opening::{Opening, Room};
-pub use pacer::{Pace, Pacer, part, sending};
+pub use pacer::{Pace, Pacer, part, part_in_background, sending};
 pub use sample::{CongestionControl, Connection, ConnectionId, Sample, Tcp};
 pub use why::Why;
 
@@ -115,6 +115,8 @@ pub struct Pacing {
     pub window_bytes: Option<f64>,
     /// The path is being filled: connections grow unevenly, and none has a part of the rate.
     pub is_startup: bool,
+    /// Others are let go first.
+    pub is_background: bool,
 }
 
 /// What a policy wants.

@@ -8,31 +8,37 @@ pub type ModelConfig = crate::Config;
 
 /// The path's controller as a policy.
 #[derive(Clone, Debug)]
-pub struct Modelled(crate::Controller);
+pub struct Modelled {
+    controller: crate::Controller,
+    background: bool,
+}
 
 impl Modelled {
     /// One that has seen nothing.
     pub fn new(config: ModelConfig) -> Self {
-        Self(crate::Controller::new(config))
+        let background = config.background;
+        Self { controller: crate::Controller::new(config), background }
     }
 
-    fn pacing_of(orders: crate::Orders) -> Pacing {
+    fn pacing_of(&self, orders: crate::Orders) -> Pacing {
         Pacing {
             bytes_per_s: orders.pacing.bytes_per_s,
             window_bytes: orders.pacing.window_bytes,
-            is_startup: orders.state == crate::State::Startup,
+            // In the background no connection is to be quick at somebody's cost.
+            is_startup: orders.state == crate::State::Startup && !self.background,
+            is_background: self.background,
         }
     }
 }
 
 impl Policy for Modelled {
     fn name(&self) -> &'static str {
-        "model"
+        if self.background { "background" } else { "model" }
     }
 
     fn handle_sample(&mut self, sample: &Sample) -> Decision {
-        let orders = self.0.handle_sample(&sample_of(sample));
-        let phase = match (self.0.estimate().full, orders.searching) {
+        let orders = self.controller.handle_sample(&sample_of(sample));
+        let phase = match (self.controller.estimate().full, orders.searching) {
             (false, _) => Phase::Idle,
             (true, true) => Phase::Measure,
             (true, false) => Phase::Hold,
@@ -41,36 +47,36 @@ impl Policy for Modelled {
     }
 
     fn restart(&mut self) {
-        self.0.restart();
+        self.controller.restart();
     }
 
     fn first(&mut self, rtt_s: f64, open: u32) -> Option<(u32, Pacing)> {
-        let orders = self.0.first((rtt_s > 0.0).then_some(rtt_s), open);
-        Some((orders.connections, Self::pacing_of(orders)))
+        let orders = self.controller.first((rtt_s > 0.0).then_some(rtt_s), open);
+        Some((orders.connections, self.pacing_of(orders)))
     }
 
     fn pacing(&self) -> Option<Pacing> {
-        Some(Self::pacing_of(self.0.orders()))
+        Some(self.pacing_of(self.controller.orders()))
     }
 
     fn limit(&self) -> Option<Bottleneck> {
-        Some(self.0.estimate().limits)
+        Some(self.controller.estimate().limits)
     }
 
     fn forget(&mut self) {
-        self.0.forget();
+        self.controller.forget();
     }
 
     fn remember(&mut self, known: Option<Remembered>) {
-        self.0.remember(known);
+        self.controller.remember(known);
     }
 
     fn remembered(&self) -> Option<Remembered> {
-        self.0.remembered()
+        self.controller.remembered()
     }
 
     fn memory(&self) -> Option<&'static str> {
-        self.0.memory()
+        self.controller.memory()
     }
 }
 

@@ -24,7 +24,7 @@ mod rise;
 
 use constants::*;
 use evidence::Demand;
-pub use evidence::{part, sending};
+pub use evidence::{part, part_in_background, sending};
 
 use super::limit::limit_of;
 use super::recent::{Interval, Recent};

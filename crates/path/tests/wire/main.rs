@@ -1,6 +1,7 @@
 //! The model against lines that nothing in it was tuned on: packet by packet, with senders of TCP,
 //! other queues, policers, jitter and rates. It shares no code with the fluid models.
 
+mod background;
 mod flow;
 mod link;
 mod memory;

@@ -30,8 +30,9 @@ pub(crate) struct Scenario {
     pub(crate) changes: Vec<(f64, Line)>,
     /// The application is silent in every other span of so many seconds.
     pub(crate) pauses_s: Option<f64>,
-    /// A flow of others that begins at a time.
+    /// A flow of others that begins at a time, and when it has nothing more to send.
     pub(crate) other: Option<(f64, Law)>,
+    pub(crate) other_ends_s: f64,
     /// The controller is at the end that receives: it sees no congestion window, and of losses only
     /// that segments begin to come out of order.
     pub(crate) reads: bool,
@@ -48,6 +49,7 @@ impl Default for Scenario {
             changes: Vec::new(),
             pauses_s: None,
             other: None,
+            other_ends_s: f64::INFINITY,
             reads: false,
             packet_bytes: 1448.0,
             depth_bytes: DEPTH_BYTES,
@@ -64,6 +66,7 @@ pub(crate) struct Transfer {
     depth_bytes: f64,
     flows: Vec<Flow>,
     other: Option<Flow>,
+    other_ends_s: f64,
     acks: VecDeque<(f64, usize, u64)>,
     controller: Option<Controller>,
     begun: bool,
@@ -71,6 +74,7 @@ pub(crate) struct Transfer {
     pace: Option<f64>,
     window: Option<f64>,
     startup: bool,
+    background: bool,
     free_at_s: f64,
     held_s: f64,
     sampled: Vec<(u64, u64)>,
@@ -86,8 +90,10 @@ pub(crate) struct Transfer {
 impl Transfer {
     /// With a controller.
     pub(crate) fn new(scenario: Scenario, config: Config, seed: u64) -> Self {
+        let background = config.background;
         let config = Config { window_bytes: WINDOW_BYTES, ..config };
-        Self::with(scenario, Some(Controller::new(config)), seed)
+        let transfer = Self::with(scenario, Some(Controller::new(config)), seed);
+        Self { background, ..transfer }
     }
 
     /// So many plain flows, which begin after a handshake.
@@ -101,10 +107,12 @@ impl Transfer {
     }
 
     fn with(scenario: Scenario, controller: Option<Controller>, seed: u64) -> Self {
-        let Scenario { line, law, changes, pauses_s, other, reads, packet_bytes, depth_bytes } =
-            scenario;
+        let Scenario { line, law, changes, pauses_s, other, other_ends_s, .. } = scenario;
+        let Scenario { reads, packet_bytes, depth_bytes, .. } = scenario;
         let window = WINDOW_BYTES / packet_bytes;
-        let other = other.map(|(at_s, law)| Flow::new(law, 4.0 * window, at_s).greedy());
+        // What it may have under way is enough for every line here.
+        let window = (4.0 * window).max(2.0 * line.bytes_per_s * line.rtt_s / packet_bytes);
+        let other = other.map(|(at_s, law)| Flow::new(law, window, at_s).greedy());
         Self {
             link: Link::new(line, packet_bytes, seed),
             law,
@@ -114,6 +122,7 @@ impl Transfer {
             depth_bytes,
             flows: Vec::new(),
             other,
+            other_ends_s,
             acks: VecDeque::new(),
             controller,
             begun: false,
@@ -121,6 +130,7 @@ impl Transfer {
             pace: None,
             window: None,
             startup: true,
+            background: false,
             free_at_s: 0.0,
             held_s: 0.0,
             sampled: Vec::new(),
@@ -169,7 +179,9 @@ impl Transfer {
             let (link, acks) = (&mut self.link, &mut self.acks);
             self.flows[name].send(self.now_s, dt_s, part, name, link, acks);
         }
-        if let Some(other) = &mut self.other {
+        if let Some(other) = &mut self.other
+            && self.now_s < self.other_ends_s
+        {
             other.send(self.now_s, dt_s, None, usize::MAX, &mut self.link, &mut self.acks);
         }
     }
@@ -194,7 +206,7 @@ impl Transfer {
 
     fn obey(&mut self, orders: ::path::Orders) {
         (self.pace, self.window) = (orders.pacing.bytes_per_s, orders.pacing.window_bytes);
-        self.startup = orders.state == ::path::State::Startup;
+        self.startup = orders.state == ::path::State::Startup && !self.background;
         if self.wanted != orders.connections {
             self.wanted = orders.connections;
             self.moves.push((self.now_s, self.wanted));
@@ -265,7 +277,8 @@ impl Transfer {
     fn part(&self) -> Option<f64> {
         let pace = self.pace.filter(|_| !self.startup)?;
         let sending = self.flows.iter().filter(|flow| flow.backlog() > 0).count().max(1);
-        Some((1.25 * pace / sending as f64).max(1048576.0) / self.link.packet_bytes)
+        let headroom = if self.background { 1.05 } else { 1.25 };
+        Some((headroom * pace / sending as f64).max(1048576.0) / self.link.packet_bytes)
     }
 
     fn sample(&mut self) {

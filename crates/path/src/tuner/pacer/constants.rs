@@ -130,3 +130,5 @@ pub(super) const LARGE_COMMAND_S: f64 = 1.0;
 /// Each socket may send this much more than its even share, so that the limit over all of them
 /// binds first and none is held up by the choice of connections.
 pub(super) const PART_HEADROOM: f64 = 1.25;
+/// In the background only for what a share that is not quite even needs.
+pub(super) const PART_HEADROOM_BACKGROUND: f64 = 1.05;

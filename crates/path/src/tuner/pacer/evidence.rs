@@ -72,7 +72,17 @@ impl Pacer {
 /// nothing to send take no part. One that begins to send has its part before it does, for all
 /// sockets get the same.
 pub fn part(bytes_per_s: f64, sending: f64, rtt_s: f64) -> f64 {
-    let all = PART_HEADROOM * bytes_per_s;
+    part_with(PART_HEADROOM, bytes_per_s, sending, rtt_s)
+}
+
+/// The same in the background, where what waited in sockets is not to come as a burst: small queues
+/// lose that.
+pub fn part_in_background(bytes_per_s: f64, sending: f64, rtt_s: f64) -> f64 {
+    part_with(PART_HEADROOM_BACKGROUND, bytes_per_s, sending, rtt_s)
+}
+
+fn part_with(headroom: f64, bytes_per_s: f64, sending: f64, rtt_s: f64) -> f64 {
+    let all = headroom * bytes_per_s;
     let window = WINDOW_MIN_SEGMENTS * SEGMENT_BYTES / rtt_s.max(1e-6);
     let least = window.max(LARGE_COMMAND_BYTES / LARGE_COMMAND_S);
     // A user may want less than that of all sockets together.
