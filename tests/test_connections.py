@@ -217,6 +217,17 @@ def test_attach_keeps_a_file_of_statistics(tmp_path: Path):
     assert [name for name in os.listdir(tmp_path) if name.startswith("stats")] == []
 
 
+def test_a_copy_in_the_background_is_whole_and_the_path_says_who_finds_its_rate(tmp_path: Path):
+    source = noise(tmp_path / "source.img", 24 * MIB)
+    disk = empty(tmp_path / "lun0.img", 24 * MIB)
+    with enkaku.serve([disk], tmp_path) as target:
+        said = enkaku.report("copy", source, target.url(), "--background", "--verify", "--force")
+        load = ["--rw", "read", "--bs", "64k", "--time", "1s"]
+        path = enkaku.report("bench", target.url(), *load, "--background")["path"]
+    assert said["verified"] and sha256(disk) == sha256(source)
+    assert path["policy"] == "background" and path["line_bytes_per_s"] > 0
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -225,6 +236,10 @@ def test_attach_keeps_a_file_of_statistics(tmp_path: Path):
         (["--connections", "65"], "1 to 64"),
         (["--share", "1.5"], "at most 1"),
         (["--path-memory", "paths"], "for --policy model"),
+        (["--background", "--policy", "adaptive"], "leave --policy out"),
+        (["--background", "--policy", "fixed:4"], "leave --policy out"),
+        (["--background", "--pacing", "off"], "cannot have --pacing off"),
+        (["--background", "--path-memory", "paths"], "for --policy model"),
         (["--max-rate", "1kbit"], "64kbit"),
         (["--max-rate", "1mbit", "--share", "0.5"], "cannot be used with"),
     ],

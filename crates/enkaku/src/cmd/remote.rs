@@ -15,7 +15,7 @@ use iscsi::initiator::{
 use iscsi::target::CongestionChoice;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
-use path::tuner::PolicyConfig;
+use path::tuner::{ModelConfig, PolicyConfig};
 use wanlab::units;
 
 use super::{Usage, complain, read_secret};
@@ -53,6 +53,10 @@ pub(crate) struct RemoteArgs {
     /// Take no more than this rate, such as 500mbit.
     #[arg(long, value_name = "RATE", value_parser = parse_max_rate)]
     pub(crate) max_rate: Option<u64>,
+    /// Take only what others leave: give way to every queue on the path within seconds, over as few
+    /// connections as carry it (LEDBAT, RFC 6817). Finds rate and number by itself.
+    #[arg(long)]
+    pub(crate) background: bool,
     /// On a long path: auto sends and asks no faster than the line was found to carry, so that its
     /// queue does not run over; off leaves that to TCP.
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = parse_pacing,
@@ -275,7 +279,7 @@ impl RemoteArgs {
 
     /// Where the path is remembered.
     fn memory_file(&self) -> anyhow::Result<Option<PathBuf>> {
-        let models = matches!(self.policy, Some(PolicyConfig::Model(_)));
+        let models = matches!(self.policy, Some(PolicyConfig::Model(_))) && !self.background;
         match &self.path_memory {
             Some(PathMemory::File(_)) if !models => {
                 Err(Usage::error("--path-memory FILE is for --policy model"))
@@ -292,8 +296,12 @@ impl RemoteArgs {
             Connections::Auto => None,
             Connections::Fixed(n) => Some(u32::from(n)),
         };
-        let default = chosen.map_or_else(PolicyConfig::default, PolicyConfig::Fixed);
-        let mut policy = self.policy.clone().unwrap_or(default);
+        let mut policy = match (&self.policy, chosen) {
+            _ if self.background => self.in_background()?,
+            (Some(policy), _) => policy.clone(),
+            (None, Some(n)) => PolicyConfig::Fixed(n),
+            (None, None) => PolicyConfig::default(),
+        };
         match (&mut policy, chosen) {
             (PolicyConfig::Adaptive(config), Some(n)) => config.connections_initial = n,
             (PolicyConfig::Golden(config), Some(n)) => config.connections_initial = n,
@@ -316,6 +324,22 @@ impl RemoteArgs {
             _ => {}
         }
         Ok(policy)
+    }
+
+    /// The policy that takes what others leave.
+    fn in_background(&self) -> anyhow::Result<PolicyConfig> {
+        match &self.policy {
+            None | Some(PolicyConfig::Model(_)) if self.pacing => {
+                Ok(PolicyConfig::Model(ModelConfig::in_background()))
+            }
+            None | Some(PolicyConfig::Model(_)) => {
+                Err(Usage::error("--background gives way by its pace: it cannot have --pacing off"))
+            }
+            Some(_) => Err(Usage::error(
+                "--background finds rate and number by itself: leave --policy out (only model, \
+                 which it is a mode of, may be named)",
+            )),
+        }
     }
 
     /// Logs in to the volume.

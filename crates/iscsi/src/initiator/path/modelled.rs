@@ -2,7 +2,7 @@
 //! reads, the policy decides both rate and number, the actuator does. Nothing is decided here.
 
 use iscsi_proto::time::Instant;
-use path::tuner::{LONG_RTT_S, Pace, Pacing, Room, part};
+use path::tuner::{LONG_RTT_S, Pace, Pacing, Room, part, part_in_background};
 
 use tokio::net::TcpStream;
 
@@ -68,7 +68,8 @@ impl Controller {
         trace(&measured, room(pacing));
         let sharing = busy(view).min(f64::from(self.wanted.max(1).min(view.open)));
         let rate = rate.filter(|_| !pacing.is_startup);
-        let part = rate.map(|rate| part(rate, sharing, self.rtt_s));
+        let part_of = if pacing.is_background { part_in_background } else { part };
+        let part = rate.map(|rate| part_of(rate, sharing, self.rtt_s));
         self.actuator.pace(part, is_long);
         self.actuator.carry_out(shared, view, &measured, &decision, now);
         self.history.note(&measured.sample, self.wanted, &decision.why.to_string(), now);
