@@ -4,6 +4,7 @@ import sys
 
 from enkaku_lab import (
     attacks,
+    background,
     bench,
     bottlenecks,
     commands,
@@ -37,6 +38,7 @@ COMMANDS = {
     "steps": steps.main,
     "tuner-cost": tuner_cost.main,
     "path-gate": path_gate.main,
+    "background": background.main,
     "many": many.main,
     "mirror-lag": mirror_lag.main,
     "mirror-outage": mirror_outage.main,

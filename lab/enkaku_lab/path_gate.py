@@ -103,7 +103,8 @@ class Seen:
 
 
 @contextmanager
-def _place(line: Line) -> Iterator[tuple[wan.Lab, Path]]:
+def place(line: Line) -> Iterator[tuple[wan.Lab, Path]]:
+    """The line, set up, and a folder for logs."""
     with tempfile.TemporaryDirectory() as folder, wan.up(line.link, Path(folder)) as lab:
         lab.become(line.link)
         if line.options:
@@ -111,7 +112,8 @@ def _place(line: Line) -> Iterator[tuple[wan.Lab, Path]]:
         yield lab, Path(folder)
 
 
-def _carried(lab: wan.Lab, write: bool) -> float:
+def carried(lab: wan.Lab, write: bool) -> float:
+    """Bytes of TCP payload that the line has carried so far, where all packets are full."""
     shown = enkaku.report("wan", "show", lab.name)
     return shown["near_to_far" if write else "far_to_near"]["bytes"] / IP_SHARE
 
@@ -119,14 +121,14 @@ def _carried(lab: wan.Lab, write: bool) -> float:
 def _steady(lab: wan.Lab, write: bool, begin_s: float) -> float:
     """Bytes per second of a transfer that has begun then, in its second half."""
     time.sleep(max(begin_s + STEADY_FROM_S - time.monotonic(), 0.0))
-    from_s, before = time.monotonic(), _carried(lab, write)
+    from_s, before = time.monotonic(), carried(lab, write)
     time.sleep(max(begin_s + FIRST_S - 0.5 - time.monotonic(), 0.0))
-    return (_carried(lab, write) - before) / (time.monotonic() - from_s)
+    return (carried(lab, write) - before) / (time.monotonic() - from_s)
 
 
 def tcp(line: Line, write: bool) -> Seen:
     most = line.payload_bits_per_s / 8
-    with _place(line) as (lab, logs):
+    with place(line) as (lab, logs):
         words = ["iperf3", "-s", "-1", "--forceflush", "-p", policy_run.PORT]
         with peer(lab.exec("far", words), logs / "server.log") as server:
             server.wait_for_output("Server listening")
@@ -143,7 +145,7 @@ def tcp(line: Line, write: bool) -> Seen:
 def policy(line: Line, write: bool, name: str) -> Seen:
     most = line.payload_bits_per_s / 8
     words = ["--time", f"{FIRST_S:g}s"]
-    with _place(line) as (lab, logs):
+    with place(line) as (lab, logs):
         begin_s = time.monotonic()
         with policy_run.begun(lab, logs, "write" if write else "read", name, words) as run:
             steady = _steady(lab, write, begin_s)

@@ -40,15 +40,16 @@ def transfer(link: Link, rw: str, policy: str, words: list[object]) -> Iterator[
 
 @contextmanager
 def begun(
-    lab: wan.Lab, logs: Path, rw: str, policy: str, words: list[object]
+    lab: wan.Lab, logs: Path, rw: str, policy: str | None, words: list[object]
 ) -> Iterator[Running]:
-    """It has just begun, over a line that is as it should be."""
+    """It has just begun, over a line that is as it should be; without a policy, in the background."""
     serve = [enkaku.binary(), "serve", "--lun", "mem:1G", "--iqn", enkaku.IQN]
     serve += ["--listen", f"{wan.FAR}:{PORT}"]
     bench = [enkaku.binary(), "bench", disk_url(f"{wan.FAR}:{PORT}", enkaku.IQN, 0), "--json"]
     bench += ["--rw", rw, "--force", "--bs", BLOCK, "--depth", DEPTH]
     # Every run begins as on a new path, whatever ran before.
-    bench += ["--policy", policy, "--path-memory", "off", *words]
+    chosen = ["--policy", policy] if policy else ["--background"]
+    bench += [*chosen, "--path-memory", "off", *words]
     with peer(lab.exec("far", serve), logs / "serve.log") as target:
         target.wait_for_output("listening on")
         with peer(lab.exec("near", bench), logs / "bench.log") as running:
