@@ -89,14 +89,14 @@ class Seen:
 
 
 class Flow:
-    """One flow of cubic for a time, its first seconds not counted."""
+    """One flow, with the line's congestion control, for a time; its first seconds are not counted."""
 
     def __init__(self, lab: wan.Lab, logs: Path, write: bool, seconds: float):
         self._lab, self._logs = lab, logs
         port = policy_run.PORT + 1
         self._server = [need("iperf3"), "--server", "--one-off", "--port", port, "--forceflush"]
         self._client = [need("iperf3"), "--client", wan.FAR, "--port", port, "--json"]
-        self._client += ["--congestion", "cubic", *([] if write else ["--reverse"])]
+        self._client += [] if write else ["--reverse"]
         self._client += ["--omit", f"{YIELDS_S:g}", "--time", f"{seconds - YIELDS_S:g}"]
         self._running: Peer | None = None
 
@@ -110,7 +110,10 @@ class Flow:
     def bits_per_s(self) -> float:
         """What it carried, once it has ended."""
         self._running.wait(END_S)
-        return json.loads(self._running.output())["end"]["sum_received"]["bits_per_second"]
+        said = json.loads(self._running.output())
+        if error := said.get("error"):
+            raise LabError(f"iperf3: {error}")
+        return said["end"]["sum_received"]["bits_per_second"]
 
 
 def _alone(line: Line, write: bool, phase_s: float) -> float:
