@@ -39,6 +39,8 @@ COMMUNICATION_FAILURE = Outcome(2, key=0x2, ascq=0x0800)
 """NOT READY, logical unit communication failure."""
 WAITS_S = 8
 """Below LIO's 15 s for a login, and several times what one takes."""
+LIO_WAITS_S = 15
+NO_FOLDER = "mkdir -p /etc/target/pr"
 BLOCK_BYTES, COPIED_BLOCKS = 512, 8
 
 
@@ -147,7 +149,33 @@ def test_a_connection_that_says_nothing_keeps_all_logins_waiting(machine: Guest)
     with socket.create_connection(("127.0.0.1", machine.port)):
         with pytest.raises(CommandFailed):
             enkaku.command("info", target.url(), timeout_s=WAITS_S)
-    enkaku.command("info", target.url())
+        # LIO gives up the silent one and the one that was ended, and then it is ours: in one attempt.
+        enkaku.command("info", target.url(), timeout_s=4 * LIO_WAITS_S)
+
+
+@pytest.mark.parametrize("wanted", [False, True], ids=["as it can be", "reservation"])
+def test_a_leg_that_cannot_be_reserved_says_what_the_target_lacks(
+    wanted: bool, machine: Guest, tmp_path: Path
+):
+    target = lio.start(machine, f"folderless-{int(wanted)}", 24 * MIB)
+    machine.run(f"rm -rf {lio.PR_FOLDER}")
+    mirror = Mirror(tmp_path, noise(tmp_path / "local.img", MIB), [target.url()])
+    mirror.create()
+    if wanted:
+        text = mirror.config.read_text()
+        mirror.config.write_text(text + 'fence = "reservation"\n')
+    try:
+        mirror.start("--nbd", tmp_path / "nbd.sock")
+        if wanted:
+            mirror.wait_state("failed")
+            assert NO_FOLDER in mirror.leg()["message"], mirror.leg()
+        else:
+            mirror.wait_in_sync()
+            assert mirror.leg()["guard"] == "superblock", mirror.leg()
+            assert NO_FOLDER in mirror.peer.output(), mirror.peer.output()
+    finally:
+        mirror.clean_up()
+        lio.stop(target)
 
 
 def flip(image: Path, at: int) -> None:

@@ -5,7 +5,6 @@ killed and cut one by one; and the other site's image as somebody there would ta
                           └ line (Proxy) → target → its disk
 """
 
-import functools
 import json
 import os
 import tempfile
@@ -253,13 +252,7 @@ class Site:
 
     def _promoted(self, there: Target) -> bool:
         said = enkaku.report("mirror", "inspect", there.url())
-        promote = functools.partial(
-            enkaku.command, "mirror", "promote", there.url(), "--json", check=False
-        )
-        done = promote()
-        if there.name == "lio" and "no answer within" in done.stderr:
-            # LIO logs in one connection after the other, and waits 15 s for one that says nothing.
-            done = promote()
+        done = enkaku.command("mirror", "promote", there.url(), "--json", check=False)
         # A batch that is being copied home is no matter: promoting does that.
         if said["consistency"]["is"] == "inconsistent-since":
             assert done.code == 1 and "--force" in done.stderr, (said, done)

@@ -25,6 +25,11 @@ pub const ERROR_RECOVERY_LEVEL_MAX: u8 = 2;
 /// default (§13.16).
 const TIME2RETAIN_S: u16 = 20;
 
+/// Linux' target logs in one connection after the other, and gives one that says nothing up after
+/// 15 s (`TA_LOGIN_TIMEOUT` in include/target/iscsi/iscsi_target_core.h): a login behind one such is
+/// answered just after that, and has some seconds for its own.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(15 + 5);
+
 /// What the end of the sessions means to a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterLoss {
@@ -138,7 +143,7 @@ impl Config {
             send_buffer: None,
             receive_buffer: None,
             congestion_control: None,
-            login_timeout: Duration::from_secs(15),
+            login_timeout: LOGIN_TIMEOUT,
             replacement_timeout: Duration::from_secs(120),
             keepalive_interval: Duration::from_secs(5),
             ping_timeout: Duration::from_secs(10),

@@ -25,6 +25,7 @@ use super::probe::Prober;
 use super::reservation::{
     ALLOCATION_LEN, Action, Held, Question, WRITE_EXCLUSIVE_REGISTRANTS_ONLY, ask, held, keys,
 };
+use super::sense::judge_reservation;
 use super::shared::Shared;
 use super::state::{State, command};
 
@@ -268,7 +269,7 @@ async fn register(nexus: &Prober<'_>, key: u64) -> Result<()> {
 async fn act(nexus: &Prober<'_>, action: Action) -> Result<()> {
     let (cdb, list) = action.encode();
     let command = Command { data_out: list.into(), ..command(nexus.shared.url.wire_lun(), cdb) };
-    nexus.answer(command).await.map(drop)
+    nexus.answer_by(command, judge_reservation).await.map(drop)
 }
 
 async fn read(nexus: &Prober<'_>, question: Question) -> Result<Vec<u8>> {

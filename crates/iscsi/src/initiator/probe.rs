@@ -310,6 +310,15 @@ impl Prober<'_> {
 
     /// What a command brings that is sent until there is an answer that counts.
     pub(super) async fn answer(&self, command: Command) -> Result<Vec<u8>, BlockError> {
+        self.answer_by(command, judge).await
+    }
+
+    /// As [`answer`](Self::answer), by what counts as one.
+    pub(super) async fn answer_by(
+        &self,
+        command: Command,
+        judge: fn(u8, &[u8], u32) -> Verdict,
+    ) -> Result<Vec<u8>, BlockError> {
         for attempts in 0..ATTENTIONS_MAX {
             let reply = self.send(command.clone()).await?;
             match judge(reply.status, &reply.sense, attempts) {

@@ -172,14 +172,34 @@ pub fn judge(status: u8, sense: &[u8], attempts: u32) -> Verdict {
 /// communication failure" under NOT READY is what Linux' target answers when its storage has failed
 /// one. Sent again it would end with GOOD, because the kernel tells a failure once.
 pub fn judge_stable(status: u8, sense: &[u8], attempts: u32) -> Verdict {
-    let parsed = Sense::parse(sense);
-    let has_failed =
-        status == status::CHECK_CONDITION && (parsed.key, parsed.asc) == (NOT_READY, 0x08);
-    match has_failed {
-        true => failed(io::ErrorKind::Other, parsed.to_string()),
+    match has_failed_to_keep(status, sense) {
+        true => failed(io::ErrorKind::Other, Sense::parse(sense).to_string()),
         false => judge(status, sense, attempts),
     }
 }
+
+/// "Logical unit communication failure" under NOT READY.
+fn has_failed_to_keep(status: u8, sense: &[u8]) -> bool {
+    let parsed = Sense::parse(sense);
+    status == status::CHECK_CONDITION && (parsed.key, parsed.asc) == (NOT_READY, 0x08)
+}
+
+/// As [`judge`], of PERSISTENT RESERVE OUT: what it changes has to be kept by the target, and says
+/// what is missing where that cannot be.
+pub fn judge_reservation(status: u8, sense: &[u8], attempts: u32) -> Verdict {
+    match judge_stable(status, sense, attempts) {
+        Verdict::Failed(BlockError::Medium(error)) if has_failed_to_keep(status, sense) => {
+            failed(io::ErrorKind::Other, format!("{error}; {NO_FOLDER}"))
+        }
+        verdict => verdict,
+    }
+}
+
+/// `core_scsi3_update_and_write_aptpl` of Linux 6.12 (drivers/target/target_core_pr.c) opens a file
+/// in that folder, and makes no folder. The registration counts nonetheless, until it is started
+/// anew (docs/interop.md).
+const NO_FOLDER: &str = "Linux' target (LIO) answers a reservation so where the folder is missing in \
+     which it keeps them: `mkdir -p /etc/target/pr` on its host";
 
 const NOT_READY: u8 = 0x2;
 
@@ -247,6 +267,20 @@ mod tests {
         assert_eq!(failed_segment(&sense), Some(0x102));
         assert_eq!(failed_segment(&sense[..12]), None);
         assert_eq!(failed_segment(&[]), None);
+    }
+
+    #[test]
+    fn a_target_that_cannot_keep_a_reservation_is_not_waited_for_and_what_it_lacks_is_said() {
+        let Verdict::Failed(error) = judge_reservation(2, &fixed(2, 8, 0), 0) else {
+            panic!("sent again and again")
+        };
+        let said = error.to_string();
+        assert!(said.contains("2/08/00") && said.contains("mkdir -p /etc/target/pr"), "{said}");
+        assert!(matches!(judge_reservation(2, &fixed(2, 4, 1), 0), Verdict::Later(_)));
+        assert!(matches!(judge_reservation(0x18, &[], 0), Verdict::Failed(BlockError::Fenced)));
+        let no_medium = judge_reservation(2, &fixed(2, 0x3a, 0), 0);
+        let Verdict::Failed(error) = no_medium else { panic!("{no_medium:?}") };
+        assert!(!error.to_string().contains("mkdir"), "{error}");
     }
 
     #[test]
