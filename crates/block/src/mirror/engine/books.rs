@@ -198,6 +198,18 @@ impl Books {
         Ok(true)
     }
 
+    /// A leg has got all of its image anew: what a verification has found before, the present one
+    /// too, is of another. When the next one is due stays as it is.
+    pub(crate) async fn renewed(&self, leg: usize) -> Result<()> {
+        let _turn = self.turn().await;
+        let Some(found) = self.leg(leg).map(|record| record.verified) else { return Ok(()) };
+        let verified = Verified { at: found.at, ..Verified::default() };
+        if found == verified {
+            return Ok(());
+        }
+        self.commit_leg(leg, |record| record.verified = verified).await
+    }
+
     /// A leg that was awaited was found, and what differs there is written down.
     pub(crate) async fn met(&self, leg: usize, leg_bytes: u64) -> Result<()> {
         let _turn = self.turn().await;

@@ -109,6 +109,9 @@ async fn try_bring(
 async fn follows(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> Result<()> {
     shared.legs().in_sync(leg, session);
     session.check()?;
+    if shared.legs().take_renewed(leg) {
+        shared.books().renewed(leg).await?;
+    }
     // After a power cut here only what was under way is copied, not all that was before.
     shared.books().write_bits(leg).await
 }

@@ -397,6 +397,12 @@ impl Legs {
             drop(self.give_up(leg, &mut legs[leg]));
         }
         legs[leg].tracking.all_differ();
+        legs[leg].is_renewed = true;
+    }
+
+    /// Whether the leg gets all of its image anew, or has got it. Told once.
+    pub(crate) fn take_renewed(&self, leg: usize) -> bool {
+        std::mem::take(&mut self.lock()[leg].is_renewed)
     }
 
     /// Whether the image there is a legal one, and of when, as its superblock says.

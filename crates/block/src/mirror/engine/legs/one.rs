@@ -55,6 +55,9 @@ pub(super) struct Leg {
     pub(super) is_committed: bool,
     pub(super) copy_rate: Rate,
     pub(super) sent_bytes: u64,
+    /// All of its image counts as differing: when it is in sync again, what a verification has found
+    /// before does not hold any more.
+    pub(super) is_renewed: bool,
     /// A person wants the next attempt now.
     pub(super) hurry: bool,
     /// What is known of whoever keeps its image before that is written over.
@@ -155,6 +158,7 @@ impl Leg {
             is_committed: false,
             copy_rate: Rate::default(),
             sent_bytes: 0,
+            is_renewed: false,
             hurry: false,
             keeping: Keeping::default(),
             far_behind: false,

@@ -25,6 +25,38 @@ async fn verify_finds_a_flipped_byte_and_heals_it() {
     world.assert_equal().await;
 }
 
+/// What differed is told until the leg has another image, and not until the next verification.
+#[tokio::test(start_paused = true)]
+async fn what_a_verification_found_is_told_no_more_when_all_was_copied_again() {
+    let mut world = World::in_sync(2).await;
+    world.write(0, 1 << 20, 1).await.unwrap();
+    for leg in 0..2 {
+        world.legs[leg].device().write(0, pattern(4096, 9), WriteFlags::NONE).await.unwrap();
+        world.mirror().verify(leg, VerifyOptions::default()).await.unwrap();
+    }
+    let told = |world: &World, leg: usize| {
+        world.mirror().status().legs[leg].verified.map(|verdict| verdict.mismatches)
+    };
+    assert_eq!((told(&world, 0), told(&world, 1)), (Some(1), Some(1)));
+    world.mirror().resync(0, false).await.unwrap();
+    world.settled().await;
+    assert_eq!(told(&world, 0), Some(1), "nothing was copied");
+    world.mirror().resync(0, true).await.unwrap();
+    assert_eq!(told(&world, 0), Some(1), "it differs still");
+    world.settled().await;
+    assert_eq!((told(&world, 0), told(&world, 1)), (None, Some(1)));
+    let clean = world.mirror().verify(0, VerifyOptions::default()).await.unwrap();
+    assert_eq!(clean.mismatches, 0);
+    // It is written down.
+    world.mirror().resync(1, true).await.unwrap();
+    world.settled().await;
+    world.kill();
+    world.open().await;
+    world.settled().await;
+    assert_eq!((told(&world, 0), told(&world, 1)), (Some(0), None));
+    world.assert_equal().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn verify_beside_writes_raises_no_false_alarm() {
     let world = World::in_sync(1).await;
