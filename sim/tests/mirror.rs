@@ -45,7 +45,7 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What some hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 43] = [
+const EVENTS: [&str; 45] = [
     "closed and opened again",
     "copy: a write meets what is not copied yet",
     "cut: at work",
@@ -79,12 +79,14 @@ const EVENTS: [&str; 43] = [
     "redo: a batch is released",
     "redo: many epochs are one batch",
     "runs",
+    "takeover: a host that was cut off comes back",
     "takeover: from a host that is cut off",
     "takeover: from a host that is gone",
     "takeover: from a host that lives",
     "takeover: promoted",
     "takeover: refused, or the leg is out of reach",
     "takeover: refused, since the mirror lives",
+    "takeover: refused, since the old host came back meanwhile",
     "takeover: the far host is cut",
     "takeover: the giving back is cut",
     "takeover: the old disk is equal again",

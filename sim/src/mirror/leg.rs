@@ -2,6 +2,8 @@
 //! any more, and what was asked over it is carried out or not, also *after* the cut, until the next
 //! `connect` has returned.
 
+mod fence;
+
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +15,7 @@ use block::mirror::{BLOCK_BYTES, Fence, Host, LegSource, OpenLeg, OrderedWrites}
 use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
 use super::content::{Content, SECTOR_BYTES};
-use super::disk::store::{Act, Answer, Store, Work, session_of};
+use super::disk::store::{Answer, Store, Work, session_of};
 use super::disk::{Kind, Slot, Waiting, lock, read, sectors, unit, write_work};
 use super::executor::Executor;
 use super::line::Line;
@@ -71,6 +73,8 @@ struct Link {
     slow_until: Duration,
     /// What each operation takes more than its kind says.
     farther: Duration,
+    /// Longest time that a command of a lost session may still be under way, in milliseconds.
+    lingers_ms_max: u64,
     identity: String,
     /// Who waits for answers in the present session.
     waiting: Vec<Weak<Slot>>,
@@ -115,6 +119,7 @@ impl Leg {
             down_until: Duration::ZERO,
             slow_until: Duration::ZERO,
             farther: Duration::ZERO,
+            lingers_ms_max: LINGERS_MS_MAX,
             identity: format!("naa.60000000000000{number:02}"),
             waiting: Vec::new(),
             lie: None,
@@ -235,6 +240,11 @@ impl Leg {
         lock(&self.0.link).farther = by;
     }
 
+    /// A command of a lost session is under way for no longer than that.
+    pub(crate) fn set_lingers(&self, at_most: Duration) {
+        lock(&self.0.link).lingers_ms_max = at_most.as_millis() as u64;
+    }
+
     /// Another unit is found at the same place from now on.
     pub(crate) fn replace(&self) {
         self.put_back(BTreeMap::new());
@@ -263,7 +273,8 @@ impl Leg {
         let mut link = lock(&self.0.link);
         let lost = !link.alive || link.session != session;
         if lost && link.rng.coin() {
-            let delay = Duration::from_millis(link.rng.below(LINGERS_MS_MAX));
+            let longest = link.lingers_ms_max;
+            let delay = Duration::from_millis(link.rng.below(longest));
             let leg = self.clone();
             return self.0.executor.after(delay, move || leg.carry_out(id, Box::new(|_, _| {})));
         }
@@ -429,28 +440,6 @@ impl Remote {
 impl OrderedWrites for Remote {
     fn barrier(&self) -> Io<()> {
         unit(self.ask(Work::Barrier))
-    }
-}
-
-impl Fence for Remote {
-    fn hold(&self, key: u64) -> Io<()> {
-        unit(self.ask(Work::Reserve(Act::Hold(key))))
-    }
-
-    fn take(&self, key: u64) -> Io<()> {
-        unit(self.ask(Work::Reserve(Act::Take(key))))
-    }
-
-    fn holder(&self) -> Io<Option<u64>> {
-        let (told, leg) = (self.ask(Work::Reserve(Act::Tell)), self.leg.clone());
-        Io::later(async move {
-            told.await?;
-            Ok(lock(&leg.0.store).holder())
-        })
-    }
-
-    fn release(&self, _key: u64) -> Io<()> {
-        unit(self.ask(Work::Reserve(Act::Release)))
     }
 }
 

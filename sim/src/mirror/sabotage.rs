@@ -133,6 +133,8 @@ pub enum Sabotage {
     FenceNotKept,
     /// A leg is taken over from a mirror that lives, and nothing keeps that from writing.
     SignsOfLifeIgnored,
+    /// Whoever takes a leg over does not look again whether it is his.
+    PromotionNotReadAgain,
     /// What is said to differ at a disk that is given back is lost.
     HandOverBitsLost,
     /// The copy to a disk that was given back leaves something out.
@@ -164,9 +166,10 @@ impl Sabotage {
         Self::OF_TAKEOVER.contains(&self)
     }
 
-    const OF_TAKEOVER: [Self; 5] = [
+    const OF_TAKEOVER: [Self; 6] = [
         Self::FenceNotKept,
         Self::SignsOfLifeIgnored,
+        Self::PromotionNotReadAgain,
         Self::HandOverBitsLost,
         Self::FailBackLeavesOut,
         Self::OldSiteWorksOn,

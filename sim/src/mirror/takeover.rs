@@ -6,9 +6,11 @@
 //! What has to hold: the image that is promoted has what was promised; from then on nothing that
 //! the old host asks for changes the leg; and in the end both disks are equal.
 
+mod cuts;
 mod far;
 mod near;
 mod sites;
+mod unread;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -60,6 +62,8 @@ pub(super) struct Board {
     synced: bool,
     /// The far host has begun.
     begun: bool,
+    /// When the far host began its present attempt to promote the leg.
+    attempt: Option<Duration>,
     promoted: bool,
     /// The far host has found no image to take over, and never will.
     refused: bool,
@@ -82,6 +86,9 @@ pub(super) struct Takeover {
     board: Arc<Mutex<Board>>,
     rng: Rng,
     fate: Fate,
+    /// It is cut off from a leg without reservations, and comes back so long after the beginning of
+    /// a promotion.
+    returns: Option<Duration>,
     /// The leg knows reservations.
     fenced: bool,
     /// The point at which the far host begins.
@@ -99,6 +106,14 @@ pub(super) struct Takeover {
     followed: bool,
 }
 
+/// When a host that was cut off from a leg without reservations comes back, counted from the
+/// beginning of the attempt that watches the leg for seven seconds before it promotes it.
+const RETURNS_MS: (u64, u64) = (5500, 8500);
+
+/// Longest time that a command of a lost session may still be under way at a leg without
+/// reservations: less than the two seconds that a promotion allows for it.
+const LINGERS_UNFENCED: Duration = Duration::from_millis(1500);
+
 /// The two hosts, for the executor.
 const NEAR: usize = 0;
 const FAR: usize = 1;
@@ -113,13 +128,22 @@ impl Takeover {
         verbose: bool,
     ) -> Self {
         let alive = matches!(sabotage, Some(Sabotage::FenceNotKept | Sabotage::SignsOfLifeIgnored));
+        let unread = sabotage == Some(Sabotage::PromotionNotReadAgain);
         let fenced = match sabotage {
             Some(Sabotage::SignsOfLifeIgnored) => false,
             Some(Sabotage::FenceNotKept) => true,
-            _ => rng.coin(),
+            _ => rng.coin() && !unread,
         };
         let drawn = rng.pick(&[Fate::PowerFails, Fate::Ends, Fate::IsCutOff, Fate::Lives]);
-        let fate = if alive { Fate::Lives } else { drawn };
+        // Without reservations that is what a promotion has most to fear of.
+        let cut_off = unread || !fenced && rng.coin();
+        let fate = match drawn {
+            _ if alive => Fate::Lives,
+            _ if cut_off => Fate::IsCutOff,
+            drawn => drawn,
+        };
+        let returns = (!fenced && (unread || rng.percent(75)))
+            .then(|| Duration::from_millis(rng.range(RETURNS_MS.0, RETURNS_MS.1)));
         let at = rng.range(30, 400);
         scenario.troubles.clear();
         scenario.legs.truncate(1);
@@ -129,6 +153,12 @@ impl Takeover {
             Builder { executor: &executor, points: &points, scenario: &scenario, verbose };
         let (near, far, way) = builder.sites(fenced, &mut rng);
         far.legs[0].cut_link(RUN_MAX * 2);
+        if !fenced {
+            // What is longer on its way no promotion can wait for: that is told to whoever uses a
+            // leg without reservations.
+            near.legs[0].set_lingers(LINGERS_UNFENCED);
+            way.move_away(Duration::from_millis(rng.pick(&[0, 100, 400])));
+        }
         Self {
             near,
             far,
@@ -140,6 +170,7 @@ impl Takeover {
             board: Arc::default(),
             rng,
             fate,
+            returns,
             fenced,
             at,
             way,
@@ -219,7 +250,8 @@ impl Takeover {
             habits: self.habits(),
             rng: self.rng.fork(),
             way: self.way.clone(),
-            near: (self.near.judge.clone(), self.sabotage == Some(Sabotage::SignsOfLifeIgnored)),
+            near: self.near.judge.clone(),
+            sabotage: self.sabotage,
             place: place.clone(),
         };
         place.host.spawn(Box::pin(far.work(downtime)));
@@ -245,6 +277,7 @@ impl Takeover {
             let board = lock(&self.board);
             (board.promoted, board.worked, board.handed_back, board.synced)
         };
+        self.come_back();
         self.look_at_leg(promoted);
         self.look_at_given();
         if self.begun.is_none() && synced && self.points.passed() >= self.at {
@@ -275,6 +308,19 @@ impl Takeover {
         if lock(&self.board).settled {
             lock(&self.board).settled = false;
             self.look_at_end();
+        }
+    }
+
+    /// A host that was cut off gets through to the leg about when that is promoted.
+    fn come_back(&mut self) {
+        let attempt = lock(&self.board).attempt;
+        let (Some(returns), Some(attempt)) = (self.returns, attempt) else { return };
+        let cut_off = self.fate == Fate::IsCutOff && self.begun.is_some() && self.near_lives;
+        if cut_off && self.executor.now() >= attempt + returns {
+            self.returns = None;
+            self.hit("takeover: a host that was cut off comes back");
+            self.log(|| "the old host comes back".to_owned());
+            self.near.legs[0].heal();
         }
     }
 
@@ -337,8 +383,6 @@ impl Takeover {
             Fate::IsCutOff => {
                 self.hit("takeover: from a host that is cut off");
                 let down = Duration::from_millis(self.rng.range(10_000, 60_000));
-                // Nothing keeps a host that comes back in the moment in which a leg without
-                // reservations is promoted from writing: that is told to whoever uses one.
                 self.near.legs[0].cut_link(if self.fenced { down } else { RUN_MAX * 2 });
             }
             Fate::Lives => self.hit("takeover: from a host that lives"),
@@ -347,111 +391,6 @@ impl Takeover {
             lock(self.near.legs[0].store()).ignores_reservation = true;
         }
         self.boot_far(Duration::ZERO);
-    }
-
-    /// The old host is gone for good.
-    fn end_near(&mut self, power: bool) {
-        self.hit("takeover: from a host that is gone");
-        self.near_lives = false;
-        self.stop_near(power);
-    }
-
-    fn stop_near(&mut self, power: bool) {
-        self.executor.end_tasks_of(NEAR);
-        self.near.disk.stop(power);
-        self.near.metadata.stop(power);
-        self.near.legs[0].cut_link(Duration::ZERO);
-        lock(&self.board).near = None;
-        let store = lock(&self.near.disk.store);
-        let mut judge = lock(&self.near.judge);
-        let now = self.executor.now();
-        if self.giving {
-            return; // The far host writes there as well, and its judge looks at it.
-        }
-        if let Err(wrong) = judge.history.restart(|at| store.visible(at), power, now) {
-            judge.fail(wrong);
-        }
-    }
-
-    fn stop_far(&mut self, power: bool) {
-        self.executor.end_tasks_of(FAR);
-        let promoted = lock(&self.board).promoted;
-        self.far.metadata.stop(power);
-        if promoted {
-            self.far.disk.stop(power);
-        }
-        self.way.cut_link(Duration::ZERO);
-        if self.far.legs[0].is_open() {
-            self.far.legs[0].cut_link(Duration::ZERO);
-        }
-        lock(&self.board).far = None;
-        if promoted {
-            let store = lock(&self.far.disk.store);
-            let mut judge = lock(&self.far.judge);
-            let now = self.executor.now();
-            if let Err(wrong) = judge.history.restart(|at| store.visible(at), power, now) {
-                judge.fail(wrong);
-            }
-        }
-    }
-
-    fn happen(&mut self, trouble: Trouble) {
-        self.log(|| format!("{trouble:?}"));
-        let down = Duration::from_millis(self.rng.skewed(DOWN_MS_MAX));
-        let power = trouble != Trouble::EndProcess;
-        let begun = self.begun.is_some();
-        let promoted = lock(&self.board).promoted;
-        match trouble {
-            Trouble::CutHere | Trouble::EndProcess if begun => self.restart_far(power, down),
-            Trouble::CutHere | Trouble::EndProcess => self.restart_near(power, down),
-            Trouble::CutLeg(_) if promoted => self.restart_near(true, down),
-            Trouble::CutLeg(_) => self.cut_unit(down),
-            Trouble::CutLink(_) if promoted && self.far.legs[0].is_open() => {
-                self.far.legs[0].cut_link(down);
-            }
-            Trouble::CutLink(_) if !promoted => self.near.legs[0].cut_link(down),
-            Trouble::CutAll => {
-                if !promoted {
-                    self.cut_unit(down);
-                }
-                self.restart_near(true, down);
-                if begun {
-                    self.restart_far(true, down);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The power of the unit fails that the far host is about to take over.
-    fn cut_unit(&mut self, down: Duration) {
-        self.near.legs[0].cut_power(down);
-        self.way.cut_link(down);
-        if self.begun.is_some() {
-            self.restart_far(false, down); // It would wait for an answer for ever.
-        }
-    }
-
-    fn restart_far(&mut self, power: bool, down: Duration) {
-        self.hit("takeover: the far host is cut");
-        self.stop_far(power);
-        self.boot_far(down);
-    }
-
-    fn restart_near(&mut self, power: bool, down: Duration) {
-        if self.giving {
-            self.hit("takeover: the giving back is cut");
-            self.stop_near(power);
-            if self.far.legs[0].is_open() {
-                self.far.legs[0].cut_link(down);
-            }
-            if !lock(&self.board).handed_back {
-                self.boot_giving(down);
-            }
-        } else if self.near_lives {
-            self.stop_near(power);
-            self.boot_near(down);
-        }
     }
 
     fn state(&self) -> String {

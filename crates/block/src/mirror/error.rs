@@ -82,6 +82,17 @@ pub enum MirrorError {
         /// What was found.
         found: String,
     },
+    /// Somebody else has written to a leg that was being promoted, and that nothing keeps others
+    /// away from.
+    #[error(
+        "the leg is not promoted: {who} wrote its superblock while it was taken over, and it has no \
+         reservation that would keep others from writing; end that mirror or cut it off, then \
+         promote again"
+    )]
+    WrittenMeanwhile {
+        /// As far as the superblock tells.
+        who: String,
+    },
     /// The mirror was closed.
     #[error("the mirror is closed")]
     Closed,

@@ -18,15 +18,21 @@ use crate::{BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, WriteF
 
 const WHAT: &str = "the leg";
 
-/// A mirror that lives writes to the superblocks of its legs so often.
+/// A mirror that lives reads the superblocks of its legs, and writes to them, so often: at a leg in
+/// sync, and where no reservation keeps others away also during whatever takes long.
 pub(super) const SIGN_EVERY: Duration = Duration::from_secs(5);
 
 /// Whoever has not given a sign for so long by the clocks of both sides is not taken for alive at
 /// once, since clocks differ: the leg is watched then.
 const SIGN_AGE_MAX: Duration = Duration::from_secs(15);
 
-/// Time for which a leg is watched, with a look each second: one sign and what its way may take.
-const WATCHED: Duration = Duration::from_secs(7);
+/// What a look, or a write, may take on its way to a leg and back.
+pub(super) const WAY_MAX: Duration = Duration::from_secs(2);
+
+/// Time for which a leg is watched, with a look each second. Before it is written to: one sign of a
+/// mirror that lives gets there. Afterwards: a mirror that was reading the superblock just before
+/// reads it again, and what it had sent by then gets there.
+const WATCHED: Duration = Duration::from_secs(SIGN_EVERY.as_secs() + WAY_MAX.as_secs());
 
 /// How to promote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,8 +87,13 @@ pub async fn reservation_key(leg: &Device) -> crate::Result<Option<u64>> {
 /// Makes the image at `leg` one of its own: takes the reservation from whoever holds it, and begins
 /// a new generation there. Needs nothing of the mirror it comes from.
 ///
+/// Where nothing keeps others from writing, it takes seven seconds until that is told: an old host
+/// that came back in the moment before has either noticed by then and writes nothing any more, or
+/// has written its own superblock over this one, and keeps the leg.
+///
 /// # Errors
-/// [`MirrorError::NotPromotable`] unless forced; what the device says; metadata that is damaged.
+/// [`MirrorError::NotPromotable`] unless forced; [`MirrorError::WrittenMeanwhile`], forced or not;
+/// what the device says; metadata that is damaged.
 pub async fn promote(
     leg: OpenLeg,
     host: &dyn Host,
@@ -99,9 +110,12 @@ pub async fn promote(
     }
     // As it is now that nobody else writes: the mirror may have begun to copy since.
     let found = look(&*leg.device, &layout, options).await?;
-    let (found, applied_bytes) = apply(&*leg.device, &layout, found, options).await?;
-    let consistent = found.consistency == Consistency::Consistent;
+    let (consistent, applied_bytes) = apply(&*leg.device, &layout, &found, options).await?;
     let stamp = tail::read_stamp(&*leg.device, &layout, found.uuid).await.map_err(device)?;
+    if fence.is_none() {
+        // Copying what was in its log may have taken long.
+        still_has(&*leg.device, &layout, &found).await?;
+    }
     let now = host.wall_clock().into();
     let promoted = RemoteSuperblock {
         sequence: found.sequence + 1,
@@ -112,6 +126,14 @@ pub async fn promote(
         ..found.clone()
     };
     tail::write(&*leg.device, &layout, &promoted).await.map_err(device)?;
+    let stamp = match fence {
+        Some(_) => stamp,
+        None => {
+            confirm(&*leg.device, &layout, &promoted, host).await?;
+            // What the old host has sent until it noticed is in the image.
+            tail::read_stamp(&*leg.device, &layout, found.uuid).await.map_err(device)?
+        }
+    };
     let kept = fence.as_ref().filter(|_| !options.release).map(|_| key);
     if let Some(fence) = fence.filter(|_| options.release) {
         fence.release(key).await.map_err(device)?;
@@ -151,19 +173,22 @@ pub(super) async fn look(
 }
 
 /// Copies home what is committed and not at its place yet. With `force` an image is taken over
-/// without what cannot be read of that.
+/// without what cannot be read of that. Returns whether the image is a legal one then, and the
+/// bytes of what was copied. The superblock that tells of the promotion releases the batch.
 async fn apply(
     device: &dyn BlockDevice,
     layout: &LegLayout,
-    found: RemoteSuperblock,
+    found: &RemoteSuperblock,
     options: PromoteOptions,
-) -> std::result::Result<(RemoteSuperblock, u64), MirrorError> {
-    let Consistency::Applying(committed) = found.consistency else { return Ok((found, 0)) };
-    match replay::settle(device, layout, &found).await {
-        Ok(settled) => Ok((settled, committed.bytes)),
+) -> std::result::Result<(bool, u64), MirrorError> {
+    let Consistency::Applying(committed) = found.consistency else {
+        return Ok((found.consistency == Consistency::Consistent, 0));
+    };
+    match replay::bring_home(device, layout, found, committed).await {
+        Ok(()) => Ok((true, committed.bytes)),
         Err(error @ BlockError::Medium(_)) if options.force => {
             tracing::warn!(%error, "the redo log is left out");
-            Ok((found, 0))
+            Ok((false, 0))
         }
         Err(error @ BlockError::Medium(_)) => {
             let found =
@@ -223,6 +248,40 @@ async fn watch(
         }
     }
     Ok(())
+}
+
+/// Where nothing keeps others from writing: looks whether what was written stays there, for as long
+/// as a mirror takes to notice that a leg is not its own any more.
+async fn confirm(
+    device: &dyn BlockDevice,
+    layout: &LegLayout,
+    promoted: &RemoteSuperblock,
+    host: &dyn Host,
+) -> std::result::Result<(), MirrorError> {
+    let end = host.now() + WATCHED;
+    loop {
+        still_has(device, layout, promoted).await?;
+        if host.now() >= end {
+            return Ok(());
+        }
+        host.sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Looks whether the leg has this superblock.
+async fn still_has(
+    device: &dyn BlockDevice,
+    layout: &LegLayout,
+    superblock: &RemoteSuperblock,
+) -> std::result::Result<(), MirrorError> {
+    let again = tail::read(device, layout).await;
+    let who = match again.map_err(|source| MirrorError::device(WHAT, source))? {
+        Ok(again) if again == *superblock => return Ok(()),
+        Ok(other) if !other.writer.is_empty() => other.writer,
+        Ok(_) => "a mirror that has ended, or another promotion".to_owned(),
+        Err(fault) => format!("somebody who has left no superblock of a leg ({fault})"),
+    };
+    Err(MirrorError::WrittenMeanwhile { who })
 }
 
 /// The image at a leg as a device, without the mirror's metadata behind it. It may be a little

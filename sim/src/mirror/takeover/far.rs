@@ -4,17 +4,18 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use block::mirror::{Host, LegSource, MirrorError, PromoteOptions, primary_of_leg};
+use block::mirror::{Host, LegSource, MirrorError, OpenLeg, PromoteOptions, primary_of_leg};
 
 use super::super::disk::lock;
 use super::super::disk::store::Faults;
 use super::super::guest::Habits;
 use super::super::judge::Judge;
 use super::super::leg::Leg;
-use super::super::sabotage::MADE;
+use super::super::sabotage::{MADE, Sabotage};
 use super::super::subject::{Over, Place, Subject};
 use super::Board;
 use super::sites::{content_of, guest};
+use super::unread::unread;
 use crate::rng::Rng;
 
 /// Attempts after which there is no image to take over, and never will be.
@@ -28,8 +29,10 @@ pub(super) struct Far {
     pub(super) habits: Arc<Habits>,
     pub(super) rng: Rng,
     pub(super) way: Leg,
-    /// Who judges what the old host has promised; and whether signs of its life are ignored.
-    pub(super) near: (Arc<Mutex<Judge>>, bool),
+    /// Who judges what the old host has promised.
+    pub(super) near: Arc<Mutex<Judge>>,
+    /// What is done wrong.
+    pub(super) sabotage: Option<Sabotage>,
     pub(super) place: Place,
 }
 
@@ -78,17 +81,26 @@ impl Far {
     async fn take_over(&self) -> Result<bool, String> {
         let mut wrong = String::new();
         for _ in 0..ATTEMPTS {
+            lock(&self.board).attempt = Some(self.place.host.now());
             match self.promote().await {
                 Ok(()) => {
                     self.note_promoted();
                     return Ok(true);
                 }
-                Err(error @ (MirrorError::NotPromotable { .. } | MirrorError::Device { .. })) => {
+                Err(
+                    error @ (MirrorError::NotPromotable { .. }
+                    | MirrorError::WrittenMeanwhile { .. }
+                    | MirrorError::Device { .. }),
+                ) => {
                     wrong = error.to_string();
-                    let lives = wrong.contains("its mirror lives");
-                    lock(&self.judge).hit(match lives {
-                        true => "takeover: refused, since the mirror lives",
-                        false => "takeover: refused, or the leg is out of reach",
+                    lock(&self.judge).hit(match &error {
+                        MirrorError::WrittenMeanwhile { .. } => {
+                            "takeover: refused, since the old host came back meanwhile"
+                        }
+                        _ if wrong.contains("its mirror lives") => {
+                            "takeover: refused, since the mirror lives"
+                        }
+                        _ => "takeover: refused, or the leg is out of reach",
                     });
                 }
                 Err(error) => return Err(format!("the leg cannot be promoted: {error}")),
@@ -103,23 +115,31 @@ impl Far {
 
     async fn promote(&self) -> Result<(), MirrorError> {
         let leg = self.way.connect().await;
-        let leg = leg.map_err(|source| MirrorError::device("the leg", source))?;
-        let (_, force) = self.near;
+        let mut leg = leg.map_err(|source| MirrorError::device("the leg", source))?;
+        let force = self.sabotage == Some(Sabotage::SignsOfLifeIgnored);
         let options = PromoteOptions { force, release: false };
-        let (metadata, host) = (self.place.metadata.clone(), self.place.host.clone());
+        let metadata = self.place.metadata.clone();
+        let mut host: Arc<dyn Host> = self.place.host.clone();
+        if self.sabotage == Some(Sabotage::PromotionNotReadAgain) {
+            let (device, hasty) = unread(leg.device.clone(), self.place.host.clone());
+            (leg, host) = (OpenLeg { device, ..leg }, hasty);
+        }
         primary_of_leg(leg, &metadata, &*host, "the old disk", options).await.map(drop)
     }
 
     /// The image is one of its own now: it has what was promised, and nobody else writes to it.
     fn note_promoted(&self) {
-        let (near, forced) = &self.near;
+        let forced = self.sabotage == Some(Sabotage::SignsOfLifeIgnored);
         let mut store = lock(self.way.store());
         let mut judge = lock(&self.judge);
         judge.hit("takeover: promoted");
-        if *forced {
+        if self.sabotage == Some(Sabotage::PromotionNotReadAgain) {
+            judge.hit(MADE);
+        }
+        if forced {
             judge.hit(MADE);
         } else {
-            lock(near).look_at_leg(0, &store, &Over::new());
+            lock(&self.near).look_at_leg(0, &store, &Over::new());
         }
         judge.history.take_over(content_of(&store), self.place.host.now());
         store.belongs_to(self.way.way());

@@ -23,6 +23,7 @@ use super::redo::Batch;
 use super::sender;
 use super::session::Session;
 use super::shared::Shared;
+use super::signs;
 use super::span::{self, Reader, gone};
 use crate::range_lock::{RangeGuard, held};
 use crate::{BlockError, Result};
@@ -75,6 +76,7 @@ pub(crate) async fn bring(
     if in_place || !fits(owed, found.redo_bytes()) {
         return Ok(false);
     }
+    signs::first(shared, leg, session, found).await?;
     if shared.config().mode == Mode::Sync {
         handshake::forget_stamp(shared, leg, session, found).await?;
     }
@@ -104,15 +106,11 @@ async fn batches(
     for _ in 0..BATCHES_MAX {
         let mut batch = Batch::new(shared, leg, session, found).copied_inside();
         let pass = Pass { shared, leg, session };
-        if let Err(why) = pass.until(&mut batch, None).await? {
-            return Ok(Err(why));
-        }
-        batch.send_all().await?;
-        batch.hurry(true);
-        let all = held(shared.locks().exclusive(0..u64::MAX)).await;
-        if let Err(why) = pass.until(&mut batch, Some(&all)).await? {
-            return Ok(Err(why));
-        }
+        let filled = signs::beside(shared, leg, session, found, pass.fill(&mut batch)).await?;
+        let all = match filled {
+            Ok(all) => all,
+            Err(why) => return Ok(Err(why)),
+        };
         if shared.config().mode == Mode::Async {
             return bring_home_logged(shared, leg, session, found, batch, all).await.map(Ok);
         }
@@ -159,7 +157,8 @@ async fn bring_home_logged(
     while !shared.books().follow(legs, leg, session).await? {
         // A change that failed here meanwhile, which the log brings.
         session.check()?;
-        super::catch_up::log_owed(shared, leg, session).await?;
+        let logged = super::catch_up::log_owed(shared, leg, session);
+        signs::beside(shared, leg, session, found, logged).await?;
     }
     handshake::tell(shared, leg, session, found).await
 }
@@ -212,6 +211,21 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
+    /// Fills a batch with all that is owed at one moment, from which on nothing changes until the
+    /// lock is let go.
+    async fn fill(
+        &self,
+        batch: &mut Batch,
+    ) -> Result<std::result::Result<RangeGuard, &'static str>> {
+        if let Err(why) = self.until(batch, None).await? {
+            return Ok(Err(why));
+        }
+        batch.send_all().await?;
+        batch.hurry(true);
+        let all = held(self.shared.locks().exclusive(0..u64::MAX)).await;
+        Ok(self.until(batch, Some(&all)).await?.map(|()| all))
+    }
+
     /// Goes on until little is owed, or nothing with `all`: the lock under which nothing changes.
     async fn until(&self, batch: &mut Batch, all: Option<&RangeGuard>) -> Result<Ended> {
         let Self { shared, leg, session } = *self;

@@ -14,6 +14,7 @@ use super::redo::Batch;
 use super::sender::ZERO_BYTES_MAX;
 use super::session::Session;
 use super::shared::Shared;
+use super::signs;
 use crate::Result;
 
 /// Round trips of a batch, and of a step that is sent by itself.
@@ -83,10 +84,15 @@ pub(crate) async fn send(
     let (epoch, closed, bytes) = (step.epoch, step.closed, step.held_bytes());
     let begun = shared.host().now();
     let mut batch = Batch::new(shared, leg, session, found);
-    for piece in step.clone().into_writes(piece::DATA_BYTES, ZERO_BYTES_MAX) {
-        batch.add(piece);
-        batch.send().await?;
-    }
+    let pieces = step.clone().into_writes(piece::DATA_BYTES, ZERO_BYTES_MAX);
+    let filled = async {
+        for piece in pieces {
+            batch.add(piece);
+            batch.send().await?;
+        }
+        batch.send_all().await
+    };
+    signs::beside(shared, leg, session, found, filled).await?;
     batch.commit(found, epoch, closed).await?;
     batch.put_home(found, step.into_writes(piece::DATA_BYTES, ZERO_BYTES_MAX)).await?;
     batch.release(found).await?;

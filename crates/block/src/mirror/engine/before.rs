@@ -61,7 +61,7 @@ pub(crate) async fn ask(
     }
     shared.legs().is_kept(leg);
     // It may have been taken over since it was looked at.
-    if let Err(Refused { event, message }) = handshake::check(session, found).await {
+    if let Err(Refused { event, message }) = handshake::check(shared, session, found).await {
         shared.legs().end_use(leg, None, event, message.clone());
         return Err(BlockError::Unreachable(message));
     }

@@ -28,6 +28,7 @@ use super::session::Session;
 use super::settling::SETTLE_BYTES;
 use super::shared::Shared;
 use super::signal::{Signal, either, lock};
+use super::signs;
 use crate::{BlockError, Result};
 
 /// The bits of what was copied are cleared, and written down, after this time, or earlier after
@@ -83,12 +84,21 @@ async fn try_bring(
         if !before::ask(shared, leg, session, found).await? {
             return Ok(false);
         }
+        signs::first(shared, leg, session, found).await?;
         shared.legs().goes_in_place(leg);
         handshake::say_inconsistent(shared, leg, session, found).await?;
         if !open(shared, leg, session, found, event, false) {
             return Err(BlockError::Unreachable("the leg is not wanted now".to_owned()));
         }
     }
+    signs::beside(shared, leg, session, found, copy_all(shared, leg, session)).await?;
+    handshake::tell(shared, leg, session, found).await?;
+    follows(shared, leg, session).await?;
+    Ok(true)
+}
+
+/// Copies until the leg has all of an image of one moment, stable.
+async fn copy_all(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> Result<()> {
     loop {
         copy_owed(shared, leg, session).await?;
         if shared.books().follow(shared.legs(), leg, session).await? {
@@ -99,10 +109,7 @@ async fn try_bring(
     if shared.config().mode == Mode::Async {
         reach_boundary(shared, leg, session).await?;
     }
-    change::flush_leg(shared, leg).await?;
-    handshake::tell(shared, leg, session, found).await?;
-    follows(shared, leg, session).await?;
-    Ok(true)
+    change::flush_leg(shared, leg).await
 }
 
 /// The leg has everything, and says so itself.

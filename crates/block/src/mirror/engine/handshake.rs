@@ -5,9 +5,12 @@ mod told;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use self::told::write;
-pub(crate) use self::told::{beat, check, forget_stamp, say, say_inconsistent, take_leave, tell};
+pub(crate) use self::told::{
+    beat, check, count_up, forget_stamp, say, say_inconsistent, take_leave, tell,
+};
 use super::super::config::Mode;
 use super::super::failback;
 use super::super::generation::{GenerationId, Relation, WallMs, compare, was_put_back};
@@ -20,6 +23,7 @@ use super::guard;
 use super::home;
 use super::session::{Session, SessionDevice};
 use super::shared::Shared;
+use super::signs;
 use super::tail;
 use crate::BlockError;
 
@@ -45,6 +49,8 @@ pub(crate) struct Found {
     pub(crate) first: bool,
     /// Bytes of its redo log from the next superblock on.
     redo_bytes: u64,
+    /// When its superblock was last read.
+    looked_at: Duration,
 }
 
 impl Found {
@@ -71,6 +77,11 @@ impl Found {
     /// It says that its image is a legal one.
     pub(crate) fn is_consistent(&self) -> bool {
         self.superblock.consistency == Consistency::Consistent
+    }
+
+    /// When its superblock was last read.
+    pub(crate) fn looked_at(&self) -> Duration {
+        self.looked_at
     }
 
     /// Bytes of its redo log.
@@ -138,6 +149,7 @@ pub(crate) async fn look(
     };
     let layout = check_shape(shared, session, &record)?;
     check_identity(&session.leg().identity, &record)?;
+    let looked_at = shared.host().now();
     let superblock = read(session, &layout).await?;
     check_owner(shared, &superblock, &record)?;
     let related = relate(shared, &superblock, &record)?;
@@ -184,7 +196,7 @@ pub(crate) async fn look(
     if record.redo_bytes != redo_bytes {
         shared.books().redo_log(leg, redo_bytes).await?;
     }
-    Ok(Found { layout, superblock, stamp, whole, first, redo_bytes })
+    Ok(Found { layout, superblock, stamp, whole, first, redo_bytes, looked_at })
 }
 
 /// Bytes of a leg's redo log from now on.
@@ -213,8 +225,10 @@ pub(crate) async fn settle(
         return Ok(());
     };
     let device = SessionDevice(session.clone());
-    match replay::settle(&device, &found.layout, &found.superblock).await {
-        Ok(settled) => found.superblock = settled,
+    let (layout, before) = (found.layout, found.superblock.clone());
+    let home = replay::bring_home(&device, &layout, &before, committed);
+    match signs::beside(shared, leg, session, found, home).await {
+        Ok(()) => found.superblock = replay::release(&device, &layout, &found.superblock).await?,
         Err(BlockError::Medium(why)) => {
             tracing::warn!(leg, %why, "a batch in a redo log cannot be used: everything is copied");
             found.whole = true;
@@ -403,9 +417,16 @@ async fn try_take_back(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>)
     shared.books().taken_back(leg, known, &**shared.host()).await?;
     let redo_bytes = redo_bytes(shared, session);
     let stamp = 0;
-    let (whole, first) = (true, true);
-    let mut found =
-        Found { layout, superblock: superblock.clone(), stamp, whole, first, redo_bytes };
+    let (whole, first, looked_at) = (true, true, shared.host().now());
+    let mut found = Found {
+        layout,
+        superblock: superblock.clone(),
+        stamp,
+        whole,
+        first,
+        redo_bytes,
+        looked_at,
+    };
     let lineage = shared.books().lineage();
     let consistency = Consistency::InconsistentSince(0);
     let superblock = RemoteSuperblock { lineage, consistency, ..superblock };

@@ -21,6 +21,7 @@ use super::sender;
 use super::session::Session;
 use super::shared::{Phase, Shared};
 use super::signal::{Either, either};
+use super::signs;
 use crate::{BlockError, Result};
 
 /// Pause between looks at a leg in sync: whether somebody has taken it over, and whether there is
@@ -179,7 +180,10 @@ async fn hold(
 ) -> std::result::Result<(), Refused> {
     let guard = guard::hold(session, shared.books().uuid(), found.leg()).await?;
     shared.legs().note_guard(leg, guard);
-    if guard == Guard::Reservation { handshake::check(session, found).await } else { Ok(()) }
+    if guard != Guard::Reservation {
+        return Ok(());
+    }
+    handshake::check(shared, session, found).await
 }
 
 /// Counts the superblock of a leg up that is about to go on with the log, before it gets anything:
@@ -224,7 +228,6 @@ async fn follow(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Ended {
-    let mut look_at = shared.host().now() + LOOK_EVERY;
     loop {
         let change = shared.legs().changed();
         if session.why_ended().is_some() {
@@ -239,13 +242,11 @@ async fn follow(
             shared.leg_failed(leg, session, &error);
             return Ended::Lost;
         }
-        let now = shared.host().now();
-        if now >= look_at {
-            if let Err(Refused { event, message }) = look(shared, leg, session, found).await {
-                shared.legs().end_use(leg, Some(session), event, message);
-                return Ended::Lost;
-            }
-            look_at = shared.host().now() + LOOK_EVERY;
+        if shared.host().now() >= found.looked_at() + LOOK_EVERY
+            && let Err(Refused { event, message }) = look(shared, leg, session, found).await
+        {
+            shared.legs().end_use(leg, Some(session), event, message);
+            return Ended::Lost;
         }
         if shared.legs().wants_batch(leg) {
             match batch::send(shared, leg, session, found).await {
@@ -257,6 +258,7 @@ async fn follow(
             }
             continue;
         }
+        let look_at = found.looked_at() + LOOK_EVERY;
         let pause = look_at.saturating_sub(shared.host().now());
         either(either(change, session.over()), shared.host().sleep(pause)).await;
     }
@@ -269,7 +271,7 @@ async fn look(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> std::result::Result<(), Refused> {
-    handshake::check(session, found).await?;
+    handshake::check(shared, session, found).await?;
     if shared.legs().unflushed(leg) > 0 {
         drop(change::flush_leg(shared, leg).await);
     }
@@ -291,8 +293,14 @@ async fn keep_up(
         // A change that failed here, or a block that was found to differ: the image there is a
         // legal one all the same, as a change that failed may or may not be there.
         match shared.config().mode {
-            Mode::Sync => catch_up::copy_owed(shared, leg, session).await?,
-            Mode::Async => catch_up::log_owed(shared, leg, session).await?,
+            Mode::Sync => {
+                let copied = catch_up::copy_owed(shared, leg, session);
+                signs::beside(shared, leg, session, found, copied).await?;
+            }
+            Mode::Async => {
+                let logged = catch_up::log_owed(shared, leg, session);
+                signs::beside(shared, leg, session, found, logged).await?;
+            }
         }
         shared.legs().healed(leg, session);
     }

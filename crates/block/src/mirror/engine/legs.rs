@@ -417,6 +417,22 @@ impl Legs {
         self.lock()[leg].guard = guard;
     }
 
+    /// Its superblock was written.
+    pub(crate) fn note_told(&self, leg: usize) {
+        let now = self.host.now();
+        self.lock()[leg].told_at = Some(now);
+    }
+
+    /// When its superblock was last written, if it was since the mirror was opened.
+    pub(crate) fn told_at(&self, leg: usize) -> Option<std::time::Duration> {
+        self.lock()[leg].told_at
+    }
+
+    /// As it was noted last.
+    pub(crate) fn guard(&self, leg: usize) -> Guard {
+        self.lock()[leg].guard
+    }
+
     /// A session to read `bytes` from, if the leg holds what was written last, but for what is put
     /// over it.
     pub(crate) fn reader(

@@ -33,6 +33,7 @@ mod session;
 pub(super) mod settling;
 pub(super) mod shared;
 pub(super) mod signal;
+mod signs;
 mod span;
 mod stream;
 pub(super) mod tail;

@@ -19,6 +19,7 @@ use super::home::{self, Line};
 use super::put::put;
 use super::session::{Operation, Session, SessionDevice};
 use super::shared::Shared;
+use super::signs;
 use super::tail;
 use super::under_way::{Answered, UnderWay};
 use crate::{BlockError, Result, WriteFlags};
@@ -239,8 +240,13 @@ impl Batch {
     ///
     /// # Errors
     /// The leg's.
-    pub(crate) async fn copy_home(&mut self, found: &Found) -> Result<()> {
+    pub(crate) async fn copy_home(&mut self, found: &mut Found) -> Result<()> {
         let Some(batch) = found.batch() else { return Ok(()) };
+        let (shared, leg, session) = (self.shared.clone(), self.leg, self.session.clone());
+        signs::beside(&shared, leg, &session, found, self.copy_batch_home(batch)).await
+    }
+
+    async fn copy_batch_home(&mut self, batch: replay::Batch) -> Result<()> {
         if let Some(places) = self.places.take() {
             let line = Line { hurries: self.hurries, ..self.line };
             if home::copy_inside(&self.shared, self.leg, &self.session, places, line).await? {
@@ -276,7 +282,9 @@ impl Batch {
                 None => Ok(()),
             }
         };
-        try_join(self.write_all(pieces), stamped).await?;
+        let (shared, leg, session) = (self.shared.clone(), self.leg, self.session.clone());
+        let put = try_join(self.write_all(pieces), stamped);
+        signs::beside(&shared, leg, &session, found, put).await?;
         if let Some(stamp) = stamp {
             found.note_stamp(stamp.epoch);
         }

@@ -91,6 +91,20 @@ pub(crate) async fn settle(
     found: &RemoteSuperblock,
 ) -> Result<RemoteSuperblock> {
     let Consistency::Applying(committed) = found.consistency else { return Ok(found.clone()) };
+    bring_home(device, layout, found, committed).await?;
+    release(device, layout, found).await
+}
+
+/// The first part of [`settle`]: the batch is home, and the superblock names it still.
+///
+/// # Errors
+/// As [`settle`].
+pub(crate) async fn bring_home(
+    device: &dyn BlockDevice,
+    layout: &LegLayout,
+    found: &RemoteSuperblock,
+    committed: Committed,
+) -> Result<()> {
     let layout = layout.with_redo(found.redo_bytes);
     let (mirror, image_bytes) = (found.uuid, found.data_bytes);
     let batch = Batch { mirror, layout, image_bytes, committed };
@@ -103,6 +117,19 @@ pub(crate) async fn settle(
         device.flush().await?;
         tail::write_stamp(device, &layout, &stamp).await?;
     }
+    Ok(())
+}
+
+/// The second part of [`settle`]: the superblock names the batch no more.
+///
+/// # Errors
+/// The device's.
+pub(crate) async fn release(
+    device: &dyn BlockDevice,
+    layout: &LegLayout,
+    found: &RemoteSuperblock,
+) -> Result<RemoteSuperblock> {
+    let layout = layout.with_redo(found.redo_bytes);
     let sequence = found.sequence + 1;
     let consistency = Consistency::Consistent;
     let settled = RemoteSuperblock { sequence, consistency, ..found.clone() };

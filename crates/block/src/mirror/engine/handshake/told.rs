@@ -13,7 +13,12 @@ use super::{Found, Looked, Refused, read};
 use crate::Result;
 
 /// Looks whether a leg in use is still ours.
-pub(crate) async fn check(session: &Arc<Session>, found: &mut Found) -> Looked<()> {
+pub(crate) async fn check(
+    shared: &Shared,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Looked<()> {
+    found.looked_at = shared.host().now();
     let superblock = read(session, &found.layout).await?;
     if superblock == found.superblock {
         return Ok(());
@@ -35,6 +40,20 @@ pub(crate) async fn beat(
     say(shared, leg, session, found, |_| {}).await
 }
 
+/// Counts the superblock of a leg up as a sign of life alone: the image there is of the time that
+/// it was of before.
+pub(crate) async fn count_up(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+    found: &mut Found,
+) -> Result<()> {
+    let writer = shared.host().name();
+    let superblock = RemoteSuperblock { writer, ..found.superblock.clone() };
+    write_next(session, found, superblock).await?;
+    note_told(shared, leg, found, None).await
+}
+
 /// Writes down here what the leg was told, and which epoch is known to be stable there.
 async fn note_told(
     shared: &Arc<Shared>,
@@ -42,6 +61,7 @@ async fn note_told(
     found: &Found,
     base: Option<GenerationId>,
 ) -> Result<()> {
+    shared.legs().note_told(leg);
     let acked = shared.legs().stamp(leg);
     shared.books().told(leg, found.superblock.sequence, acked, base).await
 }
@@ -141,10 +161,18 @@ async fn write_as(
     writer: String,
 ) -> Result<()> {
     superblock.writer = writer;
+    superblock.lease = shared.host().wall_clock().into();
+    write_next(session, found, superblock).await
+}
+
+async fn write_next(
+    session: &Arc<Session>,
+    found: &mut Found,
+    mut superblock: RemoteSuperblock,
+) -> Result<()> {
     // What a device that was given back tells of is told once.
     superblock.redo_bytes = found.redo_bytes;
     superblock.sequence += 1;
-    superblock.lease = shared.host().wall_clock().into();
     tail::write(&SessionDevice(session.clone()), &found.layout, &superblock).await?;
     found.superblock = superblock;
     Ok(())

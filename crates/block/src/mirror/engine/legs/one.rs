@@ -38,6 +38,8 @@ pub(super) struct Leg {
     pub(super) since: Duration,
     pub(super) message: Option<String>,
     pub(super) guard: Guard,
+    /// When its superblock was last written, if it was since the mirror was opened.
+    pub(super) told_at: Option<Duration>,
     pub(super) sending: Option<Sending>,
     pub(super) tracking: Tracking,
     pub(super) route: Route,
@@ -145,6 +147,7 @@ impl Leg {
             since,
             message: None,
             guard: Guard::default(),
+            told_at: None,
             sending: None,
             tracking,
             route: Route::None,

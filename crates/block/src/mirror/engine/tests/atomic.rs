@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::inside::Copying;
+use super::reserved::alone;
 use super::world::*;
 use crate::layer::{Delay, DelayLayer, Delays, LogLayer};
 use crate::mirror::engine::signal::lock;
 use crate::mirror::layout::TAIL_BYTES;
 use crate::mirror::{
-    Inspection, Lag, LegState, LegStatus, Mode, OnLag, OpenLeg, PromoteOptions, ResyncRate,
-    TokioHost, Way as Caught, inspect, promote,
+    Inspection, Lag, LegState, LegStatus, Mode, OnLag, PromoteOptions, ResyncRate, TokioHost,
+    Way as Caught, inspect, promote,
 };
 use crate::{Buf, Bytes, Device, WriteFlags};
 
@@ -54,7 +55,7 @@ async fn all_of(device: &Device) -> Vec<u8> {
 async fn promoted(image: Vec<u8>) -> Vec<u8> {
     let device = memory(LEG_SIZE);
     device.write(0, Bytes::from(image), WriteFlags::NONE).await.unwrap();
-    let leg = OpenLeg::of(device.clone());
+    let leg = alone(device.clone());
     // It gives no sign of life that counts: time stands still here, and it is young.
     let options = PromoteOptions { force: true, release: false };
     let taken = promote(leg, &TokioHost::current(), options).await.unwrap();
@@ -248,7 +249,7 @@ async fn a_batch_that_was_committed_is_copied_home_by_the_mirror_that_finds_it()
         cut.image(cut.choose(1, 0)[0], &mut image);
         let device = memory(LEG_SIZE);
         device.write(0, Bytes::from(image), WriteFlags::NONE).await.unwrap();
-        let open = OpenLeg::of(device);
+        let open = alone(device);
         let Inspection::Leg(found) = inspect(&open.device).await.unwrap() else { panic!() };
         let batch = found.batch.expect("a batch is named");
         assert!(batch.bytes > 64 << 10 && (batch.epoch > 0) == (mode == Mode::Async), "{batch:?}");

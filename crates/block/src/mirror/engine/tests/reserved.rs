@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::world::TestLeg;
-use crate::mirror::Fence;
 use crate::mirror::engine::signal::lock;
-use crate::{BlockError, Io, Result};
+use crate::mirror::{Fence, OpenLeg};
+use crate::{BlockError, Device, Io, Result};
 
 /// A unit's reservation, "write exclusive, registrants only", with a nexus for each connect.
 #[derive(Default)]
@@ -26,6 +26,13 @@ impl Reservations {
     pub(crate) fn admits(&self, nexus: u64) -> bool {
         self.holder.is_none() || self.registered.contains_key(&nexus)
     }
+}
+
+/// A device of which nobody else knows, so that whoever promotes it need not wait for others.
+pub(crate) fn alone(device: Device) -> OpenLeg {
+    let leg = TestLeg::new("a copy", device);
+    *lock(&leg.reservations) = Some(Reservations::default());
+    leg.elsewhere()
 }
 
 /// The reservation as one connect has it.
