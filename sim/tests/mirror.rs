@@ -45,7 +45,7 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What some hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 45] = [
+const EVENTS: [&str; 46] = [
     "closed and opened again",
     "copy: a write meets what is not copied yet",
     "cut: at work",
@@ -90,6 +90,7 @@ const EVENTS: [&str; 45] = [
     "takeover: the far host is cut",
     "takeover: the giving back is cut",
     "takeover: the old disk is equal again",
+    "verify: by itself",
     "write",
 ];
 
@@ -132,7 +133,7 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// What the oracle may say of a mistake. Anything else is a mistake of the simulator.
-const VERDICTS: [&str; 12] = [
+const VERDICTS: [&str; 13] = [
     "no moment has both",
     "its image is not newer than",
     "which nobody wrote there",
@@ -143,6 +144,7 @@ const VERDICTS: [&str; 12] = [
     "bytes of written data are held",
     "has committed what it does not hold",
     "was written to by the host that it was taken from",
+    "is told to differ in",
     // The mirror sees by itself that its metadata cannot be right, and writes nothing more.
     "Diverged both sides have written",
     "Fenced it was promoted",

@@ -161,8 +161,14 @@ impl Running for Run {
         let each = [
             ("lag: a write waits", !status.lag_wait.is_zero()),
             ("lag: a leg is left behind", status.legs.iter().any(left_behind)),
+            ("verify: by itself", status.legs.iter().any(|leg| leg.verified.is_some())),
         ];
         each.into_iter().filter(|(_, is)| *is).map(|(what, _)| what).collect()
+    }
+
+    fn told_to_differ(&self, leg: usize) -> u64 {
+        let verified = self.leg(leg).and_then(|leg| leg.verified);
+        verified.map_or(0, |verdict| verdict.mismatches)
     }
 
     fn settled(&self, leg: usize) -> bool {

@@ -53,6 +53,8 @@ pub(super) struct Operator {
     pub(super) panel: Arc<Mutex<Panel>>,
     pub(super) habits: Arc<Habits>,
     pub(super) sabotage: Option<Sabotage>,
+    /// Nothing makes a leg in sync differ: whoever tells that one does is wrong.
+    pub(super) never_differ: bool,
     /// The mirror may be closed before its legs have all, to be opened again.
     pub(super) restarts: bool,
     pub(super) rng: Rng,
@@ -147,6 +149,11 @@ impl Operator {
         new.for_each(|what| lock(&self.judge).hit(what));
         self.seen = seen;
         for leg in 0..self.place.legs.len() {
+            let differ = mirror.told_to_differ(leg);
+            if self.never_differ && differ > 0 {
+                let wrong = format!("leg {leg} is told to differ in {differ} blocks");
+                lock(&self.judge).fail(wrong);
+            }
             mirror.look_after(leg).await;
         }
     }

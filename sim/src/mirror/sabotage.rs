@@ -7,6 +7,7 @@ use block::mirror::layout::LocalLayout;
 
 use super::content::SECTOR_BYTES;
 use super::line::Wrong;
+use super::scenario::DATA_BYTES;
 
 /// How often something was done wrong, among the counts of a run.
 pub(crate) const MADE: &str = "mistakes made";
@@ -30,6 +31,8 @@ pub(crate) enum Lie {
     GoesBack,
     /// A read does not see what is not stable.
     ReadsStale,
+    /// A read of what is before this sector does not see what is not stable.
+    ReadsSomeStale { end: u64 },
     /// A write that failed is answered as if it had not.
     HidesErrors,
     /// Commands of a lost session go on after `connect` has returned.
@@ -112,6 +115,9 @@ pub enum Sabotage {
     LegLosesSuperblocks,
     /// The local disk reads old content.
     LocalReadsStale,
+    /// A verification reads at a leg what was there before the last flush, and takes for a difference
+    /// what is merely under way.
+    VerifiedTooEarly,
     /// The guest's flush does not reach the mirror.
     FlushNotPassedOn,
     /// The guest's FUA does not reach the mirror.
@@ -148,7 +154,7 @@ impl Sabotage {
     pub fn all() -> impl Iterator<Item = Self> {
         let of_legs = Self::OF_DEVICES.into_iter().chain(Self::OF_STREAM);
         let of_modes = of_legs.chain(Self::OF_ASYNC).chain(Self::OF_REDO);
-        of_modes.chain(Self::OF_TAKEOVER)
+        of_modes.chain(Self::OF_TAKEOVER).chain([Self::VerifiedTooEarly])
     }
 
     /// The mode that it is a mistake of, if it is one of one mode.
@@ -256,6 +262,7 @@ impl Sabotage {
             Self::BarrierOvertakesStamps => Lie::BarrierOvertakesStamps,
             Self::StampOvertakes => Lie::StampOvertakes,
             Self::GoesOnBehindFailure => Lie::GoesOnBehindFailure,
+            Self::VerifiedTooEarly => Lie::ReadsSomeStale { end: DATA_BYTES / SECTOR_BYTES },
             Self::LegLosesSuperblocks => Lie::LosesSome { first: tail, end: tail + 16 },
             _ => return None,
         })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::mirror::{Config, Lag, Mode, OnLag, OnLoss, ResyncRate};
+use block::mirror::{Config, Lag, Mode, OnLag, OnLoss, ResyncRate, VerifyEvery};
 
 use super::disk::Kind;
 use super::guest::Habits;
@@ -138,8 +138,15 @@ fn config(rng: &mut Rng, mode: Mode) -> Config {
         resync_window_bytes: rng.pick(&[64 << 10, 1 << 20]),
         resync_rate: ResyncRate::Max,
         redo_bytes: Some(1 << 20),
-        verify: None,
+        // So often that some come to their end beside the guest.
+        verify: (rng.below(4) == 0).then(|| verified(rng)),
     }
+}
+
+/// A mirror that compares its legs by itself, all the time.
+pub(crate) fn verified(rng: &mut Rng) -> VerifyEvery {
+    let every = Duration::from_millis(rng.pick(&[50, 500, 3000]));
+    VerifyEvery { every, rate: ResyncRate::Max }
 }
 
 /// Any, but for what ends this host: those are the business of the cuts.

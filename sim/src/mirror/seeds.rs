@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::sabotage::Sabotage;
-use super::scenario::{Scenario, Trouble, cut};
+use super::scenario::{Scenario, Trouble, cut, verified};
 use super::subject::Subject;
 use super::takeover::Takeover;
 use super::world::{Outcome, World};
@@ -77,6 +77,9 @@ pub(super) fn run_on(seed: u64, options: Options, subject: &Arc<dyn Subject>) ->
     let mut scenario = Scenario::new(&mut rng, mode, subject.tail_bytes());
     if of_stream {
         scenario.legs.iter_mut().for_each(|leg| leg.ordered = true);
+    }
+    if options.sabotage == Some(Sabotage::VerifiedTooEarly) {
+        scenario.config.verify = Some(verified(&mut rng));
     }
     if !subject.tells_units_apart() {
         scenario.troubles.retain(|(_, trouble)| !matches!(trouble, Trouble::Replace(_)));

@@ -95,6 +95,11 @@ pub(crate) trait Running: Send + Sync {
         Vec::new()
     }
 
+    /// Blocks of a leg that a verification has told to differ.
+    fn told_to_differ(&self, _leg: usize) -> u64 {
+        0
+    }
+
     /// All that was acknowledged is stable at the leg.
     fn settled(&self, leg: usize) -> bool;
 

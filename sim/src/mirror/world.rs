@@ -209,6 +209,7 @@ impl World {
             panel: self.panel.clone(),
             habits: Arc::new(habits),
             sabotage: self.sabotage,
+            never_differ: self.never_differ(),
             restarts: self.boots < BOOTS_MAX,
             rng: self.rng.fork(),
             seen: Vec::new(),
@@ -221,6 +222,16 @@ impl World {
                 lock(&judge).fail(wrong);
             }
         }));
+    }
+
+    /// A leg in sync never differs. One that was put back may, where nothing tells that from
+    /// outside; so may one at which something else is done wrong.
+    fn never_differ(&self) -> bool {
+        let put_back = |(_, trouble): &(u64, Trouble)| {
+            matches!(trouble, Trouble::PutBack(_) | Trouble::Replace(_))
+        };
+        matches!(self.sabotage, None | Some(Sabotage::VerifiedTooEarly))
+            && !self.scenario.troubles.iter().any(put_back)
     }
 
     /// Everything that has to hold at each step.

@@ -159,6 +159,14 @@ impl Store {
         Some(answer)
     }
 
+    fn reads_stale(&self, range: &Range<u64>) -> bool {
+        match self.lie {
+            Some(Lie::ReadsStale) => true,
+            Some(Lie::ReadsSomeStale { end }) => range.end <= end,
+            _ => false,
+        }
+    }
+
     fn carry_out(&mut self, id: u64, operation: &Operation) -> Answer {
         let faults = self.faults;
         let way = way_of(operation.session);
@@ -168,7 +176,7 @@ impl Store {
         let medium = || Err(BlockError::Medium(io::Error::other("simulated EIO")));
         match &operation.work {
             Work::Read(_) if self.rng.below(1000) < faults.read => medium(),
-            Work::Read(range) if self.lie == Some(Lie::ReadsStale) => {
+            Work::Read(range) if self.reads_stale(range) => {
                 self.lied += 1;
                 Ok(range.clone().filter_map(|at| self.possible(at).into_iter().next()).collect())
             }
