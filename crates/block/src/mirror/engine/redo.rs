@@ -19,6 +19,7 @@ use super::home::{self, Line};
 use super::put::put;
 use super::session::{Operation, Session, SessionDevice};
 use super::shared::Shared;
+use super::signal::{Either, either};
 use super::signs;
 use super::tail;
 use super::under_way::{Answered, UnderWay};
@@ -169,7 +170,7 @@ impl Batch {
         self.waiting.0 -= pieces.len() as u64;
         self.waiting.1 -= pieces.iter().map(|piece| piece.content.data_bytes()).sum::<u64>();
         let bytes = record.len() as u64;
-        self.pause(bytes).await;
+        self.pause(bytes).await?;
         let at = self.log + at;
         self.remember(at, pieces);
         self.began.get_or_insert(self.shared.host().now());
@@ -197,15 +198,28 @@ impl Batch {
         self.shared.legs().note_home(self.leg, Home { way: HomeWay::SentAgain, why });
     }
 
-    async fn pause(&mut self, bytes: u64) {
+    /// Waits until the next record may be sent. Answers are taken meanwhile: at a low rate that may
+    /// be longer than a leg may be silent.
+    async fn pause(&mut self, bytes: u64) -> Result<()> {
         if self.hurries {
-            return;
+            return Ok(());
         }
         let now = self.shared.host().now();
         if self.next_at > now {
-            self.shared.host().sleep(self.next_at - now).await;
+            let mut over = self.shared.host().sleep(self.next_at - now);
+            loop {
+                if self.under_way.is_empty() {
+                    over.await;
+                    break;
+                }
+                match either(&mut over, self.answer()).await {
+                    Either::Left(()) => break,
+                    Either::Right(answered) => answered?,
+                }
+            }
         }
         self.next_at = self.shared.pace(self.leg, self.next_at.max(now), bytes);
+        Ok(())
     }
 
     /// All of it counts from now on: whoever takes up the leg copies it home. It is the image of
