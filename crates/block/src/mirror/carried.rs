@@ -3,7 +3,7 @@
 //!
 //! Steps that end are a measurement, round trips and flushes included, as soon as they have taken
 //! half a second: over less, answers that come in a heap look like a fast line. It is one of what
-//! the leg can take only where more was waiting behind each of them; steps that had all there was
+//! the leg can take only where more was waiting to be sent behind each of them; steps that had all there was
 //! say no more than that at least this much is possible.
 
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Default for Carried {
 }
 
 impl Carried {
-    /// A step of `bytes` became stable within `took`, while `waiting` bytes were behind it.
+    /// A step of `bytes` became stable within `took`, while `waiting` bytes were still to be sent.
     pub(crate) fn step(&mut self, bytes: u64, took: Duration, waiting: u64) {
         if bytes < STEP_BYTES_MIN {
             return;

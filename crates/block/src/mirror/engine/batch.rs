@@ -96,7 +96,7 @@ pub(crate) async fn send(
     batch.commit(found, epoch, closed).await?;
     batch.put_home(found, step.into_writes(piece::DATA_BYTES, ZERO_BYTES_MAX)).await?;
     batch.release(found).await?;
-    shared.legs().carried(leg, bytes, shared.host().now().saturating_sub(begun));
+    shared.legs().carried(leg, bytes, 0, shared.host().now().saturating_sub(begun));
     shared.legs().stamped(leg, session, epoch, closed);
     Ok(true)
 }

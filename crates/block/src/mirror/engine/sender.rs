@@ -185,7 +185,7 @@ impl Sender {
             }
         }
         self.session.run(|device| device.flush()).await?;
-        self.pace(step_bytes, self.shared.host().now().saturating_sub(begun));
+        self.pace(step_bytes, 0, self.shared.host().now().saturating_sub(begun));
         self.done = Some(done);
         Ok(())
     }
@@ -231,9 +231,9 @@ impl Sender {
         self.session.run(|device| put(&**device, piece))
     }
 
-    /// A step took so long: the next ones are as large as the line carries within a part of the
-    /// lag.
-    pub(super) fn pace(&mut self, bytes: u64, took: Duration) {
+    /// A step took so long, and so many bytes were sent behind it already: the next ones are as
+    /// large as the line carries within a part of the lag.
+    pub(super) fn pace(&mut self, bytes: u64, sent_behind: u64, took: Duration) {
         if bytes < STEP_BYTES_MIN || took.is_zero() {
             self.known.0 = took;
             return;
@@ -242,7 +242,7 @@ impl Sender {
         self.known.1 = Some(rate as u64);
         let part = (self.shared.config().lag.age / EPOCHS_PER_LAG).as_secs_f64();
         self.shared.legs().pace(self.leg, (rate * part) as u64);
-        self.shared.legs().carried(self.leg, bytes, took);
+        self.shared.legs().carried(self.leg, bytes, sent_behind, took);
     }
 }
 

@@ -280,7 +280,8 @@ impl<'a> Stream<'a> {
         self.pace.bytes += bytes;
         let now = self.sender.shared.host().now();
         if self.pace.bytes >= STEP_BYTES_MIN {
-            self.sender.pace(self.pace.bytes, now.saturating_sub(self.pace.since));
+            let sent: u64 = self.steps.iter().map(|step| step.bytes).sum();
+            self.sender.pace(self.pace.bytes, sent, now.saturating_sub(self.pace.since));
             self.pace = Pace { since: now, bytes: 0 };
         }
     }
