@@ -105,6 +105,11 @@ pub trait Role: Send {
     /// The next PDU to send, if there is one now.
     fn poll_transmit(&mut self) -> Option<Transmit>;
 
+    /// Commands that were answered with data at once, since it was asked last.
+    fn take_answered(&mut self) -> usize {
+        0
+    }
+
     /// The connection has ended in the middle of a data segment: the buffer that was being filled,
     /// with what came so far.
     fn take_back(&mut self, buf: Buf);

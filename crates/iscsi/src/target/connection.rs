@@ -89,6 +89,8 @@ pub(super) struct TargetConnection {
     draining: bool,
     /// Lines about recovery in the log so far.
     noted: u32,
+    /// Commands that were answered with data, for the receiver.
+    answered: usize,
 }
 
 impl TargetConnection {
@@ -120,6 +122,7 @@ impl TargetConnection {
             level,
             draining: false,
             noted: 0,
+            answered: 0,
         }
     }
 
@@ -254,6 +257,7 @@ impl TargetConnection {
             Execution::Done(response) => {
                 charge.into_iter().for_each(Charge::finish);
                 let done = finish(&self.server, &self.session, lun, response, reading);
+                self.answered += usize::from(!done.data_in.is_empty());
                 self.complete(itt, done);
             }
             Execution::Pending(future) => {
@@ -462,6 +466,10 @@ impl Role for TargetConnection {
     fn note_progress(&mut self) {
         let (conn, now) = (self.conn, now());
         self.session.with_own(self.conn, |core| core.note_progress(conn, now));
+    }
+
+    fn take_answered(&mut self) -> usize {
+        std::mem::take(&mut self.answered)
     }
 
     fn wants_input(&self) -> bool {

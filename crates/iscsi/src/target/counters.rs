@@ -163,6 +163,10 @@ impl<R: Role> Role for Observed<R> {
         Some(transmit)
     }
 
+    fn take_answered(&mut self) -> usize {
+        self.role.take_answered()
+    }
+
     fn take_back(&mut self, buf: Buf) {
         self.role.take_back(buf);
     }

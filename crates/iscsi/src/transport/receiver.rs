@@ -25,6 +25,14 @@ const STAGING_BEHIND_PAYLOAD: usize = 4 << 10;
 /// A payload with more than this left to read counts as large.
 const LARGE_PAYLOAD: usize = 16 << 10;
 
+/// Reads that are answered before more of what has come is handled. Where all requests of a socket
+/// were handled before the first answer went out, one end slept while the other worked (33 commands
+/// a write at depth 32). 4 KiB reads a second, in thousands, by this number (none, 4, 8, 16): depth
+/// 32: 207, 257, 327, 335; depth 128: 247, 261, 359, 355. Writes need no data in their answers and
+/// run through; large reads are fewer than this at a time (with 32 KiB of answers at most, 256 KiB
+/// reads lost 9 %).
+const ANSWERS: usize = 16;
+
 pub(crate) struct Receiver {
     framing: Framing,
     limits: Limits,
@@ -33,6 +41,8 @@ pub(crate) struct Receiver {
     start: usize,
     end: usize,
     payload: Option<Payload>,
+    /// Staging has more to handle, which let answers go first.
+    gave_way: bool,
 }
 
 /// A data segment under way.
@@ -56,7 +66,7 @@ enum Place {
 impl Receiver {
     pub(crate) fn new(framing: Framing, limits: Limits) -> Self {
         let staging = vec![0; STAGING_LEN].into_boxed_slice();
-        Self { framing, limits, staging, start: 0, end: 0, payload: None }
+        Self { framing, limits, staging, start: 0, end: 0, payload: None, gave_way: false }
     }
 
     /// The buffer that is being filled.
@@ -67,13 +77,17 @@ impl Receiver {
         }
     }
 
-    /// Reads once and handles what came. True: there may be more; false: waiting for the socket.
+    /// Reads once and handles what came, or goes on with what came before. True: there may be more;
+    /// false: waiting for the socket.
     pub(crate) fn poll_receive<R: Role>(
         &mut self,
         context: &mut Context<'_>,
         stream: &TcpStream,
         role: &mut R,
     ) -> Result<bool, CloseReason> {
+        if self.gave_way {
+            return self.consume(role).map(|()| true);
+        }
         match self.poll_read(context, stream) {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error.into()),
@@ -139,10 +153,10 @@ impl Receiver {
         }
     }
 
-    /// Handles everything that is complete in staging; its answers then go out with one write.
-    /// Sending some of them earlier lets the peer begin earlier, but costs more in wake-ups than it
-    /// gains (4 KiB reads, depth 32: 160 instead of 195 thousand a second).
+    /// Handles what is complete in staging, until [`ANSWERS`] are to be sent first.
     fn consume<R: Role>(&mut self, role: &mut R) -> Result<(), CloseReason> {
+        self.gave_way = false;
+        let mut answered = 0;
         loop {
             if let Some(payload) = &mut self.payload {
                 let staged = &self.staging[self.start..self.end];
@@ -156,6 +170,11 @@ impl Receiver {
                 self.start += trailer_len;
                 if let Some(payload) = self.payload.take() {
                     role.handle_data(payload.place.into_filled(), digest_ok)?;
+                }
+                answered += role.take_answered();
+                if answered >= ANSWERS {
+                    self.gave_way = true;
+                    return Ok(());
                 }
             }
             let staged = &self.staging[self.start..self.end];
