@@ -12,6 +12,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join;
 use futures_util::stream::{self, FuturesUnordered};
 
 use super::super::engine::put::put;
@@ -158,13 +159,17 @@ async fn walk(
     }
     let starts = (log.start..end).step_by(READ_BYTES as usize);
     let read = |at: u64| device.read(at, Buf::new(READ_BYTES.min(end - at) as usize));
-    let mut reads = stream::iter(starts.map(read)).buffered(READS_AT_ONCE);
+    // Answers lie there while it sleeps: at a low rate for longer than a leg may be silent.
+    let is_slow = pace.is_some_and(|(_, rate)| rate < READ_BYTES);
+    let at_once = if is_slow { 1 } else { READS_AT_ONCE };
+    let mut reads = stream::iter(starts.map(read)).buffered(at_once);
     let mut reader = Reader::new(batch.mirror, batch.committed, batch.image_bytes);
     let mut home = Home::new(device, moved);
     while let Some(bytes) = reads.next().await {
         let bytes = bytes?;
         if let Some((host, rate)) = pace {
-            host.sleep(Duration::from_secs_f64(bytes.len() as f64 / rate as f64)).await;
+            let pause = host.sleep(Duration::from_secs_f64(bytes.len() as f64 / rate as f64));
+            join(pause, home.drain()).await.1?;
         }
         for piece in reader.feed(&bytes).map_err(medium)? {
             if what == Do::Copy {

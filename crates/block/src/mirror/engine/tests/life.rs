@@ -226,6 +226,8 @@ async fn a_mirror_that_catches_up_for_long_gives_signs_of_life_all_the_time() {
     let now = superblock(&world).await;
     assert!(now.sequence > image.sequence);
     assert_eq!((now.lease, now.consistency), (image.lease, image.consistency), "it is no newer");
+    world.settled().await;
+    world.assert_equal().await;
 }
 
 #[tokio::test(start_paused = true)]
