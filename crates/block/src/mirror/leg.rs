@@ -66,8 +66,9 @@ impl LegState {
             (Self::Connecting | Self::Lost, E::CopyBegins) => Self::Copying,
             (Self::Connecting | Self::Lost, E::CatchUpBegins) => Self::CatchingUp,
             (Self::Copying | Self::CatchingUp, E::CaughtUp) => Self::InSync,
-            (Self::Connecting | Self::Lost, E::Parted) => Self::Diverged,
-            (Self::Connecting | Self::Lost, E::Foreign) => Self::Unrelated,
+            (from, E::Parted) if from.is_tried() => Self::Diverged,
+            // Also of a leg in use: another unit may be put in its place at any time.
+            (from, E::Foreign) if from.is_tried() => Self::Unrelated,
             (from, E::Lost) if from.is_tried() => Self::Lost,
             (from, E::TakenOver) if from.is_tried() => Self::Fenced,
             (from, E::Failed) if from.is_tried() => Self::Failed,
@@ -95,11 +96,13 @@ mod tests {
     const TABLE: &str = "\
 Connecting: CopyBegins→Copying CatchUpBegins→CatchingUp Lost→Lost TakenOver→Fenced \
 Parted→Diverged Foreign→Unrelated Failed→Failed Pause→Paused
-Copying: CaughtUp→InSync Lost→Lost TakenOver→Fenced Failed→Failed Pause→Paused
-InSync: Lost→Lost TakenOver→Fenced Failed→Failed Pause→Paused
+Copying: CaughtUp→InSync Lost→Lost TakenOver→Fenced \
+Parted→Diverged Foreign→Unrelated Failed→Failed Pause→Paused
+InSync: Lost→Lost TakenOver→Fenced Parted→Diverged Foreign→Unrelated Failed→Failed Pause→Paused
 Lost: CopyBegins→Copying CatchUpBegins→CatchingUp Lost→Lost TakenOver→Fenced \
 Parted→Diverged Foreign→Unrelated Failed→Failed Pause→Paused
-CatchingUp: CaughtUp→InSync Lost→Lost TakenOver→Fenced Failed→Failed Pause→Paused
+CatchingUp: CaughtUp→InSync Lost→Lost TakenOver→Fenced \
+Parted→Diverged Foreign→Unrelated Failed→Failed Pause→Paused
 Paused: Resume→Connecting
 Fenced: Pause→Paused Resume→Connecting
 Diverged: Pause→Paused Resume→Connecting

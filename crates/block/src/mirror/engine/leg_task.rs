@@ -230,7 +230,11 @@ async fn follow(
 ) -> Ended {
     loop {
         let change = shared.legs().changed();
-        if session.why_ended().is_some() {
+        if let Some(why) = session.why_ended() {
+            // Whoever waited for it in vain may have been a verification, which tells nobody.
+            if shared.legs().uses(leg, session) {
+                shared.leg_failed(leg, session, &BlockError::Unreachable(why));
+            }
             return Ended::Lost;
         }
         if shared.phase() == Phase::Ending {

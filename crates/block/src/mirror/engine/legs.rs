@@ -315,6 +315,11 @@ impl Legs {
         self.lock()[leg].session().cloned()
     }
 
+    /// This is its present session.
+    pub(crate) fn uses(&self, leg: usize, session: &Arc<Session>) -> bool {
+        self.lock()[leg].uses(session)
+    }
+
     /// Nothing completes without this leg.
     pub(crate) fn takes_part(&self, leg: usize) -> bool {
         self.lock()[leg].takes_part()

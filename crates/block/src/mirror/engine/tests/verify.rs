@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::world::*;
 use crate::layer::{Delay, DelayLayer, Delays, OpKind, StatsLayer};
 use crate::mirror::engine::verify::{Plan, compare_all};
-use crate::mirror::{ResyncRate, VerifyOptions};
+use crate::mirror::{LegState, Mode, ResyncRate, VerifyOptions};
 use crate::{BlockDevice, WriteFlags};
 
 #[tokio::test(start_paused = true)]
@@ -23,6 +23,25 @@ async fn verify_finds_a_flipped_byte_and_heals_it() {
     assert_eq!((found.mismatches, found.healed, found.offsets), (1, 1, vec![0]));
     world.wait("it is healed", |mirror| mirror.status().legs[0].dirty_bytes == 0).await;
     world.assert_equal().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leg_that_only_a_verification_waits_for_in_vain_is_lost_all_the_same() {
+    let mut world = World::blank(1);
+    world.config.mode = Mode::Async;
+    world.create().await.unwrap();
+    world.open().await;
+    world.settled().await;
+    world.legs[0].set_way(Way::Hangs);
+    let replaced = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        world.legs[0].replace(memory(LEG_SIZE), "another");
+        world.legs[0].set_way(Way::Open);
+    };
+    let verified = world.mirror().verify(0, VerifyOptions::default());
+    let (verified, ()) = tokio::join!(verified, replaced);
+    assert!(verified.is_err(), "{verified:?}");
+    world.wait_state(0, LegState::Unrelated).await;
 }
 
 /// What differed is told until the leg has another image, and not until the next verification.
