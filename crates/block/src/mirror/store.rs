@@ -49,7 +49,7 @@ pub enum StoreError {
     Layout(#[from] LayoutError),
 }
 
-/// Turns.
+/// What the turns of a store are about.
 const PAGES: Range<u64> = 0..1;
 const RECORDS: Range<u64> = 1..2;
 
@@ -93,9 +93,9 @@ struct Inner {
     layout: LocalLayout,
     uuid: MirrorId,
     state: Mutex<State>,
-    /// [`PAGES`] is held by whoever takes pages and makes them durable: a page that was taken counts
-    /// as saved, which is believed only by those who have waited for it. [`RECORDS`] is held while
-    /// a record of the log is written.
+    /// [`PAGES`] is held by whoever takes pages and makes them durable: a page that was taken
+    /// counts as saved, which is believed only by those who have waited for it. [`RECORDS`] is held
+    /// while a record of the log is written.
     turns: Arc<RangeLocks>,
     /// Blocks being written.
     blocks: Arc<RangeLocks>,
