@@ -106,6 +106,7 @@ def test_a_killed_mirror_leaves_a_beginning_of_what_was_written(
     is sent a stream; tgt goes on behind a failure, so that its answers are waited for."""
     serve = {"enkaku": enkaku.serve, "tgt": tgt.serve}[kind]
     order = {"enkaku": "stream", "tgt": "waited"}[kind]
+    epochs = []
     for groups in (7, 40, 150):
         local.with_name("local.img.mirror").unlink(missing_ok=True)
         for path, size in ((local, SIZE), (far, SIZE + TAIL)):
@@ -125,9 +126,12 @@ def test_a_killed_mirror_leaves_a_beginning_of_what_was_written(
             mirror.kill()
             ledger.end()
             promoted = enkaku.report("mirror", "promote", target.url())
-            assert promoted["consistent"] and promoted["epoch"] > 0, promoted
+            assert promoted["consistent"], promoted
+            epochs.append(promoted["epoch"])
         there, here = groups_of(far), groups_of(local)
         assert there <= here and ledger.acknowledged <= here, (there, here, ledger.acknowledged)
+    # Of the first moments a busy machine may have sent nothing yet.
+    assert epochs[-1] > 0, epochs
 
 
 @NEEDS_FUSE
