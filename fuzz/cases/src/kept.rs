@@ -5,6 +5,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,18 +50,22 @@ fn finish<F: Future>(future: F) -> F::Output {
     panic!("waits for something");
 }
 
-/// Time stands still, and there are no tasks.
-struct Nobody;
+/// Time passes by sleeping alone, and there are no tasks.
+#[derive(Default)]
+struct Nobody {
+    slept_ms: AtomicU64,
+}
 
 impl Host for Nobody {
     fn spawn(&self, _: BoxFuture) {}
 
-    fn sleep(&self, _: Duration) -> BoxFuture {
+    fn sleep(&self, time: Duration) -> BoxFuture {
+        self.slept_ms.fetch_add(time.as_millis() as u64, Ordering::Relaxed);
         Box::pin(std::future::ready(()))
     }
 
     fn now(&self) -> Duration {
-        Duration::ZERO
+        Duration::from_millis(self.slept_ms.load(Ordering::Relaxed))
     }
 
     fn wall_clock(&self) -> SystemTime {
@@ -129,8 +134,11 @@ pub fn mirror_leg(data: &[u8]) {
     }
     // Forced, since an image that is none is refused before anything else.
     let leg = OpenLeg { identity: "u".into(), ..OpenLeg::of(device.clone()) };
-    let promoted =
-        finish(promote(leg, &Nobody, PromoteOptions { force: true, ..PromoteOptions::default() }));
+    let promoted = finish(promote(
+        leg,
+        &Nobody::default(),
+        PromoteOptions { force: true, ..PromoteOptions::default() },
+    ));
     let after = finish(inspect(&device));
     match promoted {
         // What could not be promoted is as it was.
@@ -212,7 +220,8 @@ pub fn mirror_metadata(data: &[u8]) {
         panic!("what was read cannot be written: {superblock:?}");
     };
     assert_eq!(again, superblock);
-    let Ok(opened) = finish(store::open(device.clone(), Arc::new(Nobody), &superblock)) else {
+    let Ok(opened) = finish(store::open(device.clone(), Arc::new(Nobody::default()), &superblock))
+    else {
         return;
     };
     for (leg, bitmap) in superblock.legs.iter().zip(&opened.bitmaps) {
