@@ -13,7 +13,7 @@ use super::host::Host;
 use super::layout::LegLayout;
 use super::link::{Fence, OpenLeg};
 use super::redo::replay;
-use super::superblock::{Consistency, RemoteSuperblock};
+use super::superblock::{BlockFault, Consistency, RemoteSuperblock};
 use crate::{BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
 const WHAT: &str = "the leg";
@@ -114,7 +114,7 @@ pub async fn promote(
     let stamp = tail::read_stamp(&*leg.device, &layout, found.uuid).await.map_err(device)?;
     if fence.is_none() {
         // Copying what was in its log may have taken long.
-        still_has(&*leg.device, &layout, &found).await?;
+        has(&*leg.device, &layout, &found).await?.map_err(written_meanwhile)?;
     }
     let now = host.wall_clock().into();
     let promoted = RemoteSuperblock {
@@ -129,7 +129,10 @@ pub async fn promote(
     let stamp = match fence {
         Some(_) => stamp,
         None => {
-            confirm(&*leg.device, &layout, &promoted, host).await?;
+            let there = has(&*leg.device, &layout, &promoted).await?;
+            there.map_err(written_meanwhile)?;
+            let stays = stays(&*leg.device, &layout, &promoted, host).await?;
+            stays.map_err(written_meanwhile)?;
             // What the old host has sent until it noticed is in the image.
             tail::read_stamp(&*leg.device, &layout, found.uuid).await.map_err(device)?
         }
@@ -238,50 +241,52 @@ async fn watch(
     if age < SIGN_AGE_MAX {
         return Err(lives(format!("{:.1} s ago by the clocks of both", age.as_secs_f64())));
     }
-    let end = host.now() + WATCHED;
-    while host.now() < end {
-        host.sleep(Duration::from_secs(1)).await;
-        let again = tail::read(device, layout).await;
-        let again = again.map_err(|source| MirrorError::device(WHAT, source))?;
-        if again.as_ref() != Ok(found) {
-            return Err(lives("while it was looked at".to_owned()));
-        }
-    }
-    Ok(())
-}
-
-/// Where nothing keeps others from writing: looks whether what was written stays there, for as long
-/// as a mirror takes to notice that a leg is not its own any more.
-async fn confirm(
-    device: &dyn BlockDevice,
-    layout: &LegLayout,
-    promoted: &RemoteSuperblock,
-    host: &dyn Host,
-) -> std::result::Result<(), MirrorError> {
-    let end = host.now() + WATCHED;
-    loop {
-        still_has(device, layout, promoted).await?;
-        if host.now() >= end {
-            return Ok(());
-        }
-        host.sleep(Duration::from_secs(1)).await;
+    match stays(device, layout, found, host).await? {
+        Ok(()) => Ok(()),
+        Err(_) => Err(lives("while it was looked at".to_owned())),
     }
 }
 
-/// Looks whether the leg has this superblock.
-async fn still_has(
+/// A superblock that stands in the place of the one that was looked for, or what is there of one.
+type Other = std::result::Result<RemoteSuperblock, BlockFault>;
+
+/// Whether the leg keeps this superblock for as long as a mirror takes to notice that a leg is not
+/// its own any more.
+async fn stays(
     device: &dyn BlockDevice,
     layout: &LegLayout,
     superblock: &RemoteSuperblock,
-) -> std::result::Result<(), MirrorError> {
+    host: &dyn Host,
+) -> std::result::Result<std::result::Result<(), Other>, MirrorError> {
+    let end = host.now() + WATCHED;
+    while host.now() < end {
+        host.sleep(Duration::from_secs(1)).await;
+        if let Err(other) = has(device, layout, superblock).await? {
+            return Ok(Err(other));
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Whether the leg has this superblock.
+async fn has(
+    device: &dyn BlockDevice,
+    layout: &LegLayout,
+    superblock: &RemoteSuperblock,
+) -> std::result::Result<std::result::Result<(), Other>, MirrorError> {
     let again = tail::read(device, layout).await;
-    let who = match again.map_err(|source| MirrorError::device(WHAT, source))? {
-        Ok(again) if again == *superblock => return Ok(()),
+    let again = again.map_err(|source| MirrorError::device(WHAT, source))?;
+    Ok(if again.as_ref() == Ok(superblock) { Ok(()) } else { Err(again) })
+}
+
+/// Somebody else has written there.
+fn written_meanwhile(other: Other) -> MirrorError {
+    let who = match other {
         Ok(other) if !other.writer.is_empty() => other.writer,
         Ok(_) => "a mirror that has ended, or another promotion".to_owned(),
         Err(fault) => format!("somebody who has left no superblock of a leg ({fault})"),
     };
-    Err(MirrorError::WrittenMeanwhile { who })
+    MirrorError::WrittenMeanwhile { who }
 }
 
 /// The image at a leg as a device, without the mirror's metadata behind it. It may be a little

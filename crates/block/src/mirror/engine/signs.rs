@@ -63,12 +63,7 @@ pub(super) async fn first(
     handshake::count_up(shared, leg, session, found).await?;
     either(shared.host().sleep(WAY_MAX), session.over()).await;
     session.check()?;
-    if let Err(Refused { event, message }) = one(shared, leg, session, found).await {
-        shared.legs().end_use(leg, Some(session), event, message.clone());
-        session.end(&message);
-        return Err(BlockError::Unreachable(message));
-    }
-    Ok(())
+    one(shared, leg, session, found).await
 }
 
 async fn give(
@@ -86,21 +81,26 @@ async fn give(
             Either::Left(_) => return,
             Either::Right(()) => {}
         }
-        if let Err(Refused { event, message }) = one(shared, leg, session, found).await {
-            shared.legs().end_use(leg, Some(session), event, message.clone());
-            session.end(&message);
+        if one(shared, leg, session, found).await.is_err() {
             return;
         }
     }
 }
 
+/// A look and a sign. Where that cannot be, the use of the leg has ended.
 async fn one(
     shared: &Arc<Shared>,
     leg: usize,
     session: &Arc<Session>,
     found: &mut Found,
-) -> handshake::Looked<()> {
-    handshake::check(shared, session, found).await?;
-    handshake::count_up(shared, leg, session, found).await?;
-    Ok(())
+) -> Result<()> {
+    let signed = async {
+        handshake::check(shared, session, found).await?;
+        handshake::count_up(shared, leg, session, found).await?;
+        Ok(())
+    };
+    let Err(Refused { event, message }) = signed.await else { return Ok(()) };
+    shared.legs().end_use(leg, Some(session), event, message.clone());
+    session.end(&message);
+    Err(BlockError::Unreachable(message))
 }
