@@ -13,7 +13,7 @@ from pathlib import Path
 
 from enkaku_lab import machine, policy_run, wan
 from enkaku_lab.experiment import Link
-from enkaku_lab.path_gate import Line, carried, place
+from enkaku_lab.path_gate import Line, carried, chosen, place, spread
 from enkaku_lab.peers import need
 from enkaku_lab.process import LabError, Peer, peer
 from enkaku_lab.progress import say
@@ -158,17 +158,12 @@ def row(line: Line, write: bool, seen: list[Seen]) -> list[str]:
     return [
         *(line.name, "write" if write else "read"),
         *(
-            _spread([getattr(one, name) for one in seen])
+            spread([getattr(one, name) for one in seen])
             for name in ("flow_alone", "flow_beside", "kept", "alone", "beside")
         ),
         GAP if None in backs else f"{median(backs):.1f}",
         "–".join(map(str, dict.fromkeys([numbers[0], numbers[-1]]))),
     ]
-
-
-def _spread(shares: list[float]) -> str:
-    text = f"{median(shares):.2f}"
-    return text if len(shares) == 1 else f"{text} ({min(shares):.2f}–{max(shares):.2f})"
 
 
 def main(arguments: list[str]) -> None:
@@ -179,20 +174,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--repeat", type=int, default=1, metavar="N")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/background.md, too")
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name not in LINES]:
-        raise LabError(f"no line is called {unknown[0]}; there are: {', '.join(LINES)}")
-    if options.repeat < 1:
-        raise LabError("--repeat is 1 at least")
+    wanted = chosen(options, LINES)
     if options.phase <= FILLS_S:
         raise LabError(f"a phase takes more than {FILLS_S:g} s: what comes before is not counted")
     wan.need()
-    both = {"read": [False], "write": [True], "both": [False, True]}[options.direction]
     rows = []
-    for name in options.names or LINES:
-        for write in both:
-            seen = [measure(LINES[name], write, options.phase) for _ in range(options.repeat)]
-            rows.append(row(LINES[name], write, seen))
-            say(" · ".join(rows[-1]))
+    for line, write in wanted:
+        seen = [measure(line, write, options.phase) for _ in range(options.repeat)]
+        rows.append(row(line, write, seen))
+        say(" · ".join(rows[-1]))
     table = render(HEAD, rows)
     print(f"{table}\n{LEGEND}")
     if options.docs:

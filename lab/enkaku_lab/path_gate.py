@@ -167,20 +167,31 @@ def _row(line: Line, write: bool, policies: tuple[str, str], repeat: int) -> lis
     )
     return [
         *(line.name, "write" if write else "read"),
-        *(_spread(shares) for shares in firsts),
-        *(_spread(shares) for shares in steadies),
+        *(spread(shares) for shares in firsts),
+        *(spread(shares) for shares in steadies),
         *(_numbers([one.connections for one in many]) for many in seen[1:]),
         "yes" if held else "NO",
     ]
 
 
-def _spread(shares: list[float]) -> str:
+def spread(shares: list[float]) -> str:
+    """The median, with the least and the most where there are several."""
     text = f"{median(shares):.2f}"
     return text if len(shares) == 1 else f"{text} ({min(shares):.2f}–{max(shares):.2f})"
 
 
 def _numbers(numbers: list[int]) -> str:
     return str(numbers[0]) if len(set(numbers)) == 1 else f"{min(numbers)}–{max(numbers)}"
+
+
+def chosen(options: argparse.Namespace, lines: dict[str, Line]) -> list[tuple[Line, bool]]:
+    """Each line that was named, or all, in each direction: whether it writes."""
+    if unknown := [name for name in options.names if name not in lines]:
+        raise LabError(f"no line is called {unknown[0]}; there are: {', '.join(lines)}")
+    if options.repeat < 1:
+        raise LabError("--repeat is 1 at least")
+    both = {"read": [False], "write": [True], "both": [False, True]}[options.direction]
+    return [(lines[name], write) for name in options.names or lines for write in both]
 
 
 def main(arguments: list[str]) -> None:
@@ -192,17 +203,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--repeat", type=int, default=3, metavar="N")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/path-gate.md, too")
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name not in LINES]:
-        raise LabError(f"no line is called {unknown[0]}; there are: {', '.join(LINES)}")
-    if options.repeat < 1:
-        raise LabError("--repeat is 1 at least")
+    wanted = chosen(options, LINES)
     wan.need()
-    both = {"read": [False], "write": [True], "both": [False, True]}[options.direction]
     rows = []
-    for name in options.names or LINES:
-        for write in both:
-            rows.append(_row(LINES[name], write, (options.old, options.new), options.repeat))
-            say(" · ".join(rows[-1]))
+    for line, write in wanted:
+        rows.append(_row(line, write, (options.old, options.new), options.repeat))
+        say(" · ".join(rows[-1]))
     head = [title.format(old=options.old, new=options.new) for title in HEAD]
     table = render(head, rows)
     print(f"{table}\n{LEGEND}")
