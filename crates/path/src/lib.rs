@@ -68,8 +68,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Of a transfer in the background: as few connections as carry it, because each more is a
-    /// part taken from others.
+    /// The configuration of a transfer in the background: as few connections as carry it, because
+    /// each one more is a part taken from others.
     pub fn in_background() -> Self {
         Self { connections_initial: 1, background: true, ..Self::default() }
     }
@@ -149,6 +149,11 @@ impl Controller {
         // Neither a path that fills nor what others leave tells of a level.
         self.count.handle(&now, self.rate.is_passing() || now.shared);
         self.orders()
+    }
+
+    /// It takes what others leave.
+    pub fn is_background(&self) -> bool {
+        self.config.background
     }
 
     fn paces(&self) -> bool {

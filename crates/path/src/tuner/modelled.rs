@@ -8,16 +8,12 @@ pub type ModelConfig = crate::Config;
 
 /// The path's controller as a policy.
 #[derive(Clone, Debug)]
-pub struct Modelled {
-    controller: crate::Controller,
-    background: bool,
-}
+pub struct Modelled(crate::Controller);
 
 impl Modelled {
     /// One that has seen nothing.
     pub fn new(config: ModelConfig) -> Self {
-        let background = config.background;
-        Self { controller: crate::Controller::new(config), background }
+        Self(crate::Controller::new(config))
     }
 
     fn pacing_of(&self, orders: crate::Orders) -> Pacing {
@@ -25,20 +21,20 @@ impl Modelled {
             bytes_per_s: orders.pacing.bytes_per_s,
             window_bytes: orders.pacing.window_bytes,
             // In the background no connection is to be quick at somebody's cost.
-            is_startup: orders.state == crate::State::Startup && !self.background,
-            is_background: self.background,
+            is_startup: orders.state == crate::State::Startup && !self.0.is_background(),
+            is_background: self.0.is_background(),
         }
     }
 }
 
 impl Policy for Modelled {
     fn name(&self) -> &'static str {
-        if self.background { "background" } else { "model" }
+        if self.0.is_background() { "background" } else { "model" }
     }
 
     fn handle_sample(&mut self, sample: &Sample) -> Decision {
-        let orders = self.controller.handle_sample(&sample_of(sample));
-        let phase = match (self.controller.estimate().full, orders.searching) {
+        let orders = self.0.handle_sample(&sample_of(sample));
+        let phase = match (self.0.estimate().full, orders.searching) {
             (false, _) => Phase::Idle,
             (true, true) => Phase::Measure,
             (true, false) => Phase::Hold,
@@ -47,36 +43,36 @@ impl Policy for Modelled {
     }
 
     fn restart(&mut self) {
-        self.controller.restart();
+        self.0.restart();
     }
 
     fn first(&mut self, rtt_s: f64, open: u32) -> Option<(u32, Pacing)> {
-        let orders = self.controller.first((rtt_s > 0.0).then_some(rtt_s), open);
+        let orders = self.0.first((rtt_s > 0.0).then_some(rtt_s), open);
         Some((orders.connections, self.pacing_of(orders)))
     }
 
     fn pacing(&self) -> Option<Pacing> {
-        Some(self.pacing_of(self.controller.orders()))
+        Some(self.pacing_of(self.0.orders()))
     }
 
     fn limit(&self) -> Option<Bottleneck> {
-        Some(self.controller.estimate().limits)
+        Some(self.0.estimate().limits)
     }
 
     fn forget(&mut self) {
-        self.controller.forget();
+        self.0.forget();
     }
 
     fn remember(&mut self, known: Option<Remembered>) {
-        self.controller.remember(known);
+        self.0.remember(known);
     }
 
     fn remembered(&self) -> Option<Remembered> {
-        self.controller.remembered()
+        self.0.remembered()
     }
 
     fn memory(&self) -> Option<&'static str> {
-        self.controller.memory()
+        self.0.memory()
     }
 }
 
