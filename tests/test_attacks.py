@@ -305,7 +305,8 @@ def test_memory_that_others_wait_for_is_taken_back(target: Fortress):
     said = target.peer.output()
     dropped = [line for line in said.splitlines() if "it holds memory that others wait for" in line]
     assert dropped and all("hoarder-" in line for line in dropped), said
-    # One that had come further within the thirty seconds keeps what it has: nobody waits for it any more.
+    # One that had come further within the thirty seconds keeps what it has: nobody waits for it
+    # any more.
     assert target.memory_charged() < MEMORY // 2
     idle.writes_and_reads(0)
     all_is_well(target, begin)

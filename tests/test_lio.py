@@ -149,7 +149,8 @@ def test_a_connection_that_says_nothing_keeps_all_logins_waiting(machine: Guest)
     with socket.create_connection(("127.0.0.1", machine.port)):
         with pytest.raises(CommandFailed):
             enkaku.command("info", target.url(), timeout_s=WAITS_S)
-        # LIO gives up the silent one and the one that was ended, and then it is ours: in one attempt.
+        # LIO gives up the silent one and the one that was ended, and then it is ours: in one
+        # attempt.
         enkaku.command("info", target.url(), timeout_s=4 * LIO_WAITS_S)
 
 

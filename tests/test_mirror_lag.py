@@ -149,8 +149,8 @@ def test_writes_wait_for_no_leg_and_get_there_when_it_answers_again(
             for group in range(1, 21):
                 write(volume, (group - 1) * GROUP * BLOCK, numbered(group) * GROUP)
             took = time.monotonic() - begun
-            # Far less than the time after which a leg is lost (10 s), which is the least that a write
-            # would take that waits for the leg.
+            # Far less than the time after which a leg is lost (10 s), which is the least that a
+            # write would take that waits for the leg.
             assert took < 8, f"{took:.1f} s"
             leg = mirror.leg()
             assert leg["state"] == "in-sync" and leg["consistent"], leg

@@ -78,8 +78,8 @@ pub enum Filled {
 
 /// One connection's view of its session core.
 pub trait Role: Send {
-    /// What has left the core has its number and cannot go elsewhere, and other connections wait for it:
-    /// then little is taken ahead of a socket that is full. It costs larger writes.
+    /// What has left the core has its number and cannot go elsewhere, and other connections wait
+    /// for it: then little is taken ahead of a socket that is full. It costs larger writes.
     const IS_AWAITED: bool = false;
 
     /// A header arrived. Answers where its data segment goes.

@@ -171,8 +171,8 @@ impl Default for Model {
 }
 
 impl Model {
-    /// Of a transfer that takes what others leave: what stands above the shortest round trip of the
-    /// last minutes is a queue, whoever fills it.
+    /// The model of a transfer that takes what others leave: what stands above the shortest round
+    /// trip of the last minutes is a queue, whoever fills it.
     pub fn in_background() -> Self {
         Self { base: Some(Minima::default()), ..Self::default() }
     }

@@ -14,8 +14,8 @@ use super::model::{ERROR_SHARE, Estimate, FULL_ROUNDS, SHORT_RTT_S};
 use super::tcp::SEGMENT_BYTES;
 
 /// Startup: what was carried grows by this factor in a round (slow start's, RFC 5681 §3.1); behind
-/// a queue, or losses, by the other (conservative slow start, RFC 9406 §4.2), and less than that is
-/// no growth (BBR §4.3.1.2).
+/// a queue, or losses, by the other (conservative slow start, RFC 9406 §4.2), and less than the
+/// other is no growth (BBR §4.3.1.2).
 const STARTUP_GAINS: (f64, f64) = (2.0, 1.25);
 /// A queue as long as this part of the round trip, within these seconds, ends the doubling
 /// (HyStart++, RFC 9406 §4.2: RTT/8, 4 to 16 ms).
@@ -33,8 +33,8 @@ pub(crate) const RESPONSE: f64 = 2.7;
 const PROBE_STEPS: (f64, f64, f64) = (0.01, 0.03, 0.25);
 /// A step may put this time into a queue before it is seen: most queues of lines hold more.
 const PROBE_QUEUE_S: f64 = 0.02;
-/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than a command of
-/// 1 MiB a second.
+/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than a command
+/// of 1 MiB a second.
 const WINDOW_LEAST_SEGMENTS: f64 = 2.0;
 
 /// What the rate is doing.
@@ -103,7 +103,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Of a transfer that takes what others leave.
+    /// The rate of a transfer that takes what others leave.
     pub fn in_background() -> Self {
         Self { background: Some(Background::default()), ..Self::default() }
     }

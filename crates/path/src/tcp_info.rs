@@ -257,8 +257,8 @@ impl TcpInfo {
         }
     }
 
-    /// In the model's terms, what the end that sends knows, over an interval of `interval_s` seconds
-    /// (more than 0) that began with `before`.
+    /// In the model's terms, what the end that sends knows, over an interval of `interval_s`
+    /// seconds (more than 0) that began with `before`.
     pub fn sending_since(&self, before: &Self, interval_s: f64) -> Tcp {
         let share = |before: Option<u64>, now: Option<u64>| {
             let spent_us = now?.saturating_sub(before?) as f64;

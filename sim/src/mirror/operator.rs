@@ -1,5 +1,5 @@
-//! The operator: a task that makes a mirror, starts it, waits for the guest, sees to it that the legs
-//! settle, and ends it. Gone with the host's process; the next start has another one.
+//! The operator: a task that makes a mirror, starts it, waits for the guest, sees to it that the
+//! legs settle, and ends it. Gone with the host's process; the next start has another one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -115,8 +115,8 @@ pub enum Sabotage {
     LegLosesSuperblocks,
     /// The local disk reads old content.
     LocalReadsStale,
-    /// A verification reads at a leg what was there before the last flush, and takes for a difference
-    /// what is merely under way.
+    /// A verification reads at a leg what was there before the last flush, and takes for a
+    /// difference what is merely under way.
     VerifiedTooEarly,
     /// The guest's flush does not reach the mirror.
     FlushNotPassedOn,

@@ -3,8 +3,8 @@
 //!
 //! Steps that end are a measurement, round trips and flushes included, as soon as they have taken
 //! half a second: over less, answers that come in a heap look like a fast line. It is one of what
-//! the leg can take only where more was waiting to be sent behind each of them; steps that had all there was
-//! say no more than that at least this much is possible.
+//! the leg can take only where more was waiting to be sent behind each of them; steps that had all
+//! there was say no more than that at least this much is possible.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What the user of a remote disk can set. The defaults are tuned for one 1–10 Gbit/s path of up to
-//! 300 ms; a LAN loses nothing by them.
+//! What the user of a remote disk can set. The defaults are tuned for one 1–10 Gbit/s path of up
+//! to 300 ms; a LAN loses nothing by them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,8 +26,8 @@ pub const ERROR_RECOVERY_LEVEL_MAX: u8 = 2;
 const TIME2RETAIN_S: u16 = 20;
 
 /// Linux' target logs in one connection after the other, and gives one that says nothing up after
-/// 15 s (`TA_LOGIN_TIMEOUT` in include/target/iscsi/iscsi_target_core.h): a login behind one such is
-/// answered just after that, and has some seconds for its own.
+/// 15 s (`TA_LOGIN_TIMEOUT` in include/target/iscsi/iscsi_target_core.h): a login behind one such
+/// is answered just after that, and has some seconds for its own.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(15 + 5);
 
 /// What the end of the sessions means to a disk.

@@ -2,10 +2,10 @@
 //! reservation "write exclusive, registrants only" (SPC-4 §5.12).
 //!
 //! A reservation belongs to I_T nexuses, and a disk has one for each of its sessions: all of them
-//! are registered, those that join later before their first command (`extra`). Anybody may register,
-//! a host that was preempted too. So whoever registers looks afterwards who has the reservation, and
-//! takes the registration back if it is somebody else: one who preempts us before we look is seen,
-//! one who does it later ends the registration.
+//! are registered, those that join later before their first command (`extra`). Anybody may
+//! register, a host that was preempted too. So whoever registers looks afterwards who has the
+//! reservation, and takes the registration back if it is somebody else: one who preempts us before
+//! we look is seen, one who does it later ends the registration.
 //!
 //! READ FULL STATUS is not asked for: who holds the reservation is a key here, not a nexus.
 
@@ -186,9 +186,9 @@ async fn take(shared: &Shared, key: u64) -> Result<()> {
     demand_ours(nexus, key).await
 }
 
-/// Ends the registrations of a key, and what was asked for over them. tgt 1.0.85 knows PREEMPT alone.
-/// There, what has not begun is refused from then on, and a command with the ORDERED attribute waits
-/// for what has.
+/// Ends the registrations of a key, and what was asked for over them. tgt 1.0.85 knows PREEMPT
+/// alone. There, what has not begun is refused from then on, and a command with the ORDERED
+/// attribute waits for what has.
 async fn preempt(nexus: &Prober<'_>, key: u64, victim: u64) -> Result<()> {
     match act(nexus, Action::Preempt { key, victim, aborts: true }).await {
         Err(BlockError::Unsupported(_)) => {}

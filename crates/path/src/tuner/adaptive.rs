@@ -96,8 +96,8 @@ pub struct Adaptive {
     weak: Option<Point>,
     /// The fewest connections known to suffice: its upper end.
     enough: Option<u32>,
-    /// So many overran the path and carried less than fewer: below them a search goes up in small
-    /// steps.
+    /// The number of connections that overran the path and carried less than fewer did: below it a
+    /// search goes up in small steps.
     overload: Option<u32>,
     /// The most that one connection had on average: what it has where the line does not limit.
     one_bytes_per_s: f64,

@@ -76,8 +76,8 @@ fn a_flow_beside_it_keeps_nine_tenths_of_what_it_has_alone() {
     }
 }
 
-/// Where the way is long a flow's slow start ends in the queue that we leave it, and what cubic takes
-/// to fill the line then is longer than this runs.
+/// Where the way is long a flow's slow start ends in the queue that we leave it, and what cubic
+/// takes to fill the line then is longer than this runs.
 #[test]
 fn over_a_long_way_it_still_takes_far_less_than_a_flow_of_tcp_would() {
     for (rtt_ms, queue_packets) in [(50.0, 2000), (50.0, 8000), (200.0, 8000)] {

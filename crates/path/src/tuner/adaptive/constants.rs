@@ -6,8 +6,9 @@ pub(super) const GUESS_BYTES_PER_S: f64 = 118e6;
 /// What a buffer holds varies with how its packets were cut; so many more are opened for that. One
 /// that is missing shows late, and opening it then costs a stall; one that is spare is closed.
 pub(super) const GUESS_SPARE: f64 = 1.15;
-/// And hardly more than this times what it holds as a rule (writes 1.08, reads 1.17 over 50 ms):
-/// fewer than that needs are not tried, for a trial in vain makes every command wait.
+/// A buffer hardly holds more than this times what it holds as a rule (writes 1.08, reads 1.17 over
+/// 50 ms): fewer connections than that needs are not tried, for a trial in vain makes every command
+/// wait.
 pub(super) const WINDOW_MARGIN: f64 = 1.1;
 pub(super) const WINDOW_MARGIN_RECEIVING: f64 = 1.2;
 /// And no more of them than this before anything was measured.
@@ -56,8 +57,9 @@ pub(super) const LAGS_MEMORY_WINDOWS: f64 = 2.0;
 pub(super) const STRETCHED: f64 = 1.5;
 /// A changed path shows in this many windows in a row.
 pub(super) const CHANGE_WINDOWS: usize = 2;
-/// And a fall where packets were lost in so many: when many connections lose something at once,
-/// their timeouts take half of the throughput for 0.7 s, and no other number helps against that.
+/// A fall of the throughput shows in this many windows in a row where packets were lost: when many
+/// connections lose something at once, their timeouts take half of it for 0.7 s, and no other
+/// number of connections helps against that.
 pub(super) const FALL_WINDOWS: usize = 5;
 /// Connections that lost whole windows are back after this: three timeouts, each twice the one
 /// before it, the first of 200 ms.

@@ -315,9 +315,9 @@ impl Legs {
         state.log.set_epoch_bytes_max(slowest.unwrap_or(u64::MAX));
     }
 
-    /// `bytes` of the log became stable at a leg within the time `took`, and `sent_behind` follow on
-    /// the line; both still count as on their way. Only what could not be sent yet tells that the
-    /// line was full: over a long way a trickle has several steps under way, too.
+    /// `bytes` of the log became stable at a leg within the time `took`, and `sent_behind` follow
+    /// on the line; both still count as on their way. Only what could not be sent yet tells that
+    /// the line was full: over a long way a trickle has several steps under way, too.
     pub(crate) fn carried(&self, number: usize, bytes: u64, sent_behind: u64, took: Duration) {
         let now = self.host.now();
         let legs = self.lock();

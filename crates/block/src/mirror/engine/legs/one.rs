@@ -57,8 +57,8 @@ pub(super) struct Leg {
     pub(super) is_committed: bool,
     pub(super) copy_rate: Rate,
     pub(super) sent_bytes: u64,
-    /// All of its image counts as differing: when it is in sync again, what a verification has found
-    /// before does not hold any more.
+    /// All of its image counts as differing: when it is in sync again, what a verification has
+    /// found before does not hold any more.
     pub(super) is_renewed: bool,
     /// A person wants the next attempt now.
     pub(super) hurry: bool,
