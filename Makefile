@@ -19,8 +19,11 @@ build: setup    ## the binary, target/release/enkaku
 demo: build     ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, stock iSCSI, enkaku
 	$(PY) -m enkaku_lab demo
 
-bench: build    ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, iperf3
-	$(PY) -m enkaku_lab bench
+# ONLY="randread d32" for the rows with these words; BENCH_PEER="spdk:/path/to/iscsi_tgt" for one more target.
+ONLY ?=
+bench: build    ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, and what a socket allows
+	$(CARGO) build --release --locked --package wanlab --example limit
+	$(PY) -m enkaku_lab bench --only "$(ONLY)"
 
 # LAB=--quick for a few minutes instead; NAMES for some of them (python -m enkaku_lab list).
 LAB ?=

@@ -1,50 +1,57 @@
-"""`make bench`: two targets, three clients and the limit side by side on loopback, in one run.
+"""`make bench`: targets, clients and limits side by side on loopback, in one run.
 
 Both targets serve an equal file in the page cache, so what is compared is the path of a command
-through client, protocol and target, not a disk. Runs are interleaved (A B C A B C …), so that a
-change of the machine's mood meets all of them; the table has medians and half ranges. Every number
-of ours is given as a ratio to tgt with the same client, or to iperf3, whose four streams tell what
-four connections can bring on this machine. How close its processors are to each other is measured
-beside it, for a host may change that from run to run.
+through client, protocol and target, not a disk; ours has a disk in its own memory, too. Runs are
+interleaved (A B C A B C …), so that a change of the machine's mood meets all of them; the table has
+medians and half ranges, and names rows beside which others used the machine. Every number of ours
+is given as a ratio to tgt with the same client, and to a limit: two processes that only move the
+bytes of 4 KiB I/O (`peers.limit`), and iperf3, whose four streams tell what four connections can
+bring on this machine. How close its processors are to each other is measured beside it, for a host
+may change that from run to run.
+
+BENCH_PEER="spdk:PATH" puts another target beside them, if there is such a program.
 """
 
 import argparse
+import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from enkaku_lab import OUT, machine, neighbours, table
-from enkaku_lab.peers import Measurement, NotSupported, Target, Workload
-from enkaku_lab.peers import enkaku, iperf3, libiscsi, qemu, tgt
-from enkaku_lab.progress import Progress
-from enkaku_lab.results import Results, median, read, spread
+from enkaku_lab import OUT, bench_table, machine, neighbours
+from enkaku_lab.bench_rows import (
+    ALL,
+    FOUR,
+    MANY,
+    MEMORY,
+    OURS,
+    SESSIONS,
+    SPDK,
+    SPINNING,
+    STREAMS,
+    Cell,
+    cells,
+)
+from enkaku_lab.foreign import Foreign
+from enkaku_lab.peers import Measurement, Target, Workload
+from enkaku_lab.peers import enkaku, iperf3, libiscsi, limit, qemu, spdk, tgt
+from enkaku_lab.process import LabError, Peer
+from enkaku_lab.progress import Progress, say
+from enkaku_lab.results import Results, median
 
 FOLDER = OUT / "bench"
 DISK_BYTES = 512 << 20
-KIB = 1024
-SMALL = [
-    Workload(write, True, 4 * KIB, depth) for write in (False, True) for depth in (1, 32)
-]
-LARGE = [Workload(write, False, 256 * KIB, 8) for write in (False, True)]
-WORKLOADS = SMALL + LARGE
 PROBE_COMMANDS_MIN = 256
 """qemu-img counts commands, not seconds: a short probe tells how many fill the time."""
-
-Client = Callable[[Target, Workload, int], Measurement]
-OURS, FOUR = "enkaku bench", "enkaku bench ×4"
-
-# What issue and README promise: (workload, target and client, over which, at least).
-REACH = [
-    (SMALL[1], ("enkaku", "iscsi-perf"), ("tgt", "iscsi-perf"), 3.0),
-    (SMALL[1], ("enkaku", OURS), ("tgt", "iscsi-perf"), 8.0),
-    (LARGE[0], ("enkaku", OURS), ("loopback", "iperf3"), 0.6),
-    (LARGE[0], ("enkaku", FOUR), ("enkaku", OURS), 1.3),
-    (LARGE[1], ("enkaku", FOUR), ("enkaku", OURS), 1.3),
-]
-STREAMS = {"iperf3": 1, "iperf3 ×4": 4}
+SESSIONS_READY_S = 4.0
+"""All sessions have begun by then, and from then on they are measured."""
+PEER_VARIABLE = "BENCH_PEER"
+Client = Callable[[Target, Workload, int], tuple[Measurement, dict]]
+"""What it reached, and what else is in the record."""
 
 
 class QemuBench:
@@ -53,79 +60,153 @@ class QemuBench:
     def __init__(self) -> None:
         self._commands_per_s: dict[tuple[str, Workload], float] = {}
 
-    def __call__(self, target: Target, workload: Workload, seconds: int) -> Measurement:
+    def __call__(self, target: Target, workload: Workload, seconds: int):
         cell = (target.name, workload)
         if cell not in self._commands_per_s:
             probe = self._run(target, workload, PROBE_COMMANDS_MIN * workload.depth)
             self._commands_per_s[cell] = probe.bytes / workload.block_bytes / probe.seconds
-        return self._run(target, workload, int(self._commands_per_s[cell] * seconds))
+        return self._run(target, workload, int(self._commands_per_s[cell] * seconds)), {}
 
     def _run(self, target: Target, workload: Workload, commands: int) -> Measurement:
         commands = max(commands, PROBE_COMMANDS_MIN)
         return qemu.bench(target.url(), workload, commands, DISK_BYTES)
 
 
+def _many_sessions(target: Target, workload: Workload, seconds: int) -> tuple[Measurement, dict]:
+    """A process for each session. All measure the same seconds, however long it took to start them."""
+    ready_s = time.monotonic() + SESSIONS_READY_S
+    url = _url(target)
+    words = ["bench", url, "--rw", workload.rw, "--bs", workload.block_bytes]
+    words += ["--depth", workload.depth, "--connections", 1, "--path-memory", "off"]
+    words += ["--time", f"{seconds}s", "--json"]
+    running = []
+    with ExitStack() as stack:
+        for number in range(SESSIONS):
+            ramp_s = max(ready_s - time.monotonic(), 0.001)
+            argv = [enkaku.binary(), *words, "--ramp", f"{ramp_s * 1000:.0f}ms"]
+            client = Peer(argv, FOLDER / f"session-{number}.log")
+            stack.callback(client.stop)
+            running.append(client)
+        for client in running:
+            if client.wait(SESSIONS_READY_S + seconds + 60):
+                raise LabError(f"{' '.join(client.argv)}:\n{client.output()}")
+    if time.monotonic() < ready_s:
+        raise LabError(f"{SESSIONS} sessions were measured before all had begun")
+    said = [json.loads(client.output().splitlines()[-1]) for client in running]
+    lat_us = {name: median([one["lat_us"][name] for one in said]) for name in ("p50", "p99")}
+    each = [one["bytes"] / one["seconds"] for one in said]
+    reached = Measurement(int(sum(each) * seconds), seconds, 0.0, lat_us, SESSIONS)
+    # Their processor time is of starting, too.
+    return reached, {"slowest_to_mean": min(each) / (sum(each) / SESSIONS), "client_cpu_s": None}
+
+
+def _url(target: Target) -> str:
+    """The disk that is measured: our own target's second one is the memory."""
+    return target.url(1 if target.name == MEMORY else 0)
+
+
 def _clients() -> dict[str, Client]:
+    def ours(connections: int) -> Client:
+        return lambda target, load, seconds: (
+            enkaku.bench(_url(target), load, seconds, connections),
+            {},
+        )
+
     return {
-        "iscsi-perf": lambda target, load, seconds: libiscsi.perf(target.url(), load, seconds),
+        "iscsi-perf": lambda target, load, s: (libiscsi.perf(target.url(), load, s), {}),
         "qemu-img bench": QemuBench(),
-        OURS: lambda target, load, seconds: enkaku.bench(target.url(), load, seconds),
-        FOUR: lambda target, load, seconds: enkaku.bench(target.url(), load, seconds, 4),
+        OURS: ours(1),
+        FOUR: ours(4),
+        ALL: _many_sessions,
     }
 
 
-def _is_asked(workload: Workload, target: str, client: str) -> bool:
-    """iscsi-perf only reads; connections are compared where data is much."""
-    if client == FOUR:
-        return target == "enkaku" and workload in LARGE
-    return not (workload.write and client == "iscsi-perf")
+def _peer() -> Path | None:
+    """The program of BENCH_PEER, if it is there."""
+    wanted = os.environ.get(PEER_VARIABLE, "")
+    if not wanted:
+        return None
+    kind, _, path = wanted.partition(":")
+    if kind != SPDK or not path:
+        raise LabError(f"{PEER_VARIABLE}={wanted}: it is {SPDK}:/path/to/iscsi_tgt")
+    if not os.access(path, os.X_OK):
+        say(f"{path} is not there: its rows are left out")
+        return None
+    return Path(path)
 
 
-def measure(repetitions: int, seconds: int) -> Path:
+def measure(wanted: list[Cell], repetitions: int, seconds: int) -> Path:
     """Runs everything; returns the file of raw results."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    clients = _clients()
-    cells = [
-        (workload, target, client)
-        for workload in WORKLOADS
-        for client in clients
-        for target in ("tgt", "enkaku")
-        if _is_asked(workload, target, client)
-    ]
-    progress = Progress(repetitions * (len(cells) + len(STREAMS)))
+    progress = Progress(repetitions * len(wanted))
     results = Results(FOLDER / "results.jsonl", machine.facts())
     with ExitStack() as stack:
         stack.callback(results.close)
-        disks = {name: stack.enter_context(_disk(name)) for name in ("tgt", "enkaku")}
-        targets = {
-            "tgt": stack.enter_context(tgt.serve([disks["tgt"]], FOLDER)),
-            "enkaku": stack.enter_context(enkaku.serve([disks["enkaku"]], FOLDER)),
-        }
-        limit = stack.enter_context(iperf3.serve(FOLDER))
+        run = _Runs(stack, {cell.target for cell in wanted})
         for repetition in range(repetitions):
             if rate := neighbours.overwrite_rate():
                 results.add({"repetition": repetition} | _between_processors(rate))
-            for client in STREAMS:
-                progress.step(client)
-                results.add({"repetition": repetition} | _iperf3(limit, client, seconds))
-            for workload, target, client in cells:
-                progress.step(f"{target} with {client}: {workload.label}")
-                one = _cell(targets[target], workload, clients[client], seconds)
-                results.add({"repetition": repetition, "client": client} | one)
+            for cell in wanted:
+                progress.step(cell.name)
+                foreign = Foreign()
+                record = run.cell(cell, seconds)
+                record |= {"foreign": foreign.share(), "repetition": repetition}
+                results.add(record)
         progress.end()
     return results.path
 
 
-def _cell(target: Target, workload: Workload, client: Client, seconds: int) -> dict:
-    before = target.peer.cpu_s()
-    got = client(target, workload, seconds)
-    return {
-        "kind": "bench",
-        "target": target.name,
-        "workload": asdict(workload),
-        **asdict(got),
-        "server_cpu_s": target.peer.cpu_s() - before,
-    }
+class _Runs:
+    """The servers that some cells need, and a run of a cell."""
+
+    def __init__(self, stack: ExitStack, targets: set[str]):
+        self._clients = _clients()
+        self._targets: dict[str, Target] = {}
+        if "tgt" in targets:
+            disk = stack.enter_context(_disk("tgt"))
+            self._targets["tgt"] = stack.enter_context(tgt.serve([disk], FOLDER))
+        if targets & {"enkaku", MEMORY}:
+            disk = stack.enter_context(_disk("enkaku"))
+            ours = stack.enter_context(enkaku.serve([disk, f"mem:{DISK_BYTES}"], FOLDER))
+            self._targets["enkaku"] = ours
+            self._targets[MEMORY] = Target(MEMORY, ours.peer, ours.address, ours.port, ours.iqn)
+        if MEMORY in targets:
+            enkaku.command("copy", ours.url(0), ours.url(1), "--force")
+        if SPDK in targets:
+            serving = spdk.serve(_peer(), DISK_BYTES, FOLDER)
+            self._targets[SPDK] = stack.enter_context(serving)
+        if "loopback" in targets:
+            self._iperf3 = stack.enter_context(iperf3.serve(FOLDER))
+
+    def cell(self, cell: Cell, seconds: int) -> dict:
+        if cell.target == "loopback":
+            return self._stream(cell.client, seconds)
+        head = {"workload": asdict(cell.workload), "target": cell.target, "client": cell.client}
+        if cell.target == "limit":
+            connections = SESSIONS if cell.workload == MANY else 1
+            spin = cell.client == SPINNING
+            got, more = limit.move(cell.workload, seconds, spin=spin, connections=connections)
+            return {"kind": "limit", **head, **asdict(got), **more}
+        target = self._targets[cell.target]
+        before = target.peer.cpu_s()
+        got, more = self._clients[cell.client](target, cell.workload, seconds)
+        server_cpu_s = target.peer.cpu_s() - before
+        return {"kind": "bench", **head, **asdict(got), "server_cpu_s": server_cpu_s, **more}
+
+    def _stream(self, client: str, seconds: int) -> dict:
+        before = self._iperf3.peer.cpu_s()
+        streams, server = STREAMS[client], self._iperf3
+        got = iperf3.transfer(server.address, server.port, seconds=seconds, streams=streams)
+        return {
+            "kind": "limit",
+            "target": "loopback",
+            "client": client,
+            "bytes": got.bytes,
+            "seconds": got.seconds,
+            "client_cpu_s": got.cpu_s,
+            "server_cpu_s": server.peer.cpu_s() - before,
+            "congestion_control": got.congestion_control,
+        }
 
 
 def _between_processors(bytes_per_s: float) -> dict:
@@ -135,22 +216,6 @@ def _between_processors(bytes_per_s: float) -> dict:
         "client": "processor to processor",
         "bytes": bytes_per_s,
         "seconds": 1,
-    }
-
-
-def _iperf3(limit: iperf3.Server, client: str, seconds: int) -> dict:
-    before = limit.peer.cpu_s()
-    streams = STREAMS[client]
-    got = iperf3.transfer(limit.address, limit.port, seconds=seconds, streams=streams)
-    return {
-        "kind": "limit",
-        "target": "loopback",
-        "client": client,
-        "bytes": got.bytes,
-        "seconds": got.seconds,
-        "client_cpu_s": got.cpu_s,
-        "server_cpu_s": limit.peer.cpu_s() - before,
-        "congestion_control": got.congestion_control,
     }
 
 
@@ -179,103 +244,27 @@ def _disk_folder() -> Path:
     return FOLDER
 
 
-class Summary:
-    """Raw results, grouped by what was measured."""
-
-    def __init__(self, records: list[dict]):
-        self.machine = records[0]
-        self._groups: dict[tuple, list[dict]] = {}
-        for record in records[1:]:
-            load = Workload(**record["workload"]) if "workload" in record else None
-            key = (load, record["target"], record["client"])
-            self._groups.setdefault(key, []).append(record)
-
-    def rows(self) -> list[list[str]]:
-        """In the order of the workloads; the limit last."""
-        keys = sorted(self._groups, key=lambda key: key[0] is None)
-        return [self._row(*key, self._groups[key]) for key in keys]
-
-    def rate(self, workload: Workload | None, target: str, client: str) -> float:
-        """Bytes per second, the median."""
-        runs = self._groups[(None if target == "loopback" else workload, target, client)]
-        return median([run["bytes"] / run["seconds"] for run in runs])
-
-    def _row(self, load: Workload | None, target: str, client: str, runs: list[dict]) -> list[str]:
-        rates = [run["bytes"] / run["seconds"] for run in runs]
-        rate = median(rates)
-        return [
-            load.label if load else "limit",
-            target,
-            client,
-            f"{rate / load.block_bytes:,.0f}" if load else table.GAP,
-            f"{rate / 1e6:,.1f}",
-            f"{spread(rates):.0%}",
-            self._to_tgt(rate, load, target, client),
-            f"{load.depth / (rate / load.block_bytes) * 1e6:,.0f}" if load else table.GAP,
-            _percentile(runs, "p50"),
-            _percentile(runs, "p99"),
-            _cpu_per_gb(runs),
-        ]
-
-    def _to_tgt(self, rate: float, load: Workload | None, target: str, client: str) -> str:
-        if target != "enkaku" or (load, "tgt", client) not in self._groups:
-            return table.GAP
-        return f"×{rate / self.rate(load, 'tgt', client):.2f}"
-
-
-HEAD = [
-    *("workload", "target", "client", "IOPS", "MB/s", "±", "to tgt"),
-    *("mean µs", "p50 µs", "p99 µs", "CPU s/GB"),
-]
-
-
-def _percentile(runs: list[dict], name: str) -> str:
-    values = [run["lat_us"][name] for run in runs if name in run.get("lat_us", {})]
-    return f"{median(values):,.0f}" if values else table.GAP
-
-
-def _cpu_per_gb(runs: list[dict]) -> str:
-    both_ends = [
-        (run["client_cpu_s"] + run["server_cpu_s"]) / run["bytes"] * 1e9
-        for run in runs
-        if "client_cpu_s" in run
-    ]
-    return f"{median(both_ends):,.2f}" if both_ends else table.GAP
-
-
-def report(path: Path) -> str:
-    """The table and the ratios, as text."""
-    summary = Summary(read(path))
-    lines = [
-        table.render(HEAD, summary.rows()),
-        "",
-        "Medians; ± is half the range; ‘to tgt’ is the ratio with the same client. Mean latency is",
-        "depth / IOPS; percentiles are the client's own (iscsi-perf and qemu-img have none).",
-        "CPU seconds per GB are those of client and target together. iscsi-perf only reads;",
-        "qemu-img has no random order: it strides. ‘Processor to processor’ is how fast one",
-        "overwrites what the other has just read.",
-        machine.summary(summary.machine),
-        "",
-    ]
-    for load, ours, other, least in REACH:
-        ratio = summary.rate(load, *ours) / summary.rate(load, *other)
-        verdict = "reached" if ratio >= least else "NOT reached"
-        lines.append(
-            f"{load.label}: {' with '.join(ours)} is × {ratio:.2f} of {' with '.join(other)} "
-            f"(aim: ≥ {least:g}, {verdict})"
-        )
-    four, one = (summary.rate(None, "loopback", client) for client in ("iperf3 ×4", "iperf3"))
-    lines.append(f"What plain TCP gains on this machine: four streams are × {four / one:.2f} of one")
-    return "\n".join(lines)
-
-
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab bench", description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--seconds", type=int, default=2, help="length of each run")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=3, help="length of each run")
+    parser.add_argument(
+        "--only",
+        metavar="WORDS",
+        action="append",
+        help='only rows with all of these words: --only "randread d32 bench" --only "d32 limit"',
+    )
+    parser.add_argument("--list", action="store_true", help="print the names of the rows")
     options = parser.parse_args(arguments)
-    path = measure(options.repetitions, options.seconds)
-    text = report(path)
+    program = _peer()
+    wanted = cells(options.only or [""], program is not None)
+    if not wanted:
+        raise LabError(f"no row has {options.only!r} in its name; --list prints them")
+    if options.list:
+        print("\n".join(cell.name for cell in wanted))
+        return
+    path = measure(wanted, options.repetitions, options.seconds)
+    text = bench_table.report(path)
     (FOLDER / "table.txt").write_text(text + "\n")
     print(text)
     print(f"\nRaw results: {path}")
