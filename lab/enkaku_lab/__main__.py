@@ -16,6 +16,7 @@ from enkaku_lab import (
     monitor_cost,
     packets,
     path_gate,
+    s3_btio,
     steps,
     tuner_cost,
 )
@@ -43,6 +44,7 @@ COMMANDS = {
     "mirror-lag": mirror_lag.main,
     "mirror-outage": mirror_outage.main,
     "mirror-peers": mirror_peers.main,
+    "s3-btio": s3_btio.main,
 }
 
 

@@ -60,12 +60,26 @@ class Lab:
 @contextmanager
 def up(link: Link, logs: Path) -> Iterator[Lab]:
     """A lab with the link's buffers; the rest of the link can be `set` later."""
-    lab = Lab(f"lab-{os.getpid()}")
+    words = ["--rate", link.rate, "--rtt", "0ms", "--wmem", link.wmem, "--rmem", link.rmem]
+    with _named(f"lab-{os.getpid()}", words, logs) as lab:
+        yield lab
+
+
+@contextmanager
+def star(nodes: int, networks: int, line: list[object], logs: Path) -> Iterator[Lab]:
+    """Nodes around a switch, or two; the ends are called node1, node2, … `line` is of every node."""
+    words = ["--star", nodes, "--networks", networks, *line]
+    with _named(f"star-{os.getpid()}", words, logs) as lab:
+        yield lab
+
+
+@contextmanager
+def _named(name: str, words: list[object], logs: Path) -> Iterator[Lab]:
+    lab = Lab(name)
     guardian = guard(lab.name)
     try:
-        words = ["--rate", link.rate, "--rtt", "0ms", "--wmem", link.wmem, "--rmem", link.rmem]
         # What one connection learnt of the path must not help the next one.
-        words += ["--sysctl", "net.ipv4.tcp_no_metrics_save=1"]
+        words = [*words, "--sysctl", "net.ipv4.tcp_no_metrics_save=1"]
         enkaku.command("wan", "up", lab.name, *words, "--log", logs / "wan.log", timeout_s=UP_S_MAX)
         yield lab
     finally:

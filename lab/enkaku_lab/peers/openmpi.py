@@ -45,6 +45,8 @@ class OpenMpi:
         words += ["--bind-to", "none", "-n", len(hosts) * ranks]
         words += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"]
         words += ["--mca", "btl_tcp_if_include", network]
+        # OMPIO's others make a file that all hosts must see, for pointers that nobody here shares.
+        words += ["--mca", "sharedfp", "individual"]
         if self.major < 5:
             words += ["--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent]
             words += ["--mca", "plm_rsh_no_tree_spawn", "1", "--mca", "oob_tcp_if_include", network]
