@@ -4,11 +4,12 @@
 //! The bound holds for legs whose image is *promised*: a legal one, of a moment not longer ago than
 //! the lag. While a leg is being caught up its image is none, and only the memory of the log is
 //! bounded: then writes wait, whatever is configured, since leaving such a leg behind would begin
-//! its catch-up anew.
+//! its catch-up anew. For the same reason they wait while a leg that has all but the log is
+//! *nearing*: its image is promised once what waits for it is well within the lag.
 
 use std::time::Duration;
 
-use super::config::{Config, OnLag, OnLoss};
+use super::config::{Config, Lag, OnLag, OnLoss};
 use super::epoch::Backlog;
 
 /// A leg that gets the log.
@@ -20,6 +21,8 @@ pub(crate) struct Standing {
     pub(crate) backlog: Backlog,
     /// Its image is a legal one of a moment within the lag.
     pub(crate) promised: bool,
+    /// It will be, as soon as what waits for it is [well within](Self::is_well_within) the lag.
+    pub(crate) nearing: bool,
     /// It has not answered for so long; None while it is connected.
     pub(crate) silent: Option<Duration>,
     /// Bytes that get there within the lag, as far as is known.
@@ -32,6 +35,14 @@ impl Standing {
     fn cannot_take(&self, bytes: u64) -> bool {
         let waiting = self.backlog.bytes;
         self.silent.is_none() && waiting > 0 && waiting + bytes > self.carried
+    }
+
+    /// With `bytes` more it would have everything in time, and half of both bounds is left for what
+    /// is written from then on: with less it would be over them again a moment later.
+    pub(crate) fn is_well_within(&self, lag: Lag, bytes: u64) -> bool {
+        let is_young = self.backlog.age < lag.age / 2;
+        let is_small = self.backlog.bytes + bytes <= lag.bytes / 2;
+        self.backlog.epochs == 0 || (is_young && is_small && !self.cannot_take(bytes))
     }
 }
 
@@ -59,8 +70,9 @@ pub(crate) fn admit(config: &Config, bytes: u64, held_bytes: u64, legs: &[Standi
         leg.promised && (is_furthest || leg.backlog.age >= config.lag.age || slows)
     };
     let over: Vec<usize> = legs.iter().filter(is_over).map(|leg| leg.leg).collect();
+    let holds = |leg: &Standing| leg.nearing && !leg.is_well_within(config.lag, bytes);
     match (config.lag.on, over.first()) {
-        (_, None) if full => Verdict::Wait,
+        (_, None) if full || legs.iter().any(holds) => Verdict::Wait,
         (_, None) => Verdict::Go,
         (OnLag::Slow, Some(_)) => Verdict::Wait,
         (OnLag::FallBehind, Some(_)) => Verdict::LeaveBehind(over),
@@ -114,7 +126,6 @@ pub(crate) fn due(config: &Config, waiting: bool, legs: &[Standing]) -> Due {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::Lag;
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
@@ -126,7 +137,7 @@ mod tests {
     fn leg(leg: usize, bytes: u64, age_ms: u32) -> Standing {
         let epochs = u64::from(bytes > 0);
         let backlog = Backlog { bytes, age: MS * age_ms, epochs };
-        Standing { leg, backlog, promised: true, silent: None, carried: u64::MAX }
+        Standing { backlog, leg, promised: true, carried: u64::MAX, ..Standing::default() }
     }
 
     #[test]
@@ -153,6 +164,21 @@ mod tests {
             assert_eq!(admit(&config(on), 100, 900, &catching_up), Verdict::Go);
             assert_eq!(admit(&config(on), 101, 900, &catching_up), Verdict::Wait);
             assert_eq!(due(&config(on), true, &catching_up), Due::default());
+        }
+    }
+
+    #[test]
+    fn a_leg_that_nears_holds_writes_up_until_half_of_the_lag_is_left() {
+        let nearing = |leg| Standing { promised: false, nearing: true, ..leg };
+        for on in [OnLag::Slow, OnLag::FallBehind, OnLag::Stop] {
+            let look = |leg| admit(&config(on), 10, 100, &[nearing(leg)]);
+            assert_eq!(look(leg(0, 100, 2499)), Verdict::Go);
+            assert_eq!(look(leg(0, 100, 2500)), Verdict::Wait, "and it is not left behind");
+            assert_eq!(look(Standing { carried: 109, ..leg(0, 100, 10) }), Verdict::Wait);
+            assert_eq!(look(leg(0, 490, 10)), Verdict::Go);
+            assert_eq!(look(leg(0, 491, 10)), Verdict::Wait);
+            assert_eq!(look(leg(0, 0, 9000)), Verdict::Go, "nothing waits for it");
+            assert_eq!(due(&config(on), true, &[nearing(leg(0, 100, 9000))]), Due::default());
         }
     }
 

@@ -153,6 +153,7 @@ async fn bring_home_logged(
     apply(shared, found, &mut batch, epoch, closed).await?;
     legs.note_stamp(leg, session, found.stamp(), closed);
     legs.home(leg, session, flush);
+    legs.nears(leg, session);
     sender::start(shared, leg, session, found.layout());
     while !shared.books().follow(legs, leg, session).await? {
         // A change that failed here meanwhile, which the log brings.

@@ -47,7 +47,8 @@ const HOLES_AT_ONCE: u64 = 8;
 /// 200 ms are 5,800 blocks.
 const PIECES_MAX: u64 = 8192;
 
-/// Makes a leg that was just reached one that takes part. False: its image must not be written over
+/// Makes a leg that was just reached one that takes part, and is [in sync](follows) as soon as what
+/// waits for it in the log is within the lag. False: its image must not be written over
 /// now, and its state says why.
 ///
 /// # Errors
@@ -78,7 +79,6 @@ async fn try_bring(
         !shared.legs().is_excluded(leg) && open(shared, leg, session, found, event, true);
     if !missed_nothing {
         if atomic::bring(shared, leg, session, found).await? {
-            follows(shared, leg, session).await?;
             return Ok(true);
         }
         if !before::ask(shared, leg, session, found).await? {
@@ -93,7 +93,7 @@ async fn try_bring(
     }
     signs::beside(shared, leg, session, found, copy_all(shared, leg, session)).await?;
     handshake::tell(shared, leg, session, found).await?;
-    follows(shared, leg, session).await?;
+    shared.legs().nears(leg, session);
     Ok(true)
 }
 
@@ -112,8 +112,15 @@ async fn copy_all(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> R
     change::flush_leg(shared, leg).await
 }
 
-/// The leg has everything, and says so itself.
-async fn follows(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>) -> Result<()> {
+/// The leg has everything, but for what is in the log and within the lag, and says so itself.
+///
+/// # Errors
+/// The session has ended, or the local metadata cannot be written.
+pub(crate) async fn follows(
+    shared: &Arc<Shared>,
+    leg: usize,
+    session: &Arc<Session>,
+) -> Result<()> {
     shared.legs().in_sync(leg, session);
     session.check()?;
     if shared.legs().take_renewed(leg) {

@@ -221,13 +221,14 @@ fn resume(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>, found: &mut 
     resumed
 }
 
-/// Watches a leg in sync until it is lost or the mirror is closed.
+/// Watches a leg that has been caught up with until it is lost or the mirror is closed.
 async fn follow(
     shared: &Arc<Shared>,
     leg: usize,
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Ended {
+    shared.legs().is_attended(leg, session);
     loop {
         let change = shared.legs().changed();
         if let Some(why) = session.why_ended() {
@@ -283,13 +284,16 @@ async fn look(
     Ok(())
 }
 
-/// What a leg in sync may have to be told or brought.
+/// What a leg that has been caught up with may have to be told or brought.
 async fn keep_up(
     shared: &Arc<Shared>,
     leg: usize,
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Result<()> {
+    if shared.legs().has_neared(leg) {
+        catch_up::follows(shared, leg, session).await?;
+    }
     if shared.books().generation() != found.generation() || !found.is_consistent() {
         handshake::tell(shared, leg, session, found).await?;
     }

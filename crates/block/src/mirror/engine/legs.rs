@@ -238,11 +238,20 @@ impl Legs {
         let stepped = leg.step(LegEvent::CaughtUp, None, now);
         leg.compares &= !stepped;
         leg.consistent |= stepped;
+        leg.nearing &= !stepped;
         leg.way = if stepped { Way::Unset } else { leg.way };
         leg.times_in_sync += u64::from(stepped);
         drop(legs);
         self.wake();
         stepped
+    }
+
+    /// From now on its task sends a batch when its sender wants one.
+    pub(crate) fn is_attended(&self, leg: usize, session: &Arc<Session>) {
+        if let Some(leg) = self.lock()[leg].used_by(session) {
+            leg.attended = true;
+        }
+        self.wake_log();
     }
 
     /// What was owed to a leg that takes part has been brought: whoever waits for that goes on.

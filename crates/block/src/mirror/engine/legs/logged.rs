@@ -282,7 +282,8 @@ impl Legs {
         leg.silent_since = None;
         self.are_stamped(leg, &clean, &state);
         leg.image_time = self.host.wall_clock().checked_sub(now.saturating_sub(closed));
-        let look = leg.tracking.owed() > 0
+        let look = leg.nearing
+            || leg.tracking.owed() > 0
             || leg.tracking.unflushed() >= UNFLUSHED_BLOCKS_MAX
             || state.log.backlog(number, now).is_none_or(|backlog| backlog.epochs == 0);
         self.serve_queue(&legs, &mut state, now);
@@ -404,7 +405,8 @@ impl Legs {
         leg.tracking.lost();
         leg.silent_since = None;
         let session = leg.session().cloned();
-        (leg.route, leg.behind_batch) = (Route::None, false);
+        leg.route = Route::None;
+        (leg.behind_batch, leg.nearing) = (false, false);
         session
     }
 

@@ -72,6 +72,10 @@ pub(super) struct Leg {
     pub(super) silent_since: Option<Duration>,
     /// What it was owed is in its redo log and not home: the log goes on behind that.
     pub(super) behind_batch: bool,
+    /// It has all but the log, and what waits there may be older than the lag.
+    pub(super) nearing: bool,
+    /// Its task does nothing but look after it, and can send a batch.
+    pub(super) attended: bool,
     /// What its sender wants of its task, in the asynchronous mode.
     pub(super) batch: Wish,
     /// Batches that were sent to it.
@@ -168,6 +172,8 @@ impl Leg {
             compares: false,
             silent_since: None,
             behind_batch: false,
+            nearing: false,
+            attended: false,
             batch: Wish::default(),
             batches: 0,
             batch_why: None,
@@ -186,6 +192,7 @@ impl Leg {
         if event != LegEvent::Lost {
             self.keeping.kept = false; // Its image may change, or be somebody else's.
         }
+        self.attended &= event == LegEvent::CaughtUp;
         (self.state, self.message) = (next, message);
         true
     }
@@ -258,7 +265,8 @@ impl Leg {
 
     /// What is there is a legal image of a moment within the lag, and the log brings what is newer.
     pub(super) fn is_promised(&self) -> bool {
-        self.is_logged() && self.consistent && !self.excluded && !self.behind_batch
+        let has_image = self.consistent && !self.excluded && !self.behind_batch;
+        self.is_logged() && has_image && !self.nearing
     }
 
     /// The way to it is lost, and the log is kept for it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::super::super::epoch::{Batch, Unsent};
 use super::super::super::leg::LegEvent;
-use super::super::super::status::{Home, LegState, Way};
+use super::super::super::status::{Home, Way};
 use super::super::batch::{self, Waiting};
 use super::super::session::Session;
 use super::super::tracking::Flushing;
@@ -152,7 +152,7 @@ impl Legs {
             Wish::Nothing => {}
         }
         // Before that its task does something else, and may wait for the sender.
-        if leg.state != LegState::InSync || leg.redo_bytes == 0 {
+        if !leg.attended || leg.redo_bytes == 0 {
             return false;
         }
         let Unsent { steps, bytes } = self.journal.lock().log.unsent(number);

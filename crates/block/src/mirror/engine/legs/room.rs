@@ -8,6 +8,8 @@ use std::time::Duration;
 use super::super::super::epoch::PIECE_OVERHEAD_BYTES;
 use super::super::super::lag::{self, Standing, Verdict};
 use super::super::super::leg::LegEvent;
+use super::super::super::status::LegState;
+use super::super::session::Session;
 use super::super::shared::{Phase, Shared};
 use super::super::signal::{Teller, answer, either};
 use super::Legs;
@@ -172,6 +174,28 @@ impl Legs {
         }
     }
 
+    /// The leg has all but the log, and gets that. Until it is told to be in sync, writes wait for
+    /// what would be too old then. A leg that was within the lag all the time is left alone.
+    pub(crate) fn nears(&self, leg: usize, session: &Arc<Session>) {
+        let mut legs = self.lock();
+        if let Some(leg) = legs[leg].used_by(session) {
+            leg.nearing = leg.is_logged() && !leg.is_promised();
+        }
+    }
+
+    /// The leg has been caught up with, and what waits for it in the log is well within the lag.
+    pub(crate) fn has_neared(&self, number: usize) -> bool {
+        let now = self.host.now();
+        let legs = self.lock();
+        if !matches!(legs[number].state, LegState::Copying | LegState::CatchingUp) {
+            return false;
+        }
+        let lag = self.config.lag;
+        let standings = standings(&legs, &self.journal.lock(), now, lag.age);
+        let holds = |each: &Standing| each.nearing && !each.is_well_within(lag, 0);
+        !standings.iter().any(|each| each.leg == number && holds(each))
+    }
+
     /// The leg gets nothing more of the log, and is caught up later.
     fn leave_behind(&self, number: usize) {
         let now = self.host.now();
@@ -214,7 +238,8 @@ fn standings(legs: &[Leg], state: &Journaled, now: Duration, lag: Duration) -> V
         backlog.bytes += state.reserved;
         let silent = leg.silent_since.map(|since| now.saturating_sub(since));
         let carried = state.carried[number].within(lag);
-        Some(Standing { leg: number, backlog, promised: leg.is_promised(), silent, carried })
+        let (promised, nearing) = (leg.is_promised(), leg.nearing);
+        Some(Standing { leg: number, backlog, promised, nearing, silent, carried })
     };
     legs.iter().enumerate().filter_map(standing).collect()
 }

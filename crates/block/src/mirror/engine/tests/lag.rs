@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::world::*;
 use crate::layer::{Fault, OpKind};
 use crate::mirror::{Lag, LegState, Mode, OnLag, OnLoss, PromoteOptions, TokioHost, promote};
-use crate::{BlockError, Buf, WriteFlags};
+use crate::{BlockDevice, BlockError, Buf, WriteFlags};
 
 const KIB: usize = 1024;
 
@@ -135,6 +135,50 @@ async fn a_burst_to_a_leg_of_which_nothing_is_known_is_within_the_lag_too() {
     assert_eq!(state, LegState::InSync);
     let (most, state) = burst(OnLag::FallBehind).await;
     assert_ne!(state, LegState::InSync, "no write waits, and 8 MiB take 0.8 s: {most:?}");
+}
+
+/// A leg with a slow line gets its first copy while `bytes_per_s` are written. The largest lag while
+/// it counted as in sync, and how often it was left behind after that.
+async fn copied_while_written(on: OnLag, bytes_per_s: u64) -> (Duration, u32) {
+    let mut world = World::blank(1);
+    let age = Duration::from_millis(400);
+    (world.config.mode, world.config.lag) = (Mode::Async, Lag { age, bytes: 64 << 20, on });
+    world.local.write(0, pattern(SIZE as usize, 1), WriteFlags::NONE).await.unwrap();
+    world.create().await.unwrap();
+    *world.legs[0].carries.lock().unwrap() = Some((4_000_000, tokio::time::Instant::now()));
+    world.open().await;
+    let device = world.device();
+    let writes = tokio::spawn(async move {
+        let pause = Duration::from_secs_f64(32.0 * KIB as f64 / bytes_per_s as f64);
+        for at in 0..8 * bytes_per_s / (32 << 10) {
+            let at = at * 5 % 128 * 32 * KIB as u64;
+            device.write(at, pattern(32 * KIB, at as u8), WriteFlags::NONE).await.unwrap();
+            tokio::time::sleep(pause).await;
+        }
+    });
+    let (mut most, mut lost, mut before) = (Duration::ZERO, 0, LegState::Connecting);
+    while !writes.is_finished() || before != LegState::InSync {
+        let leg = world.mirror().status().legs[0].clone();
+        if leg.state == LegState::InSync {
+            most = most.max(leg.lag);
+        } else if before == LegState::InSync {
+            lost += 1;
+        }
+        before = leg.state;
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    caught_up(&world).await;
+    world.assert_equal().await;
+    (most, lost)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leg_that_was_caught_up_with_is_in_sync_once_it_is_within_the_lag() {
+    let age = Duration::from_millis(400);
+    let (most, _) = copied_while_written(OnLag::Slow, 10_000_000).await;
+    assert!(most <= age, "writes that the line does not carry wait: {most:?}");
+    let (most, lost) = copied_while_written(OnLag::FallBehind, 2_000_000).await;
+    assert!(most <= age && lost == 0, "half of the line is written: {most:?}, lost {lost} times");
 }
 
 #[tokio::test(start_paused = true)]
