@@ -1,4 +1,4 @@
-"""BT-IO on a cluster of namespaces: right on every storage, and elsewhere, over the networks it should use."""
+"""The S3 studies on clusters of namespaces: right on every storage, over the right networks."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from enkaku_lab import cluster, s3_btio
+from enkaku_lab import cluster, s3_btio, s3_mixed
 from enkaku_lab.cluster import Line, Seen
 from enkaku_lab.peers import btio
 from enkaku_lab.peers.btio import Work
@@ -21,7 +21,14 @@ pytestmark = pytest.mark.needs(
     *("root", "/dev/net/tun", "/dev/fuse", "/dev/loop-control"), *cluster.PROGRAMS
 )
 W_BYTES = 22_118_400
+MIB = 1 << 20
 MODULE = [sys.executable, "-m", "enkaku_lab"]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For results, which each test writes anew, and for the program, which is built once."""
+    return tmp_path_factory.mktemp("s3")
 
 
 def _runs(out: Path) -> list[dict]:
@@ -30,11 +37,13 @@ def _runs(out: Path) -> list[dict]:
     return [one for one in map(json.loads, lines) if one["kind"] == "run"]
 
 
-def test_it_is_right_on_one_network_and_on_two(tmp_path: Path, capsys: pytest.CaptureFixture):
-    words = ["--quick", "separate", "merged", "--subtype", "full", "--subtype", "fortran"]
-    s3_btio.main([*words, "--out", str(tmp_path), "--docs", str(tmp_path)])
-    runs = {(one["shape"], one["subtype"]): one for one in _runs(tmp_path)}
-    assert len(runs) == 4
+def test_it_is_right_on_one_network_and_on_two(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    words = ["--quick", "separate", "merged", "--subtype", "full"]
+    s3_btio.main([*words, "--out", str(out), "--docs", str(tmp_path)])
+    runs = {(one["shape"], one["subtype"]): one for one in _runs(out)}
+    assert len(runs) == 2
     assert all(one["verified"] and one["elsewhere"] for one in runs.values())
     assert len({one["report"]["checksum"] for one in runs.values()}) == 1
     assert {one["report"]["ranks"] for one in runs.values()} == {4}
@@ -49,21 +58,23 @@ def test_it_is_right_on_one_network_and_on_two(tmp_path: Path, capsys: pytest.Ca
             merged = runs["merged", subtype]["seen"]["carried"][0]
             assert merged > max(carried), "both are on the one network"
     text, table = (tmp_path / "s3-btio.md").read_text(), capsys.readouterr().out
-    assert text.count("1 of 1     1 of 1") == table.count("1 of 1     1 of 1") == 4
+    assert text.count("1 of 1     1 of 1") == table.count("1 of 1     1 of 1") == 2
     assert "Run time on one network" in text
 
 
-def test_every_subtype_is_right_on_local_disks_and_by_romio(tmp_path: Path):
-    s3_btio.main(["--quick", "local", "--class", "S", "--mpi-io", "ROMIO", "--out", str(tmp_path)])
-    runs = _runs(tmp_path)
+def test_every_subtype_is_right_on_local_disks_and_by_romio(out: Path):
+    s3_btio.main(["--quick", "local", "--class", "S", "--mpi-io", "ROMIO", "--out", str(out)])
+    runs = _runs(out)
     assert [one["subtype"] for one in runs] == ["full", "simple", "fortran", "epio"]
     assert all(one["verified"] and one["elsewhere"] for one in runs)
 
 
 @pytest.mark.parametrize("mpi_io", ["OMPIO", "ROMIO"])
-def test_files_of_the_nodes_laid_over_each_other_are_the_one_file(mpi_io: str, tmp_path: Path):
+def test_files_of_the_nodes_laid_over_each_other_are_the_one_file(
+    mpi_io: str, out: Path, tmp_path: Path
+):
     """Nothing is missing and nothing is there twice with different content."""
-    program = btio.build(tmp_path / "program")
+    program = btio.build(out / "program")
     whole = tmp_path / "whole"
     assert btio.run_here(program, 1, Work("S", "simple", whole), tmp_path).verified
     (tmp_path / "lab").mkdir()
@@ -82,7 +93,7 @@ def test_files_of_the_nodes_laid_over_each_other_are_the_one_file(mpi_io: str, t
 
 @pytest.mark.parametrize(("verified", "elsewhere"), [(False, True), (True, False)])
 def test_what_is_not_verified_fails_the_study(
-    verified: bool, elsewhere: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    verified: bool, elsewhere: bool, out: Path, monkeypatch: pytest.MonkeyPatch
 ):
     report = {"mpi": "MPI", "mop_per_s": 1.0, "seconds": {"max": 1.0}}
     report["io"] = {"seconds": 1.0, "mb_per_s": 1.0, "sync_s": {"max": 1.0}}
@@ -90,7 +101,47 @@ def test_what_is_not_verified_fails_the_study(
     wrong = s3_btio.Ran("merged", "full", 0, verified, seen, report, elsewhere)
     monkeypatch.setattr(s3_btio, "measure", lambda *_: iter([wrong]))
     with pytest.raises(LabError, match="not verified: merged full"):
-        s3_btio.main(["merged", "--subtype", "full", "--out", str(tmp_path)])
+        s3_btio.main(["merged", "--subtype", "full", "--out", str(out)])
+
+
+def test_blocks_messages_and_round_trips_go_where_they_should(out: Path, tmp_path: Path):
+    words = ["--quick", "separate", "merged", "--count", "0", "--count", "2"]
+    s3_mixed.main([*words, "--out", str(out), "--docs", str(tmp_path)])
+    lines = map(json.loads, (out / "s3-mixed.jsonl").read_text().splitlines())
+    found = {kind: [] for kind in ("machine", "turns", "trips")}
+    for one in lines:
+        found[one["kind"]].append(one)
+    blocks, message = 24 * MIB, MIB
+    turns = {(one["shape"], one["count"]): one for one in found["turns"]}
+    assert len(turns) == 4 and all(one["report"]["right"] for one in turns.values())
+    for (shape, count), one in turns.items():
+        messages, storage = one["seen"]["carried"][0], one["seen"]["carried"][-1]
+        assert storage >= blocks and messages >= 24 * count * message, (shape, count)
+        if shape == "merged":
+            assert messages >= blocks + 24 * count * message
+    trips = {(one["shape"], one["load"]): one for one in found["trips"]}
+    assert len(trips) == 6
+    for (shape, load), one in trips.items():
+        assert one["report"]["right"] and one["report"]["round_trip"]["count"] > 10
+        carried = one["seen"]["carried"][-1]
+        # A load that is served from a cache would be none.
+        assert carried > 5 * MIB if load != "idle" else carried < 5 * MIB, (shape, load, carried)
+    text = (tmp_path / "s3-mixed.md").read_text()
+    assert "flushed, merged: T(0)" in text and "enkaku attach --cache=none" in text
+
+
+def _turns(count: int, total_s: float, send_s: float) -> s3_mixed.Turns:
+    report = {"total_s": total_s, "send": {"count": 10 * count, "total_s": send_s}}
+    return s3_mixed.Turns("merged", "flushed", count, Seen(1.0, (1,), 7, 0.0, 0.2), report)
+
+
+def test_a_run_is_expected_to_take_the_longer_of_both():
+    study = s3_mixed.Study(Line(), ["merged"], ["flushed"], [0, 1, 4], 10, 1, 0, [])
+    # 0.1 s a message: 1 s and 4 s of them beside 2 s of blocks.
+    turns = [_turns(0, 2.0, 0.0), _turns(1, 2.6, 1.0), _turns(4, 4.4, 4.0)]
+    table, expected, _ = s3_mixed.tell(study, turns)
+    assert expected == "flushed, merged: T(0) 2.00 s, t 100.00 ms, off by +30%"
+    assert "20.0%*" in table and " 7 " in table
 
 
 def test_each_node_has_its_own_name_and_volume_under_one_path(tmp_path: Path):
@@ -109,15 +160,16 @@ def test_each_node_has_its_own_name_and_volume_under_one_path(tmp_path: Path):
         assert not (place.mount / "whose").exists(), "nobody else sees it"
 
 
-def test_a_killed_study_leaves_no_process_and_no_device(tmp_path: Path):
+def test_a_killed_study_leaves_no_process_and_no_device(out: Path, tmp_path: Path):
     before = _devices()
+    (out / "s3-btio.jsonl").unlink(missing_ok=True)
     argv = [*MODULE, "s3-btio", "--quick", "merged", "--class", "S", "--repeat", "50"]
     with (tmp_path / "log").open("w") as log:
         child = subprocess.Popen(
-            [*argv, "--out", tmp_path], stdout=log, stderr=log, start_new_session=True
+            [*argv, "--out", out], stdout=log, stderr=log, start_new_session=True
         )
     try:
-        _until(lambda: _runs(tmp_path) or child.poll() is not None, 120)
+        _until(lambda: _runs(out) or child.poll() is not None, 120)
         assert child.poll() is None, (tmp_path / "log").read_text()
     finally:
         child.send_signal(signal.SIGKILL)

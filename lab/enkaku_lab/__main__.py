@@ -17,6 +17,7 @@ from enkaku_lab import (
     packets,
     path_gate,
     s3_btio,
+    s3_mixed,
     steps,
     tuner_cost,
 )
@@ -45,6 +46,7 @@ COMMANDS = {
     "mirror-outage": mirror_outage.main,
     "mirror-peers": mirror_peers.main,
     "s3-btio": s3_btio.main,
+    "s3-mixed": s3_mixed.main,
 }
 
 

@@ -9,6 +9,7 @@ all three.
 
 import os
 import shlex
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -23,6 +24,8 @@ LOCAL, SEPARATE, MERGED = "local", "separate", "merged"
 SHAPES = (LOCAL, SEPARATE, MERGED)
 MESSAGES, STORAGE = "10.77.0", "10.78.0"
 """The networks of a star, without the node's number."""
+LATE = 0.05
+"""With the emulator late for more of the time a number tells of the machine, not of the network."""
 PORT = 3270
 END_S = 60.0
 PROGRAMS = (*openmpi.PROGRAMS, "mkfs.ext4", "losetup", "nsenter", "unshare", "fusermount3")
@@ -145,6 +148,8 @@ class Cluster:
     folder: Path
     computing: list[Node]
     disks: list[Path]
+    options: list[object]
+    """Of `enkaku attach`."""
     volumes: list[Volume] = field(default_factory=list)
 
     @property
@@ -172,7 +177,7 @@ class Cluster:
         target = len(self.computing) + disk + 1
         url = disk_url(f"{network}.{target}:{PORT}", _iqn(target), 0)
         front = self.folder / "front"
-        argv = [enkaku.binary(), "attach", url, "--fuse", front]
+        argv = [enkaku.binary(), "attach", url, "--fuse", front, *self.options]
         argv += ["--initiator-name", f"{enkaku.IQN}-{self.lab.name}-{node.name}"]
         attached = Peer(node.inside(argv), self.folder / f"attach-{node.name}.log")
         file = front / "volume"
@@ -230,14 +235,19 @@ class Cluster:
 
 @contextmanager
 def cluster(
-    shape: str, computing: int, line: Line, volume_bytes: int, folder: Path
+    shape: str,
+    computing: int,
+    line: Line,
+    volume_bytes: int,
+    folder: Path,
+    options: list[object] = (),
 ) -> Iterator[Cluster]:
     """So many compute nodes and as many target nodes; the volumes are not attached yet."""
     with ExitStack() as stack:
         networks = 2 if shape == SEPARATE else 1
         lab = stack.enter_context(wan.star(2 * computing, networks, line.words(), folder))
         disks = [_disk(folder / f"disk-{number}.img", volume_bytes) for number in range(computing)]
-        made = Cluster(lab, shape, folder, [], disks)
+        made = Cluster(lab, shape, folder, [], disks, list(options))
         for path in (made.mount, folder / "front"):
             path.mkdir()
         stack.callback(made.end)
@@ -269,6 +279,26 @@ def _disk(path: Path, size: int) -> Path:
     with path.open("wb") as file:
         file.truncate(size)
     return path
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """Where clusters have what they need, gone afterwards. Its path is short, because Open MPI
+    makes sockets in it, and it is not in memory, where no loop device could pass the page cache."""
+    prefix = f"star-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix=prefix) as name:
+        yield Path(name)
+
+
+def chosen(names: list[str]) -> list[str]:
+    """The named shapes; all, where none is named."""
+    if unknown := [name for name in names if name not in SHAPES]:
+        raise LabError(f"no storage is called {unknown[0]}; there are: {', '.join(SHAPES)}")
+    return [shape for shape in SHAPES if shape in names] or list(SHAPES)
+
+
+def shown_late(late: float) -> str:
+    return f"{late:.1%}" + ("*" if late > LATE else "")
 
 
 def missing() -> str | None:

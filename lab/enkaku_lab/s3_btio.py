@@ -7,7 +7,6 @@ verified again by other nodes: the disks are detached, and attached where their 
 
 import argparse
 import json
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from enkaku_lab import cluster, machine
-from enkaku_lab.cluster import MERGED, SEPARATE, SHAPES, Cluster, Line, Seen
+from enkaku_lab.cluster import LATE, MERGED, SEPARATE, SHAPES, Cluster, Line, Seen
 from enkaku_lab.peers import btio
 from enkaku_lab.peers.btio import Done, Work
 from enkaku_lab.process import LabError
@@ -24,10 +23,8 @@ from enkaku_lab.results import Results, median
 from enkaku_lab.table import GAP, fenced, render
 
 MIB = 1 << 20
-LATE = 0.05
-"""With the emulator late for more of the time, a number tells of the machine, not of the network."""
 RUN_S_MAX = 1800.0
-HEAD = "subtype|storage|run (s)|Mop/s|I/O (s)|MB/s|flush (s)|dropped|late|right|elsewhere".split("|")
+HEAD = "subtype|storage|run (s)|Mop/s|I/O (s)|MB/s|flush (s)|dropped|late|right|elsewhere"
 LEGEND = f"""run, Mop/s, I/O, MB/s: by the rules of NPB 3.3.1 (all steps, writes and the close; nothing is
 flushed), medians. flush: fsync behind that, the slowest rank's. dropped: packets that found a full
 queue. late: the part of the time in which the emulator was to run and had no processor, the worst
@@ -38,9 +35,9 @@ PAGE = """# BT-IO on one network for messages and storage
 
 Made by `python -m enkaku_lab s3-btio --docs docs`; do not edit. Class {size}, {nodes} compute nodes
 with {ranks} ranks each, {mpi}, MPI-IO by {mpi_io}; each line {rate}, RTT to the switch {rtt}.
-Volumes are ext4 on a loop device: on a local file, on `enkaku attach --fuse` over a second network,
-or over that of the messages; each node writes a file of its own there, with what its ranks have.
-{machine}
+Volumes are ext4 on a loop device: on a local file, on `enkaku attach --fuse {options}` over a
+second network, or over that of the messages; each node writes a file of its own there, with what
+its ranks have. {machine}
 
 {body}
 """
@@ -84,11 +81,11 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--mpi-io", choices=["OMPIO", "ROMIO"], default="OMPIO")
     parser.add_argument("--rate", default=Line.rate)
     parser.add_argument("--rtt", default=Line.rtt, help="from a node to the switch and back")
+    parser.add_argument("--attach", action="append", default=[], metavar="OPTION")
     parser.add_argument("--out", type=Path, default=Path("out/s3"), metavar="DIR")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/s3-btio.md, too")
     options = parser.parse_args(arguments)
-    if unknown := [name for name in options.names if name not in SHAPES]:
-        raise LabError(f"no storage is called {unknown[0]}; there are: {', '.join(SHAPES)}")
+    shapes = cluster.chosen(options.names)
     if reason := cluster.missing():
         raise LabError(f"no cluster can be made here: {reason}")
     pace = QUICK if options.quick else FULL
@@ -97,16 +94,17 @@ def main(arguments: list[str]) -> None:
         pace,
         Line(options.rate, options.rtt),
         options.mpi_io,
-        options.names or list(SHAPES),
+        shapes,
         options.subtype or list(btio.SUBTYPES),
+        options.attach,
     )
     facts = machine.facts()
     results = Results(options.out / "s3-btio.jsonl", {**facts, **asdict(study)})
     try:
-        ran = list(measure(study, results))
+        ran = list(measure(study, btio.build(options.out / "program"), results))
     finally:
         results.close()
-    body = [render(HEAD, rows(study, ran)), LEGEND, sentence(study, ran)]
+    body = [render(HEAD.split("|"), rows(study, ran)), LEGEND, sentence(study, ran)]
     print("\n".join(body))
     if options.docs:
         page = options.docs / "s3-btio.md"
@@ -125,19 +123,18 @@ class Study:
     mpi_io: str
     shapes: list[str]
     subtypes: list[str]
+    options: list[str]
+    """Of `enkaku attach`."""
 
 
-def measure(study: Study, results: Results) -> Iterator[Ran]:
+def measure(study: Study, program: Path, results: Results) -> Iterator[Ran]:
     """Repetitions are outermost, so that whatever changes with time does so for all storages."""
-    # Loop devices pass the page cache, which a folder in memory does not do; sockets want short paths.
-    prefix = f"star-{os.getpid()}-"
-    with tempfile.TemporaryDirectory(dir="/var/tmp", prefix=prefix) as name:
-        program = btio.build(Path(name) / "program")
+    with cluster.folder() as parent:
         progress = Progress(study.pace.repeat * len(study.shapes) * len(study.subtypes))
         for number in range(study.pace.repeat):
             is_last = number == study.pace.repeat - 1
             for shape in study.shapes:
-                with _cluster(study, shape, Path(name)) as place:
+                with _cluster(study, shape, parent) as place:
                     for one in _measure(study, place, program, number, is_last, progress):
                         results.add({"kind": "run", **asdict(one)})
                         yield one
@@ -148,7 +145,9 @@ def measure(study: Study, results: Results) -> Iterator[Ran]:
 def _cluster(study: Study, shape: str, parent: Path) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(dir=parent) as name:
         size = VOLUME_BYTES[study.pace.size]
-        with cluster.cluster(shape, study.pace.nodes, study.line, size, Path(name)) as place:
+        more = {"options": study.options}
+        nodes, line = study.pace.nodes, study.line
+        with cluster.cluster(shape, nodes, line, size, Path(name), **more) as place:
             yield place
 
 
@@ -217,7 +216,7 @@ def _row(subtype: str, shape: str, ran: list[Ran]) -> list[str]:
         f"{median([one.report['io']['mb_per_s'] for one in ran]):.1f}",
         f"{median([one.report['io']['sync_s']['max'] for one in ran]):.2f}",
         f"{median([one.seen.dropped for one in ran]):.0f}",
-        f"{late:.1%}" + ("*" if late > LATE else ""),
+        cluster.shown_late(late),
         f"{sum(one.verified for one in ran)} of {len(ran)}",
         f"{sum(elsewhere)} of {len(elsewhere)}" if elsewhere else GAP,
     ]
@@ -243,6 +242,7 @@ def sentence(study: Study, ran: list[Ran]) -> str:
 
 def _page(study: Study, mpi: str, where: str, body: list[str]) -> str:
     words = {"size": study.pace.size, "nodes": study.pace.nodes, "ranks": study.pace.ranks}
-    words |= {"mpi": mpi, "mpi_io": study.mpi_io, "rate": study.line.rate, "rtt": study.line.rtt}
+    words |= {"mpi": mpi, "mpi_io": study.mpi_io, "options": " ".join(study.options)}
+    words |= {"rate": study.line.rate, "rtt": study.line.rtt}
     text = "\n\n".join([fenced(body[0], body[1]), *filter(None, body[2:])])
     return PAGE.format(**words, machine=where, body=text)
