@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,6 @@ def test_files_of_the_nodes_laid_over_each_other_are_the_one_file(
     program = btio.build(out / "program")
     whole = tmp_path / "whole"
     assert btio.run_here(program, 1, Work("S", "simple", whole), tmp_path).verified
-    (tmp_path / "lab").mkdir()
     with cluster.cluster("local", 2, Line(), 64 << 20, tmp_path / "lab") as place:
         place.attach([0, 1], fresh=True)
         for subtype in ("full", "simple", "fortran"):
@@ -89,6 +89,37 @@ def test_files_of_the_nodes_laid_over_each_other_are_the_one_file(
                 laid |= int.from_bytes(part, "little")
             assert laid.to_bytes(whole.stat().st_size, "little") == whole.read_bytes(), subtype
         place.detach()
+
+
+def test_a_target_is_killed_while_dumps_are_written(out: Path, tmp_path: Path):
+    """It comes back once everything is in the page cache, so that the flush has to wait for it."""
+    program = btio.build(out / "program")
+    report = tmp_path / "report"
+    with cluster.cluster("merged", 2, Line(), 192 << 20, tmp_path / "lab") as place:
+        place.attach([0, 1], fresh=True)
+        file = place.mount / "dumps"
+        words = [program, *Work("W", "simple", file, sync=True).words(report)]
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(place.mpirun, [0, 1], 2, words, 300.0, "OMPIO")
+            seen = place.computing[0].seen(file)
+            _until(lambda: running.done() or _size(seen) > W_BYTES // 4, 120)
+            assert not running.done(), running.result()
+            place.targets[0].kill()
+            _until(lambda: running.done() or _size(seen) == W_BYTES, 120)
+            assert not running.done(), "nothing was flushed to a target that is gone"
+            place.targets[0].restart()
+            done = running.result()
+        assert done.code == btio.VERIFIED, done
+        checksum = json.loads(report.read_text())["checksum"]
+        place.detach()
+        place.attach([1, 0])
+        words = [program, *Work("W", "simple", file, True, checksum).words(report)]
+        assert place.mpirun([1, 0], 2, words, 60.0, "OMPIO").code == btio.VERIFIED
+        place.detach()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
 
 
 @pytest.mark.parametrize(("verified", "elsewhere"), [(False, True), (True, False)])

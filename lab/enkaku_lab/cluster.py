@@ -150,6 +150,8 @@ class Cluster:
     disks: list[Path]
     options: list[object]
     """Of `enkaku attach`."""
+    targets: list[Peer] = field(default_factory=list)
+    """In the order of the disks; none where disks are local."""
     volumes: list[Volume] = field(default_factory=list)
 
     @property
@@ -243,6 +245,7 @@ def cluster(
     options: list[object] = (),
 ) -> Iterator[Cluster]:
     """So many compute nodes and as many target nodes; the volumes are not attached yet."""
+    folder.mkdir(exist_ok=True)
     with ExitStack() as stack:
         networks = 2 if shape == SEPARATE else 1
         lab = stack.enter_context(wan.star(2 * computing, networks, line.words(), folder))
@@ -254,7 +257,8 @@ def cluster(
         made.computing = [Node(lab, number + 1, folder) for number in range(computing)]
         if shape != LOCAL:
             for number, disk in enumerate(disks, computing + 1):
-                stack.callback(_serve(lab, number, disk, folder).stop)
+                made.targets.append(_serve(lab, number, disk, folder))
+                stack.callback(made.targets[-1].stop)
         yield made
 
 
