@@ -105,6 +105,9 @@ pub trait Role: Send {
     /// The next PDU to send, if there is one now.
     fn poll_transmit(&mut self) -> Option<Transmit>;
 
+    /// All that has come is handled, or as much of it as goes before answers are sent.
+    fn note_received(&mut self) {}
+
     /// Commands that were answered with data at once, since it was asked last.
     fn take_answered(&mut self) -> usize {
         0
@@ -160,6 +163,9 @@ fn poll_turn<R: Role>(
     for _ in 0..ROUNDS_PER_TURN {
         role.poll_work(context)?;
         let received = role.wants_input() && receiver.poll_receive(context, stream, role)?;
+        if received {
+            role.note_received();
+        }
         let sent = sender.poll_send(context, stream, role)?;
         if sender.is_empty()
             && let Some(reason) = role.is_finished()

@@ -44,6 +44,11 @@ impl Throttle {
         self.bytes_per_s.is_some()
     }
 
+    /// What goes is to be [spent](Self::spend): there is a limit, or one was waited for.
+    pub(super) fn counts(&self) -> bool {
+        self.is_set() || self.since.is_some()
+    }
+
     /// When the command that was held back may go.
     pub(super) fn free_at(&self) -> Option<Instant> {
         self.holding.then_some(self.free_at)

@@ -24,16 +24,10 @@ use super::completion::{attribute, finish, noted, task_set_full, unexecuted};
 use super::session::{SharedSession, now};
 use super::shared::{Managed, Shared};
 use super::text;
+use super::view::CoreView;
 use super::write_buffers::WriteBuffers;
 use crate::driver::{CloseReason, Dest, Filled, Role};
 use crate::transport::Vitals;
-
-/// Unsent answers at which reading stops. A peer that asks without reading answers is held back
-/// by its own full socket.
-const REPLY_BACKLOG_MAX: usize = 1024;
-
-/// Bytes of ping data in unsent answers at which reading stops.
-const REPLY_DATA_MAX: usize = 1 << 20;
 
 /// Longest ping data or text that is not charged. A ping that only asks for a sign of life, and the
 /// texts of discovery, never fail for want of memory; how many may wait is limited by number.
@@ -74,7 +68,7 @@ pub(super) struct TargetConnection {
     /// Memory for the ping data or text that the receiver is reading.
     scratch: Option<Charge>,
     running: Running,
-    events: Vec<Event>,
+    core: CoreView,
     timer: Pin<Box<Sleep>>,
     /// When the timer fires.
     due: Instant,
@@ -85,12 +79,8 @@ pub(super) struct TargetConnection {
     cut: bool,
     /// ErrorRecoveryLevel.
     level: u8,
-    /// Aborted tasks of the session wait for data: there is a time limit.
-    draining: bool,
     /// Lines about recovery in the log so far.
     noted: u32,
-    /// Commands that were answered with data, for the receiver.
-    answered: usize,
 }
 
 impl TargetConnection {
@@ -103,6 +93,7 @@ impl TargetConnection {
         let waker = session.register(conn);
         let level = session.with(|core| core.params().error_recovery_level);
         let buffers = WriteBuffers::new(Arc::clone(&session.account));
+        let core = CoreView::new(Arc::clone(&session), conn);
         Self {
             server,
             session,
@@ -113,16 +104,14 @@ impl TargetConnection {
             filling: None,
             scratch: None,
             running: FuturesUnordered::new(),
-            events: Vec::new(),
+            core,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             due: now(),
             vitals: Vitals::default(),
             close: None,
             cut: false,
             level,
-            draining: false,
             noted: 0,
-            answered: 0,
         }
     }
 
@@ -132,8 +121,9 @@ impl TargetConnection {
     /// At error recovery level 2 the tasks themselves stay until another connection takes them
     /// over or their time has passed.
     pub(super) fn finish(self) {
-        let Self { server, session, conn, ends, mut running, buffers, level, .. } = self;
+        let Self { server, session, conn, ends, mut core, mut running, buffers, level, .. } = self;
         session.unregister(conn);
+        core.settle();
         if level == 2 {
             session.adopt(conn, buffers.into_writes());
         }
@@ -165,19 +155,12 @@ impl TargetConnection {
         }
     }
 
-    fn drain_events(&mut self) {
-        let conn = self.conn;
-        let mut events = std::mem::take(&mut self.events);
-        self.draining = self.session.with_own(self.conn, |core| {
-            while let Some(event) = core.poll_event(conn) {
-                events.push(event);
-            }
-            core.is_draining()
-        });
+    fn handle_events(&mut self) {
+        let mut events = self.core.take_events();
         for event in events.drain(..) {
             self.handle_event(event);
         }
-        self.events = events;
+        self.core.return_events(events);
     }
 
     fn handle_event(&mut self, event: Event) {
@@ -191,7 +174,8 @@ impl TargetConnection {
             }
             Event::Text { itt, text } => {
                 let answer = text::answer(&self.server, &self.session, self.ends.local, &text);
-                self.session.with_own(self.conn, |core| core.text_reply(self.conn, itt, answer));
+                let conn = self.conn;
+                self.core.with(|core| core.text_reply(conn, itt, answer));
             }
             Event::Management { itt, function, lun } => {
                 let server = Arc::clone(&self.server);
@@ -219,7 +203,7 @@ impl TargetConnection {
         let itt = execute.itt;
         let write = self.buffers.collect(itt);
         if let Some(why) = unexecuted(&execute, write.refused, write.data.len()) {
-            return self.complete(itt, noted(&self.session, execute.lun, &execute.cdb, why));
+            return self.core.complete(itt, noted(&self.session, execute.lun, &execute.cdb, why));
         }
         self.session.moved(0, write.data.len());
         let data_in_max =
@@ -238,7 +222,7 @@ impl TargetConnection {
             let account = &self.session.account;
             if !charge.get_or_insert_with(|| Charge::none(account)).grow(needs.working) {
                 let why = noted(&self.session, lun, &execute.cdb, task_set_full());
-                return self.complete(itt, why);
+                return self.core.complete(itt, why);
             }
         }
         let wanted = needs.data_in;
@@ -257,8 +241,7 @@ impl TargetConnection {
             Execution::Done(response) => {
                 charge.into_iter().for_each(Charge::finish);
                 let done = finish(&self.server, &self.session, lun, response, reading);
-                self.answered += usize::from(!done.data_in.is_empty());
-                self.complete(itt, done);
+                self.core.complete(itt, done);
             }
             Execution::Pending(future) => {
                 let (server, session) = (Arc::clone(&self.server), Arc::clone(&self.session));
@@ -269,10 +252,6 @@ impl TargetConnection {
                 }));
             }
         }
-    }
-
-    fn complete(&self, itt: Itt, completion: Completion) {
-        self.session.complete_own(self.conn, itt, completion);
     }
 
     /// Gets the data of a write that came over a connection that was lost. Only a reassignment may:
@@ -309,9 +288,10 @@ impl TargetConnection {
         if self.cut {
             return Err(CloseReason::Local(self.close.unwrap_or("given up").to_owned()));
         }
-        if (self.level > 0 || self.draining) && self.close.is_none() {
+        let conn = self.conn;
+        if (self.level > 0 || self.core.is_draining()) && self.close.is_none() {
             // Other timers than that of silence run only here.
-            let due = self.session.with_own(self.conn, |core| core.poll_timeout(self.conn));
+            let due = self.core.with(|core| core.poll_timeout(conn));
             if let Some(due) = due.filter(|due| *due < self.due) {
                 self.set_timer(due);
             }
@@ -320,10 +300,9 @@ impl TargetConnection {
             if self.close.is_some() {
                 return Err(CloseReason::TimedOut("last words not taken"));
             }
-            let conn = self.conn;
             let stream = self.session.stream(conn);
             let moves = stream.is_some_and(|stream| self.vitals.have_moved(&*stream));
-            let (alive, due) = self.session.with_own(self.conn, |core| {
+            let (alive, due) = self.core.with(|core| {
                 let now = now();
                 if moves {
                     core.note_acknowledged(conn, now);
@@ -382,22 +361,11 @@ impl Role for TargetConnection {
         if self.level == 2 {
             // Another connection's end may have moved a task to this one, whose R2T is answered
             // already: what was collected before comes first.
-            self.drain_events();
+            self.core.collect_events();
+            self.handle_events();
         }
-        let (conn, now) = (self.conn, now());
-        let (placement, buffer_length) = self
-            .session
-            .with_own(conn, |core| {
-                let placement = core.handle_header(conn, now, header)?;
-                let buffer_length = match placement {
-                    Placement::Task { itt, .. } => core.buffer_length(itt),
-                    _ => 0,
-                };
-                Ok((placement, buffer_length))
-            })
-            .map_err(|error: iscsi_proto::target::SessionError| {
-                CloseReason::Protocol(error.to_string())
-            })?;
+        let (placement, buffer_length) =
+            self.core.handle_header(header).map_err(|e| CloseReason::Protocol(e.to_string()))?;
         Ok(match placement {
             Placement::None => Dest::None,
             Placement::Scratch => {
@@ -429,23 +397,22 @@ impl Role for TargetConnection {
             Filled::Scratch(bytes) => Received::Scratch(covered(bytes, self.scratch.take())),
             Filled::None | Filled::Discarded => Received::Placed,
         };
-        let conn = self.conn;
-        self.session
-            .with_own(conn, |core| core.handle_data(conn, received, digest_ok))
+        self.core
+            .handle_data(received, digest_ok)
             .map_err(|error| CloseReason::Protocol(error.to_string()))?;
-        self.drain_events();
+        self.handle_events();
         Ok(())
     }
 
     fn poll_work(&mut self, context: &mut Context<'_>) -> Result<(), CloseReason> {
         self.waker.register(context.waker());
-        self.drain_events();
+        self.core.begin_round();
+        self.handle_events();
         while let Poll::Ready(Some(finished)) = self.running.poll_next_unpin(context) {
             match finished {
                 Finished::Command(itt, completion) => self.session.complete_late(itt, completion),
                 Finished::Management(itt, Managed { response, information }) => {
-                    self.session
-                        .with_own(self.conn, |core| core.query_done(itt, response, information));
+                    self.core.with(|core| core.query_done(itt, response, information));
                 }
             }
         }
@@ -459,25 +426,23 @@ impl Role for TargetConnection {
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit> {
-        let conn = self.conn;
-        self.session.with_own(self.conn, |core| core.poll_transmit(conn))
+        self.core.poll_transmit()
     }
 
     fn note_progress(&mut self) {
-        let (conn, now) = (self.conn, now());
-        self.session.with_own(self.conn, |core| core.note_progress(conn, now));
+        self.core.note_progress();
+    }
+
+    fn note_received(&mut self) {
+        self.core.settle();
     }
 
     fn take_answered(&mut self) -> usize {
-        std::mem::take(&mut self.answered)
+        self.core.take_answered()
     }
 
     fn wants_input(&self) -> bool {
-        let conn = self.conn;
-        self.session.with_own(conn, |core| {
-            core.reply_backlog(conn) < REPLY_BACKLOG_MAX
-                && core.reply_data_len(conn) < REPLY_DATA_MAX
-        })
+        !self.core.is_backlogged()
     }
 
     fn is_finished(&self) -> Option<CloseReason> {

@@ -22,6 +22,7 @@ mod server;
 mod session;
 mod shared;
 mod text;
+mod view;
 mod write_buffers;
 
 pub use accept::{BindError, BoundPortal};

@@ -87,7 +87,7 @@ impl SharedSession {
     }
 
     /// As [`with`](Self::with), from the task of `conn`, which looks for its own work itself.
-    pub(super) fn with_own<T>(&self, conn: ConnId, f: impl FnOnce(&mut Session) -> T) -> T {
+    fn with_own<T>(&self, conn: ConnId, f: impl FnOnce(&mut Session) -> T) -> T {
         self.run(Some(conn), f)
     }
 
@@ -210,15 +210,27 @@ impl SharedSession {
         (self.read_bytes.load(Ordering::Relaxed), self.written_bytes.load(Ordering::Relaxed))
     }
 
-    /// A command has ended at once on its connection. Another thread may have aborted it meanwhile
-    /// and wait for it.
-    pub(super) fn complete_own(&self, conn: ConnId, itt: Itt, completion: Completion) {
-        self.with_own(conn, |core| core.complete(itt, completion));
-        // Whoever looked at the core before this command ended was counted before that, and the
-        // lock of the core tells us of it; whoever looks later finds it ended.
-        if self.waiters.load(Ordering::Relaxed) > 0 {
+    /// As [`with_own`](Self::with_own); the core is first told of commands that have ended at once on
+    /// their connection. Another thread may have aborted one meanwhile and wait for it.
+    pub(super) fn with_ended<T>(
+        &self,
+        conn: ConnId,
+        ended: &mut Vec<(Itt, Completion)>,
+        f: impl FnOnce(&mut Session) -> T,
+    ) -> T {
+        let any = !ended.is_empty();
+        let result = self.with_own(conn, |core| {
+            for (itt, completion) in ended.drain(..) {
+                core.complete(itt, completion);
+            }
+            f(core)
+        });
+        // Whoever looked at the core before these commands ended was counted before that, and the
+        // lock of the core tells us of it; whoever looks later finds them ended.
+        if any && self.waiters.load(Ordering::Relaxed) > 0 {
             self.settled.notify_waiters();
         }
+        result
     }
 
     /// A command that had to wait for its medium has ended.

@@ -23,9 +23,10 @@ impl State {
             return batch.failed.push((task.slot, error));
         }
         let volatile = matches!(task.effect, Effect::Volatile(..));
-        let now = self.now();
-        let paced =
-            self.throttle.is_set() && (!self.waiting.is_empty() || self.throttle.holds(now));
+        let paced = self.throttle.is_set() && {
+            let now = self.now();
+            !self.waiting.is_empty() || self.throttle.holds(now)
+        };
         batch.timers |= paced;
         let in_order = volatile || self.is_ordered;
         let held = paced || self.has_to_wait(&task) || (in_order && !self.waiting.is_empty());
@@ -112,8 +113,9 @@ impl State {
             Ok(_) => {
                 slot.set_under_way(true);
                 self.in_flight += 1;
-                let now = Instant(self.epoch.elapsed());
-                self.throttle.spend(bytes, now);
+                if self.throttle.counts() {
+                    self.throttle.spend(bytes, Instant(self.epoch.elapsed()));
+                }
                 member.collect_wakes(None, &mut batch.wakers);
                 Ok(())
             }
@@ -138,7 +140,10 @@ impl State {
         self.flush_if_needed(batch);
         while !self.is_full() {
             match self.waiting.front() {
-                Some(_) if self.throttle.holds(Instant(self.epoch.elapsed())) => {
+                Some(_)
+                    if self.throttle.is_set()
+                        && self.throttle.holds(Instant(self.epoch.elapsed())) =>
+                {
                     batch.timers = true;
                     return;
                 }
