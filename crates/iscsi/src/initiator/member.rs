@@ -39,6 +39,29 @@ pub(super) struct Member {
     repairs: u64,
 }
 
+/// Drivers to be woken. One, as for nearly every command, is kept without an allocation.
+#[derive(Debug, Default)]
+pub(super) struct Wakers {
+    first: Option<Waker>,
+    more: Vec<Waker>,
+}
+
+impl Wakers {
+    fn extend(&mut self, waker: Option<Waker>) {
+        match (&self.first, waker) {
+            (None, waker) => self.first = waker,
+            (Some(_), waker) => self.more.extend(waker),
+        }
+    }
+
+    /// Wakes them all; it is empty then.
+    pub(super) fn wake(&mut self) {
+        for waker in self.first.take().into_iter().chain(self.more.drain(..)) {
+            waker.wake();
+        }
+    }
+}
+
 /// A connection as the tuner tells it from those before it in the same place.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Opened {
@@ -109,7 +132,7 @@ impl Member {
 
 impl Member {
     /// The wakers of connections that have something to do, but for the one whose driver asks.
-    pub(super) fn collect_wakes(&mut self, driver: Option<ConnectionId>, wakers: &mut Vec<Waker>) {
+    pub(super) fn collect_wakes(&mut self, driver: Option<ConnectionId>, wakers: &mut Wakers) {
         for id in self.session.take_wakes() {
             if Some(id) != driver {
                 // Taken, so that a busy driver is woken once and not for every command.

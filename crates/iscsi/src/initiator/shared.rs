@@ -198,9 +198,7 @@ impl Shared {
 
     /// Delivers what a locked section left behind; the batch can be used again.
     pub(super) fn deliver(&self, batch: &mut Batch) {
-        for waker in batch.wakers.drain(..) {
-            waker.wake();
-        }
+        batch.wakers.wake();
         for (slot, error) in batch.failed.drain(..) {
             slot.complete(Err(error));
         }

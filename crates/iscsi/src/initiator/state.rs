@@ -10,7 +10,6 @@ mod told;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::task::Waker;
 use std::time::Duration;
 
 use block::BlockError;
@@ -24,7 +23,7 @@ use super::cdb;
 use super::config::AfterLoss;
 use super::failure::Failure;
 use super::growth::Growth;
-use super::member::{AsyncMessages, Member};
+use super::member::{AsyncMessages, Member, Wakers};
 use super::op::{Slot, Task};
 use super::sense::{Sense, Verdict, judge, judge_stable, status};
 use super::throttle::Throttle;
@@ -117,7 +116,7 @@ pub(super) struct State {
 pub(super) struct Batch {
     pub(super) finished: Vec<(Command, Task, TaskOutcome)>,
     pub(super) failed: Vec<(Arc<Slot>, BlockError)>,
-    pub(super) wakers: Vec<Waker>,
+    pub(super) wakers: Wakers,
     /// The supervisor has something to do.
     pub(super) changed: bool,
     /// A timer was armed that may come before all others.
