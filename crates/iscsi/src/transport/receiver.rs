@@ -5,12 +5,14 @@
 //! costs less than a system call.
 
 use std::io;
-use std::io::IoSliceMut;
+use std::io::{IoSliceMut, Read};
 use std::task::{Context, Poll, ready};
 
 use block::Buf;
 use bytes::Bytes;
 use iscsi_proto::frame::{DataDigest, Frame, Framing, Limits, parse_header};
+use socket2::SockRef;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::driver::{CloseReason, Dest, Filled, Role};
@@ -125,7 +127,7 @@ impl Receiver {
                 };
                 let rest = &mut buf[*next..*next + *data_left];
                 let mut slices = [IoSliceMut::new(rest), IoSliceMut::new(&mut free[..staging_len])];
-                let n = stream.try_read_vectored(&mut slices)?;
+                let n = read_all(stream, &mut slices)?;
                 let placed = n.min(*data_left);
                 if let Some(digest) = digest {
                     digest.update(&buf[*next..*next + placed]);
@@ -136,7 +138,7 @@ impl Receiver {
                 n
             }
             _ => {
-                let n = stream.try_read(free)?;
+                let n = read_all(stream, &mut [IoSliceMut::new(free)])?;
                 self.end += n;
                 n
             }
@@ -185,6 +187,23 @@ impl Receiver {
             let dest = role.handle_header(&frame.header)?;
             self.payload = Some(Payload::new(&frame, dest)?);
         }
+    }
+}
+
+/// Reads once. What fills less than there is room for was all there is: the socket need not be asked
+/// again to know that it has nothing more, which would be a second system call for each batch.
+fn read_all(stream: &TcpStream, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+    let room: usize = slices.iter().map(|slice| slice.len()).sum();
+    let mut n = 0;
+    let result = stream.try_io(Interest::READABLE, || {
+        n = (&*SockRef::from(stream)).read_vectored(slices)?;
+        // For tokio: not readable any more. It knows what has come since it was asked, so that
+        // nothing which comes meanwhile is missed.
+        if n > 0 && n < room { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    });
+    match result {
+        Err(error) if n == 0 || error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(n),
     }
 }
 
