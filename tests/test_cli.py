@@ -39,6 +39,7 @@ BAD_INPUT = {
     "bench, bad order": ([*BENCH, "--rw", "sideways"], "sideways"),
     "bench, bad block": ([*BENCH, "--bs", "4furlongs"], "4furlongs"),
     "bench, no depth": ([*BENCH, "--depth", "0"], "--depth"),
+    "bench, polls for too long": ([*BENCH, "--poll", "1s"], "up to 10ms"),
     "bench, negative time": (["bench", URL, "--time=-1s"], "-1s"),
     "info, other scheme": (["info", "http://127.0.0.1/x/0"], "http://127.0.0.1/x/0"),
     "info, no LUN": (["info", "iscsi://127.0.0.1/iqn.2026-01.a:b"], "iqn.2026-01.a:b"),
@@ -210,6 +211,17 @@ def test_bench_json_contract(target: Target):
     latencies = [said["lat_us"][name] for name in ("p50", "p95", "p99", "p999", "max")]
     assert latencies == sorted(latencies) and latencies[0] > 0
     assert said["cpu_s"]["user"] >= 0 and said["cpu_s"]["sys"] >= 0
+
+
+def test_both_ends_poll_when_told_to_and_say_what_it_cost(tmp_path: Path):
+    lun = noise(tmp_path / "lun.img", SIZE)
+    load = ["--rw", "randread", "--bs", "4k", "--depth", 1, "--time", "1s", "--connections", 1]
+    with enkaku.serve([lun], tmp_path, options=["--poll", "1ms"]) as polling:
+        said = enkaku.report("bench", polling.url(), *load, "--poll", "1ms")
+        assert said["bytes"] > 0 and said["poll_s"] > 0
+        assert "poll_s" not in enkaku.report("bench", polling.url(), *load)
+        enkaku.command("copy", polling.url(), tmp_path / "back")
+    assert sha256(tmp_path / "back") == sha256(lun)
 
 
 def test_copy_json_contract(target: Target, tmp_path: Path):

@@ -436,6 +436,32 @@ def test_metrics_and_health(daemon: Daemon):
         assert errors >= 1
 
 
+def test_a_portal_that_polls_serves_says_what_it_burns_and_rests_when_idle(daemon: Daemon):
+    port = free_port()
+    polls = f'[[portal]]\nname = "quick"\nlisten = "127.0.0.1:{port}"\npoll = "1ms"\n'
+    daemon.write(polls, target(NAME_A, "mem:32M"))
+    daemon.start()
+    burned = lambda: daemon.metric("enkaku_poll_seconds_total", portal="quick")
+    assert burned() == 0, "nobody has come"
+    source = noise(daemon.folder / "source", 16 * MIB)
+    url = f"iscsi://127.0.0.1:{port}/{NAME_A}/0"
+    qemu.convert(source, url)
+    qemu.compare(source, daemon.url())
+    after = burned()
+    assert after > 0 and "enkaku_poll_seconds_total" in daemon.page("/metrics")[1]
+    assert daemon.metric("enkaku_poll_seconds_total", portal="lan") == 0
+    # A session that asks for nothing: it comes to rest, whenever that is.
+    with session(f"127.0.0.1:{port}", NAME_A, HOST) as host:
+        host.test_unit_ready()
+        until_it_rests = [burned()]
+        while len(until_it_rests) < 2 or until_it_rests[-1] > until_it_rests[-2]:
+            until_it_rests.append(burned())
+        assert host.test_unit_ready().status == 0
+    daemon.write(polls.replace("1ms", "2ms"), target(NAME_A, "mem:32M"))
+    with pytest.raises(CommandFailed, match="cannot poll in another way"):
+        daemon.reload()
+
+
 @contextmanager
 def small_file_system(folder: Path, mebibytes: int):
     folder.mkdir()

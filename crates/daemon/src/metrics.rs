@@ -1,6 +1,7 @@
 //! What Prometheus scrapes, as OpenMetrics text. Everything is read when it is asked for: nothing
 //! is counted here.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -97,6 +98,7 @@ struct Snapshot {
     memory_refusals: u64,
     memory_bytes_max: u64,
     uptime: Duration,
+    poll_burned: BTreeMap<String, Duration>,
     luns: Vec<LunSnapshot>,
     mirrors: Vec<Report>,
 }
@@ -125,6 +127,7 @@ impl Snapshot {
             memory_refusals,
             memory_bytes_max: daemon.server.limits().memory_bytes_max,
             uptime: daemon.started.elapsed(),
+            poll_burned: daemon.server.poll_burned(),
             luns: luns.collect(),
             mirrors: targets.values().flat_map(RunningTarget::mirrors).collect(),
         }
@@ -194,6 +197,14 @@ impl Snapshot {
         ] {
             let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             metric.encode_counter(&value, None::<&Exemplar<NoLabelSet, u64>>)?;
+        }
+        let help = "Processor time burned by polling, instead of sleeping";
+        let kind = MetricType::Counter;
+        let mut metric = encoder.encode_descriptor("poll_seconds", help, None, kind)?;
+        for (portal, burned) in &self.poll_burned {
+            metric
+                .encode_family(&labels([("portal", portal)]))?
+                .encode_counter(&burned.as_secs_f64(), None::<&Exemplar<NoLabelSet, f64>>)?;
         }
         Ok(())
     }

@@ -109,7 +109,13 @@ impl State {
             // The same listener goes on, perhaps with another external address.
             let open = self.portals.values().find(|open| open.listen == spec.listen);
             match open.filter(|open| spec.listen.port() != 0 || open.name == spec.name) {
-                Some(open) if open.name == spec.name => continue,
+                Some(open) if open.name == spec.name && open.poll == spec.poll => continue,
+                Some(open) if open.name == spec.name => {
+                    let what = "the portal is open and cannot poll in another way; \
+                                remove it, reload, and add it again";
+                    problems.push(place.problem(what));
+                    continue;
+                }
                 Some(open) => {
                     let what = format!(
                         "the portal is open as {:?} and cannot get another name; \

@@ -5,5 +5,6 @@
 
 pub mod driver;
 pub mod initiator;
+pub mod poll;
 pub mod target;
 pub mod transport;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use iscsi::poll::POLL_MAX;
 use iscsi::target::{
     AccessRule, AccessRules, Chap, CongestionChoice, Limits, PortalSpec, SessionConfig, TargetSpec,
 };
@@ -237,6 +238,7 @@ fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, Porta
                 text.parse::<TargetAddress>().ok().filter(|address| address.group.is_none())
             }),
         );
+        let poll = section.get("poll", time(POLL_MAX));
         section.finish();
         let Some((place, listen)) = listen else { continue };
         let name = name.unwrap_or_else(|| listen.to_string());
@@ -247,7 +249,7 @@ fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, Porta
             reader.complain(&place, what);
             continue;
         }
-        portals.push((place, PortalSpec { name, listen, external }));
+        portals.push((place, PortalSpec { name, listen, external, poll }));
     }
     portals
 }

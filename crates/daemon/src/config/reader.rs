@@ -347,9 +347,9 @@ pub(crate) fn time(max: Duration) -> impl FnOnce(ValueInner<'_>) -> Result<Durat
         ValueInner::String(text) => {
             let time = units::parse_time(&text).map_err(|error| error.to_string())?;
             let allowed = !time.is_zero() && time <= max;
-            allowed.then_some(time).ok_or_else(|| {
-                format!("{text:?} is not allowed (above 0, up to {} s is)", max.as_secs())
-            })
+            allowed
+                .then_some(time)
+                .ok_or_else(|| format!("{text:?} is not allowed (above 0, up to {max:?} is)"))
         }
         other => Err(wanted("a time, as in \"20ms\"", &other)),
     }

@@ -117,6 +117,10 @@ fn one_mistake_each() {
             "t.toml:14: portal[1].listen: there is a portal lan on 127.0.0.1:3260 already",
         ),
         (
+            "[[portal]]\nlisten = \"127.0.0.1:3261\"\npoll = \"1s\"\n",
+            "t.toml:15: portal[1].poll: \"1s\" is not allowed (above 0, up to 10ms is)",
+        ),
+        (
             "[[target.lun]]\nnumber = 0\npath = \"mem:1M\"\n",
             "t.toml:14: target[0].lun[1].number: there is a LUN 0 already",
         ),

@@ -30,11 +30,14 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context;
+use iscsi::poll::POLL_MAX;
 use iscsi::target::Chap;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use wanlab::units;
 use zeroize::Zeroizing;
 
 /// The request itself is wrong: exit code 2, as for an option clap refuses.
@@ -83,7 +86,7 @@ pub(crate) fn run_async(
     let runtime = runtime.enable_all().max_blocking_threads(BLOCKING_THREADS_MAX).build()?;
     let result = runtime.block_on(command);
     // A blocking read that hangs (a dead disk) must not keep the process.
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
@@ -191,6 +194,13 @@ pub(crate) fn read_secret(path: &Path) -> anyhow::Result<Zeroizing<String>> {
         return Err(Usage::error(format!("the password file {} is empty", path.display())));
     }
     Ok(secret)
+}
+
+/// A time to poll for, as in 50us.
+pub(crate) fn parse_poll(text: &str) -> Result<Duration, String> {
+    let time = units::parse_time(text).map_err(|error| error.to_string())?;
+    let allowed = !time.is_zero() && time <= POLL_MAX;
+    allowed.then_some(time).ok_or_else(|| format!("above 0, up to {POLL_MAX:?} is allowed"))
 }
 
 /// CHAP options of the commands that listen.

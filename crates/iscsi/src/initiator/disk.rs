@@ -56,7 +56,8 @@ impl std::fmt::Debug for RemoteDisk {
 
 impl RemoteDisk {
     /// Logs in and probes the unit. Must run inside a tokio runtime, which then drives the
-    /// connections; operations may be started from any thread.
+    /// connections; operations may be started from any thread. Where that runtime has one thread,
+    /// as a [`Poller`](crate::poll::Poller) has, none has to wake another for each command.
     ///
     /// # Errors
     /// [`ConnectError`]; only a target that has no place for a login just then is tried again.

@@ -17,6 +17,7 @@ use super::login::{self, LoginError};
 use super::server::Tasks;
 use super::session::now;
 use super::shared::Shared;
+use crate::poll::Poller;
 
 /// Pause after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -40,6 +41,7 @@ pub struct BoundPortal {
     pub(super) spec: PortalSpec,
     pub(super) listener: TcpListener,
     pub(super) local: SocketAddr,
+    pub(super) poller: Option<Arc<Poller>>,
 }
 
 impl BoundPortal {
@@ -50,9 +52,14 @@ impl BoundPortal {
     pub fn bind(spec: PortalSpec) -> Result<Self, BindError> {
         let address = spec.listen;
         let fail = |source| BindError { address, source };
-        let listener = listen(address).map_err(fail)?;
+        let poller = spec.poll.map(Poller::start).transpose().map_err(fail)?.map(Arc::new);
+        let listener = {
+            // A socket belongs to the runtime that waits for it.
+            let _on_its_thread = poller.as_ref().map(|poller| poller.handle().enter());
+            listen(address).map_err(fail)?
+        };
         let local = listener.local_addr().map_err(fail)?;
-        Ok(Self { spec, listener, local })
+        Ok(Self { spec, listener, local, poller })
     }
 
     /// Its address, with the port the kernel chose where 0 was asked for.

@@ -155,12 +155,15 @@ pub struct PortalSpec {
     pub listen: SocketAddr,
     /// Address that initiators are told instead: behind a NAT they see another one.
     pub external: Option<TargetAddress>,
+    /// Connections that come through it are served on a thread of its own, which asks their sockets
+    /// for up to so long before it sleeps ([`crate::poll`]).
+    pub poll: Option<Duration>,
 }
 
 impl PortalSpec {
     /// A portal called by its address.
     pub fn new(listen: SocketAddr) -> Self {
-        Self { name: listen.to_string(), listen, external: None }
+        Self { name: listen.to_string(), listen, external: None, poll: None }
     }
 }
 

@@ -1,6 +1,7 @@
 //! [`Server`]: opens portals, lets sessions begin and end. What it serves is its
 //! [`Catalog`], which may be replaced while it runs.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -12,6 +13,7 @@ use iscsi_proto::keys::Offer;
 use iscsi_proto::names::{NameError, TargetAddress, check_name};
 use iscsi_proto::pdu::AsyncEvent;
 use iscsi_proto::target::SessionConfig;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -25,6 +27,7 @@ use super::overview::SessionView;
 use super::path;
 use super::session::SharedSession;
 use super::shared::Shared;
+use crate::poll::Poller;
 
 /// How long connections may take to write their last words at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -50,6 +53,8 @@ pub struct ServerConfig {
     pub login_timeout: Duration,
     /// Limits of the server; `login_timeout` above takes precedence.
     pub limits: Limits,
+    /// Each portal has a thread of its own that polls for so long ([`PortalSpec::poll`]).
+    pub poll: Option<Duration>,
 }
 
 impl ServerConfig {
@@ -70,6 +75,7 @@ impl ServerConfig {
             session: SessionConfig::default(),
             login_timeout: limits.login_timeout,
             limits,
+            poll: None,
         })
     }
 
@@ -94,9 +100,13 @@ pub(super) struct Tasks(Mutex<JoinSet<()>>);
 
 impl Tasks {
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_on(task, &Handle::current());
+    }
+
+    fn spawn_on(&self, task: impl Future<Output = ()> + Send + 'static, runtime: &Handle) {
         let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(task);
+        tasks.spawn_on(task, runtime);
     }
 }
 
@@ -106,6 +116,8 @@ pub struct Server {
     tasks: Arc<Tasks>,
     waiting: Mutex<Vec<BoundPortal>>,
     local_addrs: Vec<SocketAddr>,
+    /// Threads that poll, by portal: what was begun on one goes on when its portal is closed.
+    pollers: Mutex<Vec<(String, Arc<Poller>)>>,
 }
 
 /// A session that a new catalog ended.
@@ -130,7 +142,8 @@ impl Server {
         scsi: scsi::Target,
         addresses: &[SocketAddr],
     ) -> Result<Self, BindError> {
-        let portals = addresses.iter().map(|address| BoundPortal::bind(PortalSpec::new(*address)));
+        let spec = |address| PortalSpec { poll: config.poll, ..PortalSpec::new(address) };
+        let portals = addresses.iter().map(|address| BoundPortal::bind(spec(*address)));
         let portals = portals.collect::<Result<Vec<_>, _>>()?;
         let mut server = Self::new(config.catalog(scsi));
         server.local_addrs = portals.iter().map(BoundPortal::local_addr).collect();
@@ -146,6 +159,7 @@ impl Server {
             tasks: Arc::default(),
             waiting: Mutex::default(),
             local_addrs: Vec::new(),
+            pollers: Mutex::default(),
         };
         server.set_hosts();
         server.tasks.spawn(drop_hoarders(Arc::downgrade(&server.shared)));
@@ -173,15 +187,32 @@ impl Server {
 
     /// Begins to answer connections on a portal. One of the same name is closed.
     pub fn open(&self, portal: BoundPortal) {
-        let BoundPortal { spec, listener, local } = portal;
+        let BoundPortal { spec, listener, local, poller } = portal;
         let (stop, stopped) = watch::channel(false);
         let name: Arc<str> = spec.name.as_str().into();
         let tasks = Arc::downgrade(&self.tasks);
         let accepting = accept(Arc::clone(&self.shared), tasks, name, listener, stopped);
         let key = spec.name.clone();
         self.close(&key);
-        self.shared.lock_portals().insert(key, Portal { spec, local, stop });
-        self.tasks.spawn(accepting);
+        self.shared.lock_portals().insert(key.clone(), Portal { spec, local, stop });
+        match poller {
+            None => self.tasks.spawn(accepting),
+            Some(poller) => {
+                self.tasks.spawn_on(accepting, poller.handle());
+                let mut pollers = self.pollers.lock().unwrap_or_else(PoisonError::into_inner);
+                pollers.push((key, poller));
+            }
+        }
+    }
+
+    /// Processor time that polling has burned so far, by portal; without those that do not poll.
+    pub fn poll_burned(&self) -> BTreeMap<String, Duration> {
+        let pollers = self.pollers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut burned = BTreeMap::<String, Duration>::new();
+        for (portal, poller) in &*pollers {
+            *burned.entry(portal.clone()).or_default() += poller.burned();
+        }
+        burned
     }
 
     /// Accepts no more connections on a portal. Those that came through it go on.

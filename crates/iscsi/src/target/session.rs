@@ -210,8 +210,8 @@ impl SharedSession {
         (self.read_bytes.load(Ordering::Relaxed), self.written_bytes.load(Ordering::Relaxed))
     }
 
-    /// As [`with_own`](Self::with_own); the core is first told of commands that have ended at once on
-    /// their connection. Another thread may have aborted one meanwhile and wait for it.
+    /// As [`with_own`](Self::with_own); the core is first told of commands that have ended at once
+    /// on their connection. Another thread may have aborted one meanwhile and wait for it.
     pub(super) fn with_ended<T>(
         &self,
         conn: ConnId,

@@ -16,6 +16,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::driver::{CloseReason, Dest, Filled, Role};
+use crate::poll::note_received;
 
 /// Staging size: some 15 Data-In PDUs of 4 KiB with one read.
 const STAGING_LEN: usize = 64 << 10;
@@ -94,7 +95,10 @@ impl Receiver {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error.into()),
             Poll::Ready(Ok(0)) => Err(CloseReason::ClosedByPeer),
-            Poll::Ready(Ok(_)) => self.consume(role).map(|()| true),
+            Poll::Ready(Ok(_)) => {
+                note_received();
+                self.consume(role).map(|()| true)
+            }
         }
     }
 
@@ -190,8 +194,8 @@ impl Receiver {
     }
 }
 
-/// Reads once. What fills less than there is room for was all there is: the socket need not be asked
-/// again to know that it has nothing more, which would be a second system call for each batch.
+/// Reads once. What fills less than there is room for was all there is: the socket need not be
+/// asked again, a second system call for each batch, to know that it has nothing more.
 fn read_all(stream: &TcpStream, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
     let room: usize = slices.iter().map(|slice| slice.len()).sum();
     let mut n = 0;
