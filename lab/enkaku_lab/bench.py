@@ -19,7 +19,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from enkaku_lab import OUT, bench_table, machine, neighbours
@@ -29,6 +29,7 @@ from enkaku_lab.bench_rows import (
     MANY,
     MEMORY,
     OURS,
+    POLLING,
     SESSIONS,
     SPDK,
     SPINNING,
@@ -50,6 +51,7 @@ PROBE_COMMANDS_MIN = 256
 SESSIONS_READY_S = 4.0
 """All sessions have begun by then, and from then on they are measured."""
 PEER_VARIABLE = "BENCH_PEER"
+POLL = ["--poll", "50us"]
 Client = Callable[[Target, Workload, int], tuple[Measurement, dict]]
 """What it reached, and what else is in the record."""
 
@@ -107,10 +109,12 @@ def _url(target: Target) -> str:
 
 def _clients() -> dict[str, Client]:
     def ours(connections: int) -> Client:
-        return lambda target, load, seconds: (
-            enkaku.bench(_url(target), load, seconds, connections),
-            {},
-        )
+        def client(target: Target, load: Workload, seconds: int):
+            options = POLL if target.name == POLLING else []
+            got = enkaku.bench(_url(target), load, seconds, connections, options=options)
+            return got, {}
+
+        return client
 
     return {
         "iscsi-perf": lambda target, load, s: (libiscsi.perf(target.url(), load, s), {}),
@@ -169,9 +173,15 @@ class _Runs:
             disk = stack.enter_context(_disk("enkaku"))
             ours = stack.enter_context(enkaku.serve([disk, f"mem:{DISK_BYTES}"], FOLDER))
             self._targets["enkaku"] = ours
-            self._targets[MEMORY] = Target(MEMORY, ours.peer, ours.address, ours.port, ours.iqn)
+            self._targets[MEMORY] = replace(ours, name=MEMORY)
         if MEMORY in targets:
             enkaku.command("copy", ours.url(0), ours.url(1), "--force")
+        if POLLING in targets:
+            disk = stack.enter_context(_disk("poll"))
+            memory = f"mem:{DISK_BYTES}"
+            polling = stack.enter_context(enkaku.serve([memory], FOLDER, options=POLL))
+            enkaku.command("copy", disk, polling.url(), "--force")
+            self._targets[POLLING] = replace(polling, name=POLLING)
         if SPDK in targets:
             serving = spdk.serve(_peer(), DISK_BYTES, FOLDER)
             self._targets[SPDK] = stack.enter_context(serving)

@@ -19,7 +19,7 @@ STOCK = ("iscsi-perf", "qemu-img bench")
 STOCK_DEPTHS = (1, 32, LARGE[0].depth)
 """Where the clients that are not ours are measured."""
 SLEEPING, SPINNING = "sleeping", "spinning"
-MEMORY, SPDK = "enkaku mem", "spdk"
+MEMORY, POLLING, SPDK = "enkaku mem", "enkaku poll", "spdk"
 STREAMS = {"iperf3": 1, "iperf3 ×4": 4}
 
 
@@ -39,7 +39,7 @@ class Cell:
 
 def cells(wanted: list[str], with_spdk: bool) -> list[Cell]:
     """Rows in the order of measuring: those that have all words of one of the wanted texts."""
-    targets = ("tgt", "enkaku", MEMORY, *([SPDK] if with_spdk else []))
+    targets = ("tgt", "enkaku", MEMORY, POLLING, *([SPDK] if with_spdk else []))
     every = [Cell(None, "loopback", client) for client in STREAMS]
     for workload in WORKLOADS:
         if workload not in LARGE:
@@ -63,7 +63,9 @@ def _is_asked(workload: Workload, target: str, client: str) -> bool:
     if client in STOCK:
         readable = not (workload.write and client == "iscsi-perf")
         return readable and target in ("tgt", "enkaku") and workload.depth in STOCK_DEPTHS
-    return target != MEMORY or workload not in LARGE
+    if target == POLLING and client != OURS:
+        return False
+    return target not in (MEMORY, POLLING) or workload not in LARGE
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ AIMS = [
     _over_sleeping(SMALL[1], 0.85),
     _over_sleeping(SMALL[2], 0.70),
     _over_sleeping(SMALL[4], 0.60),
+    Aim(Cell(SMALL[0], POLLING, OURS), Cell(SMALL[0], "limit", SPINNING), 0.75),
+    Aim(Cell(SMALL[1], POLLING, OURS), Cell(SMALL[1], "limit", SPINNING), 0.70),
     Aim(Cell(LARGE[0], "enkaku", OURS), Cell(None, "loopback", "iperf3"), 1.1),
     Aim(Cell(LARGE[1], "enkaku", OURS), Cell(None, "loopback", "iperf3"), 1.1),
     Aim(Cell(LARGE[0], "enkaku", FOUR), Cell(LARGE[0], "enkaku", OURS), 1.3),

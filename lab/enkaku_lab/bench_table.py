@@ -19,8 +19,9 @@ one stream of iperf3. Mean latency is depth / IOPS; percentiles are the client's
 qemu-img have none). Processor seconds per GB are each end's own. ‘Slowest’ is the slowest session over
 the mean. ‘Others’ is what programs that are not of this run, and the host, used of the processors, where
 that was more than 2 %. iscsi-perf only reads; qemu-img has no random order: it strides. ‘enkaku mem’ has
-its disk in its own memory, as spdk has; the others have equal files in the page cache. ‘Processor to
-processor’ is how fast one overwrites what the other has just read."""
+its disk in its own memory, as spdk has, and ‘enkaku poll’ polls as well, at both ends; the others have
+equal files in the page cache. ‘Processor to processor’ is how fast one overwrites what the other has
+just read."""
 
 
 class Summary:
