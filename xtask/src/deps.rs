@@ -13,7 +13,7 @@ use serde_json::Value;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("block", &[]),
     ("conformance", &["iscsi-proto"]),
-    ("daemon", &["block", "iscsi", "iscsi-proto", "path", "scsi", "wanlab"]),
+    ("daemon", &["block", "discovery", "iscsi", "iscsi-proto", "path", "scsi", "wanlab"]),
     ("discovery", &[]),
     (
         "enkaku",
@@ -33,7 +33,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("export", &["block"]),
-    ("fuzz-cases", &["block", "daemon", "export", "iscsi", "iscsi-proto", "scsi", "tcpmon"]),
+    (
+        "fuzz-cases",
+        &["block", "daemon", "discovery", "export", "iscsi", "iscsi-proto", "scsi", "tcpmon"],
+    ),
     ("iscsi", &["block", "iscsi-proto", "path", "scsi"]),
     ("iscsi-proto", &[]),
     ("media", &["block", "discovery", "iscsi"]),

@@ -21,6 +21,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tracing::warn;
 
 use crate::daemon::Daemon;
+use crate::isns::View;
 
 /// Longest request taken, in bytes.
 const REQUEST_LEN_MAX: u64 = 4096;
@@ -88,6 +89,29 @@ pub struct Status {
     pub sessions: usize,
     /// Memory that commands use, in bytes.
     pub memory_bytes: u64,
+    /// Whether its targets are registered, if they are to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub isns: Option<Isns>,
+}
+
+/// A registration at one moment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Isns {
+    /// HOST:PORT of the iSNS server.
+    pub server: String,
+    /// What the host is called there.
+    pub entity: String,
+    /// Are the targets registered, as far as is known?
+    pub registered: bool,
+    /// Why not, or what else is wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+impl From<View> for Isns {
+    fn from(View { server, entity, standing }: View) -> Self {
+        Self { server, entity, registered: standing.registered, problem: standing.problem }
+    }
 }
 
 /// A session at one moment.

@@ -14,6 +14,7 @@ use crate::admin::{self, Answer, Request, Status};
 use crate::check::{everything, make_folders};
 use crate::config::{Config, ConfigError, Problem, ServerSection};
 use crate::http;
+use crate::isns::Registration;
 use crate::logging::LogLevel;
 use crate::lun::Opening;
 use crate::socket;
@@ -26,6 +27,7 @@ const SPACE_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Daemon {
     pub(crate) server: Server,
     pub(crate) started: Instant,
+    pub(crate) isns: Registration,
     config_path: PathBuf,
     /// What cannot change while it runs.
     fixed: ServerSection,
@@ -95,6 +97,7 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
             None => None,
         };
     daemon.lock().commit(plan, &daemon.server);
+    daemon.isns.set(&config, &daemon.server);
     let mut helpers = tokio::task::JoinSet::new();
     helpers.spawn(admin::serve(Arc::clone(&daemon), socket));
     for (_, address) in daemon.server.portals() {
@@ -121,6 +124,7 @@ impl Daemon {
         Self {
             server: Server::new(Catalog::new(Limits::default())),
             started: Instant::now(),
+            isns: Registration::new(),
             config_path: path.to_owned(),
             fixed: config.server.clone(),
             state: Mutex::default(),
@@ -174,7 +178,9 @@ impl Daemon {
         if let Some(log) = &self.log {
             log.set(&config.server.log);
         }
-        Ok(self.lock().commit(plan, &self.server))
+        let changes = self.lock().commit(plan, &self.server);
+        self.isns.set(&config, &self.server);
+        Ok(changes)
     }
 
     /// What would need a restart.
@@ -203,6 +209,7 @@ impl Daemon {
         notify(&[NotifyState::Stopping]);
         info!(sessions = self.server.sessions().len(), "stopping");
         let orderly = async {
+            self.isns.leave().await;
             self.server.drain(self.fixed.shutdown_timeout).await;
             self.server.stop().await;
             let (targets, mirrors) = {
@@ -258,6 +265,7 @@ impl Daemon {
             targets,
             sessions: self.server.sessions().len(),
             memory_bytes: self.server.memory().0,
+            isns: self.isns.view().map(Into::into),
         }
     }
 }

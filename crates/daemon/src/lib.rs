@@ -10,6 +10,7 @@ mod clients;
 pub mod config;
 mod daemon;
 mod http;
+mod isns;
 mod logging;
 mod lun;
 mod metrics;

@@ -15,8 +15,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
+use crate::admin;
 use crate::daemon::Daemon;
 use crate::http::Pages;
+use crate::isns::View;
 use crate::mirror::metrics::encode as mirrors;
 use crate::mirror::report::Report;
 use crate::state::RunningTarget;
@@ -70,12 +72,16 @@ impl Pages for Daemon {
             (false, true) => "healthy",
             (false, false) => "failed",
         };
-        let body = serde_json::json!({
+        let mut body = serde_json::json!({
             "status": state,
             "failures": failures,
             "sessions": self.server.sessions().len(),
             "uptime_s": self.started.elapsed().as_secs(),
         });
+        // Targets that nobody finds there are served all the same.
+        if let Some(view) = self.isns.view() {
+            body["isns"] = serde_json::json!(admin::Isns::from(view));
+        }
         (state == "healthy", body)
     }
 }
@@ -101,6 +107,7 @@ struct Snapshot {
     poll_burned: BTreeMap<String, Duration>,
     luns: Vec<LunSnapshot>,
     mirrors: Vec<Report>,
+    isns: Option<View>,
 }
 
 /// Labels of one sample.
@@ -130,6 +137,7 @@ impl Snapshot {
             poll_burned: daemon.server.poll_burned(),
             luns: luns.collect(),
             mirrors: targets.values().flat_map(RunningTarget::mirrors).collect(),
+            isns: daemon.isns.view(),
         }
     }
 }
@@ -168,8 +176,27 @@ impl Collector for Snapshot {
         self.logins(&mut encoder)?;
         self.connections(&mut encoder)?;
         self.luns(&mut encoder)?;
+        if let Some(view) = &self.isns {
+            isns(view, &mut encoder)?;
+        }
         if self.mirrors.is_empty() { Ok(()) } else { mirrors(&self.mirrors, &mut encoder) }
     }
+}
+
+/// Of the registration in an iSNS server.
+fn isns(view: &View, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let labels = labels([("server", &view.server), ("entity", &view.entity)]);
+    let help = "1 while the targets are registered in the iSNS server";
+    let mut metric = encoder.encode_descriptor("isns_registered", help, None, MetricType::Gauge)?;
+    gauge(&mut metric, &labels, f64::from(view.standing.registered))?;
+    for (name, help, value) in [
+        ("isns_registrations", "Registrations that went well", view.standing.registrations),
+        ("isns_inquiries", "Inquiries of the server that were answered", view.standing.inquiries),
+    ] {
+        let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        counter(&mut metric, &labels, value)?;
+    }
+    Ok(())
 }
 
 impl Snapshot {

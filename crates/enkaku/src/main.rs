@@ -28,6 +28,7 @@ enum Command {
     Serve(cmd::serve::Args),
     Target(cmd::target::Args),
     Discover(cmd::discover::Args),
+    Isns(cmd::isns::Args),
     Info(cmd::info::Args),
     Copy(cmd::copy::Args),
     Bench(cmd::bench::Args),
@@ -50,12 +51,15 @@ fn main() -> ExitCode {
     };
     // The daemon's log is set up by its configuration.
     if !matches!(&cli.command, Command::Target(args) if args.is_daemon()) {
-        cmd::init_logging(cli.verbose);
+        // A server's log says who comes and goes, as the daemon's does.
+        let least = u8::from(matches!(&cli.command, Command::Isns(_)));
+        cmd::init_logging(cli.verbose.max(least));
     }
     let result = match cli.command {
         Command::Serve(args) => cmd::run_async(cmd::serve::run(args)),
         Command::Target(args) => cmd::run_async(cmd::target::run(args)),
         Command::Discover(args) => cmd::run_async(cmd::discover::run(args)),
+        Command::Isns(args) => cmd::run_async(cmd::isns::run(args)),
         Command::Info(args) => cmd::run_async(cmd::info::run(args)),
         Command::Copy(args) => cmd::run_async(cmd::copy::run(args)),
         Command::Bench(args) => cmd::run_async(cmd::bench::run(args)),

@@ -2,6 +2,7 @@
 //!
 //! It says what is wanted; nothing is opened here but password files.
 
+mod isns;
 mod lun;
 mod parse;
 pub(crate) mod reader;
@@ -20,6 +21,7 @@ use iscsi_proto::keys::Offer;
 
 use crate::mirror::files::Files;
 
+pub use isns::{IsnsSection, parse_server};
 pub use reader::{Place, Problem};
 
 /// What the file says.
@@ -31,6 +33,8 @@ pub struct Config {
     pub limits: Limits,
     /// What initiators have to prove to be told of targets.
     pub discovery: Option<Chap>,
+    /// Where the targets are registered.
+    pub isns: Option<IsnsSection>,
     /// Where to listen, with the place in the file.
     pub portals: Vec<(Place, PortalSpec)>,
     /// Targets by name.

@@ -14,6 +14,7 @@ use iscsi_proto::names::{TargetAddress, check_name};
 use scsi::WriteProtection;
 use toml_span::value::ValueInner;
 
+use super::isns::isns;
 use super::lun::lun;
 use super::reader::{
     Place, Problem, Reader, Section, boolean, list, number, one_of, parsed, size, string, time,
@@ -109,6 +110,7 @@ fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
         section.finish();
         chap
     });
+    let isns = root.section("isns").and_then(isns);
     let sections = root.sections("target");
     if sections.is_empty() {
         root.complain("no target: nothing would be served (add [[target]])");
@@ -116,7 +118,7 @@ fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
     let targets = context.targets(sections);
     root.finish();
     let warnings = context.warnings;
-    Some(Config { server, limits, discovery, portals, targets, warnings })
+    Some(Config { server, limits, discovery, isns, portals, targets, warnings })
 }
 
 fn nothing() -> scsi::Target {

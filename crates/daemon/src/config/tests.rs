@@ -242,3 +242,27 @@ fn a_congestion_control_is_one_that_the_kernel_has() {
         assert!(!other.contains("congestion_control"), "{other}");
     }
 }
+
+#[test]
+fn an_isns_server_has_its_own_port_and_its_mistakes_have_places() {
+    let server = |text: &str| {
+        let config = parse(&format!("{GOOD}\n[isns]\nserver = \"{text}\"\n")).unwrap();
+        config.isns.unwrap().server
+    };
+    assert_eq!(server("isns.example.org"), "isns.example.org:3205");
+    assert_eq!(server("isns.example.org:3206"), "isns.example.org:3206");
+    assert_eq!(server("[2001:db8::1]"), "[2001:db8::1]:3205");
+    assert_eq!(server("[2001:db8::1]:3206"), "[2001:db8::1]:3206");
+    let more = "\n[isns]\nserver = \"h\"\nentity = \"home\"\nesi_interval = \"20s\"\ndomains = [\"family\"]\n";
+    let isns = parse(&format!("{GOOD}{more}")).unwrap().isns.unwrap();
+    assert_eq!(
+        (isns.entity.as_deref(), isns.esi_interval),
+        (Some("home"), Some(Duration::from_secs(20)))
+    );
+    assert_eq!(isns.domains, ["family"]);
+    assert!(problem_of("\n[isns]\n").contains("server is missing"));
+    assert!(
+        problem_of("\n[isns]\nserver = \"a b\"\n").contains("isns.server: \"a b\" is not a host")
+    );
+    assert!(problem_of("\n[isns]\nserver = \"h\"\nperiod = 3\n").contains("unknown key"));
+}

@@ -9,6 +9,7 @@ pub(crate) mod diagnose;
 pub(crate) mod discover;
 pub(crate) mod front;
 pub(crate) mod info;
+pub(crate) mod isns;
 mod live;
 pub(crate) mod mirror;
 pub(crate) mod monitor;

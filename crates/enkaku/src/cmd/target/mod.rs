@@ -140,6 +140,9 @@ fn summary(config: &Config) -> anyhow::Result<()> {
         let external = external.map_or_else(String::new, |address| format!(", told as {address}"));
         say(format_args!("portal {} on {}{external}", portal.name, portal.listen))?;
     }
+    if let Some(isns) = &config.isns {
+        say(format_args!("registered at the iSNS server {}", isns.server))?;
+    }
     for target in config.targets.values() {
         let named = target.access.initiators.len();
         let anyone = target.access.anyone.as_ref();
@@ -181,6 +184,11 @@ async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
         say(format_args!("portals: {}", status.portals.join(", ")))?;
         say(format_args!("targets: {}", status.targets.join(", ")))?;
         say(format_args!("{} sessions, {} bytes in use", status.sessions, status.memory_bytes))?;
+        if let Some(isns) = &status.isns {
+            let how = if isns.registered { "registered" } else { "not registered" };
+            let why = isns.problem.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            say(format_args!("iSNS: {how} at {} as {}{why}", isns.server, isns.entity))?;
+        }
         status.failures.iter().try_for_each(|what| say(format_args!("failed: {what}")))?;
     }
     Ok(ExitCode::from(u8::from(!status.failures.is_empty())))
