@@ -10,6 +10,7 @@ mod capture;
 mod capture_reader;
 mod drivers;
 mod initiator_session;
+mod isns;
 mod kept;
 mod login;
 mod misc;
@@ -24,6 +25,7 @@ mod wire;
 pub use capture::{capture_file, capture_stream};
 pub use capture_reader::{pcap, pcapng};
 pub use initiator_session::initiator_session;
+pub use isns::isns;
 pub use kept::{copy_state, mirror_leg, mirror_metadata};
 pub use login::{login_initiator, login_target};
 pub use misc::{cdb, names, nbd_handshake, scsi_replies};
@@ -59,4 +61,5 @@ pub const CASES: &[(&str, Case)] = &[
     ("mirror_redo", mirror_redo),
     ("mirror_metadata", mirror_metadata),
     ("copy_state", copy_state),
+    ("isns", isns),
 ];

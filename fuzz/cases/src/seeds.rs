@@ -37,6 +37,7 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "scsi_replies" => scsi_replies(),
         "names" => names(),
         "target_toml" => target_toml(),
+        "isns" => crate::isns::seeds(),
         "capture_file" => capture::files(),
         "capture_stream" => capture::stream(),
         "pcap" => capture::pcap(),
