@@ -46,7 +46,7 @@ class Server:
 
     def names(self, source: str) -> set[str]:
         """The names of nodes that `source` is told of."""
-        listed = self.isnsadm(source, "--query", "iscsi-node-type=Target", check=False)
+        listed = self.isnsadm(source, "--list", "nodes", check=False)
         return set(re.findall(r"(?:iqn|eui|naa)\.[\w.:-]+", listed.stdout)) - {SERVER}
 
 

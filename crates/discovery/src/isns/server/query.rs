@@ -136,6 +136,9 @@ impl Directory {
         let attrs = view.attrs(next);
         let keys = attrs.iter().filter(|attr| request.key.iter().any(|key| key.tag == attr.tag));
         let key = keys.cloned().collect();
+        if request.operating.is_empty() {
+            return Ok((key, attrs)); // as for a query (§5.7.5.2); Open-iSNS lists by it
+        }
         let tags = request.operating.iter().map(|attr| attr.tag).collect::<Vec<_>>();
         let asked = tags.iter().flat_map(|tag| attrs.iter().filter(move |attr| attr.tag == *tag));
         Ok((key, asked.cloned().collect()))

@@ -317,6 +317,10 @@ fn every_object_is_gone_through_once() {
         request.key = response.key;
     }
     assert_eq!(names, [DISK, OTHER]);
+    request.key = vec![Attr::empty(Tag::ISCSI_NAME)];
+    request.operating.clear();
+    let all = done(&mut directory, &request, at(0)).operating;
+    assert!(all.contains(&Attr::new_text(Tag::ISCSI_NAME, DISK)), "all that is known: {all:?}");
 }
 
 #[test]
