@@ -225,7 +225,9 @@ def _check_events(said: str) -> None:
     assert len(probes) > 100
     assert statistics.median(one["rtt_us"] for one in probes) > LOSSY.rtt_ms * 1e3 * 0.95
     assert all(one["cwnd_segments"] > 0 and one["mss_bytes"] > 0 for one in probes)
-    assert max(one["in_flight_bytes"] for one in probes) > 100_000
+    # More than the initial window (RFC 6928) was under way, in bytes: losses allow no fixed number.
+    most = max(one["in_flight_bytes"] for one in probes)
+    assert most > 10 * max(one["mss_bytes"] for one in probes)
     for kind in EVERYWHERE:
         events = _events(said, kind)
         assert events, kind

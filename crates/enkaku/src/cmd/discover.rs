@@ -16,7 +16,7 @@ use super::{Usage, read_secret, say};
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Portal to ask, and the CHAP user to be there; the port is 3260 unless given. Or
-    /// isns://HOST[:PORT], an iSNS server, port 3205 unless given.
+    /// isns://HOST or isns://HOST:PORT, an iSNS server, port 3205 unless given.
     #[arg(value_name = "[USER@]ADDR[:PORT]|isns://HOST", value_parser = parse_asked)]
     portal: Asked,
     /// File whose first line is the user's CHAP password.
