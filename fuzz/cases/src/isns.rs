@@ -99,77 +99,78 @@ fn watch() -> Request {
     request
 }
 
+/// What a client sends, for the server's side of the case.
+fn stream(requests: &[Request]) -> Vec<u8> {
+    let mut bytes = vec![99, 1];
+    for (xid, request) in (1..).zip(requests) {
+        bytes.extend_from_slice(&request.encode(xid).encode(Sender::Client));
+    }
+    bytes
+}
+
+fn ask(function: Function, key: Vec<Attr>, operating: Vec<Attr>) -> Request {
+    let mut request = Request::new(function, HOST);
+    (request.key, request.operating) = (key, operating);
+    request
+}
+
+fn name(name: &str) -> Attr {
+    Attr::new_text(Tag::ISCSI_NAME, name)
+}
+
 pub(crate) fn seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let stream = |requests: &[Request]| {
-        let mut bytes = vec![99, 1];
-        for (xid, request) in (1..).zip(requests) {
-            bytes.extend_from_slice(&request.encode(xid).encode(Sender::Client));
-        }
-        bytes
-    };
-    let ask = |function, key: Vec<Attr>, operating: Vec<Attr>| {
-        let mut request = Request::new(function, HOST);
-        (request.key, request.operating) = (key, operating);
-        request
-    };
     let callback = Some(Callback { port: 40_000, esi_interval_s: Some(20) });
     let mut ours = entity();
     ours.nodes[1].portals = Some(std::iter::empty().collect());
-    let name = |name| Attr::new_text(Tag::ISCSI_NAME, name);
-    let (domain, set) = (Attr::new_number(Tag::DD_ID, 1), Attr::new_number(Tag::DDS_ID, 1));
-    let member = Attr::new_text(Tag::DD_MEMBER_NAME, DISK);
-    let all = |tags: &[Tag]| tags.iter().map(|tag| Attr::empty(*tag)).collect::<Vec<_>>();
     let portal = Attr::portal(ours.portals[0].key);
-    let esi = Notice::Esi {
-        attrs: [
-            &[Attr::new_long(Tag::TIMESTAMP, 1), Attr::new_text(Tag::ENTITY_ID, "home.example")],
-            &portal[..],
-        ]
-        .concat(),
-    };
-    let esi = [&[7, 0][..], &esi.encode(1).encode(Sender::Server)].concat();
+    let event = vec![Attr::new_number(Tag::SCN_BITMAP, 4)];
     vec![
         ("register", stream(&[ours.registration(callback, None), ours.renewal(), watch()])),
         ("deregister", stream(&[ours.deregistration(), ours.registration(None, None)])),
         ("query", stream(&[targets_query(DISK), targets_query(HOST)])),
-        (
-            "everything",
-            stream(&[
-                ask(Function::DEV_ATTR_QRY, vec![name(DISK)], Vec::new()),
-                ask(Function::DEV_ATTR_QRY, Vec::new(), all(&[Tag::PORTAL_PORT, Tag::ISCSI_NAME])),
-                ask(Function::DEV_ATTR_QRY, portal.to_vec(), all(&[Tag::PG_TAG, Tag::ENTITY_ID])),
-                ask(Function::DEV_GET_NEXT, all(&[Tag::ISCSI_NAME]), all(&[Tag::NODE_TYPE])),
-                ask(Function::DEV_GET_NEXT, vec![name(DISK)], Vec::new()),
-            ]),
-        ),
-        (
-            "domains",
-            stream(&[
-                ask(Function::DD_REG, Vec::new(), vec![domain.clone(), member.clone()]),
-                ask(Function::DDS_REG, Vec::new(), vec![set.clone(), domain.clone()]),
-                ask(
-                    Function::DDS_REG,
-                    vec![set.clone()],
-                    vec![Attr::new_number(Tag::DDS_STATUS, 1)],
-                ),
-                targets_query(DISK),
-                ask(Function::DD_DEREG, vec![domain.clone()], vec![member]),
-                ask(Function::DDS_DEREG, vec![set.clone()], vec![domain.clone()]),
-                ask(Function::DD_DEREG, vec![domain], Vec::new()),
-                ask(Function::DDS_DEREG, vec![set], Vec::new()),
-            ]),
-        ),
+        ("everything", stream(&queries(&portal))),
+        ("domains", stream(&domains())),
         (
             "event",
             stream(&[
-                ask(
-                    Function::SCN_EVENT,
-                    vec![name(DISK)],
-                    vec![Attr::new_number(Tag::SCN_BITMAP, 4)],
-                ),
+                ask(Function::SCN_EVENT, vec![name(DISK)], event),
                 ask(Function::SCN_DEREG, vec![name(HOST)], Vec::new()),
             ]),
         ),
-        ("inquiry", esi),
+        ("inquiry", inquiry(&portal)),
     ]
+}
+
+fn queries(portal: &[Attr]) -> Vec<Request> {
+    let all = |tags: &[Tag]| tags.iter().map(|tag| Attr::empty(*tag)).collect::<Vec<_>>();
+    vec![
+        ask(Function::DEV_ATTR_QRY, vec![name(DISK)], Vec::new()),
+        ask(Function::DEV_ATTR_QRY, Vec::new(), all(&[Tag::PORTAL_PORT, Tag::ISCSI_NAME])),
+        ask(Function::DEV_ATTR_QRY, portal.to_vec(), all(&[Tag::PG_TAG, Tag::ENTITY_ID])),
+        ask(Function::DEV_GET_NEXT, all(&[Tag::ISCSI_NAME]), all(&[Tag::NODE_TYPE])),
+        ask(Function::DEV_GET_NEXT, vec![name(DISK)], Vec::new()),
+    ]
+}
+
+fn domains() -> Vec<Request> {
+    let (domain, set) = (Attr::new_number(Tag::DD_ID, 1), Attr::new_number(Tag::DDS_ID, 1));
+    let member = Attr::new_text(Tag::DD_MEMBER_NAME, DISK);
+    let enabled = Attr::new_number(Tag::DDS_STATUS, 1);
+    vec![
+        ask(Function::DD_REG, Vec::new(), vec![domain.clone(), member.clone()]),
+        ask(Function::DDS_REG, Vec::new(), vec![set.clone(), domain.clone()]),
+        ask(Function::DDS_REG, vec![set.clone()], vec![enabled]),
+        targets_query(DISK),
+        ask(Function::DD_DEREG, vec![domain.clone()], vec![member]),
+        ask(Function::DDS_DEREG, vec![set.clone()], vec![domain.clone()]),
+        ask(Function::DD_DEREG, vec![domain], Vec::new()),
+        ask(Function::DDS_DEREG, vec![set], Vec::new()),
+    ]
+}
+
+/// What a server sends to ask whether somebody is there.
+fn inquiry(portal: &[Attr]) -> Vec<u8> {
+    let time = Attr::new_long(Tag::TIMESTAMP, 1);
+    let attrs = [&[time, Attr::new_text(Tag::ENTITY_ID, "home.example")], portal].concat();
+    [&[7, 0][..], &Notice::Esi { attrs }.encode(1).encode(Sender::Server)].concat()
 }
