@@ -163,6 +163,11 @@ pub(super) async fn open_with_capacity(
         found =
             Recovered { sequence: superblock.ring_from.saturating_sub(1), ..Recovered::default() };
     }
+    // A record that a killed process left on its way may be read before it is stable. An extent that
+    // counts as active by it gets no other one, and would be forgotten by a power cut.
+    if device.info().can_flush {
+        device.flush().await?;
+    }
     let log = ActivityLog::new(layout.extents(), capacity, &found);
     let store = MetadataStore::new(device, host, layout, superblock.uuid, log);
     let active_bytes = store.active_bytes();
