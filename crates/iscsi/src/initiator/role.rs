@@ -1,7 +1,6 @@
 //! One connection as the driver loop sees it: hands headers to the session core under the disk's
 //! lock and passes buffers through. Holds no state of the protocol.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
@@ -17,11 +16,7 @@ use super::op::Task;
 use super::shared::Shared;
 use super::state::Batch;
 use crate::driver::{CloseReason, Dest, Filled, Role};
-
-/// PDUs taken from the core with one lock, and payload bytes after which to stop: enough for one
-/// vectored write, little enough that priorities and sequence numbers do not age.
-const AHEAD_PDUS: usize = 32;
-const AHEAD_BYTES: usize = 256 << 10;
+use crate::transport::Ahead;
 
 pub(super) struct ConnectionRole {
     shared: Arc<Shared>,
@@ -33,7 +28,7 @@ pub(super) struct ConnectionRole {
     moved: bool,
     /// The time of this turn of the driver loop: turns are short, and a clock read per PDU shows.
     now: Instant,
-    ahead: VecDeque<Transmit>,
+    ahead: Ahead,
     batch: Batch,
 }
 
@@ -44,7 +39,7 @@ impl ConnectionRole {
         member: usize,
         id: ConnectionId,
     ) -> Self {
-        let (ahead, batch) = (VecDeque::with_capacity(AHEAD_PDUS), Batch::default());
+        let (ahead, batch) = (Ahead::new(), Batch::default());
         let (filling, moved, now) = (None, false, shared.now());
         Self { shared, incarnation, member, id, filling, moved, now, ahead, batch }
     }
@@ -151,14 +146,9 @@ impl Role for ConnectionRole {
             let now = self.now;
             let mut state = self.shared.lock();
             let member = state.member(self.incarnation, self.member)?;
-            let mut bytes = 0;
-            while self.ahead.len() < AHEAD_PDUS && bytes < AHEAD_BYTES {
-                let Some(transmit) = member.session.poll_transmit(self.id, now) else { break };
-                bytes += transmit.payload.len();
-                self.ahead.push_back(transmit);
-            }
+            self.ahead.fill(|| member.session.poll_transmit(self.id, now));
         }
-        self.ahead.pop_front()
+        self.ahead.pop()
     }
 
     fn note_progress(&mut self) {

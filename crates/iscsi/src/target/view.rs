@@ -3,7 +3,6 @@
 //! say waits here for the next of these occasions, the clock is read once a round of the driver
 //! loop, and the getters answer from that round's beginning. Decides nothing.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use iscsi_proto::connection::{Placement, Transmit};
@@ -13,6 +12,7 @@ use iscsi_proto::target::{Completion, ConnId, Event, Received, Session, SessionE
 use iscsi_proto::time::Instant;
 
 use super::session::{SharedSession, now};
+use crate::transport::Ahead;
 
 /// Unsent answers at which reading stops. A peer that asks without reading answers is held back
 /// by its own full socket.
@@ -20,11 +20,6 @@ const REPLY_BACKLOG_MAX: usize = 1024;
 
 /// Bytes of ping data in unsent answers at which reading stops.
 const REPLY_DATA_MAX: usize = 1 << 20;
-
-/// PDUs taken from the core with one lock, and payload bytes after which to stop: enough for one
-/// vectored write, little enough that sequence numbers and windows do not age.
-const AHEAD_PDUS: usize = 32;
-const AHEAD_BYTES: usize = 256 << 10;
 
 pub(super) struct CoreView {
     session: Arc<SharedSession>,
@@ -38,7 +33,7 @@ pub(super) struct CoreView {
     /// Those among them, since it was asked last, that are answered with data.
     answered: usize,
     events: Vec<Event>,
-    ahead: VecDeque<Transmit>,
+    ahead: Ahead,
     /// A PDU without data was handled with its header.
     is_handled: bool,
     is_draining: bool,
@@ -58,7 +53,7 @@ impl CoreView {
             ended: Vec::new(),
             answered: 0,
             events: Vec::new(),
-            ahead: VecDeque::with_capacity(AHEAD_PDUS),
+            ahead: Ahead::new(),
             is_handled: false,
             is_draining: false,
             is_backlogged: false,
@@ -167,20 +162,11 @@ impl CoreView {
     }
 
     pub(super) fn poll_transmit(&mut self) -> Option<Transmit> {
-        if self.ahead.is_empty() {
-            let conn = self.conn;
-            let mut ahead = std::mem::take(&mut self.ahead);
-            let mut bytes = 0;
-            self.with(|core| {
-                while ahead.len() < AHEAD_PDUS && bytes < AHEAD_BYTES {
-                    let Some(transmit) = core.poll_transmit(conn) else { break };
-                    bytes += transmit.payload.len();
-                    ahead.push_back(transmit);
-                }
-            });
-            self.ahead = ahead;
+        let Self { session, conn, ended, ahead, .. } = self;
+        if ahead.is_empty() {
+            session.with_ended(*conn, ended, |core| ahead.fill(|| core.poll_transmit(*conn)));
         }
-        self.ahead.pop_front()
+        ahead.pop()
     }
 
     /// Bytes have moved, though perhaps no whole PDU.

@@ -1,6 +1,7 @@
 //! Bytes in and out of a socket: `Receiver` lands payload where it belongs, `Sender` writes
 //! many PDUs with one system call, [`login`] exchanges single PDUs before the full-feature phase.
 
+mod ahead;
 pub mod login;
 mod receiver;
 mod sender;
@@ -8,6 +9,7 @@ pub(crate) mod socket_options;
 pub mod tcp_info;
 mod vitals;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use receiver::Receiver;
 pub(crate) use sender::Sender;
 pub(crate) use vitals::Vitals;
