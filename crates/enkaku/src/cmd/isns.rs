@@ -1,7 +1,7 @@
 //! `enkaku isns`: a small iSNS server.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ use discovery::isns::serve::{CONNECTIONS_MAX, Config, Server};
 use discovery::isns::server::settings::node_name;
 use discovery::isns::server::{DomainsFile, Limits, Settings};
 
-use super::{Usage, say, stop_signal};
+use super::{Usage, say, socket_address, stop_signal};
 
 /// Runs an iSNS server: where targets say that they are, and initiators ask (RFC 4171).
 #[derive(clap::Args, Debug)]
@@ -55,9 +55,7 @@ struct ServeArgs {
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    let bare = text.trim_start_matches('[').trim_end_matches(']');
-    let alone = || bare.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, PORT));
-    text.parse().ok().or_else(alone).ok_or_else(|| {
+    socket_address(text, PORT).ok_or_else(|| {
         format!("{text:?} is not an address, as in 192.0.2.1, 192.0.2.1:3205 or [::]:3205")
     })
 }

@@ -28,13 +28,14 @@ pub(crate) mod wan;
 
 use std::future::Future;
 use std::io::{IsTerminal, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use iscsi::poll::POLL_MAX;
+use iscsi::poll::{BLOCKING_THREADS_MAX, POLL_MAX};
 use iscsi::target::Chap;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -74,11 +75,6 @@ pub(crate) fn init_logging(verbose: u8) {
         .init();
 }
 
-/// Threads that may wait for disks at once. One file has 64 at most (`block::backend::FileDevice`), so
-/// that dozens of disks have to hang before a healthy one waits for a thread. Those that nobody needs
-/// end after some seconds.
-const BLOCKING_THREADS_MAX: usize = 2048;
-
 /// Runs a command on the tokio runtime.
 pub(crate) fn run_async(
     command: impl Future<Output = anyhow::Result<ExitCode>>,
@@ -91,7 +87,8 @@ pub(crate) fn run_async(
     result
 }
 
-/// One line: what failed, why, and what to do if that is known. Exit code 2 if the request was wrong, 1 otherwise.
+/// One line: what failed, why, and what to do if that is known. Exit code 2 if the request was
+/// wrong, 1 otherwise.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     // Libraries repeat their cause in their own text; say each thing once.
     let mut line = String::new();
@@ -195,6 +192,13 @@ pub(crate) fn read_secret(path: &Path) -> anyhow::Result<Zeroizing<String>> {
         return Err(Usage::error(format!("the password file {} is empty", path.display())));
     }
     Ok(secret)
+}
+
+/// An address with a port, or alone, in brackets or without, at this one.
+pub(crate) fn socket_address(text: &str, port: u16) -> Option<SocketAddr> {
+    let bare = text.trim_start_matches('[').trim_end_matches(']');
+    let alone = || bare.parse::<IpAddr>().ok().map(|address| SocketAddr::new(address, port));
+    text.parse().ok().or_else(alone)
 }
 
 /// A time to poll for, as in 50us.

@@ -1,7 +1,7 @@
 //! `enkaku serve`: an ad-hoc target, without a configuration file.
 
 use std::collections::BTreeMap;
-use std::net::{AddrParseError, IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
 use super::remote::{NAME_HELP, parse_socket_buffer};
-use super::{ChapArgs, Usage, complain, parse_poll, say, stop_signal};
+use super::{ChapArgs, Usage, complain, parse_poll, say, socket_address, stop_signal};
 
 /// Block size of memory, and of files unless told otherwise: what every client can use.
 const DEFAULT_BLOCK_SIZE: u32 = 512;
@@ -29,7 +29,8 @@ const DEFAULT_PORT: u16 = 3260;
 /// Serves files, block devices or memory as an iSCSI target until interrupted.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Address to listen on, port 3260 unless given; port 0 takes a free one. May be given several times.
+    /// Address to listen on, port 3260 unless given; port 0 takes a free one. May be given several
+    /// times.
     #[arg(long, value_name = "ADDR[:PORT]", default_value = "[::]:3260",
           value_parser = parse_listen)]
     listen: Vec<SocketAddr>,
@@ -104,12 +105,7 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    let bare = text.trim_start_matches('[').trim_end_matches(']');
-    let with_port = text.parse().or_else(|error| match bare.parse::<IpAddr>() {
-        Ok(address) => Ok(SocketAddr::new(address, DEFAULT_PORT)),
-        Err(_) => Err(error),
-    });
-    with_port.map_err(|_: AddrParseError| {
+    socket_address(text, DEFAULT_PORT).ok_or_else(|| {
         format!(
             "{text:?} is not an address with a port up to 65535, as in 192.0.2.1:3260 or [::]:3260"
         )

@@ -26,8 +26,10 @@ use window::Window;
 /// Longest time to ask before sleeping: what takes longer is not worth a processor.
 pub const POLL_MAX: Duration = Duration::from_millis(10);
 
-/// Threads that may wait for disks beside a poller, as for any other runtime of a target.
-const BLOCKING_THREADS_MAX: usize = 2048;
+/// Threads that may wait for disks at once, of a poller or any other runtime of a target. One file
+/// has 64 at most (`block::backend::FileDevice`), so that dozens of disks have to hang before a
+/// healthy one waits for a thread. Those that nobody needs end after some seconds.
+pub const BLOCKING_THREADS_MAX: usize = 2048;
 
 /// How long blocking work may go on when the thread ends.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
