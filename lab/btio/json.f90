@@ -1,12 +1,14 @@
 !> A JSON object, written name by name.
 module json
+  use, intrinsic :: iso_fortran_env, only: output_unit
   use equations, only: dp
+  use failure, only: fail
   implicit none
   private
 
   type, public :: json_type
     private
-    integer :: unit = 0
+    integer :: unit = output_unit
     logical :: is_first = .true.
   contains
     procedure :: begin
@@ -24,11 +26,16 @@ module json
 
 contains
 
-  subroutine begin(this, unit)
+  !> It goes to a file that is replaced, or to the standard output where none is named.
+  subroutine begin(this, path)
     class(json_type), intent(inout) :: this
-    integer, intent(in) :: unit
+    character(*), intent(in) :: path
+    integer :: code
 
-    this%unit = unit
+    if (path /= '') then
+      open (newunit=this%unit, file=path, status='replace', action='write', recl=65536, iostat=code)
+      if (code /= 0) call fail(path // ': the report cannot be written')
+    end if
     write (this%unit, '(a)', advance='no') '{'
   end subroutine begin
 
@@ -36,6 +43,7 @@ contains
     class(json_type), intent(inout) :: this
 
     write (this%unit, '(a)') '}'
+    if (this%unit /= output_unit) close (this%unit)
   end subroutine finish
 
   subroutine object(this, key)

@@ -8,8 +8,9 @@
 !> Its exit code: 0 all was right, 1 a message or the file was not, 2 could not be run.
 program mixed
   use, intrinsic :: iso_c_binding, only: c_ptr, c_f_pointer, c_associated, c_loc
-  use, intrinsic :: iso_fortran_env, only: int64, output_unit
+  use, intrinsic :: iso_fortran_env, only: int64
   use mpi_f08
+  use arguments, only: word
   use equations, only: dp
   use failure, only: fail, refuse, exit_not_verified
   use json, only: json_type
@@ -21,7 +22,7 @@ program mixed
   character(*), parameter :: usage = 'usage: mixed --messages K --file PATH [--blocks N] ' // &
       '[--block-bytes N] [--message-bytes N] [--direct] [--fsync never|end|block] | ' // &
       '--latency SECONDS; [--report PATH]'
-  integer, parameter :: word_bytes = 8, word_length = 4096
+  integer, parameter :: word_bytes = 8
   integer, parameter :: block_multiple = 4096
   !< What O_DIRECT demands of every disk that there is.
   integer, parameter :: last_round = 1
@@ -99,17 +100,6 @@ contains
     if (direct .and. mod(block_bytes, block_multiple) /= 0) &
         call refuse('--direct: blocks must be multiples of 4096 bytes')
   end subroutine read_options
-
-  function word(i) result(text)
-    integer, intent(in) :: i
-    character(:), allocatable :: text
-    character(word_length) :: buffer
-    integer :: length
-
-    call get_command_argument(i, buffer, length)
-    if (length > word_length) call refuse('an argument is too long')
-    text = buffer(:length)
-  end function word
 
   integer function whole(name, text, least)
     character(*), intent(in) :: name, text
@@ -247,14 +237,8 @@ contains
 
   subroutine tell()
     type(json_type) :: json
-    integer :: unit, code
 
-    unit = output_unit
-    if (report /= '') then
-      open (newunit=unit, file=report, status='replace', action='write', recl=65536, iostat=code)
-      if (code /= 0) call fail(report // ': the report cannot be written')
-    end if
-    call json%begin(unit)
+    call json%begin(report)
     call json%text('program', 'mixed')
     call json%truth('right', is_right)
     call json%number('total_s', total_s)
@@ -274,7 +258,6 @@ contains
       call json%number('close_s', close_s)
     end if
     call json%finish()
-    if (report /= '') close (unit)
   end subroutine tell
 
 end program mixed

@@ -1,12 +1,11 @@
 !> The command line.
 module options
+  use arguments, only: word
   use dumps, only: subtypes
   use dumps_mpi, only: hint_type
   use failure, only: refuse
   implicit none
   private
-
-  integer, parameter :: word_length = 4096
 
   type, public :: options_type
     character :: class = 'S'
@@ -85,16 +84,5 @@ contains
     if (asked%checksum /= '' .and. .not. asked%verify_only) &
         call refuse('--checksum is of a file that was written before: it needs --verify-only')
   end function read_options
-
-  function word(i) result(text)
-    integer, intent(in) :: i
-    character(:), allocatable :: text
-    character(word_length) :: buffer
-    integer :: length
-
-    call get_command_argument(i, buffer, length)
-    if (length > word_length) call refuse('an argument is too long')
-    text = buffer(:length)
-  end function word
 
 end module options

@@ -5,14 +5,13 @@
 !> the harmonic mean over ranks as its time. Opening and reading back are not timed by NPB, nor does
 !> it flush; these are told beside. A megabyte is 10**6 bytes.
 module reporting
-  use, intrinsic :: iso_fortran_env, only: int64, output_unit
+  use, intrinsic :: iso_fortran_env, only: int64
   use mpi_f08, only: MPI_Allreduce, MPI_DOUBLE_PRECISION, MPI_MAX, MPI_SUM, &
       MPI_Get_library_version, MPI_MAX_LIBRARY_VERSION_STRING
   use equations, only: dp
   use classes, only: class_type, norms_type
   use decomposition, only: partition_type
   use dumps, only: dumps_type, phases, phase_names, writing, closing
-  use failure, only: fail
   use json, only: json_type
   use read_back, only: found_type
   implicit none
@@ -46,7 +45,6 @@ contains
     character(*), intent(in) :: path
     type(json_type) :: json
     real(dp) :: run_max, run_mean, worst(phases), mean(phases), io
-    integer :: unit, code
 
     ! What all ranks must take part in comes before rank 0 is alone.
     call over_ranks(part, [outcome%seconds], worst(1:1), mean(1:1))
@@ -55,12 +53,7 @@ contains
     call over_ranks(part, file%seconds, worst, mean)
     io = harmonic_mean(part, file%seconds(writing) + file%seconds(closing))
     if (part%rank /= 0) return
-    unit = output_unit
-    if (path /= '') then
-      open (newunit=unit, file=path, status='replace', action='write', recl=65536, iostat=code)
-      if (code /= 0) call fail(path // ': the report cannot be written')
-    end if
-    call json%begin(unit)
+    call json%begin(path)
     call tell_what(json, class, part, file, outcome)
     if (outcome%has_run) then
       call json%object('seconds')
@@ -77,7 +70,6 @@ contains
       call json%nothing('verified')
     end if
     call json%finish()
-    if (path /= '') close (unit)
   end subroutine write_report
 
   subroutine tell_what(json, class, part, file, outcome)
