@@ -7,6 +7,7 @@ network of the messages (`merged`) or over another one (`separate`). It is ext4 
 all three.
 """
 
+import argparse
 import os
 import shlex
 import tempfile
@@ -294,6 +295,17 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
+def add_options(parser: argparse.ArgumentParser, page: str) -> None:
+    """What every study on a cluster can be told."""
+    parser.add_argument("names", nargs="*", metavar="STORAGE", help=", ".join(SHAPES))
+    parser.add_argument("--repeat", type=int, metavar="N")
+    parser.add_argument("--rate", default=Line.rate)
+    parser.add_argument("--rtt", default=Line.rtt, help="from a node to the switch and back")
+    parser.add_argument("--attach", action="append", default=[], metavar="OPTION")
+    parser.add_argument("--out", type=Path, default=Path("out/s3"), metavar="DIR")
+    parser.add_argument("--docs", type=Path, metavar="DIR", help=f"write DIR/{page}, too")
+
+
 def chosen(names: list[str]) -> list[str]:
     """The named shapes; all, where none is named."""
     if unknown := [name for name in names if name not in SHAPES]:
@@ -303,6 +315,12 @@ def chosen(names: list[str]) -> list[str]:
 
 def shown_late(late: float) -> str:
     return f"{late:.1%}" + ("*" if late > LATE else "")
+
+
+def need_one() -> None:
+    """Ends the command where no cluster can be made."""
+    if reason := missing():
+        raise LabError(f"no cluster can be made here: {reason}")
 
 
 def missing() -> str | None:

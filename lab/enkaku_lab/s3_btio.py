@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from enkaku_lab import cluster, machine
-from enkaku_lab.cluster import LATE, MERGED, SEPARATE, SHAPES, Cluster, Line, Seen
+from enkaku_lab.cluster import LATE, MERGED, SEPARATE, Cluster, Line, Seen
 from enkaku_lab.peers import btio
 from enkaku_lab.peers.btio import Done, Work
 from enkaku_lab.process import LabError
@@ -73,21 +73,14 @@ class Ran:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab s3-btio", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="STORAGE", help=", ".join(SHAPES))
+    cluster.add_options(parser, page="s3-btio.md")
     parser.add_argument("--subtype", action="append", choices=btio.SUBTYPES, help="repeatable")
     parser.add_argument("--quick", action="store_true", help="class W, two nodes, once")
     parser.add_argument("--class", dest="size", choices=list(VOLUME_BYTES))
-    parser.add_argument("--repeat", type=int, metavar="N")
     parser.add_argument("--mpi-io", choices=["OMPIO", "ROMIO"], default="OMPIO")
-    parser.add_argument("--rate", default=Line.rate)
-    parser.add_argument("--rtt", default=Line.rtt, help="from a node to the switch and back")
-    parser.add_argument("--attach", action="append", default=[], metavar="OPTION")
-    parser.add_argument("--out", type=Path, default=Path("out/s3"), metavar="DIR")
-    parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/s3-btio.md, too")
     options = parser.parse_args(arguments)
     shapes = cluster.chosen(options.names)
-    if reason := cluster.missing():
-        raise LabError(f"no cluster can be made here: {reason}")
+    cluster.need_one()
     pace = QUICK if options.quick else FULL
     pace = Pace(options.size or pace.size, pace.nodes, pace.ranks, options.repeat or pace.repeat)
     study = Study(

@@ -92,18 +92,12 @@ class Trips:
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab s3-mixed", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="STORAGE", help=", ".join(SHAPES))
+    cluster.add_options(parser, page="s3-mixed.md")
     parser.add_argument("--how", action="append", choices=list(HOW), help="repeatable")
     parser.add_argument("--count", action="append", type=int, metavar="K", help="repeatable")
     parser.add_argument("--blocks", type=int, help="of 1 MiB [default: 200; 1000 in the paper]")
-    parser.add_argument("--repeat", type=int, metavar="N")
     parser.add_argument("--latency", type=int, metavar="SECONDS", help="0: no round trips")
     parser.add_argument("--quick", action="store_true", help="few blocks, once")
-    parser.add_argument("--rate", default=Line.rate)
-    parser.add_argument("--rtt", default=Line.rtt, help="from a node to the switch and back")
-    parser.add_argument("--attach", action="append", default=[], metavar="OPTION")
-    parser.add_argument("--out", type=Path, default=Path("out/s3"), metavar="DIR")
-    parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/s3-mixed.md, too")
     options = parser.parse_args(arguments)
     shapes = cluster.chosen(options.names)
     few = options.quick
@@ -117,8 +111,7 @@ def main(arguments: list[str]) -> None:
         (1 if few else 10) if options.latency is None else options.latency,
         [*UNCACHED, *options.attach],
     )
-    if reason := cluster.missing():
-        raise LabError(f"no cluster can be made here: {reason}")
+    cluster.need_one()
     facts = machine.facts()
     results = Results(options.out / "s3-mixed.jsonl", {**facts, **asdict(study)})
     try:
