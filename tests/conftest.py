@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.daemon import Daemon
 from support.mirror import TAIL
 
 from enkaku_lab import REPOSITORY
@@ -44,6 +45,15 @@ def target(far: Path, tmp_path: Path) -> Iterator[Target]:
     """Our own target with that leg; modules of other tests have their own."""
     with enkaku.serve([far], tmp_path) as serving:
         yield serving
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """One that the test configures and starts; modules of other tests have their own."""
+    made = Daemon(tmp_path)
+    yield made
+    if made.peer is not None:
+        made.peer.stop()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

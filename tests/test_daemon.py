@@ -31,14 +31,6 @@ SOFT_THRESHOLD, NO_SPACE = 0x3807, 0x2707
 CHECK_CONDITION, RESERVATION_CONFLICT = 2, 0x18
 
 
-@pytest.fixture
-def daemon(tmp_path: Path):
-    made = Daemon(tmp_path)
-    yield made
-    if made.peer is not None:
-        made.peer.stop()
-
-
 def copying(daemon: Daemon, source: Path, *options: object) -> subprocess.Popen:
     """Our own copy to LUN 0 of the first target, slow enough to be caught in the middle."""
     words = [enkaku.binary(), "copy", source, daemon.url(), "--force", *options]

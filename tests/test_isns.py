@@ -45,14 +45,6 @@ def server(request: pytest.FixtureRequest, tmp_path: Path):
         yield running
 
 
-@pytest.fixture
-def daemon(tmp_path: Path):
-    made = Daemon(tmp_path)
-    yield made
-    if made.peer is not None:
-        made.peer.stop()
-
-
 def register(server: isns.Server, more: str = "", **keys: str) -> str:
     lines = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
     return f'\n[isns]\nserver = "{server.address}"\nentity = "home.example"\n{lines}{more}'

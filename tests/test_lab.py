@@ -10,13 +10,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import MIB, empty, noise, sha256
+from support.processes import that_name, until
 
 from enkaku_lab import commands, curves, docs, experiments, path_gate, report, runner, wan
 from enkaku_lab.experiment import (
@@ -508,7 +508,7 @@ def _left_behind(pid: int, folder: Path) -> list[str]:
     mounted = Path("/proc/mounts").read_text().splitlines()
     mounts = [line for line in mounted if str(folder) in line]
     copies = [str(path) for path in (folder / "memory").glob("*")]
-    return labs + mounts + copies + _processes(folder)
+    return labs + mounts + copies + that_name(str(folder))
 
 
 @needs_a_lab
@@ -556,7 +556,7 @@ def test_a_killed_run_leaves_nothing_and_loses_nothing(tmp_path: Path, how: sign
     with (tmp_path / "log").open("w") as log:
         child = subprocess.Popen(argv, stdout=log, stderr=log, start_new_session=True)
     try:
-        _until(lambda: _measurements(results) >= 2, 120)
+        until(lambda: _measurements(results) >= 2, 120)
         assert len(_left_behind(child.pid, tmp_path)) > 3, "the run is seen while it runs"
         os.kill(child.pid, how)
         child.wait(30)
@@ -564,33 +564,12 @@ def test_a_killed_run_leaves_nothing_and_loses_nothing(tmp_path: Path, how: sign
         child.kill()
         child.wait()
     finished = _measurements(results)
-    _until(lambda: _left_behind(child.pid, tmp_path) == [], 20)
+    until(lambda: _left_behind(child.pid, tmp_path) == [], 20)
     assert _measurements(results) == finished >= 2
 
 
 def _measurements(path: Path) -> int:
     return path.read_text().count('"reached"') if path.exists() else 0
-
-
-def _processes(folder: Path) -> list[str]:
-    """Processes that name the folder on their command line (the run itself too)."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if str(folder) in words:
-                found.append(words)
-    return found
-
-
-def _until(condition, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.1)
 
 
 @needs_a_lab
@@ -608,7 +587,7 @@ def test_a_lab_goes_when_its_owner_is_killed(tmp_path: Path):
     assert name == f"lab-{owner.pid}" and _left_behind(owner.pid, tmp_path)
     owner.kill()
     owner.wait()
-    _until(lambda: _left_behind(owner.pid, tmp_path) == [], 20)
+    until(lambda: _left_behind(owner.pid, tmp_path) == [], 20)
 
 
 def test_why_there_is_no_lab_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

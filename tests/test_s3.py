@@ -1,7 +1,6 @@
 """The S3 studies on clusters of namespaces: right on every storage, over the right networks."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -11,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.processes import that_name, until
 
 from enkaku_lab import cluster, s3_btio, s3_mixed
 from enkaku_lab.cluster import Line, Seen
@@ -104,11 +104,11 @@ def test_a_target_is_killed_while_dumps_are_written(out: Path, tmp_path: Path):
         with ThreadPoolExecutor() as pool:
             running = pool.submit(place.mpirun, [0, 1], 2, words, 300.0, "OMPIO")
             seen = place.computing[0].seen(file)
-            _until(lambda: running.done() or _size(seen) > W_BYTES // 4, 120)
+            until(lambda: running.done() or _size(seen) > W_BYTES // 4, 120)
             assert not running.done(), running.result()
             place.targets[0].kill()
             growth = Growth(seen)
-            _until(lambda: running.done() or _size(seen) == W_BYTES or growth.has_ended(), 120)
+            until(lambda: running.done() or _size(seen) == W_BYTES or growth.has_ended(), 120)
             assert not running.done(), "nothing was flushed to a target that is gone"
             place.targets[0].restart()
             done = running.result()
@@ -215,13 +215,13 @@ def test_a_killed_study_leaves_no_process_and_no_device(out: Path, tmp_path: Pat
             [*argv, "--out", out], stdout=log, stderr=log, start_new_session=True
         )
     try:
-        _until(lambda: _runs(out) or child.poll() is not None, 120)
+        until(lambda: _runs(out) or child.poll() is not None, 120)
         assert child.poll() is None, (tmp_path / "log").read_text()
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
-    _until(lambda: not _of_the_lab(child.pid), 20)
-    _until(lambda: _devices() <= before, 20)
+    until(lambda: not that_name(f"star-{child.pid}"), 20)
+    until(lambda: _devices() <= before, 20)
     for folder in Path("/var/tmp").glob(f"star-{child.pid}-*"):
         shutil.rmtree(folder)
 
@@ -233,23 +233,3 @@ def _devices() -> set[str]:
         capture_output=True, text=True, check=True,
     )
     return {line for line in said.stdout.splitlines() if line.endswith("/volume")}
-
-
-def _of_the_lab(pid: int) -> list[str]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                words = (entry / "cmdline").read_bytes().decode(errors="replace")
-            except OSError:
-                continue
-            if f"star-{pid}" in words:
-                found.append(words)
-    return found
-
-
-def _until(condition, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.1)
