@@ -183,7 +183,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// Of the registration in an iSNS server.
+/// Whether the daemon's targets are registered in its iSNS server.
 fn isns(view: &View, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let labels = labels([("server", &view.server), ("entity", &view.entity)]);
     let help = "1 while the targets are registered in the iSNS server";

@@ -273,7 +273,8 @@ fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
     words.iter().find(begins).or_else(|| close.min().map(|(_, other)| other)).copied()
 }
 
-/// Letters to change, put in, leave out or swap with their neighbour, to make one word of the other.
+/// Letters to change, put in, leave out or swap with their neighbour, to make one word of the
+/// other.
 fn distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![(0..=other.len()).collect::<Vec<usize>>()];

@@ -22,9 +22,9 @@ pub mod scn {
     pub const OBJECT_REMOVED: u32 = 0x10;
     /// A control node that is told everything.
     pub const MANAGEMENT: u32 = 0x20;
-    /// Of targets and of oneself only.
+    /// A node is notified of targets and of itself only.
     pub const TARGET_AND_SELF_ONLY: u32 = 0x40;
-    /// Of initiators and of oneself only.
+    /// A node is notified of initiators and of itself only.
     pub const INITIATOR_AND_SELF_ONLY: u32 = 0x80;
     /// Everything that can happen to a node.
     pub const EVENTS: u32 = 0x1f;

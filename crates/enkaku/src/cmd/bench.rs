@@ -103,7 +103,7 @@ struct Report {
     iops: f64,
     lat_us: Latency,
     cpu_s: Cpu,
-    /// Of it, spent on asking sockets instead of sleeping.
+    /// Part of the processor time that was spent on asking sockets instead of sleeping, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     poll_s: Option<f64>,
     path: Path,

@@ -111,8 +111,8 @@ impl SharedSession {
             }
         }
         if core.is_closed() && core.is_quiet() {
-            // Under the lock: the answer to a logout is in the core, and another thread may send it.
-            // Whoever reads it and logs in anew must not find the reservations of this session.
+            // Under the lock: the answer to a logout is in the core, and another thread may send
+            // it. Whoever reads it and logs in anew must not find the reservations of this session.
             self.nexus.end();
         }
         drop(core);

@@ -163,8 +163,9 @@ pub(super) async fn open_with_capacity(
         found =
             Recovered { sequence: superblock.ring_from.saturating_sub(1), ..Recovered::default() };
     }
-    // A record that a killed process left on its way may be read before it is stable. An extent that
-    // counts as active by it gets no other one, and would be forgotten by a power cut.
+    // A record of the activity log that a killed process left on its way may be read before it is
+    // stable. An extent that counts as active by it gets no other record, and would be forgotten by
+    // a power cut.
     if device.info().can_flush {
         device.flush().await?;
     }

@@ -10,7 +10,7 @@ pub(super) struct Domain {
     pub(super) name: String,
     pub(super) features: u32,
     pub(super) members: BTreeSet<String>,
-    /// Of the operator's file: no client changes it.
+    /// The domain stands in the operator's file: no client changes it.
     pub(super) fixed: bool,
 }
 

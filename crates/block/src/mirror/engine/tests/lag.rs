@@ -137,8 +137,8 @@ async fn a_burst_to_a_leg_of_which_nothing_is_known_is_within_the_lag_too() {
     assert_ne!(state, LegState::InSync, "no write waits, and 8 MiB take 0.8 s: {most:?}");
 }
 
-/// A leg with a slow line gets its first copy while `bytes_per_s` are written. The largest lag while
-/// it counted as in sync, and how often it was left behind after that.
+/// A leg with a slow line gets its first copy while `bytes_per_s` are written. Returns the largest
+/// lag while it counted as in sync, and how often it was left behind after that.
 async fn copied_while_written(on: OnLag, bytes_per_s: u64) -> (Duration, u32) {
     let mut world = World::blank(1);
     let age = Duration::from_millis(400);
