@@ -1,6 +1,7 @@
 # Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
+# `build` and `install` install no package.
 .DEFAULT_GOAL := build
-.PHONY: help setup build demo check test soak bench lab fuzz lint fmt clean
+.PHONY: help setup setup-build setup-test build install uninstall demo check test soak bench lab fuzz lint fmt clean
 
 CARGO ?= cargo
 PY := .venv/bin/python
@@ -8,33 +9,47 @@ RUN_TESTS := env -u MAKEFLAGS -u ENKAKU_BIN scripts/run-tests
 export ENKAKU_BIN := $(CURDIR)/target/release/enkaku
 
 help:           ## what can be made
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup:          ## install what is missing (packages.txt, .venv)
-	@scripts/setup
+setup:          ## install what is missing for everything (packages.txt, .venv)
+	@scripts/setup lab
 
-build: setup    ## the binary, target/release/enkaku
+setup-build:
+	@scripts/setup build
+
+setup-test:
+	@scripts/setup test
+
+build: setup-build ## the binary, target/release/enkaku; without root
 	$(CARGO) build --release --locked --package enkaku
 
-demo: build     ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, stock iSCSI, enkaku
+# Without cargo, so that root need not have it. DESTDIR is a folder that stands for /.
+PREFIX ?= /usr/local
+install:        ## the binary, units and an example: PREFIX=/usr/local DESTDIR=
+	@ENKAKU_BIN="$(ENKAKU_BIN)" scripts/install "$(PREFIX)" "$(DESTDIR)"
+
+uninstall:      ## remove what `make install` with the same PREFIX and DESTDIR has put there
+	@scripts/install --remove "$(PREFIX)" "$(DESTDIR)"
+
+demo: setup-test build ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, stock iSCSI, enkaku
 	$(PY) -m enkaku_lab demo
 
 # ONLY="randread d32" for the rows with these words; BENCH_PEER="spdk:/path/to/iscsi_tgt" for one more target.
 ONLY ?=
-bench: build    ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, and what a socket allows
+bench: setup-test build ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three clients, and what a socket allows
 	$(CARGO) build --release --locked --package wanlab --example limit
 	$(PY) -m enkaku_lab bench --only "$(ONLY)"
 
 # LAB=--quick for a few minutes instead; NAMES for some of them (python -m enkaku_lab list).
 LAB ?=
 NAMES ?= all
-lab: build      ## the papers' experiments: figures and a report (half an hour, resumable)
+lab: setup build ## the papers' experiments: figures and a report (half an hour, resumable)
 	$(PY) -m enkaku_lab run $(LAB) $(NAMES)
 
 # The tests share one build, Cargo's dev profile, so they do not need `build`. WORDS="cache sim": only
 # those with one of the words in their name.
 WORDS ?=
-check: setup    ## unit tests, 200 simulated seeds, the command line: before a commit
+check: setup-test ## unit tests, 200 simulated seeds, the command line: before a commit
 	@$(RUN_TESTS) check $(WORDS)
 
 test: setup     ## unit, property and simulation tests, and black-box tests with real peers
@@ -56,7 +71,7 @@ fuzz:           ## hostile input for TIME seconds a target (needs cargo-fuzz)
 	        -- -max_total_time=$(TIME) -timeout=10 -rss_limit_mb=2048 -max_len=8192 || exit 1; \
 	done
 
-lint: setup     ## format, clippy, docs, tidiness, licences, Python syntax
+lint: setup-test ## format, clippy, docs, tidiness, licences, Python syntax
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
