@@ -1,0 +1,119 @@
+//! Folders: names and their inodes. A folder with an index (htree) is a list like any other: the
+//! index hides in entries without an inode. All of it is read at once, many blocks in parallel,
+//! which costs one round trip where the index would cost three.
+
+use super::inode::Inode;
+use super::superblock::{Incompat, Superblock, checksum};
+use crate::field::Fields;
+use crate::limits::FOLDER_ENTRIES_MAX;
+use crate::{Error, Name, Result};
+
+/// Bytes of an entry without its name.
+const HEADER_BYTES: usize = 8;
+/// Bytes of the entry that holds a block's checksum, and its "kind of file".
+const TAIL_BYTES: usize = 12;
+const TAIL_KIND: u8 = 0xde;
+/// Bytes of an inline folder in front of its entries: the parent's inode.
+const INLINE_PARENT_BYTES: usize = 4;
+/// Bytes of an inline folder that are in the place of the map.
+const INLINE_FIRST_BYTES: usize = super::inode::BLOCK_BYTES;
+
+/// How to read the folder of an inode.
+pub(super) struct Folder<'a> {
+    pub(super) superblock: &'a Superblock,
+    pub(super) inode: &'a Inode,
+}
+
+impl Folder<'_> {
+    /// The entries of whole blocks.
+    pub(super) fn blocks(&self, content: &[u8], names: &mut Vec<(Name, u32)>) -> Result<()> {
+        let block_bytes = self.superblock.block_bytes as usize;
+        for (number, block) in content.chunks(block_bytes).enumerate() {
+            if let Some(seed) = self.inode.checksum_seed {
+                self.check_checksum(seed, number, block)?;
+            }
+            self.entries(block, number * block_bytes, names)?;
+        }
+        Ok(())
+    }
+
+    /// The entries of a folder that is inside its inode: two lists, of which the first follows the
+    /// parent's number.
+    pub(super) fn inline(&self, content: &[u8], names: &mut Vec<(Name, u32)>) -> Result<()> {
+        let fields = Fields(content);
+        let first = fields.bytes(INLINE_PARENT_BYTES, INLINE_FIRST_BYTES - INLINE_PARENT_BYTES);
+        self.entries(first, INLINE_PARENT_BYTES, names)?;
+        self.entries(fields.bytes(INLINE_FIRST_BYTES, usize::MAX), INLINE_FIRST_BYTES, names)
+    }
+
+    /// Only blocks of entries end with this checksum; blocks of the index have another.
+    fn check_checksum(&self, seed: u32, number: usize, block: &[u8]) -> Result<()> {
+        let Some(at) = block.len().checked_sub(TAIL_BYTES) else { return Ok(()) };
+        let tail = Fields(&block[at..]);
+        let is_tail = tail.u32(0) == 0
+            && usize::from(tail.u16(4)) == TAIL_BYTES
+            && tail.u8(6) == 0
+            && tail.u8(7) == TAIL_KIND;
+        if is_tail && checksum(seed, &block[..at]) != tail.u32(8) {
+            let place = format!("{}, block {number} of the folder", self.inode.place());
+            return Err(Error::damaged(place, "its checksum is wrong"));
+        }
+        Ok(())
+    }
+
+    /// The entries of `list`, which begins at byte `start` of the folder.
+    fn entries(&self, list: &[u8], start: usize, names: &mut Vec<(Name, u32)>) -> Result<()> {
+        let mut at = 0;
+        while at < list.len() {
+            let entry = Fields(&list[at..]);
+            let len = self.entry_len(entry);
+            let name_len = self.name_len(entry);
+            let is_whole = len >= HEADER_BYTES
+                && len.is_multiple_of(4)
+                && len <= entry.0.len()
+                && HEADER_BYTES + name_len <= len;
+            if !is_whole {
+                let problem = format!(
+                    "the entry at byte {} of the folder has {len} bytes, {name_len} of them name",
+                    start + at
+                );
+                return Err(Error::damaged(self.inode.place(), problem));
+            }
+            let (name, inode) = (entry.bytes(HEADER_BYTES, name_len), entry.u32(0));
+            at += len;
+            if inode == 0 || matches!(name, b"." | b"..") {
+                continue;
+            }
+            if name.is_empty() || name.iter().any(|byte| matches!(byte, 0 | b'/')) {
+                let problem = format!("a name {:?}", Name::new(name).to_string());
+                return Err(Error::damaged(self.inode.place(), problem));
+            }
+            if names.len() >= FOLDER_ENTRIES_MAX {
+                let max = FOLDER_ENTRIES_MAX as u64;
+                return Err(Error::too_much(self.inode.place(), "names in a folder", max));
+            }
+            names.push((Name::new(name), inode));
+        }
+        Ok(())
+    }
+
+    /// In blocks of 64 KiB, the two lowest bits are the highest, and 64 KiB are written as 0 or
+    /// 65535.
+    fn entry_len(&self, entry: Fields<'_>) -> usize {
+        let len = usize::from(entry.u16(4));
+        match len {
+            _ if self.superblock.block_bytes < 65_536 => len,
+            0 | 65_535 => 65_536,
+            _ => (len & 65_532) | (len & 3) << 16,
+        }
+    }
+
+    /// Where the kind of file is not told, its byte belongs to the length.
+    fn name_len(&self, entry: Fields<'_>) -> usize {
+        if self.superblock.incompat.has(Incompat::FILETYPE) {
+            usize::from(entry.u8(6))
+        } else {
+            usize::from(entry.u16(6))
+        }
+    }
+}
