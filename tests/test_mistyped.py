@@ -117,6 +117,10 @@ bench iscsi://127.0.0.1:$PORT/{IQN}/0 --bs 4furlongs
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --bs 1000
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --time 10
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --rw sideways
+bench iscsi://127.0.0.1:$PORT/{IQN}/0 --first-burst 16M
+bench iscsi://127.0.0.1:$PORT/{IQN}/0 --first-burst 128k --max-burst 64k
+bench iscsi://127.0.0.1:$PORT/{IQN}/0 --immediate-data maybe
+bench iscsi://127.0.0.1:$PORT/{IQN}/0 --max-outstanding-r2t 0
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --rw write --time 1s
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --max-rate 500
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --max-rate 500mbit --share 0.5

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::load::{self, Depth, LoadOptions, LoadReport, Pattern};
-use iscsi::initiator::{RemoteDisk, Url};
+use iscsi::initiator::{Config, RemoteDisk, Url};
 use iscsi::poll::Poller;
 use serde::Serialize;
 use tokio::sync::watch;
@@ -16,7 +16,7 @@ use wanlab::units;
 use super::advice::parse_url;
 use super::overwrite::{self, MayOverwrite};
 use super::path_report::Path;
-use super::remote::{Connections, RemoteArgs, URL_HELP};
+use super::remote::{Connections, RemoteArgs, URL_HELP, Volume};
 use super::trace::Trace;
 use super::{Usage, parse_poll, say};
 
@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// connection gets its next operation when its last one is done.
     #[arg(long)]
     depth_per_connection: bool,
+    /// Each operation is one SCSI command, also where shorter ones would be faster (a long path, a
+    /// first burst that is shorter): what sg_dd does. Fails where the unit takes none so long.
+    #[arg(long)]
+    one_command: bool,
     /// How long.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time,
           allow_hyphen_values = true)]
@@ -137,25 +141,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn measure(args: Args, poller: Option<Arc<Poller>>) -> anyhow::Result<ExitCode> {
-    let volume = args.remote.connect_with(&args.url, |config| {
-        if args.depth_per_connection {
-            config.hand_out_evenly = true;
-            let bytes = u32::try_from(args.bs).unwrap_or(u32::MAX);
-            config.transfer_len_max = config.transfer_len_max.max(bytes);
-        }
-    });
-    let volume = volume.await?;
+    let volume = connect(&args).await?;
     let device = volume.device();
-    let info = device.info();
-    let block_size = u32::try_from(args.bs)
-        .ok()
-        .filter(|bs| *bs > 0 && bs.is_multiple_of(info.block_size))
-        .ok_or_else(|| {
-            Usage::error(format!(
-                "--bs {} is not a multiple of the volume's block size {}",
-                args.bs, info.block_size
-            ))
-        })?;
+    let block_size = block_size(&args, &volume)?;
     let (pattern, name) = args.rw.pattern();
     if matches!(pattern, Pattern::Write | Pattern::RandomWrite) {
         let may = if args.force { MayOverwrite::Forced } else { MayOverwrite::OnAYes };
@@ -198,6 +186,38 @@ async fn measure(args: Args, poller: Option<Arc<Poller>>) -> anyhow::Result<Exit
         print_table(&report)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The volume, its operations made into commands as the options say.
+async fn connect(args: &Args) -> anyhow::Result<Volume> {
+    let bytes = u32::try_from(args.bs).unwrap_or(u32::MAX);
+    let change = |config: &mut Config| {
+        config.hand_out_evenly = args.depth_per_connection;
+        config.uncut = args.one_command;
+        if args.depth_per_connection || args.one_command {
+            config.transfer_len_max = config.transfer_len_max.max(bytes);
+        }
+    };
+    args.remote.connect_with(&args.url, change).await
+}
+
+/// Bytes of an operation, if the volume takes such.
+fn block_size(args: &Args, volume: &Volume) -> anyhow::Result<u32> {
+    let whole = volume.device().info().block_size;
+    let fits = |bytes: &u32| *bytes > 0 && bytes.is_multiple_of(whole);
+    let block_size = u32::try_from(args.bs).ok().filter(fits).ok_or_else(|| {
+        Usage::error(format!(
+            "--bs {} is not a multiple of the volume's block size {whole}",
+            args.bs
+        ))
+    })?;
+    let longest = volume.disk().transfer_len_max();
+    if args.one_command && block_size > longest {
+        return Err(Usage::error(format!(
+            "--one-command: the unit takes at most {longest} bytes in a command, --bs is {block_size}"
+        )));
+    }
+    Ok(block_size)
 }
 
 /// How often connections are counted: they come and go at intervals of 100 ms and more.

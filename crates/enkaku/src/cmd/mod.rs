@@ -3,6 +3,7 @@
 pub(crate) mod advice;
 pub(crate) mod attach;
 pub(crate) mod bench;
+pub(crate) mod bursts;
 pub(crate) mod conformance;
 pub(crate) mod copy;
 pub(crate) mod diagnose;

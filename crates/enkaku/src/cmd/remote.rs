@@ -18,6 +18,7 @@ use iscsi_proto::names::check_name;
 use path::tuner::{ModelConfig, PolicyConfig};
 use wanlab::units;
 
+use super::bursts::BurstArgs;
 use super::{Usage, complain, read_secret};
 
 /// The form of a volume's URL, libiscsi's.
@@ -111,6 +112,8 @@ pub(crate) struct RemoteArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_measuring_time,
           allow_hyphen_values = true)]
     pub(crate) measuring_time: Option<Duration>,
+    #[command(flatten)]
+    bursts: BurstArgs,
 }
 
 /// What is cached on this side.
@@ -270,6 +273,7 @@ impl RemoteArgs {
         config.chap_optional = self.chap_optional;
         config.send_buffer = self.send_buffer;
         config.receive_buffer = self.receive_buffer;
+        self.bursts.apply(&mut config.offer)?;
         if let (Some(user), Some(file)) = (&self.mutual_user, &self.mutual_password_file) {
             let secret = Secret::new(read_secret(file)?.as_bytes());
             config.chap_mutual = Some(ChapCredentials { user: user.clone(), secret });

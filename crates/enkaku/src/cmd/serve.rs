@@ -17,6 +17,7 @@ use iscsi::target::{CongestionChoice, Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
+use super::bursts::BurstArgs;
 use super::remote::{NAME_HELP, parse_socket_buffer};
 use super::{ChapArgs, Usage, complain, parse_poll, say, socket_address, stop_signal};
 
@@ -94,6 +95,8 @@ pub(crate) struct Args {
     delay_seed: u64,
     #[command(flatten)]
     chap: ChapArgs,
+    #[command(flatten)]
+    bursts: BurstArgs,
 }
 
 fn parse_block_size(text: &str) -> Result<u32, String> {
@@ -223,6 +226,7 @@ fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {
     config.limits.send_buffer = args.send_buffer;
     config.limits.receive_buffer = args.receive_buffer;
     config.poll = args.poll;
+    args.bursts.apply(&mut config.offer)?;
     Ok(config)
 }
 

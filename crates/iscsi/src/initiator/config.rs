@@ -94,6 +94,9 @@ pub struct Config {
     /// and an operation is not cut for the path's sake.
     /// For experiments whose load is so many commands for each connection.
     pub hand_out_evenly: bool,
+    /// An operation is not cut for the path's sake: it is one command, as long as the unit allows.
+    /// For experiments about single commands.
+    pub uncut: bool,
     /// Most bytes kept of writes that a volatile cache may still lose. Half of it triggers a
     /// flush. 0 keeps nothing: what a target loses with its power is then lost without a word.
     pub unflushed_len_max: u64,
@@ -152,6 +155,7 @@ impl Config {
             transfer_len_max: 1 << 20,
             commands_max: 4096,
             hand_out_evenly: false,
+            uncut: false,
             unflushed_len_max: 256 << 20,
             shared: false,
             after_loss: AfterLoss::GoOn,

@@ -174,6 +174,11 @@ impl RemoteDisk {
         self.0.shared.unit().map(|unit| unit.identity.clone()).unwrap_or_default()
     }
 
+    /// Most bytes of one READ or WRITE: the unit's limit, or the configuration's.
+    pub fn transfer_len_max(&self) -> u32 {
+        self.0.shared.unit().map_or(0, |unit| unit.transfer_len)
+    }
+
     /// Sessions and connections as of now: what was agreed, and what is under way.
     pub fn sessions(&self) -> Vec<SessionReport> {
         report::sessions(&mut self.0.shared.lock())

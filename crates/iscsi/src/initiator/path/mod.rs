@@ -404,7 +404,7 @@ fn shortest(connections: &[PathConnection]) -> Option<Duration> {
 
 /// How long commands are made follows the path.
 fn choose_stride(shared: &Shared, view: &View, connections: &[PathConnection]) {
-    if shared.config.hand_out_evenly {
+    if shared.config.hand_out_evenly || shared.config.uncut {
         return;
     }
     if let Some(((session, connection), rtt)) = view.agreed.as_ref().zip(shortest(connections)) {
