@@ -1,7 +1,7 @@
 # Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
 # `build` and `install` install no package.
 .DEFAULT_GOAL := build
-.PHONY: help setup setup-build setup-test build install uninstall demo check test soak bench lab fuzz lint fmt clean
+.PHONY: help setup setup-build setup-test build install uninstall demo check test soak bench lab lab-stale fuzz lint fmt clean
 
 CARGO ?= cargo
 PY := .venv/bin/python
@@ -9,7 +9,7 @@ RUN_TESTS := env -u MAKEFLAGS -u ENKAKU_BIN scripts/run-tests
 export ENKAKU_BIN := $(CURDIR)/target/release/enkaku
 
 help:           ## what can be made
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup:          ## install what is missing for everything (packages.txt, .venv)
 	@scripts/setup lab
@@ -40,11 +40,14 @@ bench: setup-test build ## 4 KiB and 256 KiB on loopback: tgt and enkaku, three 
 	$(CARGO) build --release --locked --package wanlab --example limit
 	$(PY) -m enkaku_lab bench --only "$(ONLY)"
 
-# LAB=--quick for a few minutes instead; NAMES for some of them (python -m enkaku_lab list).
+# LAB=--quick for a quarter of an hour instead; NAMES for some of them (python -m enkaku_lab list).
 LAB ?=
 NAMES ?= all
-lab: setup build ## the papers' experiments: figures and a report (half an hour, resumable)
+lab: setup build ## the papers' experiments: every figure and the reports (hours, resumable)
 	$(PY) -m enkaku_lab run $(LAB) $(NAMES)
+
+lab-stale: setup-test ## committed figures that are older than the code that they show
+	$(PY) -m enkaku_lab stale
 
 # The tests share one build, Cargo's dev profile, so they do not need `build`. WORDS="cache sim": only
 # those with one of the words in their name.

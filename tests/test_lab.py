@@ -303,7 +303,8 @@ def test_what_is_committed_is_small_and_says_machine_and_time(tmp_path: Path):
     page = docs.write([FAKE], FULL, store, docs.Made(("fake-fig1",), tmp_path / "docs"))
     assert "`python -m enkaku_lab run fake-fig1`" in page.read_text()
     assert "`python -m enkaku_lab report --docs docs/docs fake-fig1`" in page.read_text()
-    (figure,) = (tmp_path / "docs/figures").iterdir()
+    table, figure = sorted((tmp_path / "docs/figures").iterdir())
+    assert table.name == "fake-fig1.csv" and "](figures/fake-fig1.csv)" in page.read_text()
     assert figure.stat().st_size <= 100 << 10
     assert f"](figures/{figure.name})" in page.read_text()
     assert "fast has " in page.read_text() and "abacus" in page.read_text()

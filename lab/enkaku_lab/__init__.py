@@ -7,5 +7,5 @@ process id; `peers/` holds one adapter per program.
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-OUT = REPOSITORY / "out"
-"""Everything that the lab writes (ignored by git)."""
+OUT = (REPOSITORY if (REPOSITORY / "Cargo.toml").exists() else Path.cwd()) / "out"
+"""Everything that the lab writes (ignored by git); below the working directory where the lab was installed elsewhere."""

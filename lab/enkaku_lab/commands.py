@@ -1,4 +1,6 @@
-"""`python -m enkaku_lab list | run NAME… | report`: the papers' experiments."""
+"""`python -m enkaku_lab list | run NAME… | report`: the papers' experiments, of all three kinds: curves, S0's packets
+(`packets`) and S2's studies (`ns2`), which have runners of their own.
+"""
 
 import argparse
 import hashlib
@@ -7,11 +9,13 @@ import time
 from pathlib import Path
 
 from enkaku_lab import docs as docs_report
-from enkaku_lab import machine, report, runner, wan
+from enkaku_lab import machine, packets, report, runner, wan
 from enkaku_lab.curves import collect
 from enkaku_lab.experiment import FILE_BYTES, FULL, QUICK, Experiment, Pace
-from enkaku_lab.experiments import choose, load
+from enkaku_lab.experiments import check, choose, load
 from enkaku_lab.laboratory import laboratory
+from enkaku_lab.ns2 import commands as s2
+from enkaku_lab.ns2 import study
 from enkaku_lab.peers import enkaku
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
@@ -29,11 +33,37 @@ def main_list(arguments: list[str]) -> None:
     rows = [_row(one.name, [one], pace, one.title, one.source) for one in experiments]
     # Less than the sum: cells that several experiments need are measured once.
     rows.append(_row("all", experiments, pace, "every one, shared measurements once", ""))
+    rows += _others(pace)
     print(render(["name", "runs", "minutes", "what", "figure"], rows))
     print()
     lacks = {stack.label: why for stack in STACKS.values() if (why := stack.missing())}
     for label, why in lacks.items():
         print(f"{label} cannot run here: {why}")
+
+
+def _others(pace: Pace) -> list[list[str]]:
+    """What `run all` makes besides the curves."""
+    quick = pace is QUICK
+    traces, studies = packets.load(), list(s2.load().values())
+    wanted = packets.wanted(traces.values(), quick)
+    seconds = sum(map(packets.seconds, wanted)) * (0.5 if quick else 1)
+    rows = [[f"{len(traces)} of S0's packets", str(len(wanted)), f"{seconds / 60:.1f}", "see docs/packets", "Higa et al. 2009"]]
+    for engine in _engines(pace):
+        its = study.Pace(pace.name, engine)
+        runs = {run for one in studies if engine in one.engines for run in one.runs(its)}
+        seconds = sum(run.seconds for run in runs) * (1 if its.real else NS2_SECONDS)
+        name = f"{len(studies)} of S2, {study.SHORT[engine]}"
+        rows.append([name, str(len(runs)), f"{seconds / 60:.1f}", "see docs/tuner", "iSCSI-APT 2009"])
+    return rows
+
+
+NS2_SECONDS = 0.3
+"""That a simulated second takes, about, with two at a time."""
+
+
+def _engines(pace: Pace) -> tuple[str, ...]:
+    """A quick run has no time for real seconds."""
+    return ("ns2",) if pace is QUICK else ("ns2", "real")
 
 
 def _row(name: str, experiments: list[Experiment], pace: Pace, title: str, source: str):
@@ -50,10 +80,28 @@ def main_run(arguments: list[str]) -> None:
     _add_out(parser)
     options = parser.parse_args(arguments)
     pace = QUICK if options.quick else FULL
-    experiments = choose(options.names)
+    traces, studies = packets.load(), s2.load()
+    check(options.names, [*load(), *traces, *studies])
+    every = "all" in options.names
+    chosen = [[one for name, one in kind.items() if every or name in options.names] for kind in (load(), traces, studies)]
     place = Place(options.out)
     with runner.alone(place):
-        _run(experiments, pace, place, options.repeat, options.fresh)
+        if chosen[0]:
+            _run(chosen[0], pace, place, options.repeat, options.fresh)
+        if chosen[1]:
+            page = packets.perform(chosen[1], options.quick, place.folder / "packets", options.fresh)
+            print(f"Report: {page}")
+        if chosen[2]:
+            _run_s2(chosen[2], pace, place, options.fresh)
+
+
+def _run_s2(studies: list[study.Study], pace: Pace, place: Place, fresh: bool) -> None:
+    folder = place.folder / "s2"
+    for engine in _engines(pace):
+        mine = [one for one in studies if engine in one.engines]
+        if mine:
+            study.perform(mine, study.Pace(pace.name), folder, engine, fresh=fresh)
+            print(f"Report: {folder}/report-{pace.name}-{engine}.md")
 
 
 def _run(
@@ -73,7 +121,7 @@ def _run(
     minutes = runner.seconds(work) / 60
     say(f"{len(work)} measurements, about {minutes:.0f} minutes when none is done yet")
     failed = runner.measure(work, store, session, STACKS, laboratory, place)
-    found = _with_results(choose(["all"]), pace, store)
+    found = _with_results(list(load().values()), pace, store)
     page = report.write(found, pace, store, place.folder / f"report-{pace.name}")
     say(f"{(time.monotonic() - begin) / 60:.1f} minutes; {failed} measurements failed")
     print(f"Report: {page}\nRaw results: {store.path}")
@@ -84,9 +132,17 @@ def main_report(arguments: list[str]) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; all, unless said")
     parser.add_argument("--quick", action="store_true", help="of the quick run's results")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write what is to be committed")
+    parser.add_argument(
+        "--again", type=Path, metavar="DIR",
+        help="write what is committed there again, from the CSVs beside its figures",
+    )
     parser.add_argument("--note", default="", help="a sentence for the head of what is committed")
     _add_out(parser)
     options = parser.parse_args(arguments)
+    if options.again:
+        page = docs_report.again(choose(options.names or ["all"]), options.again, options.note)
+        print(f"Report: {page}")
+        return
     pace = QUICK if options.quick else FULL
     path = options.out / "results.jsonl"
     if not path.exists():

@@ -67,6 +67,8 @@ class Curves:
     """Stack → why it could not run."""
     sessions: list[dict] = field(default_factory=list)
     taken: tuple[str, str] = ("", "")
+    kept: dict[str, str] = field(default_factory=dict)
+    """The head of the CSV that they were read from, where there are no raw results (`data`)."""
 
     def get(self, label: str, panel: str | None = None) -> Curve:
         """The curve of the series with this label (in the first panel that has it)."""

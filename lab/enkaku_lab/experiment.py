@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
+from enkaku_lab.claims import Claim
+
 KIB, MIB = 1 << 10, 1 << 20
 FILE_BYTES = 512 * MIB
 """The file of S1 and S4. A run that would take hours ends after some seconds instead."""
@@ -39,6 +41,8 @@ class Link:
     """It is the system's default only: a program may choose another one (setsockopt)."""
     wmem: str = "4k 16k 4M"
     rmem: str = "4k 128k 6M"
+    window_scaling: bool = True
+    """RFC 7323; without it, as in 2004, no window is above 65,535 bytes."""
 
     @property
     def payload_bits_per_s(self) -> float:
@@ -60,6 +64,8 @@ class Load:
     connections: int | Literal["auto"] = "auto"
     bytes_max: int = FILE_BYTES
     seconds_max: float = 2.0
+    one_command: bool = False
+    """A block is one SCSI command, also where shorter ones would be faster."""
     ramp_s: float = 0.0
     """Time before the clock starts, for what is asked about the steady state."""
 
@@ -158,6 +164,10 @@ class Experiment:
     series: Sequence[Series]
     sentence: Callable[["object"], str]
     """Compares with the paper; computed from a `curves.Curves`."""
+    claims: Callable[["object"], list[Claim]] = lambda _curves: []
+    """What the paper says of its figure, judged."""
+    shrunk: str = ""
+    """What is smaller or shorter than in the paper."""
     link: Link = Link()
     load: Load = Load()
     panels: dict[str, dict] = field(default_factory=lambda: {"": {}})

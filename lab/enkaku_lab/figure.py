@@ -1,14 +1,18 @@
 """How every figure of the lab looks: colours that colour-blind readers can tell apart, units on
 the axes, the physical limit drawn; saved as SVG and PNG."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
+from matplotlib.collections import PathCollection
 
 matplotlib.use("agg")
 
 import matplotlib.pyplot as plt  # noqa: E402  (the backend is chosen first)
+
+from enkaku_lab import data  # noqa: E402
 
 # Okabe and Ito's palette, one colour per stack in every figure.
 COLOURS = {"tcp": "#56B4E9", "tcp_n": "#0072B2", "stock": "#E69F00", "enkaku": "#009E73"}
@@ -73,9 +77,47 @@ def panels(
     return chart, list(grid.flat), legend_at
 
 
-def save(figure, path: Path, dpi: int = 150) -> tuple[Path, Path]:
-    """Writes PATH.svg and PATH.png and returns their paths."""
+DRAWN = ("axes", "series", "x", "y", "low", "high")
+"""Columns of a CSV of what was drawn: number of the axes, number of the series in them, its points. The head has what
+they are called: clouds of thousands of points would repeat it."""
+DRAWN_DIGITS = 5
+LIMITS = "band_limits"
+"""Name under which a line keeps the lowest and highest values of the band around it."""
+
+
+def drawn(figure) -> tuple[dict[str, str], list[tuple]]:
+    """What axes and series are called, and the points of every line and every cloud, as `DRAWN`. Lines across the
+    whole width or height (limits) are not data."""
+    names, rows = {}, []
+    for number, axes in enumerate(figure.axes, 1):
+        x, y = axes.get_xlabel(), axes.get_ylabel()
+        names[f"axes {number}"] = f"{axes.get_title()} (x: {x or 'as below'}, y: {y or 'as at the left'})".strip()
+        lines = [line for line in axes.get_lines() if line.get_transform() == axes.transData]
+        clouds = [one for one in axes.collections if isinstance(one, PathCollection)]
+        for index, one in enumerate([*lines, *clouds], 1):
+            if not str(one.get_label()).startswith("_"):
+                names[f"series {number}.{index}"] = one.get_label()
+            points = zip(*one.get_data(), strict=True) if one in lines else one.get_offsets()
+            lows, highs = getattr(one, LIMITS, ([], []))
+            for place, (across, up) in enumerate(points):
+                band = (_short(lows[place]), _short(highs[place])) if lows else (None, None)
+                rows.append((number, index, _short(across), _short(up), *band))
+    return names, rows
+
+
+def _short(value: float) -> str:
+    return f"{value:.{DRAWN_DIGITS}g}"
+
+
+def save(
+    figure, path: Path, dpi: int = 150, numbers: Mapping[str, object] | None = None
+) -> tuple[Path, Path]:
+    """Writes PATH.svg and PATH.png and returns their paths; with `numbers`, the head of such a file, also PATH.csv
+    with what was drawn."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if numbers is not None:
+        names, rows = drawn(figure)
+        data.write(path.with_suffix(".csv"), {"figure": path.stem, **numbers, **names}, DRAWN, rows)
     saved = path.with_suffix(".svg"), path.with_suffix(".png")
     for file in saved:
         # No date inside, so that the same numbers give the same file.

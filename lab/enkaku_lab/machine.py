@@ -33,6 +33,7 @@ def facts() -> dict:
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "sysctl": {name: sysctl(name) for name in SYSCTLS},
+        "commit": commit(),
         "versions": {"enkaku": _output([str(enkaku.binary()), "--version"]), **_packages()},
     }
 
@@ -44,6 +45,14 @@ def summary(found: dict) -> str:
         f"{found['processor']}, {found['cores']} cores, {gib:.0f} GiB, "
         f"Linux {found['kernel']}, {found['taken'][:10]}"
     )
+
+
+def commit() -> str:
+    """Of the repository that the lab runs from, with + where something in it is changed; empty without one."""
+    here = ["git", "-C", str(Path(__file__).parent)]
+    found = _output([*here, "rev-parse", "--short", "HEAD"]) if shutil.which("git") else ""
+    changed = found and _output([*here, "status", "--porcelain", "--untracked-files=no"])
+    return f"{found}+" if changed else found
 
 
 def sysctl(name: str) -> str:

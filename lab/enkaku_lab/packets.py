@@ -7,21 +7,38 @@ are drawn. Transfers that several figures need run once.
 import argparse
 import importlib
 import pkgutil
-import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from enkaku_lab import OUT, docs, experiments, figure, machine, story, table, wan
+from enkaku_lab import OUT, data, docs, experiments, figure, machine, story, table, wan
+from enkaku_lab.claims import Claim, markdown
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
-from enkaku_lab.transfers import HELD, LABELS, OURS, SOCKET, STOCK, Seen, Transfer, see
+from enkaku_lab.story import Numbers
+from enkaku_lab.transfers import (
+    HELD,
+    LABELS,
+    MIB,
+    OURS,
+    ROUND_TRIPS,
+    SECONDS,
+    SETTLED_S,
+    SOCKET,
+    STOCK,
+    Seen,
+    Transfer,
+    see,
+)
 
 FOLDER = OUT / "packets"
 HEAD = """# S0's packets
 
 Made by `python -m enkaku_lab packets all --docs docs/packets`; do not edit. Writes one at a time over 1 Gbit/s,
 seen by the packets and by samples of the sender's socket. {machine}
+
+![What Ta, Tb and Tc are, and what is in the sender's queue](../figures/s0-write.svg)
 """
 COLOURS = {
     STOCK: figure.COLOURS["stock"], HELD: "#CC79A7", OURS: figure.COLOURS["enkaku"],
@@ -37,8 +54,15 @@ class Trace:
     """What the paper's figure shows."""
     transfers: Sequence[Transfer]
     draw: Callable[[list[Seen], Path], str | None]
-    """Draws into PATH.svg and PATH.png; returns what is to be seen, with numbers, unless the story
+    """Draws into PATH.svg, PATH.png and PATH.csv; returns what is to be seen, with numbers, unless the story
     (`story.tell`) has them."""
+    claims: Callable[[Numbers], list[Claim]]
+    """What the paper says, judged."""
+
+
+NUMBERS = "s0-numbers"
+"""The CSV of what the judgements are made of."""
+QUICK_RTTS_MS = (0, 5, 20)
 
 
 def load() -> dict[str, Trace]:
@@ -56,43 +80,125 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--quick", action="store_true", help="transfers of a second")
     parser.add_argument("--out", type=Path, default=FOLDER)
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/README.md, too")
+    parser.add_argument("--fresh", action="store_true", help="run again what is finished")
+    parser.add_argument(
+        "--again", type=Path, metavar="DIR",
+        help="write what is committed there again, from its CSV; pictures stay as they are",
+    )
     options = parser.parse_args(arguments)
     known = load()
     if unknown := [name for name in options.names if name not in known and name != "all"]:
         raise LabError(f"no figure is called {unknown[0]}; there are: {', '.join(known)} (or all)")
-    wan.need()
     chosen = [one for one in known.values() if one.name in options.names or "all" in options.names]
-    seen: dict[Transfer, Seen] = {}
-    figures = []
-    with tempfile.TemporaryDirectory() as folder:
-        for trace in chosen:
-            for one in trace.transfers:
-                if one not in seen:
-                    size = one.block_bytes // 1024
-                    say(f"{LABELS[one.stack]}, RTT {one.rtt_ms:g} ms, {size} KiB")
-                    seen[one] = see(one, Path(folder), 0.5 if options.quick else 2.0)
-            sentence = trace.draw([seen[one] for one in trace.transfers], options.out / trace.name)
-            figures.append(f"## {trace.name}: {trace.title}\n\nThe paper: {trace.paper}.\n")
-            figures.append(f"![{trace.title}]({trace.name}.svg)\n")
-            if sentence:
-                figures.append(f"{sentence}\n")
-            say(f"{trace.name}: {sentence or 'drawn'}")
-    lines = [HEAD.format(machine=machine.summary(machine.facts()))]
-    lines.append("## S0's story in these numbers\n")
-    for found in story.tell(seen.values(), segments_of):
-        text = table.render(found.head, found.rows)
-        lines.append(f"{found.title}:\n\n{table.fenced(text)}\n")
-        print(f"{found.title}:\n{text}\n")
-    page = options.out / "README.md"
-    page.write_text("\n".join(lines + figures))
+    if options.again:
+        print(f"Report: {again(chosen, options.again)}")
+        return
+    page = perform(chosen, options.quick, options.out, options.fresh)
     print(f"Report: {page}")
     if options.docs:
         print(f"To be committed: {_commit(page, [one.name for one in chosen], options.docs)}")
 
 
+def wanted(traces: Iterable[Trace], quick: bool) -> list[Transfer]:
+    """The transfers that these figures need, each once."""
+    every = dict.fromkeys(one for trace in traces for one in trace.transfers)
+    return [one for one in every if not quick or _in_quick(one)]
+
+
+OVERHEAD_S = 3.0
+"""A line, a target, a capture and what is read of it."""
+
+
+def seconds(one: Transfer) -> float:
+    """How long it takes, about."""
+    return SECONDS + ROUND_TRIPS * one.rtt_ms / 1e3 + SETTLED_S.get(one.stack, 0.0) + OVERHEAD_S
+
+
+def perform(chosen: Sequence[Trace], quick: bool = False, out: Path = FOLDER, fresh: bool = False) -> Path:
+    """Runs what is missing, draws, writes the page; returns its path."""
+    wan.need()
+    pace = "quick" if quick else "full"
+    seen: dict[Transfer, Seen] = {}
+    figures = []
+    for trace in chosen:
+        mine = wanted([trace], quick)
+        for one in mine:
+            if one not in seen:
+                size = one.block_bytes // 1024
+                say(f"{LABELS[one.stack]}, RTT {one.rtt_ms:g} ms, {size} KiB")
+                seen[one] = see(one, out / f"runs-{pace}", quick, fresh)
+        sentence = trace.draw([seen[one] for one in mine], out / trace.name)
+        figures.append((trace, f"{trace.name}.svg", sentence or ""))
+        say(f"{trace.name}: {sentence or 'drawn'}")
+    numbers = story.numbers(seen.values(), segments_of)
+    head = {"figure": NUMBERS, **head_of(seen.values())}
+    data.write(out / f"{NUMBERS}.csv", head, story.COLUMNS, numbers.rows)
+    lines = [HEAD.format(machine=machine.summary(machine.facts()))]
+    lines += ["**A quick run:** draw no conclusions from it.\n"] if quick else []
+    lines.append(f"{STORY}\n")
+    for found in story.tell(seen.values(), segments_of):
+        text = table.render(found.head, found.rows)
+        lines.append(f"{found.title}:\n\n{table.fenced(text)}\n")
+        print(f"{found.title}:\n{text}\n")
+    page = out / "README.md"
+    page.write_text("\n".join([*lines, *(_section(*one, numbers) for one in figures)]))
+    return page
+
+
+STORY = "## S0's story in these numbers"
+
+
+def _in_quick(one: Transfer) -> bool:
+    return one.rtt_ms in QUICK_RTTS_MS and one.block_bytes == 4 * MIB
+
+
+def _section(trace: Trace, picture: str, sentence: str, numbers: Numbers) -> str:
+    parts = [
+        f"## {trace.name}: {trace.title}",
+        f"The paper: {trace.paper}.",
+        f"![{trace.title}]({picture})",
+        sentence,
+        markdown(trace.claims(numbers)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def again(chosen: Sequence[Trace], folder: Path) -> Path:
+    """The page of what is committed, its judgements made of the CSV there; its head, tables and pictures stay."""
+    found = data.read(folder / f"{NUMBERS}.csv")
+    numbers = Numbers([tuple(row[name] for name in story.COLUMNS) for row in found.rows])
+    page = folder / "README.md"
+    before = page.read_text().partition("\n## s0-fig")[0]
+    pictures = {path.stem: path.name for path in folder.iterdir() if path.suffix in (".svg", ".png")}
+    sections = [
+        _section(one, pictures[one.name], found.head.get(one.name, ""), numbers)
+        for one in chosen
+        if one.name in pictures
+    ]
+    page.write_text("\n".join([before, *sections]))
+    return page
+
+
+def head_of(seen: Iterable[Seen]) -> dict[str, object]:
+    """What a reader must know of the numbers of a figure."""
+    seen = list(seen)
+    facts = machine.facts()
+    return {
+        "paper": "Higa et al. 2009",
+        "stacks": "packets" if any(one.transfer.stack != SOCKET for one in seen) else "tcp",
+        "machine": machine.summary(facts),
+        "versions": ", ".join(f"{name} {text}" for name, text in facts["versions"].items()),
+        "commit": facts["commit"],
+        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "run": f"writes of {SECONDS:g} s and {ROUND_TRIPS} round trips, one at a time",
+    }
+
+
 def _commit(page: Path, names: list[str], folder: Path) -> Path:
     """The page with the smaller one of each figure's two files."""
     text = page.read_text()
+    for path in page.parent.glob("s0-*.csv"):
+        (folder / path.name).write_bytes(path.read_bytes())
     for name in names:
         text = text.replace(f"({name}.svg)", f"({docs.keep(page.with_name(f'{name}.svg'), folder)})")
     committed = folder / page.name

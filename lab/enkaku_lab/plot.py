@@ -1,12 +1,13 @@
 """Draws the curves of an experiment: the same colour and mark for a stack in every figure, the
 line's payload rate, the paper's values, quartiles as bars; what could not run is written in it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.container import ErrorbarContainer
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from enkaku_lab import figure
+from enkaku_lab import data, figure, machine
 from enkaku_lab.curves import Curve, Curves
 
 # Okabe and Ito's palette: a colour per stack. The mark differs too, for readers without colour.
@@ -38,16 +39,19 @@ ZERO_LOG_STEP = 0.4
 PANELS_IN = {1: (7.0, 3.5), 2: (4.7, 3.5), 4: (4.7, 2.7)}
 """Size of the axes by the number of panels."""
 LEGEND_COLUMNS = 3
+SMALL_PRINT_IN = 0.42
+"""Two lines of it."""
 
 
 def draw(curves: Curves, path: Path) -> tuple[Path, Path]:
-    """The figure as PATH.svg and PATH.png."""
+    """The figure as PATH.svg and PATH.png, and its numbers as PATH.csv."""
     panels = list(curves.experiment.panels)
     rows, columns = (2, 2) if len(panels) == 4 else (1, len(panels))
     shown = len({curve.series.label for curve in curves.curves if curve.measured})
     gaps = any(point.failed for curve in curves.curves for point in curve.points if not point.mbit)
     entries = 1 + shown + bool(curves.experiment.points) + gaps
     margins = figure.Margins() if panels != [""] else figure.Margins(top=0.55)
+    margins = replace(margins, small_print=SMALL_PRINT_IN)
     chart, grid, legend_at = figure.panels(
         rows, columns, PANELS_IN[len(panels)], -(-entries // LEGEND_COLUMNS), margins
     )
@@ -62,6 +66,7 @@ def draw(curves: Curves, path: Path) -> tuple[Path, Path]:
     chart.suptitle(_title(curves), fontsize=11.5, y=1 - 0.1 / height)
     small = {"fontsize": 7, "color": "#444444", "ha": "center", "va": "bottom"}
     chart.text(0.5, 0.07 / height, _small_print(curves), **small)
+    data.write_curves(curves, path.with_suffix(".csv"))
     return figure.save(chart, path)
 
 
@@ -85,7 +90,7 @@ def _panel(axes, curves: Curves, panel: str) -> None:
             continue
         if curve.measured:
             _curve(axes, curve, shown)
-        else:
+        elif curve.points[0].why != data.NOT_YET:
             lacking.setdefault(_short_reason(curves, curve), []).append(curve.series.label)
     _axes(axes, curves, shown)
     if lacking:
@@ -248,18 +253,23 @@ def _legend(chart, grid, place: tuple[float, float], curves: Curves) -> None:
 
 
 def _small_print(curves: Curves) -> str:
-    """Machine and time, in every figure."""
-    if not curves.sessions:
+    """Machine, time, commit and the length of a run, in every figure."""
+    if not curves.sessions and not curves.kept:
         return "nothing was measured"
-    head = curves.sessions[-1]
     first, last = (time[:16].replace("T", " ") for time in curves.taken)
     when = f"{first} to {last[11:] if first[:10] == last[:10] else last} UTC"
-    gib = head["memory_bytes"] / 2**30
+    if curves.sessions:
+        where, commit = machine.summary(curves.sessions[-1]), curves.sessions[-1].get("commit", "")
+    else:
+        where, commit = curves.kept.get("machine", "unknown"), curves.kept.get("commit", "")
+    # The summary ends with a date, and the time is told more exactly.
+    where = where.rpartition(", ")[0] or where
+    with_ = f" · commit {commit.split()[0]}" if commit else ""
     runs = sorted({point.runs for curve in curves.curves for point in curve.measured})
     quick = "QUICK RUN, not for conclusions · " if curves.pace.name == "quick" else ""
     many = f"{runs[0]}–{runs[-1]}" if runs[0] != runs[-1] else f"{runs[0]}"
     middle = f"medians of {many} runs, bars: middle half" if runs[-1] > 1 else "one run each"
+    shrunk = f" · {curves.experiment.shrunk}" if curves.experiment.shrunk else ""
     return (
-        f"{quick}{head['processor']}, {head['cores']} cores, {gib:.0f} GiB, "
-        f"Linux {head['kernel']} · {when} · {middle}"
+        f"{quick}{where} · {when}{with_}\n{middle} · a run: {data.run_length(curves)}{shrunk}"
     )

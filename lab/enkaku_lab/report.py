@@ -8,7 +8,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from enkaku_lab import machine, plot
+from enkaku_lab import data, machine, plot, stale
+from enkaku_lab.claims import Claim
 from enkaku_lab.curves import Curve, Curves, Point, collect
 from enkaku_lab.experiment import Experiment, Pace
 from enkaku_lab.stacks.all import STACKS
@@ -99,9 +100,29 @@ def _section(curves: Curves, svg: Path) -> str:
     return f"""
 <section id="{experiment.name}"><h2>{experiment.name}: {html.escape(experiment.title)}</h2>
 {paper}<figure>{_inline(svg)}</figure>
-<p class="found">{html.escape(sentence(curves))}</p>{lacks}
+<p class="found">{html.escape(sentence(curves))}</p>{_claims(curves)}{lacks}{_old(curves)}
 <p class="note">{html.escape(experiment.note)} {conditions(curves)}</p>
 {"".join(_table(curves, panel) for panel in experiment.panels)}</section>"""
+
+
+def claims(curves: Curves) -> list[Claim]:
+    """What the paper says, judged; nothing before something was measured."""
+    if not any(curve.measured for curve in curves.curves):
+        return []
+    return curves.experiment.claims(curves)
+
+
+def _claims(curves: Curves) -> str:
+    items = "".join(
+        f"<li>“{html.escape(one.says)}”: <b>{one.verdict}</b>: {html.escape(one.found)}.</li>"
+        for one in claims(curves)
+    )
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def _old(curves: Curves) -> str:
+    said = stale.of_curves(curves)
+    return f'<p class="lack">{html.escape(said)}</p>' if said else ""
 
 
 def _inline(svg: Path) -> str:
@@ -115,17 +136,19 @@ def _inline(svg: Path) -> str:
 
 def conditions(curves: Curves) -> str:
     """The line and how long was measured."""
-    link, pace = curves.experiment.link, curves.pace
-    seconds = pace.seconds * (1 + curves.experiment.seconds_more)
+    link = curves.experiment.link
+    shrunk = f" Shrunk: {curves.experiment.shrunk}." if curves.experiment.shrunk else ""
     return (
         f"Line: {link.rate}, DropTail queue of {link.queue_packets} packets, MTU 1500; it carries "
-        f"{curves.limit_mbit:.0f} Mbit/s of TCP payload. A run takes at most {seconds:g} s "
-        f"and {pace.round_trips:g} round trips. {congestion_control(curves)}"
+        f"{curves.limit_mbit:.0f} Mbit/s of TCP payload. A run takes {data.run_length(curves)}.{shrunk} "
+        f"{congestion_control(curves)}"
     ).strip()
 
 
 def congestion_control(curves: Curves) -> str:
     """What ss saw at the sending sockets, against what was asked for."""
+    if told := curves.kept.get("congestion control"):
+        return told
     right, wrong, unseen, names = 0, [], 0, set()
     for curve in curves.curves:
         if not STACKS[curve.series.stack].port:

@@ -69,9 +69,9 @@ def seconds(work: Sequence[Job]) -> float:
     return sum(job.seconds for job in work) + labs * LAB_S
 
 
-def _lab(cell: Cell) -> tuple[str, str]:
+def _lab(cell: Cell) -> tuple[str, str, bool]:
     """What can be set only when a lab is made."""
-    return cell.link.wmem, cell.link.rmem
+    return cell.link.wmem, cell.link.rmem, cell.link.window_scaling
 
 
 Laboratories = Callable[[Link, Place, Iterable[str]], AbstractContextManager]

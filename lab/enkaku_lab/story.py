@@ -6,7 +6,7 @@ did, its row says what it did instead.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -236,6 +236,98 @@ def of_hold(seen: Seen, mss: int) -> list[str]:
         f"{found.window_full:.0%}",
         what,
     ]
+
+
+COLUMNS = ("stack", "label", "mib", "rtt_ms", "quantity", "value")
+"""Of the numbers as CSV."""
+
+
+class Numbers:
+    """What figures and judgements are made of: a number for each quantity of each transfer."""
+
+    def __init__(self, rows: Iterable[Sequence]):
+        self.rows = [tuple(row) for row in rows]
+        self._by = {
+            (stack, float(mib), None if rtt == "" else float(rtt), what): float(value)
+            for stack, _, mib, rtt, what, value in self.rows
+        }
+
+    def get(self, stack: str, what: str, rtt_ms: float | None = 20, mib: float = 4) -> float | None:
+        """At a round trip; with None what is true of all of them."""
+        return self._by.get((stack, mib, rtt_ms, what))
+
+    def over_rtt(self, stack: str, what: str, mib: float = 4) -> dict[float, float]:
+        """RTT → the number."""
+        found = {
+            rtt: value
+            for (name, size, rtt, quantity), value in self._by.items()
+            if (name, size, quantity) == (stack, mib, what) and rtt is not None
+        }
+        return dict(sorted(found.items()))
+
+
+def numbers(seen: Iterable[Seen], mss_of: Callable[[Seen], int]) -> Numbers:
+    """All that is known of these transfers."""
+    rows = []
+    for one in seen:
+        transfer = one.transfer
+        head = (transfer.stack, LABELS[transfer.stack], transfer.block_bytes / MIB, transfer.rtt_ms)
+        found = _of_one(one, mss_of(one))
+        rows += [(*head, what, value) for what, value in found.items() if value is not None]
+    told = Numbers(rows)
+    for stack, label, mib in dict.fromkeys((row[0], row[1], row[2]) for row in rows):
+        if line := fit(told.over_rtt(stack, "ta_ms", mib).items()):
+            # Of all round trips, so it stands at none of them.
+            rows += [(stack, label, mib, "", "ta_per_rtt", line.slope), (stack, label, mib, "", "ta_r2", line.r2)]
+    return Numbers(rows)
+
+
+def _of_one(seen: Seen, mss: int) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    if seen.writes():
+        found |= {key.removesuffix("_us") + "_ms": median_ms(seen, key) for key in ("ta_us", "tb_us", "tc_us")}
+        found |= _pdus(seen)
+    if leaving := bursts(seen, mss):
+        found |= {
+            "bursts_per_write": leaving.per_write,
+            "packets_per_burst": leaving.packets,
+            "burst_to_burst_rtt": leaving.apart_rtt,
+        }
+    if held := hold(seen, mss):
+        found |= {
+            "samples": held.samples,
+            "queue_full_share": held.queue_full,
+            "held_share": held.held,
+            "limit_packets": WRITABLE * held.buffer_bytes / mss,
+            "window_packets": held.cwnd_bytes / mss,
+            "in_flight_max_packets": held.in_flight_bytes / mss,
+            "window_full_share": held.window_full,
+        }
+    if seen.samples:
+        queue = [one.queue_bytes / mss for one in seen.samples]
+        late = queue[len(queue) // 2 :]
+        found |= {
+            "samples_per_s": seen.samples_per_s(),
+            "queue_max_packets": max(queue),
+            "queue_mean_packets": sum(queue) / len(queue),
+            "queue_late_mean_packets": sum(late) / len(late),
+            "not_sent_mean_packets": sum(one.not_sent_bytes for one in seen.samples) / mss / len(queue),
+        }
+    return found
+
+
+def _pdus(seen: Seen) -> dict[str, float]:
+    """PDUs of a write, mean over the writes whose every segment is there."""
+    starts = sorted(one["at_s"] for one in seen.writes())
+    if len(starts) < 2:
+        return {}
+    counts = {"SCSI_COMMAND": 0, "DATA_OUT": 0, "R2T": 0}
+    for segment in seen.segments:
+        if starts[0] <= segment.time_s < starts[-1]:
+            for name in counts:
+                counts[name] += sum(pdu.startswith(name) for pdu in segment.pdus)
+    writes = len(starts) - 1
+    return {f"{name.lower()}_per_write": count / writes for name, count in counts.items()}
 
 
 def _late(seen: Seen) -> list[dict]:

@@ -35,12 +35,14 @@ HELD_WMEM = "4k 16k 1M"
 """S0's kernels let about 1 MB be in flight, whatever the congestion window was."""
 HELD_KEYS = {
     "InitialR2T": "No", "ImmediateData": "Yes",
-    "FirstBurstLength": "4194304", "MaxBurstLength": "4194304",
+    "FirstBurstLength": "4194304", "MaxBurstLength": "4194304", "MaxRecvDataSegmentLength": "262144",
 }
-"""S0 had taken the R2Ts out of the way first. libiscsi cannot offer such bursts, so enkaku's
-initiator writes, one command at a time on one connection."""
+"""S0's write is a command and 15 Data-Outs, so its PDUs have 256 KiB; tgt's own have 8 KiB. S0 had taken the R2Ts out of the way first. libiscsi cannot offer such bursts, so enkaku's
+initiator writes, one command at a time on one connection, and each write is one command (`sg_dd`)."""
+HELD_OPTIONS = ("--first-burst", 4 * MIB, "--max-burst", 4 * MIB, "--one-command", "--connections", 1)
 SECONDS = 2.0
 SETTLED_S = {AUTO: 8.0, WIDE: 8.0}
+QUICK_SECONDS, QUICK_SETTLED_S = 0.5, 1.0
 """What is found in a while, the rate of the line, is there from then on; only later writes count."""
 STOCK_WRITES = 8
 """qemu-img counts its writes."""
@@ -86,6 +88,8 @@ class Seen:
     report: dict
     segments: list[Segment] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    settled_s: float | None = None
+    """Writes before that do not count; the stack's time, unless said."""
 
     @property
     def connection(self) -> dict | None:
@@ -97,7 +101,9 @@ class Seen:
         An initiator may cut a block into several commands (a target's longest transfer is often
         1 MiB) and have them under way together; what overlaps is one write here.
         """
-        begin_s = SETTLED_S.get(self.transfer.stack, 0.0)
+        begin_s = self.settled_s
+        if begin_s is None:
+            begin_s = SETTLED_S.get(self.transfer.stack, 0.0)
         kept = [
             command
             for connection in self.report["connections"]
@@ -148,13 +154,20 @@ class Seen:
         return starts
 
 
-def see(transfer: Transfer, folder: Path, seconds: float = SECONDS) -> Seen:
-    """Runs a transfer and reads what was seen of it."""
+def see(transfer: Transfer, folder: Path, quick: bool = False, fresh: bool = False) -> Seen:
+    """What was seen of a transfer, which is run unless that is in the folder already."""
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{transfer.stack}-{transfer.rtt_ms:g}-{transfer.block_bytes // KIB}".replace("+", "-")
     capture, samples = folder / f"{name}.pcap", folder / f"{name}.samples"
+    settled_s = SETTLED_S.get(transfer.stack, 0.0)
+    seconds = SECONDS
+    if quick:
+        settled_s, seconds = min(settled_s, QUICK_SETTLED_S), QUICK_SECONDS
+    done = folder / f"{name}.json"
+    if done.exists() and not fresh:
+        return _read(transfer, settled_s, done)
     # Slow start and the commands of a few seconds.
-    seconds += ROUND_TRIPS * transfer.rtt_ms / 1000 + SETTLED_S.get(transfer.stack, 0.0)
+    seconds += ROUND_TRIPS * transfer.rtt_ms / 1000 + settled_s
     with _line(transfer, folder) as lab, ExitStack() as stack:
         lab.choose_congestion_control(CC)
         if transfer.stack == SOCKET:
@@ -177,7 +190,8 @@ def see(transfer: Transfer, folder: Path, seconds: float = SECONDS) -> Seen:
         with peer(lab.exec("near", [*watching, "--interval", "200ms"]), samples) as watch:
             watch.wait_for_output('"connections"')
             run(lab.exec("near", load), timeout_s=seconds + 90)
-    return _read(transfer, capture, samples, folder / f"{name}.csv")
+    _keep(capture, done)
+    return _read(transfer, settled_s, done)
 
 
 @contextmanager
@@ -202,16 +216,28 @@ def _load(transfer: Transfer, url: str, seconds: float) -> list[object]:
         argv = [enkaku.binary(), "bench", url, "--rw", "write", "--force"]
         argv += ["--bs", transfer.block_bytes]
         argv += ["--depth", 1, "--time", f"{seconds}s", "--congestion-control", CC]
-        more = {AUTO: [], WIDE: ["--send-buffer", "4M"]}
+        more = {AUTO: [], WIDE: ["--send-buffer", "4M"], HELD: HELD_OPTIONS}
         return [*argv, *more.get(transfer.stack, ["--connections", 1])]
     argv = [need("qemu-img"), "bench", "-f", "raw", "-t", "none", "-w", "-d", 1, "-c", STOCK_WRITES]
     return [*argv, "-s", transfer.block_bytes, "-S", transfer.block_bytes, url]
 
 
-def _read(transfer: Transfer, capture: Path, samples: Path, table: Path) -> Seen:
+def _keep(capture: Path, done: Path) -> None:
+    """What is asked of a capture, beside it; the capture itself is large. DONE appears when all is there."""
     words = ["monitor", "report", capture, "--port", PORT]
-    report = enkaku.report(*words, "--segments", table)
-    with table.open() as file:
+    report = enkaku.report(*words, "--segments", done.with_suffix(".csv"))
+    # pcap (microseconds, this machine's byte order): the time of the first packet.
+    head = capture.read_bytes()[24:32]
+    origin = int.from_bytes(head[:4], sys.byteorder) + int.from_bytes(head[4:], sys.byteorder) / 1e6
+    torn = done.with_suffix(".part")
+    torn.write_text(json.dumps({"origin": origin, "report": report}))
+    torn.rename(done)
+    capture.unlink()
+
+
+def _read(transfer: Transfer, settled_s: float, done: Path) -> Seen:
+    kept = json.loads(done.read_text())
+    with done.with_suffix(".csv").open() as file:
         segments = [
             Segment(
                 float(row["time_s"]), row["to_target"] == "1", int(row["payload_bytes"]),
@@ -219,11 +245,8 @@ def _read(transfer: Transfer, capture: Path, samples: Path, table: Path) -> Seen
             )
             for row in csv.DictReader(file)
         ]
-    # pcap (microseconds, this machine's byte order): the time of the first packet.
-    head = capture.read_bytes()[24:32]
-    origin = int.from_bytes(head[:4], sys.byteorder) + int.from_bytes(head[4:], sys.byteorder) / 1e6
-    capture.unlink()
-    return Seen(transfer, report, segments, _samples(samples, origin))
+    samples = _samples(done.with_suffix(".samples"), kept["origin"])
+    return Seen(transfer, kept["report"], segments, samples, settled_s)
 
 
 def _samples(path: Path, origin: float) -> list[Sample]:

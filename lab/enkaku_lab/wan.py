@@ -61,6 +61,8 @@ class Lab:
 def up(link: Link, logs: Path) -> Iterator[Lab]:
     """A lab with the link's buffers; the rest of the link can be `set` later."""
     words = ["--rate", link.rate, "--rtt", "0ms", "--wmem", link.wmem, "--rmem", link.rmem]
+    if not link.window_scaling:
+        words += ["--sysctl", "net.ipv4.tcp_window_scaling=0"]
     with _named(f"lab-{os.getpid()}", words, logs) as lab:
         yield lab
 

@@ -5,6 +5,7 @@ A file declares `EXPERIMENT` and the sentence that compares the result with the 
 
 import importlib
 import pkgutil
+from collections.abc import Iterable
 
 from enkaku_lab.experiment import Experiment
 from enkaku_lab.process import LabError
@@ -32,8 +33,13 @@ def _order(experiment: Experiment) -> tuple:
 def choose(names: list[str]) -> list[Experiment]:
     """The named ones, in the lab's order; `all` is every one."""
     known = load()
+    check(names, known)
+    return [one for name, one in known.items() if name in names or "all" in names]
+
+
+def check(names: Iterable[str], known: Iterable[str]) -> None:
+    """LabError at the first name that is unknown."""
     if unknown := [name for name in names if name not in known and name != "all"]:
         raise LabError(
             f"no experiment is called {unknown[0]}; there are: {', '.join(known)} (or all)"
         )
-    return [one for name, one in known.items() if name in names or "all" in names]

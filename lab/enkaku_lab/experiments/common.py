@@ -1,5 +1,8 @@
 """What several experiments of one paper share: stacks as series, axes, words of the sentences."""
 
+from dataclasses import dataclass
+
+from enkaku_lab.claims import Claim, judged, not_measured
 from enkaku_lab.curves import Curve, Curves
 from enkaku_lab.experiment import KIB, Axis, Series
 
@@ -21,12 +24,13 @@ BLOCK_AXIS = Axis(
     [KIB, 16 * KIB, 256 * KIB],
     factor=1 / KIB,
 )
-RTTS_WIDE = [0, 2, 8, 16, 40, 100, 200]
+RTTS_WIDE = [0, 2, 8, 16, 20, 40, 100, 200]
 RTT_AXIS = Axis("RTT (ms)", "rtt_ms", RTTS_WIDE, [0, 8, 100], "zero-log")
-RTTS_DETAIL = [0, 2, 4, 8, 16, 40]
+RTTS_DETAIL = [0, 2, 4, 8, 12, 16, 20]
 RTT_DETAIL_AXIS = Axis("RTT (ms)", "rtt_ms", RTTS_DETAIL, [0, 8, 16], "linear")
-LOSSES = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 5e-1]
-LOSS_AXIS = Axis("packet loss probability", "loss", LOSSES, [1e-5, 1e-3, 1e-1])
+"""What the paper shows in detail: 0 to 20 ms."""
+LOSSES = [0, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 5e-1]
+LOSS_AXIS = Axis("packet loss probability", "loss", LOSSES, [0, 1e-3, 1e-1], "zero-log")
 
 READ_NOTE = (
     "A file of 512 MiB is read from its start, one call after the other, every byte compared with "
@@ -34,7 +38,27 @@ READ_NOTE = (
     "counts. iSCSI is read through the kernel's page cache and read-ahead (FUSE export "
     "of qemu-storage-daemon, enkaku attach: the raw volume, no file system)."
 )
-NFS_NOTE = "libnfs has no read-ahead for NFSv4: what kernel clients fetch in advance, it does not."
+SHRUNK = "of the 512 MiB, what is read in that time"
+# The paper has a curve for each block size, which lie on one another; the line of 64 KiB is STOCK.
+STOCK_BLOCKS = [
+    Series(
+        "tgt-libiscsi",
+        f"tgt + libiscsi, {kib} KiB a call",
+        load={"block_bytes": kib * KIB},
+        line=line,
+        marker=marker,
+    )
+    for kib, line, marker in ((1, ":", "<"), (256, "--", ">"))
+]
+# The TCP of 2004: no window scaling, so at most 64 KB under way.
+STOCK_2004 = Series(
+    "tgt-libiscsi", "tgt + libiscsi, no window scaling", link={"window_scaling": False}, line="-.",
+    marker="d", colour="#8C510A",
+)
+NFS_NOTE = (
+    "The paper's NFS is a kernel client with read-ahead over UDP. Here it is NFSv4 over TCP and "
+    "libnfs, which reads nothing ahead for NFSv4: what kernel clients fetch in advance, it does not."
+)
 
 
 def rate(mbit: float | None) -> str:
@@ -81,6 +105,70 @@ def spread_over(curve: Curve) -> str:
     if not rates:
         return "nothing"
     return f"{min(rates):.0f}–{max(rates):.0f} Mbit/s" if rates else "nothing"
+
+
+NOT_THE_PAPERS_NFS = "NFSv4 over TCP through a client without read-ahead (libnfs) is not the paper's kernel NFS over UDP"
+
+
+def of_nfs(says: str, found: str) -> Claim:
+    """The paper's NFS is not here, so nothing that it did is confirmed or refuted."""
+    return not_measured(says, f"{NOT_THE_PAPERS_NFS}; {found}")
+
+
+@dataclass(frozen=True)
+class OneRequest:
+    """What a curve against RTT would be if one request of a size were under way at a time: a request takes the
+    round trip and `more_ms`."""
+
+    request_kib: float
+    more_ms: float
+
+    def mbit(self, rtt_ms: float) -> float:
+        return self.request_kib * KIB * 8 / 1e3 / (rtt_ms + self.more_ms)
+
+
+def one_request(points: list[tuple[float, float]]) -> OneRequest | None:
+    """Least squares of 1/rate (ms per Mbit) against the RTT in ms; None below two points or without a rise."""
+    points = [(x, 1e3 / mbit) for x, mbit in points if mbit]
+    if len(points) < 2:
+        return None
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    across = sum((x - mean_x) ** 2 for x, _ in points)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / across if across else 0.0
+    if slope <= 0:
+        return None
+    bits = 1e6 / slope
+    return OneRequest(bits / 8 / KIB, (mean_y - slope * mean_x) / slope)
+
+
+def one_request_of(curve: Curve) -> OneRequest | None:
+    """Of the points of a curve against RTT up to 40 ms: beyond, slow start is a large part of a short run."""
+    return one_request([(point.x, point.mbit) for point in curve.measured if 0 < point.x <= 40])
+
+
+def falls_as_rtt(curve: Curve, says: str, from_x: float = 2) -> Claim:
+    """“1/RTT”, by the exponent."""
+    slope = curve.slope(from_x)
+    if slope is None:
+        return judged(says, None, f"{curve.series.label} was not measured at enough points")
+    return judged(
+        says, -1.15 <= slope <= -0.85, f"{curve.series.label}: exponent {signed(slope)} from {from_x:g} ms on"
+    )
+
+
+def no_block_size(curves: Curves, panel: str | None = None) -> Claim:
+    """“The block size of the calls does not matter”: the curves of the sizes against one another."""
+    says = "the curves of all block sizes lie on one another"
+    mine = [curves.get(one.label, panel) for one in (STOCK, *STOCK_BLOCKS)]
+    if not all(curve.measured for curve in mine):
+        return not_measured(says, "one block size only, 64 KiB (s1-fig3 has them all at RTT 2.8 ms)")
+    worst = max(
+        max(rates) / min(rates)
+        for x in {point.x for point in mine[0].measured}
+        if len(rates := [rate for curve in mine if (rate := curve.at(x))]) > 1
+    )
+    return judged(says, worst < 1.25, f"at most {worst:.2f} times between 1, 64 and 256 KiB at one x")
 
 
 def last_x(curves: Curves) -> float:

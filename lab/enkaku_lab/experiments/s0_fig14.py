@@ -1,5 +1,16 @@
-"""S0, figure 14: the sender's queue and the acknowledgements over one write of 4 MiB."""
+"""S0, figure 14: figure 12 enlarged, from the first stop to the restart."""
 
-from enkaku_lab.experiments.s0_fig12 import trace
+from functools import partial
 
-TRACE = trace(14, "The sender's queue and acknowledgements", "acks")
+from enkaku_lab.experiments.s0_fig12 import enlarged, restart, trace
+
+SAYS = "each acknowledgement makes the queue grow, then data leave"
+TRACE = trace(
+    14,
+    "The sender's queue and acknowledgements, from the first stop to the restart",
+    f"20 ms of figure 12: {SAYS}",
+    partial(enlarged, SAYS),
+    window=restart,
+    packets=True,
+    acks=True,
+)

@@ -1,5 +1,6 @@
 """S1, figure 3: iSCSI at RTT 2.8 ms, read in blocks of 1 to 256 KiB."""
 
+from enkaku_lab.claims import Claim, judged
 from enkaku_lab.curves import Curves
 from enkaku_lab.experiment import Experiment, Link, PaperPoint, Series
 from enkaku_lab.experiments.common import (
@@ -7,6 +8,7 @@ from enkaku_lab.experiments.common import (
     BLOCK_AXIS,
     PIPELINED,
     READ_NOTE,
+    SHRUNK,
     STOCK,
     share,
     spread_over,
@@ -31,6 +33,15 @@ def sentence(curves: Curves) -> str:
     )
 
 
+def claims(curves: Curves) -> list[Claim]:
+    rates = [point.mbit for point in curves.get(STOCK.label).measured]
+    ratio = max(rates) / min(rates) if len(rates) > 1 else None
+    found = f"{spread_over(curves.get(STOCK.label))}, {ratio:.2f} times between them" if ratio else ""
+    return [
+        judged("the block size of the calls does not matter (1.03 times)", ratio and ratio < 1.25, found)
+    ]
+
+
 EXPERIMENT = Experiment(
     name="s1-fig3",
     title="iSCSI at RTT 2.8 ms: sequential read against block size",
@@ -48,6 +59,8 @@ EXPERIMENT = Experiment(
     ],
     points=[PaperPoint("paper", None, 101, 104)],
     sentence=sentence,
+    claims=claims,
+    shrunk=SHRUNK,
     repeat_max=2,
     note=READ_NOTE + " enkaku copy and plain TCP have no block size of calls: lines without marks.",
 )

@@ -61,7 +61,7 @@ EXPERIMENT = Experiment(
     source="Teraoka et al. 2004, section 6 (future work)",
     paper="“RAID of local disk and remote disk”; no figure",
     x=Axis(
-        "block size of a call (KiB)", "block_bytes", BLOCKS[::2], [4 * KIB, 64 * KIB], factor=1 / KIB
+        "block size of a call (KiB)", "block_bytes", BLOCKS[::2], [64 * KIB], factor=1 / KIB
     ),
     load=Load(),
     panels={panel(rtt): {"rtt_ms": rtt} for rtt in RTTS_MS},

@@ -2,6 +2,7 @@
 
 import statistics
 
+from enkaku_lab.claims import Claim, judged
 from enkaku_lab.experiments import s2_fig6
 from enkaku_lab.ns2 import charts, measure
 from enkaku_lab.ns2.engine import Run
@@ -70,6 +71,16 @@ def facts(found: Results, pace: Pace) -> Facts:
     return table
 
 
+def claims(found: Results, pace: Pace) -> list[Claim]:
+    parts, holds = [], None
+    for n, by_time in measured(found).items():
+        some = {tm: spread(by_time[tm]) for tm in (0.1, 1, 5) if len(by_time.get(tm, [])) > 2}
+        if 0.1 in some and 5 in some:
+            holds = (holds is not False) and some[5] <= 0.05 and some[0.1] > 3 * some[5]
+        parts.append(f"N = {n}: " + ", ".join(f"{one:.1%} at {tm:g} s" for tm, one in some.items()))
+    return [judged("G needs some seconds of Tm to be steady", holds, f"deviation {'; '.join(parts)}")]
+
+
 def sentence(found: Results, pace: Pace) -> str:
     said = [
         f"N = {n}: "
@@ -91,4 +102,5 @@ STUDY = Study(
     draw=draw,
     sentence=sentence,
     facts=facts,
+    claims=claims,
 )

@@ -53,9 +53,10 @@ STUDY = Study(
     name="s2-fig12",
     title="Throughput of two connections of the session under golden",
     source="iSCSI-APT 2009, figure 12",
-    paper="connections that were added later behave differently from the first ones",
+    paper="throughput of connections No. 1 and No. 40; No. 40 is slightly ahead",
     runs=pairs.runs,
     draw=draw,
     sentence=sentence,
     facts=facts,
+    claims=lambda found, pace: pairs.claims(found, pace, "bytes_per_s", "Mbit/s", MEGA),
 )

@@ -6,5 +6,5 @@ STUDY = scatter.figures(
     "s2-fig15",
     ("fixed",),
     1,
-    "with N fixed and the PDU of 1 MB the reads' times lie close together",
+    "N = 47 fixed, where APT had ended with PDUs of 1 MB",
 )

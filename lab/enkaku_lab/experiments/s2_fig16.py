@@ -6,5 +6,5 @@ STUDY = scatter.figures(
     "s2-fig16",
     ("golden", "adaptive"),
     1,
-    "under APT the reads' times scatter more than with the same N fixed",
+    "APT, which ended at 47: the read times spread more than with N = 47 fixed, the throughput is the same",
 )

@@ -6,5 +6,5 @@ STUDY = scatter.figures(
     "s2-fig17",
     ("fixed",),
     3,
-    "with N fixed and a PDU three times as long",
+    "N = 53 fixed, where APT had ended with PDUs of 3 MB",
 )

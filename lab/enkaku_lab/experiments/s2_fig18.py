@@ -6,5 +6,5 @@ STUDY = scatter.figures(
     "s2-fig18",
     ("golden", "adaptive"),
     3,
-    "under APT with a PDU three times as long the times scatter more",
+    "APT, which ended at 53: the read times spread less than with N = 53 fixed, in two groups, fast and slow",
 )

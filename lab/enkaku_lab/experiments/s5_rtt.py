@@ -36,7 +36,7 @@ EXPERIMENT = Experiment(
     title="Line rate over the long-fat path: sequential, 32 × 1 MiB, steady state",
     source="ours",
     paper="",
-    x=Axis("RTT (ms)", "rtt_ms", RTTS, [0, 20, 100], "zero-log"),
+    x=Axis("RTT (ms)", "rtt_ms", RTTS, [50], "zero-log"),
     load=Load(block_bytes=1024 * KIB, depth=32),
     panels={READ: {"kind": "read"}, WRITE: {"kind": "write"}},
     series=[AUTO, ONE, STOCK, TCP_ONE, TCP_EIGHT],

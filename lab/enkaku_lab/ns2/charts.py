@@ -95,6 +95,7 @@ def band(axes, xs: Sequence[float], values: Sequence[Sequence[float]], label: st
     """Median of each group, and lowest to highest around it."""
     middle = [sorted(group)[len(group) // 2] for group in values]
     look = style(index)
-    axes.plot(xs, middle, marker="osD^v*"[index % 6], markersize=5, label=label, **look)
+    (line,) = axes.plot(xs, middle, marker="osD^v*"[index % 6], markersize=5, label=label, **look)
     low, high = [min(group) for group in values], [max(group) for group in values]
+    setattr(line, figure.LIMITS, (low, high))
     axes.fill_between(xs, low, high, color=look["color"], alpha=0.18, linewidth=0)

@@ -58,7 +58,10 @@ def main(arguments: list[str]) -> None:
     pace = study.QUICK if options.quick else study.FULL
     chosen = choose(options.names)
     how = (options.out, options.engine, options.jobs, options.fresh)
-    for one, svg, sentence in study.perform(chosen, pace, *how):
+    performed = study.perform(chosen, pace, *how)
+    for one, svg, sentence in performed:
         print(f"{one.name}: {sentence}\n  {svg}")
-    if options.docs:
+    if options.docs and options.engine == "ns2":
+        print(f"To be committed: {pages.write_simulated(performed, pace, options.docs, options.note)}")
+    elif options.docs:
         print(f"To be committed: {pages.write(chosen, pace, options.out, options.docs, options.note)}")

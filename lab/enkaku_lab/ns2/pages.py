@@ -1,4 +1,6 @@
-"""Both engines of S2 side by side as it is committed: a page of Markdown, small figures beside it."""
+"""S2 as it is committed: a page of Markdown, small figures and their numbers beside it; both engines side by side,
+or the simulator alone.
+"""
 
 from pathlib import Path
 
@@ -8,7 +10,7 @@ from enkaku_lab.ns2 import study
 from enkaku_lab.ns2.study import Pace, Study
 from enkaku_lab.process import LabError
 
-PAGE = "engines.md"
+PAGE, SIMULATED = "engines.md", "ns2.md"
 QUIET_LOAD = 3.0
 """Load average up to which nothing else need have been at work: target, initiator and emulator have
 a little more than one core, in some threads."""
@@ -22,7 +24,7 @@ def write(studies: list[Study], pace: Pace, folder: Path, docs: Path, note: str 
     docs.mkdir(parents=True, exist_ok=True)
     parts = [*_head(studies, pace, folder), *([note] if note else [])]
     for one, svg, said in performed:
-        kept = keep(svg, docs)
+        kept = _keep(svg, docs)
         parts += [
             f"## {one.name}: {one.title}",
             f"The paper ({one.source}): {one.paper}.",
@@ -32,6 +34,42 @@ def write(studies: list[Study], pace: Pace, folder: Path, docs: Path, note: str 
     page = docs / PAGE
     page.write_text("\n\n".join(parts) + "\n")
     return page
+
+
+def write_simulated(
+    performed: study.Performed, pace: Pace, docs: Path, note: str = ""
+) -> Path:
+    """DOCS/ns2.md, and the figures beside it: what ns-2 alone says."""
+    parts = [
+        "# iSCSI-APT (S2) in ns-2",
+        f"Made by `python -m enkaku_lab s2 --docs DIR`{' with `--quick`' if pace.quick else ''}; do not edit. The model and its "
+        "parameters: [../tuner.md](../tuner.md). A run is a function of its parameters and its seed, so how busy a machine is changes nothing.",
+        *(["**A quick run:** it shows that everything works; draw no conclusions from it."] if pace.quick else []),
+        *([note] if note else []),
+    ]
+    for one, svg, said in performed:
+        kept = _keep(svg, docs)
+        parts += [
+            f"## {one.name}: {one.title}",
+            f"The paper ({one.source}): {one.paper}.",
+            f"![{one.title}]({kept})",
+            f"[What was drawn]({svg.stem}.csv), with the runs behind it." if (docs / f"{svg.stem}.csv").exists() else "",
+            said,
+        ]
+    page = docs / SIMULATED
+    page.write_text("\n\n".join(part for part in parts if part) + "\n")
+    return page
+
+
+def _keep(svg: Path, docs: Path) -> str:
+    """A figure and its numbers; the name of the former."""
+    kept = keep(svg, docs)
+    table = svg.with_suffix(".csv")
+    (docs / table.name).write_bytes(table.read_bytes())
+    # A figure is committed in one of its forms.
+    for other in {".svg", ".png"} - {Path(kept).suffix}:
+        (docs / svg.with_suffix(other).name).unlink(missing_ok=True)
+    return kept
 
 
 def _head(studies: list[Study], pace: Pace, folder: Path) -> list[str]:

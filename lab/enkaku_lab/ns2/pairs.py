@@ -2,14 +2,16 @@
 
 from collections import Counter
 
+from enkaku_lab.claims import Claim, judged, not_measured
 from enkaku_lab.ns2 import charts, scatter
 from enkaku_lab.ns2.engine import Result, Run
 from enkaku_lab.ns2.study import Fact, Facts, Pace, Results
 
 FIRST, LATER = "first", "later"
-CANDIDATES = {FIRST: range(4), LATER: range(64, 72)}
-"""Of the connections at the start, and of those opened when the search returns to more than it had
-closed down to, the one that stays the longest: a laggard may be closed."""
+CANDIDATES = {FIRST: range(4), LATER: (39, *range(36, 39), *range(40, 44), *range(64, 72))}
+"""The paper's No. 1 and No. 40, counted from 0; where one was closed (a laggard may be, and the youngest are when the
+search goes down), the one of those traced that stayed the longest."""
+SLIGHTLY = 0.25
 
 
 def runs(pace: Pace) -> list[Run]:
@@ -36,7 +38,7 @@ def connection(result: Result, which: str) -> int | None:
     """Its number; None where there was none: a short search may never open so many."""
     seen = Counter(one["id"] for sample in result.samples for one in sample["traced"])
     mine = [one for one in CANDIDATES[which] if one in seen]
-    return max(mine, key=lambda one: (seen[one], -one), default=None)
+    return max(mine, key=lambda one: (seen[one], -mine.index(one)), default=None)
 
 
 def present(result: Result) -> list[str]:
@@ -45,7 +47,25 @@ def present(result: Result) -> list[str]:
 
 def name(result: Result, which: str) -> str:
     when = "there from the start" if which == FIRST else "added later"
-    return f"connection {connection(result, which)}, {when}"
+    return f"connection No. {connection(result, which) + 1}, {when}"
+
+
+def claims(found: Results, pace: Pace, field: str, unit: str, factor: float = 1.0) -> list[Claim]:
+    """The paper's sentence about both connections, by what both have after the search."""
+    says = "No. 40 is slightly ahead of No. 1"
+    result = only(found)
+    if len(present(result)) < 2:
+        return [not_measured(says, "this run never opened so many connections")]
+    means = [
+        mean(series(result, which, field), steady_from(result)) * factor for which in CANDIDATES
+    ]
+    if any(one != one for one in means):
+        return [not_measured(says, "one of them was closed before the last third of the run")]
+    ahead = means[1] / means[0] - 1
+    said = f"{name(result, LATER)}, has {means[1]:.1f} {unit}, {name(result, FIRST)}, has {means[0]:.1f} ({ahead:+.0%})"
+    if any(connection(result, which) != CANDIDATES[which][0] for which in CANDIDATES):
+        return [not_measured(says, f"this search closes one of them; of those that stand for them {said}")]
+    return [judged(says, 0 < ahead <= SLIGHTLY, said)]
 
 
 def mean(points: list[tuple[float, float]], from_s: float) -> float:
@@ -98,10 +118,10 @@ def window_sentence(found: Results, pace: Pace, which: str) -> str:
         return "This run never opened a connection later than the first four."
     late = [w for t, w in points if t >= steady_from(result)]
     if not late:
-        return f"{name(result, which).capitalize()}, was closed before the search ended."
+        return f"{name(result, which)}, was closed before the search ended."
     after = "Reno goes on with half of it" if pace.real else "Tahoe begins again at one segment"
     return (
-        f"{name(result, which).capitalize()}: mean window {sum(late) / len(late):.0f} segments in the last "
+        f"{name(result, which)}: mean window {sum(late) / len(late):.0f} segments in the last "
         f"third of the run (the buffer allows 44), {falls(result, which, pace)} falls in the run: "
         f"{after} after every loss."
     )

@@ -9,13 +9,15 @@ run is drawn side by side, and `Fact`s, the numbers that a figure is about, say 
 """
 
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from enkaku_lab import OUT, figure
+from enkaku_lab import OUT, figure, machine
+from enkaku_lab.claims import Claim, as_head, markdown
 from enkaku_lab.ns2 import charts, engine, real
-from enkaku_lab.ns2.engine import Result, Run
+from enkaku_lab.ns2.engine import Result, Run, title
 from enkaku_lab.process import LabError
 from enkaku_lab.progress import say
 
@@ -23,6 +25,7 @@ FOLDER = OUT / "lab" / "s2"
 ENGINES = {"ns2": engine, "real": real}
 BOTH = "both"
 NAMES = {"ns2": "ns-2, FullTcp/Tahoe", "real": "enkaku on the emulated line, Linux's Reno"}
+RUNS_TOLD = 12
 SHORT = {"ns2": "ns-2", "real": "real TCP"}
 
 
@@ -79,6 +82,8 @@ class Study:
     """Draws into as many axes as `grid` has."""
     sentence: Callable[[Results, Pace], str]
     facts: Callable[[Results, Pace], Facts] = lambda _found, _pace: {}
+    claims: Callable[[Results, Pace], list[Claim]] = lambda _found, _pace: []
+    """What the paper says, judged."""
     grid: tuple[int, int] = (1, 1)
     """Rows and columns of axes."""
     height_in: float = 4.2
@@ -125,10 +130,16 @@ def _perform(
         study.draw(axes, mine, pace)
         stem = study.name if name == "ns2" else f"{study.name}-{name}"
         _title(chart, study, pace, NAMES[name])
-        svg, _png = figure.save(chart, _figures(folder, pace) / stem)
-        performed.append((study, svg, study.sentence(mine, pace)))
+        svg, _png = figure.save(chart, _figures(folder, pace) / stem, numbers=_head(study, mine, pace, study.claims(mine, pace)))
+        performed.append((study, svg, told(study, mine, pace)))
     _write(performed, pace, folder / f"report-{pace.name}-{name}.md", NAMES[name])
     return performed
+
+
+def told(study: Study, found: Results, pace: Pace) -> str:
+    """The sentence, and what the paper says against the data."""
+    parts = [study.sentence(found, pace), markdown(study.claims(found, pace))]
+    return "\n\n".join(part for part in parts if part)
 
 
 def compare(studies: list[Study], pace: Pace, folder: Path) -> Performed:
@@ -145,8 +156,16 @@ def compare(studies: list[Study], pace: Pace, folder: Path) -> Performed:
         facts = {name: study.facts(results, paces[name]) for name, results in found.items()}
         chart = _side_by_side(study, found, paces)
         _title(chart, study, pace, "both engines")
-        svg, _png = figure.save(chart, _figures(folder, pace) / f"{study.name}-{BOTH}")
-        said = f"{agreement(facts)}\n\n{facts_table(facts)}"
+        every = {run: result for results in found.values() for run, result in results.items()}
+        head = _head(study, every, pace) | {"stacks": "ns2 enkaku"}
+        path = _figures(folder, pace) / f"{study.name}-{BOTH}"
+        svg, _png = figure.save(chart, path, numbers=head)
+        judged = [
+            f"{SHORT[name]}:\n\n{markdown(claims)}"
+            for name, results in found.items()
+            if (claims := study.claims(results, paces[name]))
+        ]
+        said = "\n\n".join([*judged, agreement(facts), facts_table(facts)])
         performed.append((study, svg, said))
     if performed:
         what = "ns-2 and real TCP side by side"
@@ -213,13 +232,31 @@ def facts_table(facts: dict[str, Facts]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def _head(study: Study, found: Results, pace: Pace, claims: Sequence[Claim] = ()) -> dict[str, object]:
+    """What a reader must know of the numbers of a figure."""
+    runs = sorted({f"{title(run)}" for run in found})
+    head: dict[str, object] = {"title": study.title, "paper": study.source, "pace": pace.name}
+    head["stacks"] = "enkaku" if pace.real else "ns2"
+    head["runs"] = "; ".join(runs) if len(runs) <= RUNS_TOLD else f"{len(found)} of up to {max(run.seconds for run in found):g} s"
+    machines = [result.head["machine"] for result in found.values() if "machine" in result.head]
+    head["machine"] = machine.summary(machines[-1]) if machines else "any: a simulator's run is a function of its parameters"
+    head["commit"] = machine.commit()
+    head["taken"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    # What is drawn here is not enough to judge again by: read times and windows are thousands.
+    return head | as_head(claims)
+
+
 def _figures(folder: Path, pace: Pace) -> Path:
     return folder / f"figures-{pace.name}"
 
 
 def _title(chart, study: Study, pace: Pace, what: str) -> None:
     quick = "\nQUICK RUN, not for conclusions" if pace.quick else ""
-    chart.suptitle(f"{study.title}\n({study.name}; {what}; {study.source}){quick}", fontsize=11)
+    where = "" if not pace.real else f"; {time.strftime('%Y-%m-%d', time.gmtime())}"
+    commit = f"; commit {found}" if (found := machine.commit()) else ""
+    chart.suptitle(
+        f"{study.title}\n({study.name}; {what}{where}{commit}; {study.source}){quick}", fontsize=11
+    )
 
 
 def _write(performed: Performed, pace: Pace, path: Path, what: str) -> None:

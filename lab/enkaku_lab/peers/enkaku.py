@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +15,13 @@ IQN = "iqn.2026-01.lab.enkaku:serve"
 
 
 def binary() -> Path:
-    """ENKAKU_BIN, or the release build of this repository."""
+    """ENKAKU_BIN, or the release build of this repository; where the lab was installed elsewhere, the one in PATH."""
     path = Path(os.environ.get("ENKAKU_BIN") or REPOSITORY / "target/release/enkaku")
-    if not os.access(path, os.X_OK):
-        raise LabError(f"{path} does not exist; `make build` makes it")
-    return path
+    if os.access(path, os.X_OK):
+        return path
+    if not (REPOSITORY / "Cargo.toml").exists() and (found := shutil.which("enkaku")):
+        return Path(found)
+    raise LabError(f"{path} does not exist; `make build` makes it (or name one in ENKAKU_BIN)")
 
 
 def command(*words: object, check: bool = True, timeout_s: float = 120.0, **more) -> Completed:

@@ -8,7 +8,7 @@ writes are `enkaku bench`.
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,11 +91,12 @@ class EnkakuBench(Enkaku):
         yield command_client(lambda: bench(self.url(place, SCRATCH_LUN), load))
 
 
-def bench(url: str, load: Load) -> Reached:
+def bench(url: str, load: Load, options: Sequence[object] = ()) -> Reached:
     """`enkaku bench` as the load says, against any target."""
     workload = Workload(load.kind == "write", False, load.block_bytes, load.depth)
     assert load.bytes_max >= FILE_BYTES or load.seconds_max, "bench runs for a time"
-    options = ["--ramp", f"{load.ramp_s}s"] if load.ramp_s else []
+    options = [*options, *(["--ramp", f"{load.ramp_s}s"] if load.ramp_s else [])]
+    options += ["--one-command"] if load.one_command else []
     timeout_s = load.ramp_s + load.seconds_max + GIVE_UP_S + DRAIN_S
     got = enkaku.bench(url, workload, load.seconds_max, load.connections, timeout_s, options)
     return Reached(got.bytes, got.seconds, got.client_cpu_s, got.connections)

@@ -3,7 +3,7 @@
 Files are read below qemu-storage-daemon's FUSE export, so through the same page cache and
 read-ahead of the kernel as enkaku's; writes are qemu-img bench's. `tgt-tuned` is S0's “optimised
 iSCSI”: the target takes bursts of 4 MiB without waiting for R2T. libiscsi cannot ask for those,
-so the initiator there is enkaku's, with one connection and one command at a time.
+so the initiator there is enkaku's, which offers them, with one connection and one command at a time.
 """
 
 import tempfile
@@ -20,6 +20,8 @@ from enkaku_lab.stacks.reading import reader
 
 DATA, SCRATCH = 0, 1
 PROBE_COMMANDS = 1
+BURST_BYTES = 4 << 20
+OFFERED = ("--first-burst", BURST_BYTES, "--max-burst", BURST_BYTES)
 
 
 class TgtLibiscsi(Stack):
@@ -70,8 +72,8 @@ class TgtTuned(TgtLibiscsi):
     kinds = ("read", "write")
     port = 3262
     parameters = {
-        "FirstBurstLength": "4194304",
-        "MaxBurstLength": "4194304",
+        "FirstBurstLength": str(BURST_BYTES),
+        "MaxBurstLength": str(BURST_BYTES),
         "InitialR2T": "No",
         "ImmediateData": "Yes",
     }
@@ -80,4 +82,4 @@ class TgtTuned(TgtLibiscsi):
     def opened(self, place: Place, link: Link, load: Load) -> Iterator[Go]:
         lun = tgt.FIRST_LUN + (SCRATCH if load.kind == "write" else DATA)
         url = disk_url(f"{place.far}:{self.port}", tgt.IQN, lun)
-        yield command_client(lambda: bench(url, load))
+        yield command_client(lambda: bench(url, load, OFFERED))

@@ -1,0 +1,218 @@
+"""What is committed of the lab: every figure has its numbers beside it, says what was measured, and a page says what
+these numbers say.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from enkaku_lab import REPOSITORY, claims, data, docs, experiments, findings, packets, plot, stale, story
+from enkaku_lab.experiment import Experiment
+from enkaku_lab.experiments import common, s1_fig5, s2_fig7, s4_fig3
+from enkaku_lab.ns2 import scatter
+from enkaku_lab.process import LabError
+
+DOCS = REPOSITORY / "docs"
+PAGES = ["lab", "long-fat", "mirror"]
+KNOWN = experiments.load()
+CURVES = [path for page in PAGES for path in sorted((DOCS / page / "figures").glob("*.csv"))]
+
+
+def _experiment(path: Path) -> Experiment:
+    return KNOWN[path.stem]
+
+
+@pytest.mark.parametrize("path", CURVES, ids=lambda path: path.stem)
+def test_a_figure_says_machine_date_commit_and_the_length_of_a_run(path: Path):
+    head = data.read(path).head
+    assert head["figure"] == path.stem and "core" in head["machine"]
+    assert re.match(r"20\d\d-\d\d-\d\d", head["taken"]) and re.match(r"[0-9a-f]{7}", head["commit"])
+    assert "round trips" in head["run"] and head.get("shrunk", "of") != ""
+    figure = path.with_suffix(".svg").read_text()
+    for word in (head["taken"][:10], f"commit {head['commit'].split()[0]}", "a run: at most"):
+        assert word in figure, word
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_says_what_the_numbers_beside_its_figures_say(page: str, tmp_path: Path):
+    committed = (DOCS / page / "README.md").read_text()
+    copy = tmp_path / page / "figures"
+    copy.mkdir(parents=True)
+    for path in (DOCS / page / "figures").glob("*.csv"):
+        (copy / path.name).write_bytes(path.read_bytes())
+    again = docs.again(list(KNOWN.values()), tmp_path / page).read_text()
+    # Whether a figure is old depends on the history, which a shallow clone does not have.
+    told = [line for line in again.splitlines() if not line.startswith("**Older than")]
+    for line in told:
+        assert line in committed, f"docs/{page}/README.md is to be written again: report --again docs/{page}"
+
+
+@pytest.mark.parametrize("path", CURVES, ids=lambda path: path.stem)
+def test_numbers_survive_being_read_and_drawn_again(path: Path, tmp_path: Path):
+    curves = data.read_curves(path, _experiment(path))
+    plot.draw(curves, tmp_path / path.stem)
+    before, after = data.read(path), data.read(tmp_path / path.name)
+    assert after.head == before.head
+    assert [row for row in after.rows if row["why"] != data.NOT_YET] == before.rows
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if "-fig" in name])
+def test_what_the_paper_says_is_judged_with_numbers(name: str):
+    (path,) = [path for path in CURVES if path.stem == name]
+    curves = data.read_curves(path, KNOWN[name])
+    found = KNOWN[name].claims(curves)
+    assert found and all(one.says and re.search(r"\d", one.found) for one in found)
+    assert {one.verdict for one in found} <= {
+        claims.CONFIRMED, claims.NOT_CONFIRMED, claims.NOT_MEASURED
+    }
+
+
+def test_a_file_that_is_none_of_ours_is_named(tmp_path: Path):
+    path = tmp_path / "s1-fig5.csv"
+    path.write_text("x,mbit\n1,2\n")
+    with pytest.raises(LabError, match="s1-fig5.csv: no head"):
+        data.read(path)
+    data.write(path, {"figure": "s1-fig6"}, data.COLUMNS, [[""] * len(data.COLUMNS)])
+    with pytest.raises(LabError, match="of s1-fig6, not of s1-fig5"):
+        data.read_curves(path, s1_fig5.EXPERIMENT)
+
+
+def test_two_points_tell_one_request_and_what_it_takes_beside_the_round_trip():
+    # The paper's own: 101 to 104 Mbit/s at 2.8 ms, about 40 at 16 ms.
+    paper = common.one_request([(2.8, 102.5), (16, 40)])
+    assert paper.request_kib == pytest.approx(105.7, abs=0.5)
+    assert paper.more_ms == pytest.approx(5.65, abs=0.05)
+    assert paper.mbit(16) == pytest.approx(40) and paper.mbit(2.8) == pytest.approx(102.5)
+    assert common.one_request([(2.8, 100), (16, 100)]) is None
+    assert common.one_request([(2.8, 100)]) is None
+
+
+def test_windows_that_were_wider_than_the_papers_judge_nothing_about_them():
+    path = DOCS / "lab/figures/s4-fig3.csv"
+    large, small, smb = s4_fig3.EXPERIMENT.claims(data.read_curves(path, s4_fig3.EXPERIMENT))
+    assert large.verdict == small.verdict == claims.NOT_MEASURED
+    assert smb.verdict == claims.CONFIRMED
+
+
+def _git(folder: Path, *words: str) -> str:
+    identity = ["-c", "user.name=lab", "-c", "user.email=lab@example.org"]
+    done = subprocess.run(
+        ["git", "-C", str(folder), *identity, *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_figure_is_old_when_what_its_stacks_run_has_changed(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(stale, "REPOSITORY", tmp_path)
+    _git(tmp_path, "init", "-q")
+    source = tmp_path / "crates/iscsi/src/lib.rs"
+    source.parent.mkdir(parents=True)
+    source.write_text("1")
+    _git(tmp_path, "add", ".")
+    _git(tmp_path, "commit", "-qm", "iscsi: one")
+    first = _git(tmp_path, "rev-parse", "--short", "HEAD")
+    assert stale.words(first, {"enkaku"}) == ""
+    source.write_text("2")
+    _git(tmp_path, "commit", "-qam", "iscsi: two")
+    assert "Older than the code" in stale.words(f"{first}+", {"enkaku-pipelined"})
+    assert stale.words(first, {"tcp"}) == stale.words(first, {"ns2"}) == ""
+    # Nothing is known of it: nothing is said on the page, and the list says why.
+    assert stale.words("", {"enkaku"}) == stale.words("0000000", {"enkaku"}) == ""
+    row = [[*("", "a", "enkaku", 0, 1, 1, 1, 1, 1, "", "", "")]]
+    for name, commit in (("old", first), ("lost", "")):
+        data.write(tmp_path / f"docs/{name}.csv", {"figure": name, "commit": commit}, data.COLUMNS, row)
+    stale.main(["--docs", str(tmp_path / "docs")])
+    listed = capsys.readouterr().out
+    assert re.search(r"old .*1 .*iscsi: two", listed) and re.search(r"lost .*was not kept", listed)
+
+
+DRAWN = sorted((DOCS / "tuner").glob("*.csv"))
+
+
+@pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
+def test_a_figure_of_a_simulation_says_its_runs_commit_and_what_the_paper_says(path: Path):
+    head = data.read(path).head
+    assert head["runs"] and re.match(r"[0-9a-f]{7}([+ ]|$)", head["commit"]), head.get("commit")
+    judged = claims.of_head(head)
+    assert judged, path
+    # The page has the same words.
+    page = (DOCS / "tuner/ns2.md").read_text()
+    if f"## {path.stem}:" in page:
+        assert all(str(one) in page for one in judged)
+
+
+def test_the_packets_page_says_what_its_numbers_say(tmp_path: Path):
+    folder = tmp_path / "packets"
+    shutil.copytree(DOCS / "packets", folder)
+    packets.again(list(packets.load().values()), folder)
+    assert (folder / "README.md").read_text() == (DOCS / "packets/README.md").read_text()
+
+
+def test_the_page_of_findings_is_what_the_numbers_say():
+    assert findings.page(DOCS) == (DOCS / "findings.md").read_text(), "python -m enkaku_lab findings"
+    rows = [line for line in findings.page(DOCS).splitlines() if re.match(r"\| .*\*\*", line)]
+    assert 30 <= len(rows) <= 50
+    links = re.findall(r"\]\(([^)]+)\)", findings.page(DOCS))
+    assert all((DOCS / link).exists() for link in links), links
+
+
+@pytest.mark.parametrize("name", packets.load())
+def test_what_the_paper_says_of_packets_is_judged(name: str):
+    trace = packets.load()[name]
+    for numbers in (story.Numbers([]), findings.Committed(DOCS).numbers):
+        found = trace.claims(numbers)
+        assert found and all(one.says for one in found)
+        # Without numbers nothing is confirmed.
+        assert numbers.rows or {one.verdict for one in found} == {claims.NOT_MEASURED}
+
+
+QUOTED = [
+    ("docs/tuner.md", r"rises by (\d+) Mbit/s per connection", "s2-fig7", lambda rows: _at(rows, 1, 1) / 1, 0.02),
+    ("docs/tuner.md", r"lies within 2 % of (\d+) Mbit/s from N = 32", "s2-fig7", lambda rows: max(_ys(rows, 1)), 0.005),
+    ("docs/tuner.md", r"with Tm = 5 s N = (\d+) to 90", "s2-fig11", lambda rows: min(_ys(rows, 2, 3)), 0),
+    ("docs/tuner.md", r"with Tm = 5 s N = 36 to (\d+)", "s2-fig11", lambda rows: max(_ys(rows, 2, 3)), 0),
+    ("docs/tuner.md", r"with Tm = 1 s 37 to (\d+)", "s2-fig11", lambda rows: max(_ys(rows, 2, 1)), 0),
+]
+"""Numbers that guides quote: where, which, and what the CSV has of them."""
+
+
+def _ys(rows: list[dict], axes: int, series: int = 1) -> list[float]:
+    return [float(row["y"]) for row in rows if (row["axes"], row["series"]) == (str(axes), str(series))]
+
+
+def _at(rows: list[dict], axes: int, x: float) -> float:
+    return next(float(row["y"]) for row in rows if row["axes"] == str(axes) and float(row["x"]) == x)
+
+
+@pytest.mark.parametrize(("page", "words", "figure", "value", "off"), QUOTED, ids=lambda one: str(one)[:40])
+def test_numbers_that_guides_quote_are_those_of_the_figures(page, words, figure, value, off):
+    (quoted,) = re.findall(words, (REPOSITORY / page).read_text())
+    told = value(data.read(DOCS / "tuner" / f"{figure}.csv").rows)
+    assert float(quoted) == pytest.approx(told, rel=off or 1e-9, abs=0.5)
+
+
+@pytest.mark.parametrize("path", ["lab/figures/s1-fig7.csv", "tuner/s2-fig7.csv"])
+def test_a_figure_can_be_drawn_without_the_lab(path: str, tmp_path: Path):
+    argv = [sys.executable, REPOSITORY / "lab/draw_csv.py", DOCS / path, "-o", tmp_path / "figure.png"]
+    subprocess.run(argv, check=True, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    wrong = subprocess.run([*argv[:2], DOCS / "packets/s0-numbers.csv"], capture_output=True, text=True)
+    assert wrong.returncode == 1 and "neither curves" in wrong.stderr
+
+
+def test_the_first_false_peak_is_found_and_the_best_is_none():
+    assert s2_fig7.false_peaks({1: 10, 2: 100, 3: 80, 4: 95, 5: 60}) == [4]
+    assert s2_fig7.false_peaks({1: 10, 2: 50, 3: 40, 4: 100, 5: 99}) == []
+    assert s2_fig7.false_peaks({1: 10, 2: 100, 3: 97, 4: 99, 5: 98}) == []
+
+
+def test_read_times_are_two_groups_only_where_few_lie_between():
+    one = [1 + 0.001 * (index % 100) for index in range(2000)]
+    two = [*one, *(time + 1 for time in one[:1000])]
+    assert scatter.groups(one) is None and scatter.groups(one[:50]) is None
+    assert 1.1 < scatter.groups(two) < 2.0
