@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from enkaku_lab import REPOSITORY, claims, data, docs, experiments, findings, packets, plot, stale, story
+from enkaku_lab import REPOSITORY, claims, commands, data, docs, experiments, findings, packets, plot, stale, story
 from enkaku_lab.experiment import Experiment
 from enkaku_lab.experiments import common, s1_fig5, s2_fig7, s4_fig3
-from enkaku_lab.ns2 import scatter
+from enkaku_lab.ns2 import commands as s2
+from enkaku_lab.ns2 import scatter, study
 from enkaku_lab.process import LabError
 
 DOCS = REPOSITORY / "docs"
@@ -131,7 +132,7 @@ def test_a_figure_is_old_when_what_its_stacks_run_has_changed(tmp_path: Path, mo
     assert re.search(r"old .*1 .*iscsi: two", listed) and re.search(r"lost .*was not kept", listed)
 
 
-DRAWN = sorted((DOCS / "tuner").glob("*.csv"))
+DRAWN = sorted((DOCS / "tuner").glob("s2-*.csv"))
 
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
@@ -181,6 +182,34 @@ QUOTED = [
 """Numbers that guides quote: where, which, and what the CSV has of them."""
 
 
+REAL_QUOTED = [
+    (r"\((\d+) and \d+ Mbit/s per connection", "throughput of one connection below the plateau", "ns2"),
+    (r"\(\d+ and (\d+) Mbit/s per connection", "throughput of one connection below the plateau", "real"),
+    (r"95 % of the plateau from N = (\d+) and", "the fewest N with 95 % of the plateau", "ns2"),
+    (r"95 % of the plateau from N = \d+ and (\d+) on", "the fewest N with 95 % of the plateau", "real"),
+    (r"and the plateau is (\d+) %", "the plateau as part of the line", "real"),
+    (r"at N = 64 ns-2 keeps (\d+) %", "what is left of the plateau at N = 64", "ns2"),
+    (r"keeps \d+ % of the plateau, real TCP (\d+) %", "what is left of the plateau at N = 64", "real"),
+    (r"N = (\d+) for Tm of 5 and 10 s", "the median N at the end, Tm = 5 s", "real"),
+    (r"N = \d+ for Tm of 5 and 10 s, (\d+) for 1 s", "the median N at the end, Tm = 1 s", "real"),
+]
+
+
+@pytest.mark.parametrize(("words", "fact", "engine"), REAL_QUOTED, ids=lambda one: str(one)[:40])
+def test_numbers_of_both_engines_in_the_guide_are_those_that_are_kept(words, fact, engine):
+    (quoted,) = re.findall(words, (DOCS / "tuner.md").read_text())
+    (row,) = [row for row in data.read(DOCS / "tuner/engines.csv").rows if row["fact"] == fact]
+    assert float(quoted) == pytest.approx(float(row[engine]), abs=0.5)
+
+
+def test_the_page_of_both_engines_has_the_numbers_that_are_kept():
+    page = (DOCS / "tuner/engines.md").read_text()
+    for row in data.read(DOCS / "tuner/engines.csv").rows:
+        for engine in ("ns2", "real"):
+            shown = study.Fact(float(row[engine]), row["unit"], 0) if row[engine] else "–"
+            assert f"{shown} |" in page, (row["figure"], row["fact"], shown)
+
+
 def _ys(rows: list[dict], axes: int, series: int = 1) -> list[float]:
     return [float(row["y"]) for row in rows if (row["axes"], row["series"]) == (str(axes), str(series))]
 
@@ -216,3 +245,29 @@ def test_read_times_are_two_groups_only_where_few_lie_between():
     two = [*one, *(time + 1 for time in one[:1000])]
     assert scatter.groups(one) is None and scatter.groups(one[:50]) is None
     assert 1.1 < scatter.groups(two) < 2.0
+
+
+@pytest.mark.needs("ns")
+def test_one_command_runs_each_kind_of_experiment(tmp_path: Path, monkeypatch, capsys):
+    with pytest.raises(LabError, match="called s9-fig9; there are: s0-fig4.* s0-fig8.* s2-fig6"):
+        commands.main_run(["s2-fig6", "s9-fig9", "--out", str(tmp_path)])
+    done = []
+    monkeypatch.setattr(commands, "_run", lambda chosen, *_: done.append([one.name for one in chosen]))
+    drawn = tmp_path / "README.md"
+    monkeypatch.setattr(packets, "perform", lambda chosen, *_: done.append([one.name for one in chosen]) or drawn)
+    commands.main_run(["s0-fig9", "s2-fig6", "limits", "--quick", "--out", str(tmp_path)])
+    assert done == [["limits"], ["s0-fig9"]]
+    assert (tmp_path / "s2/figures-quick/s2-fig6.csv").exists()
+    assert "report-quick-ns2.md" in capsys.readouterr().out
+    # All is what `list` counts, too.
+    done.clear()
+    monkeypatch.setattr(commands, "_run_s2", lambda chosen, *_: done.append([one.name for one in chosen]))
+    commands.main_run(["all", "--out", str(tmp_path)])
+    assert done == [list(KNOWN), list(packets.load()), list(s2.load())]
+    assert len([name for names in done for name in names if "-fig" in name]) == 31
+
+
+def test_a_quick_run_of_all_takes_less_than_a_quarter_of_an_hour(capsys):
+    commands.main_list(["--quick"])
+    minutes = [float(found) for found in re.findall(r"^(?:all|\d+ of S).*?  +\d+ +([\d.]+) ", capsys.readouterr().out, re.M)]
+    assert len(minutes) == 3 and sum(minutes) < 15

@@ -10,7 +10,7 @@ from enkaku_lab.ns2 import study
 from enkaku_lab.ns2.study import Pace, Study
 from enkaku_lab.process import LabError
 
-PAGE, SIMULATED = "engines.md", "ns2.md"
+PAGE, SIMULATED, FACTS = "engines.md", "ns2.md", "engines.csv"
 QUIET_LOAD = 3.0
 """Load average up to which nothing else need have been at work: target, initiator and emulator have
 a little more than one core, in some threads."""
@@ -31,6 +31,8 @@ def write(studies: list[Study], pace: Pace, folder: Path, docs: Path, note: str 
             f"![{one.title}]({kept})",
             said,
         ]
+    facts = folder / f"facts-{pace.name}.csv"
+    (docs / FACTS).write_bytes(facts.read_bytes())
     page = docs / PAGE
     page.write_text("\n\n".join(parts) + "\n")
     return page
@@ -79,7 +81,8 @@ def _head(studies: list[Study], pace: Pace, folder: Path) -> list[str]:
     parts = [
         "# iSCSI-APT (S2): ns-2 and real TCP side by side",
         f"Made by `python -m enkaku_lab s2 --engine both --docs DIR`{' with `--quick`' if pace.quick else ''}; "
-        "do not edit. What is the same and what is not: [../tuner.md](../tuner.md).",
+        "do not edit. What is the same and what is not: [../tuner.md](../tuner.md); the numbers of the tables: "
+        f"[{FACTS}]({FACTS}).",
         f"Real TCP: {machine.summary(first)}, {len(heads)} runs, load average {min(loads):.1f} to "
         f"{max(loads):.1f}. Numbers agree when they lie within the tolerance in the tables.",
     ]

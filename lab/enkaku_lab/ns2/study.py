@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from enkaku_lab import OUT, figure, machine
+from enkaku_lab import OUT, data, figure, machine
 from enkaku_lab.claims import Claim, as_head, markdown
 from enkaku_lab.ns2 import charts, engine, real
 from enkaku_lab.ns2.engine import Result, Run, title
@@ -145,6 +145,8 @@ def told(study: Study, found: Results, pace: Pace) -> str:
 def compare(studies: list[Study], pace: Pace, folder: Path) -> Performed:
     """A figure with both engines, a table and a sentence, for each that both have run."""
     performed = []
+    rows: list[tuple] = []
+    heads: list[dict] = []
     for study in studies:
         paces = {name: replace(pace, engine=name) for name in study.engines}
         found = {
@@ -154,10 +156,12 @@ def compare(studies: list[Study], pace: Pace, folder: Path) -> Performed:
         if len(found) < len(ENGINES) or None in found.values():
             continue
         facts = {name: study.facts(results, paces[name]) for name, results in found.items()}
+        rows += _fact_rows(study.name, facts)
         chart = _side_by_side(study, found, paces)
         _title(chart, study, pace, "both engines")
         every = {run: result for results in found.values() for run, result in results.items()}
         head = _head(study, every, pace) | {"stacks": "ns2 enkaku"}
+        heads.append(head)
         path = _figures(folder, pace) / f"{study.name}-{BOTH}"
         svg, _png = figure.save(chart, path, numbers=head)
         judged = [
@@ -169,8 +173,25 @@ def compare(studies: list[Study], pace: Pace, folder: Path) -> Performed:
         performed.append((study, svg, said))
     if performed:
         what = "ns-2 and real TCP side by side"
+        told = {name: heads[-1][name] for name in ("pace", "stacks", "machine", "commit", "taken")}
+        path = folder / f"facts-{pace.name}.csv"
+        data.write(path, {"figure": "s2-engines", "title": what, **told}, FACTS, rows)
         _write(performed, pace, folder / f"report-{pace.name}-{BOTH}.md", what)
     return performed
+
+
+FACTS = ("figure", "fact", "ns2", "real", "unit", "tolerance")
+"""Columns of the numbers that figures are about, of both engines."""
+
+
+def _fact_rows(name: str, facts: dict[str, Facts]) -> list[tuple]:
+    rows = []
+    for fact in dict.fromkeys(fact for each in facts.values() for fact in each):
+        theirs, ours = (facts[one].get(fact) for one in ENGINES)
+        known = theirs or ours
+        values = [None if one is None or math.isnan(one.value) else one.value for one in (theirs, ours)]
+        rows.append((name, fact, *values, known.unit, known.tolerance))
+    return rows
 
 
 def _side_by_side(study: Study, found: dict[str, Results], paces: dict[str, Pace]):
