@@ -1,4 +1,5 @@
-"""The keys about bursts as options of both roles, and single commands that are not cut (`bench --one-command`)."""
+"""The keys about bursts as options of both roles, and single commands that are not cut (`bench
+--one-command`)."""
 
 from pathlib import Path
 
@@ -11,7 +12,16 @@ from enkaku_lab.peers import enkaku, tgt
 from enkaku_lab.story import numbers
 from enkaku_lab.transfers import HELD, Transfer
 
-CHOSEN = ["--first-burst", "64k", "--max-burst", "1M", "--initial-r2t", "yes", "--max-outstanding-r2t", 2]
+CHOSEN = [
+    "--first-burst",
+    "64k",
+    "--max-burst",
+    "1M",
+    "--initial-r2t",
+    "yes",
+    "--max-outstanding-r2t",
+    2,
+]
 CHOSEN += ["--immediate-data", "no"]
 AGREED = {
     "FirstBurstLength": 65536,
@@ -33,7 +43,19 @@ def test_what_either_role_offers_is_what_is_agreed(who: str, tmp_path: Path):
         agreed = _negotiated(target.url(), *asking)
         assert {key: agreed[key] for key in AGREED} == AGREED
         # Every write asks for its data, and gets there.
-        words = ["bench", target.url(), "--rw", "write", "--force", "--bs", "1M", "--depth", 2, "--time", "0.2s"]
+        words = [
+            "bench",
+            target.url(),
+            "--rw",
+            "write",
+            "--force",
+            "--bs",
+            "1M",
+            "--depth",
+            2,
+            "--time",
+            "0.2s",
+        ]
         assert enkaku.report(*words, *asking)["bytes"] > 0
 
 
@@ -55,7 +77,17 @@ def test_bursts_of_4_mib_are_agreed_with_tgt(tmp_path: Path):
 
 def test_a_command_that_the_unit_does_not_take_is_refused(tmp_path: Path):
     with enkaku.serve(["mem:256M"], tmp_path) as target:
-        words = ["bench", target.url(), "--bs", "128M", "--depth", 1, "--time", "0.2s", "--one-command"]
+        words = [
+            "bench",
+            target.url(),
+            "--bs",
+            "128M",
+            "--depth",
+            1,
+            "--time",
+            "0.2s",
+            "--one-command",
+        ]
         done = enkaku.command(*words, check=False)
         assert done.code == 2
         assert "--one-command: the unit takes at most" in done.stderr, done.stderr

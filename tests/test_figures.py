@@ -1,6 +1,5 @@
-"""What is committed of the lab: every figure has its numbers beside it, says what was measured, and a page says what
-these numbers say.
-"""
+"""What is committed of the lab: every figure has its numbers beside it, says what was measured, and
+a page says what these numbers say."""
 
 import os
 import re
@@ -11,7 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from enkaku_lab import REPOSITORY, claims, commands, data, docs, experiments, findings, packets, plot, stale, story
+from enkaku_lab import (
+    REPOSITORY,
+    claims,
+    commands,
+    data,
+    docs,
+    experiments,
+    findings,
+    packets,
+    plot,
+    stale,
+    story,
+)
 from enkaku_lab.experiment import Experiment
 from enkaku_lab.experiments import common, s1_fig5, s2_fig7, s4_fig3
 from enkaku_lab.ns2 import commands as s2
@@ -50,7 +61,9 @@ def test_a_page_says_what_the_numbers_beside_its_figures_say(page: str, tmp_path
     # Whether a figure is old depends on the history, which a shallow clone does not have.
     told = [line for line in again.splitlines() if not line.startswith("**Older than")]
     for line in told:
-        assert line in committed, f"docs/{page}/README.md is to be written again: report --again docs/{page}"
+        assert line in committed, (
+            f"docs/{page}/README.md is to be written again: report --again docs/{page}"
+        )
 
 
 @pytest.mark.parametrize("path", CURVES, ids=lambda path: path.stem)
@@ -69,7 +82,9 @@ def test_what_the_paper_says_is_judged_with_numbers(name: str):
     found = KNOWN[name].claims(curves)
     assert found and all(one.says and re.search(r"\d", one.found) for one in found)
     assert {one.verdict for one in found} <= {
-        claims.CONFIRMED, claims.NOT_CONFIRMED, claims.NOT_MEASURED
+        claims.CONFIRMED,
+        claims.NOT_CONFIRMED,
+        claims.NOT_MEASURED,
     }
 
 
@@ -126,7 +141,9 @@ def test_a_figure_is_old_when_what_its_stacks_run_has_changed(tmp_path: Path, mo
     assert stale.words("", {"enkaku"}) == stale.words("0000000", {"enkaku"}) == ""
     row = [[*("", "a", "enkaku", 0, 1, 1, 1, 1, 1, "", "", "")]]
     for name, commit in (("old", first), ("lost", "")):
-        data.write(tmp_path / f"docs/{name}.csv", {"figure": name, "commit": commit}, data.COLUMNS, row)
+        data.write(
+            tmp_path / f"docs/{name}.csv", {"figure": name, "commit": commit}, data.COLUMNS, row
+        )
     stale.main(["--docs", str(tmp_path / "docs")])
     listed = capsys.readouterr().out
     assert re.search(r"old .*1 .*iscsi: two", listed) and re.search(r"lost .*was not kept", listed)
@@ -155,7 +172,9 @@ def test_the_packets_page_says_what_its_numbers_say(tmp_path: Path):
 
 
 def test_the_page_of_findings_is_what_the_numbers_say():
-    assert findings.page(DOCS) == (DOCS / "findings.md").read_text(), "python -m enkaku_lab findings"
+    assert findings.page(DOCS) == (DOCS / "findings.md").read_text(), (
+        "python -m enkaku_lab findings"
+    )
     rows = [line for line in findings.page(DOCS).splitlines() if re.match(r"\| .*\*\*", line)]
     assert 30 <= len(rows) <= 50
     links = re.findall(r"\]\(([^)]+)\)", findings.page(DOCS))
@@ -173,23 +192,69 @@ def test_what_the_paper_says_of_packets_is_judged(name: str):
 
 
 QUOTED = [
-    ("docs/tuner.md", r"rises by (\d+) Mbit/s per connection", "s2-fig7", lambda rows: _at(rows, 1, 1) / 1, 0.02),
-    ("docs/tuner.md", r"lies within 2 % of (\d+) Mbit/s from N = 32", "s2-fig7", lambda rows: max(_ys(rows, 1)), 0.005),
-    ("docs/tuner.md", r"with Tm = 5 s N = (\d+) to 90", "s2-fig11", lambda rows: min(_ys(rows, 2, 3)), 0),
-    ("docs/tuner.md", r"with Tm = 5 s N = 36 to (\d+)", "s2-fig11", lambda rows: max(_ys(rows, 2, 3)), 0),
-    ("docs/tuner.md", r"with Tm = 1 s 37 to (\d+)", "s2-fig11", lambda rows: max(_ys(rows, 2, 1)), 0),
+    (
+        "docs/tuner.md",
+        r"rises by (\d+) Mbit/s per connection",
+        "s2-fig7",
+        lambda rows: _at(rows, 1, 1) / 1,
+        0.02,
+    ),
+    (
+        "docs/tuner.md",
+        r"lies within 2 % of (\d+) Mbit/s from N = 32",
+        "s2-fig7",
+        lambda rows: max(_ys(rows, 1)),
+        0.005,
+    ),
+    (
+        "docs/tuner.md",
+        r"with Tm = 5 s N = (\d+) to 90",
+        "s2-fig11",
+        lambda rows: min(_ys(rows, 2, 3)),
+        0,
+    ),
+    (
+        "docs/tuner.md",
+        r"with Tm = 5 s N = 36 to (\d+)",
+        "s2-fig11",
+        lambda rows: max(_ys(rows, 2, 3)),
+        0,
+    ),
+    (
+        "docs/tuner.md",
+        r"with Tm = 1 s 37 to (\d+)",
+        "s2-fig11",
+        lambda rows: max(_ys(rows, 2, 1)),
+        0,
+    ),
 ]
 """Numbers that guides quote: where, which, and what the CSV has of them."""
 
 
 REAL_QUOTED = [
-    (r"\((\d+) and \d+ Mbit/s per connection", "throughput of one connection below the plateau", "ns2"),
-    (r"\(\d+ and (\d+) Mbit/s per connection", "throughput of one connection below the plateau", "real"),
+    (
+        r"\((\d+) and \d+ Mbit/s per connection",
+        "throughput of one connection below the plateau",
+        "ns2",
+    ),
+    (
+        r"\(\d+ and (\d+) Mbit/s per connection",
+        "throughput of one connection below the plateau",
+        "real",
+    ),
     (r"95 % of the plateau from N = (\d+) and", "the fewest N with 95 % of the plateau", "ns2"),
-    (r"95 % of the plateau from N = \d+ and (\d+) on", "the fewest N with 95 % of the plateau", "real"),
+    (
+        r"95 % of the plateau from N = \d+ and (\d+) on",
+        "the fewest N with 95 % of the plateau",
+        "real",
+    ),
     (r"and the plateau is (\d+) %", "the plateau as part of the line", "real"),
     (r"at N = 64 ns-2 keeps (\d+) %", "what is left of the plateau at N = 64", "ns2"),
-    (r"keeps \d+ % of the plateau, real TCP (\d+) %", "what is left of the plateau at N = 64", "real"),
+    (
+        r"keeps \d+ % of the plateau, real TCP (\d+) %",
+        "what is left of the plateau at N = 64",
+        "real",
+    ),
     (r"N = (\d+) for Tm of 5 and 10 s", "the median N at the end, Tm = 5 s", "real"),
     (r"N = \d+ for Tm of 5 and 10 s, (\d+) for 1 s", "the median N at the end, Tm = 1 s", "real"),
 ]
@@ -211,14 +276,20 @@ def test_the_page_of_both_engines_has_the_numbers_that_are_kept():
 
 
 def _ys(rows: list[dict], axes: int, series: int = 1) -> list[float]:
-    return [float(row["y"]) for row in rows if (row["axes"], row["series"]) == (str(axes), str(series))]
+    return [
+        float(row["y"]) for row in rows if (row["axes"], row["series"]) == (str(axes), str(series))
+    ]
 
 
 def _at(rows: list[dict], axes: int, x: float) -> float:
-    return next(float(row["y"]) for row in rows if row["axes"] == str(axes) and float(row["x"]) == x)
+    return next(
+        float(row["y"]) for row in rows if row["axes"] == str(axes) and float(row["x"]) == x
+    )
 
 
-@pytest.mark.parametrize(("page", "words", "figure", "value", "off"), QUOTED, ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(
+    ("page", "words", "figure", "value", "off"), QUOTED, ids=lambda one: str(one)[:40]
+)
 def test_numbers_that_guides_quote_are_those_of_the_figures(page, words, figure, value, off):
     (quoted,) = re.findall(words, (REPOSITORY / page).read_text())
     told = value(data.read(DOCS / "tuner" / f"{figure}.csv").rows)
@@ -227,10 +298,18 @@ def test_numbers_that_guides_quote_are_those_of_the_figures(page, words, figure,
 
 @pytest.mark.parametrize("path", ["lab/figures/s1-fig7.csv", "tuner/s2-fig7.csv"])
 def test_a_figure_can_be_drawn_without_the_lab(path: str, tmp_path: Path):
-    argv = [sys.executable, REPOSITORY / "lab/draw_csv.py", DOCS / path, "-o", tmp_path / "figure.png"]
+    argv = [
+        sys.executable,
+        REPOSITORY / "lab/draw_csv.py",
+        DOCS / path,
+        "-o",
+        tmp_path / "figure.png",
+    ]
     subprocess.run(argv, check=True, env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})
     assert (tmp_path / "figure.png").stat().st_size > 10_000
-    wrong = subprocess.run([*argv[:2], DOCS / "packets/s0-numbers.csv"], capture_output=True, text=True)
+    wrong = subprocess.run(
+        [*argv[:2], DOCS / "packets/s0-numbers.csv"], capture_output=True, text=True
+    )
     assert wrong.returncode == 1 and "neither curves" in wrong.stderr
 
 
@@ -252,16 +331,22 @@ def test_one_command_runs_each_kind_of_experiment(tmp_path: Path, monkeypatch, c
     with pytest.raises(LabError, match="called s9-fig9; there are: s0-fig4.* s0-fig8.* s2-fig6"):
         commands.main_run(["s2-fig6", "s9-fig9", "--out", str(tmp_path)])
     done = []
-    monkeypatch.setattr(commands, "_run", lambda chosen, *_: done.append([one.name for one in chosen]))
+    monkeypatch.setattr(
+        commands, "_run", lambda chosen, *_: done.append([one.name for one in chosen])
+    )
     drawn = tmp_path / "README.md"
-    monkeypatch.setattr(packets, "perform", lambda chosen, *_: done.append([one.name for one in chosen]) or drawn)
+    monkeypatch.setattr(
+        packets, "perform", lambda chosen, *_: done.append([one.name for one in chosen]) or drawn
+    )
     commands.main_run(["s0-fig9", "s2-fig6", "limits", "--quick", "--out", str(tmp_path)])
     assert done == [["limits"], ["s0-fig9"]]
     assert (tmp_path / "s2/figures-quick/s2-fig6.csv").exists()
     assert "report-quick-ns2.md" in capsys.readouterr().out
     # All is what `list` counts, too.
     done.clear()
-    monkeypatch.setattr(commands, "_run_s2", lambda chosen, *_: done.append([one.name for one in chosen]))
+    monkeypatch.setattr(
+        commands, "_run_s2", lambda chosen, *_: done.append([one.name for one in chosen])
+    )
     commands.main_run(["all", "--out", str(tmp_path)])
     assert done == [list(KNOWN), list(packets.load()), list(s2.load())]
     assert len([name for names in done for name in names if "-fig" in name]) == 31
@@ -269,5 +354,10 @@ def test_one_command_runs_each_kind_of_experiment(tmp_path: Path, monkeypatch, c
 
 def test_a_quick_run_of_all_takes_less_than_a_quarter_of_an_hour(capsys):
     commands.main_list(["--quick"])
-    minutes = [float(found) for found in re.findall(r"^(?:all|\d+ of S).*?  +\d+ +([\d.]+) ", capsys.readouterr().out, re.M)]
+    minutes = [
+        float(found)
+        for found in re.findall(
+            r"^(?:all|\d+ of S).*?  +\d+ +([\d.]+) ", capsys.readouterr().out, re.M
+        )
+    ]
     assert len(minutes) == 3 and sum(minutes) < 15

@@ -1,9 +1,10 @@
-"""Command lines as a new user gets them wrong, and every answer, in one file: tests/golden/mistyped.txt.
+"""Command lines as a new user gets them wrong, and every answer, in one file:
+tests/golden/mistyped.txt.
 
-An answer is one line (the configuration's: one for each mistake) that says what is wrong, where, and
-what is allowed or what to do. Exit code 2: the command line is wrong; 1: something else is. After a
-change of words, `ENKAKU_GOLDEN=write pytest tests/test_mistyped.py` writes the file anew: read it as
-that user before it is committed.
+An answer is one line (the configuration's: one for each mistake) that says what is wrong, where,
+and what is allowed or what to do. Exit code 2: the command line is wrong; 1: something else is.
+After a change of words, `ENKAKU_GOLDEN=write pytest tests/test_mistyped.py` writes the file anew:
+read it as that user before it is committed.
 """
 
 import difflib

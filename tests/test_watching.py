@@ -1,4 +1,5 @@
-"""contrib/prometheus and contrib/grafana: they name metrics that there are, and Prometheus takes them."""
+"""contrib/prometheus and contrib/grafana: they name metrics that there are, and Prometheus takes
+them."""
 
 import json
 import re
@@ -59,7 +60,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
             names: set[str] = set()
             while "enkaku_tcp_limit" not in names or "enkaku_tcp_rtt_seconds" not in names:
                 assert time.monotonic() < deadline, names
-                with closing(urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics", timeout=10)) as answer:
+                with closing(
+                    urllib.request.urlopen(f"http://127.0.0.1:{page}/metrics", timeout=10)
+                ) as answer:
                     names = _samples(answer.read().decode())
                 time.sleep(0.1)
             names |= _samples(daemon.page("/metrics")[1])
@@ -121,7 +124,11 @@ def test_panels_have_places_and_names_of_their_own(file: Path):
     for panel in board["panels"]:
         at = panel["gridPos"]
         assert at["x"] + at["w"] <= 24, panel["title"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
         assert not cells & taken, panel["title"]
         taken |= cells
         for target in panel.get("targets", []):

@@ -8,4 +8,5 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OUT = (REPOSITORY if (REPOSITORY / "Cargo.toml").exists() else Path.cwd()) / "out"
-"""Everything that the lab writes (ignored by git); below the working directory where the lab was installed elsewhere."""
+"""Everything that the lab writes (ignored by git); below the working directory where the lab was
+installed elsewhere."""

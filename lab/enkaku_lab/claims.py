@@ -1,4 +1,5 @@
-"""What a paper says of its figure, judged by code against the data: the words are the same in every report."""
+"""What a paper says of its figure, judged by code against the data: the words are the same in every
+report."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +9,8 @@ CONFIRMED, NOT_CONFIRMED, NOT_MEASURED = "confirmed", "not confirmed", "not meas
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, what the data say to it, and the numbers that say so (or why there are
-    none)."""
+    """A statement of the paper, what the data say to it, and the numbers that say so (or why there
+    are none)."""
 
     says: str
     verdict: str
@@ -36,7 +37,10 @@ def markdown(claims: Sequence[Claim]) -> str:
 
 def as_head(claims: Sequence[Claim]) -> dict[str, str]:
     """For the head of a CSV whose rows are not enough to judge by."""
-    return {f"claim {number}": f"{one.says} | {one.verdict} | {one.found}" for number, one in enumerate(claims, 1)}
+    return {
+        f"claim {number}": f"{one.says} | {one.verdict} | {one.found}"
+        for number, one in enumerate(claims, 1)
+    }
 
 
 def of_head(head: Mapping[str, str]) -> list[Claim]:

@@ -1,6 +1,5 @@
-"""`python -m enkaku_lab list | run NAME… | report`: the papers' experiments, of all three kinds: curves, S0's packets
-(`packets`) and S2's studies (`ns2`), which have runners of their own.
-"""
+"""`python -m enkaku_lab list | run NAME… | report`: the papers' experiments, of all three kinds:
+curves, S0's packets (`packets`) and S2's studies (`ns2`), which have runners of their own."""
 
 import argparse
 import hashlib

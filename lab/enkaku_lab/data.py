@@ -1,7 +1,9 @@
-"""A figure's numbers as CSV beside it: written when it is drawn, and read to draw, judge or compare it again.
+"""A figure's numbers as CSV beside it: written when it is drawn, and read to draw, judge or compare
+it again.
 
-A file begins with lines `# key: value` (what was measured, when, on which machine, with which commit, how long);
-then come the names of the columns, and the rows. pandas reads it with `comment="#"`.
+A file begins with lines `# key: value` (what was measured, when, on which machine, with which
+commit, how long); then come the names of the columns, and the rows. pandas reads it with
+`comment="#"`.
 """
 
 import csv
@@ -33,7 +35,9 @@ class Data:
     rows: list[dict[str, str]]
 
 
-def write(path: Path, head: Mapping[str, object], columns: Sequence[str], rows: Sequence[Sequence]) -> Path:
+def write(
+    path: Path, head: Mapping[str, object], columns: Sequence[str], rows: Sequence[Sequence]
+) -> Path:
     """`None` becomes an empty field; floats are rounded to `DIGITS`."""
     out = io.StringIO()
     for key, value in head.items():
@@ -87,7 +91,11 @@ def write_curves(curves: Curves, path: Path) -> Path:
 def head_of(curves: Curves) -> dict[str, object]:
     """What a reader must know of the numbers."""
     experiment, pace = curves.experiment, curves.pace
-    head: dict[str, object] = {"figure": experiment.name, "title": experiment.title, "x": experiment.x.label}
+    head: dict[str, object] = {
+        "figure": experiment.name,
+        "title": experiment.title,
+        "x": experiment.x.label,
+    }
     if experiment.source != "ours":
         head["paper"] = experiment.source
     head["pace"] = pace.name
@@ -113,13 +121,15 @@ def run_length(curves: Curves) -> str:
         return told
     pace = curves.pace
     seconds = pace.seconds * (1 + curves.experiment.seconds_more)
-    ramp = "" if curves.experiment.ramp_round_trips is None else ", after a ramp that does not count"
+    ramp = (
+        "" if curves.experiment.ramp_round_trips is None else ", after a ramp that does not count"
+    )
     return f"at most {seconds:g} s and {pace.round_trips:g} round trips{ramp}"
 
 
 def read_curves(path: Path, experiment: Experiment) -> Curves:
-    """The curves of a file, with the experiment's looks. What the experiment has by now and the file has not
-    is there without a point, so that sentences and figures say so."""
+    """The curves of a file, with the experiment's looks. What the experiment has by now and the
+    file has not is there without a point, so that sentences and figures say so."""
     data = read(path)
     if data.head.get("figure") != experiment.name:
         raise LabError(f"{path}: of {data.head.get('figure')}, not of {experiment.name}")

@@ -1,6 +1,6 @@
-"""The report as it is committed: Markdown with figures and their numbers (CSV) beside it, small and readable on
-a forge. Written from raw results, or again from the CSVs alone: labels and judgements change, numbers do not.
-"""
+"""The report as it is committed: Markdown with figures and their numbers (CSV) beside it, small and
+readable on a forge. Written from raw results, or again from the CSVs alone: labels and judgements
+change, numbers do not."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,8 @@ class Made:
 
 
 def keep(svg: Path, folder: Path) -> str:
-    """Copies a figure into a folder of what is committed, as SVG or as the PNG beside it; its name."""
+    """Copies a figure into a folder of what is committed, as SVG or as the PNG beside it; its name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     kept = svg if svg.stat().st_size <= SVG_BYTES_MAX else svg.with_suffix(".png")
     (folder / kept.name).write_bytes(kept.read_bytes())
@@ -117,7 +118,11 @@ def _head(every: list[Curves], made: Made) -> str:
 def _kept(curves: Curves) -> str:
     """What a page begins with that is written again from CSVs."""
     head = curves.kept
-    load = f" Load average when the runs began: {head['load average']}." if "load average" in head else ""
+    load = (
+        f" Load average when the runs began: {head['load average']}."
+        if "load average" in head
+        else ""
+    )
     return (
         f"Versions: {head['versions']}. Congestion control and buffers are those of each experiment (outside the "
         f"namespaces: {head.get('outside', 'unknown')}).{load}"
@@ -163,9 +168,7 @@ def _table(curves: Curves, panel: str) -> str:
     head = [f"{title}{curves.experiment.x.label}", *(curve.series.label for curve in mine)]
     rows = []
     for index, x in enumerate(curves.experiment.values(curves.pace)):
-        points = [
-            curve.points[0] if curve.series.flat else curve.points[index] for curve in mine
-        ]
+        points = [curve.points[0] if curve.series.flat else curve.points[index] for curve in mine]
         cells = [
             GAP if p.mbit is None else f"{number(p.mbit)} ({p.mbit / curves.limit_mbit:.0%})"
             for p in points

@@ -78,16 +78,16 @@ def panels(
 
 
 DRAWN = ("axes", "series", "x", "y", "low", "high")
-"""Columns of a CSV of what was drawn: number of the axes, number of the series in them, its points. The head has what
-they are called: clouds of thousands of points would repeat it."""
+"""Columns of a CSV of what was drawn: number of the axes, number of the series in them, its points.
+The head has what they are called: clouds of thousands of points would repeat it."""
 DRAWN_DIGITS = 5
 LIMITS = "band_limits"
 """Name under which a line keeps the lowest and highest values of the band around it."""
 
 
 def drawn(figure) -> tuple[dict[str, str], list[tuple]]:
-    """What axes and series are called, and the points of every line and every cloud, as `DRAWN`. Lines across the
-    whole width or height (limits) are not data."""
+    """What axes and series are called, and the points of every line and every cloud, as `DRAWN`.
+    Lines across the whole width or height (limits) are not data."""
     names, rows = {}, []
     for number, axes in enumerate(figure.axes, 1):
         x, y = axes.get_xlabel(), axes.get_ylabel()
@@ -112,8 +112,8 @@ def _short(value: float) -> str:
 def save(
     figure, path: Path, dpi: int = 150, numbers: Mapping[str, object] | None = None
 ) -> tuple[Path, Path]:
-    """Writes PATH.svg and PATH.png and returns their paths; with `numbers`, the head of such a file, also PATH.csv
-    with what was drawn."""
+    """Writes PATH.svg and PATH.png and returns their paths; with `numbers`, the head of such a
+    file, also PATH.csv with what was drawn."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if numbers is not None:
         names, rows = drawn(figure)

@@ -1,6 +1,6 @@
-"""`python -m enkaku_lab findings`: docs/findings.md, what five papers said and what we found, made of the CSVs that are
-committed beside the figures. A number that is not in one of them is not on the page; what was not measured is said.
-"""
+"""`python -m enkaku_lab findings`: docs/findings.md, what five papers said and what we found, made
+of the CSVs that are committed beside the figures. A number that is not in one of them is not on the
+page; what was not measured is said."""
 
 import argparse
 from collections.abc import Callable, Sequence
@@ -44,7 +44,9 @@ class Row:
 
     def __str__(self) -> str:
         where = f"[{self.figure}]({PLACES[_folder(self.figure)]})" if self.figure else "–"
-        command = f"`{self.command or _command(self.figure)}`" if self.command or self.figure else "–"
+        command = (
+            f"`{self.command or _command(self.figure)}`" if self.command or self.figure else "–"
+        )
         return f"| {self.says} | **{self.verdict}** | {self.found} | {where}, {command} |"
 
 
@@ -135,11 +137,18 @@ def s0(of: Committed) -> list[Row]:
             f"{common.rate(_bbr(loss))} where it may choose bbr",
             "s5-loss",
         ),
-        Row("settings of the network card bring about 5 %", NOT_MEASURED, "the emulated line (TUN) has no card", ""),
+        Row(
+            "settings of the network card bring about 5 %",
+            NOT_MEASURED,
+            "the emulated line (TUN) has no card",
+            "",
+        ),
         Row("the same collapse on Windows", NOT_MEASURED, "no Windows here", ""),
         Row(
-            "both sleep in schedule_timeout(), at different lines (figure 17)", NOT_MEASURED,
-            "this machine's kernel refuses the probes that see it (fentry)", "",
+            "both sleep in schedule_timeout(), at different lines (figure 17)",
+            NOT_MEASURED,
+            "this machine's kernel refuses the probes that see it (fentry)",
+            "",
         ),
     ]
     return rows
@@ -170,27 +179,45 @@ def _cause(numbers: Numbers) -> Row:
 
 def s1(of: Committed) -> list[Row]:
     """Teraoka et al. 2004."""
-    lan = {name: of.curves("s1-fig11").get(name, s1_fig7.LAN).at(1e-3) for name in (common.NFS.label, common.STOCK.label)}
+    lan = {
+        name: of.curves("s1-fig11").get(name, s1_fig7.LAN).at(1e-3)
+        for name in (common.NFS.label, common.STOCK.label)
+    }
     nfs, stock = (common.rate(lan[name]) for name in (common.NFS.label, common.STOCK.label))
     return [
-        _row(of.claim("s1-fig2", 0), "s1-fig2", "the local disk gives a saw-tooth against the block size, 750 to 960 Mbit/s"),
+        _row(
+            of.claim("s1-fig2", 0),
+            "s1-fig2",
+            "the local disk gives a saw-tooth against the block size, 750 to 960 Mbit/s",
+        ),
         _row(of.claim("s1-fig3", 0), "s1-fig3"),
         _row(of.claim("s1-fig5", 0), "s1-fig5"),
         _papers_cause(),
         Row(
-            "the same cause here", CORRECTED, of.claim("s1-fig5", 2).found, "s1-fig5",
+            "the same cause here",
+            CORRECTED,
+            of.claim("s1-fig5", 2).found,
+            "s1-fig5",
         ),
         _row(of.claim("s1-fig7", 0), "s1-fig7", "loss: flat from 0 to 1e-4"),
         _row(of.claim("s1-fig7", 1), "s1-fig7"),
         _row(of.claim("s1-fig8", 0), "s1-fig8"),
-        _row(of.claim("s1-fig10", 0), "s1-fig10", "below RTT 20 ms NFS is faster (16 ms: NFS about 500 Mbit/s, iSCSI about 40)"),
-        Row(
-            "lossy networks favour iSCSI over NFS", NOT_MEASURED,
-            f"the same order over TCP, {stock} against {nfs} at 1e-3; the paper's reason, UDP, was not run", "s1-fig11",
+        _row(
+            of.claim("s1-fig10", 0),
+            "s1-fig10",
+            "below RTT 20 ms NFS is faster (16 ms: NFS about 500 Mbit/s, iSCSI about 40)",
         ),
         Row(
-            "future work: window scaling and tuning should help", NOT_MEASURED,
-            "the series without window scaling (s1-fig5, “no window scaling”) has not been run", "s1-fig5",
+            "lossy networks favour iSCSI over NFS",
+            NOT_MEASURED,
+            f"the same order over TCP, {stock} against {nfs} at 1e-3; the paper's reason, UDP, was not run",
+            "s1-fig11",
+        ),
+        Row(
+            "future work: window scaling and tuning should help",
+            NOT_MEASURED,
+            "the series without window scaling (s1-fig5, “no window scaling”) has not been run",
+            "s1-fig5",
         ),
         _mirror(of.curves("s1-mirror")),
     ]
@@ -215,8 +242,13 @@ def _mirror(curves: Curves) -> Row:
     parts = []
     for rtt in s1_mirror.RTTS_MS:
         panel, size = s1_mirror.panel(rtt), 256
-        local, sync, behind = (curves.get(name, panel).at(size) for name in ("local only", "mirror, sync", "mirror, async"))
-        parts.append(f"RTT {rtt:g} ms: {common.rate(sync)} synchronously, {common.rate(behind)} asynchronously, {common.rate(local)} on the local disk alone")
+        local, sync, behind = (
+            curves.get(name, panel).at(size)
+            for name in ("local only", "mirror, sync", "mirror, async")
+        )
+        parts.append(
+            f"RTT {rtt:g} ms: {common.rate(sync)} synchronously, {common.rate(behind)} asynchronously, {common.rate(local)} on the local disk alone"
+        )
     return Row(
         "future work: a mirror of a local and a remote disk; with what performance?",
         ANSWERED,
@@ -232,10 +264,22 @@ def s2(of: Committed) -> list[Row]:
         _row(of.study("s2-fig6", 0), "s2-fig6"),
         _row(of.study("s2-fig10", 0), "s2-fig10"),
         *(_row(of.study("s2-fig11", index), "s2-fig11") for index in range(2)),
-        _row(of.study("s2-fig12", 0), "s2-fig12", "connection No. 40 has slightly more throughput than No. 1"),
+        _row(
+            of.study("s2-fig12", 0),
+            "s2-fig12",
+            "connection No. 40 has slightly more throughput than No. 1",
+        ),
         _row(of.study("s2-fig14", 0), "s2-fig14", "and a slightly larger window"),
-        _row(of.study("s2-fig16", 0), "s2-fig16", "PDU of 1 MB: the read times spread more under APT than with its N fixed"),
-        _row(of.study("s2-fig18", 0), "s2-fig18", "PDU of 3 MB: they spread less under APT than with its N fixed"),
+        _row(
+            of.study("s2-fig16", 0),
+            "s2-fig16",
+            "PDU of 1 MB: the read times spread more under APT than with its N fixed",
+        ),
+        _row(
+            of.study("s2-fig18", 0),
+            "s2-fig18",
+            "PDU of 3 MB: they spread less under APT than with its N fixed",
+        ),
         _row(of.study("s2-fig18", 2), "s2-fig18", "and are in two groups, fast and slow"),
     ]
 
@@ -244,8 +288,20 @@ def s3(_of: Committed) -> list[Row]:
     """A cluster whose storage network is merged into its front-end network, 2006."""
     why = "no results are committed; the study is there ([btio.md](btio.md))"
     return [
-        Row("merging storage and messages into one network costs almost nothing (because that iSCSI was slow, 5.3 MB/s)", NOT_MEASURED, why, "", "python -m enkaku_lab s3-btio"),
-        Row("writing and sending overlap: T(k) ≈ max(T_write, k · T_sendrecv)", NOT_MEASURED, why, "", "python -m enkaku_lab s3-mixed"),
+        Row(
+            "merging storage and messages into one network costs almost nothing (because that iSCSI was slow, 5.3 MB/s)",
+            NOT_MEASURED,
+            why,
+            "",
+            "python -m enkaku_lab s3-btio",
+        ),
+        Row(
+            "writing and sending overlap: T(k) ≈ max(T_write, k · T_sendrecv)",
+            NOT_MEASURED,
+            why,
+            "",
+            "python -m enkaku_lab s3-mixed",
+        ),
     ]
 
 
@@ -271,8 +327,16 @@ def page(docs: Path = DOCS) -> str:
     of = Committed(docs)
     parts = [HEAD]
     for title, rows in PAPERS:
-        lines = ["| the paper | | here | figure, command |", "|---|---|---|---|", *map(str, rows(of))]
-        parts += [f"## {title}\n", *([f"{MORE[rows]}\n"] if rows in MORE else []), "\n".join(lines) + "\n"]
+        lines = [
+            "| the paper | | here | figure, command |",
+            "|---|---|---|---|",
+            *map(str, rows(of)),
+        ]
+        parts += [
+            f"## {title}\n",
+            *([f"{MORE[rows]}\n"] if rows in MORE else []),
+            "\n".join(lines) + "\n",
+        ]
     return "\n".join(parts)
 
 

@@ -48,7 +48,8 @@ def summary(found: dict) -> str:
 
 
 def commit() -> str:
-    """Of the repository that the lab runs from, with + where something in it is changed; empty without one."""
+    """Of the repository that the lab runs from, with + where something in it is changed; empty
+    without one."""
     here = ["git", "-C", str(Path(__file__).parent)]
     found = _output([*here, "rev-parse", "--short", "HEAD"]) if shutil.which("git") else ""
     changed = found and _output([*here, "status", "--porcelain", "--untracked-files=no"])

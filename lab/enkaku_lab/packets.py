@@ -54,8 +54,8 @@ class Trace:
     """What the paper's figure shows."""
     transfers: Sequence[Transfer]
     draw: Callable[[list[Seen], Path], str | None]
-    """Draws into PATH.svg, PATH.png and PATH.csv; returns what is to be seen, with numbers, unless the story
-    (`story.tell`) has them."""
+    """Draws into PATH.svg, PATH.png and PATH.csv; returns what is to be seen, with numbers, unless
+    the story (`story.tell`) has them."""
     claims: Callable[[Numbers], list[Claim]]
     """What the paper says, judged."""
 
@@ -164,7 +164,8 @@ def _section(trace: Trace, picture: str, sentence: str, numbers: Numbers) -> str
 
 
 def again(chosen: Sequence[Trace], folder: Path) -> Path:
-    """The page of what is committed, its judgements made of the CSV there; its head, tables and pictures stay."""
+    """The page of what is committed, its judgements made of the CSV there; its head, tables and
+    pictures stay."""
     found = data.read(folder / f"{NUMBERS}.csv")
     numbers = Numbers([tuple(row[name] for name in story.COLUMNS) for row in found.rows])
     page = folder / "README.md"

@@ -270,6 +270,4 @@ def _small_print(curves: Curves) -> str:
     many = f"{runs[0]}–{runs[-1]}" if runs[0] != runs[-1] else f"{runs[0]}"
     middle = f"medians of {many} runs, bars: middle half" if runs[-1] > 1 else "one run each"
     shrunk = f" · {curves.experiment.shrunk}" if curves.experiment.shrunk else ""
-    return (
-        f"{quick}{where} · {when}{with_}\n{middle} · a run: {data.run_length(curves)}{shrunk}"
-    )
+    return f"{quick}{where} · {when}{with_}\n{middle} · a run: {data.run_length(curves)}{shrunk}"

@@ -1,8 +1,10 @@
-"""`python -m enkaku_lab stale` (`make lab-stale`): which committed figures are older than the code that they show.
+"""`python -m enkaku_lab stale` (`make lab-stale`): which committed figures are older than the code
+that they show.
 
-Every CSV in docs/ names the commit that its numbers were measured with. A figure depends on the product's sources
-that its stacks run (`PARTS`), and on the emulator; what the lab itself says and draws is not counted, because a
-page is written again from its CSV. A figure is old when a commit since then changed one of these sources.
+Every CSV in docs/ names the commit that its numbers were measured with. A figure depends on the
+product's sources that its stacks run (`PARTS`), and on the emulator; what the lab itself says and
+draws is not counted, because a page is written again from its CSV. A figure is old when a commit
+since then changed one of these sources.
 """
 
 import argparse
@@ -41,8 +43,8 @@ def sources(stacks: Iterable[str]) -> list[str]:
 
 
 def since(commit: str, stacks: Iterable[str]) -> list[str]:
-    """Commits after `commit` that changed what the stacks run, the latest first: subject, hash and date. LabError
-    where it is no commit of this repository."""
+    """Commits after `commit` that changed what the stacks run, the latest first: subject, hash and
+    date. LabError where it is no commit of this repository."""
     commit = commit.split()[0].rstrip("+") if commit else ""
     if not commit:
         raise LabError("its commit was not kept")
@@ -58,7 +60,8 @@ def since(commit: str, stacks: Iterable[str]) -> list[str]:
 
 
 def words(commit: str, stacks: Iterable[str]) -> str:
-    """What a page says below an old figure; nothing below one that is not, or where that cannot be known."""
+    """What a page says below an old figure; nothing below one that is not, or where that cannot be
+    known."""
     try:
         later = since(commit, stacks)
     except LabError:
@@ -73,13 +76,17 @@ def words(commit: str, stacks: Iterable[str]) -> str:
 
 def of_curves(curves: Curves) -> str:
     """The same for a figure of curves."""
-    commit = curves.kept.get("commit") or (curves.sessions[-1].get("commit", "") if curves.sessions else "")
+    commit = curves.kept.get("commit") or (
+        curves.sessions[-1].get("commit", "") if curves.sessions else ""
+    )
     return words(commit, {curve.series.stack for curve in curves.curves if curve.measured})
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab stale", description=__doc__)
-    parser.add_argument("--docs", type=Path, default=REPOSITORY / "docs", help="default: %(default)s")
+    parser.add_argument(
+        "--docs", type=Path, default=REPOSITORY / "docs", help="default: %(default)s"
+    )
     folder = parser.parse_args(arguments).docs
     rows = [_row(path) for path in sorted(folder.rglob("*.csv"))]
     if not rows:
@@ -90,11 +97,18 @@ def main(arguments: list[str]) -> None:
 def _row(path: Path) -> list[str]:
     found = data.read(path)
     head = found.head
-    stacks = set(head["stacks"].split()) if "stacks" in head else {row["stack"] for row in found.rows}
+    stacks = (
+        set(head["stacks"].split()) if "stacks" in head else {row["stack"] for row in found.rows}
+    )
     commit = head.get("commit", "")
     try:
         later = since(commit, stacks)
         told = [str(len(later)), later[0] if later else "none: it is up to date"]
     except LabError as error:
         told = ["?", str(error)]
-    return [head.get("figure", path.stem), head.get("taken", "")[:10], commit.split()[0] if commit else "", *told]
+    return [
+        head.get("figure", path.stem),
+        head.get("taken", "")[:10],
+        commit.split()[0] if commit else "",
+        *told,
+    ]

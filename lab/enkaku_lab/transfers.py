@@ -37,13 +37,15 @@ HELD_KEYS = {
     "InitialR2T": "No", "ImmediateData": "Yes",
     "FirstBurstLength": "4194304", "MaxBurstLength": "4194304", "MaxRecvDataSegmentLength": "262144",
 }
-"""S0's write is a command and 15 Data-Outs, so its PDUs have 256 KiB; tgt's own have 8 KiB. S0 had taken the R2Ts out of the way first. libiscsi cannot offer such bursts, so enkaku's
-initiator writes, one command at a time on one connection, and each write is one command (`sg_dd`)."""
+"""S0's write is a command and 15 Data-Outs, so its PDUs have 256 KiB; tgt's own have 8 KiB. S0 had
+taken the R2Ts out of the way first. libiscsi cannot offer such bursts, so enkaku's initiator
+writes, one command at a time on one connection, and each write is one command (`sg_dd`)."""
 HELD_OPTIONS = ("--first-burst", 4 * MIB, "--max-burst", 4 * MIB, "--one-command", "--connections", 1)
 SECONDS = 2.0
 SETTLED_S = {AUTO: 8.0, WIDE: 8.0}
 QUICK_SECONDS, QUICK_SETTLED_S = 0.5, 1.0
-"""What is found in a while, the rate of the line, is there from then on; only later writes count."""
+"""What is found in a while, the rate of the line, is there from then on; only later writes count.
+"""
 STOCK_WRITES = 8
 """qemu-img counts its writes."""
 ROUND_TRIPS = 40
@@ -223,7 +225,8 @@ def _load(transfer: Transfer, url: str, seconds: float) -> list[object]:
 
 
 def _keep(capture: Path, done: Path) -> None:
-    """What is asked of a capture, beside it; the capture itself is large. DONE appears when all is there."""
+    """What is asked of a capture, beside it; the capture itself is large. DONE appears when all is
+    there."""
     words = ["monitor", "report", capture, "--port", PORT]
     report = enkaku.report(*words, "--segments", done.with_suffix(".csv"))
     # pcap (microseconds, this machine's byte order): the time of the first packet.

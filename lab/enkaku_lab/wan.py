@@ -39,7 +39,8 @@ class Lab:
         enkaku.command("wan", "set", self.name, *words, "--queue", link.queue_packets)
 
     def become(self, link: Link) -> None:
-        """The line as the link says, and the congestion control that the ends' programs find there."""
+        """The line as the link says, and the congestion control that the ends' programs find there.
+        """
         self.choose_congestion_control(link.cc, link.cc_free)
         self.set(link)
 
@@ -69,7 +70,8 @@ def up(link: Link, logs: Path) -> Iterator[Lab]:
 
 @contextmanager
 def star(nodes: int, networks: int, line: list[object], logs: Path) -> Iterator[Lab]:
-    """Nodes around a switch, or two; the ends are called node1, node2, … `line` is of every node."""
+    """Nodes around a switch, or two; the ends are called node1, node2, … `line` is of every node.
+    """
     words = ["--star", nodes, "--networks", networks, *line]
     with _named(f"star-{os.getpid()}", words, logs) as lab:
         yield lab

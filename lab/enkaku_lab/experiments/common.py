@@ -52,8 +52,12 @@ STOCK_BLOCKS = [
 ]
 # The TCP of 2004: no window scaling, so at most 64 KB under way.
 STOCK_2004 = Series(
-    "tgt-libiscsi", "tgt + libiscsi, no window scaling", link={"window_scaling": False}, line="-.",
-    marker="d", colour="#8C510A",
+    "tgt-libiscsi",
+    "tgt + libiscsi, no window scaling",
+    link={"window_scaling": False},
+    line="-.",
+    marker="d",
+    colour="#8C510A",
 )
 NFS_NOTE = (
     "The paper's NFS is a kernel client with read-ahead over UDP. Here it is NFSv4 over TCP and "
@@ -117,8 +121,8 @@ def of_nfs(says: str, found: str) -> Claim:
 
 @dataclass(frozen=True)
 class OneRequest:
-    """What a curve against RTT would be if one request of a size were under way at a time: a request takes the
-    round trip and `more_ms`."""
+    """What a curve against RTT would be if one request of a size were under way at a time: a
+    request takes the round trip and `more_ms`."""
 
     request_kib: float
     more_ms: float
@@ -128,7 +132,8 @@ class OneRequest:
 
 
 def one_request(points: list[tuple[float, float]]) -> OneRequest | None:
-    """Least squares of 1/rate (ms per Mbit) against the RTT in ms; None below two points or without a rise."""
+    """Least squares of 1/rate (ms per Mbit) against the RTT in ms; None below two points or without
+    a rise."""
     points = [(x, 1e3 / mbit) for x, mbit in points if mbit]
     if len(points) < 2:
         return None
@@ -143,7 +148,8 @@ def one_request(points: list[tuple[float, float]]) -> OneRequest | None:
 
 
 def one_request_of(curve: Curve) -> OneRequest | None:
-    """Of the points of a curve against RTT up to 40 ms: beyond, slow start is a large part of a short run."""
+    """Of the points of a curve against RTT up to 40 ms: beyond, slow start is a large part of a
+    short run."""
     return one_request([(point.x, point.mbit) for point in curve.measured if 0 < point.x <= 40])
 
 
@@ -153,22 +159,29 @@ def falls_as_rtt(curve: Curve, says: str, from_x: float = 2) -> Claim:
     if slope is None:
         return judged(says, None, f"{curve.series.label} was not measured at enough points")
     return judged(
-        says, -1.15 <= slope <= -0.85, f"{curve.series.label}: exponent {signed(slope)} from {from_x:g} ms on"
+        says,
+        -1.15 <= slope <= -0.85,
+        f"{curve.series.label}: exponent {signed(slope)} from {from_x:g} ms on",
     )
 
 
 def no_block_size(curves: Curves, panel: str | None = None) -> Claim:
-    """“The block size of the calls does not matter”: the curves of the sizes against one another."""
+    """“The block size of the calls does not matter”: the curves of the sizes against one another.
+    """
     says = "the curves of all block sizes lie on one another"
     mine = [curves.get(one.label, panel) for one in (STOCK, *STOCK_BLOCKS)]
     if not all(curve.measured for curve in mine):
-        return not_measured(says, "one block size only, 64 KiB (s1-fig3 has them all at RTT 2.8 ms)")
+        return not_measured(
+            says, "one block size only, 64 KiB (s1-fig3 has them all at RTT 2.8 ms)"
+        )
     worst = max(
         max(rates) / min(rates)
         for x in {point.x for point in mine[0].measured}
         if len(rates := [rate for curve in mine if (rate := curve.at(x))]) > 1
     )
-    return judged(says, worst < 1.25, f"at most {worst:.2f} times between 1, 64 and 256 KiB at one x")
+    return judged(
+        says, worst < 1.25, f"at most {worst:.2f} times between 1, 64 and 256 KiB at one x"
+    )
 
 
 def last_x(curves: Curves) -> float:

@@ -1,7 +1,8 @@
 """S0, figures 12 to 14: the sender's queue over one write of 4 MiB, and two moments of it enlarged.
 
-Figure 13 is the time from the command to the first stop, figure 14 that from the stop to what follows the restart.
-Between two samples of the socket (some milliseconds) the packets tell how much of the queue is not acknowledged.
+Figure 13 is the time from the command to the first stop, figure 14 that from the stop to what
+follows the restart. Between two samples of the socket (some milliseconds) the packets tell how much
+of the queue is not acknowledged.
 """
 
 from collections.abc import Callable
@@ -40,7 +41,8 @@ def restart(seen: Seen) -> tuple[float, float]:
 
 
 def _stop(seen: Seen) -> tuple[float, float]:
-    """When the first burst of a late write ends, and when the next data leave; the cycle's end where it is one burst."""
+    """When the first burst of a late write ends, and when the next data leave; the cycle's end
+    where it is one burst."""
     begin, end = seen.cycle()
     segments, _ = within(seen, begin, end)
     times = [one.time_s for one in segments if one.to_target and one.payload_bytes]

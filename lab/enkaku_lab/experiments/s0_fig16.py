@@ -12,12 +12,21 @@ SETTLED = 0.35
 
 def claims(numbers: Numbers) -> list[Claim]:
     says = "the socket's queue peaks at about 1300 entries only while it starts, then stays within 200 to 300"
-    most, mean = numbers.get(SOCKET, "queue_max_packets"), numbers.get(SOCKET, "queue_late_mean_packets")
+    most, mean = (
+        numbers.get(SOCKET, "queue_max_packets"),
+        numbers.get(SOCKET, "queue_late_mean_packets"),
+    )
     if mean is None:
         mean = numbers.get(SOCKET, "queue_mean_packets")
     if most is None or mean is None:
         return [judged(says, None, "")]
-    return [judged(says, mean <= SETTLED * most, f"in full packets of memory it reaches {most:.0f} and has {mean:.0f} in the mean: Linux lets a send buffer grow and keeps it")]
+    return [
+        judged(
+            says,
+            mean <= SETTLED * most,
+            f"in full packets of memory it reaches {most:.0f} and has {mean:.0f} in the mean: Linux lets a send buffer grow and keeps it",
+        )
+    ]
 
 
 TRACE = Trace(

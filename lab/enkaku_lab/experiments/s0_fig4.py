@@ -57,20 +57,29 @@ def claims(curves: Curves) -> list[Claim]:
     elif at != PAPER_RTT_MS:
         later = next((x for x in (50,) if tuned.at(x) and stock.at(x)), None)
         more = f", {tuned.at(later) / stock.at(later):.1f} at {later} ms" if later else ""
-        one = not_measured(factor, f"no point at {PAPER_RTT_MS} ms: {ratio:.1f} times at {at:g} ms{more}")
+        one = not_measured(
+            factor, f"no point at {PAPER_RTT_MS} ms: {ratio:.1f} times at {at:g} ms{more}"
+        )
     else:
         one = judged(factor, 3 <= ratio <= 5, f"{ratio:.1f} times")
-    left = [curve.at(last) / curve.at(0) if last and curve.at(0) and curve.at(last) else None for curve in (stock, tcp)]
+    left = [
+        curve.at(last) / curve.at(0) if last and curve.at(0) and curve.at(last) else None
+        for curve in (stock, tcp)
+    ]
     return [
         judged(
             "default iSCSI collapses as the RTT grows",
             left[0] is not None and left[0] < 0.2 if left[0] is not None else None,
-            f"{left[0]:.0%} of its throughput without delay are left at {last:g} ms" if left[0] else "",
+            f"{left[0]:.0%} of its throughput without delay are left at {last:g} ms"
+            if left[0]
+            else "",
         ),
         judged(
             "a plain socket keeps its speed",
             left[1] > 0.8 if left[1] is not None else None,
-            f"{left[1]:.0%} are left at {last:g} ms in runs of {run_length(curves)}{_started(curves)}" if left[1] else "",
+            f"{left[1]:.0%} are left at {last:g} ms in runs of {run_length(curves)}{_started(curves)}"
+            if left[1]
+            else "",
         ),
         one,
     ]

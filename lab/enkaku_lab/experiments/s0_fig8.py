@@ -1,7 +1,7 @@
 """S0, figures 7 and 8: Ta, Tb and Tc of writes of 2 and 4 MiB, one at a time, against RTT.
 
-The paper has the RTT apart: Tb is the target finishing the write. What is seen at the initiator, from the last data
-to the answer, has a round trip in it, so that is taken off here.
+The paper has the RTT apart: Tb is the target finishing the write. What is seen at the initiator,
+from the last data to the answer, has a round trip in it, so that is taken off here.
 """
 
 from pathlib import Path

@@ -49,7 +49,9 @@ def claims(numbers: Numbers) -> list[Claim]:
     pdus = f"one WRITE(10) and its {DATA_OUTS} Data-Outs"
     apart = numbers.get(HELD, "burst_to_burst_rtt")
     bursts, packets = numbers.get(HELD, "bursts_per_write"), numbers.get(HELD, "packets_per_burst")
-    commands, data_outs = (numbers.get(HELD, f"{name}_per_write") for name in ("scsi_command", "data_out"))
+    commands, data_outs = (
+        numbers.get(HELD, f"{name}_per_write") for name in ("scsi_command", "data_out")
+    )
     near = None
     if bursts and packets:
         near = abs(bursts / BURSTS - 1) <= NEAR and abs(packets / PACKETS - 1) <= NEAR
@@ -63,7 +65,9 @@ def claims(numbers: Numbers) -> list[Claim]:
         ),
         judged(pdus, one, f"{commands:.1f} commands and {data_outs:.1f} Data-Outs a write")
         if commands is not None and data_outs is not None
-        else not_measured(pdus, "what was drawn had 16 commands of 256 KiB in place of one of 4 MiB"),
+        else not_measured(
+            pdus, "what was drawn had 16 commands of 256 KiB in place of one of 4 MiB"
+        ),
     ]
 
 

@@ -27,13 +27,22 @@ def claims(curves: Curves) -> list[Claim]:
     local = curves.get("local file, cold")
     if max((point.mbit for point in local.measured), default=0) > A_DISK_MBIT:
         return [
-            not_measured(says, f"{spread_over(local)} come of a cache below this machine's disk, not of a disk")
+            not_measured(
+                says,
+                f"{spread_over(local)} come of a cache below this machine's disk, not of a disk",
+            )
         ]
     fast, slow = ([rate for x in some if (rate := local.at(x))] for some in (FAST, SLOW))
     if len(fast) < len(FAST) or len(slow) < len(SLOW):
         return [judged(says, None, "")]
     apart = min(fast) / max(slow)
-    return [judged(says, apart > 1.1, f"the slowest of the one has {apart:.2f} times the fastest of the other")]
+    return [
+        judged(
+            says,
+            apart > 1.1,
+            f"the slowest of the one has {apart:.2f} times the fastest of the other",
+        )
+    ]
 
 
 EXPERIMENT = Experiment(

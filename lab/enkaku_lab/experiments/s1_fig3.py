@@ -36,9 +36,15 @@ def sentence(curves: Curves) -> str:
 def claims(curves: Curves) -> list[Claim]:
     rates = [point.mbit for point in curves.get(STOCK.label).measured]
     ratio = max(rates) / min(rates) if len(rates) > 1 else None
-    found = f"{spread_over(curves.get(STOCK.label))}, {ratio:.2f} times between them" if ratio else ""
+    found = (
+        f"{spread_over(curves.get(STOCK.label))}, {ratio:.2f} times between them" if ratio else ""
+    )
     return [
-        judged("the block size of the calls does not matter (1.03 times)", ratio and ratio < 1.25, found)
+        judged(
+            "the block size of the calls does not matter (1.03 times)",
+            ratio and ratio < 1.25,
+            found,
+        )
     ]
 
 

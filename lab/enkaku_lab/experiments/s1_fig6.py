@@ -39,7 +39,9 @@ def claims(curves: Curves) -> list[Claim]:
         judged(
             "iSCSI has about 40 Mbit/s at RTT 16 ms",
             stock and 30 <= stock <= 50,
-            f"{rate(stock)}: {times(stock, 40)} that; its requests are longer (s1-fig5)" if stock else "",
+            f"{rate(stock)}: {times(stock, 40)} that; its requests are longer (s1-fig5)"
+            if stock
+            else "",
         ),
         no_block_size(curves),
     ]
@@ -57,5 +59,6 @@ EXPERIMENT = Experiment(
     claims=claims,
     shrunk=SHRUNK,
     log_y=False,
-    note=READ_NOTE + " Block size of the calls 64 KiB unless it says another; Linux's default socket buffers.",
+    note=READ_NOTE
+    + " Block size of the calls 64 KiB unless it says another; Linux's default socket buffers.",
 )

@@ -50,13 +50,17 @@ def claims(curves: Curves) -> list[Claim]:
     least = min((point.x for point in lan.measured), default=0)
     without = "" if least == 0 else f" (from {least:g} on: no point without loss)"
     far = [f"{rate(wan.at(x))} at {x:g}" for x in (1e-6, 1e-5, 1e-4, 1e-3) if wan.at(x)]
-    falls_at = next((point.x for point in lan.measured if flat and point.mbit < 0.8 * flat[-1]), None)
+    falls_at = next(
+        (point.x for point in lan.measured if flat and point.mbit < 0.8 * flat[-1]), None
+    )
     return [
         judged(
             "flat from 0 to 1e-4",
             max(flat) / min(flat) < 1.15 if len(flat) > 2 else None,
             f"{max(flat) / min(flat):.2f} times between them without added delay{without}; but at RTT 20 ms plain TCP (cubic) has "
-            f"{', '.join(far)}" if len(flat) > 2 else "",
+            f"{', '.join(far)}"
+            if len(flat) > 2
+            else "",
         ),
         judged(
             "beyond 1e-4 it falls, to 240 to 260 Mbit/s at 1e-3",

@@ -62,7 +62,8 @@ def facts(found: Results, pace: Pace) -> Facts:
 
 
 def reads_in(found: Results, seconds: float = TM_MAX_S) -> dict[int, float]:
-    """N → reads that end in so many seconds: the throughput over the run without its first second."""
+    """N → reads that end in so many seconds: the throughput over the run without its first second.
+    """
     table = {}
     for run, result in found.items():
         ends = [read["t_s"] for read in result.reads if read["t_s"] > 1]

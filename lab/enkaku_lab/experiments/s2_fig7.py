@@ -1,4 +1,5 @@
-"""S2, figure 7: throughput against the number of connections, with the amount of data as parameter."""
+"""S2, figure 7: throughput against the number of connections, with the amount of data as parameter.
+"""
 
 import statistics
 
@@ -72,8 +73,8 @@ def by_amount(found: Results) -> dict[int, dict[int, float]]:
 
 
 def false_peaks(rates: dict[int, float]) -> list[int]:
-    """The N, besides the best, where the throughput has fallen by `PEAK` from a peak before and risen by `PEAK`
-    again: where a search that takes the curve for one hill may end."""
+    """The N, besides the best, where the throughput has fallen by `PEAK` from a peak before and
+    risen by `PEAK` again: where a search that takes the curve for one hill may end."""
     found, peak, valley = [], 0.0, 0.0
     for n, rate in rates.items():
         if valley and rate >= (1 + PEAK) * valley:
@@ -90,7 +91,8 @@ def false_peaks(rates: dict[int, float]) -> list[int]:
 
 
 def slower_disks(found: Results) -> dict[int, float]:
-    """N → throughput with a storage that takes 10 ms more, as part of that without (the same seed)."""
+    """N → throughput with a storage that takes 10 ms more, as part of that without (the same seed).
+    """
     rates = {
         (run.n, bool(run.path)): measure.throughput(result, SLOW_START_S)
         for run, result in found.items()

@@ -44,7 +44,9 @@ def claims(curves: Curves) -> list[Claim]:
     large_says = "with a window of 128 KB iSCSI is ahead at every delay"
     small_says = "with one of 64 KB iSCSI is ahead only up to a delay of about 12 ms each way"
     said = [
-        f"iSCSI has {min(some.values()):.1f} to {max(some.values()):.1f} times SMB's with a {panel}" if some else ""
+        f"iSCSI has {min(some.values()):.1f} to {max(some.values()):.1f} times SMB's with a {panel}"
+        if some
+        else ""
         for panel, some in zip(panels, ahead, strict=True)
     ]
     if panels == WIDER:
@@ -84,8 +86,10 @@ EXPERIMENT = Experiment(
     link=Link(rate="100mbit"),
     load=Load(block_bytes=32 * KIB),
     panels={
-        # Without scaling a window has 65,535 bytes, whatever the buffer; else Linux 6.18 makes about two thirds
-        # of it: 84 KB of 128 KiB, 130,432 bytes of 196 KiB, 171 KB of 256 KiB (snd_wnd of ss at the sender).
+        # Without scaling a window has 65,535 bytes, whatever the buffer; else Linux 6.18 makes
+        # about two thirds
+        # of it: 84 KB of 128 KiB, 130,432 bytes of 196 KiB, 171 KB of 256 KiB (snd_wnd of ss at the
+        # sender).
         SMALL: {"rmem": "4k 256k 256k", "window_scaling": False},
         LARGE: {"rmem": "4k 197k 197k"},
     },

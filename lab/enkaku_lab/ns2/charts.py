@@ -25,7 +25,8 @@ TIME = "time (s)"
 
 
 WIDTH_IN, ALONE_IN = 4.2, 7.6
-"""Of a panel among others, and of one that has a figure or a half of it for itself, with a legend."""
+"""Of a panel among others, and of one that has a figure or a half of it for itself, with a legend.
+"""
 
 
 def grid(rows: int = 1, columns: int = 1, height_in: float = 4.2, width_in: float | None = None):

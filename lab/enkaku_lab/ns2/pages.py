@@ -1,6 +1,5 @@
-"""S2 as it is committed: a page of Markdown, small figures and their numbers beside it; both engines side by side,
-or the simulator alone.
-"""
+"""S2 as it is committed: a page of Markdown, small figures and their numbers beside it; both
+engines side by side, or the simulator alone."""
 
 from pathlib import Path
 

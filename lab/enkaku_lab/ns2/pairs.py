@@ -9,8 +9,8 @@ from enkaku_lab.ns2.study import Fact, Facts, Pace, Results
 
 FIRST, LATER = "first", "later"
 CANDIDATES = {FIRST: range(4), LATER: (39, *range(36, 39), *range(40, 44), *range(64, 72))}
-"""The paper's No. 1 and No. 40, counted from 0; where one was closed (a laggard may be, and the youngest are when the
-search goes down), the one of those traced that stayed the longest."""
+"""The paper's No. 1 and No. 40, counted from 0; where one was closed (a laggard may be, and the
+youngest are when the search goes down), the one of those traced that stayed the longest."""
 SLIGHTLY = 0.25
 
 

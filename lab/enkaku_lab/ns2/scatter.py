@@ -1,6 +1,7 @@
 """Figures 15 to 18 have one shape: read times with N fixed, or under a policy, at one PDU length.
 
-What is compared with a policy has the N fixed at which that policy's search ended, with the same seed.
+What is compared with a policy has the N fixed at which that policy's search ended, with the same
+seed.
 """
 
 import statistics
@@ -16,12 +17,13 @@ ENDED = {
     ("real", 1): {1: 32},
     ("real", 3): {1: 26},
 }
-"""Where golden ended, by engine, PDU length in MB and seed: a comparison says so where a run ends elsewhere."""
+"""Where golden ended, by engine, PDU length in MB and seed: a comparison says so where a run ends
+elsewhere."""
 PAPER_ENDED = {1: 47, 3: 53}
 SAME_THROUGHPUT = 0.02
 GROUPS_VALLEY = 0.7
-"""Two groups of read times are seen where between two peaks of their histogram fewer than so many are, as part
-of the lower peak."""
+"""Two groups of read times are seen where between two peaks of their histogram fewer than so many
+are, as part of the lower peak."""
 BINS = 40
 SECONDS = {
     "full": {"fixed": 100.0, "golden": 100.0, "adaptive": 100.0},
@@ -32,15 +34,14 @@ SECONDS = {
 }
 MEASURING_TIMES_S = {"full": 5.0, "quick": 1.0, "full real": 5.0, "quick real": 0.5}
 TRACED = (*range(4), *range(36, 44), *range(64, 72))
-"""Among them the paper's No. 1 and No. 40, and those that are opened when the search returns to more than it had
-closed down to, which No. 40 may not survive."""
+"""Among them the paper's No. 1 and No. 40, and those that are opened when the search returns to
+more than it had closed down to, which No. 40 may not survive."""
 NAMES = {"golden": "APT (golden)", "adaptive": "adaptive", "fixed": "N fixed"}
 
 
-def run_of(
-    policy: str, pdu_mib: int, pace: Pace, seed: int = 1, n: int | None = None
-) -> Run:
-    """The same run for figures, comparisons and tests; a fixed number is where golden ended, unless said."""
+def run_of(policy: str, pdu_mib: int, pace: Pace, seed: int = 1, n: int | None = None) -> Run:
+    """The same run for figures, comparisons and tests; a fixed number is where golden ended, unless
+    said."""
     n = (n or ENDED[pace.engine, pdu_mib][seed]) if policy == "fixed" else 4
     which = f"{pace.name} real" if pace.real else pace.name
     seconds = SECONDS[which][policy]
@@ -75,8 +76,8 @@ def _judged(result: Result) -> tuple[list[float], str]:
 
 
 def groups(times: list[float]) -> float | None:
-    """Seconds that part the read times into two groups, fast and slow: the lowest bin between the two peaks of
-    their histogram, if it is a valley. None where there is one group."""
+    """Seconds that part the read times into two groups, fast and slow: the lowest bin between the
+    two peaks of their histogram, if it is a valley. None where there is one group."""
     if len(times) < 10 * BINS:
         return None
     low, high = measure.percentile(times, 0.01), measure.percentile(times, 0.99)
@@ -117,7 +118,13 @@ def claims(found: Results, pdu_mib: int) -> list[Claim]:
         (run,) = found
         says = f"the search ends at {PAPER_ENDED[pdu_mib]} with PDUs of {pdu_mib} MB"
         near = abs(run.n / PAPER_ENDED[pdu_mib] - 1) <= 0.1
-        return [judged(says, near, f"it ended at {run.n} here (seed {run.seed}), so that is the N of this figure")]
+        return [
+            judged(
+                says,
+                near,
+                f"it ended at {run.n} here (seed {run.seed}), so that is the N of this figure",
+            )
+        ]
     pairs = paired(found)
     word = "more" if pdu_mib == 1 else "less"
     spread = f"under APT, which ended at {PAPER_ENDED[pdu_mib]}, the read times spread {word} than with that N fixed"
@@ -136,7 +143,11 @@ def claims(found: Results, pdu_mib: int) -> list[Claim]:
     shares = ", ".join(f"{one:.1%}" for one in rates)
     found_claims = [
         judged(spread, holds, f"p99/p50 under APT and with N fixed: {', '.join(said)}"),
-        judged(same, all(abs(one - 1) <= SAME_THROUGHPUT for one in rates), f"{shares} of that with N fixed"),
+        judged(
+            same,
+            all(abs(one - 1) <= SAME_THROUGHPUT for one in rates),
+            f"{shares} of that with N fixed",
+        ),
     ]
     if pdu_mib == 3:
         found_claims.append(_groups_claim(pairs))
@@ -173,9 +184,7 @@ def figures(name: str, policies: tuple[str, ...], pdu_mib: int, paper: str) -> S
 
     def drawn(found: Results) -> Results:
         return {
-            run: result
-            for run, result in found.items()
-            if run.policy in policies and run.seed == 1
+            run: result for run, result in found.items() if run.policy in policies and run.seed == 1
         }
 
     def draw(all_axes: list, found: Results, pace: Pace) -> None:
@@ -217,7 +226,9 @@ def figures(name: str, policies: tuple[str, ...], pdu_mib: int, paper: str) -> S
             p50, p99 = (measure.percentile(times, q) * 1000 for q in (0.5, 0.99))
             whole = measure.scatter(all_times)
             at = groups(times)
-            two = f"two groups of reads, parted at {at * 1000:.0f} ms" if at else "one group of reads"
+            two = (
+                f"two groups of reads, parted at {at * 1000:.0f} ms" if at else "one group of reads"
+            )
             said.append(
                 f"{NAMES[run.policy]} (N = {measure.last_n(result)} at the end): p50 {p50:.0f} ms, "
                 f"p99 {p99:.0f} ms, p99/p50 {p99 / p50:.2f} {where}, {two}, {whole:.2f} over all "

@@ -4,8 +4,9 @@ Unlike the curves of the other papers, these figures are time series and scatter
 they have a runner of their own, with the same rules: every result is kept, what is finished is not
 run again, and a sentence is computed, never written.
 
-There are two engines: the paper's simulator (`engine`) and real kernels' TCP (`real`). What both have
-run is drawn side by side, and `Fact`s, the numbers that a figure is about, say where they agree.
+There are two engines: the paper's simulator (`engine`) and real kernels' TCP (`real`). What both
+have run is drawn side by side, and `Fact`s, the numbers that a figure is about, say where they
+agree.
 """
 
 import math
@@ -130,7 +131,11 @@ def _perform(
         study.draw(axes, mine, pace)
         stem = study.name if name == "ns2" else f"{study.name}-{name}"
         _title(chart, study, pace, NAMES[name])
-        svg, _png = figure.save(chart, _figures(folder, pace) / stem, numbers=_head(study, mine, pace, study.claims(mine, pace)))
+        svg, _png = figure.save(
+            chart,
+            _figures(folder, pace) / stem,
+            numbers=_head(study, mine, pace, study.claims(mine, pace)),
+        )
         performed.append((study, svg, told(study, mine, pace)))
     _write(performed, pace, folder / f"report-{pace.name}-{name}.md", NAMES[name])
     return performed
@@ -189,7 +194,9 @@ def _fact_rows(name: str, facts: dict[str, Facts]) -> list[tuple]:
     for fact in dict.fromkeys(fact for each in facts.values() for fact in each):
         theirs, ours = (facts[one].get(fact) for one in ENGINES)
         known = theirs or ours
-        values = [None if one is None or math.isnan(one.value) else one.value for one in (theirs, ours)]
+        values = [
+            None if one is None or math.isnan(one.value) else one.value for one in (theirs, ours)
+        ]
         rows.append((name, fact, *values, known.unit, known.tolerance))
     return rows
 
@@ -253,14 +260,24 @@ def facts_table(facts: dict[str, Facts]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _head(study: Study, found: Results, pace: Pace, claims: Sequence[Claim] = ()) -> dict[str, object]:
+def _head(
+    study: Study, found: Results, pace: Pace, claims: Sequence[Claim] = ()
+) -> dict[str, object]:
     """What a reader must know of the numbers of a figure."""
     runs = sorted({f"{title(run)}" for run in found})
     head: dict[str, object] = {"title": study.title, "paper": study.source, "pace": pace.name}
     head["stacks"] = "enkaku" if pace.real else "ns2"
-    head["runs"] = "; ".join(runs) if len(runs) <= RUNS_TOLD else f"{len(found)} of up to {max(run.seconds for run in found):g} s"
+    head["runs"] = (
+        "; ".join(runs)
+        if len(runs) <= RUNS_TOLD
+        else f"{len(found)} of up to {max(run.seconds for run in found):g} s"
+    )
     machines = [result.head["machine"] for result in found.values() if "machine" in result.head]
-    head["machine"] = machine.summary(machines[-1]) if machines else "any: a simulator's run is a function of its parameters"
+    head["machine"] = (
+        machine.summary(machines[-1])
+        if machines
+        else "any: a simulator's run is a function of its parameters"
+    )
     head["commit"] = machine.commit()
     head["taken"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     # What is drawn here is not enough to judge again by: read times and windows are thousands.

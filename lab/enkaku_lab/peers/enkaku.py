@@ -15,7 +15,8 @@ IQN = "iqn.2026-01.lab.enkaku:serve"
 
 
 def binary() -> Path:
-    """ENKAKU_BIN, or the release build of this repository; where the lab was installed elsewhere, the one in PATH."""
+    """ENKAKU_BIN, or the release build of this repository; where the lab was installed elsewhere,
+    the one in PATH."""
     path = Path(os.environ.get("ENKAKU_BIN") or REPOSITORY / "target/release/enkaku")
     if os.access(path, os.X_OK):
         return path

@@ -20,7 +20,8 @@ from enkaku_lab.stacks.reading import reader
 
 DATA_LUN, SCRATCH_LUN, LONG_LUN = 0, 1, 2
 DRAIN_S = 25.0
-"""What is under way at the end, 32 MiB, takes one connection so long where losses leave it 11 Mbit/s."""
+"""What is under way at the end, 32 MiB, takes one connection so long where losses leave it 11
+Mbit/s."""
 
 
 class Enkaku(Stack):

@@ -2,8 +2,8 @@
 
 Files are read below qemu-storage-daemon's FUSE export, so through the same page cache and
 read-ahead of the kernel as enkaku's; writes are qemu-img bench's. `tgt-tuned` is S0's “optimised
-iSCSI”: the target takes bursts of 4 MiB without waiting for R2T. libiscsi cannot ask for those,
-so the initiator there is enkaku's, which offers them, with one connection and one command at a time.
+iSCSI”: the target takes bursts of 4 MiB without waiting for R2T. libiscsi cannot ask for those, so
+the initiator there is enkaku's, which offers them, with one connection and one command at a time.
 """
 
 import tempfile
