@@ -156,7 +156,7 @@ impl Takeover {
         if !fenced {
             // What is longer on its way no promotion can wait for: that is told to whoever uses a
             // leg without reservations.
-            [&near.legs[0], &way].into_iter().for_each(|leg| leg.set_lingers(LINGERS_UNFENCED));
+            near.legs[0].set_lingers(LINGERS_UNFENCED);
             way.move_away(Duration::from_millis(rng.pick(&[0, 100, 400])));
         }
         Self {
