@@ -29,6 +29,11 @@ const SIGN_AGE_MAX: Duration = Duration::from_secs(15);
 /// What a look, or a write, may take on its way to a leg and back.
 pub(super) const WAY_MAX: Duration = Duration::from_secs(2);
 
+/// Signs farther apart than that leave room for somebody to take the mirror for gone; late ones do
+/// not.
+pub(super) const SILENCE: Duration =
+    Duration::from_secs(SIGN_EVERY.as_secs() + WAY_MAX.as_secs() / 2);
+
 /// Time for which a leg is watched, with a look each second. Before it is written to: one sign of a
 /// mirror that lives gets there. Afterwards: a mirror that was reading the superblock just before
 /// reads it again, and what it had sent by then gets there.

@@ -76,6 +76,7 @@ pub(crate) async fn send(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Result<bool> {
+    signs::first(shared, leg, session, found).await?;
     let log = found.redo_log();
     // Half of it is enough for the headers, whatever is in it.
     let Some(step) = shared.legs().next_folded(leg, session, (log.end - log.start) / 2) else {

@@ -29,6 +29,7 @@ use super::super::config::{Config, Mode, OnLoss};
 use super::super::epoch::Piece;
 use super::super::host::Host;
 use super::super::leg::LegEvent;
+use super::super::promote::SILENCE;
 use super::super::status::{Guard, LegState, LegStatus, Way};
 use super::session::Session;
 use super::signal::{Change, Signal, lock};
@@ -434,7 +435,17 @@ impl Legs {
     /// Its superblock was written.
     pub(crate) fn note_told(&self, leg: usize) {
         let now = self.host.now();
-        self.lock()[leg].told_at = Some(now);
+        let leg = &mut self.lock()[leg];
+        if leg.told_at.is_none_or(|told| now.saturating_sub(told) > SILENCE) {
+            leg.claimed_at = Some(now);
+        }
+        leg.told_at = Some(now);
+    }
+
+    /// When its superblock was written for the first time after a silence, in which somebody else
+    /// may have come to take this mirror for gone; if it was since the mirror was opened.
+    pub(crate) fn claimed_at(&self, leg: usize) -> Option<std::time::Duration> {
+        self.lock()[leg].claimed_at
     }
 
     /// When its superblock was last written, if it was since the mirror was opened.

@@ -54,14 +54,24 @@ pub(super) async fn first(
     session: &Arc<Session>,
     found: &mut Found,
 ) -> Result<()> {
-    let fenced = shared.legs().guard(leg) == Guard::Reservation;
-    // Nobody has had time to watch it for as long as a promotion does.
-    let recent = |told| shared.host().now().saturating_sub(told) < SIGN_EVERY;
-    if fenced || !found.is_consistent() || shared.legs().told_at(leg).is_some_and(recent) {
+    let legs = shared.legs();
+    if legs.guard(leg) == Guard::Reservation || !found.is_consistent() {
         return Ok(());
     }
-    handshake::count_up(shared, leg, session, found).await?;
-    either(shared.host().sleep(WAY_MAX), session.over()).await;
+    // Since a sign that is not older, nobody has had time to watch it for as long as a promotion
+    // does. The sign of this session is none if there was a silence before.
+    let recent = |told| shared.host().now().saturating_sub(told) < SIGN_EVERY;
+    if !legs.told_at(leg).is_some_and(recent) {
+        handshake::count_up(shared, leg, session, found).await?;
+    }
+    let Some(safe_at) = legs.claimed_at(leg).map(|claimed| claimed + WAY_MAX) else {
+        return Ok(());
+    };
+    if found.looked_at() >= safe_at {
+        return Ok(());
+    }
+    let pause = safe_at.saturating_sub(shared.host().now());
+    either(shared.host().sleep(pause), session.over()).await;
     session.check()?;
     one(shared, leg, session, found).await
 }

@@ -40,6 +40,8 @@ pub(super) struct Leg {
     pub(super) guard: Guard,
     /// When its superblock was last written, if it was since the mirror was opened.
     pub(super) told_at: Option<Duration>,
+    /// The same, of the first time after a silence.
+    pub(super) claimed_at: Option<Duration>,
     pub(super) sending: Option<Sending>,
     pub(super) tracking: Tracking,
     pub(super) route: Route,
@@ -152,6 +154,7 @@ impl Leg {
             message: None,
             guard: Guard::default(),
             told_at: None,
+            claimed_at: None,
             sending: None,
             tracking,
             route: Route::None,

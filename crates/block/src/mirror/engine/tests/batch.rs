@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use super::world::*;
 use crate::layer::{Delay, DelayLayer, Delays};
+use crate::mirror::engine::tail;
+use crate::mirror::layout::LegLayout;
+use crate::mirror::promote::WAY_MAX;
+use crate::mirror::superblock::Consistency;
 use crate::mirror::{Lag, LegState, LegStatus, Mode, OnLag};
 
 /// From here to the leg and back.
@@ -23,6 +27,8 @@ async fn far_away(redo_bytes: u64, on: OnLag) -> World {
     world.create().await.unwrap();
     world.open().await;
     world.settled().await;
+    // Batches wait so long after a mirror has begun.
+    tokio::time::sleep(WAY_MAX).await;
     world
 }
 
@@ -83,4 +89,39 @@ async fn a_batch_that_was_wanted_when_the_line_was_cut_is_not_waited_for_by_a_co
     world.settled().await;
     world.wait("all of it is there", |mirror| mirror.status().legs[0].epochs == 0).await;
     world.assert_equal().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_silence_a_batch_waits_until_a_promotion_would_have_been_seen() {
+    // Whoever has taken the mirror for gone meanwhile writes his superblock from before the batch,
+    // and would take half of it for a moment. The log is kept for the leg, or has been given up.
+    for (on, commits) in [(OnLag::Slow, 40), (OnLag::FallBehind, 700)] {
+        let world = far_away(1 << 20, on).await;
+        let (device, layout) = (world.legs[0].device(), LegLayout::new(LEG_SIZE, 0).unwrap());
+        let superblock = async || tail::read(&*device, &layout).await.unwrap().unwrap();
+        world.legs[0].set_way(Way::Cut);
+        for number in 0..commits {
+            commit(&world, number % 20).await;
+        }
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let before = superblock().await.sequence;
+        world.legs[0].set_way(Way::Open);
+        let (mut signed, mut named) = (None, None);
+        while named.is_none() {
+            let (now, found) = (tokio::time::Instant::now(), superblock().await);
+            if found.sequence > before {
+                signed.get_or_insert(now);
+            }
+            if matches!(found.consistency, Consistency::Applying(_)) {
+                named = Some(now);
+            }
+            let leg = world.mirror().status().legs[0].clone();
+            assert!(leg.epochs > 0 || leg.state != LegState::InSync, "no batch: {on:?}, {leg:?}");
+        }
+        let waited = named.zip(signed).map(|(named, signed)| named - signed);
+        assert!(waited >= Some(WAY_MAX - ROUND_TRIP), "{on:?}: {waited:?}");
+        world.settled().await;
+        world.wait("all of it is there", |mirror| mirror.status().legs[0].epochs == 0).await;
+        world.assert_equal().await;
+    }
 }
