@@ -22,6 +22,9 @@ use super::tcp::{CongestionControl, SEGMENT_BYTES, Sample, Tcp};
 pub const SHORT_RTT_S: f64 = 0.001;
 /// Seconds that a sample takes: what happens is seen that much later than a round trip.
 const SAMPLE_S: f64 = 0.1;
+/// The mean of round trips that jitter lies so many mean deviations above the shortest: exact where
+/// they are spread evenly, less where they have a tail.
+const JITTER_DEVIATIONS: f64 = 2.0;
 /// A queue stands if all samples of so many seconds show it: a scheduler's slice is shorter
 /// (COPA's standing round trip, NSDI 2018 §2.1).
 const STANDING_S: f64 = 0.25;
@@ -219,7 +222,11 @@ impl Model {
     }
 
     fn note_round_trip(&mut self, sample: &Sample, rtt_s: Option<f64>, now: &mut Estimate) {
-        let least_s = sample.typical(|tcp| tcp.min_rtt_us).map(|us| us / 1e6).or(rtt_s);
+        // A queue is a smoothed round trip above that of the empty path. The shortest one of a
+        // single packet is below that by the path's jitter.
+        let jitter_us = sample.typical(|tcp| tcp.rtt_var_us).unwrap_or(0.0);
+        let least_us = sample.typical(|tcp| tcp.min_rtt_us);
+        let least_s = least_us.map(|us| (us + JITTER_DEVIATIONS * jitter_us) / 1e6);
         let seen_s = least_s.into_iter().chain(rtt_s).fold(f64::INFINITY, f64::min);
         self.least_s = match &mut self.base {
             Some(base) => base.note(sample.t_s, seen_s),

@@ -86,8 +86,11 @@ pub struct Rate {
     state: State,
     pacing: Pacing,
     begun: bool,
-    /// A queue has shown in startup.
+    /// Losses have shown in startup: the line runs over.
     near: bool,
+    /// A queue stands in startup: from a length on, until half of that is left (RFC 9406 §4.2 resumes
+    /// slow start as well where a queue was none).
+    queued: bool,
     /// The most that was carried in startup, what it was when it last grew by a quarter, and rounds
     /// since.
     best: f64,
@@ -211,8 +214,8 @@ impl Rate {
     fn startup(&mut self, rtt_s: f64, connections: u32, queue_s: f64) -> Pacing {
         self.state = State::Startup;
         let near_s = (HYSTART.0 * rtt_s).clamp(HYSTART.1, HYSTART.2);
-        self.near |= queue_s > near_s;
-        let most = if self.near { STARTUP_GAINS.1 } else { STARTUP_GAINS.0 };
+        self.queued = queue_s > if self.queued { near_s / 2.0 } else { near_s };
+        let most = if self.near || self.queued { STARTUP_GAINS.1 } else { STARTUP_GAINS.0 };
         let gain = (most - (most - 1.0) * queue_s / near_s).max(1.0);
         let first = FIRST_BYTES.0 * f64::from(connections);
         let first = first.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
@@ -229,7 +232,7 @@ impl Rate {
     fn cruise(&mut self, now: &Estimate, rtt_s: f64, bandwidth: f64) -> Pacing {
         let response_s = RESPONSE * now.round_s();
         let error = (now.queue_target_s - now.queue_s) / response_s;
-        let untouched = !self.near && now.loss <= 0.0;
+        let untouched = !self.near && !self.queued && now.loss <= 0.0;
         if !now.measured && !now.saturated && untouched {
             // Windows limit, and nothing has shown of the line: they are to grow.
             self.step = PROBE_STEPS.2;

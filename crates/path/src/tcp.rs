@@ -56,6 +56,8 @@ impl Connection {
 pub struct Tcp {
     /// Smoothed round trip.
     pub rtt_us: Option<f64>,
+    /// Its mean deviation (RTTVAR, RFC 6298 §2).
+    pub rtt_var_us: Option<f64>,
     /// Shortest round trip seen.
     pub min_rtt_us: Option<f64>,
     /// Congestion window.

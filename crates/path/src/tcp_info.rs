@@ -252,6 +252,7 @@ impl TcpInfo {
     pub fn round_trip(&self) -> Tcp {
         Tcp {
             rtt_us: Some(f64::from(self.rtt_us)).filter(|us| *us > 0.0),
+            rtt_var_us: Some(f64::from(self.rtt_var_us)).filter(|_| self.rtt_us > 0),
             min_rtt_us: self.least_rtt_us().map(f64::from),
             ..Tcp::default()
         }

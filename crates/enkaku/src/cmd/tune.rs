@@ -20,9 +20,9 @@ const CONNECTIONS_LIMIT: i64 = 65_535;
 ///
 /// In: {"t_s":1.0,"n":4,"bytes_per_s":1e8}: end of the interval, connections open in it, mean
 /// payload. Optional, of the path or of each element of "connections" (with "id", "age_s",
-/// "bytes_per_s"): rtt_us, min_rtt_us, cwnd_bytes, in_flight_bytes, delivery_rate_bytes_per_s,
-/// busy_share, rwnd_limited_share, sndbuf_limited_share, retransmits, app_limited,
-/// peer_window_bytes, send_buffer_bytes, congestion_control. Out, one line each:
+/// "bytes_per_s"): rtt_us, rtt_var_us, min_rtt_us, cwnd_bytes, in_flight_bytes,
+/// delivery_rate_bytes_per_s, busy_share, rwnd_limited_share, sndbuf_limited_share, retransmits,
+/// app_limited, peer_window_bytes, send_buffer_bytes, congestion_control. Out, one line each:
 /// {"n","phase","why"}.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -209,6 +209,7 @@ impl Fields<'_> {
         };
         Ok(Tcp {
             rtt_us: self.rate("rtt_us")?,
+            rtt_var_us: self.rate("rtt_var_us")?,
             min_rtt_us: self.rate("min_rtt_us")?,
             cwnd_bytes: self.rate("cwnd_bytes")?,
             in_flight_bytes: self.rate("in_flight_bytes")?,

@@ -45,6 +45,7 @@ pub(crate) struct Flow {
     recovery: u64,
     pub(crate) retransmits: u64,
     pub(crate) srtt_s: f64,
+    pub(crate) rtt_var_s: f64,
     pub(crate) min_rtt_s: f64,
     last_ack_s: f64,
     /// It spreads a window over the round trip, as Linux does for sockets with a pacing rate.
@@ -81,6 +82,7 @@ impl Flow {
             recovery: 0,
             retransmits: 0,
             srtt_s: 0.0,
+            rtt_var_s: 0.0,
             min_rtt_s: f64::INFINITY,
             last_ack_s: usable_s,
             spreads: false,
@@ -202,6 +204,9 @@ impl Flow {
             self.una += 1;
         }
         let rtt_s = now_s - sent.at_s;
+        if self.srtt_s > 0.0 {
+            self.rtt_var_s += ((rtt_s - self.srtt_s).abs() - self.rtt_var_s) / 4.0;
+        }
         self.srtt_s += (rtt_s - self.srtt_s) * if self.srtt_s > 0.0 { 0.125 } else { 1.0 };
         self.min_rtt_s = self.min_rtt_s.min(rtt_s);
         self.grow(now_s, rtt_s, number, limited);

@@ -301,6 +301,7 @@ impl Transfer {
             let received = rate * flow.min_rtt_s;
             let tcp = Tcp {
                 rtt_us: (moved && flow.srtt_s > 0.0).then_some(flow.srtt_s * 1e6),
+                rtt_var_us: Some(flow.rtt_var_s * 1e6),
                 min_rtt_us: flow.min_rtt_s.is_finite().then_some(flow.min_rtt_s * 1e6),
                 cwnd_bytes: (!self.reads).then_some(flow.cwnd * packet),
                 in_flight_bytes: Some(if self.reads { received } else { flight }),
