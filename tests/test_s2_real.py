@@ -189,6 +189,9 @@ def test_both_engines_are_compared_where_both_have_run(folder: Path, performed: 
     page = (docs / "engines.md").read_text()
     assert "A quick run" in page and said in page
     assert (docs / "s2-fig6-both.svg").exists() or (docs / "s2-fig6-both.png").exists()
+    assert "the time of 20 reads at N = 4" in (docs / "engines.csv").read_text()
+    # What ns-2 alone says has a page of its own, each figure once.
+    assert (docs / "ns2.md").read_text().count("## s2-fig6:") == 1
 
 
 def test_agreement_is_a_sentence_about_numbers_within_their_tolerance():

@@ -223,6 +223,14 @@ def panels(seen: list[Seen], y_label: str, height_in: float = 3.0):
     return chart, list(axes.flat)
 
 
+def finish(chart, seen: list[Seen], path: Path) -> None:
+    """Small print (machine, day, commit, length of a run), and the files."""
+    head = head_of(seen)
+    commit = f" · commit {head['commit']}" if head["commit"] else ""
+    chart.supxlabel(f"{head['machine']}{commit} · {head['run']}", fontsize=7, color="#444444")
+    figure.save(chart, path, numbers=head)
+
+
 def within(seen: Seen, begin: float, end: float):
     """Segments and samples of a time, in milliseconds after its begin."""
     segments = [one for one in seen.segments if begin <= one.time_s <= end]

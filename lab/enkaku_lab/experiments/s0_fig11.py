@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from enkaku_lab import figure
 from enkaku_lab.claims import Claim, judged
-from enkaku_lab.packets import COLOURS, Trace, head_of, panels, segments_of, within
+from enkaku_lab.packets import COLOURS, Trace, finish, panels, segments_of, within
 from enkaku_lab.story import Numbers
 from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 
@@ -23,7 +22,7 @@ def draw(seen: list[Seen], path: Path) -> None:
                 [sample.cwnd_bytes / segments_of(one) for sample in samples],
                 drawstyle="steps-post", color="#000000", label="congestion window (samples)")
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.5), ncols=3)
-    figure.save(chart, path, numbers=head_of(seen))
+    finish(chart, seen, path)
 
 
 def claims(numbers: Numbers) -> list[Claim]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from enkaku_lab import figure, story
 from enkaku_lab.claims import Claim, judged, not_measured
-from enkaku_lab.packets import COLOURS, Trace, head_of, panels, segments_of, within
+from enkaku_lab.packets import COLOURS, Trace, finish, panels, segments_of, within
 from enkaku_lab.story import Numbers
 from enkaku_lab.transfers import HELD, OURS, STOCK, Seen, Transfer
 
@@ -80,7 +80,7 @@ def draw(seen: list[Seen], path: Path, window: Window = whole, packets: bool = F
             ax.plot(came, [0.0] * len(came), "|", markersize=9, color="#0072B2", label="an acknowledgement")
         ax.set_xlim(0, (end - begin) * 1e3)
         ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, -0.52), ncols=3)
-    figure.save(chart, path, numbers=head_of(seen))
+    finish(chart, seen, path)
 
 
 def _sum(ax, sent: list, begin: float, mss: int) -> None:

@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from enkaku_lab import figure
 from enkaku_lab.claims import Claim, not_measured
-from enkaku_lab.packets import COLOURS, Trace, head_of, panels, segments_of
+from enkaku_lab.packets import COLOURS, Trace, finish, panels, segments_of
 from enkaku_lab.story import Numbers
 from enkaku_lab.transfers import HELD, LABELS, OURS, STOCK, Seen, Transfer
 
@@ -26,7 +25,7 @@ def draw(seen: list[Seen], path: Path) -> str:
             f"{LABELS[one.transfer.stack]}: the queue reaches {max(queue, default=0):.0f} packets, in the "
             f"mean {sum(queue) / max(1, len(queue)):.0f}"
         )
-    figure.save(chart, path, numbers=head_of(seen))
+    finish(chart, seen, path)
     return "; ".join(parts) + "."
 
 

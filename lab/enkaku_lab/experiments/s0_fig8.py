@@ -8,7 +8,7 @@ from pathlib import Path
 
 from enkaku_lab import figure, story
 from enkaku_lab.claims import Claim, judged
-from enkaku_lab.packets import Trace, head_of
+from enkaku_lab.packets import Trace, finish
 from enkaku_lab.transfers import AUTO, HELD, LABELS, MIB, OURS, STOCK, WIDE, Seen, Transfer
 
 STACKS = (STOCK, HELD, OURS, AUTO, WIDE)
@@ -48,7 +48,7 @@ def draw(seen: list[Seen], path: Path) -> None:
         ax.set_ylabel("median time (ms)")
     handles, labels = axes[-1].get_legend_handles_labels()
     empty.legend(handles, labels, loc="center", fontsize=11, frameon=False)
-    figure.save(chart, path, numbers=head_of(seen))
+    finish(chart, seen, path)
 
 
 def claims(numbers: story.Numbers) -> list[Claim]:

@@ -61,7 +61,13 @@ def main(arguments: list[str]) -> None:
     performed = study.perform(chosen, pace, *how)
     for one, svg, sentence in performed:
         print(f"{one.name}: {sentence}\n  {svg}")
-    if options.docs and options.engine == "ns2":
-        print(f"To be committed: {pages.write_simulated(performed, pace, options.docs, options.note)}")
-    elif options.docs:
-        print(f"To be committed: {pages.write(chosen, pace, options.out, options.docs, options.note)}")
+    if not options.docs:
+        return
+    simulated = [(one, svg, said) for one, svg, said in performed if svg.stem == one.name]
+    written = []
+    if simulated:
+        written.append(pages.write_simulated(simulated, pace, options.docs, options.note))
+    # Both engines are told side by side wherever both have run; to ask for that alone may fail.
+    if len(performed) > len(simulated) or options.engine != "ns2":
+        written.append(pages.write(chosen, pace, options.out, options.docs, options.note))
+    print(f"To be committed: {', '.join(map(str, written))}")

@@ -130,7 +130,7 @@ def _perform(
         chart, axes = charts.grid(*study.grid, height_in=study.height_in)
         study.draw(axes, mine, pace)
         stem = study.name if name == "ns2" else f"{study.name}-{name}"
-        _title(chart, study, pace, NAMES[name])
+        _title(chart, study, pace, NAMES[name], list(mine.items()))
         svg, _png = figure.save(
             chart,
             _figures(folder, pace) / stem,
@@ -163,8 +163,9 @@ def compare(studies: list[Study], pace: Pace, folder: Path) -> Performed:
         facts = {name: study.facts(results, paces[name]) for name, results in found.items()}
         rows += _fact_rows(study.name, facts)
         chart = _side_by_side(study, found, paces)
-        _title(chart, study, pace, "both engines")
         every = {run: result for results in found.values() for run, result in results.items()}
+        pairs = [pair for results in found.values() for pair in results.items()]
+        _title(chart, study, pace, "both engines", pairs)
         head = _head(study, every, pace) | {"stacks": "ns2 enkaku"}
         heads.append(head)
         path = _figures(folder, pace) / f"{study.name}-{BOTH}"
@@ -288,13 +289,18 @@ def _figures(folder: Path, pace: Pace) -> Path:
     return folder / f"figures-{pace.name}"
 
 
-def _title(chart, study: Study, pace: Pace, what: str) -> None:
-    quick = "\nQUICK RUN, not for conclusions" if pace.quick else ""
-    where = "" if not pace.real else f"; {time.strftime('%Y-%m-%d', time.gmtime())}"
-    commit = f"; commit {found}" if (found := machine.commit()) else ""
-    chart.suptitle(
-        f"{study.title}\n({study.name}; {what}{where}{commit}; {study.source}){quick}", fontsize=11
-    )
+def _title(
+    chart, study: Study, pace: Pace, what: str, found: Sequence[tuple[Run, Result]]
+) -> None:
+    """What it is, and in small print what was run, when it was real, and with which commit."""
+    quick = "QUICK RUN, not for conclusions; " if pace.quick else ""
+    longest = max(run.seconds for run, _ in found)
+    ran = f"{len(found)} run{'s' if len(found) > 1 else ''} of up to {longest:g} s"
+    machines = [result.head["machine"] for _, result in found if "machine" in result.head]
+    where = f"; {machine.summary(machines[-1])}" if machines else ""
+    commit = f"; commit {now}" if (now := machine.commit()) else ""
+    chart.suptitle(f"{study.title}\n({study.name}; {what}; {study.source})", fontsize=11)
+    chart.supxlabel(f"{quick}{ran}{where}{commit}", fontsize=7, color="#444444")
 
 
 def _write(performed: Performed, pace: Pace, path: Path, what: str) -> None:
