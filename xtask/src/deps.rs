@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("conformance", &["iscsi-proto"]),
     ("daemon", &["block", "discovery", "iscsi", "iscsi-proto", "path", "scsi", "wanlab"]),
     ("discovery", &[]),
+    ("durability", &[]),
     (
         "enkaku",
         &[
@@ -50,7 +51,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         ],
     ),
     ("iscsi", &["block", "iscsi-proto", "path", "scsi"]),
-    ("iscsi-proto", &[]),
+    ("iscsi-proto", &["durability"]),
     ("media", &["block", "discovery", "files", "iscsi"]),
     ("path", &[]),
     ("scsi", &["block"]),

@@ -30,7 +30,6 @@ mod config;
 mod control;
 mod data;
 mod dispatch;
-pub mod durability;
 mod event;
 mod failover;
 mod inbound;
@@ -55,6 +54,7 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
+pub use ::durability; // decides about what is acknowledged and unflushed
 pub use config::Config;
 pub use dispatch::{COMMAND_COST_BYTES, Candidate, Pace, slowness};
 pub use event::{ConnectionError, Event, Recovery, TaskOutcome, Violation};

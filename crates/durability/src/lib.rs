@@ -21,7 +21,10 @@
 //!   again. For the same reason what may have been in a write-back that failed and is acknowledged
 //!   only then, and what is kept when a forced write fails, is latched for the next.
 //!
-//! What is not here: retries of a command, and what a status means.
+//! What is not here: retries of a command, and what a status means. iSCSI's initiator
+//! (`iscsi_proto::initiator`) is its owner.
+
+#![forbid(unsafe_code)]
 
 mod effect;
 mod own;
