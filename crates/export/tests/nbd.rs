@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::{TestDevice, have, pattern, run, text};
-use export::nbd::wire::{Command, CommandFlags, InfoType, OPTION_MAGIC, OptionCode, RequestHeader};
 use export::nbd::{BindError, ExportConfig, Listen, LocalAddr, Server};
+use nbd::wire::{Command, CommandFlags, InfoType, OPTION_MAGIC, OptionCode, RequestHeader};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;

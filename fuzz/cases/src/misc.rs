@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use block::backend::MemoryDevice;
 use export::nbd::handshake::{Handshake, Offer, Outcome};
-use export::nbd::wire::{REQUEST_HEADER_LEN, RequestHeader, TransmissionFlags};
 use iscsi::initiator::cdb as replies;
 use iscsi::initiator::sense::{Sense, judge};
 use iscsi::initiator::{Portal, Url};
 use iscsi_proto::keys::send_targets;
 use iscsi_proto::names::{TargetAddress, check_name};
+use nbd::wire::{REQUEST_HEADER_LEN, RequestHeader, TransmissionFlags};
 use scsi::{
     BoxFuture, Cdb, Command, Host, LunOptions, NexusId, Status, Target, TargetConfig,
     TaskAttribute as Attribute,

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::{BlockError, Buf, Bytes, Extent, Io};
+use nbd::inbox::Inbox;
+use nbd::stream::Stream;
+use nbd::wire::{BadMagic, RequestHeader};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, coop};
 use tokio::time::timeout;
@@ -16,13 +19,10 @@ use tracing::{debug, trace};
 
 use super::Export;
 use super::handshake::{Handshake, HandshakeError, Outcome, Session};
-use super::inbox::Inbox;
-use super::listen::Stream;
 use super::outbox::{Closing, Limits, Outbox, Room, send_replies};
 use super::transmission::{
     Action, PAYLOAD_LEN_MAX, Refusal, Reply, admit, cache_len, memory_len, payload_len,
 };
-use super::wire::{BadMagic, RequestHeader};
 
 /// Time a client has for the handshake. It takes a few round trips; who needs longer than this
 /// holds a connection for nothing.
@@ -47,7 +47,16 @@ pub(super) enum ConnectionError {
     #[error("client closed the connection within a request")]
     Truncated,
     #[error(transparent)]
-    Io(#[from] io::Error),
+    Io(io::Error),
+}
+
+impl From<io::Error> for ConnectionError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Truncated,
+            _ => Self::Io(error),
+        }
+    }
 }
 
 /// Serves one client until it leaves, breaks the protocol, or the server stops.

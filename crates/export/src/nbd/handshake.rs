@@ -3,9 +3,9 @@
 //! Knows no socket, no clock and no device: the export is described by an [`Offer`]. Section
 //! "Fixed newstyle negotiation" and "Option types" of doc/proto.md.
 
-use super::wire::{
-    Fields, HandshakeFlags, INIT_PASSWD, InfoType, Missing, OPTION_MAGIC, OptionCode, OptionReply,
-    STRING_LEN_MAX, TransmissionFlags, put_option_reply,
+use nbd::wire::{
+    ALLOCATION_CONTEXT, Fields, HandshakeFlags, INIT_PASSWD, InfoType, Missing, OPTION_MAGIC,
+    OptionCode, OptionReply, STRING_LEN_MAX, TransmissionFlags, put_option_reply,
 };
 
 /// Longest data of an option in bytes. Enough for the longest export name and dozens of metadata
@@ -16,9 +16,7 @@ pub const OPTION_LEN_MAX: u32 = 64 << 10;
 /// could keep a connection in the handshake and a core busy.
 pub const OPTIONS_MAX: u32 = 256;
 
-/// The only metadata context on offer, and the number it goes by in replies.
-pub const ALLOCATION_CONTEXT: &str = "base:allocation";
-/// Identifies [`ALLOCATION_CONTEXT`] in replies to BLOCK_STATUS.
+/// Identifies [`ALLOCATION_CONTEXT`], the only metadata context on offer, in replies to BLOCK_STATUS.
 pub const ALLOCATION_CONTEXT_ID: u32 = 1;
 
 /// The export as the handshake describes it.
@@ -391,7 +389,7 @@ mod tests {
         (outcome, replies)
     }
 
-    use super::super::wire::OPTION_REPLY_MAGIC;
+    use nbd::wire::OPTION_REPLY_MAGIC;
 
     fn go(name: &str, wanted: &[InfoType]) -> Vec<u8> {
         let mut data = string_with_length(name);

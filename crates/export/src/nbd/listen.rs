@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::fs::{File, Permissions};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nbd::stream::Stream;
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 use tracing::warn;
 
 use super::{BindError, Listen};
@@ -99,7 +100,7 @@ impl Listener {
         match &self.socket {
             ListenSocket::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok(Stream { socket: StreamSocket::Unix(stream), peer: "unix".into() })
+                Ok(Stream::unix(stream))
             }
             ListenSocket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
@@ -107,7 +108,7 @@ impl Listener {
                 stream.set_nodelay(true)?;
                 let keepalive = TcpKeepalive::new().with_time(KEEPALIVE_IDLE);
                 SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
-                Ok(Stream { socket: StreamSocket::Tcp(stream), peer: peer.to_string() })
+                Ok(Stream::tcp(stream, peer))
             }
         }
     }
@@ -185,64 +186,6 @@ impl Drop for SocketFile {
         if ours && let Err(error) = std::fs::remove_file(&self.path) {
             warn!(%error, path = %self.path.display(), "cannot remove the socket file");
         }
-    }
-}
-
-/// A connection. All methods take `&self`: one task reads while another writes.
-pub(super) struct Stream {
-    socket: StreamSocket,
-    peer: String,
-}
-
-enum StreamSocket {
-    Unix(UnixStream),
-    Tcp(TcpStream),
-}
-
-impl Stream {
-    pub(super) fn peer(&self) -> &str {
-        &self.peer
-    }
-
-    /// Reads what is there, or waits until something is; 0 is the end. Cancelling loses nothing.
-    pub(super) async fn read(&self, slices: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        loop {
-            let result = match &self.socket {
-                StreamSocket::Unix(socket) => socket.try_read_vectored(slices),
-                StreamSocket::Tcp(socket) => socket.try_read_vectored(slices),
-            };
-            match result {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match &self.socket {
-                    StreamSocket::Unix(socket) => socket.readable().await?,
-                    StreamSocket::Tcp(socket) => socket.readable().await?,
-                },
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                other => return other,
-            }
-        }
-    }
-
-    /// Writes all slices.
-    pub(super) async fn write_all(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-        // Drops empty slices at the front, so that "nothing written" always means "closed".
-        IoSlice::advance_slices(&mut slices, 0);
-        while !slices.is_empty() {
-            let result = match &self.socket {
-                StreamSocket::Unix(socket) => socket.try_write_vectored(slices),
-                StreamSocket::Tcp(socket) => socket.try_write_vectored(slices),
-            };
-            match result {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => IoSlice::advance_slices(&mut slices, written),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match &self.socket {
-                    StreamSocket::Unix(socket) => socket.writable().await?,
-                    StreamSocket::Tcp(socket) => socket.writable().await?,
-                },
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 }
 

@@ -4,16 +4,14 @@
 //! replies, `base:allocation`. Not here: TLS, extended headers, resize, several exports. Whoever
 //! can connect can read and write, so TCP belongs on a loopback or an otherwise guarded address.
 //!
-//! `wire`, `handshake` and `transmission` know no sockets; `connection`, `inbox`, `outbox` and
-//! `listen` know little else.
+//! `handshake` and `transmission` know no sockets; `connection`, `outbox` and `listen` know little
+//! else. The messages as bytes are in the crate `nbd`, which has the client, too.
 
 mod connection;
 pub mod handshake;
-mod inbox;
 mod listen;
 mod outbox;
 mod transmission;
-pub mod wire;
 
 use std::future::Future;
 use std::io;
@@ -23,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::{BlockError, Device, DeviceInfo};
+use nbd::wire::STRING_LEN_MAX;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{Instrument, debug, info, info_span, warn};
@@ -30,7 +29,6 @@ use tracing::{Instrument, debug, info, info_span, warn};
 use self::handshake::Offer;
 use self::listen::Listener;
 pub use self::listen::LocalAddr;
-use self::wire::STRING_LEN_MAX;
 use crate::byte_device::ByteDevice;
 
 /// Most connections served at once. Clients use up to 16 per export; the rest wait in the

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use nbd::stream::Stream;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::listen::Stream;
 use super::transmission::{PAYLOAD_LEN_MAX, Reply};
 
 /// Requests of one connection under way at once: twice the deepest queue of common clients

@@ -3,12 +3,12 @@
 //! Sections "Transmission", "Command flags", "Request types" and "Error values" of doc/proto.md.
 
 use block::{BlockError, DeviceInfo, Extent};
+use nbd::wire::{
+    CHUNK_HEADER_LEN, ChunkType, Command, CommandFlags, ErrorCode, RequestHeader, STATE_HOLE,
+    STATE_ZERO, TransmissionFlags, chunk_header, simple_reply,
+};
 
 use super::handshake::{ALLOCATION_CONTEXT_ID, Session};
-use super::wire::{
-    CHUNK_HEADER_LEN, ChunkType, Command, CommandFlags, ErrorCode, RequestHeader,
-    TransmissionFlags, chunk_header, simple_reply,
-};
 use crate::byte_device::ReadData;
 
 /// Longest payload of one request in bytes. The protocol asks for at least this much
@@ -20,7 +20,7 @@ pub(super) const PAYLOAD_LEN_MAX: u32 = 32 << 20;
 const EXTENTS_MAX: usize = 1 << 16;
 
 /// Set in the status of a hole: nothing is allocated, and it reads as zeroes.
-const STATE_HOLE_ZERO: u32 = 0b11;
+const STATE_HOLE_ZERO: u32 = STATE_HOLE | STATE_ZERO;
 
 /// A request that makes sense, to be handed to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

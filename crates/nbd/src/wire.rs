@@ -20,6 +20,13 @@ pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 /// Longest string of the protocol in bytes (section "Values", limits on strings).
 pub const STRING_LEN_MAX: usize = 4096;
 
+/// The metadata context that tells holes and zeroes.
+pub const ALLOCATION_CONTEXT: &str = "base:allocation";
+/// In a status of [`ALLOCATION_CONTEXT`]: nothing is allocated.
+pub const STATE_HOLE: u32 = 1;
+/// In a status of [`ALLOCATION_CONTEXT`]: reads as zeroes.
+pub const STATE_ZERO: u32 = 1 << 1;
+
 /// A code on the wire: any value can be held, known ones have a name.
 macro_rules! wire_code {
     ($(#[$meta:meta])* $name:ident($int:ty) {

@@ -1,18 +1,16 @@
-//! Buffered reading of requests: headers from a small buffer, payload past it.
+//! Buffered reading of messages: headers from a small buffer, payload past it.
 
-use std::io::IoSliceMut;
+use std::io::{self, IoSliceMut};
 use std::sync::Arc;
 
-use super::connection::ConnectionError;
-use super::listen::Stream;
-use super::wire::REQUEST_HEADER_LEN;
+use crate::stream::Stream;
 
-/// Bytes read ahead of the request being handled: some hundred headers, or several small writes.
+/// Bytes read ahead of the message being handled: some hundred headers, or several small writes.
 /// Payload beyond it goes from the socket straight into its buffer.
 const INBOX_LEN: usize = 16 << 10;
 
 /// The receiving end of a connection.
-pub(super) struct Inbox {
+pub struct Inbox {
     stream: Arc<Stream>,
     buffer: Vec<u8>,
     start: usize,
@@ -20,25 +18,27 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn new(stream: Arc<Stream>) -> Self {
+    /// Reads from this stream.
+    pub fn new(stream: Arc<Stream>) -> Self {
         Self { stream, buffer: vec![0; INBOX_LEN], start: 0, end: 0 }
     }
 
     /// Takes what the handshake received too much.
-    pub(super) fn put_back(&mut self, bytes: &[u8]) {
+    pub fn put_back(&mut self, bytes: &[u8]) {
         self.buffer = bytes.to_vec();
         self.buffer.resize(bytes.len().max(INBOX_LEN), 0);
         (self.start, self.end) = (0, bytes.len());
     }
 
-    /// The next header; `None` at the end of the stream. Cancelling loses nothing.
-    pub(super) async fn header(
-        &mut self,
-    ) -> Result<Option<[u8; REQUEST_HEADER_LEN]>, ConnectionError> {
+    /// The next header of `N` bytes; `None` at the end of the stream. Cancelling loses nothing.
+    ///
+    /// # Errors
+    /// Of the kind `UnexpectedEof` if the stream ends within it.
+    pub async fn header<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
         loop {
             let held = &self.buffer[self.start..self.end];
             if let Some(header) = held.first_chunk() {
-                self.start += REQUEST_HEADER_LEN;
+                self.start += N;
                 return Ok(Some(*header));
             }
             let held = held.len();
@@ -47,14 +47,17 @@ impl Inbox {
             let mut slices = [IoSliceMut::new(&mut self.buffer[held..])];
             match self.stream.read(&mut slices).await? {
                 0 if held == 0 => return Ok(None),
-                0 => return Err(ConnectionError::Truncated),
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => self.end += count,
             }
         }
     }
 
     /// Fills `payload`; one system call also takes the headers behind it.
-    pub(super) async fn payload(&mut self, payload: &mut [u8]) -> Result<(), ConnectionError> {
+    ///
+    /// # Errors
+    /// Of the kind `UnexpectedEof` if the stream ends within it.
+    pub async fn payload(&mut self, payload: &mut [u8]) -> io::Result<()> {
         let held = (self.end - self.start).min(payload.len());
         payload[..held].copy_from_slice(&self.buffer[self.start..self.start + held]);
         self.start += held;
@@ -64,7 +67,7 @@ impl Inbox {
             let mut slices = [IoSliceMut::new(missing), IoSliceMut::new(&mut self.buffer)];
             let count = self.stream.read(&mut slices).await?;
             if count == 0 {
-                return Err(ConnectionError::Truncated);
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let filled = count.min(missing.len());
             missing = &mut missing[filled..];

@@ -1,0 +1,10 @@
+//! NBD (Network Block Device): the wire codec of both sides, and the sockets it goes over.
+//!
+//! Source: the NBD protocol, doc/proto.md of NetworkBlockDevice/nbd: fixed newstyle, structured
+//! replies, `base:allocation`. The server is `export::nbd`.
+
+#![forbid(unsafe_code)]
+
+pub mod inbox;
+pub mod stream;
+pub mod wire;
