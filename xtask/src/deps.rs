@@ -54,7 +54,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("iscsi", &["block", "iscsi-proto", "path", "scsi"]),
     ("iscsi-proto", &["durability"]),
     ("media", &["block", "discovery", "files", "iscsi"]),
-    ("nbd", &[]),
+    ("nbd", &["block", "durability"]),
     ("path", &[]),
     ("scsi", &["block"]),
     ("sim", &["block", "iscsi-proto", "scsi"]),

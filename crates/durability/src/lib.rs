@@ -22,7 +22,7 @@
 //!   only then, and what is kept when a forced write fails, is latched for the next.
 //!
 //! What is not here: retries of a command, and what a status means. iSCSI's initiator
-//! (`iscsi_proto::initiator`) is its owner.
+//! (`iscsi_proto::initiator`) and the NBD client (`nbd`) are its owners.
 
 #![forbid(unsafe_code)]
 

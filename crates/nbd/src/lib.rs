@@ -5,6 +5,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 pub mod inbox;
 pub mod stream;
+pub mod url;
 pub mod wire;

@@ -179,6 +179,8 @@ wire_code! {
         ERR_UNSUP = 0x8000_0001,
         /// The option is malformed or out of place.
         ERR_INVALID = 0x8000_0003,
+        /// TLS comes first.
+        ERR_TLS_REQD = 0x8000_0005,
         /// There is no such export.
         ERR_UNKNOWN = 0x8000_0006,
         /// The request is too large to process.
@@ -229,6 +231,8 @@ wire_code! {
         EPERM = 1,
         /// Input/output error.
         EIO = 5,
+        /// No memory for it.
+        ENOMEM = 12,
         /// Invalid argument.
         EINVAL = 22,
         /// No space left, or a write beyond the end.
@@ -255,6 +259,8 @@ wire_code! {
         BLOCK_STATUS = 5,
         /// The request failed.
         ERROR = 0x8001,
+        /// The request failed at an offset.
+        ERROR_OFFSET = 0x8002,
     }
 }
 
@@ -347,6 +353,59 @@ pub fn chunk_header(kind: ChunkType, cookie: u64, length: u32) -> [u8; CHUNK_HEA
     bytes[8..16].copy_from_slice(&cookie.to_be_bytes());
     bytes[16..].copy_from_slice(&length.to_be_bytes());
     bytes
+}
+
+/// The header of a chunk as a client gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkHeader {
+    /// Last chunk of its reply.
+    pub done: bool,
+    /// What it carries.
+    pub kind: ChunkType,
+    /// The request's.
+    pub cookie: u64,
+    /// Bytes that follow.
+    pub length: u32,
+}
+
+impl ChunkHeader {
+    /// Bytes of the header behind its magic number.
+    pub const LEN: usize = CHUNK_HEADER_LEN - 4;
+
+    /// Reads what follows the magic number.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [f0, f1, k0, k1, c0, c1, c2, c3, c4, c5, c6, c7, l0, l1, l2, l3] = *bytes;
+        Self {
+            done: u16::from_be_bytes([f0, f1]) & REPLY_FLAG_DONE != 0,
+            kind: ChunkType(u16::from_be_bytes([k0, k1])),
+            cookie: u64::from_be_bytes([c0, c1, c2, c3, c4, c5, c6, c7]),
+            length: u32::from_be_bytes([l0, l1, l2, l3]),
+        }
+    }
+}
+
+/// A simple reply as a client gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimpleReply {
+    /// `None` is success.
+    pub error: Option<ErrorCode>,
+    /// The request's.
+    pub cookie: u64,
+}
+
+impl SimpleReply {
+    /// Bytes of the reply behind its magic number.
+    pub const LEN: usize = SIMPLE_REPLY_LEN - 4;
+
+    /// Reads what follows the magic number.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [e0, e1, e2, e3, c0, c1, c2, c3, c4, c5, c6, c7] = *bytes;
+        let error = u32::from_be_bytes([e0, e1, e2, e3]);
+        Self {
+            error: (error != 0).then_some(ErrorCode(error)),
+            cookie: u64::from_be_bytes([c0, c1, c2, c3, c4, c5, c6, c7]),
+        }
+    }
 }
 
 /// Appends a reply to an option.

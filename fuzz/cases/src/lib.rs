@@ -14,6 +14,7 @@ mod isns;
 mod kept;
 mod login;
 mod misc;
+mod nbd_client;
 mod reader;
 mod redo;
 mod seeds;
@@ -29,6 +30,7 @@ pub use isns::isns;
 pub use kept::{copy_state, mirror_leg, mirror_metadata};
 pub use login::{login_initiator, login_target};
 pub use misc::{cdb, names, nbd_handshake, scsi_replies};
+pub use nbd_client::nbd_client;
 pub use redo::mirror_redo;
 pub use seeds::seeds;
 pub use stream::stream;
@@ -49,6 +51,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("initiator_session", initiator_session),
     ("cdb", cdb),
     ("nbd_handshake", nbd_handshake),
+    ("nbd_client", nbd_client),
     ("scsi_replies", scsi_replies),
     ("names", names),
     ("target_toml", target_toml),

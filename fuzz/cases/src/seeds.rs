@@ -34,6 +34,7 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "initiator_session" => [initiator_session(), recovery::initiator_session()].concat(),
         "cdb" => cdbs(),
         "nbd_handshake" => nbd(),
+        "nbd_client" => crate::nbd_client::seeds(),
         "scsi_replies" => scsi_replies(),
         "names" => names(),
         "target_toml" => target_toml(),
