@@ -161,6 +161,11 @@ fn atomic(unit: &LogicalUnit, _: &DeviceInfo) -> bool {
     unit.atomic_blocks > 0
 }
 
+/// What it decides between initiators would be worth nothing where others come by other ways.
+fn arbiter(unit: &LogicalUnit, _: &DeviceInfo) -> bool {
+    unit.is_arbiter
+}
+
 use Access::{Flush, Free, Manage, Own, Query, Read, Write};
 use Handler::{Any, Unit};
 use Right::{Change, Look};
@@ -178,8 +183,10 @@ const ROWS: &[Row] = &[
     row(&[0x0a, 0x1f, F, F, F, 0], Write, Unit(read_write::write)), // WRITE(6)
     row(&[0x12, 0x01, F, F, F, 0], Free, Any(inquiry::inquiry)),
     needs(Change, row(&[0x15, 0x11, 0, 0, F, 0], Manage, Unit(mode_select::mode_select_6))),
-    needs(Change, row(&[0x16, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve))), // RESERVE(6)
-    needs(Look, row(&[0x17, 0, 0, 0, 0, 0], Own, Unit(spc2::release))), // RELEASE(6)
+    only_if(arbiter,
+        needs(Change, row(&[0x16, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve)))), // RESERVE(6)
+    only_if(arbiter,
+        needs(Look, row(&[0x17, 0, 0, 0, 0, 0], Own, Unit(spc2::release)))), // RELEASE(6)
     needs(Look, row(&[0x1a, 0x08, F, F, F, 0], Manage, Unit(mode::mode_sense_6))),
     needs(Right::Handler,
         row(&[0x1b, 0x01, 0, 0x0f, 0xf7, 0], Own, Unit(diagnostics::start_stop_unit))),
@@ -208,31 +215,36 @@ const ROWS: &[Row] = &[
     row(&[0x4d, 0x01, F, F, 0, F, F, F, F, 0], Free, Unit(log_pages::log_sense)),
     needs(Change,
         row(&[0x55, 0x11, 0, 0, 0, 0, 0, F, F, 0], Manage, Unit(mode_select::mode_select_10))),
-    needs(Change, row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve))), // RESERVE(10)
-    needs(Look, row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::release))), // RELEASE(10)
+    only_if(arbiter, // RESERVE(10)
+        needs(Change, row(&[0x56, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::reserve)))),
+    only_if(arbiter, // RELEASE(10)
+        needs(Look, row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::release)))),
     needs(Look, row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Manage, Unit(mode::mode_sense_10))),
     // PERSISTENT RESERVE IN, PERSISTENT RESERVE OUT
-    needs(Look, service(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_keys))),
-    needs(Look, service(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_reservation))),
-    needs(Look,
-        service(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::report_capabilities))),
-    needs(Look, service(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_full_status))),
-    needs(Change,
-        service(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
-    needs(Change,
-        service(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
-    needs(Change,
-        service(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
-    needs(Change,
-        service(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
-    needs(Change,
-        service(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
-    needs(Change,
-        service(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
-    needs(Change,
-        service(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
-    needs(Change,
-        service(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out))),
+    only_if(arbiter, needs(Look,
+        service(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_keys)))),
+    only_if(arbiter, needs(Look,
+        service(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_reservation)))),
+    only_if(arbiter, needs(Look,
+        service(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::report_capabilities)))),
+    only_if(arbiter, needs(Look,
+        service(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_full_status)))),
+    only_if(arbiter, needs(Change,
+        service(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
+    only_if(arbiter, needs(Change,
+        service(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
+    only_if(arbiter, needs(Change,
+        service(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
+    only_if(arbiter, needs(Change,
+        service(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
+    only_if(arbiter, needs(Change,
+        service(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
+    only_if(arbiter, needs(Change,
+        service(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
+    only_if(arbiter, needs(Change,
+        service(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
+    only_if(arbiter, needs(Change,
+        service(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
     // EXTENDED COPY(LID1), and what became of it
     needs(Right::Handler,
         service(&[0x83, 0x00, 0, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
@@ -247,8 +259,8 @@ const ROWS: &[Row] = &[
         service(&[0x84, 0x04, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
             Unit(extended_copy::failed_segment_details))),
     row(&[0x88, 0x1e, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)),
-    row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
-        Unit(compare_write::compare_and_write)),
+    only_if(arbiter, row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
+        Unit(compare_write::compare_and_write))),
     row(&[0x8a, 0x1a, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)),
     row(&[0x8b, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,
         Unit(or_write::or_write)),
@@ -349,8 +361,10 @@ impl Row {
     ) -> Result<(), Sense> {
         match self.service_action {
             _ if (self.available)(unit, info) => Ok(()),
-            Some(_) => Err(Sense::invalid_cdb(1, 4)),
-            None => Err(invalid_opcode()),
+            Some(_) if rows_of(self.opcode).iter().any(|row| (row.available)(unit, info)) => {
+                Err(Sense::invalid_cdb(1, 4))
+            }
+            _ => Err(invalid_opcode()),
         }
     }
 

@@ -55,6 +55,10 @@ pub struct LunOptions {
     /// Where persistent reservations outlive a restart (APTPL). Without one, initiators are told
     /// that they do not.
     pub state: Option<Arc<dyn StateStore>>,
+    /// Others may reach the same data by other ways than this target. What would hold among this
+    /// target's initiators only is not offered then: persistent reservations, RESERVE, and COMPARE
+    /// AND WRITE.
+    pub shared_beyond: bool,
 }
 
 impl Default for LunOptions {
@@ -71,6 +75,7 @@ impl Default for LunOptions {
             space_threshold_bytes: 0,
             sanitize_bytes_per_s: None,
             state: None,
+            shared_beyond: false,
         }
     }
 }
@@ -121,6 +126,12 @@ impl LunOptions {
     /// With a place where persistent reservations outlive a restart.
     pub fn with_state(mut self, store: impl StateStore + 'static) -> Self {
         self.state = Some(Arc::new(store));
+        self
+    }
+
+    /// With data that others may reach by other ways.
+    pub fn with_shared_beyond(mut self, shared: bool) -> Self {
+        self.shared_beyond = shared;
         self
     }
 
@@ -229,6 +240,8 @@ pub(crate) struct LogicalUnit {
     pub(crate) space: Space,
     /// MAXIMUM ATOMIC TRANSFER LENGTH; 0 without WRITE ATOMIC.
     pub(crate) atomic_blocks: u32,
+    /// What this target decides between initiators holds for all who reach the data.
+    pub(crate) is_arbiter: bool,
     /// Capacity in bytes that initiators know.
     size_known: AtomicU64,
 }
@@ -270,6 +283,7 @@ impl LogicalUnit {
             copies: Copies::default(),
             space: Space::new(options.space_threshold_bytes),
             atomic_blocks: atomic_blocks(options, info.block_size),
+            is_arbiter: !options.shared_beyond,
             size_known: AtomicU64::new(info.size),
             device,
         })

@@ -77,3 +77,42 @@ fn start_stop_and_diagnostics() {
     assert_good(&fixture.run(&[0x1d, 0x04, 0, 0, 0, 0], "", 0));
     assert_invalid_cdb(&fixture.run(&[0x1d, 0x20, 0, 0, 0, 0], "", 0), 1, 5);
 }
+
+#[test]
+fn what_holds_only_at_this_target_is_not_offered_where_others_come_by_other_ways() {
+    let target = Target::new(TargetConfig::new("iqn.2026-11.org.example:gateway"));
+    let device: Device = Arc::new(MemoryDevice::new(1 << 20, 512).unwrap());
+    for (lun, shared) in [(0, false), (1, true)] {
+        let options = LunOptions::default().with_shared_beyond(shared);
+        target.add_lun(lun, Arc::clone(&device), options).unwrap();
+        let nexus = target.nexus("iqn.2026-11.org.example:host,i,0x1");
+        let run = |cdb: &[u8], room: usize| {
+            let command = Command::new(u64::from(lun) << 48, Cdb::new(cdb)).with_data_in_max(room);
+            let _attention = now(nexus.execute(command.clone()));
+            now(nexus.execute(command))
+        };
+        // RESERVE, RELEASE, READ KEYS, REGISTER, and COMPARE AND WRITE of no block.
+        let mut compare = [0; 16];
+        compare[0] = 0x89;
+        let commands: [&[u8]; 5] = [
+            &[0x16, 0, 0, 0, 0, 0],
+            &[0x17, 0, 0, 0, 0, 0],
+            &[0x5e, 0, 0, 0, 0, 0, 0, 0, 8, 0],
+            &[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            &compare,
+        ];
+        for cdb in commands {
+            let response = run(cdb, 8);
+            match shared {
+                true => assert_sense(&response, 0x5, 0x20, 0x00),
+                false => assert_good(&response),
+            }
+            let ask = [0xa3, 0x0c, 1, cdb[0], 0, 0, 0, 0, 0xff, 0xff, 0, 0];
+            if cdb[0] != 0x5e {
+                assert_eq!(run(&ask, 65535).data_in[1], if shared { 1 } else { 3 }, "{cdb:x?}");
+            }
+        }
+        let limits = run(&[0x12, 1, 0xb0, 0, 64, 0], 64).data_in;
+        assert_eq!(limits[5], if shared { 0 } else { 255 }, "MAXIMUM COMPARE AND WRITE LENGTH");
+    }
+}
