@@ -70,7 +70,8 @@ serve --lun mem:
 serve --lun mem:12parsecs
 serve --lun mem:1000
 serve --lun mem:1000T
-serve --lun nbd://storage/disk
+serve --lun rbd://storage/disk
+serve --lun nbd://storage:x/disk
 serve --lun $TMP/blank.img --lun $TMP/blank.img
 serve --lun mem:1M --listen here
 serve --lun mem:1M --listen 127.0.0.1:99999

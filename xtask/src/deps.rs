@@ -11,14 +11,19 @@ use serde_json::Value;
 
 /// Every member of the workspace and the siblings it may use.
 const ALLOWED: &[(&str, &[&str])] = &[
+    ("backends", &["block", "iscsi", "nbd"]),
     ("block", &[]),
     ("conformance", &["iscsi-proto"]),
-    ("daemon", &["block", "discovery", "iscsi", "iscsi-proto", "path", "scsi", "wanlab"]),
+    (
+        "daemon",
+        &["backends", "block", "discovery", "iscsi", "iscsi-proto", "path", "scsi", "wanlab"],
+    ),
     ("discovery", &[]),
     ("durability", &[]),
     (
         "enkaku",
         &[
+            "backends",
             "block",
             "conformance",
             "daemon",
@@ -28,6 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "iscsi",
             "iscsi-proto",
             "media",
+            "nbd",
             "path",
             "scsi",
             "tcpmon",

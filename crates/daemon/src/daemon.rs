@@ -212,13 +212,17 @@ impl Daemon {
             self.isns.leave().await;
             self.server.drain(self.fixed.shutdown_timeout).await;
             self.server.stop().await;
-            let (targets, mirrors) = {
+            let (targets, mirrors, volumes) = {
                 let state = self.lock();
-                (state.targets.clone(), state.mirrors())
+                (state.targets.clone(), state.mirrors(), state.volumes())
             };
             let mut flushed = crate::state::flush(&targets).await;
             for mirror in mirrors {
                 let closed = mirror.close().await.map_err(|error| format!("a mirror: {error}"));
+                flushed = flushed.and(closed);
+            }
+            for volume in volumes {
+                let closed = volume.close().await.map_err(|error| format!("a volume: {error}"));
                 flushed = flushed.and(closed);
             }
             flushed.map_err(DaemonError::Flush)

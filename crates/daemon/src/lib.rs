@@ -17,6 +17,7 @@ mod metrics;
 pub mod mirror;
 mod socket;
 mod state;
+mod volume;
 
 pub use check::check;
 pub use clients::Clients;

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use block::backend::{FileDevice, FileOptions, MemoryDevice};
 use block::layer::{ReadOnlyLayer, StatsLayer, ThickLayer, WriteThroughLayer};
-use block::{BlockDevice, Device};
+use block::{BlockDevice, Device, DeviceInfo};
 use scsi::{FileStore, LunOptions, SpaceUsage};
 
 use crate::check::{Described, IN_USE};
 use crate::config::{Backing, LunSection, Problem};
 use crate::mirror::files::Files;
 use crate::mirror::lun::MirrorLun;
+use crate::volume::VolumeLun;
 
 /// Block size of files and memory unless told otherwise: what every client can use.
 const DEFAULT_BLOCK_SIZE: u32 = 512;
@@ -22,6 +23,7 @@ pub(crate) enum Storage {
     File(Arc<FileDevice>),
     Memory(Arc<MemoryDevice>),
     Mirror(Arc<MirrorLun>),
+    Volume(Arc<VolumeLun>),
     /// Not opened, only known to open: what a check sees.
     Trial(Arc<Described>),
 }
@@ -48,6 +50,15 @@ impl Storage {
                 .map(|device| Self::Memory(Arc::new(device)))
                 .map_err(|error| section.place.problem(error)),
             Backing::Mirror(files) => Self::mirror(section, files, opening, warnings),
+            Backing::Volume(volume) if opening == Opening::Trial => {
+                VolumeLun::trial(volume, section, warnings)
+                    .map_err(|why| section.place.problem(why))?;
+                // What it is like, only its server knows.
+                Ok(Self::Trial(Arc::new(Described(DeviceInfo::new(1 << 20, DEFAULT_BLOCK_SIZE)))))
+            }
+            Backing::Volume(volume) => VolumeLun::open(volume, section, warnings)
+                .map(Self::Volume)
+                .map_err(|why| section.place.problem(why)),
             Backing::Path(path) => {
                 let mut options = FileOptions::default()
                     .with_read_only(section.read_only)
@@ -91,6 +102,7 @@ impl Storage {
     fn device(&self) -> Device {
         match self {
             Self::Mirror(mirror) => mirror.device(),
+            Self::Volume(volume) => volume.device(),
             Self::File(device) => Arc::clone(device) as Device,
             Self::Memory(device) => Arc::clone(device) as Device,
             Self::Trial(device) => Arc::clone(device) as Device,
@@ -116,7 +128,7 @@ pub(crate) struct RunningLun {
 impl RunningLun {
     pub(crate) fn new(section: LunSection, storage: Storage) -> Self {
         let mut device = storage.device();
-        if section.read_only && matches!(storage, Storage::Memory(_) | Storage::Mirror(_)) {
+        if section.read_only && !matches!(storage, Storage::File(_)) {
             device = Arc::new(ReadOnlyLayer::new(device)); // a file is opened as such
         }
         if !section.thin {
@@ -142,7 +154,9 @@ impl RunningLun {
         if let Some((vendor, product)) = &section.product {
             options = options.with_product(vendor, product);
         }
-        options = options.with_space_threshold_bytes(section.space_warning_bytes);
+        options = options
+            .with_space_threshold_bytes(section.space_warning_bytes)
+            .with_shared_beyond(section.is_shared_beyond());
         match state {
             Some(path) => options.with_state(FileStore::new(path)),
             None => options,
@@ -154,7 +168,10 @@ impl RunningLun {
         match &self.storage {
             Storage::File(file) => file.grow().unwrap_or(false),
             // A mirror grows by a command of its own.
-            Storage::Memory(_) | Storage::Mirror(_) | Storage::Trial(_) => false,
+            // Initiators of a volume are told by whoever watches it.
+            Storage::Memory(_) | Storage::Mirror(_) | Storage::Volume(_) | Storage::Trial(_) => {
+                false
+            }
         }
     }
 
@@ -162,6 +179,12 @@ impl RunningLun {
     pub(crate) fn mirror(&self) -> Option<&Arc<MirrorLun>> {
         let Storage::Mirror(mirror) = &self.storage else { return None };
         Some(mirror)
+    }
+
+    /// The volume behind it.
+    pub(crate) fn volume(&self) -> Option<&Arc<VolumeLun>> {
+        let Storage::Volume(volume) = &self.storage else { return None };
+        Some(volume)
     }
 
     /// Is the storage smaller than what is served?
@@ -195,6 +218,9 @@ impl RunningLun {
         if let Some(trouble) = self.mirror().and_then(|mirror| mirror.troubles().into_iter().next())
         {
             return Some(trouble);
+        }
+        if self.volume().is_some_and(|volume| !volume.is_connected()) {
+            return Some("the volume behind it is not connected".to_owned());
         }
         self.stats.is_failing().then(|| "the last operation failed".to_owned())
     }

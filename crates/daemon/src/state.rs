@@ -16,6 +16,7 @@ use crate::config::{Backing, Config, LunSection, Problem, TargetSection};
 use crate::lun::{Opening, RunningLun, Storage, opens_alike};
 use crate::mirror::lun::MirrorLun;
 use crate::mirror::report::Report;
+use crate::volume::VolumeLun;
 
 /// A target that is served.
 #[derive(Clone)]
@@ -186,7 +187,7 @@ impl State {
                     Ok(running) => drop(luns.insert(*number, running)),
                     Err(problem)
                         if opening == Opening::ToServe
-                            && matches!(lun.backing, Backing::Mirror(_)) =>
+                            && matches!(lun.backing, Backing::Mirror(_) | Backing::Volume(_)) =>
                     {
                         let what = format!("{} LUN {number}: not served: {problem}", section.name);
                         found.unserved.push(what);
@@ -293,6 +294,12 @@ impl State {
         let luns = self.targets.values().flat_map(|target| target.luns.values());
         luns.filter_map(RunningLun::mirror).cloned().collect()
     }
+
+    /// The volumes of others that are served here.
+    pub(crate) fn volumes(&self) -> Vec<Arc<VolumeLun>> {
+        let luns = self.targets.values().flat_map(|target| target.luns.values());
+        luns.filter_map(RunningLun::volume).cloned().collect()
+    }
 }
 
 impl RunningTarget {
@@ -356,6 +363,9 @@ fn change_luns(
         if let Some(mirror) = lun.mirror() {
             mirror.serve_as(name, now.scsi.clone(), *number);
         }
+        if let Some(volume) = lun.volume() {
+            volume.serve_as(now.scsi.clone(), *number);
+        }
         if !before.contains_key(number) {
             changes.note(format!("{name} LUN {number}: added"));
         }
@@ -364,8 +374,8 @@ fn change_luns(
 
 /// Makes stable what initiators cannot flush any more.
 fn flush_later(target_name: &str, number: u16, lun: &RunningLun) {
-    if lun.mirror().is_some() {
-        return; // A mirror is closed in order when nobody has it any more.
+    if lun.mirror().is_some() || lun.volume().is_some() {
+        return; // It is closed in order when nobody has it any more.
     }
     let (device, target_name) = (lun.device(), target_name.to_owned());
     tokio::spawn(async move {
@@ -381,7 +391,7 @@ fn open_already(
     before: Option<&RunningLun>,
     opened: &[(LunSection, Storage)],
 ) -> Result<Option<Storage>, Problem> {
-    if let Backing::Path(_) | Backing::Mirror(_) = section.backing
+    if let Backing::Path(_) | Backing::Mirror(_) | Backing::Volume(_) = section.backing
         && let Some((known, storage)) = opened.iter().find(|(k, _)| k.backing == section.backing)
     {
         if !opens_alike(known, section) {

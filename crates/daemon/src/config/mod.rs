@@ -11,6 +11,7 @@ pub(crate) mod secret;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -105,6 +106,35 @@ pub enum Backing {
     Memory(u64),
     /// A mirror that this daemon runs.
     Mirror(Files),
+    /// A volume of somebody else's target or server.
+    Volume(VolumeSection),
+}
+
+/// A volume of somebody else's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeSection {
+    /// Where it is.
+    pub source: VolumeSource,
+    /// File whose first line is the CHAP password of the URL's user.
+    pub chap_password_file: Option<PathBuf>,
+}
+
+/// Where a volume is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeSource {
+    /// A URL that [`backends::Location`] can read, without a password.
+    Url(String),
+    /// A server that is started for it: a program and its arguments.
+    Command(Vec<String>),
+}
+
+impl fmt::Display for VolumeSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(url) => f.write_str(url),
+            Self::Command(argv) => f.write_str(&argv.join(" ")),
+        }
+    }
 }
 
 /// `[[target.lun]]`.
@@ -138,6 +168,19 @@ pub struct LunSection {
     pub overcommit: bool,
     /// Warn initiators when the file system has less left.
     pub space_warning_bytes: u64,
+    /// Nobody reaches the volume behind it but by this daemon.
+    pub exclusive: bool,
+}
+
+impl LunSection {
+    /// May others reach the same data by other ways than this daemon?
+    pub(crate) fn is_shared_beyond(&self) -> bool {
+        match &self.backing {
+            Backing::Volume(VolumeSection { source: VolumeSource::Url(_), .. }) => !self.exclusive,
+            // The socket of a server that we start is ours.
+            _ => false,
+        }
+    }
 }
 
 /// A configuration that cannot be used, and every reason why.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use backends::Location;
 use iscsi::poll::POLL_MAX;
 use iscsi::target::{
     AccessRule, AccessRules, Chap, CongestionChoice, Limits, PortalSpec, SessionConfig, TargetSpec,
@@ -19,7 +20,10 @@ use super::lun::lun;
 use super::reader::{
     Place, Problem, Reader, Section, boolean, list, number, one_of, parsed, size, string, time,
 };
-use super::{Backing, Config, LunSection, ServerPlaces, ServerSection, TargetSection, secret};
+use super::{
+    Backing, Config, LunSection, ServerPlaces, ServerSection, TargetSection, VolumeSection,
+    VolumeSource, secret,
+};
 
 /// The admin socket, unless told otherwise.
 pub(crate) const ADMIN_SOCKET: &str = "/run/enkaku/target.sock";
@@ -340,13 +344,18 @@ impl Context<'_> {
     /// One file behind two LUNs would be written by initiators that do not know of each other:
     /// neither reservations nor caches reach across.
     fn check_backings(&self, targets: &BTreeMap<String, TargetSection>) {
-        let mut seen: BTreeMap<&Path, String> = BTreeMap::new();
+        let mut seen: BTreeMap<PathBuf, String> = BTreeMap::new();
         for target in targets.values() {
             for (number, lun) in &target.luns {
                 let path = match &lun.backing {
-                    Backing::Path(path) => path,
-                    Backing::Mirror(files) => files.config(),
-                    Backing::Memory(_) => continue,
+                    Backing::Path(path) => path.clone(),
+                    Backing::Mirror(files) => files.config().to_owned(),
+                    Backing::Volume(VolumeSection { source: VolumeSource::Url(url), .. }) => {
+                        let location = url.parse::<Location>();
+                        PathBuf::from(location.map_or_else(|_| url.clone(), |at| at.key()))
+                    }
+                    // Each server that is started is another.
+                    Backing::Memory(_) | Backing::Volume(_) => continue,
                 };
                 let who = format!("LUN {number} of {}", target.name);
                 if let Some(other) = seen.insert(path, who) {

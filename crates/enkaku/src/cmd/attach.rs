@@ -1,37 +1,65 @@
-//! `enkaku attach`: a remote volume as a local file or an NBD export.
+//! `enkaku attach`: a remote volume as a local file, an NBD export, or the LUN of a target here.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use backends::Location;
 use block::Device;
 use block::layer::{CacheStats, FailuresLayer};
 use block::mirror::reservation_key;
 use export::fuse::FuseConfig;
-use iscsi::initiator::{IsidChoice, Url};
+use iscsi::initiator::IsidChoice;
+use iscsi::target::Chap;
+use scsi::LunOptions;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::advice::parse_url;
-use super::front;
-use super::remote::{CacheArgs, RemoteArgs, URL_HELP, Volume};
+use super::front::{self, IscsiFront};
+use super::remote::{CacheArgs, LOCATION_HELP, RemoteArgs, Volume, parse_location};
 use super::stats_file::StatsFile;
+use super::{Usage, complain, read_secret, socket_address};
 
-/// Makes a remote volume usable here, as a file or as an NBD export, until interrupted.
+/// iSCSI's port (RFC 7143 §10.1).
+const DEFAULT_PORT: u16 = 3260;
+
+/// Makes a remote volume usable here, as a file, as an NBD export or as the LUN of a target, until
+/// interrupted.
 #[derive(clap::Args, Debug)]
-#[command(group = clap::ArgGroup::new("front").required(true).args(["fuse", "nbd"]))]
+#[command(group = clap::ArgGroup::new("front").required(true).args(["fuse", "nbd", "iscsi"]))]
 pub(crate) struct Args {
-    #[arg(help = URL_HELP, value_parser = parse_url)]
-    url: Url,
+    #[arg(help = LOCATION_HELP, value_parser = parse_location)]
+    url: Location,
     /// Mount it in this empty directory, as the file `volume`.
     #[arg(long, value_name = "DIR")]
     fuse: Option<PathBuf>,
     /// Serve it by NBD on a Unix socket (a path) or on TCP (ADDR:PORT).
     #[arg(long, value_name = "SOCKET|ADDR:PORT")]
     nbd: Option<String>,
+    /// Serve it as LUN 0 of a target here, for initiators that are better off near it; port 0 takes
+    /// a free one.
+    #[arg(long, value_name = "ADDR:PORT", value_parser = parse_portal)]
+    iscsi: Option<SocketAddr>,
+    /// Name of that target.
+    #[arg(long, conflicts_with_all = ["fuse", "nbd"],
+          default_value = "iqn.2026-11.io.enkaku:gateway")]
+    iqn: String,
+    /// Initiators of that target must know this CHAP user.
+    #[arg(long, conflicts_with_all = ["fuse", "nbd"], requires = "front_password_file",
+          value_name = "USER")]
+    front_user: Option<String>,
+    /// File whose first line is that user's password.
+    #[arg(long, requires = "front_user", value_name = "FILE")]
+    front_password_file: Option<PathBuf>,
+    /// Nobody reaches the volume but by this target: offer reservations and COMPARE AND WRITE,
+    /// which hold among its initiators only.
+    #[arg(long, conflicts_with_all = ["fuse", "nbd"])]
+    exclusive: bool,
     /// Let the kernel gather writes to the file into large ones, which small writes gain from. A
     /// write past the end, or one the target refuses, is then told by fsync or close, not by write.
-    #[arg(long, conflicts_with_all = ["nbd", "read_only"])]
+    #[arg(long, conflicts_with_all = ["nbd", "iscsi", "read_only"])]
     kernel_write_back: bool,
     /// Refuse all writes.
     #[arg(long)]
@@ -47,7 +75,8 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let volume = args.remote.connect_with(&args.url, |config| {
+    let chap = front_chap(&args)?;
+    let volume = args.remote.open_with(&args.url, |config| {
         // Who attaches a volume anew takes the place of the process that had it.
         if args.remote.isid.is_none() {
             config.isid = IsidChoice::Stable;
@@ -64,18 +93,19 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         device = Arc::new(block::layer::ReadOnlyLayer::new(device));
     }
     let stats = match &args.stats {
-        Some(file) => Some(StatsFile::start(file, &args.url, volume.disk(), &cache)?),
+        Some(file) => Some(StatsFile::start(file, &args.url, volume.backend(), &cache)?),
         None => None,
     };
-    let result = match (&args.fuse, &args.nbd) {
-        (Some(dir), _) => {
+    let result = match (&args.fuse, &args.nbd, args.iscsi) {
+        (Some(dir), ..) => {
             let config = FuseConfig::default()
                 .file_name("volume")
                 .read_only(args.read_only)
                 .kernel_write_back(args.kernel_write_back);
             front::fuse(device, dir, config, |_| ()).await
         }
-        (_, Some(socket)) => front::nbd(device, socket, |_| ()).await,
+        (_, Some(socket), _) => front::nbd(device, socket, |_| ()).await,
+        (_, _, Some(listen)) => gateway(&args, device, listen, chap, &volume).await,
         _ => Ok(()),
     };
     drop(stats);
@@ -96,10 +126,56 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
+fn parse_portal(text: &str) -> Result<SocketAddr, String> {
+    socket_address(text, DEFAULT_PORT).ok_or_else(|| {
+        format!("{text:?} is not an address with a port, as in 127.0.0.1:3260 or [::1]:3260")
+    })
+}
+
+/// Who may come in at the near side.
+fn front_chap(args: &Args) -> anyhow::Result<Option<Chap>> {
+    let (Some(user), Some(file)) = (&args.front_user, &args.front_password_file) else {
+        return Ok(None);
+    };
+    let chap = Chap::new(user, &read_secret(file)?, None);
+    chap.map(Some).map_err(|error| Usage::error(format!("{}: {error}", file.display())))
+}
+
+/// As a target here, which tells its initiators when the volume has grown.
+async fn gateway(
+    args: &Args,
+    device: Device,
+    listen: SocketAddr,
+    chap: Option<Chap>,
+    volume: &Volume,
+) -> anyhow::Result<()> {
+    if chap.is_none() && !listen.ip().is_loopback() {
+        let what = if args.read_only { "read" } else { "read and overwrite" };
+        complain(&format!(
+            "warning: everybody who reaches {listen} can {what} the volume, without a password; \
+             give --front-user and --front-password-file, or --iscsi 127.0.0.1"
+        ));
+    }
+    let (size, growth) = watch::channel(device.info().size);
+    let backend = volume.backend().clone();
+    let watching = tokio::spawn(async move {
+        loop {
+            let known = *size.borrow();
+            size.send_replace(backend.resized(known).await);
+        }
+    });
+    let options = LunOptions::default().with_shared_beyond(!args.exclusive);
+    let front = IscsiFront { listen, iqn: args.iqn.clone(), chap, growth, options };
+    let served = front::iscsi(device, front, |_| ()).await;
+    watching.abort();
+    served
+}
+
 /// The leg of a mirror that was promoted is reserved, for those who register under its key.
 async fn register(volume: &Volume) {
     let registered = async {
-        let Some(fence) = volume.disk().fence().await? else { return Ok(()) };
+        let Some(disk) = volume.disk() else { return Ok(()) };
+        let Some(fence) = disk.fence().await? else { return Ok(()) };
         let Some(holder) = fence.holder().await? else { return Ok(()) };
         if reservation_key(&volume.device()).await? == Some(holder) {
             fence.hold(holder).await?;

@@ -5,18 +5,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backends::Location;
 use block::load::{self, Depth, LoadOptions, LoadReport, Pattern};
-use iscsi::initiator::{Config, RemoteDisk, Url};
+use iscsi::initiator::{Config, RemoteDisk};
 use iscsi::poll::Poller;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use wanlab::units;
 
-use super::advice::parse_url;
 use super::overwrite::{self, MayOverwrite};
 use super::path_report::Path;
-use super::remote::{Connections, RemoteArgs, URL_HELP, Volume};
+use super::remote::{Connections, LOCATION_HELP, RemoteArgs, Volume, parse_location};
 use super::trace::Trace;
 use super::{Usage, parse_poll, say};
 
@@ -24,8 +24,8 @@ use super::{Usage, parse_poll, say};
 /// --force, or a yes on a terminal.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    #[arg(help = URL_HELP, value_parser = parse_url)]
-    url: Url,
+    #[arg(help = LOCATION_HELP, value_parser = parse_location)]
+    url: Location,
     /// Kind of load.
     #[arg(long, value_enum, default_value = "read")]
     rw: Rw,
@@ -110,7 +110,9 @@ struct Report {
     /// Part of the processor time that was spent on asking sockets instead of sleeping, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     poll_s: Option<f64>,
-    path: Path,
+    /// Of volumes behind iSCSI.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<Path>,
 }
 
 #[derive(Serialize)]
@@ -160,12 +162,13 @@ async fn measure(args: Args, poller: Option<Arc<Poller>>) -> anyhow::Result<Exit
     };
     let mut following = None;
     if args.depth_per_connection {
-        let (depth, following_it) = follow(volume.disk().clone(), args.depth as usize);
+        let disk = of_iscsi(&volume, "--depth-per-connection")?.clone();
+        let (depth, following_it) = follow(disk, args.depth as usize);
         (options.depth, following) = (depth, Some(following_it));
     }
     let mut trace = None;
     if let Some(file) = &args.trace {
-        let (begun, each) = Trace::start(file, volume.disk(), name)?;
+        let (begun, each) = Trace::start(file, of_iscsi(&volume, "--trace")?, name)?;
         (options.each, trace) = (Some(each), Some(begun));
     }
     // On a worker thread: the main one would pay a futex call for every wake-up.
@@ -176,7 +179,7 @@ async fn measure(args: Args, poller: Option<Arc<Poller>>) -> anyhow::Result<Exit
     if let Some(trace) = trace {
         trace.end().await?;
     }
-    let mut report = report(&args, name, volume.disk(), &measured)?;
+    let mut report = report(&args, name, &volume, &measured)?;
     let polling = poller.filter(|_| args.poll.is_some());
     report.poll_s = polling.map(|poller| poller.burned().as_secs_f64());
     volume.close().await?;
@@ -198,7 +201,7 @@ async fn connect(args: &Args) -> anyhow::Result<Volume> {
             config.transfer_len_max = config.transfer_len_max.max(bytes);
         }
     };
-    args.remote.connect_with(&args.url, change).await
+    args.remote.open_with(&args.url, change).await
 }
 
 /// Bytes of an operation, if the volume takes such.
@@ -211,13 +214,22 @@ fn block_size(args: &Args, volume: &Volume) -> anyhow::Result<u32> {
             args.bs
         ))
     })?;
-    let longest = volume.disk().transfer_len_max();
-    if args.one_command && block_size > longest {
-        return Err(Usage::error(format!(
-            "--one-command: the unit takes at most {longest} bytes in a command, --bs is {block_size}"
-        )));
+    if args.one_command {
+        let longest = of_iscsi(volume, "--one-command")?.transfer_len_max();
+        if block_size > longest {
+            return Err(Usage::error(format!(
+                "--one-command: the unit takes at most {longest} bytes in a command, \
+                 --bs is {block_size}"
+            )));
+        }
     }
     Ok(block_size)
+}
+
+/// The volume as what an option is for.
+fn of_iscsi<'a>(volume: &'a Volume, option: &str) -> anyhow::Result<&'a RemoteDisk> {
+    let why = || Usage::error(format!("{option} is for iscsi:// volumes, not for NBD"));
+    volume.disk().ok_or_else(why)
 }
 
 /// How often connections are counted: they come and go at intervals of 100 ms and more.
@@ -239,7 +251,7 @@ fn follow(disk: RemoteDisk, per_connection: usize) -> (Depth, JoinHandle<()>) {
 fn report(
     args: &Args,
     rw: &'static str,
-    disk: &RemoteDisk,
+    volume: &Volume,
     measured: &LoadReport,
 ) -> anyhow::Result<Report> {
     let seconds = measured.elapsed.as_secs_f64();
@@ -249,7 +261,7 @@ fn report(
         block_size: args.bs,
         depth: args.depth,
         depth_per_connection: args.depth_per_connection,
-        connections: disk.connection_count(),
+        connections: volume.backend().connection_count(),
         seconds,
         bytes: measured.bytes,
         bytes_per_s: measured.bytes as f64 / seconds,
@@ -263,7 +275,7 @@ fn report(
         },
         cpu_s: cpu()?,
         poll_s: None,
-        path: Path::of(&disk.path()),
+        path: volume.disk().map(|disk| Path::of(&disk.path())),
     })
 }
 
@@ -298,5 +310,5 @@ fn print_table(report: &Report) -> anyhow::Result<()> {
     let polling = report.poll_s.map(|s| format!(", of which {s:.2} s polling")).unwrap_or_default();
     let Cpu { user, sys } = report.cpu_s;
     say(format_args!("cpu: {user:.2} s user, {sys:.2} s system{polling}"))?;
-    say(&report.path)
+    report.path.as_ref().map_or(Ok(()), say)
 }

@@ -33,6 +33,18 @@ pub(crate) struct BurstArgs {
 }
 
 impl BurstArgs {
+    /// The first option that was given, by its name.
+    pub(crate) fn given(&self) -> Option<&'static str> {
+        let all = [
+            (self.first_burst.is_some(), "--first-burst"),
+            (self.max_burst.is_some(), "--max-burst"),
+            (self.initial_r2t.is_some(), "--initial-r2t"),
+            (self.max_outstanding_r2t.is_some(), "--max-outstanding-r2t"),
+            (self.immediate_data.is_some(), "--immediate-data"),
+        ];
+        all.iter().find(|(given, _)| *given).map(|(_, name)| *name)
+    }
+
     /// Puts what was asked for into an offer.
     pub(crate) fn apply(&self, offer: &mut Offer) -> anyhow::Result<()> {
         let session = &mut offer.session;

@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use backends::Location;
 use block::Device;
 use block::backend::{FileDevice, FileOptions, PaddedFile};
 use block::copy::{CopyOptions, Progress, copy};
 use block::incremental::BLOCK_SIZES;
 use block::stream::{StreamOptions, copy_in, copy_out};
 use indicatif::{ProgressBar, ProgressStyle};
-use iscsi::initiator::{RemoteDisk, Url};
+use iscsi::initiator::RemoteDisk;
 use serde::Serialize;
 use wanlab::units;
 
-use super::advice::parse_url;
 use super::overwrite::{self, MayOverwrite};
 use super::path_report::Path as PathJson;
-use super::remote::{RemoteArgs, Volume};
+use super::remote::{RemoteArgs, Volume, parse_location};
 use super::{Usage, complain, say};
 
 /// Block size in which files are cut; every volume's is a multiple or a divisor of the transfer.
@@ -42,8 +42,8 @@ const SHOWN_INTERVAL: Duration = Duration::from_millis(250);
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(value_name = "SRC", help = concat!(
-        "Where from: iscsi://[user[%password]@]host[:port]/target-iqn/lun, a path, ",
-        "or - for stdin"
+        "Where from: iscsi://[user[%password]@]host[:port]/target-iqn/lun, ",
+        "nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH, a path, or - for stdin"
     ))]
     source: Endpoint,
     /// Where to, likewise; - is stdout.
@@ -111,7 +111,7 @@ impl Args {
 
 #[derive(Clone, Debug)]
 enum Endpoint {
-    Remote(Box<Url>),
+    Remote(Location),
     Path(PathBuf),
     Stream,
 }
@@ -123,7 +123,7 @@ impl FromStr for Endpoint {
         match text {
             "-" => Ok(Self::Stream),
             "" => Err("an empty path".to_owned()),
-            url if url.contains("://") => parse_url(url).map(|url| Self::Remote(Box::new(url))),
+            url if url.contains("://") => parse_location(url).map(Self::Remote),
             path => Ok(Self::Path(PathBuf::from(path))),
         }
     }
@@ -144,8 +144,8 @@ impl Opened {
         Self { device: Arc::new(device), remote: None, is_zero, name: String::new() }
     }
 
-    async fn remote(url: &Url, args: &RemoteArgs) -> anyhow::Result<Self> {
-        let volume = args.connect(url).await?;
+    async fn remote(url: &Location, args: &RemoteArgs) -> anyhow::Result<Self> {
+        let volume = args.open(url).await?;
         let name = url.to_string();
         Ok(Self { device: volume.device(), remote: Some(volume), is_zero: false, name })
     }
@@ -159,11 +159,11 @@ impl Opened {
     }
 
     fn disk(&self) -> Option<&RemoteDisk> {
-        self.remote.as_ref().map(Volume::disk)
+        self.remote.as_ref().and_then(Volume::disk)
     }
 
     fn connections(&self) -> usize {
-        self.disk().map_or(0, RemoteDisk::connection_count)
+        self.remote.as_ref().map_or(0, |remote| remote.backend().connection_count())
     }
 
     fn path(&self) -> Option<PathJson> {

@@ -79,6 +79,8 @@ pub(crate) struct IscsiFront {
     pub(crate) chap: Option<Chap>,
     /// Changes when the device has grown.
     pub(crate) growth: watch::Receiver<u64>,
+    /// How the unit presents itself.
+    pub(crate) options: LunOptions,
 }
 
 /// As LUN 0 of a target. `ready` is told of it.
@@ -87,12 +89,12 @@ pub(crate) async fn iscsi(
     front: IscsiFront,
     ready: impl FnOnce(&str),
 ) -> anyhow::Result<()> {
-    let IscsiFront { listen, iqn, chap, mut growth } = front;
+    let IscsiFront { listen, iqn, chap, mut growth, options } = front;
     let named = ServerConfig::new(&iqn);
     let mut config = named.map_err(|error| Usage::error(format!("--iqn {iqn}: {error}")))?;
     config.chap = chap;
     let target = Target::new(TargetConfig::new(&iqn));
-    let added = target.add_lun(0, device, LunOptions::default());
+    let added = target.add_lun(0, device, options);
     added.map_err(|error| Usage::error(error.to_string()))?;
     let bound = iscsi::target::Server::bind(config, target.clone(), &[listen]);
     let server = bound.map_err(anyhow::Error::from)?;

@@ -2,18 +2,19 @@
 
 use std::process::ExitCode;
 
-use iscsi::initiator::{SessionReport, Url};
-use serde_json::json;
+use backends::Location;
+use iscsi::initiator::{RemoteDisk, SessionReport};
+use serde_json::{Value, json};
 
-use super::advice::parse_url;
-use super::remote::{RemoteArgs, URL_HELP};
+use super::remote::{LOCATION_HELP, RemoteArgs, parse_location};
 use super::say;
 
-/// Shows a volume's capacity, identity and the parameters negotiated with its target.
+/// Shows a volume's capacity, and behind iSCSI its identity and the parameters negotiated with its
+/// target.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    #[arg(help = URL_HELP, value_parser = parse_url)]
-    url: Url,
+    #[arg(help = LOCATION_HELP, value_parser = parse_location)]
+    url: Location,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -23,31 +24,31 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let volume = args.remote.connect(&args.url).await?;
+    let volume = args.remote.open(&args.url).await?;
     let info = volume.device().info();
-    let identity = volume.disk().identity();
-    let sessions = volume.disk().sessions();
     let mut report = json!({
-        "target": args.url.target,
-        "lun": args.url.lun,
         "size": info.size,
         "block_size": info.block_size,
         "physical_block_size": info.preferred_block_size,
         "read_only": info.read_only,
         "volatile_cache": info.volatile_cache,
         "thin": info.can_trim,
-        "vendor": identity.vendor,
-        "product": identity.product,
-        "revision": identity.revision,
-        "serial": identity.serial,
-        "device_name": identity.name,
-        "sessions": sessions.len(),
-        "connections": volume.disk().connection_count(),
+        "connections": volume.backend().connection_count(),
     });
-    if let Some(session) = sessions.first() {
-        report["negotiated"] = negotiated(session);
+    match (&args.url, volume.disk()) {
+        (Location::Iscsi(url), Some(disk)) => {
+            report["target"] = json!(url.target);
+            report["lun"] = json!(url.lun);
+            of_unit(&mut report, disk);
+        }
+        (location, _) => {
+            report["url"] = json!(location.to_string());
+            report["can_flush"] = json!(info.can_flush);
+            report["can_fua"] = json!(info.can_fua);
+            report["can_zero"] = json!(info.can_zero);
+            report["can_extents"] = json!(info.can_extents);
+        }
     }
-    drop(sessions);
     volume.close_unwritten().await?;
     if args.json {
         say(&report)?;
@@ -55,6 +56,21 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         print_tree(&report, 0)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What only a logical unit of a target tells.
+fn of_unit(report: &mut Value, disk: &RemoteDisk) {
+    let identity = disk.identity();
+    report["vendor"] = json!(identity.vendor);
+    report["product"] = json!(identity.product);
+    report["revision"] = json!(identity.revision);
+    report["serial"] = json!(identity.serial);
+    report["device_name"] = json!(identity.name);
+    let sessions = disk.sessions();
+    report["sessions"] = json!(sessions.len());
+    if let Some(session) = sessions.first() {
+        report["negotiated"] = negotiated(session);
+    }
 }
 
 /// The keys of RFC 7143 §13 as they were agreed, for the session and its first connection.

@@ -1,11 +1,15 @@
 //! Options of every command that uses a remote volume, and connecting to one.
 
+mod location;
+
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
+use backends::Location;
 use block::Device;
 use block::layer::{CacheConfig, CacheLayer, CacheMode};
 use iscsi::initiator::{
@@ -18,6 +22,7 @@ use iscsi_proto::names::check_name;
 use path::tuner::{ModelConfig, PolicyConfig};
 use wanlab::units;
 
+pub(crate) use self::location::{LOCATION_HELP, parse_location};
 use super::bursts::BurstArgs;
 use super::{Usage, complain, read_secret};
 
@@ -346,17 +351,39 @@ impl RemoteArgs {
         }
     }
 
-    /// Logs in to the volume.
-    pub(crate) async fn connect(&self, url: &Url) -> anyhow::Result<Volume> {
-        self.connect_with(url, |_| ()).await
+    /// Connects to the volume.
+    pub(crate) async fn open(&self, location: &Location) -> anyhow::Result<Volume> {
+        self.open_with(location, |_| ()).await
     }
 
-    /// Logs in to the volume, after a last change of the configuration.
-    pub(crate) async fn connect_with(
+    /// Connects to the volume, after a last change of the configuration for iSCSI.
+    pub(crate) async fn open_with(
+        &self,
+        location: &Location,
+        change: impl FnOnce(&mut Config),
+    ) -> anyhow::Result<Volume> {
+        let volume = match location {
+            Location::Iscsi(url) => backends::Volume::Iscsi(self.connect_with(url, change).await?),
+            Location::Nbd(_) => {
+                let config = backends::Config { nbd: self.nbd()?, ..Default::default() };
+                let opened = backends::Volume::open(location, config).await;
+                opened.with_context(|| location.to_string())?
+            }
+        };
+        Ok(Volume { volume })
+    }
+
+    /// Logs in to a volume behind iSCSI.
+    pub(crate) async fn connect(&self, url: &Url) -> anyhow::Result<Volume> {
+        Ok(Volume { volume: backends::Volume::Iscsi(self.connect_with(url, |_| ()).await?) })
+    }
+
+    /// Logs in to a volume behind iSCSI, after a last change of the configuration.
+    async fn connect_with(
         &self,
         url: &Url,
         change: impl FnOnce(&mut Config),
-    ) -> anyhow::Result<Volume> {
+    ) -> anyhow::Result<RemoteDisk> {
         let mut config = self.config()?;
         change(&mut config);
         warn_of_password(url);
@@ -369,7 +396,7 @@ impl RemoteArgs {
             }
             url.password = Some(Secret::new(read_secret(file)?.as_bytes()));
         }
-        Ok(Volume { disk: RemoteDisk::connect(url, config).await? })
+        Ok(RemoteDisk::connect(url, config).await?)
     }
 }
 
@@ -398,24 +425,29 @@ pub(crate) fn initiator_name(name: &str) -> anyhow::Result<String> {
 /// A remote volume in use.
 #[derive(Clone)]
 pub(crate) struct Volume {
-    disk: RemoteDisk,
+    volume: backends::Volume,
 }
 
 impl Volume {
     /// As a block device.
     pub(crate) fn device(&self) -> Device {
-        Arc::new(self.disk.clone())
+        self.volume.device()
     }
 
     /// As what it is.
-    pub(crate) fn disk(&self) -> &RemoteDisk {
-        &self.disk
+    pub(crate) fn backend(&self) -> &backends::Volume {
+        &self.volume
+    }
+
+    /// As a logical unit behind iSCSI, if it is one.
+    pub(crate) fn disk(&self) -> Option<&RemoteDisk> {
+        self.volume.iscsi()
     }
 
     /// Logs out, where nothing was written: there is nothing to flush, which a unit that is
     /// reserved for somebody else refuses.
     pub(crate) async fn close_unwritten(self) -> anyhow::Result<()> {
-        match self.disk.close().await {
+        match self.volume.close().await {
             Err(block::BlockError::Fenced) => Ok(()),
             closed => Ok(closed?),
         }
@@ -423,7 +455,7 @@ impl Volume {
 
     /// Flushes and logs out.
     pub(crate) async fn close(self) -> anyhow::Result<()> {
-        Ok(self.disk.close().await?)
+        Ok(self.volume.close().await?)
     }
 }
 

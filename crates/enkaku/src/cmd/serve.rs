@@ -9,16 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use backends::{Location, Volume};
 use block::Device;
 use block::backend::{FileDevice, FileOptions, MemoryDevice, OpenError, check_fits_machine};
 use block::layer::delay::DELAY_MAX;
 use block::layer::{Delay, DelayLayer, Delays, Queueing, ReadOnlyLayer, ThickLayer};
+use iscsi::initiator::IsidChoice;
 use iscsi::target::{CongestionChoice, Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
 use super::bursts::BurstArgs;
-use super::remote::{NAME_HELP, parse_socket_buffer};
+use super::remote::{NAME_HELP, parse_socket_buffer, warn_of_password};
 use super::{ChapArgs, Usage, complain, parse_poll, say, socket_address, stop_signal};
 
 /// Block size of memory, and of files unless told otherwise: what every client can use.
@@ -38,9 +40,15 @@ pub(crate) struct Args {
     /// Name of the target.
     #[arg(long, default_value = "iqn.2026-11.io.enkaku:target")]
     iqn: String,
-    /// A logical unit: a file, a block device, or mem:SIZE. LUN 0 is the first, and so on.
-    #[arg(long, required = true, value_name = "PATH|mem:SIZE")]
+    /// A logical unit: a file, a block device, mem:SIZE, or a volume by its URL:
+    /// iscsi://[user@]host[:port]/target-iqn/lun (password in LIBISCSI_CHAP_PASSWORD),
+    /// nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH. LUN 0 is the first, and so on.
+    #[arg(long, required = true, value_name = "PATH|mem:SIZE|URL")]
     lun: Vec<String>,
+    /// Nobody reaches the volumes behind URLs but by this target: offer reservations and COMPARE
+    /// AND WRITE for them, which hold among its initiators only.
+    #[arg(long)]
+    exclusive: bool,
     /// Create files that do not exist, sparse, with this size.
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     create: Option<u64>,
@@ -138,12 +146,12 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     let target = Target::new(TargetConfig::new(&args.iqn));
     let options = lun_options(&args);
-    let mut devices = Vec::new();
+    let mut opened = Vec::new();
     check_memory(&args)?;
     check_files(&args)?;
     for (number, lun) in args.lun.iter().enumerate() {
         let number = u16::try_from(number).context("too many LUNs")?;
-        let mut device = open(lun, &args)?;
+        let Opened { mut device, volume } = open(lun, &args).await?;
         if args.thick {
             device = Arc::new(ThickLayer::new(device));
         }
@@ -153,10 +161,14 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let layer = DelayLayer::new(device, delays, seed);
             device = Arc::new(layer.with_queueing(Queueing::PerCaller));
         }
+        let options = options.clone().with_shared_beyond(volume.is_some() && !args.exclusive);
         target
-            .add_lun(number, Arc::clone(&device), options.clone())
+            .add_lun(number, Arc::clone(&device), options)
             .map_err(|error| Usage::error(format!("--lun {lun}: {error}")))?;
-        devices.push(device);
+        if let Some(volume) = &volume {
+            tokio::spawn(tell_size(volume.clone(), target.clone(), number));
+        }
+        opened.push(Opened { device, volume });
     }
     let server = Server::bind(config, target, &args.listen).map_err(anyhow::Error::from)?;
     for address in server.local_addrs() {
@@ -166,10 +178,36 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         complain(&warning);
     }
     server.run(async { drop(stop_signal().await) }).await;
-    for device in devices {
-        device.flush().await.context("flushing a LUN at the end")?;
+    let mut result = Ok(ExitCode::SUCCESS);
+    for (Opened { device, volume }, lun) in opened.into_iter().zip(&args.lun) {
+        let flushed = device.flush().await;
+        let closed = match volume {
+            Some(volume) => volume.close().await,
+            None => Ok(()),
+        };
+        // Every one is closed, whatever becomes of another.
+        if let Err(error) = flushed.and(closed) {
+            result = Err(error).with_context(|| format!("flushing --lun {lun} at the end"));
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    result
+}
+
+/// A device that is served, and the volume that it is.
+struct Opened {
+    device: Device,
+    volume: Option<Volume>,
+}
+
+/// Initiators are told when a volume has another size, until the unit is gone.
+async fn tell_size(volume: Volume, target: Target, number: u16) {
+    let mut known = volume.device().info().size;
+    loop {
+        known = volume.resized(known).await;
+        if target.capacity_changed(number).is_err() {
+            return;
+        }
+    }
 }
 
 /// What a user has to know who did not say who may come in.
@@ -187,7 +225,14 @@ fn open_to_all(args: &Args, listening: &[SocketAddr]) -> Option<String> {
 /// One file behind two LUNs would be written by initiators that do not know of each other.
 fn check_files(args: &Args) -> anyhow::Result<()> {
     let mut seen = BTreeMap::new();
+    let mut volumes = BTreeMap::new();
     for lun in &args.lun {
+        if let Ok(location) = lun.parse::<Location>()
+            && let Some(other) = volumes.insert(location.key(), lun)
+        {
+            let what = format!("--lun {location}: the same volume as another, --lun {other}");
+            return Err(Usage::error(what));
+        }
         let Ok(there) = std::fs::metadata(lun) else { continue };
         if let Some(other) = seen.insert((there.dev(), there.ino()), lun) {
             return Err(Usage::error(format!("--lun {lun}: the same file as --lun {other}")));
@@ -230,7 +275,42 @@ fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {
     Ok(config)
 }
 
-fn open(lun: &str, args: &Args) -> anyhow::Result<Device> {
+async fn open(lun: &str, args: &Args) -> anyhow::Result<Opened> {
+    match Location::is_meant(lun) {
+        true => open_volume(lun, args).await,
+        false => open_here(lun, args).map(|device| Opened { device, volume: None }),
+    }
+}
+
+/// A volume by its URL.
+async fn open_volume(lun: &str, args: &Args) -> anyhow::Result<Opened> {
+    let location = lun.parse::<Location>();
+    let location = location.map_err(|error| {
+        Usage::error(format!("--lun: {error}; a path or mem:SIZE can be served as well"))
+    })?;
+    if let Location::Iscsi(url) = &location {
+        warn_of_password(url);
+    }
+    let mut config = backends::Config::default();
+    // Who serves a volume anew takes the place of the process that did.
+    config.iscsi.isid = IsidChoice::Stable;
+    config.nbd.read_only = args.read_only;
+    let volume = Volume::open(&location, config);
+    let volume = volume.await.with_context(|| format!("--lun {location}"))?;
+    let mut device = volume.device();
+    let block_size = device.info().block_size;
+    if let Some(wanted) = args.block_size.filter(|wanted| *wanted != block_size) {
+        let why = format!("--lun {location}: its blocks have {block_size} bytes, not {wanted}");
+        return Err(Usage::error(why));
+    }
+    if args.read_only {
+        device = Arc::new(ReadOnlyLayer::new(device));
+    }
+    Ok(Opened { device, volume: Some(volume) })
+}
+
+/// Memory, a file or a block device.
+fn open_here(lun: &str, args: &Args) -> anyhow::Result<Device> {
     let wrong = |error: &dyn std::fmt::Display| Usage::error(format!("--lun {lun}: {error}"));
     if let Some(size) = lun.strip_prefix("mem:") {
         let size = units::parse_size(size).map_err(|error| wrong(&error))?;
@@ -238,9 +318,6 @@ fn open(lun: &str, args: &Args) -> anyhow::Result<Device> {
         let device = MemoryDevice::open(size, block_size).map_err(|error| wrong(&error))?;
         let device: Device = Arc::new(device);
         return Ok(if args.read_only { Arc::new(ReadOnlyLayer::new(device)) } else { device });
-    }
-    if let Some((scheme, _)) = lun.split_once("://") {
-        return Err(wrong(&format!("{scheme}:// cannot be served; a path or mem:SIZE can")));
     }
     let mut options =
         FileOptions::default().with_read_only(args.read_only).with_direct(args.direct);

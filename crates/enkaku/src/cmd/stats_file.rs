@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use backends::{Location, Volume};
 use block::layer::{CacheLayer, CacheStats};
-use iscsi::initiator::{RemoteDisk, Url};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -31,12 +31,12 @@ impl StatsFile {
     /// The file cannot be written.
     pub(crate) fn start(
         file: &Path,
-        url: &Url,
-        disk: &RemoteDisk,
+        url: &Location,
+        volume: &Volume,
         cache: &Arc<CacheLayer>,
     ) -> anyhow::Result<Self> {
-        let (url, disk, cache) = (url.to_string(), disk.clone(), cache.clone());
-        let object = move || object(&url, &disk, &cache.stats());
+        let (url, volume, cache) = (url.to_string(), volume.clone(), cache.clone());
+        let object = move || object(&url, &volume, &cache.stats());
         let refused = || Usage(format!("--stats {}: cannot be written", file.display()));
         write(file, &object()).with_context(refused)?;
         let path = file.to_owned();
@@ -74,15 +74,16 @@ fn write(file: &Path, object: &Value) -> io::Result<()> {
     std::fs::rename(&beside, file).inspect_err(|_| drop(std::fs::remove_file(&beside)))
 }
 
-fn object(url: &str, disk: &RemoteDisk, cache: &CacheStats) -> Value {
+fn object(url: &str, volume: &Volume, cache: &CacheStats) -> Value {
+    let disk = volume.iscsi();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     json!({
         "time_s": now.as_secs_f64(),
         "pid": std::process::id(),
         "url": url,
-        "connected": disk.connection_count() > 0,
-        "session_starts": disk.incarnations(),
-        "path": path_report::Path::of(&disk.path()),
+        "connected": volume.connection_count() > 0,
+        "session_starts": disk.map(|disk| disk.incarnations()),
+        "path": disk.map(|disk| path_report::Path::of(&disk.path())),
         "cache": {
             "hits": cache.hits,
             "misses": cache.misses,

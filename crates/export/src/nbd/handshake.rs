@@ -16,7 +16,8 @@ pub const OPTION_LEN_MAX: u32 = 64 << 10;
 /// could keep a connection in the handshake and a core busy.
 pub const OPTIONS_MAX: u32 = 256;
 
-/// Identifies [`ALLOCATION_CONTEXT`], the only metadata context on offer, in replies to BLOCK_STATUS.
+/// Identifies [`ALLOCATION_CONTEXT`], the only metadata context on offer, in replies to
+/// BLOCK_STATUS.
 pub const ALLOCATION_CONTEXT_ID: u32 = 1;
 
 /// The export as the handshake describes it.

@@ -338,7 +338,7 @@ fn metadata_of(path: &Path) -> anyhow::Result<Option<Metadata>> {
 /// As it is compared from run to run: without the user's name.
 fn name_of(end: &Endpoint) -> anyhow::Result<String> {
     match end {
-        Endpoint::Remote(url) => Ok(format!("iscsi://{}/{}/{}", url.portal, url.target, url.lun)),
+        Endpoint::Remote(location) => Ok(location.key()),
         Endpoint::Path(path) => {
             let path = std::path::absolute(path)?;
             let text = path.to_str().map(str::to_owned);

@@ -11,6 +11,7 @@ use daemon::mirror::control;
 use daemon::mirror::running::{MetricsListener, Running};
 use daemon::mirror::shape::{Shape, ShapeError};
 use export::fuse::FuseConfig;
+use scsi::LunOptions;
 use tokio::task::JoinSet;
 
 use super::Which;
@@ -86,7 +87,13 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         (_, Some(socket), _) => front::nbd(device, &socket, ready(BY_NBD)).await,
         (.., Some(listen)) => {
             let iqn = args.iqn.unwrap_or_else(|| default_iqn(name));
-            let front = IscsiFront { listen, iqn, chap, growth: running.growth() };
+            let front = IscsiFront {
+                listen,
+                iqn,
+                chap,
+                growth: running.growth(),
+                options: LunOptions::default(),
+            };
             front::iscsi(device, front, ready(BY_ISCSI)).await
         }
         _ => Ok(()),

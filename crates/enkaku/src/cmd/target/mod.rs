@@ -155,6 +155,7 @@ fn summary(config: &Config) -> anyhow::Result<()> {
         for (number, lun) in &target.luns {
             let what = match &lun.backing {
                 Backing::Path(path) => path.display().to_string(),
+                Backing::Volume(volume) => volume.source.to_string(),
                 Backing::Memory(bytes) => format!("memory of {bytes} bytes"),
                 Backing::Mirror(files) => format!("the mirror {}", files.name()),
             };

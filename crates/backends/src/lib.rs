@@ -1,0 +1,231 @@
+//! A volume by its URL, whoever serves it, as a [`BlockDevice`](block::BlockDevice): the one place
+//! that decides what a URL means, for every command and for the daemon.
+//!
+//! A URL is iSCSI's ([`iscsi::initiator::Url`]) or NBD's ([`nbd::url::Url`]). Not here: files,
+//! memory and mirrors, which are no URLs; what a volume is offered as.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::{BlockDevice, BlockError, Device};
+use iscsi::initiator::{ConnectError as IscsiError, RemoteDisk, Url as IscsiUrl, UrlError};
+use nbd::client::{ConnectError as NbdError, NbdDisk, ServerCommand};
+use nbd::url::{Url as NbdUrl, UrlError as NbdUrlError};
+
+/// The forms of a URL.
+pub const FORMS: &str = "iscsi://[user[%password]@]host[:port]/target-iqn/lun, \
+                         nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH";
+
+/// Time between two looks at the size of a volume that tells of a change only when it is asked.
+const LOOK_AT_SIZE: Duration = Duration::from_secs(1);
+
+/// Where a volume is.
+#[derive(Clone, Debug)]
+pub enum Location {
+    /// A logical unit of an iSCSI target.
+    Iscsi(Box<IscsiUrl>),
+    /// An export of an NBD server.
+    Nbd(NbdUrl),
+}
+
+/// Why a text is no URL of a volume.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LocationError {
+    /// Another scheme, or none.
+    #[error("{0:?} is no URL of a volume; allowed is {FORMS}")]
+    Scheme(String),
+    /// An iSCSI URL that is wrong.
+    #[error(transparent)]
+    Iscsi(#[from] UrlError),
+    /// An NBD URL that is wrong.
+    #[error(transparent)]
+    Nbd(#[from] NbdUrlError),
+}
+
+impl Location {
+    /// Is this meant as a URL, right or wrong? Everything else is a path.
+    pub fn is_meant(text: &str) -> bool {
+        text.split_once("://").is_some_and(|(scheme, _)| {
+            let mut letters = scheme.chars();
+            letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+                && letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+        })
+    }
+
+    /// The same volume, whoever asks, as far as the URL tells: without user and password.
+    pub fn key(&self) -> String {
+        match self {
+            Self::Iscsi(url) => {
+                let mut url = url.clone();
+                (url.user, url.password) = (None, None);
+                url.to_string()
+            }
+            Self::Nbd(url) => url.to_string(),
+        }
+    }
+}
+
+impl FromStr for Location {
+    type Err = LocationError;
+
+    fn from_str(text: &str) -> Result<Self, LocationError> {
+        if NbdUrl::is_meant(text) {
+            return Ok(Self::Nbd(text.parse()?));
+        }
+        if text.starts_with("iscsi://") {
+            return Ok(Self::Iscsi(Box::new(text.parse()?)));
+        }
+        Err(LocationError::Scheme(text.to_owned()))
+    }
+}
+
+/// Without the password.
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Iscsi(url) => url.fmt(f),
+            Self::Nbd(url) => url.fmt(f),
+        }
+    }
+}
+
+/// How volumes are used, by kind.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Those behind iSCSI.
+    pub iscsi: iscsi::initiator::Config,
+    /// Those behind NBD.
+    pub nbd: nbd::client::Config,
+}
+
+/// Why a volume could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Of an iSCSI target.
+    #[error(transparent)]
+    Iscsi(#[from] IscsiError),
+    /// Of an NBD server.
+    #[error(transparent)]
+    Nbd(#[from] NbdError),
+}
+
+/// A volume in use. Clones are handles to the same one.
+#[derive(Clone, Debug)]
+pub enum Volume {
+    /// Behind iSCSI.
+    Iscsi(RemoteDisk),
+    /// Behind NBD.
+    Nbd(NbdDisk),
+}
+
+impl Volume {
+    /// Connects, once. Must run inside a tokio runtime, which then drives the connections.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub async fn open(location: &Location, config: Config) -> Result<Self, OpenError> {
+        Ok(match location {
+            Location::Iscsi(url) => {
+                Self::Iscsi(RemoteDisk::connect(url.as_ref().clone(), config.iscsi).await?)
+            }
+            Location::Nbd(url) => Self::Nbd(NbdDisk::connect(url.clone(), config.nbd).await?),
+        })
+    }
+
+    /// Starts an NBD server and connects to it; it is stopped with the volume.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub async fn start(argv: Vec<String>, config: Config) -> Result<Self, OpenError> {
+        let command = ServerCommand::new(argv)?;
+        Ok(Self::Nbd(NbdDisk::start(command, config.nbd).await?))
+    }
+
+    /// As a block device.
+    pub fn device(&self) -> Device {
+        match self {
+            Self::Iscsi(disk) => Arc::new(disk.clone()),
+            Self::Nbd(disk) => Arc::new(disk.clone()),
+        }
+    }
+
+    /// As a logical unit of a target, if it is one.
+    pub const fn iscsi(&self) -> Option<&RemoteDisk> {
+        match self {
+            Self::Iscsi(disk) => Some(disk),
+            Self::Nbd(_) => None,
+        }
+    }
+
+    /// Connections that are up.
+    pub fn connection_count(&self) -> usize {
+        match self {
+            Self::Iscsi(disk) => disk.connection_count(),
+            Self::Nbd(disk) => disk.connection_count(),
+        }
+    }
+
+    /// Flushes and disconnects. Every later operation fails, on every handle.
+    ///
+    /// # Errors
+    /// That of the flush; the volume is closed in any case.
+    pub async fn close(&self) -> Result<(), BlockError> {
+        match self {
+            Self::Iscsi(disk) => disk.close().await,
+            Self::Nbd(disk) => disk.close().await,
+        }
+    }
+
+    /// Waits until the capacity is another one than `known`, and tells it.
+    pub async fn resized(&self, known: u64) -> u64 {
+        let size = || match self {
+            Self::Iscsi(disk) => disk.info().size,
+            Self::Nbd(disk) => disk.info().size,
+        };
+        while size() == known {
+            tokio::time::sleep(LOOK_AT_SIZE).await;
+        }
+        size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_told_from_a_path() {
+        for text in ["iscsi://h/t/0", "nbd+unix://", "rbd://x", "a://b"] {
+            assert!(Location::is_meant(text), "{text}");
+        }
+        for text in ["/a/b", "a:b", "/a://b", "://x", "mem:1G", "1a://b"] {
+            assert!(!Location::is_meant(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_volume_gets_the_list_of_what_is() {
+        let said = |text: &str| text.parse::<Location>().unwrap_err().to_string();
+        for text in ["http://h/x", "rbd:pool/image", "x"] {
+            assert!(said(text).contains("nbd+unix:///EXPORT"), "{}", said(text));
+            assert!(said(text).contains("iscsi://"), "{}", said(text));
+        }
+        assert!(said("nbds://h/x").contains("TLS"));
+        assert!(said("iscsi://h").contains("target name"), "{}", said("iscsi://h"));
+    }
+
+    #[test]
+    fn the_key_of_a_volume_has_no_user() {
+        let of = |text: &str| text.parse::<Location>().unwrap().key();
+        let plain = of("iscsi://h/iqn.2026-01.a:b/0");
+        assert_eq!(of("iscsi://user%secret@h/iqn.2026-01.a:b/0"), plain);
+        assert_ne!(of("iscsi://h/iqn.2026-01.a:b/1"), plain);
+        assert_eq!(of("nbd://h/x"), of("nbd://h:10809/x"));
+    }
+}

@@ -1,0 +1,69 @@
+//! URLs of volumes on a command line, and what the options for a remote volume mean for one behind
+//! NBD.
+
+use backends::{Location, LocationError};
+
+use super::{Connections, RemoteArgs};
+use crate::cmd::Usage;
+use crate::cmd::advice::parse_url;
+
+/// The forms of a URL.
+pub(crate) const LOCATION_HELP: &str = concat!(
+    "iscsi://[user[%password]@]host[:port]/target-iqn/lun, nbd://HOST[:PORT]/EXPORT or ",
+    "nbd+unix:///EXPORT?socket=PATH"
+);
+
+/// A volume's URL, from a command line.
+///
+/// # Errors
+/// What is wrong, and what was perhaps meant.
+pub(crate) fn parse_location(text: &str) -> Result<Location, String> {
+    match text.parse::<Location>() {
+        Ok(location) => Ok(location),
+        // The advice of iSCSI's own parser is better than ours.
+        Err(LocationError::Iscsi(_)) => Err(parse_url(text).err().unwrap_or_default()),
+        Err(LocationError::Scheme(_)) if !Location::is_meant(text) => {
+            Err(parse_url(text).err().unwrap_or_default())
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+impl RemoteArgs {
+    /// The configuration these options ask for, for an NBD export.
+    pub(super) fn nbd(&self) -> anyhow::Result<nbd::client::Config> {
+        let of_iscsi = [
+            (self.policy.is_some(), "--policy"),
+            (self.path_memory.is_some(), "--path-memory"),
+            (self.share.is_some(), "--share"),
+            (self.max_rate.is_some(), "--max-rate"),
+            (self.background, "--background"),
+            (self.chap_password_file.is_some(), "--chap-password-file"),
+            (self.chap_optional, "--chap-optional"),
+            (self.mutual_user.is_some(), "--mutual-user"),
+            (self.isid.is_some(), "--isid"),
+            (self.congestion_control.is_some(), "--congestion-control"),
+            (self.send_buffer.is_some(), "--send-buffer"),
+            (self.receive_buffer.is_some(), "--receive-buffer"),
+            (self.measuring_time.is_some(), "--measuring-time"),
+        ];
+        let given = of_iscsi.iter().find(|(given, _)| *given).map(|(_, option)| *option);
+        if let Some(option) = given.or(self.bursts.given()) {
+            return Err(Usage::error(format!("{option} is for iscsi:// volumes, not for NBD")));
+        }
+        let mut config = nbd::client::Config {
+            replacement_timeout: self.replacement_timeout,
+            shared: self.shared,
+            ..nbd::client::Config::default()
+        };
+        if let Connections::Fixed(n) = self.connections {
+            let most = nbd::client::CONNECTIONS_MAX;
+            if usize::from(n) > most {
+                let why = format!("--connections {n}: over NBD at most {most}");
+                return Err(Usage::error(why));
+            }
+            config.connections = n.into();
+        }
+        Ok(config)
+    }
+}
