@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use iscsi_proto::connection::Transmit;
+use iscsi_proto::ids::Itt;
 use iscsi_proto::target::ConnId;
 use iscsi_proto::time::Instant;
 
@@ -30,6 +31,8 @@ pub(crate) enum Event {
     TargetWakes(Link),
     /// The target looks whether it still has to keep the tasks of a lost connection.
     TargetRetains(SessionKey, ConnId),
+    /// The target's limits let a command go on.
+    TargetAdmits(SessionKey, ConnId, Itt),
     /// A command ends at the medium.
     Storage(u64),
     /// A connection breaks.

@@ -40,6 +40,8 @@ pub enum Sabotage {
     StatusChanged,
     /// A read that goes on over another connection goes on in the wrong place.
     ReassignedOffset,
+    /// A command that limits hold back goes on at once.
+    NotHeld,
 }
 
 /// What a PDU is about, where that matters to a mistake.
@@ -55,7 +57,7 @@ pub(crate) enum Occasion {
 
 impl Sabotage {
     /// All kinds.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::StaleExecution,
         Self::StaleData,
         Self::LoseCommand,
@@ -73,6 +75,7 @@ impl Sabotage {
         Self::RecoveryR2tOffset,
         Self::StatusChanged,
         Self::ReassignedOffset,
+        Self::NotHeld,
     ];
 
     /// Needs a session that recovers, and something to recover from.

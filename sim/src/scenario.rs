@@ -30,6 +30,8 @@ pub(crate) struct Scenario {
     pub(crate) damage: Plan,
     /// Connections broken at certain moments, in addition.
     pub(crate) cuts: Vec<Cut>,
+    /// The target has limits, which hold a command back for up to so long.
+    pub(crate) holding: Option<Duration>,
     /// CHAP is required.
     pub(crate) chap: bool,
     /// Connections of a target are served in any order, as threads would, not as they were woken.
@@ -143,6 +145,7 @@ impl Scenario {
             trouble,
             damage,
             cuts,
+            holding: None,
             chap: rng.percent(15),
             shuffled: rng.coin(),
             digests_allowed: true,

@@ -102,6 +102,18 @@ pub(crate) fn run_many(
     });
 }
 
+/// Whether the target has limits in this run, and for how long they hold a command back at most.
+/// Drawn apart from all else, so that runs without limits are what they were before there were any.
+fn holding(seed: u64, sabotage: Option<Sabotage>) -> Option<Duration> {
+    let mut rng = Rng::new(seed ^ 0x006c_696d_6974);
+    let longest = Duration::from_millis(rng.pick(&[2, 40, 400, 5000]));
+    match sabotage {
+        None => rng.percent(30).then_some(longest),
+        Some(Sabotage::NotHeld) => Some(longest),
+        Some(_) => None,
+    }
+}
+
 struct World {
     env: Env,
     host: Host,
@@ -119,6 +131,7 @@ impl World {
             Some(_) => scenario.undisturbed(),
             None => scenario,
         };
+        scenario.holding = holding(seed, options.sabotage);
         let net = Network::new(rng.fork());
         let left = scenario.trouble;
         let damage = Damage::new(scenario.damage, rng.fork());
@@ -178,6 +191,7 @@ impl World {
             Event::TargetTimer(link) => server.timer(env, link),
             Event::TargetWakes(link) => server.writable(env, link),
             Event::TargetRetains(key, conn) => server.retention_over(env, key, conn),
+            Event::TargetAdmits(key, conn, itt) => server.admit(env, key, conn, itt),
             Event::Storage(id) => server.storage_done(env, id),
             Event::LoginTimeout(link, Side::Initiator) => host.login_timeout(env, link),
             Event::LoginTimeout(link, Side::Target) => server.login_timeout(env, link),

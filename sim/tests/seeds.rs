@@ -26,7 +26,7 @@ fn reports(seeds: std::ops::Range<u64>, options: Options) -> Vec<Report> {
 }
 
 /// What a few hundred seeds must have seen, or the simulation has lost its teeth.
-const EVENTS: [&str; 80] = [
+const EVENTS: [&str; 82] = [
     "abort came too late",
     "command failed",
     "command issued again",
@@ -103,6 +103,8 @@ const EVENTS: [&str; 80] = [
     "session failed",
     "session reinstated",
     "session restarted",
+    "target: command admitted at once",
+    "target: command held back",
     "target: ping timeout",
     "target: task dropped",
     "task management: task ended",
@@ -148,7 +150,7 @@ fn a_seed_is_the_same_run_every_time() {
 }
 
 /// Each mistake and the verdicts it may meet.
-const MISTAKES: [(Sabotage, &[&str]); 17] = [
+const MISTAKES: [(Sabotage, &[&str]); 18] = [
     (Sabotage::StaleExecution, &["reaches the medium although its end was told before"]),
     (Sabotage::StaleData, &["allowed:"]),
     (Sabotage::LoseCommand, &["nothing has ended for"]),
@@ -184,6 +186,7 @@ const MISTAKES: [(Sabotage, &[&str]); 17] = [
     ),
     (Sabotage::StatusChanged, &["a status again, but not the same"]),
     (Sabotage::ReassignedOffset, &["offset, expected", "beyond the command"]),
+    (Sabotage::NotHeld, &["before it was admitted"]),
 ];
 
 #[test]

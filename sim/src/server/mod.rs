@@ -1,10 +1,11 @@
 //! The target's end: lets connections log in, runs its session cores against the medium, and ends
 //! what has ended. It does what the server in `crates/iscsi` does, in the same order.
 
+mod admission;
 mod receive;
 mod sessions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use iscsi_proto::connection::{Placement, Transmit};
@@ -63,6 +64,8 @@ pub(crate) struct TargetSession {
     running: BTreeMap<ConnId, u32>,
     /// Its successor's login was answered: nothing may happen in it any more.
     superseded: bool,
+    /// Commands that limits hold back.
+    unadmitted: BTreeSet<Itt>,
     /// Sabotage: a command held back.
     held: Option<(ConnId, Execute, Vec<u8>)>,
 }
@@ -99,6 +102,12 @@ impl TargetSession {
         if self.core.params().error_recovery_level == 2 {
             self.orphans.adopt(&self.core, conn, left);
         }
+    }
+
+    /// A task is over.
+    fn forget(&mut self, conn: ConnId, itt: Itt) {
+        self.buffers.remove(&(conn, itt));
+        self.unadmitted.remove(&itt);
     }
 
     /// A task goes on over `conn`.
@@ -172,6 +181,7 @@ impl Server {
             let Stage::Member(key, conn) = target_link.stage else { return Ok(()) };
             let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
             let Some(transmit) = session.core.poll_transmit(conn) else { break };
+            session.check_sends(&transmit)?;
             env.transmit(link, Side::Target, &mut target_link.stream, &transmit)?;
             said = true;
         }
@@ -232,7 +242,9 @@ impl Server {
         let Some(target_link) = self.links.get_mut(&link) else { return Ok(()) };
         let Some(session) = self.sessions.get_mut(&key) else { return Ok(()) };
         match event {
+            CoreEvent::Admit(admission) => session.asked(env, key, conn, &admission),
             CoreEvent::Execute(execute) => {
+                session.check_executes(execute.itt)?;
                 let data = session.buffers.remove(&(conn, execute.itt)).unwrap_or_default();
                 let wanted = execute.expected_data_transfer_length as usize;
                 if execute.write && !execute.too_long && data.len() != wanted {
@@ -250,7 +262,7 @@ impl Server {
                 }
             }
             CoreEvent::Dropped(itt) => {
-                session.buffers.remove(&(conn, itt));
+                session.forget(conn, itt);
                 env.coverage.hit("target: task dropped");
                 Ok(())
             }

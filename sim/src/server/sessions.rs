@@ -54,7 +54,8 @@ impl Server {
             Ok(Attach::New { tsih, reinstates }) => {
                 let session = SessionKey(self.next_session);
                 self.next_session += 1;
-                let core = Session::new(env.scenario.target.clone(), &outcome);
+                let mut core = Session::new(env.scenario.target.clone(), &outcome);
+                core.set_holding(env.scenario.holding.is_some());
                 let state = TargetSession {
                     core,
                     tsih,
@@ -63,6 +64,7 @@ impl Server {
                     orphans: Orphans::default(),
                     running: BTreeMap::new(),
                     superseded: false,
+                    unadmitted: BTreeSet::new(),
                     held: None,
                 };
                 self.sessions.insert(session, state);

@@ -224,11 +224,13 @@ impl Session {
     }
 
     /// Reserves the memory of a write whose first data comes with the command, if there is room and
-    /// none waits for it. Without that it gets a small buffer first ([`Self::buffer_length`]).
+    /// none waits for it. Without that it gets a small buffer first ([`Self::buffer_length`]), as it
+    /// does where it may be held back: others could use the memory meanwhile.
     pub(super) fn grant_early(&mut self, itt: Itt) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         let wanted = task.write_length();
-        if wanted > self.params.first_burst_length
+        if !self.holds
+            && wanted > self.params.first_burst_length
             && self.waiting_for_buffer.is_empty()
             && self.granted_bytes + u64::from(wanted) <= self.config.buffered_bytes_max
         {
@@ -243,7 +245,11 @@ impl Session {
         if task.has_asked_for_all() || task.fault.is_some() {
             return;
         }
-        if task.granted == 0 {
+        let is_granted = task.granted > 0;
+        if !self.is_admitted(itt) {
+            return;
+        }
+        if !is_granted {
             // Behind those that wait already; grant_waiting takes it from there if it may go on.
             if !self.waiting_for_buffer.contains(&itt) {
                 self.waiting_for_buffer.push_back(itt);

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::admission::Admission;
 use super::task::Execute;
 use crate::ids::{Cid, Itt, Lun};
 use crate::pdu::TaskManagementFunction;
@@ -29,6 +30,9 @@ pub struct SessionError {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
+    /// Call [`Session::admit`](super::Session::admit) when the command may go on: at once, or later.
+    /// Asked while [`Session::set_holding`](super::Session::set_holding) says so.
+    Admit(Admission),
     /// Execute a SCSI command, then call [`Session::complete`](super::Session::complete).
     Execute(Execute),
     /// The task is over without a response: drop its buffer.

@@ -11,6 +11,7 @@
 //!   `poll_transmit(conn)` when the socket has room.
 //! * getters.
 
+mod admission;
 mod attention;
 mod attributes;
 mod config;
@@ -38,6 +39,7 @@ mod text;
 mod timer;
 mod transmit;
 
+pub use admission::Admission;
 pub use config::SessionConfig;
 pub use event::{ConnId, Event, Received, Recovery, SessionError};
 pub use management::Rights;

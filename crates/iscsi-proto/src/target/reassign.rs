@@ -8,6 +8,7 @@
 
 use std::time::Duration;
 
+use super::admission::Standing;
 use super::event::{ConnId, Event, Recovery};
 use super::receive::Receiving;
 use super::retain::Numbered;
@@ -145,7 +146,7 @@ impl Session {
             match event {
                 Event::Execute(execute) => recalled.push(execute.itt),
                 Event::Management { itt, .. } => unfetched.push(*itt),
-                Event::Text { .. } => {}
+                Event::Text { .. } | Event::Admit(_) => {}
                 _ => return true,
             }
             false
@@ -162,6 +163,9 @@ impl Session {
     fn suspend_tasks(&mut self, conn: ConnId, recalled: &[Itt]) {
         let mut freed = 0;
         for (itt, task) in self.tasks.iter_mut().filter(|(_, task)| task.conn == conn) {
+            if task.standing == Standing::Asked {
+                task.standing = Standing::Unasked; // who takes it over asks again
+            }
             if recalled.contains(itt) {
                 task.phase = Phase::Collecting;
                 freed += std::mem::take(&mut task.reading);

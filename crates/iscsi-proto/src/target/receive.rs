@@ -337,10 +337,10 @@ impl Session {
         if self.is_lost(task.conn) {
             return; // nobody is there to execute it before it is taken over
         }
-        if task.fault.is_none() && task.read_room() > 0 && !self.may_read(itt) {
-            return;
+        let reads = task.fault.is_none() && task.read_room() > 0;
+        if self.is_admitted(itt) && (!reads || self.may_read(itt)) {
+            self.start(itt);
         }
-        self.start(itt);
     }
 
     /// Has a read memory for what it brings? Without, it waits behind those before it.

@@ -78,6 +78,8 @@ pub(super) struct Connection {
 impl Connection {
     /// Takes back [`Event::Execute`] of a task. True if the shell had not seen it.
     pub(super) fn recall(&mut self, itt: Itt) -> bool {
+        let asks = |event: &Event| matches!(event, Event::Admit(of) if of.itt == itt);
+        self.events.retain(|event| !asks(event));
         let before = self.events.len();
         self.events.retain(|event| !matches!(event, Event::Execute(execute) if execute.itt == itt));
         self.events.len() < before
@@ -115,6 +117,8 @@ pub struct Session {
     pub(super) rights: Option<Arc<dyn Rights>>,
     pub(super) params: SessionParams,
     pub(super) discovery: bool,
+    /// Commands are held back until the shell admits them.
+    pub(super) holds: bool,
     pub(super) order: CommandOrder,
     pub(super) connections: BTreeMap<ConnId, Connection>,
     pub(super) tasks: BTreeMap<Itt, Task>,
@@ -161,6 +165,7 @@ impl Session {
             rights: None,
             params: leading.session,
             discovery: leading.discovery,
+            holds: false,
             order,
             connections: BTreeMap::new(),
             tasks: BTreeMap::new(),

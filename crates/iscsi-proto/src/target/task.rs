@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use super::admission::{Admission, Standing};
 use super::event::ConnId;
 use super::receipt::Receipt;
 use super::sequence::Sequence;
@@ -174,6 +175,8 @@ pub(super) struct Task {
     pub(super) replaced_r2ts: bool,
     /// When it was last asked for data or brought some.
     pub(super) last_data: Instant,
+    /// Does the shell let it go on?
+    pub(super) standing: Standing,
     /// Bytes of the session's memory for writes that are reserved for it; 0: not yet.
     pub(super) granted: u32,
     /// Bytes of the session's memory for reads that it holds.
@@ -221,6 +224,7 @@ impl Task {
             fruitless: 0,
             replaced_r2ts: false,
             last_data: Instant::default(),
+            standing: Standing::default(),
             granted: 0,
             reading: 0,
             next_data_sn: 0,
@@ -379,6 +383,16 @@ impl Task {
             too_long: self.too_long,
             failed: None,
         }
+    }
+
+    /// What the shell is asked before anything is spent on it.
+    pub(super) fn admission(&self, itt: Itt) -> Admission {
+        let (cdb, lun) = (self.command.cdb, self.lun());
+        let moves = self.command.read || self.command.write;
+        let one_way = if moves { self.command.expected_data_transfer_length } else { 0 };
+        let other_way = self.command.bidi_read_length.unwrap_or(0);
+        let bytes = u64::from(one_way) + u64::from(other_way);
+        Admission { itt, lun, cdb, bytes }
     }
 
     /// NACA of the CONTROL byte, whose place the group of the opcode tells (SAM-5 §5.2).

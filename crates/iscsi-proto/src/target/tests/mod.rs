@@ -12,6 +12,7 @@ use crate::serial::{CmdSn, DataSn, StatSn};
 use crate::time::Instant;
 
 mod acknowledge;
+mod admission;
 mod anything;
 mod connections;
 mod data_in;
