@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use iscsi::target::{ConnectionView, SessionView};
+use iscsi::target::{ConnectionView, LimitView, SessionView};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -89,9 +89,59 @@ pub struct Status {
     pub sessions: usize,
     /// Memory that commands use, in bytes.
     pub memory_bytes: u64,
+    /// The limits that there are, and what they hold back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limit>,
     /// Whether its targets are registered, if they are to be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub isns: Option<Isns>,
+}
+
+/// A limit at one moment: of one initiator with a target, or of a logical unit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// The target.
+    pub target: String,
+    /// Whose limit it is; none: that of a logical unit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initiator: Option<String>,
+    /// The logical unit; none: the limit of an initiator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lun: Option<u16>,
+    /// Bytes per second that it allows.
+    pub max_bytes_per_s: Option<u64>,
+    /// Commands per second that it allows.
+    pub max_iops: Option<u64>,
+    /// What may be saved up of both, as the time that it would take.
+    pub burst_s: f64,
+    /// Commands that wait now.
+    pub waiting: usize,
+    /// Commands that were let through so far.
+    pub commands: u64,
+    /// Bytes that these move.
+    pub bytes: u64,
+    /// Those of them that had to wait.
+    pub delayed: u64,
+    /// Seconds that they waited, all together.
+    pub waited_s: f64,
+}
+
+impl From<LimitView> for Limit {
+    fn from(view: LimitView) -> Self {
+        Self {
+            target: view.target_name,
+            initiator: view.initiator_name,
+            lun: view.lun,
+            max_bytes_per_s: view.limit.bytes_per_s,
+            max_iops: view.limit.iops,
+            burst_s: view.limit.burst.as_secs_f64(),
+            waiting: view.waiting,
+            commands: view.commands,
+            bytes: view.bytes,
+            delayed: view.delayed,
+            waited_s: view.waited.as_secs_f64(),
+        }
+    }
 }
 
 /// A registration at one moment.

@@ -269,6 +269,7 @@ impl Daemon {
             targets,
             sessions: self.server.sessions().len(),
             memory_bytes: self.server.memory().0,
+            limits: self.server.limit_views().into_iter().map(Into::into).collect(),
             isns: self.isns.view().map(Into::into),
         }
     }

@@ -11,6 +11,7 @@ pub mod config;
 mod daemon;
 mod http;
 mod isns;
+mod limits;
 mod logging;
 mod lun;
 mod metrics;

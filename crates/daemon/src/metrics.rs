@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use block::BlockDevice;
 use block::layer::{OpKind, OpStats, Stats};
-use iscsi::target::{CounterView, SessionView};
+use iscsi::target::{CounterView, LimitView, SessionView};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
@@ -15,13 +15,13 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
-use crate::admin;
 use crate::daemon::Daemon;
 use crate::http::Pages;
 use crate::isns::View;
 use crate::mirror::metrics::encode as mirrors;
 use crate::mirror::report::Report;
 use crate::state::RunningTarget;
+use crate::{admin, limits};
 
 /// Upper ends of the latency buckets: from a page cache to a disk in trouble.
 const LATENCIES: [Duration; 14] = [
@@ -106,6 +106,7 @@ struct Snapshot {
     uptime: Duration,
     poll_burned: BTreeMap<String, Duration>,
     luns: Vec<LunSnapshot>,
+    limits: Vec<LimitView>,
     mirrors: Vec<Report>,
     isns: Option<View>,
 }
@@ -136,6 +137,7 @@ impl Snapshot {
             uptime: daemon.started.elapsed(),
             poll_burned: daemon.server.poll_burned(),
             luns: luns.collect(),
+            limits: daemon.server.limit_views(),
             mirrors: targets.values().flat_map(RunningTarget::mirrors).collect(),
             isns: daemon.isns.view(),
         }
@@ -176,6 +178,9 @@ impl Collector for Snapshot {
         self.logins(&mut encoder)?;
         self.connections(&mut encoder)?;
         self.luns(&mut encoder)?;
+        if !self.limits.is_empty() {
+            limits::encode(&self.limits, &mut encoder)?;
+        }
         if let Some(view) = &self.isns {
             isns(view, &mut encoder)?;
         }

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use block::BlockDevice;
-use iscsi::target::{BoundPortal, Catalog, PortalSpec, Server, TargetSpec};
+use iscsi::target::{BoundPortal, Catalog, Limit, PortalSpec, Server, TargetSpec};
 use scsi::{Target, TargetConfig};
 use tracing::{error, info, warn};
 
-use crate::check;
 use crate::config::{Backing, Config, LunSection, Problem, TargetSection};
 use crate::lun::{Opening, RunningLun, Storage, opens_alike};
 use crate::mirror::lun::MirrorLun;
 use crate::mirror::report::Report;
 use crate::volume::VolumeLun;
+use crate::{check, limits};
 
 /// A target that is served.
 #[derive(Clone)]
@@ -30,6 +30,8 @@ pub(crate) struct RunningTarget {
 pub(crate) struct State {
     pub(crate) targets: BTreeMap<String, RunningTarget>,
     portals: BTreeMap<String, PortalSpec>,
+    /// Limits, by what they are for.
+    limits: BTreeMap<String, Limit>,
     /// LUNs that are not served although they are configured, and why: a mirror that does not run
     /// is no reason for the others not to be served.
     unserved: Vec<String>,
@@ -228,6 +230,9 @@ impl State {
             gone.luns.iter().for_each(|(number, lun)| flush_later(name, *number, lun));
             changes.note(format!("target {name}: removed"));
         }
+        let limits = limits::of(&catalog);
+        limits::changes(&self.limits, &limits).into_iter().for_each(|what| changes.note(what));
+        self.limits = limits;
         // Sessions go before the files of removed targets do.
         for dropped in server.apply(catalog) {
             changes.note(format!(
@@ -430,5 +435,6 @@ fn spec(section: &TargetSection, scsi: Target) -> Result<TargetSpec, Problem> {
     spec.session = section.session.clone();
     spec.access = section.access.clone();
     spec.portals = section.portals.clone();
+    spec.lun_limits = section.lun_limits.clone();
     Ok(spec)
 }

@@ -54,6 +54,7 @@ mod extended_copy;
 mod host;
 mod inquiry;
 mod limits;
+mod load;
 mod log_pages;
 mod lun;
 mod medium;
@@ -86,6 +87,7 @@ mod tests;
 
 pub use cdb::Cdb;
 pub use host::{BoxFuture, Host};
+pub use load::uses_medium;
 pub use lun::Lun;
 pub use memory::Memory;
 pub use nexus::{AsynchronousEvent, Nexus, NexusId, Rights, WriteProtection};

@@ -92,6 +92,11 @@ class Session:
     def test_unit_ready(self) -> Outcome:
         return self.command(bytes(6))
 
+    def lun_reset(self) -> None:
+        """LOGICAL UNIT RESET, until it is answered."""
+        if self._library.iscsi_task_mgmt_lun_reset_sync(self._context, self._lun) != 0:
+            raise LabError(f"reset: {self._library.iscsi_get_error(self._context).decode()}")
+
 
 @contextmanager
 def session(portal: str, target: str, initiator: str, lun: int = 0) -> Iterator[Session]:

@@ -3,6 +3,7 @@
 //! It says what is wanted; nothing is opened here but password files.
 
 mod isns;
+pub(crate) mod limit;
 mod lun;
 mod parse;
 pub(crate) mod reader;
@@ -17,12 +18,15 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use iscsi::target::{AccessRules, Chap, CongestionChoice, Limits, PortalSpec, SessionConfig};
+use iscsi::target::{
+    AccessRules, Chap, CongestionChoice, Limit, Limits, PortalSpec, SessionConfig,
+};
 use iscsi_proto::keys::Offer;
 
 use crate::mirror::files::Files;
 
 pub use isns::{IsnsSection, parse_server};
+pub use limit::{parse_burst, parse_max_iops, parse_max_rate};
 pub use reader::{Place, Problem};
 
 /// What the file says.
@@ -95,6 +99,9 @@ pub struct TargetSection {
     pub access: AccessRules,
     /// Logical units by number.
     pub luns: BTreeMap<u16, LunSection>,
+    /// How fast all initiators together may use one of them. Apart from the rest of a LUN, which
+    /// cannot change while it is in use.
+    pub lun_limits: BTreeMap<u16, Limit>,
 }
 
 /// What is behind a logical unit.

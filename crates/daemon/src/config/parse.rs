@@ -8,7 +8,8 @@ use std::time::Duration;
 use backends::Location;
 use iscsi::poll::POLL_MAX;
 use iscsi::target::{
-    AccessRule, AccessRules, Chap, CongestionChoice, Limits, PortalSpec, SessionConfig, TargetSpec,
+    AccessRule, AccessRules, Chap, CongestionChoice, Limit, Limits, PortalSpec, SessionConfig,
+    TargetSpec,
 };
 use iscsi_proto::keys::{DigestPreference, Offer};
 use iscsi_proto::names::{TargetAddress, check_name};
@@ -16,6 +17,7 @@ use scsi::WriteProtection;
 use toml_span::value::ValueInner;
 
 use super::isns::isns;
+use super::limit::limit;
 use super::lun::lun;
 use super::reader::{
     Place, Problem, Reader, Section, boolean, list, number, one_of, parsed, size, string, time,
@@ -373,7 +375,7 @@ impl Context<'_> {
             Some(parameters_section) => parameters(self.offer, parameters_section),
             None => self.offer,
         };
-        let luns = self.luns(section.sections("lun"));
+        let (luns, lun_limits) = self.luns(section.sections("lun"));
         if luns.is_empty() {
             section.complain("has no logical unit (add [[target.lun]])");
         }
@@ -386,7 +388,7 @@ impl Context<'_> {
         });
         section.finish();
         let session = self.session.clone();
-        TargetSection { place, name, alias, offer, session, portals, access, luns }
+        TargetSection { place, name, alias, offer, session, portals, access, luns, lun_limits }
     }
 
     fn target_portals(&self, section: &mut Section<'_, '_>) -> Option<BTreeSet<String>> {
@@ -408,21 +410,23 @@ impl Context<'_> {
         let anyone = section.get("anyone", boolean).unwrap_or(false);
         let has_chap = section.place();
         let chap = self.chap(section);
+        let each = limit(section).unwrap_or_default();
         let mut access = AccessRules::default();
         for mut initiator in section.sections("initiator") {
             let name = initiator.required("name", name);
             // Without credentials of its own, those of the target hold.
             let chap = self.chap(&mut initiator).or_else(|| chap.clone());
             let write_protection = self.protection(&mut initiator, luns);
+            let limit = limit(&mut initiator).unwrap_or(each);
             initiator.finish();
             let Some((place, name)) = name else { continue };
-            let rule = AccessRule { chap, write_protection };
+            let rule = AccessRule { chap, write_protection, limit };
             if access.initiators.insert(name.clone(), rule).is_some() {
                 self.reader.complain(&place, format!("there is a rule for {name} already"));
             }
         }
         if anyone {
-            access.anyone = Some(AccessRule { chap, write_protection: WriteProtection::None });
+            access.anyone = Some(AccessRule { chap, limit: each, ..AccessRule::default() });
         } else if access.initiators.is_empty() {
             let what = "admits nobody: name initiators with [[target.initiator]], \
                         or say anyone = true";
@@ -457,18 +461,24 @@ impl Context<'_> {
         protection
     }
 
-    fn luns(&self, sections: Vec<Section<'_, '_>>) -> BTreeMap<u16, LunSection> {
-        let mut luns = BTreeMap::new();
+    /// The logical units, and the limits of those that have one.
+    fn luns(
+        &self,
+        sections: Vec<Section<'_, '_>>,
+    ) -> (BTreeMap<u16, LunSection>, BTreeMap<u16, Limit>) {
+        let (mut luns, mut limits) = (BTreeMap::new(), BTreeMap::new());
         for mut section in sections {
             let number = section.required("number", number(0, u64::from(scsi::Lun::MAX)));
             let lun = lun(&mut section, self.mirrors.as_deref());
+            let limit = limit(&mut section);
             section.finish();
             let (Some((place, number)), Some(lun)) = (number, lun) else { continue };
             if luns.insert(number as u16, lun).is_some() {
                 self.reader.complain(&place, format!("there is a LUN {number} already"));
             }
+            limits.extend(limit.map(|limit| (number as u16, limit)));
         }
-        luns
+        (luns, limits)
     }
 }
 

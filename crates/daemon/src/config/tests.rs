@@ -266,3 +266,38 @@ fn an_isns_server_has_its_own_port_and_its_mistakes_have_places() {
     );
     assert!(problem_of("\n[isns]\nserver = \"h\"\nperiod = 3\n").contains("unknown key"));
 }
+
+#[test]
+fn limits_are_of_initiators_and_units_and_inherited_as_a_whole() {
+    let file = GOOD
+        .replace("anyone = true", "anyone = true\nmax_rate = \"80mbit\"\nburst = \"1s\"")
+        .replace("path = \"mem:64M\"", "path = \"mem:64M\"\nmax_iops = 5000");
+    let own = "[[target.initiator]]\nname = \"iqn.2026-11.org.example:own\"\nmax_iops = 7\n\
+               [[target.initiator]]\nname = \"iqn.2026-11.org.example:other\"\n";
+    let config = parse(&format!("{file}{own}")).unwrap();
+    let target = &config.targets["iqn.2026-11.org.example:a"];
+    let of = |name: &str| {
+        let rule = target.access.rule(&format!("iqn.2026-11.org.example:{name}"));
+        rule.map(|rule| rule.limit).unwrap()
+    };
+    let each = Limit::new(Some(10_000_000), None).with_burst(Duration::from_secs(1));
+    assert_eq!((of("other"), of("anybody")), (each, each));
+    assert_eq!(of("own"), Limit::new(None, Some(7)), "nothing of the target's");
+    assert_eq!(target.lun_limits[&0], Limit::new(None, Some(5000)));
+    let unlimited = parse(GOOD).unwrap();
+    assert!(unlimited.targets["iqn.2026-11.org.example:a"].lun_limits.is_empty());
+}
+
+#[test]
+fn a_limit_that_limits_nothing_is_an_error() {
+    for (more, what) in [
+        ("burst = \"1s\"\n", "target[0].lun[0].burst: limits nothing by itself"),
+        ("max_iops = 0\n", "max_iops: 0 is not allowed (a number from 1 to 1000000000 is)"),
+        ("max_rate = \"100\"\n", "max_rate: rate \"100\": has no unit"),
+        ("max_rate = \"32767bit\"\n", "max_rate: \"32767bit\" is not allowed"),
+        ("max_iops = 1\nburst = \"0\"\n", "burst: \"0\" is not allowed (above 0, up to 3600s is)"),
+    ] {
+        let problem = problem_of(more);
+        assert!(problem.contains(what), "{problem}");
+    }
+}

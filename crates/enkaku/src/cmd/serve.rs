@@ -14,8 +14,9 @@ use block::Device;
 use block::backend::{FileDevice, FileOptions, MemoryDevice, OpenError, check_fits_machine};
 use block::layer::delay::DELAY_MAX;
 use block::layer::{Delay, DelayLayer, Delays, Queueing, ReadOnlyLayer, ThickLayer};
+use daemon::config::{parse_burst, parse_max_iops, parse_max_rate};
 use iscsi::initiator::IsidChoice;
-use iscsi::target::{CongestionChoice, Server, ServerConfig};
+use iscsi::target::{CongestionChoice, Limit, Server, ServerConfig};
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
@@ -90,6 +91,15 @@ pub(crate) struct Args {
     /// latency on a short path, for a processor that is busy while there are commands.
     #[arg(long, value_name = "TIME", value_parser = parse_poll)]
     poll: Option<Duration>,
+    /// Most that each initiator may read and write, as in 400mbit: its commands wait, no one else's.
+    #[arg(long, value_name = "RATE", value_parser = parse_max_rate)]
+    max_rate: Option<u64>,
+    /// Most commands a second of each initiator that read, write or flush.
+    #[arg(long, value_name = "N", value_parser = parse_max_iops)]
+    max_iops: Option<u64>,
+    /// What an initiator did not use of its limit within so long before may be used at once.
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = parse_burst)]
+    limit_burst: Duration,
     /// Bypass the page cache (O_DIRECT).
     #[arg(long)]
     direct: bool,
@@ -272,6 +282,7 @@ fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {
     config.limits.receive_buffer = args.receive_buffer;
     config.poll = args.poll;
     args.bursts.apply(&mut config.offer)?;
+    config.limit = Limit::new(args.max_rate, args.max_iops).with_burst(args.limit_burst);
     Ok(config)
 }
 

@@ -12,6 +12,7 @@ use iscsi_proto::target::Rights;
 use scsi::WriteProtection;
 
 use super::catalog::Catalog;
+use super::limit::Limit;
 use super::shared::Shared;
 
 /// Tag of the one portal group. All portals of a target lead to the same sessions.
@@ -95,6 +96,8 @@ pub struct AccessRule {
     pub chap: Option<Chap>,
     /// Logical units that it may only read.
     pub write_protection: WriteProtection,
+    /// How fast it may go, over all its sessions with the target.
+    pub limit: Limit,
 }
 
 /// The rules of one target.

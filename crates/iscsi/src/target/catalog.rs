@@ -11,6 +11,7 @@ use iscsi_proto::names::{NameError, TargetAddress, check_name};
 use iscsi_proto::target::SessionConfig;
 
 use super::access::{AccessRules, Chap};
+use super::limit::Limit;
 use crate::transport::socket_options::{congestion_control_names, has_congestion_control};
 
 /// Limits of a server, over all its targets. The defaults suit one storage box with some dozens of
@@ -109,6 +110,8 @@ pub struct TargetSpec {
     pub access: AccessRules,
     /// Names of the portals it is reached through; `None`: all of them.
     pub portals: Option<BTreeSet<String>>,
+    /// How fast all initiators together may use a logical unit, by its number.
+    pub lun_limits: BTreeMap<u16, Limit>,
 }
 
 impl TargetSpec {
@@ -125,6 +128,7 @@ impl TargetSpec {
             session: SessionConfig::default(),
             access: AccessRules::anyone(None),
             portals: None,
+            lun_limits: BTreeMap::new(),
         })
     }
 

@@ -21,6 +21,7 @@ use tracing::{debug, info};
 
 use super::budget::{Charge, covered};
 use super::completion::{attribute, finish, noted, task_set_full, unexecuted};
+use super::limit::Held;
 use super::session::{SharedSession, now};
 use super::shared::{Managed, Shared};
 use super::text;
@@ -68,6 +69,8 @@ pub(super) struct TargetConnection {
     /// Memory for the ping data or text that the receiver is reading.
     scratch: Option<Charge>,
     running: Running,
+    /// Commands that wait for a limit.
+    held: Held,
     core: CoreView,
     timer: Pin<Box<Sleep>>,
     /// When the timer fires.
@@ -104,6 +107,7 @@ impl TargetConnection {
             filling: None,
             scratch: None,
             running: FuturesUnordered::new(),
+            held: Held::default(),
             core,
             timer: Box::pin(tokio::time::sleep(Duration::ZERO)),
             due: now(),
@@ -121,8 +125,11 @@ impl TargetConnection {
     /// At error recovery level 2 the tasks themselves stay until another connection takes them
     /// over or their time has passed.
     pub(super) fn finish(self) {
-        let Self { server, session, conn, ends, mut core, mut running, buffers, level, .. } = self;
+        let Self {
+            server, session, conn, ends, mut core, mut running, held, buffers, level, ..
+        } = self;
         session.unregister(conn);
+        drop(held); // whoever takes over these commands waits anew
         core.settle();
         if level == 2 {
             session.adopt(conn, buffers.into_writes());
@@ -156,17 +163,29 @@ impl TargetConnection {
     }
 
     fn handle_events(&mut self) {
-        let mut events = self.core.take_events();
-        for event in events.drain(..) {
-            self.handle_event(event);
+        loop {
+            let mut events = self.core.take_events();
+            let admits = events.iter().any(|event| matches!(event, Event::Admit(_)));
+            for event in events.drain(..) {
+                self.handle_event(event);
+            }
+            self.core.return_events(events);
+            if !admits {
+                return;
+            }
+            self.core.collect_events(); // what was admitted at once is executed at once
         }
-        self.core.return_events(events);
     }
 
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::Execute(execute) => self.execute(execute),
+            Event::Admit(admission) => match self.session.wait_for_limit(&admission) {
+                Some(wait) => self.held.push(admission.itt, wait),
+                None => self.core.with(|core| core.admit(admission.itt)),
+            },
             Event::Dropped(itt) => {
+                self.held.forget(itt);
                 self.buffers.forget(itt);
                 if self.filling == Some(itt) {
                     self.filling = None; // its buffer is with the receiver and goes from there
@@ -415,6 +434,15 @@ impl Role for TargetConnection {
                     self.core.with(|core| core.query_done(itt, response, information));
                 }
             }
+        }
+        let mut admitted = false;
+        while let Some(itt) = self.held.poll_next(context) {
+            self.core.with(|core| core.admit(itt));
+            admitted = true;
+        }
+        if admitted {
+            self.core.collect_events();
+            self.handle_events();
         }
         self.poll_timer(context)
     }

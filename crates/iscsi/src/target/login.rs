@@ -328,7 +328,12 @@ fn begin(
     let account = shared.budget.open(&name);
     let mut core = Session::new(config, outcome);
     core.set_rights(Arc::new(NexusRights(nexus.rights())));
-    SharedSession::new(tsih, name, nexus, about, account, core, predecessor)
+    let target_name = outcome.target_name.as_deref();
+    let throttle =
+        target_name.map(|target| shared.limiters.throttle(&shared.catalog(), target, &name));
+    let session = SharedSession::new(tsih, name, nexus, about, account, core, predecessor);
+    throttle.into_iter().for_each(|throttle| session.set_throttle(throttle));
+    session
 }
 
 /// A session that no connection has entered yet; dropped, it is forgotten. One that still waits

@@ -19,10 +19,11 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::accept::{BindError, BoundPortal, Portal, accept};
-use super::access::{AccessRules, Chap};
+use super::access::{AccessRule, AccessRules, Chap};
 use super::catalog::{Catalog, Limits, PortalSpec, TargetSpec, default_offer};
 use super::counters::CounterView;
 use super::host::Host;
+use super::limit::{Limit, LimitView};
 use super::overview::SessionView;
 use super::path;
 use super::session::SharedSession;
@@ -55,6 +56,8 @@ pub struct ServerConfig {
     pub limits: Limits,
     /// Each portal has a thread of its own that polls for so long ([`PortalSpec::poll`]).
     pub poll: Option<Duration>,
+    /// How fast each initiator may go.
+    pub limit: Limit,
 }
 
 impl ServerConfig {
@@ -76,18 +79,21 @@ impl ServerConfig {
             login_timeout: limits.login_timeout,
             limits,
             poll: None,
+            limit: Limit::default(),
         })
     }
 
     fn catalog(self, scsi: scsi::Target) -> Catalog {
+        let rule = AccessRule { chap: self.chap, limit: self.limit, ..AccessRule::default() };
         let target = TargetSpec {
             name: self.target_name,
             alias: self.target_alias,
             scsi,
             offer: self.offer,
             session: self.session,
-            access: AccessRules::anyone(self.chap),
+            access: AccessRules { anyone: Some(rule), ..AccessRules::default() },
             portals: None,
+            lun_limits: BTreeMap::new(),
         };
         Catalog::new(Limits { login_timeout: self.login_timeout, ..self.limits })
             .with_target(target)
@@ -154,6 +160,7 @@ impl Server {
     /// A server without portals. Needs a tokio runtime around it.
     pub fn new(catalog: Catalog) -> Self {
         let shared = Arc::new(Shared::new(catalog));
+        shared.limiters.apply(&shared.catalog());
         let server = Self {
             shared,
             tasks: Arc::default(),
@@ -240,13 +247,22 @@ impl Server {
     pub fn apply(&self, catalog: Catalog) -> Vec<Dropped> {
         let catalog = Arc::new(catalog);
         self.shared.set_catalog(Arc::clone(&catalog));
+        self.shared.limiters.apply(&catalog);
         self.set_hosts();
         let mut dropped = Vec::new();
         for session in self.shared.live() {
             let Some(target_name) = session.about.target_name.clone() else { continue };
             let initiator_name = session.initiator_name.clone();
             match catalog.forbids(&initiator_name, &target_name, &session.about.proof) {
-                Ok(rule) => session.nexus.set_write_protection(rule.write_protection.clone()),
+                Ok(rule) => {
+                    session.nexus.set_write_protection(rule.write_protection.clone());
+                    let limiters = &self.shared.limiters;
+                    session.set_throttle(limiters.throttle(
+                        &catalog,
+                        &target_name,
+                        &initiator_name,
+                    ));
+                }
                 Err(reason) => {
                     self.end(session, reason);
                     dropped.push(Dropped { initiator_name, target_name, reason });
@@ -289,6 +305,12 @@ impl Server {
     /// What happened so far.
     pub fn counters(&self) -> CounterView {
         self.shared.counters.view()
+    }
+
+    /// The limits that there are now: those of logical units, and those of initiators that have a
+    /// session or have had one a short time ago.
+    pub fn limit_views(&self) -> Vec<LimitView> {
+        self.shared.limiters.view()
     }
 
     /// Connections that are open, logging in or further.
@@ -355,7 +377,8 @@ async fn drop_hoarders(shared: std::sync::Weak<Shared>) {
         ticks.tick().await;
         let Some(shared) = shared.upgrade() else { return };
         for session in shared.live() {
-            if shared.budget.hoards(&session.account) {
+            // One that a limit holds back brings less to an end than it could.
+            if !session.is_held_back() && shared.budget.hoards(&session.account) {
                 warn!(
                     initiator = session.initiator_name,
                     tsih = %session.tsih,

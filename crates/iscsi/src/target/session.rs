@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use futures_util::future::{Either, select};
 use futures_util::task::AtomicWaker;
 use iscsi_proto::ids::{Itt, Lun, Tsih};
-use iscsi_proto::target::{Completion, ConnId, Delivery, Orphans, Session};
+use iscsi_proto::target::{Admission, Completion, ConnId, Delivery, Orphans, Session};
 use iscsi_proto::time::Instant;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::budget::Account;
+use super::limit::{Throttle, Wait};
 use super::overview::{About, Link};
 use super::write_buffers::Collecting;
 
@@ -49,6 +50,10 @@ pub(super) struct SharedSession {
     waiters: AtomicUsize,
     /// The log does not tell of its beginning, nor will it of its end.
     unlogged: AtomicBool,
+    /// What its commands have to wait for.
+    throttle: Mutex<Throttle>,
+    /// Commands that do.
+    held: AtomicUsize,
 }
 
 impl SharedSession {
@@ -77,6 +82,8 @@ impl SharedSession {
             settled: Notify::new(),
             waiters: AtomicUsize::new(0),
             unlogged: AtomicBool::new(false),
+            throttle: Mutex::default(),
+            held: AtomicUsize::new(0),
         }
     }
 
@@ -199,6 +206,28 @@ impl SharedSession {
         !self.unlogged.load(Ordering::Relaxed)
     }
 
+    /// Other limits for its commands, from the next one on.
+    pub(super) fn set_throttle(&self, throttle: Throttle) {
+        let limits = throttle.limits();
+        *locked(&self.throttle) = throttle;
+        self.with(|core| core.set_holding(limits));
+    }
+
+    /// What a command has to wait for, if it has to.
+    pub(super) fn wait_for_limit(self: &Arc<Self>, admission: &Admission) -> Option<Wait> {
+        let wait = locked(&self.throttle).wait(admission)?;
+        let waiting = HeldBack::begin(Arc::clone(self));
+        Some(Box::pin(async move {
+            wait.await;
+            drop(waiting);
+        }))
+    }
+
+    /// Does a limit hold back any of its commands?
+    pub(super) fn is_held_back(&self) -> bool {
+        self.held.load(Ordering::Relaxed) > 0
+    }
+
     /// Counts the data of a command.
     pub(super) fn moved(&self, read_len: usize, written_len: usize) {
         self.read_bytes.fetch_add(read_len as u64, Ordering::Relaxed);
@@ -305,6 +334,22 @@ impl SharedSession {
     /// Tells whoever waits for something of this session to look again.
     pub(super) fn settle(&self) {
         self.settled.notify_waiters();
+    }
+}
+
+/// A command that waits for a limit, for as long as it does.
+struct HeldBack(Arc<SharedSession>);
+
+impl HeldBack {
+    fn begin(session: Arc<SharedSession>) -> Self {
+        session.held.fetch_add(1, Ordering::Relaxed);
+        Self(session)
+    }
+}
+
+impl Drop for HeldBack {
+    fn drop(&mut self) {
+        self.0.held.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -19,6 +19,7 @@ use super::catalog::{Catalog, TargetSpec};
 use super::counters::Counters;
 use super::descriptors;
 use super::gate::Gate;
+use super::limit::Limiters;
 use super::lobby::Lobby;
 use super::log_limit::LogLimit;
 use super::session::{SharedSession, now};
@@ -36,6 +37,7 @@ pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
     pub(super) log: LogLimit,
     pub(super) budget: Arc<Budget>,
+    pub(super) limiters: Limiters,
     /// The SCSI side of discovery sessions: nothing.
     pub(super) nothing: scsi::Target,
     /// New sessions are refused.
@@ -66,6 +68,7 @@ impl Shared {
             connections: Arc::default(),
             counters: Arc::default(),
             log: LogLimit::default(),
+            limiters: Limiters::default(),
             nothing: scsi::Target::new(scsi::TargetConfig::new("discovery")),
             stopping: AtomicBool::new(false),
         }

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use daemon::admin::{Answer, Request, ask};
+use daemon::admin::{Answer, Limit, Request, ask};
 use daemon::config::{Backing, Config, ConfigError};
 use daemon::{DaemonError, check};
 
@@ -166,6 +166,25 @@ fn summary(config: &Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A limit, what it allows, and what it holds back.
+fn limit_line(limit: &Limit) -> String {
+    let of = match (&limit.initiator, limit.lun) {
+        (Some(initiator), _) => format!("of {initiator} with {}", limit.target),
+        (None, lun) => format!("of {} LUN {}", limit.target, lun.unwrap_or_default()),
+    };
+    let rate = limit.max_bytes_per_s.map(|bytes| format!("{:.1} Mbit/s", bytes as f64 * 8e-6));
+    let iops = limit.max_iops.map(|iops| format!("{iops} commands/s"));
+    let allowed: Vec<String> = rate.into_iter().chain(iops).collect();
+    format!(
+        "limit {of}: {}; {} wait, {} of {} have waited, {:.1} s in all",
+        allowed.join(", "),
+        limit.waiting,
+        limit.delayed,
+        limit.commands,
+        limit.waited_s
+    )
+}
+
 async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
     let answer = talk(&args.socket.socket, Request::Status).await?;
     let Some(status) = answer.status.filter(|_| answer.ok) else {
@@ -185,6 +204,7 @@ async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
         say(format_args!("portals: {}", status.portals.join(", ")))?;
         say(format_args!("targets: {}", status.targets.join(", ")))?;
         say(format_args!("{} sessions, {} bytes in use", status.sessions, status.memory_bytes))?;
+        status.limits.iter().try_for_each(|limit| say(limit_line(limit)))?;
         if let Some(isns) = &status.isns {
             let how = if isns.registered { "registered" } else { "not registered" };
             let why = isns.problem.as_ref().map_or_else(String::new, |why| format!(": {why}"));
