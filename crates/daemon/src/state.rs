@@ -256,8 +256,7 @@ impl State {
             match portals.get(name) {
                 Some(now) if now == before => {}
                 Some(now) if now.listen == before.listen => {
-                    server.set_external(name, now.external.clone());
-                    changes.note(format!("portal {name}: another external address"));
+                    change_portal(name, before, now, server, changes);
                 }
                 _ => {
                     server.close(name);
@@ -312,6 +311,28 @@ impl RunningTarget {
     pub(crate) fn mirrors(&self) -> Vec<Report> {
         let mirrors = self.luns.values().filter_map(RunningLun::mirror);
         mirrors.filter_map(|mirror| mirror.report()).collect()
+    }
+}
+
+/// Changes what can be changed of a portal that is open.
+fn change_portal(
+    name: &str,
+    before: &PortalSpec,
+    now: &PortalSpec,
+    server: &Server,
+    changes: &mut Changes,
+) {
+    if now.external != before.external {
+        server.set_external(name, now.external.clone());
+        changes.note(format!("portal {name}: another external address"));
+    }
+    if now.dscp != before.dscp {
+        let mark =
+            now.dscp.map_or_else(|| "not marked".to_owned(), |dscp| format!("marked {dscp}"));
+        changes.note(match server.set_dscp(name, now.dscp) {
+            Ok(()) => format!("portal {name}: new connections are {mark}"),
+            Err(error) => format!("portal {name}: new connections cannot be {mark}: {error}"),
+        });
     }
 }
 

@@ -20,7 +20,8 @@ use super::isns::isns;
 use super::limit::limit;
 use super::lun::lun;
 use super::reader::{
-    Place, Problem, Reader, Section, boolean, list, number, one_of, parsed, size, string, time,
+    Place, Problem, Reader, Section, boolean, dscp, list, number, one_of, parsed, size, string,
+    time,
 };
 use super::{
     Backing, Config, LunSection, ServerPlaces, ServerSection, TargetSection, VolumeSection,
@@ -247,6 +248,7 @@ fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, Porta
             }),
         );
         let poll = section.get("poll", time(POLL_MAX));
+        let dscp = section.get("dscp", dscp);
         section.finish();
         let Some((place, listen)) = listen else { continue };
         let name = name.unwrap_or_else(|| listen.to_string());
@@ -257,7 +259,7 @@ fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, Porta
             reader.complain(&place, what);
             continue;
         }
-        portals.push((place, PortalSpec { name, listen, external, poll }));
+        portals.push((place, PortalSpec { name, listen, external, poll, dscp }));
     }
     portals
 }

@@ -6,6 +6,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use iscsi::transport::Dscp;
 use toml_span::value::{Table, ValueInner};
 use toml_span::{Span, Value};
 use wanlab::units;
@@ -309,6 +310,14 @@ pub(crate) fn boolean(value: ValueInner<'_>) -> Result<bool, String> {
     match value {
         ValueInner::Boolean(value) => Ok(value),
         other => Err(wanted("true or false", &other)),
+    }
+}
+
+/// How packets are marked: a name, or a number.
+pub(crate) fn dscp(value: ValueInner<'_>) -> Result<Dscp, String> {
+    match value {
+        ValueInner::Integer(number) => number.to_string().parse(),
+        value => string(value)?.parse(),
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use block::mirror::{Config as Behaviour, LEGS_MAX, Mode, OnLag, OnLoss, ResyncRate};
 use iscsi::initiator::Url;
+use iscsi::transport::Dscp;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use toml_span::value::ValueInner;
@@ -20,7 +21,9 @@ pub use self::rate::{parse_rate, rate_words};
 use self::verify::{verify, verify_toml};
 use super::hook::Hook;
 use crate::config::ConfigError;
-use crate::config::reader::{Place, Problem, Reader, Section, number, one_of, size, string, time};
+use crate::config::reader::{
+    Place, Problem, Reader, Section, dscp, number, one_of, size, string, time,
+};
 
 /// Longest wait for a leg that is taken for meant.
 const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
@@ -77,6 +80,8 @@ pub struct LegConfig {
     pub initiator_name: Option<String>,
     /// TCP connections; chosen while data flows unless given.
     pub connections: Option<u16>,
+    /// How packets are marked; as the system does unless given.
+    pub dscp: Option<Dscp>,
     /// CRC32C over headers and data.
     pub digest: DigestPreference,
     /// What keeps others from writing; a reservation where the target knows them unless given.
@@ -156,6 +161,7 @@ impl LegConfig {
             mutual: None,
             initiator_name: None,
             connections: None,
+            dscp: None,
             digest: DigestPreference::Avoid,
             fence: None,
             order: OrderWish::Auto,
@@ -286,6 +292,9 @@ impl LegConfig {
         }
         if let Some(connections) = self.connections {
             let _ = writeln!(text, "connections = {connections}");
+        }
+        if let Some(dscp) = self.dscp {
+            let _ = writeln!(text, "dscp = \"{dscp}\"");
         }
         if self.digest != DigestPreference::Avoid {
             let _ = writeln!(text, "digest = \"{}\"", word(DIGESTS, self.digest));
@@ -426,6 +435,7 @@ fn leg(mut section: Section<'_, '_>) -> Option<LegConfig> {
         check_name(&string(value)?).map_err(|error| error.to_string())
     });
     let connections = section.get("connections", number(1, CONNECTIONS_MAX));
+    let dscp = section.get("dscp", dscp);
     let digest = section.get("digest", one_of(DIGESTS)).unwrap_or(DigestPreference::Avoid);
     let fence = section.get("fence", one_of(FENCES));
     let order = section.get("order", one_of(ORDERS)).unwrap_or_default();
@@ -437,6 +447,7 @@ fn leg(mut section: Section<'_, '_>) -> Option<LegConfig> {
         mutual: user.zip(file),
         initiator_name,
         connections: connections.and_then(|n| u16::try_from(n).ok()),
+        dscp,
         digest,
         fence,
         order,

@@ -155,6 +155,7 @@ fn initiator(leg: &LegConfig) -> Result<Config, PartsError> {
         None => config.policy(PolicyConfig::default()),
     };
     config = config.digests(leg.digest, leg.digest);
+    config.dscp = leg.dscp;
     if let Some((user, file)) = &leg.mutual {
         let secret = secret(leg, file)?;
         config.chap_mutual = Some(ChapCredentials { user: user.clone(), secret });

@@ -17,6 +17,7 @@ use iscsi::initiator::{
     PASSWORD_VARIABLE, RemoteDisk, Secret, Share, Url,
 };
 use iscsi::target::CongestionChoice;
+use iscsi::transport::Dscp;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
 use path::tuner::{ModelConfig, PolicyConfig};
@@ -107,6 +108,10 @@ pub(crate) struct RemoteArgs {
     /// TCP congestion control of the connections (bbr, cubic, reno, …).
     #[arg(long, value_name = "NAME", value_parser = parse_congestion_control)]
     pub(crate) congestion_control: Option<String>,
+    /// Mark the packets of the connections: cs0 to cs7, af11 to af43, ef, va, le, or 0 to 63. What
+    /// is read is marked by the target.
+    #[arg(long, value_name = "DSCP")]
+    pub(crate) dscp: Option<Dscp>,
     /// SO_SNDBUF of the connections; Linux doubles it [default: the kernel sizes it].
     #[arg(long, value_name = "SIZE", value_parser = parse_socket_buffer)]
     pub(crate) send_buffer: Option<usize>,
@@ -275,6 +280,7 @@ impl RemoteArgs {
         config.shared = self.shared;
         config.isid = self.isid.clone().unwrap_or_default();
         config.congestion_control.clone_from(&self.congestion_control);
+        config.dscp = self.dscp;
         config.chap_optional = self.chap_optional;
         config.send_buffer = self.send_buffer;
         config.receive_buffer = self.receive_buffer;

@@ -17,6 +17,7 @@ use block::layer::{Delay, DelayLayer, Delays, Queueing, ReadOnlyLayer, ThickLaye
 use daemon::config::{parse_burst, parse_max_iops, parse_max_rate};
 use iscsi::initiator::IsidChoice;
 use iscsi::target::{CongestionChoice, Limit, Server, ServerConfig};
+use iscsi::transport::Dscp;
 use scsi::{LunOptions, Target, TargetConfig};
 use wanlab::units;
 
@@ -91,6 +92,9 @@ pub(crate) struct Args {
     /// latency on a short path, for a processor that is busy while there are commands.
     #[arg(long, value_name = "TIME", value_parser = parse_poll)]
     poll: Option<Duration>,
+    /// Mark what is sent: cs0 to cs7, af11 to af43, ef, va, le, or 0 to 63.
+    #[arg(long, value_name = "DSCP")]
+    dscp: Option<Dscp>,
     /// Most that each initiator may read and write, as in 400mbit: its commands wait, no one else's.
     #[arg(long, value_name = "RATE", value_parser = parse_max_rate)]
     max_rate: Option<u64>,
@@ -281,6 +285,7 @@ fn server_config(args: &Args) -> anyhow::Result<ServerConfig> {
     config.limits.send_buffer = args.send_buffer;
     config.limits.receive_buffer = args.receive_buffer;
     config.poll = args.poll;
+    config.dscp = args.dscp;
     args.bursts.apply(&mut config.offer)?;
     config.limit = Limit::new(args.max_rate, args.max_iops).with_burst(args.limit_burst);
     Ok(config)

@@ -12,6 +12,7 @@ use path::tuner::{CONNECTIONS_INITIAL, PolicyConfig};
 
 use super::isid::IsidChoice;
 use super::path::Share;
+use crate::transport::Dscp;
 
 /// Error recovery level that is asked for unless told otherwise. 0, as every target in the field
 /// speaks it and almost none more: above it, a session of a target that means well but recovers
@@ -74,6 +75,8 @@ pub struct Config {
     pub receive_buffer: Option<usize>,
     /// TCP_CONGESTION, such as `bbr`; `None` keeps the system's default.
     pub congestion_control: Option<String>,
+    /// How the packets of all connections are marked; `None` leaves it to the system.
+    pub dscp: Option<Dscp>,
     /// How long connecting and logging in may take, all connections together.
     pub login_timeout: Duration,
     /// How long I/O waits for a target that is gone before it fails.
@@ -146,6 +149,7 @@ impl Config {
             send_buffer: None,
             receive_buffer: None,
             congestion_control: None,
+            dscp: None,
             login_timeout: LOGIN_TIMEOUT,
             replacement_timeout: Duration::from_secs(120),
             keepalive_interval: Duration::from_secs(5),

@@ -247,6 +247,9 @@ fn socket(address: SocketAddr, config: &Config) -> Result<TcpSocket, ConnectErro
         let socket = socket2::SockRef::from(&socket);
         socket.set_tcp_congestion(algorithm.as_bytes()).map_err(option("TCP_CONGESTION"))?;
     }
+    if let Some(dscp) = config.dscp {
+        dscp.apply(&socket).map_err(option("DSCP"))?;
+    }
     Ok(socket)
 }
 

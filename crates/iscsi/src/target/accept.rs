@@ -18,6 +18,7 @@ use super::server::Tasks;
 use super::session::now;
 use super::shared::Shared;
 use crate::poll::Poller;
+use crate::transport::Dscp;
 
 /// Pause after a failed accept.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -56,7 +57,7 @@ impl BoundPortal {
         let listener = {
             // A socket belongs to the runtime that waits for it.
             let _on_its_thread = poller.as_ref().map(|poller| poller.handle().enter());
-            listen(address).map_err(fail)?
+            listen(address, spec.dscp).map_err(fail)?
         };
         let local = listener.local_addr().map_err(fail)?;
         Ok(Self { spec, listener, local, poller })
@@ -72,6 +73,7 @@ impl BoundPortal {
 pub(super) struct Portal {
     pub(super) spec: PortalSpec,
     pub(super) local: SocketAddr,
+    pub(super) listener: Arc<TcpListener>,
     pub(super) stop: watch::Sender<bool>,
 }
 
@@ -84,6 +86,12 @@ impl Portal {
         }
     }
 
+    /// Marks what is sent over connections that come from now on.
+    pub(super) fn set_dscp(&mut self, dscp: Option<Dscp>) -> io::Result<()> {
+        self.spec.dscp = dscp;
+        dscp.unwrap_or(Dscp::BEST_EFFORT).apply(&*self.listener)
+    }
+
     /// What others are told of this portal: nothing, if it has no address of its own.
     pub(super) fn address(&self) -> Option<TargetAddress> {
         let specific = self.spec.external.is_some() || !self.local.ip().is_unspecified();
@@ -91,7 +99,7 @@ impl Portal {
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr, dscp: Option<Dscp>) -> io::Result<TcpListener> {
     use socket2::{Domain, Protocol, Socket, Type};
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?; // a restarted target finds its old connections in TIME_WAIT
@@ -99,6 +107,9 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         socket.set_only_v6(false)?;
     }
     socket.set_nonblocking(true)?;
+    if let Some(dscp) = dscp {
+        dscp.apply(&socket)?;
+    }
     socket.bind(&address.into())?;
     socket.listen(1024)?;
     TcpListener::from_std(socket.into())
@@ -109,7 +120,7 @@ pub(super) async fn accept(
     shared: Arc<Shared>,
     tasks: Weak<Tasks>,
     portal: Arc<str>,
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let mut complaints = Complaints::default();
@@ -191,7 +202,8 @@ async fn serve(
     limits: &Limits,
     (place, shown_out): (Place, ShownOut),
 ) {
-    if let Err(error) = prepare(&stream, limits) {
+    let dscp = shared.lock_portals().get(&*portal).and_then(|portal| portal.spec.dscp);
+    if let Err(error) = prepare(&stream, limits, dscp) {
         // A peer that resets at once does this, too.
         if shared.may_log(peer) {
             warn!(%error, "cannot set up the socket");
@@ -221,8 +233,11 @@ async fn serve(
     }
 }
 
-fn prepare(stream: &TcpStream, limits: &Limits) -> io::Result<()> {
+fn prepare(stream: &TcpStream, limits: &Limits, dscp: Option<Dscp>) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    if let Some(dscp) = dscp {
+        dscp.apply(stream)?;
+    }
     let socket = socket2::SockRef::from(stream);
     if let CongestionChoice::Named(name) = &limits.congestion_control {
         socket.set_tcp_congestion(name.as_bytes())?;

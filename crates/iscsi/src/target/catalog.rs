@@ -12,6 +12,7 @@ use iscsi_proto::target::SessionConfig;
 
 use super::access::{AccessRules, Chap};
 use super::limit::Limit;
+use crate::transport::Dscp;
 use crate::transport::socket_options::{congestion_control_names, has_congestion_control};
 
 /// Limits of a server, over all its targets. The defaults suit one storage box with some dozens of
@@ -162,12 +163,14 @@ pub struct PortalSpec {
     /// Connections that come through it are served on a thread of its own, which asks their sockets
     /// for up to so long before it sleeps ([`crate::poll`]).
     pub poll: Option<Duration>,
+    /// How what is sent through it is marked; `None` leaves it to the system.
+    pub dscp: Option<Dscp>,
 }
 
 impl PortalSpec {
     /// A portal called by its address.
     pub fn new(listen: SocketAddr) -> Self {
-        Self { name: listen.to_string(), listen, external: None, poll: None }
+        Self { name: listen.to_string(), listen, external: None, poll: None, dscp: None }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,6 +30,7 @@ use super::path;
 use super::session::SharedSession;
 use super::shared::Shared;
 use crate::poll::Poller;
+use crate::transport::Dscp;
 
 /// How long connections may take to write their last words at shutdown.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
@@ -58,6 +60,8 @@ pub struct ServerConfig {
     pub poll: Option<Duration>,
     /// How fast each initiator may go.
     pub limit: Limit,
+    /// How what is sent is marked ([`PortalSpec::dscp`]).
+    pub dscp: Option<Dscp>,
 }
 
 impl ServerConfig {
@@ -80,6 +84,7 @@ impl ServerConfig {
             limits,
             poll: None,
             limit: Limit::default(),
+            dscp: None,
         })
     }
 
@@ -148,7 +153,8 @@ impl Server {
         scsi: scsi::Target,
         addresses: &[SocketAddr],
     ) -> Result<Self, BindError> {
-        let spec = |address| PortalSpec { poll: config.poll, ..PortalSpec::new(address) };
+        let (poll, dscp) = (config.poll, config.dscp);
+        let spec = |address| PortalSpec { poll, dscp, ..PortalSpec::new(address) };
         let portals = addresses.iter().map(|address| BoundPortal::bind(spec(*address)));
         let portals = portals.collect::<Result<Vec<_>, _>>()?;
         let mut server = Self::new(config.catalog(scsi));
@@ -195,13 +201,15 @@ impl Server {
     /// Begins to answer connections on a portal. One of the same name is closed.
     pub fn open(&self, portal: BoundPortal) {
         let BoundPortal { spec, listener, local, poller } = portal;
+        let listener = Arc::new(listener);
         let (stop, stopped) = watch::channel(false);
         let name: Arc<str> = spec.name.as_str().into();
         let tasks = Arc::downgrade(&self.tasks);
-        let accepting = accept(Arc::clone(&self.shared), tasks, name, listener, stopped);
+        let shared = Arc::clone(&self.shared);
+        let accepting = accept(shared, tasks, name, Arc::clone(&listener), stopped);
         let key = spec.name.clone();
         self.close(&key);
-        self.shared.lock_portals().insert(key.clone(), Portal { spec, local, stop });
+        self.shared.lock_portals().insert(key.clone(), Portal { spec, local, listener, stop });
         match poller {
             None => self.tasks.spawn(accepting),
             Some(poller) => {
@@ -234,6 +242,15 @@ impl Server {
         if let Some(portal) = self.shared.lock_portals().get_mut(portal) {
             portal.spec.external = external;
         }
+    }
+
+    /// Marks otherwise what is sent over connections that come to a portal from now on.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn set_dscp(&self, portal: &str, dscp: Option<Dscp>) -> io::Result<()> {
+        let mut portals = self.shared.lock_portals();
+        portals.get_mut(portal).map_or(Ok(()), |portal| portal.set_dscp(dscp))
     }
 
     /// The portals that are open, and their addresses.

@@ -2,6 +2,7 @@
 //! many PDUs with one system call, [`login`] exchanges single PDUs before the full-feature phase.
 
 mod ahead;
+mod dscp;
 pub mod login;
 mod receiver;
 mod sender;
@@ -10,6 +11,7 @@ pub mod tcp_info;
 mod vitals;
 
 pub(crate) use ahead::Ahead;
+pub use dscp::Dscp;
 pub(crate) use receiver::Receiver;
 pub(crate) use sender::Sender;
 pub(crate) use vitals::Vitals;

@@ -105,7 +105,7 @@ pub(crate) fn keep_unsent_short(socket: &impl AsFd) -> io::Result<()> {
 }
 
 /// Sets an option, given as level and name, whose value is this integer.
-fn set_number<T: Copy>(
+pub(super) fn set_number<T: Copy>(
     socket: &SockRef<'_>,
     (level, name): (libc::c_int, libc::c_int),
     value: T,

@@ -26,6 +26,7 @@ mutual_user = "far"
 mutual_password_file = "/etc/enkaku/near.secret"
 initiator_name = "iqn.2026-11.org.example:near"
 connections = 4
+dscp = "le"
 digest = "prefer"
 fence = "reservation"
 order = "waited"
@@ -66,6 +67,7 @@ fn every_key_is_read() {
     let [far, usb] = &config.legs[..] else { panic!("two legs") };
     assert_eq!(far.way.to_string(), "iscsi://backup@far:3261/iqn.2026-11.org.example:vm1/0");
     assert_eq!(far.connections, Some(4));
+    assert_eq!((far.dscp, usb.dscp), (Some("le".parse().unwrap()), None));
     assert_eq!(far.mutual.as_ref().unwrap().0, "far");
     assert_eq!((far.fence, usb.fence), (Some(FenceWish::Reservation), None));
     assert_eq!((far.order, usb.order), (OrderWish::Waited, OrderWish::Auto));
