@@ -18,6 +18,7 @@ from enkaku_lab import (
     packets,
     path_gate,
     s3_btio,
+    s3_limits,
     s3_mixed,
     stale,
     steps,
@@ -50,6 +51,7 @@ COMMANDS = {
     "mirror-outage": mirror_outage.main,
     "mirror-peers": mirror_peers.main,
     "s3-btio": s3_btio.main,
+    "s3-limits": s3_limits.main,
     "s3-mixed": s3_mixed.main,
 }
 
