@@ -15,6 +15,7 @@ pub(super) const OLD_BYTES: usize = 128;
 
 const FLAG_COMPRESSED: u32 = 0x4;
 const FLAG_ENCRYPTED: u32 = 0x800;
+const FLAG_INDEX: u32 = 0x1000;
 const FLAG_EXTENTS: u32 = 0x8_0000;
 const FLAG_INLINE_DATA: u32 = 0x1000_0000;
 
@@ -116,6 +117,11 @@ impl Inode {
 
     pub(super) fn has_extents(&self) -> bool {
         self.flags & FLAG_EXTENTS != 0
+    }
+
+    /// A folder whose first block is the root of an index.
+    pub(super) fn has_index(&self) -> bool {
+        self.flags & FLAG_INDEX != 0
     }
 
     pub(super) fn is_inline(&self) -> bool {
