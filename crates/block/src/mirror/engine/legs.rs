@@ -14,6 +14,7 @@ mod logged;
 mod one;
 mod redo;
 mod room;
+mod signs;
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,8 +30,7 @@ use super::super::config::{Config, Mode, OnLoss};
 use super::super::epoch::Piece;
 use super::super::host::Host;
 use super::super::leg::LegEvent;
-use super::super::promote::SILENCE;
-use super::super::status::{Guard, LegState, LegStatus, Way};
+use super::super::status::{LegState, LegStatus, Way};
 use super::session::Session;
 use super::signal::{Change, Signal, lock};
 use super::tracking::{Flushing, Tracking};
@@ -425,37 +425,6 @@ impl Legs {
         let mut legs = self.lock();
         let leg = &mut legs[leg];
         (leg.consistent, leg.image_time) = (consistent, time);
-    }
-
-    /// What keeps others from writing there.
-    pub(crate) fn note_guard(&self, leg: usize, guard: Guard) {
-        self.lock()[leg].guard = guard;
-    }
-
-    /// Its superblock was written.
-    pub(crate) fn note_told(&self, leg: usize) {
-        let now = self.host.now();
-        let leg = &mut self.lock()[leg];
-        if leg.told_at.is_none_or(|told| now.saturating_sub(told) > SILENCE) {
-            leg.claimed_at = Some(now);
-        }
-        leg.told_at = Some(now);
-    }
-
-    /// When its superblock was written for the first time after a silence, in which somebody else
-    /// may have come to take this mirror for gone; if it was since the mirror was opened.
-    pub(crate) fn claimed_at(&self, leg: usize) -> Option<std::time::Duration> {
-        self.lock()[leg].claimed_at
-    }
-
-    /// When its superblock was last written, if it was since the mirror was opened.
-    pub(crate) fn told_at(&self, leg: usize) -> Option<std::time::Duration> {
-        self.lock()[leg].told_at
-    }
-
-    /// As it was noted last.
-    pub(crate) fn guard(&self, leg: usize) -> Guard {
-        self.lock()[leg].guard
     }
 
     /// A session to read `bytes` from, if the leg holds what was written last, but for what is put
