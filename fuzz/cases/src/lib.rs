@@ -9,6 +9,7 @@
 mod capture;
 mod capture_reader;
 mod drivers;
+mod files;
 mod initiator_session;
 mod isns;
 mod kept;
@@ -25,6 +26,7 @@ mod wire;
 
 pub use capture::{capture_file, capture_stream};
 pub use capture_reader::{pcap, pcapng};
+pub use files::files;
 pub use initiator_session::initiator_session;
 pub use isns::isns;
 pub use kept::{copy_state, mirror_leg, mirror_metadata};
@@ -65,4 +67,5 @@ pub const CASES: &[(&str, Case)] = &[
     ("mirror_metadata", mirror_metadata),
     ("copy_state", copy_state),
     ("isns", isns),
+    ("files", files),
 ];

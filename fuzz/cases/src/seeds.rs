@@ -39,6 +39,7 @@ pub fn seeds(case: &str) -> Vec<(&'static str, Vec<u8>)> {
         "names" => names(),
         "target_toml" => target_toml(),
         "isns" => crate::isns::seeds(),
+        "files" => crate::files::seeds(),
         "capture_file" => capture::files(),
         "capture_stream" => capture::stream(),
         "pcap" => capture::pcap(),
