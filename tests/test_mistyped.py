@@ -115,6 +115,20 @@ copy iscsi://127.0.0.1:$PORT/{IQN}/0 $TMP/nowhere/new.img
 copy $TMP/image iscsi://127.0.0.1:$PORT/{IQN}/0 --connections 0
 copy $TMP/image iscsi://127.0.0.1:$PORT/{IQN}/0 --overwrite
 
+ls
+ls $TMP/nowhere
+ls $TMP/image
+ls $TMP
+ls iscsi://127.0.0.1:$PORT/{IQN}/0 /films
+ls iscsi://127.0.0.1:$PORT/{IQN}/0 --partition 2
+ls iscsi://127.0.0.1:$PORT/{IQN}/0 --extents
+ls iscsi://127.0.0.1:$PORT/{IQN}/0/films
+cat iscsi://127.0.0.1:$PORT/{IQN}/0
+cat iscsi://127.0.0.1:$PORT/{IQN}/0 /lost+found
+cat iscsi://127.0.0.1:$PORT/{IQN}/0 /lost+found/film.mp4
+cat iscsi://127.0.0.1:$PORT/{IQN}/0 /film.mp4 --offset 5furlongs
+cat iscsi://127.0.0.1:$PORT/{IQN}/1 /film.mp4
+
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --bs 4furlongs
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --bs 1000
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --time 10

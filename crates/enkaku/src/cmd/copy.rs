@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use backends::Location;
 use block::Device;
-use block::backend::{FileDevice, FileOptions, PaddedFile};
+use block::backend::{FileDevice, FileOptions};
 use block::copy::{CopyOptions, Progress, copy};
 use block::incremental::BLOCK_SIZES;
 use block::stream::{StreamOptions, copy_in, copy_out};
@@ -22,13 +22,11 @@ use iscsi::initiator::RemoteDisk;
 use serde::Serialize;
 use wanlab::units;
 
+use super::image;
 use super::overwrite::{self, MayOverwrite};
 use super::path_report::Path as PathJson;
 use super::remote::{RemoteArgs, Volume, parse_location};
 use super::{Usage, complain, say};
-
-/// Block size in which files are cut; every volume's is a multiple or a divisor of the transfer.
-const FILE_BLOCK_SIZE: u32 = 512;
 
 /// Time between two looks at the number of connections.
 const SHOWN_INTERVAL: Duration = Duration::from_millis(250);
@@ -140,8 +138,8 @@ struct Opened {
 }
 
 impl Opened {
-    fn local(device: impl block::BlockDevice, is_zero: bool) -> Self {
-        Self { device: Arc::new(device), remote: None, is_zero, name: String::new() }
+    fn local(device: Device, is_zero: bool) -> Self {
+        Self { device, remote: None, is_zero, name: String::new() }
     }
 
     async fn remote(url: &Location, args: &RemoteArgs) -> anyhow::Result<Self> {
@@ -338,15 +336,7 @@ async fn open_source(source: &Endpoint, args: &Args) -> anyhow::Result<Opened> {
         Endpoint::Path(path) => path,
         Endpoint::Stream => return Err(Usage::error("- is no device")),
     };
-    let unreadable = |error: io::Error| Usage::error(format!("{}: {error}", path.display()));
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    if metadata.is_file() && !metadata.len().is_multiple_of(u64::from(FILE_BLOCK_SIZE)) {
-        let file = PaddedFile::open(path, FILE_BLOCK_SIZE).map_err(unreadable)?;
-        return Ok(Opened::local(file, false));
-    }
-    let options = FileOptions::default().with_read_only(true);
-    let file = FileDevice::open(path, &options).map_err(|e| Usage::error(e.to_string()))?;
-    Ok(Opened::local(file, false))
+    Ok(Opened::local(image::open(path)?, false))
 }
 
 async fn open_destination(
@@ -378,7 +368,7 @@ async fn open_destination(
     let options = FileOptions::default().with_create(length).with_reset(length);
     let file = FileDevice::open(path, &options).map_err(|e| Usage::error(e.to_string()))?;
     let name = path.display().to_string();
-    Ok(Opened { name, ..Opened::local(file, is_file) })
+    Ok(Opened { name, ..Opened::local(Arc::new(file), is_file) })
 }
 
 /// A bar on a terminal, nothing elsewhere.

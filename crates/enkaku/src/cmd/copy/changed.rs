@@ -379,7 +379,7 @@ async fn open_there(args: &Args) -> anyhow::Result<Opened> {
             let file = FileDevice::open(path, &FileOptions::default());
             let file = file.map_err(|error| Usage::error(error.to_string()))?;
             let name = path.display().to_string();
-            Ok(Opened { name, ..Opened::local(file, false) })
+            Ok(Opened { name, ..Opened::local(Arc::new(file), false) })
         }
         Endpoint::Stream => Err(Usage::error("- is no device")),
     }
@@ -410,7 +410,7 @@ async fn make_file(state: &mut State, end: &Endpoint, length: u64) -> anyhow::Re
     };
     let options = FileOptions::default().with_create(length).with_reset(length);
     let file = FileDevice::open(path, &options).map_err(|e| Usage::error(e.to_string()))?;
-    let opened = Opened { name: path.display().to_string(), ..Opened::local(file, true) };
+    let opened = Opened { name: path.display().to_string(), ..Opened::local(Arc::new(file), true) };
     let identity = identity(&opened, end)?;
     incremental::learn_holes(&opened.device, state, &Options::default()).await?;
     state
