@@ -3,7 +3,7 @@
 //! which costs one round trip where the index would cost three.
 
 use super::inode::Inode;
-use super::superblock::{Incompat, Superblock, checksum};
+use super::superblock::{Superblock, checksum};
 use crate::field::Fields;
 use crate::limits::FOLDER_ENTRIES_MAX;
 use crate::{Error, Name, Result};
@@ -72,7 +72,7 @@ impl Folder<'_> {
         while at < list.len() {
             let entry = Fields(&list[at..]);
             let len = self.entry_len(entry);
-            let name_len = self.name_len(entry);
+            let name_len = name_len(entry);
             let is_whole = len >= HEADER_BYTES
                 && len.is_multiple_of(4)
                 && len <= entry.0.len()
@@ -112,13 +112,74 @@ impl Folder<'_> {
             _ => (len & 65_532) | (len & 3) << 16,
         }
     }
+}
 
-    /// Where the kind of file is not told, its byte belongs to the length.
-    fn name_len(&self, entry: Fields<'_>) -> usize {
-        if self.superblock.incompat.has(Incompat::FILETYPE) {
-            usize::from(entry.u8(6))
-        } else {
-            usize::from(entry.u16(6))
+/// The byte behind it is the kind of file, or the length's upper byte, which is 0 since no name is
+/// longer than 255 bytes; except in the entry of the checksum, which is the same in both.
+fn name_len(entry: Fields<'_>) -> usize {
+    usize::from(entry.u8(6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::superblock::tests::raw;
+    use super::*;
+
+    const BLOCK: usize = 1024;
+    const SEED: u32 = 7;
+
+    /// Entries (inode, bytes, name) from the start of a block, and the given checksum at its end.
+    fn block(entries: &[(u32, u16, &str)], stored: impl Fn(&[u8]) -> u32) -> Vec<u8> {
+        let mut block = vec![0; BLOCK];
+        let mut at = 0;
+        for (inode, len, name) in entries {
+            block[at..at + 4].copy_from_slice(&inode.to_le_bytes());
+            block[at + 4..at + 6].copy_from_slice(&len.to_le_bytes());
+            block[at + 6..at + 8].copy_from_slice(&(name.len() as u16).to_le_bytes());
+            block[at + HEADER_BYTES..][..name.len()].copy_from_slice(name.as_bytes());
+            at += usize::from(*len);
+        }
+        let at = BLOCK - TAIL_BYTES;
+        let stored = stored(&block[..at]);
+        block[at + 4..at + 8].copy_from_slice(&[TAIL_BYTES as u8, 0, 0, TAIL_KIND]);
+        block[at + 8..].copy_from_slice(&stored.to_le_bytes());
+        block
+    }
+
+    fn names(flags: u32, blocks: &[Vec<u8>]) -> Result<Vec<String>> {
+        let superblock = Superblock::parse(&raw())?;
+        let mut bytes = [0; super::super::inode::OLD_BYTES];
+        (bytes[1], bytes[0x1a]) = (0x40, 2);
+        bytes[0x20..0x24].copy_from_slice(&flags.to_le_bytes());
+        let mut inode = Inode::parse(&superblock, 2, 0, &bytes)?;
+        inode.checksum_seed = Some(SEED);
+        let mut names = Vec::new();
+        let folder = Folder { superblock: &superblock, inode: &inode };
+        folder.blocks(&blocks.concat(), &mut names)?;
+        Ok(names.iter().map(|(name, _)| name.to_string()).collect())
+    }
+
+    #[test]
+    fn only_blocks_of_entries_have_their_checksum() {
+        const INDEX: u32 = 0x1000;
+        let right = |list: &[u8]| checksum(SEED, list);
+        let stale = |list: &[u8]| !checksum(SEED, list);
+        let list = [(12, 1012, "film")];
+        let root = block(&[(2, 12, "."), (2, 1012, "..")], stale);
+        let inner = block(&[(0, 1024, "")], stale);
+        let good = block(&list, right);
+        let bad = block(&list, stale);
+
+        assert_eq!(names(0, std::slice::from_ref(&good)).unwrap(), ["film"]);
+        assert_eq!(names(INDEX, &[root.clone(), inner, good]).unwrap(), ["film"]);
+        for (flags, blocks, place) in [
+            (0, vec![bad.clone()], "block 0"),
+            (0, vec![root.clone()], "block 0"),
+            (INDEX, vec![root, bad], "block 1"),
+        ] {
+            let problem = names(flags, &blocks).unwrap_err().to_string();
+            let said = format!("ext4 inode 2, {place} of the folder: its checksum is wrong");
+            assert!(problem.contains(&said), "{problem}");
         }
     }
 }

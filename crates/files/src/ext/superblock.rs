@@ -15,7 +15,7 @@ const PLACE: &str = "ext4 superblock";
 pub(super) struct Incompat(u32);
 
 impl Incompat {
-    pub(super) const FILETYPE: u32 = 0x2;
+    const FILETYPE: u32 = 0x2;
     /// The journal holds what is not yet in its place.
     pub(super) const RECOVER: u32 = 0x4;
     pub(super) const META_BG: u32 = 0x10;
@@ -118,7 +118,7 @@ impl Superblock {
         Self::parse(&bytes)
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self> {
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self> {
         let fields = Fields(bytes);
         let incompat = Incompat(fields.u32(0x60));
         let unknown = incompat.0 & !Incompat::KNOWN;
@@ -277,11 +277,11 @@ fn version(fields: Fields<'_>) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// A superblock of 8 MiB in blocks of 1 KiB, without checksums.
-    fn raw() -> Vec<u8> {
+    pub(crate) fn raw() -> Vec<u8> {
         let mut raw = vec![0; LEN];
         let mut put = |at: usize, value: u32| {
             raw[at..at + 4].copy_from_slice(&value.to_le_bytes());
