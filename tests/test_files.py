@@ -23,6 +23,7 @@ EXT = {
     "ext4-1k": ["-b", "1024"],
     "ext4-64k": ["-b", "65536"],
     "ext4-no-checksums": ["-O", "^metadata_csum,^64bit"],
+    "ext4-no-filetype": ["-O", "^filetype"],
     "ext4-meta_bg": ["-b", "1024", "-g", "1024", "-O", "meta_bg,^resize_inode"],
     "ext4-inline": ["-O", "inline_data", "-I", "512"],
     "ext4-bigalloc": ["-O", "bigalloc", "-C", "16384"],
