@@ -1,6 +1,7 @@
 """The command line: bad input, nothing overwritten unasked, a full disk, the JSON contract."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def target(tmp_path: Path):
         yield serving
 
 
+MANUAL = {**os.environ, "MANWIDTH": "100", "LC_ALL": "C.UTF-8"}
 SERVE = ["serve", "--listen", "127.0.0.1:0"]
 BENCH = ["bench", URL, "--time", "1s"]
 BAD_INPUT = {
@@ -291,3 +293,58 @@ def test_a_file_that_was_made_is_in_its_folder(target: Target, tmp_path: Path):
 def test_json_is_one_object(target: Target):
     for words in (["info", target.url()], ["discover", target.portal]):
         json.loads(enkaku.command(*words, "--json").stdout)
+
+
+GROUPS = {
+    "Use a volume:": ("discover", "info", "attach", "copy", "ls", "cat", "bench", "mirror"),
+    "Serve volumes:": ("serve", "target"),
+    "Watch and judge:": ("monitor", "diagnose"),
+    "Try in a lab:": ("wan", "plan", "tune"),
+}
+
+
+def test_commands_are_shown_by_use():
+    alone, asked = enkaku.command(check=False), enkaku.command("--help")
+    assert (alone.code, alone.stdout) == (2, "") and alone.stderr == asked.stdout
+    for heading, names in GROUPS.items():
+        group = asked.stdout.split(heading)[1].split("\n\n")[0]
+        shown = [line.split()[0] for line in group.splitlines() if line[2:3].strip()]
+        assert set(names) <= set(shown), (heading, shown)
+    for words in (["help", "--help"], ["target", "help", "-h"]):
+        assert "help of the given subcommand" in enkaku.command(*words).stdout
+
+
+def test_sizes_rates_and_times_may_be_written_as_elsewhere(target: Target):
+    quick = ["bench", target.url(), "--json", "--connections", 1]
+    for size, rate, seconds in (("4kb", "1G/s", "0.2"), ("4KiB", "500m", "200ms"), ("4096", "1gbit", ".2")):
+        words = ["--bs", size, "--max-rate", rate, "--time", seconds]
+        told = json.loads(enkaku.command(*quick, *words).stdout)
+        assert told["bytes"] > 0 and 0.1 < told["seconds"] < 5, words
+
+
+def test_the_version_tells_what_was_built():
+    short, long = enkaku.command("-V").stdout, enkaku.command("--version").stdout
+    assert long.startswith(short) and len(short.splitlines()) == 1
+    facts = dict(line.split(maxsplit=1) for line in long.splitlines())
+    assert set(facts) == {"enkaku", "commit", "date", "target", "features"}
+    assert "-linux-" in facts["target"] and "eBPF" in facts["features"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_take_the_completions(shell: str, tmp_path: Path):
+    script = tmp_path / "script"
+    script.write_text(enkaku.command("completions", shell).stdout)
+    assert "changed-since" in script.read_text()
+    if shutil.which(shell):
+        run([shell, "-n", script])
+
+
+def test_every_command_has_its_manual_page(tmp_path: Path):
+    enkaku.command("man", tmp_path)
+    names = {page.name for page in tmp_path.iterdir()}
+    assert {"enkaku.1", "enkaku-copy.1", "enkaku-target-run.1", "enkaku-mirror-promote.1"} <= names
+    if shutil.which("man"):
+        done = run(["man", "--warnings", "-l", tmp_path / "enkaku-copy.1"], env=MANUAL)
+        assert "--changed-since" in done.stdout and not done.stderr, done.stderr
+    done = enkaku.command("man", tmp_path / "nowhere", check=False)
+    assert done.code == 2 and "make it first" in done.stderr

@@ -34,7 +34,8 @@ def wait_for(what: Callable[[], bool], told: str, seconds: float = 30.0) -> floa
 
 
 def discovered(server: isns.Server, name: str = HOST) -> dict[str, list[str]]:
-    words = ["discover", f"isns://{server.address}", "--initiator-name", name, "--json"]
+    words = ["discover", f"isns://{server.address}", "--initiator-name", name]
+    words += ["--no-luns", "--json"]
     found = json.loads(enkaku.command(*words).stdout)
     return {entry["target"]: entry["portals"] for entry in found}
 
@@ -65,8 +66,10 @@ def test_a_daemon_is_found_and_taken_away_when_it_stops(daemon: Daemon, server: 
     daemon.start()
     wait_for(lambda: is_registered(daemon), "registered")
     assert discovered(server) == {NAME_A: [f"{daemon.portal},1"]}
-    text = enkaku.command("discover", f"isns://{server.address}").stdout
+    asked = ["discover", f"isns://{server.address}"]
+    text = enkaku.command(*asked, "--no-luns").stdout
     assert text == f"{NAME_A}\t{daemon.portal},1\n"
+    assert f"iscsi://{daemon.portal}/{NAME_A}/0" in enkaku.command(*asked).stdout
     assert daemon.metric("enkaku_isns_registered") == 1
     assert "iSNS: registered at" in daemon.ask("status").stdout
     # What was found can be used.

@@ -102,6 +102,8 @@ info iscsi://operator@127.0.0.1:$CHAP/{IQN}/0
 info iscsi://127.0.0.1:$PORT/{IQN}/0 --initiator-name me
 discover 127.0.0.1:$NOBODY
 discover iscsi://127.0.0.1:$NOBODY
+discover isns://
+discover @127.0.0.1:$PORT
 
 copy $TMP/image
 copy $TMP/nowhere iscsi://127.0.0.1:$PORT/{IQN}/0
@@ -131,7 +133,7 @@ cat iscsi://127.0.0.1:$PORT/{IQN}/1 /film.mp4
 
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --bs 4furlongs
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --bs 1000
-bench iscsi://127.0.0.1:$PORT/{IQN}/0 --time 10
+bench iscsi://127.0.0.1:$PORT/{IQN}/0 --time 10x
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --rw sideways
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --first-burst 16M
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --first-burst 128k --max-burst 64k
@@ -139,6 +141,7 @@ bench iscsi://127.0.0.1:$PORT/{IQN}/0 --immediate-data maybe
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --max-outstanding-r2t 0
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --rw write --time 1s
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --max-rate 500
+bench iscsi://127.0.0.1:$PORT/{IQN}/0 --max-rate 500MB/s
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --max-rate 500mbit --share 0.5
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --congestion-control vegsa
 
@@ -163,6 +166,10 @@ wan run --rate fast --rtt 50ms -- true
 wan run --rate 1gbit --rtt 50 -- true
 wan run --rate 1gbit -- true
 monitor --port iscsi
+monitor --interval fast
+completions tcsh
+help serv
+target stauts
 secret $TMP/image
 """
 LINES_OF_MANY = ("(nothing at all)", "target check", "target run", "target\n")

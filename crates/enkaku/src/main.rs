@@ -1,16 +1,18 @@
 //! The one binary: one subcommand per file in `cmd`, no logic here.
 
 mod cmd;
+mod overview;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 
 /// Remote block storage at line rate over long-fat networks.
 #[derive(Parser)]
 #[command(
     name = "enkaku",
     version,
+    long_version = overview::LONG_VERSION,
     propagate_version = true,
     max_term_width = 100,
     arg_required_else_help = true
@@ -44,10 +46,21 @@ enum Command {
     Nic(cmd::nic::Args),
     Secret(cmd::secret::Args),
     Wan(cmd::wan::WanArgs),
+    Completions(cmd::completions::Args),
+    #[command(hide = true)]
+    Man(cmd::man::Args),
+}
+
+/// The command line, or what is wrong with it.
+fn parse() -> Result<Cli, clap::Error> {
+    let mut command = overview::command();
+    let words = overview::help_of_help(&command, std::env::args_os());
+    let matches = command.try_get_matches_from_mut(words)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => return cmd::report_usage(&error),
     };
@@ -77,6 +90,8 @@ fn main() -> ExitCode {
         Command::Nic(args) => cmd::nic::run(&args),
         Command::Secret(args) => cmd::secret::run(&args),
         Command::Wan(args) => cmd::wan::run(args),
+        Command::Completions(args) => cmd::completions::run(&args),
+        Command::Man(args) => cmd::man::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -46,11 +46,11 @@ pub(crate) struct Args {
     #[arg(long)]
     one_command: bool,
     /// How long.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_time,
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_duration,
           allow_hyphen_values = true)]
     time: Duration,
     /// Run for so long before measuring begins: what is reported is the steady state.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::parse_time,
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::parse_duration,
           allow_hyphen_values = true)]
     ramp: Duration,
     /// Write to the volume whatever it holds, without a look at it.

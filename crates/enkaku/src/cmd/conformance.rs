@@ -46,7 +46,7 @@ pub(crate) struct Args {
     #[arg(long)]
     read_only: bool,
     /// Longest wait for each answer.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::parse_time,
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = units::parse_duration,
           allow_hyphen_values = true)]
     timeout: Duration,
     /// Name of this initiator.

@@ -3,14 +3,17 @@
 use std::process::ExitCode;
 
 use backends::Location;
+use daemon::mirror::report::bytes;
 use iscsi::initiator::{RemoteDisk, SessionReport};
+use path::tuner::PolicyConfig;
 use serde_json::{Value, json};
 
-use super::remote::{LOCATION_HELP, RemoteArgs, parse_location};
+use super::remote::{Connections, LOCATION_HELP, RemoteArgs, parse_location};
 use super::say;
 
-/// Shows a volume's capacity, and behind iSCSI its identity and the parameters negotiated with its
-/// target.
+/// Shows a volume's capacity, and behind iSCSI its identity and the parameters negotiated
+///
+/// Over one connection, unless --connections asks for more.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[arg(help = LOCATION_HELP, value_parser = parse_location)]
@@ -24,7 +27,14 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let volume = args.remote.open(&args.url).await?;
+    // A few questions are no load; against a target without MC/S each connection is a session.
+    let one = args.remote.connections == Connections::Auto && args.remote.policy.is_none();
+    let volume = args.remote.open_with(&args.url, |config| {
+        if one {
+            *config = std::mem::take(config).policy(beginning_with_one());
+        }
+    });
+    let volume = volume.await?;
     let info = volume.device().info();
     let mut report = json!({
         "size": info.size,
@@ -53,7 +63,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if args.json {
         say(&report)?;
     } else {
-        print_tree(&report, 0)?;
+        text(&report).iter().try_for_each(say)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -69,12 +79,26 @@ fn of_unit(report: &mut Value, disk: &RemoteDisk) {
     let sessions = disk.sessions();
     report["sessions"] = json!(sessions.len());
     if let Some(session) = sessions.first() {
+        report["portal"] = session.portal.as_ref().map(ToString::to_string).into();
+        report["chap"] = session.chap.map(|algorithm| algorithm.as_str()).into();
+        report["chap_mutual"] = session.chap_mutual.into();
+        let rtt = session.connections.iter().find_map(|connection| connection.tcp_rtt);
+        report["rtt_us"] = rtt.map(|rtt| rtt.as_micros() as u64).into();
         report["negotiated"] = negotiated(session);
     }
 }
 
+/// The usual policy, so that as much is negotiated as for a transfer, which opens one connection.
+fn beginning_with_one() -> PolicyConfig {
+    let mut policy = PolicyConfig::default();
+    if let PolicyConfig::Adaptive(adaptive) = &mut policy {
+        adaptive.connections_initial = 1;
+    }
+    policy
+}
+
 /// The keys of RFC 7143 §13 as they were agreed, for the session and its first connection.
-fn negotiated(session: &SessionReport) -> serde_json::Value {
+fn negotiated(session: &SessionReport) -> Value {
     let params = &session.params;
     let mut keys = json!({
         "MaxConnections": params.max_connections,
@@ -98,16 +122,105 @@ fn negotiated(session: &SessionReport) -> serde_json::Value {
     keys
 }
 
-fn print_tree(value: &serde_json::Value, indent: usize) -> anyhow::Result<()> {
-    let Some(object) = value.as_object() else { return Ok(()) };
-    for (key, value) in object {
-        if value.is_object() {
-            say(format_args!("{:indent$}{key}", ""))?;
-            print_tree(value, indent + 2)?;
-        } else {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            say(format_args!("{:indent$}{key:<32} {text}", ""))?;
-        }
+/// The report for a person.
+fn text(report: &Value) -> Vec<String> {
+    let number = |key: &str| report[key].as_u64().unwrap_or_default();
+    let word = |key: &str| report[key].as_str().unwrap_or_default().to_owned();
+    let is = |key: &str| report[key].as_bool().unwrap_or_default();
+    let mut lines = Vec::new();
+    let mut line = |name: &str, value: String| lines.push(format!("{name:<12}{value}"));
+    let is_unit = report["target"].is_string();
+    match is_unit {
+        true => line("volume", format!("{} LUN {}", word("target"), number("lun"))),
+        false => line("volume", word("url")),
     }
-    Ok(())
+    line("size", format!("{} ({} bytes)", bytes(number("size")), number("size")));
+    let (logical, physical) = (number("block_size"), number("physical_block_size"));
+    line("blocks", format!("{logical} bytes, physical {physical}"));
+    let cache = if is("volatile_cache") { "write cache" } else { "no write cache" };
+    let thin = if is("thin") { "thin" } else { "thick" };
+    let writes = if is("read_only") { "read-only" } else { "writable" };
+    line("kind", [writes, thin, cache].join(", "));
+    if !is_unit {
+        let can = ["flush", "fua", "zero", "extents"];
+        let can: Vec<&str> = can.into_iter().filter(|what| is(&format!("can_{what}"))).collect();
+        line("can", or_none(can.join(", ")));
+        return lines;
+    }
+    line("device", format!("{} {} {}", word("vendor"), word("product"), word("revision")));
+    line("serial", or_none(word("serial")));
+    line("name", or_none(named(&word("device_name"))));
+    let rtt = report["rtt_us"].as_u64();
+    let rtt = rtt.map_or_else(String::new, |us| format!(", RTT {:.2} ms", us as f64 / 1e3));
+    line("portal", format!("{}{rtt}", word("portal")));
+    line("login", login(report));
+    let connections = match (number("connections"), number("sessions")) {
+        (1, _) => "1 connection".to_owned(),
+        (connections, 1) => format!("{connections} connections of one session"),
+        (connections, sessions) => format!("{connections} connections, {sessions} sessions"),
+    };
+    line("session", connections);
+    lines.push("negotiated".to_owned());
+    let keys = report["negotiated"].as_object().into_iter().flatten();
+    lines.extend(keys.map(|(key, value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        format!("  {key:<32}{value}")
+    }));
+    lines
+}
+
+fn login(report: &Value) -> String {
+    let mutual = report["chap_mutual"].as_bool().unwrap_or_default();
+    match (report["chap"].as_str(), mutual) {
+        (None, _) => "without CHAP".to_owned(),
+        (Some(algorithm), false) => format!("CHAP with {algorithm}"),
+        (Some(algorithm), true) => format!("CHAP with {algorithm}, mutual"),
+    }
+}
+
+/// A designator in hex, with the name of its kind (SPC-4 §7.8.6.6: NAA 2, 3, 5 and 6 of these
+/// lengths), as `/dev/disk/by-id` and multipath have it.
+fn named(designator: &str) -> String {
+    let is_hex = designator.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match (is_hex, designator.len(), designator.as_bytes().first()) {
+        (true, 16, Some(b'2' | b'3' | b'5')) | (true, 32, Some(b'6')) => {
+            format!("naa.{designator}")
+        }
+        _ => designator.to_owned(),
+    }
+}
+
+fn or_none(text: String) -> String {
+    if text.is_empty() { "none".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_person_reads_what_there_is_and_json_what_it_was() {
+        let report = json!({
+            "target": "iqn.2026-01.a:b", "lun": 3, "size": 67_108_864, "block_size": 512,
+            "physical_block_size": 4096, "read_only": false, "volatile_cache": true, "thin": true,
+            "vendor": "ENKAKU", "product": "DISK", "revision": "0001", "serial": "",
+            "device_name": "6ab000000000000000000000000000f1", "sessions": 1, "connections": 1,
+            "portal": "192.0.2.1:3260", "chap": "SHA3-256", "chap_mutual": true, "rtt_us": 50_120,
+            "negotiated": {"HeaderDigest": "None", "MaxConnections": 64},
+        });
+        let expected = "volume      iqn.2026-01.a:b LUN 3
+size        67.1 MB (67108864 bytes)
+blocks      512 bytes, physical 4096
+kind        writable, thin, write cache
+device      ENKAKU DISK 0001
+serial      none
+name        naa.6ab000000000000000000000000000f1
+portal      192.0.2.1:3260, RTT 50.12 ms
+login       CHAP with SHA3-256, mutual
+session     1 connection
+negotiated
+  HeaderDigest                    None
+  MaxConnections                  64";
+        assert_eq!(text(&report).join("\n"), expected);
+    }
 }

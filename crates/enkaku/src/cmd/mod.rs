@@ -5,6 +5,7 @@ pub(crate) mod attach;
 pub(crate) mod bench;
 pub(crate) mod bursts;
 pub(crate) mod cat;
+pub(crate) mod completions;
 pub(crate) mod conformance;
 pub(crate) mod copy;
 pub(crate) mod diagnose;
@@ -16,6 +17,7 @@ pub(crate) mod info;
 pub(crate) mod isns;
 mod live;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod mirror;
 pub(crate) mod monitor;
 pub(crate) mod nic;
@@ -92,9 +94,16 @@ pub(crate) fn run_async(
     result
 }
 
-/// One line: what failed, why, and what to do if that is known. Exit code 2 if the request was
-/// wrong, 1 otherwise.
+/// One line of what failed. Exit code 2 if the request was wrong, 1 otherwise.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    complain(&one_line(error));
+    // A context of anyhow is found by the error, not by its chain.
+    let usage = error.is::<Usage>() || error.chain().any(|cause| cause.is::<Usage>());
+    ExitCode::from(if usage { 2 } else { 1 })
+}
+
+/// What failed, why, and what to do if that is known.
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
     // Libraries repeat their cause in their own text; say each thing once.
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -108,10 +117,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if let Some(advice) = advice::advice(error) {
         line = format!("{line} ({advice})");
     }
-    complain(&line.replace('\n', " "));
-    // A context of anyhow is found by the error, not by its chain.
-    let usage = error.is::<Usage>() || error.chain().any(|cause| cause.is::<Usage>());
-    ExitCode::from(if usage { 2 } else { 1 })
+    without_numbers(&line.replace('\n', " "))
 }
 
 /// Help and version as clap prints them; anything else as one line, exit code 2.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use wanlab::units::parse_time;
+use wanlab::units::parse_duration;
 
 use self::rounds::Rounds;
 use super::Usage;
@@ -57,7 +57,7 @@ struct LiveArgs {
     #[command(flatten)]
     select: select::SelectArgs,
     /// Time from one line, or redrawing, to the next.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     interval: Duration,
     /// End after so many intervals.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

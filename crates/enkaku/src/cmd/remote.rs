@@ -102,7 +102,7 @@ pub(crate) struct RemoteArgs {
     #[arg(long)]
     pub(crate) shared: bool,
     /// How long I/O waits for a target that is gone before it fails.
-    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = units::parse_time,
+    #[arg(long, value_name = "TIME", default_value = "120s", value_parser = units::parse_duration,
           allow_hyphen_values = true)]
     pub(crate) replacement_timeout: Duration,
     /// TCP congestion control of the connections (bbr, cubic, reno, …).
@@ -246,7 +246,7 @@ pub(crate) fn parse_socket_buffer(text: &str) -> Result<usize, String> {
 }
 
 fn parse_measuring_time(text: &str) -> Result<Duration, String> {
-    match units::parse_time(text) {
+    match units::parse_duration(text) {
         Ok(time) if !time.is_zero() => Ok(time),
         Ok(_) => Err(format!("{text:?} is no time to measure in")),
         Err(error) => Err(error.to_string()),

@@ -43,8 +43,9 @@ pub(crate) struct Args {
     #[arg(long, default_value = "iqn.2026-11.io.enkaku:target")]
     iqn: String,
     /// A logical unit: a file, a block device, mem:SIZE, or a volume by its URL:
-    /// iscsi://[user@]host[:port]/target-iqn/lun (password in LIBISCSI_CHAP_PASSWORD),
-    /// nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH. LUN 0 is the first, and so on.
+    /// `iscsi://[user@]host[:port]/target-iqn/lun` (password in LIBISCSI_CHAP_PASSWORD),
+    /// `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`. LUN 0 is the
+    /// first, and so on.
     #[arg(long, required = true, value_name = "PATH|mem:SIZE|URL")]
     lun: Vec<String>,
     /// Nobody reaches the volumes behind URLs but by this target: offer reservations and COMPARE
@@ -122,9 +123,9 @@ pub(crate) struct Args {
 }
 
 fn parse_block_size(text: &str) -> Result<u32, String> {
-    match text {
-        "512" => Ok(512),
-        "4096" | "4k" | "4K" => Ok(4096),
+    match units::parse_size(text) {
+        Ok(512) => Ok(512),
+        Ok(4096) => Ok(4096),
         _ => Err(format!("{text:?} is not a block size (512 or 4096)")),
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use wanlab::units::parse_time;
+use wanlab::units::parse_duration;
 use wanlab::{FarCommand, Ready, RunError, RunReport, RunSpec, Topology};
 
 use self::line::{LineArgs, RecordArgs};
@@ -69,7 +69,7 @@ struct RunArgs {
     #[arg(long, value_name = "TEXT", requires = "far")]
     far_ready: Option<String>,
     /// How long to wait for that line
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "10s",
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s",
           requires = "far_ready")]
     far_ready_timeout: Duration,
     /// Print what the link did as JSON to standard error at the end

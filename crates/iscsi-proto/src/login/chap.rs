@@ -66,6 +66,16 @@ impl Algorithm {
     //# algorithms.
     pub const OFFERED: [Self; 4] = [Self::Sha3_256, Self::Sha1, Self::Md5, Self::Sha256];
 
+    /// Its name, as in a configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Md5 => "MD5",
+            Self::Sha1 => "SHA-1",
+            Self::Sha256 => "SHA-256",
+            Self::Sha3_256 => "SHA3-256",
+        }
+    }
+
     /// The number on the wire.
     pub const fn number(self) -> u8 {
         match self {

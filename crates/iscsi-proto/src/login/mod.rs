@@ -8,6 +8,7 @@ pub mod initiator;
 mod security;
 pub mod target;
 
+use self::chap::Algorithm;
 use crate::ids::{Cid, Isid, Tsih};
 use crate::keys::{ConnectionParams, SessionParams};
 use crate::serial::{CmdSn, StatSn};
@@ -39,6 +40,8 @@ pub struct Outcome {
     /// At a target: the initiator's CHAP user. At an initiator: the target's, if authentication
     /// was mutual.
     pub authenticated_as: Option<String>,
+    /// At an initiator: the algorithm it proved itself with; `None` where the target wanted no proof.
+    pub chap: Option<Algorithm>,
     /// CmdSN of the login requests: the session's first one, as login does not consume it.
     pub cmd_sn: CmdSn,
     /// StatSN of the next status: a target's next one, the one an initiator expects.

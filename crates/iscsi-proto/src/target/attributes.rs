@@ -118,6 +118,7 @@ mod tests {
             cmd_sn: CmdSn(1),
             discovery: false,
             authenticated_as: None,
+            chap: None,
             next_stat_sn: StatSn(1),
             exp_cmd_sn: CmdSn(1),
             max_cmd_sn: CmdSn(1),

@@ -146,6 +146,7 @@ mod tests {
             cmd_sn: CmdSn(1),
             discovery: target.is_none(),
             authenticated_as: None,
+            chap: None,
             next_stat_sn: StatSn(1),
             exp_cmd_sn: CmdSn(1),
             max_cmd_sn: CmdSn(1),

@@ -22,6 +22,27 @@ pub fn inquiry(vpd_page: Option<u8>) -> Cdb {
     cdb([0x12, vpd_page.is_some().into(), vpd_page.unwrap_or(0), high, low, 0])
 }
 
+/// REPORT LUNS (SPC-4 §6.33) of the units that a host uses.
+pub fn report_luns(allocation_len: u32) -> Cdb {
+    let [a, b, c, d] = allocation_len.to_be_bytes();
+    cdb([0xa0, 0, 0, 0, 0, 0, a, b, c, d, 0, 0])
+}
+
+/// The LUNs in the answer to REPORT LUNS that have a number as in a URL, and whether there are more
+/// than it holds. Multi-level and extended addresses (SAM-4 §4.6) are left out.
+pub fn luns(data: &[u8]) -> (Vec<u16>, bool) {
+    let len = be32(data, 0).unwrap_or(0) as usize;
+    let list = data.get(8..).unwrap_or_default();
+    let numbers = list[..len.min(list.len())].chunks_exact(8).filter_map(|lun| {
+        let number = u16::from_be_bytes([lun[0] & 0x3f, lun[1]]);
+        // Peripheral addressing on bus 0, and flat addressing; levels below are 0.
+        let is_plain = lun[2..].iter().all(|byte| *byte == 0)
+            && matches!((lun[0] >> 6, lun[0] & 0x3f), (0, 0) | (1, _));
+        is_plain.then_some(number)
+    });
+    (numbers.collect(), len > list.len())
+}
+
 /// MODE SENSE (6) of the caching page without block descriptors (SPC-4 §6.11, SBC-3 §6.5.5).
 pub fn mode_sense_caching() -> Cdb {
     cdb([0x1a, 0x08, 0x08, 0, ALLOCATION_LEN as u8, 0])
@@ -374,6 +395,27 @@ mod tests {
         ]
         .concat();
         assert_eq!(device_name(&body).as_deref(), Some("6001"));
+    }
+
+    #[test]
+    fn a_list_of_luns_is_believed_no_further_than_it_goes() {
+        let list = |len: u32, all: &[[u8; 8]]| {
+            let mut data = len.to_be_bytes().to_vec();
+            data.extend([0; 4]);
+            data.extend(all.iter().flatten());
+            luns(&data)
+        };
+        let lun_7 = [0, 7, 0, 0, 0, 0, 0, 0];
+        let flat_300 = [0x41, 0x2c, 0, 0, 0, 0, 0, 0];
+        let second_level = [0, 1, 0, 2, 0, 0, 0, 0];
+        let well_known = [0xc1, 1, 0, 0, 0, 0, 0, 0];
+        let all = [lun_7, flat_300, second_level, well_known];
+        assert_eq!(list(32, &all), (vec![7, 300], false));
+        assert_eq!(list(8, &all), (vec![7], false));
+        assert_eq!(list(u32::MAX, &all[..1]), (vec![7], true));
+        assert_eq!(list(20, &all[..2]), (vec![7, 300], true));
+        assert_eq!(luns(&[]), (vec![], false));
+        assert_eq!(luns(&[0, 0, 0, 8]), (vec![], true));
     }
 
     proptest! {

@@ -51,7 +51,7 @@ async fn ask(portal: &Portal, config: &Config) -> Result<Vec<TargetRecord>, Conn
         return Err(failed("session takes no request".into()));
     }
     loop {
-        exchange(&mut link, &mut session, id, now, portal).await?;
+        exchange(&mut link, &mut session, id, portal, &mut []).await?;
         while let Some(event) = session.poll_event() {
             match event {
                 Event::TextDone { text, .. } => {
@@ -69,38 +69,46 @@ async fn ask(portal: &Portal, config: &Config) -> Result<Vec<TargetRecord>, Conn
     }
 }
 
-/// Sends everything the session has to say, then takes one PDU.
-async fn exchange(
+/// Sends everything the session has to say, then takes one PDU. `data` is the buffer of the command
+/// under way. For sessions that ask one thing after the other: no timer of theirs is ever asked.
+pub(super) async fn exchange(
     link: &mut Link,
     session: &mut Session<()>,
     id: core::ConnectionId,
-    now: Instant,
     portal: &Portal,
+    data: &mut [u8],
 ) -> Result<(), ConnectError> {
+    let now = Instant::default();
     let read_error = |source| ConnectError::Read { portal: portal.clone(), source };
     while let Some(pdu) = session.poll_transmit(id, now) {
         write_pdu(&mut link.stream, &pdu).await.map_err(|error| read_error(error.into()))?;
     }
     debug_assert_eq!(link.outcome.connection.framing(), Framing::default());
     let limits = link.outcome.connection.limits();
-    let (header, data) = read_pdu(&mut link.stream, limits).await.map_err(read_error)?;
+    let (header, segment) = read_pdu(&mut link.stream, limits).await.map_err(read_error)?;
     let failed = |error: core::ConnectionError| ConnectError::Discovery {
         portal: portal.clone(),
         reason: error.to_string(),
     };
-    if session.handle_header(id, now, &header).map_err(failed)? != Placement::None {
-        session.handle_data(id, now, &data, true).map_err(failed)?;
+    match session.handle_header(id, now, &header).map_err(failed)? {
+        Placement::None => return Ok(()),
+        // The core has checked that it fits what the command asked for.
+        Placement::Task { offset, .. } => {
+            let place = data.iter_mut().skip(offset as usize);
+            place.zip(segment.iter()).for_each(|(place, byte)| *place = *byte);
+        }
+        Placement::Scratch | Placement::Discard => {}
     }
-    Ok(())
+    session.handle_data(id, now, &segment, true).map_err(failed)
 }
 
 /// The list is here; a target that does not answer the logout changes nothing.
-async fn log_out(
+pub(super) async fn log_out(
     link: &mut Link,
     session: &mut Session<()>,
     id: core::ConnectionId,
     portal: &Portal,
 ) {
     session.close();
-    let _ = exchange(link, session, id, Instant::default(), portal).await;
+    let _ = exchange(link, session, id, portal, &mut []).await;
 }

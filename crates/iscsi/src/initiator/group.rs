@@ -147,7 +147,12 @@ pub(super) fn group(shared: &Shared, link: Link) -> Group {
     let established = Established::from(&link.outcome);
     let (session, id) = Session::new(config, &established, shared.now());
     let params = link.outcome.connection;
-    let home = Home { portal: link.portal, isid: link.outcome.isid, cids: vec![link.outcome.cid] };
+    let home = Home {
+        portal: link.portal,
+        isid: link.outcome.isid,
+        cids: vec![link.outcome.cid],
+        proof: (link.outcome.chap, link.outcome.authenticated_as.is_some()),
+    };
     Group { session, home, connections: vec![Ready { id, stream: link.stream, params }] }
 }
 

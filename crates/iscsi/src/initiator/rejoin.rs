@@ -9,6 +9,7 @@ use std::time::Duration;
 use iscsi_proto::ids::{Cid, Isid};
 use iscsi_proto::initiator::{ConnectionId, Established, MembershipError};
 use iscsi_proto::keys::ConnectionParams;
+use iscsi_proto::login::chap::Algorithm;
 use iscsi_proto::login::initiator::LoginError;
 use iscsi_proto::pdu::LoginStatus;
 use iscsi_proto::serial::StatSn;
@@ -46,6 +47,8 @@ pub(super) struct Home {
     pub(super) isid: Isid,
     /// The CIDs that it should have.
     pub(super) cids: Vec<Cid>,
+    /// The CHAP algorithm of the first login, and whether the target proved itself.
+    pub(super) proof: (Option<Algorithm>, bool),
 }
 
 /// An attempt that has ended.

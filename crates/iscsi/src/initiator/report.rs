@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use iscsi_proto::ids::{Cid, Tsih};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
+use iscsi_proto::login::chap::Algorithm;
 use tokio::net::TcpStream;
 
 use super::member::Part;
 use super::state::State;
+use super::url::Portal;
+use crate::transport::tcp_info::tcp_info;
 
 /// A session as of now.
 #[derive(Clone, Debug)]
@@ -21,6 +24,12 @@ pub struct SessionReport {
     pub params: SessionParams,
     /// Commands that the target would take now.
     pub window: u32,
+    /// Where it was accepted, redirections followed; `None` when it is not to be set up again.
+    pub portal: Option<Portal>,
+    /// The CHAP algorithm that we proved ourselves with; `None` where the target wanted no proof.
+    pub chap: Option<Algorithm>,
+    /// The target has proved itself, too (mutual CHAP).
+    pub chap_mutual: bool,
     /// Round-trip time of the last NOP, if there was one.
     pub rtt: Option<Duration>,
     /// Its connections.
@@ -43,6 +52,8 @@ pub struct ConnectionReport {
     pub local: Option<SocketAddr>,
     /// The portal's address.
     pub peer: Option<SocketAddr>,
+    /// TCP's smoothed round-trip time, where the system tells it.
+    pub tcp_rtt: Option<Duration>,
     /// The socket, for whoever reads TCP_INFO. Do not read or write.
     pub stream: Option<Arc<TcpStream>>,
 }
@@ -68,10 +79,16 @@ pub(super) fn sessions(state: &mut State) -> Vec<SessionReport> {
                     outstanding_bytes: load.outstanding_bytes,
                     local: stream.as_ref().and_then(|stream| stream.local_addr().ok()),
                     peer: stream.as_ref().and_then(|stream| stream.peer_addr().ok()),
+                    tcp_rtt: stream.as_deref().and_then(tcp_rtt),
                     stream,
                 })
             });
+            let proof = member.home.as_ref().map(|home| home.proof);
+            let (chap, chap_mutual) = proof.unwrap_or_default();
             SessionReport {
+                portal: member.home.as_ref().map(|home| home.portal.clone()),
+                chap,
+                chap_mutual,
                 tsih: session.tsih(),
                 params: *session.params(),
                 window: session.window(),
@@ -80,4 +97,9 @@ pub(super) fn sessions(state: &mut State) -> Vec<SessionReport> {
             }
         })
         .collect()
+}
+
+fn tcp_rtt(stream: &TcpStream) -> Option<Duration> {
+    let info = tcp_info(stream).ok()?;
+    Some(Duration::from_micros(info.rtt_us.into())).filter(|rtt| !rtt.is_zero())
 }

@@ -104,11 +104,16 @@ impl Url {
         credentials(self.user.clone(), self.password.clone().or(secret.map(Secret::new)))
     }
 
-    /// The LUN as it goes over the wire: peripheral addressing up to 255, flat above (SAM-4 §4.6).
+    /// The LUN as it goes over the wire.
     pub const fn wire_lun(&self) -> Lun {
-        let method = if self.lun < 256 { 0 } else { 0x4000 };
-        Lun((((self.lun & LUN_MAX) | method) as u64) << 48)
+        wire_lun(self.lun)
     }
+}
+
+/// A LUN as it goes over the wire: peripheral addressing up to 255, flat above (SAM-4 §4.6).
+pub(super) const fn wire_lun(lun: u16) -> Lun {
+    let method = if lun < 256 { 0 } else { 0x4000 };
+    Lun((((lun & LUN_MAX) | method) as u64) << 48)
 }
 
 /// Whom to authenticate as: this user, else `LIBISCSI_CHAP_USERNAME`, with this password, else

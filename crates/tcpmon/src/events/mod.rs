@@ -26,6 +26,9 @@ pub use self::recording::{Recorded, read_events, write_begin, write_event};
 pub use self::source::{Source, describe, seen};
 pub use self::tally::{Counts, Tally};
 
+/// This build has the programs.
+pub const BUILT: bool = cfg!(has_ebpf);
+
 /// Why there are no events at all.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -7,7 +7,7 @@ use tcpmon::events::evidence;
 use tcpmon::verdict::Judgement;
 use tcpmon::verdict::from_samples::{Known, Role, Watched, judge};
 use tcpmon::watch::Watcher;
-use wanlab::units::{parse_rate, parse_time};
+use wanlab::units::{parse_duration, parse_rate};
 
 use super::packets;
 use super::print::Answer;
@@ -30,7 +30,7 @@ pub(crate) struct LiveArgs {
     #[command(flatten)]
     pub(crate) select: SelectArgs,
     /// How long to watch.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5s")]
     time: Duration,
     /// What the line carries, as in 1gbit, where you know it; otherwise it is what was seen.
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]

@@ -14,7 +14,7 @@ use daemon::mirror::control::{Request, ask};
 use daemon::mirror::files::{Files, Surroundings, check_name};
 use ratatui::crossterm::event::{self, Event};
 use tokio::task::JoinSet;
-use wanlab::units::parse_time;
+use wanlab::units::parse_duration;
 
 use self::view::{Seen, View};
 use crate::cmd::live::{KEY_WAIT, Key, key};
@@ -39,7 +39,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "DIR", env = "ENKAKU_MIRROR_CONFIG_DIR")]
     config_dir: Option<PathBuf>,
     /// Time between two looks.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     interval: Duration,
     /// End after so many looks.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -15,7 +15,7 @@ use tcpmon::capture::{CaptureSummary, LinkType, Slimmer, Writer, decode};
 use tcpmon::events::{
     EventFilter, Events, describe, realtime_minus_monotonic_ns, write_begin, write_event,
 };
-use wanlab::units::parse_time;
+use wanlab::units::parse_duration;
 
 use crate::cmd::{Usage, say};
 
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     /// Stop after so long.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, allow_hyphen_values = true)]
     time: Option<Duration>,
     /// Stop when the file has so many bytes.
     #[arg(long, value_name = "SIZE", value_parser = wanlab::units::parse_size,

@@ -121,7 +121,8 @@ async fn talk(socket: &Path, request: Request) -> anyhow::Result<Answer> {
     ask(socket, request).await.map_err(|error| {
         let hint = match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                "is one running there? `enkaku target run` starts it; --socket says where it is"
+                "is one running there? `systemctl status enkaku-target` tells, `enkaku target run` starts \
+                 one; --socket says where it is"
             }
             ErrorKind::PermissionDenied => "its socket is for its own user and group",
             _ => "is it a daemon of this version?",

@@ -12,7 +12,7 @@ mod security;
 
 use bytes::Bytes;
 
-use self::security::{Chap, Expected};
+use self::security::{Chap, Expected, Proved};
 use super::chap::{Algorithm, ChapCredentials, ChapError, ChapRandom, check_secrets_differ};
 use super::security::SecurityKeys;
 use super::{LOGIN_PDUS_MAX, Outcome};
@@ -182,8 +182,8 @@ pub enum LoginError {
 enum State {
     /// In the security stage.
     Security(Expected),
-    /// In the operational stage; the target's user name, if it has proved who it is.
-    Operational(Option<String>),
+    /// In the operational stage; what was proved before.
+    Operational(Proved),
     /// Over, one way or the other.
     Over,
 }
@@ -401,17 +401,17 @@ impl Login {
             State::Security(expected) => {
                 let expected = expected.handle(SecurityKeys::collect(security)?, &mut out)?;
                 self.state = match (expected, response.transit) {
-                    (Expected::Nothing(user), true) => {
+                    (Expected::Nothing(proved), true) => {
                         self.negotiation.write_offers(&mut out);
-                        State::Operational(user)
+                        State::Operational(proved)
                     }
                     // It would have us go on without its proof.
                     (_, true) => return Err(ChapError::Missing { key: "CHAP_R" }.into()),
                     (expected, false) => State::Security(expected),
                 };
             }
-            State::Operational(user) if response.transit => {
-                return self.establish(response, user, &out.finish());
+            State::Operational(proved) if response.transit => {
+                return self.establish(response, proved, &out.finish());
             }
             state => self.state = state,
         }
@@ -423,7 +423,7 @@ impl Login {
     fn establish(
         &self,
         response: &LoginResponse,
-        user: Option<String>,
+        proved: Proved,
         unanswered: &[u8],
     ) -> Result<Step, LoginError> {
         //= https://www.rfc-editor.org/rfc/rfc7143#section-11.13.6
@@ -451,7 +451,8 @@ impl Login {
             cid: self.config.cid,
             session,
             connection,
-            authenticated_as: user,
+            authenticated_as: proved.user,
+            chap: proved.algorithm,
             cmd_sn: self.config.cmd_sn,
             next_stat_sn: self.exp_stat_sn,
             exp_cmd_sn: response.exp_cmd_sn,

@@ -32,8 +32,17 @@ pub(super) enum Expected {
     Challenge(Chap),
     /// CHAP_N and CHAP_R: the target's proof.
     Proof(Chap, Algorithm),
-    /// Nothing more; the target's user name, if it has proved who it is.
-    Nothing(Option<String>),
+    /// Nothing more.
+    Nothing(Proved),
+}
+
+/// What the exchange came to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Proved {
+    /// The algorithm of our proof; `None` if the target wanted none.
+    pub(super) algorithm: Option<Algorithm>,
+    /// The target's user name, if it has proved who it is.
+    pub(super) user: Option<String>,
 }
 
 impl Expected {
@@ -57,7 +66,7 @@ impl Expected {
         match self {
             // "None" is the default: a target that does not mention it has agreed (§12.1).
             Self::NoProof if !keys.has_chap() => match keys.auth_method {
-                None | Some("None") => Ok(Self::Nothing(None)),
+                None | Some("None") => Ok(Self::Nothing(Proved::default())),
                 Some(answer) => Err(LoginError::AuthMethod { answer: answer.to_owned() }),
             },
             Self::NoProof => Err(ChapError::Invalid { key: "CHAP_A" }.into()),
@@ -95,7 +104,7 @@ fn handle_method(
             out.push("CHAP_A", Algorithm::list(&chap.algorithms));
             Ok(Expected::Challenge(chap))
         }
-        Some("None") if chap.optional => Ok(Expected::Nothing(None)),
+        Some("None") if chap.optional => Ok(Expected::Nothing(Proved::default())),
         //= https://www.rfc-editor.org/rfc/rfc7143#section-9.2
         //# Whenever an iSCSI initiator gets a response whose keys, or their values, are not
         //# according to the step definition, it MUST abort the connection.
@@ -128,7 +137,7 @@ fn handle_challenge(
         format_binary(&algorithm.respond(identifier, &chap.ours.secret, &challenge)),
     );
     if chap.theirs.is_none() {
-        return Ok(Expected::Nothing(None));
+        return Ok(Expected::Nothing(Proved { algorithm: Some(algorithm), user: None }));
     }
     out.push("CHAP_I", chap.random.identifier);
     out.push("CHAP_C", format_binary(&chap.random.challenge));
@@ -150,5 +159,5 @@ fn handle_proof(
         //# If the target authentication fails, the initiator MUST close the connection:
         return Err(ChapError::Failed { user: user.to_owned() });
     }
-    Ok(Expected::Nothing(Some(user.to_owned())))
+    Ok(Expected::Nothing(Proved { algorithm: Some(algorithm), user: Some(user.to_owned()) }))
 }

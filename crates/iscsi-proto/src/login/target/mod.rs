@@ -506,6 +506,7 @@ impl Login {
             session,
             connection,
             authenticated_as: self.security.user().map(str::to_owned),
+            chap: None,
             cmd_sn: identity.cmd_sn,
             // The last response takes one.
             next_stat_sn: self.stat_sn.next(),

@@ -44,6 +44,7 @@ fn outcome(cid: u16, session: SessionParams) -> Outcome {
         cmd_sn: CmdSn(100),
         discovery: false,
         authenticated_as: None,
+        chap: None,
         next_stat_sn: StatSn(1),
         exp_cmd_sn: CmdSn(100),
         max_cmd_sn: CmdSn(100),

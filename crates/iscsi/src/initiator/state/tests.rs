@@ -402,7 +402,7 @@ fn connections_that_are_opened_together_wait_together() {
     let lost = [Cid(7), Cid(8), Cid(9)];
     let cids = [&[Cid(1)], &lost[..]].concat();
     let portal = Portal { host: "198.51.100.1".into(), port: 3260 };
-    member.home = Some(Home { portal, isid: Isid::random(1, 0), cids });
+    member.home = Some(Home { portal, isid: Isid::random(1, 0), cids, proof: (None, false) });
     rig.state.members = vec![member];
     let mut pauses_ms = |wanted| {
         rig.state.growth.wanted = wanted;
