@@ -1,15 +1,18 @@
-"""contrib/enkaku-target.service: what systemd makes of it, from 252 on."""
+"""contrib/*.service: what systemd makes of them, from 252 on."""
 
+import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
 
 from enkaku_lab import REPOSITORY
 from enkaku_lab.peers import enkaku, need
-from enkaku_lab.process import run
+from enkaku_lab.process import peer, run
 
 UNIT = REPOSITORY / "contrib/enkaku-target.service"
+UNITS = sorted((REPOSITORY / "contrib").glob("*.service"))
 EXAMPLE = REPOSITORY / "contrib/target.toml"
 TYPES_OF_252 = {"simple", "exec", "forking", "oneshot", "dbus", "notify", "idle"}
 """systemd.service(5) of 252. A word that is not among them is taken for `simple`, with a warning."""
@@ -38,10 +41,38 @@ def test_reload_is_a_command_and_finds_the_daemon():
 
 
 @pytest.mark.needs("systemd-analyze")
-def test_systemd_has_nothing_against_it(tmp_path: Path):
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_has_nothing_against_it(unit: Path, tmp_path: Path):
     """Its commands are replaced by ours, as they have to be there to be found right."""
-    unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace("/usr/bin/enkaku", str(enkaku.binary())))
-    done = run([need("systemd-analyze"), "verify", "--man=no", unit], check=False)
-    said = [line for line in done.stderr.splitlines() if UNIT.name in line]
+    # A template is verified as one of its instances.
+    installed = tmp_path / unit.name.replace("@.", "@test.")
+    installed.write_text(unit.read_text().replace("/usr/bin/enkaku", str(enkaku.binary())))
+    done = run([need("systemd-analyze"), "verify", "--man=no", installed], check=False)
+    said = [line for line in done.stderr.splitlines() if installed.name in line]
     assert (done.code, said) == (0, []), done.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_its_command_is_one_that_there_is(unit: Path):
+    """Options and subcommands are ours; what is wrong is told before anything is opened."""
+    started = re.search(r"^ExecStart=/usr/bin/enkaku (.*)$", unit.read_text(), re.M)[1]
+    commands = re.match(r"[a-z ]+", started)[0].split()
+    told = enkaku.command(*commands, "--help").stdout
+    assert f"Usage: enkaku {' '.join(commands)}" in told
+    for option in re.findall(r"--[a-z-]+", started):
+        assert option in told, option
+
+
+def test_an_attached_volume_is_told_to_systemd(tmp_path: Path):
+    """What is ordered behind enkaku-attach@ and enkaku-mirror@ finds it there."""
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(address))
+        listener.settimeout(20)
+        with enkaku.serve(["mem:1M"], tmp_path) as target:
+            front = tmp_path / "nbd.sock"
+            argv = [enkaku.binary(), "attach", target.url(), "--nbd", front]
+            environment = {**os.environ, "NOTIFY_SOCKET": str(address)}
+            with peer(argv, tmp_path / "attach.log", env=environment):
+                assert listener.recv(100).strip() == b"READY=1"
+                assert front.is_socket(), "it is there by then"

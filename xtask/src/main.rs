@@ -1,24 +1,29 @@
-//! Checks of the repository itself: `cargo xtask deps`, `cargo xtask tidy` and
-//! `cargo xtask protocol`.
+//! Checks of the repository itself, `cargo xtask deps`, `cargo xtask tidy` and `cargo xtask
+//! protocol`, and `cargo xtask dist`, which makes the packages.
 //!
-//! They also run as tests of this package, so `cargo test` fails where a rule is broken. Nothing
-//! here is part of the product.
+//! The checks also run as tests of this package, so `cargo test` fails where a rule is broken.
+//! Nothing here is part of the product.
 
 mod deps;
+mod dist;
 mod protocol;
 mod tidy;
 
 use std::path::Path;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask deps|tidy|protocol [--write]\n\
+const USAGE: &str = "usage: cargo xtask deps|tidy|protocol [--write]|dist [--binary PATH] [--out DIR]\n\
     deps      who depends on whom in the workspace, against the rule of ARCHITECTURE.md\n\
     tidy      file headers, lengths of files and functions, paths of somebody's machine\n\
     protocol  requirements of RFC 7143 against the citations in code and tests, and against the\n\
-              matrix in PROTOCOL.md, which --write brings up to date";
+              matrix in PROTOCOL.md, which --write brings up to date\n\
+    dist      tarball, Debian package, symbols, checksums (docs/install.md)";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
+    if std::env::args().nth(1).as_deref() == Some("dist") {
+        return dist(arguments.skip(1));
+    }
     let outcome = match (arguments.next().as_deref(), arguments.next().as_deref()) {
         (Some("deps"), None) => deps::check(root()),
         (Some("tidy"), None) => tidy::check(root()),
@@ -34,6 +39,19 @@ fn main() -> ExitCode {
         Ok(violations) => {
             violations.iter().for_each(|violation| eprintln!("{violation}"));
             ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dist(arguments: impl Iterator<Item = String>) -> ExitCode {
+    match dist::run(root(), arguments) {
+        Ok(made) => {
+            made.iter().for_each(|name| println!("{name}"));
+            ExitCode::SUCCESS
         }
         Err(error) => {
             eprintln!("xtask: {error:#}");

@@ -30,6 +30,7 @@ pub(crate) async fn fuse(
     let file = mount.file().display().to_string();
     ready(&file);
     say(format_args!("attached as {file}"))?;
+    tell_systemd();
     loop {
         tokio::select! {
             ended = mount.wait_unmounted() => return ended.context("the mount ended badly"),
@@ -69,6 +70,7 @@ pub(crate) async fn nbd(
     let address = server.local_addr().to_string();
     ready(&address);
     say(format_args!("listening on {address}"))?;
+    tell_systemd();
     server.run(stopped()).await.context("the last flush failed")
 }
 
@@ -103,6 +105,7 @@ pub(crate) async fn iscsi(
     for address in addresses {
         say(format_args!("listening on {address}"))?;
     }
+    tell_systemd();
     let tell = async {
         while growth.changed().await.is_ok() {
             // The one unit that there is.
@@ -113,6 +116,13 @@ pub(crate) async fn iscsi(
     tokio::select! {
         () = server.run(stopped()) => Ok(()),
         () = tell => Ok(()),
+    }
+}
+
+/// Who is ordered behind a unit of ours has waited for this.
+fn tell_systemd() {
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        warn!(%error, "systemd was not told that the device is there");
     }
 }
 
