@@ -6,6 +6,7 @@
 
 mod deps;
 mod dist;
+mod pages;
 mod protocol;
 mod tidy;
 
@@ -14,7 +15,8 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask deps|tidy|protocol [--write]|dist [--binary PATH] [--out DIR]\n\
     deps      who depends on whom in the workspace, against the rule of ARCHITECTURE.md\n\
-    tidy      file headers, lengths of files and functions, paths of somebody's machine\n\
+    tidy      file headers, lengths of files and functions, paths of somebody's machine; pages\n\
+              of docs/ that no link leads to\n\
     protocol  requirements of RFC 7143 against the citations in code and tests, and against the\n\
               matrix in PROTOCOL.md, which --write brings up to date\n\
     dist      tarball, Debian package, symbols, checksums (docs/install.md)";
@@ -26,7 +28,10 @@ fn main() -> ExitCode {
     }
     let outcome = match (arguments.next().as_deref(), arguments.next().as_deref()) {
         (Some("deps"), None) => deps::check(root()),
-        (Some("tidy"), None) => tidy::check(root()),
+        (Some("tidy"), None) => tidy::check(root()).and_then(|mut found| {
+            found.extend(pages::check(root())?);
+            Ok(found)
+        }),
         (Some("protocol"), None) => protocol::check(root()),
         (Some("protocol"), Some("--write")) => protocol::write(root()),
         _ => {
