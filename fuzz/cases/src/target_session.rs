@@ -116,6 +116,7 @@ impl Agreed {
                 ..ConnectionParams::default()
             },
             authenticated_as: None,
+            chap: None,
             // Just before the wrap.
             cmd_sn: CmdSn(u32::MAX - 1),
             next_stat_sn: StatSn(u32::MAX - 1),
