@@ -1,7 +1,8 @@
-//! What `enkaku --version` tells of the build: commit, date and target. A build from the same commit
-//! says the same, whenever and wherever it is made: the date is SOURCE_DATE_EPOCH, else the commit's,
-//! never the clock's. No git is needed: ENKAKU_COMMIT can say it, and without either it is unknown.
-//! A development build does not ask git, since it would be linked anew after each commit.
+//! What `enkaku --version` tells of the build: commit, date and target. A build from the same
+//! commit says the same, whenever and wherever it is made: the date is SOURCE_DATE_EPOCH, else the
+//! commit's, never the clock's. No git is needed: ENKAKU_COMMIT can say it, and without either it
+//! is unknown. A development build does not ask git, since it would be linked anew after each
+//! commit.
 
 use std::env;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! How long it takes to get to a file: in round trips, since that is what a long path costs. Disks are
-//! those that stock tools have made for the fuzz cases.
+//! How long it takes to get to a file: in round trips, since that is what a long path costs. Disks
+//! are those that stock tools have made for the fuzz cases.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail as tests do
 

@@ -88,8 +88,8 @@ pub struct Rate {
     begun: bool,
     /// Losses have shown in startup: the line runs over.
     near: bool,
-    /// A queue stands in startup: from a length on, until half of that is left (RFC 9406 §4.2 resumes
-    /// slow start as well where a queue was none).
+    /// A queue stands in startup: from a length on, until half of that is left (RFC 9406 §4.2
+    /// resumes slow start as well where a queue was none).
     queued: bool,
     /// The most that was carried in startup, what it was when it last grew by a quarter, and rounds
     /// since.

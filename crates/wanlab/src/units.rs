@@ -55,8 +55,8 @@ pub fn parse_rate(input: &str) -> Result<u64, UnitError> {
     }
 }
 
-/// A time of a path or a device: `20ms`, `1s`, `500us`, `1.5s`, `2min`. A bare number is refused, for
-/// `50` means milliseconds to some and seconds to others; a bare `0` needs no unit.
+/// A time of a path or a device: `20ms`, `1s`, `500us`, `1.5s`, `2min`. A bare number is refused,
+/// for `50` means milliseconds to some and seconds to others; a bare `0` needs no unit.
 ///
 /// # Errors
 /// When the number is missing, negative or too large, or its unit is missing or unknown.
@@ -81,8 +81,8 @@ pub fn parse_time(input: &str) -> Result<Duration, UnitError> {
     whole(number, scale_ns).map(Duration::from_nanos).map_err(fail)
 }
 
-/// How long something is done: a bare number of seconds, as ping, fio and iperf3 take it, or `500ms`,
-/// `10s`, `2min` (or `2m`, as in fio), `1h`, `1d`.
+/// How long something is done: a bare number of seconds, as ping, fio and iperf3 take it, or
+/// `500ms`, `10s`, `2min` (or `2m`, as in fio), `1h`, `1d`.
 ///
 /// # Errors
 /// When the number is missing, negative or too large, or its unit is unknown.

@@ -14,8 +14,8 @@ const OFFSET: u64 = 4096;
 const LEN: u32 = 8192;
 
 /// A server's handshake in pieces, and then its replies to one request: whatever it says, no more
-/// is kept than it has sent, data go where they were asked for, each byte once, and a read that counts
-/// as done is whole.
+/// is kept than it has sent, data go where they were asked for, each byte once, and a read that
+/// counts as done is whole.
 pub fn nbd_client(data: &[u8]) {
     let mut input = Reader(data);
     let cut = usize::from(input.u8()) + 1;

@@ -25,8 +25,8 @@ const DESCRIPTION: &str = "Remote block storage at line rate over long-fat netwo
  .
  Nothing is served or attached until it is configured; see enkaku(1).";
 
-/// As debhelper's dh_installsysusers, dh_installtmpfiles and dh_installsystemd would write them, but
-/// that nothing is enabled or started: there is no configuration yet.
+/// As debhelper's dh_installsysusers, dh_installtmpfiles and dh_installsystemd would write them,
+/// but that nothing is enabled or started: there is no configuration yet.
 const AFTER_INSTALLATION: &str = r#"#!/bin/sh
 set -e
 if [ "$1" = configure ]; then

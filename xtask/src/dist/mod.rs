@@ -1,10 +1,11 @@
 //! `cargo xtask dist`: what people install. A tarball with a stripped binary, its symbols apart, a
-//! Debian package, checksums, and a list of what is inside (SBOM) where the tool for it is installed.
+//! Debian package, checksums, and a list of what is inside (SBOM) where the tool for it is
+//! installed.
 //!
-//! Everything is made from one binary by the system's own tools (binutils, tar, dpkg-deb), and comes
-//! out the same byte by byte when it is made again: names are sorted, nobody owns anything, and the
-//! time is that of SOURCE_DATE_EPOCH, else of the last commit. Which file goes where is decided in
-//! `scripts/install` alone.
+//! Everything is made from one binary by the system's own tools (binutils, tar, dpkg-deb), and
+//! comes out the same byte by byte when it is made again: names are sorted, nobody owns anything,
+//! and the time is that of SOURCE_DATE_EPOCH, else of the last commit. Which file goes where is
+//! decided in `scripts/install` alone.
 
 mod debian;
 mod steps;

@@ -107,7 +107,8 @@ impl Tree {
         Ok(names)
     }
 
-    /// Sets modes of folders, which the umask of whoever runs this decides otherwise, and every time.
+    /// Sets modes of folders, which the umask of whoever runs this decides otherwise, and every
+    /// time.
     pub(super) fn settle(&self, epoch: u64) -> Result<()> {
         call(&self.0, "find", [".", "-type", "d", "-exec", "chmod", "755", "{}", "+"])?;
         let at = format!("@{epoch}");

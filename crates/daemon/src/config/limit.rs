@@ -1,5 +1,5 @@
-//! `max_rate`, `max_iops` and `burst`: how fast an initiator may go, or how fast all of them may use
-//! a logical unit. The command line of `serve` reads them the same way.
+//! `max_rate`, `max_iops` and `burst`: how fast an initiator may go, or how fast all of them may
+//! use a logical unit. The command line of `serve` reads them the same way.
 
 use std::time::Duration;
 

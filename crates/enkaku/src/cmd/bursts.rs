@@ -1,5 +1,5 @@
-//! Options for what is offered in the login about the data of writes (RFC 7143 §13.10 to §13.17), of
-//! either role. What both ends agree on is in `enkaku info`.
+//! Options for what is offered in the login about the data of writes (RFC 7143 §13.10 to §13.17),
+//! of either role. What both ends agree on is in `enkaku info`.
 
 use iscsi_proto::keys::Offer;
 use wanlab::units;

@@ -24,7 +24,8 @@ const TARGET_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Portal to ask, and the CHAP user to be there; the port is 3260 unless given. A volume's URL
-    /// has a portal, too. Or isns://HOST or isns://HOST:PORT, an iSNS server, port 3205 unless given.
+    /// has a portal, too. Or isns://HOST or isns://HOST:PORT, an iSNS server, port 3205 unless
+    /// given.
     #[arg(value_name = "[USER@]ADDR[:PORT]|isns://HOST", value_parser = parse_asked)]
     portal: Asked,
     /// Log in to no target: only what the portal or the server says of them.
@@ -226,8 +227,8 @@ const fn device_type(kind: u8) -> &'static str {
     }
 }
 
-/// Where to log in: at the portal that was asked, if the target is there as well, as it was written;
-/// else at the first that it names.
+/// Where to log in: at the portal that was asked, if the target is there as well, as it was
+/// written; else at the first that it names.
 async fn way_in(asked: &Asked, portals: &[String]) -> Option<Portal> {
     let named: Vec<TargetAddress> = portals.iter().filter_map(|text| text.parse().ok()).collect();
     if let Asked::Portal(AskedPortal { portal, .. }) = asked {

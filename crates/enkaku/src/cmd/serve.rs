@@ -96,7 +96,8 @@ pub(crate) struct Args {
     /// Mark what is sent: cs0 to cs7, af11 to af43, ef, va, le, or 0 to 63.
     #[arg(long, value_name = "DSCP")]
     dscp: Option<Dscp>,
-    /// Most that each initiator may read and write, as in 400mbit: its commands wait, no one else's.
+    /// Most that each initiator may read and write, as in 400mbit: its commands wait, no one
+    /// else's.
     #[arg(long, value_name = "RATE", value_parser = parse_max_rate)]
     max_rate: Option<u64>,
     /// Most commands a second of each initiator that read, write or flush.

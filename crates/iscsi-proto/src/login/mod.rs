@@ -40,7 +40,8 @@ pub struct Outcome {
     /// At a target: the initiator's CHAP user. At an initiator: the target's, if authentication
     /// was mutual.
     pub authenticated_as: Option<String>,
-    /// At an initiator: the algorithm it proved itself with; `None` where the target wanted no proof.
+    /// At an initiator: the algorithm it proved itself with; `None` where the target wanted no
+    /// proof.
     pub chap: Option<Algorithm>,
     /// CmdSN of the login requests: the session's first one, as login does not consume it.
     pub cmd_sn: CmdSn,

@@ -224,8 +224,8 @@ impl Session {
     }
 
     /// Reserves the memory of a write whose first data comes with the command, if there is room and
-    /// none waits for it. Without that it gets a small buffer first ([`Self::buffer_length`]), as it
-    /// does where it may be held back: others could use the memory meanwhile.
+    /// none waits for it. Without that it gets a small buffer first ([`Self::buffer_length`]), as
+    /// it does where it may be held back: others could use the memory meanwhile.
     pub(super) fn grant_early(&mut self, itt: Itt) {
         let Some(task) = self.tasks.get_mut(&itt) else { return };
         let wanted = task.write_length();

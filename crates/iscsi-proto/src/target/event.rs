@@ -30,8 +30,8 @@ pub struct SessionError {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Call [`Session::admit`](super::Session::admit) when the command may go on: at once, or later.
-    /// Asked while [`Session::set_holding`](super::Session::set_holding) says so.
+    /// Call [`Session::admit`](super::Session::admit) when the command may go on: at once, or
+    /// later. Asked while [`Session::set_holding`](super::Session::set_holding) says so.
     Admit(Admission),
     /// Execute a SCSI command, then call [`Session::complete`](super::Session::complete).
     Execute(Execute),

@@ -1,6 +1,6 @@
-//! Which logical units a target has, and what each of them is: REPORT LUNS, INQUIRY and READ CAPACITY
-//! over a session of one connection, which ends then. For lists: a unit that is to be used is probed
-//! (`probe`).
+//! Which logical units a target has, and what each of them is: REPORT LUNS, INQUIRY and READ
+//! CAPACITY over a session of one connection, which ends then. For lists: a unit that is to be used
+//! is probed (`probe`).
 
 use bytes::Bytes;
 use iscsi_proto::ids::{Cid, Isid};

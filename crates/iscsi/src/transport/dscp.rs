@@ -1,9 +1,10 @@
-//! [`Dscp`]: the mark that a connection's packets carry (RFC 2474), so that a network can tell storage
-//! from what it should not wait for. Set on the socket before it connects or accepts, so that the
-//! first packet has it, too.
+//! [`Dscp`]: the mark that a connection's packets carry (RFC 2474), so that a network can tell
+//! storage from what it should not wait for. Set on the socket before it connects or accepts, so
+//! that the first packet has it, too.
 //!
 //! What a network does with a mark is its own business; a host's own queues go by SO_PRIORITY,
-//! which is set with it. ECN's two bits beside the mark are TCP's: the kernel keeps them for streams.
+//! which is set with it. ECN's two bits beside the mark are TCP's: the kernel keeps them for
+//! streams.
 
 use std::fmt;
 use std::io;
@@ -87,8 +88,8 @@ impl Dscp {
             Err(error) if !is_v6 => return Err(error),
             _ => {}
         }
-        // Behind it: IP_TOS sets a priority of its own, after the old meaning of that byte. One that
-        // was accepted has the mark of the one that listens, but not its priority.
+        // Behind it: IP_TOS sets a priority of its own, after the old meaning of that byte. One
+        // that was accepted has the mark of the one that listens, but not its priority.
         set_number(&socket, (libc::SOL_SOCKET, libc::SO_PRIORITY), self.priority())
     }
 }

@@ -1,5 +1,5 @@
-//! [`Held`]: commands of one connection that wait for a limit. Dropping it, or forgetting a command,
-//! takes it out of the queue that it waits in.
+//! [`Held`]: commands of one connection that wait for a limit. Dropping it, or forgetting a
+//! command, takes it out of the queue that it waits in.
 
 use std::collections::HashMap;
 use std::pin::Pin;
