@@ -12,7 +12,7 @@ from support.daemon import NAME_A, Daemon, target
 from support.faulty_volume import until
 
 from enkaku_lab.peers import enkaku, libiscsi, nbd, need, qemu
-from enkaku_lab.process import Peer, free_port, peer
+from enkaku_lab.process import Peer, free_port, peer, run
 
 SIZE = 64 * MIB
 NAME = "iqn.2026-11.io.enkaku:gateway"
@@ -49,7 +49,9 @@ def test_what_qemu_has_flushed_is_at_the_far_end(tmp_path: Path, cache: str):
         enkaku.serve([disk], tmp_path) as far,
         gateway(far.url(), tmp_path, "--cache", cache) as near,
     ):
-        qemu.convert(image, near.url)
+        # Without -t, qemu-img does not flush what it has written.
+        flushing = ["convert", "-t", "writeback", "-n", "-f", "raw", "-O", "raw"]
+        run([need("qemu-img"), *flushing, image, near.url], timeout_s=120)
         near.peer.kill()
         assert sha256(disk) == sha256(image)
 
@@ -145,4 +147,4 @@ def test_who_may_come_in(tmp_path: Path):
         assert wrong.code == 2 and "127.0.0.1:3260" in wrong.stderr
         elsewhere = ("--nbd", tmp_path / "socket", "--exclusive")
         wrong = enkaku.command("attach", far.url(), *elsewhere, check=False)
-        assert wrong.code == 2 and "'--exclusive' cannot be used with" in wrong.stderr
+        assert wrong.code == 2 and "cannot be used with '--exclusive'" in wrong.stderr
