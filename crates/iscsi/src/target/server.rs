@@ -259,8 +259,8 @@ impl Server {
         portals.values().map(|portal| (portal.spec.clone(), portal.local)).collect()
     }
 
-    /// Replaces the catalog. Sessions that it no longer allows are ended, in the background; the
-    /// others are not disturbed.
+    /// Replaces the catalog. Of sessions that it no longer allows nothing is done from then on, and
+    /// what they have under way ends in the background; the others are not disturbed.
     pub fn apply(&self, catalog: Catalog) -> Vec<Dropped> {
         let catalog = Arc::new(catalog);
         self.shared.set_catalog(Arc::clone(&catalog));
@@ -316,6 +316,7 @@ impl Server {
 
     fn end(&self, session: Arc<SharedSession>, reason: &'static str) {
         end(&session, reason);
+        session.end(reason); // what executes is waited for behind whoever asked
         self.tasks.spawn(async move { session.close(reason).await });
     }
 

@@ -268,10 +268,15 @@ impl SharedSession {
         self.settled.notify_waiters();
     }
 
+    /// Ends the session: from now on nothing that it asks is done.
+    pub(super) fn end(&self, reason: &'static str) {
+        self.with(|core| core.close(reason));
+    }
+
     /// Ends the session and waits until none of its commands, nor of the session it reinstates, can
     /// reach the medium any more.
     pub(super) async fn close(&self, reason: &'static str) {
-        self.with(|core| core.close(reason));
+        self.end(reason);
         self.outlive_predecessor().await;
         self.wait_until(Session::is_quiet).await;
     }
