@@ -1,4 +1,4 @@
-//! A volume by its URL, whoever serves it, as a [`BlockDevice`](block::BlockDevice): the one place
+//! A volume by its URL, whoever serves it, as a [`BlockDevice`]: the one place
 //! that decides what a URL means, for every command and for the daemon.
 //!
 //! A URL is iSCSI's ([`iscsi::initiator::Url`]) or NBD's ([`nbd::url::Url`]). Not here: files,
