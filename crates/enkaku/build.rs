@@ -18,7 +18,7 @@ fn main() {
     let from_git = if is_release { Repository::find() } else { None };
     let commit = named("ENKAKU_COMMIT").or_else(|| from_git.as_ref().map(|it| it.commit.clone()));
     let epoch = named("SOURCE_DATE_EPOCH").or_else(|| from_git.map(|it| it.epoch));
-    let date = epoch.and_then(|epoch| epoch.trim().parse().ok()).map(date);
+    let date = epoch.and_then(|epoch| epoch.trim().parse().ok()).and_then(date);
     let unknown = if is_release { "unknown" } else { "development build" };
     println!("cargo::rustc-env=ENKAKU_COMMIT={}", commit.as_deref().unwrap_or(unknown));
     println!("cargo::rustc-env=ENKAKU_DATE={}", date.as_deref().unwrap_or("unknown"));
@@ -52,19 +52,16 @@ impl Repository {
 }
 
 fn git(words: &[&str]) -> Option<String> {
+    output("git", words)
+}
+
+fn output(program: &str, words: &[&str]) -> Option<String> {
     let done =
-        Command::new("git").args(words).output().ok().filter(|done| done.status.success())?;
+        Command::new(program).args(words).output().ok().filter(|done| done.status.success())?;
     Some(String::from_utf8(done.stdout).ok()?.trim().to_owned())
 }
 
-/// Of the Gregorian calendar, UTC: days are counted in eras of 400 years that begin with March.
-fn date(epoch_s: i64) -> String {
-    let days = epoch_s.div_euclid(86_400) + 719_468;
-    let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
-    let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, year) = if month < 10 { (month + 3, year) } else { (month - 9, year + 1) };
-    format!("{:04}-{month:02}-{day:02}", year + era * 400)
+/// The day in UTC; unknown where there is no `date` of coreutils or busybox.
+fn date(epoch_s: i64) -> Option<String> {
+    output("date", &["-u", "-d", &format!("@{epoch_s}"), "+%Y-%m-%d"])
 }

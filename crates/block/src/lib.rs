@@ -6,6 +6,7 @@
 
 pub mod backend;
 pub mod buf;
+mod calendar;
 pub mod content;
 pub mod copy;
 pub mod error;
@@ -20,6 +21,7 @@ pub mod testing;
 
 pub use buf::Buf;
 pub use bytes::Bytes;
+pub use calendar::civil;
 pub use error::{BlockError, Result};
 pub use io::Io;
 

@@ -42,25 +42,12 @@ impl Timestamp {
         let civil = [1980 + (date >> 9), date >> 5 & 15, date & 31];
         Self::from_civil(civil, [time >> 11, time >> 5 & 63, (time & 31) * 2], 0)
     }
-
-    /// Year, month and day.
-    fn date(self) -> [i64; 3] {
-        let days = self.seconds.div_euclid(86_400) + 719_468;
-        let era = days.div_euclid(146_097);
-        let of_era = days.rem_euclid(146_097);
-        let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-        let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month = (5 * of_year + 2) / 153;
-        let day = of_year - (153 * month + 2) / 5 + 1;
-        let month = if month < 10 { month + 3 } else { month - 9 };
-        [era * 400 + year_of_era + i64::from(month <= 2), month, day]
-    }
 }
 
 impl fmt::Display for Timestamp {
     /// ISO 8601, with a Z where it is known to be UTC.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [year, month, day] = self.date();
+        let (year, month, day) = block::civil(self.seconds.div_euclid(86_400));
         let second = self.seconds.rem_euclid(86_400);
         let (hour, minute) = (second / 3600, second / 60 % 60);
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{:02}", second % 60)?;
@@ -80,7 +67,7 @@ mod tests {
         assert_eq!(show(951_827_696), "2000-02-29T12:34:56Z");
         for days in -800_000..800_000 {
             let time = Timestamp { seconds: days * 86_400, nanos: 0, is_utc: false };
-            let [year, month, day] = time.date();
+            let (year, month, day) = block::civil(days);
             if let Ok(year) = u32::try_from(year) {
                 let date = [year, month as u32, day as u32];
                 assert_eq!(Timestamp::from_civil(date, [0; 3], 0), Some(time));

@@ -435,26 +435,10 @@ pub fn time(seconds: f64) -> String {
 pub fn clock(unix_s: f64) -> String {
     let ms = (unix_s.max(0.0) * 1000.0).round() as u64;
     let (days, ms_of_day) = (ms / 86_400_000, ms % 86_400_000);
-    let (year, month, day) = civil(days as i64);
+    let (year, month, day) = block::civil(days as i64);
     let (hour, minute) = (ms_of_day / 3_600_000, ms_of_day / 60_000 % 60);
     let (second, milli) = (ms_of_day / 1000 % 60, ms_of_day % 1000);
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{milli:03} UTC")
-}
-
-/// Year, month and day of a number of days since 1970, in the Gregorian calendar. Years begin in
-/// March here, so that the leap day is the last of its year.
-fn civil(days: i64) -> (i64, i64, i64) {
-    const DAYS_OF_400_YEARS: i64 = 146_097;
-    const DAYS_FROM_MARCH_0_TO_1970: i64 = 719_468;
-    let days = days + DAYS_FROM_MARCH_0_TO_1970;
-    let era = days.div_euclid(DAYS_OF_400_YEARS);
-    let of_era = days.rem_euclid(DAYS_OF_400_YEARS);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

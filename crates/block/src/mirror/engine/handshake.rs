@@ -437,15 +437,7 @@ async fn try_take_back(shared: &Arc<Shared>, leg: usize, session: &Arc<Session>)
 /// A time of day for people.
 fn utc(time: WallMs) -> String {
     let (days, second) = (time.0 / 86_400_000, time.0 / 1000 % 86_400);
-    // Days since 0000-03-01: a year that begins in March ends with the leap day.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = year + era * 400 + next;
+    let (year, month, day) = crate::civil(days as i64);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
 }
