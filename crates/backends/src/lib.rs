@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use block::{BlockDevice, BlockError, Device};
-use iscsi::initiator::{ConnectError as IscsiError, RemoteDisk, Url as IscsiUrl, UrlError};
+use iscsi::initiator::{
+    ConnectError as IscsiError, IsidChoice, RemoteDisk, Url as IscsiUrl, UrlError,
+};
 use nbd::client::{ConnectError as NbdError, NbdDisk, ServerCommand};
 use nbd::url::{Url as NbdUrl, UrlError as NbdUrlError};
 
@@ -57,7 +59,8 @@ impl Location {
         })
     }
 
-    /// The same volume, whoever asks, as far as the URL tells: without user and password.
+    /// A name of the volume that does not depend on who uses it: the URL without user and
+    /// password.
     pub fn key(&self) -> String {
         match self {
             Self::Iscsi(url) => {
@@ -103,14 +106,26 @@ pub struct Config {
     pub nbd: nbd::client::Config,
 }
 
+impl Config {
+    /// For whoever serves volumes to others: who serves one anew takes the place of the process
+    /// that did.
+    #[must_use]
+    pub fn to_serve(read_only: bool) -> Self {
+        let mut config = Self::default();
+        config.iscsi.isid = IsidChoice::Stable;
+        config.nbd.read_only = read_only;
+        config
+    }
+}
+
 /// Why a volume could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Of an iSCSI target.
+    /// A volume of an iSCSI target.
     #[error(transparent)]
     Iscsi(#[from] IscsiError),
-    /// Of an NBD server.
+    /// An export of an NBD server.
     #[error(transparent)]
     Nbd(#[from] NbdError),
 }
@@ -182,16 +197,20 @@ impl Volume {
         }
     }
 
-    /// Waits until the capacity is another one than `known`, and tells it.
-    pub async fn resized(&self, known: u64) -> u64 {
-        let size = || match self {
+    /// Tells every other capacity that it gets, until `tell` says that nobody wants to know it.
+    pub async fn tell_sizes(self, mut tell: impl FnMut(u64) -> bool) {
+        let size = || match &self {
             Self::Iscsi(disk) => disk.info().size,
             Self::Nbd(disk) => disk.info().size,
         };
-        while size() == known {
+        let mut known = size();
+        loop {
             tokio::time::sleep(LOOK_AT_SIZE).await;
+            let now = size();
+            if now != std::mem::replace(&mut known, now) && !tell(now) {
+                return;
+            }
         }
-        size()
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use backends::{Config, Location, Volume};
 use block::{BlockError, Device};
-use iscsi::initiator::{IsidChoice, Secret};
+use iscsi::initiator::Secret;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tracing::error;
@@ -34,10 +34,7 @@ impl VolumeLun {
         warnings: &mut Vec<String>,
     ) -> Result<Arc<Self>, String> {
         let opened = async {
-            let mut config = Config::default();
-            // Who serves a volume anew takes the place of the process that did.
-            config.iscsi.isid = IsidChoice::Stable;
-            config.nbd.read_only = lun.read_only;
+            let config = Config::to_serve(lun.read_only);
             let volume = match &section.source {
                 VolumeSource::Command(argv) => Volume::start(argv.clone(), config).await,
                 VolumeSource::Url(_) => {
@@ -86,18 +83,10 @@ impl VolumeLun {
 
     /// Initiators who see it as this LUN are told when it has another size.
     pub(crate) fn serve_as(&self, target: scsi::Target, number: u16) {
-        let volume = self.volume.clone();
         // Until the unit is gone; a volume that is closed has no other size any more.
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.spawn(async move {
-            let mut known = volume.device().info().size;
-            loop {
-                known = volume.resized(known).await;
-                if target.capacity_changed(number).is_err() {
-                    return;
-                }
-            }
-        });
+        let watch =
+            self.volume.clone().tell_sizes(move |_| target.capacity_changed(number).is_ok());
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).spawn(watch);
     }
 }
 

@@ -18,19 +18,16 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::front::{self, IscsiFront};
-use super::remote::{CacheArgs, LOCATION_HELP, RemoteArgs, Volume, parse_location};
+use super::remote::{CacheArgs, RemoteArgs, Volume, parse_location};
 use super::stats_file::StatsFile;
 use super::{Usage, complain, read_secret, socket_address};
-
-/// iSCSI's port (RFC 7143 §10.1).
-const DEFAULT_PORT: u16 = 3260;
 
 /// Makes a remote volume usable here, as a file, as an NBD export or as the LUN of a target, until
 /// interrupted.
 #[derive(clap::Args, Debug)]
 #[command(group = clap::ArgGroup::new("front").required(true).args(["fuse", "nbd", "iscsi"]))]
 pub(crate) struct Args {
-    #[arg(help = LOCATION_HELP, value_parser = parse_location)]
+    #[arg(help = backends::FORMS, value_parser = parse_location)]
     url: Location,
     /// Mount it in this empty directory, as the file `volume`.
     #[arg(long, value_name = "DIR")]
@@ -127,7 +124,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn parse_portal(text: &str) -> Result<SocketAddr, String> {
-    socket_address(text, DEFAULT_PORT).ok_or_else(|| {
+    socket_address(text, iscsi_proto::names::PORT).ok_or_else(|| {
         format!("{text:?} is not an address with a port, as in 127.0.0.1:3260 or [::1]:3260")
     })
 }
@@ -157,13 +154,8 @@ async fn gateway(
         ));
     }
     let (size, growth) = watch::channel(device.info().size);
-    let backend = volume.backend().clone();
-    let watching = tokio::spawn(async move {
-        loop {
-            let known = *size.borrow();
-            size.send_replace(backend.resized(known).await);
-        }
-    });
+    let watch = volume.backend().clone().tell_sizes(move |now| size.send(now).is_ok());
+    let watching = tokio::spawn(watch);
     let options = LunOptions::default().with_shared_beyond(!args.exclusive);
     let front = IscsiFront { listen, iqn: args.iqn.clone(), chap, growth, options };
     let served = front::iscsi(device, front, |_| ()).await;

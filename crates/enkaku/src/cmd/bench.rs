@@ -16,7 +16,7 @@ use wanlab::units;
 
 use super::overwrite::{self, MayOverwrite};
 use super::path_report::Path;
-use super::remote::{Connections, LOCATION_HELP, RemoteArgs, Volume, parse_location};
+use super::remote::{Connections, RemoteArgs, Volume, parse_location};
 use super::trace::Trace;
 use super::{Usage, parse_poll, say};
 
@@ -24,7 +24,7 @@ use super::{Usage, parse_poll, say};
 /// --force, or a yes on a terminal.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    #[arg(help = LOCATION_HELP, value_parser = parse_location)]
+    #[arg(help = backends::FORMS, value_parser = parse_location)]
     url: Location,
     /// Kind of load.
     #[arg(long, value_enum, default_value = "read")]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use backends::Location;
+use backends::{FORMS, Location};
 use block::Device;
 use files::{Found, Partition, Table, TableKind, Volume as FileSystem};
 
@@ -13,9 +13,8 @@ use super::{Usage, complain, image};
 /// Which file system is meant.
 #[derive(clap::Args, Debug)]
 pub(crate) struct DiskArgs {
-    #[arg(value_name = "DISK", help = concat!(
-        "Where the files are: iscsi://[user[%password]@]host[:port]/target-iqn/lun, or the path ",
-        "of an image or block device"
+    #[arg(value_name = "DISK", help = format!(
+        "Where the files are: {FORMS}, or the path of an image or block device"
     ))]
     disk: Disk,
     /// Number of the partition [default: the one with a file system that can be read].
@@ -27,7 +26,7 @@ pub(crate) struct DiskArgs {
 
 #[derive(Clone, Debug)]
 enum Disk {
-    Remote(Box<Location>),
+    Remote(Location),
     Path(PathBuf),
 }
 
@@ -37,9 +36,7 @@ impl FromStr for Disk {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "" => Err("an empty path".to_owned()),
-            url if url.contains("://") => {
-                parse_location(url).map(|url| Self::Remote(Box::new(url)))
-            }
+            url if url.contains("://") => parse_location(url).map(Self::Remote),
             path => Ok(Self::Path(PathBuf::from(path))),
         }
     }

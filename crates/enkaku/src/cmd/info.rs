@@ -8,7 +8,7 @@ use iscsi::initiator::{RemoteDisk, SessionReport};
 use path::tuner::PolicyConfig;
 use serde_json::{Value, json};
 
-use super::remote::{Connections, LOCATION_HELP, RemoteArgs, parse_location};
+use super::remote::{Connections, RemoteArgs, parse_location};
 use super::say;
 
 /// Shows a volume's capacity, and behind iSCSI its identity and the parameters negotiated
@@ -16,7 +16,7 @@ use super::say;
 /// Over one connection, unless --connections asks for more.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    #[arg(help = LOCATION_HELP, value_parser = parse_location)]
+    #[arg(help = backends::FORMS, value_parser = parse_location)]
     url: Location,
     /// Print JSON.
     #[arg(long)]

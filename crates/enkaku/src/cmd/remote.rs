@@ -23,7 +23,7 @@ use iscsi_proto::names::check_name;
 use path::tuner::{ModelConfig, PolicyConfig};
 use wanlab::units;
 
-pub(crate) use self::location::{LOCATION_HELP, parse_location};
+pub(crate) use self::location::parse_location;
 use super::bursts::BurstArgs;
 use super::{Usage, complain, read_secret};
 

@@ -15,7 +15,6 @@ use block::backend::{FileDevice, FileOptions, MemoryDevice, OpenError, check_fit
 use block::layer::delay::DELAY_MAX;
 use block::layer::{Delay, DelayLayer, Delays, Queueing, ReadOnlyLayer, ThickLayer};
 use daemon::config::{parse_burst, parse_max_iops, parse_max_rate};
-use iscsi::initiator::IsidChoice;
 use iscsi::target::{CongestionChoice, Limit, Server, ServerConfig};
 use iscsi::transport::Dscp;
 use scsi::{LunOptions, Target, TargetConfig};
@@ -27,9 +26,6 @@ use super::{ChapArgs, Usage, complain, parse_poll, say, socket_address, stop_sig
 
 /// Block size of memory, and of files unless told otherwise: what every client can use.
 const DEFAULT_BLOCK_SIZE: u32 = 512;
-
-/// iSCSI's port (RFC 7143 §10.1).
-const DEFAULT_PORT: u16 = 3260;
 
 /// Serves files, block devices or memory as an iSCSI target until interrupted.
 #[derive(clap::Args, Debug)]
@@ -132,7 +128,7 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
 }
 
 fn parse_listen(text: &str) -> Result<SocketAddr, String> {
-    socket_address(text, DEFAULT_PORT).ok_or_else(|| {
+    socket_address(text, iscsi_proto::names::PORT).ok_or_else(|| {
         format!(
             "{text:?} is not an address with a port up to 65535, as in 192.0.2.1:3260 or [::]:3260"
         )
@@ -182,7 +178,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             .add_lun(number, Arc::clone(&device), options)
             .map_err(|error| Usage::error(format!("--lun {lun}: {error}")))?;
         if let Some(volume) = &volume {
-            tokio::spawn(tell_size(volume.clone(), target.clone(), number));
+            let target = target.clone();
+            // Until the unit is gone.
+            let watch = volume.clone().tell_sizes(move |_| target.capacity_changed(number).is_ok());
+            tokio::spawn(watch);
         }
         opened.push(Opened { device, volume });
     }
@@ -213,17 +212,6 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
 struct Opened {
     device: Device,
     volume: Option<Volume>,
-}
-
-/// Initiators are told when a volume has another size, until the unit is gone.
-async fn tell_size(volume: Volume, target: Target, number: u16) {
-    let mut known = volume.device().info().size;
-    loop {
-        known = volume.resized(known).await;
-        if target.capacity_changed(number).is_err() {
-            return;
-        }
-    }
 }
 
 /// What a user has to know who did not say who may come in.
@@ -309,11 +297,7 @@ async fn open_volume(lun: &str, args: &Args) -> anyhow::Result<Opened> {
     if let Location::Iscsi(url) = &location {
         warn_of_password(url);
     }
-    let mut config = backends::Config::default();
-    // Who serves a volume anew takes the place of the process that did.
-    config.iscsi.isid = IsidChoice::Stable;
-    config.nbd.read_only = args.read_only;
-    let volume = Volume::open(&location, config);
+    let volume = Volume::open(&location, backends::Config::to_serve(args.read_only));
     let volume = volume.await.with_context(|| format!("--lun {location}"))?;
     let mut device = volume.device();
     let block_size = device.info().block_size;

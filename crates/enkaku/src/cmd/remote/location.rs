@@ -7,12 +7,6 @@ use super::{Connections, RemoteArgs};
 use crate::cmd::Usage;
 use crate::cmd::advice::parse_url;
 
-/// The forms of a URL.
-pub(crate) const LOCATION_HELP: &str = concat!(
-    "iscsi://[user[%password]@]host[:port]/target-iqn/lun, nbd://HOST[:PORT]/EXPORT or ",
-    "nbd+unix:///EXPORT?socket=PATH"
-);
-
 /// A volume's URL, from a command line.
 ///
 /// # Errors
