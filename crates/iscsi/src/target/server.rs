@@ -317,7 +317,7 @@ impl Server {
     fn end(&self, session: Arc<SharedSession>, reason: &'static str) {
         end(&session, reason);
         session.end(reason); // what executes is waited for behind whoever asked
-        self.tasks.spawn(async move { session.close(reason).await });
+        self.tasks.spawn(async move { session.ended().await });
     }
 
     /// What happened so far.

@@ -273,10 +273,15 @@ impl SharedSession {
         self.with(|core| core.close(reason));
     }
 
-    /// Ends the session and waits until none of its commands, nor of the session it reinstates, can
-    /// reach the medium any more.
+    /// [`Self::end`], then [`Self::ended`].
     pub(super) async fn close(&self, reason: &'static str) {
         self.end(reason);
+        self.ended().await;
+    }
+
+    /// Of a session that was ended: waits until none of its commands, nor of the session it
+    /// reinstates, can reach the medium any more.
+    pub(super) async fn ended(&self) {
         self.outlive_predecessor().await;
         self.wait_until(Session::is_quiet).await;
     }
@@ -288,7 +293,7 @@ impl SharedSession {
     /// command, and one login waits in that session.
     pub(super) fn give_way(self: &Arc<Self>) -> Arc<Self> {
         // First, so that no connection can enter it once nothing keeps it waiting.
-        self.with(|core| core.close("session reinstated"));
+        self.end("session reinstated");
         let inherited = locked(&self.predecessor).take();
         self.settle(); // its login has nothing to wait for any more
         inherited.unwrap_or_else(|| Arc::clone(self))
