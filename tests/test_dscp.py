@@ -157,5 +157,6 @@ def test_a_reload_marks_connections_that_come_later(daemon: Daemon, network: Nam
 
 
 def test_what_is_no_mark_is_refused_in_one_line():
-    bad = enkaku.command("info", "iscsi://127.0.0.1/iqn.2026-11.org.example:a/0", "--dscp", "af44", check=False)
+    url = "iscsi://127.0.0.1/iqn.2026-11.org.example:a/0"
+    bad = enkaku.command("info", url, "--dscp", "af44", check=False)
     assert bad.code == 2 and "cs0 to cs7, af11 to af43" in bad.stderr

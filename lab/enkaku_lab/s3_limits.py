@@ -96,7 +96,8 @@ def _at_once(url: str, loads: list[Workload], seconds: float) -> list[Measuremen
 
 
 def _run(url: str, load: Workload, initiator: str, seconds: float) -> Measurement:
-    # What was saved up before a run, and the debt of the first commands, are not of its steady state.
+    # What was saved up before a run, and the debt of the first commands, are not of its steady
+    # state.
     options = ["--initiator-name", initiator, "--ramp", "2s"]
     return enkaku.bench(url, load, seconds, options=options)
 

@@ -24,17 +24,21 @@ def write(studies: list[Study], pace: Pace, folder: Path, docs: Path, note: str 
     parts = [*_head(studies, pace, folder), *([note] if note else [])]
     for one, svg, said in performed:
         kept = _keep(svg, docs)
-        parts += [
-            f"## {one.name}: {one.title}",
-            f"The paper ({one.source}): {one.paper}.",
-            f"![{one.title}]({kept})",
-            said,
-        ]
+        parts += [*_begin(one, kept), said]
     facts = folder / f"facts-{pace.name}.csv"
     (docs / FACTS).write_bytes(facts.read_bytes())
     page = docs / PAGE
     page.write_text("\n\n".join(parts) + "\n")
     return page
+
+
+def _begin(one: Study, kept: str) -> list[str]:
+    """What both pages say first of a study."""
+    return [
+        f"## {one.name}: {one.title}",
+        f"The paper ({one.source}): {one.paper}.",
+        f"![{one.title}]({kept})",
+    ]
 
 
 def write_simulated(
@@ -51,9 +55,7 @@ def write_simulated(
     for one, svg, said in performed:
         kept = _keep(svg, docs)
         parts += [
-            f"## {one.name}: {one.title}",
-            f"The paper ({one.source}): {one.paper}.",
-            f"![{one.title}]({kept})",
+            *_begin(one, kept),
             f"[What was drawn]({svg.stem}.csv), with the runs behind it." if (docs / f"{svg.stem}.csv").exists() else "",
             said,
         ]

@@ -40,7 +40,7 @@ pub(super) struct Leg {
     pub(super) guard: Guard,
     /// When its superblock was last written, if it was since the mirror was opened.
     pub(super) told_at: Option<Duration>,
-    /// The same, of the first time after a silence.
+    /// When its superblock was written for the first time after a silence.
     pub(super) claimed_at: Option<Duration>,
     pub(super) sending: Option<Sending>,
     pub(super) tracking: Tracking,
