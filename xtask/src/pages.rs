@@ -1,5 +1,5 @@
-//! The pages of docs/: each is reached by links from README.md, and links lead to files that are
-//! there. A page that nobody finds is a page that nobody mends.
+//! The pages of docs/: each is reached by links from README.md, and links lead to files and headings
+//! that are there. A page that nobody finds is a page that nobody mends.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,12 +22,20 @@ pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
         }
         let text = fs::read_to_string(root.join(&page)).with_context(|| shown(&page))?;
         for link in links(&text) {
-            let to = join(&page, link);
+            let (file, place) = link.split_once('#').unwrap_or((link, ""));
+            let to = if file.is_empty() { page.clone() } else { join(&page, file) };
             if !root.join(&to).exists() {
                 found.push(format!("{}: the link to {link} leads nowhere", shown(&page)));
-            } else if is_page(&to) {
-                left.push(to);
+                continue;
             }
+            if !is_page(&to) {
+                continue;
+            }
+            let there = fs::read_to_string(root.join(&to)).with_context(|| shown(&to))?;
+            if !place.is_empty() && !places(&there).contains(place) {
+                found.push(format!("{}: {link}: no heading is called so", shown(&page)));
+            }
+            left.push(to);
         }
     }
     let lost = pages.difference(&seen);
@@ -57,7 +65,7 @@ fn collect(root: &Path, folder: &Path, pages: &mut BTreeSet<PathBuf>) -> Result<
     Ok(())
 }
 
-/// The files that a page links to. What stands in code is no link.
+/// The files and headings that a page links to. What stands in code is no link.
 fn links(text: &str) -> Vec<&str> {
     let (mut links, mut in_code) = (Vec::new(), false);
     for line in text.lines() {
@@ -68,11 +76,40 @@ fn links(text: &str) -> Vec<&str> {
             continue;
         }
         let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-        let files = targets.filter(|to| !to.contains("://") && !to.contains(' '));
-        let files = files.filter_map(|to| to.split('#').next());
-        links.extend(files.filter(|file| !file.is_empty()));
+        links.extend(
+            targets.filter(|to| !to.contains("://") && !to.contains(' ') && !to.is_empty()),
+        );
     }
     links
+}
+
+/// What a link may name behind #: a page's headings, as GitHub and `make site` call them.
+fn places(text: &str) -> BTreeSet<String> {
+    let (mut places, mut in_code) = (BTreeSet::new(), false);
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        let heading = line.trim_start_matches('#');
+        if in_code || heading.len() == line.len() || !heading.starts_with(' ') {
+            continue;
+        }
+        let name = place(heading.trim());
+        // The second heading of a name is name-1, the third name-2.
+        let more = (1..).map(|nth| format!("{name}-{nth}"));
+        let free = std::iter::once(name.clone()).chain(more).find(|name| !places.contains(name));
+        places.extend(free);
+    }
+    places
+}
+
+fn place(heading: &str) -> String {
+    let kept = |letter: char| match letter {
+        ' ' => Some('-'),
+        '-' | '_' => Some(letter),
+        _ => letter.is_alphanumeric().then_some(letter),
+    };
+    heading.to_lowercase().chars().filter_map(kept).collect()
 }
 
 /// A link of a page, from the root.
@@ -108,12 +145,17 @@ mod tests {
         };
         write("README.md", "[all](docs/README.md) [web](https://example.org/x.md)\n");
         write("docs/README.md", "[a](a.md#part), ![picture](b.svg)\n```\n[no](c.md)\n```\n");
-        write("docs/a.md", "[home](../README.md) [deep](d/e.md)\n");
-        write("docs/d/e.md", "[a](../a.md) [here](#this)\n");
+        write("docs/a.md", "[home](../README.md) [deep](d/e.md)\n```\n# part\n```\n");
+        write(
+            "docs/d/e.md",
+            "[a](../a.md) [here](#this-es-part-2) [too](#same-1)\n\
+             ## This: `E`'s part 2\n# Same\n# Same\n",
+        );
         write("docs/lost.md", "[a](a.md)\n");
         assert_eq!(
             check(root.path()).unwrap(),
             [
+                "docs/README.md: a.md#part: no heading is called so",
                 "docs/README.md: the link to b.svg leads nowhere",
                 "docs/lost.md: no link leads there; name it in docs/README.md",
             ]
