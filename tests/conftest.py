@@ -25,6 +25,9 @@ COMPLIANCE: dict[str, dict[str, str]] = {}
 """Kind of unit → test of iscsi-test-cu → `passed`, `failed`, or why it skipped itself; counted at the
 end, because the tool calls skipped tests passed."""
 
+NOT_HERE: dict[str, list[str]] = {}
+"""Guide → why blocks of it cannot run in namespaces; told at the end."""
+
 
 @pytest.fixture(autouse=True)
 def own_initiator_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,11 +62,12 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         for what in marker.args:
-            if reason := _lack(what):
+            if reason := lack(what):
                 pytest.skip(reason)
 
 
-def _lack(what: str) -> str | None:
+def lack(what: str) -> str | None:
+    """Why a test cannot run here that needs a program, a device node or a right."""
     if what == "root":
         return None if os.geteuid() == 0 else "needs root (loop devices, mounts)"
     if what.startswith("/dev/"):
@@ -73,6 +77,13 @@ def _lack(what: str) -> str | None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
+    if blocks := [why for page in NOT_HERE.values() for why in page]:
+        terminalreporter.section("guides")
+        what = f"{len(blocks)} blocks of {len(NOT_HERE)} guides cannot run here:"
+        terminalreporter.write_line(what)
+        for page, reasons in NOT_HERE.items():
+            for why in reasons:
+                terminalreporter.write_line(f"    {page}: {why}")
     if COMPLIANCE:
         terminalreporter.section("iscsi-test-cu")
         for line in compliance_summary(COMPLIANCE):
