@@ -5,13 +5,19 @@
 //! the first level was full already, N is halved until a level is not. Then it holds, and looks
 //! whether what is carried stays. What changed twice beyond the noise begins again, with R or w as
 //! they were before. It opens and closes nothing itself.
+//!
+//! Where losses that no load explains keep the windows small, what a step brings proves nothing:
+//! windows swing for seconds, and new ones have overrun first. But more connections lose no larger
+//! share there, while behind a policer they lose the more the more they are. So steps are added up
+//! until there are three times as many, and the share decides. A number that holds is tried again
+//! now and then.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use super::limit::Bottleneck;
 use super::memory::Remembered;
-use super::model::{Estimate, OTHER_SHARE};
+use super::model::{Estimate, MORE, OTHER_SHARE};
 use super::tcp::{SEGMENT_BYTES, median};
 
 /// Connections that a transfer begins with (iSCSI-APT, 2009), and what a target grants.
@@ -25,6 +31,14 @@ const FIRST_WINDOW_BYTES: f64 = 10.0 * SEGMENT_BYTES * 128.0;
 const STEPS: (f64, f64) = (2.0, 1.5);
 /// A step brought nothing below this share of what it could, and all of it above.
 const GAIN_SHARES: (f64, f64) = (0.25, 0.7);
+/// Where losses limit, steps are judged together until so much of what there was is added, and are
+/// in vain if losses have risen by this factor. Behind a policer three times as many lose 4.3 times
+/// as often with cubic (RFC 9438 §5.1: windows go with p^-0.75), and 9 times with Reno.
+const LOSSES_STEP: f64 = 2.0;
+const LOSSES_RISE: f64 = 2.0;
+/// A number that holds where losses limit is tried again after seconds, each time twice as many
+/// unless more were worth it.
+const LOSSES_AGAIN_S: (f64, f64) = (2.0, 160.0);
 /// N carries R with this margin, for connections that carry less than the typical one.
 const MARGIN: f64 = 1.04;
 /// New connections need round trips for TCP, login and slow start; those that are left need fewer.
@@ -98,11 +112,23 @@ impl fmt::Display for Why {
     }
 }
 
+/// What a number of connections has shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Level {
+    n: u32,
+    /// Bytes a second of all.
+    carried: f64,
+    /// Share of segments lost.
+    loss: f64,
+    /// Bytes a second of one, at the last step.
+    each: f64,
+}
+
 /// What the count is doing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
-    /// More are tried; the number below and what it carried.
-    Grow { below: Option<(u32, f64)> },
+    /// More are tried; what is known of fewer.
+    Grow { below: Option<Level> },
     /// Fewer are tried; what was full, and the fewest that carried it.
     Down { full: f64, above: u32 },
     /// The number that the arithmetic gave is checked once against what it is to carry.
@@ -127,6 +153,9 @@ pub struct Count {
     least: u32,
     asked_s: Option<f64>,
     refused: Option<(u32, f64)>,
+    /// Where losses limit: since when a number has been held, and the pause before the next try.
+    tried_s: f64,
+    pause_s: f64,
     /// Ends and rates of the last intervals with enough to send.
     rates: VecDeque<(f64, f64)>,
     watched_s: f64,
@@ -147,6 +176,8 @@ impl Count {
             least: 1,
             asked_s: None,
             refused: None,
+            tried_s: 0.0,
+            pause_s: LOSSES_AGAIN_S.0,
             rates: VecDeque::new(),
             watched_s: 0.0,
         }
@@ -277,7 +308,7 @@ impl Count {
         let span_s = (0.1 * (noise / LEVEL_NOISE).powi(2)).clamp(LEVEL_S.0, most_s);
         let lately = self.mean(now.t_s - span_s);
         // What a step was to bring is there before all windows have grown.
-        if let Mode::Grow { below: Some((n, carried)) } = self.mode {
+        if let Mode::Grow { below: Some(Level { n, carried, .. }) } = self.mode {
             let could = f64::from(self.n) / f64::from(n) - 1.0;
             let lately = self.mean(now.t_s - LEVEL_S.0)?;
             if lately >= carried * (1.0 + GAIN_SHARES.1 * could) && !now.line {
@@ -317,15 +348,17 @@ impl Count {
                 }
                 self.grow(now, carried);
             }
-            Mode::Grow { below: Some((n, before)) } => {
-                let could = f64::from(self.n) / f64::from(n) - 1.0;
-                let share = (carried / before - 1.0) / could;
-                let each_before = before / f64::from(n);
+            Mode::Grow { below: Some(below) } if now.losses_limit && !is_full => {
+                self.judge_lossy(now, carried, below);
+            }
+            Mode::Grow { below: Some(below) } => {
+                let could = f64::from(self.n) / f64::from(below.n) - 1.0;
+                let share = (carried / below.carried - 1.0) / could;
                 if share < GAIN_SHARES.0 {
                     let each = self.per_connection.take();
-                    self.n_before(n, carried, each, now);
+                    self.n_before(below.n, carried, each, now);
                 } else if is_full || share < GAIN_SHARES.1 {
-                    self.plateau(carried, now, Some(each_before), self.n);
+                    self.plateau(carried, now, Some(below.each), self.n);
                 } else {
                     self.per_connection = Some(each);
                     self.grow(now, carried);
@@ -347,6 +380,22 @@ impl Count {
                 self.go_to(more, Why::Needed(full, each));
             }
             Mode::Down { .. } | Mode::Verify { .. } | Mode::Hold { .. } => self.hold(carried),
+        }
+    }
+
+    /// A level where losses limit each connection.
+    fn judge_lossy(&mut self, now: &Estimate, carried: f64, below: Level) {
+        let could = f64::from(self.n) / f64::from(below.n) - 1.0;
+        if self.n == self.max {
+            self.hold(carried);
+        } else if could < LOSSES_STEP && below.loss > 0.0 {
+            self.step(now, carried, below);
+        } else if now.loss_lately <= LOSSES_RISE * below.loss || below.loss <= 0.0 {
+            self.pause_s = LOSSES_AGAIN_S.0;
+            self.grow(now, carried);
+        } else {
+            let each = self.per_connection.take();
+            self.n_before(below.n, carried, each, now);
         }
     }
 
@@ -387,6 +436,12 @@ impl Count {
 
     /// More are tried: as many as what is known of the line asks for, else a step.
     fn grow(&mut self, now: &Estimate, carried: f64) {
+        let (n, loss, each) = (self.n, now.loss_lately, carried / f64::from(self.n));
+        self.step(now, carried, Level { n, carried, loss, each });
+    }
+
+    /// One step, which is judged by what `below` carried.
+    fn step(&mut self, now: &Estimate, carried: f64, below: Level) {
         let each = carried / f64::from(self.n);
         let seen = now.window_bytes.is_some();
         let step = ceil(f64::from(self.n) * if seen { STEPS.1 } else { STEPS.0 });
@@ -405,7 +460,7 @@ impl Count {
         if n.min(self.max) <= self.n {
             return self.hold(carried);
         }
-        self.mode = Mode::Grow { below: Some((self.n, carried)) };
+        self.mode = Mode::Grow { below: Some(Level { each, ..below }) };
         self.line = 0.0;
         self.go_to(n, Why::Limited(now.limits));
     }
@@ -413,7 +468,7 @@ impl Count {
     fn hold(&mut self, level: f64) {
         self.mode = Mode::Hold { level, off: 0 };
         self.why = if self.n == self.max { Why::AtMost } else { Why::Holds };
-        self.watched_s = f64::NEG_INFINITY;
+        (self.watched_s, self.tried_s) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
     }
 
     /// Holds, and looks whether what is carried stays.
@@ -443,6 +498,17 @@ impl Count {
         // A level follows what is measured as slowly as noise averages out.
         let level = if off == 0 { level + 0.1 * (mean - level) } else { level };
         self.mode = Mode::Hold { level, off };
+        // Less than the line is known to carry, or it is not known.
+        let line = now.bandwidth.filter(|_| now.measured);
+        let lacks = line.is_none_or(|line| MORE * level < line);
+        if !(now.losses_limit && lacks) || self.tried_s == f64::NEG_INFINITY {
+            self.tried_s = now.t_s;
+        }
+        if now.t_s - self.tried_s >= self.pause_s && self.n < self.max {
+            self.pause_s = (2.0 * self.pause_s).min(LOSSES_AGAIN_S.1);
+            self.least = self.n;
+            return self.grow(now, mean);
+        }
         if off.abs() < 2 {
             return;
         }

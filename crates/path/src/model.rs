@@ -52,6 +52,8 @@ pub(crate) const FULL_ROUNDS: f64 = 3.0;
 const RAISE_WEIGHT: f64 = 0.4;
 /// A rate that is off by more is another path's, not noise.
 pub(crate) const OTHER_SHARE: f64 = 0.1;
+/// This factor is more than noise makes of what is carried (BBR §4.3.1.2: a quarter).
+pub(crate) const MORE: f64 = 1.25;
 /// Once so many seconds of the line were sent less, a queue is shorter by this part of them, or not
 /// ours.
 const DRAINED_S: f64 = 0.006;
@@ -97,6 +99,10 @@ pub struct Estimate {
     pub loss: f64,
     /// Losses are the load's.
     pub lossy: bool,
+    /// Losses that no load explains keep the windows small: no queue, nothing else in the way.
+    pub losses_limit: bool,
+    /// Share of segments lost over the last seconds and round trips.
+    pub loss_lately: f64,
     /// The sender had enough to fill the line.
     pub full: bool,
     /// Commands waited for the pace, in bursts at least.
@@ -150,6 +156,8 @@ pub struct Model {
     saturated_since_s: Option<f64>,
     /// A queue or losses have shown for the first time.
     shown_s: Option<f64>,
+    /// The bandwidth when the line was saturated last.
+    found: f64,
     outstanding: Option<f64>,
     /// In the background, where every queue is somebody's: the base delay of the last minutes.
     base: Option<Minima>,
@@ -167,6 +175,7 @@ impl Default for Model {
             draining: None,
             saturated_since_s: None,
             shown_s: None,
+            found: f64::INFINITY,
             outstanding: None,
             base: None,
         }
@@ -216,7 +225,13 @@ impl Model {
         let held = is_held(sample, pace, &now);
         now.line = held || now.saturated;
         let lately_s = MEASURE.0 + MEASURE.1 * now.rtt_s.unwrap_or(0.0);
-        now.limits = limits(sample, self.recent.loss(t_s - lately_s, SEGMENT_BYTES), held, &now);
+        now.loss_lately = self.recent.loss(t_s - lately_s, SEGMENT_BYTES);
+        now.losses_limit = now.full
+            && !now.line
+            && !uses_bbr(sample)
+            && !is_busy_elsewhere(sample)
+            && self.loses_without_queue(t_s - 2.0 * lately_s);
+        now.limits = limits(sample, held, &now);
         self.last = now;
         &self.last
     }
@@ -328,7 +343,22 @@ impl Model {
             let enough = now.t_s - from_s >= now.round_s();
             if enough { Some(known + weight * (measured - known)) } else { None }
         });
-        now.bandwidth = Some(measured.unwrap_or(known.max(seen)));
+        let bandwidth = measured.unwrap_or(known.max(seen));
+        now.bandwidth = Some(bandwidth);
+        if now.saturated {
+            self.found = bandwidth;
+        } else if bandwidth > MORE * self.found {
+            // More was carried, and nothing stood: what was measured was not the line.
+            (now.measured, self.shown_s, self.found) = (false, None, f64::INFINITY);
+        }
+    }
+
+    /// Since then packets were lost, and no queue was there that could have run over.
+    fn loses_without_queue(&self, since_s: f64) -> bool {
+        let loss = self.recent.loss(since_s, SEGMENT_BYTES);
+        let most_s = self.recent.since(since_s).filter_map(|one| one.rtt_s).reduce(f64::max);
+        let queue_s = most_s.unwrap_or(0.0) - self.last.rtt_s.unwrap_or(0.0);
+        loss > 0.0 && loss <= LOSS_SHARE && queue_s < 2.0 * self.last.queue_target_s
     }
 
     /// Is the queue ours? It is, if it goes when less is sent than the line carries.
@@ -392,24 +422,41 @@ fn is_held(sample: &Sample, pace: Option<f64>, now: &Estimate) -> bool {
     sample.held_share >= DOMINANT_SHARE && used && now.measured
 }
 
-/// The name of what limits the typical connection of a sample; `loss` is the share of segments lost
-/// lately, and `held` says that commands wait for the line.
-fn limits(sample: &Sample, loss: f64, held: bool, now: &Estimate) -> Bottleneck {
+/// The typical connection waits for something else than its congestion window: what is to be sent,
+/// the receiver, or a buffer.
+fn is_busy_elsewhere(sample: &Sample) -> bool {
+    let signs = Signs::of(|field| sample.typical(field), false);
+    signs.silent || signs.counted().is_some() || is_app_limited(sample)
+}
+
+/// Losses are not what limits BBR.
+fn uses_bbr(sample: &Sample) -> bool {
+    let bbr = Some(CongestionControl::Bbr);
+    sample.connections.iter().any(|one| one.tcp.congestion_control == bbr)
+}
+
+fn is_app_limited(sample: &Sample) -> bool {
+    let app_limited = sample.typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
+    app_limited.is_some_and(|share| share >= DOMINANT_SHARE)
+}
+
+/// The name of what limits the typical connection of a sample; `held` says that commands wait for
+/// the line.
+fn limits(sample: &Sample, held: bool, now: &Estimate) -> Bottleneck {
     if held {
         return Bottleneck::LineRate;
     }
-    let bbr = Some(CongestionControl::Bbr);
-    let bbr = sample.connections.iter().any(|one| one.tcp.congestion_control == bbr);
+    let bbr = uses_bbr(sample);
     let queue_us = now.rtt_s.map(|empty_s| (1e6 * (empty_s + now.queue_s), 1e6 * empty_s));
     let queued = queue_us.is_some_and(|(rtt_us, empty_us)| is_queued(rtt_us, empty_us));
-    let signs = Signs { queued, loss, ..Signs::of(|field| sample.typical(field), bbr) };
+    let signs =
+        Signs { queued, loss: now.loss_lately, ..Signs::of(|field| sample.typical(field), bbr) };
     // A flow is "application limited" to the kernel whenever its send buffer or the receiver's
     // window holds it up, so those come first.
     if let Some(counted) = signs.counted() {
         return counted;
     }
-    let app_limited = sample.typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
-    if signs.silent || !now.full || app_limited.is_some_and(|share| share >= DOMINANT_SHARE) {
+    if signs.silent || !now.full || is_app_limited(sample) {
         let asks = sample.outstanding_bytes.is_some_and(|bytes| bytes > 0.0);
         return if asks { Bottleneck::QueueDepth } else { Bottleneck::Application };
     }

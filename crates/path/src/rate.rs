@@ -233,7 +233,7 @@ impl Rate {
         let response_s = RESPONSE * now.round_s();
         let error = (now.queue_target_s - now.queue_s) / response_s;
         let untouched = !self.near && !self.queued && now.loss <= 0.0;
-        if !now.measured && !now.saturated && untouched {
+        if !now.measured && !now.saturated && untouched || now.losses_limit {
             // Windows limit, and nothing has shown of the line: they are to grow.
             self.step = PROBE_STEPS.2;
         } else if now.queue_s > now.queue_target_s / 2.0 || now.lossy {
