@@ -3,6 +3,8 @@
 //! `connect` has returned.
 
 mod fence;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -276,7 +278,8 @@ impl Leg {
             let longest = link.lingers_ms_max;
             let delay = Duration::from_millis(link.rng.below(longest));
             let leg = self.clone();
-            return self.0.executor.after(delay, move || leg.carry_out(id, Box::new(|_, _| {})));
+            let ends: Then = Box::new(move |leg, _| lock(&leg.0.store).answered(id));
+            return self.0.executor.after(delay, move || leg.carry_out(id, ends));
         }
         drop(link);
         self.carry_out(id, then);
@@ -423,12 +426,12 @@ impl Remote {
     fn answer_with(&self, delay: Duration, id: u64, slot: Arc<Slot>, answer: Answer) {
         let (leg, session) = (self.leg.clone(), self.session);
         self.leg.0.executor.after(delay, move || {
+            lock(&leg.0.store).answered(id);
             let link = lock(&leg.0.link);
             if !link.alive || link.session != session {
                 return;
             }
             drop(link);
-            lock(&leg.0.store).answered(id);
             let (now, number) = (leg.0.executor.now(), leg.0.number);
             leg.0.points.log(now, || format!("leg {number} {id} {:?}", answer.as_ref().err()));
             leg.0.points.pass();

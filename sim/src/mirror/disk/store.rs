@@ -1,8 +1,9 @@
 //! What a disk holds and what a power cut leaves of it. No time, no futures.
 //!
 //! A write that was carried out is *visible*. It is *stable* after a flush that was asked for after
-//! its answer, or by its own FUA. A power cut leaves of each sector any content that it had since
-//! it was last stable, and of what was under way any part.
+//! its end, or by its own FUA. It ends with its answer, also when that finds no session any more to
+//! be sent in. A power cut leaves of each sector any content that it had since it was last stable,
+//! and of what was under way any part.
 
 mod order;
 mod reservation;
@@ -36,7 +37,7 @@ struct Operation {
     work: Work,
     /// The session it came in.
     session: u64,
-    /// For a flush: what had not been answered when it was asked for.
+    /// For a flush: what had not ended when it was asked for.
     uncovered: BTreeSet<u64>,
 }
 
@@ -288,7 +289,7 @@ impl Store {
         }
     }
 
-    /// Whoever asked has been answered.
+    /// It has ended, and whoever asked has been answered if there is a session.
     pub(crate) fn answered(&mut self, id: u64) {
         self.unanswered.remove(&id);
     }
@@ -304,7 +305,10 @@ impl Store {
         for id in flying {
             match self.rng.below(3) {
                 0 => drop(self.flying.remove(&id)),
-                1 => drop(self.perform(id)),
+                1 => {
+                    self.perform(id);
+                    self.answered(id);
+                }
                 _ => {}
             }
         }
