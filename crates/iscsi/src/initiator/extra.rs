@@ -60,8 +60,7 @@ pub(super) fn install(
             return None;
         }
     };
-    let Group { session, home, connections } = group;
-    let ready = connections.into_iter().next()?;
+    let Group { session, home, leading: ready } = group;
     let mut member = Member::new(session, home.isid);
     (member.part, member.home) = (Part::Joining, Some(home));
     let mut state = shared.lock();

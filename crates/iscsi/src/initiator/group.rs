@@ -10,7 +10,6 @@ use iscsi_proto::ids::{Cid, Isid};
 use iscsi_proto::initiator::{self as core, ConnectionId, Established, Session};
 use iscsi_proto::keys::ConnectionParams;
 use iscsi_proto::serial::StatSn;
-use iscsi_proto::time::Instant;
 use tokio::net::TcpStream;
 
 use super::config::AfterLoss;
@@ -28,15 +27,24 @@ pub(super) struct Ready {
     pub(super) params: ConnectionParams,
 }
 
-/// A session and its connections.
+/// What a disk's login has led to.
+pub(super) struct Opening {
+    pub(super) groups: Vec<Group>,
+    /// Connections that are to join the first session, which lives.
+    pub(super) joining: Vec<Identity>,
+}
+
+/// A session.
 pub(super) struct Group {
     pub(super) session: Session<Task>,
     pub(super) home: Home,
-    pub(super) connections: Vec<Ready>,
+    /// Its first connection.
+    pub(super) leading: Ready,
 }
 
-/// Logs in with as many connections as configured; with fewer if the target refuses some.
-pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Group>, ConnectError> {
+/// Logs in with as many sessions as configured; with fewer if the target refuses some. Where the
+/// target lets one session have many connections, with the first one.
+pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Opening, ConnectError> {
     let config = &shared.config;
     let chap = credentials(&shared.url, config);
     let identity = |qualifier| Identity {
@@ -69,35 +77,32 @@ pub(super) async fn establish(shared: &Shared, isid_bits: u32) -> Result<Vec<Gro
         _ => wanted,
     };
     let granted = outcome.session.max_connections.max(1).min(wanted);
-    let others = if granted > 1 {
-        (2..=granted)
-            .map(|cid| Identity {
-                cid: Cid(cid),
-                joining: Some((outcome.tsih, outcome.session, outcome.cmd_sn)),
-                ..identity(0)
-            })
-            .collect::<Vec<_>>()
-    } else {
-        announce(shared, 1..wanted);
-        (1..wanted).map(identity).collect()
-    };
-    shared.lock().growth.taken(Cid(granted), if granted > 1 { 0 } else { wanted - 1 });
+    let joining = (2..=granted).map(|cid| Identity {
+        cid: Cid(cid),
+        joining: Some((outcome.tsih, outcome.session, outcome.cmd_sn)),
+        ..identity(0)
+    });
+    let joining: Vec<Identity> = joining.collect();
+    let sessions = if granted > 1 { 1 } else { wanted };
+    shared.lock().growth.taken(Cid(granted), sessions.saturating_sub(1));
+    if sessions > 1 {
+        announce(shared, 1..sessions);
+    }
+    let others: Vec<Identity> = (1..sessions).map(identity).collect();
     let logins = others.iter().map(|other| connect(&portal, config, chap.as_ref(), other));
     let mut failed = None;
     for result in join_all(logins).await {
         match result {
-            Ok(link) if granted > 1 => join(&mut groups[0], link, shared.now()),
             Ok(link) => groups.push(group(shared, link)),
             Err(error) => failed = Some(error),
         }
     }
     if let Some(error) = failed {
-        let open: usize = groups.iter().map(|group| group.connections.len()).sum();
-        let (refused, now) = (is_refusal(&error), shared.now());
-        shared.lock().growth.failed(open as u32, refused, error.to_string(), now);
+        let (open, refused, now) = (groups.len() as u32, is_refusal(&error), shared.now());
+        shared.lock().growth.failed(open, refused, error.to_string(), now);
     }
     end_stale(shared, &groups, stale, identity).await?;
-    Ok(groups)
+    Ok(Opening { groups, joining })
 }
 
 /// Notes that sessions of these qualifiers will be there, before they are, here and for a
@@ -153,16 +158,5 @@ pub(super) fn group(shared: &Shared, link: Link) -> Group {
         cids: vec![link.outcome.cid],
         proof: (link.outcome.chap, link.outcome.authenticated_as.is_some()),
     };
-    Group { session, home, connections: vec![Ready { id, stream: link.stream, params }] }
-}
-
-fn join(group: &mut Group, link: Link, now: Instant) {
-    match group.session.add_connection(&Established::from(&link.outcome), now) {
-        Ok(id) => {
-            let params = link.outcome.connection;
-            group.home.cids.push(link.outcome.cid);
-            group.connections.push(Ready { id, stream: link.stream, params });
-        }
-        Err(error) => tracing::warn!(%error, "going on without this connection"),
-    }
+    Group { session, home, leading: Ready { id, stream: link.stream, params } }
 }

@@ -141,13 +141,23 @@ pub(super) async fn rejoin(
     let Some(Plan { home, identity, .. }) = plan(&shared, incarnation, member, cid) else {
         return Rejoined { member, cid, link: None };
     };
+    join(&shared, member, &home.portal, &identity).await
+}
+
+/// Logs in with a connection of a session that lives.
+pub(super) async fn join(
+    shared: &Shared,
+    member: usize,
+    portal: &Portal,
+    identity: &Identity,
+) -> Rejoined {
     let chap = credentials(&shared.url, &shared.config);
     let limit = shared.config.login_timeout;
-    let attempt = connect(&home.portal, &shared.config, chap.as_ref(), &identity);
+    let attempt = connect(portal, &shared.config, chap.as_ref(), identity);
     let result = tokio::time::timeout(limit, attempt).await.unwrap_or_else(|_| {
-        Err(ConnectError::TimedOut { portal: home.portal.clone(), seconds: limit.as_secs() })
+        Err(ConnectError::TimedOut { portal: portal.clone(), seconds: limit.as_secs() })
     });
-    Rejoined { member, cid, link: Some(result) }
+    Rejoined { member, cid: identity.cid, link: Some(result) }
 }
 
 /// Hands the new connection to its session; what its driver needs.

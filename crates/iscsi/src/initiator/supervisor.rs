@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use iscsi_proto::ids::Isid;
 use iscsi_proto::initiator::ConnectionId;
 use iscsi_proto::keys::ConnectionParams;
@@ -17,7 +18,7 @@ use tokio::task::JoinSet;
 use super::config::AfterLoss;
 use super::connect::{ConnectError, Link};
 use super::extra;
-use super::group::establish;
+use super::group::{Opening, Ready, establish};
 use super::growth::Job;
 use super::life::Pulse;
 use super::member::{Member, Part};
@@ -135,18 +136,18 @@ pub(super) async fn bring_up(
     let portal = &shared.url.portal;
     let limit = shared.config.login_timeout;
     let timed_out = || ConnectError::TimedOut { portal: portal.clone(), seconds: limit.as_secs() };
-    let groups = tokio::time::timeout(limit, establish(shared, isid_bits))
-        .await
-        .map_err(|_| timed_out())??;
+    let opening = tokio::time::timeout(limit, establish(shared, isid_bits));
+    let Opening { groups, joining } = opening.await.map_err(|_| timed_out())??;
+    // Where the first session was accepted.
+    let home = groups.first().map_or_else(|| portal.clone(), |group| group.home.portal.clone());
     let (mut members, mut links) = (Vec::new(), Vec::new());
     for (index, group) in groups.into_iter().enumerate() {
         let mut member = Member::new(group.session, group.home.isid);
         member.home = Some(group.home);
-        for ready in group.connections {
-            let stream = Arc::new(ready.stream);
-            member.attach(ready.id, &stream, shared.lock().growth.opened(shared.now()));
-            links.push((index, ready.id, stream, ready.params));
-        }
+        let Ready { id, stream, params } = group.leading;
+        let stream = Arc::new(stream);
+        member.attach(id, &stream, shared.lock().growth.opened(shared.now()));
+        links.push((index, id, stream, params));
         members.push(member);
     }
     let sessions = members.len();
@@ -157,8 +158,16 @@ pub(super) async fn bring_up(
         drivers.drive(shared, member, id, stream, params);
     }
     shared.timers.notify_one();
-    let probing = tokio::time::timeout(limit, probe(shared, incarnation, sessions));
-    let unit = probing.await.map_err(|_| timed_out())??;
+    // Both take some round trips, and neither needs the other.
+    let joins = joining.iter().map(|identity| rejoin::join(shared, 0, &home, identity));
+    let probing = async {
+        let probing = tokio::time::timeout(limit, probe(shared, incarnation, sessions));
+        probing.await.map_err(|_| timed_out())?
+    };
+    let (unit, joined) = tokio::try_join!(probing, async { Ok(join_all(joins).await) })?;
+    for joined in joined {
+        drivers.arrived(shared, Arrival::Connection(joined));
+    }
     replay(&Prober { shared, incarnation, member: 0 }, &unit).await?;
     shared.with(|state, batch| state.open(batch));
     shared.settled.notify_waiters();

@@ -1,6 +1,6 @@
 //! Our own target in this process, with one unit, and waits for it that end.
 
-#![allow(clippy::unwrap_used, unreachable_pub)] // in a test a panic is the result
+#![allow(clippy::unwrap_used, unreachable_pub, dead_code)] // in a test a panic is the result
 
 use std::future::Future;
 use std::net::SocketAddr;

@@ -44,7 +44,8 @@ const POLICED_LEAST: f64 = 0.88;
 
 #[test]
 fn a_new_path_is_full_soon_after_its_first_command() {
-    // The login takes nine round trips here, as it was measured; slow start seven to ten.
+    // The login takes nine round trips here, as it did before the unit was asked beside it; slow
+    // start seven to ten.
     for (rtt_ms, queue_packets, least) in [
         (1.0, 250, 0.99),
         (10.0, 250, 0.98),
