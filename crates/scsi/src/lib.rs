@@ -77,6 +77,7 @@ mod task_set;
 mod unit;
 mod unit_attention;
 mod unmap;
+mod used;
 mod verify;
 mod vpd;
 mod write_atomic;

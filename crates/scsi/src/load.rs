@@ -2,18 +2,12 @@
 //! initiator may ask for. All others tell about the unit, or manage it.
 
 use crate::Cdb;
-use crate::opcodes::{self, Access};
-
-/// EXTENDED COPY (SPC-4 §6.4), whatever its service action: it reads and writes on its own, but
-/// its access is that of a command that manages.
-const EXTENDED_COPY: u8 = 0x83;
+use crate::opcodes::{self, EXTENDED_COPY};
 
 /// Does a command read the medium, change it, or make earlier changes stable? One that this device
 /// does not have does nothing.
 pub fn uses_medium(cdb: &Cdb) -> bool {
-    let access = opcodes::find(cdb).map(|row| row.access);
-    matches!(access, Ok(Access::Read | Access::Write | Access::Flush))
-        || cdb.opcode() == EXTENDED_COPY
+    opcodes::find(cdb).is_ok_and(|row| row.uses_medium()) || cdb.opcode() == EXTENDED_COPY
 }
 
 #[cfg(test)]

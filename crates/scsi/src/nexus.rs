@@ -17,6 +17,7 @@ use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::target::{NoSuchLun, TargetState};
 use crate::unit::LogicalUnit;
 use crate::unit_attention::{POWER_ON, UnitAttentions};
+use crate::used::Used;
 use crate::{Cdb, Command, Execution, Receipt, Response, Status, TaskAttribute};
 
 /// An I_T nexus: one iSCSI session. Its state ends with it.
@@ -30,6 +31,7 @@ pub(crate) struct NexusState {
     pub(crate) contingent: Contingent,
     pub(crate) abortable: Arc<Abortable>,
     pub(crate) queries: AtomicBool,
+    pub(crate) used: Used,
     pub(crate) id: NexusId,
     pub(crate) initiator_port: Port,
     protection: RwLock<WriteProtection>,
@@ -98,6 +100,7 @@ impl NexusState {
             contingent: Contingent::default(),
             abortable: Arc::default(),
             queries: AtomicBool::new(false),
+            used: Used::default(),
             id,
             initiator_port,
             protection: RwLock::default(),
@@ -218,6 +221,9 @@ impl NexusState {
         if let Err(sense) = self.ready(unit, &info, row, &command) {
             return sense.into();
         }
+        if row.uses_medium() {
+            self.used.note(unit.lun);
+        }
         handler(&UnitContext { nexus: self, unit, info: &info }, command)
     }
 
@@ -254,9 +260,8 @@ impl NexusState {
 
     /// REPORTED LUNS DATA HAS CHANGED on every other unit.
     pub(crate) fn luns_changed(&self, others: &[Lun]) {
-        for lun in others {
-            self.attentions.establish(*lun, AdditionalSense::REPORTED_LUNS_DATA_HAS_CHANGED);
-        }
+        let changed = AdditionalSense::REPORTED_LUNS_DATA_HAS_CHANGED;
+        self.attentions.establish_all(others, changed);
     }
 }
 

@@ -91,6 +91,10 @@ pub(crate) struct Row {
 /// (`contingent`).
 const CONTROL_IGNORED: u8 = 0xff;
 
+/// EXTENDED COPY (SPC-4 §6.4), whatever its service action: it reads and writes on its own, but
+/// its access is that of a command that manages.
+pub(crate) const EXTENDED_COPY: u8 = 0x83;
+
 /// NACA of the CONTROL byte (SAM-5 §5.2).
 const NACA: u8 = 0x04;
 
@@ -366,6 +370,12 @@ impl Row {
             }
             _ => Err(invalid_opcode()),
         }
+    }
+
+    /// Does it read the medium, change it, or make earlier changes stable?
+    pub(crate) fn uses_medium(&self) -> bool {
+        matches!(self.access, Access::Read | Access::Write | Access::Flush)
+            || self.opcode == EXTENDED_COPY
     }
 
     /// Commands that are never held back (SAM-5 §8.2): those that tell about the target, and

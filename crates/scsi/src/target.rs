@@ -148,19 +148,8 @@ impl Target {
         device: Device,
         options: LunOptions,
     ) -> Result<(), AddLunError> {
-        let lun = Lun::new(number).ok_or(AddLunError::Number(number))?;
-        let unit = LogicalUnit::new(&self.state.config.name, lun, device, &options)?;
-        let mut units = self.state.write_units();
-        if units.contains_key(&lun) {
-            return Err(AddLunError::Exists(number));
-        }
-        units.insert(lun, Arc::new(unit));
-        let others: Vec<Lun> = units.keys().copied().filter(|other| *other != lun).collect();
-        drop(units);
-        self.state.each_nexus(|nexus| {
-            nexus.attentions.establish(lun, POWER_ON);
-            nexus.luns_changed(&others);
-        });
+        let lun = self.state.insert(number, device, &options)?;
+        self.state.announce(&[], &[lun]);
         Ok(())
     }
 
@@ -169,19 +158,44 @@ impl Target {
     /// # Errors
     /// [`NoSuchLun`].
     pub fn remove_lun(&self, number: u16) -> Result<(), NoSuchLun> {
-        let mut units = self.state.write_units();
-        let unit = Lun::new(number).and_then(|lun| units.remove(&lun)).ok_or(NoSuchLun)?;
-        let others: Vec<Lun> = units.keys().copied().collect();
-        drop(units);
-        self.state.lock_told().retain(|_, units| {
-            units.remove(&unit.power_on.0);
-            !units.is_empty()
-        });
-        self.state.each_nexus(|nexus| {
-            nexus.attentions.remove(unit.lun);
-            nexus.luns_changed(&others);
-        });
+        let lun = self.state.take_out(number).ok_or(NoSuchLun)?;
+        self.state.announce(&[lun], &[]);
         Ok(())
+    }
+
+    /// Removes logical units and then adds others, as one change: what initiators are told of it
+    /// does not grow with the square of their number. Those that are not there are not removed, and
+    /// what was not added is returned with the reason.
+    pub fn change_luns(
+        &self,
+        removed: &[u16],
+        added: Vec<(u16, Device, LunOptions)>,
+    ) -> Vec<(u16, AddLunError)> {
+        let removed: Vec<Lun> =
+            removed.iter().filter_map(|number| self.state.take_out(*number)).collect();
+        let mut inserted = Vec::new();
+        let mut refused = Vec::new();
+        for (number, device, options) in added {
+            match self.state.insert(number, device, &options) {
+                Ok(lun) => inserted.push(lun),
+                Err(error) => refused.push((number, error)),
+            }
+        }
+        self.state.announce(&removed, &inserted);
+        refused
+    }
+
+    /// SCSI port names of the initiators that have read, written or flushed a logical unit since
+    /// they are connected.
+    pub fn users(&self, number: u16) -> Vec<String> {
+        let Some(lun) = Lun::new(number) else { return Vec::new() };
+        let mut ports = Vec::new();
+        self.state.each_nexus(|nexus| {
+            if nexus.used.has(lun) {
+                ports.push(nexus.port().to_owned());
+            }
+        });
+        ports
     }
 
     /// Numbers of the logical units, ascending.
@@ -247,6 +261,47 @@ impl Target {
 impl TargetState {
     pub(crate) fn unit(&self, lun: Lun) -> Option<Arc<LogicalUnit>> {
         self.units.read().unwrap_or_else(PoisonError::into_inner).get(&lun).cloned()
+    }
+
+    fn insert(
+        &self,
+        number: u16,
+        device: Device,
+        options: &LunOptions,
+    ) -> Result<Lun, AddLunError> {
+        let lun = Lun::new(number).ok_or(AddLunError::Number(number))?;
+        let unit = LogicalUnit::new(&self.config.name, lun, device, options)?;
+        let mut units = self.write_units();
+        if units.contains_key(&lun) {
+            return Err(AddLunError::Exists(number));
+        }
+        units.insert(lun, Arc::new(unit));
+        Ok(lun)
+    }
+
+    fn take_out(&self, number: u16) -> Option<Lun> {
+        let unit = Lun::new(number).and_then(|lun| self.write_units().remove(&lun))?;
+        self.lock_told().retain(|_, units| {
+            units.remove(&unit.power_on.0);
+            !units.is_empty()
+        });
+        Some(unit.lun)
+    }
+
+    /// Tells the nexuses which units have gone and come.
+    fn announce(&self, removed: &[Lun], added: &[Lun]) {
+        // A nexus that begins now sees for itself what is there.
+        if self.lock_nexuses().is_empty() || removed.is_empty() && added.is_empty() {
+            return;
+        }
+        let new: BTreeSet<Lun> = added.iter().copied().collect();
+        let others: Vec<Lun> = self.luns().into_iter().filter(|lun| !new.contains(lun)).collect();
+        self.each_nexus(|nexus| {
+            nexus.attentions.remove(removed);
+            removed.iter().for_each(|lun| nexus.used.forget(*lun));
+            nexus.attentions.establish_all(added, POWER_ON);
+            nexus.luns_changed(&others);
+        });
     }
 
     pub(crate) fn luns(&self) -> Vec<Lun> {

@@ -27,17 +27,21 @@ impl UnitAttentions {
     /// what was pending; only 29/00 stays, which says the most: an initiator that is told of less
     /// believes that volatile caches were kept. The same condition is not queued twice.
     pub(crate) fn establish(&self, lun: Lun, condition: AdditionalSense) {
+        self.establish_all(&[lun], condition);
+    }
+
+    /// The same for several units. They are counted once: a target may have thousands.
+    pub(crate) fn establish_all(&self, luns: &[Lun], condition: AdditionalSense) {
         let mut queues = self.lock();
-        let queue = queues.entry(lun).or_default();
-        if condition.0 == 0x29 {
-            queue.retain(|pending| *pending == POWER_ON);
-        }
-        let told_by_power_on = condition.0 == 0x29 && !queue.is_empty();
-        if told_by_power_on {
-            return self.recount(&queues);
-        }
-        if !queue.contains(&condition) {
-            queue.push(condition);
+        for lun in luns {
+            let queue = queues.entry(*lun).or_default();
+            if condition.0 == 0x29 {
+                queue.retain(|pending| *pending == POWER_ON);
+            }
+            let told_by_power_on = condition.0 == 0x29 && !queue.is_empty();
+            if !told_by_power_on && !queue.contains(&condition) {
+                queue.push(condition);
+            }
         }
         self.recount(&queues);
     }
@@ -71,10 +75,12 @@ impl UnitAttentions {
         self.recount(&queues);
     }
 
-    /// Forgets a unit that is gone.
-    pub(crate) fn remove(&self, lun: Lun) {
+    /// Forgets units that are gone.
+    pub(crate) fn remove(&self, luns: &[Lun]) {
         let mut queues = self.lock();
-        queues.remove(&lun);
+        for lun in luns {
+            queues.remove(lun);
+        }
         self.recount(&queues);
     }
 

@@ -199,6 +199,55 @@ fn report_luns_lists_them_encoded() {
 }
 
 #[test]
+fn several_units_that_come_and_go_are_one_change() {
+    let target = target(3);
+    let nexus = ready(target.nexus(INITIATOR));
+    let lun = |number: u64| number << 48;
+    assert_sense(&run(&nexus, LUN1, &TEST_UNIT_READY), 0x6, 0x29, 0x00);
+    let memory = || Arc::new(MemoryDevice::new(1 << 20, 512).unwrap());
+    let added = [2, 4, 5, 0].map(|number| (number, memory() as Device, LunOptions::default()));
+    let refused = target.change_luns(&[2, 7], added.into());
+    let refused: Vec<String> = refused.iter().map(|(n, why)| format!("{n}: {why}")).collect();
+    assert_eq!(refused, ["0: LUN 0 exists already"]);
+    assert_eq!(target.luns(), [0, 1, 2, 4, 5]);
+    for kept in [LUN0, LUN1] {
+        assert_sense(&run(&nexus, kept, &TEST_UNIT_READY), 0x6, 0x3f, 0x0e);
+        assert_good(&run(&nexus, kept, &TEST_UNIT_READY));
+    }
+    for new in [2, 4, 5] {
+        assert_sense(&run(&nexus, lun(new), &TEST_UNIT_READY), 0x6, 0x29, 0x00);
+        assert_good(&run(&nexus, lun(new), &TEST_UNIT_READY));
+    }
+    target.change_luns(&[1, 4], Vec::new());
+    assert_sense(&run(&nexus, LUN1, &TEST_UNIT_READY), 0x5, 0x25, 0x00);
+    assert_sense(&run(&nexus, lun(5), &TEST_UNIT_READY), 0x6, 0x3f, 0x0e);
+}
+
+#[test]
+fn who_has_worked_with_a_unit_is_known() {
+    let target = target(2);
+    let [reads, looks] = ["a,i,0x1", "b,i,0x2"].map(|port| ready(target.nexus(port)));
+    for nexus in [&reads, &looks] {
+        run(nexus, LUN1, &TEST_UNIT_READY);
+        run(nexus, LUN1, &INQUIRY);
+        run(nexus, LUN1, &REPORT_LUNS);
+    }
+    assert!(target.users(0).is_empty() && target.users(1).is_empty());
+    assert_good(&run(&reads, LUN1, &cdb(0x28, 0, 0, 1)));
+    assert_eq!(target.users(1), ["a,i,0x1"]);
+    assert!(target.users(0).is_empty() && target.users(0x4000).is_empty());
+    // Another unit of the same number is another.
+    target.change_luns(&[1], Vec::new());
+    add(&target, 1);
+    assert!(target.users(1).is_empty());
+    assert_sense(&run(&looks, LUN1, &TEST_UNIT_READY), 0x6, 0x29, 0x00);
+    assert_good(&run(&looks, LUN1, &[0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    assert_eq!(target.users(1), ["b,i,0x2"]);
+    drop(looks);
+    assert!(target.users(1).is_empty(), "its session has ended");
+}
+
+#[test]
 fn refused_units() {
     let target = target(1);
     let memory = || Arc::new(MemoryDevice::new(1 << 20, 512).unwrap());
