@@ -20,6 +20,7 @@ mod buffered;
 mod durable;
 mod lane;
 mod open;
+mod snapshot;
 mod stall;
 mod sys;
 mod turns;
@@ -34,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 
 pub use open::{FileOptions, OpenError, Trial, check_folder};
+pub use snapshot::SnapshotError;
 
 use buffered::Buffered;
 use durable::{Durable, System};
@@ -108,6 +110,29 @@ impl FileDevice {
     pub fn grow(&self) -> io::Result<bool> {
         let size = self.size_now()?;
         Ok(self.inner.size.fetch_max(size, Ordering::AcqRel) < size)
+    }
+
+    /// Gives a regular file another size, on stable storage. A larger one is served after
+    /// [`grow`](Self::grow), a smaller one at once: what was there is lost, and a write that is
+    /// under way there may make the file longer again, so nobody may be using it.
+    ///
+    /// # Errors
+    /// It is not a regular file, is open read-only, or the size is not one of whole blocks; or the
+    /// system refuses.
+    pub fn resize(&self, bytes: u64) -> Result<()> {
+        let block_size = self.inner.info.block_size;
+        if self.inner.block_device {
+            return Err(BlockError::Unsupported("another size of a block device"));
+        }
+        if self.inner.info.read_only {
+            return Err(BlockError::ReadOnly);
+        }
+        if bytes == 0 || !bytes.is_multiple_of(u64::from(block_size)) {
+            return Err(BlockError::Misaligned { offset: 0, len: bytes, block_size });
+        }
+        self.inner.size.fetch_min(bytes, Ordering::AcqRel);
+        self.inner.file.set_len(bytes)?;
+        self.inner.sync()
     }
 
     /// Bytes that the file system has left, and that this file has allocated. `None` for a block

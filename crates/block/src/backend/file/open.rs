@@ -297,7 +297,7 @@ fn check_block_size(path: &Path, block_size: u32, min: u32) -> Result<(), OpenEr
 }
 
 /// Mode of a file that we create: a volume's content is its owner's, whatever the umask says.
-const CREATED_MODE: u32 = 0o600;
+pub(super) const CREATED_MODE: u32 = 0o600;
 
 fn create(path: &Path, size: u64, options: &FileOptions) -> Result<Metadata, OpenError> {
     check_size(path, size, options.block_size.unwrap_or(DEFAULT_BLOCK_SIZE))?;
@@ -320,7 +320,8 @@ fn create(path: &Path, size: u64, options: &FileOptions) -> Result<Metadata, Ope
     })
 }
 
-fn sync_folder(path: &Path) -> io::Result<()> {
+/// Makes the entry of a new file stable.
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match File::open(parent.unwrap_or(Path::new(".")))?.sync_all() {
         // Some file systems have no fsync for folders; what they promise without is theirs to know.

@@ -46,6 +46,47 @@ async fn conforms_with_direct_io() {
 }
 
 #[test]
+fn a_file_gets_another_size() {
+    let folder = folder();
+    let path = sparse(&folder, "disk", 1 << 20);
+    let device = open(&path);
+    device.resize(2 << 20).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().size(), 2 << 20);
+    assert_eq!(device.info().size, 1 << 20, "served when somebody says so");
+    assert!(device.grow().unwrap());
+    assert_eq!(device.info().size, 2 << 20);
+    device.resize(4096).unwrap();
+    assert_eq!((device.info().size, device.size_now().unwrap()), (4096, 4096));
+    for wrong in [0, 1000] {
+        assert!(device.resize(wrong).is_err(), "{wrong}");
+    }
+    assert_eq!(device.info().size, 4096);
+    drop(device);
+    let reading = FileDevice::open(&path, &FileOptions::default().with_read_only(true)).unwrap();
+    assert!(matches!(reading.resize(8192), Err(BlockError::ReadOnly)));
+}
+
+#[test]
+fn a_snapshot_is_there_whole_or_not_at_all() {
+    let folder = folder();
+    let path = sparse(&folder, "disk", 1 << 20);
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    let device = open(&path);
+    let copy = folder.path().join("copy");
+    match device.snapshot(&copy) {
+        Ok(()) => {
+            device.resize(4096).unwrap();
+            assert_eq!(std::fs::read(&copy).unwrap(), vec![7; 1 << 20]);
+            assert!(matches!(device.snapshot(&copy), Err(SnapshotError::Exists)));
+        }
+        Err(SnapshotError::NoReflinks) => assert!(!copy.exists()),
+        Err(error) => panic!("{error}"),
+    }
+    let nowhere = folder.path().join("no/where");
+    assert!(matches!(device.snapshot(&nowhere), Err(SnapshotError::Io(_))));
+}
+
+#[test]
 fn equals_the_model() {
     let folder = folder();
     let number = std::cell::Cell::new(0);
