@@ -161,6 +161,15 @@ target check --config $TMP/storage.toml
 target run --config $TMP/storage.toml
 target status --socket $TMP/nowhere.sock
 target reload --socket $TMP/nowhere.sock
+target lun
+target lun add vm1 --socket $TMP/nowhere.sock
+target lun add vm1 --path $TMP/image --create 12parsecs
+target lun add vm1 --path $TMP/image --socket $TMP/nowhere.sock
+target lun resize vm1 --socket $TMP/nowhere.sock
+target lun resise vm1 20G
+target initiator alow {IQN}
+target portal add wan
+target portal list --socket $TMP/nowhere.sock
 
 wan run --rate fast --rtt 50ms -- true
 wan run --rate 1gbit --rtt 50 -- true
@@ -172,7 +181,7 @@ help serv
 target stauts
 secret $TMP/image
 """
-LINES_OF_MANY = ("(nothing at all)", "target check", "target run", "target\n")
+LINES_OF_MANY = ("(nothing at all)", "target check", "target run", "target\n", "target lun\n")
 """These say more than one thing."""
 
 

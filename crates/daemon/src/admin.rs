@@ -6,8 +6,13 @@
 //! | `{"do":"sessions"}` | `{"ok":true,"sessions":[…]}` |
 //! | `{"do":"drop","id":7}` | `{"ok":true}` |
 //! | `{"do":"reload"}` | `{"ok":true,"changes":["…"]}` |
+//! | `{"do":"lun_add",…}`, `lun_resize`, `lun_remove`, `lun_snapshot` | `{"ok":true,"changes":["…"]}` |
+//! | `{"do":"initiator_allow",…}`, `initiator_deny` | `{"ok":true,"changes":["…"]}` |
+//! | `{"do":"portal_add",…}`, `portal_remove` | `{"ok":true,"changes":["…"]}` |
+//! | `{"do":"lun_list"}`, `initiator_list`, `portal_list` | `{"ok":true,"luns":[…]}` |
 //!
-//! What fails is answered `{"ok":false,"errors":["…"]}`.
+//! What fails is answered `{"ok":false,"errors":["…"]}`. A line that is too long is answered so and
+//! ends the connection: where the next request begins is not known.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,31 +25,63 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tracing::warn;
 
+use crate::clients::Clients;
 use crate::daemon::Daemon;
 use crate::isns::View;
+pub use crate::life::{
+    InitiatorAllow, InitiatorDeny, InitiatorView, LunAdd, LunRemove, LunResize, LunSnapshot,
+    LunView, PortalAdd, PortalRemove, PortalView,
+};
 
-/// Longest request taken, in bytes.
-const REQUEST_LEN_MAX: u64 = 4096;
+/// Longest request taken, in bytes: that of a LUN with the longest path that Linux has (4 KiB),
+/// every byte of it escaped, and some more.
+const REQUEST_LEN_MAX: u64 = 32 << 10;
+
+/// Connections at once. The one that has been there longest goes for the next.
+const CLIENTS_MAX: usize = 64;
 
 /// How long a client may take for a request, or the daemon for its answer as a client sees it. A
 /// reload opens files and may wait for a disk.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What an operator asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+// Those without fields have braces, so that unknown fields are refused there, too.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// How it is.
-    Status,
+    Status {},
     /// The sessions there are.
-    Sessions,
+    Sessions {},
     /// End a session.
     Drop {
         /// Its number in the list.
         id: u16,
     },
     /// Read the configuration again.
-    Reload,
+    Reload {},
+    /// Serve one more logical unit.
+    LunAdd(LunAdd),
+    /// Give one another size.
+    LunResize(LunResize),
+    /// Serve one no more.
+    LunRemove(LunRemove),
+    /// Keep what one holds now in another file.
+    LunSnapshot(LunSnapshot),
+    /// The logical units there are.
+    LunList {},
+    /// Let an initiator log in.
+    InitiatorAllow(InitiatorAllow),
+    /// Take that back.
+    InitiatorDeny(InitiatorDeny),
+    /// Who may use what.
+    InitiatorList {},
+    /// Listen on one more address.
+    PortalAdd(PortalAdd),
+    /// Listen on one less.
+    PortalRemove(PortalRemove),
+    /// The portals there are.
+    PortalList {},
 }
 
 /// The answer.
@@ -55,7 +92,7 @@ pub struct Answer {
     /// Why not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<String>,
-    /// What a reload changed.
+    /// What a reload or a command changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Vec<String>>,
     /// The sessions.
@@ -64,6 +101,18 @@ pub struct Answer {
     /// The daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<Status>,
+    /// The logical units that were asked for, added or resized.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub luns: Option<Vec<LunView>>,
+    /// Who may use what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initiators: Option<Vec<InitiatorView>>,
+    /// The portals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub portals: Option<Vec<PortalView>>,
+    /// Sessions that a denial ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_sessions: Option<usize>,
 }
 
 /// The daemon at one moment.
@@ -292,13 +341,14 @@ impl From<ConnectionView> for Connection {
 
 /// Answers until the task is dropped.
 pub(crate) async fn serve(daemon: Arc<Daemon>, listener: UnixListener) {
+    let mut clients = Clients::new(CLIENTS_MAX);
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let daemon = Arc::clone(&daemon);
-                tokio::spawn(async move {
+                clients.enter(async move {
                     // A client that goes away in the middle is nobody's error.
-                    let _ = tokio::time::timeout(PATIENCE, talk(daemon, stream)).await;
+                    let _ = talk(daemon, stream).await;
                 });
             }
             Err(error) => {
@@ -313,17 +363,28 @@ async fn talk(daemon: Arc<Daemon>, stream: UnixStream) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     loop {
-        let mut line = String::new();
-        if (&mut read).take(REQUEST_LEN_MAX).read_line(&mut line).await? == 0 {
+        let mut line = Vec::new();
+        let mut limited = (&mut read).take(REQUEST_LEN_MAX);
+        let reading = limited.read_until(b'\n', &mut line);
+        let len = tokio::time::timeout(PATIENCE, reading).await??;
+        if len == 0 {
             return Ok(());
         }
-        let answer = match serde_json::from_str(&line) {
+        let is_cut = line.last() != Some(&b'\n') && len as u64 == REQUEST_LEN_MAX;
+        let answer = match serde_json::from_slice(&line) {
+            _ if is_cut => {
+                let what = format!("not a request: longer than {REQUEST_LEN_MAX} bytes");
+                Answer::failed(vec![what])
+            }
             Ok(request) => daemon.answer(request).await,
             Err(error) => Answer::failed(vec![format!("not a request: {error}")]),
         };
         let mut text = serde_json::to_string(&answer).map_err(io::Error::other)?;
         text.push('\n');
-        write.write_all(text.as_bytes()).await?;
+        tokio::time::timeout(PATIENCE, write.write_all(text.as_bytes())).await??;
+        if is_cut {
+            return Ok(());
+        }
     }
 }
 

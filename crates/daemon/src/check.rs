@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use block::backend::{check_fits_machine, check_folder};
 use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
+use crate::config::reader::sort;
 use crate::config::{Backing, Config, ConfigError, Problem, ServerSection};
 use crate::daemon::DaemonError;
 use crate::lun::Opening;
@@ -41,7 +42,7 @@ pub fn check(path: &Path) -> Result<Config, ConfigError> {
         Ok(warning) => config.warnings.extend(warning),
         Err(problem) => problems.push(problem),
     }
-    problems.sort_by_key(|problem| problem.line);
+    sort(&mut problems, path);
     if problems.is_empty() { Ok(config) } else { Err(ConfigError(problems)) }
 }
 
@@ -50,13 +51,14 @@ pub(crate) fn everything(path: &Path, mut problems: Vec<Problem>) -> ConfigError
     if let Err(ConfigError(more)) = check(path) {
         merge(&mut problems, more);
     }
-    problems.sort_by_key(|problem| problem.line);
+    sort(&mut problems, path);
     ConfigError(problems)
 }
 
 fn merge(problems: &mut Vec<Problem>, more: Vec<Problem>) {
     for problem in more {
-        let known = |other: &Problem| (other.line, &other.key) == (problem.line, &problem.key);
+        let place = |one: &Problem| (one.file.clone(), one.line, one.key.clone());
+        let known = |other: &Problem| place(other) == place(&problem);
         if !problems.iter().any(known) {
             problems.push(problem);
         }

@@ -12,13 +12,15 @@ use tracing::{error, info, warn};
 
 use crate::admin::{self, Answer, Request, Status};
 use crate::check::{everything, make_folders};
+use crate::config::sources::Sources;
 use crate::config::{Config, ConfigError, Problem, ServerSection};
 use crate::http;
 use crate::isns::Registration;
+use crate::life::{Refused, access, luns, portals};
 use crate::logging::LogLevel;
 use crate::lun::Opening;
 use crate::socket;
-use crate::state::{Changes, State};
+use crate::state::{Changes, Plan, State};
 
 /// How often the storage is asked for the space it has left.
 const SPACE_EVERY: Duration = Duration::from_secs(10);
@@ -31,8 +33,10 @@ pub(crate) struct Daemon {
     config_path: PathBuf,
     /// What cannot change while it runs.
     fixed: ServerSection,
+    /// What is in force.
+    config: Mutex<Arc<Config>>,
     state: Mutex<State>,
-    /// One reload at a time.
+    /// One change at a time.
     reloading: tokio::sync::Mutex<()>,
     stopping: AtomicBool,
     log: Option<LogLevel>,
@@ -70,11 +74,11 @@ enum Wish {
 /// # Errors
 /// [`DaemonError`]: it did not start, or its LUNs could not be flushed at the end.
 pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), DaemonError> {
-    let config = Config::load(path).map_err(|error| everything(path, error.0))?;
+    let config = Arc::new(Config::load(path).map_err(|error| everything(path, error.0))?);
     if let Err(error) = iscsi::target::raise_descriptor_limit() {
         warn!(%error, "cannot raise the limit of open files");
     }
-    let daemon = Arc::new(Daemon::new(path, &config));
+    let daemon = Arc::new(Daemon::new(path, Arc::clone(&config)));
     config.warnings.iter().for_each(|warning| warn!("{warning}"));
     let mut signals = Signals::new()?;
     let plan = daemon.lock().prepare(&config, Opening::ToServe);
@@ -120,22 +124,33 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
 }
 
 impl Daemon {
-    fn new(path: &Path, config: &Config) -> Self {
+    fn new(path: &Path, config: Arc<Config>) -> Self {
         Self {
             server: Server::new(Catalog::new(Limits::default())),
             started: Instant::now(),
             isns: Registration::new(),
             config_path: path.to_owned(),
             fixed: config.server.clone(),
+            log: LogLevel::init(&config.server.log),
+            config: Mutex::new(config),
             state: Mutex::default(),
             reloading: tokio::sync::Mutex::default(),
             stopping: AtomicBool::new(false),
-            log: LogLevel::init(&config.server.log),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The configuration that is in force.
+    pub(crate) fn config(&self) -> Arc<Config> {
+        Arc::clone(&self.config.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The file that it is in.
+    pub(crate) fn config_path(&self) -> &Path {
+        &self.config_path
     }
 
     pub(crate) fn is_stopping(&self) -> bool {
@@ -149,7 +164,7 @@ impl Daemon {
         // Opening files may wait for a disk; sessions of this thread are served elsewhere.
         let result = tokio::task::block_in_place(|| self.try_reload());
         match &result {
-            Ok(changes) => info!(changes = changes.0.len(), "reloaded"),
+            Ok(changes) => info!(changes = changes.lines.len(), "reloaded"),
             Err(problems) => {
                 for problem in problems {
                     error!("{problem}");
@@ -162,25 +177,50 @@ impl Daemon {
     }
 
     fn try_reload(&self) -> Result<Changes, Vec<Problem>> {
-        let config = Config::load(&self.config_path).map_err(|ConfigError(problems)| problems)?;
+        let (config, plan) = self.prepare(&Sources::read(&self.config_path)?)?;
+        config.warnings.iter().for_each(|warning| warn!("{warning}"));
+        Ok(self.commit(config, plan))
+    }
+
+    /// Opens everything that is new in what the files say. Nothing has changed by that; only one
+    /// whose turn it is may ask.
+    ///
+    /// # Errors
+    /// Everything that is wrong.
+    pub(crate) fn prepare(&self, sources: &Sources) -> Result<(Config, Plan), Vec<Problem>> {
+        let config = Config::of(sources).map_err(|ConfigError(problems)| problems)?;
         let mut problems = self.fixed_problems(&config.server);
-        // A copy, so that nobody who asks how things are waits for a disk. One reload at a time.
+        // A copy, so that nobody who asks how things are waits for a disk.
         let before = self.lock().clone();
-        let plan = match before.prepare(&config, Opening::ToServe) {
-            Ok(plan) if problems.is_empty() => plan,
-            Ok(_) => return Err(problems),
+        match before.prepare(&config, Opening::ToServe) {
+            Ok(plan) if problems.is_empty() => Ok((config, plan)),
+            Ok(_) => Err(problems),
             Err(more) => {
                 problems.extend(more);
-                return Err(problems);
+                Err(problems)
             }
-        };
-        config.warnings.iter().for_each(|warning| warn!("{warning}"));
+        }
+    }
+
+    /// Makes what has been prepared so.
+    pub(crate) fn commit(&self, config: Config, plan: Plan) -> Changes {
         if let Some(log) = &self.log {
             log.set(&config.server.log);
         }
         let changes = self.lock().commit(plan, &self.server);
         self.isns.set(&config, &self.server);
-        Ok(changes)
+        *self.config.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        changes
+    }
+
+    /// Makes a change when nobody else makes one.
+    async fn in_turn(&self, change: impl FnOnce() -> Result<Answer, Refused>) -> Answer {
+        let _turn = self.reloading.lock().await;
+        if self.is_stopping() {
+            return Answer::failed(vec!["the daemon is stopping".to_owned()]);
+        }
+        // Opening files may wait for a disk; sessions of this thread are served elsewhere.
+        tokio::task::block_in_place(change).unwrap_or_else(Answer::from)
     }
 
     /// What would need a restart.
@@ -238,17 +278,28 @@ impl Daemon {
 
     pub(crate) async fn answer(&self, request: Request) -> Answer {
         match request {
-            Request::Status => Answer { status: Some(self.status()), ..Answer::ok() },
-            Request::Sessions => {
+            Request::Status {} => Answer { status: Some(self.status()), ..Answer::ok() },
+            Request::Sessions {} => {
                 let sessions = self.server.sessions().into_iter().map(Into::into).collect();
                 Answer { sessions: Some(sessions), ..Answer::ok() }
             }
             Request::Drop { id } if self.server.drop_session(id) => Answer::ok(),
             Request::Drop { id } => Answer::failed(vec![format!("there is no session {id}")]),
-            Request::Reload => match self.reload().await {
-                Ok(Changes(changes)) => Answer { changes: Some(changes), ..Answer::ok() },
+            Request::Reload {} => match self.reload().await {
+                Ok(changes) => Answer { changes: Some(changes.lines), ..Answer::ok() },
                 Err(problems) => Answer::failed(problems.iter().map(ToString::to_string).collect()),
             },
+            Request::LunAdd(asked) => self.in_turn(|| luns::add(self, &asked)).await,
+            Request::LunResize(asked) => self.in_turn(|| luns::resize(self, &asked)).await,
+            Request::LunRemove(asked) => self.in_turn(|| luns::remove(self, &asked)).await,
+            Request::LunSnapshot(asked) => self.in_turn(|| luns::snapshot(self, &asked)).await,
+            Request::LunList {} => luns::list(self),
+            Request::InitiatorAllow(asked) => self.in_turn(|| access::allow(self, &asked)).await,
+            Request::InitiatorDeny(asked) => self.in_turn(|| access::deny(self, &asked)).await,
+            Request::InitiatorList {} => access::list(self),
+            Request::PortalAdd(asked) => self.in_turn(|| portals::add(self, &asked)).await,
+            Request::PortalRemove(asked) => self.in_turn(|| portals::remove(self, &asked)).await,
+            Request::PortalList {} => portals::list(self),
         }
     }
 

@@ -1,5 +1,5 @@
 //! The target daemon: what its configuration says, is served; what an operator changes, is changed
-//! while it runs. Beside it, a mirror as a process ([`mirror`]).
+//! while it runs, by editing the configuration or by commands (`life`). Beside it, a mirror as a process ([`mirror`]).
 //!
 //! What it is not: it decides nothing about the protocol. It configures [`iscsi`] and [`scsi`], and
 //! reads their counters.
@@ -11,6 +11,7 @@ pub mod config;
 mod daemon;
 mod http;
 mod isns;
+mod life;
 mod limits;
 mod logging;
 mod lun;

@@ -140,8 +140,19 @@ impl RunningLun {
         Self { section, storage, stats: Arc::new(StatsLayer::new(device)) }
     }
 
+    /// The same unit, by a section that serves alike.
+    pub(crate) fn with_section(&self, section: &LunSection) -> Self {
+        Self { section: section.clone(), ..self.clone() }
+    }
+
     pub(crate) fn device(&self) -> Device {
         Arc::clone(&self.stats) as Device
+    }
+
+    /// The file or block device behind it.
+    pub(crate) fn file(&self) -> Option<&Arc<FileDevice>> {
+        let Storage::File(file) = &self.storage else { return None };
+        Some(file)
     }
 
     /// How it presents itself. `state` is where its reservations are kept.

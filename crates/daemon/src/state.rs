@@ -49,6 +49,14 @@ pub(crate) struct Plan {
     pub(crate) warnings: Vec<String>,
 }
 
+impl Plan {
+    /// Why a unit that is configured would not be served, if so.
+    pub(crate) fn why_unserved(&self, target_name: &str, number: u16) -> Option<&str> {
+        let which = format!("{target_name} LUN {number}: not served: ");
+        self.unserved.iter().find_map(|what| what.strip_prefix(&which))
+    }
+}
+
 /// What was found while a change was prepared.
 #[derive(Default)]
 struct Found {
@@ -59,12 +67,16 @@ struct Found {
 
 /// What a change came to, for people.
 #[derive(Debug, Default)]
-pub(crate) struct Changes(pub(crate) Vec<String>);
+pub(crate) struct Changes {
+    pub(crate) lines: Vec<String>,
+    /// Sessions that it ended.
+    pub(crate) dropped: usize,
+}
 
 impl Changes {
     fn note(&mut self, what: String) {
         info!("{what}");
-        self.0.push(what);
+        self.lines.push(what);
     }
 }
 
@@ -164,7 +176,7 @@ impl State {
             for (number, lun) in &section.luns {
                 let kept = before
                     .and_then(|before| before.luns.get(number))
-                    .filter(|running| running.section == *lun);
+                    .filter(|running| running.section.serves_alike(lun));
                 let before = before.and_then(|before| before.luns.get(number));
                 let mut anew = || match open_already(lun, before, &opened)? {
                     Some(storage) => Ok(storage),
@@ -172,7 +184,7 @@ impl State {
                         .inspect(|storage| opened.push((lun.clone(), storage.clone()))),
                 };
                 let prepared = match kept {
-                    Some(running) => running.check_size().map(|()| running.clone()),
+                    Some(running) => running.check_size().map(|()| running.with_section(lun)),
                     None => anew().map(|storage| RunningLun::new(lun.clone(), storage)),
                 };
                 let tried = prepared.and_then(|running| {
@@ -214,7 +226,7 @@ impl State {
         let mut changes = Changes::default();
         for what in &unserved {
             error!("{what}");
-            changes.0.push(what.clone());
+            changes.lines.push(what.clone());
         }
         self.unserved = unserved;
         for (name, running) in &mut targets {
@@ -235,6 +247,7 @@ impl State {
         self.limits = limits;
         // Sessions go before the files of removed targets do.
         for dropped in server.apply(catalog) {
+            changes.dropped += 1;
             changes.note(format!(
                 "session of {} with {}: dropped ({})",
                 dropped.initiator_name, dropped.target_name, dropped.reason
@@ -360,6 +373,7 @@ fn change_luns(
     let same = |number: &u16, lun: &RunningLun| {
         now.luns.get(number).is_some_and(|running| Arc::ptr_eq(&running.stats, &lun.stats))
     };
+    let mut removed = Vec::new();
     for (number, lun) in before {
         if same(number, lun) {
             if lun.grow() {
@@ -369,18 +383,23 @@ fn change_luns(
             }
             continue;
         }
-        let _ = now.scsi.remove_lun(*number); // it was there
-        flush_later(name, *number, lun);
+        removed.push(*number);
         let what = if now.luns.contains_key(number) { "replaced" } else { "removed" };
         changes.note(format!("{name} LUN {number}: {what}"));
     }
-    for (number, lun) in &now.luns {
-        if before.get(number).is_some_and(|before| Arc::ptr_eq(&before.stats, &lun.stats)) {
-            continue;
-        }
+    let is_new = |number: &u16, lun: &RunningLun| {
+        before.get(number).is_none_or(|before| !Arc::ptr_eq(&before.stats, &lun.stats))
+    };
+    let new: Vec<_> = now.luns.iter().filter(|(number, lun)| is_new(number, lun)).collect();
+    let added = new.iter().map(|(number, lun)| {
         lun.grow();
-        let options = lun.options(state_file(state_directory, name, *number));
-        if let Err(error) = now.scsi.add_lun(*number, lun.device(), options) {
+        (**number, lun.device(), lun.options(state_file(state_directory, name, **number)))
+    });
+    let refused = now.scsi.change_luns(&removed, added.collect());
+    let gone = removed.iter().filter_map(|number| before.get(number).map(|lun| (number, lun)));
+    gone.for_each(|(number, lun)| flush_later(name, *number, lun));
+    for (number, lun) in new {
+        if let Some((_, error)) = refused.iter().find(|(refused, _)| refused == number) {
             // The trial went well, so its state file was damaged in between.
             warn!(target_name = name, lun = number, %error, "LUN is not served");
             changes.note(format!("{name} LUN {number}: not served: {error}"));

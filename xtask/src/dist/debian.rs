@@ -61,7 +61,9 @@ if [ -d /run/systemd/system ]; then
 fi
 # Disk images may be in /var/lib/enkaku and passwords in /etc/enkaku: they are the administrator's.
 if [ "$1" = purge ]; then
-    rmdir --ignore-fail-on-non-empty /etc/enkaku/attach /etc/enkaku/mirrors /etc/enkaku 2>/dev/null || true
+    for folder in attach mirrors target.d ""; do
+        rmdir --ignore-fail-on-non-empty "/etc/enkaku/$folder" 2>/dev/null || true
+    done
 fi
 "#;
 

@@ -1,4 +1,4 @@
-//! The configuration file: TOML, read strictly, all errors at once.
+//! The configuration: TOML, read strictly, all errors at once; a file, and drop-ins beside it.
 //!
 //! It says what is wanted; nothing is opened here but password files.
 
@@ -8,12 +8,13 @@ mod lun;
 mod parse;
 pub(crate) mod reader;
 pub(crate) mod secret;
+pub(crate) mod sources;
+mod target;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +25,7 @@ use iscsi::target::{
 use iscsi_proto::keys::Offer;
 
 use crate::mirror::files::Files;
+use sources::Sources;
 
 pub use isns::{IsnsSection, parse_server};
 pub use limit::{parse_burst, parse_max_iops, parse_max_rate};
@@ -97,11 +99,22 @@ pub struct TargetSection {
     pub portals: Option<BTreeSet<String>>,
     /// Who may use it.
     pub access: AccessRules,
+    /// Where that is said: of each initiator that is named, and of `anyone = true`.
+    pub access_places: AccessPlaces,
     /// Logical units by number.
     pub luns: BTreeMap<u16, LunSection>,
     /// How fast all initiators together may use one of them. Apart from the rest of a LUN, which
     /// cannot change while it is in use.
     pub lun_limits: BTreeMap<u16, Limit>,
+}
+
+/// Where the rules of a target stand.
+#[derive(Clone, Debug, Default)]
+pub struct AccessPlaces {
+    /// By initiator name, in lower case.
+    pub initiators: BTreeMap<String, Place>,
+    /// Of `anyone = true`.
+    pub anyone: Option<Place>,
 }
 
 /// What is behind a logical unit.
@@ -179,7 +192,26 @@ pub struct LunSection {
     pub exclusive: bool,
 }
 
+impl Backing {
+    /// What it is, for people.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Path(path) => path.display().to_string(),
+            Self::Volume(volume) => volume.source.to_string(),
+            Self::Memory(bytes) => format!("memory of {bytes} bytes"),
+            Self::Mirror(files) => format!("the mirror {}", files.name()),
+        }
+    }
+}
+
 impl LunSection {
+    /// Is a unit with this section the same as one with the other? `create` says something only
+    /// where there is no file yet.
+    pub(crate) fn serves_alike(&self, other: &Self) -> bool {
+        let other = Self { create: self.create, ..other.clone() };
+        *self == other
+    }
+
     /// May others reach the same data by other ways than this daemon?
     pub(crate) fn is_shared_beyond(&self) -> bool {
         match &self.backing {
@@ -200,26 +232,13 @@ fn lines(problems: &[Problem]) -> String {
     lines.join("\n")
 }
 
-fn read(path: &Path) -> Result<String, Problem> {
-    std::fs::read_to_string(path).map_err(|error| {
-        let what = match error.kind() {
-            io::ErrorKind::NotFound => {
-                "there is no such file; contrib/target.toml is one to begin with".to_owned()
-            }
-            _ => format!("cannot be read: {error}"),
-        };
-        Place::of_file(path, "").problem(what)
-    })
-}
-
 impl Config {
-    /// Reads a file.
+    /// Reads a file, and the drop-ins beside it.
     ///
     /// # Errors
-    /// [`ConfigError`] with everything that is wrong with it.
+    /// [`ConfigError`] with everything that is wrong with them.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let text = read(path).map_err(|problem| ConfigError(vec![problem]))?;
-        Self::parse(path, &text)
+        Self::of(&Sources::read(path).map_err(ConfigError)?)
     }
 
     /// Reads text; `path` is for messages.
@@ -227,17 +246,26 @@ impl Config {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
-        match parse::config(path, text) {
+        Self::of(&Sources::of_text(path, text))
+    }
+
+    /// Reads what files say that were read already.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn of(sources: &Sources) -> Result<Self, ConfigError> {
+        match parse::config(sources) {
             (Some(config), problems) if problems.is_empty() => Ok(config),
             (_, problems) => Err(ConfigError(problems)),
         }
     }
 
-    /// Reads a file as far as it can be understood, and says everything that is wrong with it.
+    /// Reads a file, and the drop-ins beside it, as far as they can be understood, and says
+    /// everything that is wrong with them.
     pub(crate) fn examine(path: &Path) -> (Option<Self>, Vec<Problem>) {
-        match read(path) {
-            Ok(text) => parse::config(path, &text),
-            Err(problem) => (None, vec![problem]),
+        match Sources::read(path) {
+            Ok(sources) => parse::config(&sources),
+            Err(problems) => (None, problems),
         }
     }
 }

@@ -1,32 +1,23 @@
 //! From TOML to [`Config`].
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use backends::Location;
 use iscsi::poll::POLL_MAX;
-use iscsi::target::{
-    AccessRule, AccessRules, Chap, CongestionChoice, Limit, Limits, PortalSpec, SessionConfig,
-    TargetSpec,
-};
+use iscsi::target::{CongestionChoice, Limits, PortalSpec, SessionConfig, TargetSpec};
 use iscsi_proto::keys::{DigestPreference, Offer};
-use iscsi_proto::names::{TargetAddress, check_name};
-use scsi::WriteProtection;
+use iscsi_proto::names::TargetAddress;
 use toml_span::value::ValueInner;
 
 use super::isns::isns;
-use super::limit::limit;
-use super::lun::lun;
 use super::reader::{
-    Place, Problem, Reader, Section, boolean, dscp, list, number, one_of, parsed, size, string,
+    Place, Problem, Reader, Section, boolean, dscp, number, one_of, parsed, size, sort, string,
     time,
 };
-use super::{
-    Backing, Config, LunSection, ServerPlaces, ServerSection, TargetSection, VolumeSection,
-    VolumeSource, secret,
-};
+use super::sources::Sources;
+use super::target::Context;
+use super::{Config, ServerPlaces, ServerSection, secret};
 
 /// The admin socket, unless told otherwise.
 pub(crate) const ADMIN_SOCKET: &str = "/run/enkaku/target.sock";
@@ -40,9 +31,6 @@ const LENGTH_MAX: u64 = (1 << 24) - 1;
 /// Longest time limit that is taken for meant.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// What a target is called whose name is wrong; it is never served.
-const NAMELESS: &str = "iqn.2026-11.io.enkaku:nameless";
-
 const LEVELS: &[&str] = &["off", "error", "warn", "info", "debug", "trace"];
 
 const DIGESTS: &[(&str, DigestPreference)] = &[
@@ -52,36 +40,37 @@ const DIGESTS: &[(&str, DigestPreference)] = &[
     ("require", DigestPreference::Require),
 ];
 
-/// What the sections of the file have in common while it is read.
-struct Context<'r> {
-    reader: &'r Reader,
-    chaps: BTreeMap<String, Option<Chap>>,
-    portals: BTreeSet<String>,
-    session: SessionConfig,
-    offer: Offer,
-    mirrors: Option<PathBuf>,
-    warnings: Vec<String>,
-}
-
 /// What could be understood, and everything that is wrong.
-pub(super) fn config(path: &Path, text: &str) -> (Option<Config>, Vec<Problem>) {
-    let reader = Reader::new(path, text);
-    let config = match toml_span::parse(text) {
-        Ok(mut value) => {
-            let span = value.span;
-            match value.take() {
-                ValueInner::Table(table) => {
-                    root(&reader, Section::new(&reader, String::new(), span, table))
+pub(super) fn config(sources: &Sources) -> (Option<Config>, Vec<Problem>) {
+    let open = sources.iter().map(|source| (Reader::new(&source.path, &source.text), source));
+    let readers: Vec<_> = open.collect();
+    let mut merged: Option<Section<'_, '_>> = None;
+    let mut is_toml = true;
+    for (reader, source) in &readers {
+        match toml_span::parse(&source.text) {
+            Ok(mut value) => {
+                let span = value.span;
+                let ValueInner::Table(table) = value.take() else { continue };
+                let part = Section::new(reader, String::new(), span, table);
+                match &mut merged {
+                    Some(before) => before.merge(part),
+                    None => merged = Some(part),
                 }
-                _ => None,
+            }
+            Err(error) => {
+                reader.complain(&reader.place(error.span, ""), error);
+                is_toml = false;
             }
         }
-        Err(error) => {
-            reader.complain(&reader.place(error.span, ""), error);
-            None
-        }
-    };
-    (config, reader.into_problems())
+    }
+    // Half of what belongs together would be told to be wrong for want of the other half.
+    let whole = merged.filter(|_| is_toml).zip(readers.first());
+    let config = whole.and_then(|(merged, (main, _))| root(main, merged));
+    let main = sources.iter().next().map_or(Path::new(""), |source| &*source.path);
+    let problems = readers.iter().flat_map(|(reader, _)| reader.take_problems());
+    let mut problems: Vec<Problem> = problems.collect();
+    sort(&mut problems, main);
+    (config, problems)
 }
 
 fn root(reader: &Reader, mut root: Section<'_, '_>) -> Option<Config> {
@@ -254,9 +243,9 @@ fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, Porta
         let name = name.unwrap_or_else(|| listen.to_string());
         let same =
             |other: &&(Place, PortalSpec)| other.1.name == name || overlap(other.1.listen, listen);
-        if let Some((_, other)) = portals.iter().find(same) {
+        if let Some((known, other)) = portals.iter().find(same) {
             let what = format!("there is a portal {} on {} already", other.name, other.listen);
-            reader.complain(&place, what);
+            reader.complain(&place, format!("{what}, in {}", known.at()));
             continue;
         }
         portals.push((place, PortalSpec { name, listen, external, poll, dscp }));
@@ -275,7 +264,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 }
 
 /// `[parameters]` and `[target.parameters]`.
-fn parameters(mut offer: Offer, mut section: Section<'_, '_>) -> Offer {
+pub(super) fn parameters(mut offer: Offer, mut section: Section<'_, '_>) -> Offer {
     let session = &mut offer.session;
     for (key, value) in [
         ("max_connections", &mut session.max_connections),
@@ -315,177 +304,4 @@ fn parameters(mut offer: Offer, mut section: Section<'_, '_>) -> Offer {
     }
     section.finish();
     offer
-}
-
-impl Context<'_> {
-    /// The credentials that the key `chap` names.
-    fn chap(&self, section: &mut Section<'_, '_>) -> Option<Chap> {
-        let (place, name) = section.with("chap", string)?;
-        match self.chaps.get(&name) {
-            Some(chap) => chap.clone(),
-            None => {
-                self.reader.complain(&place, format!("there is no [chap.{name}]"));
-                None
-            }
-        }
-    }
-
-    fn targets(&mut self, sections: Vec<Section<'_, '_>>) -> BTreeMap<String, TargetSection> {
-        let mut targets = BTreeMap::new();
-        for section in sections {
-            let target = self.target(section);
-            if targets.contains_key(&target.name) {
-                let what = format!("there is a target {} already", target.name);
-                self.reader.complain(&target.place, what);
-                continue;
-            }
-            targets.insert(target.name.clone(), target);
-        }
-        self.check_backings(&targets);
-        targets
-    }
-
-    /// One file behind two LUNs would be written by initiators that do not know of each other:
-    /// neither reservations nor caches reach across.
-    fn check_backings(&self, targets: &BTreeMap<String, TargetSection>) {
-        let mut seen: BTreeMap<PathBuf, String> = BTreeMap::new();
-        for target in targets.values() {
-            for (number, lun) in &target.luns {
-                let path = match &lun.backing {
-                    Backing::Path(path) => path.clone(),
-                    Backing::Mirror(files) => files.config().to_owned(),
-                    Backing::Volume(VolumeSection { source: VolumeSource::Url(url), .. }) => {
-                        let location = url.parse::<Location>();
-                        PathBuf::from(location.map_or_else(|_| url.clone(), |at| at.key()))
-                    }
-                    // Each server that is started is another.
-                    Backing::Memory(_) | Backing::Volume(_) => continue,
-                };
-                let who = format!("LUN {number} of {}", target.name);
-                if let Some(other) = seen.insert(path, who) {
-                    self.reader.complain(&lun.place, format!("is behind {other} already"));
-                }
-            }
-        }
-    }
-
-    fn target(&mut self, mut section: Section<'_, '_>) -> TargetSection {
-        let name = section.required("name", name);
-        let alias = section.get("alias", string);
-        let portals = self.target_portals(&mut section);
-        let offer = match section.section("parameters") {
-            Some(parameters_section) => parameters(self.offer, parameters_section),
-            None => self.offer,
-        };
-        let (luns, lun_limits) = self.luns(section.sections("lun"));
-        if luns.is_empty() {
-            section.complain("has no logical unit (add [[target.lun]])");
-        }
-        let access = self.access(&mut section, &luns);
-        // What else is wrong with a target shows although its name is wrong, too.
-        let (place, name) = name.unwrap_or_else(|| {
-            let place = section.place();
-            let name = format!("{NAMELESS}.{}", place.line());
-            (place, name)
-        });
-        section.finish();
-        let session = self.session.clone();
-        TargetSection { place, name, alias, offer, session, portals, access, luns, lun_limits }
-    }
-
-    fn target_portals(&self, section: &mut Section<'_, '_>) -> Option<BTreeSet<String>> {
-        let (place, names) = section.with("portals", list(string))?;
-        for name in names.iter().filter(|name| !self.portals.contains(*name)) {
-            self.reader.complain(&place, format!("there is no portal called {name:?}"));
-        }
-        if names.is_empty() {
-            self.reader.complain(&place, "is empty: the target could not be reached");
-        }
-        Some(names.into_iter().collect())
-    }
-
-    fn access(
-        &self,
-        section: &mut Section<'_, '_>,
-        luns: &BTreeMap<u16, LunSection>,
-    ) -> AccessRules {
-        let anyone = section.get("anyone", boolean).unwrap_or(false);
-        let has_chap = section.place();
-        let chap = self.chap(section);
-        let each = limit(section).unwrap_or_default();
-        let mut access = AccessRules::default();
-        for mut initiator in section.sections("initiator") {
-            let name = initiator.required("name", name);
-            // Without credentials of its own, those of the target hold.
-            let chap = self.chap(&mut initiator).or_else(|| chap.clone());
-            let write_protection = self.protection(&mut initiator, luns);
-            let limit = limit(&mut initiator).unwrap_or(each);
-            initiator.finish();
-            let Some((place, name)) = name else { continue };
-            let rule = AccessRule { chap, write_protection, limit };
-            if access.initiators.insert(name.clone(), rule).is_some() {
-                self.reader.complain(&place, format!("there is a rule for {name} already"));
-            }
-        }
-        if anyone {
-            access.anyone = Some(AccessRule { chap, limit: each, ..AccessRule::default() });
-        } else if access.initiators.is_empty() {
-            let what = "admits nobody: name initiators with [[target.initiator]], \
-                        or say anyone = true";
-            self.reader.complain(&has_chap, what);
-        }
-        access
-    }
-
-    fn protection(
-        &self,
-        section: &mut Section<'_, '_>,
-        luns: &BTreeMap<u16, LunSection>,
-    ) -> WriteProtection {
-        let read = |value: ValueInner<'_>| match value {
-            ValueInner::Boolean(true) => Ok(WriteProtection::All),
-            ValueInner::Boolean(false) => Ok(WriteProtection::None),
-            value @ ValueInner::Array(_) => {
-                let max = u64::from(scsi::Lun::MAX);
-                let numbers = list(|value| number(0, max)(value).map(|lun| lun as u16))(value)?;
-                Ok(WriteProtection::Units(numbers.into_iter().collect()))
-            }
-            other => Err(format!("is {}, not true, false or an array of LUNs", other.type_str())),
-        };
-        let Some((place, protection)) = section.with("read_only", read) else {
-            return WriteProtection::None;
-        };
-        if let WriteProtection::Units(numbers) = &protection {
-            for number in numbers.iter().filter(|number| !luns.contains_key(number)) {
-                self.reader.complain(&place, format!("there is no LUN {number}"));
-            }
-        }
-        protection
-    }
-
-    /// The logical units, and the limits of those that have one.
-    fn luns(
-        &self,
-        sections: Vec<Section<'_, '_>>,
-    ) -> (BTreeMap<u16, LunSection>, BTreeMap<u16, Limit>) {
-        let (mut luns, mut limits) = (BTreeMap::new(), BTreeMap::new());
-        for mut section in sections {
-            let number = section.required("number", number(0, u64::from(scsi::Lun::MAX)));
-            let lun = lun(&mut section, self.mirrors.as_deref());
-            let limit = limit(&mut section);
-            section.finish();
-            let (Some((place, number)), Some(lun)) = (number, lun) else { continue };
-            if luns.insert(number as u16, lun).is_some() {
-                self.reader.complain(&place, format!("there is a LUN {number} already"));
-            }
-            limits.extend(limit.map(|limit| (number as u16, limit)));
-        }
-        (luns, limits)
-    }
-}
-
-fn name(value: ValueInner<'_>) -> Result<String, String> {
-    let text = string(value)?;
-    check_name(&text)
-        .map_err(|error| format!("{text:?}: {error} (as in iqn.2026-11.org.example:disks)"))
 }

@@ -1,5 +1,6 @@
 //! Reading TOML strictly: every key is asked for by name, what was not asked for is an error, and
-//! all errors are collected, each with its line, key and what would be allowed.
+//! all errors are collected, each with its line, key and what would be allowed. A table may be said
+//! in parts, by several files; a key of it is said once.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -45,10 +46,29 @@ pub struct Place {
     key: String,
 }
 
+/// Puts problems in the order in which their files are read (`main` first), then of their lines.
+pub(crate) fn sort(problems: &mut [Problem], main: &Path) {
+    let key = |problem: &Problem| (problem.file != main, problem.file.clone(), problem.line);
+    problems.sort_by_cached_key(key);
+}
+
 impl Place {
     /// Line, from 1; 0 for the file as a whole.
     pub(crate) fn line(&self) -> usize {
         self.line
+    }
+
+    /// The file.
+    pub(crate) fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Where it is, for people: `FILE:LINE`.
+    pub(crate) fn at(&self) -> String {
+        match self.line {
+            0 => self.file.display().to_string(),
+            line => format!("{}:{line}", self.file.display()),
+        }
     }
 
     /// What is wrong there.
@@ -109,49 +129,126 @@ impl Reader {
         problems.sort_by_key(|problem| problem.line);
         problems
     }
+
+    /// All problems that were found so far, as they were.
+    pub(crate) fn take_problems(&self) -> Vec<Problem> {
+        self.problems.take()
+    }
 }
 
-/// A table being read.
+/// A table being read, of one file or of several.
 pub(crate) struct Section<'r, 'de> {
+    /// In the order of the files; never empty.
+    parts: Vec<Part<'r, 'de>>,
+    asked: Vec<&'static str>,
+}
+
+/// What one file says of a table.
+struct Part<'r, 'de> {
     reader: &'r Reader,
     path: String,
     span: Span,
     table: Table<'de>,
-    asked: Vec<&'static str>,
 }
 
-impl<'r, 'de> Section<'r, 'de> {
-    pub(crate) fn new(reader: &'r Reader, path: String, span: Span, table: Table<'de>) -> Self {
-        Self { reader, path, span, table, asked: Vec::new() }
-    }
+/// A value that was taken out of a table.
+struct Taken<'r, 'de> {
+    reader: &'r Reader,
+    place: Place,
+    value: Value<'de>,
+}
 
-    /// The table as a whole.
-    pub(crate) fn place(&self) -> Place {
+impl<'r, 'de> Part<'r, 'de> {
+    fn place(&self) -> Place {
         self.reader.place(self.span, &self.path)
-    }
-
-    pub(crate) fn complain(&self, what: impl fmt::Display) {
-        self.reader.complain(&self.place(), what);
-    }
-
-    /// A key's value cannot be together with something else.
-    pub(crate) fn complain_at(&self, place: &Place, what: impl fmt::Display) {
-        self.reader.complain(place, what);
-    }
-
-    /// Is the key there? It has not been asked for by that.
-    pub(crate) fn has(&self, key: &str) -> bool {
-        self.table.contains_key(key)
     }
 
     fn join(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    fn take(&mut self, key: &'static str) -> Option<(Place, Value<'de>)> {
-        self.asked.push(key);
+    fn take(&mut self, key: &str) -> Option<Taken<'r, 'de>> {
         let value = self.table.remove(key)?;
-        Some((self.reader.place(value.span, &self.join(key)), value))
+        let place = self.reader.place(value.span, &self.join(key));
+        Some(Taken { reader: self.reader, place, value })
+    }
+}
+
+impl<'r, 'de> Taken<'r, 'de> {
+    fn complain(&self, what: impl fmt::Display) {
+        self.reader.complain(&self.place, what);
+    }
+
+    fn into_section(mut self) -> Option<Section<'r, 'de>> {
+        let span = self.value.span;
+        match self.value.take() {
+            ValueInner::Table(table) => {
+                Some(Section::new(self.reader, self.place.key, span, table))
+            }
+            other => {
+                self.complain(wanted("a table", &other));
+                None
+            }
+        }
+    }
+}
+
+impl<'r, 'de> Section<'r, 'de> {
+    pub(crate) fn new(reader: &'r Reader, path: String, span: Span, table: Table<'de>) -> Self {
+        Self { parts: vec![Part { reader, path, span, table }], asked: Vec::new() }
+    }
+
+    /// Adds what a later file says of this table.
+    pub(crate) fn merge(&mut self, later: Self) {
+        self.parts.extend(later.parts);
+    }
+
+    /// The same table, with what a later file says of it.
+    pub(crate) fn merged(mut self, later: Self) -> Self {
+        self.merge(later);
+        self
+    }
+
+    /// Does the file that `later` begins in say something of this table already? Files are read one
+    /// after the other.
+    pub(crate) fn ends_in_the_file_of(&self, later: &Self) -> bool {
+        let (last, first) = (self.parts.last(), later.parts.first());
+        last.zip(first).is_some_and(|(last, first)| std::ptr::eq(last.reader, first.reader))
+    }
+
+    /// The table as a whole.
+    pub(crate) fn place(&self) -> Place {
+        self.parts.first().map(Part::place).unwrap_or_default()
+    }
+
+    pub(crate) fn complain(&self, what: impl fmt::Display) {
+        self.complain_at(&self.place(), what);
+    }
+
+    /// A key's value cannot be together with something else.
+    pub(crate) fn complain_at(&self, place: &Place, what: impl fmt::Display) {
+        if let Some(first) = self.parts.first() {
+            first.reader.complain(place, what);
+        }
+    }
+
+    /// Is the key there? It has not been asked for by that.
+    pub(crate) fn has(&self, key: &str) -> bool {
+        self.parts.iter().any(|part| part.table.contains_key(key))
+    }
+
+    fn take_all(&mut self, key: &'static str) -> Vec<Taken<'r, 'de>> {
+        self.asked.push(key);
+        self.parts.iter_mut().filter_map(|part| part.take(key)).collect()
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Taken<'r, 'de>> {
+        let mut all = self.take_all(key).into_iter();
+        let first = all.next()?;
+        for again in all {
+            again.complain(format_args!("is said in {} already", first.place.at()));
+        }
+        Some(first)
     }
 
     /// The value of a key, read by `read`, and where it is.
@@ -160,11 +257,11 @@ impl<'r, 'de> Section<'r, 'de> {
         key: &'static str,
         read: impl FnOnce(ValueInner<'de>) -> Result<T, String>,
     ) -> Option<(Place, T)> {
-        let (place, mut value) = self.take(key)?;
-        match read(value.take()) {
-            Ok(value) => Some((place, value)),
+        let mut taken = self.take(key)?;
+        match read(taken.value.take()) {
+            Ok(value) => Some((taken.place, value)),
             Err(what) => {
-                self.reader.complain(&place, what);
+                taken.complain(what);
                 None
             }
         }
@@ -184,7 +281,7 @@ impl<'r, 'de> Section<'r, 'de> {
         key: &'static str,
         read: impl FnOnce(ValueInner<'de>) -> Result<T, String>,
     ) -> Option<(Place, T)> {
-        if !self.table.contains_key(key) {
+        if !self.has(key) {
             self.asked.push(key);
             self.complain(format!("{key} is missing"));
             return None;
@@ -194,39 +291,26 @@ impl<'r, 'de> Section<'r, 'de> {
 
     /// A table of its own.
     pub(crate) fn section(&mut self, key: &'static str) -> Option<Section<'r, 'de>> {
-        let (place, mut value) = self.take(key)?;
-        let span = value.span;
-        match value.take() {
-            ValueInner::Table(table) => Some(Section::new(self.reader, place.key, span, table)),
-            other => {
-                self.reader.complain(&place, wanted("a table", &other));
-                None
-            }
-        }
+        let tables = self.take_all(key).into_iter().filter_map(Taken::into_section);
+        tables.reduce(Section::merged)
     }
 
-    /// An array of tables; nothing if there is none.
+    /// An array of tables; nothing if there is none. Those of later files follow.
     pub(crate) fn sections(&mut self, key: &'static str) -> Vec<Section<'r, 'de>> {
-        let Some((place, mut value)) = self.take(key) else { return Vec::new() };
-        let values = match value.take() {
-            ValueInner::Array(values) => values,
-            other => {
-                let what = wanted(&format!("an array of tables ([[{}]])", place.key), &other);
-                self.reader.complain(&place, what);
-                return Vec::new();
-            }
-        };
         let mut sections = Vec::new();
-        for (index, mut value) in values.into_iter().enumerate() {
-            let (path, span) = (format!("{}[{index}]", place.key), value.span);
-            match value.take() {
-                ValueInner::Table(table) => {
-                    sections.push(Section::new(self.reader, path, span, table));
-                }
+        for mut taken in self.take_all(key) {
+            let values = match taken.value.take() {
+                ValueInner::Array(values) => values,
                 other => {
-                    self.reader
-                        .complain(&self.reader.place(span, &path), wanted("a table", &other));
+                    let array = format!("an array of tables ([[{}]])", taken.place.key);
+                    taken.complain(wanted(&array, &other));
+                    continue;
                 }
+            };
+            for (index, value) in values.into_iter().enumerate() {
+                let reader = taken.reader;
+                let place = reader.place(value.span, &format!("{}[{index}]", taken.place.key));
+                sections.extend(Taken { reader, place, value }.into_section());
             }
         }
         sections
@@ -234,17 +318,18 @@ impl<'r, 'de> Section<'r, 'de> {
 
     /// Tables with names of the user's own: `[chap.NAME]`.
     pub(crate) fn named(mut self) -> Vec<(String, Section<'r, 'de>)> {
-        let mut sections = Vec::new();
-        for (key, mut value) in std::mem::take(&mut self.table) {
-            let (path, span) = (self.join(&key.name), key.span);
-            match value.take() {
-                ValueInner::Table(table) => {
-                    let section = Section::new(self.reader, path, span, table);
-                    sections.push((key.name.into_owned(), section));
+        let mut sections: Vec<(String, Section<'r, 'de>)> = Vec::new();
+        for part in &mut self.parts {
+            for (key, value) in std::mem::take(&mut part.table) {
+                let place = part.reader.place(key.span, &part.join(&key.name));
+                let taken = Taken { reader: part.reader, place, value };
+                let Some(mut section) = taken.into_section() else { continue };
+                if let [one] = &mut section.parts[..] {
+                    one.span = key.span;
                 }
-                other => {
-                    self.reader
-                        .complain(&self.reader.place(span, &path), wanted("a table", &other));
+                match sections.iter_mut().find(|(name, _)| *name == key.name) {
+                    Some((_, known)) => known.merge(section),
+                    None => sections.push((key.name.into_owned(), section)),
                 }
             }
         }
@@ -255,13 +340,15 @@ impl<'r, 'de> Section<'r, 'de> {
     pub(crate) fn finish(self) {
         let mut allowed = self.asked.clone();
         allowed.sort_unstable();
-        for key in self.table.keys() {
-            let place = self.reader.place(key.span, &self.join(&key.name));
-            let what = match nearest(&key.name, &allowed) {
-                Some(meant) => format!("unknown key; did you mean {meant}?"),
-                None => format!("unknown key (allowed here: {})", allowed.join(", ")),
-            };
-            self.reader.complain(&place, what);
+        for part in &self.parts {
+            for key in part.table.keys() {
+                let place = part.reader.place(key.span, &part.join(&key.name));
+                let what = match nearest(&key.name, &allowed) {
+                    Some(meant) => format!("unknown key; did you mean {meant}?"),
+                    None => format!("unknown key (allowed here: {})", allowed.join(", ")),
+                };
+                part.reader.complain(&place, what);
+            }
         }
     }
 }

@@ -110,11 +110,11 @@ fn one_mistake_each() {
         ("[server]\nlog = \"loud\"\n", "t.toml:14: server.log: \"loud\" is not a log level"),
         (
             "[[portal]]\nname = \"lan\"\nlisten = \"127.0.0.1:3261\"\n",
-            "t.toml:15: portal[1].listen: there is a portal lan on 127.0.0.1:3260 already",
+            "t.toml:15: portal[1].listen: there is a portal lan on 127.0.0.1:3260 already, in t.toml:4",
         ),
         (
             "[[portal]]\nlisten = \"[::]:3260\"\n",
-            "t.toml:14: portal[1].listen: there is a portal lan on 127.0.0.1:3260 already",
+            "t.toml:14: portal[1].listen: there is a portal lan on 127.0.0.1:3260 already, in t.toml:4",
         ),
         (
             "[[portal]]\nlisten = \"127.0.0.1:3261\"\npoll = \"1s\"\n",
@@ -122,7 +122,7 @@ fn one_mistake_each() {
         ),
         (
             "[[target.lun]]\nnumber = 0\npath = \"mem:1M\"\n",
-            "t.toml:14: target[0].lun[1].number: there is a LUN 0 already",
+            "t.toml:14: target[0].lun[1].number: there is a LUN 0 already, in t.toml:12",
         ),
         (
             "[[target.lun]]\nnumber = 1\npath = \"mem:1X\"\n",
@@ -300,4 +300,98 @@ fn a_limit_that_limits_nothing_is_an_error() {
         let problem = problem_of(more);
         assert!(problem.contains(what), "{problem}");
     }
+}
+
+const A: &str = "iqn.2026-11.org.example:a";
+
+/// What the good configuration says with drop-ins beside it, which are called 1.toml and so on.
+fn with_drop_ins(texts: &[&str]) -> Result<Config, Vec<String>> {
+    let main = Path::new("t.toml");
+    let beside = sources::drop_in_folder(main);
+    let files = texts.iter().enumerate();
+    let all = files.fold(Sources::of_text(main, GOOD), |all, (index, text)| {
+        all.with(&beside.join(format!("{}.toml", index + 1)), Some(text))
+    });
+    let read = Config::of(&all);
+    read.map_err(|ConfigError(problems)| problems.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn drop_ins_add_to_what_the_main_file_says() {
+    let lun = |number: u16| {
+        format!(
+            "[[target]]\nname = \"{A}\"\n[[target.lun]]\nnumber = {number}\npath = \"mem:1M\"\n"
+        )
+    };
+    let host = format!(
+        "[[target]]\nname = \"{A}\"\n[[target.initiator]]\nname = \"iqn.2026-11.a:host\"\n"
+    );
+    let other = "[[portal]]\nname = \"wan\"\nlisten = \"127.0.0.2:3260\"\n\
+                 [server]\nlog = \"debug\"\n[[target]]\nname = \"iqn.2026-11.a:other\"\nanyone = false\n";
+    let config = with_drop_ins(&[&lun(7), &host, other, "", &lun(1)]).unwrap();
+    let target = &config.targets[A];
+    assert_eq!(target.luns.keys().copied().collect::<Vec<u16>>(), [0, 1, 7]);
+    assert_eq!(target.luns[&7].place.at(), "t.d/1.toml:5");
+    assert_eq!(target.access_places.initiators["iqn.2026-11.a:host"].at(), "t.d/2.toml:4");
+    assert_eq!(target.access_places.anyone.as_ref().unwrap().at(), "t.toml:8");
+    assert_eq!((config.portals.len(), &*config.server.log), (2, "debug"));
+    let empty = &config.targets["iqn.2026-11.a:other"];
+    assert!(empty.luns.is_empty() && empty.access.rule("iqn.2026-11.a:host").is_none());
+    assert_eq!(config.warnings.len(), 1, "{:?}", config.warnings);
+    assert!(config.warnings[0].contains("t.d/3.toml:6: target[0]: has no logical unit"));
+}
+
+#[test]
+fn what_two_files_say_is_told_with_both_places() {
+    let of_a = |more: &str| format!("[[target]]\nname = \"{A}\"\n{more}");
+    let host = "[[target.initiator]]\nname = \"iqn.2026-11.a:host\"\n";
+    let chap = "[chap.op]\nuser = \"u\"\npassword_file = \"/dev/null\"\n";
+    for (texts, wanted) in [
+        (
+            vec![of_a("[[target.lun]]\nnumber = 0\npath = \"mem:1M\"\n")],
+            "t.d/1.toml:4: target[0].lun[0].number: there is a LUN 0 already, in t.toml:12",
+        ),
+        (
+            vec![of_a("anyone = true\n")],
+            "t.d/1.toml:3: target[0].anyone: is said in t.toml:8 already",
+        ),
+        (
+            vec![of_a(host), of_a(host)],
+            "t.d/2.toml:4: target[0].initiator[0].name: there is a rule for iqn.2026-11.a:host already, in t.d/1.toml:4",
+        ),
+        (
+            vec!["[[portal]]\nname = \"lan\"\nlisten = \"127.0.0.2:3260\"\n".to_owned()],
+            "t.d/1.toml:3: portal[0].listen: there is a portal lan on 127.0.0.1:3260 already, in t.toml:4",
+        ),
+        (
+            vec!["[server]\nlog = \"info\"\n".into(), "[server]\nlog = \"info\"\n".into()],
+            "t.d/2.toml:2: server.log: is said in t.d/1.toml:2 already",
+        ),
+        (
+            vec![chap.to_owned(), "[chap.op]\nuser = \"v\"\n".to_owned()],
+            "t.d/2.toml:2: chap.op.user: is said in t.d/1.toml:2 already",
+        ),
+        (
+            vec![of_a("nayone = true\n")],
+            "t.d/1.toml:3: target[0].nayone: unknown key; did you mean anyone?",
+        ),
+        (vec![of_a("") + &of_a("")], "t.d/1.toml:4: target[1].name: there is a target"),
+        (vec!["[[target]\n".to_owned()], "t.d/1.toml:1: "),
+    ] {
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let problems = with_drop_ins(&texts).unwrap_err();
+        assert!(problems.iter().any(|one| one.starts_with(wanted)), "{wanted}: {problems:?}");
+    }
+}
+
+#[test]
+fn a_unit_serves_alike_whatever_size_a_file_would_be_made_with() {
+    let lun = |more: &str| {
+        let target = "[[target]]\nname = \"iqn.2026-11.a:b\"\nanyone = true\n[[target.lun]]\n";
+        let text = format!("{target}number = 0\npath = \"/x\"\n{more}");
+        with_drop_ins(&[&text]).unwrap().targets["iqn.2026-11.a:b"].luns[&0].clone()
+    };
+    assert!(lun("create = \"1G\"\n").serves_alike(&lun("create = \"2G\"\n")));
+    assert!(lun("create = \"1G\"\n").serves_alike(&lun("")));
+    assert!(!lun("").serves_alike(&lun("read_only = true\n")));
 }

@@ -1,13 +1,17 @@
 //! `enkaku target`: the target as a daemon with a configuration file, and what operators ask of it.
 
+mod initiator;
+mod lun;
+mod portal;
 mod sessions;
+mod table;
 
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use daemon::admin::{Answer, Limit, Request, ask};
-use daemon::config::{Backing, Config, ConfigError};
+use daemon::config::{Config, ConfigError};
 use daemon::{DaemonError, check};
 
 use super::{say, without_numbers};
@@ -36,6 +40,12 @@ enum Command {
     Reload(SocketArgs),
     /// Lists the sessions, or ends one.
     Sessions(sessions::SessionsArgs),
+    /// Adds, resizes, removes and lists logical units while the daemon runs.
+    Lun(lun::LunArgs),
+    /// Allows, denies and lists initiators while the daemon runs.
+    Initiator(initiator::InitiatorArgs),
+    /// Adds, removes and lists portals while the daemon runs.
+    Portal(portal::PortalArgs),
     /// Says how the daemon is. Exit code 1 when something it serves has failed.
     Status(StatusArgs),
 }
@@ -83,7 +93,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Err(ConfigError(problems)) => complain(problems),
         }),
         Command::Reload(args) => {
-            let answer = talk(&args.socket, Request::Reload).await?;
+            let answer = talk(&args.socket, Request::Reload {}).await?;
             if !answer.ok {
                 return Ok(complain(answer.errors));
             }
@@ -93,6 +103,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Sessions(args) => sessions::run(args).await,
+        Command::Lun(args) => lun::run(args).await,
+        Command::Initiator(args) => initiator::run(args).await,
+        Command::Portal(args) => portal::run(args).await,
         Command::Status(args) => status(args).await,
     }
 }
@@ -131,6 +144,19 @@ async fn talk(socket: &Path, request: Request) -> anyhow::Result<Answer> {
     })
 }
 
+/// Has something changed, and says what was.
+async fn change(socket: &Path, request: Request) -> anyhow::Result<ExitCode> {
+    let answer = talk(socket, request).await?;
+    if !answer.ok {
+        return Ok(complain(answer.errors));
+    }
+    answer.changes.unwrap_or_default().iter().try_for_each(say)?;
+    if let Some(ended) = answer.ended_sessions {
+        say(format_args!("{ended} sessions ended"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// What a configuration would serve.
 fn summary(config: &Config) -> anyhow::Result<()> {
     for warning in &config.warnings {
@@ -154,12 +180,7 @@ fn summary(config: &Config) -> anyhow::Result<()> {
         };
         say(format_args!("target {} for {who}", target.name))?;
         for (number, lun) in &target.luns {
-            let what = match &lun.backing {
-                Backing::Path(path) => path.display().to_string(),
-                Backing::Volume(volume) => volume.source.to_string(),
-                Backing::Memory(bytes) => format!("memory of {bytes} bytes"),
-                Backing::Mirror(files) => format!("the mirror {}", files.name()),
-            };
+            let what = lun.backing.describe();
             let mode = if lun.read_only { ", read-only" } else { "" };
             say(format_args!("  LUN {number}: {what}{mode}"))?;
         }
@@ -187,7 +208,7 @@ fn limit_line(limit: &Limit) -> String {
 }
 
 async fn status(args: StatusArgs) -> anyhow::Result<ExitCode> {
-    let answer = talk(&args.socket.socket, Request::Status).await?;
+    let answer = talk(&args.socket.socket, Request::Status {}).await?;
     let Some(status) = answer.status.filter(|_| answer.ok) else {
         return Ok(complain(answer.errors));
     };

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use daemon::admin::{Request, Session};
 
+use super::table::bytes;
 use super::{SocketArgs, complain, say, talk};
 
 #[derive(clap::Args, Debug)]
@@ -20,7 +21,7 @@ pub(super) struct SessionsArgs {
 }
 
 pub(super) async fn run(args: SessionsArgs) -> anyhow::Result<ExitCode> {
-    let request = args.drop.map_or(Request::Sessions, |id| Request::Drop { id });
+    let request = args.drop.map_or(Request::Sessions {}, |id| Request::Drop { id });
     let answer = talk(&args.socket.socket, request).await?;
     if !answer.ok {
         return Ok(complain(answer.errors));
@@ -56,18 +57,7 @@ fn table(sessions: &[Session], now: u64) -> String {
             bytes(session.written_bytes),
         ]
     };
-    let rows: Vec<[String; 9]> =
-        std::iter::once(HEADINGS.map(str::to_owned)).chain(sessions.iter().map(row)).collect();
-    let widths: [usize; 9] = std::array::from_fn(|column| {
-        rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
-    });
-    let line = |row: &[String; 9]| {
-        let cells: Vec<String> =
-            row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        cells.join("  ").trim_end().to_owned()
-    };
-    let lines: Vec<String> = rows.iter().map(line).collect();
-    lines.join("\n")
+    super::table::table(HEADINGS, sessions.iter().map(row).collect())
 }
 
 /// `5s`, `12m`, `3h`, `40d`.
@@ -78,20 +68,6 @@ fn age(seconds: u64) -> String {
         3600..86_400 => format!("{}h", seconds / 3600),
         _ => format!("{}d", seconds / 86_400),
     }
-}
-
-/// `512`, `4.0k`, `1.5G`: powers of 1024.
-fn bytes(count: u64) -> String {
-    let mut value = count as f64;
-    let mut unit = "";
-    for next in ["k", "M", "G", "T", "P"] {
-        if value < 1024.0 {
-            break;
-        }
-        value /= 1024.0;
-        unit = next;
-    }
-    if unit.is_empty() { count.to_string() } else { format!("{value:.1}{unit}") }
 }
 
 #[cfg(test)]
