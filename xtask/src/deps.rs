@@ -59,7 +59,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     ("iscsi", &["block", "iscsi-proto", "path", "scsi"]),
     ("iscsi-proto", &["durability"]),
-    ("media", &["block", "discovery", "files", "iscsi"]),
+    ("media", &["backends", "block", "files", "iscsi"]),
     ("nbd", &["block", "durability"]),
     ("path", &[]),
     ("scsi", &["block"]),

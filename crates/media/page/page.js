@@ -1,0 +1,366 @@
+// The page of `enkaku media serve`: search as you type, a player that goes on where one has stopped,
+// and what to do when the storage is off. What comes from a catalogue becomes text, never markup.
+"use strict";
+
+const BATCH = 60;
+const TYPING_MS = 150;
+const LOOK_MS = 4000;
+const SAVE_MS = 5000;
+// Who has seen less has not begun; who has less left is through.
+const BEGUN_S = 20;
+const LEFT_S = 30;
+// A video that cannot be played is begun again so often, and after this time.
+const TRIES_MAX = 2;
+const TRY_AGAIN_MS = 1000;
+
+const at = (id) => document.getElementById(id);
+const grid = at("grid");
+const search = at("search");
+const video = at("video");
+const videos = new Map();
+let homes = new Map();
+let shown = { query: null, total: 0, count: 0, loading: false };
+let asked = 0;
+let current = null;
+let waiting = null;
+
+// Where one has stopped. A browser may have no storage to remember it in.
+const memory = {
+  key: (id) => `enkaku position ${id}`,
+  get(id) {
+    try {
+      const seconds = Number(localStorage.getItem(this.key(id)));
+      return Number.isFinite(seconds) && seconds > 0 ? seconds : 0;
+    } catch {
+      return 0;
+    }
+  },
+  set(id, seconds) {
+    try {
+      if (seconds > 0) localStorage.setItem(this.key(id), seconds.toFixed(1));
+      else localStorage.removeItem(this.key(id));
+    } catch {
+      // It begins at the start the next time.
+    }
+  },
+};
+
+const clock = (seconds) => {
+  if (!Number.isFinite(seconds)) return "";
+  const two = (number) => String(number).padStart(2, "0");
+  const all = Math.round(seconds);
+  const [h, m, s] = [Math.floor(all / 3600), Math.floor(all / 60) % 60, all % 60];
+  return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
+};
+
+const show = (element, text) => {
+  element.textContent = text;
+  element.hidden = !text;
+};
+
+async function get(path) {
+  const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(15000) });
+  if (!response.ok) throw new Error((await response.text()).trim() || `HTTP ${response.status}`);
+  return response.json();
+}
+
+// ── all videos ──────────────────────────────────────────────────────────────────────────────────
+
+async function find(query) {
+  const turn = ++asked;
+  shown = { query, total: 0, count: 0, loading: true };
+  try {
+    const found = await get(`/api/videos?${new URLSearchParams({ q: query, limit: BATCH })}`);
+    if (turn !== asked) return; // somebody has typed on
+    grid.replaceChildren();
+    add(found);
+    show(at("note"), found.total ? "" : query ? "Nothing is called so." : "There are no videos yet.");
+  } catch (error) {
+    if (turn === asked) show(at("note"), `The server does not answer: ${error.message}`);
+  }
+  if (turn === asked) loaded();
+}
+
+// A tall window has room for more at once.
+function loaded() {
+  shown.loading = false;
+  if (at("more").getBoundingClientRect().top < innerHeight + 600) more();
+}
+
+async function more() {
+  if (shown.loading || shown.count >= shown.total) return;
+  const turn = asked;
+  shown.loading = true;
+  try {
+    const part = { q: shown.query, limit: BATCH, offset: shown.count };
+    const found = await get(`/api/videos?${new URLSearchParams(part)}`);
+    if (turn !== asked) return;
+    add(found);
+    loaded();
+  } catch {
+    shown.loading = false; // the next look at the end of the page asks again
+  }
+}
+
+function add(found) {
+  grid.append(...found.videos.map(card));
+  shown.total = found.total;
+  shown.count += found.videos.length;
+  at("count").textContent = found.total === 1 ? "1 video" : `${found.total} videos`;
+  markHomes();
+}
+
+function card(one) {
+  videos.set(one.id, one);
+  const item = at("card").content.firstElementChild.cloneNode(true);
+  item.dataset.id = one.id;
+  item.dataset.home = one.home;
+  item.querySelector(".name").textContent = one.title;
+  item.querySelector(".length").textContent = one.duration_s ? clock(one.duration_s) : "";
+  if (one.poster) {
+    const picture = item.querySelector("img");
+    picture.src = one.poster;
+    picture.hidden = false;
+    picture.addEventListener("error", () => (picture.hidden = true));
+  }
+  markPosition(item, one);
+  item.querySelector("button").addEventListener("click", () => open(one.id));
+  return item;
+}
+
+function markPosition(item, one) {
+  const position = memory.get(one.id);
+  const progress = item.querySelector("progress");
+  progress.hidden = !(position && one.duration_s);
+  if (!progress.hidden) progress.value = Math.min(1, position / one.duration_s);
+}
+
+// ── storage ─────────────────────────────────────────────────────────────────────────────────────
+
+const isOff = (home) => home && (home.state === "off" || home.state === "damaged");
+
+function told(home) {
+  const since = home.since ? ` since ${new Date(home.since).toLocaleString()}` : "";
+  return home.state === "damaged"
+    ? `The storage “${home.name}” cannot be read${since}.`
+    : `The storage “${home.name}” is off${since}.`;
+}
+
+function markHomes() {
+  for (const item of grid.children) {
+    const home = homes.get(item.dataset.home);
+    item.classList.toggle("off", Boolean(isOff(home)));
+    const tags = videos.get(item.dataset.id).tags.join(", ");
+    item.querySelector(".where").textContent = isOff(home) ? `“${home.name}” is off` : tags;
+  }
+}
+
+async function look() {
+  try {
+    const answer = await get("/api/homes");
+    homes = new Map(answer.homes.map((home) => [home.name, home]));
+    const off = answer.homes.filter(isOff);
+    const few = off.slice(0, 3).map(told).join(" ");
+    show(at("storage"), off.length > 3 ? `${few} And ${off.length - 3} more.` : few);
+    markHomes();
+    const isBack = current && !isOff(homes.get(current.home));
+    if (waiting?.isOff && isBack) resume();
+    else if (waiting?.isOff && current) show(at("trouble"), `${told(homes.get(current.home))} It goes on when it is back.`);
+  } catch {
+    show(at("storage"), "The server does not answer.");
+  }
+}
+
+function keepLooking() {
+  const next = () => setTimeout(keepLooking, LOOK_MS);
+  if (document.hidden && !current) next();
+  else look().finally(next);
+}
+
+// ── the player ──────────────────────────────────────────────────────────────────────────────────
+
+async function open(id) {
+  if (!videos.has(id)) {
+    show(at("note"), "This video is not in the list: look for it.");
+    return;
+  }
+  current = videos.get(id);
+  location.hash = id;
+  show(at("trouble"), "");
+  waiting = null;
+  at("title").textContent = current.title;
+  at("download").href = current.src;
+  const kind = [current.container, current.video_codec, current.audio_codec].filter(Boolean);
+  at("about").textContent = [current.home, ...current.tags, kind.join(" ")].filter(Boolean).join(" · ");
+  at("player").hidden = false;
+  document.body.classList.add("playing");
+  load(memory.get(id));
+  video.focus();
+}
+
+function load(position) {
+  video.replaceChildren(
+    ...current.subtitles.map((one, number) => {
+      const track = document.createElement("track");
+      track.kind = "subtitles";
+      track.src = one.src;
+      if (one.language) track.srclang = one.language;
+      track.label = one.label || one.language || `Subtitles ${number + 1}`;
+      track.default = number === 0;
+      return track;
+    }),
+  );
+  if (current.poster) video.poster = current.poster;
+  else video.removeAttribute("poster");
+  video.src = current.src;
+  if (position > BEGUN_S) {
+    video.addEventListener("loadedmetadata", () => (video.currentTime = position), { once: true });
+  }
+  video.play().catch(() => {
+    // Some browsers want to be asked with a click.
+  });
+}
+
+function close() {
+  if (!current) return;
+  remember();
+  const id = current.id;
+  current = null;
+  waiting = null;
+  video.pause();
+  video.removeAttribute("src");
+  video.replaceChildren();
+  video.load(); // which ends what is being read
+  at("player").hidden = true;
+  document.body.classList.remove("playing");
+  if (document.fullscreenElement) document.exitFullscreen();
+  if (location.hash) history.replaceState(null, "", location.pathname);
+  const item = [...grid.children].find((one) => one.dataset.id === id);
+  if (item) {
+    markPosition(item, videos.get(id));
+    item.querySelector("button").focus();
+  }
+}
+
+function remember() {
+  if (!current || waiting || !video.duration) return;
+  const isSeen = video.currentTime > BEGUN_S && video.duration - video.currentTime > LEFT_S;
+  memory.set(current.id, isSeen ? video.currentTime : 0);
+}
+
+// The player says no more than that it cannot; the server knows why.
+async function trouble() {
+  if (!current || !video.getAttribute("src")) return;
+  const one = current;
+  const position = Math.max(video.currentTime, waiting?.position ?? 0, 0);
+  let status = 0;
+  try {
+    status = (await fetch(one.src, { method: "HEAD", cache: "no-store" })).status;
+  } catch {
+    // No answer at all is treated as storage that is off: both may come back.
+  }
+  if (current !== one) return;
+  // Once more, later: it may have been a connection that was lost.
+  const tries = (waiting?.tries ?? 0) + 1;
+  if (status === 200 && tries <= TRIES_MAX) {
+    waiting = { position, tries, isOff: false };
+    setTimeout(() => current === one && waiting?.tries === tries && resume(), TRY_AGAIN_MS);
+  } else if (status === 200) {
+    const kind = [one.container, one.video_codec, one.audio_codec].filter(Boolean).join(", ");
+    show(at("trouble"), `This browser cannot play it${kind ? ` (${kind})` : ""}. It can be downloaded.`);
+  } else if (status === 404) {
+    show(at("trouble"), "The storage has no such file any more.");
+  } else if (status === 500) {
+    show(at("trouble"), "The file cannot be read: it is damaged.");
+  } else {
+    waiting = { position, tries: 0, isOff: true };
+    show(at("trouble"), "The storage does not answer. It goes on when it is back.");
+    look();
+  }
+}
+
+function resume() {
+  const { position } = waiting;
+  waiting.isOff = false;
+  show(at("trouble"), "");
+  video.src = current.src;
+  if (position > 0) {
+    video.addEventListener("loadedmetadata", () => (video.currentTime = position), { once: true });
+  }
+  video.play().catch(() => {});
+}
+
+// ── what one can press ──────────────────────────────────────────────────────────────────────────
+
+function move(key) {
+  const buttons = [...grid.querySelectorAll("button")];
+  const now = buttons.indexOf(document.activeElement);
+  if (now < 0) return buttons[0]?.focus();
+  const top = (button) => button.getBoundingClientRect().top;
+  const columns = buttons.filter((button) => top(button) === top(buttons[0])).length || 1;
+  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[key];
+  buttons[now + step]?.focus();
+}
+
+function pressed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const key = event.key;
+  const isTyping = event.target === search;
+  if (current) {
+    if (key === "Escape" && !document.fullscreenElement) close();
+    else if (event.target.closest?.("button, a")) return;
+    else if (key === "f") document.fullscreenElement ? document.exitFullscreen() : video.requestFullscreen?.();
+    else if (key === "m") video.muted = !video.muted;
+    else if (key === "k" || (key === " " && event.target !== video)) video.paused ? video.play() : video.pause();
+    else if (key === "j" || (key === "ArrowLeft" && event.target !== video)) video.currentTime -= 10;
+    else if (key === "l" || (key === "ArrowRight" && event.target !== video)) video.currentTime += 10;
+    else return;
+  } else if (isTyping) {
+    if (key === "Escape") search.value = "";
+    else if (key !== "ArrowDown") return;
+    if (key === "ArrowDown") move(key);
+    else find("");
+  } else if (key === "/") {
+    search.focus();
+  } else if (key.startsWith("Arrow") && (grid.contains(event.target) || key === "ArrowDown")) {
+    move(key);
+  } else {
+    return;
+  }
+  event.preventDefault();
+}
+
+let typing = 0;
+search.addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => find(search.value.trim()), TYPING_MS);
+});
+document.addEventListener("keydown", pressed);
+at("back").addEventListener("click", close);
+video.addEventListener("error", trouble);
+video.addEventListener("pause", remember);
+video.addEventListener("playing", () => {
+  waiting = null;
+  show(at("trouble"), "");
+});
+video.addEventListener("ended", () => {
+  if (current) memory.set(current.id, 0);
+});
+setInterval(() => {
+  if (!video.paused) remember();
+}, SAVE_MS);
+addEventListener("pagehide", remember);
+addEventListener("hashchange", () => {
+  const id = location.hash.slice(1);
+  if (!id) close();
+  else if (current?.id !== id && videos.has(id)) open(id);
+});
+new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && more(), {
+  rootMargin: "600px",
+}).observe(at("more"));
+
+find("").then(() => {
+  const id = location.hash.slice(1);
+  if (videos.has(id)) open(id);
+});
+keepLooking();

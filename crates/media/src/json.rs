@@ -1,0 +1,103 @@
+//! What the page is told: videos and homes as JSON.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use files::Timestamp;
+use serde_json::{Value, json};
+
+use crate::catalogue::Video;
+use crate::home::{Home, Status};
+use crate::respond::content_type;
+use crate::shelf::Stock;
+use crate::text::extension;
+
+/// Videos of one answer, unless fewer are asked for.
+const LIMIT: usize = 100;
+const LIMIT_MAX: usize = 500;
+/// Bytes of a search.
+const QUERY_BYTES_MAX: usize = 1024;
+
+/// The videos that a query asks for: `q`, words; `offset` and `limit`, a part of what is found.
+///
+/// # Errors
+/// What is wrong with the query.
+pub(crate) fn videos(stock: &Stock, query: &str) -> Result<Value, String> {
+    let (mut words, mut offset, mut limit) = (String::new(), 0, LIMIT);
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*key {
+            "q" if value.len() > QUERY_BYTES_MAX => {
+                return Err(format!("q: at most {QUERY_BYTES_MAX} bytes are allowed"));
+            }
+            "q" => words = value.into_owned(),
+            "offset" => offset = number("offset", &value, usize::MAX)?,
+            "limit" => limit = number("limit", &value, LIMIT_MAX)?,
+            _ => return Err("allowed are q, offset and limit".into()),
+        }
+    }
+    let found: Vec<&Video> = stock.catalogue.search(&words).collect();
+    let shown = found.iter().skip(offset).take(limit).map(|video| one(video));
+    Ok(json!({
+        "total": found.len(),
+        "offset": offset,
+        "videos": shown.collect::<Vec<_>>(),
+    }))
+}
+
+fn number(key: &str, text: &str, max: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number <= max);
+    number.ok_or_else(|| match max {
+        usize::MAX => format!("{key}: a number is allowed"),
+        max => format!("{key}: a number up to {max} is allowed"),
+    })
+}
+
+fn one(video: &Video) -> Value {
+    let id = &video.id;
+    // Players of phones look at the end of an address to know what it is.
+    let extension = extension(&video.path).unwrap_or_else(|| "bin".into());
+    let subtitles = video.subtitles.iter().enumerate().map(|(number, one)| {
+        json!({
+            "src": format!("/subtitles/{id}/{number}.vtt"),
+            "language": one.language,
+            "label": one.label,
+        })
+    });
+    json!({
+        "id": id,
+        "title": video.title,
+        "home": video.home,
+        "src": format!("/video/{id}/video.{extension}"),
+        "type": content_type(extension.as_bytes()),
+        "poster": video.poster.as_ref().map(|_| format!("/poster/{id}")),
+        "subtitles": subtitles.collect::<Vec<_>>(),
+        "tags": video.tags,
+        "duration_s": video.duration_s,
+        "container": video.container,
+        "video_codec": video.video_codec,
+        "audio_codec": video.audio_codec,
+    })
+}
+
+/// All homes, in the order of the catalogue.
+pub(crate) fn homes(stock: &Stock) -> Value {
+    let homes = stock.catalogue.homes().iter().filter_map(|spec| stock.homes.get(&spec.name));
+    json!({ "homes": homes.map(|home| condition(home)).collect::<Vec<_>>() })
+}
+
+fn condition(home: &Home) -> Value {
+    let (state, since) = match home.status() {
+        Status::Unknown => ("unknown", None),
+        Status::Ready => ("ready", None),
+        Status::On => ("on", None),
+        Status::Off(off) if off.is_damaged => ("damaged", Some(time(off.since))),
+        Status::Off(off) => ("off", Some(time(off.since))),
+    };
+    json!({ "name": home.spec().name, "state": state, "since": since })
+}
+
+/// As people and browsers read it.
+pub(crate) fn time(time: SystemTime) -> String {
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+    Timestamp { seconds, nanos: 0, is_utc: true }.to_string()
+}

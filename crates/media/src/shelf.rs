@@ -1,0 +1,108 @@
+//! [`Shelf`]: the catalogue that is served now, and the homes it names. A file that changes is read
+//! again; if something is wrong with it, what was there stays.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use crate::catalogue::{Catalogue, CatalogueError};
+use crate::home::{Home, Opening};
+
+/// What is served.
+pub(crate) struct Shelf {
+    file: Option<PathBuf>,
+    /// Of the file that was last read, in whatever condition.
+    stamp: Mutex<Option<Stamp>>,
+    opening: Opening,
+    stock: RwLock<Arc<Stock>>,
+}
+
+/// A catalogue and its homes.
+pub(crate) struct Stock {
+    pub(crate) catalogue: Catalogue,
+    pub(crate) homes: HashMap<String, Arc<Home>>,
+}
+
+/// What a file looks like from outside: another one if it was written or replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp([i128; 4]);
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        let time = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
+        Some(Self([time, metadata.len().into(), metadata.ino().into(), metadata.dev().into()]))
+    }
+}
+
+impl Shelf {
+    /// With this catalogue, for good.
+    pub(crate) fn with(catalogue: Catalogue, opening: Opening) -> Self {
+        let stock = Stock::new(catalogue, &opening, None);
+        let stock = RwLock::new(Arc::new(stock));
+        Self { file: None, stamp: Mutex::default(), opening, stock }
+    }
+
+    /// With that of a file.
+    pub(crate) fn load(file: PathBuf, opening: Opening) -> Result<Self, CatalogueError> {
+        let stamp = Stamp::of(&file);
+        let shelf = Self::with(Catalogue::load(&file)?, opening);
+        Ok(Self { file: Some(file), stamp: Mutex::new(stamp), ..shelf })
+    }
+
+    /// What is served now.
+    pub(crate) fn stock(&self) -> Arc<Stock> {
+        Arc::clone(&self.stock.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Reads the file again if it has changed. Blocks as long as that takes.
+    pub(crate) fn refresh(&self) {
+        let Some(file) = &self.file else { return };
+        // A file that is gone is perhaps being replaced.
+        let Some(stamp) = Stamp::of(file) else { return };
+        let before = self.stamp.lock().unwrap_or_else(PoisonError::into_inner).replace(stamp);
+        if before == Some(stamp) {
+            return;
+        }
+        match Catalogue::load(file) {
+            Ok(catalogue) => {
+                info!(videos = catalogue.videos().len(), "the catalogue has changed");
+                let stock = Stock::new(catalogue, &self.opening, Some(&self.stock()));
+                *self.stock.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(stock);
+            }
+            Err(error) => warn!(%error, "the catalogue is wrong: what was there before stays"),
+        }
+    }
+
+    /// Logs out where nobody has wanted anything for so long.
+    pub(crate) fn let_go_after(&self, idle: Duration) {
+        self.stock().homes.values().for_each(|home| home.let_go_after(idle));
+    }
+
+    /// Logs out everywhere.
+    pub(crate) async fn close(&self) {
+        for home in self.stock().homes.values() {
+            home.close().await;
+        }
+    }
+}
+
+impl Stock {
+    /// Homes that are as before stay open; others are let go with the stock they were of.
+    fn new(catalogue: Catalogue, opening: &Opening, before: Option<&Self>) -> Self {
+        let homes = catalogue.homes().iter().map(|spec| {
+            let same = before.and_then(|stock| stock.homes.get(&spec.name));
+            let home = match same.filter(|home| home.spec().is_same(spec)) {
+                Some(home) => Arc::clone(home),
+                None => Arc::new(Home::new(spec.clone(), opening.clone()).logged()),
+            };
+            (spec.name.clone(), home)
+        });
+        let homes = homes.collect();
+        Self { catalogue, homes }
+    }
+}

@@ -1,0 +1,39 @@
+//! Small things that texts are made of.
+
+use std::fmt::Write;
+
+/// Bytes in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        let _ = write!(text, "{byte:02x}"); // to a String, which cannot fail
+    }
+    text
+}
+
+/// What follows the last dot of the last name of a path, in small letters, if it is a plain one.
+pub(crate) fn extension(path: &str) -> Option<String> {
+    let name = path.rsplit('/').next()?;
+    let (stem, extension) = name.rsplit_once('.')?;
+    let is_plain = !stem.is_empty()
+        && (1..=5).contains(&extension.len())
+        && extension.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_plain.then(|| extension.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extension_is_plain_letters_and_digits() {
+        let of = |path: &str| extension(path);
+        assert_eq!(of("/a/film.MP4"), Some("mp4".into()));
+        assert_eq!(of("/a.b/film"), None);
+        assert_eq!(of("/.mp4"), None);
+        assert_eq!(of("film.m p4"), None);
+        assert_eq!(of("film.\u{fc}"), None);
+        assert_eq!(of("film."), None);
+        assert_eq!(hex(&[0, 0xaf]), "00af");
+    }
+}
