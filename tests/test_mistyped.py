@@ -57,6 +57,14 @@ path = "$TMP/nowhere.img"
 number = 1
 path = "/dev/null"
 """
+VIDEOS = """[[home]]
+name = "attic"
+volume = "$TMP/blank.img"
+[[video]]
+title = "A Film"
+home = "cellar"
+path = "/film.mp4"
+"""
 LONG = "a-folder-whose-name-is-long/" * 5
 COMMANDS = f"""
 (nothing at all)
@@ -131,6 +139,21 @@ cat iscsi://127.0.0.1:$PORT/{IQN}/0 /lost+found/film.mp4
 cat iscsi://127.0.0.1:$PORT/{IQN}/0 /film.mp4 --offset 5furlongs
 cat iscsi://127.0.0.1:$PORT/{IQN}/1 /film.mp4
 
+media serve
+media serve $TMP/nowhere.toml
+media serve $TMP/typos.toml
+media serve $TMP/videos.toml
+media serve $TMP/none.toml --listen films.example
+media serve $TMP/none.toml --listen 127.0.0.1:$PORT
+media serve $TMP/none.toml --name films.example:80
+media serve $TMP/none.toml --streams 0
+media publish iscsi://127.0.0.1:$PORT/{IQN}/0 --catalogue $TMP/new.toml
+media publish iscsi://127.0.0.1:$PORT/{IQN}/0 /films
+media publish iscsi://127.0.0.1:$NOBODY/{IQN}/0 / --catalogue $TMP/new.toml
+media publish iscsi://u%secret-word-12@127.0.0.1:$PORT/{IQN}/0 / --catalogue $TMP/new.toml
+media publish $TMP/full.img / --catalogue $TMP/videos.toml
+media publish $TMP/full.img / --catalogue $TMP/new.toml --password-file $TMP/long
+
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --bs 4furlongs
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --bs 1000
 bench iscsi://127.0.0.1:$PORT/{IQN}/0 --time 10x
@@ -198,7 +221,7 @@ def _world(folder: Path) -> Iterator[dict[str, str]]:
     (folder / "long").write_text("correct-horse-77\n")
     for path in (folder / "short", folder / "long"):
         path.chmod(0o600)
-    for name, text in {"typos": CONFIG, "storage": STORAGE}.items():
+    for name, text in {"typos": CONFIG, "storage": STORAGE, "videos": VIDEOS, "none": ""}.items():
         (folder / f"{name}.toml").write_text(text.replace("$TMP", str(folder)))
     chap = ["--chap-user", "operator", "--chap-password-file", folder / "long"]
     with ExitStack() as stack:

@@ -18,6 +18,7 @@ pub(crate) mod isns;
 mod live;
 pub(crate) mod ls;
 pub(crate) mod man;
+pub(crate) mod media;
 pub(crate) mod mirror;
 pub(crate) mod monitor;
 pub(crate) mod nic;

@@ -1,0 +1,265 @@
+//! `enkaku media`: videos of volumes on a page.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use backends::{FORMS, Location};
+use block::Device;
+use files::Name;
+use iscsi::initiator::{Config as IscsiConfig, Secret};
+use media::{Config, HomeSpec, Job, Opening, Outcome, Place, Server, publish};
+use path::tuner::PolicyConfig;
+use wanlab::units;
+
+use super::remote::{initiator_name, parse_location};
+use super::{Usage, complain, image, one_line, read_secret, say, socket_address, stop_signal};
+
+/// Port that is listened on unless another one is named.
+const PORT: u16 = 8080;
+
+/// How long a request waits for storage that has gone before it fails. A player has some seconds
+/// in advance, and its page wants to say what is going on.
+const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Shows the videos of volumes on a page: finds them (publish), and plays them (serve).
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    Serve(ServeArgs),
+    Publish(PublishArgs),
+}
+
+/// Serves the page of a catalogue, and its videos, until interrupted.
+///
+/// There are no accounts: whoever reaches the address sees every video. A volume is opened when
+/// somebody wants a video of it, and let go when nobody does. Changes of the catalogue are seen.
+#[derive(clap::Args, Debug)]
+struct ServeArgs {
+    /// The catalogue, in TOML (docs/media.md).
+    #[arg(value_name = "CATALOGUE")]
+    catalogue: PathBuf,
+    /// Address to listen on, port 8080 unless given; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR[:PORT]", default_value = "127.0.0.1:8080",
+          value_parser = parse_listen)]
+    listen: SocketAddr,
+    /// Name under which browsers come, besides addresses and localhost. May be given several times.
+    #[arg(long, value_name = "HOST", value_parser = parse_name)]
+    name: Vec<String>,
+    /// Most connections of browsers at once; of one address, a quarter of them.
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = parse_count)]
+    clients: usize,
+    /// Most answers at once that read from storage, of up to 8 MiB of memory each.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_count)]
+    streams: usize,
+    /// How long a volume stays open when nobody wants anything of it.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
+    idle: Duration,
+    #[command(flatten)]
+    opening: OpeningArgs,
+}
+
+/// Finds the videos of a volume, and tells of them in a catalogue.
+///
+/// ffprobe says what is in each, ffmpeg draws a picture; subtitles beside them (.srt, .vtt) are
+/// noted. The volume is only read. What has not changed is not looked at again, and what a person
+/// wrote into the catalogue stays.
+#[derive(clap::Args, Debug)]
+struct PublishArgs {
+    #[arg(value_name = "VOLUME", value_parser = parse_volume, help = format!(
+        "Where the videos are: {FORMS}, or the path of an image or block device"
+    ))]
+    volume: Place,
+    /// Videos, and folders in which all of them are meant, from the root of the volume.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// The catalogue, which is made if it is not there.
+    #[arg(long, value_name = "FILE")]
+    catalogue: PathBuf,
+    /// What viewers see as the name of the volume [default: the label of its file system].
+    #[arg(long, value_name = "NAME")]
+    home: Option<String>,
+    /// Number of the partition [default: the one with a file system that can be read].
+    #[arg(long, value_name = "N")]
+    partition: Option<u32>,
+    /// File whose first line is the CHAP password of the URL's user.
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// Word by which the videos are found, too. May be given several times.
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    #[command(flatten)]
+    opening: OpeningArgs,
+}
+
+/// How volumes are opened.
+#[derive(clap::Args, Debug)]
+struct OpeningArgs {
+    /// Name of this initiator [default: made of the host's name].
+    #[arg(long, value_name = "IQN", env = "ENKAKU_INITIATOR_NAME")]
+    initiator_name: Option<String>,
+}
+
+fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    socket_address(text, PORT).ok_or_else(|| {
+        format!("{text:?} is not an address, as in 127.0.0.1, 192.0.2.1:8080 or [::]:8080")
+    })
+}
+
+fn parse_name(text: &str) -> Result<String, String> {
+    let is_name = (1..=253).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+    let told = || format!("{text:?} is not a host's name, as in films.example, without a port");
+    is_name.then(|| text.to_owned()).ok_or_else(told)
+}
+
+fn parse_count(text: &str) -> Result<usize, String> {
+    const MAX: usize = 16_384;
+    let number = text.parse().ok().filter(|number| (1..=MAX).contains(number));
+    number.ok_or_else(|| format!("{text:?} is not a number from 1 to {MAX}"))
+}
+
+fn parse_volume(text: &str) -> Result<Place, String> {
+    match text {
+        "" => Err("an empty path".into()),
+        url if url.contains("://") => parse_location(url).map(Place::Url),
+        path => Ok(Place::Path(path.into())),
+    }
+}
+
+/// Runs the command.
+pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Serve(args) => serve(args).await,
+        Command::Publish(args) => publish_all(args).await,
+    }
+}
+
+async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let mut config = Config::new(args.listen, args.opening.opening()?);
+    config.names = args.name;
+    config.connections_max = args.clients;
+    config.streams_max = args.streams;
+    config.idle = args.idle;
+    let server = Server::bind(config, args.catalogue).await.map_err(|error| match error {
+        media::ServerError::Catalogue(error) => Usage::error(error.to_string()),
+        error => error.into(),
+    })?;
+    let address = server.address();
+    if !address.ip().to_canonical().is_loopback() {
+        complain(&format!(
+            "warning: there are no accounts: whoever reaches {address} sees every video"
+        ));
+    }
+    say(format_args!("http://{address}/"))?;
+    server
+        .run(async {
+            // Without signals there is nothing to wait for.
+            let _ = stop_signal().await;
+        })
+        .await;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn publish_all(args: PublishArgs) -> anyhow::Result<ExitCode> {
+    let opening = args.opening.opening()?;
+    let place = match args.volume {
+        // The catalogue says where from anywhere.
+        Place::Path(path) => Place::Path(std::path::absolute(path)?),
+        Place::Url(Location::Iscsi(url)) if url.password.is_some() => {
+            return Err(Usage::error(
+                "a password in the URL, which the catalogue would have to show: put it into a file \
+                 for --password-file",
+            ));
+        }
+        url => url,
+    };
+    let has_user = matches!(&place, Place::Url(Location::Iscsi(url)) if url.user.is_some());
+    if args.password_file.is_some() && !has_user {
+        let why = "--password-file: VOLUME names no user; write iscsi://USER@HOST/…";
+        return Err(Usage::error(why));
+    }
+    let password_file = args.password_file.map(std::path::absolute).transpose()?;
+    let job = Job {
+        home: HomeSpec {
+            name: args.home.unwrap_or_default(),
+            place,
+            partition: args.partition,
+            password_file,
+        },
+        paths: args.paths,
+        tags: args.tag,
+        catalogue: args.catalogue,
+        opening,
+    };
+    let (mut published, mut same, mut left_out) = (0, 0, 0);
+    publish(job, |path, outcome| {
+        let path = Name::from(path);
+        match outcome {
+            Outcome::Published => published += 1,
+            Outcome::Same => same += 1,
+            Outcome::WithoutPicture(why) => {
+                published += 1;
+                complain(&format!("warning: {path}: no picture: {why}"));
+            }
+            Outcome::LeftOut(why) => {
+                left_out += 1;
+                complain(&format!("{path}: left out: {why}"));
+            }
+            _ => {}
+        }
+    })
+    .await?;
+    say(format_args!("published {published}, unchanged {same}, left out {left_out}"))?;
+    Ok(ExitCode::from(u8::from(left_out > 0)))
+}
+
+impl OpeningArgs {
+    fn opening(&self) -> anyhow::Result<Opening> {
+        let iscsi = IscsiConfig::default()
+            .policy(PolicyConfig::default())
+            .replacement_timeout(REPLACEMENT_TIMEOUT);
+        let mut config = backends::Config { iscsi, ..Default::default() };
+        if let Some(name) = &self.initiator_name {
+            config.iscsi.initiator_name = initiator_name(name)?;
+        }
+        config.nbd.read_only = true;
+        config.nbd.replacement_timeout = REPLACEMENT_TIMEOUT;
+        Ok(Opening { volumes: config, path: open_path, secret })
+    }
+}
+
+fn open_path(path: &Path) -> Result<Device, String> {
+    image::open(path).map_err(|error| one_line(&error))
+}
+
+fn secret(path: &Path) -> Result<Secret, String> {
+    let secret = read_secret(path).map_err(|error| one_line(&error))?;
+    Ok(Secret::new(secret.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_listens_to_this_machine_unless_told_otherwise() {
+        let at = |text: &str| parse_listen(text).map(|address| address.to_string());
+        assert_eq!(at("127.0.0.1"), Ok("127.0.0.1:8080".into()));
+        assert_eq!(at("[::]:80"), Ok("[::]:80".into()));
+        assert!(at("films.example").is_err());
+    }
+
+    #[test]
+    fn names_have_no_port_and_numbers_have_limits() {
+        assert!(parse_name("films.example").is_ok());
+        assert!(parse_name("films.example:80").is_err() && parse_name("").is_err());
+        assert!(parse_count("0").is_err() && parse_count("16384").is_ok());
+    }
+}
