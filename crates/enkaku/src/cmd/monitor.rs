@@ -10,6 +10,7 @@ mod report_events;
 mod rounds;
 mod screen;
 pub(crate) mod select;
+mod table;
 mod units;
 
 use std::io::IsTerminal;

@@ -5,25 +5,22 @@ use std::collections::VecDeque;
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style, Stylize};
+use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row as Cells, Table, TableState, Wrap};
+use ratatui::widgets::{Paragraph, TableState, Wrap};
 use tcpmon::row::Row;
 use tcpmon::verdict::Bottleneck;
 
 use super::events::words;
 use super::screen::{Curves, View};
+use super::table::table;
 use super::units::{bits, bytes, cause, time};
 use crate::cmd::live;
 
-/// From this width on, both addresses, the algorithm and a curve per connection have room.
-const WIDE: u16 = 120;
 /// Lines of a curve in a tall view.
 const CURVE_MAX: u16 = 5;
 /// Lines for the chosen connection besides its curves: what it is, its windows, what to do.
 const CHOSEN_TEXT: u16 = 6;
-/// Cells of a connection's own curve in a wide view.
-const ROW_CURVE: usize = 20;
 /// Columns of a curve's label.
 const LABEL: u16 = 30;
 
@@ -87,114 +84,18 @@ fn events_line(view: &View) -> String {
 }
 
 fn draw_table(frame: &mut Frame, area: Rect, view: &View) {
-    let wide = area.width >= WIDE;
     if view.round.connections.is_empty() {
         let text = if view.round.at_s > 0.0 { "no connection yet" } else { "looking …" };
         frame.render_widget(Paragraph::new(text).dim(), area);
         return;
     }
-    let rows = view.round.connections.iter().map(|row| {
-        let curve = view.curves.get(&row.connection).map(|curves| &curves.bits_per_s);
-        cells(row, curve, wide)
-    });
-    let head: &[&str] = if wide { &WIDE_HEAD } else { &HEAD };
-    // Numbers stand under the right end of their names.
-    let texts = if wide { 4 } else { 2 };
-    let head = head.iter().enumerate().map(|(at, name)| {
-        let number = at >= texts && !matches!(*name, "LIMIT" | "RATE, PAST");
-        let line = Line::from(*name);
-        Cell::from(if number { line.right_aligned() } else { line })
-    });
-    let widths = if wide { wide_widths() } else { widths() };
-    let table = Table::new(rows, widths)
-        .header(Cells::new(head).style(Style::new().add_modifier(Modifier::BOLD | Modifier::DIM)))
-        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-        .column_spacing(1);
+    let past = |row: &Row| view.curves.get(&row.connection).map(|curves| &curves.bits_per_s);
+    let table = table(&view.round.connections, past, area.width);
     let mut state = TableState::new().with_selected(Some(view.selected));
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-const HEAD: [&str; 9] =
-    ["PROCESS", "CONNECTION", "RATE", "RTT", "CWND", "FLGHT", "QUEUE", "RTX", "LIMIT"];
-const WIDE_HEAD: [&str; 14] = [
-    "PROCESS",
-    "LOCAL",
-    "PEER",
-    "CC",
-    "SENT",
-    "RECEIVED",
-    "RTT",
-    "RTT MIN",
-    "CWND",
-    "FLIGHT",
-    "QUEUE",
-    "RTX",
-    "LIMIT",
-    "RATE, PAST",
-];
-
-fn widths() -> Vec<Constraint> {
-    [9, 0, 7, 6, 5, 5, 5, 4, 11].map(column).into()
-}
-
-fn wide_widths() -> Vec<Constraint> {
-    [12, 0, 22, 6, 8, 8, 7, 7, 6, 6, 6, 5, 11, 20].map(column).into()
-}
-
-/// The column of width 0 takes what is left.
-fn column(width: u16) -> Constraint {
-    if width == 0 { Constraint::Min(16) } else { Constraint::Length(width) }
-}
-
-fn cells(row: &Row, curve: Option<&VecDeque<u64>>, wide: bool) -> Cells<'static> {
-    let number = |text: String| Cell::from(Line::from(text).right_aligned());
-    let process = row.process.as_ref().map_or("-", |owner| owner.comm.as_str()).to_owned();
-    let limit = Cell::from(cause(row.cause)).style(colour(row.cause));
-    let resent = number(row.retransmitted_segments.to_string());
-    let resent = if row.retransmitted_segments > 0 { resent.red() } else { resent };
-    let peer = row.connection.remote.to_string();
-    let (rtt, cwnd) = (number(time(row.rtt_us)), number(bytes(row.cwnd_bytes)));
-    let flight = number(bytes(row.in_flight_bytes));
-    let queue = number(bytes(row.send_queue_bytes.max(row.receive_queue_bytes).into()));
-    if !wide {
-        let up = row.sent_bytes_per_s >= row.received_bytes_per_s;
-        let rate = bits(row.sent_bytes_per_s.max(row.received_bytes_per_s));
-        let rate = number(format!("{}{rate}", if up { '↑' } else { '↓' }));
-        // The port that tells connections apart is the one that does not serve.
-        let own =
-            if row.serves { String::new() } else { format!("{}→", row.connection.local.port()) };
-        let peer = Cell::from(own + &peer);
-        return Cells::new([
-            Cell::from(process),
-            peer,
-            rate,
-            rtt,
-            cwnd,
-            flight,
-            queue,
-            resent,
-            limit,
-        ]);
-    }
-    Cells::new([
-        Cell::from(process),
-        Cell::from(row.connection.local.to_string()),
-        Cell::from(peer),
-        Cell::from(row.congestion_control.clone()),
-        number(bits(row.sent_bytes_per_s)),
-        number(bits(row.received_bytes_per_s)),
-        rtt,
-        number(time(row.rtt_min_us)),
-        cwnd,
-        flight,
-        queue,
-        resent,
-        limit,
-        Cell::from(curve.map(|curve| live::bars(curve, ROW_CURVE)).unwrap_or_default()).cyan(),
-    ])
-}
-
-fn colour(cause: Option<Bottleneck>) -> Style {
+pub(super) fn colour(cause: Option<Bottleneck>) -> Style {
     match cause {
         None => Style::new().dim(),
         Some(Bottleneck::LineRate) => Style::new().fg(Color::Green),
@@ -260,3 +161,6 @@ fn draw_foot(frame: &mut Frame, area: Rect, view: &View) {
     };
     frame.render_widget(Paragraph::new(text).dim(), area);
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! The live view, cell by cell, at five widths against pictures of it: `ENKAKU_GOLDEN=write` makes
+//! the pictures anew.
+
+use std::path::Path;
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use tcpmon::diag::Owner;
+use tcpmon::sample::Connection;
+
+use super::*;
+use crate::cmd::monitor::rounds::Round;
+
+fn row(port: u16, process: &str, cause: Option<Bottleneck>, megabits: f64) -> Row {
+    Row {
+        connection: Connection {
+            local: ([192, 168, 101, 17], port).into(),
+            remote: ([192, 168, 202, 118], 3260).into(),
+            cookie: port.into(),
+        },
+        process: Some(Owner { pid: 4711, comm: process.to_owned() }),
+        serves: false,
+        state: "established",
+        congestion_control: "bbr".to_owned(),
+        sent_bytes_per_s: megabits * 125_000.0,
+        received_bytes_per_s: 1_200.0,
+        rtt_us: 101_400,
+        rtt_min_us: 100_200,
+        cwnd_bytes: 12_700_000,
+        in_flight_bytes: 11_900_000,
+        not_sent_bytes: 131_072,
+        send_queue_bytes: 12_100_000,
+        receive_queue_bytes: 0,
+        send_buffer_bytes: 4_194_304,
+        send_window_bytes: 3_145_728,
+        delivery_bytes_per_s: 50_000_000,
+        retransmitted_segments: 17,
+        cause,
+        advice: cause.map(|_| "What to change, in a sentence or two.".to_owned()),
+        samples: 100,
+        series: None,
+        events: None,
+    }
+}
+
+/// Numbers as wide as they come, for half a minute.
+fn view() -> View {
+    let mut view = View::new("port 3260");
+    for second in 0..30 {
+        let rate = 100.0 + 7.0 * f64::from(second % 9);
+        view.show(Round {
+            at_s: second.into(),
+            connections: vec![
+                row(45282, "enkaku", Some(Bottleneck::LineRate), rate),
+                row(45300, "qemu-storage-da", Some(Bottleneck::ReceiveWindow), 2.0 * rate),
+                row(45301, "dd", None, 0.0),
+            ],
+            ..Round::default()
+        });
+    }
+    view
+}
+
+fn picture(view: &View, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|target| frame(target, view)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    let lines: Vec<String> = (0..height).map(|y| line(y).trim_end().to_owned()).collect();
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn screens_of_five_widths_are_as_they_were() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cmd/monitor/draw/golden");
+    for width in [80, 100, 120, 140, 200] {
+        let now = picture(&view(), width, 24);
+        let path = folder.join(format!("{width}x24.txt"));
+        if std::env::var_os("ENKAKU_GOLDEN").is_some_and(|what| what == "write") {
+            std::fs::write(&path, &now).unwrap();
+        }
+        let golden = std::fs::read_to_string(&path).unwrap();
+        assert!(golden == now, "{width} columns show something else now:\n{now}");
+    }
+}
+
+/// Words that are cut look like others: `TT MIN`, `CEIVED`, a port that lacks its last digit.
+#[test]
+fn from_100_columns_on_nothing_is_cut() {
+    for width in 100..=220 {
+        let picture = picture(&view(), width, 24);
+        let table: Vec<&str> = picture.lines().skip(2).take(4).collect();
+        let known = "PROCESS CONNECTION LOCAL PEER CC RATE SENT RECEIVED RTT MIN CWND FLGHT QUEUE \
+                     RTX LIMIT RATE, PAST";
+        for word in table[0].split_whitespace() {
+            assert!(known.split(' ').any(|name| name == word), "{width}: {word}\n{picture}");
+        }
+        for (line, process) in table[1..].iter().zip(["enkaku", "qemu-storage-da", "dd"]) {
+            assert!(line.starts_with(&format!("{process} ")), "{width}: {process}\n{picture}");
+            assert!(line.contains("192.168.202.118:3260 "), "{width}: its peer\n{picture}");
+            assert!(line.contains(" 101ms "), "{width}: its round-trip time\n{picture}");
+        }
+    }
+}
+
+#[test]
+fn nothing_to_show_and_tiny_screens_do_not_panic() {
+    assert!(picture(&View::new("port 3260"), 80, 24).contains("looking"));
+    for (width, height) in [(1, 1), (20, 3), (40, 10), (79, 12), (300, 100)] {
+        picture(&view(), width, height);
+    }
+}
