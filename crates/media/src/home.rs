@@ -307,16 +307,15 @@ impl Opened {
             }
             Place::Path(path) => ((opening.path)(path).map_err(|why| (why, false))?, None),
         };
-        let told = |error: files::Error| {
-            let is_damaged = !matches!(error, files::Error::Device { .. });
-            (error.to_string(), is_damaged)
+        let files = match read(device, &spec).await {
+            Ok(files) => files,
+            Err(why) => {
+                if let Some(session) = &session {
+                    close(&session.0).await; // before this process may end
+                }
+                return Err(why);
+            }
         };
-        let table = Table::read(device).await.map_err(told)?;
-        let partition = choose(&table, spec.partition).map_err(|why| (why, true))?;
-        let files = table.open(partition).await.map_err(told)?;
-        for warning in table.warnings().iter().cloned().chain(files.warnings()) {
-            warn!(home = spec.name, warning);
-        }
         let (id, now) = (files.identity().id, Instant::now());
         Ok(Self {
             files: RwLock::new(files),
@@ -343,6 +342,21 @@ impl Opened {
         }
         *down
     }
+}
+
+/// The file system of a home's volume, or what is wrong with it as [`Opened::open`] tells.
+async fn read(device: Device, spec: &HomeSpec) -> Result<FileSystem, (String, bool)> {
+    let told = |error: files::Error| {
+        let is_damaged = !matches!(error, files::Error::Device { .. });
+        (error.to_string(), is_damaged)
+    };
+    let table = Table::read(device).await.map_err(told)?;
+    let partition = choose(&table, spec.partition).map_err(|why| (why, true))?;
+    let files = table.open(partition).await.map_err(told)?;
+    for warning in table.warnings().iter().cloned().chain(files.warnings()) {
+        warn!(home = spec.name, warning);
+    }
+    Ok(files)
 }
 
 /// Logs out when it is dropped.

@@ -112,20 +112,42 @@ pub enum PublishError {
 ///
 /// # Errors
 /// [`PublishError`]. What was published until then stays.
-pub async fn publish(job: Job, mut tell: impl FnMut(&str, &Outcome)) -> Result<(), PublishError> {
+pub async fn publish(job: Job, tell: impl FnMut(&str, &Outcome)) -> Result<(), PublishError> {
     let mut edit = Edit::load(&job.catalogue)?;
     let catalogue = Catalogue::parse(&edit.text(), &job.catalogue)?;
     let known = catalogue.homes().iter().find(|home| {
         let (partition, wanted) = (home.partition, job.home.partition);
         home.place.key() == job.home.place.key() && (wanted.is_none() || wanted == partition)
     });
-    let mut spec = known.unwrap_or(&job.home).clone();
-    let volume = spec.place.key();
+    let spec = known.unwrap_or(&job.home).clone();
+    let is_new = known.is_none();
     let home = Arc::new(Home::new(spec.clone(), job.opening.clone()));
+    let from = Source { catalogue: &catalogue, home: &home, spec, is_new };
+    let done = publish_from(&job, &mut edit, from, tell).await;
+    home.close().await; // whatever has come of it: the volume's target is told
+    done
+}
+
+/// The volume, and what the catalogue has of it.
+struct Source<'a> {
+    catalogue: &'a Catalogue,
+    home: &'a Arc<Home>,
+    spec: HomeSpec,
+    /// The catalogue does not have it yet.
+    is_new: bool,
+}
+
+async fn publish_from(
+    job: &Job,
+    edit: &mut Edit,
+    from: Source<'_>,
+    mut tell: impl FnMut(&str, &Outcome),
+) -> Result<(), PublishError> {
+    let Source { catalogue, home, mut spec, is_new } = from;
     let lease = home.enter().await;
     let lease =
-        lease.map_err(|off| PublishError::Volume { volume: volume.clone(), why: off.why })?;
-    if known.is_none() {
+        lease.map_err(|off| PublishError::Volume { volume: spec.place.key(), why: off.why })?;
+    if is_new {
         spec.name = name_of(&spec, &lease).await;
         if let Some(other) = catalogue.homes().iter().find(|home| home.name == spec.name) {
             let (name, other) = (spec.name, other.place.key());
@@ -140,11 +162,11 @@ pub async fn publish(job: Job, mut tell: impl FnMut(&str, &Outcome)) -> Result<(
     }
     let mut paths = HashSet::new();
     candidates.retain(|one| paths.insert(one.path.clone()));
-    let looking = Looking::start(&job, &spec, &candidates).await?;
+    let looking = Looking::start(job, &spec, &candidates).await?;
     let (mut end, mut unsaved, mut is_any) = (Ok(()), 0, false);
     for candidate in &candidates {
         let known = catalogue.video(&looking.id(candidate));
-        let outcome = match one(&job, &mut edit, &lease, &looking, candidate, known).await {
+        let outcome = match one(job, edit, &lease, &looking, candidate, known).await {
             Ok(outcome) => outcome,
             Err(error) => {
                 end = Err(error);
@@ -164,8 +186,6 @@ pub async fn publish(job: Job, mut tell: impl FnMut(&str, &Outcome)) -> Result<(
         edit.save()?;
     }
     looking.stop().await;
-    drop(lease);
-    home.close().await;
     end
 }
 
