@@ -19,6 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["backends", "block", "discovery", "iscsi", "iscsi-proto", "path", "scsi", "wanlab"],
     ),
     ("discovery", &[]),
+    ("doctor", &["path"]),
     ("durability", &[]),
     (
         "enkaku",
@@ -28,6 +29,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "conformance",
             "daemon",
             "discovery",
+            "doctor",
             "export",
             "files",
             "iscsi",
