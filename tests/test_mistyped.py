@@ -197,6 +197,11 @@ target portal list --socket $TMP/nowhere.sock
 wan run --rate fast --rtt 50ms -- true
 wan run --rate 1gbit --rtt 50 -- true
 wan run --rate 1gbit -- true
+doctor storage.example
+doctor 127.0.0.1:port
+doctor --seconds 0
+doctor --line-rate fast
+doctor --line-rate 0
 monitor --port iscsi
 monitor --interval fast
 completions tcsh

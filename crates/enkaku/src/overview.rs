@@ -18,7 +18,7 @@ const INDENT: usize = 15;
 const GROUPS: &[(&str, &[&str])] = &[
     ("Use a volume", &["discover", "info", "attach", "copy", "ls", "cat", "media", "bench", "mirror"]),
     ("Serve volumes", &["serve", "target", "isns", "secret"]),
-    ("Watch and judge", &["monitor", "diagnose", "nic", "conformance"]),
+    ("Watch and judge", &["doctor", "monitor", "diagnose", "nic", "conformance"]),
     ("Try in a lab", &["wan", "plan", "tune"]),
     ("This program", &["completions"]),
 ];

@@ -1,7 +1,7 @@
 //! `enkaku diagnose`: names what limits an iSCSI transfer, of any initiator and target.
 
-mod live;
-mod packets;
+pub(super) mod live;
+pub(super) mod packets;
 mod pcap;
 mod print;
 

@@ -10,6 +10,7 @@ pub(crate) mod conformance;
 pub(crate) mod copy;
 pub(crate) mod diagnose;
 pub(crate) mod discover;
+pub(crate) mod doctor;
 pub(crate) mod files;
 pub(crate) mod front;
 pub(crate) mod image;

@@ -162,7 +162,7 @@ fn is_own_initiator(watcher: &Watcher, watched: &Watched) -> bool {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "rates of lines are far below 2^53")]
-fn payload(bits_per_s: u64) -> f64 {
+pub(in crate::cmd) fn payload(bits_per_s: u64) -> f64 {
     bits_per_s as f64 / 8.0 * PAYLOAD_SHARE
 }
 

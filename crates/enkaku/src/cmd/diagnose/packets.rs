@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(50);
 const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Packets of this machine would tell what the counters do not.
-pub(super) fn would_tell(judgement: &Judgement) -> bool {
+pub(in crate::cmd) fn would_tell(judgement: &Judgement) -> bool {
     judgement.not_excluded.contains(&Bottleneck::R2t)
 }
 
@@ -29,7 +29,7 @@ pub(super) fn would_tell(judgement: &Judgement) -> bool {
 ///
 /// # Errors
 /// Who has no CAP_NET_RAW gets none; those of the system calls.
-pub(super) fn look(
+pub(in crate::cmd) fn look(
     counters: &Judgement,
     watched: &[Watched],
     time: Duration,
