@@ -16,7 +16,10 @@ const INDENT: usize = 15;
 
 /// Commands by use; what is in none of the groups is shown below them.
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Use a volume", &["discover", "info", "attach", "copy", "ls", "cat", "media", "bench", "mirror"]),
+    (
+        "Use a volume",
+        &["discover", "info", "attach", "copy", "ls", "cat", "media", "bench", "mirror"],
+    ),
     ("Serve volumes", &["serve", "target", "isns", "secret"]),
     ("Watch and judge", &["doctor", "monitor", "diagnose", "nic", "conformance"]),
     ("Try in a lab", &["wan", "plan", "tune"]),
