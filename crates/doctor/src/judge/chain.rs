@@ -75,6 +75,7 @@ fn name(cause: Cause) -> &'static str {
         Cause::CongestionLoss => "losses",
         Cause::CongestionWindow => "the congestion window",
         Cause::Device => "the network device",
+        Cause::SlowerLine => "the path",
         Cause::Storage => "the target's storage",
         _ => "something else",
     }

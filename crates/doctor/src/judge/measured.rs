@@ -7,17 +7,26 @@ use super::block::{bursts, is_reading_ahead, rounds, said};
 use super::case::{Case, Ceiling, evidence, round_up};
 use super::commands::{option, sysctl};
 use super::windows::{after_larger_buffer, larger_buffer, loss_law, with_bbr};
-use super::{Cause, Wanted};
+use super::{Cause, GoalFrom, Wanted};
 use crate::facts::Transfer;
 use crate::units::{rate, share, size, time};
 
 /// Nobody is asked for more commands at once than this.
 const DEPTH_MAX: f64 = 10_000.0;
 
+/// Less than this part of what somebody said of the line is not all of it.
+const SAID: f64 = 0.8;
+
 /// The counters name the line: there is nothing to gain but another line.
 pub(super) fn is_line(case: &Case<'_>) -> bool {
     let cause = case.transfer().map(|transfer| transfer.cause);
-    matches!(cause, Some(Bottleneck::LineRate | Bottleneck::Share))
+    matches!(cause, Some(Bottleneck::LineRate | Bottleneck::Share)) && !is_below_what_was_said(case)
+}
+
+/// BBR takes for the line what it was given to send; who said that there is more may be right.
+fn is_below_what_was_said(case: &Case<'_>) -> bool {
+    case.goal.from == GoalFrom::Said
+        && case.transfer().is_some_and(|one| one.bytes_per_s < SAID * case.goal.bytes_per_s)
 }
 
 /// Marks the ceiling that is meant, or adds it; the sentences of `diagnose` where there is nothing
@@ -50,6 +59,7 @@ fn cause(case: &Case<'_>, transfer: &Transfer) -> Option<Cause> {
         Bottleneck::QueueDepth => Cause::Depth,
         Bottleneck::Storage => Cause::Storage,
         Bottleneck::Application => Cause::Application,
+        Bottleneck::LineRate if is_below_what_was_said(case) => Cause::SlowerLine,
         _ => return None,
     })
 }
@@ -89,6 +99,21 @@ fn ceiling(case: &Case<'_>, transfer: &Transfer, cause: Cause) -> Option<Ceiling
                 rate(after)
             );
             one.after = Some(after);
+        }
+        Cause::SlowerLine => {
+            one.title = format!(
+                "TCP takes {} for the line, and you said {}: something on the path is slower, or \
+                 too little is under way for TCP to find more.",
+                rate(transfer.bytes_per_s),
+                rate(case.goal.bits_per_s / 8.0),
+            );
+            one.changes.push(super::Change {
+                place: case.initiator(),
+                step: super::Step::Option,
+                command: "twice as much under way (--iodepth, --depth): if that is no faster, it \
+                          is the path"
+                    .to_owned(),
+            });
         }
         Cause::Application => {
             let part = transfer.number("share_application")?;

@@ -52,6 +52,8 @@ pub enum Cause {
     CongestionWindow,
     /// The network device is slower than the line.
     Device,
+    /// What TCP takes for the line is less than somebody said of it.
+    SlowerLine,
     /// The target's medium.
     Storage,
     /// The application does not ask.
@@ -226,6 +228,14 @@ pub struct Diagnosis {
 }
 
 impl Diagnosis {
+    /// Nothing is to be changed, and that does not hang on what TCP takes for the line.
+    pub fn is_certainly_healthy(&self) -> bool {
+        let hangs = self.goal.from != GoalFrom::Said;
+        self.rtt_s.is_some()
+            && self.is_healthy()
+            && !(hangs && self.parts.iter().any(|part| part.remark.is_some()))
+    }
+
     /// Nothing is to be changed.
     pub fn is_healthy(&self) -> bool {
         self.notes.is_empty() && self.parts.iter().all(|part| part.findings.is_empty())

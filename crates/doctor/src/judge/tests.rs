@@ -419,6 +419,19 @@ fn a_full_line_is_nothing_to_mend() {
     let found = judge(&facts).remove(0);
     assert!(found.is_healthy());
     assert_eq!(found.parts[0].remark.as_deref(), Some("Advice."));
+    assert!(!found.is_certainly_healthy(), "nobody has said what the line carries");
+}
+
+#[test]
+fn what_tcp_takes_for_the_line_is_doubted_where_the_line_is_known() {
+    // 10.5 Mbit/s.
+    let mut facts = bare(Initiator::Unknown, Bottleneck::LineRate, true);
+    facts.line_bits_per_s = Some(100e6);
+    let writes = judge(&facts).remove(0).parts.remove(0);
+    assert_eq!(causes(&writes), [Cause::SlowerLine]);
+    assert_eq!(writes.findings[0].expected_bytes_per_s, None);
+    facts.line_bits_per_s = Some(11e6);
+    assert!(judge(&facts)[0].is_certainly_healthy());
 }
 
 #[test]

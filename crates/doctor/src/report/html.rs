@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{LOGIN, Report, about, closing, heading, logins, occasion, opening, sized};
 use crate::facts::{Session, Tcp};
-use crate::judge::{Diagnosis, Finding, Part, Step};
+use crate::judge::{Diagnosis, Finding, GoalFrom, Part, Step};
 use crate::units::{rate, size};
 
 const STYLE: &str = "
@@ -69,14 +69,14 @@ fn escape(text: &str) -> String {
 fn session(page: &mut String, session: &Session, diagnosis: &Diagnosis, report: &Report) {
     let _ = writeln!(page, "<h2>{}</h2>", escape(&heading(session)));
     let _ = writeln!(page, "<p>{}. {}</p>", escape(&about(session)), escape(&sized(diagnosis)));
-    if diagnosis.rtt_s.is_some() && diagnosis.is_healthy() {
+    if diagnosis.is_certainly_healthy() {
         page.push_str("<p><strong>Nothing is wrong here.</strong></p>\n");
     }
     for one in &diagnosis.parts {
         let _ = writeln!(page, "<h3>{}</h3>", escape(&opening(one, &report.facts)));
         bars(page, one, diagnosis);
         findings(page, &one.findings);
-        if let Some(text) = closing(one) {
+        if let Some(text) = closing(one, diagnosis.goal.from == GoalFrom::Said) {
             let _ = writeln!(page, "<p>{}</p>", escape(&text));
         }
     }

@@ -103,8 +103,8 @@ fn opening(part: &Part, facts: &Facts) -> String {
     }
 }
 
-/// What is left, in a sentence.
-fn closing(part: &Part) -> Option<String> {
+/// What is left, in a sentence; `said` is what the line carries.
+fn closing(part: &Part, said: bool) -> Option<String> {
     let expected = part.expected_bytes_per_s.map(rate);
     if !part.findings.is_empty() {
         return match (expected, part.findings.len()) {
@@ -113,7 +113,10 @@ fn closing(part: &Part) -> Option<String> {
         };
     }
     Some(match (part.bytes_per_s, &part.remark, expected) {
-        (Some(_), Some(remark), _) => format!("Nothing here is to be changed. {remark}"),
+        (Some(_), Some(remark), _) if said => remark.clone(),
+        (Some(_), Some(remark), _) => {
+            format!("{remark} If it is known to carry more, --line-rate lets this look further.")
+        }
         (None, _, Some(rate)) => format!("Nothing here holds them below {rate}."),
         _ => "Nothing that could be read here holds them back.".to_owned(),
     })

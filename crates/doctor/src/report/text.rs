@@ -2,7 +2,7 @@
 //! backslash, so that it can be pasted as it is.
 
 use super::{LOGIN, Report, about, closing, heading, logins, occasion, opening, sized};
-use crate::judge::{Diagnosis, Finding, Part, Step};
+use crate::judge::{Diagnosis, Finding, GoalFrom, Part, Step};
 use crate::units::rate;
 
 const WIDTH: usize = 80;
@@ -19,8 +19,9 @@ pub fn text(report: &Report) -> String {
         lines.push(heading(session));
         lines.extend(wrapped(&about(session), 2));
         lines.extend(wrapped(&sized(diagnosis), 2));
+        let said = diagnosis.goal.from == GoalFrom::Said;
         for one in &diagnosis.parts {
-            part(&mut lines, one, report);
+            part(&mut lines, one, report, said);
         }
         notes(&mut lines, diagnosis);
         let logins = logins(diagnosis);
@@ -29,7 +30,7 @@ pub fn text(report: &Report) -> String {
             lines.extend(wrapped(LOGIN, 2));
             lines.extend(logins.iter().flat_map(|change| command(&change.command, INDENT)));
         }
-        if diagnosis.rtt_s.is_some() && diagnosis.is_healthy() {
+        if diagnosis.is_certainly_healthy() {
             lines.push(String::new());
             lines.extend(wrapped("Nothing is wrong here.", 2));
         }
@@ -44,7 +45,7 @@ pub fn text(report: &Report) -> String {
     lines.join("\n")
 }
 
-fn part(lines: &mut Vec<String>, part: &Part, report: &Report) {
+fn part(lines: &mut Vec<String>, part: &Part, report: &Report, said: bool) {
     lines.push(String::new());
     lines.extend(wrapped(&opening(part, &report.facts), 2));
     for (number, one) in (1..).zip(&part.findings) {
@@ -56,7 +57,7 @@ fn part(lines: &mut Vec<String>, part: &Part, report: &Report) {
             finding(lines, &format!("{number}. "), one);
         }
     }
-    lines.extend(closing(part).iter().flat_map(|text| wrapped(text, 2)));
+    lines.extend(closing(part, said).iter().flat_map(|text| wrapped(text, 2)));
 }
 
 fn notes(lines: &mut Vec<String>, diagnosis: &Diagnosis) {
