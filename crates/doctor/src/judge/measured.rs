@@ -103,17 +103,11 @@ fn ceiling(case: &Case<'_>, transfer: &Transfer, cause: Cause) -> Option<Ceiling
         Cause::SlowerLine => {
             one.title = format!(
                 "TCP takes {} for the line, and you said {}: something on the path is slower, or \
-                 too little is under way for TCP to find more.",
+                 too little is under way for TCP to find more. Twice as much under way (--depth, \
+                 --iodepth) tells: if that is no faster, it is the path.",
                 rate(transfer.bytes_per_s),
                 rate(case.goal.bits_per_s / 8.0),
             );
-            one.changes.push(super::Change {
-                place: case.initiator(),
-                step: super::Step::Option,
-                command: "twice as much under way (--iodepth, --depth): if that is no faster, it \
-                          is the path"
-                    .to_owned(),
-            });
         }
         Cause::Application => {
             let part = transfer.number("share_application")?;

@@ -28,7 +28,7 @@ enum Command {
 struct AddArgs {
     /// What targets and logs call it.
     name: String,
-    /// Where to listen: 192.0.2.1:3260 or [::]:3260.
+    /// Where to listen: 192.0.2.1:3260, say; IPv6 addresses stand in brackets.
     #[arg(long, value_name = "ADDR:PORT")]
     listen: String,
     /// What initiators are told instead, behind a NAT.
