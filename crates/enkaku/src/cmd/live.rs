@@ -75,3 +75,36 @@ pub(super) fn key(event: &Event) -> Option<Key> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+pub(super) mod pictures {
+    //! A screen as text, against the one in a file.
+
+    use std::path::Path;
+
+    use ratatui::backend::TestBackend;
+    use ratatui::{Frame, Terminal};
+
+    /// What is drawn on a screen of this size, line by line.
+    pub(in super::super) fn picture(
+        (width, height): (u16, u16),
+        draw: impl FnOnce(&mut Frame<'_>),
+    ) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(draw).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        let lines: Vec<String> = (0..height).map(|y| line(y).trim_end().to_owned()).collect();
+        lines.join("\n") + "\n"
+    }
+
+    /// Compares with a file of a folder below this crate; `ENKAKU_GOLDEN=write` makes it anew.
+    pub(in super::super) fn compare(folder: &str, name: &str, now: &str) {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(name);
+        if std::env::var_os("ENKAKU_GOLDEN").is_some_and(|what| what == "write") {
+            std::fs::write(&path, now).unwrap();
+        }
+        let golden = std::fs::read_to_string(&path).unwrap();
+        assert!(golden == now, "{name} is another now:\n{now}");
+    }
+}

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use daemon::admin::{InitiatorAllow, InitiatorDeny, InitiatorView, Request};
 
+use super::listing::{ListArgs, list};
 use super::table::table;
-use super::{SocketArgs, change, complain, say, talk};
+use super::{SocketArgs, change};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct InitiatorArgs {
@@ -54,15 +55,6 @@ struct DenyArgs {
     socket: SocketArgs,
 }
 
-#[derive(clap::Args, Debug)]
-struct ListArgs {
-    #[command(flatten)]
-    socket: SocketArgs,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
 pub(super) async fn run(args: InitiatorArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Allow(AllowArgs { initiator, target, read_only, chap, socket }) => {
@@ -73,20 +65,10 @@ pub(super) async fn run(args: InitiatorArgs) -> anyhow::Result<ExitCode> {
             let asked = InitiatorDeny { initiator, target };
             change(&socket.socket, Request::InitiatorDeny(asked)).await
         }
-        Command::List(args) => list(args).await,
+        Command::List(args) => {
+            list(args, Request::InitiatorList {}, |answer| answer.initiators.take(), lines).await
+        }
     }
-}
-
-async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
-    let answer = talk(&args.socket.socket, Request::InitiatorList {}).await?;
-    let Some(initiators) = answer.initiators.filter(|_| answer.ok) else {
-        return Ok(complain(answer.errors));
-    };
-    match args.json {
-        true => say(serde_json::to_string_pretty(&initiators)?)?,
-        false => say(lines(&initiators))?,
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn lines(initiators: &[InitiatorView]) -> String {

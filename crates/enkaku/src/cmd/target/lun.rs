@@ -7,8 +7,9 @@ use backends::Location;
 use daemon::admin::{LunAdd, LunRemove, LunResize, LunSnapshot, LunView, Request};
 use wanlab::units;
 
+use super::listing::{ListArgs, list};
 use super::table::{bytes, or_dash, table};
-use super::{SocketArgs, change, complain, say, talk};
+use super::{SocketArgs, change};
 use crate::cmd::Usage;
 
 #[derive(clap::Args, Debug)]
@@ -111,15 +112,6 @@ struct SnapshotArgs {
     socket: SocketArgs,
 }
 
-#[derive(clap::Args, Debug)]
-struct ListArgs {
-    #[command(flatten)]
-    socket: SocketArgs,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
 pub(super) async fn run(args: LunArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Add(args) => {
@@ -137,7 +129,9 @@ pub(super) async fn run(args: LunArgs) -> anyhow::Result<ExitCode> {
             let request = LunSnapshot { name, file: absolute("FILE", &file)? };
             change(&socket.socket, Request::LunSnapshot(request)).await
         }
-        Command::List(args) => list(args).await,
+        Command::List(args) => {
+            list(args, Request::LunList {}, |answer| answer.luns.take(), lines).await
+        }
     }
 }
 
@@ -169,18 +163,6 @@ fn request(args: AddArgs) -> anyhow::Result<LunAdd> {
         max_rate: args.max_rate,
         max_iops: args.max_iops,
     })
-}
-
-async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
-    let answer = talk(&args.socket.socket, Request::LunList {}).await?;
-    let Some(luns) = answer.luns.filter(|_| answer.ok) else {
-        return Ok(complain(answer.errors));
-    };
-    match args.json {
-        true => say(serde_json::to_string_pretty(&luns)?)?,
-        false => say(lines(&luns))?,
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn lines(luns: &[LunView]) -> String {

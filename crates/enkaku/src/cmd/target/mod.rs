@@ -1,6 +1,7 @@
 //! `enkaku target`: the target as a daemon with a configuration file, and what operators ask of it.
 
 mod initiator;
+mod listing;
 mod lun;
 mod portal;
 mod sessions;

@@ -4,8 +4,9 @@ use std::process::ExitCode;
 
 use daemon::admin::{PortalAdd, PortalRemove, PortalView, Request};
 
+use super::listing::{ListArgs, list};
 use super::table::{or_dash, table};
-use super::{SocketArgs, change, complain, say, talk};
+use super::{SocketArgs, change};
 
 #[derive(clap::Args, Debug)]
 pub(super) struct PortalArgs {
@@ -49,15 +50,6 @@ struct RemoveArgs {
     socket: SocketArgs,
 }
 
-#[derive(clap::Args, Debug)]
-struct ListArgs {
-    #[command(flatten)]
-    socket: SocketArgs,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
 pub(super) async fn run(args: PortalArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Add(AddArgs { name, listen, external, dscp, socket }) => {
@@ -67,20 +59,10 @@ pub(super) async fn run(args: PortalArgs) -> anyhow::Result<ExitCode> {
         Command::Remove(RemoveArgs { name, socket }) => {
             change(&socket.socket, Request::PortalRemove(PortalRemove { name })).await
         }
-        Command::List(args) => list(args).await,
+        Command::List(args) => {
+            list(args, Request::PortalList {}, |answer| answer.portals.take(), lines).await
+        }
     }
-}
-
-async fn list(args: ListArgs) -> anyhow::Result<ExitCode> {
-    let answer = talk(&args.socket.socket, Request::PortalList {}).await?;
-    let Some(portals) = answer.portals.filter(|_| answer.ok) else {
-        return Ok(complain(answer.errors));
-    };
-    match args.json {
-        true => say(serde_json::to_string_pretty(&portals)?)?,
-        false => say(lines(&portals))?,
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn lines(portals: &[PortalView]) -> String {

@@ -1,14 +1,11 @@
 //! The live view, cell by cell, at five widths against pictures of it: `ENKAKU_GOLDEN=write` makes
 //! the pictures anew.
 
-use std::path::Path;
-
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
 use tcpmon::diag::Owner;
 use tcpmon::sample::Connection;
 
 use super::*;
+use crate::cmd::live::pictures;
 use crate::cmd::monitor::rounds::Round;
 
 fn row(port: u16, process: &str, cause: Option<Bottleneck>, megabits: f64) -> Row {
@@ -62,25 +59,14 @@ fn view() -> View {
 }
 
 fn picture(view: &View, width: u16, height: u16) -> String {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|target| frame(target, view)).unwrap();
-    let buffer = terminal.backend().buffer();
-    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-    let lines: Vec<String> = (0..height).map(|y| line(y).trim_end().to_owned()).collect();
-    lines.join("\n") + "\n"
+    pictures::picture((width, height), |target| frame(target, view))
 }
 
 #[test]
 fn screens_of_five_widths_are_as_they_were() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cmd/monitor/draw/golden");
     for width in [80, 100, 120, 140, 200] {
         let now = picture(&view(), width, 24);
-        let path = folder.join(format!("{width}x24.txt"));
-        if std::env::var_os("ENKAKU_GOLDEN").is_some_and(|what| what == "write") {
-            std::fs::write(&path, &now).unwrap();
-        }
-        let golden = std::fs::read_to_string(&path).unwrap();
-        assert!(golden == now, "{width} columns show something else now:\n{now}");
+        pictures::compare("src/cmd/monitor/draw/golden", &format!("{width}x24.txt"), &now);
     }
 }
 

@@ -1,15 +1,13 @@
 //! The screen, cell by cell, against a picture of it: `ENKAKU_GOLDEN=write` makes the pictures
 //! anew.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use daemon::mirror::report::{CopyReport, Loss};
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
 use serde_json::json;
 
 use super::*;
+use crate::cmd::live::pictures;
 
 /// As it comes over the control socket, so that a new field there needs no change here.
 fn leg(number: usize, state: LegState) -> LegReport {
@@ -85,22 +83,11 @@ fn view() -> View {
 }
 
 fn picture(view: &View, width: u16, height: u16) -> String {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|target| frame(target, view)).unwrap();
-    let buffer = terminal.backend().buffer();
-    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-    let lines: Vec<String> = (0..height).map(|y| line(y).trim_end().to_owned()).collect();
-    lines.join("\n") + "\n"
+    pictures::picture((width, height), |target| frame(target, view))
 }
 
 fn compare(name: &str, now: &str) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/cmd/mirror/top/draw/golden");
-    let path: PathBuf = folder.join(name);
-    if std::env::var_os("ENKAKU_GOLDEN").is_some_and(|what| what == "write") {
-        std::fs::write(&path, now).unwrap();
-    }
-    let golden = std::fs::read_to_string(&path).unwrap();
-    assert!(golden == now, "{name} is another now:\n{now}");
+    pictures::compare("src/cmd/mirror/top/draw/golden", name, now);
 }
 
 #[test]
