@@ -1,5 +1,5 @@
-//! The pages of docs/: each is reached by links from README.md, and links lead to files and headings
-//! that are there. A page that nobody finds is a page that nobody mends.
+//! The pages of docs/: each is reached by links from README.md, and links lead to files and
+//! headings that are there. A page that nobody finds is a page that nobody mends.
 
 use std::collections::BTreeSet;
 use std::fs;

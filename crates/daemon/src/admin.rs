@@ -6,13 +6,14 @@
 //! | `{"do":"sessions"}` | `{"ok":true,"sessions":[…]}` |
 //! | `{"do":"drop","id":7}` | `{"ok":true}` |
 //! | `{"do":"reload"}` | `{"ok":true,"changes":["…"]}` |
-//! | `{"do":"lun_add",…}`, `lun_resize`, `lun_remove`, `lun_snapshot` | `{"ok":true,"changes":["…"]}` |
+//! | `{"do":"lun_add",…}`, `lun_resize`, `lun_remove` | `{"ok":true,"changes":["…"]}` |
+//! | `{"do":"lun_snapshot",…}` | `{"ok":true,"changes":["…"]}` |
 //! | `{"do":"initiator_allow",…}`, `initiator_deny` | `{"ok":true,"changes":["…"]}` |
 //! | `{"do":"portal_add",…}`, `portal_remove` | `{"ok":true,"changes":["…"]}` |
 //! | `{"do":"lun_list"}`, `initiator_list`, `portal_list` | `{"ok":true,"luns":[…]}` |
 //!
-//! What fails is answered `{"ok":false,"errors":["…"]}`. A line that is too long is answered so and
-//! ends the connection: where the next request begins is not known.
+//! What fails is answered `{"ok":false,"errors":["…"]}`. A line that is too long is answered so
+//! and ends the connection: where the next request begins is not known.
 
 use std::io;
 use std::path::{Path, PathBuf};

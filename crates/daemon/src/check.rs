@@ -1,8 +1,8 @@
 //! `target check`: would a daemon start with this configuration? Everything is tried that starting
 //! does, by the code that does it, and nothing is left behind, taken or changed.
 //!
-//! What only the moment of the start can tell is a warning: storage and ports that somebody has now,
-//! as a daemon has that is running. Where there is neither error nor warning, `run` starts.
+//! What only the moment of the start can tell is a warning: storage and ports that somebody has
+//! now, as a daemon has that is running. Where there is neither error nor warning, `run` starts.
 
 use std::collections::BTreeMap;
 use std::io;

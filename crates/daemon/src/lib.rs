@@ -1,5 +1,6 @@
 //! The target daemon: what its configuration says, is served; what an operator changes, is changed
-//! while it runs, by editing the configuration or by commands (`life`). Beside it, a mirror as a process ([`mirror`]).
+//! while it runs, by editing the configuration or by commands (`life`). Beside it, a mirror as a
+//! process ([`mirror`]).
 //!
 //! What it is not: it decides nothing about the protocol. It configures [`iscsi`] and [`scsi`], and
 //! reads their counters.
@@ -20,6 +21,7 @@ pub mod mirror;
 mod socket;
 mod state;
 mod volume;
+mod whole_file;
 
 pub use check::check;
 pub use clients::Clients;

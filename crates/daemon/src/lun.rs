@@ -110,8 +110,8 @@ impl Storage {
     }
 }
 
-/// Can the storage that is open for one section serve another? What is decided when a file is opened
-/// cannot be changed without closing it.
+/// Can the storage that is open for one section serve another? What is decided when a file is
+/// opened cannot be changed without closing it.
 pub(crate) fn opens_alike(one: &LunSection, other: &LunSection) -> bool {
     (&one.backing, one.read_only, one.block_size, one.direct)
         == (&other.backing, other.read_only, other.block_size, other.direct)
@@ -140,7 +140,7 @@ impl RunningLun {
         Self { section, storage, stats: Arc::new(StatsLayer::new(device)) }
     }
 
-    /// The same unit, by a section that serves alike.
+    /// This running unit under another section that serves it alike ([`LunSection`]).
     pub(crate) fn with_section(&self, section: &LunSection) -> Self {
         Self { section: section.clone(), ..self.clone() }
     }

@@ -1,5 +1,5 @@
-//! [`respond`]: the answer to a request for a file (RFC 9110: methods §9.3, conditions §13, ranges
-//! §14, several of them in one body §14.6).
+//! [`respond`]: the answer to a request for a file (RFC 9110: methods §9.3, conditions §13,
+//! ranges §14, several of them in one body §14.6).
 
 use std::ops::Range;
 

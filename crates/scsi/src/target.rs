@@ -349,8 +349,8 @@ impl TargetState {
         nexuses.iter().for_each(|nexus| visit(nexus));
     }
 
-    /// An initiator port that is connected, was so since the target came up (and has heard of that),
-    /// or may be expected.
+    /// An initiator port that is connected, was so since the target came up (and has heard of
+    /// that), or may be expected.
     pub(crate) fn knows(&self, port: &str) -> bool {
         let told = self.lock_told().contains_key(port);
         let name = port.split_once(",i,").map_or(port, |(name, _)| name);

@@ -10,8 +10,8 @@
 //! **After a failed sync** the kernel may have dropped the pages that it could not write and marked
 //! them clean, so that a second fdatasync would succeed without the data being anywhere. Therefore
 //! the first failure is remembered: every later flush and FUA write fails with the same error until
-//! the device is opened again. Reads and plain writes go on. Whom the kernel tells of a failure, and
-//! how none is missed, is said in `durable`.
+//! the device is opened again. Reads and plain writes go on. Whom the kernel tells of a failure,
+//! and how none is missed, is said in `durable`.
 //!
 //! Writable files are locked (`flock`, exclusively) as long as they are open, so that two servers
 //! cannot write to the same one; read-only ones are locked shared.

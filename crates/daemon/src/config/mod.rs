@@ -113,7 +113,7 @@ pub struct TargetSection {
 pub struct AccessPlaces {
     /// By initiator name, in lower case.
     pub initiators: BTreeMap<String, Place>,
-    /// Of `anyone = true`.
+    /// Where `anyone = true` is said, if it is.
     pub anyone: Option<Place>,
 }
 

@@ -203,7 +203,7 @@ impl<'r, 'de> Section<'r, 'de> {
         self.parts.extend(later.parts);
     }
 
-    /// The same table, with what a later file says of it.
+    /// This table with what a later file says of it besides.
     pub(crate) fn merged(mut self, later: Self) -> Self {
         self.merge(later);
         self

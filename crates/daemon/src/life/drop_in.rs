@@ -4,10 +4,12 @@
 //! former are changed or removed here. Lines that somebody added to one stay when another changes.
 
 use std::fmt::{Display, Write as _};
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+
+use crate::whole_file::{self, folder_of, sync_folder_of};
 
 /// How the first line begins.
 const MARK: &str = "# Written by `enkaku target ";
@@ -145,7 +147,7 @@ pub(super) fn tables(text: &str) -> Vec<&str> {
     text.lines().map(str::trim).filter(|line| line.starts_with('[')).collect()
 }
 
-/// The same with another size of the file that was created, if that is said.
+/// A drop-in's text with another size of the file that was created, where it says one.
 pub(super) fn with_create(text: &str, bytes: u64) -> String {
     let is_create = |line: &str| line.split('=').next().is_some_and(|key| key.trim() == "create");
     let lines = text.lines().map(|line| match is_create(line) {
@@ -155,7 +157,7 @@ pub(super) fn with_create(text: &str, bytes: u64) -> String {
     lines.collect()
 }
 
-/// The same without what it says of one target; nothing if it says nothing else.
+/// A drop-in's text without all that it says of one target; nothing if nothing else stands in it.
 pub(super) fn without_target(text: &str, name: &str) -> Option<String> {
     let mut parts = text.split_inclusive('\n').fold(vec![String::new()], |mut parts, line| {
         if line.trim() == TARGET {
@@ -180,22 +182,12 @@ pub(super) fn without_target(text: &str, name: &str) -> Option<String> {
 pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     let folder = folder_of(path);
     if !folder.is_dir() {
-        DirBuilder::new().mode(FOLDER_MODE).create(&folder)?;
-        sync_folder(&folder_of(&folder))?;
+        DirBuilder::new().mode(FOLDER_MODE).create(folder)?;
+        sync_folder_of(folder)?;
     }
     // A dot first: nobody takes it for a drop-in.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = folder.join(format!(".{name}.new"));
-    let written = (|| {
-        let mut options = OpenOptions::new();
-        let mut file =
-            options.write(true).create(true).truncate(true).mode(FILE_MODE).open(&beside)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
-    })();
-    written.inspect_err(|_| drop(std::fs::remove_file(&beside)))?;
-    sync_folder(&folder)
+    whole_file::replace(path, &folder.join(format!(".{name}.new")), FILE_MODE, text)
 }
 
 /// Removes a drop-in for good.
@@ -204,16 +196,7 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
 /// The system's.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     std::fs::remove_file(path)?;
-    sync_folder(&folder_of(path))
-}
-
-fn folder_of(path: &Path) -> PathBuf {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    folder.unwrap_or(Path::new(".")).to_owned()
-}
-
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+    sync_folder_of(path)
 }
 
 #[cfg(test)]

@@ -2,15 +2,18 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::config::MirrorConfig;
+use crate::whole_file;
 
 /// Folders of a mirror that root runs.
 const CONFIG_OF_ROOT: &str = "/etc/enkaku/mirrors";
 const SOCKETS_OF_ROOT: &str = "/run/enkaku";
 const STATE_OF_ROOT: &str = "/var/lib/enkaku";
+
+/// Mode of a mirror's configuration: its owner's alone.
+pub(super) const CONFIG_MODE: u32 = 0o600;
 
 /// Longest name of a mirror: it is part of file names.
 const NAME_LEN_MAX: usize = 64;
@@ -193,20 +196,9 @@ impl Files {
     /// # Errors
     /// The system's.
     pub fn write_config(&self, text: &str) -> io::Result<()> {
-        use std::io::Write;
         make_folder_of(&self.config)?;
         let beside = self.config.with_extension(format!("toml.{}", std::process::id()));
-        let written = (|| {
-            let mut options = std::fs::OpenOptions::new();
-            let mut file =
-                options.write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&beside, &self.config)?;
-            // The name has to outlive a power cut, too.
-            super::next::sync_folder_of(&self.config)
-        })();
-        written.inspect_err(|_| drop(std::fs::remove_file(&beside)))
+        whole_file::replace(&self.config, &beside, CONFIG_MODE, text)
     }
 }
 

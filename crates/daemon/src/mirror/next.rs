@@ -9,8 +9,7 @@
 //! Metadata in a new file ([`NewMetadata`]) takes the old one's place whole in the same way.
 
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,8 +19,9 @@ use block::mirror::{Inspection, inspect};
 use tracing::{info, warn};
 
 use super::config::MirrorConfig;
-use super::files::{Files, make_folder_of};
+use super::files::{CONFIG_MODE, Files, make_folder_of};
 use super::parts::{self, PartsError};
+use crate::whole_file::{self, sync_folder_of};
 
 impl Files {
     /// The configuration that is to take the place of the present one.
@@ -34,10 +34,7 @@ impl Files {
 /// then, so that half of it does no harm.
 pub(crate) fn prepare(files: &Files, text: &str) -> io::Result<()> {
     let next = files.next_config();
-    let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&next)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
+    whole_file::write(&next, CONFIG_MODE, text)?;
     sync_folder_of(&next)
 }
 
@@ -148,9 +145,4 @@ impl Drop for NewMetadata {
             warn!(%error, "{} stays, and is overwritten the next time", new.display());
         }
     }
-}
-
-/// A name has to outlive a power cut, too.
-pub(crate) fn sync_folder_of(file: &Path) -> io::Result<()> {
-    File::open(file.parent().unwrap_or(Path::new("/")))?.sync_all()
 }

@@ -15,9 +15,9 @@ use std::process::ExitCode;
 /// application. Exit code 3 if there was no transfer to judge.
 ///
 /// Without --pcap it watches connections of this host from beside, whoever made them: nothing is
-/// sent, nothing is changed, and no root is needed, though root sees more: where the kernel's counters
-/// cannot tell two causes apart, packets do. It works best on the host that the data leave: the target
-/// for reads, the initiator for writes.
+/// sent, nothing is changed, and no root is needed, though root sees more: where the kernel's
+/// counters cannot tell two causes apart, packets do. It works best on the host that the data
+/// leave: the target for reads, the initiator for writes.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples: enkaku diagnose --port 3260 --time 10s\n\
                         tcpdump -s 128 -w session.pcap port 3260; \

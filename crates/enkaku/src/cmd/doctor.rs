@@ -1,5 +1,5 @@
-//! `enkaku doctor`: why an iSCSI session is slow, without knowing a port. It reads and watches; what
-//! follows from it is decided in the crate `doctor`.
+//! `enkaku doctor`: why an iSCSI session is slow, without knowing a port. It reads and watches;
+//! what follows from it is decided in the crate `doctor`.
 
 mod gather;
 mod root;

@@ -32,9 +32,9 @@ const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 /// See what TCP does under iSCSI, of any initiator and target
 ///
-/// On a terminal a live view (q quits, ↑ ↓ choose a connection), elsewhere lines. Watches from beside:
-/// nothing is sent, nothing is changed, and no root is needed but for the names of other users'
-/// processes.
+/// On a terminal a live view (q quits, ↑ ↓ choose a connection), elsewhere lines. Watches from
+/// beside: nothing is sent, nothing is changed, and no root is needed but for the names of other
+/// users' processes.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Example: enkaku monitor --port 3260",
@@ -72,8 +72,8 @@ struct LiveArgs {
     /// Serve the latest interval as metrics on http://ADDR:PORT/metrics.
     #[arg(long, value_name = "ADDR:PORT")]
     prometheus: Option<SocketAddr>,
-    /// Count TCP's events too (retransmissions, SACKs, timeouts, waits for the send buffer), by eBPF
-    /// programs in the kernel; needs root. With --json each event is a line of its own.
+    /// Count TCP's events too (retransmissions, SACKs, timeouts, waits for the send buffer), by
+    /// eBPF programs in the kernel; needs root. With --json each event is a line of its own.
     #[arg(long)]
     events: bool,
     /// Lines of text also on a terminal.

@@ -16,6 +16,7 @@ use iscsi_proto::serial::{CmdSn, StatSn};
 use tokio::net::{TcpSocket, TcpStream};
 
 use super::rejoin::Backoff;
+use super::shared::Shared;
 use super::url::{Portal, Url};
 use super::{Config, ProbeError};
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
@@ -174,6 +175,20 @@ pub(super) async fn connect_again(
     }
     tokio::time::sleep(backoff.take()).await;
     connect(portal, config, chap, identity).await
+}
+
+/// Connects to the disk's target and logs in, within the time for it.
+pub(super) async fn connect_in_time(
+    shared: &Shared,
+    portal: &Portal,
+    identity: &Identity,
+) -> Result<Link, ConnectError> {
+    let (config, chap) = (&shared.config, credentials(&shared.url, &shared.config));
+    let limit = config.login_timeout;
+    let attempt = connect(portal, config, chap.as_ref(), identity);
+    tokio::time::timeout(limit, attempt).await.unwrap_or_else(|_| {
+        Err(ConnectError::TimedOut { portal: portal.clone(), seconds: limit.as_secs() })
+    })
 }
 
 /// Connects and logs in.

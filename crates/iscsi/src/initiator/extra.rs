@@ -10,7 +10,7 @@ use iscsi_proto::keys::ConnectionParams;
 use iscsi_proto::serial::StatSn;
 use tokio::net::TcpStream;
 
-use super::connect::{ConnectError, Identity, Link, connect, credentials};
+use super::connect::{ConnectError, Identity, Link, connect_in_time};
 use super::fence;
 use super::group::{Group, announce, group};
 use super::member::{Member, Part};
@@ -28,8 +28,6 @@ pub(super) async fn open(
     incarnation: u64,
     isid: Isid,
 ) -> Result<Link, ConnectError> {
-    let config = &shared.config;
-    let chap = credentials(&shared.url, config);
     let home = {
         let mut state = shared.lock();
         let leading = state.leading();
@@ -39,11 +37,7 @@ pub(super) async fn open(
     let target = Some(shared.url.target.clone());
     announce(shared, [isid.qualifier()]);
     let identity = Identity { target, isid, cid: Cid(1), joining: None, exp_stat_sn: StatSn(0) };
-    let limit = config.login_timeout;
-    let attempt = connect(&portal, config, chap.as_ref(), &identity);
-    tokio::time::timeout(limit, attempt).await.unwrap_or_else(|_| {
-        Err(ConnectError::TimedOut { portal: portal.clone(), seconds: limit.as_secs() })
-    })
+    connect_in_time(shared, &portal, &identity).await
 }
 
 /// Makes room for the session; its place and what its driver needs.

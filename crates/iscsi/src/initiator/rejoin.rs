@@ -16,7 +16,7 @@ use iscsi_proto::serial::StatSn;
 use iscsi_proto::time::Instant;
 use tokio::net::TcpStream;
 
-use super::connect::{ConnectError, Identity, Link, connect, credentials};
+use super::connect::{ConnectError, Identity, Link, connect_in_time};
 use super::growth::Job;
 use super::shared::Shared;
 use super::state::{Phase, State};
@@ -151,13 +151,8 @@ pub(super) async fn join(
     portal: &Portal,
     identity: &Identity,
 ) -> Rejoined {
-    let chap = credentials(&shared.url, &shared.config);
-    let limit = shared.config.login_timeout;
-    let attempt = connect(portal, &shared.config, chap.as_ref(), identity);
-    let result = tokio::time::timeout(limit, attempt).await.unwrap_or_else(|_| {
-        Err(ConnectError::TimedOut { portal: portal.clone(), seconds: limit.as_secs() })
-    });
-    Rejoined { member, cid: identity.cid, link: Some(result) }
+    let link = Some(connect_in_time(shared, portal, identity).await);
+    Rejoined { member, cid: identity.cid, link }
 }
 
 /// Hands the new connection to its session; what its driver needs.

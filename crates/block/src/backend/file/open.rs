@@ -30,8 +30,8 @@ pub struct FileOptions {
     pub block_size: Option<u32>,
     /// Make a sparse file of this many bytes if there is none. An existing one is taken as it is.
     pub create: Option<u64>,
-    /// Throw away what a regular file holds and give it this many bytes, once it is locked: one that
-    /// somebody uses stays as it is.
+    /// Throw away what a regular file holds and give it this many bytes, once it is locked: one
+    /// that somebody uses stays as it is.
     pub reset: Option<u64>,
 }
 
@@ -258,8 +258,9 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// A file without a name where one is to be made: it shows whether there is the right to and whether
-/// the file system has files so large, and leaves nothing behind. `None` where there are no such.
+/// A file without a name where one is to be made: it shows whether there is the right to and
+/// whether the file system has files so large, and leaves nothing behind. `None` where there are
+/// no such.
 fn unnamed(path: &Path, size: u64, options: &FileOptions) -> Result<Option<File>, OpenError> {
     check_size(path, size, options.block_size.unwrap_or(DEFAULT_BLOCK_SIZE))?;
     let flags = libc::O_TMPFILE | if options.direct { libc::O_DIRECT } else { 0 };
@@ -322,8 +323,7 @@ fn create(path: &Path, size: u64, options: &FileOptions) -> Result<Metadata, Ope
 
 /// Makes the entry of a new file stable.
 pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    match File::open(parent.unwrap_or(Path::new(".")))?.sync_all() {
+    match File::open(folder_of(path))?.sync_all() {
         // Some file systems have no fsync for folders; what they promise without is theirs to know.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput || sys::unsupported(&error) => {
             Ok(())
@@ -374,8 +374,9 @@ fn open(path: &Path, options: &FileOptions, block_device: bool) -> Result<File, 
     Ok(file)
 }
 
-/// Locks a file that may have been closed a moment ago: its lock lives on until the last thread that
-/// served it has ended, or a process that was being started meanwhile has got rid of our files.
+/// Locks a file that may have been closed a moment ago: its lock lives on until the last thread
+/// that served it has ended, or a process that was being started meanwhile has got rid of our
+/// files.
 fn lock(file: &File, exclusive: bool) -> io::Result<()> {
     let until = Instant::now() + LOCK_PATIENCE;
     loop {

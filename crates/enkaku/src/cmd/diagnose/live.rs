@@ -39,8 +39,9 @@ pub(crate) struct LiveArgs {
     /// eBPF programs in the kernel; needs root.
     #[arg(long)]
     events: bool,
-    /// Judge by the kernel's counters alone. Otherwise, where they cannot tell, packets are looked at for as
-    /// long again, at most 5 s, if that is allowed (CAP_NET_RAW); nothing of them is kept.
+    /// Judge by the kernel's counters alone. Otherwise, where they cannot tell, packets are
+    /// looked at for as long again, at most 5 s, if that is allowed (CAP_NET_RAW); nothing of
+    /// them is kept.
     #[arg(long, conflicts_with = "pcap")]
     counters_only: bool,
 }
