@@ -36,6 +36,9 @@ const TARGET_S: (f64, f64) = (0.002, 0.008);
 /// Above that stands so many times the median step of round trips from sample to sample, up to half
 /// as much again as the longest.
 const TARGET_JITTERS: f64 = 1.5;
+/// So many targets are a full line's queue where the sender is not held at the pace all the time: an
+/// application that waits for its answers has as much under way as it carries (Little's law).
+const UNHELD: f64 = 2.0;
 /// Share of segments lost from which losses are the load's (BBRv2, draft-cardwell-iccrg-bbr §2.7).
 const LOSS_SHARE: f64 = 0.02;
 /// Full: commands waited for the pace in this share of the time, or this share of bandwidth × round
@@ -219,7 +222,7 @@ impl Model {
         self.note_queue(rtt_s, &mut now);
         now.loss = self.recent.loss(t_s - rounds_s, SEGMENT_BYTES);
         now.lossy = now.loss > LOSS_SHARE;
-        self.note_bandwidth(pace, &mut now);
+        self.note_bandwidth(pace, sample.held_share >= FULL_SHARE, &mut now);
         self.note_draining(dt_s, pace, &mut now);
         now.window_bytes = sample.typical(window_bytes).filter(|bytes| *bytes > 0.0);
         let held = is_held(sample, pace, &now);
@@ -290,12 +293,14 @@ impl Model {
         }
     }
 
-    fn note_bandwidth(&mut self, pace: Option<f64>, now: &mut Estimate) {
+    fn note_bandwidth(&mut self, pace: Option<f64>, held: bool, now: &mut Estimate) {
         let rtt_s = now.rtt_s.unwrap_or(0.0);
         // Without a pace nobody can ask whether a round trip that doubled is a queue or a longer
         // way.
         let unclear = pace.is_none() && now.queue_s > rtt_s;
-        let queued = now.queue_s > now.queue_target_s / 2.0 && !unclear;
+        // Beside commands that nothing holds back, what hosts add is no queue of a full line.
+        let (stands, seen) = if held { (0.5, 1.0) } else { (UNHELD, UNHELD) };
+        let queued = now.queue_s > stands * now.queue_target_s && !unclear;
         now.saturated = now.full && (queued || now.lossy);
         if now.saturated {
             // What came at the end of a pause is half a sample.
@@ -304,7 +309,7 @@ impl Model {
         } else {
             self.saturated_since_s = None;
         }
-        let shows = now.full && (now.queue_now_s > now.queue_target_s || now.lossy);
+        let shows = now.full && (now.queue_now_s > seen * now.queue_target_s || now.lossy);
         if shows {
             self.shown_s.get_or_insert(now.t_s);
         }
