@@ -132,7 +132,7 @@ def test_auto_opens_more_connections_where_each_is_held_up(tmp_path: Path):
 def test_a_path_is_remembered_by_the_next_process_unless_it_is_another_one(tmp_path: Path):
     link = Link(rtt_ms=20, rate="200mbit")
     kept = tmp_path / "state" / "paths"
-    load = ["--rw", "read", "--bs", "1M", "--depth", 16, "--time", "4s", "--policy", "model"]
+    load = ["--rw", "read", "--bs", "1M", "--depth", 16, "--time", "4s"]
 
     def run(*words: object) -> dict:
         return near(lab, "bench", url, *load, *words)["path"]
@@ -235,11 +235,12 @@ def test_a_copy_in_the_background_is_whole_and_the_path_says_who_finds_its_rate(
         (["--policy", "fixed:65"], "at most 64"),
         (["--connections", "65"], "1 to 64"),
         (["--share", "1.5"], "at most 1"),
-        (["--path-memory", "paths"], "for --policy model"),
-        (["--background", "--policy", "adaptive"], "leave --policy out"),
+        (["--policy", "golden", "--path-memory", "paths"], "for --policy adaptive"),
+        (["--connections", "4", "--path-memory", "paths"], "for --policy adaptive"),
+        (["--background", "--policy", "golden"], "leave --policy out"),
         (["--background", "--policy", "fixed:4"], "leave --policy out"),
         (["--background", "--pacing", "off"], "cannot have --pacing off"),
-        (["--background", "--path-memory", "paths"], "for --policy model"),
+        (["--background", "--path-memory", "paths"], "for --policy adaptive"),
         (["--max-rate", "1kbit"], "64kbit"),
         (["--max-rate", "1mbit", "--share", "0.5"], "cannot be used with"),
     ],

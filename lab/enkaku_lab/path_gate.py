@@ -197,8 +197,8 @@ def chosen(options: argparse.Namespace, lines: dict[str, Line]) -> list[tuple[Li
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="enkaku_lab path-gate", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="LINE", help=", ".join(LINES))
-    parser.add_argument("--old", default="adaptive", metavar="POLICY")
-    parser.add_argument("--new", default="model", metavar="POLICY")
+    parser.add_argument("--old", default="fixed:16", metavar="POLICY")
+    parser.add_argument("--new", default="adaptive", metavar="POLICY")
     parser.add_argument("--direction", choices=["read", "write", "both"], default="both")
     parser.add_argument("--repeat", type=int, default=3, metavar="N")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/path-gate.md, too")

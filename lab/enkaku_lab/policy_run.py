@@ -1,4 +1,4 @@
-"""One transfer of `enkaku bench` over a line of its own, under a policy of the tuner: 32 × 1 MiB against a
+"""One transfer of `enkaku bench` over a line of its own, under a policy for its number of connections: 32 × 1 MiB against a
 disk in memory, cubic at both ends."""
 
 import json

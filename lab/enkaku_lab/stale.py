@@ -25,7 +25,7 @@ PARTS = {
     "enkaku": (*TARGET, "crates/export/src"),
     "mirror": (*TARGET, "crates/export/src"),
     "tgt-tuned": INITIATOR,
-    "ns2": ("crates/path/src/tuner", "lab/enkaku_lab/ns2/session.tcl"),
+    "ns2": ("crates/path/src", "lab/enkaku_lab/ns2/session.tcl"),
     "packets": (*TARGET, "crates/tcpmon/src"),
 }
 """By the beginning of a stack's name: what of the product it runs. Other stacks run none of it."""

@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--policy", action="append", help="adaptive, golden, fixed:N (repeatable)")
     parser.add_argument("--phase", type=float, default=20.0, metavar="SECONDS")
     parser.add_argument("--option", action="append", default=[], help="for `enkaku bench`")
-    parser.add_argument("--free", action="store_true", help="let the tuner choose bbr")
+    parser.add_argument("--free", action="store_true", help="let it choose bbr")
     parser.add_argument("--out", type=Path, default=OUT / "steps")
     parser.add_argument("--docs", type=Path, metavar="DIR", help="write DIR/steps.md, too")
     options = parser.parse_args(arguments)

@@ -13,7 +13,7 @@ use block::layer::{Delay, DelayLayer, Delays, Queueing};
 use block::{BlockDevice, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 use iscsi::initiator::{Config, RemoteDisk, Url};
 use iscsi::target::{Server, ServerConfig};
-use path::tuner::PolicyConfig;
+use path::PolicyConfig;
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::sync::oneshot;
 use tokio::task::{self, JoinSet};

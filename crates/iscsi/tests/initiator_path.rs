@@ -13,7 +13,7 @@ use block::layer::delay::{Delay, DelayLayer, Delays};
 use block::{BlockDevice, Buf, Bytes, Device, WriteFlags};
 use iscsi::initiator::{Config, RemoteDisk, Share, Url};
 use iscsi::target::{Server, ServerConfig};
-use path::tuner::PolicyConfig;
+use path::PolicyConfig;
 use scsi::{LunOptions, Target, TargetConfig};
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};

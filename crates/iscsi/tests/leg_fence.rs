@@ -18,7 +18,7 @@ use block::{BlockError, Buf, Bytes, Device, Result, WriteFlags};
 use iscsi::initiator::{Config, IsidChoice, RemoteDisk, RemoteLeg, Url};
 use iscsi::target::{Server, ServerConfig};
 use late::Late;
-use path::tuner::PolicyConfig;
+use path::PolicyConfig;
 use scsi::{FileStore, LunOptions, Target, TargetConfig};
 use tgt::Tgt;
 use tokio::sync::oneshot;

@@ -13,13 +13,11 @@
 //! What it is not: it measures nothing, and has no say in the number of connections.
 
 use super::model::{ERROR_SHARE, Estimate, FULL_ROUNDS, OTHER_SHARE};
-use super::rate::{RESPONSE, State};
+use super::rate::{COMMAND_BYTES_PER_S, RESPONSE, State};
 use super::tcp::SEGMENT_BYTES;
 
 /// What may go in the first round trip, in bytes: ten segments (RFC 6928), of one connection.
 const FIRST_BYTES: f64 = 10.0 * SEGMENT_BYTES;
-/// No pace is lower, in bytes a second: a command of 1 MiB a second.
-const LEAST_BYTES_PER_S: f64 = 1048576.0;
 /// Startup makes the pace this multiple of what was carried in each round, less than slow start's
 /// double (LEDBAT++, modified slow start), because what is carried is seen a round late.
 const STARTUP: f64 = 1.5;
@@ -66,7 +64,7 @@ impl Default for Background {
     fn default() -> Self {
         Self {
             state: State::Startup,
-            pace: LEAST_BYTES_PER_S,
+            pace: COMMAND_BYTES_PER_S,
             line: 0.0,
             fits: 0.0,
             filled: false,
@@ -83,7 +81,7 @@ impl Background {
     /// What may go before anything was measured, in bytes a second.
     pub(crate) fn first(&mut self, rtt_s: Option<f64>) -> f64 {
         let first = rtt_s.filter(|rtt_s| *rtt_s > 0.0).map_or(0.0, |rtt_s| FIRST_BYTES / rtt_s);
-        self.pace = first.max(LEAST_BYTES_PER_S);
+        self.pace = first.max(COMMAND_BYTES_PER_S);
         self.pace
     }
 
@@ -122,13 +120,13 @@ impl Background {
         } else {
             self.increase(now);
         }
-        self.pace = self.pace.max(LEAST_BYTES_PER_S);
+        self.pace = self.pace.max(COMMAND_BYTES_PER_S);
         self.allowed()
     }
 
     fn allowed(&self) -> f64 {
         match self.state {
-            State::Slowdown => (SLOWDOWN.0 * self.pace).max(LEAST_BYTES_PER_S),
+            State::Slowdown => (SLOWDOWN.0 * self.pace).max(COMMAND_BYTES_PER_S),
             _ => self.pace,
         }
     }
@@ -226,7 +224,7 @@ mod tests {
         for _ in 0..10 {
             background.handle(&later(&mut now, 30.0));
         }
-        assert_eq!(background.handle(&now), LEAST_BYTES_PER_S);
+        assert_eq!(background.handle(&now), COMMAND_BYTES_PER_S);
     }
 
     #[test]

@@ -12,14 +12,12 @@
 //! until there are three times as many, and the share decides. A number that holds is tried again
 //! now and then.
 
-mod why;
-
 use std::collections::VecDeque;
 
-pub use self::why::Why;
 use super::memory::Remembered;
 use super::model::{Estimate, MORE, OTHER_SHARE};
 use super::tcp::{SEGMENT_BYTES, median};
+use super::why::Why;
 
 /// Connections that a transfer begins with (iSCSI-APT, 2009), and what a target grants.
 pub const CONNECTIONS: (u32, u32) = (4, 64);
@@ -85,6 +83,8 @@ enum Mode {
 pub struct Count {
     n: u32,
     max: u32,
+    /// What it may ask for where the peer grants it.
+    allowed: u32,
     mode: Mode,
     why: Why,
     /// What one connection carries where the line does not limit, and the line, as measured last.
@@ -111,6 +111,7 @@ impl Count {
         Self {
             n: initial.clamp(1, max),
             max,
+            allowed: max,
             mode: Mode::Grow { below: None },
             why: Why::Measuring,
             per_connection: None,
@@ -145,6 +146,15 @@ impl Count {
             (self.n, self.why, self.asked_s) = (needed, Why::RoundTrip, None);
         }
         self.n
+    }
+
+    /// The peer grants no more than these.
+    pub fn grant(&mut self, most: u32) {
+        self.max = self.allowed.min(most.max(1));
+        if self.n > self.max {
+            (self.n, self.why, self.asked_s) = (self.max, Why::AtMost, None);
+            self.measure_anew();
+        }
     }
 
     /// The number wanted.
@@ -184,6 +194,10 @@ impl Count {
                 self.measure_anew();
             }
             self.why = Why::Application;
+            return self.n;
+        }
+        if self.refused.is_some_and(|(_, again_s)| now.t_s >= again_s) {
+            self.restart();
             return self.n;
         }
         self.rates.push_back((now.t_s, now.bytes_per_s));

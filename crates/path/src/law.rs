@@ -13,11 +13,11 @@
 
 use std::fmt;
 
-use crate::tuner::{CONNECTIONS_MAX, CongestionControl};
+use crate::count::CONNECTIONS;
+use crate::tcp::{CongestionControl, SEGMENT_BYTES};
 
-/// TCP payload of a packet of MTU 1500: less 20 bytes of IPv4 and 32 of TCP with timestamps.
-pub const SEGMENT_BYTES: f64 = 1448.0;
-/// The same packet on the wire: 14 of Ethernet header, 4 FCS, 8 preamble, 12 gap.
+/// A packet of [`SEGMENT_BYTES`] of payload on the wire: 14 of Ethernet header, 4 FCS, 8 preamble,
+/// 12 gap.
 pub const WIRE_BYTES: f64 = 1538.0;
 /// Data of a PDU (MaxRecvDataSegmentLength as we negotiate it), and its header.
 pub const PDU_BYTES: f64 = 262_144.0;
@@ -185,8 +185,8 @@ impl PathPlan {
         let together = |n: u32| full * carried(f64::from(n) * free / full, deviation, n);
         let one_bytes_per_s = together(1);
         let bound = if free < full { bound } else { Bound::Line };
-        let needed = (1..=CONNECTIONS_MAX).find(|n| together(*n) >= FILLED_SHARE * full);
-        let connections = self.streams.or(needed).unwrap_or(CONNECTIONS_MAX).max(1);
+        let needed = (1..=CONNECTIONS.1).find(|n| together(*n) >= FILLED_SHARE * full);
+        let connections = self.streams.or(needed).unwrap_or(CONNECTIONS.1).max(1);
         let session_bytes_per_s = together(connections);
         let mut warnings = self.warnings(control, window);
         if self.streams.is_none() && needed.is_none() {
@@ -451,7 +451,7 @@ mod tests {
         for control in ALL {
             let outcome = path().outcome(control);
             let with = |n| PathPlan { streams: Some(n), ..path() }.outcome(control);
-            let full = with(CONNECTIONS_MAX).session_bytes_per_s;
+            let full = with(CONNECTIONS.1).session_bytes_per_s;
             assert!(outcome.session_bytes_per_s >= FILLED_SHARE * full);
             if outcome.connections > 1 {
                 let fewer = with(outcome.connections - 1).session_bytes_per_s;
@@ -459,7 +459,7 @@ mod tests {
             }
         }
         let lossy = PathPlan { loss: 1e-2, ..path() }.outcome(CongestionControl::Reno);
-        assert_eq!(lossy.connections, CONNECTIONS_MAX);
+        assert_eq!(lossy.connections, CONNECTIONS.1);
         assert_eq!(lossy.warnings, [Warning::TooManyConnections]);
     }
 

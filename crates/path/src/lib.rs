@@ -5,45 +5,65 @@
 //! nothing. Four parts:
 //! * [`tcp_info`]: the kernel's table of what TCP counts, for all who read it.
 //! * One model of a path; docs/design/path.md explains it on one page. [`model`] turns samples into
-//!   an estimate and has every threshold about the path; [`rate`] and [`count`] decide from the
-//!   estimate alone. An incident may change an estimator, never add a branch to a decision.
-//! * [`tuner`]: the policies that a user chooses among, that model being one of them.
+//!   an estimate and has every threshold about the path; [`rate`], [`count`] and [`sockets`] decide
+//!   from the estimate alone. An incident may change an estimator, never add a branch to a decision.
+//! * [`policy`]: who chooses the number of connections instead of [`count`], if the user wants.
 //! * [`law`]: what a path will allow before anything is sent over it.
 
 #![forbid(unsafe_code)]
 
 mod background;
+mod close;
 pub mod count;
+pub mod golden;
 pub mod law;
 pub mod limit;
 pub mod memory;
 pub mod model;
+mod part;
 pub mod paths;
+pub mod policy;
 pub mod rate;
 mod recent;
+pub mod sockets;
 pub mod tcp;
 pub mod tcp_info;
-pub mod tuner;
+mod why;
 
-pub use count::{CONNECTIONS, Count, Why};
+pub use close::close_candidate;
+pub use count::{CONNECTIONS, Count};
+pub use golden::{Golden, GoldenConfig};
 pub use limit::Bottleneck;
-pub use memory::{Phase, Remembered, Resume};
+pub use memory::{Remembered, Resume};
 pub use model::{Estimate, Model};
+pub use part::{part, sending};
 pub use paths::Paths;
+pub use policy::{Phase, PolicyConfig, UnknownPolicy};
 pub use rate::{Pacing, Rate, State};
+pub use sockets::Sockets;
 pub use tcp::{CongestionControl, Connection, ConnectionId, Sample, Tcp, UnknownCongestionControl};
 pub use tcp_info::TcpInfo;
+pub use why::Why;
+
+use policy::Number;
+use sockets::Wishes;
 
 /// What the controller is told. The defaults are for a path of 1 Gbit/s between hosts with Linux'
 /// default buffers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Connections that a transfer begins with.
+    /// Connections that a transfer begins with: more on a longer path, unless it is another number
+    /// than the default, which somebody chose then.
     pub connections_initial: u32,
     /// The most that are asked for.
     pub connections_max: u32,
     /// What the kernel lets a socket have under way by itself, in bytes (`tcp_wmem`, `tcp_rmem`).
     pub window_bytes: f64,
+    /// The largest socket buffer that the system lets a program set, in bytes; 0 leaves buffers to
+    /// the kernel (`net.core.wmem_max` and the like).
+    pub socket_buffer_bytes_max: u64,
+    /// The congestion controls that the kernel has; none means that the choice is not ours.
+    pub congestion_controls: Vec<CongestionControl>,
     /// A pace is looked for; otherwise TCP alone decides.
     pub paces: bool,
     /// It takes what others leave ([`rate`]), and needs a pace for that whatever else is said.
@@ -60,6 +80,8 @@ impl Default for Config {
             connections_initial,
             connections_max,
             window_bytes,
+            socket_buffer_bytes_max: 0,
+            congestion_controls: Vec::new(),
             paces: true,
             background: false,
             remembered: None,
@@ -80,14 +102,16 @@ impl Config {
 pub struct Orders {
     /// Connections.
     pub connections: u32,
+    /// What the search for their number is doing.
+    pub phase: Phase,
     /// Why so many.
     pub why: Why,
-    /// A number is being looked for.
-    pub searching: bool,
     /// What may go.
     pub pacing: Pacing,
     /// What the rate is doing.
     pub state: State,
+    /// What sockets are to have.
+    pub sockets: Sockets,
 }
 
 /// The controller of one path.
@@ -96,21 +120,42 @@ pub struct Controller {
     config: Config,
     model: Model,
     rate: Rate,
-    count: Count,
+    number: Number,
     resume: Resume,
+    wishes: Wishes,
+    sockets: Sockets,
     begun: bool,
 }
 
 impl Controller {
-    /// One that has seen nothing.
+    /// One that has seen nothing, and finds the number itself.
     pub fn new(config: Config) -> Self {
         let count = Count::new(config.connections_initial, config.connections_max);
-        let resume = Resume::new(config.remembered.filter(|_| !config.background));
+        Self::with(Number::Count(count), config)
+    }
+
+    /// One whose number the user chose, at least one; the pace is found all the same.
+    pub fn fixed(connections: u32, paces: bool) -> Self {
+        let config = Config { paces, ..Config::default() };
+        Self::with(Number::Fixed(connections.max(1)), config)
+    }
+
+    /// One whose number is that of iSCSI-APT's search; the pace is found all the same.
+    pub fn golden(search: GoldenConfig, paces: bool) -> Self {
+        let config = Config { paces, ..Config::default() };
+        Self::with(Number::Golden(Golden::new(search)), config)
+    }
+
+    fn with(number: Number, config: Config) -> Self {
         let (model, rate) = match config.background {
             true => (Model::in_background(), Rate::in_background()),
             false => (Model::default(), Rate::default()),
         };
-        Self { config, model, rate, count, resume, begun: false }
+        let (resume, wishes, sockets) = (Resume::default(), Wishes::default(), Sockets::default());
+        let mut controller =
+            Self { config, model, rate, number, resume, wishes, sockets, begun: false };
+        controller.remember(controller.config.remembered);
+        controller
     }
 
     /// Before the first command, from the round trip of the login and the connections that are
@@ -128,6 +173,9 @@ impl Controller {
 
     /// Takes one sample and answers what should be.
     pub fn handle_sample(&mut self, sample: &Sample) -> Orders {
+        if let Number::Golden(golden) = &mut self.number {
+            golden.handle_sample(sample);
+        }
         let now = *self.model.handle_sample(sample, self.rate.pacing().bytes_per_s);
         if now.t_s < sample.t_s || sample.t_s.is_nan() {
             return self.orders();
@@ -146,14 +194,34 @@ impl Controller {
         if self.paces() {
             self.rate.handle(&now);
         }
-        // Neither a path that fills nor what others leave tells of a level.
-        self.count.handle(&now, self.rate.is_passing() || now.shared);
+        if let Number::Count(count) = &mut self.number {
+            // Neither a path that fills nor what others leave tells of a level.
+            count.handle(&now, self.rate.is_passing() || now.shared);
+            // What is lost while a path fills, its queue has lost.
+            let passes = self.rate.is_passing() || self.config.background;
+            self.sockets = match passes {
+                true => Sockets::default(),
+                false => self.wishes.handle(sample, &now, &self.config),
+            };
+        }
         self.orders()
+    }
+
+    /// The peer grants no more than these connections. A search that is not ours does not hear of it.
+    pub fn grant(&mut self, most: u32) {
+        if let Number::Count(count) = &mut self.number {
+            count.grant(most);
+        }
     }
 
     /// It takes what others leave.
     pub fn is_background(&self) -> bool {
         self.config.background
+    }
+
+    /// Somebody chose the number that it begins with.
+    fn is_number_chosen(&self) -> bool {
+        self.config.connections_initial != CONNECTIONS.0
     }
 
     fn paces(&self) -> bool {
@@ -163,14 +231,21 @@ impl Controller {
     /// The round trip of a path whose first commands go out is known.
     fn begin(&mut self, rtt_s: f64) {
         let known = self.resume.begin(rtt_s);
-        self.count.first(rtt_s, self.config.window_bytes, known.as_ref());
+        let chosen = self.is_number_chosen() && !self.config.background;
+        if let Number::Count(count) = &mut self.number
+            && !chosen
+        {
+            count.first(rtt_s, self.config.window_bytes, known.as_ref());
+        }
         self.rate.believe(self.resume.belief());
     }
 
     /// What was learnt of this path before; to be told before the first command. In the background
-    /// nothing is made of it: it is haste, and so many connections, that a memory is good for.
+    /// nothing is made of it: it is haste, and so many connections, that a memory is good for. A
+    /// search and a user who chooses the number begin every path as a new one.
     pub fn remember(&mut self, known: Option<Remembered>) {
-        let known = known.filter(|_| !self.config.background);
+        let uses = matches!(self.number, Number::Count(_)) && !self.config.background;
+        let known = known.filter(|_| uses);
         self.config.remembered = known;
         self.resume = Resume::new(known);
     }
@@ -179,15 +254,16 @@ impl Controller {
     /// and number are what others left. A number of connections that somebody chose tells
     /// nothing of it, and neither does one that is on trial.
     pub fn remembered(&self) -> Option<Remembered> {
+        let Number::Count(count) = &self.number else { return None };
         if self.config.background {
             return None;
         }
-        let chosen = self.config.connections_initial != CONNECTIONS.0;
+        let chosen = self.is_number_chosen();
         let before = self.resume.saved().map_or(0, |saved| saved.connections);
-        let connections = match self.count.is_searching() {
+        let connections = match count.is_searching() {
             _ if chosen => 0,
             true => before,
-            false => self.count.connections(),
+            false => count.connections(),
         };
         Remembered::of(self.model.estimate(), connections)
     }
@@ -204,30 +280,95 @@ impl Controller {
 
     /// Searches for the number of connections again; what is known of the path stays.
     pub fn restart(&mut self) {
-        self.count.restart();
+        self.number.restart();
     }
 
-    /// The sessions were set up again: windows are small, and the path may be another one.
+    /// Goes on with another policy, which has seen nothing yet. The path and its pace stay known,
+    /// unless one of the two lets others go first.
+    pub fn choose(&mut self, policy: PolicyConfig, paces: bool) {
+        let before = std::mem::replace(self, policy.build(paces));
+        if !before.config.background && !self.config.background {
+            (self.model, self.rate) = (before.model, before.rate);
+        }
+    }
+
+    /// The sessions were set up again: windows are small, and the path may be another one. What
+    /// iSCSI-APT's search has found so far stays, as the study has it.
     pub fn forget(&mut self) {
-        *self = Self::new(self.config.clone());
+        let config = self.config.clone();
+        *self = match &self.number {
+            Number::Count(_) => Self::new(config),
+            other => Self::with(other.clone(), config),
+        };
     }
 
     /// What was decided last.
     pub fn orders(&self) -> Orders {
         Orders {
-            connections: self.count.connections(),
+            connections: self.number.connections(),
+            phase: self.number.phase(self.estimate().full),
             why: self.why(),
-            searching: self.count.is_searching(),
             pacing: self.rate.pacing(),
             state: self.rate.state(),
+            sockets: self.sockets,
         }
     }
 
     fn why(&self) -> Why {
-        let begins = self.rate.state() == State::Startup || self.resume.phase() != Phase::Normal;
+        let begins =
+            self.rate.state() == State::Startup || self.resume.phase() != memory::Phase::Normal;
         match self.resume.saved().zip(self.resume.outcome()).filter(|_| begins) {
             Some((saved, outcome)) => Why::Remembered(saved.bandwidth, outcome),
-            None => self.count.why(),
+            None => self.number.why(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line of 100 MB/s over 50 ms, which four connections fill, and its queue in the end.
+    fn samples() -> impl Iterator<Item = Sample> {
+        (1..=100_u32).map(|tenth| {
+            let bytes_per_s = (4e6 * f64::from(tenth)).min(100e6);
+            let queue_us = if tenth > 25 { 6e3 } else { 0.0 };
+            let (rtt_us, min_rtt_us) = (Some(50e3 + queue_us), Some(50e3));
+            let tcp = Tcp { rtt_us, min_rtt_us, ..Tcp::default() };
+            let connections = vec![Connection { tcp, ..Connection::default() }; 4];
+            let (t_s, connections_open) = (f64::from(tenth) / 10.0, 4);
+            Sample { t_s, connections_open, bytes_per_s, connections, ..Sample::default() }
+        })
+    }
+
+    #[test]
+    fn a_number_that_somebody_else_chooses_has_the_pace_of_one_that_is_found() {
+        let mut found = Controller::new(Config::default());
+        let mut fixed = Controller::fixed(4, true);
+        let mut golden = Controller::golden(GoldenConfig::default(), true);
+        let (mut free, mut numbers) = (Controller::fixed(4, false), Vec::new());
+        for controller in [&mut found, &mut fixed, &mut golden, &mut free] {
+            controller.first(Some(0.05), 4);
+        }
+        for sample in samples() {
+            let pacing = found.handle_sample(&sample).pacing;
+            let orders = [fixed.handle_sample(&sample), golden.handle_sample(&sample)];
+            assert!(orders.iter().all(|one| one.pacing == pacing), "{pacing:?} {orders:?}");
+            assert_eq!((orders[0].connections, orders[0].why), (4, Why::Chosen));
+            numbers.push(orders[1].connections);
+            assert_eq!(free.handle_sample(&sample).pacing, Pacing::default());
+        }
+        assert!(found.orders().pacing.bytes_per_s.is_some_and(|rate| rate < 110e6));
+        numbers.dedup();
+        assert_eq!(numbers, [4, 8], "after its five seconds");
+        golden.forget();
+        assert_eq!(golden.orders().connections, 8, "the search goes on");
+        assert_eq!((golden.remembered(), fixed.remembered()), (None, None));
+        golden.handle_sample(&Sample { t_s: 11.0, ..samples().last().unwrap() });
+        let pacing = golden.orders().pacing;
+        golden.choose(PolicyConfig::Fixed(7), true);
+        assert_eq!((golden.orders().connections, golden.orders().pacing), (7, pacing));
+        golden.choose(PolicyConfig::Adaptive(Config::in_background()), true);
+        assert_eq!(golden.orders().pacing, Pacing::default(), "nothing of it is known there");
     }
 }

@@ -25,6 +25,10 @@ pub const LOSS_MIN: f64 = 2e-5;
 /// BBR keeps its rate up to about this loss (its 2016 paper: 15 %); above, losses limit it too.
 pub const BBR_LOSS_MAX: f64 = 0.12;
 
+/// A loss-based congestion control has filled the queue to this many of the least round trip before
+/// a loss is the load's; a shorter one is jitter.
+const FULL_QUEUE_RTT: f64 = 1.25;
+
 /// The one thing that, changed, makes a transfer faster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -215,6 +219,31 @@ impl Signs {
     }
 }
 
+/// The congestion window of a sender was the limit in an interval, kept small by losses that no
+/// queue explains.
+pub fn is_lossy_path(tcp: &Tcp) -> bool {
+    let queued =
+        tcp.rtt_us.zip(tcp.min_rtt_us).is_none_or(|(rtt, least)| rtt > FULL_QUEUE_RTT * least);
+    let filled =
+        tcp.in_flight_bytes.zip(tcp.cwnd_bytes).is_some_and(|(used, all)| used >= FULL * all);
+    let lost = tcp.retransmits.is_some_and(|count| count > 0.0);
+    let other = tcp.app_limited == Some(true) || is_short_of_buffer(|field| field(tcp));
+    let silent = tcp.busy_share.is_some_and(|busy| busy < MOSTLY);
+    lost && filled && !queued && !other && !silent
+}
+
+/// A buffer at one of the ends held the sender up most of the time, or its window is full; `field`
+/// reads what is known of the connection, or of the typical one.
+pub fn is_short_of_buffer(field: impl Fn(fn(&Tcp) -> Option<f64>) -> Option<f64>) -> bool {
+    let mostly = |share: Option<f64>| share.is_some_and(|share| share >= MOSTLY);
+    let full = field(|tcp| tcp.in_flight_bytes).zip(field(|tcp| tcp.peer_window_bytes));
+    let queue = field(|tcp| tcp.rtt_us).zip(field(|tcp| tcp.min_rtt_us));
+    mostly(field(|tcp| tcp.rwnd_limited_share))
+        || mostly(field(|tcp| tcp.sndbuf_limited_share))
+        || full.is_some_and(|(used, all)| used >= FULL * all)
+            && queue.is_none_or(|(rtt, least)| rtt <= FULL_QUEUE_RTT * least)
+}
+
 /// What limits one connection, from a single interval of it.
 pub fn of_connection(connection: &Connection) -> Bottleneck {
     let tcp = &connection.tcp;
@@ -251,6 +280,23 @@ pub(crate) mod tests {
             assert_eq!(bottleneck.as_str().replace('_', ""), expected);
             assert!(!bottleneck.to_string().contains('_'), "{bottleneck}");
         }
+    }
+
+    #[test]
+    fn losses_are_the_paths_own_only_while_its_queue_is_short_and_the_window_full() {
+        let lossy = |change: fn(&mut Tcp)| {
+            let mut tcp = Tcp { retransmits: Some(3.0), ..full_window() };
+            change(&mut tcp);
+            is_lossy_path(&tcp)
+        };
+        assert!(lossy(|_| ()) && lossy(|tcp| tcp.rtt_us = Some(58_000.0)));
+        assert!(!lossy(|tcp| tcp.retransmits = Some(0.0)), "nothing was lost");
+        assert!(!lossy(|tcp| tcp.rtt_us = Some(80_000.0)), "the queue is what overflowed");
+        assert!(!lossy(|tcp| tcp.min_rtt_us = None), "whether there is a queue is not known");
+        assert!(!lossy(|tcp| tcp.in_flight_bytes = Some(2e4)), "little to send");
+        assert!(!lossy(|tcp| tcp.app_limited = Some(true)));
+        assert!(!lossy(|tcp| tcp.peer_window_bytes = Some(1e5)), "another window is full");
+        assert!(!lossy(|tcp| tcp.sndbuf_limited_share = Some(0.8)));
     }
 
     #[test]

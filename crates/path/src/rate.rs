@@ -33,9 +33,10 @@ pub(crate) const RESPONSE: f64 = 2.7;
 const PROBE_STEPS: (f64, f64, f64) = (0.01, 0.03, 0.25);
 /// A step may put this time into a queue before it is seen: most queues of lines hold more.
 const PROBE_QUEUE_S: f64 = 0.02;
-/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than a command
-/// of 1 MiB a second.
-const WINDOW_LEAST_SEGMENTS: f64 = 2.0;
+/// No pace is lower than TCP's smallest windows, in segments (RFC 5681 §3.1), nor than the longest
+/// command that is made by default, in a second.
+pub(crate) const WINDOW_LEAST_SEGMENTS: f64 = 2.0;
+pub(crate) const COMMAND_BYTES_PER_S: f64 = 1048576.0;
 
 /// What the rate is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,11 +141,6 @@ impl Rate {
         self.pacing
     }
 
-    /// Fills the path as a new one: far more connections than it was measured with are there.
-    pub fn restart(&mut self) {
-        *self = Self { best: self.best, pacing: self.pacing, ..Self::default() };
-    }
-
     /// What the line of a path that fills is believed to carry, in bytes a second
     /// ([`super::memory`]).
     pub fn believe(&mut self, bytes_per_s: Option<f64>) {
@@ -185,7 +181,7 @@ impl Rate {
             (_, None) => Pacing::default(),
         };
         let floor = f64::from(now.connections) * WINDOW_LEAST_SEGMENTS * SEGMENT_BYTES / rtt_s;
-        let least = |pace: f64| pace.max(floor).max(FIRST_BYTES.0);
+        let least = |pace: f64| pace.max(floor).max(COMMAND_BYTES_PER_S);
         self.pacing.bytes_per_s = self.pacing.bytes_per_s.map(least);
         self.pacing
     }

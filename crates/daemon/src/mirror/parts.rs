@@ -8,7 +8,7 @@ use block::backend::{FileDevice, FileOptions, OpenError};
 use block::mirror::layout::{LayoutError, LegLayout, LocalLayout};
 use block::mirror::{BLOCK_BYTES, LegSource, Parts, TokioHost};
 use iscsi::initiator::{ChapCredentials, Config, RemoteLeg, Secret};
-use path::tuner::PolicyConfig;
+use path::PolicyConfig;
 
 use super::PathLeg;
 use super::config::{LegConfig, MirrorConfig, Way};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use backends::Location;
 use daemon::mirror::report::bytes;
 use iscsi::initiator::{RemoteDisk, SessionReport};
-use path::tuner::PolicyConfig;
+use path::PolicyConfig;
 use serde_json::{Value, json};
 
 use super::remote::{Connections, RemoteArgs, parse_location};
@@ -32,6 +32,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let volume = args.remote.open_with(&args.url, |config| {
         if one {
             *config = std::mem::take(config).policy(beginning_with_one());
+            // A few questions teach nothing of the path.
+            config.path_memory = None;
         }
     });
     let volume = volume.await?;

@@ -10,7 +10,7 @@ use block::Device;
 use files::Name;
 use iscsi::initiator::{Config as IscsiConfig, Secret};
 use media::{Config, HomeSpec, Job, Opening, Outcome, Place, Server, publish};
-use path::tuner::PolicyConfig;
+use path::PolicyConfig;
 use wanlab::units;
 
 use super::remote::{initiator_name, parse_location};

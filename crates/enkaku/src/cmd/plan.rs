@@ -4,8 +4,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use path::CongestionControl;
 use path::law::{Outcome, PathPlan};
-use path::tuner::CongestionControl;
 use serde_json::{Value, json};
 use wanlab::units::{parse_probability, parse_rate, parse_size, parse_time};
 

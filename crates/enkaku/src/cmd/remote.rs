@@ -20,7 +20,7 @@ use iscsi::target::CongestionChoice;
 use iscsi::transport::Dscp;
 use iscsi_proto::keys::DigestPreference;
 use iscsi_proto::names::check_name;
-use path::tuner::{ModelConfig, PolicyConfig};
+use path::PolicyConfig;
 use wanlab::units;
 
 pub(crate) use self::location::parse_location;
@@ -39,19 +39,23 @@ const CONNECTIONS_MAX: u16 = 64;
 /// Smallest rate that may be set, in bits a second: below it, one transfer takes minutes.
 const MAX_RATE_MIN: u64 = 64_000;
 
+/// Where paths are remembered, if no option says it.
+const MEMORY_VARIABLE: &str = "ENKAKU_PATH_MEMORY";
+
 /// How to reach a volume.
 #[derive(clap::Args, Debug)]
 pub(crate) struct RemoteArgs {
     /// TCP connections to use, 1 to 64; auto lets a policy choose while data flows.
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = parse_connections)]
     pub(crate) connections: Connections,
-    /// Who chooses the number of connections: adaptive, golden (the APT study's search), fixed or
-    /// fixed:N; model (experimental) finds the rate as well, from one model of the path [default:
-    /// adaptive with auto, fixed with a number, which the others begin with].
+    /// Who chooses the number of connections: adaptive (from a model of the path), golden (the APT
+    /// study's search), fixed or fixed:N [default: adaptive with auto, fixed with a number, which
+    /// the others begin with].
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Option<PolicyConfig>,
-    /// Where --policy model remembers what paths carried, for the next process; off remembers
-    /// nothing [default: enkaku/paths in $XDG_STATE_HOME or ~/.local/state].
+    /// Where --policy adaptive remembers what paths carried, for the next process; off remembers
+    /// nothing [default: $ENKAKU_PATH_MEMORY, else enkaku/paths in $XDG_STATE_HOME or
+    /// ~/.local/state].
     #[arg(long, value_name = "off|FILE", value_parser = parse_path_memory)]
     path_memory: Option<PathMemory>,
     /// Take only this part of what the path gives, such as 0.5, measured now and then.
@@ -184,6 +188,15 @@ fn parse_path_memory(text: &str) -> Result<PathMemory, String> {
     }
 }
 
+/// The file of paths where no option names one: the environment's, else one among the user's state.
+fn usual_memory_file(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    match variable(MEMORY_VARIABLE).filter(|name| !name.is_empty()) {
+        Some(name) if name == "off" => None,
+        Some(name) => Some(name.into()),
+        None => Some(state_folder(variable)?.join("enkaku/paths")),
+    }
+}
+
 /// Where state is kept that nobody misses (XDG Base Directory Specification 0.8), if anywhere;
 /// relative paths do not count there.
 fn state_folder(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
@@ -294,13 +307,17 @@ impl RemoteArgs {
 
     /// Where the path is remembered.
     fn memory_file(&self) -> anyhow::Result<Option<PathBuf>> {
-        let models = matches!(self.policy, Some(PolicyConfig::Model(_))) && !self.background;
+        let remembers = match &self.policy {
+            _ if self.background => false,
+            Some(policy) => matches!(policy, PolicyConfig::Adaptive(_)),
+            None => self.connections == Connections::Auto,
+        };
         match &self.path_memory {
-            Some(PathMemory::File(_)) if !models => {
-                Err(Usage::error("--path-memory FILE is for --policy model"))
+            Some(PathMemory::File(_)) if !remembers => {
+                Err(Usage::error("--path-memory FILE is for --policy adaptive"))
             }
             Some(PathMemory::File(file)) => Ok(Some(file.clone())),
-            None => Ok(state_folder(|name| env::var_os(name)).map(|at| at.join("enkaku/paths"))),
+            None => Ok(usual_memory_file(|name| env::var_os(name))),
             Some(PathMemory::Off) => Ok(None),
         }
     }
@@ -320,7 +337,6 @@ impl RemoteArgs {
         match (&mut policy, chosen) {
             (PolicyConfig::Adaptive(config), Some(n)) => config.connections_initial = n,
             (PolicyConfig::Golden(config), Some(n)) => config.connections_initial = n,
-            (PolicyConfig::Model(config), Some(n)) => config.connections_initial = n,
             (PolicyConfig::Fixed(fixed), Some(n)) => *fixed = n,
             _ => {}
         }
@@ -344,15 +360,15 @@ impl RemoteArgs {
     /// The policy that takes what others leave.
     fn in_background(&self) -> anyhow::Result<PolicyConfig> {
         match &self.policy {
-            None | Some(PolicyConfig::Model(_)) if self.pacing => {
-                Ok(PolicyConfig::Model(ModelConfig::in_background()))
+            None | Some(PolicyConfig::Adaptive(_)) if self.pacing => {
+                Ok(PolicyConfig::Adaptive(path::Config::in_background()))
             }
-            None | Some(PolicyConfig::Model(_)) => {
+            None | Some(PolicyConfig::Adaptive(_)) => {
                 Err(Usage::error("--background gives way by its pace: it cannot have --pacing off"))
             }
             Some(_) => Err(Usage::error(
-                "--background finds rate and number by itself: leave --policy out (only model, \
-                 which it is a mode of, may be named)",
+                "--background finds rate and number by itself: leave --policy out (only \
+                 adaptive, which it is a mode of, may be named)",
             )),
         }
     }
@@ -482,6 +498,16 @@ mod tests {
         assert_eq!(folder("", "/mine"), Some("/mine/.local/state".into()));
         assert_eq!(folder("relative", "/mine"), Some("/mine/.local/state".into()));
         assert_eq!(folder("", ""), None);
+        let memory = |said: &'static str| {
+            usual_memory_file(|name| match name {
+                MEMORY_VARIABLE => Some(said.into()),
+                "HOME" => Some("/mine".into()),
+                _ => None,
+            })
+        };
+        assert_eq!(memory(""), Some("/mine/.local/state/enkaku/paths".into()));
+        assert_eq!(memory("/elsewhere"), Some("/elsewhere".into()));
+        assert_eq!(memory("off"), None);
         assert_eq!(parse_path_memory("off"), Ok(PathMemory::Off));
         assert_eq!(parse_path_memory("./off"), Ok(PathMemory::File("./off".into())));
         assert!(parse_path_memory("").is_err());

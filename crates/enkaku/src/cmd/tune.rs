@@ -1,12 +1,12 @@
-//! `enkaku tune`: a tuner's policy as a filter, for simulators and for experiments. Samples come in
+//! `enkaku tune`: a policy as a filter, for simulators and for experiments. Samples come in
 //! as JSON objects, one a line; each gets one line of answer. It only translates: what is decided
-//! is decided in `path::tuner`.
+//! is decided in `path`.
 
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
 
 use anyhow::Context;
-use path::tuner::{Connection, ConnectionId, Decision, Pace, PolicyConfig, Sample, Tcp};
+use path::{Connection, ConnectionId, Orders, PolicyConfig, Sample, Tcp, close_candidate};
 use serde_json::{Map, Value, json};
 
 use super::{Usage, say};
@@ -16,7 +16,7 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Connections that any policy may be allowed; the 16 bits of a CID (RFC 7143 §11.12.6).
 const CONNECTIONS_LIMIT: i64 = 65_535;
 
-/// Lets a tuning policy decide on samples from standard input, one JSON object a line.
+/// Lets a policy for the number of connections decide on samples from standard input, one JSON object a line.
 ///
 /// In: {"t_s":1.0,"n":4,"bytes_per_s":1e8}: end of the interval, connections open in it, mean
 /// payload. Optional, of the path or of each element of "connections" (with "id", "age_s",
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Read samples from standard input, write decisions to standard output.
     #[arg(long, required = true)]
     stdio: bool,
-    /// adaptive, golden, fixed, fixed:N or model (experimental).
+    /// adaptive, golden, fixed or fixed:N.
     #[arg(long, default_value = "adaptive")]
     policy: PolicyConfig,
     /// The most connections to ask for.
@@ -56,7 +56,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         (_, Some(_)) => return Err(Usage::error("--measuring-time is for --policy golden")),
         (_, None) => {}
     }
-    let mut policy = config.build();
+    // Nobody would keep to a rate here.
+    let mut path = config.build(false);
     let mut input = std::io::stdin().lock();
     for number in 1_u64.. {
         let mut line = Vec::new();
@@ -65,24 +66,25 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
             break;
         }
         let sample = read_sample(&line).with_context(|| Usage(format!("line {number}")))?;
-        say(answer(&policy.handle_sample(&sample)))?;
+        say(answer(&path.handle_sample(&sample), &sample))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(decision: &Decision) -> Value {
+fn answer(orders: &Orders, sample: &Sample) -> Value {
     let mut answer = json!({
-        "n": decision.connections,
-        "phase": decision.phase.as_str(),
-        "why": decision.why.to_string(),
+        "n": orders.connections,
+        "phase": orders.phase.as_str(),
+        "why": orders.why.to_string(),
     });
-    if let Some(bytes) = decision.socket_buffer_bytes {
+    if let Some(bytes) = orders.sockets.buffer_bytes {
         answer["socket_buffer_bytes"] = bytes.into();
     }
-    if let Some(control) = decision.congestion_control {
+    if let Some(control) = orders.sockets.congestion_control {
         answer["congestion_control"] = control.as_str().into();
     }
-    if let Some(id) = decision.close {
+    let surplus = orders.connections < sample.connections_open;
+    if let Some(id) = close_candidate(&sample.connections).filter(|_| surplus) {
         answer["close"] = id.0.into();
     }
     answer
@@ -129,7 +131,6 @@ fn read_sample(line: &[u8]) -> Result<Sample, BadLine> {
         held_share: 0.0,
         outstanding_bytes: None,
         commands: None,
-        pace: Pace::default(),
     })
 }
 

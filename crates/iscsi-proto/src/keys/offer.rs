@@ -52,7 +52,7 @@ impl Default for Offer {
     fn default() -> Self {
         Self {
             session: SessionParams {
-                // The target's limit; an initiator opens as many as its tuner asks for.
+                // The target's limit; an initiator opens as many as its policy asks for.
                 max_connections: 64,
                 initial_r2t: false,
                 immediate_data: true,

@@ -8,7 +8,7 @@ use iscsi_proto::initiator::CONNECTIONS_MAX;
 use iscsi_proto::keys::{DigestPreference, Offer};
 use iscsi_proto::login::chap::{ChapCredentials, Secret};
 use iscsi_proto::names::{NameError, check_name};
-use path::tuner::{CONNECTIONS_INITIAL, PolicyConfig};
+use path::PolicyConfig;
 
 use super::isid::IsidChoice;
 use super::path::Share;
@@ -55,7 +55,7 @@ pub struct Config {
     /// How much of the path we take; `None` is all of it.
     pub share: Option<Share>,
     /// The file in which a path is remembered for the next process. Read and written under the
-    /// policy `model` only: the others begin every path as a new one.
+    /// policy `adaptive` only: the others begin every path as a new one.
     pub path_memory: Option<PathBuf>,
     /// On a long path, send and ask no faster than the line was found to carry.
     pub pacing: bool,
@@ -194,17 +194,12 @@ impl Config {
         self
     }
 
-    /// Lets a policy choose the number of connections while data flows. It begins with
-    /// [`CONNECTIONS_INITIAL`], and may ask for as many as it was told.
+    /// Lets a policy choose the number of connections while data flows. It begins with the number
+    /// that it was told, and may ask for as many as it was told.
     #[must_use]
     pub fn policy(mut self, policy: PolicyConfig) -> Self {
-        self.connections = match &policy {
-            PolicyConfig::Fixed(connections) => u16::try_from(*connections).unwrap_or(u16::MAX),
-            PolicyConfig::Golden(golden) => initial(golden.connections_initial),
-            PolicyConfig::Adaptive(adaptive) => initial(adaptive.connections_initial),
-            PolicyConfig::Model(model) => initial(model.connections_initial),
-            _ => initial(CONNECTIONS_INITIAL),
-        };
+        let initial = policy.connections_initial();
+        self.connections = u16::try_from(initial).unwrap_or(u16::MAX).max(1);
         self.policy = Some(policy);
         self
     }
@@ -225,12 +220,7 @@ impl Config {
 
     /// MaxConnections as it is offered: as many as there may ever be.
     pub(super) fn connections_offered(&self) -> u16 {
-        let most = match &self.policy {
-            Some(PolicyConfig::Golden(golden)) => golden.connections_max,
-            Some(PolicyConfig::Adaptive(adaptive)) => adaptive.connections_max,
-            Some(PolicyConfig::Model(model)) => model.connections_max,
-            _ => 0,
-        };
+        let most = self.policy.as_ref().map_or(0, PolicyConfig::connections_most);
         u16::try_from(most).unwrap_or(u16::MAX).min(CONNECTIONS_MAX as u16).max(self.connections)
     }
 
@@ -248,10 +238,6 @@ impl Config {
         self.replacement_timeout = timeout;
         self
     }
-}
-
-fn initial(connections: u32) -> u16 {
-    u16::try_from(connections).unwrap_or(u16::MAX).max(1)
 }
 
 /// `iqn.2026-11.org.enkaku:` and the host's name.

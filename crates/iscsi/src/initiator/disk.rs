@@ -27,7 +27,7 @@ use super::shared::Shared;
 use super::state::{Phase, command};
 use super::supervisor::{bring_up, keep_time, supervise};
 use super::url::Url;
-use ::path::tuner::PolicyConfig;
+use ::path::PolicyConfig;
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 
 /// How long an orderly end may take before the connections are simply closed.

@@ -1,6 +1,6 @@
 //! How many connections there should be, and what a difference asks for: connections or sessions to
 //! be opened, one to be closed. Decides when a target that refused is asked again; the number
-//! itself is the tuner's choice (`path`), and opening is the supervisor's work.
+//! itself is the policy's choice (`path`), and opening is the supervisor's work.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use super::rejoin;
 use super::state::{Batch, Phase, State};
 
 /// Sessions of one connection each, where a target grants no more: as many as the connections that
-/// a tuner may ask for.
-pub(super) const SESSIONS_MAX: u32 = path::tuner::CONNECTIONS_MAX;
+/// a policy may ask for.
+pub(super) const SESSIONS_MAX: u32 = path::CONNECTIONS.1;
 
 /// Sessions of one connection each that a leg of a mirror may have: where nobody has noted how many
 /// a predecessor had, so many logins end whatever there may be.

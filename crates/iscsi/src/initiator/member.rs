@@ -23,7 +23,7 @@ pub(super) struct Member {
     /// Sockets by connection, for reports. Weak: a socket closes when its driver ends, so that the
     /// target sees the end of a connection before anything takes its place.
     pub(super) streams: Vec<Weak<TcpStream>>,
-    /// What the tuner calls a connection, and since when there is one.
+    /// What the path controller calls a connection, and since when there is one.
     pub(super) opened: Vec<Opened>,
     /// What part it has in the user's I/O.
     pub(super) part: Part,
@@ -62,7 +62,7 @@ impl Wakers {
     }
 }
 
-/// A connection as the tuner tells it from those before it in the same place.
+/// A connection as the path controller tells it from those before it in the same place.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Opened {
     pub(super) serial: u32,

@@ -9,7 +9,7 @@ use block::{BlockError, Buf, DeviceInfo};
 use iscsi_proto::initiator::durability::{Effect, Ended, Ticket, Writers};
 use iscsi_proto::initiator::{Command, TaskOutcome};
 use iscsi_proto::time::Instant;
-use path::tuner::PolicyConfig;
+use path::PolicyConfig;
 use tokio::sync::Notify;
 
 use super::Config;

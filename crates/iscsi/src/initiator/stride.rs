@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
-use path::tuner::LONG_RTT_S;
+use path::model::SHORT_RTT_S;
 
 /// Pieces that several connections share.
 const SHARED_LEN: u32 = 256 << 10;
@@ -39,7 +39,7 @@ impl Stride {
         connection: &ConnectionParams,
     ) {
         let (mut read, mut write) = (u32::MAX, u32::MAX);
-        if rtt.as_secs_f64() >= LONG_RTT_S {
+        if rtt.as_secs_f64() >= SHORT_RTT_S {
             let shared = if connections > 1 { SHARED_LEN } else { u32::MAX };
             let unasked = unasked(session, connection);
             read = shared;

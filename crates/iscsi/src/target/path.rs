@@ -9,8 +9,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use path::TcpInfo;
-use path::tuner::{Bottleneck, CongestionControl, Sample, limit_of};
+use path::limit::is_lossy_path;
+use path::sockets::Losses;
+use path::{CongestionControl, TcpInfo};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -24,10 +25,6 @@ use crate::transport::tcp_info::tcp_info;
 
 /// How often the sockets are asked.
 const EVERY: Duration = Duration::from_millis(250);
-/// So many intervals in which losses were the limit, of the last [`INTERVALS`], are no accident.
-const LOSSY_INTERVALS: u32 = 3;
-/// Intervals that are remembered.
-const INTERVALS: u32 = 16;
 /// On a shorter path a window recovers within a few round trips, whatever the control.
 const MIN_RTT_US: u32 = 2000;
 
@@ -36,23 +33,27 @@ struct Watched {
     socket: Weak<TcpStream>,
     info: TcpInfo,
     at: Instant,
-    /// One bit for each interval, the last one lowest: losses were the limit.
-    lossy: u32,
+    losses: Losses,
     spread_out: bool,
 }
 
 impl Watched {
     fn new(socket: &Arc<TcpStream>, info: TcpInfo, at: Instant) -> Self {
-        Self { socket: Arc::downgrade(socket), info, at, lossy: 0, spread_out: false }
+        Self {
+            socket: Arc::downgrade(socket),
+            info,
+            at,
+            losses: Losses::default(),
+            spread_out: false,
+        }
     }
 
     /// Takes the numbers of now; true if losses have been the limit for long enough.
     fn observe(&mut self, now: TcpInfo, at: Instant) -> bool {
         let interval = at.duration_since(self.at);
         let lossy = lost_to_the_path(&self.info, &now, interval);
-        self.lossy = (self.lossy << 1 | u32::from(lossy)) & ((1 << INTERVALS) - 1);
         (self.info, self.at) = (now, at);
-        self.lossy.count_ones() >= LOSSY_INTERVALS
+        self.losses.note(lossy)
     }
 }
 
@@ -61,9 +62,7 @@ fn lost_to_the_path(before: &TcpInfo, now: &TcpInfo, interval: Duration) -> bool
     if now.least_rtt_us().is_none_or(|us| us < MIN_RTT_US) || interval.is_zero() {
         return false;
     }
-    let tcp = now.sending_since(before, interval.as_secs_f64());
-    let sample = Sample { connections_open: 1, tcp, ..Sample::default() };
-    limit_of(&sample) == Bottleneck::CongestionLoss
+    is_lossy_path(&now.sending_since(before, interval.as_secs_f64()))
 }
 
 /// Watches the connections of a server until it is gone.
@@ -116,7 +115,7 @@ fn look(
                 continue;
             }
             let Some(better) = better else { continue };
-            one.lossy = 0;
+            one.losses.clear();
             let before = congestion_control(&*socket).unwrap_or_default();
             if before == better.as_str() {
                 continue;

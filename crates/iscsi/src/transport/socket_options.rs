@@ -1,10 +1,10 @@
 //! Socket options that the path decides, and what this system allows of them. Sets what it is told;
-//! which values are right is the tuner's business.
+//! which values are right is the path's business.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-use path::tuner::CongestionControl;
+use path::CongestionControl;
 use socket2::SockRef;
 
 /// What a connection's socket is to have; `None` leaves it as it is.
@@ -162,7 +162,7 @@ fn sysctl(name: &str, index: usize) -> u64 {
     text.split_whitespace().nth(index).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Congestion controls that this kernel has and lets us choose, of those that the tuner knows.
+/// Congestion controls that this kernel has and lets us choose, of those that the path controller knows.
 pub(crate) fn congestion_controls() -> Vec<CongestionControl> {
     congestion_control_names().iter().filter_map(|name| name.parse().ok()).collect()
 }

@@ -1,12 +1,14 @@
-//! The model against the fluid models that the tuner's policies are tested with, in virtual time.
+//! The controller against fluid models of a path and of a line, in virtual time.
 
 mod control;
 mod count;
+mod flushes;
+mod golden;
 #[path = "../models/line.rs"]
 mod line;
-#[allow(dead_code)] // iscsi-proto's tests use all of it
 #[path = "../models/path.rs"]
 mod path;
+mod peer;
 #[path = "../models/random.rs"]
 mod random;
 mod runs;

@@ -270,12 +270,4 @@ impl Transfer {
         let times = self.rates.iter().map(|(t, _)| *t).filter(|t| *t > from_s + 0.49);
         times.into_iter().find(|&t| self.mean(t - 0.5, t) >= level)
     }
-
-    /// The share of a time in which the number was more than an eighth off the usual one.
-    pub(crate) fn away(&self, from_s: f64, to_s: f64) -> f64 {
-        let wanted = self.wanted(from_s, to_s);
-        let usual = wanted[wanted.len() / 2];
-        let off = wanted.iter().filter(|n| n.abs_diff(usual) > (usual / 8).max(1)).count();
-        off as f64 / wanted.len() as f64
-    }
 }

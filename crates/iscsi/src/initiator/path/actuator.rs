@@ -1,10 +1,10 @@
-//! Does what a policy decided: tells how many connections there should be, closes those that are
+//! Does what was decided: tells how many connections there should be, closes those that are
 //! too many, sets socket options. What the system refuses is said once and not asked for again.
 
 use std::collections::BTreeSet;
 
 use iscsi_proto::time::Instant;
-use path::tuner::{ConnectionId, Decision};
+use path::{ConnectionId, Orders, close_candidate};
 
 use super::meter::{Measured, View};
 use crate::initiator::Config;
@@ -48,7 +48,7 @@ impl Actuator {
         }
     }
 
-    /// Limits what each connection sends, in bytes a second ([`path::tuner::part`]). On a long
+    /// Limits what each connection sends, in bytes a second ([`path::part`]). On a long
     /// path packets are spread out at least.
     pub(super) fn pace(&mut self, part: Option<f64>, is_long: bool) {
         let rate = part.map(|part| (part as u64).max(1));
@@ -76,20 +76,20 @@ impl Actuator {
         }
     }
 
-    /// Carries out a decision.
+    /// Carries out what was decided.
     pub(super) fn carry_out(
         &mut self,
         shared: &Shared,
         view: &View,
         measured: &Measured,
-        decision: &Decision,
+        orders: &Orders,
         now: Instant,
     ) {
-        self.set_number(shared, view, measured, decision, now);
-        if let Some(bytes) = decision.socket_buffer_bytes.filter(|_| !self.own_buffers) {
+        self.set_number(shared, view, measured, orders, now);
+        if let Some(bytes) = orders.sockets.buffer_bytes.filter(|_| !self.own_buffers) {
             self.grow_buffer(bytes, measured.reads);
         }
-        if let Some(control) = decision.congestion_control {
+        if let Some(control) = orders.sockets.congestion_control {
             self.change(|options| options.congestion_control = Some(control));
         }
         self.apply(view);
@@ -100,14 +100,13 @@ impl Actuator {
         shared: &Shared,
         view: &View,
         measured: &Measured,
-        decision: &Decision,
+        orders: &Orders,
         now: Instant,
     ) {
-        let surplus = view.open.saturating_sub(decision.connections);
+        let surplus = view.open.saturating_sub(orders.connections);
         let mut left = measured.sample.connections.clone();
-        let mut first = decision.close;
         let lacks = shared.with(|state, batch| {
-            state.growth.wanted = decision.connections;
+            state.growth.wanted = orders.connections;
             let slow = if self.evenly { &[][..] } else { &measured.slowness };
             for (session, id, serial, slowness) in slow {
                 let member = state.members.get_mut(*session);
@@ -118,14 +117,10 @@ impl Actuator {
                 }
             }
             for _ in 0..surplus {
-                let Some(ConnectionId(serial)) =
-                    first.take().or_else(|| decision.next_to_close(&left))
-                else {
-                    break;
-                };
+                let Some(ConnectionId(serial)) = close_candidate(&left) else { break };
                 left.retain(|connection| connection.id.0 != serial);
                 if state.release(serial, batch) {
-                    tracing::debug!(serial, why = %decision.why, "connection released");
+                    tracing::debug!(serial, why = %orders.why, "connection released");
                 }
             }
             state.lacks_connections(now)

@@ -1,5 +1,5 @@
 //! The file in which paths are remembered between processes. What is worth keeping and what may be
-//! believed is decided elsewhere (`path::tuner::Paths`, the policy); here it is read once,
+//! believed is decided elsewhere (`path::Paths`, `path::memory`); here it is read once,
 //! when a disk is opened, and written every minute in which something was carried, and at the end.
 //!
 //! Several processes share the file. Each writes it anew with its own peer changed, beside it and
@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use iscsi_proto::time::Instant;
-use path::tuner::{PATHS_TEXT_BYTES_MAX, Paths, PolicyConfig, Remembered};
+use path::paths::TEXT_BYTES_MAX;
+use path::{Paths, PolicyConfig, Remembered};
 
 use crate::initiator::Config;
 
@@ -45,10 +46,10 @@ struct Known {
 }
 
 impl Keeper {
-    /// Reads nothing yet. Only `model` makes use of a memory.
+    /// Reads nothing yet. Only `adaptive` makes use of a memory.
     pub(in crate::initiator) fn new(config: &Config) -> Arc<Self> {
-        let models = matches!(config.policy, Some(PolicyConfig::Model(_)));
-        let file = config.path_memory.clone().filter(|_| models);
+        let uses = matches!(config.policy, Some(PolicyConfig::Adaptive(_)));
+        let file = config.path_memory.clone().filter(|_| uses);
         let (known, complained) = (Mutex::default(), AtomicBool::new(false));
         Arc::new(Self { file, known, complained })
     }
@@ -155,13 +156,13 @@ fn unix_s() -> u64 {
 
 fn read(file: &Path) -> io::Result<Paths> {
     let mut text = String::new();
-    let most = PATHS_TEXT_BYTES_MAX as u64 + 1;
+    let most = TEXT_BYTES_MAX as u64 + 1;
     // A pipe or a terminal would keep us waiting.
     let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(file)?;
     opened.take(most).read_to_string(&mut text)?;
     let damaged = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
     if text.len() as u64 >= most {
-        return Err(damaged(format!("it is longer than {PATHS_TEXT_BYTES_MAX} bytes")));
+        return Err(damaged(format!("it is longer than {TEXT_BYTES_MAX} bytes")));
     }
     Paths::parse(&text).map_err(|error| damaged(error.to_string()))
 }
@@ -216,7 +217,7 @@ mod tests {
     }
 
     async fn loaded(file: &Path) -> Arc<Keeper> {
-        let keeper = Keeper::new(&config(file, "model"));
+        let keeper = Keeper::new(&config(file, "adaptive"));
         keeper.load().await;
         keeper
     }
@@ -266,7 +267,7 @@ mod tests {
     async fn a_damaged_file_is_none_and_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("paths");
-        let long = "enkaku paths 1\n".repeat(PATHS_TEXT_BYTES_MAX / 10);
+        let long = "enkaku paths 1\n".repeat(TEXT_BYTES_MAX / 10);
         for text in ["", "{\"paths\": []}", "enkaku paths 1\nx\n", "\u{fffd}", &long] {
             std::fs::write(&file, text).unwrap();
             let keeper = loaded(&file).await;
@@ -288,11 +289,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("paths");
         std::fs::write(&file, "mine").unwrap();
-        let keeper = Keeper::new(&config(&file, "adaptive"));
-        keeper.load().await;
-        keeper.note(Some(PEER), Some(path(1e8)), 1.0, at(100));
-        keeper.save().await;
-        assert!(!keeper.complained.load(Ordering::Relaxed));
+        for policy in ["golden", "fixed:4"] {
+            let keeper = Keeper::new(&config(&file, policy));
+            keeper.load().await;
+            keeper.note(Some(PEER), Some(path(1e8)), 1.0, at(100));
+            keeper.save().await;
+            assert!(!keeper.complained.load(Ordering::Relaxed));
+        }
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
     }
 }

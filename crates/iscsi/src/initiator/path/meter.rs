@@ -14,9 +14,8 @@ use iscsi_proto::ids::Cid;
 use iscsi_proto::initiator::{ConnectionId as CoreId, Pace, slowness};
 use iscsi_proto::keys::{ConnectionParams, SessionParams};
 use iscsi_proto::time::Instant;
-use path::TcpInfo;
 use path::limit::of_connection;
-use path::tuner::{Connection, ConnectionId, Sample, Tcp};
+use path::{Connection, ConnectionId, Sample, Tcp, TcpInfo};
 use tokio::net::TcpStream;
 
 use super::disorder::Disorder;

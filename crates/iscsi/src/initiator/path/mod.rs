@@ -1,79 +1,73 @@
-//! The path controller: samples what every connection achieves and what TCP says about it, asks a
-//! tuner's policy, and does what it decides: more or fewer connections, socket buffers, congestion
-//! control. It decides nothing about numbers itself; `meter` measures, `actuator` acts, and the
-//! policy (`path::tuner`) is a pure function of the samples.
+//! The path controller: samples what every connection achieves and what TCP says about it, asks the
+//! controller of the crate `path`, and does what it decides: a pace for the commands, more or fewer
+//! connections, socket buffers, congestion control. It decides nothing about the path itself;
+//! `meter` measures, `actuator` acts, and the decisions are a pure function of the samples.
 //!
-//! It outlives connections and sessions: while there is no session it takes no samples, and a
-//! policy's time stands still.
+//! It outlives connections and sessions: while there is no session it takes no samples, and the
+//! time of the decisions stands still.
 
 mod actuator;
+mod begin;
 mod disorder;
 mod memory;
 mod meter;
-mod modelled;
 mod report;
 mod share;
-mod young;
 
-use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use iscsi_proto::time::Instant;
-use path::Model;
-use path::tuner::{
-    Bottleneck, Decision, LONG_RTT_S, Line, Pace, Pacer, Phase as TunerPhase, Policy, PolicyConfig,
-    Room, Sample, Tcp, Why, part, sample_of, sending,
+use path::model::SHORT_RTT_S;
+use path::{
+    Bottleneck, Orders, Pacing, Phase as Search, PolicyConfig, Sample, Sockets, State, Tcp, Why,
+    part, sending,
 };
 
 use self::actuator::Actuator;
+pub(super) use self::begin::first_number;
 pub(super) use self::memory::Keeper;
 use self::meter::{Measured, Meter, View};
-pub(super) use self::modelled::first_number;
 use self::report::History;
 pub use self::report::{PathChange, PathConnection, PathReport};
 use self::share::{Held, Meted};
 pub use self::share::{Share, ShareError};
-use self::young::Young;
 use super::Config;
 use super::shared::Shared;
 use super::state::Phase;
-use crate::transport::socket_options;
 
 /// Time between two samples: not so short that the scheduler is seen instead of the path, and short
 /// enough that a queue that begins on a long path is seen as soon as it can be.
 const INTERVAL: Duration = Duration::from_millis(100);
 
+/// Commands that wait for the user's rate in this share of an interval are held by it.
+const WAITS_SHARE: f64 = 0.5;
+
 /// Decides about the path of one disk.
 pub(super) struct Controller {
-    policy: Box<dyn Policy>,
-    /// To build it again with.
-    config: PolicyConfig,
+    path: path::Controller,
+    /// Who chooses the number, to begin again with.
+    policy: PolicyConfig,
+    /// A pace may be looked for.
+    paces: bool,
     meter: Meter,
-    /// What limits, for the report: its thresholds are those of `enkaku diagnose`, whatever the
-    /// policy.
-    model: Model,
-    /// The line's rate; none if the user wants none.
-    pacer: Option<Pacer>,
     /// Commands wait for a rate of the user's, which is less than the line's.
     users_rate: bool,
-    pace: Pace,
-    /// The incarnation whose path the rate is of; none while there is no session.
+    /// The pace of a path that does not fill any more.
+    line_rate: Option<f64>,
+    /// The incarnation whose path the pace is of; none while there is no session.
     incarnation: Option<u64>,
     /// Round trip of the empty path, in seconds.
     rtt_s: f64,
-    /// The line that the policy remembers, while it is filled again.
-    renewed: Option<Line>,
-    young: Young,
     meted: Meted,
     actuator: Actuator,
     history: History,
     /// The last decision that was carried out.
     wanted: u32,
-    /// The target opened fewer connections than the policy wanted; it may search again when more
-    /// can be opened.
+    /// The target grants fewer connections than `golden` wanted; it searches again when more can
+    /// be opened.
     refused: bool,
-    /// The policy wants more than the target grants.
+    /// More are wanted than the target grants.
     capped: bool,
     /// Time of the last sample, and what all of them counted.
     t_s: f64,
@@ -112,20 +106,16 @@ impl Controller {
     fn new(config: &Config) -> Self {
         let policy = config.policy.clone();
         let policy = policy.unwrap_or(PolicyConfig::Fixed(config.connections.into()));
-        let policy = allowed(policy, config);
-        let paces = config.pacing && !matches!(policy, PolicyConfig::Model(_));
+        let policy = begin::allowed(policy, config);
         Self {
-            policy: policy.clone().build(),
-            config: policy,
+            path: policy.clone().build(config.pacing),
+            policy,
+            paces: config.pacing,
             meter: Meter::default(),
-            model: Model::default(),
-            pacer: paces.then(Pacer::default),
             users_rate: false,
-            pace: Pace::default(),
+            line_rate: None,
             incarnation: None,
             rtt_s: 0.0,
-            renewed: None,
-            young: Young::default(),
             meted: Meted::new(config.share),
             actuator: Actuator::new(config),
             history: History::default(),
@@ -137,51 +127,10 @@ impl Controller {
         }
     }
 
-    /// Before the first command: how long commands are made, and what may be under way on a long
-    /// path that is new.
-    fn open(&mut self, shared: &Shared) {
-        let view = View::of(&shared.lock(), shared.now());
-        let connections = meter::since_opening(&view);
-        choose_stride(shared, &view, &connections);
-        self.rtt_s = shortest(&connections).unwrap_or_default().as_secs_f64();
-        self.incarnation = Some(view.incarnation);
-        self.policy.remember(view.peer().and_then(|peer| shared.memory.of(peer)));
-        if !self.begin_modelled(shared, view.open, shared.now()) {
-            self.hold_first(shared, view.open, shared.now());
-        }
-    }
-
-    /// Limits the first commands of a path that is new.
-    fn hold_first(&mut self, shared: &Shared, connections: u32, now: Instant) {
-        if self.pacer.is_some() {
-            let room = self.young.first(self.rtt_s, connections);
-            let rate = least([self.meted.rate(), room.map(|room| room.bytes_per_s)]);
-            hold_back(shared, rate, room, now);
-        }
-    }
-
-    /// The sessions have ended: those that come after them begin as on a new path, with small
-    /// windows, and find out anew what it carries. A rate that was wrong must not outlive the
-    /// session that it may have ended.
-    fn forget(&mut self, shared: &Shared, peer: Option<IpAddr>, now: Instant) {
-        self.meter.pause();
-        self.model = Model::default();
-        self.policy.forget();
-        self.policy.remember(peer.and_then(|peer| shared.memory.of(peer)));
-        self.pacer = self.pacer.take().map(|_| Pacer::default());
-        (self.pace, self.renewed, self.young) = (Pace::default(), None, Young::default());
-        self.actuator.forget_pace();
-        // What was sent at the old rate is to hold up nothing at the new one.
-        shared.with(|state, _| state.throttle.set_rate(None, now));
-        if !self.begin_modelled(shared, 1, now) {
-            self.hold_first(shared, self.wanted, now);
-        }
-    }
-
-    /// Goes on with another policy, which has seen nothing yet.
+    /// Goes on with another policy.
     fn choose(&mut self, policy: PolicyConfig, config: &Config) {
-        self.config = allowed(policy, config);
-        self.policy = self.config.clone().build();
+        self.policy = begin::allowed(policy, config);
+        self.path.choose(self.policy.clone(), self.paces);
         self.refused = false;
     }
 
@@ -200,57 +149,51 @@ impl Controller {
             return;
         }
         let Some(mut measured) = self.meter.measure(&view, now) else { return };
+        let waits = self.users_rate && measured.sample.held_share >= WAITS_SHARE;
         if self.users_rate {
             // What waited for that, says nothing of the line.
             measured.sample.held_share = 0.0;
         }
-        if self.policy.pacing().is_some() {
-            return self.step_modelled(shared, &view, measured, now);
-        }
-        self.pace = self
-            .pacer
-            .as_mut()
-            .map_or_else(Pace::default, |pacer| pacer.handle_sample(&measured.sample));
-        measured.sample.pace = self.pace;
-        let room = self.pacer.as_ref().and_then(|_| self.young.handle(&mut measured));
-        if let (Some(pacer), Some(rate)) = (&mut self.pacer, self.young.ended_with()) {
-            self.pace = pacer.begin_with(rate);
-            measured.sample.pace = self.pace;
-        }
-        measured.sample.pace.seeking |= room.is_some();
-        trace(&measured, room);
         let (rtt_us, limit) = self.account(shared, &view, &measured);
-        let sample = &measured.sample;
-        let rate = least([limit.bytes_per_s, self.pace.bytes_per_s]);
-        self.users_rate = rate.is_some() && rate == limit.bytes_per_s;
-        // While a path is new, some connections carry far more than others: none has a part.
-        hold_back(shared, least([rate, room.map(|room| room.bytes_per_s)]), room, now);
-        let is_long = self.pacer.is_some() && rtt_us.is_some_and(|us| us >= LONG_RTT_S * 1e6);
-        let decision = if limit.binds {
+        let orders = match limit.binds || waits {
             // What is held back here says nothing about the path.
-            self.keep(sample)
-        } else {
-            self.decide(sample, &view)
+            true => self.keep(),
+            false => self.decide(&measured.sample, &view),
         };
-        if let Some(pacer) = &mut self.pacer
-            && self.young.is_again(sample, &decision)
-        {
-            pacer.look_again();
+        self.wanted = orders.connections;
+        let background = self.path.is_background();
+        // In the background no connection is to be quick at somebody's cost.
+        let fills = orders.state == State::Startup && !background;
+        if fills {
+            spare_who_is_late(&mut measured);
         }
-        let before = std::mem::replace(&mut self.renewed, decision.renewed);
-        if let (Some(pacer), Some(line), None) = (&mut self.pacer, decision.renewed, before) {
-            pacer.keep_to(line.bytes_per_s);
-        }
-        self.wanted = decision.connections;
-        // Those that are closed now leave their part to the others at once: with the parts of
-        // before, work would gather in them, and come as a burst. What those carry that are to fill
-        // the line again, the others do not need.
-        let filling = before.map_or(self.wanted.max(1), |line| line.connections).min(view.open);
-        let part = rate.map(|rate| part(rate, busy(&view).min(f64::from(filling)), self.rtt_s));
+        let rate = self.obey(shared, orders.pacing, limit.bytes_per_s, now);
+        self.line_rate = orders.pacing.bytes_per_s.filter(|_| !fills);
+        trace(&measured, orders.pacing);
+        let sharing = busy(&view).min(f64::from(self.wanted.max(1).min(view.open)));
+        // While a path fills, some connections carry far more than others: none has a part.
+        let part = rate.filter(|_| !fills).map(|rate| part(rate, sharing, self.rtt_s, background));
+        let is_long = rtt_us.is_some_and(|us| us >= SHORT_RTT_S * 1e6);
         self.actuator.pace(part, is_long);
-        self.actuator.carry_out(shared, &view, &measured, &decision, now);
-        self.history.note(sample, self.wanted, &decision.why.to_string(), now);
-        self.publish(shared, &view, now, Some((&measured, &decision)));
+        self.actuator.carry_out(shared, &view, &measured, &orders, now);
+        self.history.note(&measured.sample, self.wanted, &orders.why.to_string(), now);
+        let known = self.path.remembered();
+        shared.memory.note(view.peer(), known, self.carried_bytes, now);
+        self.publish(shared, &view, now, Some((&measured, &orders)));
+    }
+
+    /// Holds commands back as the path and the user want; the rate of the two.
+    fn obey(
+        &mut self,
+        shared: &Shared,
+        pacing: Pacing,
+        users: Option<f64>,
+        now: Instant,
+    ) -> Option<f64> {
+        let rate = [users, pacing.bytes_per_s].into_iter().flatten().reduce(f64::min);
+        self.users_rate = rate.is_some() && rate == users;
+        hold_back(shared, rate, pacing.window_bytes, now);
+        rate
     }
 
     /// Counts what was carried; the round trip, and what the user lets us take.
@@ -264,44 +207,46 @@ impl Controller {
         let sample = &measured.sample;
         self.carried_bytes += sample.bytes_per_s * (sample.t_s - self.t_s);
         self.t_s = sample.t_s;
-        self.model.handle_sample(&sample_of(sample), self.pace.bytes_per_s);
         let empty = shortest(&measured.connections);
         self.rtt_s = empty.map_or(self.rtt_s, |rtt| rtt.as_secs_f64());
         let rtt_us = round_trip_us(sample, empty);
         (rtt_us, self.meted.limit(sample.t_s, sample.bytes_per_s, rtt_us.unwrap_or(0.0)))
     }
 
-    fn decide(&mut self, sample: &Sample, view: &View) -> Decision {
-        let capped = view.ceiling.as_ref();
-        if self.refused && capped.is_none_or(|ceiling| ceiling.connections > view.open) {
+    fn decide(&mut self, sample: &Sample, view: &View) -> Orders {
+        let ceiling = view.ceiling.as_ref().map(|ceiling| ceiling.connections);
+        if self.refused && ceiling.is_none_or(|most| most > view.open) {
             self.refused = false;
-            self.policy.restart();
+            self.path.restart();
         }
-        let mut decision = self.policy.handle_sample(sample);
         let most = view.most.max(1);
-        self.capped = decision.connections > most;
-        decision.connections = decision.connections.min(most);
-        match (&self.config, capped) {
-            (PolicyConfig::Adaptive(_), _) => self.refused |= decision.why == Why::Refused,
+        self.path.grant(most);
+        let mut orders = self.path.handle_sample(sample);
+        let at_most = orders.why == Why::AtMost && self.policy.connections_most() > most;
+        self.capped = at_most || orders.connections > most;
+        orders.connections = orders.connections.min(most);
+        let golden = matches!(self.policy, PolicyConfig::Golden(_));
+        if let Some(granted) = ceiling.filter(|_| golden && orders.connections > view.open) {
             // It measures whatever is open as if it were what it asked for.
-            (PolicyConfig::Golden(_), Some(ceiling)) if decision.connections > view.open => {
-                let connections_max = ceiling.connections.max(1);
-                tracing::info!(connections_max, "golden searches again below what is granted");
-                self.policy = self.config.clone().connections_max(connections_max).build();
-                self.refused = true;
-                decision.connections = view.open.max(1);
-                decision.why = Why::Refused;
-            }
-            _ => {}
+            let connections_max = granted.max(1);
+            tracing::info!(connections_max, "golden searches again below what is granted");
+            let policy = self.policy.clone().connections_max(connections_max);
+            self.path.choose(policy, self.paces);
+            self.refused = true;
+            (orders.connections, orders.why) = (view.open.max(1), Why::Refused);
         }
-        decision
+        orders
     }
 
     /// Everything stays as it is.
-    fn keep(&self, sample: &Sample) -> Decision {
-        let mut decision = path::tuner::Fixed::new(self.wanted).handle_sample(sample);
-        (decision.phase, decision.why) = (TunerPhase::Hold, Why::Application);
-        decision
+    fn keep(&self) -> Orders {
+        Orders {
+            connections: self.wanted,
+            phase: Search::Hold,
+            why: Why::Application,
+            sockets: Sockets::default(),
+            ..self.path.orders()
+        }
     }
 
     fn publish(
@@ -309,7 +254,7 @@ impl Controller {
         shared: &Shared,
         view: &View,
         now: Instant,
-        sampled: Option<(&Measured, &Decision)>,
+        sampled: Option<(&Measured, &Orders)>,
     ) {
         let mut report = shared.path.lock().unwrap_or_else(PoisonError::into_inner);
         report.policy = self.policy.name();
@@ -320,25 +265,20 @@ impl Controller {
         let ceiling = view.ceiling.as_ref().map(|ceiling| ceiling.reason.clone());
         report.ceiling = ceiling.or(self.capped.then(granted));
         report.max_rate = self.meted.rate();
-        report.line_rate = self.pace.bytes_per_s;
-        report.memory = self.policy.memory();
+        report.line_rate = self.line_rate;
+        report.memory = self.path.memory();
         report.changes = self.history.changes();
         (report.sampled_at, report.carried_bytes) = (now.0, self.carried_bytes);
-        let Some((measured, decision)) = sampled else {
+        let Some((measured, orders)) = sampled else {
             report.connections.clear();
             (report.phase, report.bytes_per_s) = ("down", 0.0);
             report.why = "there is no session".to_owned();
             return;
         };
-        report.phase = decision.phase.as_str();
-        report.why = decision.why.to_string();
+        report.phase = orders.phase.as_str();
+        report.why = orders.why.to_string();
         report.bytes_per_s = measured.sample.bytes_per_s;
-        report.limit = match self.policy.limit() {
-            Some(known) => known,
-            // Held at the rate that the pacer found the line to carry.
-            None if measured.sample.pace.binds => Bottleneck::LineRate,
-            None => self.model.estimate().limits,
-        };
+        report.limit = self.path.estimate().limits;
         report.connections.clone_from(&measured.connections);
         if self.meted.binds() {
             report.limit = Bottleneck::Share;
@@ -347,7 +287,17 @@ impl Controller {
     }
 }
 
-fn trace(measured: &Measured, room: Option<Room>) {
+/// All windows of a new path are to grow: a connection that began later gets as much work, unless it
+/// loses.
+fn spare_who_is_late(measured: &mut Measured) {
+    let sample = &measured.sample;
+    for (.., serial, slowness) in &mut measured.slowness {
+        let of = sample.connections.iter().find(|one| one.id.0 == *serial);
+        *slowness = if of.is_some_and(|one| one.loses()) { *slowness } else { 1.0 };
+    }
+}
+
+fn trace(measured: &Measured, pacing: Pacing) {
     let sample = &measured.sample;
     let each = |field: fn(&Tcp) -> Option<f64>| {
         sample.connections.iter().map(|connection| field(&connection.tcp)).collect::<Vec<_>>()
@@ -356,7 +306,7 @@ fn trace(measured: &Measured, room: Option<Room>) {
         t_s = sample.t_s,
         bytes_per_s = sample.bytes_per_s,
         open = sample.connections_open,
-        pace = ?sample.pace,
+        ?pacing,
         rtts_us = ?each(|tcp| tcp.rtt_us),
         retransmits = ?each(|tcp| tcp.retransmits),
         cwnd = ?each(|tcp| tcp.cwnd_bytes),
@@ -365,7 +315,6 @@ fn trace(measured: &Measured, room: Option<Room>) {
         send_buffer = ?each(|tcp| tcp.send_buffer_bytes),
         by_peer_window = ?each(|tcp| tcp.rwnd_limited_share),
         by_send_buffer = ?each(|tcp| tcp.sndbuf_limited_share),
-        ?room,
         outstanding = ?measured.connections.iter().map(|c| c.outstanding_bytes).collect::<Vec<_>>(),
         slowness = ?measured.slowness.iter().map(|(.., slowness)| slowness).collect::<Vec<_>>(),
         "sample"
@@ -384,16 +333,11 @@ fn busy(view: &View) -> f64 {
     sending(view.seen.iter().map(|seen| seen.outstanding_bytes as f64))
 }
 
-/// The lower of two limits, where there are any.
-fn least(rates: [Option<f64>; 2]) -> Option<f64> {
-    rates.into_iter().flatten().reduce(f64::min)
-}
-
 /// Commands go no faster, and no more of them are under way.
-fn hold_back(shared: &Shared, bytes_per_s: Option<f64>, room: Option<Room>, now: Instant) {
+fn hold_back(shared: &Shared, bytes_per_s: Option<f64>, window: Option<f64>, now: Instant) {
     shared.with(|state, batch| {
         state.throttle.set_rate(bytes_per_s, now);
-        state.set_window(room.map(|room| room.bytes as u64), batch);
+        state.set_window(window.map(|bytes| bytes as u64), batch);
     });
 }
 
@@ -424,28 +368,9 @@ pub(super) fn report(shared: &Shared) -> PathReport {
     report
 }
 
-/// A policy with what this system allows.
-fn allowed(mut policy: PolicyConfig, config: &Config) -> PolicyConfig {
-    if let PolicyConfig::Adaptive(adaptive) = &mut policy {
-        let (send, receive) = socket_options::buffer_limits();
-        if config.send_buffer.is_none() && config.receive_buffer.is_none() {
-            adaptive.socket_buffer_bytes_max = send.max(receive);
-            adaptive.window_bytes = socket_options::automatic_window();
-        }
-        if config.congestion_control.is_none() {
-            adaptive.congestion_controls = socket_options::congestion_controls();
-        }
-    }
-    if let PolicyConfig::Model(model) = &mut policy {
-        model.window_bytes = socket_options::automatic_window() as f64;
-        model.paces = config.pacing;
-    }
-    policy
-}
-
 #[cfg(test)]
 mod tests {
-    use path::tuner::Connection;
+    use path::Connection;
 
     use super::*;
     use crate::initiator::isid::ChosenIsid;
@@ -464,12 +389,16 @@ mod tests {
         for views in [vec![(true, 2)], vec![(false, 1), (true, 2)]] {
             let mut controller = Controller::new(&shared.config);
             (controller.incarnation, controller.rtt_s) = (Some(1), 0.02);
-            let tcp = Tcp { rtt_us: Some(2e4), min_rtt_us: Some(2e4), ..Tcp::default() };
+            // A queue of 30 ms stands at a megabyte a second.
+            let tcp = Tcp { rtt_us: Some(5e4), min_rtt_us: Some(2e4), ..Tcp::default() };
             let connections = vec![Connection { tcp, ..Connection::default() }];
-            let sample = Sample { t_s: 1.0, bytes_per_s: 1e6, connections, ..Sample::default() };
-            let pacer = controller.pacer.as_mut().unwrap();
-            pacer.handle_sample(&sample);
-            pacer.keep_to(2e6);
+            for tenth in 1..100 {
+                let (t_s, connections) = (f64::from(tenth) / 10.0, connections.clone());
+                let sample = Sample { t_s, bytes_per_s: 1e6, connections, ..Sample::default() };
+                controller.path.handle_sample(&sample);
+            }
+            let pace = |controller: &Controller| controller.path.orders().pacing.bytes_per_s;
+            assert!(pace(&controller).is_some_and(|rate| rate < 2e6), "{:?}", pace(&controller));
             hold_back(&shared, Some(2e6), None, now);
             controller.actuator.pace(Some(6e3), true);
             // A command of 20 MB holds up the next one for ten seconds at that rate.
@@ -482,9 +411,8 @@ mod tests {
                 controller.step(&shared, view(up, incarnation), now);
             }
             assert!(!shared.with(|state, _| held(state)), "as fast as a new path");
-            let sample = Sample { t_s: 2.0, ..sample };
-            let pace = controller.pacer.as_mut().unwrap().handle_sample(&sample);
-            assert_eq!(pace.bytes_per_s, None);
+            // What a first connection may have under way, in a round trip.
+            assert_eq!(pace(&controller), Some(1048576.0 / 0.02));
             assert!(!controller.actuator.is_pacing());
         }
     }

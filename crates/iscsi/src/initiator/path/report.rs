@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use iscsi_proto::ids::Cid;
 use iscsi_proto::time::Instant;
-use path::Bottleneck;
-use path::tuner::Sample;
+use path::{Bottleneck, Sample};
 
 /// Changes remembered. A policy that has settled makes a few an hour; the oldest go first.
 const CHANGES_MAX: usize = 256;
@@ -23,7 +22,7 @@ pub struct PathReport {
     pub carried_bytes: f64,
     /// The policy's name.
     pub policy: &'static str,
-    /// What it is doing (`tuner::Phase`), or `down` without a session.
+    /// What it is doing (`path::Phase`), or `down` without a session.
     pub phase: &'static str,
     /// Why, as one sentence.
     pub why: String,
@@ -42,8 +41,8 @@ pub struct PathReport {
     pub limit: Bottleneck,
     /// The most we take, in bytes a second, if that is limited.
     pub max_rate: Option<f64>,
-    /// What the line was found to carry, in bytes a second: so much goes out and no more. None
-    /// while there was no queue.
+    /// The pace that is kept to, in bytes a second: what the line was found to carry. None while
+    /// the path fills, and where nothing is held back.
     pub line_rate: Option<f64>,
     /// What became of what was remembered of this path: `unvalidated`, `validating`, `safe
     /// retreat`, `confirmed` or `given up`; none if nothing was.

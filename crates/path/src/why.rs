@@ -1,8 +1,8 @@
-//! [`Why`]: the reason of a number of connections, in words.
+//! Why there should be so many connections: one clear sentence for each reason.
 
 use std::fmt;
 
-use super::super::limit::Bottleneck;
+use super::limit::Bottleneck;
 
 /// The reason of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -16,7 +16,7 @@ pub enum Why {
     /// The round trip asks for so many.
     RoundTrip,
     /// The path carried this last time, in bytes a second; what became of the memory
-    /// ([`crate::memory::Resume::outcome`]).
+    /// ([`super::memory::Resume::outcome`]).
     Remembered(f64, &'static str),
     /// Each connection is limited by this, so that more can help.
     Limited(Bottleneck),
@@ -34,6 +34,16 @@ pub enum Why {
     Refused,
     /// No more are allowed.
     AtMost,
+    /// The user chose it.
+    Chosen,
+    /// `golden`: the throughput still rose when N was doubled.
+    Doubling,
+    /// `golden`: the maximum lies between these.
+    Between(u32, u32),
+    /// `golden`: the bracket is too small to divide.
+    Converged,
+    /// `golden`: the sample's time does not lie after the one before, or its rate is no number.
+    BadSample,
 }
 
 impl fmt::Display for Why {
@@ -58,6 +68,11 @@ impl fmt::Display for Why {
             Self::Application => f.write_str("the application asks for less than the path gives"),
             Self::Refused => f.write_str("the peer opened fewer connections than asked for"),
             Self::AtMost => f.write_str("no more connections are allowed"),
+            Self::Chosen => f.write_str("the number was chosen by the user"),
+            Self::Doubling => f.write_str("the throughput still rises with the connections"),
+            Self::Between(low, high) => write!(f, "the best lies between {low} and {high}"),
+            Self::Converged => f.write_str("the bracket is too small to divide"),
+            Self::BadSample => f.write_str("the sample was ignored: its time or rate is wrong"),
         }
     }
 }

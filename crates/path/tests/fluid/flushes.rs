@@ -1,13 +1,11 @@
 //! Many connections under an application that pauses: random writes of 4 to 128 KiB, sixteen at a
 //! time, and a flush after each two hundred, for which it waits. It asks for less than the line
 //! carries whenever it waits, and each command meets a window that has grown cold. What it achieves
-//! is compared with that of the same run without a pacer, as a user would compare it.
+//! is compared with that of the same run without a pace, as a user would compare it.
 
 use std::collections::VecDeque;
 
-use ::path::tuner::{
-    Connection, ConnectionId, Opening, Pace, Pacer, Room, Sample, Tcp, part, sending,
-};
+use ::path::{Connection, ConnectionId, Controller, Sample, State, Tcp, part, sending};
 
 use crate::random::Random;
 
@@ -57,10 +55,8 @@ struct Piece {
 }
 
 struct Run {
-    pacer: Option<Pacer>,
-    pace: Pace,
-    opening: Opening,
-    room: Option<Room>,
+    controller: Option<Controller>,
+    pace: Option<f64>,
     loss: f64,
     random: Random,
     t_s: f64,
@@ -93,13 +89,11 @@ impl Run {
             lost: 0.0,
             part: f64::INFINITY,
         };
-        let mut opening = Opening::default();
-        let room = if paced { opening.first(RTT_S, connections as u32) } else { None };
+        let mut controller = paced.then(|| Controller::fixed(connections as u32, true));
+        let first = controller.as_mut().map(|one| one.first(Some(RTT_S), connections as u32));
         Self {
-            pacer: paced.then(Pacer::default),
-            pace: Pace::default(),
-            opening,
-            room,
+            pace: first.and_then(|orders| orders.pacing.bytes_per_s),
+            controller,
             loss,
             random: Random::new(seed),
             t_s: 0.0,
@@ -164,20 +158,15 @@ impl Run {
         }
     }
 
-    fn rate(&self) -> Option<f64> {
-        let room = self.room.map(|room| room.bytes_per_s);
-        [self.pace.bytes_per_s, room].into_iter().flatten().reduce(f64::min)
-    }
-
     /// The throttle, and the choice of a connection: one with the least to do.
     fn let_go(&mut self) {
         while !self.waiting.is_empty() {
-            if self.rate().is_some() && self.free_s > self.t_s {
+            if self.pace.is_some() && self.free_s > self.t_s {
                 self.held_ticks += 1;
                 return;
             }
             let Some(command) = self.waiting.pop_front() else { return };
-            if let Some(rate) = self.rate() {
+            if let Some(rate) = self.pace {
                 self.free_s = self.free_s.max(self.t_s - BURST_S) + command.bytes / rate;
             }
             let backlog = |socket: &Socket| socket.commands.iter().map(|one| one.unacked).sum();
@@ -308,7 +297,7 @@ impl Run {
         };
         let connections: Vec<_> = self.sockets.iter_mut().enumerate().map(connection).collect();
         let held_share = f64::from(std::mem::take(&mut self.held_ticks)) * TICK_S / SAMPLE_S;
-        let mut sample = Sample {
+        let sample = Sample {
             t_s: self.t_s,
             connections_open: self.sockets.len() as u32,
             bytes_per_s,
@@ -317,17 +306,14 @@ impl Run {
             connections,
             ..Sample::default()
         };
-        let Some(pacer) = &mut self.pacer else { return };
-        self.pace = pacer.handle_sample(&sample);
-        sample.pace = self.pace;
-        self.room = self.opening.handle_sample(&sample);
-        if let Some(rate) = self.opening.ended_with() {
-            self.pace = pacer.begin_with(rate);
-        }
-        self.least_rate = self.pace.bytes_per_s.map_or(self.least_rate, |r| r.min(self.least_rate));
+        let Some(controller) = &mut self.controller else { return };
+        let orders = controller.handle_sample(&sample);
+        self.pace = orders.pacing.bytes_per_s;
+        self.least_rate = self.pace.map_or(self.least_rate, |rate| rate.min(self.least_rate));
         let under_way = |socket: &Socket| socket.commands.iter().map(|one| one.bytes).sum();
         let sending = sending(self.sockets.iter().map(under_way));
-        let part = self.pace.bytes_per_s.map_or(f64::INFINITY, |rate| part(rate, sending, RTT_S));
+        let paced = self.pace.filter(|_| orders.state != State::Startup);
+        let part = paced.map_or(f64::INFINITY, |rate| part(rate, sending, RTT_S, false));
         self.sockets.iter_mut().for_each(|socket| socket.part = part);
     }
 }
@@ -348,7 +334,7 @@ fn pauses_of_an_application_make_no_line_slow() {
                 if share < 0.8 || wait > 1.5 || least < 0.1 {
                     failed.push(format!(
                         "{connections} connections, loss {loss}, seed {seed}: {share:.2} of what is \
-                         carried without a pacer ({:.1} MB/s), {wait:.2} times its longest wait \
+                         carried without a pace ({:.1} MB/s), {wait:.2} times its longest wait \
                          ({:.2} s), rate down to {least:.3} of the line",
                         free.done_bytes / 30e6, free.longest_s
                     ));

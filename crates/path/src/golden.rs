@@ -3,7 +3,10 @@
 //! small. It knows no noise, no ramp-up and no change of the path: that is the paper's, not ours to
 //! mend. When told to restart it searches again.
 
-use super::{CONNECTIONS_INITIAL, CONNECTIONS_MAX, Decision, Phase, Policy, Sample, Why};
+use super::count::CONNECTIONS;
+use super::policy::Phase;
+use super::tcp::Sample;
+use super::why::Why;
 
 /// (√5 − 1) / 2: the part of the bracket that stays.
 const GOLDEN_SECTION: f64 = 0.618_033_988_749_895;
@@ -26,8 +29,8 @@ impl Default for GoldenConfig {
     fn default() -> Self {
         Self {
             measuring_time_s: 5.0,
-            connections_initial: CONNECTIONS_INITIAL,
-            connections_max: CONNECTIONS_MAX,
+            connections_initial: CONNECTIONS.0,
+            connections_max: CONNECTIONS.1,
         }
     }
 }
@@ -55,6 +58,8 @@ pub struct Golden {
     t_last_s: Option<f64>,
     bytes: f64,
     seconds: f64,
+    /// The last sample was none.
+    is_bad: bool,
 }
 
 impl Golden {
@@ -69,7 +74,58 @@ impl Golden {
             t_last_s: None,
             bytes: 0.0,
             seconds: 0.0,
+            is_bad: false,
         }
+    }
+
+    /// Takes one sample. One that lies before its predecessor changes nothing.
+    pub fn handle_sample(&mut self, sample: &Sample) {
+        let before = self.t_last_s.unwrap_or(sample.t_s);
+        let interval_s = sample.t_s - before;
+        self.is_bad = !(interval_s >= 0.0 && sample.bytes_per_s.is_finite());
+        if self.is_bad {
+            return;
+        }
+        self.t_last_s = Some(sample.t_s);
+        self.bytes += sample.bytes_per_s * interval_s;
+        self.seconds += interval_s;
+        // Sums of intervals miss their total by rounding.
+        if self.seconds >= self.config.measuring_time_s * 0.999 && self.seconds > 0.0 {
+            let g = self.bytes / self.seconds;
+            (self.bytes, self.seconds) = (0.0, 0.0);
+            self.advance(g);
+        }
+    }
+
+    /// The number wanted.
+    pub fn connections(&self) -> u32 {
+        self.connections
+    }
+
+    /// What it is doing.
+    pub fn phase(&self) -> Phase {
+        match self.search {
+            Search::Bracket { .. } => Phase::Bracket,
+            Search::Section { .. } => Phase::Section,
+            Search::Done => Phase::Done,
+        }
+    }
+
+    /// Why.
+    pub fn why(&self) -> Why {
+        match self.search {
+            _ if self.is_bad => Why::BadSample,
+            Search::Bracket { .. } => Why::Doubling,
+            Search::Section { low, high, .. } => Why::Between(low, high),
+            Search::Done => Why::Converged,
+        }
+    }
+
+    /// Searches again.
+    pub fn restart(&mut self) {
+        self.search = Search::Bracket { before: None, last: None };
+        self.best = None;
+        (self.bytes, self.seconds) = (0.0, 0.0);
     }
 
     fn advance(&mut self, g: f64) {
@@ -138,52 +194,12 @@ impl Golden {
             }
         }
     }
-
-    fn decision(&self, sample: &Sample) -> Decision {
-        let (phase, why) = match self.search {
-            Search::Bracket { .. } => (Phase::Bracket, Why::Doubling),
-            Search::Section { low, high, .. } => (Phase::Section, Why::Between(low, high)),
-            Search::Done => (Phase::Done, Why::Converged),
-        };
-        Decision::new(sample, self.connections, phase, why)
-    }
 }
 
 /// The two points that divide a bracket by the golden section, as whole numbers.
 fn inner(low: u32, high: u32) -> (u32, u32) {
     let part = (f64::from(high - low) * GOLDEN_SECTION).round() as u32;
     (high - part, low + part)
-}
-
-impl Policy for Golden {
-    fn name(&self) -> &'static str {
-        "golden"
-    }
-
-    fn handle_sample(&mut self, sample: &Sample) -> Decision {
-        let before = self.t_last_s.unwrap_or(sample.t_s);
-        let interval_s = sample.t_s - before;
-        let usable = interval_s >= 0.0 && sample.bytes_per_s.is_finite();
-        if !usable {
-            return Decision { why: Why::BadSample, ..self.decision(sample) };
-        }
-        self.t_last_s = Some(sample.t_s);
-        self.bytes += sample.bytes_per_s * interval_s;
-        self.seconds += interval_s;
-        // Sums of intervals miss their total by rounding.
-        if self.seconds >= self.config.measuring_time_s * 0.999 && self.seconds > 0.0 {
-            let g = self.bytes / self.seconds;
-            (self.bytes, self.seconds) = (0.0, 0.0);
-            self.advance(g);
-        }
-        self.decision(sample)
-    }
-
-    fn restart(&mut self) {
-        self.search = Search::Bracket { before: None, last: None };
-        self.best = None;
-        (self.bytes, self.seconds) = (0.0, 0.0);
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,206 @@
+//! Who chooses the number of connections: the count of the model, iSCSI-APT's search, or the user.
+//! The pace is the model's under each of them.
+
+use std::str::FromStr;
+
+use super::count::{CONNECTIONS, Count};
+use super::golden::{Golden, GoldenConfig};
+use super::why::Why;
+use super::{Config, Controller};
+
+/// The policies by name: what a user writes, and the factory.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum PolicyConfig {
+    /// This many connections, always.
+    Fixed(u32),
+    /// The APT study's search.
+    Golden(GoldenConfig),
+    /// As many as the model of the path asks for.
+    Adaptive(Config),
+}
+
+impl Default for PolicyConfig {
+    fn default() -> Self {
+        Self::Adaptive(Config::default())
+    }
+}
+
+impl PolicyConfig {
+    /// The name in reports: what a user chooses it by, but for a mode that has an option of its
+    /// own.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Fixed(_) => "fixed",
+            Self::Golden(_) => "golden",
+            Self::Adaptive(config) if config.background => "background",
+            Self::Adaptive(_) => "adaptive",
+        }
+    }
+
+    /// A controller that has seen nothing yet; `paces` says whether it may find a pace.
+    pub fn build(self, paces: bool) -> Controller {
+        match self {
+            Self::Fixed(connections) => Controller::fixed(connections, paces),
+            Self::Golden(config) => Controller::golden(config, paces),
+            Self::Adaptive(config) => {
+                let paces = config.paces && paces;
+                Controller::new(Config { paces, ..config })
+            }
+        }
+    }
+
+    /// The number that it begins with.
+    pub fn connections_initial(&self) -> u32 {
+        match self {
+            Self::Fixed(connections) => *connections,
+            Self::Golden(config) => config.connections_initial,
+            Self::Adaptive(config) => config.connections_initial,
+        }
+    }
+
+    /// The most connections that it may ask for.
+    pub fn connections_most(&self) -> u32 {
+        match self {
+            Self::Fixed(connections) => *connections,
+            Self::Golden(config) => config.connections_max,
+            Self::Adaptive(config) => config.connections_max,
+        }
+    }
+
+    /// The same policy with another most connections.
+    pub fn connections_max(mut self, connections_max: u32) -> Self {
+        let connections_max = connections_max.max(1);
+        match &mut self {
+            Self::Fixed(connections) => *connections = (*connections).min(connections_max),
+            Self::Golden(config) => config.connections_max = connections_max,
+            Self::Adaptive(config) => config.connections_max = connections_max,
+        }
+        self
+    }
+}
+
+/// A policy's name that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no policy: adaptive, golden, fixed or fixed:N with N of at least 1")]
+pub struct UnknownPolicy(String);
+
+impl FromStr for PolicyConfig {
+    type Err = UnknownPolicy;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPolicy> {
+        let unknown = || UnknownPolicy(text.to_owned());
+        match text.split_once(':') {
+            // The model had a name of its own while it was tried.
+            None if matches!(text, "adaptive" | "model") => Ok(Self::default()),
+            None if text == "golden" => Ok(Self::Golden(GoldenConfig::default())),
+            None if text == "fixed" => Ok(Self::Fixed(CONNECTIONS.0)),
+            Some(("fixed", count)) => {
+                let count: u32 = count.parse().map_err(|_| unknown())?;
+                if count == 0 { Err(unknown()) } else { Ok(Self::Fixed(count)) }
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// What the search for a number is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Phase {
+    /// `fixed`: nothing ever changes.
+    Fixed,
+    /// `golden`: doubling until the throughput falls.
+    Bracket,
+    /// `golden`: golden section inside the bracket.
+    Section,
+    /// `golden`: the bracket is small, the search has ended.
+    Done,
+    /// A number is being looked for.
+    Measure,
+    /// Nothing is tried; the path is watched.
+    Hold,
+    /// There is too little traffic to learn from.
+    Idle,
+}
+
+impl Phase {
+    /// The name in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::Bracket => "bracket",
+            Self::Section => "section",
+            Self::Done => "done",
+            Self::Measure => "measure",
+            Self::Hold => "hold",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// Who chooses the number.
+#[derive(Clone, Debug)]
+pub(crate) enum Number {
+    Count(Count),
+    Golden(Golden),
+    Fixed(u32),
+}
+
+impl Number {
+    pub(crate) fn connections(&self) -> u32 {
+        match self {
+            Self::Count(count) => count.connections(),
+            Self::Golden(golden) => golden.connections(),
+            Self::Fixed(connections) => *connections,
+        }
+    }
+
+    pub(crate) fn why(&self) -> Why {
+        match self {
+            Self::Count(count) => count.why(),
+            Self::Golden(golden) => golden.why(),
+            Self::Fixed(_) => Why::Chosen,
+        }
+    }
+
+    /// What it is doing; `full` says that the sender had enough to fill the line.
+    pub(crate) fn phase(&self, full: bool) -> Phase {
+        match self {
+            Self::Count(_) if !full => Phase::Idle,
+            Self::Count(count) if count.is_searching() => Phase::Measure,
+            Self::Count(_) => Phase::Hold,
+            Self::Golden(golden) => golden.phase(),
+            Self::Fixed(_) => Phase::Fixed,
+        }
+    }
+
+    pub(crate) fn restart(&mut self) {
+        match self {
+            Self::Count(count) => count.restart(),
+            Self::Golden(golden) => golden.restart(),
+            Self::Fixed(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_are_chosen_by_name() {
+        assert_eq!("fixed:7".parse(), Ok(PolicyConfig::Fixed(7)));
+        assert_eq!("adaptive".parse(), Ok(PolicyConfig::default()));
+        assert_eq!("model".parse(), Ok(PolicyConfig::default()));
+        for wrong in ["", "fixed:", "fixed:0", "fixed:-1", "golden:3", "Adaptive"] {
+            let error = wrong.parse::<PolicyConfig>().unwrap_err().to_string();
+            assert!(error.contains("fixed:N"), "{error}");
+        }
+        for name in ["fixed", "golden", "adaptive"] {
+            let policy: PolicyConfig = name.parse().unwrap();
+            let numbers = (policy.connections_initial(), policy.name());
+            assert_eq!((policy.build(true).orders().connections, name), numbers);
+        }
+    }
+}
