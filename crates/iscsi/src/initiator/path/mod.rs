@@ -164,7 +164,8 @@ impl Controller {
         let background = self.path.is_background();
         // In the background no connection is to be quick at somebody's cost.
         let fills = orders.state == State::Startup && !background;
-        if fills {
+        // On a short path that a busy host makes look long, who is slow is slow.
+        if fills && self.rtt_s >= SHORT_RTT_S {
             spare_who_is_late(&mut measured);
         }
         let rate = self.obey(shared, orders.pacing, limit.bytes_per_s, now);
