@@ -337,9 +337,10 @@ impl Model {
         let span_s = MEASURE.0 + MEASURE.1 * rtt_s;
         let measured = self.saturated_since_s.and_then(|since_s| {
             let from_s = since_s.max(now.t_s - span_s);
-            // While holes are repaired, the best round trips count.
+            // While holes are repaired, the best rounds count: what comes through them at once is
+            // more than the line.
             let measured = match now.lossy {
-                true => self.recent.most(from_s, 2.0 * rtt_s.max(SAMPLE_S)),
+                true => self.recent.most(from_s, first_s),
                 false => self.recent.mean_of_full(from_s)?,
             };
             // What is within the noise of few samples weighs as much as there are.

@@ -289,14 +289,34 @@ fn table_of_lines() {
     }
 }
 
+/// What a line of [`lines`] has of eight plain flows with many seeds: `CASE=NAME`.
+#[test]
+#[ignore = "a table to read"]
+fn table_of_seeds() {
+    let case = std::env::var("CASE").unwrap_or_default();
+    for (at, (name, _)) in lines().into_iter().enumerate().filter(|(_, line)| line.0 == case) {
+        let mut shares: Vec<(f64, u64)> = (1..=20)
+            .map(|seed| {
+                let (_, scenario) = lines().swap_remove(at);
+                let ours = run(scenario, seed, 40.0).mean(25.0, 40.0);
+                let (_, scenario) = lines().swap_remove(at);
+                (ours / plain(scenario, 8, seed, 40.0).mean(25.0, 40.0), seed)
+            })
+            .collect();
+        shares.sort_by(|a, b| a.0.total_cmp(&b.0));
+        println!("{name}: {shares:.3?}");
+    }
+}
+
 /// One run to look at: `TRACE=1 CASE="rtt_ms queue to_s" … one_run -- --ignored --nocapture`; or
-/// `CASE` is the name of one of [`lines`].
+/// `CASE` is the name of one of [`lines`], with `SEED`.
 #[test]
 #[ignore = "a run to read"]
 fn one_run() {
     let case = std::env::var("CASE").unwrap_or_default();
     if let Some((_, scenario)) = lines().into_iter().find(|(name, _)| *name == case) {
-        run(scenario, 1, 40.0);
+        let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
+        run(scenario, seed.unwrap_or(1), 40.0);
         return;
     }
     let n: Vec<f64> = case.split(' ').filter_map(|word| word.parse().ok()).collect();
