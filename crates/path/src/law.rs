@@ -14,6 +14,7 @@
 use std::fmt;
 
 use crate::count::CONNECTIONS;
+use crate::model::SHORT_RTT_S;
 use crate::tcp::{CongestionControl, SEGMENT_BYTES};
 
 /// A packet of [`SEGMENT_BYTES`] of payload on the wire: 14 of Ethernet header, 4 FCS, 8 preamble,
@@ -54,8 +55,6 @@ const SEND_BUFFER_SHARE: f64 = 0.67;
 const RECEIVE_BUFFER_SHARE: f64 = 0.5;
 /// A line counts as filled at this share: the rest is not worth a connection.
 const FILLED_SHARE: f64 = 0.95;
-/// Below this round trip, hosts are slower than the network.
-const RTT_S_MIN: f64 = 0.0005;
 /// Above this rate, one core per connection is.
 const RATE_BITS_PER_S_MAX: f64 = 10e9;
 
@@ -130,7 +129,7 @@ impl fmt::Display for Warning {
                 "a window below 4 segments: timeouts decide, it gets less than this"
             }
             Self::BbrLoss => "loss above 15 %: bbr takes it for a full path and gets far less",
-            Self::ShortRoundTrip => "a round trip below 0.5 ms: hosts decide, not the path",
+            Self::ShortRoundTrip => "a round trip below 1 ms: hosts decide, not the path",
             Self::FastLine => "a line above 10 Gbit/s: processors decide, not the path",
             Self::TooManyConnections => "no number of connections allowed here fills the line",
         })
@@ -285,7 +284,7 @@ impl PathPlan {
             (!bbr && self.loss > WINDOW_LAW_LOSS_MAX, Warning::Timeouts),
             (window < WINDOW_SEGMENTS_MIN * SEGMENT_BYTES, Warning::SmallWindow),
             (bbr && self.loss > BBR_LOSS_MAX, Warning::BbrLoss),
-            (self.rtt_s < RTT_S_MIN, Warning::ShortRoundTrip),
+            (self.rtt_s < SHORT_RTT_S, Warning::ShortRoundTrip),
             (self.bits_per_s > RATE_BITS_PER_S_MAX, Warning::FastLine),
         ];
         all.into_iter().filter(|(holds, _)| *holds).map(|(_, warning)| warning).collect()

@@ -10,7 +10,7 @@
 //! small, so the jump is one of the number, not of a window, and validating it takes as long as
 //! slow start.
 
-use super::model::Estimate;
+use super::model::{Estimate, OTHER_SHARE};
 
 /// What is older than this is forgotten, in seconds: networks are rebuilt by night.
 pub const LIFETIME_S: f64 = 86400.0;
@@ -18,8 +18,6 @@ pub const LIFETIME_S: f64 = 86400.0;
 const JUMP: f64 = 0.5;
 /// The round trip may be that many times the remembered one: from half to ten times (RFC 9959).
 const RTT_FACTORS: (f64, f64) = (0.5, 10.0);
-/// The jump was carried if this part of it was: means over two round trips lag behind.
-const CARRIED: f64 = 0.9;
 /// Rounds with enough to send after which a jump that is not carried will not be: slow start needs
 /// seven to ten for a window of the kernel's size.
 const VALIDATING_ROUNDS: f64 = 12.0;
@@ -171,7 +169,7 @@ impl Resume {
                 }
                 None
             }
-            Phase::Unvalidated | Phase::Validating if now.carried >= CARRIED * jump => {
+            Phase::Unvalidated | Phase::Validating if now.carried >= (1.0 - OTHER_SHARE) * jump => {
                 (self.phase, self.confirmed) = (Phase::Normal, Some(true));
                 None
             }

@@ -14,7 +14,7 @@
 //!   queue that others fill. (BBR's ProbeRTT asks the same question by the clock; here it is asked
 //!   when it matters.)
 
-use super::limit::{Bottleneck, Signs, is_queued};
+use super::limit::{Bottleneck, MOSTLY, Signs, is_queued};
 use super::recent::{Interval, Minima, Recent};
 use super::tcp::{CongestionControl, SEGMENT_BYTES, Sample, Tcp};
 
@@ -66,8 +66,6 @@ pub(crate) const ERROR_SHARE: f64 = 0.05;
 /// What did not empty is asked about again after seconds, each time twice as many, up to the
 /// second.
 const ASK_AGAIN_S: (f64, f64) = (10.0, 160.0);
-/// A state that takes this share of the time is that of the interval.
-const DOMINANT_SHARE: f64 = 0.5;
 
 /// What the path is like, as of the last sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -274,7 +272,7 @@ impl Model {
         let app_limited = sample.typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
         sample.held_share >= FULL_SHARE
             || now.bytes_per_s.max(now.carried) > 0.0
-                && under_way.map_or(app_limited.is_none_or(|share| share < DOMINANT_SHARE), holds)
+                && under_way.map_or(app_limited.is_none_or(|share| share < MOSTLY), holds)
     }
 
     fn note_queue(&mut self, rtt_s: Option<f64>, now: &mut Estimate) {
@@ -425,7 +423,7 @@ fn window_bytes(tcp: &Tcp) -> Option<f64> {
 /// Commands are held at the pace that the line was found to carry.
 fn is_held(sample: &Sample, pace: Option<f64>, now: &Estimate) -> bool {
     let used = pace.is_some_and(|pace| now.carried >= FULL_SHARE * pace);
-    sample.held_share >= DOMINANT_SHARE && used && now.measured
+    sample.held_share >= MOSTLY && used && now.measured
 }
 
 /// The typical connection waits for something else than its congestion window: what is to be sent,
@@ -443,7 +441,7 @@ fn uses_bbr(sample: &Sample) -> bool {
 
 fn is_app_limited(sample: &Sample) -> bool {
     let app_limited = sample.typical(|tcp| tcp.app_limited.map(|app| f64::from(u8::from(app))));
-    app_limited.is_some_and(|share| share >= DOMINANT_SHARE)
+    app_limited.is_some_and(|share| share >= MOSTLY)
 }
 
 /// The name of what limits the typical connection of a sample; `held` says that commands wait for

@@ -10,13 +10,13 @@
 //! TCP, ToN 2006; COPA, NSDI 2018).
 
 use super::background::Background;
-use super::model::{ERROR_SHARE, Estimate, FULL_ROUNDS, SHORT_RTT_S};
+use super::model::{ERROR_SHARE, Estimate, FULL_ROUNDS, MORE, SHORT_RTT_S};
 use super::tcp::SEGMENT_BYTES;
 
 /// Startup: what was carried grows by this factor in a round (slow start's, RFC 5681 §3.1); behind
-/// a queue, or losses, by the other (conservative slow start, RFC 9406 §4.2), and less than the
-/// other is no growth (BBR §4.3.1.2).
-const STARTUP_GAINS: (f64, f64) = (2.0, 1.25);
+/// a queue, or losses, by [`MORE`] (conservative slow start, RFC 9406 §4.2), and less than that is
+/// no growth.
+const STARTUP_GAIN: f64 = 2.0;
 /// A queue as long as this part of the round trip, within these seconds, ends the doubling
 /// (HyStart++, RFC 9406 §4.2: RTT/8, 4 to 16 ms).
 const HYSTART: (f64, f64, f64) = (0.125, 0.004, 0.016);
@@ -199,7 +199,7 @@ impl Rate {
             self.best = self.best.max(burst);
             return false;
         }
-        if self.best >= STARTUP_GAINS.1 * self.grown {
+        if self.best >= MORE * self.grown {
             (self.grown, self.rounds) = (self.best, 0.0);
         } else {
             self.rounds += 1.0;
@@ -211,7 +211,7 @@ impl Rate {
         self.state = State::Startup;
         let near_s = (HYSTART.0 * rtt_s).clamp(HYSTART.1, HYSTART.2);
         self.queued = queue_s > if self.queued { near_s / 2.0 } else { near_s };
-        let most = if self.near || self.queued { STARTUP_GAINS.1 } else { STARTUP_GAINS.0 };
+        let most = if self.near || self.queued { MORE } else { STARTUP_GAIN };
         let gain = (most - (most - 1.0) * queue_s / near_s).max(1.0);
         let first = FIRST_BYTES.0 * f64::from(connections);
         let first = first.clamp(FIRST_BYTES.0, FIRST_BYTES.1);
@@ -219,9 +219,9 @@ impl Rate {
         // More than the path held never needs to be under way.
         let first = first.min((line * rtt_s).max(FIRST_BYTES.0));
         // Nothing is doubled beyond what the line carried.
-        let most = line.max(STARTUP_GAINS.1 * self.best);
+        let most = line.max(MORE * self.best);
         let rate = (first / rtt_s).max(gain * self.best).min(most);
-        let window = first.max(STARTUP_GAINS.0 * self.best * rtt_s);
+        let window = first.max(STARTUP_GAIN * self.best * rtt_s);
         Pacing { bytes_per_s: Some(rate), window_bytes: Some(window) }
     }
 

@@ -2,18 +2,19 @@
 //! buffer limits, and a congestion control that bears losses where the path loses packets without
 //! a queue. Both only while the transfer has enough to send and is not held at the line's pace.
 
-use super::model::Estimate;
+use std::time::Duration;
+
+use super::model::{Estimate, MORE};
 use super::tcp::{CongestionControl, Sample};
 use super::{Config, limit};
 
 /// A buffer holds this many times bandwidth × delay: half of it is in flight, half is waiting.
 const BUFFER_DELAYS: f64 = 2.0;
-/// A buffer is worth a change if it grows by this factor.
-const BUFFER_CHANGE_FACTOR: f64 = 1.25;
-/// Losses are the path's own if they limited in so many slots of the last sixteen, each of so many
-/// seconds: one queue that runs over is repaired within two.
-const LOSSY_SLOTS: (u32, f64) = (3, 0.25);
-const SLOTS: u32 = 16;
+/// Losses are the path's own if they limited in so many of the last so many slots, at either end: one
+/// queue that runs over is repaired within two.
+const LOSSY_SLOTS: (u32, u32) = (3, 16);
+/// How long each of them is.
+pub const LOSSY_SLOT: Duration = Duration::from_millis(250);
 
 /// What sockets are to have from now on, where that is not what they have.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -31,7 +32,7 @@ pub struct Losses(u32);
 impl Losses {
     /// Takes the next interval; true if losses have been the limit too often for an accident.
     pub fn note(&mut self, lossy: bool) -> bool {
-        self.0 = (self.0 << 1 | u32::from(lossy)) & ((1 << SLOTS) - 1);
+        self.0 = (self.0 << 1 | u32::from(lossy)) & ((1 << LOSSY_SLOTS.1) - 1);
         self.0.count_ones() >= LOSSY_SLOTS.0
     }
 
@@ -63,7 +64,7 @@ impl Wishes {
         self.lossy |= sample.connections.iter().any(|one| limit::is_lossy_path(&one.tcp));
         if now.t_s >= self.slot_ends_s {
             self.bears |= self.losses.note(self.lossy);
-            (self.lossy, self.slot_ends_s) = (false, now.t_s + LOSSY_SLOTS.1);
+            (self.lossy, self.slot_ends_s) = (false, now.t_s + LOSSY_SLOT.as_secs_f64());
         }
         Sockets {
             buffer_bytes: buffer_wanted(sample, config.socket_buffer_bytes_max),
@@ -88,7 +89,7 @@ fn buffer_wanted(sample: &Sample, bytes_max: u64) -> Option<u64> {
     // The rate is what the small buffer allowed: at least double, and see.
     let share = sample.bytes_per_s / f64::from(sample.connections_open.max(1));
     let wanted = (BUFFER_DELAYS * share * rtt_us / 1e6).max(2.0 * present).min(bytes_max as f64);
-    (wanted > BUFFER_CHANGE_FACTOR * present).then_some(wanted as u64)
+    (wanted > MORE * present).then_some(wanted as u64)
 }
 
 #[cfg(test)]

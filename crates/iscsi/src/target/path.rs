@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use path::limit::is_lossy_path;
-use path::sockets::Losses;
+use path::sockets::{LOSSY_SLOT, Losses};
 use path::{CongestionControl, TcpInfo};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -23,8 +23,6 @@ use crate::transport::socket_options::{
 };
 use crate::transport::tcp_info::tcp_info;
 
-/// How often the sockets are asked.
-const EVERY: Duration = Duration::from_millis(250);
 /// On a shorter path a window recovers within a few round trips, whatever the control.
 const MIN_RTT_US: u32 = 2000;
 
@@ -67,7 +65,7 @@ fn lost_to_the_path(before: &TcpInfo, now: &TcpInfo, interval: Duration) -> bool
 
 /// Watches the connections of a server until it is gone.
 pub(super) async fn watch(shared: Weak<Shared>) {
-    let mut ticks = tokio::time::interval(EVERY);
+    let mut ticks = tokio::time::interval(LOSSY_SLOT);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let better = congestion_controls().into_iter().max();
     let mut better = better.filter(|control| *control == CongestionControl::Bbr);
@@ -160,7 +158,7 @@ mod tests {
     }
 
     fn lossy(before: TcpInfo, now: TcpInfo) -> bool {
-        lost_to_the_path(&before, &now, EVERY)
+        lost_to_the_path(&before, &now, LOSSY_SLOT)
     }
 
     #[test]
@@ -185,7 +183,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let socket = Arc::new(socket);
         let begin = Instant::now();
-        let at = |interval: u32| begin + EVERY * interval;
+        let at = |interval: u32| begin + LOSSY_SLOT * interval;
         let mut one = Watched::new(&socket, info(0, 51), begin);
         assert!(!one.observe(info(9, 51), at(1)));
         let quiet = (2..40).filter(|interval| one.observe(info(9, 51), at(*interval))).count();
