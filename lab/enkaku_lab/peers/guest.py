@@ -104,6 +104,7 @@ class Guest:
         own_disks: Sequence[Path] = (),
         port: int | None = None,
         forwards: list[int] | None = None,
+        tap: str | None = None,
         within: Callable[[list[object]], list[object]] = list,
     ):
         """With `disk`, the guest reads this file of the host as /dev/vda (no network between).
@@ -112,10 +113,14 @@ class Guest:
         `port` is the host's that leads to the guest's TARGET_PORT; without one it is a free one.
         `within` makes a command of one that runs QEMU elsewhere, as in a network namespace;
         `forwards` are ports of all addresses there that lead to the same ones of the guest.
+
+        With `tap`, the name of a device that is there, the guest's packets come out of it as they
+        are: its TCP talks to the other end itself, and not to QEMU, which has windows of its own.
+        HOST is then whatever has that address behind it, and no port leads into the guest.
         """
         self.image = image
         self.disk, self.own_disks = disk, own_disks
-        self.forwards, self.within = forwards or [], within
+        self.forwards, self.tap, self.within = forwards or [], tap, within
         self.keep_log = False
         self.port = port or free_port()
         self._orders: dict[int, Order] = {}
@@ -138,13 +143,16 @@ class Guest:
     def _qemu(self, orders: Path) -> list[object]:
         forwarded = f"hostfwd=tcp:127.0.0.1:{self.port}-:{TARGET_PORT}"
         forwarded += "".join(f",hostfwd=tcp:0.0.0.0:{port}-:{port}" for port in self.forwards)
+        network = f"user,id=net,ipv6=off,{forwarded}"
+        if self.tap:
+            network = f"tap,id=net,ifname={self.tap},script=no,downscript=no"
         return [
             *(need("qemu-system-x86_64"), "-nodefaults", "-no-reboot", "-display", "none"),
             *("-accel", "tcg", "-cpu", CPU, "-m", MEMORY_MIB),
             *("-kernel", self.image.kernel, "-initrd", self.image.initrd),
             *("-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off no_timer_check"),
             *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
-            *("-netdev", f"user,id=net,ipv6=off,{forwarded}"),
+            *("-netdev", network),
             *("-device", "virtio-net-pci,netdev=net,romfile="),
             *("-device", "virtio-serial-pci,max_ports=2"),
             *("-chardev", f"socket,id=orders,path={orders}"),

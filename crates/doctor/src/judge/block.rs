@@ -2,7 +2,7 @@
 //! requests, and R2Ts (RFC 7143 §11.8). Each is so many bytes in a round trip.
 
 use super::case::{Case, Ceiling, evidence, round_up};
-use super::commands::{login, now, quote, record};
+use super::commands::{login, of_disk, quote, record};
 use super::{Cause, Change, Wanted};
 use crate::facts::{Disk, Keys};
 use crate::units::{rate, size, time};
@@ -61,7 +61,7 @@ fn read_ahead(case: &Case<'_>, disk: &Disk) -> Option<Ceiling> {
         now: case.each_round_trip(bytes),
         formula: each(case, "read-ahead", bytes, 1.0),
         evidence: vec![evidence(attribute(disk, "queue/read_ahead_kb"), size(bytes))],
-        changes: vec![now(format!("blockdev --setra {:.0} {device}", wanted / 512.0))],
+        changes: vec![of_disk(format!("blockdev --setra {:.0} {device}", wanted / 512.0))],
         wanted: Some(Wanted { name: "read_ahead_kib", value: wanted / KIB }),
         after: Some(case.each_round_trip(wanted)),
         measured: false,
@@ -106,7 +106,7 @@ fn request_size(case: &Case<'_>, disk: &Disk, places: f64, request: f64, wanted:
         now: case.each_round_trip(places * request),
         formula: each(case, "request", request, places),
         evidence: vec![evidence(attribute(disk, "queue/max_sectors_kb"), size(request))],
-        changes: vec![now(format!("echo {kib:.0} > {}", quote(&path)))],
+        changes: vec![of_disk(format!("echo {kib:.0} > {}", quote(&path)))],
         wanted: Some(Wanted { name: "max_sectors_kib", value: kib }),
         after: Some(case.each_round_trip(places * wanted)),
         measured: false,
@@ -128,7 +128,7 @@ fn queue_depth(case: &Case<'_>, disk: &Disk, places: f64, request: f64) -> Ceili
         let all = round_up(wanted).min(COMMANDS_MAX);
         changes.extend(record(case, "node.session.cmds_max", &format!("{all:.0}")));
     } else if case.is_open_iscsi() {
-        changes.push(now(format!("echo {wanted:.0} > {}", quote(&format!("/{path}")))));
+        changes.push(of_disk(format!("echo {wanted:.0} > {}", quote(&format!("/{path}")))));
     }
     // A disk that takes more already is left as it is.
     let shallow = disk.queue_depth.is_none_or(|depth| (depth as f64) < wanted);

@@ -18,6 +18,11 @@ pub(super) fn now(command: String) -> Change {
     Change { place: Place::Here, step: Step::Now, command }
 }
 
+/// At once, on this host, for the block device that there is now.
+pub(super) fn of_disk(command: String) -> Change {
+    Change { place: Place::Here, step: Step::Disk, command }
+}
+
 /// A setting of the kernel. Windows and congestion control are those of connections made later.
 pub(super) fn sysctl(place: Place, name: &str, value: &str) -> Change {
     let command = format!("sysctl -w {name}={}", quote(value));

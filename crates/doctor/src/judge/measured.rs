@@ -17,10 +17,23 @@ const DEPTH_MAX: f64 = 10_000.0;
 /// Less than this part of what somebody said of the line is not all of it.
 const SAID: f64 = 0.8;
 
+/// Data that came this much faster for some milliseconds have shown a faster line.
+const FASTER: f64 = 2.0;
+
 /// The counters name the line: there is nothing to gain but another line.
 pub(super) fn is_line(case: &Case<'_>) -> bool {
     let cause = case.transfer().map(|transfer| transfer.cause);
-    matches!(cause, Some(Bottleneck::LineRate | Bottleneck::Share)) && !is_below_what_was_said(case)
+    matches!(cause, Some(Bottleneck::LineRate | Bottleneck::Share))
+        && !is_below_what_was_said(case)
+        && !has_come_faster(case)
+}
+
+/// A receiver sees that data come and not why no more do: a host that is busy with other things
+/// takes them in pieces, and then neither gaps nor full windows show. What is calculated stands.
+fn has_come_faster(case: &Case<'_>) -> bool {
+    let Some(transfer) = case.transfer().filter(|_| !case.sends()) else { return false };
+    let peak = transfer.number("peak_bytes_per_s");
+    peak.is_some_and(|peak| peak > FASTER * transfer.bytes_per_s)
 }
 
 /// BBR takes for the line what it was given to send; who said that there is more may be right.

@@ -146,6 +146,8 @@ pub enum Place {
 pub enum Step {
     /// At once.
     Now,
+    /// At once, and until the disk goes away: the one that comes with the next login has defaults.
+    Disk,
     /// With the next login, or the next connection.
     NextLogin,
     /// It is the login itself, which interrupts the disk.

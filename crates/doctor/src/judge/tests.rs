@@ -423,6 +423,22 @@ fn a_full_line_is_nothing_to_mend() {
 }
 
 #[test]
+fn a_line_that_was_seen_to_carry_more_does_not_hide_a_window() {
+    // Seen in a guest: reads at 16 Mbit/s through a window that permits 34, with bursts of 177.
+    let mut facts = facts("");
+    let numbers = [("peak_bytes_per_s", 22e6), ("share_receiving", 0.6)];
+    let mut busy = transfer(Bottleneck::LineRate, false, &numbers);
+    busy.bytes_per_s = 2e6;
+    facts.sessions[0].transfer = Some(busy.clone());
+    let reads = judge(&facts).remove(0).parts.remove(0);
+    assert!(causes(&reads).contains(&Cause::ReceiveWindow), "{reads:?}");
+    assert!(reads.findings.iter().all(|one| !one.measured));
+    busy.evidence.insert("peak_bytes_per_s".into(), 2.5e6);
+    facts.sessions[0].transfer = Some(busy);
+    assert!(judge(&facts)[0].parts[0].findings.is_empty(), "it came at one rate");
+}
+
+#[test]
 fn what_tcp_takes_for_the_line_is_doubted_where_the_line_is_known() {
     // 10.5 Mbit/s.
     let mut facts = bare(Initiator::Unknown, Bottleneck::LineRate, true);

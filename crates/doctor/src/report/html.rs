@@ -3,7 +3,9 @@
 
 use std::fmt::Write;
 
-use super::{LOGIN, Report, about, closing, heading, logins, occasion, opening, sized};
+use super::{
+    AGAIN, LOGIN, Report, about, again, closing, heading, logins, occasion, opening, sized,
+};
 use crate::facts::{Session, Tcp};
 use crate::judge::{Diagnosis, Finding, GoalFrom, Part, Step};
 use crate::units::{rate, size};
@@ -84,11 +86,13 @@ fn session(page: &mut String, session: &Session, diagnosis: &Diagnosis, report: 
         page.push_str("<h3>Besides</h3>\n");
         findings(page, &diagnosis.notes);
     }
-    let logins = logins(diagnosis);
-    if !logins.is_empty() {
-        let lines: Vec<&str> = logins.iter().map(|change| change.command.as_str()).collect();
-        let _ =
-            writeln!(page, "<p>{}</p>\n<pre>{}</pre>", escape(LOGIN), escape(&lines.join("\n")));
+    for (words, changes) in [(LOGIN, logins(diagnosis)), (AGAIN, again(diagnosis))] {
+        if changes.is_empty() {
+            continue;
+        }
+        let lines: Vec<&str> = changes.iter().map(|change| change.command.as_str()).collect();
+        let lines = escape(&lines.join("\n"));
+        let _ = writeln!(page, "<p>{}</p>\n<pre>{lines}</pre>", escape(words));
     }
     sockets(page, &session.sockets);
     if let Some(transfer) = &session.transfer {

@@ -138,10 +138,19 @@ fn occasion(change: &Change) -> Option<String> {
 
 /// The login of a session, which is to be given once, behind everything else.
 fn logins(diagnosis: &Diagnosis) -> Vec<&Change> {
+    each_once(diagnosis, Step::Login)
+}
+
+/// What is to be set a second time behind the login, if there is one: it was lost with the disk.
+fn again(diagnosis: &Diagnosis) -> Vec<&Change> {
+    if logins(diagnosis).is_empty() { Vec::new() } else { each_once(diagnosis, Step::Disk) }
+}
+
+fn each_once(diagnosis: &Diagnosis, step: Step) -> Vec<&Change> {
     let parts = diagnosis.parts.iter().flat_map(|part| &part.findings);
     let changes = parts.chain(&diagnosis.notes).flat_map(|one| &one.changes);
     let mut found: Vec<&Change> = Vec::new();
-    for change in changes.filter(|change| change.step == Step::Login) {
+    for change in changes.filter(|change| change.step == step) {
         if !found.contains(&change) {
             found.push(change);
         }
@@ -151,3 +160,4 @@ fn logins(diagnosis: &Diagnosis) -> Vec<&Change> {
 
 const LOGIN: &str =
     "Then, once, with its file systems unmounted (the disk goes away and comes back):";
+const AGAIN: &str = "The disk that comes back has defaults; under the name that it has then:";

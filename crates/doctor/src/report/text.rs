@@ -1,7 +1,9 @@
 //! The report for a terminal of 80 columns. Commands are not torn: a long one goes on behind a
 //! backslash, so that it can be pasted as it is.
 
-use super::{LOGIN, Report, about, closing, heading, logins, occasion, opening, sized};
+use super::{
+    AGAIN, LOGIN, Report, about, again, closing, heading, logins, occasion, opening, sized,
+};
 use crate::judge::{Diagnosis, Finding, GoalFrom, Part, Step};
 use crate::units::rate;
 
@@ -24,11 +26,12 @@ pub fn text(report: &Report) -> String {
             part(&mut lines, one, report, said);
         }
         notes(&mut lines, diagnosis);
-        let logins = logins(diagnosis);
-        if !logins.is_empty() {
-            lines.push(String::new());
-            lines.extend(wrapped(LOGIN, 2));
-            lines.extend(logins.iter().flat_map(|change| command(&change.command, INDENT)));
+        for (words, changes) in [(LOGIN, logins(diagnosis)), (AGAIN, again(diagnosis))] {
+            if !changes.is_empty() {
+                lines.push(String::new());
+                lines.extend(wrapped(words, 2));
+                lines.extend(changes.iter().flat_map(|change| command(&change.command, INDENT)));
+            }
         }
         if diagnosis.is_certainly_healthy() {
             lines.push(String::new());
