@@ -197,6 +197,10 @@ target portal list --socket $TMP/nowhere.sock
 wan run --rate fast --rtt 50ms -- true
 wan run --rate 1gbit --rtt 50 -- true
 wan run --rate 1gbit -- true
+wan run --rate 1gbit --rtt 50ms --classes strict,ef -- true
+wan run --rate 1gbit --rtt 50ms --classes weighted,ef,rest=1 -- true
+wan run --rate 1gbit --rtt 50ms --ecn 1k -- true
+wan up lab --rate 1gbit --rtt 1ms --star 4 --node 3.mtu=9000
 doctor storage.example
 doctor 127.0.0.1:port
 doctor --seconds 0

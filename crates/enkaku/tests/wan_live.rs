@@ -122,6 +122,18 @@ fn a_lab_lives_from_up_to_down() {
     assert!(policed["link"]["far_to_near"]["police"].is_null(), "{policed}");
     let text = String::from_utf8(labs.wan("show lab").stdout).unwrap();
     assert!(text.contains("policed at 10 Mbit/s, burst 65536 bytes"), "{text}");
+    let classed = labs.json("set lab --classes weighted,ef=4,rest=1:fifo --ecn 0:30k --json");
+    assert_eq!(classed["link"]["near_to_far"]["classes"], "weighted,ef=4,rest=1");
+    assert_eq!(classed["link"]["far_to_near"]["ecn"]["queue_bytes"], 30_720);
+    let ping = labs.wan("exec lab near -- ping -c 2 -i 0.1 -Q 0xb8 10.77.0.2");
+    assert_eq!(ping.status.code(), Some(0), "{ping:?}");
+    let show = labs.json("show lab --json");
+    let ef = &show["near_to_far"]["classes"][0];
+    assert!(ef["class"] == "ef" && ef["segments"].as_u64() >= Some(2), "{show}");
+    assert!(ef["queued"]["p99_us"].is_f64(), "{show}");
+    let text = String::from_utf8(labs.wan("show lab").stdout).unwrap();
+    assert!(text.contains("for each of weighted,ef=4,rest=1"), "{text}");
+    assert!(text.contains("ECN above 30720 bytes") && text.contains("class ef: "), "{text}");
     assert_eq!(labs.json("show --json").as_array().unwrap().len(), 1);
 
     let (mut sleeper, inode) = labs.inside("far");
@@ -136,8 +148,14 @@ fn a_lab_lives_from_up_to_down() {
 fn a_killed_owner_leaves_nothing_behind() {
     let Some(labs) = Labs::new("killed") else { return };
     for signal in ["-KILL", "-TERM"] {
-        let up = labs.json("up lab --star 3 --networks 2 --rate 1gbit --rtt 1ms --json");
+        let up = labs.json(
+            "up lab --star 3 --networks 2 --rate 1gbit --rtt 1ms --node 2-3.rate=10mbit:20mbit \
+             --node 3.queue=64k --json",
+        );
         assert_eq!(up["nodes"].as_array().unwrap().len(), 6);
+        let third = &up["link"]["nodes"]["3"];
+        assert_eq!(third["from_switch"]["rate_bits_per_s"], 20_000_000);
+        assert_eq!(third["to_switch"]["queue_bytes"], 65_536);
         let (mut sleeper, inode) = labs.inside("node2");
         assert!(is_used(inode));
         let owner = up["pid"].to_string();
@@ -166,6 +184,11 @@ fn wrong_requests_get_one_line_and_exit_code_2() {
         ("up x --rate 1gbit --rtt 1ms --queue 2k --mtu 9000", "at least 1 packet"),
         ("up x --rate 1gbit --rtt 1ms --star 1", "nodes"),
         ("up x --rate 1gbit --rtt 1ms --networks 2", "--star"),
+        ("up x --rate 1gbit --rtt 1ms --node 2.rate=1mbit", "only a star"),
+        ("up x --rate 1gbit --rtt 1ms --star 2 --node 3.rate=1mbit", "so many nodes"),
+        ("up x --rate 1gbit --rtt 1ms --star 2 --node 3.mtu=9000", "3.rate=100mbit"),
+        ("up x --rate 1gbit --rtt 1ms --classes strict,ef", "must be rest"),
+        ("up x --rate 1gbit --rtt 1ms --ecn 1000b", "ECN threshold"),
         ("up a/b --rate 1gbit --rtt 1ms", "lab name"),
         ("up x --rate 1gbit --rtt 1ms --sysctl net.ipv4.no_such_thing=1", "net.ipv4.no_such"),
         ("up x --rate 1gbit --rtt 1ms --profile /no/such/file", "/no/such/file"),

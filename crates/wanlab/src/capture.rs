@@ -109,9 +109,12 @@ impl Recorder {
     /// One segment offered to the line `interface`.
     pub(crate) fn record(&mut self, interface: usize, now_ns: u64, ip: &[u8], fate: Fate) {
         let comment = match fate {
-            Fate::Delivered { .. } => None,
+            Fate::Delivered { marked, .. } | Fate::Waits { marked, .. } => {
+                marked.then_some("marked: congestion experienced")
+            }
             Fate::DroppedPolice => Some("dropped: policer"),
             Fate::DroppedQueue => Some("dropped: queue full"),
+            Fate::DroppedEcn => Some("dropped: above ECN threshold, cannot be marked"),
             Fate::DroppedLoss => Some("dropped: random loss"),
             Fate::DroppedBurst => Some("dropped: burst loss"),
         };
@@ -162,7 +165,7 @@ impl Recorder {
     }
 
     /// Ends the file with what each line counted, and waits for the disk.
-    pub(crate) fn finish(&mut self, now_ns: u64, counters: &[Counters]) {
+    pub(crate) fn finish(&mut self, now_ns: u64, counters: &[&Counters]) {
         self.flush();
         let at_ns = self.epoch_unix_ns + now_ns;
         let mut tail = Vec::new();
@@ -261,11 +264,12 @@ mod tests {
         let config = CaptureConfig { path: folder.path().join("log"), snap_bytes: 20 };
         let names = ["a to b".to_owned(), "b to a".to_owned()];
         let mut recorder = Recorder::create(&config, &names).unwrap();
-        let carried = Fate::Delivered { at_ns: 5, departs_ns: 4 };
+        let carried = Fate::Delivered { at_ns: 5, departs_ns: 4, marked: false };
         recorder.record(0, 1000, &[0x45; 5], carried);
         recorder.record(1, 2000, &[0x60; 1500], Fate::DroppedQueue);
         recorder.record(1, 3000, &[0x60; 7], Fate::DroppedBurst);
-        recorder.finish(9000, &[Counters { segments: 1, ..Counters::default() }; 2]);
+        let counters = Counters { segments: 1, ..Counters::default() };
+        recorder.finish(9000, &[&counters; 2]);
         let blocks = blocks(&std::fs::read(&config.path).unwrap());
         let kinds: Vec<u32> = blocks.iter().map(|(kind, _)| *kind).collect();
         assert_eq!(kinds, [SECTION_HEADER, 1, 1, 6, 6, 6, 5, 5]);

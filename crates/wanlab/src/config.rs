@@ -1,12 +1,15 @@
 //! What a lab is asked to be: one [`DirectionConfig`] each way, the MTU, the TCP buffers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::burst::GilbertElliott;
+use crate::classes::Classes;
 use crate::jitter::Jitter;
+use crate::node::NodeLines;
 use crate::policer::Policer;
 use crate::settings::Sysctl;
 use crate::units::{UnitError, parse_size};
@@ -55,6 +58,10 @@ pub struct DirectionConfig {
     /// DropTail: what fits in while earlier segments wait or are being sent.
     #[serde(flatten)]
     pub queue: Queue,
+    /// Packets that find so much waiting are marked or dropped (RFC 3168); each class of its own.
+    pub ecn: Option<Queue>,
+    /// Who waits together and goes first; without them all do, and the first to come.
+    pub classes: Option<Classes>,
     /// Same seed, same losses (of the n-th segment on the line).
     pub seed: u64,
 }
@@ -69,8 +76,47 @@ impl Default for DirectionConfig {
             burst: None,
             police: None,
             queue: Queue::Packets(2000),
+            ecn: None,
+            classes: None,
             seed: 1,
         }
+    }
+}
+
+impl DirectionConfig {
+    /// Checks every value of this direction.
+    fn validate(&self, direction: &'static str, mtu: u32) -> Result<(), ConfigError> {
+        let fail = |what| Err(ConfigError::Direction { direction, what });
+        if !(1..=RATE_MAX_BITS_PER_S).contains(&self.rate_bits_per_s) {
+            return fail("rate must lie between 1bit and 10tbit");
+        }
+        if self.delay > DELAY_MAX {
+            return fail("delay must not exceed 30 min");
+        }
+        if !(0.0..=1.0).contains(&self.loss) {
+            return fail("loss must lie between 0 and 1");
+        }
+        let holds_one = |queue| match queue {
+            Queue::Packets(packets) => packets > 0,
+            Queue::Bytes(bytes) => bytes >= u64::from(mtu),
+        };
+        if !holds_one(self.queue) {
+            return fail("queue must hold at least 1 packet of the MTU");
+        }
+        // Below it, every packet that cannot be marked would be dropped on an idle line.
+        if self.ecn.is_some_and(|threshold| !holds_one(threshold)) {
+            return fail("ECN threshold must let at least 1 packet of the MTU pass");
+        }
+        if let Some(Err(what)) = self.police.map(|policer| policer.validate(mtu)) {
+            return fail(what);
+        }
+        if self.jitter.is_some_and(|jitter| jitter.amount.max(jitter.hold) > DELAY_MAX) {
+            return fail("jitter must not exceed 30 min");
+        }
+        if let Some(Err(what)) = self.burst.map(|burst| burst.validate()) {
+            return fail(what);
+        }
+        Ok(())
     }
 }
 
@@ -100,6 +146,14 @@ impl Queue {
             _ => Err(fail()),
         }
     }
+
+    /// Whether a segment would be too much for what waits already.
+    pub(crate) fn is_exceeded(self, packets: usize, bytes: u64, ip_bytes: u32) -> bool {
+        match self {
+            Self::Packets(limit) => packets >= limit,
+            Self::Bytes(limit) => bytes + u64::from(ip_bytes) > limit,
+        }
+    }
 }
 
 /// A queue that could not be understood.
@@ -127,6 +181,9 @@ pub struct LabConfig {
     pub tcp_rmem: TcpBuffer,
     /// Other sysctls, written after these two.
     pub sysctls: Vec<Sysctl>,
+    /// Nodes of a star whose lines are others than the two above, by their number.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub nodes: BTreeMap<usize, NodeLines>,
 }
 
 impl Default for LabConfig {
@@ -152,6 +209,7 @@ impl LabConfig {
             tcp_wmem: TcpBuffer::WMEM_DEFAULT,
             tcp_rmem: TcpBuffer::RMEM_DEFAULT,
             sysctls: Vec::new(),
+            nodes: BTreeMap::new(),
         }
     }
 
@@ -166,35 +224,12 @@ impl LabConfig {
     /// # Errors
     /// Names the first value that is out of range.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        for (direction, config) in
-            [("near to far", &self.near_to_far), ("far to near", &self.far_to_near)]
-        {
-            let fail = |what| Err(ConfigError::Direction { direction, what });
-            if !(1..=RATE_MAX_BITS_PER_S).contains(&config.rate_bits_per_s) {
-                return fail("rate must lie between 1bit and 10tbit");
-            }
-            if config.delay > DELAY_MAX {
-                return fail("delay must not exceed 30 min");
-            }
-            if !(0.0..=1.0).contains(&config.loss) {
-                return fail("loss must lie between 0 and 1");
-            }
-            let holds_one = match config.queue {
-                Queue::Packets(packets) => packets > 0,
-                Queue::Bytes(bytes) => bytes >= u64::from(self.mtu),
-            };
-            if !holds_one {
-                return fail("queue must hold at least 1 packet of the MTU");
-            }
-            if let Some(Err(what)) = config.police.map(|policer| policer.validate(self.mtu)) {
-                return fail(what);
-            }
-            if config.jitter.is_some_and(|jitter| jitter.amount.max(jitter.hold) > DELAY_MAX) {
-                return fail("jitter must not exceed 30 min");
-            }
-            if let Some(Err(what)) = config.burst.map(|burst| burst.validate()) {
-                return fail(what);
-            }
+        self.near_to_far.validate("near to far", self.mtu)?;
+        self.far_to_near.validate("far to near", self.mtu)?;
+        for (&node, lines) in &self.nodes {
+            let named = |what| ConfigError::Node { node, what: Box::new(what) };
+            lines.to_switch.validate("to the switch", self.mtu).map_err(named)?;
+            lines.from_switch.validate("from the switch", self.mtu).map_err(named)?;
         }
         if !(MTU_MIN..=MTU_MAX).contains(&self.mtu) {
             return Err(ConfigError::Mtu(self.mtu));
@@ -214,6 +249,14 @@ pub enum ConfigError {
         direction: &'static str,
         /// Which value, and what it may be.
         what: &'static str,
+    },
+    /// One of the values of a node's own lines.
+    #[error("node {node}: {what}")]
+    Node {
+        /// Which node.
+        node: usize,
+        /// What is wrong there.
+        what: Box<ConfigError>,
     },
     /// The number of nodes or networks of a star, or what a star does not have.
     #[error("star: {0}")]

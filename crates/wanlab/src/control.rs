@@ -22,7 +22,7 @@ use crate::lab::End;
 use crate::settings::Settings;
 use crate::sys;
 
-/// A request or reply; a star of 64 nodes reports some 60 kB.
+/// A request or reply; a star of 64 nodes with eight classes reports some 600 kB.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// The owner answers at once, except that taking a lab down waits for its processes.

@@ -20,9 +20,9 @@ use tracing::{debug, error};
 
 use crate::capture::Recorder;
 use crate::config::DirectionConfig;
+use crate::counters::Counters;
 use crate::direction::{BATCH, Direction};
 use crate::gso::destination;
-use crate::link::Counters;
 use crate::sys;
 use crate::tun::Tun;
 
@@ -276,6 +276,7 @@ impl Worker {
     /// Hands what is due to a device, up to a batch; how many packets that were.
     fn deliver(&mut self, line: usize, device: usize) -> usize {
         let now_ns = self.now_ns();
+        self.directions[line].advance(now_ns);
         let (direction, to) = (&mut self.directions[line], &self.devices[device]);
         for delivered in 0..BATCH {
             let Some(packet) = direction.due(now_ns) else {
@@ -293,6 +294,7 @@ impl Worker {
     /// Hands what is due to the lines behind a switch, up to a batch; how many packets that were.
     fn forward(&mut self, line: usize, switch: usize) -> usize {
         let now_ns = self.now_ns();
+        self.directions[line].advance(now_ns);
         for forwarded in 0..BATCH {
             let Some(packet) = self.directions[line].due(now_ns) else {
                 return forwarded;
@@ -317,8 +319,13 @@ impl Worker {
 
     fn publish(&mut self) {
         let mut totals = self.shared.totals.lock().unwrap_or_else(PoisonError::into_inner);
-        totals.lines.clear();
-        totals.lines.extend(self.directions.iter().map(Direction::counters));
+        totals.lines.resize_with(self.directions.len(), Counters::default);
+        for (published, direction) in totals.lines.iter_mut().zip(&self.directions) {
+            // Most lines of a large star rest.
+            if published != direction.counters() {
+                published.clone_from(direction.counters());
+            }
+        }
         totals.undeliverable = self.undeliverable;
         totals.unroutable = self.unroutable;
         totals.cpu_s = sys::thread_cpu_time().as_secs_f64();
@@ -332,7 +339,8 @@ impl Worker {
         self.publish();
         let now_ns = self.now_ns();
         if let Some(recorder) = &mut self.recorder {
-            let counters: Vec<_> = self.directions.iter().map(Direction::counters).collect();
+            let counters: Vec<&Counters> =
+                self.directions.iter().map(Direction::counters).collect();
             recorder.finish(now_ns, &counters);
         }
     }

@@ -221,7 +221,7 @@ fn sum_of(bytes: &[u8]) -> u64 {
         .sum()
 }
 
-fn fold(mut sum: u64) -> u16 {
+pub(crate) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -229,13 +229,13 @@ fn fold(mut sum: u64) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
     /// A super-packet as the kernel hands it over.
-    fn craft(v6: bool, payload: &[u8], mss: u16, flags: u8, options: usize) -> Vec<u8> {
+    pub(crate) fn craft(v6: bool, payload: &[u8], mss: u16, flags: u8, options: usize) -> Vec<u8> {
         let tcp_len = 20 + options + payload.len();
         let ip = if v6 {
             let mut ip = vec![0x60, 0x0a, 0xbc, 0xde, 0, 0, 6, 64];
@@ -275,7 +275,7 @@ mod tests {
 
     /// Segmentation in software, written apart from the code under test: each segment is a whole
     /// IP packet with complete checksums. A frame without GSO only gets its checksum completed.
-    fn software_gso(frame: &[u8]) -> Vec<Vec<u8>> {
+    pub(crate) fn software_gso(frame: &[u8]) -> Vec<Vec<u8>> {
         let vnet = VnetHdr::read(frame).unwrap();
         let ip = &frame[VNET_HDR_LEN..];
         let v6 = ip[0] >> 4 == 6;

@@ -1,25 +1,60 @@
-//! One direction of the line as a pure model: policer, serialisation, DropTail queue, delay and
-//! jitter, random and bursty loss.
+//! One direction of the line as a pure model: policer, DropTail queue with or without classes and
+//! an ECN threshold, serialisation, delay and jitter, random and bursty loss.
 //!
-//! No clock, no sockets, no packets: segments are sizes, time is an argument. Departure is
+//! No clock, no sockets, no packets: segments are sizes and marks, time is an argument. Departure is
 //! `max(now, busy until) + size / rate`, delivery is departure + delay. Segments keep their order
-//! unless the jitter says otherwise.
+//! unless the jitter says otherwise, with classes those of each class. Without classes a segment's
+//! departure is known when it comes; with them whatever comes later may leave sooner, so a segment
+//! waits until [`Link::departure`] takes it.
 
 use std::collections::VecDeque;
 
-use serde::Serialize;
-
 use crate::burst::Burst;
 use crate::config::{DirectionConfig, ETHERNET_MIN_WIRE_BYTES, ETHERNET_OVERHEAD_BYTES, Queue};
+pub use crate::counters::{ClassCounters, Counters};
 use crate::jitter::Wander;
 use crate::policer::Bucket;
 use crate::random::SplitMix64;
+use crate::scheduler::{Scheduler, Waiting};
 
 pub(crate) const NANOS_PER_S: u64 = 1_000_000_000;
 
 /// Tell the streams of random numbers apart that one seed stands for.
 const SEED_BURST: u64 = 0x6275_7273_7400_0000;
 const SEED_JITTER: u64 = 0x6a69_7474_6572_0000;
+
+/// What a single class is called, where there are none.
+const ALL: &str = "all";
+
+/// The ECN field of a packet (RFC 3168 §5).
+const ECN_BITS: u8 = 3;
+const NOT_ECN_CAPABLE: u8 = 0;
+const CONGESTION_EXPERIENCED: u8 = 3;
+
+/// What the line wants to know of a segment. A number stands for one without marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Of the IP packet.
+    pub ip_bytes: u32,
+    /// IPv4's DS field or IPv6's traffic class: DSCP and ECN.
+    pub traffic_class: u8,
+}
+
+impl From<u32> for Segment {
+    fn from(ip_bytes: u32) -> Self {
+        Self { ip_bytes, traffic_class: 0 }
+    }
+}
+
+impl Segment {
+    fn dscp(self) -> u8 {
+        self.traffic_class >> 2
+    }
+
+    fn ecn(self) -> u8 {
+        self.traffic_class & ECN_BITS
+    }
+}
 
 /// What became of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,60 +65,37 @@ pub enum Fate {
         at_ns: u64,
         /// When its last bit is on the line.
         departs_ns: u64,
+        /// Whether it tells of congestion now.
+        marked: bool,
+    },
+    /// It waits in its class; [`Link::departure`] says when it leaves.
+    Waits {
+        /// Which class.
+        class: usize,
+        /// Whether it tells of congestion now.
+        marked: bool,
     },
     /// It exceeded the policer's rate and burst, and never came to the queue.
     DroppedPolice,
     /// The queue was full.
     DroppedQueue,
+    /// More waited than the ECN threshold, and it could not be marked.
+    DroppedEcn,
     /// It left, took its time on the line and was lost there.
     DroppedLoss,
     /// The same, in a burst.
     DroppedBurst,
 }
 
-/// What a direction has done with the segments offered to it; segments and the three kinds of
-/// drops make up what was offered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Counters {
-    /// Segments carried to the other end.
-    pub segments: u64,
-    /// IP bytes of these segments.
-    pub bytes: u64,
-    /// Segments that exceeded what the policer lets pass.
-    pub dropped_police: u64,
-    /// Segments that found the queue full.
-    pub dropped_queue: u64,
-    /// Segments lost on the line, in bursts or not.
-    pub dropped_loss: u64,
-    /// Of these, the ones lost in bursts.
-    pub dropped_burst: u64,
-    /// The most segments that ever waited or were being sent.
-    pub queue_packets_max: u64,
-    /// The most IP bytes that ever waited or were being sent.
-    pub queue_bytes_max: u64,
-}
-
-impl Counters {
-    /// What was offered and did not arrive.
-    #[must_use]
-    pub fn dropped(self) -> u64 {
-        self.dropped_police + self.dropped_queue + self.dropped_loss
-    }
-
-    /// Of two lines together; the longest queue is that of either.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            segments: self.segments + other.segments,
-            bytes: self.bytes + other.bytes,
-            dropped_police: self.dropped_police + other.dropped_police,
-            dropped_queue: self.dropped_queue + other.dropped_queue,
-            dropped_loss: self.dropped_loss + other.dropped_loss,
-            dropped_burst: self.dropped_burst + other.dropped_burst,
-            queue_packets_max: self.queue_packets_max.max(other.queue_packets_max),
-            queue_bytes_max: self.queue_bytes_max.max(other.queue_bytes_max),
-        }
-    }
+/// A segment that leaves its class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Departure {
+    /// Which one.
+    pub class: usize,
+    /// When its last bit is on the line.
+    pub departs_ns: u64,
+    /// When it arrives; `None` if it is lost.
+    pub at_ns: Option<u64>,
 }
 
 /// One direction of the line.
@@ -92,6 +104,8 @@ pub struct Link {
     rate_bits_per_s: u64,
     delay_ns: u64,
     queue: Queue,
+    ecn: Option<Queue>,
+    scheduler: Option<Scheduler>,
     loss: f64,
     seed: u64,
     random: SplitMix64,
@@ -103,7 +117,8 @@ pub struct Link {
     /// What division by the rate left over, in bits × 1e9: without it, rounding to whole
     /// nanoseconds would make a fast line up to a percent too fast.
     remainder: u64,
-    /// The segments still in the queue, oldest first: departure and IP bytes.
+    /// The segments still in the queue whose departure is known, oldest first: departure and IP
+    /// bytes. With classes that is the one being sent.
     queued: VecDeque<(u64, u32)>,
     queued_bytes: u64,
     /// The latest delivery so far, before which nothing may arrive that keeps its order.
@@ -140,6 +155,8 @@ impl Link {
             rate_bits_per_s: config.rate_bits_per_s.max(1),
             delay_ns: 0,
             queue: config.queue,
+            ecn: None,
+            scheduler: None,
             loss: 0.0,
             seed: config.seed,
             random: SplitMix64::new(config.seed),
@@ -162,7 +179,8 @@ impl Link {
     /// the queue leave at the new rate, and a queue that is too long now only takes no more.
     ///
     /// The caller must move the deliveries it keeps by the difference of their departures, and say
-    /// with [`Link::deliveries_moved`] which is the latest now.
+    /// with [`Link::deliveries_moved`] which is the latest now. Where [`Link::changes_classes`], it
+    /// takes all departures first: what waits leaves in the order that held when it came.
     pub fn set(&mut self, now_ns: u64, config: &DirectionConfig) -> Option<Retiming> {
         if config.seed != self.seed {
             self.seed = config.seed;
@@ -171,7 +189,13 @@ impl Link {
         }
         self.delay_ns = u64::try_from(config.delay.as_nanos()).unwrap_or(u64::MAX);
         self.queue = config.queue;
+        self.ecn = config.ecn;
         self.loss = config.loss;
+        if self.changes_classes(config) || self.counters.classes.is_empty() {
+            self.scheduler = config.classes.map(Scheduler::new);
+            let names = config.classes.map_or_else(|| vec![ALL.to_owned()], |all| all.names());
+            self.counters.name_classes(names);
+        }
         match (config.burst, &mut self.burst) {
             (Some(model), Some(burst)) => burst.set(model),
             (model, burst) => {
@@ -214,56 +238,163 @@ impl Link {
         self.jitter.as_ref().is_some_and(Wander::reorders)
     }
 
-    /// Offers a segment of `ip_bytes` to the line. Times must not run backwards.
-    pub fn enqueue(&mut self, now_ns: u64, ip_bytes: u32) -> Fate {
-        while let Some(&(departs_ns, bytes)) = self.queued.front()
-            && departs_ns <= now_ns
-        {
-            self.queued.pop_front();
-            self.queued_bytes -= u64::from(bytes);
-        }
+    /// Whether the classes would be others.
+    #[must_use]
+    pub fn changes_classes(&self, config: &DirectionConfig) -> bool {
+        self.scheduler.as_ref().map(Scheduler::classes) != config.classes.as_ref()
+    }
+
+    /// The part of the line that a class has in any case; all of it without classes.
+    #[must_use]
+    pub fn part(&self, traffic_class: u8) -> f64 {
+        let part = |scheduler: &Scheduler| {
+            let classes = scheduler.classes();
+            classes.part(classes.of(Segment { ip_bytes: 0, traffic_class }.dscp()))
+        };
+        self.scheduler.as_ref().map_or(1.0, part)
+    }
+
+    /// How long a segment is being sent.
+    #[must_use]
+    pub fn wire_ns(&self, ip_bytes: u32) -> u64 {
+        u64::from(wire_bytes(ip_bytes)) * 8 * NANOS_PER_S / self.rate_bits_per_s
+    }
+
+    /// Offers a segment to the line. Times must not run backwards, and with classes all departures
+    /// up to now must have been taken.
+    pub fn enqueue(&mut self, now_ns: u64, segment: impl Into<Segment>) -> Fate {
+        let segment = segment.into();
+        let ip_bytes = segment.ip_bytes;
+        self.forget_departed(now_ns);
         // A policer stands before the line, and what it lets pass may still find no room there.
         if self.policer.as_mut().is_some_and(|bucket| !bucket.passes(now_ns, wire_bytes(ip_bytes)))
         {
             self.counters.dropped_police += 1;
             return Fate::DroppedPolice;
         }
-        if self.is_full(ip_bytes) {
+        let class = self.scheduler.as_ref().map_or(0, |line| line.classes().of(segment.dscp()));
+        if self.exceeds(class, self.queue, ip_bytes) {
             self.counters.dropped_queue += 1;
+            self.counters.classes[class].dropped_queue += 1;
             return Fate::DroppedQueue;
         }
-        let departs_ns = self.serialise(now_ns, ip_bytes);
-        self.queued.push_back((departs_ns, ip_bytes));
-        self.queued_bytes += u64::from(ip_bytes);
-        let counters = &mut self.counters;
-        counters.queue_packets_max = counters.queue_packets_max.max(self.queued.len() as u64);
-        counters.queue_bytes_max = counters.queue_bytes_max.max(self.queued_bytes);
-        // Each draws its number in any case, so that one does not shift what the other loses.
-        let lost = self.loss > 0.0 && self.random.next_unit() < self.loss;
-        let lost_in_burst = self.burst.as_mut().is_some_and(Burst::loses);
-        if lost || lost_in_burst {
-            self.counters.dropped_loss += 1;
-            if lost {
-                return Fate::DroppedLoss;
-            }
-            self.counters.dropped_burst += 1;
-            return Fate::DroppedBurst;
+        let congested = self.ecn.is_some_and(|threshold| self.exceeds(class, threshold, ip_bytes));
+        if congested && segment.ecn() == NOT_ECN_CAPABLE {
+            self.counters.dropped_ecn += 1;
+            self.counters.classes[class].dropped_ecn += 1;
+            return Fate::DroppedEcn;
         }
-        self.counters.segments += 1;
-        self.counters.bytes += u64::from(ip_bytes);
-        Fate::Delivered { at_ns: self.arrival_ns(departs_ns), departs_ns }
+        let marked = congested && segment.ecn() != CONGESTION_EXPERIENCED;
+        self.counters.marked += u64::from(marked);
+        self.counters.classes[class].marked += u64::from(marked);
+        let lost = self.draw_loss();
+        let left = self.accept(now_ns, class, ip_bytes, lost.is_some());
+        if let Some(fate) = lost {
+            return fate;
+        }
+        let counters = &mut self.counters;
+        counters.segments += 1;
+        counters.bytes += u64::from(ip_bytes);
+        counters.classes[class].segments += 1;
+        counters.classes[class].bytes += u64::from(ip_bytes);
+        match left {
+            Some(departs_ns) => {
+                Fate::Delivered { at_ns: self.arrival_ns(departs_ns), departs_ns, marked }
+            }
+            None => Fate::Waits { class, marked },
+        }
+    }
+
+    /// Takes the next segment that waits in a class, if its first bit is on the line by now.
+    pub fn departure(&mut self, now_ns: u64) -> Option<Departure> {
+        if self.busy_until_ns > now_ns {
+            return None;
+        }
+        let (class, segment) = self.scheduler.as_mut()?.next()?;
+        let begins_ns = self.busy_until_ns;
+        let queued = &mut self.counters.classes[class].queued;
+        queued.add(begins_ns.saturating_sub(segment.arrived_ns));
+        let departs_ns = self.serialise(begins_ns, segment.ip_bytes);
+        self.queued.push_back((departs_ns, segment.ip_bytes));
+        self.queued_bytes += u64::from(segment.ip_bytes);
+        let at_ns = (!segment.lost).then(|| self.arrival_ns(departs_ns));
+        Some(Departure { class, departs_ns, at_ns })
+    }
+
+    /// When so many segments of a class that are not lost can have arrived at the soonest; `None`
+    /// if fewer wait.
+    #[must_use]
+    pub fn soonest_ns(&self, class: usize, carried: usize) -> Option<u64> {
+        let bytes = self.scheduler.as_ref()?.wire_bytes_of(class, carried)?;
+        let sending_ns =
+            u128::from(bytes) * 8 * u128::from(NANOS_PER_S) / u128::from(self.rate_bits_per_s);
+        let sending_ns = u64::try_from(sending_ns).unwrap_or(u64::MAX);
+        // Jitter may make the delay shorter.
+        let delay_ns = if self.jitter.is_some() { 0 } else { self.delay_ns };
+        Some(self.busy_until_ns.saturating_add(sending_ns).saturating_add(delay_ns))
     }
 
     /// What has happened so far.
     #[must_use]
-    pub fn counters(&self) -> Counters {
-        self.counters
+    pub fn counters(&self) -> &Counters {
+        &self.counters
     }
 
-    fn is_full(&self, ip_bytes: u32) -> bool {
-        match self.queue {
-            Queue::Packets(packets) => self.queued.len() >= packets,
-            Queue::Bytes(bytes) => self.queued_bytes + u64::from(ip_bytes) > bytes,
+    fn forget_departed(&mut self, now_ns: u64) {
+        while let Some(&(departs_ns, bytes)) = self.queued.front()
+            && departs_ns <= now_ns
+        {
+            self.queued.pop_front();
+            self.queued_bytes -= u64::from(bytes);
+        }
+    }
+
+    fn exceeds(&self, class: usize, limit: Queue, ip_bytes: u32) -> bool {
+        match &self.scheduler {
+            Some(scheduler) => scheduler.exceeds(class, limit, ip_bytes),
+            None => limit.is_exceeded(self.queued.len(), self.queued_bytes, ip_bytes),
+        }
+    }
+
+    /// Puts a segment into its queue: when it departs, if that is known already.
+    fn accept(&mut self, now_ns: u64, class: usize, ip_bytes: u32, lost: bool) -> Option<u64> {
+        let begins_ns = self.busy_until_ns.max(now_ns);
+        let departs_ns = if let Some(scheduler) = &mut self.scheduler {
+            if scheduler.is_empty() && self.busy_until_ns < now_ns {
+                (self.busy_until_ns, self.remainder) = (now_ns, 0);
+            }
+            let wire_bytes = wire_bytes(ip_bytes);
+            scheduler.push(class, Waiting { ip_bytes, wire_bytes, arrived_ns: now_ns, lost });
+            None
+        } else {
+            self.counters.classes[class].queued.add(begins_ns - now_ns);
+            let departs_ns = self.serialise(now_ns, ip_bytes);
+            self.queued.push_back((departs_ns, ip_bytes));
+            self.queued_bytes += u64::from(ip_bytes);
+            Some(departs_ns)
+        };
+        let (packets, bytes) = self.scheduler.as_ref().map_or((0, 0), Scheduler::held);
+        let (packets, bytes) = (packets + self.queued.len() as u64, bytes + self.queued_bytes);
+        let counters = &mut self.counters;
+        counters.queue_packets_max = counters.queue_packets_max.max(packets);
+        counters.queue_bytes_max = counters.queue_bytes_max.max(bytes);
+        let of_class = self.scheduler.as_ref().map_or(bytes, |scheduler| scheduler.bytes(class));
+        let most = &mut counters.classes[class].queue_bytes_max;
+        *most = (*most).max(of_class);
+        departs_ns
+    }
+
+    /// How a segment is lost on the line, if it is. Each kind draws its number in any case, so that
+    /// one does not shift what the other loses.
+    fn draw_loss(&mut self) -> Option<Fate> {
+        let lost = self.loss > 0.0 && self.random.next_unit() < self.loss;
+        let lost_in_burst = self.burst.as_mut().is_some_and(Burst::loses);
+        self.counters.dropped_loss += u64::from(lost || lost_in_burst);
+        self.counters.dropped_burst += u64::from(lost_in_burst && !lost);
+        match (lost, lost_in_burst) {
+            (true, _) => Some(Fate::DroppedLoss),
+            (false, true) => Some(Fate::DroppedBurst),
+            (false, false) => None,
         }
     }
 

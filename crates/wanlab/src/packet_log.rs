@@ -301,7 +301,7 @@ mod tests {
                     1 => config.delay = std::time::Duration::from_micros(value * 20),
                     _ => {
                         let fate = link.enqueue(now_ns, 1500);
-                        if let crate::link::Fate::Delivered { at_ns, departs_ns } = fate {
+                        if let crate::link::Fate::Delivered { at_ns, departs_ns, .. } = fate {
                             prop_assert!(now_ns < departs_ns && departs_ns <= at_ns);
                             log.append(&sent.to_ne_bytes(), Times { departs_ns, at_ns });
                             sent += 1;

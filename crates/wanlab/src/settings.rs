@@ -10,12 +10,15 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::burst::{BurstError, GilbertElliott};
+use crate::classes::{Classes, ClassesError};
 use crate::config::{
-    ConfigError, LabConfig, MTU_MAX, MTU_MIN, Queue, QueueError, SEED_BACK, TcpBuffer,
-    TcpBufferError,
+    ConfigError, DirectionConfig, LabConfig, MTU_MAX, MTU_MIN, Queue, QueueError, SEED_BACK,
+    TcpBuffer, TcpBufferError,
 };
 use crate::jitter::{Jitter, JitterError};
+use crate::node::{self, OfNodes};
 use crate::policer::{Policer, PolicerError};
+use crate::topology::NODES_MAX;
 use crate::units::{UnitError, parse_probability, parse_rate, parse_time};
 
 /// A value for each direction.
@@ -107,6 +110,10 @@ pub struct Settings {
     pub police: Option<EachWay<Option<Policer>>>,
     /// DropTail.
     pub queue: Option<EachWay<Queue>>,
+    /// Where marking and dropping by RFC 3168 begins.
+    pub ecn: Option<EachWay<Option<Queue>>>,
+    /// Who waits together.
+    pub classes: Option<EachWay<Option<Classes>>>,
     /// Of both directions, each of which makes its own stream of it.
     pub seed: Option<u64>,
     /// Bytes of the largest IP packet.
@@ -117,11 +124,13 @@ pub struct Settings {
     pub rmem: Option<TcpBuffer>,
     /// Other sysctls of the namespaces.
     pub sysctls: Vec<Sysctl>,
+    /// Lines of single nodes of a star.
+    pub nodes: OfNodes,
 }
 
 /// The names that [`Settings::one`] knows.
-const NAMES: &str =
-    "rate, rtt, delay, jitter, loss, burst, police, queue, seed, mtu, wmem, rmem, sysctl";
+const NAMES: &str = "rate, rtt, delay, jitter, loss, burst, police, queue, ecn, classes, node, seed, \
+                     mtu, wmem, rmem, sysctl";
 
 impl Settings {
     /// One setting by its name.
@@ -143,6 +152,9 @@ impl Settings {
             "burst" => new.burst = Some(EachWay::parse(value, parse_burst)?),
             "police" => new.police = Some(EachWay::parse(value, parse_police)?),
             "queue" => new.queue = Some(EachWay::parse(value, Queue::parse)?),
+            "ecn" => new.ecn = Some(EachWay::parse(value, parse_ecn)?),
+            "classes" => new.classes = Some(EachWay::parse(value, parse_classes)?),
+            "node" => new.nodes = node::parse(value)?,
             "seed" => {
                 let seed = value.parse().map_err(|_| SettingError::Seed(value.to_owned()))?;
                 new.seed = Some(seed);
@@ -171,7 +183,7 @@ impl Settings {
                 word.split_once('=').ok_or_else(|| SettingError::Word(word.to_owned()))?;
             // An RTT is a delay.
             let what = if name == "rtt" { "delay" } else { name };
-            if name != "sysctl" && seen.contains(&what) {
+            if !matches!(name, "sysctl" | "node") && seen.contains(&what) {
                 return Err(SettingError::Twice(name.to_owned()));
             }
             seen.push(what);
@@ -194,11 +206,14 @@ impl Settings {
         take(&mut self.burst, other.burst);
         take(&mut self.police, other.police);
         take(&mut self.queue, other.queue);
+        take(&mut self.ecn, other.ecn);
+        take(&mut self.classes, other.classes);
         take(&mut self.seed, other.seed);
         take(&mut self.mtu, other.mtu);
         take(&mut self.wmem, other.wmem);
         take(&mut self.rmem, other.rmem);
         self.sysctls.extend(other.sysctls);
+        node::merge(&mut self.nodes, other.nodes);
     }
 
     /// The lab with these settings in force.
@@ -209,13 +224,7 @@ impl Settings {
         let mut lab = lab.clone();
         for there in [true, false] {
             let line = if there { &mut lab.near_to_far } else { &mut lab.far_to_near };
-            set(&mut line.rate_bits_per_s, self.rate, there);
-            set(&mut line.delay, self.delay, there);
-            set(&mut line.jitter, self.jitter, there);
-            set(&mut line.loss, self.loss, there);
-            set(&mut line.burst, self.burst, there);
-            set(&mut line.police, self.police, there);
-            set(&mut line.queue, self.queue, there);
+            self.apply_to_line(line, there);
             if let Some(seed) = self.seed {
                 line.seed = if there { seed } else { seed ^ SEED_BACK };
             }
@@ -227,8 +236,22 @@ impl Settings {
             lab.sysctls.retain(|old| (old.side, &old.name) != (sysctl.side, &sysctl.name));
             lab.sysctls.push(sysctl.clone());
         }
+        node::apply(&mut lab, &self.nodes);
         lab.validate()?;
         Ok(lab)
+    }
+
+    /// What is set of a line, for the one there or the one back.
+    pub(crate) fn apply_to_line(&self, line: &mut DirectionConfig, there: bool) {
+        set(&mut line.rate_bits_per_s, self.rate, there);
+        set(&mut line.delay, self.delay, there);
+        set(&mut line.jitter, self.jitter, there);
+        set(&mut line.loss, self.loss, there);
+        set(&mut line.burst, self.burst, there);
+        set(&mut line.police, self.police, there);
+        set(&mut line.queue, self.queue, there);
+        set(&mut line.ecn, self.ecn, there);
+        set(&mut line.classes, self.classes, there);
     }
 }
 
@@ -246,6 +269,16 @@ fn parse_burst(input: &str) -> Result<Option<GilbertElliott>, BurstError> {
 /// `0` is none.
 fn parse_police(input: &str) -> Result<Option<Policer>, PolicerError> {
     if input == "0" { Ok(None) } else { Policer::parse(input).map(Some) }
+}
+
+/// `0` is none.
+fn parse_ecn(input: &str) -> Result<Option<Queue>, QueueError> {
+    if input == "0" { Ok(None) } else { Queue::parse(input).map(Some) }
+}
+
+/// `fifo` is none.
+fn parse_classes(input: &str) -> Result<Option<Classes>, ClassesError> {
+    if input == "fifo" { Ok(None) } else { Classes::parse(input).map(Some) }
 }
 
 /// In a list of settings, commas stand for the spaces between the three numbers.
@@ -272,6 +305,20 @@ pub enum SettingError {
     /// The queue.
     #[error(transparent)]
     Queue(#[from] QueueError),
+    /// The classes.
+    #[error(transparent)]
+    Classes(#[from] ClassesError),
+    /// A node of a star.
+    #[error(
+        "node {input:?}: give NODE.NAME=VALUE or FIRST-LAST.NAME=VALUE with nodes from 1 to {NODES_MAX}, \
+         as in 3.rate=100mbit or 5-8.queue=64k (allowed: {allowed})"
+    )]
+    Node {
+        /// What was given.
+        input: String,
+        /// What a node can have of its own.
+        allowed: String,
+    },
     /// A TCP buffer.
     #[error(transparent)]
     TcpBuffer(#[from] TcpBufferError),
@@ -352,6 +399,9 @@ mod tests {
         assert!(message("rtt=1ms delay=2ms").contains("twice"));
         assert!(message("rate=1gbit:-1gbit").contains("is negative"));
         assert!(message("queue=0").contains("1 packet or more"));
+        assert!(message("ecn=-1k").contains("queue \"-1k\""));
+        assert!(message("classes=strict").contains("must be rest"));
+        assert!(message("node=3").contains("3.rate=100mbit"));
         assert!(message("mtu=500").contains("500"));
         let small = Settings::parse("queue=2k mtu=9000").unwrap();
         let error = small.applied_to(&LabConfig::default()).unwrap_err().to_string();
@@ -363,8 +413,8 @@ mod tests {
 
     #[test]
     fn settings_survive_the_control_socket() {
-        let text =
-            "rate=1gbit:1mbit jitter=1ms:0 burst=0.1,0.2 police=1mbit:0 queue=2k:9 sysctl=net.x=1";
+        let text = "rate=1gbit:1mbit jitter=1ms:0 burst=0.1,0.2 police=1mbit:0 queue=2k:9 ecn=30k:0 \
+             classes=weighted,ef=4,rest=1:fifo node=2.rate=1mbit sysctl=net.x=1";
         let settings = Settings::parse(text).unwrap();
         let json = serde_json::to_string(&settings).unwrap();
         assert_eq!(serde_json::from_str::<Settings>(&json).unwrap(), settings);

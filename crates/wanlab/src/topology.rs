@@ -3,13 +3,13 @@
 use serde::Serialize;
 
 use crate::config::{ConfigError, DirectionConfig, LabConfig};
+use crate::counters::Counters;
 use crate::emulator::{Line, Sink, Source, Switch, Totals};
-use crate::link::Counters;
 use crate::settings::Side;
 use crate::tun::Port;
 
 /// More is a slip: each node is a namespace, and all share one emulator.
-const NODES_MAX: usize = 64;
+pub(crate) const NODES_MAX: usize = 64;
 const NETWORKS_MAX: usize = 2;
 
 /// Spreads the seed of a star's lines beyond the bit that tells the directions apart.
@@ -34,10 +34,13 @@ pub enum Topology {
 
 impl Topology {
     pub(crate) fn validate(self, config: &LabConfig) -> Result<(), ConfigError> {
+        let fail = |what| Err(ConfigError::Star(what));
         let Self::Star { nodes, networks } = self else {
+            if !config.nodes.is_empty() {
+                return fail("only a star has nodes whose lines could be others");
+            }
             return Ok(());
         };
-        let fail = |what| Err(ConfigError::Star(what));
         if !(2..=NODES_MAX).contains(&nodes) {
             return fail("nodes must lie between 2 and 64");
         }
@@ -46,6 +49,9 @@ impl Topology {
         }
         if config.sysctls.iter().any(|sysctl| sysctl.side != Side::All) {
             return fail("sysctls are for all nodes, there is no near or far");
+        }
+        if config.nodes.keys().any(|node| *node > nodes) {
+            return fail("there are not so many nodes as one that has lines of its own");
         }
         Ok(())
     }
@@ -81,6 +87,9 @@ impl Topology {
             ],
             Self::Star { nodes, networks } => (0..nodes * networks)
                 .flat_map(|device| {
+                    let own = config.nodes.get(&(device / networks + 1));
+                    let there = own.map_or(there, |lines| &lines.to_switch);
+                    let back = own.map_or(back, |lines| &lines.from_switch);
                     let seeded = |line: &DirectionConfig| DirectionConfig {
                         seed: line.seed ^ ((device as u64) << SEED_SHIFT),
                         ..line.clone()
@@ -144,15 +153,15 @@ impl Topology {
             .map(|(device, lines)| NodeStats {
                 node: device / networks + 1,
                 network: device % networks + 1,
-                to_switch: lines[0],
-                from_switch: lines[1],
+                to_switch: lines[0].clone(),
+                from_switch: lines[1].clone(),
             })
             .collect()
     }
 }
 
 /// One node of a star on one of its networks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NodeStats {
     /// From 1.
     pub node: usize,
@@ -166,7 +175,7 @@ pub struct NodeStats {
 
 /// What the emulator has done. In a star, `near_to_far` is all lines to the switches together and
 /// `far_to_near` all lines from them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct EmulatorStats {
     /// What the near end sent.
     pub near_to_far: Counters,
@@ -183,7 +192,7 @@ impl From<&Totals> for EmulatorStats {
     fn from(totals: &Totals) -> Self {
         let sum = |first: usize| {
             let lines = totals.lines.iter().skip(first).step_by(2);
-            lines.fold(Counters::default(), |sum, line| sum.plus(*line))
+            lines.fold(Counters::default(), Counters::plus)
         };
         Self {
             near_to_far: sum(0),
@@ -222,6 +231,16 @@ mod tests {
     }
 
     #[test]
+    fn a_node_has_its_own_lines_on_all_its_networks() {
+        let own = crate::Settings::parse("rate=1gbit node=2.rate=10mbit:20mbit").unwrap();
+        let config = own.applied_to(&LabConfig::default()).unwrap();
+        let lines = Topology::Star { nodes: 3, networks: 2 }.lines(&config);
+        let rates: Vec<u64> =
+            lines.iter().map(|line| line.config.rate_bits_per_s / 1_000_000).collect();
+        assert_eq!(rates, [1000, 1000, 1000, 1000, 10, 20, 10, 20, 1000, 1000, 1000, 1000]);
+    }
+
+    #[test]
     fn what_no_star_can_be() {
         let message = |nodes, networks| {
             let star = Topology::Star { nodes, networks };
@@ -231,5 +250,13 @@ mod tests {
         assert!(message(1, 1).unwrap_err().contains("nodes"));
         assert!(message(65, 1).unwrap_err().contains("nodes"));
         assert!(message(2, 3).unwrap_err().contains("networks"));
+        let own = crate::Settings::parse("node=3.loss=0.1").unwrap();
+        let own = own.applied_to(&LabConfig::default()).unwrap();
+        let of = |form: Topology| form.validate(&own).map_err(|error| error.to_string());
+        assert_eq!(of(Topology::Star { nodes: 3, networks: 1 }), Ok(()));
+        assert!(
+            of(Topology::Star { nodes: 2, networks: 1 }).unwrap_err().contains("so many nodes")
+        );
+        assert!(of(Topology::Pair).unwrap_err().contains("only a star"));
     }
 }

@@ -134,7 +134,7 @@ fn data_arrive_intact_through_a_short_queue() {
 }
 
 /// Packets that overtake each other, bursts that cut super-packets, and a line whose rate, delay,
-/// queue and MTU change fifty times a second.
+/// queue, classes and MTU change fifty times a second.
 #[test]
 fn data_arrive_intact_on_a_line_that_changes() {
     if !can_run("integrity", &[]) {
@@ -148,10 +148,11 @@ fn data_arrive_intact_on_a_line_that_changes() {
     };
     let mut steps = [
         "rate=300mbit delay=1ms:5ms",
-        "rate=2gbit rtt=1ms mtu=1400",
-        "mtu=1500",
-        "queue=64k jitter=0",
-        "queue=500 jitter=500us,normal,reorder rate=1gbit",
+        "rate=2gbit rtt=1ms mtu=1400 classes=weighted,ef=3,rest=1",
+        "mtu=1500 ecn=30k",
+        "rate=500mbit classes=strict,ef,rest",
+        "queue=64k jitter=0 ecn=0",
+        "queue=500 jitter=500us,normal,reorder rate=1gbit classes=fifo",
     ]
     .map(|text| wanlab::Settings::parse(text).unwrap())
     .into_iter()

@@ -103,7 +103,7 @@ fn the_loss_rate_lies_in_its_binomial_interval() {
     println!("{lost} of {n} echoes lost, {mean:.0} ± {:.0} expected", 2.576 * sigma);
     assert!((lost - mean).abs() <= 2.576 * sigma, "{text}");
     let link = lab.stop();
-    let (there, back) = (link.near_to_far, link.far_to_near);
+    let (there, back) = (&link.near_to_far, &link.far_to_near);
     // The kernels of both ends say a word of IPv6 now and then, and that can be lost, too.
     let requests = there.segments + there.dropped_loss - u64::from(n);
     let answers = back.segments + back.dropped_loss + there.dropped_loss - u64::from(n);

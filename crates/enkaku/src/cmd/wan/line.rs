@@ -24,7 +24,8 @@ macro_rules! setting {
     };
 }
 
-setting!(rate, rtt, delay, jitter, loss, burst, police, queue, seed, mtu, wmem, rmem, sysctl);
+setting!(rate, rtt, delay, jitter, loss, burst, police, queue, ecn, classes, node);
+setting!(seed, mtu, wmem, rmem, sysctl);
 
 /// What a line can be set to.
 #[derive(Debug, Clone, Args)]
@@ -59,6 +60,20 @@ pub(crate) struct LineArgs {
     /// [default: 2000]
     #[arg(long, value_parser = queue, allow_hyphen_values = true)]
     queue: Option<Settings>,
+    /// What may wait before congestion is told (RFC 3168): packets, or bytes as in 30k. Above it
+    /// packets of ECN-capable senders are marked, others dropped [default: none]
+    #[arg(long, value_parser = ecn, value_name = "THRESHOLD", allow_hyphen_values = true)]
+    ecn: Option<Settings>,
+    /// Classes by DSCP, each with a --queue and an --ecn of its own: strict,CLASS,... (the most
+    /// urgent first) or weighted,CLASS=WEIGHT,...; CLASS is rest or DSCPs joined by + (ef, cs0 to
+    /// cs7, af11 to af43, va, le, 0 to 63), as in strict,ef,rest or weighted,ef=4,rest=2,cs1+le=1
+    /// [default: fifo]
+    #[arg(long, value_parser = classes, allow_hyphen_values = true)]
+    classes: Option<Settings>,
+    /// Lines of some nodes of a star that are not as those of all: 3.rate=100mbit, 5-8.queue=64k;
+    /// may be repeated
+    #[arg(long, value_parser = node, value_name = "NODES.NAME=VALUE", allow_hyphen_values = true)]
+    node: Vec<Settings>,
     /// Same seed, same losses [default: 1]
     #[arg(long, value_parser = seed, value_name = "N", allow_hyphen_values = true)]
     seed: Option<Settings>,
@@ -89,12 +104,14 @@ impl LineArgs {
             &self.burst,
             &self.police,
             &self.queue,
+            &self.ecn,
+            &self.classes,
             &self.seed,
             &self.mtu,
             &self.wmem,
             &self.rmem,
         ];
-        for settings in given.into_iter().flatten().chain(&self.sysctl) {
+        for settings in given.into_iter().flatten().chain(&self.node).chain(&self.sysctl) {
             all.merge(settings.clone());
         }
         all

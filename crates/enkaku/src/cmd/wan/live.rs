@@ -173,6 +173,14 @@ fn text(report: &Value) -> String {
     for (title, direction) in [(there, "near_to_far"), (back, "far_to_near")] {
         let _ = writeln!(text, "  {title}: {}", line_text(&report["link"][direction]));
         let _ = writeln!(text, "    {}", counters_text(&report[direction]));
+        for class in report[direction]["classes"].as_array().into_iter().flatten() {
+            let _ = writeln!(text, "    {}", class_text(class));
+        }
+    }
+    for (node, lines) in report["link"]["nodes"].as_object().into_iter().flatten() {
+        for (title, line) in [(there, "to_switch"), (back, "from_switch")] {
+            let _ = writeln!(text, "  node{node} {title}: {}", line_text(&lines[line]));
+        }
     }
     for (end, tcp) in report["tcp"].as_object().into_iter().flatten() {
         let _ = write!(text, "  {end}:");
@@ -204,6 +212,13 @@ fn line_text(line: &Value) -> String {
         number("delay_us") / 1e3,
         number("loss"),
     );
+    if let Some(classes) = line["classes"].as_str() {
+        let _ = write!(text, " for each of {classes}");
+    }
+    if let Some((unit, threshold)) = line["ecn"].as_object().and_then(|ecn| ecn.iter().next()) {
+        let unit = unit.trim_start_matches("queue_");
+        let _ = write!(text, ", ECN above {threshold} {unit}");
+    }
     let burst = &line["burst"];
     if burst.is_object() {
         let _ = write!(
@@ -232,14 +247,31 @@ fn line_text(line: &Value) -> String {
 
 fn counters_text(counters: &Value) -> String {
     format!(
-        "{} segments, {} bytes; dropped {} policer, {} queue, {} loss ({} in bursts); \
-         queue at most {} packets",
+        "{} segments, {} bytes; marked {}; dropped {} policer, {} queue, {} ECN, {} loss \
+         ({} in bursts); queue at most {} packets",
         counters["segments"],
         counters["bytes"],
+        counters["marked"],
         counters["dropped_police"],
         counters["dropped_queue"],
+        counters["dropped_ecn"],
         counters["dropped_loss"],
         counters["dropped_burst"],
         counters["queue_packets_max"],
+    )
+}
+
+fn class_text(class: &Value) -> String {
+    format!(
+        "class {}: {} segments, {} bytes; marked {}; dropped {} queue, {} ECN; queued {} us in the \
+         mean, p99 {} us",
+        class["class"].as_str().unwrap_or_default(),
+        class["segments"],
+        class["bytes"],
+        class["marked"],
+        class["dropped_queue"],
+        class["dropped_ecn"],
+        class["queued"]["mean_us"],
+        class["queued"]["p99_us"],
     )
 }
