@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.processes import that_name, until
 
-from enkaku_lab import cluster, s3_btio, s3_mixed
+from enkaku_lab import cluster, s3_beyond, s3_btio, s3_mixed
 from enkaku_lab.cluster import Line, Seen
 from enkaku_lab.peers import btio
 from enkaku_lab.peers.btio import Work
@@ -188,6 +188,61 @@ def test_a_run_is_expected_to_take_the_longer_of_both():
     table, expected, _ = s3_mixed.tell(study, turns)
     assert expected == "flushed, merged: T(0) 2.00 s, t 100.00 ms, off by +30%"
     assert "20.0%*" in table and " 7 " in table
+
+
+@pytest.mark.needs("tgtd", "tgtadm", "qemu-img")
+def test_checkpoints_go_beside_steps_in_the_class_of_their_mark(out: Path, tmp_path: Path):
+    # Slow enough that a checkpoint is under way for a while, and that this machine can do it.
+    s3_beyond.main(["--quick", "--scale", "0.1", "--out", str(out), "--docs", str(tmp_path)])
+    lines = [json.loads(line) for line in (out / "s3-beyond.jsonl").read_text().splitlines()]
+    runs = {one["policy"]: one for one in lines if one["kind"] == "run"}
+    assert list(runs) == ["no checkpoints", "stock", "ours", "ours with QoS"]
+    for name, one in runs.items():
+        report, way = one["report"], one["lines"]["near_to_far"]
+        assert report["right"] and report["ranks"] == 2
+        classes = {part["class"]: part["bytes"] for part in way["classes"]}
+        if name == "no checkpoints":
+            assert report["step"]["count"] > 1 and report["step_beside"]["count"] == 0
+            assert one["alone_s"] is None and list(classes) == ["all"]
+            continue
+        assert report["step_beside"]["count"] > 0 and report["round_trip_beside"]["count"] > 10
+        # 20 MB of a checkpoint alone, and more of it beside steps.
+        assert way["bytes"] > 25 * MIB and one["alone_s"] > 1.0, name
+        if name == "ours with QoS":
+            assert classes["cs1"] > 20_000_000 and classes["rest"] > 2 * MIB, classes
+        else:
+            assert list(classes) == ["all"]
+    text = (tmp_path / "s3-beyond.md").read_text()
+    assert "2 compute nodes" in text and "--max-rate 16mbit" in text
+    assert "0.02 of what the title" in text and "ours with QoS" in text
+
+
+def _beyond(policy: str, which: str, step_s: float, alone_s: float | None, took: list[float]):
+    report = {}
+    for name in ("step", "reduce", "round_trip"):
+        report |= {name: {"count": 0}, f"{name}_beside": {"count": 0}}
+    report[f"step{which}"] = {"p50_us": step_s * 1e6}
+    report[f"reduce{which}"] = {"p99_us": 400_000.0}
+    report[f"round_trip{which}"] = {"p99_us": 300.0 * step_s}
+    return s3_beyond.Ran(policy, report, Seen(1.0, (1,), 7, 0.0, 0.2), alone_s, took, {})
+
+
+def test_what_a_step_and_a_checkpoint_cost_is_told_beside_each_alone():
+    study = s3_beyond.Study(0.1, 2, "100us", ["ours", "qos"], "weighted,rest=9,cs1=1", 0.8, 1000, 20.0, 80, 1)
+    assert (study.reduce_bytes, study.part_bytes, study.limit) == (6_400_000, 48 * MIB, "80mbit")
+    assert study.line() == Line("100mbit", "100us", "65536b")
+    assert study.words(s3_beyond.OURS) == study.line().words()
+    assert study.words(s3_beyond.QOS)[-1] == study.classes
+    ran = [
+        _beyond("no checkpoints", "", 2.0, None, []),
+        _beyond("ours", "_beside", 3.0, 10.0, [12.0, 14.0, 13.0]),
+        # None ended while steps ran.
+        _beyond("ours with QoS", "_beside", 2.1, 10.0, []),
+    ]
+    alone, ours, qos = s3_beyond.rows(study, ran)
+    assert alone == ["no checkpoints", "2.000", "–", "400", "600", "–", "–", "–", "7", "20.0%*"]
+    assert ours[1:8] == ["3.000", "1.500", "400", "900", "300", "7.7", "1.30"]
+    assert qos[1:8] == ["2.100", "1.050", "400", "630", "30", "–", "–"]
 
 
 def test_each_node_has_its_own_name_and_volume_under_one_path(tmp_path: Path):

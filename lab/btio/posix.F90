@@ -43,6 +43,10 @@ module posix
       import :: c_size_t, c_ptr
       integer(c_size_t), value :: alignment, size
     end function c_aligned_alloc
+    integer(c_int) function c_usleep(microseconds) bind(c, name='usleep')
+      import :: c_int
+      integer(c_int), value :: microseconds
+    end function c_usleep
     subroutine c_exit(code) bind(c, name='exit')
       import :: c_int
       integer(c_int), value :: code
@@ -50,7 +54,7 @@ module posix
   end interface
 
   public :: fsync_path, end_with, create_file, open_file, write_all, read_all, fsync_file
-  public :: close_file, aligned_memory
+  public :: close_file, aligned_memory, nap
 
 contains
 
@@ -118,6 +122,14 @@ contains
     aligned_memory = c_null_ptr
     if (bytes > 0) aligned_memory = c_aligned_alloc(page, (bytes + page - 1) / page * page)
   end function aligned_memory
+
+  !> Leaves the processor to others for less than a second. A signal may end it sooner.
+  subroutine nap(seconds)
+    real(kind(1.0d0)), intent(in) :: seconds
+    integer(c_int) :: unused
+
+    unused = c_usleep(int(1.0d6 * seconds, c_int))
+  end subroutine nap
 
   !> Ends the process with a code and without a word, which STOP cannot.
   subroutine end_with(code)

@@ -6,7 +6,7 @@ socket that it leaves behind is removed.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,19 +32,23 @@ def serve(
     max_connections: int | None = None,
     parameters: dict[str, str] | None = None,
     iqn: str = IQN,
+    within: Callable[[list[object]], list[object]] | None = None,
 ) -> Iterator[Target]:
     """A tgtd with one target whose LUNs 1, 2, … are the given files (backing store rdwr).
 
-    `parameters` are iSCSI keys by name, in place of tgt's own values.
+    `parameters` are iSCSI keys by name, in place of tgt's own values. `within` makes of its command
+    one that runs elsewhere, in another network namespace for instance; give the port then, too.
     """
     port = port or free_port(address)
     control = _free_control_number()
     portal = f"portal={host_for_url(address)}:{port}"
-    tgtd = Peer(
-        [need("tgtd"), "-f", "-C", control, "--iscsi", portal], log_path(logs, "tgtd", port)
-    )
+    argv = [need("tgtd"), "-f", "-C", control, "--iscsi", portal]
+    log = log_path(logs, f"tgtd-{control}" if within else "tgtd", port)
+    tgtd = Peer(within(argv) if within else argv, log)
     try:
-        tgtd.wait_until(lambda: accepts(address, port), "its portal does not accept connections")
+        # Seen from elsewhere it is not; it opens the portal before it answers tgtadm.
+        if within is None:
+            tgtd.wait_until(lambda: accepts(address, port), "its portal does not accept connections")
         tgtd.wait_until(lambda: _admin_answers(control), "tgtadm gets no answer")
         keys = dict(parameters or {})
         if max_connections is not None:
