@@ -2,22 +2,20 @@
 fetched by curl, byte by byte; storage that goes away and comes back; guests that mean no good."""
 
 import hashlib
-import json
 import random
 import shutil
 import socket
 import time
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from support import filesystems as fs
+from support.media import serve, wait_for
 
-from enkaku_lab.peers import Target, enkaku, log_path, need
-from enkaku_lab.process import Peer, run
+from enkaku_lab.peers import Target, enkaku, need
+from enkaku_lab.process import run
 
 MIB = 1 << 20
 FILM = "films/Ein Film ü.mp4"
@@ -25,76 +23,6 @@ SRT = "1\n00:00:00,500 --> 00:00:02,000\nHello & <b>you</b>\n"
 with_ffmpeg = pytest.mark.needs("mke2fs", "curl", "ffmpeg", "ffprobe")
 
 pytestmark = pytest.mark.needs("mke2fs", "curl")
-
-
-def wait_for(what: Callable[[], bool], told: str, seconds: float = 40.0) -> None:
-    begin = time.monotonic()
-    while not what():
-        assert time.monotonic() - begin < seconds, f"not {told} within {seconds:.0f} s"
-        time.sleep(0.1)
-
-
-class Page:
-    """A running `enkaku media serve`."""
-
-    def __init__(self, peer: Peer, port: int):
-        self.peer, self.port = peer, port
-
-    def curl(self, path: str, *options: object) -> tuple[int, bytes]:
-        """Status and body."""
-        body = self.peer.log.with_suffix(".body")
-        body.unlink(missing_ok=True)
-        url = f"http://127.0.0.1:{self.port}{path}"
-        words = [need("curl"), "--silent", "--max-time", 60, "--path-as-is", "--output", body]
-        done = run([*words, "--write-out", "%{http_code}", *options, url], check=False)
-        return int(done.stdout or 0), body.read_bytes() if body.exists() else b""
-
-    def head(self, path: str, *options: object) -> dict[str, str]:
-        """Fields, and `status`."""
-        url = f"http://127.0.0.1:{self.port}{path}"
-        words = [need("curl"), "--silent", "--max-time", 60, "--output", "/dev/null"]
-        lines = run([*words, "--dump-header", "-", *options, url]).stdout.splitlines()
-        fields = (line.split(": ", 1) for line in lines[1:] if ": " in line)
-        return {"status": lines[0].split()[1], **{key.lower(): value for key, value in fields}}
-
-    def json(self, path: str) -> dict:
-        status, body = self.curl(path)
-        assert status == 200, body
-        return json.loads(body)
-
-    def video(self, query: str = "") -> dict:
-        videos = self.json(f"/api/videos?q={quote(query)}")["videos"]
-        assert len(videos) == 1, videos
-        return videos[0]
-
-    def home(self) -> dict:
-        return self.json("/api/homes")["homes"][0]
-
-    def say(self, text: bytes, seconds: float = 40.0) -> bytes:
-        """All that is answered to these bytes, until the server closes."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as connection:
-            connection.sendall(text)
-            answer = b""
-            while piece := connection.recv(65536):
-                answer += piece
-            return answer
-
-
-@contextmanager
-def serve(catalogue: Path, *options: object) -> Iterator[Page]:
-    log = log_path(catalogue.parent, "media", 0)
-    words = [enkaku.binary(), "media", "serve", catalogue, "--listen", "127.0.0.1:0", *options]
-    peer = Peer(words, log)
-    try:
-        peer.wait_for_output("http://")
-        port = next(
-            int(line.split(":")[2].strip("/\n"))
-            for line in log.read_text().splitlines()
-            if line.startswith("http://")
-        )
-        yield Page(peer, port)
-    finally:
-        peer.stop()
 
 
 @pytest.fixture

@@ -147,6 +147,17 @@ media serve $TMP/none.toml --listen films.example
 media serve $TMP/none.toml --listen 127.0.0.1:$PORT
 media serve $TMP/none.toml --name films.example:80
 media serve $TMP/none.toml --streams 0
+media serve $TMP/none.toml --listen 0.0.0.0
+media serve $TMP/none.toml --tls-cert $TMP/none.toml
+media serve $TMP/none.toml --tls-cert $TMP/none.toml --tls-key $TMP/long
+media user add anna
+media user add anna --catalogue $TMP/nowhere.toml --password-file $TMP/long
+media user add anna --catalogue $TMP/none.toml
+media user add "an na" --catalogue $TMP/none.toml --password-file $TMP/long
+media user passwd anna --catalogue $TMP/none.toml --password-file $TMP/long
+media share Kyoto --catalogue $TMP/none.toml
+media share Kyoto --for 3d --catalogue $TMP/none.toml
+media share --revoke 17 --catalogue $TMP/none.toml
 media publish iscsi://127.0.0.1:$PORT/{IQN}/0 --catalogue $TMP/new.toml
 media publish iscsi://127.0.0.1:$PORT/{IQN}/0 /films
 media publish iscsi://127.0.0.1:$NOBODY/{IQN}/0 / --catalogue $TMP/new.toml

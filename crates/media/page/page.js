@@ -23,11 +23,15 @@ let shown = { query: null, total: 0, count: 0, loading: false };
 let asked = 0;
 let current = null;
 let waiting = null;
+// A link to one video begins all addresses; otherwise nothing does.
+const base = location.pathname.match(/^\/s\/[\w-]+/)?.[0] ?? "";
+let me = { name: null, is_owner: false, accounts: false };
 
 // Where one has stopped. A browser may have no storage to remember it in.
 const memory = {
   key: (id) => `enkaku position ${id}`,
   get(id) {
+    if (me.name) return videos.get(id)?.position_s ?? 0;
     try {
       const seconds = Number(localStorage.getItem(this.key(id)));
       return Number.isFinite(seconds) && seconds > 0 ? seconds : 0;
@@ -36,12 +40,24 @@ const memory = {
     }
   },
   set(id, seconds) {
+    if (me.name) return this.send(id, seconds);
     try {
       if (seconds > 0) localStorage.setItem(this.key(id), seconds.toFixed(1));
       else localStorage.removeItem(this.key(id));
     } catch {
       // It begins at the start the next time.
     }
+  },
+  // With an account, the server remembers it, for other devices too.
+  send(id, seconds) {
+    const one = videos.get(id);
+    if (one) one.position_s = seconds > 0 ? seconds : null;
+    const body = JSON.stringify({ position_s: Number(seconds.toFixed(1)) });
+    const headers = { "Content-Type": "application/json" };
+    // Also while the page is being left.
+    fetch(`/api/position/${id}`, { method: "PUT", headers, body, keepalive: true }).catch(() => {
+      // The next one, some seconds later, says where it is.
+    });
   },
 };
 
@@ -59,7 +75,8 @@ const show = (element, text) => {
 };
 
 async function get(path) {
-  const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(15000) });
+  const response = await fetch(base + path, { cache: "no-store", signal: AbortSignal.timeout(15000) });
+  if (response.status === 401) location.assign(`/login${location.hash}`);
   if (!response.ok) throw new Error((await response.text()).trim() || `HTTP ${response.status}`);
   return response.json();
 }
@@ -268,6 +285,8 @@ async function trouble() {
   } else if (status === 200) {
     const kind = [one.container, one.video_codec, one.audio_codec].filter(Boolean).join(", ");
     show(at("trouble"), `This browser cannot play it${kind ? ` (${kind})` : ""}. It can be downloaded.`);
+  } else if (status === 401) {
+    location.assign(`/login${location.hash}`);
   } else if (status === 404) {
     show(at("trouble"), "The storage has no such file any more.");
   } else if (status === 500) {
@@ -359,8 +378,29 @@ new IntersectionObserver((seen) => seen.some((one) => one.isIntersecting) && mor
   rootMargin: "600px",
 }).observe(at("more"));
 
-find("").then(() => {
-  const id = location.hash.slice(1);
-  if (videos.has(id)) open(id);
-});
+async function leave() {
+  const headers = { "Content-Type": "application/json" };
+  await fetch("/api/logout", { method: "POST", headers, body: "{}" }).catch(() => {});
+  location.assign("/login");
+}
+
+async function greet() {
+  try {
+    me = await get("/api/me");
+  } catch {
+    return; // the videos tell what is wrong
+  }
+  at("name-shown").textContent = me.name ?? "";
+  at("leave").hidden = !me.name;
+  at("who").hidden = !me.name;
+}
+
+at("leave").addEventListener("click", leave);
+document.body.classList.toggle("shared", Boolean(base));
+greet()
+  .then(() => find(""))
+  .then(() => {
+    const id = location.hash.slice(1);
+    if (videos.has(id)) open(id);
+  });
 keepLooking();

@@ -2,28 +2,36 @@
 //! extents, and nothing stands between.
 //!
 //! A [`Catalogue`] names videos and the volumes that they are on, a [`Server`] answers for it. A
-//! volume is opened when somebody wants something of it, and let go when nobody does.
+//! volume is opened when somebody wants something of it, and let go when nobody does. Who may see
+//! what is [`Accounts`]' and [`Shares`]'.
 //!
-//! Not here: writing to a volume, codecs, accounts and TLS.
+//! Not here: writing to a volume, codecs.
 
 #![forbid(unsafe_code)]
 
+mod access;
+mod answers;
 mod aside;
 mod body;
 mod catalogue;
+mod conversation;
 mod guard;
 mod home;
-mod json;
 mod lease;
 mod publish;
 mod range;
 mod respond;
 mod route;
+mod sent;
 mod server;
 mod shelf;
+mod state;
 mod subtitles;
 mod text;
+mod tls;
+mod told;
 
+pub use access::{AccountError, Accounts, Role, Share, ShareError, Shares};
 pub use body::{FileBody, Holder};
 pub use catalogue::{Catalogue, CatalogueError, HomeSpec, Place, Subtitles, Video};
 pub use home::{Home, Off, Opening, Status};
@@ -31,5 +39,8 @@ pub use lease::{Lease, Missing};
 pub use publish::{Job, Outcome, ProbeError, PublishError, publish};
 pub use range::Wanted;
 pub use respond::{AnyBody, Resource, respond};
-pub use server::{Config, Server, ServerError};
+pub use server::{Admission, Config, Server, ServerError};
+pub use state::{StateError, StateFolder};
 pub use subtitles::to_webvtt;
+pub use tls::{Tls, TlsError};
+pub use told::time_text;

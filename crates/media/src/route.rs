@@ -6,22 +6,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{Either, Full};
+use http_body_util::Either;
+use hyper::body::Body;
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderMap, HeaderName,
-    HeaderValue, REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, HOST, HeaderName, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::access::{Access, Who};
+use crate::answers::{Answer, content, elsewhere, json, later, nothing, own, page, text};
 use crate::catalogue::Video;
 use crate::home::Off;
-use crate::json;
 use crate::lease::{Lease, Missing, Streaming};
-use crate::respond::{AnyBody, content_type, respond};
+use crate::respond::{content_type, respond};
+use crate::sent::sent;
 use crate::shelf::{Shelf, Stock};
 use crate::subtitles::{self, to_webvtt};
 use crate::text::extension;
+use crate::told;
 
 /// How long a request waits for another one's place.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -32,19 +36,17 @@ const BUSY_RETRY_AFTER_S: u64 = 5;
 /// Bytes of a poster.
 const POSTER_BYTES_MAX: u64 = 4 << 20;
 
-/// No script, style or picture but our own, nothing inline; nobody shows the page in a frame.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
-                      media-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; \
-                      frame-ancestors 'none'";
-
 const PAGE: &str = include_str!("../page/index.html");
+const LOGIN: &str = include_str!("../page/login.html");
 const STYLE: &str = include_str!("../page/page.css");
 const SCRIPT: &str = include_str!("../page/page.js");
+const LOGIN_SCRIPT: &str = include_str!("../page/login.js");
 const ICON: &str = include_str!("../page/icon.svg");
 
 /// What all requests share.
 pub(crate) struct App {
     pub(crate) shelf: Shelf,
+    pub(crate) access: Arc<Access>,
     /// There are videos, and no way to find out which.
     pub(crate) is_private: bool,
     /// Names that the server has, besides its addresses.
@@ -55,13 +57,26 @@ pub(crate) struct App {
     pub(crate) waiting: Semaphore,
 }
 
-type Answer = Response<AnyBody>;
+/// Who asks for what.
+pub(crate) struct Asked<'a> {
+    pub(crate) head: &'a Parts,
+    pub(crate) peer: IpAddr,
+    pub(crate) who: Who,
+    /// Begins all addresses that whoever asks may use: that of a link, or nothing.
+    pub(crate) prefix: &'a str,
+}
 
-/// Answers any request; its body does not matter.
-pub(crate) async fn answer<B>(app: &App, request: &Request<B>) -> Answer {
-    let mut answer = match refusal(app, request) {
+/// Answers any request.
+pub(crate) async fn answer<B>(app: &Arc<App>, peer: IpAddr, request: Request<B>) -> Answer
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let (head, body) = request.into_parts();
+    let mut answer = match refusal(app, &head) {
         Some(refusal) => refusal,
-        None => route(app, request).await,
+        None if is_look(&head.method) => look(app, peer, &head).await,
+        None => sent(app, peer, &head, body).await,
     };
     let fields = answer.headers_mut();
     fields.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -71,15 +86,22 @@ pub(crate) async fn answer<B>(app: &App, request: &Request<B>) -> Answer {
     answer
 }
 
+fn is_look(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
 /// What is wrong with a request, whatever it is for.
-fn refusal<B>(app: &App, request: &Request<B>) -> Option<Answer> {
-    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+fn refusal(app: &App, head: &Parts) -> Option<Answer> {
+    let is_sent = matches!(head.method, Method::POST | Method::PUT)
+        && !app.is_private
+        && head.uri.path().starts_with("/api/");
+    if !is_look(&head.method) && !is_sent {
         let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "GET and HEAD are allowed");
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Some(answer);
     }
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
-    match host.or_else(|| request.uri().host()) {
+    let host = head.headers.get(HOST).and_then(|host| host.to_str().ok());
+    match host.or_else(|| head.uri.host()) {
         Some(host) if is_own(host, &app.names) => None,
         Some(_) => Some(text(
             StatusCode::MISDIRECTED_REQUEST,
@@ -91,7 +113,7 @@ fn refusal<B>(app: &App, request: &Request<B>) -> Option<Answer> {
 
 /// A page of somebody else can have a browser ask us under a name of its own that leads here, and
 /// read the answer; under an address it cannot.
-fn is_own(host: &str, names: &[String]) -> bool {
+pub(crate) fn is_own(host: &str, names: &[String]) -> bool {
     let bare = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
@@ -100,85 +122,78 @@ fn is_own(host: &str, names: &[String]) -> bool {
     bare.parse::<IpAddr>().is_ok() || is_named("localhost") || names.iter().any(|one| is_named(one))
 }
 
-async fn route<B>(app: &App, request: &Request<B>) -> Answer {
-    let path = request.uri().path();
-    let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).splitn(4, '/').collect();
-    match parts[..] {
-        ["video", id, _] => video(app, request.method(), request.headers(), id).await,
-        _ if app.is_private => nothing(),
-        [""] => page(),
-        ["page.css"] => own(STYLE, "text/css; charset=utf-8"),
-        ["page.js"] => own(SCRIPT, "text/javascript; charset=utf-8"),
-        ["icon.svg"] => own(ICON, "image/svg+xml"),
+/// Answers whoever looks at something.
+async fn look(app: &App, peer: IpAddr, head: &Parts) -> Answer {
+    let path = head.uri.path();
+    let mut asked = Asked { head, peer, who: Who::Anybody { is_owner: false }, prefix: "" };
+    if app.is_private {
+        return match parts(path)[..] {
+            ["video", id, _] => video(app, &asked, id).await,
+            _ => nothing(),
+        };
+    }
+    match path {
+        "/page.css" => return own(STYLE, "text/css; charset=utf-8"),
+        "/page.js" => return own(SCRIPT, "text/javascript; charset=utf-8"),
+        "/login.js" => return own(LOGIN_SCRIPT, "text/javascript; charset=utf-8"),
+        "/icon.svg" => return own(ICON, "image/svg+xml"),
+        "/login" => return page(LOGIN),
+        _ => {}
+    }
+    if let Some(rest) = path.strip_prefix("/s/") {
+        let (token, rest) = rest.split_once('/').unwrap_or((rest, ""));
+        asked.prefix = &path[.."/s/".len() + token.len()];
+        return match app.access.guest(token) {
+            Some(Ok(who)) => route(app, &Asked { who, ..asked }, rest).await,
+            Some(Err(())) => text(StatusCode::GONE, "this link has expired: ask for a new one"),
+            None => text(StatusCode::NOT_FOUND, "this link is none that works"),
+        };
+    }
+    match app.access.who(&head.headers) {
+        Some(who) => route(app, &Asked { who, ..asked }, path).await,
+        None if path == "/" => elsewhere(StatusCode::SEE_OTHER, "/login"),
+        None => text(StatusCode::UNAUTHORIZED, "log in first"),
+    }
+}
+
+fn parts(path: &str) -> Vec<&str> {
+    path.strip_prefix('/').unwrap_or(path).splitn(4, '/').collect()
+}
+
+/// Answers who may be here.
+async fn route(app: &App, asked: &Asked<'_>, path: &str) -> Answer {
+    match parts(path)[..] {
+        ["video", id, _] => video(app, asked, id).await,
+        ["poster", id] => match app.shelf.stock().catalogue.video(id) {
+            Some(video) if asked.who.may_see(id) => poster(video).await,
+            _ => nothing(),
+        },
+        ["subtitles", id, name] => subtitles(app, asked, id, name).await,
+        [""] => page(PAGE),
+        ["api", "me"] => json(&told::me(app, &asked.who)),
         ["api", "videos"] => {
-            match json::videos(&app.shelf.stock(), request.uri().query().unwrap_or_default()) {
-                Ok(found) => content(found.to_string(), "application/json", "no-store"),
+            match told::videos(app, asked, asked.head.uri.query().unwrap_or_default()) {
+                Ok(found) => json(&found),
                 Err(problem) => text(StatusCode::BAD_REQUEST, &problem),
             }
         }
         ["api", "homes"] => {
             let stock = app.shelf.stock();
-            stock.homes.values().for_each(|home| home.look());
-            content(json::homes(&stock).to_string(), "application/json", "no-store")
+            told::homes_of(&stock, &asked.who).for_each(|home| home.look());
+            json(&told::homes(&stock, &asked.who))
         }
-        ["poster", id] => match app.shelf.stock().catalogue.video(id) {
-            Some(video) => poster(video).await,
-            None => nothing(),
-        },
-        ["subtitles", id, name] => subtitles(app, id, name).await,
         _ => nothing(),
     }
 }
 
-fn page() -> Answer {
-    let mut page = own(PAGE, "text/html; charset=utf-8");
-    let policy = HeaderValue::from_static(POLICY);
-    page.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
-    page
-}
-
-fn own(text: &'static str, content_type: &'static str) -> Answer {
-    content(text, content_type, "no-cache")
-}
-
-fn content(
-    body: impl Into<Bytes>,
-    content_type: &'static str,
-    cache_control: &'static str,
-) -> Answer {
-    let mut answer = Response::new(Either::Right(Full::new(body.into())));
-    let fields = answer.headers_mut();
-    fields.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    fields.insert(CACHE_CONTROL, HeaderValue::from_static(cache_control));
-    answer
-}
-
-/// A line for whoever looks.
-pub(crate) fn text(status: StatusCode, line: &str) -> Answer {
-    let mut answer = content(format!("{line}\n"), "text/plain; charset=utf-8", "no-store");
-    *answer.status_mut() = status;
-    answer
-}
-
-fn nothing() -> Answer {
-    text(StatusCode::NOT_FOUND, "there is nothing of this name")
-}
-
-/// A request that may succeed later.
-fn later(line: &str, retry_after_s: u64) -> Answer {
-    let mut answer = text(StatusCode::SERVICE_UNAVAILABLE, line);
-    answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from(retry_after_s.max(1)));
-    answer
-}
-
 fn off(off: &Off) -> Answer {
-    let (name, since) = (&off.name, json::time(off.since));
+    let (name, since) = (&off.name, told::time(off.since));
     let line = if off.is_damaged {
         format!("the storage {name:?} cannot be read, since {since}")
     } else {
         format!("the storage {name:?} is off, since {since}")
     };
-    later(&line, off.retry_after.as_secs() + 1)
+    later(StatusCode::SERVICE_UNAVAILABLE, &line, off.retry_after.as_secs() + 1)
 }
 
 fn missing(missing: &Missing) -> Answer {
@@ -210,7 +225,11 @@ impl App {
         video: &Video,
     ) -> Result<(Lease, OwnedSemaphorePermit), Box<Answer>> {
         let Some(place) = self.place().await else {
-            return Err(Box::new(later("too many are watching: try again", BUSY_RETRY_AFTER_S)));
+            return Err(Box::new(later(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too many are watching: try again",
+                BUSY_RETRY_AFTER_S,
+            )));
         };
         // Every home that a video names is there: the catalogue was checked.
         let home = stock.homes.get(&video.home).ok_or_else(|| Box::new(nothing()))?;
@@ -219,9 +238,10 @@ impl App {
     }
 }
 
-async fn video(app: &App, method: &Method, fields: &HeaderMap, id: &str) -> Answer {
+async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
     let stock = app.shelf.stock();
-    let Some(video) = stock.catalogue.video(id) else { return nothing() };
+    let found = stock.catalogue.video(id).filter(|_| asked.who.may_see(id));
+    let Some(video) = found else { return nothing() };
     let (lease, place) = match app.enter(&stock, video).await {
         Ok(entered) => entered,
         Err(answer) => return *answer,
@@ -230,19 +250,21 @@ async fn video(app: &App, method: &Method, fields: &HeaderMap, id: &str) -> Answ
         Ok(resource) => resource,
         Err(error) => return missing(&error),
     };
-    let mut answer = respond(method, fields, &resource).map(|body| match body {
-        Either::Left(body) => Either::Left(body.with_holder(Box::new(Streaming(lease, place)))),
-        nothing => nothing,
-    });
+    let mut answer =
+        respond(&asked.head.method, &asked.head.headers, &resource).map(|body| match body {
+            Either::Left(body) => Either::Left(body.with_holder(Box::new(Streaming(lease, place)))),
+            nothing => nothing,
+        });
     let control = HeaderValue::from_static("private, no-cache");
     answer.headers_mut().insert(CACHE_CONTROL, control);
     answer
 }
 
-async fn subtitles(app: &App, id: &str, name: &str) -> Answer {
+async fn subtitles(app: &App, asked: &Asked<'_>, id: &str, name: &str) -> Answer {
     let stock = app.shelf.stock();
     let number = name.strip_suffix(".vtt").and_then(|number| number.parse::<usize>().ok());
-    let Some(video) = stock.catalogue.video(id) else { return nothing() };
+    let found = stock.catalogue.video(id).filter(|_| asked.who.may_see(id));
+    let Some(video) = found else { return nothing() };
     let Some(one) = number.and_then(|number| video.subtitles.get(number)) else { return nothing() };
     let (lease, _place) = match app.enter(&stock, video).await {
         Ok(entered) => entered,

@@ -1,32 +1,25 @@
 //! [`Server`]: connections, their limits, and what has to be done now and then.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
+use crate::access::{Access, Who};
 use crate::catalogue::{Catalogue, CatalogueError};
-use crate::guard::Guarded;
+use crate::conversation::Conversation;
 use crate::home::Opening;
-use crate::route::{App, WAITING_MAX, answer};
+use crate::route::{App, WAITING_MAX};
 use crate::shelf::Shelf;
+use crate::state::{StateError, StateFolder};
+use crate::tls::Tls;
 
-/// Bytes of the head of a request. Browsers send one or two thousand.
-const HEAD_BYTES_MAX: usize = 16 << 10;
-/// Fields of it.
-const FIELDS_MAX: usize = 64;
-/// Bytes of answers in the kernel for one client: what is there is lost when it seeks.
-const SEND_BUFFER_BYTES: u32 = 1 << 20;
 /// How often the catalogue and idle homes are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Pause after a failed accept, as when there are too many open files.
@@ -58,6 +51,20 @@ pub struct Config {
     pub patience: Duration,
     /// How volumes are opened.
     pub opening: Opening,
+    /// Who may watch.
+    pub admission: Admission,
+    /// With what browsers are spoken to; none is in the clear.
+    pub tls: Option<Tls>,
+}
+
+/// Who may watch.
+#[derive(Clone, Debug)]
+pub enum Admission {
+    /// Whoever reaches the server; nobody is asked for a name.
+    Anybody,
+    /// Who has an account of this folder. If there is none, this machine's users may do all, and no
+    /// other is served.
+    Accounts(StateFolder),
 }
 
 impl Config {
@@ -72,6 +79,8 @@ impl Config {
             head_timeout: Duration::from_secs(20),
             patience: Duration::from_secs(60),
             opening,
+            admission: Admission::Anybody,
+            tls: None,
         }
     }
 }
@@ -91,6 +100,12 @@ pub enum ServerError {
         /// Why not.
         source: std::io::Error,
     },
+    /// What it keeps besides cannot be used.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// Others than this machine's users would be let in, whoever they are.
+    #[error("there are no accounts: whoever reaches {0} would see every video")]
+    NoAccounts(SocketAddr),
 }
 
 /// A catalogue that is served, on a port that is bound.
@@ -124,11 +139,13 @@ impl Server {
     }
 
     async fn with(config: Config, shelf: Shelf, is_private: bool) -> Result<Self, ServerError> {
+        let access = Arc::new(admit(&config)?);
         let refused = |source| ServerError::Listen { address: config.listen, source };
         let listener = TcpListener::bind(config.listen).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let app = Arc::new(App {
             shelf,
+            access,
             is_private,
             names: config.names.clone(),
             streams: Arc::new(Semaphore::new(config.streams_max)),
@@ -142,6 +159,11 @@ impl Server {
         self.address
     }
 
+    /// Does one have to log in?
+    pub fn has_accounts(&self) -> bool {
+        self.app.access.has_accounts()
+    }
+
     /// Serves until `stop` completes; then logs out everywhere.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         tokio::select! {
@@ -150,6 +172,7 @@ impl Server {
             () = stop => {}
         }
         // All connections are gone with `accept`.
+        self.keep().await;
         let closing = tokio::time::timeout(CLOSE_TIME_MAX, self.app.shelf.close());
         if closing.await.is_err() {
             warn!("storage did not answer to the logout");
@@ -159,18 +182,32 @@ impl Server {
     async fn look(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let app = Arc::clone(&self.app);
-            let read = tokio::task::spawn_blocking(move || app.shelf.refresh());
-            if let Err(error) = read.await {
-                warn!(%error, "reading the catalogue");
-            }
+            self.keep().await;
             self.app.shelf.let_go_after(self.config.idle);
+        }
+    }
+
+    /// Reads what has changed, and writes down what is new.
+    async fn keep(&self) {
+        let app = Arc::clone(&self.app);
+        let kept = tokio::task::spawn_blocking(move || {
+            app.shelf.refresh();
+            app.access.keep();
+        });
+        if let Err(error) = kept.await {
+            warn!(%error, "reading the catalogue and what is kept besides");
         }
     }
 
     async fn accept(&self) {
         let mut clients = JoinSet::new();
         let peers = Peers::default();
+        let conversation = Conversation {
+            app: Arc::clone(&self.app),
+            tls: self.config.tls.as_ref().map(|tls| tls.acceptor.clone()),
+            head_timeout: self.config.head_timeout,
+            patience: self.config.patience,
+        };
         loop {
             let (stream, peer) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
@@ -188,36 +225,25 @@ impl Server {
                 let _ = stream.try_write(FULL); // it may be gone already
                 continue;
             };
-            let app = Arc::clone(&self.app);
-            let times = [self.config.head_timeout, self.config.patience];
+            let conversation = conversation.clone();
             clients.spawn(async move {
-                talk(app, stream, times).await;
+                conversation.hold(stream, peer.ip()).await;
                 drop(one);
             });
         }
     }
 }
 
-async fn talk(app: Arc<App>, stream: TcpStream, [head_timeout, patience]: [Duration; 2]) {
-    // Without these it works as well.
-    let _ = stream.set_nodelay(true);
-    let socket = socket2::SockRef::from(&stream);
-    let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES as usize);
-    let service = service_fn(move |request| {
-        let app = Arc::clone(&app);
-        async move { Ok::<_, Infallible>(answer(&app, &request).await) }
-    });
-    let stream = TokioIo::new(Guarded::new(stream, patience));
-    let served = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(head_timeout)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .max_headers(FIELDS_MAX)
-        .serve_connection(stream, service)
-        .await;
-    if let Err(error) = served {
-        debug!(%error, "client");
+/// Who is let in.
+fn admit(config: &Config) -> Result<Access, ServerError> {
+    let Admission::Accounts(folder) = &config.admission else { return Ok(Access::open()) };
+    let is_near = config.listen.ip().to_canonical().is_loopback();
+    let anybody = is_near.then_some(Who::Anybody { is_owner: true });
+    let access = Access::load(folder.clone(), anybody, config.tls.is_some())?;
+    if !is_near && !access.has_accounts() {
+        return Err(ServerError::NoAccounts(config.listen));
     }
+    Ok(access)
 }
 
 /// Connections by address, so that one does not take all. A proxy on this machine is many clients.

@@ -2,8 +2,7 @@
 //! again; if something is wrong with it, what was there stays.
 
 use std::collections::HashMap;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tracing::{info, warn};
 
 use crate::catalogue::{Catalogue, CatalogueError};
 use crate::home::{Home, Opening};
+use crate::state::Stamp;
 
 /// What is served.
 pub(crate) struct Shelf {
@@ -25,18 +25,6 @@ pub(crate) struct Shelf {
 pub(crate) struct Stock {
     pub(crate) catalogue: Catalogue,
     pub(crate) homes: HashMap<String, Arc<Home>>,
-}
-
-/// What a file looks like from outside: another one if it was written or replaced.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp([i128; 4]);
-
-impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
-        let metadata = std::fs::metadata(path).ok()?;
-        let time = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-        Some(Self([time, metadata.len().into(), metadata.ino().into(), metadata.dev().into()]))
-    }
 }
 
 impl Shelf {

@@ -1,5 +1,8 @@
 //! `enkaku media`: videos of volumes on a page.
 
+mod share;
+mod user;
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +12,10 @@ use backends::{FORMS, Location};
 use block::Device;
 use files::Name;
 use iscsi::initiator::{Config as IscsiConfig, Secret};
-use media::{Config, HomeSpec, Job, Opening, Outcome, Place, Server, publish};
+use media::{
+    Admission, Config, HomeSpec, Job, Opening, Outcome, Place, Server, ServerError, StateFolder,
+    Tls, publish,
+};
 use path::PolicyConfig;
 use wanlab::units;
 
@@ -34,12 +40,15 @@ pub(crate) struct Args {
 enum Command {
     Serve(ServeArgs),
     Publish(PublishArgs),
+    User(user::Args),
+    Share(share::Args),
 }
 
 /// Serves the page of a catalogue, and its videos, until interrupted.
 ///
-/// There are no accounts: whoever reaches the address sees every video. A volume is opened when
-/// somebody wants a video of it, and let go when nobody does. Changes of the catalogue are seen.
+/// Who may watch has an account (enkaku media user). Without any, only this machine is served. A
+/// volume is opened when somebody wants a video of it, and let go when nobody does. Changes of the
+/// catalogue are seen.
 #[derive(clap::Args, Debug)]
 struct ServeArgs {
     /// The catalogue, in TOML (docs/media.md).
@@ -58,6 +67,22 @@ struct ServeArgs {
     /// Most answers at once that read from storage, of up to 8 MiB of memory each.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = parse_count)]
     streams: usize,
+    /// Asks nobody for a name: whoever reaches the address sees every video.
+    #[arg(long)]
+    no_accounts: bool,
+    /// Folder of accounts, sessions, positions and links [default: beside the catalogue, as in
+    /// films.state for films.toml].
+    #[arg(long, value_name = "FOLDER")]
+    state: Option<PathBuf>,
+    /// Certificate and those between it and a known one, in PEM: the page is served by HTTPS.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Its key in PEM, in a file that nobody else can read.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// HTTPS with a certificate of our own, which browsers warn of once: compare the fingerprint.
+    #[arg(long, conflicts_with = "tls_cert")]
+    tls_self_signed: bool,
     /// How long a volume stays open when nobody wants anything of it.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::parse_duration)]
     idle: Duration,
@@ -96,6 +121,18 @@ struct PublishArgs {
     tag: Vec<String>,
     #[command(flatten)]
     opening: OpeningArgs,
+}
+
+/// Where accounts and links are kept.
+#[derive(clap::Args, Debug)]
+struct StateArgs {
+    /// The catalogue that the server serves.
+    #[arg(long, value_name = "FILE")]
+    catalogue: PathBuf,
+    /// Folder of accounts and links [default: beside the catalogue, as in films.state for
+    /// films.toml].
+    #[arg(long, value_name = "FOLDER")]
+    state: Option<PathBuf>,
 }
 
 /// How volumes are opened.
@@ -138,6 +175,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Serve(args) => serve(args).await,
         Command::Publish(args) => publish_all(args).await,
+        Command::User(args) => user::run(args),
+        Command::Share(args) => share::run(&args),
     }
 }
 
@@ -147,17 +186,44 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     config.connections_max = args.clients;
     config.streams_max = args.streams;
     config.idle = args.idle;
+    let is_kept = !args.no_accounts || args.tls_self_signed;
+    // One that is not there is told of below, and gets no folder.
+    let folder = match is_kept && args.catalogue.is_file() {
+        true => Some(state_folder(&args.catalogue, args.state.as_deref())?),
+        false => None,
+    };
+    if let Some(folder) = folder.clone().filter(|_| !args.no_accounts) {
+        config.admission = Admission::Accounts(folder);
+    }
+    config.tls = match (&args.tls_cert, &args.tls_key, &folder) {
+        (Some(certificate), Some(key), _) => Some(Tls::from_files(certificate, key)),
+        (_, _, Some(folder)) if args.tls_self_signed => {
+            Some(Tls::self_signed(folder, &own_names(&config)))
+        }
+        _ => None,
+    }
+    .transpose()
+    .map_err(|error| Usage::error(error.to_string()))?;
+    let tls = config.tls.clone();
+    let catalogue = args.catalogue.display().to_string();
     let server = Server::bind(config, args.catalogue).await.map_err(|error| match error {
-        media::ServerError::Catalogue(error) => Usage::error(error.to_string()),
+        error @ ServerError::NoAccounts(_) => Usage::error(format!(
+            "{error}: enkaku media user add NAME --catalogue {catalogue}, or say --no-accounts"
+        )),
+        ServerError::Catalogue(error) => Usage::error(error.to_string()),
         error => error.into(),
     })?;
     let address = server.address();
-    if !address.ip().to_canonical().is_loopback() {
-        complain(&format!(
-            "warning: there are no accounts: whoever reaches {address} sees every video"
-        ));
+    warn_of(address, server.has_accounts(), tls.is_some());
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let url = format!("{scheme}://{address}");
+    if let Some(folder) = folder {
+        folder.note_address(&url)?;
     }
-    say(format_args!("http://{address}/"))?;
+    if let Some(tls) = tls.filter(|_| args.tls_self_signed) {
+        say(format_args!("SHA-256 of the certificate: {}", tls.fingerprint()))?;
+    }
+    say(format_args!("{url}/"))?;
     server
         .run(async {
             // Without signals there is nothing to wait for.
@@ -165,6 +231,55 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         })
         .await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What others can see who should not.
+fn warn_of(address: SocketAddr, has_accounts: bool, is_secure: bool) {
+    if address.ip().to_canonical().is_loopback() {
+        return;
+    }
+    if has_accounts && !is_secure {
+        complain(
+            "warning: passwords and videos cross the network for everybody on their way to read: \
+             --tls-cert and --tls-key, or --tls-self-signed, encrypt them",
+        );
+    }
+    if !has_accounts {
+        complain(&format!(
+            "warning: there are no accounts: whoever reaches {address} sees every video"
+        ));
+    }
+}
+
+/// Names that a certificate of our own is for: those that browsers may come by.
+fn own_names(config: &Config) -> Vec<String> {
+    let mut names = config.names.clone();
+    names.push("localhost".into());
+    let address = config.listen.ip().to_canonical();
+    let loopback = ["127.0.0.1", "::1"].map(str::to_owned);
+    names.extend(loopback);
+    if !address.is_unspecified() && !address.is_loopback() {
+        names.push(address.to_string());
+    }
+    names
+}
+
+/// The folder of a catalogue's server.
+fn state_folder(catalogue: &Path, folder: Option<&Path>) -> anyhow::Result<StateFolder> {
+    let path = folder.map_or_else(|| StateFolder::of(catalogue), Path::to_owned);
+    StateFolder::open(&path)
+        .map_err(|error| Usage::error(format!("{error} (another folder: --state FOLDER)")))
+}
+
+impl StateArgs {
+    fn folder(&self) -> anyhow::Result<StateFolder> {
+        // A mistyped name would get accounts that nobody serves.
+        if !self.catalogue.is_file() {
+            let shown = self.catalogue.display();
+            return Err(Usage::error(format!("there is no catalogue {shown}")));
+        }
+        state_folder(&self.catalogue, self.state.as_deref())
+    }
 }
 
 async fn publish_all(args: PublishArgs) -> anyhow::Result<ExitCode> {

@@ -1,13 +1,16 @@
-//! What the page is told: videos and homes as JSON.
+//! What the page is told: who looks at it, videos and homes, as JSON.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use files::Timestamp;
 use serde_json::{Value, json};
 
+use crate::access::Who;
 use crate::catalogue::Video;
 use crate::home::{Home, Status};
 use crate::respond::content_type;
+use crate::route::{App, Asked};
 use crate::shelf::Stock;
 use crate::text::extension;
 
@@ -17,11 +20,20 @@ const LIMIT_MAX: usize = 500;
 /// Bytes of a search.
 const QUERY_BYTES_MAX: usize = 1024;
 
+/// Who looks.
+pub(crate) fn me(app: &App, who: &Who) -> Value {
+    let name = match who {
+        Who::User { name, .. } => Some(name),
+        _ => None,
+    };
+    json!({ "name": name, "is_owner": who.is_owner(), "accounts": app.access.has_accounts() })
+}
+
 /// The videos that a query asks for: `q`, words; `offset` and `limit`, a part of what is found.
 ///
 /// # Errors
 /// What is wrong with the query.
-pub(crate) fn videos(stock: &Stock, query: &str) -> Result<Value, String> {
+pub(crate) fn videos(app: &App, asked: &Asked<'_>, query: &str) -> Result<Value, String> {
     let (mut words, mut offset, mut limit) = (String::new(), 0, LIMIT);
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*key {
@@ -34,8 +46,14 @@ pub(crate) fn videos(stock: &Stock, query: &str) -> Result<Value, String> {
             _ => return Err("allowed are q, offset and limit".into()),
         }
     }
-    let found: Vec<&Video> = stock.catalogue.search(&words).collect();
-    let shown = found.iter().skip(offset).take(limit).map(|video| one(video));
+    let stock = app.shelf.stock();
+    let found = stock.catalogue.search(&words).filter(|video| asked.who.may_see(&video.id));
+    let found: Vec<&Video> = found.collect();
+    let shown = found.iter().skip(offset).take(limit);
+    let shown = shown.map(|video| {
+        let position = app.access.position(&asked.who, &video.id);
+        one(video, asked.prefix, position)
+    });
     Ok(json!({
         "total": found.len(),
         "offset": offset,
@@ -51,13 +69,13 @@ fn number(key: &str, text: &str, max: usize) -> Result<usize, String> {
     })
 }
 
-fn one(video: &Video) -> Value {
+fn one(video: &Video, prefix: &str, position: Option<f64>) -> Value {
     let id = &video.id;
     // Players of phones look at the end of an address to know what it is.
     let extension = extension(&video.path).unwrap_or_else(|| "bin".into());
     let subtitles = video.subtitles.iter().enumerate().map(|(number, one)| {
         json!({
-            "src": format!("/subtitles/{id}/{number}.vtt"),
+            "src": format!("{prefix}/subtitles/{id}/{number}.vtt"),
             "language": one.language,
             "label": one.label,
         })
@@ -66,22 +84,33 @@ fn one(video: &Video) -> Value {
         "id": id,
         "title": video.title,
         "home": video.home,
-        "src": format!("/video/{id}/video.{extension}"),
+        "src": format!("{prefix}/video/{id}/video.{extension}"),
         "type": content_type(extension.as_bytes()),
-        "poster": video.poster.as_ref().map(|_| format!("/poster/{id}")),
+        "poster": video.poster.as_ref().map(|_| format!("{prefix}/poster/{id}")),
         "subtitles": subtitles.collect::<Vec<_>>(),
         "tags": video.tags,
         "duration_s": video.duration_s,
         "container": video.container,
         "video_codec": video.video_codec,
         "audio_codec": video.audio_codec,
+        "position_s": position,
     })
 }
 
-/// All homes, in the order of the catalogue.
-pub(crate) fn homes(stock: &Stock) -> Value {
-    let homes = stock.catalogue.homes().iter().filter_map(|spec| stock.homes.get(&spec.name));
-    json!({ "homes": homes.map(|home| condition(home)).collect::<Vec<_>>() })
+/// Homes that somebody may know of, in the order of the catalogue.
+pub(crate) fn homes_of<'a>(stock: &'a Stock, who: &'a Who) -> impl Iterator<Item = &'a Arc<Home>> {
+    let only = match who {
+        Who::Guest { video } => stock.catalogue.video(video).map(|video| video.home.as_str()),
+        _ => None,
+    };
+    let is_shown = move |name: &str| only.is_none_or(|only| only == name);
+    let homes = stock.catalogue.homes().iter().filter(move |spec| is_shown(&spec.name));
+    homes.filter_map(|spec| stock.homes.get(&spec.name))
+}
+
+/// What is known of them.
+pub(crate) fn homes(stock: &Stock, who: &Who) -> Value {
+    json!({ "homes": homes_of(stock, who).map(|home| condition(home)).collect::<Vec<_>>() })
 }
 
 fn condition(home: &Home) -> Value {
@@ -97,7 +126,11 @@ fn condition(home: &Home) -> Value {
 
 /// As people and browsers read it.
 pub(crate) fn time(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    time_text(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
+/// Seconds since 1970 as people and browsers read them.
+pub fn time_text(seconds: u64) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     Timestamp { seconds, nanos: 0, is_utc: true }.to_string()
 }
