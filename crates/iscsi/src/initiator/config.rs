@@ -107,6 +107,9 @@ pub struct Config {
     /// written again, which could land on newer data of theirs; if the target has lost it, the
     /// next flush fails instead.
     pub shared: bool,
+    /// A read that is dropped is aborted at the target, which then sends no more of it: for readers
+    /// that look elsewhere at any moment, as players do. It costs a request and an answer for each.
+    pub aborts_reads: bool,
     /// What the end of the sessions means.
     pub(super) after_loss: AfterLoss,
 }
@@ -162,6 +165,7 @@ impl Config {
             uncut: false,
             unflushed_len_max: 256 << 20,
             shared: false,
+            aborts_reads: false,
             after_loss: AfterLoss::GoOn,
         };
         config.error_recovery_level(ERROR_RECOVERY_LEVEL_DEFAULT)

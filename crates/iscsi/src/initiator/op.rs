@@ -3,11 +3,12 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
 use block::{BlockError, Buf, Bytes};
+use iscsi_proto::ids::Itt;
 use iscsi_proto::initiator::durability::{Effect, Ended, Ticket};
 use iscsi_proto::time::Instant;
 
@@ -96,12 +97,24 @@ pub(super) struct Slot {
     range: Option<(u64, u64)>,
     /// A session has it. Changed under the disk's lock only.
     under_way: AtomicBool,
+    /// Where it can be aborted, if it is a read that may be: session and tag, as [`place`] has
+    /// them. Changed under the disk's lock only.
+    place: AtomicU64,
+}
+
+/// No session and tag.
+const NOWHERE: u64 = u64::MAX;
+
+/// A session and a tag in one number.
+fn place(session: usize, itt: Itt) -> u64 {
+    u32::try_from(session).map_or(NOWHERE, |session| u64::from(session) << 32 | u64::from(itt.0))
 }
 
 impl Slot {
     pub(super) fn new(effect: &Effect) -> Arc<Self> {
         let (state, under_way) = (Mutex::new(State::Waiting(None)), AtomicBool::new(false));
-        Arc::new(Self { state, range: effect.range(), under_way })
+        let place = AtomicU64::new(NOWHERE);
+        Arc::new(Self { state, range: effect.range(), under_way, place })
     }
 
     /// Delivers the outcome. The first one counts.
@@ -132,6 +145,19 @@ impl Slot {
 
     pub(super) fn set_under_way(&self, under_way: bool) {
         self.under_way.store(under_way, Ordering::Relaxed);
+        self.place.store(NOWHERE, Ordering::Relaxed);
+    }
+
+    /// A session has this read under a tag, and it is aborted if its caller gives up.
+    pub(super) fn set_place(&self, session: usize, itt: Itt) {
+        self.place.store(place(session, itt), Ordering::Relaxed);
+    }
+
+    /// Session and tag of a read that may be aborted.
+    pub(super) fn place(&self) -> Option<(usize, Itt)> {
+        let place = self.place.load(Ordering::Relaxed);
+        let itt = Itt(place as u32); // the lower half
+        usize::try_from(place >> 32).ok().filter(|_| place != NOWHERE).map(|session| (session, itt))
     }
 
     pub(super) fn is_under_way(&self) -> bool {

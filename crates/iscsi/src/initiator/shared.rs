@@ -63,6 +63,7 @@ impl Shared {
             connections: config.connections.into(),
             unflushed_len,
             after_loss: config.after_loss,
+            aborts_reads: config.aborts_reads,
             writers: if config.shared { Writers::Several } else { Writers::One },
         };
         let epoch = std::time::Instant::now();

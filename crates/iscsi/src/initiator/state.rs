@@ -54,6 +54,8 @@ pub(super) struct Limits {
     pub(super) unflushed_len: u64,
     pub(super) writers: Writers,
     pub(super) after_loss: AfterLoss,
+    /// A read whose caller gives up is aborted.
+    pub(super) aborts_reads: bool,
 }
 
 /// How often unanswered commands are looked for, in parts of their timeout.

@@ -2,7 +2,9 @@
 //! time, so from then on an old write must not land on a newer one:
 //!
 //! * What has not been handed to a session is withdrawn.
-//! * What a session has is carried out or not, and whichever it is, it is never issued again: not
+//! * A read that a session has is aborted, where the disk is told to (`Config::aborts_reads`): what
+//!   nobody waits for takes no place on the line. That it ends is all that is expected of it.
+//! * What a session has otherwise is carried out or not, and whichever it is, it is never issued again: not
 //!   in a later incarnation, not after a unit attention, not after BUSY.
 //! * While a session still has such a write, newer writes of the same range wait. A session that
 //!   has ended has nothing any more: the next one reinstates it, which makes the target end its
@@ -29,6 +31,7 @@ impl State {
             if slot.range().is_some() {
                 self.abandoned.push(slot.clone());
             }
+            self.abort_read(slot, batch);
             return;
         }
         let is_other = |other: &Arc<Slot>| !Arc::ptr_eq(slot, other);
@@ -36,6 +39,15 @@ impl State {
         self.requeued.retain(|(_, task)| is_other(&task.slot));
         self.resting.retain(|(_, _, task)| is_other(&task.slot));
         self.go_on(batch); // it may have been at the head of those that wait
+    }
+
+    /// Has the target forget a read, if that is wanted. One that was not sent yet ends at once.
+    fn abort_read(&mut self, slot: &Arc<Slot>, batch: &mut Batch) {
+        // A disk that dies of an aborted command asks for none.
+        let Some((index, itt)) = slot.place().filter(|_| !self.dies()) else { return };
+        let Some(member) = self.members.get_mut(index) else { return };
+        member.session.abort(itt);
+        self.collect(index, None, batch);
     }
 
     /// A write of the same range is under way that its caller has given up.

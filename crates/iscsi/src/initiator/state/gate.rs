@@ -109,9 +109,16 @@ impl State {
         self.durability.sent(&task.effect, &mut task.ticket);
         let bytes = command.data_out.len() as u64 + u64::from(command.data_in_len);
         let slot = task.slot.clone();
+        let may_be_aborted = self.limits.aborts_reads
+            && task.origin == Origin::User
+            && matches!(task.effect, Effect::None)
+            && command.data_in_len > 0;
         match member.session.submit(command, task) {
-            Ok(_) => {
+            Ok(itt) => {
                 slot.set_under_way(true);
+                if may_be_aborted {
+                    slot.set_place(index, itt);
+                }
                 self.in_flight += 1;
                 if self.throttle.counts() {
                     self.throttle.spend(bytes, Instant(self.epoch.elapsed()));

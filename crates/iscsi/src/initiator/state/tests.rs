@@ -35,6 +35,7 @@ impl Rig {
             connections: 1,
             unflushed_len: 2000,
             writers: Writers::One,
+            aborts_reads: false,
             after_loss: AfterLoss::GoOn,
         };
         let state = State::new(Lun(0), limits, std::time::Instant::now());
