@@ -1,6 +1,7 @@
 """`enkaku media`: accounts by command, logging in with TLS, links to one video, storage that its owner
 unplugs while somebody watches; with curl, and with a terminal that asks for a password."""
 
+import json
 import os
 import pty
 import random
@@ -15,7 +16,7 @@ from support import filesystems as fs
 from support.media import Page, serve, wait_for
 
 from enkaku_lab.peers import Target, enkaku
-from enkaku_lab.process import run
+from enkaku_lab.process import Peer, run
 
 MIB = 1 << 20
 FILM = "films/summer.mp4"
@@ -211,3 +212,42 @@ def test_a_link_plays_its_video_and_is_taken_back(catalogue: Path, content: byte
         wait_for(lambda: page.curl(src)[0] == 404, "taken back")
     assert "has no video" in media("share", "winter", "--for", "3d", *at, code=2)
     assert "366 days" in media("share", "summer", "--for", "400d", *at, code=2)
+
+
+def test_unplugging_ends_what_is_sent_and_keeps_everybody_off(
+    catalogue: Path, content: bytes, tmp_path: Path
+):
+    add(catalogue, "anna", "--owner")
+    add(catalogue, "ben")
+    with serve(catalogue) as page:
+        anna, ben = login(page, "anna"), login(page, "ben")
+        src = page.json("/api/videos?q=summer", *ben)["videos"][0]["src"]
+
+        def seen() -> list[dict]:
+            return page.json("/api/owner", *anna)["watching"]
+
+        slow = ["curl", "--silent", "--limit-rate", "1M", *ben, "--output", tmp_path / "part"]
+        watching = Peer([*slow, page.url + src], tmp_path / "slow.log")
+        try:
+            wait_for(lambda: bool(seen()), "seen")
+            one = seen()[0]
+            assert (one["name"], one["address"]) == ("ben", "127.0.0.1")
+            assert (one["title"], one["home"]) == ("Summer", "attic")
+            assert page.send("/api/owner/unplug", {"home": "attic"}, *ben)[0] == 403
+            status, said = page.send("/api/owner/unplug", {"home": "attic"}, *anna)
+            assert status == 200, said
+            assert json.loads(said)["ended"] == 1
+            # What the sockets hold still comes; then it is over, and not as if it were whole.
+            wait_for(lambda: not watching.running(), "ended")
+            assert 0 < (tmp_path / "part").stat().st_size < len(content)
+            assert not seen()
+        finally:
+            watching.stop()
+        status, said = page.curl(src, *ben)
+        assert status == 503
+        assert said.startswith(b'the owner of the storage "attic" has it, since ')
+        assert page.json("/api/homes", *ben)["homes"][0]["state"] == "away"
+    with serve(catalogue) as page:
+        assert page.json("/api/homes", *ben)["homes"][0]["state"] == "away", "after a restart, too"
+        assert page.send("/api/owner/back", {"home": "attic"}, *anna)[0] == 200
+        assert page.curl(src, *ben) == (200, content)

@@ -64,6 +64,13 @@ impl FileReader {
         self
     }
 
+    /// Read by way of another device with the same content, as one that counts or holds back.
+    #[must_use]
+    pub fn through(mut self, change: impl FnOnce(Device) -> Device) -> Self {
+        self.device = change(self.device);
+        self
+    }
+
     /// Bytes of the file.
     pub fn size(&self) -> u64 {
         self.size

@@ -154,21 +154,24 @@ function markPosition(item, one) {
 
 // ── storage ─────────────────────────────────────────────────────────────────────────────────────
 
-const isOff = (home) => home && (home.state === "off" || home.state === "damaged");
+const isOff = (home) => home && ["off", "damaged", "away"].includes(home.state);
 
 function told(home) {
   const since = home.since ? ` since ${new Date(home.since).toLocaleString()}` : "";
+  if (home.state === "away") return `The owner of the storage “${home.name}” has it${since}.`;
   return home.state === "damaged"
     ? `The storage “${home.name}” cannot be read${since}.`
     : `The storage “${home.name}” is off${since}.`;
 }
+
+const brief = (home) => (home.state === "away" ? `“${home.name}” is with its owner` : `“${home.name}” is off`);
 
 function markHomes() {
   for (const item of grid.children) {
     const home = homes.get(item.dataset.home);
     item.classList.toggle("off", Boolean(isOff(home)));
     const tags = videos.get(item.dataset.id).tags.join(", ");
-    item.querySelector(".where").textContent = isOff(home) ? `“${home.name}” is off` : tags;
+    item.querySelector(".where").textContent = isOff(home) ? brief(home) : tags;
   }
 }
 
@@ -392,7 +395,8 @@ async function greet() {
   }
   at("name-shown").textContent = me.name ?? "";
   at("leave").hidden = !me.name;
-  at("who").hidden = !me.name;
+  at("to-owner").hidden = !me.is_owner;
+  at("who").hidden = !me.name && !me.is_owner;
 }
 
 at("leave").addEventListener("click", leave);

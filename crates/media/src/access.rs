@@ -63,6 +63,15 @@ impl Who {
         }
     }
 
+    /// As an owner sees him.
+    pub(crate) fn shown(&self) -> &str {
+        match self {
+            Self::Anybody { .. } => "somebody",
+            Self::User { name, .. } => name,
+            Self::Guest { .. } => "somebody with a link",
+        }
+    }
+
     /// May he know of this video?
     pub(crate) fn may_see(&self, id: &str) -> bool {
         !matches!(self, Self::Guest { video } if video != id)
@@ -202,7 +211,10 @@ impl Access {
         let is_known = held(&self.sessions).knows(&name, address, unix_now());
         let attempt = held(&self.guesses).attempt(address, &name, is_known, Instant::now());
         let attempt = attempt.map_err(Refused::TooMany)?;
-        let _waiting = self.hashed_waiting.try_acquire().map_err(|_| Refused::TooMany(BUSY))?;
+        let Ok(_waiting) = self.hashed_waiting.try_acquire() else {
+            held(&self.guesses).was_right(attempt); // nothing was learned from it
+            return Err(Refused::TooMany(BUSY));
+        };
         let _hashed = self.hashed.acquire().await.map_err(|_| Refused::TooMany(BUSY))?;
         let (access, of_name) = (Arc::clone(self), name.clone());
         let known = self.known().clone();

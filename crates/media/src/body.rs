@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use block::BlockError;
 use bytes::Bytes;
 use files::{Error, FileReader, ReadConfig, Reading};
 use hyper::body::{Body, Frame, SizeHint};
@@ -21,6 +22,12 @@ const BYTES_MAX: u64 = 8 << 20;
 pub trait Holder: Send {
     /// It could not be read.
     fn failed(&self, error: &Error);
+
+    /// So many bytes of it were handed on.
+    fn sent(&self, bytes: u64);
+
+    /// Why it is not sent any more, as soon as there is a reason; wakes the task then.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<String>;
 }
 
 /// Bytes of a file, read while the client takes them. hyper drops it when the client is gone, and
@@ -66,6 +73,9 @@ impl FileBody {
 
     fn sent(&mut self, bytes: Bytes) -> Frame<Bytes> {
         self.left = self.left.saturating_sub(bytes.len() as u64);
+        if let Some(holder) = &self.holder {
+            holder.sent(bytes.len() as u64);
+        }
         Frame::data(bytes)
     }
 }
@@ -87,6 +97,16 @@ impl Body for FileBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
+        if let Some(holder) = &mut self.holder
+            && let Poll::Ready(why) = holder.poll_end(context)
+        {
+            tracing::info!(why, "a stream ends");
+            self.segments.clear();
+            self.reading = None;
+            self.holder = None;
+            let (what, source) = ("content of a file", BlockError::Unreachable(why));
+            return Poll::Ready(Some(Err(Error::Device { what, offset: 0, source })));
+        }
         loop {
             if let Some(reading) = &mut self.reading {
                 match ready!(reading.poll_next(context)) {

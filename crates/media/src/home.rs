@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 use crate::aside::aside;
 use crate::catalogue::{HomeSpec, Place};
 use crate::lease::Lease;
+use crate::line::Line;
 
 /// How long an opening may take: a login of several round trips at 300 ms, and what is read then.
 const OPEN_TIME_MAX: Duration = Duration::from_secs(12);
@@ -64,6 +65,8 @@ enum Condition {
     Unknown,
     /// It was there then.
     There(Instant),
+    /// Its owner has said that he unplugs it, and has not taken that back.
+    Away(SystemTime),
     /// It was not.
     Off { since: SystemTime, retry: Instant, why: String, is_damaged: bool },
 }
@@ -76,6 +79,7 @@ pub(crate) struct Opened {
     /// Its identity, for tags.
     pub(crate) id: String,
     pub(crate) used: Mutex<Instant>,
+    pub(crate) line: Line,
     session: Option<Session>,
     /// Since when it has had no connection.
     down: Mutex<Option<SystemTime>>,
@@ -94,6 +98,8 @@ pub struct Off {
     pub why: String,
     /// It can be reached, and what is there cannot be read.
     pub is_damaged: bool,
+    /// Its owner has taken it away: nobody looks for it until he says that it is back.
+    pub is_away: bool,
 }
 
 /// What a page shows of a home.
@@ -133,6 +139,9 @@ impl Home {
     /// # Errors
     /// It is off, or was so a moment ago.
     pub async fn enter(self: &Arc<Self>) -> Result<Lease, Off> {
+        if let Some(off) = self.away() {
+            return Err(off);
+        }
         if let Some(lease) = self.opened_now() {
             return Ok(lease);
         }
@@ -165,8 +174,12 @@ impl Home {
         let opening = aside(move || Opened::open(spec, opening));
         match tokio::time::timeout(OPEN_TIME_MAX, opening).await {
             Ok(Some(Ok(opened))) => {
+                let mut known = self.known();
+                if let Some(off) = self.told_away(&known.condition) {
+                    return Err(off); // it is logged out of as `opened` goes
+                }
                 info!(home = self.spec.name, volume = self.spec.place.key(), "opened");
-                self.known().condition = Condition::There(Instant::now());
+                known.condition = Condition::There(Instant::now());
                 let opened = place.insert(Arc::new(opened));
                 Ok(Lease::new(self, opened))
             }
@@ -194,14 +207,48 @@ impl Home {
                 retry_after: retry.saturating_duration_since(Instant::now()),
                 why: why.clone(),
                 is_damaged: *is_damaged,
+                is_away: false,
             }),
-            _ => None,
+            away => self.told_away(away),
+        }
+    }
+
+    /// Its owner has it.
+    fn away(&self) -> Option<Off> {
+        self.told_away(&self.known().condition)
+    }
+
+    fn told_away(&self, condition: &Condition) -> Option<Off> {
+        let Condition::Away(since) = condition else { return None };
+        Some(Off {
+            name: self.spec.name.clone(),
+            since: *since,
+            retry_after: RETRY_AFTER,
+            why: "its owner has taken it away".into(),
+            is_damaged: false,
+            is_away: true,
+        })
+    }
+
+    /// Its owner takes it away: nobody is let in from now on.
+    pub(crate) fn set_away(&self, since: SystemTime) {
+        self.known().condition = Condition::Away(since);
+    }
+
+    /// It is back: whoever wants something of it finds out whether it is there.
+    pub(crate) fn take_back(&self) {
+        let mut known = self.known();
+        if matches!(known.condition, Condition::Away(_)) {
+            known.condition = Condition::Unknown;
         }
     }
 
     /// Notes that it is off, and since when.
     fn off(&self, why: &str, is_damaged: bool) -> Off {
         let mut known = self.known();
+        if let Some(away) = self.told_away(&known.condition) {
+            return away;
+        }
         let since = match &known.condition {
             Condition::Off { since, .. } => *since,
             _ => SystemTime::now(),
@@ -212,7 +259,14 @@ impl Home {
         let retry = Instant::now() + RETRY_AFTER;
         let why = why.to_owned();
         known.condition = Condition::Off { since, retry, why: why.clone(), is_damaged };
-        Off { name: self.spec.name.clone(), since, retry_after: RETRY_AFTER, why, is_damaged }
+        Off {
+            name: self.spec.name.clone(),
+            since,
+            retry_after: RETRY_AFTER,
+            why,
+            is_damaged,
+            is_away: false,
+        }
     }
 
     /// Somebody has found that it is not there any more: the next one begins anew.
@@ -230,6 +284,9 @@ impl Home {
 
     /// What a page shows.
     pub fn status(&self) -> Status {
+        if let Some(off) = self.away() {
+            return Status::Off(off);
+        }
         if let Ok(place) = self.opened.try_lock()
             && let Some(opened) = &*place
         {
@@ -241,6 +298,7 @@ impl Home {
                     retry_after: RETRY_AFTER,
                     why: "it has no connection".into(),
                     is_damaged: false,
+                    is_away: false,
                 }),
             };
         }
@@ -259,6 +317,7 @@ impl Home {
         let mut known = self.known();
         let is_due = match &known.condition {
             Condition::Unknown => true,
+            Condition::Away(_) => false,
             Condition::There(at) => !is_open && at.elapsed() >= LOOK_AGAIN,
             Condition::Off { retry, .. } => Instant::now() >= *retry,
         };
@@ -280,7 +339,10 @@ impl Home {
         });
         if is_idle {
             info!(home = self.spec.name, "nobody uses it: logged out");
-            self.known().condition = Condition::There(Instant::now());
+            let mut known = self.known();
+            if !matches!(known.condition, Condition::Away(_)) {
+                known.condition = Condition::There(Instant::now());
+            }
             *place = None;
         }
     }
@@ -322,6 +384,7 @@ impl Opened {
             refreshed: Mutex::new(now),
             id,
             used: Mutex::new(now),
+            line: Line::new(),
             session,
             down: Mutex::default(),
         })

@@ -1,6 +1,7 @@
 //! [`Lease`]: the use of a home by one request. As long as there is one, the home is not let go.
 
 use std::sync::{Arc, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use block::BlockError;
@@ -14,6 +15,7 @@ use crate::aside::aside;
 use crate::body::Holder;
 use crate::home::{Home, Off, Opened};
 use crate::respond::Resource;
+use crate::watching::Watching;
 
 /// What is kept of a file system is looked at anew after this time, so that a file that was
 /// replaced is seen. A seek of a player soon after its start costs no more round trips.
@@ -51,6 +53,19 @@ impl Lease {
     pub async fn file(&self, path: &str) -> Result<Resource, Missing> {
         let (opened, path) = (Arc::clone(&self.opened), path.to_owned());
         self.within_time(move || async move { look_up(&opened, &path).await }).await
+    }
+
+    /// A file of the volume, whose line this viewer shares with others.
+    ///
+    /// # Errors
+    /// [`Missing`].
+    pub(crate) async fn shared_file(
+        &self,
+        path: &str,
+        viewer: String,
+    ) -> Result<Resource, Missing> {
+        let resource = self.file(path).await?;
+        Ok(resource.through(|device| self.opened.line.shared(device, viewer)))
     }
 
     /// All bytes of a small file.
@@ -156,13 +171,25 @@ impl Drop for Lease {
 }
 
 /// A lease that is being sent, and its place among those.
-pub(crate) struct Streaming(pub(crate) Lease, pub(crate) OwnedSemaphorePermit);
+pub(crate) struct Streaming {
+    pub(crate) lease: Lease,
+    /// Held, and given back with it.
+    pub(crate) _place: OwnedSemaphorePermit,
+    pub(crate) watching: Watching,
+}
 
 impl Holder for Streaming {
     fn failed(&self, error: &Error) {
-        let Self(lease, _permit) = self;
         if is_lost(error) {
-            lease.home.lost(&lease.opened, &error.to_string());
+            self.lease.home.lost(&self.lease.opened, &error.to_string());
         }
+    }
+
+    fn sent(&self, bytes: u64) {
+        self.watching.sent(bytes);
+    }
+
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<String> {
+        self.watching.poll_end(context)
     }
 }

@@ -18,6 +18,8 @@ mod conversation;
 mod guard;
 mod home;
 mod lease;
+mod line;
+mod owner;
 mod publish;
 mod range;
 mod respond;
@@ -30,6 +32,7 @@ mod subtitles;
 mod text;
 mod tls;
 mod told;
+mod watching;
 
 pub use access::{AccountError, Accounts, Role, Share, ShareError, Shares};
 pub use body::{FileBody, Holder};

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use block::Device;
 use bytes::Bytes;
 use files::{FileReader, Name};
 use http_body_util::{Either, Full};
@@ -51,6 +52,12 @@ impl Resource {
     /// Another text for other content: the tag without its quotes.
     pub fn version(&self) -> String {
         self.etag.to_str().unwrap_or_default().trim_matches('"').to_owned()
+    }
+
+    /// With its reads on another way.
+    pub(crate) fn through(mut self, change: impl FnOnce(Device) -> Device) -> Self {
+        self.file = self.file.through(change);
+        self
     }
 
     /// The file.

@@ -20,12 +20,14 @@ use crate::answers::{Answer, content, elsewhere, json, later, nothing, own, page
 use crate::catalogue::Video;
 use crate::home::Off;
 use crate::lease::{Lease, Missing, Streaming};
+use crate::owner;
 use crate::respond::{content_type, respond};
 use crate::sent::sent;
 use crate::shelf::{Shelf, Stock};
 use crate::subtitles::{self, to_webvtt};
 use crate::text::extension;
 use crate::told;
+use crate::watching::{Stream, Watchers};
 
 /// How long a request waits for another one's place.
 const WAIT_MAX: Duration = Duration::from_secs(10);
@@ -38,6 +40,8 @@ const POSTER_BYTES_MAX: u64 = 4 << 20;
 
 const PAGE: &str = include_str!("../page/index.html");
 const LOGIN: &str = include_str!("../page/login.html");
+const OWNER: &str = include_str!("../page/owner.html");
+const OWNER_SCRIPT: &str = include_str!("../page/owner.js");
 const STYLE: &str = include_str!("../page/page.css");
 const SCRIPT: &str = include_str!("../page/page.js");
 const LOGIN_SCRIPT: &str = include_str!("../page/login.js");
@@ -47,6 +51,7 @@ const ICON: &str = include_str!("../page/icon.svg");
 pub(crate) struct App {
     pub(crate) shelf: Shelf,
     pub(crate) access: Arc<Access>,
+    pub(crate) watchers: Watchers,
     /// There are videos, and no way to find out which.
     pub(crate) is_private: bool,
     /// Names that the server has, besides its addresses.
@@ -138,6 +143,7 @@ async fn look(app: &App, peer: IpAddr, head: &Parts) -> Answer {
         "/login.js" => return own(LOGIN_SCRIPT, "text/javascript; charset=utf-8"),
         "/icon.svg" => return own(ICON, "image/svg+xml"),
         "/login" => return page(LOGIN),
+        "/owner.js" => return own(OWNER_SCRIPT, "text/javascript; charset=utf-8"),
         _ => {}
     }
     if let Some(rest) = path.strip_prefix("/s/") {
@@ -151,7 +157,7 @@ async fn look(app: &App, peer: IpAddr, head: &Parts) -> Answer {
     }
     match app.access.who(&head.headers) {
         Some(who) => route(app, &Asked { who, ..asked }, path).await,
-        None if path == "/" => elsewhere(StatusCode::SEE_OTHER, "/login"),
+        None if path == "/" || path == "/owner" => elsewhere(StatusCode::SEE_OTHER, "/login"),
         None => text(StatusCode::UNAUTHORIZED, "log in first"),
     }
 }
@@ -170,6 +176,8 @@ async fn route(app: &App, asked: &Asked<'_>, path: &str) -> Answer {
         },
         ["subtitles", id, name] => subtitles(app, asked, id, name).await,
         [""] => page(PAGE),
+        ["owner"] if asked.who.is_owner() => page(OWNER),
+        ["api", "owner"] if asked.who.is_owner() => json(&owner::seen(app, &asked.who)),
         ["api", "me"] => json(&told::me(app, &asked.who)),
         ["api", "videos"] => {
             match told::videos(app, asked, asked.head.uri.query().unwrap_or_default()) {
@@ -188,7 +196,9 @@ async fn route(app: &App, asked: &Asked<'_>, path: &str) -> Answer {
 
 fn off(off: &Off) -> Answer {
     let (name, since) = (&off.name, told::time(off.since));
-    let line = if off.is_damaged {
+    let line = if off.is_away {
+        format!("the owner of the storage {name:?} has it, since {since}")
+    } else if off.is_damaged {
         format!("the storage {name:?} cannot be read, since {since}")
     } else {
         format!("the storage {name:?} is off, since {since}")
@@ -246,13 +256,25 @@ async fn video(app: &App, asked: &Asked<'_>, id: &str) -> Answer {
         Ok(entered) => entered,
         Err(answer) => return *answer,
     };
-    let resource = match lease.file(&video.path).await {
+    // Two devices of one person are two viewers; several answers for one player are one.
+    let viewer = format!("{} {}", asked.who.shown(), asked.peer);
+    let resource = match lease.shared_file(&video.path, viewer).await {
         Ok(resource) => resource,
         Err(error) => return missing(&error),
     };
+    let watching = app.watchers.enter(Stream {
+        name: asked.who.shown().to_owned(),
+        address: asked.peer.to_canonical(),
+        video: id.to_owned(),
+        home: video.home.clone(),
+    });
     let mut answer =
         respond(&asked.head.method, &asked.head.headers, &resource).map(|body| match body {
-            Either::Left(body) => Either::Left(body.with_holder(Box::new(Streaming(lease, place)))),
+            Either::Left(body) => Either::Left(body.with_holder(Box::new(Streaming {
+                lease,
+                _place: place,
+                watching,
+            }))),
             nothing => nothing,
         });
     let control = HeaderValue::from_static("private, no-cache");

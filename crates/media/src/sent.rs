@@ -18,6 +18,7 @@ use serde_json::json;
 
 use crate::access::{Refused, Who};
 use crate::answers::{Answer, json, later, nothing, text};
+use crate::owner;
 use crate::route::{App, is_own};
 
 /// Bytes that are taken: a name, a password.
@@ -52,6 +53,11 @@ where
             answer.headers_mut().insert(SET_COOKIE, app.access.log_out(&head.headers));
             answer
         }
+        (&Method::POST, path) => match path.strip_prefix("/api/owner/") {
+            Some(what) if who.is_owner() => owner::done(app, what, &body).await,
+            Some(_) => text(StatusCode::FORBIDDEN, "this is for owners"),
+            None => nothing(),
+        },
         (&Method::PUT, path) => match path.strip_prefix("/api/position/") {
             Some(id) => position(app, &who, id, &body),
             None => nothing(),

@@ -19,6 +19,7 @@ use crate::route::{App, WAITING_MAX};
 use crate::shelf::Shelf;
 use crate::state::{StateError, StateFolder};
 use crate::tls::Tls;
+use crate::watching::Watchers;
 
 /// How often the catalogue and idle homes are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -122,7 +123,10 @@ impl Server {
     /// # Errors
     /// [`ServerError`].
     pub async fn bind(config: Config, catalogue: PathBuf) -> Result<Self, ServerError> {
-        let shelf = Shelf::load(catalogue, config.opening.clone())?;
+        let mut shelf = Shelf::load(catalogue, config.opening.clone())?;
+        if let Admission::Accounts(folder) = &config.admission {
+            shelf = shelf.remember_in(folder)?;
+        }
         Self::with(config, shelf, false).await
     }
 
@@ -146,6 +150,7 @@ impl Server {
         let app = Arc::new(App {
             shelf,
             access,
+            watchers: Watchers::default(),
             is_private,
             names: config.names.clone(),
             streams: Arc::new(Semaphore::new(config.streams_max)),

@@ -1,16 +1,20 @@
 //! [`Shelf`]: the catalogue that is served now, and the homes it names. A file that changes is read
 //! again; if something is wrong with it, what was there stays.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tracing::{info, warn};
 
 use crate::catalogue::{Catalogue, CatalogueError};
 use crate::home::{Home, Opening};
-use crate::state::Stamp;
+use crate::state::{Stamp, StateError, StateFolder, load, save};
+use crate::text::unix_now;
+
+/// Which homes their owner has.
+const AWAY: &str = "away.json";
 
 /// What is served.
 pub(crate) struct Shelf {
@@ -19,7 +23,12 @@ pub(crate) struct Shelf {
     stamp: Mutex<Option<Stamp>>,
     opening: Opening,
     stock: RwLock<Arc<Stock>>,
+    /// Homes that their owner has, since when (seconds since 1970), and where that is noted.
+    away: Mutex<Away>,
+    away_file: Option<PathBuf>,
 }
+
+type Away = BTreeMap<String, u64>;
 
 /// A catalogue and its homes.
 pub(crate) struct Stock {
@@ -30,9 +39,10 @@ pub(crate) struct Stock {
 impl Shelf {
     /// With this catalogue, for good.
     pub(crate) fn with(catalogue: Catalogue, opening: Opening) -> Self {
-        let stock = Stock::new(catalogue, &opening, None);
+        let stock = Stock::new(catalogue, &opening, None, &Away::new());
         let stock = RwLock::new(Arc::new(stock));
-        Self { file: None, stamp: Mutex::default(), opening, stock }
+        let (stamp, away) = (Mutex::default(), Mutex::default());
+        Self { file: None, stamp, opening, stock, away, away_file: None }
     }
 
     /// With that of a file.
@@ -40,6 +50,32 @@ impl Shelf {
         let stamp = Stamp::of(&file);
         let shelf = Self::with(Catalogue::load(&file)?, opening);
         Ok(Self { file: Some(file), stamp: Mutex::new(stamp), ..shelf })
+    }
+
+    /// Knows from a folder which homes their owner has, and notes it there.
+    pub(crate) fn remember_in(self, folder: &StateFolder) -> Result<Self, StateError> {
+        let file = folder.file(AWAY);
+        let away: Away = load(&file)?;
+        mark(&self.stock(), &away);
+        Ok(Self { away: Mutex::new(away), away_file: Some(file), ..self })
+    }
+
+    /// The owner takes a home away, or has it back. Blocks as long as it takes to note it.
+    ///
+    /// # Errors
+    /// It cannot be noted: then it is so as long as this server runs.
+    pub(crate) fn set_away(&self, name: &str, is_away: bool) -> Result<(), StateError> {
+        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        match is_away {
+            true => drop(away.entry(name.to_owned()).or_insert_with(unix_now)),
+            false => drop(away.remove(name)),
+        }
+        let stock = self.stock();
+        mark(&stock, &away);
+        if let Some(home) = stock.homes.get(name).filter(|_| !is_away) {
+            home.take_back();
+        }
+        self.away_file.as_ref().map_or(Ok(()), |file| save(file, &*away))
     }
 
     /// What is served now.
@@ -59,7 +95,8 @@ impl Shelf {
         match Catalogue::load(file) {
             Ok(catalogue) => {
                 info!(videos = catalogue.videos().len(), "the catalogue has changed");
-                let stock = Stock::new(catalogue, &self.opening, Some(&self.stock()));
+                let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+                let stock = Stock::new(catalogue, &self.opening, Some(&self.stock()), &away);
                 *self.stock.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(stock);
             }
             Err(error) => warn!(%error, "the catalogue is wrong: what was there before stays"),
@@ -81,7 +118,7 @@ impl Shelf {
 
 impl Stock {
     /// Homes that are as before stay open; others are let go with the stock they were of.
-    fn new(catalogue: Catalogue, opening: &Opening, before: Option<&Self>) -> Self {
+    fn new(catalogue: Catalogue, opening: &Opening, before: Option<&Self>, away: &Away) -> Self {
         let homes = catalogue.homes().iter().map(|spec| {
             let same = before.and_then(|stock| stock.homes.get(&spec.name));
             let home = match same.filter(|home| home.spec().is_same(spec)) {
@@ -91,6 +128,17 @@ impl Stock {
             (spec.name.clone(), home)
         });
         let homes = homes.collect();
-        Self { catalogue, homes }
+        let stock = Self { catalogue, homes };
+        mark(&stock, away);
+        stock
+    }
+}
+
+/// Marks homes that their owner has.
+fn mark(stock: &Stock, away: &Away) {
+    for (name, since) in away {
+        if let Some(home) = stock.homes.get(name) {
+            home.set_away(UNIX_EPOCH + Duration::from_secs(*since));
+        }
     }
 }

@@ -118,6 +118,7 @@ fn condition(home: &Home) -> Value {
         Status::Unknown => ("unknown", None),
         Status::Ready => ("ready", None),
         Status::On => ("on", None),
+        Status::Off(off) if off.is_away => ("away", Some(time(off.since))),
         Status::Off(off) if off.is_damaged => ("damaged", Some(time(off.since))),
         Status::Off(off) => ("off", Some(time(off.since))),
     };

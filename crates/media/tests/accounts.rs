@@ -9,10 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use media::{Accounts, Admission, Config, Role, Shares, StateFolder};
-use support::{LEN, Served, serve, until};
+use support::{LEN, PASSWORD, Served, enter, login, serve, until};
 use tempfile::TempDir;
-
-const PASSWORD: &str = "correct horse";
 
 fn state() -> (TempDir, StateFolder) {
     let folder = tempfile::tempdir().unwrap();
@@ -29,27 +27,6 @@ async fn with_anna() -> (Served, TempDir, StateFolder) {
     let (folder, state) = state();
     Accounts::new(&state).add("anna", Role::Owner, PASSWORD).unwrap();
     (with(&state).await, folder, state)
-}
-
-fn login(name: &str, password: &str) -> String {
-    format!("{{\"name\": \"{name}\", \"password\": \"{password}\"}}")
-}
-
-/// Logs in; returns the field with the cookie.
-async fn enter(served: &Served, name: &str) -> String {
-    let body = login(name, PASSWORD);
-    let text = format!(
-        "POST /api/login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len(),
-    );
-    let all = served.say(text.as_bytes()).await;
-    let all = String::from_utf8(all).unwrap();
-    let is_cookie = |line: &&str| line.to_lowercase().starts_with("set-cookie: ");
-    let line = all.lines().find(is_cookie).unwrap_or_else(|| panic!("{all}"));
-    assert!(line.ends_with("; HttpOnly; SameSite=Strict"), "{line}");
-    let pair = line["set-cookie: ".len()..].split(';').next().unwrap();
-    format!("Cookie: {pair}\r\n")
 }
 
 #[tokio::test]
@@ -161,12 +138,11 @@ async fn a_page_of_somebody_else_cannot_send_anything() {
 
 #[tokio::test]
 async fn each_viewer_goes_on_where_he_has_stopped() {
-    let (served, _folder, state) = with_anna().await;
-    Accounts::new(&state).add("ben", Role::Viewer, PASSWORD).unwrap();
-    until("known", async || {
-        served.send("POST", "/api/login", "", &login("ben", PASSWORD)).await.0 == 200
-    })
-    .await;
+    let (_folder, state) = state();
+    let accounts = Accounts::new(&state);
+    accounts.add("anna", Role::Owner, PASSWORD).unwrap();
+    accounts.add("ben", Role::Viewer, PASSWORD).unwrap();
+    let served = with(&state).await;
     let (anna, ben) = (enter(&served, "anna").await, enter(&served, "ben").await);
     let video = async |cookie: &str| {
         let (_, _, body) = served.ask("/api/videos", cookie).await;

@@ -337,9 +337,11 @@ async fn publish_all(args: PublishArgs) -> anyhow::Result<ExitCode> {
 
 impl OpeningArgs {
     fn opening(&self) -> anyhow::Result<Opening> {
-        let iscsi = IscsiConfig::default()
+        let mut iscsi = IscsiConfig::default()
             .policy(PolicyConfig::default())
             .replacement_timeout(REPLACEMENT_TIMEOUT);
+        // Viewers seek, and what was on its way for the place before takes the line.
+        iscsi.aborts_reads = true;
         let mut config = backends::Config { iscsi, ..Default::default() };
         if let Some(name) = &self.initiator_name {
             config.iscsi.initiator_name = initiator_name(name)?;

@@ -151,3 +151,26 @@ pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut is_so: impl 
     };
     tokio::time::timeout(LIMIT, wait).await.unwrap_or_else(|_| panic!("not {what}"));
 }
+
+pub(crate) const PASSWORD: &str = "correct horse";
+
+pub(crate) fn login(name: &str, password: &str) -> String {
+    format!("{{\"name\": \"{name}\", \"password\": \"{password}\"}}")
+}
+
+/// Logs in; returns the field with the cookie.
+pub(crate) async fn enter(served: &Served, name: &str) -> String {
+    let body = login(name, PASSWORD);
+    let text = format!(
+        "POST /api/login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len(),
+    );
+    let all = served.say(text.as_bytes()).await;
+    let all = String::from_utf8(all).unwrap();
+    let is_cookie = |line: &&str| line.to_lowercase().starts_with("set-cookie: ");
+    let line = all.lines().find(is_cookie).unwrap_or_else(|| panic!("{all}"));
+    assert!(line.ends_with("; HttpOnly; SameSite=Strict"), "{line}");
+    let pair = line["set-cookie: ".len()..].split(';').next().unwrap();
+    format!("Cookie: {pair}\r\n")
+}

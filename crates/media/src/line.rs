@@ -1,0 +1,351 @@
+//! [`Line`]: the line to a home, which all who watch something of it share. What is asked for and
+//! has not come stays within a limit, and the next place is given to the viewer who has the least of
+//! it: whoever takes as much as he can gets no more than anybody else.
+//!
+//! The limit is the line's own: reads that take longer than [`WAIT_AIM`] stand in a queue, which
+//! somebody who seeks would have to wait behind, and then there are fewer of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use block::{BlockDevice, BlockError, Buf, Bytes, Device, DeviceInfo, Extent, Io};
+use block::{WriteFlags, ZeroFlags};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// Most bytes under way: 640 Mbit/s at a round trip of 100 ms.
+const BYTES_MAX: u64 = 8 << 20;
+/// Least: two pieces each for two viewers, on whatever line.
+const BYTES_MIN: u64 = 1 << 20;
+/// How long a read may take before there are too many of them. A player has more in advance.
+const WAIT_AIM: Duration = Duration::from_millis(800);
+/// By how much the limit changes with each read: down quickly, up slowly.
+const BYTES_DOWN: u64 = 256 << 10;
+const BYTES_UP: u64 = 32 << 10;
+
+/// The line to a home.
+#[derive(Clone)]
+pub(crate) struct Line(Arc<Mutex<State>>);
+
+struct State {
+    limit: u64,
+    under_way: u64,
+    /// Counts places that were given, so that of two viewers with the same, it is the other's turn.
+    given: u64,
+    viewers: BTreeMap<String, Viewer>,
+}
+
+#[derive(Default)]
+struct Viewer {
+    under_way: u64,
+    last: u64,
+    waiting: VecDeque<(u64, oneshot::Sender<Place>)>,
+}
+
+/// Bytes that somebody may have under way, until this is dropped.
+struct Place {
+    line: Line,
+    viewer: String,
+    bytes: u64,
+    since: Instant,
+}
+
+impl Line {
+    /// One that nobody uses.
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(Mutex::new(State {
+            limit: BYTES_MAX,
+            under_way: 0,
+            given: 0,
+            viewers: BTreeMap::new(),
+        })))
+    }
+
+    /// The device as this viewer shares it with others.
+    pub(crate) fn shared(&self, device: Device, viewer: String) -> Device {
+        Arc::new(Shared { device, line: self.clone(), viewer })
+    }
+
+    async fn place(&self, viewer: &str, bytes: u64) -> Option<Place> {
+        let (sender, place) = oneshot::channel();
+        let of_viewer = |state: &mut State| {
+            let one = state.viewers.entry(viewer.to_owned()).or_default();
+            one.waiting.push_back((bytes, sender));
+        };
+        of_viewer(&mut self.lock());
+        self.give();
+        place.await.ok()
+    }
+
+    /// Gives places as long as there are some.
+    fn give(&self) {
+        loop {
+            let (viewer, bytes, sender) = {
+                let mut state = self.lock();
+                let Some(next) = state.next() else { return };
+                next
+            };
+            let place = Place { line: self.clone(), viewer, bytes, since: Instant::now() };
+            if let Err(place) = sender.send(place) {
+                place.give_back(); // who waited for it has gone
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Who is next, and how much it is. It counts as under way from now on.
+    fn next(&mut self) -> Option<(String, u64, oneshot::Sender<Place>)> {
+        let waiting = self.viewers.iter_mut().filter(|(_, one)| !one.waiting.is_empty());
+        let (name, one) = waiting.min_by_key(|(_, one)| (one.under_way, one.last))?;
+        let bytes = one.waiting.front().map_or(0, |(bytes, _)| *bytes);
+        if self.under_way > 0 && self.under_way + bytes > self.limit {
+            return None;
+        }
+        let (bytes, sender) = one.waiting.pop_front()?;
+        self.given += 1;
+        (one.last, one.under_way) = (self.given, one.under_way + bytes);
+        self.under_way += bytes;
+        Some((name.clone(), bytes, sender))
+    }
+
+    fn release(&mut self, viewer: &str, bytes: u64) {
+        self.under_way = self.under_way.saturating_sub(bytes);
+        if let Some(one) = self.viewers.get_mut(viewer) {
+            one.under_way = one.under_way.saturating_sub(bytes);
+            if one.under_way == 0 && one.waiting.is_empty() {
+                self.viewers.remove(viewer);
+            }
+        }
+    }
+
+    /// A read has taken so long.
+    fn judge(&mut self, took: Duration) {
+        self.limit = match took > WAIT_AIM {
+            true => self.limit.saturating_sub(BYTES_DOWN).max(BYTES_MIN),
+            false => (self.limit + BYTES_UP).min(BYTES_MAX),
+        };
+    }
+}
+
+impl Place {
+    /// The read is done.
+    fn done(self) {
+        self.line.lock().judge(self.since.elapsed());
+    }
+
+    /// Without another look at who is next, which is going on.
+    fn give_back(mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.line.lock().release(&self.viewer, bytes);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.line.lock().release(&self.viewer, self.bytes);
+            self.line.give();
+        }
+    }
+}
+
+/// A device whose reads wait for their turn. Nothing is written to it.
+struct Shared {
+    device: Device,
+    line: Line,
+    viewer: String,
+}
+
+impl BlockDevice for Shared {
+    fn info(&self) -> DeviceInfo {
+        self.device.info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
+        let (device, line) = (Arc::clone(&self.device), self.line.clone());
+        let viewer = self.viewer.clone();
+        Io::later(async move {
+            let gone = || BlockError::Unreachable("nobody gives out places any more".into());
+            let place = line.place(&viewer, buf.len() as u64).await.ok_or_else(gone)?;
+            let read = device.read(offset, buf).await;
+            place.done();
+            read
+        })
+    }
+
+    fn write(&self, _: u64, _: Bytes, _: WriteFlags) -> Io<()> {
+        Io::err(BlockError::ReadOnly)
+    }
+
+    fn flush(&self) -> Io<()> {
+        Io::ok(())
+    }
+
+    fn trim(&self, _: u64, _: u64) -> Io<()> {
+        Io::err(BlockError::ReadOnly)
+    }
+
+    fn zero(&self, _: u64, _: u64, _: ZeroFlags) -> Io<()> {
+        Io::err(BlockError::ReadOnly)
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        self.device.extents(offset, len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use files::{FileExtent, FileReader, ReadConfig};
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    const PIECE: u64 = 256 << 10;
+
+    /// A line that carries one piece after the other, in the order in which they were asked for,
+    /// whenever it is allowed to.
+    struct Slow {
+        turns: Arc<Semaphore>,
+        asked: Arc<Mutex<u64>>,
+    }
+
+    impl BlockDevice for Slow {
+        fn info(&self) -> DeviceInfo {
+            DeviceInfo::new(1 << 30, 512)
+        }
+
+        fn read(&self, _: u64, buf: Buf) -> Io<Buf> {
+            *self.asked.lock().unwrap() += buf.len() as u64;
+            let turns = Arc::clone(&self.turns);
+            Io::later(async move {
+                let turn = turns.acquire().await;
+                turn.map_err(|_| BlockError::Unreachable("gone".into()))?.forget();
+                Ok(buf)
+            })
+        }
+
+        fn write(&self, _: u64, _: Bytes, _: WriteFlags) -> Io<()> {
+            Io::err(BlockError::ReadOnly)
+        }
+
+        fn flush(&self) -> Io<()> {
+            Io::ok(())
+        }
+
+        fn trim(&self, _: u64, _: u64) -> Io<()> {
+            Io::err(BlockError::ReadOnly)
+        }
+
+        fn zero(&self, _: u64, _: u64, _: ZeroFlags) -> Io<()> {
+            Io::err(BlockError::ReadOnly)
+        }
+
+        fn extents(&self, _: u64, _: u64) -> Io<Vec<Extent>> {
+            Io::err(BlockError::ReadOnly)
+        }
+    }
+
+    fn slow() -> (Device, Arc<Semaphore>, Arc<Mutex<u64>>) {
+        let (turns, asked) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(0)));
+        let device = Slow { turns: Arc::clone(&turns), asked: Arc::clone(&asked) };
+        (Arc::new(device), turns, asked)
+    }
+
+    /// Reads with so many bytes at once, and counts what has come.
+    fn watch(device: Device, bytes_max: u64) -> Arc<Mutex<u64>> {
+        let extent = FileExtent { offset: 0, len: 1 << 29, at: Some(0) };
+        let config = ReadConfig { bytes_max, bytes_first: bytes_max, ..ReadConfig::default() };
+        let file = FileReader::new(device, vec![extent]).with_config(config);
+        let count = Arc::new(Mutex::new(0));
+        let counted = Arc::clone(&count);
+        tokio::spawn(async move {
+            let mut reading = file.read(0..file.size());
+            while let Some(Ok(bytes)) = reading.next().await {
+                *counted.lock().unwrap() += bytes.len() as u64;
+            }
+        });
+        count
+    }
+
+    async fn settle() {
+        for _ in 0..200 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn eight_viewers_get_the_same_though_one_takes_all_that_he_can() {
+        let (device, turns, _) = slow();
+        let line = Line::new();
+        let viewer = |number: u64, bytes: u64| {
+            watch(line.shared(Arc::clone(&device), number.to_string()), bytes)
+        };
+        let greedy = viewer(0, 64 << 20);
+        settle().await;
+        let others: Vec<_> = (1..8).map(|number| viewer(number, 2 << 20)).collect();
+        settle().await;
+        // What the greedy one had asked for before the others came is his.
+        turns.add_permits((BYTES_MAX / PIECE) as usize);
+        settle().await;
+        let before = *greedy.lock().unwrap();
+        for _ in 0..800 {
+            turns.add_permits(1);
+            settle().await;
+        }
+        let of_others = others.iter().map(|count| *count.lock().unwrap());
+        let of_greedy = std::iter::once(*greedy.lock().unwrap() - before);
+        let all: Vec<u64> = of_greedy.chain(of_others).collect();
+        let (least, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
+        assert!(*least >= 95 * PIECE && most - least <= 8 * PIECE, "{all:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_alone_has_the_whole_line_and_who_leaves_gives_his_place_back() {
+        let (device, turns, asked) = slow();
+        let line = Line::new();
+        let extent = FileExtent { offset: 0, len: 1 << 29, at: Some(0) };
+        let file = FileReader::new(line.shared(Arc::clone(&device), "a".into()), vec![extent]);
+        let mut reading = file.read(0..file.size());
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..100 {
+            assert!(reading.poll_next(&mut context).is_pending());
+        }
+        assert_eq!(*asked.lock().unwrap(), BYTES_MAX);
+        drop(reading);
+        let left = |state: &State| (state.under_way, state.viewers.len());
+        assert_eq!(left(&line.lock()), (0, 0));
+        turns.add_permits(1);
+        let mut again = file.read(0..1);
+        assert_eq!(again.next().await.unwrap().unwrap().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_line_has_less_under_way_and_a_quick_one_more() {
+        let (device, turns, asked) = slow();
+        let line = Line::new();
+        let count = watch(line.shared(device, "a".into()), 64 << 20);
+        let under_way = || *asked.lock().unwrap() - *count.lock().unwrap();
+        settle().await;
+        // 5 pieces a second: 10 Mbit/s.
+        for _ in 0..100 {
+            tokio::time::advance(Duration::from_millis(200)).await;
+            turns.add_permits(1);
+            settle().await;
+        }
+        assert!(under_way() <= BYTES_MIN + PIECE, "{}", under_way());
+        // 100 a second.
+        for _ in 0..600 {
+            tokio::time::advance(Duration::from_millis(10)).await;
+            turns.add_permits(1);
+            settle().await;
+        }
+        assert_eq!(under_way(), BYTES_MAX, "and not the end of the film");
+    }
+}

@@ -1,0 +1,127 @@
+//! What an owner sees and does: who watches what from where, storage that he takes away and brings
+//! back, links to single videos.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use crate::access::{ShareError, Shares, Who};
+use crate::answers::{Answer, json, nothing, text};
+use crate::route::App;
+use crate::sent::read;
+use crate::told;
+
+/// What his page shows.
+pub(crate) fn seen(app: &App, who: &Who) -> Value {
+    let stock = app.shelf.stock();
+    let title = |id: &str| stock.catalogue.video(id).map(|video| video.title.clone());
+    let watching = app.watchers.seen().into_iter().map(|one| {
+        json!({
+            "name": one.stream.name,
+            "address": one.stream.address.to_string(),
+            "video": one.stream.video,
+            "title": title(&one.stream.video),
+            "home": one.stream.home,
+            "since": told::time(one.since),
+            "bytes": one.bytes,
+        })
+    });
+    let shares = app.access.shares().and_then(|shares| shares.list().ok()).unwrap_or_default();
+    let shares = shares.into_iter().map(|(id, share)| {
+        json!({ "link": id, "title": title(&share.video), "until": told::time_text(share.until) })
+    });
+    let mut all = told::homes(&stock, who);
+    all["watching"] = watching.collect();
+    all["links"] = shares.collect();
+    all["can_share"] = app.access.has_accounts().into();
+    all
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Home {
+    home: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Share {
+    video: String,
+    time_s: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Link {
+    link: String,
+}
+
+/// Does what he asks for.
+pub(crate) async fn done(app: &Arc<App>, what: &str, body: &[u8]) -> Answer {
+    let answer = match what {
+        "unplug" => match read::<Home>(body) {
+            Ok(asked) => Ok(unplug(app, asked.home).await),
+            Err(answer) => Err(answer),
+        },
+        "back" => read::<Home>(body).map(|asked| take_back(app, &asked.home)),
+        "share" => read::<Share>(body).map(|asked| share(app, &asked)),
+        "unshare" => read::<Link>(body)
+            .map(|asked| with_shares(app, |shares| shares.remove(&asked.link).map(|()| json!({})))),
+        _ => Ok(nothing()),
+    };
+    answer.unwrap_or_else(|answer| *answer)
+}
+
+/// Ends what is sent from a home and logs out: then it can be unplugged. Nobody looks for it until
+/// it is said to be back.
+async fn unplug(app: &Arc<App>, name: String) -> Answer {
+    let Some(home) = app.shelf.stock().homes.get(&name).cloned() else { return nothing() };
+    let (noting, of_home) = (Arc::clone(app), name.clone());
+    let noted = tokio::task::spawn_blocking(move || noting.shelf.set_away(&of_home, true)).await;
+    let ended = app.watchers.end(&name, "its owner unplugs the storage");
+    home.close().await;
+    info!(home = name, ended, "unplugged by its owner");
+    if let Ok(Err(error)) = noted {
+        warn!(%error, "that a home is away is forgotten when the server ends");
+    }
+    json(&json!({ "ended": ended }))
+}
+
+fn take_back(app: &App, name: &str) -> Answer {
+    let stock = app.shelf.stock();
+    let Some(home) = stock.homes.get(name) else { return nothing() };
+    if let Err(error) = app.shelf.set_away(name, false) {
+        warn!(%error, "that a home is back is forgotten when the server ends");
+    }
+    home.look();
+    json(&json!({}))
+}
+
+fn share(app: &App, asked: &Share) -> Answer {
+    if app.shelf.stock().catalogue.video(&asked.video).is_none() {
+        return nothing();
+    }
+    with_shares(app, |shares| {
+        let (link, token) = shares.add(&asked.video, Duration::from_secs(asked.time_s))?;
+        Ok(json!({ "link": link, "path": format!("/s/{token}") }))
+    })
+}
+
+fn with_shares(app: &App, act: impl FnOnce(&Shares) -> Result<Value, ShareError>) -> Answer {
+    let Some(shares) = app.access.shares() else { return nothing() };
+    match act(shares) {
+        Ok(value) => {
+            app.access.reload_shares();
+            json(&value)
+        }
+        Err(ShareError::Wrong(what)) => text(StatusCode::BAD_REQUEST, &what),
+        Err(error) => {
+            warn!(%error, "links");
+            text(StatusCode::INTERNAL_SERVER_ERROR, "it cannot be written down: see the log")
+        }
+    }
+}
