@@ -5,16 +5,12 @@ Each write is stable before the next one begins. So the images that the disk had
 for every n, and no other one.
 """
 
-import hashlib
 import mmap
-import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from enkaku_lab import OUT
-from enkaku_lab.peers import need
-from enkaku_lab.process import run
+from enkaku_lab.peers import built
 
 BLOCK = 4096
 STEP = 40503
@@ -24,16 +20,7 @@ SOURCE = Path(__file__).parent / "peers" / "stamper.c"
 
 def stamper() -> Path:
     """The program, compiled once for each version of its source."""
-    folder = OUT / "stamper"
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    program = folder / digest / "stamper"
-    if not program.exists():
-        program.parent.mkdir(parents=True, exist_ok=True)
-        # Somebody else may do so at the same time.
-        own = program.with_suffix(f".{os.getpid()}")
-        run([need("cc"), "-O2", "-Wall", "-o", own, SOURCE])
-        own.replace(program)
-    return program
+    return built.program(SOURCE)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A virtual machine with a stock Debian kernel: the kernel's initiator and target as peers.
 
 QEMU interprets every instruction (no hardware virtualisation is asked for), so the guest is for
-function, never for a timing. One boot serves many orders: shell scripts that are sent over a
+function, never for a timing, unless its clock counts instructions (`counted`). One boot serves many orders: shell scripts that are sent over a
 virtio-serial port and whose output comes back line by line. From inside, the host is HOST; a port
 of the guest is reached through a forwarded one on the host.
 """
@@ -34,8 +34,12 @@ for thread in /proc/[0-9]*; do
 done
 """
 """What the guest knows and its console did not show: also where LIO's threads stand."""
+COUNTED = "shift=0,sleep=off"
+"""An instruction is a nanosecond of the guest's time, and time in which it has nothing to do passes at once."""
 BOOT_S_MAX = 180.0
 """A boot takes 7 s on an idle machine; beside other work several times as long."""
+COUNTED_BOOT = 3
+"""So many times longer where instructions are counted."""
 
 
 class Order:
@@ -106,6 +110,7 @@ class Guest:
         forwards: list[int] | None = None,
         tap: str | None = None,
         within: Callable[[list[object]], list[object]] = list,
+        counted: bool = False,
     ):
         """With `disk`, the guest reads this file of the host as /dev/vda (no network between).
         Behind it come `own_disks`, to which it also writes: that outlives it, as on a disk.
@@ -113,6 +118,8 @@ class Guest:
         `port` is the host's that leads to the guest's TARGET_PORT; without one it is a free one.
         `within` makes a command of one that runs QEMU elsewhere, as in a network namespace;
         `forwards` are ports of all addresses there that lead to the same ones of the guest.
+        `counted`: the guest's clock is made of the instructions that it executes, not of this
+        machine's time: what it measures of itself does not depend on how busy this machine is.
 
         With `tap`, the name of a device that is there, the guest's packets come out of it as they
         are: its TCP talks to the other end itself, and not to QEMU, which has windows of its own.
@@ -121,6 +128,7 @@ class Guest:
         self.image = image
         self.disk, self.own_disks = disk, own_disks
         self.forwards, self.tap, self.within = forwards or [], tap, within
+        self.counted = counted
         self.keep_log = False
         self.port = port or free_port()
         self._orders: dict[int, Order] = {}
@@ -129,7 +137,8 @@ class Guest:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(path))
             listener.listen(1)
-            listener.settimeout(BOOT_S_MAX)
+            self._boot_s_max = BOOT_S_MAX * (COUNTED_BOOT if counted else 1)
+            listener.settimeout(self._boot_s_max)
             self.peer = Peer(self.within(self._qemu(path)), OUT / "guest" / f"console-{self.port}.log")
             try:
                 self._channel, _ = listener.accept()
@@ -149,6 +158,7 @@ class Guest:
         return [
             *(need("qemu-system-x86_64"), "-nodefaults", "-no-reboot", "-display", "none"),
             *("-accel", "tcg", "-cpu", CPU, "-m", MEMORY_MIB),
+            *(["-icount", COUNTED] if self.counted else []),
             *("-kernel", self.image.kernel, "-initrd", self.image.initrd),
             *("-append", "console=ttyS0 loglevel=5 panic=-1 mitigations=off no_timer_check"),
             *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
@@ -176,7 +186,7 @@ class Guest:
         self.close()
 
     def wait_until_up(self) -> None:
-        deadline = time.monotonic() + BOOT_S_MAX
+        deadline = time.monotonic() + self._boot_s_max
         while not self._hello.wait(0.1):
             if not self.peer.running() or time.monotonic() > deadline:
                 tail = self.peer.output()[-2000:]

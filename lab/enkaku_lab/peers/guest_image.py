@@ -55,6 +55,8 @@ class Recipe:
     modules: tuple[str, ...] = ()
     own: tuple[Path, ...] = ()
     """Programs of this machine, beside HOST_PROGRAMS."""
+    replaced: tuple[Path, ...] = ()
+    """Modules that are loaded in place of the kernel's, those among them that are of its version."""
 
 
 STOCK = Recipe()
@@ -142,7 +144,7 @@ def _make(folder: Path, host: list[Path], recipe: Recipe) -> Image:
     if architecture != "amd64":
         raise NoImage(f"the guest is built from amd64 packages, this machine is {architecture}")
     names = [_kernel_package(folder, recipe), *PROGRAMS_PACKAGES, *recipe.packages]
-    packages = _unpacked(names, folder)
+    packages = unpacked(names)
     return _built(folder, packages, host, recipe)
 
 
@@ -162,8 +164,9 @@ def _kernel_package(folder: Path, recipe: Recipe) -> str:
     raise NoImage(f"apt knows none of {', '.join(recipe.kernels)}")
 
 
-def _unpacked(names: list[str], folder: Path) -> list[Path]:
+def unpacked(names: list[str]) -> list[Path]:
     """Folders with the packages' files: downloaded and unpacked unless they are there."""
+    folder = cache_folder()
     shown = _apt(folder, "apt-cache", "show", "--no-all-versions", *names).stdout
     versions = dict(re.findall(r"^Package: (\S+)$.*?^Version: (\S+)$", shown, re.M | re.S))
     if absent := [name for name in names if name not in versions]:
@@ -227,7 +230,7 @@ def _built(folder: Path, packages: list[Path], host: list[Path], recipe: Recipe)
         theirs.append(found / "files" / path)
     _add_programs(archive, programs, [*host, *theirs])
     modules = kernel / "files" / "lib" / "modules" / version
-    _add_modules(archive, modules, [*MODULES, *recipe.modules])
+    _add_modules(archive, modules, [*MODULES, *recipe.modules], _of_version(recipe.replaced, version))
     archive.add("init", INIT.read_bytes(), executable=True)
     content = archive.finished()
     initrd = folder / f"initrd-{hashlib.sha256(content).hexdigest()[:16]}.cpio"
@@ -253,9 +256,14 @@ def _add_programs(archive: "_Cpio", packages: list[Path], programs: list[Path]) 
             archive.add(f"{inside}/{library.name}", library.read_bytes(), executable=True)
 
 
-def _add_modules(archive: "_Cpio", folder: Path, names: list[str]) -> None:
+def _of_version(modules: tuple[Path, ...], kernel: str) -> list[Path]:
+    """Those that this kernel would load."""
+    return [path for path in modules if b"\0vermagic=" + kernel.encode() + b" " in path.read_bytes()]
+
+
+def _add_modules(archive: "_Cpio", folder: Path, names: list[str], replaced: list[Path]) -> None:
     """The modules and those they depend on, and /etc/modules in the order to load them."""
-    files = {_module_name(path): path for path in folder.rglob("*.ko*")}
+    files = {_module_name(path): path for path in [*folder.rglob("*.ko*"), *replaced]}
     order: list[str] = []
 
     def add(name: str) -> None:

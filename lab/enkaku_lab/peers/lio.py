@@ -33,6 +33,8 @@ class Lio:
     disk: str | None = None
     """With one, LIO writes through the guest's page cache, and says that it has a volatile cache.
     When the target goes, all of it is on the disk, and the guest has none of it in memory."""
+    within: str = ""
+    """What a command begins with that runs in the network namespace in which LIO is to listen."""
 
     def url(self, port: int | None = None) -> str:
         """The LUN, reached through a port of this host (a proxy's), else the forwarded one."""
@@ -70,13 +72,14 @@ def serve(
     credentials: tuple[str, str] | None = None,
     mutual: tuple[str, str] | None = None,
     disk: str | None = None,
+    within: str = "",
 ) -> Iterator[Lio]:
     """A target that everybody may write to; `parameters` are its keys: MaxConnections, …
 
     With `credentials`, initiators must know them; with `mutual`, LIO proves itself with those. With
-    `disk`, a block device of the guest is its LUN, as it is.
+    `disk`, a block device of the guest is its LUN, as it is. `within` is Lio's.
     """
-    lio = Lio(guest, f"{PREFIX}{name}", size, credentials, disk)
+    lio = Lio(guest, f"{PREFIX}{name}", size, credentials, disk, within)
     try:
         guest.run(_setup(lio, parameters or {}, mutual))
         yield lio
@@ -120,7 +123,7 @@ def _setup(lio: Lio, parameters: dict[str, object], mutual: tuple[str, str] | No
         echo {control} >{backstore}/control
         echo 1 >{backstore}/enable
         {after}
-        mkdir -p {group}/lun/lun_0 {group}/np/0.0.0.0:{TARGET_PORT}
+        {lio.within} mkdir -p {group}/lun/lun_0 {group}/np/0.0.0.0:{TARGET_PORT}
         ln -s {backstore} {group}/lun/lun_0/disk
         echo 1 >{group}/attrib/generate_node_acls
         echo 1 >{group}/attrib/cache_dynamic_acls
