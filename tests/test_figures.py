@@ -20,17 +20,24 @@ from enkaku_lab import (
     findings,
     packets,
     plot,
+    report,
+    runner,
     stale,
     story,
 )
-from enkaku_lab.experiment import Experiment
+from enkaku_lab.curves import collect
+from enkaku_lab.experiment import QUICK, Experiment
 from enkaku_lab.experiments import common, s1_fig5, s2_fig7, s4_fig3
+from enkaku_lab.in_guest import senders
 from enkaku_lab.ns2 import commands as s2
 from enkaku_lab.ns2 import scatter, study
 from enkaku_lab.process import LabError
+from enkaku_lab.stacks import Place
+from enkaku_lab.stacks.all import STACKS
+from enkaku_lab.store import Store
 
 DOCS = REPOSITORY / "docs"
-PAGES = ["lab", "long-fat", "mirror"]
+PAGES = [page for page in ("lab", "long-fat", "mirror", "guest") if (DOCS / page).exists()]
 KNOWN = experiments.load()
 CURVES = [path for page in PAGES for path in sorted((DOCS / page / "figures").glob("*.csv"))]
 
@@ -176,7 +183,7 @@ def test_the_page_of_findings_is_what_the_numbers_say():
         "python -m enkaku_lab findings"
     )
     rows = [line for line in findings.page(DOCS).splitlines() if re.match(r"\| .*\*\*", line)]
-    assert 30 <= len(rows) <= 50
+    assert 30 <= len(rows) <= 60
     links = re.findall(r"\]\(([^)]+)\)", findings.page(DOCS))
     assert all((DOCS / link).exists() for link in links), links
 
@@ -347,9 +354,12 @@ def test_one_command_runs_each_kind_of_experiment(tmp_path: Path, monkeypatch, c
     monkeypatch.setattr(
         commands, "_run_s2", lambda chosen, *_: done.append([one.name for one in chosen])
     )
+    monkeypatch.setattr(
+        senders, "perform", lambda chosen, *_: done.append([one.name for one in chosen]) or drawn
+    )
     commands.main_run(["all", "--out", str(tmp_path)])
-    assert done == [list(KNOWN), list(packets.load()), list(s2.load())]
-    assert len([name for names in done for name in names if "-fig" in name]) == 31
+    assert done == [list(KNOWN), list(packets.load()), list(senders.load()), list(s2.load())]
+    assert len([name for names in done for name in names if "-fig" in name]) == 32
 
 
 def test_a_quick_run_of_all_takes_less_than_a_quarter_of_an_hour(capsys):
@@ -360,4 +370,47 @@ def test_a_quick_run_of_all_takes_less_than_a_quarter_of_an_hour(capsys):
             r"^(?:all|\d+ of S).*?  +\d+ +([\d.]+) ", capsys.readouterr().out, re.M
         )
     ]
-    assert len(minutes) == 3 and sum(minutes) < 15
+    assert len(minutes) == 4 and sum(minutes) < 15
+
+
+class _Instant:
+    """A laboratory that answers at once."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def facts(self) -> dict:
+        return {}
+
+    def measure(self, cell) -> dict:
+        megabytes = 1 + 100 / (1 + cell.link.rtt_ms) / (1 + 1000 * cell.link.loss)
+        reached = {"bytes": int(megabytes * 1e6), "seconds": 1.0, "connections": 1, "verified": True}
+        return {"reached": reached, "congestion_control": ["cubic"], "connections_seen": 1}
+
+
+class _There:
+    label, port = "there", None
+
+    def missing(self) -> None:
+        return None
+
+
+def test_every_experiment_can_be_reported_after_a_quick_run(tmp_path: Path):
+    """What `run all --quick` does after its measurements, but for drawing: sentences, judgements, CSVs."""
+    every = list(KNOWN.values())
+    work = runner.jobs(every, QUICK)
+    store = Store(tmp_path / "results.jsonl")
+    facts = {"taken": "2026-01-02T03:04:05Z", "processor": "abacus", "cores": 2, "memory_bytes": 1 << 34}
+    session = store.begin({**facts, "kernel": "6.0", "sysctl": {}, "versions": {}})
+    there = {name: _There() for name in STACKS}
+    runner.measure(work, store, session, there, lambda *_: _Instant(), Place(tmp_path))
+    for one in every:
+        curves = collect(one, QUICK, store)
+        assert curves.complete and report.sentence(curves), one.name
+        assert all(claim.says and claim.found for claim in report.claims(curves)), one.name
+        assert {series.stack for series in one.series} <= plot.STYLES.keys() & STACKS.keys()
+        again = data.read_curves(data.write_curves(curves, tmp_path / f"{one.name}.csv"), one)
+        assert [str(claim) for claim in report.claims(again)] == [str(claim) for claim in report.claims(curves)]

@@ -25,6 +25,7 @@ from enkaku_lab import (
     steps,
     tuner_cost,
 )
+from enkaku_lab.in_guest import senders, udp
 from enkaku_lab.ns2 import commands as s2
 from enkaku_lab.plans import check as plan_check
 from enkaku_lab.process import LabError
@@ -40,6 +41,8 @@ COMMANDS = {
     "report": commands.main_report,
     "stale": stale.main,
     "findings": findings.main,
+    "kernel-log": senders.main,
+    "nfs-udp": udp.main,
     "s2": s2.main,
     "plan-check": plan_check.main,
     "monitor-cost": monitor_cost.main,

@@ -1,17 +1,22 @@
-"""`python -m enkaku_lab list | run NAME… | report`: the papers' experiments, of all three kinds:
-curves, S0's packets (`packets`) and S2's studies (`ns2`), which have runners of their own."""
+"""`python -m enkaku_lab list | run NAME… | report`: the papers' experiments, of all four kinds: curves, S0's
+packets (`packets`), the kernel's log of senders (`in_guest.senders`) and S2's studies (`ns2`), which have runners of
+their own."""
 
 import argparse
 import hashlib
 import os
 import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from enkaku_lab import docs as docs_report
-from enkaku_lab import machine, packets, report, runner, wan
+from enkaku_lab import in_guest, machine, packets, report, runner, wan
 from enkaku_lab.curves import collect
-from enkaku_lab.experiment import FILE_BYTES, FULL, QUICK, Experiment, Pace
+from enkaku_lab.experiment import FILE_BYTES, FULL, GUEST, QUICK, Experiment, Link, Pace
 from enkaku_lab.experiments import check, choose, load
+from enkaku_lab.in_guest import laboratory as guest
+from enkaku_lab.in_guest import senders
 from enkaku_lab.laboratory import laboratory
 from enkaku_lab.ns2 import commands as s2
 from enkaku_lab.ns2 import study
@@ -43,10 +48,12 @@ def main_list(arguments: list[str]) -> None:
 def _others(pace: Pace) -> list[list[str]]:
     """What `run all` makes besides the curves."""
     quick = pace is QUICK
-    traces, studies = packets.load(), list(s2.load().values())
+    traces, logs, studies = packets.load(), senders.load(), list(s2.load().values())
     wanted = packets.wanted(traces.values(), quick)
     seconds = sum(map(packets.seconds, wanted)) * (0.5 if quick else 1)
     rows = [[f"{len(traces)} of S0's packets", str(len(wanted)), f"{seconds / 60:.1f}", "see docs/packets", "Higa et al. 2009"]]
+    runs, seconds = sum(len(one.senders) for one in logs.values()), sum(one.seconds for one in logs.values())
+    rows.append([f"{len(logs)} of S0's kernel log", str(runs), f"{seconds / 60:.1f}", "see docs/guest", "Higa et al. 2009"])
     for engine in _engines(pace):
         its = study.Pace(pace.name, engine)
         runs = {run for one in studies if engine in one.engines for run in one.runs(its)}
@@ -79,10 +86,11 @@ def main_run(arguments: list[str]) -> None:
     _add_out(parser)
     options = parser.parse_args(arguments)
     pace = QUICK if options.quick else FULL
-    traces, studies = packets.load(), s2.load()
-    check(options.names, [*load(), *traces, *studies])
+    traces, logs, studies = packets.load(), senders.load(), s2.load()
+    check(options.names, [*load(), *traces, *logs, *studies])
     every = "all" in options.names
-    chosen = [[one for name, one in kind.items() if every or name in options.names] for kind in (load(), traces, studies)]
+    kinds = (load(), traces, logs, studies)
+    chosen = [[one for name, one in kind.items() if every or name in options.names] for kind in kinds]
     place = Place(options.out)
     with runner.alone(place):
         if chosen[0]:
@@ -91,7 +99,10 @@ def main_run(arguments: list[str]) -> None:
             page = packets.perform(chosen[1], options.quick, place.folder / "packets", options.fresh)
             print(f"Report: {page}")
         if chosen[2]:
-            _run_s2(chosen[2], pace, place, options.fresh)
+            page = senders.perform(chosen[2], options.quick, place.folder / "guest", options.fresh)
+            print(f"Report: {page}" if page else "no report of the kernel's log")
+        if chosen[3]:
+            _run_s2(chosen[3], pace, place, options.fresh)
 
 
 def _run_s2(studies: list[study.Study], pace: Pace, place: Place, fresh: bool) -> None:
@@ -107,23 +118,35 @@ def _run(
     experiments: list[Experiment], pace: Pace, place: Place, repeat: int | None, fresh: bool
 ) -> None:
     work = runner.jobs(experiments, pace, repeat)
-    long = any(job.cell.load.bytes_max > FILE_BYTES for job in work)
-    runner.room(place, long)
-    wan.need()
-    say("preparing files of 512 MiB …")
-    place.prepare(long=long)
+    if not all(job.cell.in_guest for job in work):
+        long = any(job.cell.load.bytes_max > FILE_BYTES for job in work)
+        runner.room(place, long)
+        wan.need()
+        say("preparing files of 512 MiB …")
+        place.prepare(long=long)
     store = Store(place.folder / "results.jsonl")
     if fresh:
         store.forget({job.cell.key for job in work})
     begin = time.monotonic()
-    session = store.begin(facts())
+    known = facts()
+    if any(job.cell.in_guest for job in work):
+        known["versions"] |= in_guest.versions()
+    session = store.begin(known)
     minutes = runner.seconds(work) / 60
     say(f"{len(work)} measurements, about {minutes:.0f} minutes when none is done yet")
-    failed = runner.measure(work, store, session, STACKS, laboratory, place)
+    failed = runner.measure(work, store, session, STACKS, laboratories, place)
     found = _with_results(list(load().values()), pace, store)
     page = report.write(found, pace, store, place.folder / f"report-{pace.name}")
     say(f"{(time.monotonic() - begin) / 60:.1f} minutes; {failed} measurements failed")
     print(f"Report: {page}\nRaw results: {store.path}")
+
+
+def laboratories(link: Link, place: Place, stacks: Iterable[str]) -> AbstractContextManager:
+    """Where these stacks run: at the ends of an emulated line, or in the guest."""
+    names = list(stacks)
+    if names[0].startswith(GUEST):
+        return guest.laboratory()
+    return laboratory(link, place, names)
 
 
 def main_report(arguments: list[str]) -> None:

@@ -120,7 +120,7 @@ def run_length(curves: Curves) -> str:
     if told := curves.kept.get("run"):
         return told
     pace = curves.pace
-    seconds = pace.seconds * (1 + curves.experiment.seconds_more)
+    seconds = round(pace.seconds_of(curves.experiment.seconds_more), 3)
     ramp = (
         "" if curves.experiment.ramp_round_trips is None else ", after a ramp that does not count"
     )

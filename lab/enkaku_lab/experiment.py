@@ -21,6 +21,11 @@ TCP_PAYLOAD_BYTES, WIRE_BYTES = 1448, 1538
 """A full packet: MTU 1500 less 20 bytes of IPv4 and 32 of TCP with timestamps; on the wire plus
 38 of Ethernet (header, FCS, preamble, gap)."""
 RAMP_S = 1.0
+GUEST = "guest-"
+"""How the names of stacks begin whose both ends are in the guest (enkaku_lab.in_guest)."""
+STRETCH = 20
+"""So much slower and longer is the line there, and so much shorter what is said of its times: 1 Gbit/s and 20 ms,
+S0's path, are 50 Mbit/s and 400 ms in the guest: 2.5 MB on their way in both."""
 RATES = {
     **{"20mbit": 20e6, "100mbit": 100e6, "200mbit": 200e6, "500mbit": 500e6},
     **{"1gbit": 1e9, "10gbit": 10e9},
@@ -79,6 +84,10 @@ class Cell:
     load: Load
 
     @property
+    def in_guest(self) -> bool:
+        return self.stack.startswith(GUEST)
+
+    @property
     def key(self) -> str:
         """The same for the same cell in every run and every experiment."""
         # 20 and 20.0 are one cell, so they are written alike.
@@ -102,13 +111,19 @@ class Pace:
     repeat: int
     ramp: float = 1.0
     """How much of the time before the clock starts is kept."""
+    more_max: float = float("inf")
+    """At most so many times longer are an experiment's longer runs (`seconds_more`)."""
 
     def seconds_max(self, link: Link) -> float:
         return round(self.seconds + self.round_trips * link.rtt_ms / 1000, 3)
 
+    def seconds_of(self, more: float) -> float:
+        """Beside the round trips, where an experiment asks for `more` of them."""
+        return self.seconds * (1 + min(more, self.more_max))
+
 
 FULL = Pace("full", 1.0, 16, 3)
-QUICK = Pace("quick", 0.4, 10, 1, 0.25)
+QUICK = Pace("quick", 0.4, 10, 1, 0.25, 2.0)
 
 
 @dataclass(frozen=True)
@@ -180,7 +195,8 @@ class Experiment:
     seconds_more: float = 0.0
     """Longer runs, in multiples of the pace's, where the line is so slow that little is read."""
     ramp_round_trips: float | None = None
-    """The steady state is asked about: so many round trips, and a second, are not counted."""
+    """The steady state is asked about: so many round trips, and `ramp_s`, are not counted."""
+    ramp_s: float = RAMP_S
 
     def cells(self, pace: Pace) -> list[Cell]:
         """Every cell, in the order x, panel, stack: what is interleaved lies side by side."""
@@ -208,7 +224,7 @@ class Experiment:
             load = replace(load, **{self.x.field: int(x)})
         if series.stack == "local":
             link = Link()
-        seconds = pace.seconds_max(link) + self.seconds_more * pace.seconds
+        seconds = pace.seconds_max(link) - pace.seconds + pace.seconds_of(self.seconds_more)
         load = replace(load, seconds_max=round(seconds, 3), ramp_s=self._ramp_s(link, pace))
         return Cell(series.stack, link, load)
 
@@ -221,5 +237,5 @@ class Experiment:
     def _ramp_s(self, link: Link, pace: Pace) -> float:
         if self.ramp_round_trips is None:
             return 0.0
-        whole = RAMP_S + self.ramp_round_trips * link.rtt_ms / 1000
+        whole = self.ramp_s + self.ramp_round_trips * link.rtt_ms / 1000
         return round(pace.ramp * whole, 3)

@@ -29,6 +29,15 @@ STYLES = {
     "mirror-paused": ("#555555", "o"),
     "qemu-mirror": ("#CC79A7", "x"),
     "qemu-mirror-behind": ("#E69F00", "+"),
+    "guest-iscsi": ("#E69F00", "s"),
+    "guest-iscsi-bursts": ("#8C510A", "P"),
+    "guest-iscsi-1m": ("#D55E00", "o"),
+    "guest-iscsi-8m": ("#009E73", "D"),
+    "guest-iscsi-ahead": ("#8C510A", "P"),
+    "guest-nfs": ("#CC79A7", "^"),
+    "guest-nfs-ahead": ("#882255", "v"),
+    "guest-nfs-udp": ("#000000", "<"),
+    "guest-tcp": ("#0072B2", "x"),
 }
 PAPER = {"color": "#555555", "alpha": 0.35}
 PAPER_LABEL = "the paper's value"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from enkaku_lab import REPOSITORY, data
 from enkaku_lab.curves import Curves
+from enkaku_lab.experiment import GUEST
 from enkaku_lab.process import LabError
 from enkaku_lab.table import render
 
@@ -33,8 +34,10 @@ PARTS = {
 
 def sources(stacks: Iterable[str]) -> list[str]:
     """What a figure with these stacks depends on."""
-    # Neither goes over the emulated line.
-    found = set() if set(stacks) <= {"ns2", "local"} else set(EMULATOR)
+    stacks = list(stacks)
+    # None of these goes over the emulated line.
+    others = [one for one in stacks if one not in ("ns2", "local") and not one.startswith(GUEST)]
+    found = set(EMULATOR) if others else set()
     for stack in stacks:
         for name, parts in PARTS.items():
             if stack == name or stack.startswith(f"{name}-"):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from enkaku_lab.claims import Claim, judged, not_measured
 from enkaku_lab.curves import Curve, Curves
-from enkaku_lab.experiment import KIB, Axis, Series
+from enkaku_lab.experiment import GUEST, KIB, STRETCH, Axis, Series
 
 PIPELINED = {"kind": "read", "block_bytes": 128 * KIB, "depth": 256}
 """32 MiB under way, more than the line holds at 200 ms (25 MB): commands never bind."""
@@ -63,6 +63,24 @@ NFS_NOTE = (
     "The paper's NFS is a kernel client with read-ahead over UDP. Here it is NFSv4 over TCP and "
     "libnfs, which reads nothing ahead for NFSv4: what kernel clients fetch in advance, it does not."
 )
+
+GUEST_ISCSI = Series(f"{GUEST}iscsi", "open-iscsi + LIO")
+GUEST_ISCSI_AHEAD = Series(f"{GUEST}iscsi-ahead", "open-iscsi + LIO, read-ahead 4 MiB", line="--")
+GUEST_NFS = Series(f"{GUEST}nfs", "kernel NFSv3, TCP")
+GUEST_NFS_AHEAD = Series(f"{GUEST}nfs-ahead", "kernel NFSv3, TCP, read-ahead 4 MiB", line="--")
+GUEST_UDP = Series(f"{GUEST}nfs-udp", "kernel NFSv3, UDP")
+GUEST_TCP = Series(f"{GUEST}tcp", "plain TCP, 1 connection", load={"connections": 1})
+GUEST_NOTE = (
+    f"Both ends are in a guest with a stock Debian kernel whose clock counts instructions; the line and all times in it are {STRETCH} times "
+    "longer and divided again (docs/lab.md). TCP's least timeout is stretched, too; what the kernel has in fixed time and cannot be set is "
+    f"{STRETCH} times shorter than in the paper's network: delayed acknowledgements (2 ms) and timer ticks."
+)
+
+
+def why_not(curve: Curve) -> str:
+    """In the words of what refused it."""
+    told = next((point.why for point in curve.points if point.mbit is None and point.why), "")
+    return f"the client refuses (“{told.partition(': ')[2] or told}”; Debian's kernels are built without)" if "Unsupported" in told else told or "it was not run"
 
 
 def rate(mbit: float | None) -> str:

@@ -1,6 +1,6 @@
 """Every stack by its name."""
 
-from enkaku_lab.stacks import Stack
+from enkaku_lab.stacks import Stack, in_guest
 from enkaku_lab.stacks.enkaku import Enkaku, EnkakuBench, EnkakuPipelined
 from enkaku_lab.stacks.local import Local
 from enkaku_lab.stacks.mirrored import (
@@ -36,5 +36,6 @@ STACKS: dict[str, Stack] = {
         MirrorPaused(),
         QemuMirror(),
         QemuMirrorBehind(),
+        *in_guest.ALL,
     )
 }
