@@ -83,7 +83,7 @@ EXPERIMENT = Experiment(
     paper="default and optimised iSCSI collapse as the RTT grows, a plain socket keeps its speed; conjecture: the send "
     "socket buffer limits. Where it is limited is left open",
     x=Axis("RTT (ms)", "rtt_ms", [2, 5, 10, 20, 50], [5, 20], "log"),
-    load=Load(kind="write", block_bytes=CALL_BYTES, connections=1, bytes_max=32 * MIB),
+    load=Load(kind="write", block_bytes=CALL_BYTES, connections=1, bytes_max=24 * MIB),
     series=[
         Series(f"{GUEST}iscsi", INSTALLED),
         Series(f"{GUEST}iscsi-bursts", BURSTS, line="--"),
@@ -93,7 +93,7 @@ EXPERIMENT = Experiment(
     ],
     sentence=sentence,
     claims=claims,
-    shrunk="of the paper's volume, 32 MiB or what is written in that time, to LIO's memory",
+    shrunk="of the paper's volume, 24 MiB or what is written in that time, to LIO's memory",
     seconds_more=-0.9,
     ramp_round_trips=12,
     ramp_s=0.0,

@@ -59,7 +59,7 @@ class GuestLaboratory:
 
     def _run(self, stack: InGuest, path: str, cell: Cell) -> dict:
         before = _busy(self._guest.run("head -1 /proc/stat"))
-        script = tcp_script(cell.load, stack.port) if isinstance(stack, GuestTcp) else meter_script(path, cell.load)
+        script = tcp_script(cell, stack.port) if isinstance(stack, GuestTcp) else meter_script(path, cell.load)
         order = self._guest.start(script)
         said = order.wait(REAL_S_MAX)
         after = _busy(self._guest.run("head -1 /proc/stat"))
@@ -102,11 +102,13 @@ def of_meter(said: str, load: Load) -> Reached:
     return Reached(found.bytes, found.seconds / STRETCH, 0.0, verified=load.kind != "write")
 
 
-def tcp_script(load: Load, port: int) -> str:
-    """iperf3 takes whole seconds only: the bytes are the limit, and its own intervals tell the ramp."""
+def tcp_script(cell: Cell, port: int) -> str:
+    """iperf3 takes whole seconds only, and no bytes where the ramp is left out: so many as the line would need."""
+    load = cell.load
     reverse = "" if load.kind == "write" else "--reverse"
     ramp = max(0, round(load.ramp_s * STRETCH))
-    seconds = max(1, round(load.seconds_max * STRETCH))
+    carried_s = load.bytes_max * 8 / cell.link.payload_bits_per_s
+    seconds = max(1, round(min(load.seconds_max, carried_s) * STRETCH))
     omit = f"--omit {ramp}" if ramp else ""
     return f"iperf3 -c {line.FAR} -p {port} -J -t {seconds} {omit} {reverse}"
 
