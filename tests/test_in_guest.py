@@ -34,7 +34,7 @@ def talking() -> Iterator[tuple[Guest, socket.socket]]:
     """A guest's near half, and the other end of its port."""
     ours, theirs = socket.socketpair()
     guest = Guest.__new__(Guest)
-    guest._orders, guest._channel, guest._hello = {}, ours, threading.Event()
+    guest._orders, guest._channel, guest._hello, guest._patience = {}, ours, threading.Event(), 1
     reader = threading.Thread(target=guest._read, daemon=True)
     reader.start()
     yield guest, theirs
