@@ -27,6 +27,8 @@ VERIFIED = "enkaku_mirror_verify_"
 """Told after a verification; a unit test of the daemon looks at it."""
 REJECTED = "enkaku_pdus_rejected_total"
 """Told when there was one."""
+LINE = "enkaku_volume_line_bytes_per_second"
+"""Told once a queue has shown what the line carries."""
 
 
 def _samples(text: str) -> set[str]:
@@ -35,7 +37,7 @@ def _samples(text: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
-    """Names of all samples that a daemon, a mirror and a monitor tell while there is something."""
+    """Names of all samples that a daemon, a mirror, a volume and a monitor tell while there is something."""
     folder = tmp_path_factory.mktemp("told")
     daemon = Daemon(folder)
     daemon.write(served(NAME_A, "mem:64M", "mem:1M"))
@@ -47,11 +49,14 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
     page = free_port()
     watch = [enkaku.binary(), "monitor", "--port", daemon.port, "--plain", "--interval", "200ms"]
     load = ["bench", daemon.url(), "--bs", "4k", "--time", "60s"]
+    attach = [enkaku.binary(), "attach", daemon.url(lun=1), "--nbd", folder / "volume.sock"]
     try:
         with (
             peer([*watch, "--prometheus", f"127.0.0.1:{page}"], folder / "monitor.log") as monitor,
             peer([enkaku.binary(), *load], folder / "bench.log"),
+            peer([*attach, "--metrics", "127.0.0.1:0"], folder / "attach.log") as attached,
         ):
+            attached.wait_for_output("listening on")
             monitor.wait_for_output("metrics on")
             # A CHECK CONDITION, and a login that fails.
             enkaku.command("info", daemon.url(lun=7), check=False)
@@ -66,6 +71,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
                     names = _samples(answer.read().decode())
                 time.sleep(0.1)
             names |= _samples(daemon.page("/metrics")[1])
+            own = re.search(r"metrics on (\S+)", attached.output())[1]
+            while "enkaku_volume_link_rtt_seconds" not in names:
+                assert time.monotonic() < deadline, names
+                with closing(urllib.request.urlopen(own, timeout=10)) as answer:
+                    names |= _samples(answer.read().decode())
             names |= {re.match(r"\w+", sample)[0] for sample in mirror.metrics()}
         yield names
     finally:
@@ -81,7 +91,7 @@ def _named(text: str) -> set[str]:
 def test_every_metric_that_is_named_is_told(file: Path, told: set[str]):
     named = _named(file.read_text())
     assert named
-    rare = {name for name in named if name.startswith((ISNS, VERIFIED, REJECTED))}
+    rare = {name for name in named if name.startswith((ISNS, VERIFIED, REJECTED, LINE))}
     assert named - rare <= told, named - rare - told
 
 

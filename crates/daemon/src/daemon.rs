@@ -93,13 +93,15 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
     let socket = socket::listen(&admin_path, socket::OWNER_AND_GROUP);
     let socket = socket.map_err(failed(&admin_path))?;
     let guard = RemoveAtEnd(admin_path);
-    let http =
-        match config.server.metrics {
-            Some(address) => Some(http::Listening::bind(address).await.map_err(|source| {
-                DaemonError::Io { what: format!("metrics on {address}"), source }
-            })?),
-            None => None,
-        };
+    let http = match config.server.metrics {
+        Some(address) => {
+            Some(http::MetricsListener::bind(address).await.map_err(|source| DaemonError::Io {
+                what: format!("metrics on {address}"),
+                source,
+            })?)
+        }
+        None => None,
+    };
     daemon.lock().commit(plan, &daemon.server);
     daemon.isns.set(&config, &daemon.server);
     let mut helpers = tokio::task::JoinSet::new();

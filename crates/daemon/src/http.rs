@@ -42,17 +42,22 @@ pub(crate) trait Pages: Send + Sync + 'static {
     fn health(&self) -> (bool, serde_json::Value);
 }
 
-/// A port that is bound.
-pub(crate) struct Listening(TcpListener, SocketAddr);
+/// An address on which metrics will be served: its port is bound.
+pub struct MetricsListener(TcpListener, SocketAddr);
 
-impl Listening {
-    pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<Self> {
+impl MetricsListener {
+    /// Binds it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub async fn bind(address: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
         Ok(Self(listener, address))
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// The address it has.
+    pub fn address(&self) -> SocketAddr {
         self.1
     }
 

@@ -6,6 +6,7 @@
 //! reads their counters.
 
 pub mod admin;
+mod attached;
 mod check;
 mod clients;
 pub mod config;
@@ -23,6 +24,8 @@ mod state;
 mod volume;
 mod whole_file;
 
+pub use attached::Attached;
 pub use check::check;
 pub use clients::Clients;
 pub use daemon::{DaemonError, run};
+pub use http::MetricsListener;

@@ -42,7 +42,7 @@ const LATENCIES: [Duration; 14] = [
 ];
 
 /// Operations that are shown, by their names for users of a disk.
-const OPERATIONS: [(OpKind, &str); 5] = [
+pub(crate) const OPERATIONS: [(OpKind, &str); 5] = [
     (OpKind::Read, "read"),
     (OpKind::Write, "write"),
     (OpKind::Flush, "flush"),
@@ -157,7 +157,11 @@ pub(crate) fn counter(metric: &mut MetricEncoder<'_>, labels: &Labels, value: u6
     metric.encode_family(labels)?.encode_counter(&value, None::<&Exemplar<NoLabelSet, u64>>)
 }
 
-fn histogram(metric: &mut MetricEncoder<'_>, labels: &Labels, stats: &OpStats) -> fmt::Result {
+pub(crate) fn histogram(
+    metric: &mut MetricEncoder<'_>,
+    labels: &Labels,
+    stats: &OpStats,
+) -> fmt::Result {
     let mut below = 0;
     let mut buckets: Vec<(f64, u64)> = Vec::with_capacity(LATENCIES.len() + 1);
     for (bound, seen) in LATENCIES.iter().zip(stats.cumulative(&LATENCIES)) {
@@ -176,6 +180,7 @@ impl Collector for Snapshot {
         self.build(&mut encoder)?;
         self.server(&mut encoder)?;
         self.logins(&mut encoder)?;
+        self.sessions(&mut encoder)?;
         self.connections(&mut encoder)?;
         self.luns(&mut encoder)?;
         if !self.limits.is_empty() {
@@ -263,6 +268,29 @@ impl Snapshot {
             encoder.encode_descriptor("pdus_rejected", help, None, MetricType::Counter)?;
         for (reason, value) in &counters.rejects {
             counter(&mut metric, &labels([("reason", &format!("{reason:#04x}"))]), *value)?;
+        }
+        Ok(())
+    }
+
+    /// What each session has moved; a discovery session moves nothing.
+    fn sessions(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let help = "Bytes that a session read and wrote";
+        let mut metric =
+            encoder.encode_descriptor("session_bytes", help, None, MetricType::Counter)?;
+        for session in &self.sessions {
+            let Some(target) = &session.target_name else { continue };
+            let id = session.id.to_string();
+            for (direction, bytes) in
+                [("read", session.read_bytes), ("write", session.written_bytes)]
+            {
+                let labels = labels([
+                    ("initiator", &session.initiator_name),
+                    ("session", &id),
+                    ("target", target),
+                    ("direction", direction),
+                ]);
+                counter(&mut metric, &labels, bytes)?;
+            }
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use super::pace::Pace;
 use super::report::{Beside, Report, VerifyReport, state_words};
 use super::reshape::reshape;
 use super::shape::Shape;
-use crate::http::{Listening, Pages};
+use crate::http::{MetricsListener, Pages};
 use crate::metrics::render;
 
 /// Time between two looks at how far copies are.
@@ -147,7 +147,7 @@ impl Running {
 
     /// Serves metrics and health over HTTP until it is dropped.
     pub async fn serve_metrics(self: Arc<Self>, listening: MetricsListener) {
-        listening.0.serve(self).await;
+        listening.serve(self).await;
     }
 
     /// Ends it: what it has is stable here then, and nothing is under way. What was asked for and
@@ -319,24 +319,6 @@ impl Answers for Handle {
                 }
             }
         })
-    }
-}
-
-/// An address on which metrics will be served.
-pub struct MetricsListener(Listening);
-
-impl MetricsListener {
-    /// Binds it.
-    ///
-    /// # Errors
-    /// The system's.
-    pub async fn bind(address: std::net::SocketAddr) -> std::io::Result<Self> {
-        Listening::bind(address).await.map(Self)
-    }
-
-    /// The address it has.
-    pub fn address(&self) -> std::net::SocketAddr {
-        self.0.address()
     }
 }
 

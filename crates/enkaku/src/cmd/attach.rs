@@ -8,19 +8,21 @@ use std::sync::Arc;
 use anyhow::Context;
 use backends::Location;
 use block::Device;
-use block::layer::{CacheStats, FailuresLayer};
+use block::layer::{CacheStats, FailuresLayer, StatsLayer};
 use block::mirror::reservation_key;
+use daemon::Attached;
 use export::fuse::FuseConfig;
 use iscsi::initiator::IsidChoice;
 use iscsi::target::Chap;
 use scsi::LunOptions;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::front::{self, IscsiFront};
 use super::remote::{CacheArgs, RemoteArgs, Volume, parse_location};
 use super::stats_file::StatsFile;
-use super::{Usage, complain, read_secret, socket_address};
+use super::{Usage, complain, read_secret, say, socket_address};
 
 /// Makes a remote volume usable here, as a file, as an NBD export or as the LUN of a target, until
 /// interrupted.
@@ -64,6 +66,9 @@ pub(crate) struct Args {
     /// Write what is going on to this file as JSON, anew every second.
     #[arg(long, value_name = "FILE")]
     stats: Option<PathBuf>,
+    /// Serve metrics (OpenMetrics) and health over HTTP; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
     #[command(flatten)]
     cache: CacheArgs,
     #[command(flatten)]
@@ -73,6 +78,7 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let chap = front_chap(&args)?;
+    let metrics = front::metrics(args.metrics).await?;
     let volume = args.remote.open_with(&args.url, |config| {
         // Who attaches a volume anew takes the place of the process that had it.
         if args.remote.isid.is_none() {
@@ -83,7 +89,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
     if !args.read_only {
         register(&volume).await;
     }
-    let cache = args.cache.layer(volume.device());
+    let carried = Arc::new(StatsLayer::new(volume.device()));
+    let below = if metrics.is_some() { carried.clone() } else { volume.device() };
+    let cache = args.cache.layer(below);
     let watched = Arc::new(FailuresLayer::new(cache.clone()));
     let mut device: Device = watched.clone();
     if args.read_only {
@@ -93,19 +101,15 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(file) => Some(StatsFile::start(file, &args.url, volume.backend(), &cache)?),
         None => None,
     };
-    let result = match (&args.fuse, &args.nbd, args.iscsi) {
-        (Some(dir), ..) => {
-            let config = FuseConfig::default()
-                .file_name("volume")
-                .read_only(args.read_only)
-                .kernel_write_back(args.kernel_write_back);
-            front::fuse(device, dir, config, |_| ()).await
-        }
-        (_, Some(socket), _) => front::nbd(device, socket, |_| ()).await,
-        (_, _, Some(listen)) => gateway(&args, device, listen, chap, &volume).await,
-        _ => Ok(()),
-    };
-    drop(stats);
+    let mut answering = JoinSet::new();
+    if let Some(metrics) = metrics {
+        say(format_args!("metrics on http://{}/metrics", metrics.address()))?;
+        let (name, of) = (args.url.key(), volume.backend().clone());
+        let attached = Attached::new(name, of, carried, cache.clone(), watched.clone());
+        answering.spawn(attached.serve(metrics));
+    }
+    let result = offer(&args, device, chap, &volume).await;
+    drop((stats, answering));
     let written = cache.close().await;
     log_stats(&cache.stats());
     let closed = volume.close().await;
@@ -120,6 +124,27 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
             args.url,
             failures.count
         ),
+    }
+}
+
+/// As what was asked for, until interrupted.
+async fn offer(
+    args: &Args,
+    device: Device,
+    chap: Option<Chap>,
+    volume: &Volume,
+) -> anyhow::Result<()> {
+    match (&args.fuse, &args.nbd, args.iscsi) {
+        (Some(dir), ..) => {
+            let config = FuseConfig::default()
+                .file_name("volume")
+                .read_only(args.read_only)
+                .kernel_write_back(args.kernel_write_back);
+            front::fuse(device, dir, config, |_| ()).await
+        }
+        (_, Some(socket), _) => front::nbd(device, socket, |_| ()).await,
+        (_, _, Some(listen)) => gateway(args, device, listen, chap, volume).await,
+        _ => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use block::Device;
+use daemon::MetricsListener;
 use export::fuse::{FuseConfig, UnmountError};
 use export::nbd::{ExportConfig, Listen, Server};
 use iscsi::target::{Chap, ServerConfig};
@@ -17,6 +18,15 @@ use super::{Usage, say, stop_signal};
 
 /// Longest path of a socket in bytes (`sun_path` of unix(7), with a zero at its end).
 const SOCKET_PATH_LEN_MAX: usize = 107;
+
+/// The address of `--metrics`, bound before anything else is begun.
+pub(crate) async fn metrics(
+    address: Option<SocketAddr>,
+) -> anyhow::Result<Option<MetricsListener>> {
+    let Some(address) = address else { return Ok(None) };
+    let bound = MetricsListener::bind(address).await;
+    bound.map(Some).map_err(|error| Usage::error(format!("--metrics {address}: {error}")))
+}
 
 /// As the file `volume` in a directory. `ready` is told of it.
 pub(crate) async fn fuse(

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use daemon::mirror::config::MirrorConfig;
 use daemon::mirror::control;
-use daemon::mirror::running::{MetricsListener, Running};
+use daemon::mirror::running::Running;
 use daemon::mirror::shape::{Shape, ShapeError};
 use export::fuse::FuseConfig;
 use scsi::LunOptions;
@@ -58,13 +58,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         _ => Usage::error(format!("the control socket {}: {error}", files.socket().display())),
     })?;
     let _removed_at_the_end = Removed(files.socket().to_owned());
-    let metrics = match args.metrics {
-        Some(address) => {
-            let bound = MetricsListener::bind(address).await;
-            Some(bound.map_err(|error| Usage::error(format!("--metrics {address}: {error}")))?)
-        }
-        None => None,
-    };
+    let metrics = front::metrics(args.metrics).await?;
     let mut shape = Shape::open(files.clone()).await.map_err(unshaped)?;
     shape.finish_growth().await;
     let running = Running::open(shape).await?;
