@@ -4,8 +4,11 @@ against the initiator's own clock, and with damaged files.
 
 import json
 import os
+import re
 import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -190,3 +193,58 @@ def _bench(lab: wan.Lab, url: str) -> dict:
     argv = [enkaku.binary(), "bench", url, "--rw", WRITES.rw, "--bs", WRITES.block_bytes]
     argv += ["--depth", WRITES.depth, "--time", "2s", "--connections", 1, "--force", "--json"]
     return json.loads(run(lab.exec("near", argv)).stdout)
+
+
+def _made_up(path: Path, length: str) -> Path:
+    with path.open("wb") as file:
+        traffic = Path(__file__).parent / "support/iscsi_traffic.py"
+        subprocess.run([sys.executable, traffic, length], stdout=file, check=True)
+    return path
+
+
+@pytest.mark.needs("tshark")
+def test_wireshark_shows_the_verdict_and_what_it_was_made_from(tmp_path: Path):
+    """Comments stand at the packets that they are about, and the packets are what they were."""
+    capture, out = _made_up(tmp_path / "made-up.pcap", "12M"), tmp_path / "annotated.pcapng"
+    report = enkaku.report("monitor", "report", capture, "--port", 3260)
+    done = enkaku.command("monitor", "report", capture, "--port", 3260, "--annotate", out)
+    count = int(re.search(r"(\d+) comments in", done.stderr)[1])
+
+    def told(path: Path, *words: str) -> list[list[str]]:
+        fields = [word for name in words for word in ("-e", name)]
+        argv = [need("tshark"), "-r", path, "-T", "fields", "-E", "aggregator=|", *fields]
+        return [line.split("\t") for line in run(argv, timeout_s=120).stdout.splitlines()]
+
+    packets = ("frame.time_epoch", "frame.len", "frame.cap_len", "tcp.seq_raw", "tcp.len")
+    assert told(out, *packets) == told(capture, *packets)
+    rows = [row for row in told(out, "frame.comment", "tcp.analysis.retransmission") if row[0]]
+    comments = [one for row in rows for one in row[0].split("|")]
+    assert len(comments) == count and all(one.startswith("enkaku: ") for one in comments)
+    verdict = report["verdict"]
+    assert f"enkaku: {verdict['cause']}: {verdict['advice']}" in comments
+    ends = {f"{one['initiator']} -> {one['target']}" for one in report["connections"]}
+    assert sum(any(f"{pair}: " in one for pair in ends) for one in comments) == len(ends)
+    commands = [one for connection in report["connections"] for one in connection["commands"]]
+    writes = [one for one in commands if one["kind"] == "write"]
+    assert sum("write of 65536 bytes: first data after" in one for one in comments) == len(writes)
+    again = sum(
+        one[way]["retransmissions"]
+        for one in report["connections"]
+        for way in ("to_target", "to_initiator")
+    )
+    assert again > 0 and sum("retransmission, the" in one for one in comments) == again
+
+
+def test_annotations_need_a_file_of_their_own(tmp_path: Path):
+    capture = _made_up(tmp_path / "made-up.pcap", "1M")
+    before = capture.read_bytes()
+    for words, why in (
+        ([capture, "--annotate", capture], "is the capture itself"),
+        ([capture, "--annotate", tmp_path / "none" / "out"], "No such file"),
+        (["-", "--annotate", tmp_path / "out"], "twice"),
+    ):
+        with capture.open("rb") as stdin:
+            argv = [str(word) for word in (enkaku.binary(), "monitor", "report", *words)]
+            done = subprocess.run(argv, stdin=stdin, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0 and why in done.stderr, done.stderr
+    assert capture.read_bytes() == before

@@ -1,5 +1,6 @@
 //! `enkaku monitor`: what TCP does under iSCSI, connection by connection, while it does it.
 
+mod annotate;
 mod draw;
 pub(crate) mod events;
 mod lines;

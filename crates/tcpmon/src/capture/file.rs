@@ -36,13 +36,38 @@ pub enum CaptureError {
     Read(#[from] std::io::Error),
 }
 
+/// A packet as it stands in a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// What its first bytes are.
+    pub link: LinkType,
+    /// When it was captured, in nanoseconds of the capture's clock.
+    pub time_ns: u64,
+    /// Bytes that it had on the wire.
+    pub wire_len: u32,
+    /// Those that were kept.
+    pub bytes: &'a [u8],
+}
+
 /// Hands every TCP segment of a capture to `each`, in the order of the file.
 ///
 /// # Errors
 /// [`CaptureError`] if the beginning is no capture. Damage further on is told in the summary.
 pub fn read_capture(
-    mut input: impl Read + Send,
+    input: impl Read + Send,
     mut each: impl FnMut(&Segment<'_>),
+) -> Result<CaptureSummary, CaptureError> {
+    read_packets(input, |_, segment| segment.into_iter().for_each(&mut each))
+}
+
+/// Hands every packet that has a time to `each`, in the order of the file, with the TCP segment
+/// that it is.
+///
+/// # Errors
+/// As those of [`read_capture`].
+pub fn read_packets(
+    mut input: impl Read + Send,
+    mut each: impl FnMut(&Packet<'_>, Option<&Segment<'_>>),
 ) -> Result<CaptureSummary, CaptureError> {
     let mut reader = create_reader(BUFFER_BYTES, Full(&mut input)).map_err(no_capture)?;
     let mut summary = CaptureSummary::default();
@@ -178,9 +203,9 @@ impl Format {
         &mut self,
         block: &PcapBlockOwned<'_>,
         summary: &mut CaptureSummary,
-        each: &mut impl FnMut(&Segment<'_>),
+        each: &mut impl FnMut(&Packet<'_>, Option<&Segment<'_>>),
     ) {
-        let (link, frame, wire_len, time_ns) = match block {
+        let (link, bytes, wire_len, time_ns) = match block {
             PcapBlockOwned::LegacyHeader(header) => {
                 self.link = Some(LinkType(header.network.0 & 0xffff));
                 self.nanoseconds = header.is_nanosecond_precision();
@@ -207,9 +232,8 @@ impl Format {
             }
             PcapBlockOwned::NG(other) => return self.handle_description(other, summary),
         };
-        if let Some(segment) = decode(link, frame, wire_len, time_ns, summary) {
-            each(&segment);
-        }
+        let segment = decode(link, bytes, wire_len, time_ns, summary);
+        each(&Packet { link, time_ns, wire_len, bytes }, segment.as_ref());
     }
 
     fn handle_description(&mut self, block: &Block<'_>, summary: &mut CaptureSummary) {

@@ -3,6 +3,7 @@
 //! A segment says how long its payload was on the wire and gives as much of it as was captured:
 //! captures are cut (`-s 128`), and a sender's own capture shows super-packets of 64 KiB.
 
+mod annotate;
 mod decode;
 mod file;
 pub mod live;
@@ -13,8 +14,9 @@ use std::net::SocketAddr;
 
 use serde::Serialize;
 
+pub use annotate::Annotated;
 pub use decode::{LinkType, decode};
-pub use file::{CaptureError, read_capture};
+pub use file::{CaptureError, Packet, read_capture, read_packets};
 pub use slim::{Kept, Slimmer};
 pub use write::Writer;
 

@@ -22,27 +22,14 @@ impl<W: Write> Writer<W> {
     /// # Errors
     /// Those of `to`, here and below.
     pub fn new(mut to: W, snap_bytes: u32) -> io::Result<Self> {
-        let section = [[0x4d, 0x3c, 0x2b, 0x1a], [1, 0, 0, 0], [0xff; 4], [0xff; 4]].concat();
-        block(&mut to, 0x0a0d_0d0a, &section)?;
-        let mut interface = (LinkType::RAW.0 as u16).to_le_bytes().to_vec();
-        interface.extend([0, 0]);
-        interface.extend(snap_bytes.to_le_bytes());
-        option(&mut interface, IF_TSRESOL, &[NANOSECONDS]);
-        option(&mut interface, 0, &[]);
-        block(&mut to, 1, &interface)?;
+        section(&mut to)?;
+        interface(&mut to, LinkType::RAW, snap_bytes)?;
         Ok(Self { to })
     }
 
     /// A packet of `wire_len` bytes of which `bytes` are kept.
     pub fn packet(&mut self, time_ns: u64, wire_len: u32, bytes: &[u8]) -> io::Result<()> {
-        let mut body = Vec::with_capacity(bytes.len() + 24);
-        body.extend(0_u32.to_le_bytes());
-        body.extend(((time_ns >> 32) as u32).to_le_bytes());
-        body.extend((time_ns as u32).to_le_bytes());
-        body.extend((bytes.len() as u32).to_le_bytes());
-        body.extend(wire_len.to_le_bytes());
-        body.extend(bytes);
-        block(&mut self.to, 6, &body)
+        block(&mut self.to, 6, &packet(0, time_ns, wire_len, bytes))
     }
 
     /// A block of our own: types with the highest bit set are for local use, and other programs pass
@@ -64,7 +51,35 @@ impl<W: Write> Writer<W> {
     }
 }
 
-fn block(to: &mut impl Write, kind: u32, body: &[u8]) -> io::Result<()> {
+/// The head of a file.
+pub(super) fn section(to: &mut impl Write) -> io::Result<()> {
+    let section = [[0x4d, 0x3c, 0x2b, 0x1a], [1, 0, 0, 0], [0xff; 4], [0xff; 4]].concat();
+    block(to, 0x0a0d_0d0a, &section)
+}
+
+/// An interface whose times are nanoseconds.
+pub(super) fn interface(to: &mut impl Write, link: LinkType, snap_bytes: u32) -> io::Result<()> {
+    let mut body = (link.0 as u16).to_le_bytes().to_vec();
+    body.extend([0, 0]);
+    body.extend(snap_bytes.to_le_bytes());
+    option(&mut body, IF_TSRESOL, &[NANOSECONDS]);
+    option(&mut body, 0, &[]);
+    block(to, 1, &body)
+}
+
+/// The body of an Enhanced Packet Block without its options.
+pub(super) fn packet(interface: u32, time_ns: u64, wire_len: u32, bytes: &[u8]) -> Vec<u8> {
+    let mut body = Vec::with_capacity(bytes.len() + 24);
+    body.extend(interface.to_le_bytes());
+    body.extend(((time_ns >> 32) as u32).to_le_bytes());
+    body.extend((time_ns as u32).to_le_bytes());
+    body.extend((bytes.len() as u32).to_le_bytes());
+    body.extend(wire_len.to_le_bytes());
+    body.extend(bytes);
+    body
+}
+
+pub(super) fn block(to: &mut impl Write, kind: u32, body: &[u8]) -> io::Result<()> {
     let padded = body.len().next_multiple_of(4);
     let total = (padded + 12) as u32;
     to.write_all(&kind.to_le_bytes())?;
@@ -74,7 +89,7 @@ fn block(to: &mut impl Write, kind: u32, body: &[u8]) -> io::Result<()> {
     to.write_all(&total.to_le_bytes())
 }
 
-fn option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
+pub(super) fn option(to: &mut Vec<u8>, code: u16, value: &[u8]) {
     to.extend(code.to_le_bytes());
     to.extend((value.len() as u16).to_le_bytes());
     to.extend(value);

@@ -12,6 +12,7 @@ use tcpmon::model::{Analysis, CommandSummary, ConnectionReport, Report, analyse}
 use tcpmon::pdus::Direction;
 use tcpmon::verdict::Judgement;
 
+use super::annotate;
 use super::report_events::{self, EventsReport};
 use crate::cmd::{Usage, say};
 
@@ -27,6 +28,10 @@ pub(crate) struct Args {
     /// Also write a line per TCP segment into this file, as CSV.
     #[arg(long, value_name = "FILE")]
     segments: Option<PathBuf>,
+    /// Also write the capture with comments into this file, as pcapng for Wireshark: the verdict, times
+    /// of commands, retransmissions, windows that are full.
+    #[arg(long, value_name = "OUT.pcapng")]
+    annotate: Option<PathBuf>,
     /// Print JSON, with the times of single commands.
     #[arg(long)]
     json: bool,
@@ -34,10 +39,17 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(path) = &args.annotate {
+        annotate::check(&args.file, path)?;
+    }
     if let Some(path) = &args.segments {
         write_segments(&args.file, args.port, path)?;
     }
     let report = analyse_file(&args.file, args.port)?;
+    if let Some(path) = &args.annotate {
+        let comments = annotate::write(&args.file, args.port, &report, path)?;
+        eprintln!("enkaku: {comments} comments in {}", path.display());
+    }
     let events = report_events::read(&args.file, &report)?;
     if args.json {
         say(serde_json::to_string(&WithEvents { report: &report, events })?)?;
