@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use ratatui::Frame;
+use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Style};
+use ratatui::style::{Color, Modifier, Style};
 use ratatui::widgets::{Paragraph, Sparkline};
 
 /// A key is answered within this time.
@@ -36,6 +37,14 @@ pub(super) fn bars(values: &VecDeque<u64>, width: usize) -> String {
     let begin = values.len().saturating_sub(width);
     let most = values.range(begin..).copied().max().unwrap_or(0);
     values.range(begin..).map(|value| bar(*value, most)).collect()
+}
+
+/// Takes the highlight of a chosen row from the part with its curve: reversed, a low bar would be a
+/// high one, and nothing would be a full cell.
+pub(super) fn upright(buffer: &mut Buffer, area: Rect) {
+    for position in area.intersection(buffer.area).positions() {
+        buffer[position].modifier.remove(Modifier::REVERSED);
+    }
 }
 
 /// A curve behind its label, which has so many columns.

@@ -1,11 +1,17 @@
 //! The answer as it is printed, whatever its source: for people, or one JSON object.
 
+use std::io::IsTerminal;
+
+use ratatui::crossterm::terminal::size;
 use serde::Serialize;
 use tcpmon::ethtool::Device;
 use tcpmon::verdict::Judgement;
 
 use crate::cmd::monitor::events::EventsState;
 use crate::cmd::say;
+
+/// On a screen that is narrower, folding helps nobody.
+const WIDTH_MIN: usize = 20;
 
 /// A judgement and what it is about.
 #[derive(Serialize)]
@@ -36,7 +42,7 @@ impl Answer {
 
     /// On stdout.
     pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
-        if json { say(serde_json::to_string(self)?) } else { say(self.text()) }
+        if json { say(serde_json::to_string(self)?) } else { say(folded(&self.text(), width())) }
     }
 
     /// Where the answer is from, and why from there.
@@ -74,6 +80,35 @@ impl Answer {
         }
         lines.join("\n")
     }
+}
+
+/// Columns of the terminal; none where it is something else that reads.
+fn width() -> Option<usize> {
+    let terminal = std::io::stdout().is_terminal();
+    terminal.then(|| size().ok()).flatten().map(|(columns, _)| columns.into())
+}
+
+/// Lines that are too long, in lines of whole words; a word that is longer has one of its own.
+fn folded(text: &str, width: Option<usize>) -> String {
+    let Some(width) = width.filter(|width| *width >= WIDTH_MIN) else { return text.to_owned() };
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        if line.chars().count() <= width {
+            lines.push(line.to_owned());
+            continue;
+        }
+        let mut open = String::new();
+        for word in line.split(' ') {
+            if !open.is_empty() && open.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::take(&mut open));
+            } else if !open.is_empty() {
+                open.push(' ');
+            }
+            open.push_str(word);
+        }
+        lines.push(open);
+    }
+    lines.join("\n")
 }
 
 fn line(name: &str, value: &str) -> String {
@@ -127,6 +162,20 @@ mod tests {
         let why = "capture of 2.0 s: the kernel's counters cannot tell queue_depth from r2t";
         assert!(text.contains(why) && !text.contains("Not excluded"), "{text}");
         assert_eq!(value["counters"]["not_excluded"], serde_json::json!(["r2t"]));
+    }
+
+    #[test]
+    fn words_are_whole_at_the_edge_of_a_terminal() {
+        let text = "queue_depth: Keep more commands outstanding than you do now.\n\nshort   1";
+        let narrow = folded(text, Some(24));
+        assert_eq!(
+            narrow,
+            "queue_depth: Keep more\ncommands outstanding\nthan you do now.\n\nshort   1"
+        );
+        assert_eq!(folded(text, None), text);
+        assert_eq!(folded(text, Some(8)), text, "no screen for people");
+        let long = format!("{} {}", "x".repeat(30), "y".repeat(30));
+        assert_eq!(folded(&long, Some(24)), long.replace(' ', "\n"));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use tcpmon::verdict::Bottleneck;
 
 use super::events::words;
 use super::screen::{Curves, View};
-use super::table::table;
+use super::table::{curves, table};
 use super::units::{bits, bytes, cause, time};
 use crate::cmd::live;
 
@@ -93,6 +93,9 @@ fn draw_table(frame: &mut Frame, area: Rect, view: &View) {
     let table = table(&view.round.connections, past, area.width);
     let mut state = TableState::new().with_selected(Some(view.selected));
     frame.render_stateful_widget(table, area, &mut state);
+    if let Some(curves) = curves(&view.round.connections, area) {
+        live::upright(frame.buffer_mut(), curves);
+    }
 }
 
 pub(super) fn colour(cause: Option<Bottleneck>) -> Style {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use ratatui::layout::Constraint;
+use ratatui::layout::{Constraint, Rect};
 use ratatui::style::{Modifier, Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Cell, Row as Cells, Table};
@@ -184,6 +184,15 @@ fn columns(rows: &[Row], screen: u16) -> Vec<(Column, u16)> {
 fn taken(columns: &[(Column, u16)]) -> u16 {
     let blanks = u16::try_from(columns.len()).unwrap_or(u16::MAX).saturating_sub(1);
     columns.iter().fold(blanks, |sum, (_, width)| sum.saturating_add(*width))
+}
+
+/// Where the curves stand in a table that fills this area, if they have room.
+pub(super) fn curves(rows: &[Row], area: Rect) -> Option<Rect> {
+    let columns = columns(rows, area.width);
+    let at = columns.iter().position(|(column, _)| matches!(column, Past))?;
+    let left = taken(&columns[..at]) + u16::from(at > 0);
+    let x = area.x.saturating_add(left);
+    Some(Rect { x, width: columns[at].1, ..area }.intersection(area))
 }
 
 /// The table of these connections; `past` has the rates of each.

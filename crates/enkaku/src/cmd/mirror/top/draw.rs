@@ -145,7 +145,8 @@ fn draw_table(frame: &mut Frame, area: Rect, view: &View) {
     if wide {
         names.extend(["RATE, PAST", "WHERE"].map(Cell::from));
     }
-    let mut widths: Vec<Constraint> = [12, 3, 11, 7, 6, 10, 8, 8, 7].map(Constraint::Length).into();
+    let texts: [u16; 9] = [12, 3, 11, 7, 6, 10, 8, 8, 7];
+    let mut widths: Vec<Constraint> = texts.map(Constraint::Length).into();
     if wide {
         widths.extend([Constraint::Length(ROW_CURVE as u16), Constraint::Min(10)]);
     }
@@ -155,6 +156,11 @@ fn draw_table(frame: &mut Frame, area: Rect, view: &View) {
         .column_spacing(1);
     let mut state = TableState::new().with_selected(chosen);
     frame.render_stateful_widget(table, area, &mut state);
+    if wide {
+        // A blank behind each.
+        let x = texts.iter().fold(area.x, |x, width| x.saturating_add(width + 1));
+        live::upright(frame.buffer_mut(), Rect { x, width: ROW_CURVE as u16, ..area });
+    }
 }
 
 /// The cell of a mirror of which there is nothing to tell.

@@ -1,6 +1,9 @@
 //! The live view, cell by cell, at five widths against pictures of it: `ENKAKU_GOLDEN=write` makes
 //! the pictures anew.
 
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::style::Modifier;
 use tcpmon::diag::Owner;
 use tcpmon::sample::Connection;
 
@@ -94,5 +97,20 @@ fn nothing_to_show_and_tiny_screens_do_not_panic() {
     assert!(picture(&View::new("port 3260"), 80, 24).contains("looking"));
     for (width, height) in [(1, 1), (20, 3), (40, 10), (79, 12), (300, 100)] {
         picture(&view(), width, height);
+    }
+}
+
+/// Reversed, a low bar would be a high one.
+#[test]
+fn the_chosen_row_is_reversed_and_its_curve_is_not() {
+    for width in [80, 100, 140, 200] {
+        let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
+        terminal.draw(|target| frame(target, &view())).unwrap();
+        let buffer = terminal.backend().buffer();
+        let reversed = |x: u16| buffer[(x, 3)].modifier.contains(Modifier::REVERSED);
+        let bars = |x: &u16| ('▁'..='█').any(|bar| buffer[(*x, 3)].symbol() == bar.to_string());
+        assert!(reversed(0), "{width}: its process");
+        assert!((0..width).filter(bars).all(|x| !reversed(x)), "{width}");
+        assert_eq!((0..width).filter(bars).count() > 0, width > 100, "{width}");
     }
 }
