@@ -54,6 +54,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "files",
             "iscsi",
             "iscsi-proto",
+            "media",
             "nbd",
             "scsi",
             "tcpmon",

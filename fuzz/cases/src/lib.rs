@@ -14,6 +14,7 @@ mod initiator_session;
 mod isns;
 mod kept;
 mod login;
+mod media;
 mod misc;
 mod nbd_client;
 mod reader;
@@ -31,6 +32,9 @@ pub use initiator_session::initiator_session;
 pub use isns::isns;
 pub use kept::{copy_state, mirror_leg, mirror_metadata};
 pub use login::{login_initiator, login_target};
+pub use media::{
+    catalogue as media_catalogue, ranges as media_ranges, subtitles as media_subtitles,
+};
 pub use misc::{cdb, names, nbd_handshake, scsi_replies};
 pub use nbd_client::nbd_client;
 pub use redo::mirror_redo;
@@ -68,4 +72,7 @@ pub const CASES: &[(&str, Case)] = &[
     ("copy_state", copy_state),
     ("isns", isns),
     ("files", files),
+    ("media_catalogue", media_catalogue),
+    ("media_ranges", media_ranges),
+    ("media_subtitles", media_subtitles),
 ];
