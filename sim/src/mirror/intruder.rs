@@ -8,7 +8,7 @@ use block::mirror::superblock::{
 use block::mirror::{LEGS_MAX, LegState};
 
 use super::content::{Content, SECTOR, SECTOR_BYTES};
-use super::disk::store::{Store, Work};
+use super::disk::store::{Session, Store, Work};
 use super::disk::{lock, write_work};
 use super::leg::Leg;
 
@@ -52,12 +52,12 @@ fn call_legal(leg: &Leg) -> bool {
     }
     let legal = RemoteSuperblock { consistency: Consistency::Consistent, ..found };
     let Ok(block) = legal.encode() else { return false };
-    put(&mut store, leg.session(), write_work(layout.superblock(legal.sequence), &block[..], true));
+    put(&mut store, leg.login(), write_work(layout.superblock(legal.sequence), &block[..], true));
     true
 }
 
 /// Does it at once, for good.
-fn put(store: &mut Store, session: u64, work: Work) {
+fn put(store: &mut Store, session: Session, work: Work) {
     let id = store.begin(session, work);
     drop(store.perform(id));
     store.answered(id);

@@ -3,6 +3,7 @@
 //! `connect` has returned.
 
 mod fence;
+mod remote;
 #[cfg(test)]
 mod tests;
 
@@ -12,13 +13,14 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use block::BlockError;
 use block::mirror::layout::TAIL_BYTES;
 use block::mirror::{BLOCK_BYTES, Fence, Host, LegSource, OpenLeg, OrderedWrites};
-use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
-use super::content::{Content, SECTOR_BYTES};
-use super::disk::store::{Answer, Store, Work, session_of};
-use super::disk::{Kind, Slot, Waiting, lock, read, sectors, unit, write_work};
+use self::remote::Remote;
+use super::content::Content;
+use super::disk::store::{Answer, Session, Store};
+use super::disk::{Kind, Slot, lock, sectors};
 use super::executor::Executor;
 use super::line::Line;
 use super::points::Points;
@@ -115,7 +117,7 @@ impl Leg {
     ) -> Self {
         let link = Mutex::new(Link {
             rng,
-            session: session_of(way, 0),
+            session: 0,
             written_in: 0,
             alive: false,
             down_until: Duration::ZERO,
@@ -187,6 +189,15 @@ impl Leg {
         lock(&self.0.link).session
     }
 
+    /// The present session, as the disk knows it.
+    pub(crate) fn login(&self) -> Session {
+        self.numbered(self.session())
+    }
+
+    fn numbered(&self, number: u64) -> Session {
+        Session::Login { way: self.0.way, number }
+    }
+
     /// Number of the last session in which something else than metadata was written: before that a
     /// mirror has a new superblock there, and knows it.
     pub(crate) fn written_in(&self) -> u64 {
@@ -205,9 +216,13 @@ impl Leg {
         let told = link.rng.coin();
         let delay = Duration::from_millis(link.rng.skewed(TOLD_MS_MAX));
         let waiting = std::mem::take(&mut link.waiting);
+        let (session, lingers) = (self.numbered(link.session), link.lingers_ms_max);
         drop(link);
         if was_alive {
             lock(&self.0.store).lose_session(self.0.way);
+            let leg = self.clone();
+            let lingers = Duration::from_millis(lingers);
+            self.0.executor.after(lingers, move || lock(&leg.0.store).forget(session));
         }
         if told {
             self.0.executor.after(delay, move || {
@@ -329,7 +344,7 @@ impl Leg {
             link.waiting.clear();
             lock(&self.0.behind).clear();
             let mut store = lock(&self.0.store);
-            store.quiesce(link.session);
+            store.quiesce(self.numbered(link.session));
             link.session
         };
         let now = self.0.executor.now();
@@ -358,135 +373,5 @@ impl LegSource for Leg {
 
     fn connect(&self) -> Pin<Box<dyn Future<Output = block::Result<OpenLeg>> + Send>> {
         Box::pin(self.clone().open())
-    }
-}
-
-/// The leg as one session has it.
-struct Remote {
-    leg: Leg,
-    session: u64,
-}
-
-impl Remote {
-    fn ask(&self, work: Work) -> Waiting {
-        let inner = &self.leg.0;
-        let slot = Arc::<Slot>::default();
-        let mut link = lock(&inner.link);
-        if !link.alive || link.session != self.session {
-            let told = link.rng.coin();
-            let delay = Duration::from_millis(link.rng.skewed(TOLD_MS_MAX));
-            drop(link);
-            if told {
-                let slot = slot.clone();
-                let gone = || Err(BlockError::Unreachable("simulated: session lost".into()));
-                inner.executor.after(delay, move || slot.set(gone()));
-            }
-            return Waiting(slot);
-        }
-        let slow = match link.slow_until > inner.executor.now() {
-            true => Duration::from_millis(link.rng.range(200, 4000)),
-            false => Duration::ZERO,
-        };
-        let there = inner.kind.latency(&mut link.rng) + slow + link.farther;
-        let back = inner.kind.latency(&mut link.rng) / 2;
-        let early = matches!(
-            (link.lie, &work),
-            (Some(Lie::AnswersFlushEarly), Work::Flush)
-                | (Some(Lie::AnswersWritesEarly), Work::Write { .. })
-        );
-        link.lied += u64::from(early);
-        link.waiting.retain(|slot| slot.strong_count() > 0);
-        link.waiting.push(Arc::downgrade(&slot));
-        drop(link);
-        let content_sectors = (inner.kind.bytes - TAIL_BYTES) / SECTOR_BYTES;
-        if work.writes_at().is_some_and(|at| at < content_sectors) {
-            lock(&inner.link).written_in = self.session;
-        }
-        let story = work.told();
-        let id = lock(&inner.store).begin(self.session, work);
-        let now = inner.executor.now();
-        inner.points.log(now, || format!("leg {} {id}: {story}", inner.number));
-        inner.points.pass();
-        let (leg, answer, session) = (self.leg.clone(), slot.clone(), self.session);
-        let performs = if early { there + slow + back * 4 } else { there };
-        if early {
-            self.answer_with(there, id, slot.clone(), Ok(Vec::new()));
-        }
-        inner.executor.after(performs, move || {
-            let then: Then = Box::new(move |leg, result| {
-                if !early {
-                    Remote { leg, session }.answer_with(back, id, answer, result);
-                }
-            });
-            leg.arrive(session, id, then);
-        });
-        Waiting(slot)
-    }
-
-    fn answer_with(&self, delay: Duration, id: u64, slot: Arc<Slot>, answer: Answer) {
-        let (leg, session) = (self.leg.clone(), self.session);
-        self.leg.0.executor.after(delay, move || {
-            lock(&leg.0.store).answered(id);
-            let link = lock(&leg.0.link);
-            if !link.alive || link.session != session {
-                return;
-            }
-            drop(link);
-            let (now, number) = (leg.0.executor.now(), leg.0.number);
-            leg.0.points.log(now, || format!("leg {number} {id} {:?}", answer.as_ref().err()));
-            leg.0.points.pass();
-            slot.set(answer);
-        });
-    }
-}
-
-impl OrderedWrites for Remote {
-    fn barrier(&self) -> Io<()> {
-        unit(self.ask(Work::Barrier))
-    }
-}
-
-impl BlockDevice for Remote {
-    fn info(&self) -> DeviceInfo {
-        self.leg.0.kind.info()
-    }
-
-    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
-        match self.info().check(offset, buf.len() as u64) {
-            Err(error) => Io::err(error),
-            Ok(()) => read(offset, buf, |work| self.ask(work)),
-        }
-    }
-
-    fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
-        match self.info().check_write(offset, data.len() as u64) {
-            Err(error) => Io::err(error),
-            Ok(()) => unit(self.ask(write_work(offset, &data, flags.fua))),
-        }
-    }
-
-    fn flush(&self) -> Io<()> {
-        unit(self.ask(Work::Flush))
-    }
-
-    fn trim(&self, _offset: u64, _len: u64) -> Io<()> {
-        Io::err(BlockError::Unsupported("trim"))
-    }
-
-    fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
-        match self.info().check_write(offset, len) {
-            Err(error) => Io::err(error),
-            Ok(()) => {
-                let range = sectors(offset, len);
-                unit(self.ask(Work::Zero { range, fua: flags.fua }))
-            }
-        }
-    }
-
-    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
-        match self.info().check(offset, len) {
-            Err(error) => Io::err(error),
-            Ok(()) => Io::ok(vec![Extent { offset, len, hole: false }]),
-        }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
-use self::store::{Answer, Store, Work, session_of};
+use self::store::{Answer, Session, Store, Work};
 use super::content::{Content, SECTOR, SECTOR_BYTES};
 use super::executor::Executor;
 use super::points::Points;
@@ -157,7 +157,8 @@ impl LocalDisk {
             return Waiting(slot); // nobody is there to wait
         }
         let story = work.told();
-        let id = lock(&self.store).begin(session_of(self.way, self.boot), work);
+        let session = Session::Start { way: self.way, number: self.boot };
+        let id = lock(&self.store).begin(session, work);
         self.points.log(self.executor.now(), || format!("{} {id}: {story}", self.name));
         self.points.pass();
         let latency = self.kind.latency(&mut lock(&self.rng));

@@ -5,6 +5,7 @@
 //! be sent in. A power cut leaves of each sector any content that it had since it was last stable,
 //! and of what was under way any part.
 
+mod loss;
 mod order;
 mod reservation;
 
@@ -18,8 +19,7 @@ pub(crate) use self::reservation::Act;
 use self::reservation::Reservation;
 use super::super::content::Content;
 use super::super::sabotage::Lie;
-pub(crate) use super::work::{Work, session_of};
-use super::work::{is_older, way_of};
+pub(crate) use super::work::{Session, Work};
 use crate::rng::Rng;
 
 /// What it says.
@@ -36,7 +36,7 @@ pub(crate) struct Faults {
 struct Operation {
     work: Work,
     /// The session it came in.
-    session: u64,
+    session: Session,
     /// For a flush: what had not ended when it was asked for.
     uncovered: BTreeSet<u64>,
 }
@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// An operation arrives.
-    pub(crate) fn begin(&mut self, session: u64, work: Work) -> u64 {
+    pub(crate) fn begin(&mut self, session: Session, work: Work) -> u64 {
         let id = self.next;
         self.next += 1;
         let uncovered = match work {
@@ -170,7 +170,7 @@ impl Store {
 
     fn carry_out(&mut self, id: u64, operation: &Operation) -> Answer {
         let faults = self.faults;
-        let way = way_of(operation.session);
+        let way = operation.session.way();
         if self.refuses(way, &operation.work) {
             return Err(BlockError::Fenced);
         }
@@ -292,126 +292,6 @@ impl Store {
     /// It has ended, and whoever asked has been answered if there is a session.
     pub(crate) fn answered(&mut self, id: u64) {
         self.unanswered.remove(&id);
-    }
-
-    /// The session of a way is lost. What it asked for may still be carried out, now or later.
-    pub(crate) fn lose_session(&mut self, way: u64) {
-        let of = |session| way_of(session) == way;
-        if self.has_barriers(of) {
-            return self.lose_in_order(of);
-        }
-        let flying = self.flying.iter().filter(|(_, o)| of(o.session));
-        let flying: Vec<u64> = flying.map(|(id, _)| *id).collect();
-        for id in flying {
-            match self.rng.below(3) {
-                0 => drop(self.flying.remove(&id)),
-                1 => {
-                    self.perform(id);
-                    self.answered(id);
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// What earlier sessions of the same way have asked for ends here, done or not.
-    pub(crate) fn quiesce(&mut self, session: u64) {
-        if self.lie == Some(Lie::DoesNotQuiesce) {
-            let old = |operation: &&Operation| is_older(operation.session, session);
-            self.lied += self.flying.values().filter(old).count() as u64;
-            return;
-        }
-        let old = |of| is_older(of, session);
-        if self.has_barriers(old) {
-            let some = self.rng.below(self.flying.len() as u64 + 1);
-            self.run_some(some, old);
-            self.flying.retain(|_, operation| !old(operation.session));
-        }
-        let old = self.flying.iter().filter(|(_, o)| old(o.session));
-        for id in old.map(|(id, _)| *id).collect::<Vec<_>>() {
-            match self.rng.coin() {
-                true => drop(self.perform(id)),
-                false => drop(self.flying.remove(&id)),
-            }
-        }
-        self.unanswered.retain(|id| self.flying.contains_key(id));
-    }
-
-    /// The process that asked ends: what is under way is done in any part.
-    pub(crate) fn interrupt(&mut self) {
-        if self.has_barriers(|_| true) {
-            let some = self.rng.below(self.flying.len() as u64 + 1);
-            self.run_some(some, |_| true);
-        }
-        let landing: Vec<u64> =
-            self.flying.keys().copied().filter(|id| self.may_land(*id)).collect();
-        self.flying.retain(|id, _| landing.contains(id));
-        for (id, operation) in std::mem::take(&mut self.flying) {
-            let luck = self.rng.below(3); // none, all, some
-            let mut lands = {
-                let mut rng = self.rng.fork();
-                move || luck == 1 || luck == 2 && rng.coin()
-            };
-            match operation.work {
-                Work::Read(_) | Work::Reserve(_) => {}
-                Work::Barrier if self.lie == Some(Lie::BarrierOnlyOrders) => {}
-                Work::Flush | Work::Barrier => {
-                    if lands() {
-                        self.flush(id, &operation.uncovered);
-                    }
-                }
-                Work::Write { first, contents, .. } => {
-                    for (content, at) in contents.iter().zip(first..) {
-                        if lands() {
-                            self.land(id, at, content.clone());
-                        }
-                    }
-                }
-                Work::Zero { range, .. } => {
-                    let known: Vec<u64> = self.sectors.range(range).map(|(at, _)| *at).collect();
-                    for at in known {
-                        if lands() {
-                            self.land(id, at, Content::Zero);
-                        }
-                    }
-                }
-            }
-        }
-        self.unanswered.clear();
-    }
-
-    /// The power fails.
-    pub(crate) fn cut(&mut self) {
-        self.interrupt();
-        if self.lie == Some(Lie::GoesBack) {
-            self.lied += 1;
-            let before = self.before.clone();
-            return self.put_back(before);
-        }
-        // Now and then all is lost, which is the most; or nothing; or each write as a whole, which
-        // leaves checksums good; or each sector by itself.
-        let luck = self.rng.below(5);
-        let mut kept_writes: BTreeMap<u64, bool> = BTreeMap::new();
-        for sector in self.sectors.values_mut() {
-            let states = sector.dirty.len();
-            let kept = match luck {
-                0 => 0,
-                1 => states,
-                2 => self.rng.below(states as u64 + 1) as usize,
-                _ => {
-                    let mut keep = |by: u64| {
-                        let rng = &mut self.rng;
-                        *kept_writes.entry(by).or_insert_with(|| rng.coin())
-                    };
-                    sector.dirty.iter().rposition(|(by, _)| keep(*by)).map_or(0, |last| last + 1)
-                }
-            };
-            let kept = sector.dirty.drain(..).take(kept).next_back();
-            if let Some((_, content)) = kept {
-                sector.stable = content;
-            }
-        }
-        self.touched = true;
     }
 
     /// What a read sees.

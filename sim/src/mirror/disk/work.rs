@@ -1,4 +1,4 @@
-//! What is asked of a disk, and on which way it came.
+//! What is asked of a disk, and in whose session.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,14 +25,37 @@ pub(crate) enum Work {
     Reserve(Act),
 }
 
-/// Where a session comes from: a host's path to the disk.
-pub(crate) fn way_of(session: u64) -> u64 {
-    session >> 32
+/// Who asks. A way is a host's path to the disk; a host that has taken a leg over as its own disk
+/// stays on the way on which it was logged in to it before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Session {
+    /// Over a link, which may be lost: what was asked for is carried out or not, even later.
+    Login { way: u64, number: u64 },
+    /// One start of the host whose own disk it is.
+    Start { way: u64, number: u64 },
 }
 
-/// The session of a way with this number.
-pub(crate) fn session_of(way: u64, number: u64) -> u64 {
-    way << 32 | number
+impl Session {
+    pub(crate) fn way(self) -> u64 {
+        match self {
+            Self::Login { way, .. } | Self::Start { way, .. } => way,
+        }
+    }
+
+    /// It is one over the link of this way.
+    pub(super) fn is_login_on(self, over: u64) -> bool {
+        matches!(self, Self::Login { way, .. } if way == over)
+    }
+
+    /// The one login came before the other on the same way.
+    pub(super) fn is_older(self, than: Self) -> bool {
+        match (self, than) {
+            (Self::Login { way, number }, Self::Login { way: on, number: next }) => {
+                way == on && number < next
+            }
+            _ => false,
+        }
+    }
 }
 
 impl Work {
@@ -63,9 +86,4 @@ impl Work {
             }
         }
     }
-}
-
-/// The one session came before the other on the same way.
-pub(super) fn is_older(session: u64, than: u64) -> bool {
-    way_of(session) == way_of(than) && session < than
 }

@@ -2,23 +2,23 @@
 //! one that fails. An operation that has to wait for a barrier is dormant: nothing of it lands.
 //! Each way to the disk has an order of its own.
 
-use super::{Answer, Operation, Store, Work, way_of};
+use super::{Answer, Operation, Session, Store, Work};
 use crate::mirror::sabotage::Lie;
 
 /// What a store with barriers remembers.
 #[derive(Default)]
 pub(super) struct Order {
     /// The session that has asked for a barrier.
-    begun: Option<u64>,
+    begun: Option<Session>,
     /// The session in which something has failed since, and what had begun by then.
-    failed: Option<(u64, Vec<u64>)>,
+    failed: Option<(Session, Vec<u64>)>,
     /// What has arrived and waits for its turn.
     ripe: Vec<u64>,
 }
 
 impl Store {
     /// An operation is asked for in a session: a barrier begins its order.
-    pub(super) fn note_begun(&mut self, session: u64, work: &Work) {
+    pub(super) fn note_begun(&mut self, session: Session, work: &Work) {
         if matches!(work, Work::Barrier) {
             self.order.begun = Some(session);
         }
@@ -50,15 +50,15 @@ impl Store {
 
     /// What was asked for before it on the same way, and is under way.
     fn older(&self, id: u64, of: &Operation) -> impl Iterator<Item = &Operation> {
-        let way = way_of(of.session);
+        let way = of.session.way();
         let older = self.flying.range(..id).map(|(_, older)| older);
-        older.filter(move |older| way_of(older.session) == way)
+        older.filter(move |older| older.session.way() == way)
     }
 
     /// The operation is under way and may have an effect now.
     pub(super) fn may_land(&self, id: u64) -> bool {
         let Some(operation) = self.flying.get(&id) else { return false };
-        let reserved = self.conflicts(way_of(operation.session)) && !self.ignores_reservation;
+        let reserved = self.conflicts(operation.session.way()) && !self.ignores_reservation;
         !reserved && !self.is_refused(id, operation.session) && self.may_run(id)
     }
 
@@ -90,7 +90,7 @@ impl Store {
     }
 
     /// Refused, since something before it in its session has failed.
-    pub(super) fn is_refused(&self, id: u64, session: u64) -> bool {
+    pub(super) fn is_refused(&self, id: u64, session: Session) -> bool {
         let failed = self.order.failed.as_ref();
         failed.is_some_and(|(of, begun)| *of == session && !begun.contains(&id))
     }
@@ -109,7 +109,7 @@ impl Store {
         let barrier = |operation: &Operation| matches!(operation.work, Work::Barrier);
         let mut begun = Vec::new();
         if !barrier(operation) {
-            let same = |other: &Operation| way_of(other.session) == way_of(*session);
+            let same = |other: &Operation| other.session.way() == session.way();
             let running = self.flying.iter().filter(|(_, other)| same(other));
             let running = running.take_while(|(_, other)| !barrier(other));
             begun.extend(running.map(|(id, _)| *id));
@@ -119,11 +119,9 @@ impl Store {
         self.order.failed = Some((*session, begun));
     }
 
-    /// A session with barriers is lost: what has not arrived is gone, and of the rest any part is
-    /// carried out in order.
-    pub(super) fn lose_in_order(&mut self, of: impl Fn(u64) -> bool) {
-        let flying = self.flying.iter().filter(|(_, operation)| of(operation.session));
-        let flying: Vec<u64> = flying.map(|(id, _)| *id).collect();
+    /// A session with barriers is lost: of what is under way, what has not arrived is gone, and of
+    /// the rest any part is carried out in order.
+    pub(super) fn lose_in_order(&mut self, flying: &[u64], of: impl Fn(Session) -> bool) {
         let arrived = self.rng.below(flying.len() as u64 + 1) as usize;
         for id in &flying[arrived..] {
             self.flying.remove(id);
@@ -133,11 +131,10 @@ impl Store {
     }
 
     /// So many operations of some sessions are carried out, in an order that the barriers allow.
-    pub(super) fn run_some(&mut self, count: u64, of: impl Fn(u64) -> bool) {
+    pub(super) fn run_some(&mut self, count: u64, of: impl Fn(Session) -> bool) {
         for _ in 0..count {
-            let flying = self.flying.iter().filter(|(_, operation)| of(operation.session));
-            let running: Vec<u64> =
-                flying.map(|(id, _)| *id).filter(|id| self.may_run(*id)).collect();
+            let mut running = self.asked_for(&of);
+            running.retain(|id| self.may_run(*id));
             if running.is_empty() {
                 return;
             }
@@ -147,7 +144,7 @@ impl Store {
     }
 
     /// There are barriers of some sessions among what is under way.
-    pub(super) fn has_barriers(&self, of: impl Fn(u64) -> bool) -> bool {
+    pub(super) fn has_barriers(&self, of: impl Fn(Session) -> bool) -> bool {
         let barrier = |operation: &Operation| matches!(operation.work, Work::Barrier);
         self.flying.values().any(|operation| barrier(operation) && of(operation.session))
     }

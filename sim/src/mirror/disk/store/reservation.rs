@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use block::BlockError;
 
-use super::{Answer, Store, Work, way_of};
+use super::{Answer, Store, Work};
 
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,9 +95,8 @@ impl Store {
             Outcome::Done => {}
             Outcome::Conflict => return Err(BlockError::Fenced),
             Outcome::Preempted => {
-                let others = self.flying.iter().filter(|(_, o)| way_of(o.session) != way);
                 // Aborted: whatever was not carried out is not any more.
-                for id in others.map(|(id, _)| *id).collect::<Vec<_>>() {
+                for id in self.asked_for(|session| session.way() != way) {
                     self.flying.remove(&id);
                 }
             }
