@@ -4,7 +4,7 @@
 //! Left out is what is small and bounded by the number of commands: CDBs, parameter lists of a few
 //! pages, one block of a write that ends within it.
 
-use crate::Command;
+use crate::{Command, extended_copy};
 
 /// Most that one READ brings, whatever the initiator expects: MAXIMUM TRANSFER LENGTH.
 const READ_BYTES_MAX: u64 = crate::limits::TRANSFER_BYTES_MAX as u64;
@@ -49,7 +49,7 @@ impl Command {
             0x2e | 0xae | 0x8e => STEP_BYTES.min(sent),
             0x2f | 0xaf | 0x8f => STEP_BYTES,
             // EXTENDED COPY(LID1).
-            0x83 => STEP_BYTES,
+            0x83 => extended_copy::working(&self.data_out),
             _ => 0,
         }
     }

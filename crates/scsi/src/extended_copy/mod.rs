@@ -1,8 +1,8 @@
 //! EXTENDED COPY(LID1) (SPC-4 §6.4): copies blocks between logical units of this target, without
 //! sending them to the initiator and back.
 //!
-//! One buffer of [`STEP_BYTES`] per command, so memory is bounded by the number of copies. A copy
-//! is reads and writes of the nexus that asked for it: reservations and write protection of the
+//! One buffer per command, as long as its longest run and [`STEP_BYTES`] at most, so memory is
+//! bounded by the number of copies. A copy is reads and writes of the nexus that asked for it: reservations and write protection of the
 //! units concerned hold.
 
 mod page;
@@ -71,6 +71,11 @@ pub(crate) fn extended_copy(context: &UnitContext<'_>, command: Command) -> Exec
         unit.copies.end(nexus.id, parameters.list_id, segments_done, done_bytes, failure);
         failure.map_or_else(Response::good, Response::check_condition).wanting(wanted)
     })
+}
+
+/// Bytes of the buffer that a copy with this parameter list needs, at most.
+pub(crate) fn working(list: &[u8]) -> u64 {
+    STEP_BYTES.min(Parameters::run_bytes(list))
 }
 
 fn aborted(additional: AdditionalSense) -> Sense {

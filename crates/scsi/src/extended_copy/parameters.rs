@@ -5,9 +5,8 @@ use crate::sense::{AdditionalSense, Sense};
 
 /// Limits told by RECEIVE COPY OPERATING PARAMETERS and VPD page 8Fh.
 pub(crate) const CSCD_COUNT_MAX: u16 = 16;
-/// Scattered blocks of 4 KiB take a segment each: with as many commands under way as may be
-/// (`results::CONCURRENT_MAX`) 8 MiB a round trip, so that a line of 100 ms is not what limits
-/// disks.
+/// Scattered blocks of 4 KiB take a segment each. A longer list would be fewer commands a round trip
+/// (`results::CONCURRENT_MAX`), but one of so many seeks takes a disk with an arm two seconds.
 pub(crate) const SEGMENT_COUNT_MAX: u16 = 128;
 /// Room for as many descriptors of both kinds.
 pub(crate) const DESCRIPTOR_LIST_LEN_MAX: u32 = 4096;
@@ -58,6 +57,16 @@ pub(crate) struct Parameters {
     pub(crate) list_id: ListId,
     pub(crate) cscds: Vec<Cscd>,
     pub(crate) segments: Vec<Segment>,
+}
+
+impl Parameters {
+    /// Bytes of the longest run of a list, at most: what its blocks are is looked up later.
+    pub(crate) fn run_bytes(list: &[u8]) -> u64 {
+        let Ok(Self { cscds, segments, .. }) = Self::parse(list) else { return 0 };
+        let block_len = cscds.iter().map(|cscd| cscd.block_len).max().unwrap_or(0);
+        let blocks = segments.iter().map(|segment| segment.count).max().unwrap_or(0);
+        u64::from(blocks) * u64::from(block_len)
+    }
 }
 
 const LENGTH_ERROR: Sense = Sense::illegal(AdditionalSense::PARAMETER_LIST_LENGTH_ERROR);

@@ -1,5 +1,6 @@
 //! EXTENDED COPY between units, and what RECEIVE COPY RESULTS tells of it.
 
+use super::slow::{SlowDevice, look};
 use super::*;
 
 /// Two units with blocks of 512 bytes and one with 4096, and two nexuses.
@@ -208,11 +209,55 @@ fn wrong_lists() {
 }
 
 #[test]
+fn as_many_run_at_once_as_is_told_and_one_more_is_sent_again_later() {
+    let device = SlowDevice::new(4 << 20);
+    let target = Target::new(TargetConfig::new(NAME));
+    target.add_lun(0, device.clone(), LunOptions::default()).unwrap();
+    let nexus = ready(target.nexus(INITIATOR));
+    let run = Run { dc: false, source: 0, destination: 0, count: 8, from: 0, to: 64 };
+    let list = list(0, 3, &[cscd(&nexus, 0, 512)], &[segment(&run)]);
+    let begin = |tag| {
+        let mut cdb = [0; 16];
+        (cdb[0], cdb[13]) = (0x83, list.len() as u8);
+        let command = Command::new(0, Cdb::new(&cdb)).with_data_out(list.clone().into());
+        nexus.execute(command.with_tag(tag))
+    };
+    let mut copies: Vec<_> = (0..64).map(begin).collect();
+    assert!(copies.iter_mut().all(|copy| look(copy).is_none()));
+    assert_eq!(look(&mut begin(64)).unwrap().status, Status::BUSY);
+    device.permit(1000);
+    for copy in &mut copies {
+        assert_good(&look(copy).unwrap());
+    }
+    assert_good(&look(&mut begin(64)).unwrap());
+}
+
+/// What its session is charged for: a buffer as long as the longest run, not more than a step.
+#[test]
+fn it_needs_memory_for_its_longest_run() {
+    let (_devices, [nexus, _], _target) = units();
+    let cscds = [cscd(&nexus, 0, 512), cscd(&nexus, 2, 4096)];
+    let working = |list: Vec<u8>| {
+        let command = Command::new(0, Cdb::new(&[0x83; 16]));
+        command.with_data_out(list.into()).memory().working
+    };
+    let of = |counts: &[u16]| {
+        let run = |count| Run { dc: false, source: 0, destination: 1, count, from: 0, to: 0 };
+        let segments: Vec<_> = counts.iter().map(|count| segment(&run(*count))).collect();
+        working(list(0, 3, &cscds, &segments))
+    };
+    assert_eq!(of(&[1, 8, 2]), 8 * 4096);
+    assert_eq!(of(&[0xffff]), 1 << 20);
+    assert_eq!((of(&[]), working(vec![1; 100]), working(Vec::new())), (0, 0, 0));
+}
+
+#[test]
 fn limits_are_told_twice_alike() {
     let (_devices, [nexus, _], _target) = units();
     let parameters = results(&nexus, 3, 0).data_in;
     assert_eq!(parameters[..4], [0, 0, 0, 42]);
     assert_eq!(parameters[8..20], [0, 16, 0, 128, 0, 0, 16, 0, 0, 128, 0, 0]);
+    assert_eq!(parameters[34..37], [0, 64, 64], "at once");
     assert_eq!(parameters[43..], [2, 0x02, 0xe4]);
     let page = run_on(&nexus, 0, &[0x12, 1, 0x8f, 0, 255, 0], "", 255).data_in;
     assert_eq!(page.len(), 4 + usize::from(page[3]));
