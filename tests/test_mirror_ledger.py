@@ -8,7 +8,8 @@ other site's image is promoted, attached and mounted, its data base started: the
 row m + 1 was told no earlier than the lag and a second before the cut. There is a redo log on the leg, so the
 image is one of one moment during a catch-up, too. Then this site goes on with its own disk, and the next round begins.
 
-`make test` has a few rounds; ENKAKU_ROUNDS=50 has more of each (make soak). The number is the seed.
+`make test` has a few rounds; ENKAKU_ROUNDS=50 has more of each (make soak), and ENKAKU_FIRST_ROUND=50 the ones
+behind those. The number is the seed.
 """
 
 import functools
@@ -30,6 +31,7 @@ from support.ledgers import Ledger, Postgres, Sqlite, note, postgres_folder
 from enkaku_lab.process import LabError
 
 ROUNDS = int(os.environ.get("ENKAKU_ROUNDS") or 0)
+FIRST_ROUND = int(os.environ.get("ENKAKU_FIRST_ROUND") or 0)
 FARS = ["ours", "tgt", "lio"]
 SIZE = {"sqlite": 96 * MIB, "postgresql": 192 * MIB}
 WHERE = [
@@ -285,7 +287,7 @@ def test_the_other_site_has_the_ledger_up_to_some_commit(
     request, mode: str, far: Callable[[Path, int], Far], kind: str, tmp_path: Path
 ):
     name = request.node.callspec.params["far"]
-    first = sum(ROUNDS_QUICK.values()) * FARS.index(name)
+    first = FIRST_ROUND + sum(ROUNDS_QUICK.values()) * FARS.index(name)
     first += ROUNDS_QUICK["postgresql"] if kind == "sqlite" else 0
     endings: Counter[str] = Counter()
     ledger = ledger_of(kind, tmp_path)
