@@ -24,7 +24,7 @@ pub(super) struct Args {
     /// How long the link works: 3d, 12h; 366 days at most.
     #[arg(long = "for", value_name = "TIME", value_parser = units::parse_duration)]
     time: Option<Duration>,
-    /// What the address begins with, as in https://films.example [default: what the server printed].
+    /// What the address begins with: scheme, host and port [default: what the server printed].
     #[arg(long, value_name = "URL")]
     address: Option<String>,
     /// Lists the links that work, by name, end and video.
