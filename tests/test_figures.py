@@ -37,7 +37,7 @@ from enkaku_lab.stacks.all import STACKS
 from enkaku_lab.store import Store
 
 DOCS = REPOSITORY / "docs"
-PAGES = [page for page in ("lab", "long-fat", "mirror", "guest") if (DOCS / page).exists()]
+PAGES = [page for page in ("lab", "long-fat", "mirror", "guest") if (DOCS / page / "README.md").exists()]
 KNOWN = experiments.load()
 CURVES = [path for page in PAGES for path in sorted((DOCS / page / "figures").glob("*.csv"))]
 
@@ -176,6 +176,14 @@ def test_the_packets_page_says_what_its_numbers_say(tmp_path: Path):
     shutil.copytree(DOCS / "packets", folder)
     packets.again(list(packets.load().values()), folder)
     assert (folder / "README.md").read_text() == (DOCS / "packets/README.md").read_text()
+
+
+def test_the_page_of_the_kernels_log_says_what_its_numbers_say(tmp_path: Path):
+    folder = DOCS / "guest"
+    for path in folder.glob("s0-fig17.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    senders.again(list(senders.load().values()), tmp_path)
+    assert (tmp_path / senders.PAGE).read_text() == (folder / senders.PAGE).read_text()
 
 
 def test_the_page_of_findings_is_what_the_numbers_say():

@@ -207,11 +207,10 @@ def of_csv(path: Path) -> dict[str, Row]:
 
 
 def _drawn(one: Senders, out: Path, pace: str) -> str:
-    texts = {
-        sender.name: gzip.decompress(path.read_bytes()).decode()
-        for sender in one.senders
-        if (path := _kept(out, pace, one, sender)).exists()
-    }
+    kept = {sender.name: _kept(out, pace, one, sender) for sender in one.senders}
+    kept = {name: path for name, path in kept.items() if path.exists()}
+    texts = {name: gzip.decompress(path.read_bytes()).decode() for name, path in kept.items()}
+    taken = max(path.stat().st_mtime for path in kept.values())
     logs = {name: kernel_log.read(text) for name, text in texts.items()}
     versions = {text.partition("\n")[0].removeprefix(GUEST_MARK) for text in texts.values()}
     facts = machine.facts()
@@ -222,7 +221,7 @@ def _drawn(one: Senders, out: Path, pace: str) -> str:
         "machine": machine.summary(facts),
         "guest": "; ".join(sorted(versions)),
         "commit": facts["commit"],
-        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "taken": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(taken)),
         "pace": pace,
         "run": f"{(one.quick_bytes if pace == 'quick' else one.bytes) >> 20} MiB, RTT {one.link.rtt_ms:g} ms, in a guest whose clock counts instructions, "
         f"times divided by {STRETCH}",
