@@ -117,9 +117,8 @@ impl Map {
     /// # Errors
     /// The local device's.
     pub(crate) async fn extent(&mut self, shared: &Shared, at: u64) -> Result<Extent> {
-        let holds = |extent: &&Extent| extent.offset <= at && at < extent.offset + extent.len;
-        if let Some(extent) = self.0.iter().find(holds) {
-            return Ok(*extent);
+        if let Some(extent) = self.holds(at) {
+            return Ok(extent);
         }
         let len = MAP_BYTES.min(shared.blocks() * BLOCK_BYTES - at);
         let data = Extent { offset: at, len, hole: false };
@@ -127,7 +126,14 @@ impl Map {
             return Ok(data);
         }
         self.0 = shared.local().extents(at, len).await?;
-        Ok(self.0.iter().find(holds).copied().unwrap_or(data))
+        Ok(self.holds(at).unwrap_or(data))
+    }
+
+    /// The extent with this byte. A disk with scattered blocks has a hundred thousand of them.
+    fn holds(&self, at: u64) -> Option<Extent> {
+        let behind = self.0.partition_point(|extent| extent.offset <= at);
+        let last = self.0[..behind].last().copied();
+        last.filter(|extent| at < extent.offset + extent.len)
     }
 }
 
@@ -279,4 +285,23 @@ pub(crate) async fn says_hole(session: &Arc<Session>, offset: u64, len: u64) -> 
 pub(crate) async fn is_hole(shared: &Shared, offset: u64, len: u64) -> Result<bool> {
     let extents = shared.local().extents(offset, len).await?;
     Ok(extents.iter().all(|extent| extent.hole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_is_found_in_its_extent_and_nowhere_else() {
+        let map = Map([(10, 5), (15, 1), (16, 4)].map(of).to_vec());
+        let found = |at| map.holds(at).map(|extent| (extent.offset, extent.len));
+        assert_eq!([9, 20, u64::MAX].map(found), [None; 3]);
+        assert_eq!([10, 14, 15].map(found), [Some((10, 5)), Some((10, 5)), Some((15, 1))]);
+        assert_eq!([16, 19].map(found), [Some((16, 4)); 2]);
+        assert_eq!(Map::default().holds(0), None);
+    }
+
+    fn of((offset, len): (u64, u64)) -> Extent {
+        Extent { offset, len, hole: offset % 2 == 1 }
+    }
 }
