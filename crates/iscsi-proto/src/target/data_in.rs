@@ -110,7 +110,7 @@ impl Session {
 
     /// The task's last PDU is being made: it no longer counts against the command window, which
     /// that very PDU announces.
-    fn answer(&mut self, conn: ConnId, itt: Itt) -> Option<(Task, (CmdSn, CmdSn))> {
+    fn answer(&mut self, conn: ConnId, itt: Itt) -> Option<(Box<Task>, (CmdSn, CmdSn))> {
         self.pop_responding(conn);
         let mut task = self.take_task(itt)?;
         if task.stat_sn.is_none() {

@@ -50,7 +50,7 @@ impl Session {
 
     /// Tasks that belong to `conn`, those whose answer is not acknowledged included.
     pub fn tasks_of(&self, conn: ConnId) -> usize {
-        let all = self.tasks.values().chain(self.answered.values());
+        let all = self.tasks.values().chain(self.answered.values().map(Box::as_ref));
         all.filter(|task| task.conn == conn).count()
     }
 
@@ -206,11 +206,11 @@ impl Session {
             return self.finish_management(conn, request, response, waits_for, false);
         }
         let silenced = |task: &Task| task.aborted && self.is_lost(task.conn);
-        if self.answered.get(&itt).is_some_and(silenced) {
+        if self.answered.get(&itt).map(Box::as_ref).is_some_and(silenced) {
             self.forget_answer(itt);
         }
         let task = self.tasks.get(&itt);
-        let task = task.or_else(|| self.answered.get(&itt));
+        let task = task.or_else(|| self.answered.get(&itt).map(Box::as_ref));
         let waiting = |conn| self.connections.get(&conn).and_then(|c: &Connection| c.recovery);
         let response = match task.map(|task| waiting(task.conn)) {
             _ if !self.reassigns() => R::REASSIGNMENT_NOT_SUPPORTED,

@@ -199,7 +199,7 @@ impl Session {
         self.forget_answer(itt);
         let fault = self.unsolicited_fault(&command, data_len);
         let cmd_sn = (!command.immediate).then_some(command.cmd_sn);
-        let mut task = Task::new(conn, command, data_len, too_long);
+        let mut task = self.tasks.place_anew(Task::new(conn, command, data_len, too_long));
         task.fault = fault;
         let placement = match data_len {
             0 => Placement::None,

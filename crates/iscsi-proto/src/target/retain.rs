@@ -83,9 +83,10 @@ impl Session {
     }
 
     /// A task's last PDU is made: it is over, unless it may have to be sent again.
-    pub(super) fn retain_answer(&mut self, conn: ConnId, itt: Itt, task: Task) {
+    pub(super) fn retain_answer(&mut self, conn: ConnId, itt: Itt, task: Box<Task>) {
         if !self.recovers() {
-            return self.release_read(conn, task.reading);
+            self.release_read(conn, task.reading);
+            return self.tasks.recycle(task);
         }
         let acknowledged = |c: &Connection| {
             task.stat_sn.is_some_and(|stat_sn| stat_sn.is_before(c.first_unacknowledged()))
@@ -110,10 +111,11 @@ impl Session {
                 Numbered::Reply(reply) => connection.sent_bytes -= reply.payload_len(),
                 Numbered::Response(itt) => {
                     let same = |task: &Task| task.conn == conn && task.stat_sn == Some(stat_sn);
-                    if self.answered.get(&itt).is_some_and(same)
+                    if self.answered.get(&itt).map(Box::as_ref).is_some_and(same)
                         && let Some(task) = self.answered.remove(&itt)
                     {
                         freed += task.reading;
+                        self.tasks.recycle(task);
                     }
                 }
                 Numbered::Nothing => {}
@@ -126,13 +128,16 @@ impl Session {
     pub(super) fn forget_answer(&mut self, itt: Itt) {
         if let Some(task) = self.answered.remove(&itt) {
             self.release_read(task.conn, task.reading);
+            self.tasks.recycle(task);
         }
     }
 
     /// A task of `conn` whose data or status is being sent or was sent.
     pub(super) fn find_answer(&self, conn: ConnId, itt: Itt) -> Option<&Task> {
         let responding = self.tasks.get(&itt).filter(|task| task.phase == Phase::Responding);
-        responding.or_else(|| self.answered.get(&itt)).filter(|task| task.conn == conn)
+        responding
+            .or_else(|| self.answered.get(&itt).map(Box::as_ref))
+            .filter(|task| task.conn == conn)
     }
 
     /// Are there so many unacknowledged answers that no more responses may be sent?

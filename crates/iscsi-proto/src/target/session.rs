@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::attributes::Attributes;
 use super::config::SessionConfig;
+use super::connections::Connections;
 use super::event::{ConnId, Event, SessionError};
 use super::fence::{Aborted, Fence};
 use super::logout::PendingLogout;
@@ -17,6 +18,7 @@ use super::retain::Numbered;
 use super::snack::Run;
 use super::state::{ConnectionEvent, ConnectionState};
 use super::task::{Completion, Phase, Task};
+use super::tasks::Tasks;
 use super::text::TextExchange;
 use super::transmit::Reply;
 use crate::ids::{Cid, Itt};
@@ -120,10 +122,10 @@ pub struct Session {
     /// Commands are held back until the shell admits them.
     pub(super) holds: bool,
     pub(super) order: CommandOrder,
-    pub(super) connections: BTreeMap<ConnId, Connection>,
-    pub(super) tasks: BTreeMap<Itt, Task>,
+    pub(super) connections: Connections,
+    pub(super) tasks: Tasks,
     /// Tasks whose status was sent and is not acknowledged; empty at error recovery level 0.
-    pub(super) answered: BTreeMap<Itt, Task>,
+    pub(super) answered: BTreeMap<Itt, Box<Task>>,
     /// Writes that are not solicited before others have completed.
     pub(super) waiting_for_buffer: VecDeque<Itt>,
     /// Memory promised to writes that have not completed.
@@ -167,8 +169,8 @@ impl Session {
             discovery: leading.discovery,
             holds: false,
             order,
-            connections: BTreeMap::new(),
-            tasks: BTreeMap::new(),
+            connections: Connections::default(),
+            tasks: Tasks::default(),
             answered: BTreeMap::new(),
             waiting_for_buffer: VecDeque::new(),
             granted_bytes: 0,
@@ -408,12 +410,13 @@ impl Session {
         if let Some(task) = self.take_task(itt) {
             self.lose_answer(&task.completion);
             self.release_read(task.conn, task.reading);
+            self.tasks.recycle(task);
             self.ended(itt);
         }
     }
 
     /// Takes a task out, with the memory it holds as a read.
-    pub(super) fn take_task(&mut self, itt: Itt) -> Option<Task> {
+    pub(super) fn take_task(&mut self, itt: Itt) -> Option<Box<Task>> {
         self.release(itt);
         let task = self.tasks.remove(&itt)?;
         // The tag may come again for another task: nothing may be left under it.

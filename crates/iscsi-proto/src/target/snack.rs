@@ -164,8 +164,9 @@ impl Session {
         let named = |task: &Task| {
             task.conn == conn && task.ack_ttt.is_some_and(|ttt| ttt.0 == snack.ttt_or_snack_tag)
         };
-        let task = self.tasks.values_mut().find(|task| named(task));
-        let task = task.or_else(|| self.answered.values_mut().find(|task| named(task)));
+        let task = self.tasks.iter_mut().map(|(_, task)| task).find(|task| named(task));
+        let mut answered = self.answered.values_mut().map(|task| &mut **task);
+        let task = task.or_else(|| answered.find(|task| named(task)));
         let task = task.ok_or(refusal)?;
         let ahead = snack.beg_run.wrapping_sub(task.acked_data_sn) as i32;
         let unsent = snack.beg_run.wrapping_sub(task.next_data_sn) as i32 > 0;

@@ -240,6 +240,14 @@ impl Task {
         }
     }
 
+    /// Gives back the memory that it has beside its own.
+    pub(super) fn give_back(&mut self) {
+        self.command.extended_cdb = Bytes::new();
+        self.completion = Completion::default();
+        self.unsolicited = None;
+        (self.bursts, self.lost) = (VecDeque::new(), VecDeque::new());
+    }
+
     pub(super) fn cmd_sn(&self) -> CmdSn {
         self.command.cmd_sn
     }

@@ -300,8 +300,8 @@ impl Session {
         let says = |c: &Connection| {
             !(c.replies.is_empty() && c.runs.is_empty() && c.responding.is_empty())
         };
-        let mut carriers = self.connections.iter().filter(|(_, c)| carries(c));
-        let Some(conn) = carriers.next().map(|(conn, _)| *conn) else { return };
+        let carrier = self.connections.iter().find(|(_, c)| carries(c)).map(|(conn, _)| *conn);
+        let Some(conn) = carrier else { return };
         if !self.connections.values().any(says) {
             let (itt, ttt, lun, data) = (Itt::NONE, Ttt::NONE, Lun(0), Bytes::new());
             self.push_reply(conn, Reply::Nop { itt, lun, ttt, data });

@@ -234,8 +234,8 @@ impl Chaos {
         let session = &self.script.session;
         let granted: u64 = session.tasks.values().map(|task| u64::from(task.granted)).sum();
         assert_eq!(session.granted_bytes, granted);
-        for (id, connection) in &session.connections {
-            let all = session.tasks.values().chain(session.answered.values());
+        for (id, connection) in session.connections.iter() {
+            let all = session.tasks.values().chain(session.answered.values().map(Box::as_ref));
             let own = all.filter(|task| task.conn == *id);
             let reading: u64 = own.map(|task| u64::from(task.reading)).sum();
             if connection.state != ConnectionState::Free {
