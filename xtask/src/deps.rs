@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// Every member of the workspace and the siblings it may use.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("backends", &["block", "iscsi", "nbd"]),
+    ("backends", &["block", "iscsi", "nbd", "rbd"]),
     ("block", &[]),
     ("conformance", &["iscsi-proto"]),
     (
@@ -65,6 +65,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("media", &["backends", "block", "files", "iscsi"]),
     ("nbd", &["block", "durability"]),
     ("path", &[]),
+    ("rbd", &["block"]),
     ("scsi", &["block"]),
     ("sim", &["block", "iscsi-proto", "scsi"]),
     ("tcpmon", &["iscsi-proto", "path"]),

@@ -1,8 +1,9 @@
 //! A volume by its URL, whoever serves it, as a [`BlockDevice`]: the one place
 //! that decides what a URL means, for every command and for the daemon.
 //!
-//! A URL is iSCSI's ([`iscsi::initiator::Url`]) or NBD's ([`nbd::url::Url`]). Not here: files,
-//! memory and mirrors, which are no URLs; what a volume is offered as.
+//! A URL is iSCSI's ([`iscsi::initiator::Url`]), NBD's ([`nbd::url::Url`]) or Ceph's
+//! ([`rbd::url::Url`]). Not here: files, memory and mirrors, which are no URLs; what a volume is
+//! offered as.
 
 #![forbid(unsafe_code)]
 
@@ -17,10 +18,13 @@ use iscsi::initiator::{
 };
 use nbd::client::{ConnectError as NbdError, NbdDisk, ServerCommand};
 use nbd::url::{Url as NbdUrl, UrlError as NbdUrlError};
+use rbd::url::{Url as RbdUrl, UrlError as RbdUrlError};
+use rbd::{OpenError as RbdError, RbdDisk};
 
 /// The forms of a URL.
 pub const FORMS: &str = "iscsi://[user[%password]@]host[:port]/target-iqn/lun, \
-                         nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH";
+                         nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH or \
+                         rbd:POOL/IMAGE[@SNAPSHOT][?conf=FILE&id=USER]";
 
 /// Time between two looks at the size of a volume that tells of a change only when it is asked.
 const LOOK_AT_SIZE: Duration = Duration::from_secs(1);
@@ -32,6 +36,8 @@ pub enum Location {
     Iscsi(Box<IscsiUrl>),
     /// An export of an NBD server.
     Nbd(NbdUrl),
+    /// An image of a Ceph cluster.
+    Rbd(Box<RbdUrl>),
 }
 
 /// Why a text is no URL of a volume.
@@ -47,16 +53,20 @@ pub enum LocationError {
     /// An NBD URL that is wrong.
     #[error(transparent)]
     Nbd(#[from] NbdUrlError),
+    /// A wrong name of an image.
+    #[error(transparent)]
+    Rbd(#[from] RbdUrlError),
 }
 
 impl Location {
     /// Is this meant as a URL, right or wrong? Everything else is a path.
     pub fn is_meant(text: &str) -> bool {
-        text.split_once("://").is_some_and(|(scheme, _)| {
-            let mut letters = scheme.chars();
-            letters.next().is_some_and(|c| c.is_ascii_alphabetic())
-                && letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
-        })
+        RbdUrl::is_meant(text)
+            || text.split_once("://").is_some_and(|(scheme, _)| {
+                let mut letters = scheme.chars();
+                letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+                    && letters.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))
+            })
     }
 
     /// A name of the volume that does not depend on who uses it: the URL without user and
@@ -69,6 +79,7 @@ impl Location {
                 url.to_string()
             }
             Self::Nbd(url) => url.to_string(),
+            Self::Rbd(url) => url.without_user().to_string(),
         }
     }
 }
@@ -79,6 +90,9 @@ impl FromStr for Location {
     fn from_str(text: &str) -> Result<Self, LocationError> {
         if NbdUrl::is_meant(text) {
             return Ok(Self::Nbd(text.parse()?));
+        }
+        if RbdUrl::is_meant(text) {
+            return Ok(Self::Rbd(Box::new(text.parse()?)));
         }
         if text.starts_with("iscsi://") {
             return Ok(Self::Iscsi(Box::new(text.parse()?)));
@@ -93,6 +107,7 @@ impl fmt::Display for Location {
         match self {
             Self::Iscsi(url) => url.fmt(f),
             Self::Nbd(url) => url.fmt(f),
+            Self::Rbd(url) => url.fmt(f),
         }
     }
 }
@@ -104,6 +119,8 @@ pub struct Config {
     pub iscsi: iscsi::initiator::Config,
     /// Those behind NBD.
     pub nbd: nbd::client::Config,
+    /// Images of Ceph.
+    pub rbd: rbd::Config,
 }
 
 impl Config {
@@ -114,6 +131,7 @@ impl Config {
         let mut config = Self::default();
         config.iscsi.isid = IsidChoice::Stable;
         config.nbd.read_only = read_only;
+        config.rbd.read_only = read_only;
         config
     }
 }
@@ -128,6 +146,9 @@ pub enum OpenError {
     /// An export of an NBD server.
     #[error(transparent)]
     Nbd(#[from] NbdError),
+    /// An image of Ceph.
+    #[error(transparent)]
+    Rbd(#[from] RbdError),
 }
 
 /// A volume in use. Clones are handles to the same one.
@@ -137,6 +158,8 @@ pub enum Volume {
     Iscsi(RemoteDisk),
     /// Behind NBD.
     Nbd(NbdDisk),
+    /// Of a Ceph cluster.
+    Rbd(RbdDisk),
 }
 
 impl Volume {
@@ -150,6 +173,7 @@ impl Volume {
                 Self::Iscsi(RemoteDisk::connect(url.as_ref().clone(), config.iscsi).await?)
             }
             Location::Nbd(url) => Self::Nbd(NbdDisk::connect(url.clone(), config.nbd).await?),
+            Location::Rbd(url) => Self::Rbd(RbdDisk::open(url.as_ref().clone(), config.rbd).await?),
         })
     }
 
@@ -167,6 +191,7 @@ impl Volume {
         match self {
             Self::Iscsi(disk) => Arc::new(disk.clone()),
             Self::Nbd(disk) => Arc::new(disk.clone()),
+            Self::Rbd(disk) => Arc::new(disk.clone()),
         }
     }
 
@@ -174,15 +199,16 @@ impl Volume {
     pub const fn iscsi(&self) -> Option<&RemoteDisk> {
         match self {
             Self::Iscsi(disk) => Some(disk),
-            Self::Nbd(_) => None,
+            Self::Nbd(_) | Self::Rbd(_) => None,
         }
     }
 
-    /// Connections that are up.
+    /// Connections that are up. Ceph's client has as many as it needs, and counts as one.
     pub fn connection_count(&self) -> usize {
         match self {
             Self::Iscsi(disk) => disk.connection_count(),
             Self::Nbd(disk) => disk.connection_count(),
+            Self::Rbd(disk) => usize::from(disk.is_connected()),
         }
     }
 
@@ -194,6 +220,7 @@ impl Volume {
         match self {
             Self::Iscsi(disk) => disk.close().await,
             Self::Nbd(disk) => disk.close().await,
+            Self::Rbd(disk) => disk.close().await,
         }
     }
 
@@ -202,6 +229,7 @@ impl Volume {
         let size = || match &self {
             Self::Iscsi(disk) => disk.info().size,
             Self::Nbd(disk) => disk.info().size,
+            Self::Rbd(disk) => disk.info().size,
         };
         let mut known = size();
         loop {
@@ -220,10 +248,10 @@ mod tests {
 
     #[test]
     fn a_url_is_told_from_a_path() {
-        for text in ["iscsi://h/t/0", "nbd+unix://", "rbd://x", "a://b"] {
+        for text in ["iscsi://h/t/0", "nbd+unix://", "rbd:x", "rbd://x", "a://b"] {
             assert!(Location::is_meant(text), "{text}");
         }
-        for text in ["/a/b", "a:b", "/a://b", "://x", "mem:1G", "1a://b"] {
+        for text in ["/a/b", "a:b", "/a://b", "://x", "mem:1G", "1a://b", "./rbd:x"] {
             assert!(!Location::is_meant(text), "{text}");
         }
     }
@@ -231,11 +259,12 @@ mod tests {
     #[test]
     fn what_is_no_volume_gets_the_list_of_what_is() {
         let said = |text: &str| text.parse::<Location>().unwrap_err().to_string();
-        for text in ["http://h/x", "rbd:pool/image", "x"] {
+        for text in ["http://h/x", "ceph:pool/image", "x"] {
             assert!(said(text).contains("nbd+unix:///EXPORT"), "{}", said(text));
             assert!(said(text).contains("iscsi://"), "{}", said(text));
         }
         assert!(said("nbds://h/x").contains("TLS"));
+        assert!(said("rbd:image").contains("pool or the image is missing"));
         assert!(said("iscsi://h").contains("target name"), "{}", said("iscsi://h"));
     }
 
@@ -246,5 +275,7 @@ mod tests {
         assert_eq!(of("iscsi://user%secret@h/iqn.2026-01.a:b/0"), plain);
         assert_ne!(of("iscsi://h/iqn.2026-01.a:b/1"), plain);
         assert_eq!(of("nbd://h/x"), of("nbd://h:10809/x"));
+        assert_eq!(of("rbd:p/i?id=a"), of("rbd:p/i"));
+        assert_ne!(of("rbd:p/i@s"), of("rbd:p/i"));
     }
 }

@@ -59,6 +59,8 @@ pub struct DeviceInfo {
     pub can_extents: bool,
     /// The device may be used by several connections at once (flush on one covers writes of all).
     pub can_multi_conn: bool,
+    /// `compare_and_write` is one step for everybody who reaches the storage, by whatever way.
+    pub can_compare_and_write: bool,
 }
 
 impl DeviceInfo {
@@ -77,6 +79,7 @@ impl DeviceInfo {
             can_zero: false,
             can_extents: false,
             can_multi_conn: true,
+            can_compare_and_write: false,
         }
     }
 
@@ -151,6 +154,18 @@ pub struct Extent {
     pub hole: bool,
 }
 
+/// What [`BlockDevice::compare_and_write`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    /// It was as expected, and is replaced.
+    Written,
+    /// It was not, and nothing has changed.
+    Differs {
+        /// First byte that differs, counted from the begin of the range.
+        at: u64,
+    },
+}
+
 /// A block device.
 ///
 /// Operations start when called and finish when the returned [`Io`] is awaited; an operation that
@@ -182,4 +197,12 @@ pub trait BlockDevice: Send + Sync + 'static {
     /// Which parts of the range are data and which are holes: sorted, without gaps, covering
     /// exactly the range asked for.
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>>;
+
+    /// Writes `new` at `offset` if what is there equals `expected`, which is as long; it is stable
+    /// when that completes. Only of a device with `can_compare_and_write`, since nobody can build it
+    /// out of reads and writes who does not know all the others. A range that the storage cannot
+    /// take in one step is [`BlockError::Unsupported`].
+    fn compare_and_write(&self, _offset: u64, _expected: Bytes, _new: Bytes) -> Io<Compared> {
+        Io::err(BlockError::Unsupported("comparing and writing in one step"))
+    }
 }

@@ -1,9 +1,10 @@
 //! COMPARE AND WRITE (SBC-3 §5.2): the lock of clustered file systems.
 //!
 //! The blocks are read, compared and written under an exclusive range, so that no other write
-//! comes in between, whichever nexus sent it.
+//! comes in between, whichever nexus sent it. A device that compares by itself is asked to: then
+//! none comes in between that reaches the data by another way, either.
 
-use block::Buf;
+use block::{BlockError, Buf, Compared};
 
 use crate::context::Blocks;
 use crate::context::UnitContext;
@@ -54,6 +55,20 @@ async fn swap(
     };
     let device = &unit.device;
     let len = blocks.len as usize;
+    if device.info().can_compare_and_write {
+        let (expected, new) = (data.slice(..len), data.slice(len..));
+        let compared = device.compare_and_write(blocks.offset, expected, new).await;
+        drop(guard);
+        return match compared {
+            Ok(Compared::Written) => Ok(Response::good()),
+            Ok(Compared::Differs { at }) => Err(Response::check_condition(Sense::miscompare(at))),
+            // This range is none that the storage can do in one step; others are.
+            Err(BlockError::Unsupported(_)) => {
+                Err(Response::check_condition(Sense::invalid_cdb(2, 7)))
+            }
+            Err(error) => Err(failed(&error, true, blocks.lba)),
+        };
+    }
     let found = device.read(blocks.offset, Buf::new(len)).await;
     let found = found.map_err(|error| failed(&error, false, blocks.lba))?;
     if let Some(at) = first_difference(&found, &data[..len]) {

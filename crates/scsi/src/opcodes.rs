@@ -170,6 +170,11 @@ fn arbiter(unit: &LogicalUnit, _: &DeviceInfo) -> bool {
     unit.is_arbiter
 }
 
+/// Atomic for all who reach the data: here, or where it is kept.
+fn atomic_compare(unit: &LogicalUnit, info: &DeviceInfo) -> bool {
+    unit.compares_atomically(info)
+}
+
 use Access::{Flush, Free, Manage, Own, Query, Read, Write};
 use Handler::{Any, Unit};
 use Right::{Change, Look};
@@ -263,7 +268,7 @@ const ROWS: &[Row] = &[
         service(&[0x84, 0x04, F, 0, 0, 0, 0, 0, 0, 0, F, F, F, F, 0, 0], Manage,
             Unit(extended_copy::failed_segment_details))),
     row(&[0x88, 0x1e, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Read, Unit(read_write::read)),
-    only_if(arbiter, row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
+    only_if(atomic_compare, row(&[0x89, 0x1a, F, F, F, F, F, F, F, F, 0, 0, 0, F, G, 0], Write,
         Unit(compare_write::compare_and_write))),
     row(&[0x8a, 0x1a, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write, Unit(read_write::write)),
     row(&[0x8b, 0x18, F, F, F, F, F, F, F, F, F, F, F, F, G, 0], Write,

@@ -295,6 +295,11 @@ impl LogicalUnit {
             && self.size_known.swap(size, Ordering::Relaxed) != size
     }
 
+    /// COMPARE AND WRITE is one step for everybody who reaches the data.
+    pub(crate) fn compares_atomically(&self, info: &DeviceInfo) -> bool {
+        self.is_arbiter || info.can_compare_and_write
+    }
+
     /// Writes are refused, by the device or by SWP of the Control mode page.
     pub(crate) fn is_write_protected(&self, info: &DeviceInfo) -> bool {
         info.read_only || self.mode.software_write_protect()

@@ -34,6 +34,9 @@ class _Task(ctypes.Structure):
         ("error_type", ctypes.c_ubyte),
         ("key", ctypes.c_int),
         ("ascq", ctypes.c_int),
+        ("sense_specific", ctypes.c_uint32),
+        ("datain_size", ctypes.c_int),
+        ("datain", ctypes.c_void_p),
     ]
 
 
@@ -60,6 +63,8 @@ class Outcome:
     status: int
     key: int = 0
     ascq: int = 0
+    data: bytes = b""
+    """What came back, of a command that reads."""
 
 
 class Session:
@@ -70,10 +75,10 @@ class Session:
         self._context = context
         self._lun = lun
 
-    def command(self, cdb: bytes, data_out: bytes = b"") -> Outcome:
-        """Executes a CDB that brings no data back."""
-        direction = XFER_WRITE if data_out else XFER_NONE
-        task = self._library.scsi_create_task(len(cdb), cdb, direction, len(data_out))
+    def command(self, cdb: bytes, data_out: bytes = b"", room: int = 0) -> Outcome:
+        """Executes a CDB that sends data, has room for some, or neither."""
+        direction = XFER_WRITE if data_out else XFER_READ if room else XFER_NONE
+        task = self._library.scsi_create_task(len(cdb), cdb, direction, len(data_out) or room)
         data = _Data(len(data_out), data_out)
         done = self._library.iscsi_scsi_command_sync(
             self._context, self._lun, task, ctypes.byref(data) if data_out else None
@@ -85,7 +90,9 @@ class Session:
             self._library.scsi_free_scsi_task(done)
             raise LabError("libiscsi: the command was not answered")
         sense = (result.key, result.ascq) if result.status == CHECK_CONDITION else (0, 0)
-        outcome = Outcome(result.status, *sense)
+        good = room and result.status == 0 and result.datain
+        data = ctypes.string_at(result.datain, result.datain_size) if good else b""
+        outcome = Outcome(result.status, *sense, data)
         self._library.scsi_free_scsi_task(done)
         return outcome
 

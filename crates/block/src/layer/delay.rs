@@ -14,7 +14,9 @@ use tokio::task;
 use tokio::time::Instant;
 
 use super::{OpKind, Random};
-use crate::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags};
+use crate::{
+    BlockDevice, Buf, Compared, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags,
+};
 
 /// Longest delay; longer ones are cut to it, so that no mistake in a unit stops a run for hours.
 pub const DELAY_MAX: Duration = Duration::from_secs(60);
@@ -210,6 +212,13 @@ impl BlockDevice for DelayLayer {
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
         let check = self.info().check(offset, len);
         self.checked(check, OpKind::Extents, move |device| device.extents(offset, len))
+    }
+
+    fn compare_and_write(&self, offset: u64, expected: Bytes, new: Bytes) -> Io<Compared> {
+        let check = self.info().check_write(offset, new.len() as u64);
+        self.checked(check, OpKind::Write, move |device| {
+            device.compare_and_write(offset, expected, new)
+        })
     }
 }
 

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::OpKind;
-use crate::{BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+use crate::{
+    BlockDevice, BlockError, Buf, Compared, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags,
+};
 
 /// What has failed so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -124,6 +126,12 @@ impl BlockDevice for FailuresLayer {
 
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
         self.watch(OpKind::Extents, offset, len, self.inner.extents(offset, len))
+    }
+
+    fn compare_and_write(&self, offset: u64, expected: Bytes, new: Bytes) -> Io<Compared> {
+        let len = new.len() as u64;
+        let compared = self.inner.compare_and_write(offset, expected, new);
+        self.watch(OpKind::Write, offset, len, compared)
     }
 }
 

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use super::{OpKind, Random};
-use crate::{BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+use crate::{
+    BlockDevice, BlockError, Buf, Compared, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags,
+};
 
 type MakeError = Arc<dyn Fn() -> BlockError + Send + Sync>;
 
@@ -189,6 +191,13 @@ impl BlockDevice for FaultLayer {
         match self.failure(OpKind::Extents, offset, len) {
             Some(failure) => Io::err(failure.error),
             None => self.device.extents(offset, len),
+        }
+    }
+
+    fn compare_and_write(&self, offset: u64, expected: Bytes, new: Bytes) -> Io<Compared> {
+        match self.failure(OpKind::Write, offset, new.len() as u64) {
+            Some(failure) => Io::err(failure.error),
+            None => self.device.compare_and_write(offset, expected, new),
         }
     }
 }

@@ -303,7 +303,7 @@ impl LogLayer {
 
 impl BlockDevice for LogLayer {
     fn info(&self) -> DeviceInfo {
-        self.device.info()
+        DeviceInfo { can_compare_and_write: false, ..self.device.info() }
     }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {

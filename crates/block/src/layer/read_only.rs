@@ -23,6 +23,7 @@ impl BlockDevice for ReadOnlyLayer {
             can_trim: false,
             can_zero: false,
             can_fua: false,
+            can_compare_and_write: false,
             volatile_cache: false, // nothing that is written could be lost
             ..self.inner.info()
         }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 
 use super::OpKind;
 use crate::{
-    BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, Result, WriteFlags, ZeroFlags,
+    BlockDevice, BlockError, Buf, Compared, Device, DeviceInfo, Extent, Io, Result, WriteFlags,
+    ZeroFlags,
 };
 
 /// Histogram buckets per doubling of the latency: an error of at most 25 %.
@@ -235,6 +236,11 @@ impl BlockDevice for StatsLayer {
 
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
         self.observe(OpKind::Extents, len, |device| device.extents(offset, len))
+    }
+
+    fn compare_and_write(&self, offset: u64, expected: Bytes, new: Bytes) -> Io<Compared> {
+        let bytes = new.len() as u64;
+        self.observe(OpKind::Write, bytes, |device| device.compare_and_write(offset, expected, new))
     }
 }
 

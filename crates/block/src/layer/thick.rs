@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+use crate::{BlockDevice, Buf, Compared, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
 /// A device that never trims.
 pub struct ThickLayer {
@@ -44,6 +44,10 @@ impl BlockDevice for ThickLayer {
 
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
         self.inner.extents(offset, len)
+    }
+
+    fn compare_and_write(&self, offset: u64, expected: Bytes, new: Bytes) -> Io<Compared> {
+        self.inner.compare_and_write(offset, expected, new)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::{BlockDevice, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+use crate::{BlockDevice, Buf, Compared, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
 /// A device that has no volatile cache: writes, zeroes and trims are stable when they complete. A
 /// trim has no FUA, so it is followed by a flush; where the device below has no FUA, all are.
@@ -64,6 +64,10 @@ impl BlockDevice for WriteThroughLayer {
 
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
         self.inner.extents(offset, len)
+    }
+
+    fn compare_and_write(&self, offset: u64, expected: Bytes, new: Bytes) -> Io<Compared> {
+        self.inner.compare_and_write(offset, expected, new)
     }
 }
 

@@ -92,7 +92,7 @@ fn backing(section: &mut Section<'_, '_>, mirrors: Option<&Path>) -> Option<(Pla
         Backing::Volume(volume) => {
             refuse(section, &OF_FILES, "a volume behind a URL");
             let VolumeSource::Url(url) = &volume.source else { return Some((place, backing)) };
-            if file.is_some() && !url.contains('@') {
+            if file.is_some() && !(url.starts_with("iscsi://") && url.contains('@')) {
                 section.complain(
                     "chap_password_file, but the URL names no user; \
                                   write iscsi://USER@HOST/…",

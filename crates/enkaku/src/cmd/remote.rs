@@ -391,6 +391,11 @@ impl RemoteArgs {
                 let opened = backends::Volume::open(location, config).await;
                 opened.with_context(|| location.to_string())?
             }
+            Location::Rbd(_) => {
+                self.check_for_rbd()?;
+                // What is wrong names the image already.
+                backends::Volume::open(location, backends::Config::default()).await?
+            }
         };
         Ok(Volume { volume })
     }

@@ -40,12 +40,13 @@ pub(crate) struct Args {
     iqn: String,
     /// A logical unit: a file, a block device, mem:SIZE, or a volume by its URL:
     /// `iscsi://[user@]host[:port]/target-iqn/lun` (password in LIBISCSI_CHAP_PASSWORD),
-    /// `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`. LUN 0 is the
-    /// first, and so on.
+    /// `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`, or an image of Ceph,
+    /// `rbd:POOL/IMAGE[@SNAPSHOT][?conf=FILE&id=USER]`. LUN 0 is the first, and so on.
     #[arg(long, required = true, value_name = "PATH|mem:SIZE|URL")]
     lun: Vec<String>,
     /// Nobody reaches the volumes behind URLs but by this target: offer reservations and COMPARE
-    /// AND WRITE for them, which hold among its initiators only.
+    /// AND WRITE for them, which hold among its initiators only. (Ceph's images have COMPARE AND
+    /// WRITE without it, and for everybody.)
     #[arg(long)]
     exclusive: bool,
     /// Create files that do not exist, sparse, with this size.

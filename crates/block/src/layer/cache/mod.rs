@@ -105,7 +105,8 @@ impl Drop for CacheLayer {
 
 impl BlockDevice for CacheLayer {
     fn info(&self) -> DeviceInfo {
-        let info = self.shared.device.info();
+        // What is cached would not be what is compared.
+        let info = DeviceInfo { can_compare_and_write: false, ..self.shared.device.info() };
         if self.writes_behind() {
             return DeviceInfo { volatile_cache: true, can_flush: true, ..info };
         }

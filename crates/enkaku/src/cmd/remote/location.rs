@@ -1,5 +1,5 @@
-//! URLs of volumes on a command line, and what the options for a remote volume mean for one behind
-//! NBD.
+//! URLs of volumes on a command line, and what the options for a remote volume mean for one that is
+//! not behind iSCSI.
 
 use backends::{Location, LocationError};
 
@@ -24,8 +24,8 @@ pub(crate) fn parse_location(text: &str) -> Result<Location, String> {
 }
 
 impl RemoteArgs {
-    /// The configuration these options ask for, for an NBD export.
-    pub(super) fn nbd(&self) -> anyhow::Result<nbd::client::Config> {
+    /// An option that was given and is for iSCSI only.
+    fn for_iscsi(&self) -> Option<&'static str> {
         let of_iscsi = [
             (self.policy.is_some(), "--policy"),
             (self.path_memory.is_some(), "--path-memory"),
@@ -42,7 +42,12 @@ impl RemoteArgs {
             (self.measuring_time.is_some(), "--measuring-time"),
         ];
         let given = of_iscsi.iter().find(|(given, _)| *given).map(|(_, option)| *option);
-        if let Some(option) = given.or(self.bursts.given()) {
+        given.or(self.bursts.given())
+    }
+
+    /// The configuration these options ask for, for an NBD export.
+    pub(super) fn nbd(&self) -> anyhow::Result<nbd::client::Config> {
+        if let Some(option) = self.for_iscsi() {
             return Err(Usage::error(format!("{option} is for iscsi:// volumes, not for NBD")));
         }
         let mut config = nbd::client::Config {
@@ -59,5 +64,18 @@ impl RemoteArgs {
             config.connections = n.into();
         }
         Ok(config)
+    }
+
+    /// Ceph's client knows none of these options: it has its own configuration.
+    pub(super) fn check_for_rbd(&self) -> anyhow::Result<()> {
+        let connections = matches!(self.connections, Connections::Fixed(_));
+        let given = self.for_iscsi().or(connections.then_some("--connections"));
+        match given {
+            Some(option) => Err(Usage::error(format!(
+                "{option} is for volumes behind iSCSI or NBD, not for images of Ceph: those are \
+                 reached as Ceph's configuration says"
+            ))),
+            None => Ok(()),
+        }
     }
 }

@@ -1,0 +1,31 @@
+//! An image of Ceph (RBD) as a [`BlockDevice`](block::BlockDevice), through Ceph's own librbd and
+//! librados.
+//!
+//! Both libraries are loaded when the first image is opened, never before: a program with this
+//! crate in it runs where there is no Ceph. Sources: `rbd/librbd.h` and `rados/librados.h` of Ceph
+//! 16 and later. Not here: what an image is served as; making, resizing and removing images, which
+//! `rbd` does.
+//!
+//! `unsafe` is in three files: `ffi` (what the calls are), `cluster` and `image` (what has to hold
+//! when they are made).
+
+#![deny(unsafe_code)]
+
+mod cluster;
+mod disk;
+mod error;
+mod extents;
+mod ffi;
+mod image;
+mod in_flight;
+pub mod url;
+
+pub use disk::RbdDisk;
+pub use error::{LoadError, OpenError};
+
+/// How an image is used.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    /// Nothing will be written.
+    pub read_only: bool,
+}
