@@ -7,6 +7,12 @@
 
 #![forbid(unsafe_code)]
 
+/// Objects of a pool of Ceph, which several daemons change one after the other.
+pub mod objects {
+    pub use rbd::url::Url;
+    pub use rbd::{Object, Objects, OpenError};
+}
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;

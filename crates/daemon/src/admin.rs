@@ -10,6 +10,7 @@
 //! | `{"do":"lun_snapshot",…}` | `{"ok":true,"changes":["…"]}` |
 //! | `{"do":"initiator_allow",…}`, `initiator_deny` | `{"ok":true,"changes":["…"]}` |
 //! | `{"do":"portal_add",…}`, `portal_remove` | `{"ok":true,"changes":["…"]}` |
+//! | `{"do":"access_set",…}`, `access_list` | `{"ok":true,"changes":["…"]}`, `{"ok":true,"access":[…]}` |
 //! | `{"do":"lun_list"}`, `initiator_list`, `portal_list` | `{"ok":true,"luns":[…]}` |
 //!
 //! What fails is answered `{"ok":false,"errors":["…"]}`. A line that is too long is answered so
@@ -30,8 +31,8 @@ use crate::clients::Clients;
 use crate::daemon::Daemon;
 use crate::isns::View;
 pub use crate::life::{
-    InitiatorAllow, InitiatorDeny, InitiatorView, LunAdd, LunRemove, LunResize, LunSnapshot,
-    LunView, PortalAdd, PortalRemove, PortalView,
+    AccessSet, AccessView, InitiatorAllow, InitiatorDeny, InitiatorView, LunAdd, LunRemove,
+    LunResize, LunSnapshot, LunView, PortalAdd, PortalRemove, PortalView,
 };
 
 /// Longest request taken, in bytes: that of a LUN with the longest path that Linux has (4 KiB),
@@ -83,6 +84,10 @@ pub enum Request {
     PortalRemove(PortalRemove),
     /// The portals there are.
     PortalList {},
+    /// Say how well the units of a pair can be reached at one of its daemons.
+    AccessSet(AccessSet),
+    /// How well they can.
+    AccessList {},
 }
 
 /// The answer.
@@ -111,6 +116,9 @@ pub struct Answer {
     /// The portals.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub portals: Option<Vec<PortalView>>,
+    /// The groups of pairs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<Vec<AccessView>>,
     /// Sessions that a denial ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_sessions: Option<usize>,

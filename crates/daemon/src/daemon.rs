@@ -16,7 +16,7 @@ use crate::config::sources::Sources;
 use crate::config::{Config, ConfigError, Problem, ServerSection};
 use crate::http;
 use crate::isns::Registration;
-use crate::life::{Refused, access, luns, portals};
+use crate::life::{Refused, access, groups, luns, portals};
 use crate::logging::LogLevel;
 use crate::lun::Opening;
 use crate::socket;
@@ -114,6 +114,7 @@ pub async fn run(path: &Path, mut announce: impl FnMut(&str)) -> Result<(), Daem
         helpers.spawn(http.serve(daemon.clone()));
     }
     helpers.spawn(watch_space(Arc::clone(&daemon)));
+    helpers.spawn(crate::pair::watch(Arc::clone(&daemon)));
     notify(&[NotifyState::Ready]);
     info!(config = %path.display(), "serving");
     while let Wish::Reload = signals.next().await {
@@ -302,6 +303,8 @@ impl Daemon {
             Request::PortalAdd(asked) => self.in_turn(|| portals::add(self, &asked)).await,
             Request::PortalRemove(asked) => self.in_turn(|| portals::remove(self, &asked)).await,
             Request::PortalList {} => portals::list(self),
+            Request::AccessSet(asked) => self.in_turn(|| groups::set(self, &asked)).await,
+            Request::AccessList {} => self.in_turn(|| groups::list(self)).await,
         }
     }
 

@@ -19,6 +19,8 @@ mod logging;
 mod lun;
 mod metrics;
 pub mod mirror;
+mod pair;
+mod shared_place;
 mod socket;
 mod state;
 mod volume;

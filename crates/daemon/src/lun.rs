@@ -6,7 +6,7 @@ use std::sync::Arc;
 use block::backend::{FileDevice, FileOptions, MemoryDevice};
 use block::layer::{ReadOnlyLayer, StatsLayer, ThickLayer, WriteThroughLayer};
 use block::{BlockDevice, Device, DeviceInfo};
-use scsi::{FileStore, LunOptions, SpaceUsage};
+use scsi::{FileStore, LunOptions, SharedStore, SpaceUsage};
 
 use crate::check::{Described, IN_USE};
 use crate::config::{Backing, LunSection, Problem};
@@ -117,6 +117,16 @@ pub(crate) fn opens_alike(one: &LunSection, other: &LunSection) -> bool {
         == (&other.backing, other.read_only, other.block_size, other.direct)
 }
 
+/// Where the reservations of a unit are kept.
+pub(crate) enum Kept {
+    /// In memory only.
+    Nowhere,
+    /// In a file of this daemon's.
+    Here(PathBuf),
+    /// Where the daemons of a pair see them.
+    Together(Arc<dyn SharedStore>),
+}
+
 /// A logical unit that is served, or about to be.
 #[derive(Clone)]
 pub(crate) struct RunningLun {
@@ -155,8 +165,8 @@ impl RunningLun {
         Some(file)
     }
 
-    /// How it presents itself. `state` is where its reservations are kept.
-    pub(crate) fn options(&self, state: Option<PathBuf>) -> LunOptions {
+    /// How it presents itself, and where its reservations are kept.
+    pub(crate) fn options(&self, kept: Kept) -> LunOptions {
         let section = &self.section;
         let mut options = LunOptions::default();
         options.serial = section.serial.clone();
@@ -168,9 +178,13 @@ impl RunningLun {
         options = options
             .with_space_threshold_bytes(section.space_warning_bytes)
             .with_shared_beyond(section.is_shared_beyond());
-        match state {
-            Some(path) => options.with_state(FileStore::new(path)),
-            None => options,
+        match kept {
+            Kept::Nowhere => options,
+            Kept::Here(path) => options.with_state(FileStore::new(path)),
+            Kept::Together(store) => {
+                options.shared_state = Some(store);
+                options
+            }
         }
     }
 

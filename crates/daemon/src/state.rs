@@ -15,6 +15,7 @@ use crate::config::{Backing, Config, LunSection, Problem, TargetSection};
 use crate::lun::{Opening, RunningLun, Storage, opens_alike};
 use crate::mirror::lun::MirrorLun;
 use crate::mirror::report::Report;
+use crate::pair::{Pair, kept_at};
 use crate::volume::VolumeLun;
 use crate::{check, limits};
 
@@ -23,6 +24,7 @@ use crate::{check, limits};
 pub(crate) struct RunningTarget {
     pub(crate) scsi: Target,
     pub(crate) luns: BTreeMap<u16, RunningLun>,
+    pub(crate) pair: Option<Arc<Pair>>,
 }
 
 /// What is served now. Clones share devices and targets.
@@ -166,12 +168,16 @@ impl State {
         let mut targets = BTreeMap::new();
         for section in config.targets.values() {
             let before = self.targets.get(&section.name);
-            let scsi = before.map_or_else(
-                || Target::new(TargetConfig::new(&section.name)),
-                |running| running.scsi.clone(),
-            );
+            let group = section.pair.as_ref().map_or(1, |pair| pair.group);
+            let named = || TargetConfig::new(&section.name).with_group(group);
+            let scsi = before.map_or_else(|| Target::new(named()), |running| running.scsi.clone());
+            let known = before.map(|running| running.pair.as_ref());
+            let pair = Pair::of(section, known, &scsi, opening).unwrap_or_else(|problem| {
+                found.problems.push(problem);
+                None
+            });
             // Whatever add_lun would refuse, it refuses here, where nobody sees it.
-            let trial = Target::new(TargetConfig::new(&section.name));
+            let trial = Target::new(named());
             let mut luns = BTreeMap::new();
             for (number, lun) in &section.luns {
                 let kept = before
@@ -188,12 +194,9 @@ impl State {
                     None => anew().map(|storage| RunningLun::new(lun.clone(), storage)),
                 };
                 let tried = prepared.and_then(|running| {
-                    let state = state_file(
-                        config.server.state_directory.as_deref(),
-                        &section.name,
-                        *number,
-                    );
-                    let options = running.options(state);
+                    let folder = config.server.state_directory.as_deref();
+                    let kept_at = kept_at(folder, pair.as_deref(), &section.name, *number);
+                    let options = running.options(kept_at);
                     let tried = trial.add_lun(*number, running.device(), options);
                     tried.map(|()| running).map_err(|error| lun.place.problem(error))
                 });
@@ -209,7 +212,7 @@ impl State {
                     Err(problem) => found.problems.push(problem),
                 }
             }
-            targets.insert(section.name.clone(), RunningTarget { scsi, luns });
+            targets.insert(section.name.clone(), RunningTarget { scsi, luns, pair });
         }
         targets
     }
@@ -303,7 +306,16 @@ impl State {
                 lun.failure().map(|why| format!("{name} LUN {number}: {why}"))
             })
         });
-        self.unserved.iter().cloned().chain(luns).collect()
+        let pairs = self.targets.iter().filter_map(|(name, target)| {
+            let trouble = target.pair.as_ref()?.trouble()?;
+            Some(format!("{name}: {trouble}"))
+        });
+        self.unserved.iter().cloned().chain(pairs).chain(luns).collect()
+    }
+
+    /// What it shares with other daemons.
+    pub(crate) fn pairs(&self) -> Vec<Arc<Pair>> {
+        self.targets.values().filter_map(|target| target.pair.clone()).collect()
     }
 
     /// The mirrors that run here.
@@ -338,6 +350,12 @@ fn change_portal(
     if now.external != before.external {
         server.set_external(name, now.external.clone());
         changes.note(format!("portal {name}: another external address"));
+    }
+    if now.redirect != before.redirect {
+        let to = now.redirect.as_ref();
+        let what = to.map_or_else(|| "admitted".to_owned(), |to| format!("sent to {to}"));
+        server.set_redirect(name, now.redirect.clone());
+        changes.note(format!("portal {name}: new sessions are {what}"));
     }
     if now.dscp != before.dscp {
         let mark =
@@ -393,7 +411,8 @@ fn change_luns(
     let new: Vec<_> = now.luns.iter().filter(|(number, lun)| is_new(number, lun)).collect();
     let added = new.iter().map(|(number, lun)| {
         lun.grow();
-        (**number, lun.device(), lun.options(state_file(state_directory, name, **number)))
+        let kept_at = kept_at(state_directory, now.pair.as_deref(), name, **number);
+        (**number, lun.device(), lun.options(kept_at))
     });
     let refused = now.scsi.change_luns(&removed, added.collect());
     let gone = removed.iter().filter_map(|number| before.get(number).map(|lun| (number, lun)));
@@ -459,12 +478,6 @@ fn open_already(
         return Ok(Some(before.storage.clone()));
     }
     Ok(None)
-}
-
-/// Where the reservations of a LUN are kept. Names of targets hold no character that a path could
-/// not.
-fn state_file(folder: Option<&Path>, target_name: &str, lun: u16) -> Option<PathBuf> {
-    Some(folder?.join(format!("{target_name}_lun{lun}.reservations")))
 }
 
 fn spec(section: &TargetSection, scsi: Target) -> Result<TargetSpec, Problem> {

@@ -235,20 +235,15 @@ impl Inner {
         })
     }
 
-    /// Zeroes a range in pieces.
+    /// Zeroes a range, piece by piece: each is many requests at once already.
     fn zero(self: &Arc<Self>, offset: u64, len: u64, hole: bool, what: &'static str) -> Io<()> {
-        let pieces: Vec<Io<()>> = pieces(offset, len, ZERO_LEN_MAX)
-            .map(|(at, len)| {
-                let begin = move |image: &Image, place| image.zero(at, len as usize, hole, place);
-                self.start(begin, done(what))
-            })
-            .collect();
+        let inner = self.clone();
         Io::later(async move {
-            let mut result = Ok(());
-            for piece in pieces {
-                result = result.and(piece.await);
+            for (at, len) in pieces(offset, len, ZERO_LEN_MAX) {
+                let begin = move |image: &Image, place| image.zero(at, len as usize, hole, place);
+                inner.start(begin, done(what)).await?;
             }
-            result
+            Ok(())
         })
     }
 }
@@ -286,12 +281,12 @@ fn read_whole(finished: Finished) -> Result<Buf> {
 /// Whether it was written.
 fn swapped(finished: Finished) -> Result<bool> {
     const DIFFERS: i64 = -(libc::EILSEQ as i64);
-    /// Across the border of two objects there is no one step.
-    const ACROSS: i64 = -(libc::EINVAL as i64);
+    /// Of more than 512 bytes, or across the border of two objects, there is no one step.
+    const TOO_LONG: i64 = -(libc::EINVAL as i64);
     match finished.returned {
         0.. => Ok(true),
         DIFFERS => Ok(false),
-        ACROSS => Err(BlockError::Unsupported("comparing and writing across two objects")),
+        TOO_LONG => Err(BlockError::Unsupported("comparing and writing more than a block")),
         failed => Err(failure(failed, "comparing and writing")),
     }
 }

@@ -29,6 +29,9 @@ pub(crate) const FEATURE_FAST_DIFF: u64 = 1 << 4;
 /// `RBD_WRITE_ZEROES_FLAG_THICK_PROVISION`.
 pub(crate) const ZEROES_THICK: c_int = 1;
 
+/// `LIBRADOS_CREATE_EXCLUSIVE`.
+pub(crate) const CREATE_EXCLUSIVE: c_int = 1;
+
 const RADOS: &str = "librados.so.2";
 const RBD: &str = "librbd.so.1";
 
@@ -66,6 +69,15 @@ calls! {
     rados RADOS rados_ioctx_create(Opaque, *const c_char, *mut Opaque) -> c_int;
     rados RADOS rados_ioctx_set_namespace(Opaque, *const c_char);
     rados RADOS rados_ioctx_destroy(Opaque);
+    rados RADOS rados_read(Opaque, *const c_char, *mut c_char, usize, u64) -> c_int;
+    rados RADOS rados_get_last_version(Opaque) -> u64;
+    rados RADOS rados_create_write_op() -> Opaque;
+    rados RADOS rados_release_write_op(Opaque);
+    rados RADOS rados_write_op_create(Opaque, c_int, *const c_char);
+    rados RADOS rados_write_op_assert_version(Opaque, u64);
+    rados RADOS rados_write_op_write_full(Opaque, *const c_char, usize);
+    rados RADOS rados_write_op_operate(
+        Opaque, Opaque, *const c_char, *mut libc::time_t, c_int) -> c_int;
     rbd RBD rbd_open(Opaque, *const c_char, *mut Opaque, *const c_char) -> c_int;
     rbd RBD rbd_open_read_only(Opaque, *const c_char, *mut Opaque, *const c_char) -> c_int;
     rbd RBD rbd_close(Opaque) -> c_int;

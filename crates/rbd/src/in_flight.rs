@@ -73,7 +73,7 @@ pub(crate) fn start(
     };
     if made < 0 {
         // SAFETY: without a completion nobody else has it.
-        end(unsafe { Box::from_raw(operation) }, made.into());
+        end(*unsafe { Box::from_raw(operation) }, made.into());
         return waiting;
     }
     // SAFETY: nothing has begun, so nobody else looks at the operation. The memory that the payload
@@ -83,7 +83,7 @@ pub(crate) fn start(
         // SAFETY: nothing has begun, so the completion and the operation are ours.
         unsafe {
             (calls.rbd_aio_release)(completion);
-            end(Box::from_raw(operation), begun);
+            end(*Box::from_raw(operation), begun);
         }
     }
     waiting
@@ -95,7 +95,7 @@ pub(crate) fn start(
 /// `argument` is an [`InFlight`] that [`start`] let go of, and comes here once.
 unsafe extern "C" fn finished(completion: Opaque, argument: *mut c_void) {
     // SAFETY: see above.
-    let operation = unsafe { Box::from_raw(argument.cast::<InFlight>()) };
+    let operation = unsafe { *Box::from_raw(argument.cast::<InFlight>()) };
     let calls = operation.calls;
     // SAFETY: librbd gives the completion of the operation that has ended; it is released once.
     let returned = unsafe {
@@ -106,8 +106,8 @@ unsafe extern "C" fn finished(completion: Opaque, argument: *mut c_void) {
     end(operation, returned as i64);
 }
 
-fn end(operation: Box<InFlight>, returned: i64) {
-    let InFlight { payload, done, .. } = *operation;
+fn end(operation: InFlight, returned: i64) {
+    let InFlight { payload, done, .. } = operation;
     // Whoever has stopped waiting does not want to know.
     let _ = done.send(Finished { returned, payload });
 }

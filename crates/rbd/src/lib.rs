@@ -6,8 +6,10 @@
 //! 16 and later. Not here: what an image is served as; making, resizing and removing images, which
 //! `rbd` does.
 //!
-//! `unsafe` is in three files: `ffi` (what the calls are), `cluster` and `image` (what has to hold
-//! when they are made).
+//! Besides, [`Objects`]: a few kilobytes in a pool that several clients change one after the other.
+//!
+//! `unsafe` is in `ffi` (what the calls are), and in `cluster`, `image`, `in_flight` and `object`
+//! (what has to hold when they are made).
 
 #![deny(unsafe_code)]
 
@@ -18,10 +20,12 @@ mod extents;
 mod ffi;
 mod image;
 mod in_flight;
+mod object;
 pub mod url;
 
 pub use disk::RbdDisk;
 pub use error::{LoadError, OpenError};
+pub use object::{Object, Objects};
 
 /// How an image is used.
 #[derive(Clone, Debug, Default)]

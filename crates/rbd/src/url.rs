@@ -102,6 +102,9 @@ impl fmt::Display for Url {
 
 fn parse(text: &str) -> Result<Url, String> {
     let rest = text.strip_prefix(SCHEME).ok_or("does not begin with rbd:")?;
+    if rest.starts_with("//") {
+        return Err("no host is named: Ceph's configuration says where the cluster is".into());
+    }
     if rest.contains('#') {
         return Err("a fragment (#) means nothing here".into());
     }
@@ -207,7 +210,8 @@ mod tests {
             ("rbd:image", "the pool or the image is missing"),
             ("rbd:/image", "the pool's name is missing"),
             ("rbd:pool/", "the image's name is missing"),
-            ("rbd://pool/image", "too many parts"),
+            ("rbd://pool/image", "no host is named"),
+            ("rbd:a/b/c/d", "too many parts"),
             ("rbd:p//i", "the namespace is empty"),
             ("rbd:p/i@", "the snapshot's name is missing"),
             ("rbd:p/i?mon=x", "the only parameters are"),

@@ -1,8 +1,8 @@
 //! COMPARE AND WRITE (SBC-3 §5.2): the lock of clustered file systems.
 //!
 //! The blocks are read, compared and written under an exclusive range, so that no other write
-//! comes in between, whichever nexus sent it. A device that compares by itself is asked to: then
-//! none comes in between that reaches the data by another way, either.
+//! comes in between, whichever nexus sent it. A device that compares by itself is asked to, for one
+//! block: then none comes in between that reaches the data by another way, either.
 
 use block::{BlockError, Buf, Compared};
 
@@ -21,7 +21,7 @@ pub(crate) fn compare_and_write(context: &UnitContext<'_>, command: Command) -> 
         Ok(blocks) => blocks,
         Err(sense) => return sense.into(),
     };
-    if count > context.unit.limits.compare_blocks {
+    if count > context.unit.compare_blocks(context.info) {
         return Sense::invalid_cdb(13, 7).into();
     }
     if count == 0 {
@@ -55,7 +55,9 @@ async fn swap(
     };
     let device = &unit.device;
     let len = blocks.len as usize;
-    if device.info().can_compare_and_write {
+    let info = device.info();
+    // More than a block is compared here, where all who reach the data come by this target.
+    if info.can_compare_and_write && len == info.block_size as usize {
         let (expected, new) = (data.slice(..len), data.slice(len..));
         let compared = device.compare_and_write(blocks.offset, expected, new).await;
         drop(guard);

@@ -43,7 +43,7 @@ impl UnitContext<'_> {
 
     /// No reservation of another nexus keeps such a command out.
     pub(crate) fn admits(&self, access: Access) -> bool {
-        self.unit.reservations.admits(self.nexus.id, self.nexus.port(), access)
+        self.unit.reservations.admits(self.nexus.id, &self.nexus.registrant, access)
     }
 
     pub(crate) fn block_size(&self) -> u64 {

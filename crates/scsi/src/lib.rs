@@ -92,8 +92,10 @@ pub use load::uses_medium;
 pub use lun::Lun;
 pub use memory::Memory;
 pub use nexus::{AsynchronousEvent, Nexus, NexusId, Rights, WriteProtection};
-pub use port_groups::AccessState;
-pub use reservation::{FileStore, StateError, StateStore};
+pub use port_groups::{AccessState, PortGroup};
+pub use reservation::{
+    FileStore, LEASE, SharedFileStore, SharedStore, StateError, StateStore, Stored,
+};
 pub use sense::{AdditionalSense, Sense, SenseKey};
 pub use space::SpaceUsage;
 pub use target::{AddLunError, NoSuchLun, Target, TargetConfig};

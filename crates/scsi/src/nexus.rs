@@ -12,7 +12,7 @@ use crate::context::{Context, UnitContext};
 use crate::contingent::Contingent;
 use crate::lun::Lun;
 use crate::opcodes::{self, Access, Gate, Handler, Row};
-use crate::reservation::Port;
+use crate::reservation::{Port, nexus_name};
 use crate::sense::{AdditionalSense, Sense, SenseKey};
 use crate::target::{NoSuchLun, TargetState};
 use crate::unit::LogicalUnit;
@@ -34,6 +34,8 @@ pub(crate) struct NexusState {
     pub(crate) used: Used,
     pub(crate) id: NexusId,
     pub(crate) initiator_port: Port,
+    /// What registrations know it by.
+    pub(crate) registrant: Port,
     protection: RwLock<WriteProtection>,
     /// `protection` is not `None`, so that the common case costs one load.
     protected: AtomicBool,
@@ -93,9 +95,11 @@ impl AsynchronousEvent {
 impl NexusState {
     pub(crate) fn new(target: Arc<TargetState>, id: NexusId, initiator_port: &str) -> Self {
         // Names compare without regard to case (RFC 7143 §4.2.7.2, §13.2).
-        let initiator_port = initiator_port.to_ascii_lowercase().into();
+        let initiator_port: Port = initiator_port.to_ascii_lowercase().into();
+        let registrant = nexus_name(&initiator_port, target.config.relative_port);
         Self {
             target,
+            registrant,
             attentions: UnitAttentions::default(),
             contingent: Contingent::default(),
             abortable: Arc::default(),
@@ -214,8 +218,12 @@ impl NexusState {
             let response = Response::check_condition(Sense::unit_attention(condition));
             return response.with_receipt(receipt).into();
         }
+        // Who does not know what other targets have been told must not decide (`reservation::shared`).
+        if row.access != Access::Free && !unit.reservations.is_fresh() {
+            return Response::status(Status::BUSY).into();
+        }
         // Before anything else of the command is looked at (SPC-4 §5.12.1).
-        if !unit.reservations.admits(self.id, self.port(), row.access) {
+        if !unit.reservations.admits(self.id, &self.registrant, row.access) {
             return Response::status(Status::RESERVATION_CONFLICT).into();
         }
         if let Err(sense) = self.ready(unit, &info, row, &command) {

@@ -170,9 +170,15 @@ fn arbiter(unit: &LogicalUnit, _: &DeviceInfo) -> bool {
     unit.is_arbiter
 }
 
+/// Persistent reservations hold for all who reach the data, or all who let others reach it keep them
+/// together.
+fn reserves(unit: &LogicalUnit, _: &DeviceInfo) -> bool {
+    unit.is_arbiter || unit.reservations.is_shared()
+}
+
 /// Atomic for all who reach the data: here, or where it is kept.
 fn atomic_compare(unit: &LogicalUnit, info: &DeviceInfo) -> bool {
-    unit.compares_atomically(info)
+    unit.compare_blocks(info) > 0
 }
 
 use Access::{Flush, Free, Manage, Own, Query, Read, Write};
@@ -230,29 +236,29 @@ const ROWS: &[Row] = &[
         needs(Look, row(&[0x57, 0, 0, 0, 0, 0, 0, 0, 0, 0], Own, Unit(spc2::release)))),
     needs(Look, row(&[0x5a, 0x18, F, F, 0, 0, 0, F, F, 0], Manage, Unit(mode::mode_sense_10))),
     // PERSISTENT RESERVE IN, PERSISTENT RESERVE OUT
-    only_if(arbiter, needs(Look,
+    only_if(reserves, needs(Look,
         service(&[0x5e, 0x00, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_keys)))),
-    only_if(arbiter, needs(Look,
+    only_if(reserves, needs(Look,
         service(&[0x5e, 0x01, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_reservation)))),
-    only_if(arbiter, needs(Look,
+    only_if(reserves, needs(Look,
         service(&[0x5e, 0x02, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::report_capabilities)))),
-    only_if(arbiter, needs(Look,
+    only_if(reserves, needs(Look,
         service(&[0x5e, 0x03, 0, 0, 0, 0, 0, F, F, 0], Own, Unit(input::read_full_status)))),
-    only_if(arbiter, needs(Change,
+    only_if(reserves, needs(Change,
         service(&[0x5f, 0x00, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
-    only_if(arbiter, needs(Change,
+    only_if(reserves, needs(Change,
         service(&[0x5f, 0x01, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
-    only_if(arbiter, needs(Change,
+    only_if(reserves, needs(Change,
         service(&[0x5f, 0x02, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
-    only_if(arbiter, needs(Change,
+    only_if(reserves, needs(Change,
         service(&[0x5f, 0x03, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
-    only_if(arbiter, needs(Change,
+    only_if(reserves, needs(Change,
         service(&[0x5f, 0x04, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
-    only_if(arbiter, needs(Change,
+    only_if(reserves, needs(Change,
         service(&[0x5f, 0x05, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
-    only_if(arbiter, needs(Change,
+    only_if(reserves, needs(Change,
         service(&[0x5f, 0x06, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
-    only_if(arbiter, needs(Change,
+    only_if(reserves, needs(Change,
         service(&[0x5f, 0x07, F, 0, 0, F, F, F, F, 0], Own, Unit(output::persistent_reserve_out)))),
     // EXTENDED COPY(LID1), and what became of it
     needs(Right::Handler,

@@ -1,5 +1,9 @@
-//! Asymmetric logical unit access (SPC-4 §5.8, §6.36): REPORT TARGET PORT GROUPS. The state is
-//! changed by whoever runs the target, never by initiators (TPGS 01b, implicit).
+//! Asymmetric logical unit access (SPC-4 §5.8, §6.36): REPORT TARGET PORT GROUPS. States are
+//! changed by whoever runs the targets, never by initiators (TPGS 01b, implicit), so there is no SET
+//! TARGET PORT GROUPS.
+//!
+//! A target of ours has one port, which is a group; other targets that serve the same units have
+//! the others, and what they are is told to each ([`Target::set_other_groups`](crate::Target)).
 
 use crate::context::UnitContext;
 use crate::sense::{AdditionalSense, Sense, SenseKey};
@@ -42,7 +46,18 @@ impl AccessState {
     }
 }
 
-/// Identifier of the one target port group; VPD page 83h names it, too.
+/// The port of another target that serves the same units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortGroup {
+    /// TARGET PORT GROUP.
+    pub group: u16,
+    /// RELATIVE TARGET PORT IDENTIFIER of its one port.
+    pub relative_port: u16,
+    /// How well the units can be reached through it.
+    pub state: AccessState,
+}
+
+/// Identifier of this target's port group; VPD page 83h names it, too.
 pub(crate) fn group(config: &crate::TargetConfig) -> u16 {
     config.portal_group_tag
 }
@@ -58,10 +73,17 @@ pub(crate) fn report(context: &UnitContext<'_>, command: Command) -> Execution {
         _ => return Sense::invalid_cdb(1, 7).into(),
     };
     let mut out = if extended { vec![0, 0, 0, 0, 0x10, 0, 0, 0] } else { vec![0; 4] };
-    out.extend([target.access_state() as u8, SUPPORTED]);
-    out.extend(group(&target.config).to_be_bytes());
-    out.extend([0, 0, 0, 1, 0, 0]); // no reason to tell, one port
-    out.extend(target.config.relative_port.to_be_bytes());
+    let own = PortGroup {
+        group: group(&target.config),
+        relative_port: target.config.relative_port,
+        state: target.access_state(),
+    };
+    for each in std::iter::once(&own).chain(target.other_groups().iter()) {
+        out.extend([each.state as u8, SUPPORTED]);
+        out.extend(each.group.to_be_bytes());
+        out.extend([0, 0, 0, 1, 0, 0]); // no reason to tell, one port
+        out.extend(each.relative_port.to_be_bytes());
+    }
     let len = out.len() as u32 - 4;
     out[..4].copy_from_slice(&len.to_be_bytes());
     data::respond(&command, out, command.cdb.u32(6)).into()

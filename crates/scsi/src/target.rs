@@ -10,7 +10,7 @@ use crate::Receipt;
 use crate::host::{Host, NoHost};
 use crate::lun::Lun;
 use crate::nexus::{Nexus, NexusId, NexusState};
-use crate::port_groups::AccessState;
+use crate::port_groups::{AccessState, PortGroup};
 use crate::reservation::{Port, StateError};
 use crate::sense::AdditionalSense;
 use crate::space::SpaceUsage;
@@ -42,6 +42,13 @@ impl TargetConfig {
     /// With another portal group tag.
     pub fn with_portal_group_tag(mut self, tag: u16) -> Self {
         self.portal_group_tag = tag;
+        self
+    }
+
+    /// As one of several targets that serve the same units under one name, each of which has
+    /// another number: its portal group, target port group and relative port.
+    pub fn with_group(mut self, group: u16) -> Self {
+        (self.portal_group_tag, self.relative_port) = (group, group);
         self
     }
 }
@@ -110,6 +117,7 @@ pub(crate) struct TargetState {
     ports_told: Mutex<BTreeMap<Port, BTreeSet<u64>>>,
     host: RwLock<Arc<dyn Host>>,
     access_state: AtomicU8,
+    other_groups: RwLock<Arc<[PortGroup]>>,
 }
 
 impl Target {
@@ -123,6 +131,7 @@ impl Target {
             ports_told: Mutex::default(),
             host: RwLock::new(Arc::new(NoHost)),
             access_state: AtomicU8::new(AccessState::default() as u8),
+            other_groups: RwLock::new(Arc::new([])),
         };
         Self { state: Arc::new(state) }
     }
@@ -245,6 +254,43 @@ impl Target {
         }
     }
 
+    /// The access state of the target port.
+    pub fn access_state(&self) -> AccessState {
+        self.state.access_state()
+    }
+
+    /// Says which other targets serve the same units, and how well, and tells all initiators where
+    /// that has changed.
+    pub fn set_other_groups(&self, groups: &[PortGroup]) {
+        if *self.state.other_groups() == *groups {
+            return;
+        }
+        *self.state.other_groups.write().unwrap_or_else(PoisonError::into_inner) = groups.into();
+        let changed = AdditionalSense::ASYMMETRIC_ACCESS_STATE_CHANGED;
+        self.state.luns().into_iter().for_each(|lun| self.state.establish(lun, changed, None));
+    }
+
+    /// Reads what other targets keep together with this one, for all logical units that have such a
+    /// state, and tells those concerned. To be called several times within each
+    /// [`LEASE`](crate::LEASE); without, those units answer BUSY. May block.
+    ///
+    /// # Errors
+    /// The first unit whose state cannot be read; the others have theirs.
+    pub fn refresh(&self) -> Result<(), (u16, StateError)> {
+        let mut result = Ok(());
+        for unit in self.state.units() {
+            match unit.reservations.refresh() {
+                Ok(effects) => self.state.each_nexus(|nexus| {
+                    let told = effects.attentions.iter();
+                    let told = told.filter(|(port, _)| *port == nexus.registrant);
+                    told.for_each(|(_, what)| nexus.attentions.establish(unit.lun, *what));
+                }),
+                Err(error) => result = result.and(Err((unit.lun.number(), error))),
+            }
+        }
+        result
+    }
+
     /// Tells all initiators that the logical unit has another size now. Not needed where commands
     /// keep coming: the next one notices by itself.
     ///
@@ -314,6 +360,10 @@ impl TargetState {
 
     pub(crate) fn access_state(&self) -> AccessState {
         AccessState::from_code(self.access_state.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn other_groups(&self) -> Arc<[PortGroup]> {
+        self.other_groups.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn host(&self) -> Arc<dyn Host> {

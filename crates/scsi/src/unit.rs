@@ -14,7 +14,7 @@ use crate::lun::Lun;
 use crate::medium::Medium;
 use crate::mode_pages::ModeParameters;
 use crate::nexus::NexusId;
-use crate::reservation::{Reservations, StateStore};
+use crate::reservation::{Reservations, SharedStore, StateStore};
 use crate::sanitize::Sanitize;
 use crate::space::Space;
 use crate::target::AddLunError;
@@ -55,6 +55,9 @@ pub struct LunOptions {
     /// Where persistent reservations outlive a restart (APTPL). Without one, initiators are told
     /// that they do not.
     pub state: Option<Arc<dyn StateStore>>,
+    /// Where the persistent reservations are that other targets keep together with this one: in
+    /// place of `state`. They are offered then although `shared_beyond`.
+    pub shared_state: Option<Arc<dyn SharedStore>>,
     /// Others may reach the same data by other ways than this target. What would hold among this
     /// target's initiators only is not offered then: persistent reservations, RESERVE, and COMPARE
     /// AND WRITE.
@@ -75,6 +78,7 @@ impl Default for LunOptions {
             space_threshold_bytes: 0,
             sanitize_bytes_per_s: None,
             state: None,
+            shared_state: None,
             shared_beyond: false,
         }
     }
@@ -126,6 +130,12 @@ impl LunOptions {
     /// With a place where persistent reservations outlive a restart.
     pub fn with_state(mut self, store: impl StateStore + 'static) -> Self {
         self.state = Some(Arc::new(store));
+        self
+    }
+
+    /// With persistent reservations that other targets keep together with this one.
+    pub fn with_shared_state(mut self, store: impl SharedStore + 'static) -> Self {
+        self.shared_state = Some(Arc::new(store));
         self
     }
 
@@ -276,7 +286,10 @@ impl LogicalUnit {
             ranges: Arc::default(),
             scans: Arc::default(),
             tasks: Arc::default(),
-            reservations: Reservations::open(options.state.clone())?,
+            reservations: match &options.shared_state {
+                Some(store) => Reservations::open_shared(Arc::clone(store))?,
+                None => Reservations::open(options.state.clone())?,
+            },
             mode: ModeParameters::default(),
             medium: Medium::new(options.removable),
             sanitize: Sanitize::new(options.sanitize_bytes_per_s),
@@ -295,9 +308,13 @@ impl LogicalUnit {
             && self.size_known.swap(size, Ordering::Relaxed) != size
     }
 
-    /// COMPARE AND WRITE is one step for everybody who reaches the data.
-    pub(crate) fn compares_atomically(&self, info: &DeviceInfo) -> bool {
-        self.is_arbiter || info.can_compare_and_write
+    /// Most blocks of one COMPARE AND WRITE that is one step for everybody who reaches the data: many
+    /// where all of them come by this target, one where the storage sees to it, else none.
+    pub(crate) fn compare_blocks(&self, info: &DeviceInfo) -> u8 {
+        match (self.is_arbiter, info.can_compare_and_write) {
+            (true, _) => self.limits.compare_blocks,
+            (false, can) => u8::from(can),
+        }
     }
 
     /// Writes are refused, by the device or by SWP of the Control mode page.

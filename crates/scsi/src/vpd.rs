@@ -120,7 +120,7 @@ fn block_limits(unit: &LogicalUnit) -> Vec<u8> {
     let mut out = vec![0; 60];
     // Offsets here are those of the page less its header of four bytes.
     out[0] = 0x01; // WSNZ
-    out[1] = if unit.compares_atomically(&info) { limits.compare_blocks } else { 0 };
+    out[1] = unit.compare_blocks(&info);
     out[2..4].copy_from_slice(&(physical.min(0xffff) as u16).to_be_bytes());
     out[4..8].copy_from_slice(&limits.transfer_blocks.to_be_bytes());
     out[8..12].copy_from_slice(&limits.transfer_blocks_optimal.to_be_bytes());

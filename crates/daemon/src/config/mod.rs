@@ -5,6 +5,7 @@
 mod isns;
 pub(crate) mod limit;
 mod lun;
+pub mod pair;
 mod parse;
 pub(crate) mod reader;
 pub(crate) mod secret;
@@ -25,6 +26,7 @@ use iscsi::target::{
 use iscsi_proto::keys::Offer;
 
 use crate::mirror::files::Files;
+use pair::PairSection;
 use sources::Sources;
 
 pub use isns::{IsnsSection, parse_server};
@@ -101,6 +103,8 @@ pub struct TargetSection {
     pub access: AccessRules,
     /// Where that is said: of each initiator that is named, and of `anyone = true`.
     pub access_places: AccessPlaces,
+    /// Other daemons serve the same units under its name.
+    pub pair: Option<PairSection>,
     /// Logical units by number.
     pub luns: BTreeMap<u16, LunSection>,
     /// How fast all initiators together may use one of them. Apart from the rest of a LUN, which

@@ -230,12 +230,8 @@ fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, Porta
     for mut section in sections {
         let listen = section.required("listen", address);
         let name = section.get("name", string);
-        let external = section.get(
-            "external",
-            parsed("an address or host name, with a port if it is not 3260", |text| {
-                text.parse::<TargetAddress>().ok().filter(|address| address.group.is_none())
-            }),
-        );
+        let external = section.get("external", target_address());
+        let redirect = section.get("redirect", target_address());
         let poll = section.get("poll", time(POLL_MAX));
         let dscp = section.get("dscp", dscp);
         section.finish();
@@ -248,9 +244,16 @@ fn portals(reader: &Reader, sections: Vec<Section<'_, '_>>) -> Vec<(Place, Porta
             reader.complain(&place, format!("{what}, in {}", known.at()));
             continue;
         }
-        portals.push((place, PortalSpec { name, listen, external, poll, dscp }));
+        portals.push((place, PortalSpec { name, listen, external, redirect, poll, dscp }));
     }
     portals
+}
+
+/// An address that initiators are told.
+fn target_address() -> impl FnOnce(ValueInner<'_>) -> Result<TargetAddress, String> {
+    parsed("an address or host name, with a port if it is not 3260", |text| {
+        text.parse::<TargetAddress>().ok().filter(|address| address.group.is_none())
+    })
 }
 
 /// Would the kernel refuse one of two listeners? The unspecified IPv6 address takes IPv4, too.

@@ -12,6 +12,7 @@ use toml_span::value::ValueInner;
 
 use super::limit::limit;
 use super::lun::lun;
+use super::pair::{PairSection, pair};
 use super::parse::parameters;
 use super::reader::{Place, Reader, Section, boolean, list, number, string};
 use super::{AccessPlaces, Backing, LunSection, TargetSection, VolumeSection, VolumeSource};
@@ -124,6 +125,10 @@ impl Context<'_> {
             let what = "has no logical unit (add [[target.lun]], or `enkaku target lun add`)";
             self.warnings.push(section.place().problem(what).to_string());
         }
+        let pair = section.section("pair").and_then(pair);
+        if let Some(pair) = &pair {
+            self.check_pair(pair, &luns);
+        }
         let (access, access_places) = self.access(&mut section, &luns);
         // What else is wrong with a target shows although its name is wrong, too.
         let (place, name) = name.unwrap_or_else(|| {
@@ -142,8 +147,27 @@ impl Context<'_> {
             portals,
             access,
             access_places,
+            pair,
             luns,
             lun_limits,
+        }
+    }
+
+    /// What only one process can have open is nothing for several.
+    fn check_pair(&self, pair: &PairSection, luns: &BTreeMap<u16, LunSection>) {
+        let what = format!(
+            "is not for a target with [target.pair] (group {}): the units of a pair are volumes \
+             behind URLs (rbd:, nbd:, iscsi:), which several daemons can have open",
+            pair.group
+        );
+        for lun in luns.values() {
+            let is_url = matches!(
+                &lun.backing,
+                Backing::Volume(VolumeSection { source: VolumeSource::Url(_), .. })
+            );
+            if !is_url || lun.exclusive {
+                self.reader.complain(&lun.place, &what);
+            }
         }
     }
 

@@ -191,3 +191,29 @@ pub struct PortalView {
     /// Its line.
     pub line: usize,
 }
+
+/// `access_set`: says how well the units of a pair can be reached at one of its daemons.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessSet {
+    /// The group, this daemon's or another's.
+    pub group: u16,
+    /// `active`, `non-optimized`, `standby` or `unavailable`.
+    pub state: String,
+    /// The target; may be left out where one is a pair's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+}
+
+/// A target port group of a pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccessView {
+    /// The target.
+    pub target: String,
+    /// The group.
+    pub group: u16,
+    /// How well its units can be reached there.
+    pub state: String,
+    /// It is that of the daemon that was asked.
+    pub own: bool,
+}

@@ -9,6 +9,7 @@
 
 pub(crate) mod access;
 mod drop_in;
+pub(crate) mod groups;
 pub(crate) mod luns;
 mod messages;
 pub(crate) mod portals;
@@ -18,8 +19,8 @@ use std::path::{Path, PathBuf};
 use iscsi_proto::names::check_name;
 
 pub use messages::{
-    InitiatorAllow, InitiatorDeny, InitiatorView, LunAdd, LunRemove, LunResize, LunSnapshot,
-    LunView, PortalAdd, PortalRemove, PortalView,
+    AccessSet, AccessView, InitiatorAllow, InitiatorDeny, InitiatorView, LunAdd, LunRemove,
+    LunResize, LunSnapshot, LunView, PortalAdd, PortalRemove, PortalView,
 };
 
 use crate::admin::Answer;

@@ -121,7 +121,9 @@ impl FromStr for Endpoint {
         match text {
             "-" => Ok(Self::Stream),
             "" => Err("an empty path".to_owned()),
-            url if url.contains("://") => parse_location(url).map(Self::Remote),
+            url if Location::is_meant(url) || url.contains("://") => {
+                parse_location(url).map(Self::Remote)
+            }
             path => Ok(Self::Path(PathBuf::from(path))),
         }
     }

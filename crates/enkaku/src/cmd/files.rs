@@ -36,7 +36,9 @@ impl FromStr for Disk {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "" => Err("an empty path".to_owned()),
-            url if url.contains("://") => parse_location(url).map(Self::Remote),
+            url if Location::is_meant(url) || url.contains("://") => {
+                parse_location(url).map(Self::Remote)
+            }
             path => Ok(Self::Path(PathBuf::from(path))),
         }
     }

@@ -165,7 +165,9 @@ fn parse_count(text: &str) -> Result<usize, String> {
 fn parse_volume(text: &str) -> Result<Place, String> {
     match text {
         "" => Err("an empty path".into()),
-        url if url.contains("://") => parse_location(url).map(Place::Url),
+        url if Location::is_meant(url) || url.contains("://") => {
+            parse_location(url).map(Place::Url)
+        }
         path => Ok(Place::Path(path.into())),
     }
 }

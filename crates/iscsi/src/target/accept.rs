@@ -10,7 +10,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tracing::{Instrument, info, info_span, warn};
 
-use super::access::PORTAL_GROUP;
 use super::catalog::{CongestionChoice, Limits, PortalSpec};
 use super::lobby::{Place, ShownOut};
 use super::login::{self, LoginError};
@@ -78,11 +77,12 @@ pub(super) struct Portal {
 }
 
 impl Portal {
-    /// What an initiator is told that reached us at `here` through this portal.
-    pub(super) fn address_seen_at(&self, here: SocketAddr) -> TargetAddress {
+    /// What an initiator is told that reached us at `here` through this portal, which belongs to
+    /// this portal group of the target that it is told of.
+    pub(super) fn address_seen_at(&self, here: SocketAddr, group: u16) -> TargetAddress {
         match &self.spec.external {
-            Some(external) => TargetAddress { group: Some(PORTAL_GROUP), ..external.clone() },
-            None => TargetAddress::new(here, PORTAL_GROUP),
+            Some(external) => TargetAddress { group: Some(group), ..external.clone() },
+            None => TargetAddress::new(here, group),
         }
     }
 
@@ -93,9 +93,9 @@ impl Portal {
     }
 
     /// What others are told of this portal: nothing, if it has no address of its own.
-    pub(super) fn address(&self) -> Option<TargetAddress> {
+    pub(super) fn address(&self, group: u16) -> Option<TargetAddress> {
         let specific = self.spec.external.is_some() || !self.local.ip().is_unspecified();
-        specific.then(|| self.address_seen_at(self.local))
+        specific.then(|| self.address_seen_at(self.local, group))
     }
 }
 

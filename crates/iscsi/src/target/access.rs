@@ -7,6 +7,7 @@ use iscsi_proto::ids::Lun;
 use iscsi_proto::keys::SessionParams;
 use iscsi_proto::login::chap::{Algorithm, ChapCredentials, Secret};
 use iscsi_proto::login::target::{Admission, Authentication, Authenticator, Grant, Joining};
+use iscsi_proto::names::TargetAddress;
 use iscsi_proto::pdu::LoginStatus;
 use iscsi_proto::target::Rights;
 use scsi::WriteProtection;
@@ -15,8 +16,9 @@ use super::catalog::Catalog;
 use super::limit::Limit;
 use super::shared::Shared;
 
-/// Tag of the one portal group. All portals of a target lead to the same sessions.
-pub(super) const PORTAL_GROUP: u16 = 1;
+/// Tag of the portal group of what is no target: a discovery session, or a pretext. All portals of
+/// a target are one group, whose tag is the target's.
+const PORTAL_GROUP: u16 = 1;
 
 /// CHAP user and secrets of a target. Never printed.
 #[derive(Clone, Debug)]
@@ -212,13 +214,24 @@ impl Gatekeeper {
         let target =
             target.filter(|target| target.is_on(&self.portal)).ok_or(LoginStatus::NOT_FOUND)?;
         let rule = target.access.rule(initiator_name).ok_or(LoginStatus::AUTHORIZATION_FAILURE)?;
-        Ok(self.grant(rule.chap.as_ref(), target.alias.clone()))
+        let group = target.scsi.config().portal_group_tag;
+        Ok(self.grant(rule.chap.as_ref(), group, target.alias.clone()))
     }
 
-    fn grant(&self, chap: Option<&Chap>, target_alias: Option<String>) -> Grant {
+    /// Where logins at this portal are sent, if they are.
+    fn redirect(&self) -> Option<TargetAddress> {
+        self.shared.lock_portals().get(&*self.portal)?.spec.redirect.clone()
+    }
+
+    fn grant(
+        &self,
+        chap: Option<&Chap>,
+        portal_group_tag: u16,
+        target_alias: Option<String>,
+    ) -> Grant {
         *self.demanded.lock().unwrap_or_else(PoisonError::into_inner) = chap.cloned();
         let authentication = chap.map_or(Authentication::None, Chap::authentication);
-        Grant { authentication, portal_group_tag: PORTAL_GROUP, target_alias }
+        Grant { authentication, portal_group_tag, target_alias }
     }
 }
 
@@ -226,9 +239,16 @@ impl Authenticator for Gatekeeper {
     fn admit(&self, initiator_name: &str, target_name: Option<&str>) -> Admission {
         let granted = match target_name {
             Some(target_name) => self.demand(initiator_name, target_name),
-            None => Ok(self.grant(self.catalog.discovery.as_ref(), None)),
+            None => Ok(self.grant(self.catalog.discovery.as_ref(), PORTAL_GROUP, None)),
         };
-        granted.map_or_else(|status| self.refuse(status), Admission::Granted)
+        match granted {
+            // Who may not log in is not told where others may.
+            Ok(grant) => match target_name.and_then(|_| self.redirect()) {
+                Some(address) => Admission::Moved { address, permanent: false },
+                None => Admission::Granted(grant),
+            },
+            Err(status) => self.refuse(status),
+        }
     }
 
     /// Of the one user that this initiator has to be: another's will not do.

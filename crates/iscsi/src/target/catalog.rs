@@ -160,6 +160,9 @@ pub struct PortalSpec {
     pub listen: SocketAddr,
     /// Address that initiators are told instead: behind a NAT they see another one.
     pub external: Option<TargetAddress>,
+    /// Where initiators that may log in to a target are sent instead of being let in here, for as
+    /// long as this is set.
+    pub redirect: Option<TargetAddress>,
     /// Connections that come through it are served on a thread of its own, which asks their sockets
     /// for up to so long before it sleeps ([`crate::poll`]).
     pub poll: Option<Duration>,
@@ -170,7 +173,14 @@ pub struct PortalSpec {
 impl PortalSpec {
     /// A portal called by its address.
     pub fn new(listen: SocketAddr) -> Self {
-        Self { name: listen.to_string(), listen, external: None, poll: None, dscp: None }
+        Self {
+            name: listen.to_string(),
+            listen,
+            external: None,
+            redirect: None,
+            poll: None,
+            dscp: None,
+        }
     }
 }
 

@@ -244,6 +244,13 @@ impl Server {
         }
     }
 
+    /// Sends initiators that log in from now on elsewhere, or lets them in again.
+    pub fn set_redirect(&self, portal: &str, redirect: Option<TargetAddress>) {
+        if let Some(portal) = self.shared.lock_portals().get_mut(portal) {
+            portal.spec.redirect = redirect;
+        }
+    }
+
     /// Marks otherwise what is sent over connections that come to a portal from now on.
     ///
     /// # Errors

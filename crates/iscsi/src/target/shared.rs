@@ -166,9 +166,10 @@ impl Shared {
         let used: Vec<&Portal> =
             portals.values().filter(|portal| target.is_on(&portal.spec.name)).collect();
         let first = used.iter().find(|used| used.spec.name == portal);
-        let first = first.zip(here).map(|(portal, here)| portal.address_seen_at(here));
+        let group = target.scsi.config().portal_group_tag;
+        let first = first.zip(here).map(|(portal, here)| portal.address_seen_at(here, group));
         let mut found: Vec<TargetAddress> = first.into_iter().collect();
-        for other in used.iter().filter_map(|portal| portal.address()) {
+        for other in used.iter().filter_map(|portal| portal.address(group)) {
             if !found.contains(&other) {
                 found.push(other);
             }

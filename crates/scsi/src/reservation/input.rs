@@ -1,7 +1,7 @@
 //! PERSISTENT RESERVE IN (SPC-4 §6.15): READ KEYS, READ RESERVATION, REPORT CAPABILITIES and READ
 //! FULL STATUS.
 
-use super::state::{Kind, Registrations};
+use super::state::{Kind, Registrations, parts_of};
 use super::transport_id;
 use crate::context::UnitContext;
 use crate::{Command, Execution, Response, Status, data};
@@ -64,17 +64,17 @@ pub(crate) fn read_full_status(context: &UnitContext<'_>, command: Command) -> E
         Ok(state) => state,
         Err(conflict) => return conflict.into(),
     };
-    let relative_port = context.nexus.target.config.relative_port.to_be_bytes();
     let mut body = Vec::new();
     for (port, registration) in &state.registered {
         let held = state.reservation.as_ref().filter(|_| state.holds(port));
-        let transport_id = transport_id::encode(port);
+        let (initiator_port, relative_port) = parts_of(port);
+        let transport_id = transport_id::encode(initiator_port);
         body.extend(registration.key.to_be_bytes());
         body.extend([0; 4]);
         body.push(u8::from(registration.all_target_ports) << 1 | u8::from(held.is_some()));
         body.push(held.map_or(0, |held| held.kind as u8));
         body.extend([0; 4]);
-        body.extend(relative_port);
+        body.extend(relative_port.to_be_bytes());
         body.extend((transport_id.len() as u32).to_be_bytes());
         body.extend(transport_id);
     }

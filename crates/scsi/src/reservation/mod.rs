@@ -9,6 +9,7 @@
 
 pub(crate) mod input;
 pub(crate) mod output;
+mod shared;
 pub(crate) mod spc2;
 mod state;
 mod store;
@@ -17,8 +18,10 @@ mod transport_id;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-pub(crate) use state::Port;
-use state::{Outcome, Refusal, Registrations};
+use shared::{Changed, Known, Shared};
+pub use shared::{LEASE, SharedFileStore, SharedStore, Stored};
+use state::{Effects, Outcome, Refusal, Registrations};
+pub(crate) use state::{Port, nexus_name};
 pub use store::{FileStore, StateError, StateStore};
 
 use crate::nexus::NexusId;
@@ -34,11 +37,15 @@ pub(crate) struct Reservations {
     /// Held from reading the state to be changed until the changed one is saved and in force.
     changing: Mutex<()>,
     store: Option<Arc<dyn StateStore>>,
+    /// In place of `store` where other targets serve the unit as well.
+    shared: Option<Shared>,
 }
 
 #[derive(Default)]
 struct Current {
     persistent: Registrations,
+    /// Of the shared store.
+    version: u64,
     /// The nexus that did RESERVE.
     spc2: Option<NexusId>,
 }
@@ -52,8 +59,45 @@ impl Reservations {
             None => Registrations::default(),
         };
         let reserved = AtomicBool::new(persistent.reservation.is_some());
-        let current = RwLock::new(Current { persistent, spc2: None });
-        Ok(Self { reserved, current, changing: Mutex::default(), store })
+        let current = RwLock::new(Current { persistent, ..Current::default() });
+        Ok(Self { reserved, current, changing: Mutex::default(), store, shared: None })
+    }
+
+    /// State that several targets keep together.
+    pub(crate) fn open_shared(store: Arc<dyn SharedStore>) -> Result<Self, StateError> {
+        let shared = Shared::new(store);
+        let known = shared.load()?;
+        let reservations = Self { shared: Some(shared), ..Self::default() };
+        reservations.install(known);
+        Ok(reservations)
+    }
+
+    /// Others keep it together with us.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// What is known may be acted upon. Only what is shared grows old.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.shared.as_ref().is_none_or(Shared::is_fresh)
+    }
+
+    /// Reads what is shared; whom to tell what of it.
+    pub(crate) fn refresh(&self) -> Result<Effects, StateError> {
+        let Some(shared) = &self.shared else { return Ok(Effects::default()) };
+        Ok(self.install(shared.load()?))
+    }
+
+    /// Takes a newer state over. What is new in it was done at another target.
+    fn install(&self, known: Known) -> Effects {
+        let mut current = self.write();
+        if known.version <= current.version {
+            return Effects::default(); // read before what is known already
+        }
+        let before = std::mem::replace(&mut current.persistent, known.state);
+        current.version = known.version;
+        self.note(&current);
+        current.persistent.told_of(&before)
     }
 
     /// Refuses a command that a reservation of somebody else keeps out (SPC-4 table 51, SBC-3
@@ -89,7 +133,7 @@ impl Reservations {
 
     /// State can be kept through power loss.
     fn has_store(&self) -> bool {
-        self.store.is_some()
+        self.store.is_some() || self.shared.is_some()
     }
 
     /// Somebody else is changing the state, which may take a disk's time.
@@ -106,8 +150,11 @@ impl Reservations {
     fn change(
         &self,
         _changing: MutexGuard<'_, ()>,
-        change: impl FnOnce(&mut Registrations) -> Outcome,
+        change: impl Fn(&mut Registrations) -> Outcome,
     ) -> Outcome {
+        if let Some(shared) = &self.shared {
+            return self.change_shared(shared, change);
+        }
         let before = self.snapshot();
         let mut after = before.clone();
         let effects = change(&mut after)?;
@@ -115,13 +162,41 @@ impl Reservations {
             && let Err(error) = store.save(&store::encode(&after))
         {
             tracing::error!(%error, ?store, "reservations cannot be saved");
-            let failed = AdditionalSense::INTERNAL_TARGET_FAILURE;
-            return Err(Refusal::Invalid(Sense::new(SenseKey::HARDWARE_ERROR, failed)));
+            return Err(not_saved());
         }
         let mut current = self.write();
         current.persistent = after;
         self.note(&current);
         Ok(effects)
+    }
+
+    /// Changes what is shared; returns when the change holds at every target.
+    fn change_shared(
+        &self,
+        shared: &Shared,
+        change: impl Fn(&mut Registrations) -> Outcome,
+    ) -> Outcome {
+        match shared.change(|state| change(state).map_err(NotChanged::Refused)) {
+            Ok(Changed::Done { known, stored, value: effects }) => {
+                self.install(known);
+                if stored {
+                    shared.wait();
+                }
+                Ok(effects)
+            }
+            Ok(Changed::Contended) => {
+                tracing::error!(
+                    ?shared,
+                    "reservations cannot be changed: others always come first"
+                );
+                Err(not_saved())
+            }
+            Err(NotChanged::Refused(refusal)) => Err(refusal),
+            Err(NotChanged::Store(error)) => {
+                tracing::error!(%error, ?shared, "reservations cannot be changed");
+                Err(not_saved())
+            }
+        }
     }
 
     /// RESERVE(6), RESERVE(10); false for RESERVATION CONFLICT.
@@ -178,6 +253,23 @@ impl Reservations {
     fn write(&self) -> std::sync::RwLockWriteGuard<'_, Current> {
         self.current.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Why a shared state was not changed.
+enum NotChanged {
+    Refused(Refusal),
+    Store(StateError),
+}
+
+impl From<StateError> for NotChanged {
+    fn from(error: StateError) -> Self {
+        Self::Store(error)
+    }
+}
+
+fn not_saved() -> Refusal {
+    let failed = AdditionalSense::INTERNAL_TARGET_FAILURE;
+    Refusal::Invalid(Sense::new(SenseKey::HARDWARE_ERROR, failed))
 }
 
 fn must_be_saved(before: &Registrations, after: &Registrations) -> bool {

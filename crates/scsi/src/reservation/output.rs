@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use super::state::{Effects, Kind, Move, Outcome, Port, Refusal, Register, Registrations};
+use super::state::{
+    Effects, Kind, Move, Outcome, Port, Refusal, Register, Registrations, nexus_name,
+};
 use super::transport_id::TransportId;
 use crate::blocking;
 use crate::cdb::Cdb;
@@ -78,7 +80,7 @@ pub(crate) fn persistent_reserve_out(context: &UnitContext<'_>, command: Command
 }
 
 fn perform(state: &mut Registrations, nexus: &NexusState, action: &Action) -> Outcome {
-    let port = &nexus.initiator_port;
+    let port = &nexus.registrant;
     match action {
         Action::Register(request) => state.register(port, request),
         Action::Reserve { key, kind } => state.reserve(port, *key, *kind),
@@ -107,7 +109,7 @@ fn finish(
         }
     };
     nexus.target.each_nexus(|other| {
-        let told = attentions.iter().filter(|(port, _)| *port == other.initiator_port);
+        let told = attentions.iter().filter(|(port, _)| *port == other.registrant);
         told.for_each(|(_, condition)| other.attentions.establish(unit.lun, *condition));
     });
     let aborts = matches!(action, Action::Preempt { abort: true, .. });
@@ -116,7 +118,7 @@ fn finish(
     }
     let mut victims = Vec::new();
     nexus.target.each_nexus(|other| {
-        if preempted.contains(&other.initiator_port) {
+        if preempted.contains(&other.registrant) {
             victims.push(other.id);
         }
     });
@@ -154,6 +156,7 @@ fn parse(context: &UnitContext<'_>, command: &Command) -> Result<Action, Sense> 
             key: (service_action == REGISTER).then_some(key),
             new_key: service_key,
             others: spec_i_pt.then(|| parse_ports(context, list)).transpose()?,
+            siblings: siblings(context),
             all_target_ports: flags & 0x04 != 0,
             through_power_loss: persists(context, flags)?,
         }),
@@ -169,6 +172,13 @@ fn parse(context: &UnitContext<'_>, command: &Command) -> Result<Action, Sense> 
         // REPLACE LOST RESERVATION: nothing is ever lost, the unit would not have started.
         _ => return Err(Sense::invalid_cdb(1, 4)),
     })
+}
+
+/// The nexuses that this initiator port has, or may have, with the target ports of others.
+fn siblings(context: &UnitContext<'_>) -> Vec<Port> {
+    let nexus = context.nexus;
+    let groups = nexus.target.other_groups();
+    groups.iter().map(|group| nexus_name(&nexus.initiator_port, group.relative_port)).collect()
 }
 
 /// APTPL, refused where there is nowhere to keep the state.
@@ -194,6 +204,7 @@ fn parse_ports(context: &UnitContext<'_>, list: &[u8]) -> Result<Vec<Port>, Sens
     let len = u32::from_be_bytes([head[24], head[25], head[26], head[27]]) as usize;
     let mut rest = list.get(head.len()..).filter(|rest| rest.len() == len).ok_or(length_error)?;
     let mut ports: Vec<Port> = Vec::new();
+    let relative_port = context.nexus.target.config.relative_port;
     while !rest.is_empty() {
         let at = u16::try_from(list.len() - rest.len()).unwrap_or(u16::MAX);
         let (id, len) = TransportId::parse(rest).ok_or(Sense::invalid_parameter(at))?;
@@ -203,7 +214,7 @@ fn parse_ports(context: &UnitContext<'_>, list: &[u8]) -> Result<Vec<Port>, Sens
             TransportId::Port(port) if !context.nexus.target.knows(&port) => {
                 return Err(Sense::invalid_parameter(at));
             }
-            TransportId::Port(port) => vec![Port::from(port)],
+            TransportId::Port(port) => vec![nexus_name(&port, relative_port)],
             TransportId::Device(name) => known_ports(&context.nexus.target, &name),
         };
         ports.extend(named);
@@ -221,7 +232,7 @@ fn known_ports(target: &crate::target::TargetState, name: &str) -> Vec<Port> {
     let mut ports = Vec::new();
     target.each_nexus(|nexus| {
         if nexus.port().split_once(",i,").is_some_and(|(device, _)| device == name) {
-            ports.push(nexus.initiator_port.clone());
+            ports.push(nexus.registrant.clone());
         }
     });
     ports
@@ -247,7 +258,7 @@ fn parse_move(
             Ok(Move {
                 key,
                 new_key,
-                to: to.into(),
+                to: nexus_name(&to, context.nexus.target.config.relative_port),
                 unregister: flags & 0x02 != 0,
                 through_power_loss: persists(context, flags)
                     .map_err(|_| Sense::invalid_parameter(17))?,

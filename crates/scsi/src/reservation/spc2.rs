@@ -8,13 +8,13 @@ use crate::{Command, Execution, Response, Status};
 /// RESERVE(6), RESERVE(10).
 pub(crate) fn reserve(context: &UnitContext<'_>, _: Command) -> Execution {
     let nexus = context.nexus;
-    answer(context.unit.reservations.reserve_spc2(nexus.id, nexus.port()))
+    answer(context.unit.reservations.reserve_spc2(nexus.id, &nexus.registrant))
 }
 
 /// RELEASE(6), RELEASE(10).
 pub(crate) fn release(context: &UnitContext<'_>, _: Command) -> Execution {
     let nexus = context.nexus;
-    answer(context.unit.reservations.release_spc2(nexus.id, nexus.port()))
+    answer(context.unit.reservations.release_spc2(nexus.id, &nexus.registrant))
 }
 
 fn answer(good: bool) -> Execution {

@@ -10,8 +10,26 @@ use std::sync::Arc;
 
 use crate::sense::{AdditionalSense, Sense};
 
-/// SCSI port name of an initiator. There is one target port, so it names the I_T nexus.
+/// Name of an I_T nexus: the SCSI port name of the initiator, which says it all where there is one
+/// target port; of the others of several targets that serve one unit, see [`nexus_name`].
 pub(crate) type Port = Arc<str>;
+
+/// Stands between an initiator port and the relative target port identifier. No iSCSI name has it.
+const AT_PORT: char = ';';
+
+/// Name of the nexus of an initiator port with the target port of this relative identifier.
+pub(crate) fn nexus_name(initiator_port: &str, relative_port: u16) -> Port {
+    match relative_port {
+        1 => initiator_port.into(),
+        other => format!("{initiator_port}{AT_PORT}{other}").into(),
+    }
+}
+
+/// Initiator port and relative target port identifier of a nexus.
+pub(crate) fn parts_of(nexus: &str) -> (&str, u16) {
+    let named = nexus.rsplit_once(AT_PORT);
+    named.and_then(|(port, at)| Some((port, at.parse().ok()?))).unwrap_or((nexus, 1))
+}
 
 /// Most registrations of a unit: bounds memory, and covers any cluster.
 pub(crate) const REGISTRATIONS_MAX: usize = 1024;
@@ -117,6 +135,8 @@ pub(crate) struct Register {
     pub(crate) new_key: u64,
     /// Other initiator ports to register (SPEC_I_PT).
     pub(crate) others: Option<Vec<Port>>,
+    /// The same initiator port with the other target ports there are.
+    pub(crate) siblings: Vec<Port>,
     pub(crate) all_target_ports: bool,
     pub(crate) through_power_loss: bool,
 }
@@ -172,7 +192,9 @@ impl Registrations {
                 if others.clone().any(|other| self.registered.contains_key(other)) {
                     return Err(Refusal::Invalid(Sense::invalid_parameter(SPEC_I_PT_LIST)));
                 }
-                self.add(std::iter::once(port).chain(others), key, request.all_target_ports)?;
+                let all = request.all_target_ports;
+                let siblings = request.siblings.iter().filter(|_| all);
+                self.add(std::iter::once(port).chain(others).chain(siblings), key, all)?;
             }
         }
         self.through_power_loss = request.through_power_loss;
@@ -337,6 +359,25 @@ impl Registrations {
         self.through_power_loss = request.through_power_loss;
         self.next_generation();
         Ok(Effects::default())
+    }
+
+    /// Who is to be told what, now that this state has taken the place of one before, by what was
+    /// done at another target. Nobody loses a registration of its own accord there.
+    pub(crate) fn told_of(&self, before: &Self) -> Effects {
+        let gone = before.registered.keys().filter(|port| !self.registered.contains_key(*port));
+        let preempted: Vec<Port> = gone.cloned().collect();
+        let mut effects = Effects::default();
+        let lost = AdditionalSense::REGISTRATIONS_PREEMPTED;
+        effects.attentions.extend(preempted.iter().map(|port| (port.clone(), lost)));
+        effects.preempted = preempted;
+        let kind = |state: &Self| state.reservation.as_ref().map(|held| held.kind);
+        let (was, is) = (kind(before), kind(self));
+        if was.is_some_and(Kind::admits_registrants) && was != is {
+            let released = AdditionalSense::RESERVATIONS_RELEASED;
+            let stay = self.registered.keys().filter(|port| before.registered.contains_key(*port));
+            effects.attentions.extend(stay.map(|port| (port.clone(), released)));
+        }
+        effects
     }
 
     fn next_generation(&mut self) {

@@ -79,25 +79,55 @@ pub enum StateError {
 
 const MAGIC: &str = "enkaku reservations 1";
 
+/// The same for a unit that several targets serve: everything, since it ends with none of them.
+const MAGIC_SHARED: &str = "enkaku reservations, shared 1";
+
 /// What is saved. PRGENERATION is not: it begins at 0 (SPC-4 §6.15.2). State that shall not outlive
 /// a restart is saved as no state.
 pub(super) fn encode(state: &Registrations) -> Vec<u8> {
     let mut out = format!("{MAGIC}\n");
     if state.through_power_loss {
-        for (port, registration) in &state.registered {
-            let all = if registration.all_target_ports { " all-target-ports" } else { "" };
-            out += &format!("registration {:#018x} {port}{all}\n", registration.key);
-        }
-        if let Some(held) = &state.reservation {
-            out += &format!("reservation {:#x} {}\n", held.kind as u8, held.port);
-        }
+        write_lines(state, &mut out);
     }
+    with_checksum(out)
+}
+
+/// What is stored for several targets: with PRGENERATION and APTPL, which all of them tell.
+pub(super) fn encode_shared(state: &Registrations) -> Vec<u8> {
+    let aptpl = u8::from(state.through_power_loss);
+    let mut out = format!("{MAGIC_SHARED}\ngeneration {:#x} {aptpl:#x}\n", state.generation);
+    write_lines(state, &mut out);
+    with_checksum(out)
+}
+
+fn write_lines(state: &Registrations, out: &mut String) {
+    for (port, registration) in &state.registered {
+        let all = if registration.all_target_ports { " all-target-ports" } else { "" };
+        *out += &format!("registration {:#018x} {port}{all}\n", registration.key);
+    }
+    if let Some(held) = &state.reservation {
+        *out += &format!("reservation {:#x} {}\n", held.kind as u8, held.port);
+    }
+}
+
+fn with_checksum(mut out: String) -> Vec<u8> {
     out += &format!("checksum {:#018x}\n", fnv1a(out.as_bytes()));
     out.into_bytes()
 }
 
 /// Reads what [`encode`] wrote.
 pub(super) fn decode(bytes: &[u8]) -> Result<Registrations, StateError> {
+    let mut state = read(bytes, MAGIC)?;
+    state.through_power_loss = !state.registered.is_empty();
+    Ok(state)
+}
+
+/// Reads what [`encode_shared`] wrote.
+pub(super) fn decode_shared(bytes: &[u8]) -> Result<Registrations, StateError> {
+    read(bytes, MAGIC_SHARED)
+}
+
+fn read(bytes: &[u8], magic: &str) -> Result<Registrations, StateError> {
     let damaged = |what| StateError::Damaged { what };
     let text = std::str::from_utf8(bytes).map_err(|_| damaged("not text"))?;
     let at = text.rfind("checksum ").ok_or(damaged("no checksum"))?;
@@ -105,7 +135,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Registrations, StateError> {
         return Err(damaged("wrong checksum"));
     }
     let mut lines = text[..at].lines();
-    if lines.next() != Some(MAGIC) {
+    if lines.next() != Some(magic) {
         return Err(damaged("unknown version"));
     }
     let mut state = Registrations::default();
@@ -120,7 +150,6 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Registrations, StateError> {
     if !consistent || state.registered.len() > REGISTRATIONS_MAX {
         return Err(damaged("inconsistent"));
     }
-    state.through_power_loss = !state.registered.is_empty();
     Ok(state)
 }
 
@@ -128,6 +157,11 @@ fn read_line(state: &mut Registrations, line: &str) -> Option<()> {
     let words: Vec<&str> = line.split(' ').collect();
     let number = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
     match words[..] {
+        ["generation", generation, aptpl] => {
+            state.generation = u32::try_from(number(generation)?).ok()?;
+            state.through_power_loss = number(aptpl)? == 1;
+            Some(())
+        }
         ["registration", key, port, ref rest @ ..] => {
             let all_target_ports = match rest {
                 [] => false,
@@ -177,7 +211,9 @@ mod tests {
     #[test]
     fn survives_the_round_trip() {
         assert_eq!(decode(&encode(&state())).unwrap(), state());
-        let volatile = Registrations { through_power_loss: false, ..state() };
+        let volatile = Registrations { through_power_loss: false, generation: 7, ..state() };
+        assert_eq!(decode_shared(&encode_shared(&volatile)).unwrap(), volatile);
+        assert!(decode(&encode_shared(&volatile)).is_err(), "another kind of file");
         assert_eq!(decode(&encode(&volatile)).unwrap(), Registrations::default());
     }
 

@@ -12,6 +12,7 @@ mod mode;
 mod mode_select;
 mod opcodes;
 mod or_write;
+mod pair;
 mod provisioning;
 mod read_write;
 mod reservation_model;

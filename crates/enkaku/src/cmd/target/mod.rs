@@ -1,5 +1,6 @@
 //! `enkaku target`: the target as a daemon with a configuration file, and what operators ask of it.
 
+mod access;
 mod initiator;
 mod listing;
 mod lun;
@@ -47,6 +48,8 @@ enum Command {
     Initiator(initiator::InitiatorArgs),
     /// Adds, removes and lists portals while the daemon runs.
     Portal(portal::PortalArgs),
+    /// Sets and lists how well the units of a pair can be reached at each of its daemons.
+    Access(access::AccessArgs),
     /// Says how the daemon is. Exit code 1 when something it serves has failed.
     Status(StatusArgs),
 }
@@ -107,6 +110,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Lun(args) => lun::run(args).await,
         Command::Initiator(args) => initiator::run(args).await,
         Command::Portal(args) => portal::run(args).await,
+        Command::Access(args) => access::run(args).await,
         Command::Status(args) => status(args).await,
     }
 }

@@ -1,0 +1,302 @@
+"""Two daemons that serve one volume under one name: what initiators reserve at one holds at the other, also
+when one of them is killed or sleeps; which of them is active is said, heard and told; and logins are sent on.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import MIB, noise, sha256
+from support.daemon import NAME_A, Daemon, target
+from support.faulty_volume import until
+
+from enkaku_lab.peers import ceph, enkaku, nbd
+from enkaku_lab.peers.libiscsi_session import Outcome, Session, session
+from enkaku_lab.process import run
+
+SIZE = 8 * MIB
+ONE, TWO = (f"iqn.2026-11.org.example:host{number}" for number in (1, 2))
+GOOD, CHECK_CONDITION, BUSY, RESERVATION_CONFLICT = 0, 2, 8, 0x18
+NOT_READY, UNIT_ATTENTION = 2, 6
+IN_STANDBY, STATE_CHANGED, PREEMPTED = 0x040B, 0x2A06, 0x2A05
+REGISTER, RESERVE, PREEMPT = 0, 1, 4
+WRITE_EXCLUSIVE = 1
+ACTIVE, STANDBY = 0, 2
+
+pytestmark = pytest.mark.needs("nbdkit", "iscsi-inq")
+
+
+class Pair:
+    """Daemons of the groups 1 and 2."""
+
+    def __init__(self, folder: Path, url: str, shared: str | None = None):
+        self.shared = folder / "shared"
+        self.shared.mkdir()
+        self.place = shared or self.shared
+        self.daemons: list[Daemon] = []
+        for group in (1, 2):
+            own = folder / f"daemon{group}"
+            own.mkdir()
+            daemon = Daemon(own)
+            daemon.write(self.target(group, url))
+            self.daemons.append(daemon)
+
+    def target(self, group: int, url: str) -> str:
+        pair = f'[target.pair]\ngroup = {group}\nshared = "{self.place}"\n'
+        return target(NAME_A, url, more=f"anyone = true\n{pair}")
+
+    def start(self) -> None:
+        for daemon in self.daemons:
+            daemon.start()
+
+    def groups(self, at: int) -> dict[int, str]:
+        told = json.loads(self.daemons[at].ask("access", "list", "--json").stdout)
+        return {one["group"]: one["state"] for one in told}
+
+    def stop(self) -> None:
+        for daemon in self.daemons:
+            if daemon.peer is not None:
+                daemon.peer.stop()
+
+
+@contextmanager
+def pair_of(folder: Path, url: str, shared: str | None = None) -> Iterator[Pair]:
+    made = Pair(folder, url, shared)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with nbd.nbdkit(tmp_path, "memory", SIZE) as server, pair_of(tmp_path, server.url) as made:
+        yield made
+
+
+@contextmanager
+def login(daemon: Daemon, host: str) -> Iterator[Session]:
+    with session(daemon.portal, NAME_A, host) as made:
+        # Until it has heard of the other: that is a unit attention, too.
+        become(made, {1, 2})
+        yield made
+
+
+def ready(host: Session) -> None:
+    """Takes what it is told first."""
+    until(lambda: host.test_unit_ready().status == GOOD, "unit attentions have no end")
+
+
+def reserve_out(host: Session, action: int, key: int = 0, new: int = 0, kind: int = 0) -> Outcome:
+    cdb = struct.pack(">BBB2xIx", 0x5F, action, kind, 24)
+    return host.command(cdb, struct.pack(">QQ8x", key, new))
+
+
+def keys(host: Session) -> list[int]:
+    data = host.command(struct.pack(">BB5xHx", 0x5E, 0, 256), room=256).data
+    length = struct.unpack_from(">I", data, 4)[0]
+    return [key for (key,) in struct.iter_unpack(">Q", data[8 : 8 + length])]
+
+
+def write(host: Session) -> Outcome:
+    return host.command(struct.pack(">BBQIBB", 0x8A, 0, 0, 1, 0, 0), bytes(512))
+
+
+def read(host: Session) -> Outcome:
+    done = host.command(struct.pack(">BBQIBB", 0x88, 0, 0, 1, 0, 0), room=512)
+    return Outcome(done.status, done.key, done.ascq)
+
+
+def port_groups(host: Session) -> dict[int, int]:
+    """REPORT TARGET PORT GROUPS: states by group."""
+    data = host.command(struct.pack(">BB4xIxx", 0xA3, 0x0A, 64), room=64).data
+    if not data:  # a unit attention came first
+        return {}
+    length = struct.unpack_from(">I", data)[0]
+    return {
+        group: state & 0xF
+        for state, _, group, _, _, ports, _ in struct.iter_unpack(">BBHBBxBI", data[4 : 4 + length])
+        if ports == 1
+    }
+
+
+def become(host: Session, groups: dict[int, int] | set[int]) -> None:
+    """Waits until it is told of these groups, with these states."""
+
+    def told() -> bool:
+        ready(host)
+        found = port_groups(host)
+        return found == groups if isinstance(groups, dict) else set(found) == groups
+
+    until(told, f"it is not told of {groups}")
+    ready(host)
+
+
+def test_what_is_reserved_at_one_holds_at_the_other(pair: Pair):
+    one, two = pair.daemons
+    with login(one, ONE) as holder, login(two, TWO) as other, login(two, ONE) as second_path:
+        assert write(other).status == GOOD
+        assert reserve_out(holder, REGISTER, new=0x11).status == GOOD
+        assert reserve_out(holder, RESERVE, key=0x11, kind=WRITE_EXCLUSIVE).status == GOOD
+        # At once: whoever was told of it may rely on it.
+        assert write(other).status == RESERVATION_CONFLICT
+        assert read(other).status == GOOD and write(holder).status == GOOD
+        assert keys(other) == [0x11]
+        # The holder's other path is another nexus, until it is registered as well.
+        assert write(second_path).status == RESERVATION_CONFLICT
+        assert reserve_out(other, REGISTER, new=0x22).status == GOOD
+        assert keys(holder) == [0x11, 0x22]
+        assert reserve_out(other, PREEMPT, key=0x22, new=0x11, kind=WRITE_EXCLUSIVE).status == GOOD
+        lost = Outcome(CHECK_CONDITION, UNIT_ATTENTION, PREEMPTED)
+        assert holder.test_unit_ready() == lost
+        assert write(holder).status == RESERVATION_CONFLICT and write(other).status == GOOD
+
+
+def test_reservations_outlive_a_daemon_that_is_killed(pair: Pair):
+    one, two = pair.daemons
+    with login(two, TWO) as other:
+        with session(one.portal, NAME_A, ONE) as holder:
+            become(holder, {1, 2})
+            assert reserve_out(holder, REGISTER, new=0x11).status == GOOD
+            assert reserve_out(holder, RESERVE, key=0x11, kind=WRITE_EXCLUSIVE).status == GOOD
+            one.peer.kill()
+        assert write(other).status == RESERVATION_CONFLICT
+        one.start()
+        # libiscsi's new session is of another initiator port: a host with one of its own goes on.
+        with login(one, TWO) as other_path, login(one, ONE) as another_port:
+            assert write(other_path).status == RESERVATION_CONFLICT
+            assert write(another_port).status == RESERVATION_CONFLICT
+            assert read(other_path).status == GOOD and keys(another_port) == [0x11]
+        assert write(other).status == RESERVATION_CONFLICT
+
+
+def test_a_daemon_that_slept_lets_nobody_past_a_reservation(pair: Pair):
+    one, two = pair.daemons
+    with login(one, ONE) as holder, login(two, TWO) as other:
+        assert reserve_out(holder, REGISTER, new=0x11).status == GOOD
+        run(["kill", "-STOP", two.peer.pid])
+        try:
+            assert reserve_out(holder, RESERVE, key=0x11, kind=WRITE_EXCLUSIVE).status == GOOD
+        finally:
+            run(["kill", "-CONT", two.peer.pid])
+        # It knows that it does not know, or knows it.
+        assert write(other).status in (BUSY, RESERVATION_CONFLICT)
+        until(lambda: write(other).status == RESERVATION_CONFLICT, "it never hears of it")
+
+
+def test_what_is_shared_and_cannot_be_read_is_nobodys_guess(pair: Pair):
+    one, two = pair.daemons
+    with login(one, ONE) as host:
+        gone = pair.shared.with_name("gone")
+        pair.shared.rename(gone)
+        # An empty place would be an empty state, so the folder itself has to be there.
+        pair.shared.write_text("no folder")
+        until(lambda: write(host).status == BUSY, "it goes on without knowing")
+        until(lambda: one.page("/health")[0] != 200, "nobody says so")
+        pair.shared.unlink()
+        gone.rename(pair.shared)
+        until(lambda: write(host).status == GOOD, "it does not come back")
+        until(lambda: one.page("/health")[0] == 200, "it stays ill")
+
+
+def test_which_is_active_is_said_heard_and_told(pair: Pair):
+    one, two = pair.daemons
+    with login(one, ONE) as at_one, login(two, ONE) as at_two:
+        become(at_one, {1: ACTIVE, 2: ACTIVE})
+        become(at_two, {1: ACTIVE, 2: ACTIVE})
+        said = one.ask("access", "set", 2, "standby").stdout
+        assert "group 2 is standby" in said
+        told = lambda: at_two.test_unit_ready()  # noqa: E731
+        changed = Outcome(CHECK_CONDITION, UNIT_ATTENTION, STATE_CHANGED)
+        until(lambda: told() == changed, "the other daemon does not tell")
+        standby = Outcome(CHECK_CONDITION, NOT_READY, IN_STANDBY)
+        assert write(at_two) == standby and read(at_two) == standby
+        become(at_one, {1: ACTIVE, 2: STANDBY})
+        assert port_groups(at_two) == {1: ACTIVE, 2: STANDBY}
+        assert pair.groups(0) == pair.groups(1) == {1: "active", 2: "standby"}
+        # It outlives a restart, which the configuration says nothing about.
+        two.peer.stop()
+        two.start()
+        assert pair.groups(1)[2] == "standby"
+        two.ask("access", "set", 2, "active")
+        two.ask("access", "set", 1, "standby")
+    with login(two, ONE) as at_two:
+        assert write(at_two).status == GOOD
+    wrong = one.ask("access", "set", 3, "standby", check=False)
+    assert wrong.code == 1 and "there is no group 3 (there are: 1, 2)" in wrong.stderr
+
+
+def test_one_identity_at_both(pair: Pair):
+    pages = []
+    for daemon in pair.daemons:
+        with login(daemon, ONE) as host:
+            serial = host.command(bytes([0x12, 1, 0x80, 0, 255, 0]), room=255).data
+            named = host.command(bytes([0x12, 1, 0x83, 0, 255, 0]), room=255).data
+            pages.append((serial, named[4:16]))  # the unit's NAA is the first designator
+            assert b",t,0x000%d" % (len(pages)) in named
+    assert pages[0] == pages[1]
+
+
+def test_logins_are_sent_on(pair: Pair, tmp_path: Path):
+    """By configuration: a portal that initiators know may be the other daemon's."""
+    one, two = pair.daemons
+    image = noise(tmp_path / "image", SIZE)
+    text = one.config.read_text()
+    place = f'listen = "{one.portal}"\n'
+    one.config.write_text(text.replace(place, f'{place}redirect = "{two.portal}"\n'))
+    assert "new sessions are sent to" in one.reload()
+    enkaku.command("copy", image, one.url(), "--force", "--verify")
+    assert not one.sessions()
+    with session(one.portal, NAME_A, TWO) as host:  # libiscsi goes where it is sent
+        ready(host)
+        assert [each["initiator"] for each in two.sessions()] == [TWO]
+    one.config.write_text(text)
+    assert "new sessions are admitted" in one.reload()
+    with login(one, TWO):
+        assert len(one.sessions()) == 1
+    back = tmp_path / "back"
+    enkaku.command("copy", two.url(), back)
+    assert sha256(back) == sha256(image)
+
+
+def test_what_cannot_be_a_pair_is_refused(pair: Pair, tmp_path: Path):
+    one, _ = pair.daemons
+    text = one.config.read_text()
+    for old, new, why in (
+        ("group = 1", "group = 0", "a number from 1 to 65535"),
+        ("group = 1", "group = 3", "cannot change while the target is served"),
+        (str(pair.shared), "shared", "a path that begins with /"),
+        ("[[target.lun]]\nnumber = 0\n", "[[target.lun]]\nnumber = 0\nexclusive = true\n", "is not for a target with"),
+        ('path = "nbd', 'path = "/x', "is not for a target with"),
+    ):
+        assert old in text
+        one.config.write_text(text.replace(old, new))
+        wrong = one.ask("reload", check=False)
+        assert wrong.code == 1 and why in wrong.stderr, wrong
+    one.config.write_text(text)
+    one.reload()
+
+
+@pytest.mark.needs(*ceph.PROGRAMS)
+def test_a_pair_before_an_image_of_ceph(tmp_path: Path):
+    """Without the exclusive lock, both are active; what they share is in objects of the pool."""
+    with ceph.cluster(tmp_path / "ceph") as cluster:
+        url = cluster.create("shared", SIZE, "--image-feature", "layering")
+        with pair_of(tmp_path, url, cluster.url("pairs")) as pair:
+            one, two = pair.daemons
+            with login(one, ONE) as holder, login(two, TWO) as other:
+                assert pair.groups(1) == {1: "active", 2: "active"}
+                block = b"1" * 512
+                swap = struct.pack(">BBQ3xBBB", 0x89, 0, 0, 1, 0, 0)
+                assert holder.command(swap, bytes(512) + block).status == GOOD
+                assert other.command(swap, block + bytes(512)).status == GOOD
+                assert reserve_out(holder, REGISTER, new=0x11).status == GOOD
+                held = reserve_out(holder, RESERVE, key=0x11, kind=WRITE_EXCLUSIVE)
+                assert held.status == GOOD
+                assert write(other).status == RESERVATION_CONFLICT
+                one.peer.kill()
+                assert write(other).status == RESERVATION_CONFLICT
