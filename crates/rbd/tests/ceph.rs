@@ -1,5 +1,8 @@
-//! An image of a real cluster, that of the configuration in ENKAKU_CEPH_CONF, as a block device:
-//! `tests/test_rbd.py` starts one and runs this. Without it, nothing is tried.
+//! An image of a real cluster, that of the configuration in ENKAKU_CEPH_CONF, as a block device;
+//! without it, nothing is tried. It needs `rbd create --size 16M rbd/rust` before. What a target
+//! makes of such an image is tried by `tests/test_rbd.py`, which starts a cluster of its own.
+
+#![allow(clippy::unwrap_used)] // a test's way to fail
 
 use std::sync::Arc;
 
@@ -27,13 +30,8 @@ async fn an_image_is_a_block_device_like_any_other() {
     compares_in_one_step(&disk).await;
     zeroes_become_holes(&disk).await;
     many_more_than_its_places_end(&disk).await;
-    let mut reading = Config::default();
-    reading.read_only = true;
-    let reader = RbdDisk::open(url, reading).await.unwrap();
-    assert!(matches!(
-        reader.write(0, block(1), WriteFlags::NONE).await,
-        Err(BlockError::ReadOnly)
-    ));
+    let reader = RbdDisk::open(url, Config { read_only: true }).await.unwrap();
+    assert!(matches!(reader.write(0, block(1), WriteFlags::NONE).await, Err(BlockError::ReadOnly)));
     reader.close().await.unwrap();
     disk.close().await.unwrap();
     assert!(!disk.is_connected());
@@ -72,9 +70,8 @@ async fn zeroes_become_holes(disk: &RbdDisk) {
 }
 
 async fn many_more_than_its_places_end(disk: &RbdDisk) {
-    let writes: Vec<_> = (0..2000u64)
-        .map(|n| disk.write(n % 64 * 512, block(n as u8), WriteFlags::NONE))
-        .collect();
+    let writes: Vec<_> =
+        (0..2000u64).map(|n| disk.write(n % 64 * 512, block(n as u8), WriteFlags::NONE)).collect();
     for write in writes {
         write.await.unwrap();
     }
