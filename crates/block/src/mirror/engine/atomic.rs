@@ -243,9 +243,9 @@ impl Pass<'_> {
             if passes == PASSES_MAX {
                 return Ok(Err(NO_END));
             }
-            let group = span::next_group(&mut pieces, shared, leg).await?;
+            let group = batch.beside(span::next_group(&mut pieces, shared, leg)).await??;
             passes += u32::from(group.is_last);
-            for piece in reader.take(group).await? {
+            for piece in batch.beside(reader.take(group)).await?? {
                 if !batch.has_room(piece.content.data_bytes()) {
                     return Ok(Err(NO_ROOM));
                 }

@@ -225,7 +225,7 @@ async fn flush_parts(shared: &Arc<Shared>, parts: Vec<Part>) -> (Result<()>, Vec
     let local = shared.local().change(|device| device.flush());
     let sent = parts.iter().filter_map(|part| {
         let session = part.session.clone()?;
-        let operation = session.run(|device| device.flush());
+        let operation = session.flush();
         Some(async move { (session, operation.await) })
     });
     let sent: Vec<_> = sent.collect();

@@ -220,7 +220,7 @@ pub(crate) async fn settle(
             // not be there when a power cut has a batch named again. Nor was the stamp forced,
             // perhaps, on which more is built. Not before the reservation is held: some targets
             // refuse a flush of whoever is not registered.
-            session.run(|device| device.flush()).await?;
+            session.flush().await?;
         }
         return Ok(());
     };

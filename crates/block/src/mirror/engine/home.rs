@@ -42,6 +42,15 @@ pub(super) struct Line {
     pub(super) hurries: bool,
 }
 
+impl Line {
+    /// A record was answered; the first one was sent so long ago.
+    pub(super) fn note(&mut self, answered: &Answered, sent: Option<Duration>) {
+        let took = answered.took;
+        self.round = if self.sent.is_zero() { took } else { self.round.min(took) };
+        self.sent = sent.unwrap_or(took);
+    }
+}
+
 /// How a batch gets home, for all that is known before one was copied.
 pub(super) fn way(session: &Session) -> Home {
     match session.inside() {

@@ -2,6 +2,7 @@
 //! superblock, brought home, and released. What is in it is decided by whoever fills it; how it is
 //! copied by the leg itself is [`home`]'s.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,6 @@ use super::home::{self, Line};
 use super::put::put;
 use super::session::{Operation, Session, SessionDevice};
 use super::shared::Shared;
-use super::signal::{Either, either};
 use super::signs;
 use super::tail;
 use super::under_way::{Answered, UnderWay};
@@ -180,13 +180,23 @@ impl Batch {
     }
 
     async fn answer(&mut self) -> Result<()> {
-        if let Some(Answered { took, .. }) = self.under_way.answer().await? {
-            let now = self.shared.host().now();
-            let quickest = if self.line.sent.is_zero() { took } else { self.line.round.min(took) };
-            let sent = self.began.map_or(took, |began| now.saturating_sub(began));
-            (self.line.sent, self.line.round) = (sent, quickest);
+        if let Some(answered) = self.under_way.answer().await? {
+            let sent = self.began.map(|began| self.shared.host().now().saturating_sub(began));
+            self.line.note(&answered, sent);
         }
         Ok(())
+    }
+
+    /// Does `work` of this side, and takes what the leg answers meanwhile.
+    ///
+    /// # Errors
+    /// The leg's.
+    pub(crate) async fn beside<T>(&mut self, work: impl Future<Output = T>) -> Result<T> {
+        let Self { shared, line, began, under_way, .. } = self;
+        let note = |answered: Answered| {
+            line.note(&answered, began.map(|began| shared.host().now().saturating_sub(began)));
+        };
+        under_way.beside(work, note).await
     }
 
     fn remember(&mut self, at: u64, pieces: &[Piece]) {
@@ -198,25 +208,15 @@ impl Batch {
         self.shared.legs().note_home(self.leg, Home { way: HomeWay::SentAgain, why });
     }
 
-    /// Waits until the next record may be sent. Answers are taken meanwhile: at a low rate that may
-    /// be longer than a leg may be silent.
+    /// Waits until the next record may be sent.
     async fn pause(&mut self, bytes: u64) -> Result<()> {
         if self.hurries {
             return Ok(());
         }
         let now = self.shared.host().now();
         if self.next_at > now {
-            let mut over = self.shared.host().sleep(self.next_at - now);
-            loop {
-                if self.under_way.is_empty() {
-                    over.await;
-                    break;
-                }
-                match either(&mut over, self.answer()).await {
-                    Either::Left(()) => break,
-                    Either::Right(answered) => answered?,
-                }
-            }
+            let over = self.shared.host().sleep(self.next_at - now);
+            self.beside(over).await?;
         }
         self.next_at = self.shared.pace(self.leg, self.next_at.max(now), bytes);
         Ok(())

@@ -184,6 +184,7 @@ impl Sender {
                 Some(Answered::Stamp(done)) => self.stamped(done),
             }
         }
+        // With the time of any other operation: at the lag's bound, writes wait behind it.
         self.session.run(|device| device.flush()).await?;
         self.pace(step_bytes, 0, self.shared.host().now().saturating_sub(begun));
         self.done = Some(done);

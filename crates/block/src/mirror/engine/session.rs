@@ -1,6 +1,9 @@
 //! A [`Session`]: one use of a leg, from its `connect` until the first operation that fails or is
 //! not answered in time. Then everything that waits for it goes on at once, and nothing is asked of
 //! that device any more.
+//!
+//! A flush has more time than anything else, since a disk may have much to write for it, as long as
+//! the leg answers: while one waits, the leg is asked for a block now and then.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,6 +24,10 @@ use crate::{
 /// most this part of it early, and never late.
 const LOOKS_PER_TIMEOUT: u32 = 8;
 
+/// A flush may take so many times the time of any other operation, while those are answered: by
+/// default the 30 s that Linux gives a command of a user who may have to wait behind it.
+const FLUSH_TIMES: u32 = 3;
+
 /// One use of a leg.
 pub(crate) struct Session {
     leg: OpenLeg,
@@ -37,11 +44,33 @@ pub(crate) struct Session {
 #[derive(Default)]
 struct Watch {
     next: u64,
-    /// Since when, and who waits.
-    under_way: BTreeMap<u64, (Duration, Option<Waker>)>,
+    under_way: BTreeMap<u64, Asked>,
+    /// When the leg answered last.
+    answered_at: Duration,
     end: Option<String>,
     /// It was given up after so long without an answer.
     silence: Duration,
+}
+
+struct Asked {
+    since: Duration,
+    is_flush: bool,
+    waker: Option<Waker>,
+}
+
+impl Watch {
+    /// Since when the oldest flush, or else the oldest operation of any other kind, is under way.
+    fn oldest(&self, flush: bool) -> Option<Duration> {
+        let asked = self.under_way.values().filter(|asked| asked.is_flush == flush);
+        asked.map(|asked| asked.since).min()
+    }
+
+    /// How long nothing was answered that should have been.
+    fn silence(&self, now: Duration) -> Duration {
+        let flush = self.oldest(true).map(|since| since.max(self.answered_at));
+        let since = flush.into_iter().chain(self.oldest(false)).min();
+        since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
 }
 
 impl Session {
@@ -81,6 +110,19 @@ impl Session {
         self: &Arc<Self>,
         ask: impl FnOnce(&Device) -> Io<T>,
     ) -> Operation<T> {
+        self.ask(false, ask)
+    }
+
+    /// Asks the device for a flush, as [`run`](Self::run) does for anything else.
+    pub(crate) fn flush(self: &Arc<Self>) -> Operation<()> {
+        self.ask(true, |device| device.flush())
+    }
+
+    fn ask<T: Unpin>(
+        self: &Arc<Self>,
+        is_flush: bool,
+        ask: impl FnOnce(&Device) -> Io<T>,
+    ) -> Operation<T> {
         let mut watch = lock(&self.watch);
         watch.next += 1;
         let ticket = watch.next;
@@ -88,7 +130,8 @@ impl Session {
             let io = Io::err(BlockError::Unreachable(why.clone()));
             return Operation { session: self.clone(), ticket, io };
         }
-        watch.under_way.insert(ticket, (self.host.now(), None));
+        let asked = Asked { since: self.host.now(), is_flush, waker: None };
+        watch.under_way.insert(ticket, asked);
         drop(watch);
         Operation { session: self.clone(), ticket, io: ask(&self.leg.device) }
     }
@@ -102,7 +145,7 @@ impl Session {
         watch.end = Some(why.to_owned());
         let waiting = std::mem::take(&mut watch.under_way);
         drop(watch);
-        waiting.into_values().filter_map(|(_, waker)| waker).for_each(Waker::wake);
+        waiting.into_values().filter_map(|asked| asked.waker).for_each(Waker::wake);
         self.ended.raise();
     }
 
@@ -126,13 +169,22 @@ impl Session {
 
     /// Runs `work` to its end, and meanwhile ends the session if the leg does not answer in time.
     /// `work` is not dropped: its operations fail then.
-    pub(crate) async fn watched<F: Future>(&self, work: F) -> F::Output {
+    pub(crate) async fn watched<F: Future>(self: &Arc<Self>, work: F) -> F::Output {
         let mut work = std::pin::pin!(work);
+        let between = self.timeout / LOOKS_PER_TIMEOUT;
+        let (mut pause, mut ping) = (self.host.sleep(between), None);
         loop {
-            let pause = self.host.sleep(self.timeout / LOOKS_PER_TIMEOUT);
-            match either(work.as_mut(), pause).await {
+            match either(work.as_mut(), either(&mut pause, answer(&mut ping))).await {
                 Either::Left(output) => return output,
-                Either::Right(()) => self.look(),
+                Either::Right(Either::Right(())) => {}
+                Either::Right(Either::Left(())) => {
+                    self.look();
+                    pause = self.host.sleep(between);
+                    if ping.is_none() && self.awaits_flush(between) {
+                        let block = self.info.block_size as usize;
+                        ping = Some(self.run(|device| device.read(0, Buf::new(block))));
+                    }
+                }
             }
         }
     }
@@ -148,16 +200,51 @@ impl Session {
         }
     }
 
+    /// A flush is under way for longer than that.
+    fn awaits_flush(&self, longer: Duration) -> bool {
+        let oldest = lock(&self.watch).oldest(true);
+        oldest.is_some_and(|since| self.host.now().saturating_sub(since) > longer)
+    }
+
     fn look(&self) {
         let now = self.host.now();
-        let late = self.timeout - self.timeout / LOOKS_PER_TIMEOUT;
-        let oldest = lock(&self.watch).under_way.values().map(|(since, _)| *since).min();
-        let silence = oldest.map_or(Duration::ZERO, |since| now.saturating_sub(since));
-        if silence > late {
-            lock(&self.watch).silence = silence;
-            self.end(&format!("no answer for {:.1} s", self.timeout.as_secs_f64()));
+        let early = self.timeout / LOOKS_PER_TIMEOUT;
+        let flush_max = self.timeout * FLUSH_TIMES;
+        let (silence, flushes) = {
+            let watch = lock(&self.watch);
+            let flush = watch.oldest(true).unwrap_or(now);
+            (watch.silence(now), now.saturating_sub(flush))
+        };
+        let why = if silence > self.timeout - early {
+            format!("no answer for {:.1} s", self.timeout.as_secs_f64())
+        } else if flushes > flush_max - early {
+            format!("a flush has not ended within {:.1} s", flush_max.as_secs_f64())
+        } else {
+            return;
+        };
+        lock(&self.watch).silence = silence;
+        self.end(&why);
+    }
+
+    /// An operation has ended: it counts no more, also where nobody drops it yet.
+    fn ended(&self, ticket: u64, by_the_leg: bool) {
+        let now = self.host.now();
+        let mut watch = lock(&self.watch);
+        watch.under_way.remove(&ticket);
+        if by_the_leg {
+            watch.answered_at = now;
         }
     }
+}
+
+/// Ends when the operation, if there is one, was answered.
+async fn answer<T: Unpin>(operation: &mut Option<Operation<T>>) {
+    match operation {
+        // That it was answered is noted by its session, whatever the answer is.
+        Some(asked) => drop(asked.await),
+        None => std::future::pending().await,
+    }
+    *operation = None;
 }
 
 /// Something asked of a leg. Dropped, it may or may not be carried out.
@@ -179,11 +266,16 @@ impl<T: Unpin> Future for Operation<T> {
                 // end of a session.
                 return Poll::Ready(Err(BlockError::Unreachable(why.clone())));
             }
-            if let Some((_, waker)) = watch.under_way.get_mut(&self.ticket) {
-                *waker = Some(context.waker().clone());
+            if let Some(asked) = watch.under_way.get_mut(&self.ticket) {
+                asked.waker = Some(context.waker().clone());
             }
         }
-        Pin::new(&mut self.io).poll(context)
+        let polled = Pin::new(&mut self.io).poll(context);
+        if let Poll::Ready(result) = &polled {
+            let by_the_leg = result.is_ok();
+            self.session.ended(self.ticket, by_the_leg);
+        }
+        polled
     }
 }
 
@@ -210,7 +302,7 @@ impl BlockDevice for SessionDevice {
     }
 
     fn flush(&self) -> Io<()> {
-        Io::later(self.0.run(|device| device.flush()))
+        Io::later(self.0.flush())
     }
 
     fn trim(&self, offset: u64, len: u64) -> Io<()> {
@@ -273,7 +365,7 @@ mod tests {
         let session = session(Arc::new(Hung(memory())), 1000);
         let start = tokio::time::Instant::now();
         let both = async {
-            let flush = session.run(|device| device.flush());
+            let flush = session.flush();
             let read = session.run(|device| device.read(0, Buf::new(512)));
             (flush.await, read.await.map(drop))
         };
@@ -298,6 +390,60 @@ mod tests {
         };
         session.watched(work).await;
         assert_eq!(session.why_ended(), None);
+    }
+
+    /// A leg that flushes so slowly, and does all else in no time.
+    fn flushes_in(ms: u64) -> Device {
+        let quick = Delays::all(Delay::Fixed(Duration::from_millis(1)));
+        let flush = Delay::Fixed(Duration::from_millis(ms));
+        Arc::new(DelayLayer::new(memory(), Delays { flush, ..quick }, 1))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_may_take_longer_at_a_leg_that_answers() {
+        let session = session(flushes_in(2500), 1000);
+        session.watched(async { session.flush().await.unwrap() }).await;
+        assert_eq!(session.why_ended(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flush_that_does_not_end_is_given_up_though_all_else_is_answered() {
+        let session = session(flushes_in(1 << 40), 1000);
+        let start = tokio::time::Instant::now();
+        let flush = session.watched(async { session.flush().await }).await;
+        assert!(flush.is_err());
+        assert_eq!(session.why_ended().unwrap(), "a flush has not ended within 3.0 s");
+        let took = start.elapsed();
+        assert!(took > Duration::from_millis(2600) && took <= Duration::from_secs(3), "{took:?}");
+        assert!(session.silence() < Duration::from_millis(300), "{:?}", session.silence());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leg_that_hangs_under_a_flush_has_no_more_time_than_else() {
+        let session = session(Arc::new(Hung(memory())), 1000);
+        let start = tokio::time::Instant::now();
+        assert!(session.watched(async { session.flush().await }).await.is_err());
+        let took = start.elapsed();
+        assert!(took > Duration::from_millis(800) && took <= Duration::from_secs(1), "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_hangs_is_not_waited_for_because_others_are_answered() {
+        let delays = Delays::all(Delay::Fixed(Duration::from_millis(1)));
+        let write = Delay::Fixed(Duration::from_secs(1000));
+        let device = DelayLayer::new(memory(), Delays { write, ..delays }, 1);
+        let session = session(Arc::new(device), 1000);
+        let start = tokio::time::Instant::now();
+        let work = async {
+            let data = Buf::zeroed(512).freeze();
+            let written = session.run(|device| device.write(0, data, WriteFlags::NONE));
+            let reads = async {
+                while session.run(|device| device.read(0, Buf::new(512))).await.is_ok() {}
+            };
+            futures_util::future::join(written, reads).await.0
+        };
+        assert!(session.watched(work).await.is_err());
+        assert!(start.elapsed() <= Duration::from_secs(1), "{:?}", start.elapsed());
     }
 
     #[tokio::test]

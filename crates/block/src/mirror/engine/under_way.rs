@@ -14,6 +14,7 @@ use super::super::host::Host;
 use super::allowance::{Allowance, Sent};
 use super::session::{Operation, Session};
 use super::settling::Settling;
+use super::signal::{Either, either};
 use crate::Result;
 
 /// Commands to a leg. Each is counted until its answer was taken.
@@ -71,9 +72,29 @@ impl UnderWay {
         let sent = self.allowed.sent(cost, self.host.now());
         self.commands.push(Command { operation, sent: Some((sent, bytes)) });
         if self.settling.sent(bytes) {
-            let operation = self.session.run(|device| device.flush());
+            let operation = self.session.flush();
             self.commands.push(Command { operation, sent: None });
         }
+    }
+
+    /// Does `work`, for which something else is waited for, and takes answers meanwhile: one that
+    /// is not taken looks as if the leg did not answer.
+    ///
+    /// # Errors
+    /// The leg's; `work` is given up then.
+    pub(super) async fn beside<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+        mut answered: impl FnMut(Answered),
+    ) -> Result<T> {
+        let mut work = std::pin::pin!(work);
+        while !self.is_empty() {
+            match either(work.as_mut(), self.answer()).await {
+                Either::Left(output) => return Ok(output),
+                Either::Right(answer) => answer?.into_iter().for_each(&mut answered),
+            }
+        }
+        Ok(work.await)
     }
 
     /// Waits for the next answer. `None`: it was that of a flush, or nothing is under way.
@@ -89,5 +110,37 @@ impl UnderWay {
         let now = self.host.now();
         self.allowed.answered(sent, now);
         Ok(Some(Answered { took: now.saturating_sub(sent.since), bytes }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::MemoryDevice;
+    use crate::mirror::TokioHost;
+    use crate::mirror::link::OpenLeg;
+    use crate::{Buf, WriteFlags};
+
+    /// The local disk is slow: what the leg has answered long ago is not taken for unanswered.
+    #[tokio::test(start_paused = true)]
+    async fn a_leg_that_answers_is_kept_while_something_else_is_waited_for() {
+        let second = Duration::from_secs(1);
+        let host: Arc<dyn Host> = Arc::new(TokioHost::current());
+        let leg = OpenLeg::of(Arc::new(MemoryDevice::new(1 << 20, 512).unwrap()));
+        let session = Session::new(leg, host.clone(), second);
+        let allowed = Allowance::new(1 << 20, (4096, 1 << 20), second);
+        let mut under_way = UnderWay::new(&host, &session, allowed);
+        let mut answered = 0;
+        let work = async {
+            for _ in 0..3 {
+                let data = Buf::zeroed(4096).freeze();
+                let write = session.run(|device| device.write(0, data, WriteFlags::NONE));
+                under_way.sent(write, 4096, 4096);
+            }
+            under_way.beside(host.sleep(second * 5), |_| answered += 1).await.unwrap();
+        };
+        session.watched(work).await;
+        assert_eq!((session.why_ended(), answered), (None, 3));
+        assert!(under_way.is_empty());
     }
 }
