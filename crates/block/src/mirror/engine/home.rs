@@ -22,7 +22,7 @@ use crate::{BlockError, Result};
 
 /// Least and most that may be under way at once, by what it costs the leg in bytes
 /// ([`Request::cost`]).
-const COST_BOUNDS: (u64, u64) = (1 << 20, 64 << 20);
+const COST_BOUNDS: (u64, u64) = (1 << 20, 256 << 20);
 
 /// Zeroes under way at most, each of them a command.
 const ZEROES_AT_ONCE: usize = 256;
@@ -103,6 +103,7 @@ pub(super) async fn copy_inside(
             Ok(false)
         }
         Ok(()) => {
+            session.note_allowed_inside(copies.under_way.allowed());
             shared.legs().note_home(leg, way(session));
             Ok(true)
         }
@@ -115,6 +116,11 @@ fn is_worth(requests: usize, at_once: usize, line: Line) -> bool {
     let rounds = u32::try_from(requests.div_ceil(at_once.max(1))).unwrap_or(u32::MAX);
     let times = if line.hurries { 1 } else { TIMES_SLOWER_MAX };
     line.round.saturating_mul(rounds) <= (line.sent + line.round).saturating_mul(times)
+}
+
+/// What may be under way to a leg that was not asked for a copy yet.
+fn allowed_first(timeout: Duration) -> Allowance {
+    Allowance::new(BYTES_FIRST, COST_BOUNDS, timeout)
 }
 
 /// What the leg was asked for.
@@ -136,7 +142,8 @@ impl<'a> Copies<'a> {
         inside: Arc<dyn CopyInside>,
     ) -> Self {
         let at_once = inside.limits().at_once.max(1);
-        let allowed = Allowance::new(BYTES_FIRST, COST_BOUNDS, shared.config().remote_timeout);
+        let allowed = session.allowed_inside();
+        let allowed = allowed.unwrap_or_else(|| allowed_first(shared.config().remote_timeout));
         let under_way = UnderWay::new(shared.host(), session, allowed);
         Self { shared, leg, session, inside, at_once, under_way, home_bytes: 0 }
     }
@@ -185,6 +192,7 @@ impl<'a> Copies<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::link::{CopyLimits, CopyRun};
     use super::*;
 
     #[test]
@@ -198,5 +206,43 @@ mod tests {
         assert!(is_worth(2, 1, small), "as many round trips");
         assert!(!is_worth(3, 1, small) && is_worth(3, 1, Line { hurries: false, ..small }));
         assert!(is_worth(0, 0, Line::default()));
+    }
+
+    /// Round trips until so many scattered blocks are home, at a leg whose disk is quick and which
+    /// takes 128 pieces in a command.
+    fn rounds(blocks: u64, at_once: usize, allowed: &mut Allowance) -> u32 {
+        let runs: Vec<_> = (0..blocks)
+            .map(|block| CopyRun { from: block << 12, to: block << 14, len: 4096 })
+            .collect();
+        let limits = CopyLimits { runs_max: 128, run_bytes_max: 8 << 20, at_once };
+        let mut left = requests(&runs, limits).into_iter();
+        let (round, mut now, mut rounds) = (Duration::from_millis(50), Duration::ZERO, 0);
+        let mut under_way = Vec::new();
+        loop {
+            while allowed.has_room()
+                && under_way.len() < at_once
+                && let Some(request) = left.next()
+            {
+                under_way.push(allowed.sent(request.cost, now));
+            }
+            if under_way.is_empty() {
+                return rounds;
+            }
+            (now, rounds) = (now + round, rounds + 1);
+            under_way.drain(..).for_each(|sent| allowed.answered(sent, now));
+        }
+    }
+
+    /// What an outage of a minute with 2,000 writes a second leaves, and then what is written while
+    /// that is caught up with.
+    #[test]
+    fn scattered_blocks_are_home_within_few_round_trips() {
+        let (first, second) = (450 << 8, 70 << 8);
+        for (at_once, expected) in [(16, (62, 9)), (64, (23, 3))] {
+            let mut allowed = allowed_first(Duration::from_secs(10));
+            let seen =
+                (rounds(first, at_once, &mut allowed), rounds(second, at_once, &mut allowed));
+            assert_eq!(seen, expected, "{at_once} at once");
+        }
     }
 }

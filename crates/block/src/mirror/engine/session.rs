@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use super::super::host::Host;
 use super::super::link::{CopyInside, OpenLeg};
+use super::allowance::Allowance;
 use super::signal::{Either, Signal, either, lock};
 use crate::{
     BlockDevice, BlockError, Buf, Bytes, Device, DeviceInfo, Extent, Io, Result, WriteFlags,
@@ -39,6 +40,8 @@ pub(crate) struct Session {
     ended: Arc<Signal>,
     /// Why the leg does not copy within itself after all.
     refused_inside: OnceLock<String>,
+    /// What was allowed of such copies when the last batch was home.
+    allowed_inside: Mutex<Option<Allowance>>,
 }
 
 #[derive(Default)]
@@ -77,8 +80,8 @@ impl Session {
     /// The use of `leg` begins.
     pub(crate) fn new(leg: OpenLeg, host: Arc<dyn Host>, timeout: Duration) -> Arc<Self> {
         let info = leg.device.info();
-        let (watch, ended, refused_inside) = Default::default();
-        Arc::new(Self { leg, info, host, timeout, watch, ended, refused_inside })
+        let (watch, ended, refused_inside, allowed_inside) = Default::default();
+        Arc::new(Self { leg, info, host, timeout, watch, ended, refused_inside, allowed_inside })
     }
 
     /// The leg as it was opened.
@@ -97,6 +100,16 @@ impl Session {
     /// The leg has failed to copy within itself, and is not asked again.
     pub(crate) fn refuse_inside(&self, why: &str) {
         let _ = self.refused_inside.set(why.to_owned()); // the first reason stands
+    }
+
+    /// What is allowed of copies within the leg, as the last batch has left it.
+    pub(super) fn allowed_inside(&self) -> Option<Allowance> {
+        *lock(&self.allowed_inside)
+    }
+
+    /// That much is allowed now that nothing is under way.
+    pub(super) fn note_allowed_inside(&self, allowed: Allowance) {
+        *lock(&self.allowed_inside) = Some(allowed);
     }
 
     /// What its device could do when it was opened.

@@ -60,6 +60,11 @@ impl UnderWay {
         self.commands.is_empty()
     }
 
+    /// What may be under way.
+    pub(super) fn allowed(&self) -> Allowance {
+        self.allowed
+    }
+
     /// An answer has to come before more may be asked for, of which `count` may be under way.
     pub(super) fn is_full(&self, count: usize) -> bool {
         let has_room = self.allowed.has_room() && self.settling.has_room();
