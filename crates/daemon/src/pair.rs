@@ -135,9 +135,12 @@ impl Pair {
 
     /// Looks at everything that is shared. May block.
     fn look(&self) {
-        let groups = self.groups().and_then(|groups| match groups.is_empty() {
-            true => Err(self.cannot(&"they are gone")), // we have added ours
-            false => Ok(self.apply(&groups)),
+        let groups = self.groups().and_then(|groups| {
+            if groups.is_empty() {
+                return Err(self.cannot(&"they are gone")); // we have added ours
+            }
+            self.apply(&groups);
+            Ok(())
         });
         let reservations = self.scsi.refresh().map_err(|(lun, error)| {
             format!("the shared reservations of LUN {lun}: {error}; it answers BUSY")
