@@ -204,6 +204,7 @@ impl Count {
         while self.rates.front().is_some_and(|(t_s, _)| now.t_s - t_s > 2.0 * LEVEL_S.1) {
             self.rates.pop_front();
         }
+        self.per_connection = self.per_connection.map(|each| now.lasting(each));
         match self.mode {
             Mode::Hold { level, off } => self.watch(now, level, off),
             _ => {
@@ -332,9 +333,8 @@ impl Count {
                 self.go_to(needed, Why::Needed(full, each));
             }
             Mode::Verify { full } if carried < (2.0 - MARGIN) * full && !is_full => {
-                let more = ceil(f64::from(self.n) * full / carried).min(2 * self.n);
                 self.hold(full);
-                self.go_to(more, Why::Needed(full, each));
+                self.go_to(needed(full, each).min(2 * self.n), Why::Needed(full, each));
             }
             Mode::Down { .. } | Mode::Verify { .. } | Mode::Hold { .. } => self.hold(carried),
         }
@@ -393,13 +393,13 @@ impl Count {
 
     /// More are tried: as many as what is known of the line asks for, else a step.
     fn grow(&mut self, now: &Estimate, carried: f64) {
-        let (n, loss, each) = (self.n, now.loss_lately, carried / f64::from(self.n));
+        let (n, loss, each) = (self.n, now.loss_lately, now.lasting(carried / f64::from(self.n)));
         self.step(now, carried, Level { n, carried, loss, each });
     }
 
     /// One step, which is judged by what `below` carried.
     fn step(&mut self, now: &Estimate, carried: f64, below: Level) {
-        let each = carried / f64::from(self.n);
+        let each = now.lasting(carried / f64::from(self.n));
         let seen = now.window_bytes.is_some();
         let step = ceil(f64::from(self.n) * if seen { STEPS.1 } else { STEPS.0 });
         let lacks = |line: f64| (line > (1.0 + OTHER_SHARE) * carried).then(|| needed(line, each));

@@ -237,25 +237,8 @@ impl PathPlan {
         low
     }
 
-    /// What losses leave of the window.
     fn law(&self, control: CongestionControl) -> Law {
-        let root = |constant: f64, deviation: f64| Law {
-            window_bytes: SEGMENT_BYTES * constant / self.loss.sqrt(),
-            deviation,
-        };
-        match control {
-            CongestionControl::Reno => root(RENO_CONSTANT, RENO_DEVIATION),
-            CongestionControl::Cubic => {
-                let friendly = root(FRIENDLY_CONSTANT, FRIENDLY_DEVIATION);
-                let segments = CUBIC_CONSTANT * (self.rtt_s / self.loss).powf(0.75);
-                let window_bytes = SEGMENT_BYTES * segments;
-                if window_bytes <= friendly.window_bytes {
-                    return friendly;
-                }
-                Law { window_bytes, deviation: CUBIC_DEVIATION }
-            }
-            CongestionControl::Bbr => Law { window_bytes: f64::INFINITY, deviation: 0.0 },
-        }
+        Law::of(control, self.rtt_s, self.loss)
     }
 
     /// The share of the line that windows use which lose at its queue: W rises from β·(B+Q) to
@@ -292,9 +275,32 @@ impl PathPlan {
 }
 
 /// A window that losses bound: mean over time, and standard deviation relative to it.
-struct Law {
-    window_bytes: f64,
+pub(crate) struct Law {
+    pub(crate) window_bytes: f64,
     deviation: f64,
+}
+
+impl Law {
+    /// What so many losses leave of the window of this control.
+    pub(crate) fn of(control: CongestionControl, rtt_s: f64, loss: f64) -> Self {
+        let root = |constant: f64, deviation: f64| Self {
+            window_bytes: SEGMENT_BYTES * constant / loss.sqrt(),
+            deviation,
+        };
+        match control {
+            CongestionControl::Reno => root(RENO_CONSTANT, RENO_DEVIATION),
+            CongestionControl::Cubic => {
+                let friendly = root(FRIENDLY_CONSTANT, FRIENDLY_DEVIATION);
+                let segments = CUBIC_CONSTANT * (rtt_s / loss).powf(0.75);
+                let window_bytes = SEGMENT_BYTES * segments;
+                if window_bytes <= friendly.window_bytes {
+                    return friendly;
+                }
+                Self { window_bytes, deviation: CUBIC_DEVIATION }
+            }
+            CongestionControl::Bbr => Self { window_bytes: f64::INFINITY, deviation: 0.0 },
+        }
+    }
 }
 
 /// Halvings of an interval: to a millionth of it.

@@ -14,6 +14,7 @@
 //!   queue that others fill. (BBR's ProbeRTT asks the same question by the clock; here it is asked
 //!   when it matters.)
 
+use super::law::Law;
 use super::limit::{Bottleneck, MOSTLY, Signs, is_queued};
 use super::recent::{Interval, Minima, Recent};
 use super::tcp::{CongestionControl, SEGMENT_BYTES, Sample, Tcp};
@@ -104,6 +105,9 @@ pub struct Estimate {
     pub losses_limit: bool,
     /// Share of segments lost over the last seconds and round trips.
     pub loss_lately: f64,
+    /// What losses without a queue leave of a connection, in bytes a second: windows that slow start
+    /// has left are above it for seconds.
+    pub each_most: Option<f64>,
     /// The sender had enough to fill the line.
     pub full: bool,
     /// Commands waited for the pace, in bursts at least.
@@ -125,6 +129,11 @@ impl Estimate {
     /// Seconds until what is done shows in a sample.
     pub fn round_s(&self) -> f64 {
         self.rtt_s.unwrap_or(SAMPLE_S) + SAMPLE_S
+    }
+
+    /// What a connection goes on carrying that has carried so much: no more than losses leave it.
+    pub(crate) fn lasting(&self, each: f64) -> f64 {
+        each.min(self.each_most.unwrap_or(f64::INFINITY))
     }
 
     /// What one connection carries where the line does not limit, in bytes a second.
@@ -227,11 +236,10 @@ impl Model {
         now.line = held || now.saturated;
         let lately_s = MEASURE.0 + MEASURE.1 * now.rtt_s.unwrap_or(0.0);
         now.loss_lately = self.recent.loss(t_s - lately_s, SEGMENT_BYTES);
-        now.losses_limit = now.full
-            && !now.line
-            && !uses_bbr(sample)
-            && !is_busy_elsewhere(sample)
-            && self.loses_without_queue(t_s - 2.0 * lately_s);
+        let unexplained = self.loses_without_queue(t_s - 2.0 * lately_s);
+        now.losses_limit =
+            now.full && !now.line && !uses_bbr(sample) && !is_busy_elsewhere(sample) && unexplained;
+        now.each_most = unexplained.then(|| self.each_most(sample, t_s - 2.0 * lately_s)).flatten();
         now.limits = limits(sample, held, &now);
         self.last = now;
         &self.last
@@ -363,6 +371,17 @@ impl Model {
         let most_s = self.recent.since(since_s).filter_map(|one| one.rtt_s).reduce(f64::max);
         let queue_s = most_s.unwrap_or(0.0) - self.last.rtt_s.unwrap_or(0.0);
         loss > 0.0 && loss <= LOSS_SHARE && queue_s < 2.0 * self.last.queue_target_s
+    }
+
+    /// What the congestion control of those who send makes of what was lost since then, taken one
+    /// standard error lower.
+    fn each_most(&self, sample: &Sample, since_s: f64) -> Option<f64> {
+        let control = sample.connections.iter().find_map(|one| one.tcp.congestion_control)?;
+        let rtt_s = self.last.rtt_s.filter(|rtt_s| *rtt_s > 0.0)?;
+        let loss = self.recent.loss(since_s, SEGMENT_BYTES);
+        let lost: f64 = self.recent.since(since_s).map(|one| one.retransmits).sum();
+        let least = loss * (1.0 - 1.0 / lost.max(1.0).sqrt());
+        (least > 0.0).then(|| Law::of(control, rtt_s, least).window_bytes / rtt_s)
     }
 
     /// Is the queue ours? It is, if it goes when less is sent than the line carries.

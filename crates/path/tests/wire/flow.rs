@@ -5,6 +5,8 @@
 
 use std::collections::VecDeque;
 
+use ::path::CongestionControl;
+
 use crate::link::Link;
 
 const INITIAL_WINDOW: f64 = 10.0;
@@ -19,6 +21,16 @@ pub(crate) enum Law {
     Reno,
     Cubic,
     Bbr,
+}
+
+impl Law {
+    pub(crate) fn name(self) -> CongestionControl {
+        match self {
+            Self::Reno => CongestionControl::Reno,
+            Self::Cubic => CongestionControl::Cubic,
+            Self::Bbr => CongestionControl::Bbr,
+        }
+    }
 }
 
 struct Sent {

@@ -144,6 +144,16 @@ fn bbr_with_losses_is_as_full_as_with_eight_plain_flows_in_the_middle() {
 }
 
 #[test]
+fn a_number_is_found_although_losses_come_after_the_search() {
+    // At the end that sends, which counts them; a window of slow start lasts for some seconds.
+    let line = Line { loss: 1e-4, ..Line::default() };
+    let share = |seed| run(Scenario { line, ..Scenario::default() }, seed, 20.0).mean(0.0, 20.0);
+    let mut shares: Vec<f64> = (0..11).map(|n| share(2 * n + 11) / GIGABIT).collect();
+    shares.sort_by(f64::total_cmp);
+    assert!(shares[5] >= 0.87, "{shares:.2?}");
+}
+
+#[test]
 fn a_full_path_keeps_its_connections() {
     let still = |name: &str| !name.contains("loss") && !name.contains("policer");
     for (at, (name, scenario)) in lines().into_iter().enumerate().filter(|(_, l)| still(l.0)) {

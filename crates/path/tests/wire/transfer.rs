@@ -306,6 +306,7 @@ impl Transfer {
                 cwnd_bytes: (!self.reads).then_some(flow.cwnd * packet),
                 in_flight_bytes: Some(if self.reads { received } else { flight }),
                 peer_window_bytes: self.reads.then_some(WINDOW_BYTES),
+                congestion_control: (!self.reads).then(|| self.law.name()),
                 retransmits: Some(if self.reads { lost.min(1.0) } else { lost }),
                 ..Tcp::default()
             };
