@@ -105,8 +105,14 @@ pub trait Role: Send {
     /// The next PDU to send, if there is one now.
     fn poll_transmit(&mut self) -> Option<Transmit>;
 
-    /// All that has come is handled, or as much of it as goes before answers are sent.
-    fn note_received(&mut self) {}
+    /// All that has come was handed over, or as much of it as goes before answers are sent: what
+    /// was kept until then, to be done for many PDUs at once, is done now.
+    ///
+    /// # Errors
+    /// The connection must be closed.
+    fn note_received(&mut self) -> Result<(), CloseReason> {
+        Ok(())
+    }
 
     /// Commands that were answered with data at once, since it was asked last.
     fn take_answered(&mut self) -> usize {
@@ -162,10 +168,15 @@ fn poll_turn<R: Role>(
 ) -> Result<Poll<CloseReason>, CloseReason> {
     for _ in 0..ROUNDS_PER_TURN {
         role.poll_work(context)?;
-        let received = role.wants_input() && receiver.poll_receive(context, stream, role)?;
-        if received {
-            role.note_received();
+        let received = match role.wants_input() {
+            true => receiver.poll_receive(context, stream, role),
+            false => Ok(false),
+        };
+        // What came before the stream broke counts.
+        if !matches!(received, Ok(false)) {
+            role.note_received()?;
         }
+        let received = received?;
         let sent = sender.poll_send(context, stream, role)?;
         if sender.is_empty()
             && let Some(reason) = role.is_finished()

@@ -10,10 +10,10 @@ mod scripted_unit;
 use std::future::Future;
 use std::sync::Arc;
 
-use block::{BlockDevice, BlockError, Bytes, Result, WriteFlags};
+use block::{BlockDevice, BlockError, Buf, Bytes, Result, WriteFlags};
 use iscsi::initiator::{Config, IsidChoice, RemoteDisk};
 use scripted_unit::{
-    Act, MODE_SENSE, PATIENCE, POWER_ON, SYNCHRONIZE_CACHE, TEST_UNIT_READY, Unit, WRITE,
+    Act, MODE_SENSE, PATIENCE, POWER_ON, READ, SYNCHRONIZE_CACHE, TEST_UNIT_READY, Unit, WRITE,
     WRITE_ERROR, connect, start,
 };
 
@@ -58,6 +58,20 @@ async fn a_power_on_told_over_a_connection_that_dies_is_not_forgotten() {
     unit.lose_power();
     flush(&disk).await.unwrap();
     assert_stable(&unit, 0, 1);
+}
+
+/// What has come with one segment is delivered together, but not past a power-on: GOOD of a flush
+/// behind it says nothing of what the unit has lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flush_answered_with_the_same_segment_as_a_power_on_vouches_for_nothing() {
+    let (unit, disk) = rig(Config::default()).await;
+    soon("a write", write(&disk, 0, 1)).await.unwrap();
+    unit.next(&[(READ, Act::LosePower)]);
+    let read = disk.read(2 * LEN as u64, Buf::new(LEN));
+    let (read, flushed) = soon("both", async { tokio::join!(read, disk.flush()) }).await;
+    flushed.unwrap();
+    assert_stable(&unit, 0, 1);
+    assert_eq!(read.unwrap()[..], [0; LEN]);
 }
 
 /// There are targets that never tell that they were powered on.

@@ -31,6 +31,7 @@ mod control;
 mod data;
 mod dispatch;
 mod event;
+mod events;
 mod failover;
 mod inbound;
 mod lifecycle;
@@ -71,6 +72,7 @@ use crate::keys::{ConnectionParams, SessionParams};
 use crate::pdu::{LogoutReason, TaskManagementFunction};
 use crate::serial::{CmdSn, StatSn};
 use crate::time::Instant;
+use events::Events;
 use failover::Failed;
 use receive::Receiving;
 use repair::Retried;
@@ -149,7 +151,7 @@ pub struct Session<T> {
     ends: Ends,
     /// Of the last call that told the time.
     now: Instant,
-    events: VecDeque<Event<T>>,
+    events: Events<T>,
     wakes: u64,
 }
 
@@ -183,7 +185,7 @@ impl<T> Session<T> {
             to_abort: VecDeque::new(),
             ends: Ends::default(),
             now,
-            events: VecDeque::new(),
+            events: Events::new(),
             wakes: 0,
         };
         let id = session.attach(0, leading, now);
@@ -475,12 +477,12 @@ impl<T> Session<T> {
         else {
             return;
         };
+        let CommandTask { command, context, .. } = task;
         self.ends.note(order, self.now);
         if let Some(c) = self.connection_mut(connection) {
             c.in_flight -= 1;
-            c.outstanding_bytes -= task.command.cost();
+            c.outstanding_bytes -= command.cost();
         }
-        let CommandTask { command, context, .. } = task;
         self.events.push_back(Event::TaskDone { itt, command, context, outcome });
         self.logout_if_drained(connection);
         self.close_if_idle();

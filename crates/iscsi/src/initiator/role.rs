@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use block::Buf;
+use block::{Buf, Bytes};
 use iscsi_proto::connection::{Placement, Transmit};
 use iscsi_proto::ids::Itt;
 use iscsi_proto::initiator::{ConnectionError, ConnectionId};
@@ -14,7 +14,7 @@ use iscsi_proto::time::Instant;
 use super::member::Member;
 use super::op::Task;
 use super::shared::Shared;
-use super::state::Batch;
+use super::state::{Batch, State};
 use crate::driver::{CloseReason, Dest, Filled, Role};
 use crate::transport::Ahead;
 
@@ -30,6 +30,34 @@ pub(super) struct ConnectionRole {
     now: Instant,
     ahead: Ahead,
     batch: Batch,
+    /// A data segment that is in place: the session is told of it with the next header, or with the
+    /// last of what was received together.
+    placed: Option<Placed>,
+    /// The session has been told of something since what it says was last taken.
+    told: bool,
+}
+
+struct Placed {
+    /// The task whose buffer it was.
+    itt: Option<Itt>,
+    buf: Option<Buf>,
+    scratch: Option<Bytes>,
+    digest_ok: bool,
+}
+
+impl Placed {
+    fn tell(
+        self,
+        member: &mut Member,
+        id: ConnectionId,
+        now: Instant,
+    ) -> Result<(), ConnectionError> {
+        if let Some(task) = self.itt.and_then(|itt| member.session.context_mut(itt)) {
+            task.buf = self.buf;
+        }
+        let scratch = self.scratch.as_deref().unwrap_or(&[]);
+        member.session.handle_data(id, now, scratch, self.digest_ok)
+    }
 }
 
 impl ConnectionRole {
@@ -41,24 +69,62 @@ impl ConnectionRole {
     ) -> Self {
         let (ahead, batch) = (Ahead::new(), Batch::default());
         let (filling, moved, now) = (None, false, shared.now());
-        Self { shared, incarnation, member, id, filling, moved, now, ahead, batch }
+        let (placed, told) = (None, false);
+        Self { shared, incarnation, member, id, filling, moved, now, ahead, batch, placed, told }
     }
 
-    /// Runs something on the session, then delivers what it caused.
+    /// Runs something on the session. That commands have ended with GOOD is delivered once for all
+    /// that was received together ([`Role::note_received`]).
     fn with<R>(
         &mut self,
         act: impl FnOnce(&mut Member, ConnectionId) -> Result<R, ConnectionError>,
     ) -> Result<R, CloseReason> {
+        let (place, now) = ((self.incarnation, self.member, self.id), self.now);
         let mut state = self.shared.lock();
-        let Some(member) = state.member(self.incarnation, self.member) else {
-            return Err(CloseReason::Local("session was replaced".into()));
-        };
-        let result = act(member, self.id);
-        state.collect(self.member, Some(self.id), &mut self.batch);
+        let placed = self.placed.take().map_or(Ok(()), |placed| {
+            step(&mut state, place, &mut self.batch, |member, id| placed.tell(member, id, now))
+        });
+        let result = placed.and_then(|()| step(&mut state, place, &mut self.batch, act));
         drop(state);
+        self.told = true;
         self.shared.deliver(&mut self.batch);
-        result.map_err(reason)
+        result
     }
+
+    /// Delivers what the session has to say: with one lock, and callers are woken behind it.
+    fn deliver(&mut self) -> Result<(), CloseReason> {
+        if self.placed.is_some() {
+            self.with(|_, _| Ok(()))?;
+        }
+        if std::mem::take(&mut self.told) {
+            let mut state = self.shared.lock();
+            // Otherwise another one has taken what it said, and has its place.
+            if state.member(self.incarnation, self.member).is_some() {
+                state.collect(self.member, Some(self.id), &mut self.batch);
+            }
+            drop(state);
+            self.shared.deliver(&mut self.batch);
+        }
+        Ok(())
+    }
+}
+
+/// Runs something on a session, and takes what it has to say if that has to be known before anything
+/// else is done: what came behind a unit attention is not worth what it says.
+fn step<R>(
+    state: &mut State,
+    (incarnation, index, id): (u64, usize, ConnectionId),
+    batch: &mut Batch,
+    act: impl FnOnce(&mut Member, ConnectionId) -> Result<R, ConnectionError>,
+) -> Result<R, CloseReason> {
+    let Some(member) = state.member(incarnation, index) else {
+        return Err(CloseReason::Local("session was replaced".into()));
+    };
+    let result = act(member, id);
+    if result.is_err() || member.session.is_urgent() {
+        state.collect(index, Some(id), batch);
+    }
+    result.map_err(reason)
 }
 
 fn reason(error: ConnectionError) -> CloseReason {
@@ -112,14 +178,9 @@ impl Role for ConnectionRole {
             Filled::Scratch(bytes) => (None, Some(bytes)),
             Filled::Discarded => (None, None),
         };
-        let now = self.now;
-        let filling = self.filling.take();
-        self.with(|member, id| {
-            if let Some(task) = filling.and_then(|itt| member.session.context_mut(itt)) {
-                task.buf = buf;
-            }
-            member.session.handle_data(id, now, scratch.as_deref().unwrap_or(&[]), digest_ok)
-        })
+        let itt = self.filling.take();
+        self.placed = Some(Placed { itt, buf, scratch, digest_ok });
+        Ok(())
     }
 
     fn poll_work(&mut self, context: &mut Context<'_>) -> Result<(), CloseReason> {
@@ -151,6 +212,10 @@ impl Role for ConnectionRole {
         self.ahead.pop()
     }
 
+    fn note_received(&mut self) -> Result<(), CloseReason> {
+        self.deliver()
+    }
+
     fn note_progress(&mut self) {
         self.moved = true;
     }
@@ -170,9 +235,12 @@ impl Drop for ConnectionRole {
     /// The driver has ended, for whatever reason: the core hears of it exactly once.
     fn drop(&mut self) {
         let now = self.shared.now();
-        let _ = self.with(|member, id| {
-            member.session.handle_connection_lost(id, now);
-            Ok(())
-        });
+        let mut state = self.shared.lock();
+        if let Some(member) = state.member(self.incarnation, self.member) {
+            member.session.handle_connection_lost(self.id, now);
+            state.collect(self.member, Some(self.id), &mut self.batch);
+        }
+        drop(state);
+        self.shared.deliver(&mut self.batch);
     }
 }

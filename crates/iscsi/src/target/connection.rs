@@ -22,13 +22,14 @@ use tracing::{debug, info};
 use super::budget::{Charge, covered};
 use super::completion::{attribute, finish, noted, task_set_full, unexecuted};
 use super::limit::Held;
+use super::recovery::await_recovery;
 use super::session::{SharedSession, now};
 use super::shared::{Managed, Shared};
 use super::text;
 use super::view::CoreView;
 use super::write_buffers::WriteBuffers;
 use crate::driver::{CloseReason, Dest, Filled, Role};
-use crate::transport::Vitals;
+use crate::transport::{ANSWERS, Vitals};
 
 /// Longest ping data or text that is not charged. A ping that only asks for a sign of life, and the
 /// texts of discovery, never fail for want of memory; how many may wait is limited by number.
@@ -36,6 +37,10 @@ const UNCHARGED_LEN_MAX: usize = 512;
 
 /// How long a peer may take to read what is left to say on a connection that is being closed.
 const LINGER: Duration = Duration::from_secs(10);
+
+/// Commands that are looked up and checked together, at most. As many as are answered before more
+/// is handled (`transport::receiver`): then these answers are sent.
+const COMMANDS_AT_ONCE: usize = ANSWERS;
 
 /// Lines of a connection about recoveries that everybody sees; further ones are for debugging.
 const RECOVERIES_LOGGED_MAX: u32 = 100;
@@ -162,7 +167,19 @@ impl TargetConnection {
         }
     }
 
+    /// What was kept because more may come with it: looked up and checked with one lock, then
+    /// executed one command after the other. What they answer goes to the core with the next lock,
+    /// and out with one write.
+    fn handle_kept(&mut self) -> Result<(), CloseReason> {
+        let handled = if self.core.kept() > 0 { self.core.handle_kept() } else { Ok(()) };
+        self.handle_events();
+        handled.map_err(|error| CloseReason::Protocol(error.to_string()))
+    }
+
     fn handle_events(&mut self) {
+        if !self.core.has_events() {
+            return;
+        }
         loop {
             let mut events = self.core.take_events();
             let admits = events.iter().any(|event| matches!(event, Event::Admit(_)));
@@ -343,41 +360,13 @@ impl TargetConnection {
     }
 }
 
-/// Sees to it that the tasks of a lost connection do not wait for longer than was agreed.
-fn await_recovery(
-    server: &Arc<Shared>,
-    session: &Arc<SharedSession>,
-    conn: ConnId,
-    peer: SocketAddr,
-) {
-    let due = move |session: &SharedSession| session.with(|core| core.poll_timeout(conn));
-    let Some(first) = due(session) else { return };
-    let tasks = session.with(|core| core.tasks_of(conn));
-    let seconds = first.since(now()).as_secs_f32();
-    let (initiator, tsih) = (&session.initiator_name, session.tsih);
-    if server.may_log(peer) {
-        info!(initiator, %tsih, tasks, seconds, "connection lost: its tasks wait for recovery");
-    }
-    let (server, session) = (Arc::clone(server), Arc::clone(session));
-    tokio::spawn(async move {
-        while let Some(due) = due(&session) {
-            tokio::time::sleep(due.since(now())).await;
-            let left = session.with(|core| core.tasks_of(conn));
-            session.with(|core| core.handle_timeout(conn, now()));
-            if !session.with(|core| core.is_recoverable(conn)) && server.may_log(peer) {
-                let (initiator, tsih) = (&session.initiator_name, session.tsih);
-                info!(initiator, %tsih, tasks = left, "nobody came to recover a connection");
-            }
-        }
-        session.bury_orphans();
-        session.settle();
-        server.forget(&session);
-    });
-}
-
 impl Role for TargetConnection {
     fn handle_header(&mut self, header: &Header) -> Result<Dest, CloseReason> {
+        if self.core.keep_command(header) {
+            return Ok(Dest::None);
+        }
         if self.level == 2 {
+            self.handle_kept()?;
             // Another connection's end may have moved a task to this one, whose R2T is answered
             // already: what was collected before comes first.
             self.core.collect_events();
@@ -407,6 +396,11 @@ impl Role for TargetConnection {
 
     fn handle_data(&mut self, filled: Filled, digest_ok: bool) -> Result<(), CloseReason> {
         let received = match filled {
+            Filled::None if self.core.kept() < COMMANDS_AT_ONCE => {
+                self.handle_events();
+                return Ok(());
+            }
+            Filled::None => return self.handle_kept(),
             Filled::Buffer(buf) => {
                 if let Some(itt) = self.filling.take() {
                     self.buffers.put_back(itt, buf);
@@ -414,12 +408,10 @@ impl Role for TargetConnection {
                 Received::Placed
             }
             Filled::Scratch(bytes) => Received::Scratch(covered(bytes, self.scratch.take())),
-            Filled::None | Filled::Discarded => Received::Placed,
+            Filled::Discarded => Received::Placed,
         };
-        self.core
-            .handle_data(received, digest_ok)
-            .map_err(|error| CloseReason::Protocol(error.to_string()))?;
-        self.handle_events();
+        self.core.keep_data(received, digest_ok);
+        self.handle_events(); // of those before it
         Ok(())
     }
 
@@ -461,8 +453,11 @@ impl Role for TargetConnection {
         self.core.note_progress();
     }
 
-    fn note_received(&mut self) {
+    fn note_received(&mut self) -> Result<(), CloseReason> {
+        let handled = self.handle_kept();
+        self.core.take_answered(); // now they are sent
         self.core.settle();
+        handled
     }
 
     fn take_answered(&mut self) -> usize {

@@ -163,6 +163,10 @@ impl<R: Role> Role for Observed<R> {
         Some(transmit)
     }
 
+    fn note_received(&mut self) -> Result<(), CloseReason> {
+        self.role.note_received()
+    }
+
     fn take_answered(&mut self) -> usize {
         self.role.take_answered()
     }

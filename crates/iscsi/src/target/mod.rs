@@ -19,6 +19,7 @@ mod login;
 mod network;
 mod overview;
 mod path;
+mod recovery;
 mod server;
 mod session;
 mod shared;

@@ -1,13 +1,14 @@
-//! One connection's view of its session's core, which it locks as rarely as it can: once for each
-//! PDU that arrives, and once for all that is to be sent. What a command that ended at once has to
-//! say waits here for the next of these occasions, the clock is read once a round of the driver
-//! loop, and the getters answer from that round's beginning. Decides nothing.
+//! One connection's view of its session's core, which it locks as rarely as it can: once for the
+//! commands that came together, as far as they bring no data, once for each other PDU that arrives,
+//! and once for all that is to be sent. What has come and needs no answer yet, and what commands that
+//! ended at once have to say, waits here for the next of these occasions; the clock is read once a
+//! round of the driver loop, and the getters answer from that round's beginning. Decides nothing.
 
 use std::sync::Arc;
 
 use iscsi_proto::connection::{Placement, Transmit};
 use iscsi_proto::ids::Itt;
-use iscsi_proto::pdu::Header;
+use iscsi_proto::pdu::{Header, Opcode};
 use iscsi_proto::target::{Completion, ConnId, Event, Received, Session, SessionError};
 use iscsi_proto::time::Instant;
 
@@ -33,11 +34,34 @@ pub(super) struct CoreView {
     /// Those among them, since it was asked last, that are answered with data.
     answered: usize,
     events: Vec<Event>,
+    /// What has come, of which the core is not told yet.
+    kept: Vec<Kept>,
     ahead: Ahead,
-    /// A PDU without data was handled with its header.
-    is_handled: bool,
     is_draining: bool,
     is_backlogged: bool,
+}
+
+/// What the core is told later.
+enum Kept {
+    /// A command without data.
+    Command(Header),
+    /// The data of the last header is where it belongs, and whether its digest fits.
+    Data(Received, bool),
+}
+
+fn tell(
+    core: &mut Session,
+    conn: ConnId,
+    now: Instant,
+    kept: &mut Vec<Kept>,
+) -> Result<(), SessionError> {
+    kept.drain(..).try_for_each(|kept| match kept {
+        Kept::Command(header) => {
+            core.handle_header(conn, now, &header)?;
+            core.handle_data(conn, Received::Placed, true)
+        }
+        Kept::Data(received, digest_ok) => core.handle_data(conn, received, digest_ok),
+    })
 }
 
 /// Where a data segment belongs, and how long its task's buffer is.
@@ -53,8 +77,8 @@ impl CoreView {
             ended: Vec::new(),
             answered: 0,
             events: Vec::new(),
+            kept: Vec::new(),
             ahead: Ahead::new(),
-            is_handled: false,
             is_draining: false,
             is_backlogged: false,
         }
@@ -98,36 +122,61 @@ impl CoreView {
         self.step(|_| ());
     }
 
-    /// A header has arrived. One without data is handled with it: then there are events already.
+    /// Keeps a header for later, if it is one of a command without data. Where the data of any other
+    /// belongs has to be known at once, and it may be about those before it.
+    pub(super) fn keep_command(&mut self, header: &Header) -> bool {
+        let keeps = header.opcode() == Opcode::SCSI_COMMAND && header.data_segment_length() == 0;
+        if keeps {
+            self.kept.push(Kept::Command(header.clone()));
+        }
+        keeps
+    }
+
+    /// Keeps for later that the data of the last header is where it belongs.
+    pub(super) fn keep_data(&mut self, received: Received, digest_ok: bool) {
+        self.kept.push(Kept::Data(received, digest_ok));
+    }
+
+    /// How much is kept.
+    pub(super) fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Tells the core of all that was kept, in its order. What those before a bad one have caused is
+    /// there in any case.
+    pub(super) fn handle_kept(&mut self) -> Result<(), SessionError> {
+        let (conn, now) = (self.conn, self.now);
+        let mut kept = std::mem::take(&mut self.kept);
+        let result = self.step(|core| tell(core, conn, now, &mut kept));
+        self.kept = kept; // the memory is used again
+        result
+    }
+
+    /// A header has arrived, after what was kept. One without data is handled with it: then its
+    /// events are there already.
     pub(super) fn handle_header(&mut self, header: &Header) -> Result<Place, SessionError> {
         let (conn, now) = (self.conn, self.now);
         let has_data = header.data_segment_length() > 0;
-        let (place, is_handled) = self.step(|core| {
+        let mut kept = std::mem::take(&mut self.kept);
+        let result = self.step(|core| {
+            tell(core, conn, now, &mut kept)?;
             let placement = core.handle_header(conn, now, header)?;
             let buffer_length = match placement {
                 Placement::Task { itt, .. } => core.buffer_length(itt),
                 _ => 0,
             };
-            let is_handled = !has_data && placement == Placement::None;
-            if is_handled {
+            if !has_data && placement == Placement::None {
                 core.handle_data(conn, Received::Placed, true)?;
             }
-            Ok(((placement, buffer_length), is_handled))
-        })?;
-        self.is_handled = is_handled;
-        Ok(place)
+            Ok((placement, buffer_length))
+        });
+        self.kept = kept;
+        result
     }
 
-    pub(super) fn handle_data(
-        &mut self,
-        received: Received,
-        digest_ok: bool,
-    ) -> Result<(), SessionError> {
-        if std::mem::take(&mut self.is_handled) {
-            return Ok(());
-        }
-        let conn = self.conn;
-        self.step(|core| core.handle_data(conn, received, digest_ok))
+    /// There is something to be done for the connection.
+    pub(super) fn has_events(&self) -> bool {
+        !self.events.is_empty()
     }
 
     /// What happened so far and was not taken yet; to be given back with

@@ -12,6 +12,6 @@ mod vitals;
 
 pub(crate) use ahead::Ahead;
 pub use dscp::Dscp;
-pub(crate) use receiver::Receiver;
+pub(crate) use receiver::{ANSWERS, Receiver};
 pub(crate) use sender::Sender;
 pub(crate) use vitals::Vitals;

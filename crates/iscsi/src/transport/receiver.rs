@@ -34,7 +34,7 @@ const LARGE_PAYLOAD: usize = 16 << 10;
 /// 32: 207, 257, 327, 335; depth 128: 247, 261, 359, 355. Writes need no data in their answers and
 /// run through; large reads are fewer than this at a time (with 32 KiB of answers at most, 256 KiB
 /// reads lost 9 %).
-const ANSWERS: usize = 16;
+pub(crate) const ANSWERS: usize = 16;
 
 pub(crate) struct Receiver {
     framing: Framing,
@@ -164,32 +164,34 @@ impl Receiver {
         self.gave_way = false;
         let mut answered = 0;
         loop {
-            if let Some(payload) = &mut self.payload {
-                let staged = &self.staging[self.start..self.end];
-                self.start += payload.absorb(staged);
-                let staged = &self.staging[self.start..self.end];
-                if payload.data_left > 0 || staged.len() < payload.trailer_len() {
-                    return Ok(());
+            // Small segments are nearly always complete: they are not kept and taken back.
+            let mut payload = match self.payload.take() {
+                Some(payload) => payload,
+                None => {
+                    let staged = &self.staging[self.start..self.end];
+                    let Some(frame) = parse_header(staged, self.framing, self.limits)? else {
+                        return Ok(());
+                    };
+                    self.start += frame.header_len;
+                    let dest = role.handle_header(&frame.header)?;
+                    Payload::new(&frame, dest)?
                 }
-                let digest_ok = payload.check_trailer(staged);
-                let trailer_len = payload.trailer_len();
-                self.start += trailer_len;
-                if let Some(payload) = self.payload.take() {
-                    role.handle_data(payload.place.into_filled(), digest_ok)?;
-                }
-                answered += role.take_answered();
-                if answered >= ANSWERS {
-                    self.gave_way = true;
-                    return Ok(());
-                }
-            }
-            let staged = &self.staging[self.start..self.end];
-            let Some(frame) = parse_header(staged, self.framing, self.limits)? else {
-                return Ok(());
             };
-            self.start += frame.header_len;
-            let dest = role.handle_header(&frame.header)?;
-            self.payload = Some(Payload::new(&frame, dest)?);
+            self.start += payload.absorb(&self.staging[self.start..self.end]);
+            let staged = &self.staging[self.start..self.end];
+            let trailer_len = payload.trailer_len();
+            if payload.data_left > 0 || staged.len() < trailer_len {
+                self.payload = Some(payload);
+                return Ok(());
+            }
+            let digest_ok = payload.check_trailer(staged);
+            self.start += trailer_len;
+            role.handle_data(payload.place.into_filled(), digest_ok)?;
+            answered += role.take_answered();
+            if answered >= ANSWERS {
+                self.gave_way = true;
+                return Ok(());
+            }
         }
     }
 }

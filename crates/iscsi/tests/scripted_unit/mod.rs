@@ -37,6 +37,7 @@ const WINDOW: u32 = 64;
 
 /// Operation codes that the script names.
 pub(crate) const TEST_UNIT_READY: u8 = 0x00;
+pub(crate) const READ: u8 = 0x28;
 pub(crate) const MODE_SENSE: u8 = 0x1a;
 pub(crate) const WRITE: u8 = 0x2a;
 pub(crate) const SYNCHRONIZE_CACHE: u8 = 0x35;
@@ -63,6 +64,9 @@ pub(crate) enum Act {
     DoAndCut,
     /// Nothing is done before [`Unit::release`].
     Hold,
+    /// The unit loses power and keeps its connections. That is told with the next answer, in one
+    /// segment.
+    LosePower,
 }
 
 /// A write that was carried out.
@@ -118,8 +122,7 @@ impl Unit {
     /// The unit loses power: its cache is gone, and so are all connections.
     pub(crate) fn lose_power(&self) {
         let mut inner = self.lock();
-        inner.cached = inner.stable.clone();
-        inner.dirty.fill(false);
+        inner.forget();
         inner.power_cuts += 1;
         drop(inner);
         self.hang_up();
@@ -169,6 +172,8 @@ struct Connection {
     power_cuts: usize,
     exp_cmd_sn: CmdSn,
     stat_sn: StatSn,
+    /// Goes out with what is said next.
+    unsaid: Vec<u8>,
 }
 
 impl Connection {
@@ -277,7 +282,7 @@ impl Connection {
                 page.resize(24, 0);
                 page
             }
-            0x28 => {
+            READ => {
                 let (at, blocks) = (lba(2) * BLOCK, usize::from(cdb[7]) << 8 | usize::from(cdb[8]));
                 inner.cached[at..at + blocks * BLOCK].to_vec()
             }
@@ -347,11 +352,22 @@ impl Connection {
                 unit.lock().held -= 1;
                 self.execute(command, data)
             }
+            Act::LosePower => {
+                self.unit.lock().forget();
+                self.unsaid = self.check_condition(command.itt, POWER_ON);
+                Some(Vec::new())
+            }
         }
     }
 }
 
 impl Inner {
+    /// The cache is gone.
+    fn forget(&mut self) {
+        self.cached = self.stable.clone();
+        self.dirty.fill(false);
+    }
+
     fn flush(&mut self, good: bool) {
         for n in 0..SIZE {
             if std::mem::take(&mut self.dirty[n]) && good {
@@ -414,6 +430,7 @@ async fn log_in(stream: &mut TcpStream, unit: &Arc<Unit>) -> Option<(Connection,
                 power_cuts: inner.power_cuts,
                 exp_cmd_sn: outcome.cmd_sn,
                 stat_sn: outcome.next_stat_sn,
+                unsaid: Vec::new(),
             };
             return Some((connection, framer));
         }
@@ -487,7 +504,10 @@ async fn serve(stream: &mut TcpStream, unit: &Arc<Unit>) -> Option<()> {
             }
             _ => Vec::new(),
         };
-        stream.write_all(&out).await.ok()?;
+        if !out.is_empty() {
+            let unsaid = std::mem::take(&mut connection.unsaid);
+            stream.write_all(&[unsaid, out].concat()).await.ok()?;
+        }
         unit.changed.notify_waiters();
     }
 }
