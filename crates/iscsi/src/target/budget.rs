@@ -11,7 +11,7 @@
 //! server needs to execute a command; never what a command merely promises.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -170,7 +170,11 @@ impl Account {
 
     /// Waits for memory: what others hold is given back as they are served.
     pub(super) async fn wait(self: &Arc<Self>, bytes: u64) -> Charge {
-        let mut in_need = None;
+        if let Some(charge) = self.charge(bytes) {
+            return charge;
+        }
+        // From here on whoever gives memory back tells of it, which costs a lock.
+        let _in_need = Waiting::begin(&self.budget);
         loop {
             let freed = self.budget.freed.notified();
             tokio::pin!(freed);
@@ -178,7 +182,6 @@ impl Account {
             if let Some(charge) = self.charge(bytes) {
                 return charge;
             }
-            in_need.get_or_insert_with(|| Waiting::begin(&self.budget));
             freed.await;
         }
     }
@@ -195,6 +198,7 @@ struct Waiting(Arc<Budget>);
 impl Waiting {
     fn begin(budget: &Arc<Budget>) -> Self {
         budget.waiting.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // seen by whoever gives back what is not seen to be free from here
         Self(Arc::clone(budget))
     }
 }
@@ -264,7 +268,11 @@ impl Charge {
             account.initiator.fetch_sub(common, Ordering::AcqRel);
             budget.common_used.fetch_sub(common, Ordering::AcqRel);
         }
-        if own + common > 0 {
+        if own + common == 0 {
+            return;
+        }
+        fence(Ordering::SeqCst); // whoever begins to wait behind this finds what was given back
+        if budget.waiting.load(Ordering::Relaxed) > 0 {
             budget.freed.notify_waiters();
         }
     }

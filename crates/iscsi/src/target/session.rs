@@ -230,8 +230,11 @@ impl SharedSession {
 
     /// Counts the data of a command.
     pub(super) fn moved(&self, read_len: usize, written_len: usize) {
-        self.read_bytes.fetch_add(read_len as u64, Ordering::Relaxed);
-        self.written_bytes.fetch_add(written_len as u64, Ordering::Relaxed);
+        for (sum, len) in [(&self.read_bytes, read_len), (&self.written_bytes, written_len)] {
+            if len > 0 {
+                sum.fetch_add(len as u64, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Bytes read and written so far.

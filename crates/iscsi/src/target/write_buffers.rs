@@ -95,6 +95,10 @@ impl WriteBuffers {
     }
 
     pub(super) fn collect(&mut self, itt: Itt) -> Collected {
+        if self.writes.is_empty() {
+            // Among reads nothing has to be hashed.
+            return Collected { data: Bytes::new(), charge: None, refused: false };
+        }
         let Collecting { buf, charge, refused, .. } = self.writes.remove(&itt).unwrap_or_default();
         Collected { data: buf.map_or_else(Bytes::new, Buf::freeze), charge, refused }
     }
