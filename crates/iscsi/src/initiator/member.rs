@@ -54,6 +54,11 @@ impl Wakers {
         }
     }
 
+    /// There are none. `more` has some only behind the first one.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
     /// Wakes them all; it is empty then.
     pub(super) fn wake(&mut self) {
         for waker in self.first.take().into_iter().chain(self.more.drain(..)) {

@@ -51,9 +51,13 @@ impl Origin {
     }
 }
 
-/// What the session core carries for us with each command.
+/// What the session core carries for us with each command. It goes through a dozen hands, so it
+/// stays where it is; its memory is used again (`State::task`).
+pub(super) type Task = Box<Asked>;
+
+/// A command as it was asked for, and how far it is.
 #[derive(Debug)]
-pub(super) struct Task {
+pub(super) struct Asked {
     pub(super) slot: Arc<Slot>,
     pub(super) origin: Origin,
     /// A read's buffer; absent while the connection fills it.
@@ -168,10 +172,6 @@ impl Slot {
         matches!(*self.lock(), State::Abandoned)
     }
 
-    fn is_taken(&self) -> bool {
-        matches!(*self.lock(), State::Taken)
-    }
-
     /// The caller gives up. Under the disk's lock only, so that what is left is still true there.
     pub(super) fn abandon(&self) -> Left {
         let mut state = self.lock();
@@ -195,17 +195,19 @@ impl Slot {
 pub(super) struct Pending {
     slot: Arc<Slot>,
     shared: Weak<Shared>,
+    /// The outcome has been handed out.
+    is_over: bool,
 }
 
 impl Pending {
     pub(super) const fn new(slot: Arc<Slot>, shared: Weak<Shared>) -> Self {
-        Self { slot, shared }
+        Self { slot, shared, is_over: false }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if !self.slot.is_taken()
+        if !self.is_over
             && let Some(shared) = self.shared.upgrade()
         {
             shared.with(|state, batch| state.abandon(&self.slot, batch));
@@ -217,7 +219,8 @@ impl Future for Pending {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
-        let mut state = self.slot.lock();
+        let Self { slot, is_over, .. } = self.get_mut();
+        let mut state = slot.lock();
         match &mut *state {
             State::Waiting(Some(waker)) if waker.will_wake(context.waker()) => Poll::Pending,
             State::Waiting(waker) => {
@@ -225,7 +228,10 @@ impl Future for Pending {
                 Poll::Pending
             }
             State::Done(..) => match std::mem::replace(&mut *state, State::Taken) {
-                State::Done(outcome, _) => Poll::Ready(outcome),
+                State::Done(outcome, _) => {
+                    *is_over = true;
+                    Poll::Ready(outcome)
+                }
                 _ => Poll::Pending, // not reachable: matched above under the same lock
             },
             State::Taken | State::Abandoned => panic!("polled after completion"), // our bug, as for every future

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::Config;
 use super::config::AfterLoss;
 use super::isid::ChosenIsid;
-use super::op::{Origin, Outcome, Pending, Reply, Slot, Task};
+use super::op::{Asked, Origin, Outcome, Pending, Reply, Slot, Task};
 use super::path::{Keeper, PathReport, Share};
 use super::probe::Unit;
 use super::sense::Verdict;
@@ -140,20 +140,21 @@ impl Shared {
     /// Sends a command of the disk's user whose answer may be shorter than its buffer.
     pub(super) async fn send_short(&self, command: Command) -> Outcome {
         let buf = Buf::zeroed(command.data_in_len as usize);
-        let (pending, task) = self.task(Origin::UserShort, Some(buf), Effect::None);
-        self.ask(command, task);
+        let (pending, asked) = self.asked(Origin::UserShort, Some(buf), Effect::None);
+        self.ask(command, asked);
         pending.await
     }
 
     /// Sends a command of the disk's user, or lets it wait.
     pub(super) fn send(&self, command: Command, buf: Option<Buf>, effect: Effect) -> Pending {
-        let (pending, task) = self.task(Origin::User, buf, effect);
-        self.ask(command, task);
+        let (pending, asked) = self.asked(Origin::User, buf, effect);
+        self.ask(command, asked);
         pending
     }
 
-    fn ask(&self, command: Command, mut task: Task) {
+    fn ask(&self, command: Command, asked: Asked) {
         self.with(|state, batch| {
+            let mut task = state.task(asked);
             task.ticket = state.durability.ask();
             state.enqueue(command, task, batch);
         });
@@ -166,8 +167,9 @@ impl Shared {
         command: Command,
         buf: Option<Buf>,
     ) -> Pending {
-        let (pending, task) = self.task(Origin::Session, buf, Effect::None);
+        let (pending, asked) = self.asked(Origin::Session, buf, Effect::None);
         self.with(|state, batch| {
+            let task = state.task(asked);
             let result = match state.incarnation == incarnation {
                 true => state.submit(member, command, task, batch),
                 false => Err((command, task)),
@@ -179,11 +181,11 @@ impl Shared {
         pending
     }
 
-    fn task(&self, origin: Origin, buf: Option<Buf>, effect: Effect) -> (Pending, Task) {
+    fn asked(&self, origin: Origin, buf: Option<Buf>, effect: Effect) -> (Pending, Asked) {
         let slot = Slot::new(&effect);
         let pending = Pending::new(slot.clone(), self.me.clone());
         let now = self.now();
-        let task = Task {
+        let asked = Asked {
             slot,
             origin,
             buf,
@@ -194,11 +196,14 @@ impl Shared {
             asked_at: now,
             submitted_at: now,
         };
-        (pending, task)
+        (pending, asked)
     }
 
     /// Delivers what a locked section left behind; the batch can be used again.
     pub(super) fn deliver(&self, batch: &mut Batch) {
+        if batch.is_empty() {
+            return; // as for nearly every command that goes out
+        }
         batch.wakers.wake();
         for (slot, error) in batch.failed.drain(..) {
             slot.complete(Err(error));
@@ -211,11 +216,12 @@ impl Shared {
             self.closed.notify_one();
         }
         for (command, task, outcome) in batch.finished.drain(..) {
-            self.finish(command, task, outcome);
+            batch.over.extend(self.finish(command, task, outcome));
         }
     }
 
-    fn finish(&self, command: Command, mut task: Task, outcome: TaskOutcome) {
+    /// Ends a command, or sends it again. What is over comes back: its memory is used again.
+    fn finish(&self, command: Command, mut task: Task, outcome: TaskOutcome) -> Option<Task> {
         let verdict = match (task.origin, &outcome) {
             // Whoever probes looks at the status.
             (Origin::Session, TaskOutcome::Completed { .. }) => Verdict::Done,
@@ -235,14 +241,17 @@ impl Shared {
             }
             (Verdict::Done, _) => task.slot.complete(checked(&command, reply, task.origin)),
             (verdict, _) if task.origin.is_user() => {
-                task.buf = reply.buf.or(task.buf);
+                task.buf = reply.buf.or(task.buf.take());
                 self.again(command, task, verdict);
+                return None;
             }
             (verdict, _) => {
                 tracing::debug!(?verdict, "a command of our own is not done");
                 task.slot.complete(Err(session_ended()));
             }
         }
+        task.effect = Effect::None; // which may hold data
+        Some(task)
     }
 
     /// A user's command that is not done: sends it again, unless that is hopeless.

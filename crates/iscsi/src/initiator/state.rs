@@ -24,7 +24,7 @@ use super::config::AfterLoss;
 use super::failure::Failure;
 use super::growth::Growth;
 use super::member::{AsyncMessages, Member, Wakers};
-use super::op::{Slot, Task};
+use super::op::{Asked, Slot, Task};
 use super::sense::{Sense, Verdict, judge, judge_stable, status};
 use super::throttle::Throttle;
 
@@ -57,6 +57,9 @@ pub(super) struct Limits {
     /// A read whose caller gives up is aborted.
     pub(super) aborts_reads: bool,
 }
+
+/// Commands whose memory is kept for others: more than are under way on most paths.
+const SPARE_MAX: usize = 256;
 
 /// How often unanswered commands are looked for, in parts of their timeout.
 const WATCH_PARTS: u32 = 8;
@@ -92,6 +95,8 @@ pub(super) struct State {
     requeued: Vec<(Command, Task)>,
     resting: Vec<(Instant, Command, Task)>,
     in_flight: usize,
+    /// Of commands that are over.
+    spare: Vec<Task>,
     /// Ended with GOOD, which counts when others have ended, too.
     held: Vec<(Command, Task, TaskOutcome)>,
     limit: usize,
@@ -118,11 +123,21 @@ pub(super) struct State {
 pub(super) struct Batch {
     pub(super) finished: Vec<(Command, Task, TaskOutcome)>,
     pub(super) failed: Vec<(Arc<Slot>, BlockError)>,
+    /// Those of them that are not sent again, for their memory.
+    pub(super) over: Vec<Task>,
     pub(super) wakers: Wakers,
     /// The supervisor has something to do.
     pub(super) changed: bool,
     /// A timer was armed that may come before all others.
     pub(super) timers: bool,
+}
+
+impl Batch {
+    /// There is nothing to be done.
+    pub(super) fn is_empty(&self) -> bool {
+        let none = self.finished.is_empty() && self.failed.is_empty() && self.wakers.is_empty();
+        none && !self.changed && !self.timers
+    }
 }
 
 impl State {
@@ -145,6 +160,7 @@ impl State {
             requeued: Vec::new(),
             resting: Vec::new(),
             in_flight: 0,
+            spare: Vec::new(),
             held: Vec::new(),
             limit: limits.commands,
             limits,
@@ -171,6 +187,17 @@ impl State {
         Instant(self.epoch.elapsed())
     }
 
+    /// A command of the disk's user, or of our own, in memory that one of before has had.
+    pub(super) fn task(&mut self, asked: Asked) -> Task {
+        match self.spare.pop() {
+            Some(mut spare) => {
+                *spare = asked;
+                spare
+            }
+            None => Box::new(asked),
+        }
+    }
+
     /// Takes everything that session `index` has to say. `driver` is the connection whose driver
     /// is calling; it looks for something to send anyway and needs no waking.
     pub(super) fn collect(
@@ -182,6 +209,8 @@ impl State {
         let Some(member) = self.members.get_mut(index) else { return };
         let (mut ended, mut senses, mut returned) = (None, Vec::new(), Vec::new());
         let finished_before = batch.finished.len();
+        let room = SPARE_MAX.saturating_sub(self.spare.len());
+        self.spare.extend(batch.over.drain(..).take(room));
         while let Some(event) = member.session.poll_event() {
             match event {
                 Event::TaskDone { command, context, outcome, .. } => {

@@ -9,7 +9,7 @@ use iscsi_proto::time::Instant;
 use super::{Batch, Phase, State, command};
 use crate::initiator::cdb;
 use crate::initiator::member::Member;
-use crate::initiator::op::{Origin, Slot, Task};
+use crate::initiator::op::{Asked, Origin, Slot, Task};
 
 impl State {
     /// Sends a user's command now, or keeps it for later.
@@ -108,15 +108,15 @@ impl State {
         // It may have been sent before, in a session that was lost; the mark may only move on.
         self.durability.sent(&task.effect, &mut task.ticket);
         let bytes = command.data_out.len() as u64 + u64::from(command.data_in_len);
-        let slot = task.slot.clone();
         let may_be_aborted = self.limits.aborts_reads
             && task.origin == Origin::User
             && matches!(task.effect, Effect::None)
             && command.data_in_len > 0;
+        let slot = may_be_aborted.then(|| task.slot.clone());
+        task.slot.set_under_way(true);
         match member.session.submit(command, task) {
             Ok(itt) => {
-                slot.set_under_way(true);
-                if may_be_aborted {
+                if let Some(slot) = slot {
                     slot.set_place(index, itt);
                 }
                 self.in_flight += 1;
@@ -127,12 +127,14 @@ impl State {
                 Ok(())
             }
             Err((SubmitError::Transfer, _, mut task)) => {
+                task.slot.set_under_way(false);
                 self.durability.undone(&mut task.ticket);
                 let error = BlockError::Unsupported("a transfer of this length");
                 batch.failed.push((task.slot, error));
                 Ok(())
             }
             Err((_, command, mut task)) => {
+                task.slot.set_under_way(false);
                 self.durability.undone(&mut task.ticket);
                 Err((command, task))
             }
@@ -176,7 +178,7 @@ impl State {
             return;
         }
         let Some(index) = self.members.iter().position(Member::is_usable) else { return };
-        let task = Task {
+        let task = Box::new(Asked {
             slot: Slot::new(&Effect::Flushed),
             origin: Origin::Trim,
             buf: None,
@@ -186,7 +188,7 @@ impl State {
             attempts: 0,
             asked_at: self.now(),
             submitted_at: self.now(),
-        };
+        });
         let command = command(self.lun, cdb::synchronize_cache());
         if let Err((_, mut task)) = self.submit(index, command, task, batch) {
             self.durability.own_flush_undone(&mut task.ticket);

@@ -61,7 +61,8 @@ impl Rig {
     fn send(&mut self, lba: u8, effect: Effect) {
         let mut cdb = [0; 16];
         cdb[4] = lba;
-        let task = Task { ticket: self.state.durability.ask(), ..a_task(effect) };
+        let mut task = a_task(effect);
+        task.ticket = self.state.durability.ask();
         self.last_slot = Some(task.slot.clone());
         self.state.enqueue(command(Lun(0), cdb), task, &mut self.batch);
     }
@@ -127,7 +128,7 @@ pub(in crate::initiator) fn a_connection() -> ConnectionId {
 }
 
 fn a_task(effect: Effect) -> Task {
-    Task {
+    Box::new(Asked {
         slot: Slot::new(&effect),
         origin: Origin::User,
         buf: None,
@@ -137,7 +138,7 @@ fn a_task(effect: Effect) -> Task {
         attempts: 0,
         asked_at: at(0),
         submitted_at: at(0),
-    }
+    })
 }
 
 fn lbas(sent: &[(u8, iscsi_proto::ids::Itt)]) -> Vec<u8> {
@@ -366,7 +367,8 @@ fn a_flush_without_an_answer_ends_the_incarnation_while_anything_is_kept() {
         }
         rig.send(2, Effect::Flushed);
         rig.sent();
-        let task = Task { ticket: rig.state.durability.ask(), ..a_task(Effect::Flushed) };
+        let mut task = a_task(Effect::Flushed);
+        task.ticket = rig.state.durability.ask();
         let command = command(Lun(0), [0; 16]);
         let mut returned = vec![(command, task, true)];
         let ticket = &mut returned[0].1.ticket;

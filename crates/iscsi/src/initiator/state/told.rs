@@ -101,6 +101,7 @@ impl State {
         batch: &mut Batch,
     ) -> Option<String> {
         let mut ended = None;
+        let now = if finished.is_empty() { self.progress_at } else { self.now() };
         for (_, task, outcome) in finished {
             let told = self.note_attention(index, outcome, batch);
             ended = ended.or(told).or_else(|| self.is_fatal_to_end(task, outcome));
@@ -109,7 +110,7 @@ impl State {
                 Origin::Trim => self.note_own_flush(task, outcome, batch),
                 Origin::User | Origin::UserShort if done => {
                     self.carried = true;
-                    self.progress_at = self.now();
+                    self.progress_at = now;
                     self.members[index].backoff = Backoff::default();
                     task.ended = self.durability.done(&task.effect, &mut task.ticket);
                 }
