@@ -156,7 +156,8 @@ pub async fn run(device: &Device, options: &LoadOptions) -> Result<LoadReport, L
     let mut now = begin;
     loop {
         while now < end && lanes.len() < depth.now() {
-            lanes.push(operation(device, options, places.next_offset(), &data, spare.pop()));
+            let offset = places.next_offset();
+            lanes.push(operation(device, options, offset, &data, spare.pop(), now));
         }
         let done = tokio::select! {
             // The depth is looked at after each operation anyway.
@@ -168,9 +169,11 @@ pub async fn run(device: &Device, options: &LoadOptions) -> Result<LoadReport, L
             }
         };
         let Some(done) = done else { break };
-        let (buf, latency) = done?;
+        let (buf, asked_at) = done?;
         spare.extend(buf);
+        // The one look at the clock for an operation: the next one begins when this one is noted.
         now = Instant::now();
+        let latency = now - asked_at;
         if let Some(each) = &options.each {
             // Nobody listens any more: the load goes on.
             let _ = each.send(Ended { at: now, latency }).await;
@@ -179,13 +182,17 @@ pub async fn run(device: &Device, options: &LoadOptions) -> Result<LoadReport, L
             report.operations += 1;
             report.latency_ns.saturating_record(latency.as_nanos().try_into().unwrap_or(u64::MAX));
         }
+        if options.each.is_some() {
+            now = Instant::now(); // it may have held the load back
+        }
     }
     report.elapsed = if steady { options.duration } else { begin.elapsed() };
     report.bytes = report.operations * u64::from(options.block_size);
     Ok(report)
 }
 
-type Measured = Result<(Option<Buf>, Duration), LoadError>;
+/// The buffer of a read, and when it was asked for.
+type Measured = Result<(Option<Buf>, Instant), LoadError>;
 
 fn operation(
     device: &Device,
@@ -193,8 +200,8 @@ fn operation(
     offset: u64,
     data: &Bytes,
     buf: Option<Buf>,
+    asked_at: Instant,
 ) -> impl Future<Output = Measured> + use<> {
-    let start = Instant::now();
     let device = device.clone();
     let writes = options.pattern.writes().then(|| data.clone());
     let size = options.block_size as usize;
@@ -210,7 +217,7 @@ fn operation(
                 Some(device.read(offset, buf).await.map_err(fail)?)
             }
         };
-        Ok((buf, start.elapsed()))
+        Ok((buf, asked_at))
     }
 }
 
