@@ -1,7 +1,7 @@
 # Every target does its own set-up (scripts/setup) and can be run first on a fresh machine.
 # `build` and `install` install no package.
 .DEFAULT_GOAL := build
-.PHONY: help setup setup-build setup-test build install uninstall site demo check test soak bench lab lab-stale fuzz lint fmt clean
+.PHONY: help setup setup-build setup-test build install uninstall site wheel demo check test soak bench lab lab-stale fuzz lint fmt clean
 
 CARGO ?= cargo
 PY := .venv/bin/python
@@ -33,6 +33,9 @@ uninstall:      ## remove what `make install` with the same PREFIX and DESTDIR h
 
 site:           ## the docs as one site of static files, target/site/html (MkDocs, by pip into target/site)
 	@scripts/site
+
+wheel: setup-build ## the Python package, target/wheels/enkaku-*.whl (maturin, by pip into target/wheels)
+	@scripts/wheel
 
 demo: setup-test build ## a file over 1 Gbit/s, RTT 50 ms and back: plain TCP, stock iSCSI, enkaku
 	$(PY) -m enkaku_lab demo

@@ -85,7 +85,7 @@ def test_the_numbers_are_those_of_what_was_done(attached: Attached, disk: Path, 
     )
     links = [name for name in after if name.startswith("enkaku_volume_link_rtt_seconds")]
     assert 1 <= len(links) <= 2 and all(0 < after[name] < 1 for name in links)
-    assert after["enkaku_cache_writes_in_total"] >= after["enkaku_cache_writes_out_total"] > 0
+    assert min(after[f"enkaku_cache_writes_{way}_total"] for way in ("in", "out")) > 0
     assert after["enkaku_cache_dirty_bytes"] == 0
     assert after["enkaku_volume_failed_operations_total"] == 0
     assert sum(after[name] for name in after if name.startswith("enkaku_volume_limit")) == 1

@@ -65,6 +65,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("media", &["backends", "block", "files", "iscsi"]),
     ("nbd", &["block", "durability"]),
     ("path", &[]),
+    ("python", &["backends", "block", "export", "iscsi", "path"]),
     ("rbd", &["block"]),
     ("scsi", &["block"]),
     ("sim", &["block", "iscsi-proto", "scsi"]),

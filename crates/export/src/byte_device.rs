@@ -24,14 +24,14 @@ static ZEROES: LazyLock<Bytes> = LazyLock::new(|| Buf::zeroed(ZERO_PIECE_BYTES).
 
 /// A device addressed by byte. Clones share the locks.
 #[derive(Clone)]
-pub(crate) struct ByteDevice {
+pub struct ByteDevice {
     device: Device,
     locks: Arc<RangeLocks>,
     block_size: u64,
 }
 
 /// What was read: a run of bytes within a buffer of whole blocks.
-pub(crate) struct ReadData {
+pub struct ReadData {
     buf: Buf,
     skip: usize,
     len: usize,
@@ -46,16 +46,19 @@ impl Deref for ReadData {
 }
 
 impl ByteDevice {
-    pub(crate) fn new(device: Device) -> Self {
+    /// `device`, by byte.
+    pub fn new(device: Device) -> Self {
         let block_size = u64::from(device.info().block_size);
         Self { device, locks: Arc::default(), block_size }
     }
 
-    pub(crate) fn info(&self) -> DeviceInfo {
+    /// Size and capabilities of the device.
+    pub fn info(&self) -> DeviceInfo {
         self.device.info()
     }
 
-    pub(crate) fn read(&self, offset: u64, len: usize) -> Io<ReadData> {
+    /// So many bytes from there.
+    pub fn read(&self, offset: u64, len: usize) -> Io<ReadData> {
         let (start, end) = match self.widen(offset, len as u64) {
             Ok(range) => range,
             Err(error) => return Io::err(error),
@@ -71,7 +74,8 @@ impl ByteDevice {
         }
     }
 
-    pub(crate) fn write(&self, offset: u64, data: Bytes, fua: bool) -> Io<()> {
+    /// All of `data`. With `fua` it is stable when this completes.
+    pub fn write(&self, offset: u64, data: Bytes, fua: bool) -> Io<()> {
         let (start, end) = match self.widen_write(offset, data.len() as u64) {
             Ok(range) => range,
             Err(error) => return Io::err(error),
@@ -100,13 +104,14 @@ impl ByteDevice {
         })
     }
 
-    pub(crate) fn flush(&self) -> Io<()> {
+    /// Makes all completed writes stable.
+    pub fn flush(&self) -> Io<()> {
         // A device that cannot flush is stable at once or never: either way there is nothing to do.
         if self.info().can_flush { self.device.flush() } else { Io::ok(()) }
     }
 
     /// Advice: parts of blocks at both ends are left alone.
-    pub(crate) fn trim(&self, offset: u64, len: u64, fua: bool) -> Io<()> {
+    pub fn trim(&self, offset: u64, len: u64, fua: bool) -> Io<()> {
         if let Err(error) = self.widen_write(offset, len) {
             return Io::err(error);
         }
@@ -127,7 +132,8 @@ impl ByteDevice {
         }
     }
 
-    pub(crate) fn zero(&self, offset: u64, len: u64, fua: bool, may_trim: bool) -> Io<()> {
+    /// Zeroes, parts of blocks included. With `may_trim` the range may become a hole.
+    pub fn zero(&self, offset: u64, len: u64, fua: bool, may_trim: bool) -> Io<()> {
         let range = match self.widen_write(offset, len) {
             Ok(range) => range,
             Err(error) => return Io::err(error),
@@ -149,7 +155,7 @@ impl ByteDevice {
     }
 
     /// Sorted, without gaps, covering exactly the range asked for.
-    pub(crate) fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+    pub fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
         let (start, end) = match self.widen(offset, len) {
             Ok(range) => range,
             Err(error) => return Io::err(error),

@@ -1,4 +1,5 @@
-//! Local front ends of a [`block::BlockDevice`]: a file in a FUSE mount and an NBD server.
+//! Local front ends of a [`block::BlockDevice`]: a file in a FUSE mount and an NBD server; and
+//! [`ByteDevice`], on which whoever does not know blocks can be made one.
 //!
 //! A front end turns what a local client says (kernel VFS, NBD) into calls of the device, and
 //! nothing else: it caches nothing, it does not know where the device lives, and it adds no
@@ -12,6 +13,8 @@
 mod byte_device;
 pub mod fuse;
 pub mod nbd;
+
+pub use byte_device::{ByteDevice, ReadData};
 
 #[cfg(test)]
 #[path = "../tests/common/mod.rs"]
