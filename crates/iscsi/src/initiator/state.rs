@@ -198,6 +198,12 @@ impl State {
         }
     }
 
+    /// Commands that are over leave their memory to others.
+    fn keep_memory(&mut self, batch: &mut Batch) {
+        let room = SPARE_MAX.saturating_sub(self.spare.len());
+        self.spare.extend(batch.over.drain(..).take(room));
+    }
+
     /// Takes everything that session `index` has to say. `driver` is the connection whose driver
     /// is calling; it looks for something to send anyway and needs no waking.
     pub(super) fn collect(
@@ -206,11 +212,10 @@ impl State {
         driver: Option<ConnectionId>,
         batch: &mut Batch,
     ) {
+        self.keep_memory(batch);
         let Some(member) = self.members.get_mut(index) else { return };
         let (mut ended, mut senses, mut returned) = (None, Vec::new(), Vec::new());
         let finished_before = batch.finished.len();
-        let room = SPARE_MAX.saturating_sub(self.spare.len());
-        self.spare.extend(batch.over.drain(..).take(room));
         while let Some(event) = member.session.poll_event() {
             match event {
                 Event::TaskDone { command, context, outcome, .. } => {
@@ -261,16 +266,19 @@ impl State {
         // Sessions that log out one after the other are not torn down by the first one.
         let others_close = self.phase == Phase::Closed
             && self.members.iter().any(|m| m.session.connections().any(|(.., s)| s.is_open()));
-        // Nothing to replay on yet, and nobody waits: setting up anew is quicker.
-        let unready =
-            self.phase == Phase::Down && self.members[index].session.reinstatement().is_some();
-        let ended = ended.or(unready.then(|| "lost while it was set up or closed".to_string()));
+        let ended = ended
+            .or(self.is_unready(index).then(|| "lost while it was set up or closed".to_string()));
         if let Some(reason) = ended.filter(|_| !others_close) {
             self.end(reason, batch);
         } else if self.ended.is_none() {
             self.requeue();
         }
         self.go_on(batch);
+    }
+
+    /// Nothing to replay on yet, and nobody waits: setting up anew is quicker.
+    fn is_unready(&self, index: usize) -> bool {
+        self.phase == Phase::Down && self.members[index].session.reinstatement().is_some()
     }
 
     /// Commands that came back although their session goes on: they go out again first.
