@@ -1,5 +1,5 @@
-//! Compiles ebpf/events.bpf.c with clang where there is one. Without, the crate is built all the same,
-//! and `events::open` says why there are none.
+//! Compiles ebpf/events.bpf.c with clang where there is one. Without, the crate is built all the
+//! same, and `events::open` says why there are none.
 
 use std::env;
 use std::path::{Path, PathBuf};

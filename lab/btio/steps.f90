@@ -1,9 +1,9 @@
 !> Steps of a computation on several nodes, as training has them: a time in which all compute, which
-!> takes no processor here, then an all-reduce of megabytes that all wait for. Meanwhile 8 bytes go to
-!> and fro between the first two ranks, as other small messages would.
+!> takes no processor here, then an all-reduce of megabytes that all wait for. Meanwhile 8 bytes go
+!> to and fro between the first two ranks, as other small messages would.
 !>
-!> While a file of the name `--beside` exists, something else is at work on the network, a checkpoint
-!> for instance, and steps and round trips count apart. What arrives is checked.
+!> While a file of the name `--beside` exists, something else is at work on the network, a
+!> checkpoint for instance, and steps and round trips count apart. What arrives is checked.
 !>
 !> Its exit code: 0 all was right, 1 a message or a sum was not, 2 could not be run.
 program steps

@@ -2,9 +2,9 @@
 //! what a disk may answer and an observer that knows what may be on the wire.
 //!
 //! A seed decides everything: keys, limits, network, medium, work and trouble. So a failure is one
-//! number, and it happens again. What is not simulated: sockets and threads (`crates/iscsi`), several
-//! initiators, and R-Data SNACKs. SCSI (`crates/scsi`) and storage that forgets are in a world of
-//! their own, [`durability`], where no PDU is damaged.
+//! number, and it happens again. What is not simulated: sockets and threads (`crates/iscsi`),
+//! several initiators, and R-Data SNACKs. SCSI (`crates/scsi`) and storage that forgets are in a
+//! world of their own, [`durability`], where no PDU is damaged.
 
 #![forbid(unsafe_code)]
 

@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 const FILE_LINES_MAX: usize = 500;
 /// Lines of a function outside tests: about one screen.
 const FUNCTION_LINES_MAX: usize = 70;
+/// Columns of a comment, as of rustfmt's code, which leaves comments alone.
+const COMMENT_COLUMNS_MAX: usize = 100;
 /// Folders with source that is ours.
 const SOURCE_FOLDERS: &[&str] = &["crates", "sim", "xtask", "fuzz", "lab", "tests"];
 /// Documents whose links and names of files are checked.
@@ -108,6 +110,9 @@ fn violations_in(name: &str, text: &str) -> Vec<String> {
     if !text.starts_with("//!") {
         found.push(format!("{name}: does not open with `//!` saying what it is"));
     }
+    found.extend(wide_comments(text).into_iter().map(|(number, columns)| {
+        format!("{name}:{number}: comment of {columns} columns, at most {COMMENT_COLUMNS_MAX}")
+    }));
     let code = without_tests(text);
     let lines = count_lines(code.lines());
     if lines > FILE_LINES_MAX && !is_test_file(name) {
@@ -128,6 +133,21 @@ fn count_lines<'a>(lines: impl Iterator<Item = &'a str>) -> usize {
         line.starts_with("//=") || line.starts_with("//#")
     };
     lines.filter(|line| !is_citation(line)).count()
+}
+
+/// Line number and columns of comments above the limit; but rows of tables and lines of one word,
+/// which cannot be broken, and quotations.
+fn wide_comments(text: &str) -> Vec<(usize, usize)> {
+    let is_free = |line: &str| {
+        let words = line.trim_start().trim_start_matches(['/', '!']);
+        words.starts_with(['#', '='])
+            || words.trim_start().starts_with('|')
+            || words.split_whitespace().count() < 2
+    };
+    let comments = (1..).zip(text.lines()).filter(|(_, line)| line.trim_start().starts_with("//"));
+    let columns =
+        comments.filter(|(_, line)| !is_free(line)).map(|(at, line)| (at, line.chars().count()));
+    columns.filter(|(_, columns)| *columns > COMMENT_COLUMNS_MAX).collect()
 }
 
 /// A file that holds nothing but tests.
@@ -196,6 +216,14 @@ mod tests {
         assert!(found.contains("503 lines without tests"), "{found}");
         assert!(found.contains("a.rs:1: function of 502 lines"), "{found}");
         assert!(found.contains("a.rs:503: "), "{found}");
+    }
+
+    #[test]
+    fn wide_comments_are_found_and_what_cannot_be_broken_is_free() {
+        let wide = "word ".repeat(20);
+        let text =
+            format!("//! A.\n/// {wide}\n//! | {wide}|\n//# {wide}\n//! {}\n", "x".repeat(120));
+        assert_eq!(wide_comments(&text), [(2, 104)]);
     }
 
     #[test]

@@ -199,8 +199,8 @@ pub trait BlockDevice: Send + Sync + 'static {
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>>;
 
     /// Writes `new` at `offset` if what is there equals `expected`, which is as long; it is stable
-    /// when that completes. Only of a device with `can_compare_and_write`, since nobody can build it
-    /// out of reads and writes who does not know all the others. One block can always be had; a
+    /// when that completes. Only of a device with `can_compare_and_write`, since nobody can build
+    /// it out of reads and writes who does not know all the others. One block can always be had; a
     /// longer range that the storage cannot take in one step is [`BlockError::Unsupported`].
     fn compare_and_write(&self, _offset: u64, _expected: Bytes, _new: Bytes) -> Io<Compared> {
         Io::err(BlockError::Unsupported("comparing and writing in one step"))

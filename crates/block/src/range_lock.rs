@@ -2,8 +2,8 @@
 //! them (a part of a block, COMPARE AND WRITE) loses no other change.
 //!
 //! Changes are shared among each other (the order of overlapping writes is the business of whoever
-//! sends them); an exclusive holder waits for the earlier ones that overlap and holds back the later
-//! ones. First come, first served, so nobody starves. The mutex is held for bookkeeping only,
+//! sends them); an exclusive holder waits for the earlier ones that overlap and holds back the
+//! later ones. First come, first served, so nobody starves. The mutex is held for bookkeeping only,
 //! never across I/O; without an exclusive range around, taking and leaving a range is a push and a
 //! remove. It needs no runtime.
 
@@ -181,8 +181,8 @@ thread_local! {
 mod tests {
     use super::*;
 
-    /// One range that everybody wants, behind as many others that are held: what hundreds of commands
-    /// of a dozen sessions come to when they compare and write the same block.
+    /// One range that everybody wants, behind as many others that are held: what hundreds of
+    /// commands of a dozen sessions come to when they compare and write the same block.
     #[test]
     fn a_crowd_at_one_range_costs_a_look_at_each_and_not_at_each_pair() {
         const CROWD: u64 = 1000;

@@ -5,9 +5,9 @@
 //! CmdSN outside the window, a damaged digest, a connection that dies in mid-command. It is
 //! neither of the product's roles, and uses only the codec of `iscsi-proto`.
 //!
-//! A check is one function. It passes, fails with what was seen in place of what
-//! the section asks for, or is skipped because the target did not grant its precondition. Every wait
-//! has a limit, and every check logs in anew: what one has broken is not the next one's trouble.
+//! A check is one function. It passes, fails with what was seen in place of what the section asks
+//! for, or is skipped because the target did not grant its precondition. Every wait has a limit,
+//! and every check logs in anew: what one has broken is not the next one's trouble.
 
 #![forbid(unsafe_code)]
 

@@ -5,9 +5,9 @@ use std::future::Future;
 
 use tokio::task::AbortHandle;
 
-/// Connections in order of arrival. When there are too many, the one that has been there longest has
-/// to go for the next: so nobody shuts out a load balancer that asks for our health, which has its
-/// answer in one round trip.
+/// Connections in order of arrival. When there are too many, the one that has been there longest
+/// has to go for the next: so nobody shuts out a load balancer that asks for our health, which has
+/// its answer in one round trip.
 #[derive(Debug)]
 pub struct Clients {
     max: usize,

@@ -321,7 +321,8 @@ impl<F: Clone> Durability<F> {
                 }
             }
             Effect::Flushed => {
-                // What is latched needs no telling of its own: nothing is vouched for by this flush.
+                // What is latched needs no telling of its own: nothing is vouched for by this
+                // flush.
                 self.latched = None;
                 self.note_failure(&failure);
                 self.tellers.failed(&mut ticket.way);

@@ -145,7 +145,8 @@ fn a_write_with_fua_is_told_too() {
 }
 
 /// Three writes that overlap: the first, and the last after it, are acknowledged while a forced one
-/// is under way. The unit may have done the forced one before both and have only that on its medium.
+/// is under way. The unit may have done the forced one before both and have only that on its
+/// medium.
 #[test]
 fn a_forced_write_covers_nothing_that_was_acknowledged_while_it_was_under_way() {
     let mut it = up(1 << 20, Writers::One);
@@ -160,8 +161,8 @@ fn a_forced_write_covers_nothing_that_was_acknowledged_while_it_was_under_way() 
     assert_eq!(it.begin(Cache::Volatile, |_| "lost"), Step::Write(again));
 }
 
-/// In either order of their answers, whichever of them is a forced write, or a flush of our own that
-/// fails. One that was sent later is not concerned.
+/// In either order of their answers, whichever of them is a forced write, or a flush of our own
+/// that fails. One that was sent later is not concerned.
 #[test]
 fn of_flushes_and_forced_writes_under_way_together_none_is_good_if_one_fails() {
     let kinds = [Effect::Flushed, Effect::Stable(500, 8)];

@@ -318,7 +318,8 @@ fn what_may_be_sent_by_whom_and_when() {
         for (role, us) in [(Role::Initiator, Sender::Initiator), (Role::Target, Sender::Target)] {
             for stage in [SECURITY, OPERATIONAL, FULL_FEATURE] {
                 let admissible = match spec.stage {
-                    // A target lets it be said in the operational stage, too, where it means nothing.
+                    // A target lets it be said in the operational stage, too, where it means
+                    // nothing.
                     _ if spec.key == Key::AuthMethod && role == Role::Target => {
                         stage != FULL_FEATURE
                     }

@@ -1,4 +1,5 @@
-//! What error recovery levels mean for negotiation and login (RFC 7143 §6.3.4, §7.1.4, §7.1.5, §13.19).
+//! What error recovery levels mean for negotiation and login (RFC 7143 §6.3.4, §7.1.4, §7.1.5,
+//! §13.19).
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

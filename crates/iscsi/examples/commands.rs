@@ -1,7 +1,8 @@
 //! A number of commands between an initiator and a target of one process, each on a thread of its
 //! own, for a profiler that counts what a command costs at each end. Prints nothing about time.
 //!
-//! `valgrind --tool=callgrind --separate-threads=yes target/release/examples/commands read 128 20000`
+//! `valgrind --tool=callgrind --separate-threads=yes commands read 128 20000`, of
+//! target/release/examples.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Reads whose callers go away: with `Config::aborts_reads` their data does not come, by what crosses
-//! the wire, and others are served as before.
+//! Reads whose callers go away: with `Config::aborts_reads` their data does not come, by what
+//! crosses the wire, and others are served as before.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 

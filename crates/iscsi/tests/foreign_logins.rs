@@ -1,6 +1,6 @@
 //! Logins as initiators speak them that nobody here wrote: keys offered again on a later
-//! connection, all keys in discovery, AuthMethod in the operational stage (RFC 7143 §6.2, §12, §13).
-//! Each has to get in, join and recover; none of it may let anybody in who may not.
+//! connection, all keys in discovery, AuthMethod in the operational stage (RFC 7143 §6.2, §12,
+//! §13). Each has to get in, join and recover; none of it may let anybody in who may not.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 

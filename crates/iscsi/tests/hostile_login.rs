@@ -92,7 +92,8 @@ impl Dialogue {
         self.say(Stage::SECURITY_NEGOTIATION, next, text).await
     }
 
-    /// The answer was a refusal that tells nothing, the end of the connection, and a line in the log.
+    /// The answer was a refusal that tells nothing, the end of the connection, and a line in the
+    /// log.
     async fn ends_refused(
         mut self,
         what: &str,
@@ -236,8 +237,8 @@ async fn discovery_logins_that_race() {
     let isid = hostile_common::isid();
     let config = Config::default();
     let address = arena.address;
-    // Together below what one host may have under way (`Limits::logins_per_peer_max`): beyond it the
-    // oldest gives way unanswered, which is another test's business.
+    // Together below what one host may have under way (`Limits::logins_per_peer_max`): beyond it
+    // the oldest gives way unanswered, which is another test's business.
     let asking = (0..24).map(|_| discover(&portal, &config));
     let racing = (0..32).map(|n| async move {
         // The same session over and over: each login ends the one before.
@@ -265,8 +266,8 @@ async fn discovery_logins_that_race() {
     arena.serves().await;
 }
 
-/// Logins of one session that race for its place, each with a write under way: the last one has
-/// it, and nothing of the others is written or left. One that was overtaken before it was in is told
+/// Logins of one session that race for its place, each with a write under way: the last one has it,
+/// and nothing of the others is written or left. One that was overtaken before it was in is told
 /// that its session does not exist.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reinstatements_that_race() {

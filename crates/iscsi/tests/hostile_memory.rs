@@ -1,5 +1,5 @@
-//! What a peer can make the target hold is charged to it, whatever it is held for: promises of data,
-//! buffers of the device server, ping data that is kept until it is acknowledged.
+//! What a peer can make the target hold is charged to it, whatever it is held for: promises of
+//! data, buffers of the device server, ping data that is kept until it is acknowledged.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
@@ -20,7 +20,8 @@ use iscsi_proto::serial::{CmdSn, StatSn};
 const MEMORY: u64 = 128 << 20;
 /// What one name may have of the half that is for everybody.
 const OF_ONE_NAME: u64 = MEMORY / 4;
-/// Resident memory beyond what is charged: buffers kept for reuse, sockets, and the allocator's own.
+/// Resident memory beyond what is charged: buffers kept for reuse, sockets, and the allocator's
+/// own.
 const SLACK: usize = 96 << 20;
 const TASK_SET_FULL: u8 = 0x28;
 

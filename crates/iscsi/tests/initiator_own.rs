@@ -102,8 +102,8 @@ async fn connections_of_one_session_share_the_work() {
     serving.end().await;
 }
 
-/// The target takes one login at a time, and somebody who says nothing has the place: it is taken from
-/// them.
+/// The target takes one login at a time, and somebody who says nothing has the place: it is taken
+/// from them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_login_takes_the_place_of_one_that_says_nothing() {
     let serving = serve_with(memory(), "127.0.0.1:0", |config| {

@@ -1,6 +1,6 @@
-//! A logical unit as the leg of a mirror: nothing that was asked of a disk of before lands later, and
-//! nothing is sent a second time. The target does what the test has written down, so that each loss
-//! happens at the one place where it matters.
+//! A logical unit as the leg of a mirror: nothing that was asked of a disk of before lands later,
+//! and nothing is sent a second time. The target does what the test has written down, so that each
+//! loss happens at the one place where it matters.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
@@ -255,8 +255,8 @@ async fn connecting_waits_for_older_commands_where_the_target_knows_an_order() {
     }
 }
 
-/// Where nothing tells of a predecessor (the host was restarted), it may have had a session of each name
-/// that a leg can have: a login under each ends it. Once.
+/// Where nothing tells of a predecessor (the host was restarted), it may have had a session of each
+/// name that a leg can have: a login under each ends it. Once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_nothing_tells_of_a_predecessor_whatever_it_may_have_had_is_ended() {
     let (unit, leg, _device) = rig().await;

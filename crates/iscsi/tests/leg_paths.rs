@@ -1,5 +1,6 @@
-//! The leg of a mirror when one of its connections is lost: with task reassignment its commands go on,
-//! without it the disk is dead. The storage behind our own target sees each write once, either way.
+//! The leg of a mirror when one of its connections is lost: with task reassignment its commands go
+//! on, without it the disk is dead. The storage behind our own target sees each write once, either
+//! way.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 

@@ -1,5 +1,5 @@
-//! An initiator that logs in over and over while one of its commands hangs in the storage: what that
-//! costs does not grow with the number of its logins, and ends when the storage comes back.
+//! An initiator that logs in over and over while one of its commands hangs in the storage: what
+//! that costs does not grow with the number of its logins, and ends when the storage comes back.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 

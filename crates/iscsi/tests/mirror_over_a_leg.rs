@@ -1,5 +1,6 @@
-//! The mirror's engine over a leg behind sockets, whose wires are cut again and again under a load of
-//! writes, zeroes and flushes: nothing fails for the user, and in the end both sides are the same.
+//! The mirror's engine over a leg behind sockets, whose wires are cut again and again under a load
+//! of writes, zeroes and flushes: nothing fails for the user, and in the end both sides are the
+//! same.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 

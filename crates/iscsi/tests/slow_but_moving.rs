@@ -1,6 +1,6 @@
-//! A link that carries little and goes on carrying it: what waits in a socket is acknowledged bit by
-//! bit, for longer than a ping may take. Neither end may take that for silence; a link that stops
-//! is noticed all the same. Between the ends is a pipe of a few kilobytes a second.
+//! A link that carries little and goes on carrying it: what waits in a socket is acknowledged bit
+//! by bit, for longer than a ping may take. Neither end may take that for silence; a link that
+//! stops is noticed all the same. Between the ends is a pipe of a few kilobytes a second.
 
 #![allow(clippy::unwrap_used)] // in a test a panic is the result
 
@@ -27,8 +27,9 @@ const FAST: u64 = 0;
 const BLOCKED: u64 = u64::MAX;
 /// A socket of the pipe holds little, so that the sender's is where the rest waits.
 const PIPE_BUFFER_BYTES: u32 = 8 << 10;
-/// An operation takes ten seconds in the pipe at least, which is twice as long as a ping may. A socket of
-/// the pipe takes something in every second, so that a machine may be five times slower than that.
+/// An operation takes ten seconds in the pipe at least, which is twice as long as a ping may. A
+/// socket of the pipe takes something in every second, so that a machine may be five times slower
+/// than that.
 const LEN: usize = 112 << 10;
 const PING_AFTER: Duration = Duration::from_millis(200);
 const PING_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! [`Line`]: the line to a home, which all who watch something of it share. What is asked for and
-//! has not come stays within a limit, and the next place is given to the viewer who has the least of
-//! it: whoever takes as much as he can gets no more than anybody else.
+//! has not come stays within a limit, and the next place is given to the viewer who has the least
+//! of it: whoever takes as much as he can gets no more than anybody else.
 //!
 //! The limit is the line's own: reads that take longer than [`WAIT_AIM`] stand in a queue, which
 //! somebody who seeks would have to wait behind, and then there are fewer of them.

@@ -6,7 +6,8 @@
 //! * [`tcp_info`]: the kernel's table of what TCP counts, for all who read it.
 //! * One model of a path; docs/design/path.md explains it on one page. [`model`] turns samples into
 //!   an estimate and has every threshold about the path; [`rate`], [`count`] and [`sockets`] decide
-//!   from the estimate alone. An incident may change an estimator, never add a branch to a decision.
+//!   from the estimate alone. An incident may change an estimator, never add a branch to a
+//!   decision.
 //! * [`policy`]: who chooses the number of connections instead of [`count`], if the user wants.
 //! * [`law`]: what a path will allow before anything is sent over it.
 
@@ -207,7 +208,8 @@ impl Controller {
         self.orders()
     }
 
-    /// The peer grants no more than these connections. A search that is not ours does not hear of it.
+    /// The peer grants no more than these connections. A search that is not ours does not hear of
+    /// it.
     pub fn grant(&mut self, most: u32) {
         if let Number::Count(count) = &mut self.number {
             count.grant(most);

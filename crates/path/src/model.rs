@@ -37,8 +37,8 @@ const TARGET_S: (f64, f64) = (0.002, 0.008);
 /// Above that stands so many times the median step of round trips from sample to sample, up to half
 /// as much again as the longest.
 const TARGET_JITTERS: f64 = 1.5;
-/// So many targets are a full line's queue where the sender is not held at the pace all the time: an
-/// application that waits for its answers has as much under way as it carries (Little's law).
+/// So many targets are a full line's queue where the sender is not held at the pace all the time:
+/// an application that waits for its answers has as much under way as it carries (Little's law).
 const UNHELD: f64 = 2.0;
 /// Share of segments lost from which losses are the load's (BBRv2, draft-cardwell-iccrg-bbr §2.7).
 const LOSS_SHARE: f64 = 0.02;
@@ -105,8 +105,8 @@ pub struct Estimate {
     pub losses_limit: bool,
     /// Share of segments lost over the last seconds and round trips.
     pub loss_lately: f64,
-    /// What losses without a queue leave of a connection, in bytes a second: windows that slow start
-    /// has left are above it for seconds.
+    /// What losses without a queue leave of a connection, in bytes a second: windows that slow
+    /// start has left are above it for seconds.
     pub each_most: Option<f64>,
     /// The sender had enough to fill the line.
     pub full: bool,

@@ -1,4 +1,5 @@
-//! What one socket may send of the pace of all: an even share of those that send, and a little more.
+//! What one socket may send of the pace of all: an even share of those that send, and a little
+//! more.
 
 use super::rate::{COMMAND_BYTES_PER_S, WINDOW_LEAST_SEGMENTS};
 use super::tcp::SEGMENT_BYTES;

@@ -10,8 +10,8 @@ use super::{Config, limit};
 
 /// A buffer holds this many times bandwidth × delay: half of it is in flight, half is waiting.
 const BUFFER_DELAYS: f64 = 2.0;
-/// Losses are the path's own if they limited in so many of the last so many slots, at either end: one
-/// queue that runs over is repaired within two.
+/// Losses are the path's own if they limited in so many of the last so many slots, at either end:
+/// one queue that runs over is repaired within two.
 const LOSSY_SLOTS: (u32, u32) = (3, 16);
 /// How long each of them is.
 pub const LOSSY_SLOT: Duration = Duration::from_millis(250);

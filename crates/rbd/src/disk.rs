@@ -1,5 +1,5 @@
-//! [`RbdDisk`]: an image as a [`BlockDevice`]. Turns block operations into librbd's, bounds how many
-//! are in flight, and follows the image's size.
+//! [`RbdDisk`]: an image as a [`BlockDevice`]. Turns block operations into librbd's, bounds how
+//! many are in flight, and follows the image's size.
 //!
 //! Everything acknowledged is stable: without a cache in this process (`cluster`) the cluster
 //! acknowledges a write when all replicas have it on their disks. So there is no volatile cache, a

@@ -74,7 +74,8 @@ impl Image {
     fn watch(&mut self) {
         let argument = Arc::as_ptr(&self.changed).cast::<c_void>().cast_mut();
         let mut watch = 0;
-        // SAFETY: `changed` lives until the watch is gone, see `Drop`; it may be used on any thread.
+        // SAFETY: `changed` lives until the watch is gone, see `Drop`; it may be used on any
+        // thread.
         let set = unsafe {
             (self.calls().rbd_update_watch)(self.handle, &raw mut watch, updated, argument)
         };

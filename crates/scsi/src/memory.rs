@@ -1,5 +1,6 @@
 //! [`Memory`]: what a command may need of it, told before it is executed, so that a transport can
-//! charge whoever sent it. An upper bound from the CDB and the data that came; the unit is not asked.
+//! charge whoever sent it. An upper bound from the CDB and the data that came; the unit is not
+//! asked.
 //!
 //! Left out is what is small and bounded by the number of commands: CDBs, parameter lists of a few
 //! pages, one block of a write that ends within it.
@@ -9,7 +10,8 @@ use crate::{Command, extended_copy};
 /// Most that one READ brings, whatever the initiator expects: MAXIMUM TRANSFER LENGTH.
 const READ_BYTES_MAX: u64 = crate::limits::TRANSFER_BYTES_MAX as u64;
 
-/// Most that any other command returns: the registrations of a unit, as READ FULL STATUS tells them.
+/// Most that any other command returns: the registrations of a unit, as READ FULL STATUS tells
+/// them.
 const PARAMETER_BYTES_MAX: u64 = 512 << 10;
 
 /// Bytes that VERIFY, WRITE SAME and EXTENDED COPY work on at a time.

@@ -218,7 +218,8 @@ impl NexusState {
             let response = Response::check_condition(Sense::unit_attention(condition));
             return response.with_receipt(receipt).into();
         }
-        // Who does not know what other targets have been told must not decide (`reservation::shared`).
+        // Who does not know what other targets have been told must not decide
+        // (`reservation::shared`).
         if row.access != Access::Free && !unit.reservations.is_fresh() {
             return Response::status(Status::BUSY).into();
         }

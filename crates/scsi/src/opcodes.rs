@@ -170,8 +170,8 @@ fn arbiter(unit: &LogicalUnit, _: &DeviceInfo) -> bool {
     unit.is_arbiter
 }
 
-/// Persistent reservations hold for all who reach the data, or all who let others reach it keep them
-/// together.
+/// Persistent reservations hold for all who reach the data, or all who let others reach it keep
+/// them together.
 fn reserves(unit: &LogicalUnit, _: &DeviceInfo) -> bool {
     unit.is_arbiter || unit.reservations.is_shared()
 }

@@ -1,6 +1,6 @@
 //! Asymmetric logical unit access (SPC-4 §5.8, §6.36): REPORT TARGET PORT GROUPS. States are
-//! changed by whoever runs the targets, never by initiators (TPGS 01b, implicit), so there is no SET
-//! TARGET PORT GROUPS.
+//! changed by whoever runs the targets, never by initiators (TPGS 01b, implicit), so there is no
+//! SET TARGET PORT GROUPS.
 //!
 //! A target of ours has one port, which is a group; other targets that serve the same units have
 //! the others, and what they are is told to each ([`Target::set_other_groups`](crate::Target)).

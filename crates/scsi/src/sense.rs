@@ -164,7 +164,8 @@ additional_sense! {
     REPORTED_LUNS_DATA_HAS_CHANGED = 0x3f, 0x0e;
     /// The device failed in a way that no other code tells.
     INTERNAL_TARGET_FAILURE = 0x44, 0x00;
-    /// The transport brought something that has no meaning here, such as an ACA command without ACA.
+    /// The transport brought something that has no meaning here, such as an ACA command without
+    /// ACA.
     INVALID_MESSAGE_ERROR = 0x49, 0x00;
     /// Somebody wants the medium to stay.
     MEDIUM_REMOVAL_PREVENTED = 0x53, 0x02;

@@ -308,8 +308,8 @@ impl LogicalUnit {
             && self.size_known.swap(size, Ordering::Relaxed) != size
     }
 
-    /// Most blocks of one COMPARE AND WRITE that is one step for everybody who reaches the data: many
-    /// where all of them come by this target, one where the storage sees to it, else none.
+    /// Most blocks of one COMPARE AND WRITE that is one step for everybody who reaches the data:
+    /// many where all of them come by this target, one where the storage sees to it, else none.
     pub(crate) fn compare_blocks(&self, info: &DeviceInfo) -> u8 {
         match (self.is_arbiter, info.can_compare_and_write) {
             (true, _) => self.limits.compare_blocks,

@@ -142,7 +142,8 @@ const SCAN_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
 /// Extents in one step of a scan up to which the next step is twice as long.
 const SCAN_FEW: usize = 4;
 
-/// The first runs of blocks of one status, as many as one answer has room for. Stops after an abort.
+/// The first runs of blocks of one status, as many as one answer has room for. Stops after an
+/// abort.
 async fn scan(
     unit: &LogicalUnit,
     blocks: Blocks,

@@ -95,8 +95,8 @@ async fn make_stable(unit: &Arc<LogicalUnit>, stable: Fua) -> block::Result<()> 
     }
 }
 
-/// Reads `blocks` step by step, looking between two steps whether it is aborted; CHECK CONDITION with MISCOMPARE tells the offset of the first byte
-/// that differs.
+/// Reads `blocks` step by step, looking between two steps whether it is aborted; CHECK CONDITION
+/// with MISCOMPARE tells the offset of the first byte that differs.
 async fn compare(
     unit: &Arc<LogicalUnit>,
     blocks: Blocks,

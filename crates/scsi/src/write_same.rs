@@ -99,7 +99,8 @@ fn repeated(block: &[u8], len: u64) -> Bytes {
     buf.freeze()
 }
 
-/// Step by step ([`STEP_BYTES`] or [`ZERO_STEP_BYTES`]), to the end or to the next step after an abort.
+/// Step by step ([`STEP_BYTES`] or [`ZERO_STEP_BYTES`]), to the end or to the next step after an
+/// abort.
 async fn fill(
     unit: &LogicalUnit,
     blocks: Blocks,

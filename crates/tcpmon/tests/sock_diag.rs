@@ -1,5 +1,5 @@
-//! The kernel's table as it is: connections of this process over loopback, found by port, by address,
-//! one by one, and with the process that has them.
+//! The kernel's table as it is: connections of this process over loopback, found by port, by
+//! address, one by one, and with the process that has them.
 
 #![allow(clippy::unwrap_used, reason = "a helper of tests")]
 

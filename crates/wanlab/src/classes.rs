@@ -52,8 +52,9 @@ struct Class {
 }
 
 impl Classes {
-    /// `strict,CLASS,…` with the most urgent first, or `weighted,CLASS=WEIGHT,…`; a class is names or
-    /// numbers of DSCPs joined by `+`, or `rest`: `strict,ef+cs5,rest,le`, `weighted,ef=4,rest=1`.
+    /// `strict,CLASS,…` with the most urgent first, or `weighted,CLASS=WEIGHT,…`; a class is names
+    /// or numbers of DSCPs joined by `+`, or `rest`: `strict,ef+cs5,rest,le`,
+    /// `weighted,ef=4,rest=1`.
     ///
     /// # Errors
     /// When it is anything else, a mark is named twice, or nobody has the rest.
@@ -194,7 +195,8 @@ impl TryFrom<String> for Classes {
     }
 }
 
-/// The number of `cs0` to `cs7` (RFC 2474), `af11` to `af43` (RFC 2597), the names above, or itself.
+/// The number of `cs0` to `cs7` (RFC 2474), `af11` to `af43` (RFC 2597), the names above, or
+/// itself.
 fn dscp(name: &str) -> Option<u8> {
     if let Some((_, dscp)) = NAMED.iter().find(|(named, _)| *named == name) {
         return Some(*dscp);

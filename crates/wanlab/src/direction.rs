@@ -399,8 +399,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes when and in which class, and while classes change: every byte of what came
-        /// arrives once, in the order of its class.
+        /// Whatever comes when and in which class, and while classes change: every byte of what
+        /// came arrives once, in the order of its class.
         #[test]
         fn nothing_is_lost_or_changed_in_a_class(
             steps in prop::collection::vec(

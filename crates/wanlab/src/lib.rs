@@ -4,8 +4,9 @@
 //! and `far`, and a line each way; a star has nodes around a switch ([`Topology`]). Each direction
 //! has a rate, a delay with or without jitter, random and bursty loss, a policer, and a DropTail
 //! queue in packets or bytes, for all or for each class by DSCP ([`Classes`]), with or without a
-//! threshold for ECN; all of it can change while traffic flows ([`Settings`], [`Profile`]). [`run`] executes one command at each end of a pair; [`up`] keeps a lab in the
-//! background. No product code is linked here: what is measured in the lab is a black box to it.
+//! threshold for ECN; all of it can change while traffic flows ([`Settings`], [`Profile`]). [`run`]
+//! executes one command at each end of a pair; [`up`] keeps a lab in the background. No product
+//! code is linked here: what is measured in the lab is a black box to it.
 //!
 //! The line is emulated in user space between TUN devices with segmentation offload, because
 //! the kernels that this project is tested on have no netem, and because the line's own counters

@@ -1,7 +1,8 @@
 //! One direction of the line as a pure model: policer, DropTail queue with or without classes and
 //! an ECN threshold, serialisation, delay and jitter, random and bursty loss.
 //!
-//! No clock, no sockets, no packets: segments are sizes and marks, time is an argument. Departure is
+//! No clock, no sockets, no packets: segments are sizes and marks, time is an argument. Departure
+//! is
 //! `max(now, busy until) + size / rate`, delivery is departure + delay. Segments keep their order
 //! unless the jitter says otherwise, with classes those of each class. Without classes a segment's
 //! departure is known when it comes; with them whatever comes later may leave sooner, so a segment

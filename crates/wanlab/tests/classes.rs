@@ -1,5 +1,5 @@
-//! Classes and ECN with the kernel's TCP: who gets which part of a line, what waits how long, and who
-//! hears of congestion without a loss.
+//! Classes and ECN with the kernel's TCP: who gets which part of a line, what waits how long, and
+//! who hears of congestion without a loss.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers fail the test")]
 

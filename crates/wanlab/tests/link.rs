@@ -59,8 +59,9 @@ fn ping_takes_the_rtt_and_at_most_half_a_millisecond() {
     }
 }
 
-/// Processor share of the emulator up to 1 Gbit/s on a quiet machine, and the share that no busy one
-/// excuses: what the host takes from a virtual machine counts as the emulator's time (twice as much, seen).
+/// Processor share of the emulator up to 1 Gbit/s on a quiet machine, and the share that no busy
+/// one excuses: what the host takes from a virtual machine counts as the emulator's time (twice as
+/// much, seen).
 const CORES_MAX: f64 = 0.35;
 const CORES_BUSY_MAX: f64 = 0.7;
 

@@ -278,7 +278,8 @@ impl Shell {
         }
     }
 
-    /// Makes a PDU one that is expected: a CmdSN in turn or a few beyond, data that an R2T asks for.
+    /// Makes a PDU one that is expected: a CmdSN in turn or a few beyond, data that an R2T asks
+    /// for.
     fn fit(&mut self, header: &mut Header) {
         if header.opcode() != Opcode::DATA_OUT {
             let (exp_cmd_sn, _) = self.session.command_window();

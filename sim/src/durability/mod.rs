@@ -3,8 +3,8 @@
 //! failure swallowed is told; a read returns nothing that is older than what was acknowledged.
 //!
 //! Both ends are the product's own: session cores and the decisions about durability of
-//! `iscsi-proto`, the device server of `scsi`, the layers of `block`. What is simulated is what lies
-//! between and below: the network, the clock, and a storage whose cache forgets when the power
+//! `iscsi-proto`, the device server of `scsi`, the layers of `block`. What is simulated is what
+//! lies between and below: the network, the clock, and a storage whose cache forgets when the power
 //! fails, and whose write-back fails.
 //!
 //! Not here: PDUs that are lost or damaged, and the observer of the wire (the other world of this

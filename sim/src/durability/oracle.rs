@@ -3,8 +3,9 @@
 //!
 //! For every sector it keeps the writes that may have left their content there. Three rules:
 //!
-//! * A read returns what somebody wrote, and nothing older than the last write that was acknowledged
-//!   before the read began: cuts, restarts and lost connections are outages, not time travel.
+//! * A read returns what somebody wrote, and nothing older than the last write that was
+//!   acknowledged before the read began: cuts, restarts and lost connections are outages, not time
+//!   travel.
 //! * After a flush that ended well, every write that was acknowledged before the flush began is on
 //!   the medium: looked up there, so that no cut has to come at the right moment. After a FUA write
 //!   that ended well, that write is.

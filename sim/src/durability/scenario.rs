@@ -137,7 +137,8 @@ impl Scenario {
             S::FlushHidesFailure | S::WriteBackFailsInSilence => {
                 self.disk.wrongs = Wrongs { flush: 20, write_back: 20, ..Wrongs::default() };
             }
-            // A flush that fails is answered before a write that it covered, over another connection.
+            // A flush that fails is answered before a write that it covered, over another
+            // connection.
             S::DoubtForgotten => {
                 (self.connections, self.shared, self.mode_selects) = (4, false, 0);
                 self.disk.telling = Telling::Once;

@@ -1,5 +1,5 @@
-//! What breaks, and at which moment: counted in PDUs and in operations of the storage, so that every
-//! point of a set-up, of a replay and of a flush has its turn.
+//! What breaks, and at which moment: counted in PDUs and in operations of the storage, so that
+//! every point of a set-up, of a replay and of a flush has its turn.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What sectors hold. A sector written by the guest names the write it comes from and its own place,
-//! so a reader knows from the bytes alone what it has before it.
+//! What sectors hold. A sector written by the guest names the write it comes from and its own
+//! place, so a reader knows from the bytes alone what it has before it.
 
 use std::sync::Arc;
 

@@ -27,7 +27,8 @@ const LATE: Duration = Duration::from_millis(50);
 /// What a guest is like.
 #[derive(Clone, Debug)]
 pub(crate) struct Habits {
-    /// First blocks of where it writes, in blocks of the mirror; those that follow are free as well.
+    /// First blocks of where it writes, in blocks of the mirror; those that follow are free as
+    /// well.
     pub(crate) places: Vec<u64>,
     /// It may ask for less than a block of the mirror: sectors of its smallest unit.
     pub(crate) unit_sectors: u64,

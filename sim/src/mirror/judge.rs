@@ -1,4 +1,5 @@
-//! The verdict of a run: the guest's history, what each leg owes, and the first thing that is wrong.
+//! The verdict of a run: the guest's history, what each leg owes, and the first thing that is
+//! wrong.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The moments of a run at which something may be cut: each begin and each answer of an operation of
-//! any disk, counted.
+//! The moments of a run at which something may be cut: each begin and each answer of an operation
+//! of any disk, counted.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! What becomes of a PDU after it was sent: it arrives and tells something, or it is damaged or lost
-//! on its way and does not.
+//! What becomes of a PDU after it was sent: it arrives and tells something, or it is damaged or
+//! lost on its way and does not.
 
 use iscsi_proto::pdu::{DataOut, Pdu, ScsiCommand, TaskManagementFunction};
 
@@ -49,8 +49,8 @@ impl LinkCheck {
         self.unreadable[from as usize] |= fate == Fate::HeaderDamaged;
         match fate {
             Fate::DataDamaged if from_target => {
-                // The PDU is discarded, with its header. Where the session is to end for it, it does
-                // not matter whether the status counts as received until then.
+                // The PDU is discarded, with its header. Where the session is to end for it, it
+                // does not matter whether the status counts as received until then.
                 for mark in self.marks.range_mut(marks..) {
                     mark.window = mark.window.filter(|_| !recovers);
                     let stat_sn = mark.told.stat_sn.filter(|_| !recovers);

@@ -1,5 +1,6 @@
-//! Which numbered commands the target has, as far as somebody who sees each copy leave can know. One
-//! that is damaged or lost leaves a hole in CmdSN (RFC 7143 §7.3), but only where no other has come.
+//! Which numbered commands the target has, as far as somebody who sees each copy leave can know.
+//! One that is damaged or lost leaves a hole in CmdSN (RFC 7143 §7.3), but only where no other has
+//! come.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +93,8 @@ mod tests {
         assert_eq!(sent(&[false, true]).acknowledge(NEXT), None);
     }
 
-    /// As when an ABORT TASK has filled the hole, and the command is sent again before that is known.
+    /// As when an ABORT TASK has filled the hole, and the command is sent again before that is
+    /// known.
     #[test]
     fn a_copy_that_is_lost_makes_no_hole_where_another_has_come() {
         let mut received = sent(&[false, true, false]);

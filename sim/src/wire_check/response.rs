@@ -282,7 +282,8 @@ fn solicited_fits(session: &SessionCheck, ttt: Ttt) -> Verdict {
     let live = session.tasks.values().filter(|task| !task.over);
     let named = live.clone().filter(|task| task.is_asked(ttt)).count();
     ensure!(named == 1, "transfer tag is in use by another task");
-    // Tasks of a lost connection go on when another takes them over, with the memory that they have.
+    // Tasks of a lost connection go on when another takes them over, with the memory that they
+    // have.
     let kept = |task: &TaskCheck| task.has_moved() || session.gone.contains(&task.link);
     let here = live.filter(|task| !task.ending && !kept(task));
     let asking = here.map(TaskCheck::outstanding);

@@ -425,9 +425,10 @@ impl TaskCheck {
     }
 
     /// Another connection is to take it over. The target may execute it there before its answer to
-    /// that is on the way, and behind commands of that connection that came later: its turn came while
-    /// nobody could execute it, and all commands here are SIMPLE, which a device server may execute in
-    /// any order (SAM-5 §8.6.2). That ORDERED ones keep their place is checked beside the session.
+    /// that is on the way, and behind commands of that connection that came later: its turn came
+    /// while nobody could execute it, and all commands here are SIMPLE, which a device server may
+    /// execute in any order (SAM-5 §8.6.2). That ORDERED ones keep their place is checked beside
+    /// the session.
     pub(super) fn may_move(&mut self) {
         self.moved = true;
     }

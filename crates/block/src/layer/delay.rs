@@ -1,9 +1,9 @@
 //! [`DelayLayer`]: makes a device slow, for tests and experiments. Needs a tokio runtime.
 //!
 //! Either all operations wait side by side, or each caller has a queue of its own, as if there were
-//! a disk for each: that is the storage of the APT study's simulation, a virtual disk per connection.
-//! A caller is a tokio task, because a device is not told of connections, and a server that runs
-//! each connection as a task needs to tell nothing.
+//! a disk for each: that is the storage of the APT study's simulation, a virtual disk per
+//! connection. A caller is a tokio task, because a device is not told of connections, and a server
+//! that runs each connection as a task needs to tell nothing.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -91,8 +91,8 @@ impl OpStats {
 }
 
 impl OpStats {
-    /// How many operations took no longer than each of `bounds`, which ascend. A latency is known to
-    /// a quarter, rounded up.
+    /// How many operations took no longer than each of `bounds`, which ascend. A latency is known
+    /// to a quarter, rounded up.
     pub fn cumulative(&self, bounds: &[Duration]) -> Vec<u64> {
         let mut buckets = self.histogram.iter().enumerate().peekable();
         let mut seen = 0;

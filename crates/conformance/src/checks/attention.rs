@@ -1,6 +1,6 @@
-//! Unit attentions over connections that are lost (SAM-5 §5.14, §6.3; RFC 7143 §6.3.5.1). An initiator
-//! that hears of a power-on writes again what was not flushed; one that does not has lost it. So the
-//! power-on has to reach it, however often the way there breaks.
+//! Unit attentions over connections that are lost (SAM-5 §5.14, §6.3; RFC 7143 §6.3.5.1). An
+//! initiator that hears of a power-on writes again what was not flushed; one that does not has lost
+//! it. So the power-on has to reach it, however often the way there breaks.
 
 use super::{Check, check};
 use crate::context::Context;

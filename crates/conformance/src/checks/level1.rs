@@ -26,7 +26,8 @@ pub(super) const CHECKS: &[Check] = &[
     writing("level1.damaged-command", "7.8", damaged_command),
 ];
 
-/// A session at this level, or a reason to skip. No StatSN is taken amiss: repetitions are asked for.
+/// A session at this level, or a reason to skip. No StatSN is taken amiss: repetitions are asked
+/// for.
 pub(super) fn open<'a>(
     context: &'a Context,
     level: u32,

@@ -209,8 +209,8 @@ fn flush_waits_over_two(context: &Context) -> Verdict {
     flush_waits(context, session_of(context, 2, Offer::leading())?, 1)
 }
 
-/// An ORDERED SYNCHRONIZE CACHE behind a write whose R2T is open: what it says of the write would be
-/// a lie as long as the data are not there. It is answered when the write has ended, not before.
+/// An ORDERED SYNCHRONIZE CACHE behind a write whose R2T is open: what it says of the write would
+/// be a lie as long as the data are not there. It is answered when the write has ended, not before.
 fn flush_waits(context: &Context, mut session: Session<'_>, link: usize) -> Verdict {
     let probe = session.flush_command(0);
     let itt = probe.itt;

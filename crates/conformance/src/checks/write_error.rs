@@ -1,5 +1,5 @@
-//! Errors of writes that were acknowledged (SBC-3 §4.16, SPC-4 §4.5.1): a flush must not say that all is
-//! well when the data it is about are gone.
+//! Errors of writes that were acknowledged (SBC-3 §4.16, SPC-4 §4.5.1): a flush must not say that
+//! all is well when the data it is about are gone.
 
 use super::{Check, writing};
 use crate::context::Context;

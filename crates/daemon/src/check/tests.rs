@@ -1,5 +1,5 @@
-//! What `check` lets pass, `prepare` opens; what it refuses, it refuses with its line, and all of it
-//! at once.
+//! What `check` lets pass, `prepare` opens; what it refuses, it refuses with its line, and all of
+//! it at once.
 
 use std::fs::File;
 use std::net::TcpListener;

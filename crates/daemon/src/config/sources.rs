@@ -63,8 +63,8 @@ impl Sources {
         self.0.iter().find(|source| source.path == path).map(|source| &*source.text)
     }
 
-    /// These files with another text for one drop-in, which may be new; without a text, that drop-in
-    /// is gone.
+    /// These files with another text for one drop-in, which may be new; without a text, that
+    /// drop-in is gone.
     pub(crate) fn with(mut self, path: &Path, text: Option<&str>) -> Self {
         self.0.retain(|source| source.path != path);
         if let Some(text) = text {

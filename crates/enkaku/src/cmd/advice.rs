@@ -1,5 +1,5 @@
-//! What to do about it, said behind what went wrong: for mistakes that a user makes on the first day,
-//! where the error knows what failed and the command line knows what was meant.
+//! What to do about it, said behind what went wrong: for mistakes that a user makes on the first
+//! day, where the error knows what failed and the command line knows what was meant.
 
 use std::io;
 

@@ -35,7 +35,8 @@ const SHOWN_INTERVAL: Duration = Duration::from_millis(250);
 ///
 /// Holes of the source stay holes where the destination can have them. The destination is flushed
 /// before the command ends well. A volume is overwritten from its start; what lies behind the
-/// source's end stays as it was. One that is not blank, and a file that exists, are overwritten with
+/// source's end stays as it was. One that is not blank, and a file that exists, are overwritten
+/// with
 /// --force only, or after a yes on a terminal.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {

@@ -13,8 +13,9 @@ use super::{Usage, say};
 
 /// Make a CHAP secret of 128 random bits
 ///
-/// As text of 32 hexadecimal digits, which every target and initiator takes. With FILE it is written
-/// there, readable by its owner only, and printed nowhere; a file that exists is left as it is.
+/// As text of 32 hexadecimal digits, which every target and initiator takes. With FILE it is
+/// written there, readable by its owner only, and printed nowhere; a file that exists is left as it
+/// is.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example: enkaku secret alice.secret")]
 pub(crate) struct Args {

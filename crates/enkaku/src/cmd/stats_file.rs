@@ -1,6 +1,6 @@
-//! `attach --stats FILE`: a JSON object that is written anew every second, for a monitoring agent or
-//! `watch cat`. Written beside the file and renamed, so that a reader always finds a whole object;
-//! removed when the volume is detached.
+//! `attach --stats FILE`: a JSON object that is written anew every second, for a monitoring agent
+//! or `watch cat`. Written beside the file and renamed, so that a reader always finds a whole
+//! object; removed when the volume is detached.
 
 use std::io;
 use std::path::{Path, PathBuf};

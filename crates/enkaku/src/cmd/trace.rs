@@ -1,6 +1,6 @@
-//! `bench --trace FILE`: what happened when, as lines of JSON: how the number of connections and the
-//! throughput went, and every operation. The `kind` of a line is `run` (the first), `sample`, `read`
-//! or `write`, and `end` (the last one: a file without it is of a run that was ended).
+//! `bench --trace FILE`: what happened when, as lines of JSON: how the number of connections and
+//! the throughput went, and every operation. The `kind` of a line is `run` (the first), `sample`,
+//! `read` or `write`, and `end` (the last one: a file without it is of a run that was ended).
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -29,8 +29,8 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
-    /// Begins; what is sent to the channel are operations of a kind (`read`, `randwrite`, …), and its
-    /// closing is the end.
+    /// Begins; what is sent to the channel are operations of a kind (`read`, `randwrite`, …), and
+    /// its closing is the end.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -16,7 +16,8 @@ const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Connections that any policy may be allowed; the 16 bits of a CID (RFC 7143 §11.12.6).
 const CONNECTIONS_LIMIT: i64 = 65_535;
 
-/// Lets a policy for the number of connections decide on samples from standard input, one JSON object a line.
+/// Lets a policy for the number of connections decide on samples from standard input, one JSON
+/// object a line.
 ///
 /// In: {"t_s":1.0,"n":4,"bytes_per_s":1e8}: end of the interval, connections open in it, mean
 /// payload. Optional, of the path or of each element of "connections" (with "id", "age_s",

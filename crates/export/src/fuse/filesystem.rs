@@ -196,8 +196,9 @@ impl Filesystem for Volume {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // A close, not an fsync: nothing is held back here, and nothing is promised. What the kernel
-        // gathered it has written before it asks, and it tells the closer itself what failed.
+        // A close, not an fsync: nothing is held back here, and nothing is promised. What the
+        // kernel gathered it has written before it asks, and it tells the closer itself what
+        // failed.
         reply.ok();
     }
 

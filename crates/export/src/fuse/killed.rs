@@ -4,8 +4,8 @@
 //! FUSE_INTERRUPT would not do: the kernel sends none for what it reads ahead and for direct I/O,
 //! where most callers wait (fuser answers ENOSYS to the rest, too, and then none is sent any more).
 //! So what waits for long looks itself whether its caller has a SIGKILL pending; any signal that
-//! ends a process becomes one. A caller that has ended is no reason to withdraw anything: threads of
-//! the kernel start requests for others (loop devices, io_uring) and go.
+//! ends a process becomes one. A caller that has ended is no reason to withdraw anything: threads
+//! of the kernel start requests for others (loop devices, io_uring) and go.
 //!
 //! What a killed caller began is settled before others come near it:
 //! * A read is dropped.
@@ -85,7 +85,8 @@ impl Drop for Forsaken {
     }
 }
 
-/// The right of a read or a change to begin, or its place in the queue behind others of these bytes.
+/// The right of a read or a change to begin, or its place in the queue behind others of these
+/// bytes.
 pub(super) type Turn = Result<RangeGuard, block::range_lock::Waiting>;
 
 impl Changes {
@@ -100,8 +101,8 @@ impl Changes {
         self.locks.exclusive(range)
     }
 
-    /// The turn of a read: after the changes of these bytes that have begun. Else it could bring what
-    /// was there before, and the kernel would keep that for what was written.
+    /// The turn of a read: after the changes of these bytes that have begun. Else it could bring
+    /// what was there before, and the kernel would keep that for what was written.
     pub(super) fn turn_to_read(&self, range: Range<u64>) -> Turn {
         self.locks.shared(range)
     }

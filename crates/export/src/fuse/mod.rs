@@ -5,8 +5,8 @@
 //! stable once `fsync` has confirmed it, or [`Mount::unmount`] or [`Mount::wait_unmounted`] have
 //! returned; `close` and umount(8) alone confirm nothing.
 //!
-//! The kernel's write-back cache is off unless it is asked for
-//! ([`FuseConfig::kernel_write_back`]): with it, writing past the end fills memory and fails only at
+//! The kernel's write-back cache is off unless it is asked for ([`FuseConfig::kernel_write_back`]):
+//! with it, writing past the end fills memory and fails only at
 //! `fsync` or `close`. Write-behind without that is a cache under the device, where FLUSH rules are
 //! kept.
 

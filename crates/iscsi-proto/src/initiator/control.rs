@@ -1,5 +1,6 @@
 //! What moves no data: how requests get their tags, and what comes in, answers to task management,
-//! text and logout, Reject, and asynchronous messages (RFC 7143 §11.6, §11.9, §11.11, §11.15, §11.17).
+//! text and logout, Reject, and asynchronous messages (RFC 7143 §11.6, §11.9, §11.11, §11.15,
+//! §11.17).
 
 use bytes::Bytes;
 
@@ -296,8 +297,8 @@ impl<T> Session<T> {
         let repairs = self.repairs();
         // A Reject that was lost comes late: a later copy is there.
         let taken = self.is_taken(itt);
-        // Its number counts as received when the abort arrives (§7.11), which at level 0 nothing but
-        // the end of the session can prevent: the answer to that says how the command ends.
+        // Its number counts as received when the abort arrives (§7.11), which at level 0 nothing
+        // but the end of the session can prevent: the answer to that says how the command ends.
         let filled = !repairs && self.tasks.command_mut(itt).is_some_and(|task| task.abort_sent);
         if reason == RejectReason::DATA_DIGEST_ERROR && (filled || taken) {
             return;
@@ -349,8 +350,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// The target has dropped, or is about to drop, one connection or `all` of them. Parameters: CID,
-    /// Time2Wait, Time2Retain.
+    /// The target has dropped, or is about to drop, one connection or `all` of them. Parameters:
+    /// CID, Time2Wait, Time2Retain.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-7.1.4.3
     //# The initiator MUST handle it as a TCP connection failure for the connection(s) referred to
     //# in the message.

@@ -1,6 +1,6 @@
-//! The data phases of a command as they come in: Data-In, R2T, and the status that ends them
-//! (RFC 7143 §11.4, §11.7, §11.8). Nothing is taken that lies outside the command's buffer, whatever
-//! the target says; a status counts when the data it is about is in place.
+//! The data phases of a command as they come in: Data-In, R2T, and the status that ends them (RFC
+//! 7143 §11.4, §11.7, §11.8). Nothing is taken that lies outside the command's buffer, whatever the
+//! target says; a status counts when the data it is about is in place.
 
 use bytes::Bytes;
 
@@ -236,9 +236,10 @@ impl<T> Session<T> {
         Ok(Receiving::Nothing)
     }
 
-    /// The target asks anew for bytes `offset..end` of a command. What waits to be sent of them goes
-    /// in answer to that: the R2Ts before are not outstanding any more (§13.17), and data for them
-    /// would be thrown away. Data that a function holds back would pile up here. True if some did.
+    /// The target asks anew for bytes `offset..end` of a command. What waits to be sent of them
+    /// goes in answer to that: the R2Ts before are not outstanding any more (§13.17), and data for
+    /// them would be thrown away. Data that a function holds back would pile up here. True if some
+    /// did.
     fn replace_bursts(&mut self, id: ConnectionId, itt: Itt, offset: u32, end: u32) -> bool {
         let Some(connection) = self.connection_mut(id) else { return false };
         let bursts = &mut connection.queues.data;

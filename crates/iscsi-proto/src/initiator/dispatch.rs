@@ -1,12 +1,12 @@
-//! Which connection carries a command: the one that should have it done first. The choice is made when
-//! the command is submitted, and once more by a connection that has nothing left to send while others
-//! have (`take_from_another`); what was sent stays where it is (allegiance, RFC 7143 §4.2.3.1). Knows
-//! nothing of tasks or PDUs.
+//! Which connection carries a command: the one that should have it done first. The choice is made
+//! when the command is submitted, and once more by a connection that has nothing left to send while
+//! others have (`take_from_another`); what was sent stays where it is (allegiance, RFC 7143
+//! §4.2.3.1). Knows nothing of tasks or PDUs.
 //!
-//! A connection that has `backlog` bytes to do at `rate` is done with a command of `cost` bytes after
-//! (backlog + cost) / rate. Rates cannot be taken as they are measured, though: below the path's
-//! limit each connection's rate follows from what it was given (Little's law), so the one that
-//! was given more would be given ever more. What tells a slow connection is that its commands
+//! A connection that has `backlog` bytes to do at `rate` is done with a command of `cost` bytes
+//! after (backlog + cost) / rate. Rates cannot be taken as they are measured, though: below the
+//! path's limit each connection's rate follows from what it was given (Little's law), so the one
+//! that was given more would be given ever more. What tells a slow connection is that its commands
 //! take longer than those of others. So a rate counts only where they do; all the rest are equal,
 //! and among equals the least backlog wins.
 
@@ -44,24 +44,26 @@ const SLOW_FACTOR: f64 = 1.5;
 /// A connection nothing is known of yet counts as this slow beside others: its window begins small.
 /// It gets its share as soon as it has shown more.
 const YOUNG_SLOWNESS: f64 = 4.0;
-/// Who carries less than this in a round trip was idle in between, so that its window is the initial
-/// one again (RFC 5681 §4.1), or never had a larger one.
+/// Who carries less than this in a round trip was idle in between, so that its window is the
+/// initial one again (RFC 5681 §4.1), or never had a larger one.
 const COLD_BYTES: f64 = 65_536.0;
 /// A long command takes a cold connection so many round trips more than others (its window doubles
-/// with each), and the commands behind it wait. In truth it takes twice as many, but then it is warm.
+/// with each), and the commands behind it wait. In truth it takes twice as many, but then it is
+/// warm.
 const COLD_ROUND_TRIPS: f64 = 2.5;
 const COLD_COMMAND_BYTES: f64 = 262_144.0;
 /// What is left of its slowness with each pace of a connection that is not slow any more.
 const TRUST_FACTOR: f64 = 0.8;
-/// No connection counts as slower: it must get a command now and then to show that it has recovered.
+/// No connection counts as slower: it must get a command now and then to show that it has
+/// recovered.
 const SLOWNESS_MAX: f64 = 64.0;
 
 /// The slowness of connections from their paces and from what it was before, in the same order;
 /// `None` is one too young to have a pace. At least 1, and 1 for all of equals. `rtt_s` is the
 /// path's shortest round trip in seconds.
 ///
-/// Who has stopped being slow is trusted again bit by bit: given its full share at once, it would be
-/// slow again by the next time.
+/// Who has stopped being slow is trusted again bit by bit: given its full share at once, it would
+/// be slow again by the next time.
 pub fn slowness(paces: &[Option<Pace>], before: &[f64], rtt_s: f64) -> Vec<f64> {
     let known = |pace: &Pace| pace.bytes_per_s > 0.0 && pace.backlog_bytes > 0.0;
     let time = |pace: &Pace| pace.backlog_bytes / pace.bytes_per_s;

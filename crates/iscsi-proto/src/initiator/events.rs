@@ -35,9 +35,9 @@ fn is_good<T>(event: &Event<T>) -> bool {
 }
 
 impl<T> Session<T> {
-    /// Does [`Self::poll_event`] have more to say than that commands have ended with GOOD? Only that
-    /// may be taken later, after more has been received. Anything else may decide what comes behind
-    /// it is worth: GOOD of a flush says nothing of what was lost at a power-on before.
+    /// Does [`Self::poll_event`] have more to say than that commands have ended with GOOD? Only
+    /// that may be taken later, after more has been received. Anything else may decide what comes
+    /// behind it is worth: GOOD of a flush says nothing of what was lost at a power-on before.
     pub const fn is_urgent(&self) -> bool {
         self.events.urgent > 0
     }

@@ -1,8 +1,8 @@
 //! Error recovery level 2 (RFC 7143 §6.3.4, §7.1.4.3, §7.2.2, §11.5.6, §11.14): a connection is
 //! lost, its session is not. The connection is logged out "for recovery" over another one, or
-//! reinstated by a login with its CID; then each of its tasks goes on elsewhere: by TASK REASSIGN if
-//! the target has it, by sending it again as it was if not. Without any connection left the session
-//! waits for one, as [`Session::reinstatement`] says; opening it is the owner's part.
+//! reinstated by a login with its CID; then each of its tasks goes on elsewhere: by TASK REASSIGN
+//! if the target has it, by sending it again as it was if not. Without any connection left the
+//! session waits for one, as [`Session::reinstatement`] says; opening it is the owner's part.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -311,9 +311,9 @@ impl<T> Session<T> {
             .map(|(itt, task)| (task.order, itt))
             .collect();
         tasks.sort_unstable();
-        // Which of them the target has, only the target knows: ExpCmdSN says nothing about those behind
-        // a gap, and a task whose reassignment was interrupted may be bound to an older connection. Sent
-        // again, such a command would be ignored.
+        // Which of them the target has, only the target knows: ExpCmdSN says nothing about those
+        // behind a gap, and a task whose reassignment was interrupted may be bound to an older
+        // connection. Sent again, such a command would be ignored.
         let waiting = tasks.into_iter().map(|(_, itt)| itt).collect();
         let Some(c) = self.connection_mut(id) else { return };
         let unsent = std::mem::take(&mut c.queues.commands);

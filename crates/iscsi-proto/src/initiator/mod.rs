@@ -236,7 +236,8 @@ impl<T> Session<T> {
     }
 
     /// When a command with this much payload would be done here, for a comparison of sessions: in
-    /// the time that the fastest connection of all needs for a byte. `None`: no connection takes it.
+    /// the time that the fastest connection of all needs for a byte. `None`: no connection takes
+    /// it.
     pub fn completion(&self, bytes: u64) -> Option<f64> {
         let taking = self.phase == Phase::LoggedIn;
         self.candidate(bytes + COMMAND_COST_BYTES).filter(|_| taking).map(|(_, done)| done)

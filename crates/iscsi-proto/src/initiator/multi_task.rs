@@ -13,8 +13,8 @@ use crate::keys::TaskReporting;
 use crate::pdu::{AsyncMessage, TaskManagementFunction, TaskManagementResponseCode};
 use crate::serial::CmdSn;
 
-/// Aborts under way at once that nobody but us asked for. They are immediate, and a target may refuse
-/// too many of those (§4.2.2.1).
+/// Aborts under way at once that nobody but us asked for. They are immediate, and a target may
+/// refuse too many of those (§4.2.2.1).
 const SILENT_ABORTS_MAX: usize = 16;
 
 impl<T> Session<T> {
@@ -33,8 +33,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// Tasks of a unit are being terminated at the target. What becomes of them is told by the answer
-    /// to our own task management or by a unit attention.
+    /// Tasks of a unit are being terminated at the target. What becomes of them is told by the
+    /// answer to our own task management or by a unit attention.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.9.1
     //# The
     //# receiving initiator iSCSI layer MUST respond to this message
@@ -70,8 +70,8 @@ impl<T> Session<T> {
         }
     }
 
-    /// A function has ended its tasks, or was not carried out: the data of all others is wanted after
-    /// all, unless another function is to end them.
+    /// A function has ended its tasks, or was not carried out: the data of all others is wanted
+    /// after all, unless another function is to end them.
     pub(super) fn resume_data(&mut self) {
         let functions: Vec<(Option<Lun>, CmdSn)> =
             self.tasks.iter().filter_map(|(_, task)| ends(task)).collect();
@@ -124,8 +124,8 @@ impl<T> Session<T> {
     }
 
     /// The answer to a function was lost with its connection, which is logged out by now. It may
-    /// have ended tasks of other connections at the target, which would be waited for for ever: each
-    /// of them is aborted.
+    /// have ended tasks of other connections at the target, which would be waited for for ever:
+    /// each of them is aborted.
     pub(super) fn abort_again(&mut self, lost: &Management, cmd_sn: CmdSn) {
         let (unit, all) = (lost.function.ends_unit(), lost.function.ends_session_tasks());
         if !(unit || all) {

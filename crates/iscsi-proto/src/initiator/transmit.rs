@@ -418,8 +418,8 @@ impl<T> Session<T> {
     fn next_retry(&mut self, id: ConnectionId) -> Option<Transmit> {
         loop {
             let itt = self.connection_mut(id)?.queues.retries.pop_front()?;
-            // It may have been taken, answered or aborted, or have moved meanwhile. An abort that was
-            // sent counts as the command for the target (§7.11).
+            // It may have been taken, answered or aborted, or have moved meanwhile. An abort that
+            // was sent counts as the command for the target (§7.11).
             let here = self.tasks.get(itt).is_some_and(|task| task.connection == id);
             let aborted = self.tasks.command_mut(itt).is_some_and(|task| task.abort_sent);
             if here && !aborted && !self.is_taken(itt) {

@@ -12,8 +12,8 @@ use crate::time::Instant;
 
 impl<T> Session<T> {
     /// Connections whose silence is about to be judged: at the latest before
-    /// [`Self::handle_timeout`] the owner may look whether their transport still moves bytes, and say
-    /// so with [`Self::note_acknowledged`].
+    /// [`Self::handle_timeout`] the owner may look whether their transport still moves bytes, and
+    /// say so with [`Self::note_acknowledged`].
     pub fn suspects(&self, now: Instant) -> impl Iterator<Item = ConnectionId> + '_ {
         let timers = [Timer::Keepalive, Timer::Ping];
         let is_due = move |c: &&Connection| timers.iter().any(|one| c.timers.is_due(*one, now));
@@ -21,9 +21,9 @@ impl<T> Session<T> {
         ids.filter(move |id| self.connection(*id).as_ref().is_some_and(is_due))
     }
 
-    /// The peer's TCP has acknowledged bytes of a connection, or brought some that nobody has read yet.
-    /// A ping behind megabytes that a slow path takes seconds to carry is answered after them: a
-    /// connection that carries them is alive. It is asked all the same, because the host that
+    /// The peer's TCP has acknowledged bytes of a connection, or brought some that nobody has read
+    /// yet. A ping behind megabytes that a slow path takes seconds to carry is answered after them:
+    /// a connection that carries them is alive. It is asked all the same, because the host that
     /// acknowledges may have a process that hangs.
     pub fn note_acknowledged(&mut self, id: ConnectionId, now: Instant) {
         if let Some(c) = self.connection_mut(id) {

@@ -1,6 +1,6 @@
 //! Tasks that end with their connection while the session goes on (RFC 7143 §11.14.5): nobody
-//! answers them, so the next command to their unit is answered with a unit attention. What the device
-//! server has to tell by itself (resets, aborts by others) is its own business.
+//! answers them, so the next command to their unit is answered with a unit attention. What the
+//! device server has to tell by itself (resets, aborts by others) is its own business.
 
 use bytes::Bytes;
 
@@ -17,8 +17,8 @@ const UNIT_ATTENTION: u8 = 0x06;
 /// SOME COMMANDS CLEARED BY ISCSI PROTOCOL EVENT.
 const CLEARED_BY_ISCSI: [u8; 2] = [0x47, 0x7f];
 
-/// Operation codes of commands that neither report nor clear a unit attention (SAM-5 §5.14): REQUEST
-/// SENSE, INQUIRY, REPORT LUNS.
+/// Operation codes of commands that neither report nor clear a unit attention (SAM-5 §5.14):
+/// REQUEST SENSE, INQUIRY, REPORT LUNS.
 const SILENT: [u8; 3] = [0x03, 0x12, 0xa0];
 
 impl Session {

@@ -19,7 +19,8 @@ pub struct SessionConfig {
     /// with an error instead of being given a buffer.
     pub write_length_max: u32,
     /// Memory for solicited writes in bytes, from the first R2T (or from the command, if data comes
-    /// with it and there is room) to the end of the command, over all tasks of the session. Unsolicited data comes on top, at most FirstBurstLength times
+    /// with it and there is room) to the end of the command, over all tasks of the session.
+    /// Unsolicited data comes on top, at most FirstBurstLength times
     /// `command_window`.
     pub buffered_bytes_max: u64,
     /// Memory for what reads bring, from their execution until it is sent, over all tasks of a
@@ -33,9 +34,9 @@ pub struct SessionConfig {
     /// recovery level 1 and up. TCP loses nothing, so that this is no matter of the path's quality:
     /// the time must only be longer than any initiator hesitates.
     pub data_timeout: Duration,
-    /// Silence of a connection after which tasks that are aborted wait no longer for data they asked
-    /// for. The RFC knows no such limit, but initiators that stop sending with the reset are the rule
-    /// (Linux, unless told otherwise) and give up after half a minute.
+    /// Silence of a connection after which tasks that are aborted wait no longer for data they
+    /// asked for. The RFC knows no such limit, but initiators that stop sending with the reset are
+    /// the rule (Linux, unless told otherwise) and give up after half a minute.
     pub drain_timeout: Duration,
     /// Time after which an initiator is asked again to acknowledge what holds up others.
     pub acknowledge_after: Duration,

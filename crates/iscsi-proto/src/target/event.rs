@@ -44,8 +44,9 @@ pub enum Event {
         /// Its whole text.
         text: Bytes,
     },
-    /// Carry out what a task management function means beyond this session (other sessions'
-    /// tasks, the logical unit's state), then call [`Session::management_done`](super::Session::management_done).
+    /// Carry out what a task management function means beyond this session (other sessions' tasks,
+    /// the logical unit's state), then call
+    /// [`Session::management_done`](super::Session::management_done).
     Management {
         /// The request's task.
         itt: Itt,
@@ -114,7 +115,8 @@ pub enum Recovery {
     },
 }
 
-/// The data segment of the PDU under way, as [`Placement`](crate::connection::Placement) asked for it.
+/// The data segment of the PDU under way, as [`Placement`](crate::connection::Placement) asked for
+/// it.
 #[derive(Clone, Debug)]
 pub enum Received {
     /// No data, or it lies where it was placed, or it was thrown away.

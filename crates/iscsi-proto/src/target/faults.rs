@@ -1,5 +1,5 @@
-//! What is wrong with a PDU, and what becomes of its command and its connection: damage, data that is
-//! not what it should be, headers that cannot be (RFC 7143 §7.3, §7.7, §7.8, §11.17).
+//! What is wrong with a PDU, and what becomes of its command and its connection: damage, data that
+//! is not what it should be, headers that cannot be (RFC 7143 §7.3, §7.7, §7.8, §11.17).
 
 use bytes::Bytes;
 

@@ -1,10 +1,11 @@
-//! Response fences (RFC 7143 §4.2.2.3): an answer that implies the fate of others passes none of them
-//! and is passed by none, although each connection has an order of its own.
+//! Response fences (RFC 7143 §4.2.2.3): an answer that implies the fate of others passes none of
+//! them and is passed by none, although each connection has an order of its own.
 //!
-//! A fence goes through four stages: answers handed over before are sent; they are acknowledged; the
-//! fenced answer is sent; it is acknowledged. Meanwhile all later responses of the session are held,
-//! not only those of the unit: that is simpler, and lasts two round trips after a rare event. With one
-//! connection there is nothing to do. There is no ACA here, so that no fences for it are needed.
+//! A fence goes through four stages: answers handed over before are sent; they are acknowledged;
+//! the fenced answer is sent; it is acknowledged. Meanwhile all later responses of the session are
+//! held, not only those of the unit: that is simpler, and lasts two round trips after a rare event.
+//! With one connection there is nothing to do. There is no ACA here, so that no fences for it are
+//! needed.
 
 use super::event::ConnId;
 use super::session::{Connection, Session};

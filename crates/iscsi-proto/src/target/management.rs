@@ -20,8 +20,8 @@ use crate::pdu::{
 };
 use crate::serial::CmdSn;
 
-/// What an initiator may do to the tasks of others. Asked while a function is carried out, so it must
-/// not block.
+/// What an initiator may do to the tasks of others. Asked while a function is carried out, so it
+/// must not block.
 pub trait Rights: Send + Sync {
     /// May it end the tasks of others on this unit; of all units for `None`?
     fn may_reset(&self, lun: Option<Lun>) -> bool;
@@ -215,8 +215,8 @@ impl Session {
         }
     }
 
-    /// Ends one task as [`abort_task`](Self::abort_task) does, but one whose R2Ts are on their way to
-    /// the initiator only when their data has come.
+    /// Ends one task as [`abort_task`](Self::abort_task) does, but one whose R2Ts are on their way
+    /// to the initiator only when their data has come.
     //= https://www.rfc-editor.org/rfc/rfc7143#section-11.5.1
     //# The target for its part MUST wait for responses on all affected Target Transfer Tags before
     //# acting on either of these two task management requests.

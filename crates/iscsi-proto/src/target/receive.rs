@@ -144,8 +144,8 @@ impl Session {
         header: &Header,
     ) -> Result<(), SessionError> {
         self.clock = self.clock.max(now);
-        // Also one that we are about to close: what still comes in must not be executed, or it would
-        // be after the session that replaces this one was told that nothing can be any more.
+        // Also one that we are about to close: what still comes in must not be executed, or it
+        // would be after the session that replaces this one was told that nothing can be any more.
         let alive = |c: &&mut Connection| c.state.is_alive();
         let Some(connection) = self.connections.get_mut(&conn).filter(alive) else {
             return Err(self.error(conn, Itt::NONE, "PDU on a connection that is over"));

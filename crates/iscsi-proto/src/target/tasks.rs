@@ -2,9 +2,9 @@
 //!
 //! A task is some hundreds of bytes long and is looked up a dozen times between its command and its
 //! answer, nearly always several times in a row. So a task is never moved (a tree of tasks moves
-//! the neighbours of one that comes or goes, as much as a 4 KiB read copies), and the place that was
-//! looked up last is tried first. The memory of tasks is used again: once there is enough for what a
-//! session has under way, the allocator is asked for nothing.
+//! the neighbours of one that comes or goes, as much as a 4 KiB read copies), and the place that
+//! was looked up last is tried first. The memory of tasks is used again: once there is enough for
+//! what a session has under way, the allocator is asked for nothing.
 //!
 //! What is seen of all tasks is in the order of their tags, or depends on no order: never on the
 //! hash, so that a run of the simulator stays a function of its seed.

@@ -50,7 +50,8 @@ impl Session {
         self.settle();
     }
 
-    /// An aborted task waits for data: [`poll_timeout`](Self::poll_timeout) matters at level 0, too.
+    /// An aborted task waits for data: [`poll_timeout`](Self::poll_timeout) matters at level 0,
+    /// too.
     pub fn is_draining(&self) -> bool {
         self.drains_since.is_some()
     }
@@ -122,9 +123,9 @@ impl Session {
     }
 
     /// The peer's TCP has acknowledged bytes of `conn`, or brought some that nobody has read yet. A
-    /// NOP-In behind the data of large reads is answered after them: a connection that carries them is
-    /// alive. It is asked all the same, because the host that acknowledges may have a process that
-    /// hangs.
+    /// NOP-In behind the data of large reads is answered after them: a connection that carries them
+    /// is alive. It is asked all the same, because the host that acknowledges may have a process
+    /// that hangs.
     pub fn note_acknowledged(&mut self, conn: ConnId, now: Instant) {
         if let Some(connection) = self.connections.get_mut(&conn)
             && connection.ping_sent.is_some()

@@ -37,8 +37,8 @@ async fn ask(portal: &Portal, config: &Config) -> Result<Vec<TargetRecord>, Conn
     // A few kilobytes of text need no digest, and plain PDUs can be read one by one.
     let config = config.clone().digests(DigestPreference::Never, DigestPreference::Never);
     let mut config = config.error_recovery_level(0); // one question, one answer
-    // Discovery may be open where the targets are not. Nothing is lost by it: a target that is asked
-    // to prove itself (mutual CHAP) still has to.
+    // Discovery may be open where the targets are not. Nothing is lost by it: a target that is
+    // asked to prove itself (mutual CHAP) still has to.
     config.chap_optional = true;
     let mut link = connect_again(portal, &config, config.chap.as_ref(), &identity).await?;
     let established = Established::from(&link.outcome);

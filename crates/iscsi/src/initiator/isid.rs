@@ -2,8 +2,8 @@
 //!
 //! A session that is set up under the name of an earlier one reinstates it: the target ends the
 //! earlier one's commands before it answers the login (§6.3.5), and to SCSI it is the same I_T
-//! nexus, so reservations go on. With a random ISID that holds for one process. With a stable one it
-//! holds from one process to its successor, so what a process that was killed has left at the
+//! nexus, so reservations go on. With a random ISID that holds for one process. With a stable one
+//! it holds from one process to its successor, so what a process that was killed has left at the
 //! target cannot land on what its successor writes.
 //!
 //! Two processes under one name would reinstate each other for ever. So a stable ISID belongs to
@@ -11,8 +11,8 @@
 //! The file also tells how many sessions of one connection each the last holder had, so that all
 //! of them are reinstated.
 //!
-//! A leg of a mirror has a stable ISID or no connection at all ([`ChosenIsid::of_leg`]): each of its
-//! disks reinstates what the one before had.
+//! A leg of a mirror has a stable ISID or no connection at all ([`ChosenIsid::of_leg`]): each of
+//! its disks reinstates what the one before had.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -116,8 +116,8 @@ impl ChosenIsid {
         Ok(Self { bits, held: Mutex::new(Held { file: Some(file), sessions }) })
     }
 
-    /// Qualifiers of sessions that a predecessor, or an earlier disk, may have left: they were noted
-    /// before they were set up. None: nobody has noted anything since the host was started.
+    /// Qualifiers of sessions that a predecessor, or an earlier disk, may have left: they were
+    /// noted before they were set up. None: nobody has noted anything since the host was started.
     pub(super) fn left(&self) -> BTreeSet<u16> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).sessions.clone()
     }

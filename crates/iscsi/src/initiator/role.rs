@@ -109,8 +109,8 @@ impl ConnectionRole {
     }
 }
 
-/// Runs something on a session, and takes what it has to say if that has to be known before anything
-/// else is done: what came behind a unit attention is not worth what it says.
+/// Runs something on a session, and takes what it has to say if that has to be known before
+/// anything else is done: what came behind a unit attention is not worth what it says.
 fn step<R>(
     state: &mut State,
     (incarnation, index, id): (u64, usize, ConnectionId),

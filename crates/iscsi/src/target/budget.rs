@@ -21,8 +21,8 @@ use tokio::sync::Notify;
 
 use super::session::now;
 
-/// Within this time a session has to bring to an end, by executed commands, as much common memory as
-/// it held at the beginning, or it hoards: longer than any path needs for the largest command.
+/// Within this time a session has to bring to an end, by executed commands, as much common memory
+/// as it held at the beginning, or it hoards: longer than any path needs for the largest command.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Memory of a whole server.

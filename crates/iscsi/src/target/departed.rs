@@ -1,8 +1,8 @@
 //! Connections that their initiator has closed and whose tasks have not been told yet.
 //!
-//! An initiator that hangs up and comes back at once, under another ISID, meets what its old session
-//! holds - a reservation, a medium that must stay - unless the end is seen before the return. The
-//! kernel keeps that order; our threads need not.
+//! An initiator that hangs up and comes back at once, under another ISID, meets what its old
+//! session holds - a reservation, a medium that must stay - unless the end is seen before the
+//! return. The kernel keeps that order; our threads need not.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -35,8 +35,8 @@ use super::shared::{Sessions, Shared};
 use crate::driver::{CloseReason, drive};
 use crate::transport::login::{ReadError, read_pdu, write_pdu};
 
-/// How long a connection may say nothing: an initiator sends its first PDU as soon as TCP's handshake
-/// is over, and what is lost once comes again after a second.
+/// How long a connection may say nothing: an initiator sends its first PDU as soon as TCP's
+/// handshake is over, and what is lost once comes again after a second.
 const FIRST_PDU_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a connection never reached its full-feature phase.

@@ -109,8 +109,8 @@ impl Shared {
         sessions
     }
 
-    /// Forgets a session whose last connection has ended. One with commands still executing, or that
-    /// waits for such a one, is kept: whoever logs in again has to wait for them.
+    /// Forgets a session whose last connection has ended. One with commands still executing, or
+    /// that waits for such a one, is kept: whoever logs in again has to wait for them.
     pub(super) fn forget(&self, session: &Arc<SharedSession>) {
         let lives = |core: &mut Session| {
             core.connection_count() > 0 || core.awaits_recovery() || !core.is_quiet()

@@ -1,8 +1,9 @@
 //! One connection's view of its session's core, which it locks as rarely as it can: once for the
 //! commands that came together, as far as they bring no data, once for each other PDU that arrives,
-//! and once for all that is to be sent. What has come and needs no answer yet, and what commands that
-//! ended at once have to say, waits here for the next of these occasions; the clock is read once a
-//! round of the driver loop, and the getters answer from that round's beginning. Decides nothing.
+//! and once for all that is to be sent. What has come and needs no answer yet, and what commands
+//! that ended at once have to say, waits here for the next of these occasions; the clock is read
+//! once a round of the driver loop, and the getters answer from that round's beginning. Decides
+//! nothing.
 
 use std::sync::Arc;
 
@@ -122,8 +123,8 @@ impl CoreView {
         self.step(|_| ());
     }
 
-    /// Keeps a header for later, if it is one of a command without data. Where the data of any other
-    /// belongs has to be known at once, and it may be about those before it.
+    /// Keeps a header for later, if it is one of a command without data. Where the data of any
+    /// other belongs has to be known at once, and it may be about those before it.
     pub(super) fn keep_command(&mut self, header: &Header) -> bool {
         let keeps = header.opcode() == Opcode::SCSI_COMMAND && header.data_segment_length() == 0;
         if keeps {
@@ -142,8 +143,8 @@ impl CoreView {
         self.kept.len()
     }
 
-    /// Tells the core of all that was kept, in its order. What those before a bad one have caused is
-    /// there in any case.
+    /// Tells the core of all that was kept, in its order. What those before a bad one have caused
+    /// is there in any case.
     pub(super) fn handle_kept(&mut self) -> Result<(), SessionError> {
         let (conn, now) = (self.conn, self.now);
         let mut kept = std::mem::take(&mut self.kept);

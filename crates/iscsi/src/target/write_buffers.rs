@@ -49,8 +49,8 @@ impl WriteBuffers {
 
     /// A buffer of at least `len` bytes with what has arrived already, for `coming` bytes more, or
     /// `None`: throw the data away. It grows once at most, when memory is promised to a write that
-    /// had to wait for it. What nothing has come for costs nothing: the kernel gives memory as it is
-    /// touched.
+    /// had to wait for it. What nothing has come for costs nothing: the kernel gives memory as it
+    /// is touched.
     pub(super) fn fill(&mut self, itt: Itt, len: usize, coming: usize) -> Option<Buf> {
         let write = self.writes.entry(itt).or_default();
         if write.refused {

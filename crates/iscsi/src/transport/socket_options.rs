@@ -162,7 +162,8 @@ fn sysctl(name: &str, index: usize) -> u64 {
     text.split_whitespace().nth(index).and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Congestion controls that this kernel has and lets us choose, of those that the path controller knows.
+/// Congestion controls that this kernel has and lets us choose, of those that the path controller
+/// knows.
 pub(crate) fn congestion_controls() -> Vec<CongestionControl> {
     congestion_control_names().iter().filter_map(|name| name.parse().ok()).collect()
 }

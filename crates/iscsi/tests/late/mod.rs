@@ -1,5 +1,5 @@
-//! Storage whose writes land late: not before it is told to, and whether or not anybody waits for them.
-//! Nobody can call a write back from it.
+//! Storage whose writes land late: not before it is told to, and whether or not anybody waits for
+//! them. Nobody can call a write back from it.
 
 #![allow(clippy::unwrap_used, unreachable_pub)] // in a test a panic is the result
 

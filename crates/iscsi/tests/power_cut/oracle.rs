@@ -46,8 +46,8 @@ impl Oracle {
         }
     }
 
-    /// Every sector has to hold something that was written to it, whole; with `all`, nothing that an
-    /// acknowledged write has replaced.
+    /// Every sector has to hold something that was written to it, whole; with `all`, nothing that
+    /// an acknowledged write has replaced.
     pub fn check(&self, disk: &[u8], all: bool) -> Result<(), String> {
         for (sector, content) in (0..).zip(disk.chunks(SECTOR as usize)) {
             let found = u32::from_le_bytes([content[0], content[1], content[2], content[3]]);

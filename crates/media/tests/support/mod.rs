@@ -1,5 +1,5 @@
-//! A server over a disk that mke2fs has made (one of the fuzz cases') in a file, and what one says to
-//! it.
+//! A server over a disk that mke2fs has made (one of the fuzz cases') in a file, and what one says
+//! to it.
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail as tests do
 #![allow(dead_code, reason = "each test file uses a part of them")]

@@ -225,7 +225,8 @@ fn a_new_path_is_filled_without_running_over() {
 
 #[test]
 fn a_pause_at_the_beginning_does_not_make_the_line_slow() {
-    // For a third of a second nearly nothing comes through: a guest that does not run, a link that flaps.
+    // For a third of a second nearly nothing comes through: a guest that does not run, a link that
+    // flaps.
     for rtt_ms in [20.0, 50.0, 100.0] {
         for seed in SEEDS {
             let rtt_s = rtt_ms / 1e3;
@@ -279,8 +280,8 @@ fn hiccups_are_no_queue() {
     }
 }
 
-/// What is carried, as a share of the line at that time: before, while and after it is slower, where
-/// round trips are longer by up to `most_s` in a share of the samples.
+/// What is carried, as a share of the line at that time: before, while and after it is slower,
+/// where round trips are longer by up to `most_s` in a share of the samples.
 fn shares_with_jitter(rtt_s: f64, share: f64, most_s: f64) -> [f64; 3] {
     let mut sums = [0.0; 3];
     for seed in SEEDS {
@@ -381,7 +382,8 @@ fn one_command_at_a_time_gets_all_of_the_line() {
             let line = Line { rtt_s, block_bytes: Some(4e6), ..LINE };
             let mut run = Run::new(seed);
             run.to(40.0, line, rtt_s);
-            // A block takes its time on the line and a round trip; the model sees it in steps of a sample.
+            // A block takes its time on the line and a round trip; the model sees it in steps of a
+            // sample.
             let rate = run.control.pace().map_or(1.0, |rate| rate / GIGABIT);
             assert!(rate >= 0.9, "{rtt_s} s, seed {seed}: {rate:.2} of the line");
             let lost = run.lost_bytes;

@@ -45,8 +45,8 @@ pub(crate) struct Path {
     /// Time that each `pdu_bytes` cost besides their transfer (the storage of the APT study).
     pub(crate) storage_s_per_byte: f64,
     pub(crate) competitors: f64,
-    /// More connections than this overrun the queue and wait for timeouts: of 64 over a queue for 30,
-    /// real TCP with windows of 64 KB carried 74 %.
+    /// More connections than this overrun the queue and wait for timeouts: of 64 over a queue for
+    /// 30, real TCP with windows of 64 KB carried 74 %.
     pub(crate) queue_connections: f64,
     /// Relative standard deviation of a sample.
     pub(crate) noise: f64,

@@ -2,8 +2,8 @@
 //! sending them to the initiator and back.
 //!
 //! One buffer per command, as long as its longest run and [`STEP_BYTES`] at most, so memory is
-//! bounded by the number of copies. A copy is reads and writes of the nexus that asked for it: reservations and write protection of the
-//! units concerned hold.
+//! bounded by the number of copies. A copy is reads and writes of the nexus that asked for it:
+//! reservations and write protection of the units concerned hold.
 
 mod page;
 mod parameters;

@@ -5,8 +5,8 @@ use crate::sense::{AdditionalSense, Sense};
 
 /// Limits told by RECEIVE COPY OPERATING PARAMETERS and VPD page 8Fh.
 pub(crate) const CSCD_COUNT_MAX: u16 = 16;
-/// Scattered blocks of 4 KiB take a segment each. A longer list would be fewer commands a round trip
-/// (`results::CONCURRENT_MAX`), but one of so many seeks takes a disk with an arm two seconds.
+/// Scattered blocks of 4 KiB take a segment each. A longer list would be fewer commands a round
+/// trip (`results::CONCURRENT_MAX`), but one of so many seeks takes a disk with an arm two seconds.
 pub(crate) const SEGMENT_COUNT_MAX: u16 = 128;
 /// Room for as many descriptors of both kinds.
 pub(crate) const DESCRIPTOR_LIST_LEN_MAX: u32 = 4096;

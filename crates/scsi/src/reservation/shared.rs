@@ -48,16 +48,17 @@ pub trait SharedStore: Send + Sync + std::fmt::Debug {
     /// It cannot be read, or is not what was stored.
     fn load(&self) -> io::Result<Option<Stored>>;
 
-    /// Replaces what has this version (0: nothing was stored), atomically and on stable storage when
-    /// it returns, and tells the new version; `None` if it had another by now. May block.
+    /// Replaces what has this version (0: nothing was stored), atomically and on stable storage
+    /// when it returns, and tells the new version; `None` if it had another by now. May block.
     ///
     /// # Errors
     /// It is not known whether it was replaced.
     fn replace(&self, version: u64, state: &[u8]) -> io::Result<Option<u64>>;
 }
 
-/// A file in a folder that all targets see, on a file system with locks that hold among them (NFS 4,
-/// CephFS, GFS2, or one machine's). It is replaced by way of `NAME.new` under a lock on `NAME.lock`.
+/// A file in a folder that all targets see, on a file system with locks that hold among them (NFS
+/// 4, CephFS, GFS2, or one machine's). It is replaced by way of `NAME.new` under a lock on
+/// `NAME.lock`.
 #[derive(Clone, Debug)]
 pub struct SharedFileStore {
     path: PathBuf,
@@ -127,8 +128,8 @@ pub(crate) struct Shared {
     begin: Instant,
     /// In microseconds since `begin`.
     fresh_until_us: AtomicU64,
-    /// Newest version that was met. An older one is another place under the same name: a file system
-    /// that is not mounted, or was rolled back.
+    /// Newest version that was met. An older one is another place under the same name: a file
+    /// system that is not mounted, or was rolled back.
     newest: AtomicU64,
 }
 

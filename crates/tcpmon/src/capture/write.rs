@@ -32,8 +32,8 @@ impl<W: Write> Writer<W> {
         block(&mut self.to, 6, &packet(0, time_ns, wire_len, bytes))
     }
 
-    /// A block of our own: types with the highest bit set are for local use, and other programs pass
-    /// over them.
+    /// A block of our own: types with the highest bit set are for local use, and other programs
+    /// pass over them.
     pub fn local_block(&mut self, kind: u32, body: &[u8]) -> io::Result<()> {
         block(&mut self.to, kind | 1 << 31, body)
     }

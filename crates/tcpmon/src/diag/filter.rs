@@ -2,9 +2,10 @@
 //! that a host with a hundred thousand others answers with the few (linux/inet_diag.h,
 //! `INET_DIAG_REQ_BYTECODE`).
 //!
-//! The program is a list of conditions, each with two forward jumps: `yes` is its own length, `no` the
-//! distance to where it goes on otherwise. Who lands exactly at the end is accepted, who lands 4 bytes
-//! behind it is not. The kernel checks that every `no` ends at the beginning of a condition.
+//! The program is a list of conditions, each with two forward jumps: `yes` is its own length, `no`
+//! the distance to where it goes on otherwise. Who lands exactly at the end is accepted, who lands
+//! 4 bytes behind it is not. The kernel checks that every `no` ends at the beginning of a
+//! condition.
 
 use std::net::IpAddr;
 

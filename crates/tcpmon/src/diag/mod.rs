@@ -1,5 +1,6 @@
 //! The kernel's table of TCP connections, by NETLINK_SOCK_DIAG (sock_diag(7)): no root needed, and
-//! nothing is changed. It sees the network namespace that the process was in when it opened the socket.
+//! nothing is changed. It sees the network namespace that the process was in when it opened the
+//! socket.
 
 mod filter;
 mod owner;

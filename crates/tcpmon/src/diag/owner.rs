@@ -1,5 +1,6 @@
 //! Whose a connection is: the process that has its socket open, found by the socket's inode in
-//! /proc/PID/fd. Without root only one's own processes can be looked into; what could not is counted.
+//! /proc/PID/fd. Without root only one's own processes can be looked into; what could not is
+//! counted.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;

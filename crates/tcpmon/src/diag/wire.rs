@@ -1,5 +1,6 @@
-//! Messages of NETLINK_SOCK_DIAG for TCP (linux/inet_diag.h, sock_diag(7)): a request out of a filter
-//! or a connection, a [`Sample`] out of an answer. Netlink's own headers and attributes are read by
+//! Messages of NETLINK_SOCK_DIAG for TCP (linux/inet_diag.h, sock_diag(7)): a request out of a
+//! filter or a connection, a [`Sample`] out of an answer. Netlink's own headers and attributes are
+//! read by
 //! `netlink-packet-core`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

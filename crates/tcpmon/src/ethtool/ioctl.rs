@@ -1,5 +1,5 @@
-//! SIOCETHTOOL (linux/ethtool.h): every request is an array of 32-bit words whose first is the command,
-//! and the kernel answers in place.
+//! SIOCETHTOOL (linux/ethtool.h): every request is an array of 32-bit words whose first is the
+//! command, and the kernel answers in place.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -21,8 +21,8 @@ impl Requests {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(descriptor) }))
     }
 
-    /// Sends a request of N words and lets the kernel answer in them. N is the size of the command's
-    /// structure, which the caller owes: the kernel reads and writes no more than that.
+    /// Sends a request of N words and lets the kernel answer in them. N is the size of the
+    /// command's structure, which the caller owes: the kernel reads and writes no more than that.
     pub(super) fn call<const N: usize>(
         &self,
         device: &str,

@@ -185,8 +185,8 @@ pub fn change(name: &str, change: Change) -> Result<(), EthtoolError> {
     apply().map_err(|source| EthtoolError::Refused { device: name.into(), what, source })
 }
 
-/// The device's folder in sysfs, which is that of this network namespace only where sysfs is mounted in
-/// it; so the ioctl has the last word.
+/// The device's folder in sysfs, which is that of this network namespace only where sysfs is
+/// mounted in it; so the ioctl has the last word.
 fn folder(name: &str) -> Result<PathBuf, EthtoolError> {
     let known = addresses().iter().any(|(own, _)| own == name);
     let folder = PathBuf::from("/sys/class/net").join(name);
@@ -252,7 +252,8 @@ fn rings(requests: &Requests, name: &str) -> Vec<Knob> {
 fn addresses() -> Vec<(String, IpAddr)> {
     let mut found = Vec::new();
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the kernel's list is written to a pointer of ours, and freed below by its own function.
+    // SAFETY: the kernel's list is written to a pointer of ours, and freed below by its own
+    // function.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
         return found;
     }

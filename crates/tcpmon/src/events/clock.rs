@@ -1,12 +1,13 @@
-//! The clocks of events: the kernel stamps them with CLOCK_MONOTONIC, captures have the time of day.
+//! The clocks of events: the kernel stamps them with CLOCK_MONOTONIC, captures have the time of
+//! day.
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock of `Instant` and of [`super::Event::at_ns`].
 pub fn monotonic_ns() -> u64 {
     now_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// What to add to [`super::Event::at_ns`] for nanoseconds since 1970; changes when somebody sets the
-/// clock.
+/// What to add to [`super::Event::at_ns`] for nanoseconds since 1970; changes when somebody sets
+/// the clock.
 pub fn realtime_minus_monotonic_ns() -> u64 {
     // The reading between two others of the other clock is nearest to their middle.
     let before = monotonic_ns();

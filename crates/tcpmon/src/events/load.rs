@@ -11,7 +11,8 @@ use super::source::{Source, describe, seen};
 use super::{Event, EventFilter, EventsError, privilege};
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/events.bpf.o"));
-/// Room for some 35,000 events, what a few very bad seconds have; a power of two, which the kernel demands.
+/// Room for some 35,000 events, what a few very bad seconds have; a power of two, which the kernel
+/// demands.
 const RING_BYTES: u32 = 1 << 22;
 /// A connection tells how it stands at most so often; more would drown what is rare.
 const PROBE_INTERVAL_NS: u64 = 1_000_000;
@@ -121,9 +122,9 @@ impl Events {
         &self.sources
     }
 
-    /// Hands over what has happened since the last call, a ring full at most, also as the bytes that
-    /// a recording keeps; returns how many that were. Events of one connection come in the order of
-    /// time.
+    /// Hands over what has happened since the last call, a ring full at most, also as the bytes
+    /// that a recording keeps; returns how many that were. Events of one connection come in the
+    /// order of time.
     pub fn drain(&mut self, mut each: impl FnMut(Event, &[u8])) -> usize {
         let most = RING_BYTES as usize / super::EVENT_BYTES;
         let mut count = 0;

@@ -1,10 +1,10 @@
 //! TCP's events one by one, from eBPF programs in the kernel (`ebpf/`): retransmissions, duplicate
 //! acknowledgements, SACKs, timeouts, waits for the send buffer.
 //!
-//! What the kernel does not permit is said, program by program, in [`Source::refused`]; a build without
-//! clang has no programs and says so ([`EventsError::NotBuilt`]). Nothing is changed in the kernel but
-//! that the programs run; they end with [`Events`]. Connections are filtered there, by network
-//! namespace and port.
+//! What the kernel does not permit is said, program by program, in [`Source::refused`]; a build
+//! without clang has no programs and says so ([`EventsError::NotBuilt`]). Nothing is changed in the
+//! kernel but that the programs run; they end with [`Events`]. Connections are filtered there, by
+//! network namespace and port.
 
 #[cfg_attr(not(has_ebpf), path = "absent.rs")]
 mod load;

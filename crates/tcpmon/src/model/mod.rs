@@ -30,7 +30,8 @@ use connection::Connection;
 const CONNECTIONS_MAX: usize = 256;
 /// Reports of connections that ended; MC/S sessions have some tens.
 const REPORTS_MAX: usize = 1024;
-/// What may wait in all connections together: some that lose much at a time, or one that is hostile.
+/// What may wait in all connections together: some that lose much at a time, or one that is
+/// hostile.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Times of single commands in all reports of connections that ended; 6 MB.
 const RECORDS_MAX: usize = 1 << 16;

@@ -113,7 +113,8 @@ pub(super) fn stream() -> Vec<(&'static str, Vec<u8>)> {
     vec![("conversation", input)]
 }
 
-/// The first packets for `pcap`: Ethernet, raw IP, big-endian with nanoseconds, and lengths that lie.
+/// The first packets for `pcap`: Ethernet, raw IP, big-endian with nanoseconds, and lengths that
+/// lie.
 pub(super) fn pcap() -> Vec<(&'static str, Vec<u8>)> {
     let record = |kind: u8, out: &mut Vec<u8>| {
         // Payload, then ports, flags, options and numbers of the TCP header, then the time.

@@ -1,6 +1,6 @@
-//! Storage as it is under a target: a cache that forgets, a medium that keeps, and the ways in which
-//! the one does not reach the other. A [`BlockDevice`] for the real device server, whose operations
-//! end when the simulation says so.
+//! Storage as it is under a target: a cache that forgets, a medium that keeps, and the ways in
+//! which the one does not reach the other. A [`BlockDevice`] for the real device server, whose
+//! operations end when the simulation says so.
 //!
 //! A completed write is *visible*; it is *stable* only after a flush, after its own FUA, or because
 //! the cache was written back in between. A power cut leaves of each sector any state that it had

@@ -47,7 +47,8 @@ impl Lane {
             Err(_full) => {
                 let (places, runtime) = (Arc::clone(&self.0), runtime.clone());
                 Io::later(async move {
-                    // Never closed, so that this cannot fail; a place is not worth a panic if it does.
+                    // Never closed, so that this cannot fail; a place is not worth a panic if it
+                    // does.
                     let Ok(place) = places.acquire_owned().await else { return Err(ended()) };
                     outcome(spawn(&runtime, place)).await
                 })

@@ -3,15 +3,16 @@
 //! Judged once per window that the reader has consumed. It doubles while the reader had to wait and
 //! the path has more to give: the last doubling made it faster, or twice rate × latency is not yet
 //! under way. At its beginning it grows fourfold instead, so that it does not hold back connections
-//! which are in slow start themselves. A reader that never waits keeps what it has, or less. It never shrinks for a reader
-//! that waits, so a latency that is not the path's own cannot talk it into standing still.
+//! which are in slow start themselves. A reader that never waits keeps what it has, or less. It
+//! never shrinks for a reader that waits, so a latency that is not the path's own cannot talk it
+//! into standing still.
 
 /// Windows consumed before a larger one is tried although the last one did not help: the path may
 /// have changed.
 const HELD_MAX: u32 = 16;
 
-/// Growth of the window until it first fails to help. A stream that ends meanwhile has wasted at most
-/// three times what it has read, and the smallest window.
+/// Growth of the window until it first fails to help. A stream that ends meanwhile has wasted at
+/// most three times what it has read, and the smallest window.
 const START_FACTOR: u64 = 4;
 
 /// Windows consumed without a wait before it is halved.

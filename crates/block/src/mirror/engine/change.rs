@@ -74,8 +74,9 @@ impl Change {
         bytes.start / BLOCK_BYTES..bytes.end / BLOCK_BYTES
     }
 
-    /// What is known of its blocks at a leg, when both sides have ended. As long as the local device
-    /// may lose the change, a bit stays: after a power cut here the leg could be the newer one.
+    /// What is known of its blocks at a leg, when both sides have ended. As long as the local
+    /// device may lose the change, a bit stays: after a power cut here the leg could be the newer
+    /// one.
     fn outcomes(&self, local: &Result<()>, remote: &Result<()>) -> Vec<(Range<u64>, Outcome)> {
         let blocks = self.blocks();
         if local.is_err() || remote.is_err() {

@@ -22,8 +22,8 @@ impl Class {
     pub(super) const ALL: [Self; 6] =
         [Self::Entity, Self::Portal, Self::Node, Self::Group, Self::Domain, Self::Set];
 
-    /// The kind of object that a tag is an attribute of, vendors' tags among them; none for those of
-    /// Fibre Channel.
+    /// The kind of object that a tag is an attribute of, vendors' tags among them; none for those
+    /// of Fibre Channel.
     pub(super) fn of(tag: Tag) -> Option<Self> {
         Some(match tag.0 {
             1..=15 | 385..=512 => Self::Entity,

@@ -1,5 +1,5 @@
-//! `enkaku mirror`: a local disk that is kept at other places as well. One file per subcommand; what
-//! there is to decide is decided in `daemon::mirror` and `block::mirror`.
+//! `enkaku mirror`: a local disk that is kept at other places as well. One file per subcommand;
+//! what there is to decide is decided in `daemon::mirror` and `block::mirror`.
 
 mod add_leg;
 mod create;

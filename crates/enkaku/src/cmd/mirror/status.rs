@@ -15,8 +15,8 @@ use crate::cmd::say;
 /// Time between two looks of `--watch`.
 const WATCH_EVERY: Duration = Duration::from_secs(1);
 
-/// Tells how a mirror stands: each leg, how far it is behind, what a promotion would lose. Exit code
-/// 1 unless all legs are in sync. Of one that does not run, its metadata is shown.
+/// Tells how a mirror stands: each leg, how far it is behind, what a promotion would lose. Exit
+/// code 1 unless all legs are in sync. Of one that does not run, its metadata is shown.
 #[derive(clap::Args, Debug)]
 pub(super) struct Args {
     #[command(flatten)]

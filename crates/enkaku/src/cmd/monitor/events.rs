@@ -1,4 +1,5 @@
-//! `--events`: TCP's events beside the samples, counted by connection and kept until they are printed.
+//! `--events`: TCP's events beside the samples, counted by connection and kept until they are
+//! printed.
 
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -43,8 +43,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = wanlab::units::parse_size,
           default_value = "4G")]
     bytes_max: u64,
-    /// Record TCP's events too, for `monitor report`: by eBPF programs in the kernel, of connections of
-    /// this network namespace.
+    /// Record TCP's events too, for `monitor report`: by eBPF programs in the kernel, of
+    /// connections of this network namespace.
     #[arg(long)]
     events: bool,
     /// Print what was recorded as JSON at the end.

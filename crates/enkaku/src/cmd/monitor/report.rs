@@ -28,8 +28,8 @@ pub(crate) struct Args {
     /// Also write a line per TCP segment into this file, as CSV.
     #[arg(long, value_name = "FILE")]
     segments: Option<PathBuf>,
-    /// Also write the capture with comments into this file, as pcapng for Wireshark: the verdict, times
-    /// of commands, retransmissions, windows that are full.
+    /// Also write the capture with comments into this file, as pcapng for Wireshark: the verdict,
+    /// times of commands, retransmissions, windows that are full.
     #[arg(long, value_name = "OUT.pcapng")]
     annotate: Option<PathBuf>,
     /// Print JSON, with the times of single commands.

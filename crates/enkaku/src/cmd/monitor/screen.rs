@@ -1,5 +1,5 @@
-//! The live view's loop: samples, keys, redrawing, and a terminal that is left as it was found, also
-//! after a panic (ratatui's hook) and at SIGTERM.
+//! The live view's loop: samples, keys, redrawing, and a terminal that is left as it was found,
+//! also after a panic (ratatui's hook) and at SIGTERM.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};

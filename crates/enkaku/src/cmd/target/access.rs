@@ -16,8 +16,8 @@ pub(super) struct AccessArgs {
 
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Says how well the units can be reached at a group, this daemon's or another's. All daemons of
-    /// the pair tell it to their initiators.
+    /// Says how well the units can be reached at a group, this daemon's or another's. All daemons
+    /// of the pair tell it to their initiators.
     Set(SetArgs),
     /// Lists the groups.
     List(ListArgs),

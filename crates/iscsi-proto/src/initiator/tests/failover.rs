@@ -655,8 +655,8 @@ fn all_connections_may_be_dropped_at_once() {
     }
 }
 
-/// A read of 4000 bytes on the second connection, of which the first PDU is acknowledged, the second
-/// is lost and the third is here; then the connection is lost.
+/// A read of 4000 bytes on the second connection, of which the first PDU is acknowledged, the
+/// second is lost and the third is here; then the connection is lost.
 fn read_with_a_hole() -> (Peer, Itt) {
     let mut peer = Peer::with(params(), 2);
     let id = peer.ids[0];

@@ -1,5 +1,5 @@
-//! Functions that end many tasks, under TaskReporting FastAbort and without (§4.2.3.3, §4.2.3.4), and
-//! those of RFC 7144.
+//! Functions that end many tasks, under TaskReporting FastAbort and without (§4.2.3.3, §4.2.3.4),
+//! and those of RFC 7144.
 
 use super::super::*;
 use super::peer::{Peer, session_params};
@@ -134,8 +134,8 @@ fn data(peer: &mut Peer, k: usize) -> usize {
     sent.filter(|(pdu, _)| matches!(pdu, Pdu::DataOut(_))).map(|(_, data)| data.len()).sum()
 }
 
-/// A reset goes out on one connection, then a write to the unit on another: it lives on, and so must
-/// its data, asked for before or after the target tells that tasks of the unit end.
+/// A reset goes out on one connection, then a write to the unit on another: it lives on, and so
+/// must its data, asked for before or after the target tells that tasks of the unit end.
 #[test]
 fn data_of_a_later_command_goes_on_when_the_function_is_over() {
     let mut peer = peer(TaskReporting::FastAbort, 2);

@@ -1,5 +1,5 @@
-//! Later connections of a session (RFC 7143 §13): what the leading one agreed on holds for them, and
-//! is the answer to whoever offers it again.
+//! Later connections of a session (RFC 7143 §13): what the leading one agreed on holds for them,
+//! and is the answer to whoever offers it again.
 
 use super::Negotiation;
 use crate::keys::params::SessionParams;

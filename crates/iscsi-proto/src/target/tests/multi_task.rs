@@ -1,5 +1,5 @@
-//! Functions that end many tasks (§4.2.3.3, §4.2.3.4), response fences (§4.2.2.3), and the functions of
-//! RFC 7144.
+//! Functions that end many tasks (§4.2.3.3, §4.2.3.4), response fences (§4.2.2.3), and the
+//! functions of RFC 7144.
 
 use super::*;
 use crate::keys::TaskReporting;
@@ -568,8 +568,8 @@ fn places_that_become_free_without_an_answer_are_told_of() {
     assert!(script.sent(conn).is_none());
 }
 
-/// It counts as received at its header, and so the function can act at once: what follows the header
-/// has no buffer.
+/// It counts as received at its header, and so the function can act at once: what follows the
+/// header has no buffer.
 #[test]
 fn data_of_a_command_that_a_waiting_function_ends_at_its_header_is_thrown_away() {
     for reporting in [TaskReporting::FastAbort, TaskReporting::Rfc3720] {

@@ -1,6 +1,6 @@
-//! How a path begins: what a policy may ask of this system, the number of connections that the first
-//! round trip asks for, and what may go before anything was measured; again when the sessions have
-//! ended.
+//! How a path begins: what a policy may ask of this system, the number of connections that the
+//! first round trip asks for, and what may go before anything was measured; again when the sessions
+//! have ended.
 
 use std::net::IpAddr;
 

@@ -288,8 +288,8 @@ impl Controller {
     }
 }
 
-/// All windows of a new path are to grow: a connection that began later gets as much work, unless it
-/// loses.
+/// All windows of a new path are to grow: a connection that began later gets as much work, unless
+/// it loses.
 fn spare_who_is_late(measured: &mut Measured) {
     let sample = &measured.sample;
     for (.., serial, slowness) in &mut measured.slowness {

@@ -4,8 +4,8 @@
 //! * What has not been handed to a session is withdrawn.
 //! * A read that a session has is aborted, where the disk is told to (`Config::aborts_reads`): what
 //!   nobody waits for takes no place on the line. That it ends is all that is expected of it.
-//! * What a session has otherwise is carried out or not, and whichever it is, it is never issued again: not
-//!   in a later incarnation, not after a unit attention, not after BUSY.
+//! * What a session has otherwise is carried out or not, and whichever it is, it is never issued
+//!   again: not in a later incarnation, not after a unit attention, not after BUSY.
 //! * While a session still has such a write, newer writes of the same range wait. A session that
 //!   has ended has nothing any more: the next one reinstates it, which makes the target end its
 //!   tasks before the login is answered (RFC 7143 §6.3.5).

@@ -1,17 +1,18 @@
-//! A disk that dies with its sessions ([`AfterLoss::Die`]), for whom an old write that lands late is
-//! worse than none: a leg of a mirror.
+//! A disk that dies with its sessions ([`AfterLoss::Die`]), for whom an old write that lands late
+//! is worse than none: a leg of a mirror.
 //!
 //! * Nothing goes out twice that may have been carried out. Whatever a session has when it ends
-//!   fails, and so does what waits; no other session follows. TASK REASSIGN (error recovery level 2)
-//!   is no second time: the task is the same one. A command that the core gives back instead ends
-//!   the disk.
+//!   fails, and so does what waits; no other session follows. TASK REASSIGN (error recovery level
+//!   2) is no second time: the task is the same one. A command that the core gives back instead
+//!   ends the disk.
 //! * A target that has dropped commands ends the disk, whoever made it do so: it was powered on,
 //!   reset (29h), cleared (2Fh), or told that a command was aborted. Others may have been dropped
 //!   with it, and their owner has to look what is there.
 //! * A command that the target has refused unread goes out again while its caller waits: BUSY, TASK
-//!   SET FULL, NOT READY, a unit attention that tells of something else. None of it was carried out.
-//! * Nothing is kept, so nothing is written again, and there is no flush of our own. One would do no
-//!   harm to the order of writes: it makes more stable, and nothing newer.
+//!   SET FULL, NOT READY, a unit attention that tells of something else. None of it was carried
+//!   out.
+//! * Nothing is kept, so nothing is written again, and there is no flush of our own. One would do
+//!   no harm to the order of writes: it makes more stable, and nothing newer.
 
 use iscsi_proto::initiator::{Command, TaskOutcome};
 

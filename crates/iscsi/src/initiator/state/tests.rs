@@ -353,8 +353,8 @@ fn a_flush_that_is_held_when_its_session_is_lost_is_sent_again() {
     assert_eq!(ended(&mut rig).len(), 2);
 }
 
-/// The target has lost it with its connection. A failure that it may have been told of would be told
-/// to nobody, and the flush be GOOD the next time.
+/// The target has lost it with its connection. A failure that it may have been told of would be
+/// told to nobody, and the flush be GOOD the next time.
 #[test]
 fn a_flush_without_an_answer_ends_the_incarnation_while_anything_is_kept() {
     for kept in [false, true] {
@@ -467,7 +467,8 @@ fn as_long_as_others_fare_well_a_command_is_sent_again_but_not_for_ever() {
     assert_eq!(rig.failed(), 1);
 }
 
-/// Whatever is not GOOD ends a disk that has been asked for a barrier: those behind it are carried out.
+/// Whatever is not GOOD ends a disk that has been asked for a barrier: those behind it are carried
+/// out.
 #[test]
 fn a_command_that_is_not_carried_out_ends_a_disk_that_keeps_an_order() {
     for is_ordered in [false, true] {

@@ -49,8 +49,8 @@ impl State {
         }
     }
 
-    /// Notes what ended commands and messages mean for what is kept, before anybody is told. Why the
-    /// incarnation is to end, if it is: the unit was powered on.
+    /// Notes what ended commands and messages mean for what is kept, before anybody is told. Why
+    /// the incarnation is to end, if it is: the unit was powered on.
     pub(super) fn note_told(
         &mut self,
         index: usize,

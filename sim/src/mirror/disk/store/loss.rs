@@ -1,5 +1,5 @@
-//! What becomes of what is under way, and of what is not stable, when a link is lost, a process ends,
-//! or the power fails.
+//! What becomes of what is under way, and of what is not stable, when a link is lost, a process
+//! ends, or the power fails.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! That a leg has a legal image at every moment: a guest with operations that overlap in time, the
 //! real [`EpochLog`], and legs that carry out what is under way in any order, and lose answers,
-//! sessions and power. After every step what a leg holds, and what it may hold after a power cut now, must
-//! be what a disk of the guest might hold after a power cut at one moment not longer ago than the
-//! lag that the log tells. A bit that is clear must mean that the block is the same there.
+//! sessions and power. After every step what a leg holds, and what it may hold after a power cut
+//! now, must be what a disk of the guest might hold after a power cut at one moment not longer ago
+//! than the lag that the log tells. A bit that is clear must mean that the block is the same there.
 //!
 //! Every deliberate mistake must be found: the assertions say by how many of the
 //! 2,000 seeds at least.
