@@ -163,7 +163,7 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(daemon: Daemon):
         ((*add, folder / "no/new.img", "--create", "1M"), "there is no folder"),
         ((*add, folder / "main.img"), "is behind LUN 0"),
         ((*add, "mem:1M", "--create", "1M"), "create: mem:1M is no file"),
-        ((*add, "rbd:pool/x"), "no such file"),
+        ((*add, "rbd:pool/x"), "Ceph's"),
         ((*add, "http://h/x"), "is no URL of a volume"),
         ((*add, f"nbd://127.0.0.1:{free_port()}/x"), "onnection refused"),
         (("lun", "add", "a", "--path", new, "--create", "1M"), "lun-a.toml is there already"),

@@ -239,7 +239,7 @@ def test_a_target_that_is_killed_under_load_comes_back(cluster: ceph.Cluster, tm
     image = noise(tmp_path / "image", SIZE)
     with enkaku.serve([url], tmp_path) as serving:
         argv = [enkaku.binary(), "copy", image, serving.url(), "--force", "--verify"]
-        argv += ["--block-size", "64k", "--depth", "4"]
+        argv += ["--block-size", "64k", "--depth", "4", "--max-rate", "60mbit"]
         with peer(argv, tmp_path / "copy.log") as copying:
             written = lambda: used(cluster, "killed") > SIZE // 4  # noqa: E731
             copying.wait_until(written, "nothing is written")

@@ -187,6 +187,8 @@ def fsspec_files() -> None:
 
 def interrupted() -> None:
     """Ctrl-C ends a wait for a target that does not answer: the one who called has stopped it."""
+    # Whoever was started in the background of a shell ignores it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     volume = enkaku.open(URL, cache="none")
     print("stop", flush=True)
     sys.stdin.readline()

@@ -28,9 +28,9 @@ use rbd::url::{Url as RbdUrl, UrlError as RbdUrlError};
 use rbd::{OpenError as RbdError, RbdDisk};
 
 /// The forms of a URL.
-pub const FORMS: &str = "iscsi://[user[%password]@]host[:port]/target-iqn/lun, \
+pub const FORMS: &str = "iscsi://[user@]host[:port]/target-iqn/lun, \
                          nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH or \
-                         rbd:POOL/IMAGE[@SNAPSHOT][?conf=FILE&id=USER]";
+                         rbd:POOL/IMAGE[@SNAPSHOT]";
 
 /// Time between two looks at the size of a volume that tells of a change only when it is asked.
 const LOOK_AT_SIZE: Duration = Duration::from_secs(1);
