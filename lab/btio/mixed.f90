@@ -10,7 +10,7 @@ program mixed
   use, intrinsic :: iso_c_binding, only: c_ptr, c_f_pointer, c_associated, c_loc
   use, intrinsic :: iso_fortran_env, only: int64
   use mpi_f08
-  use arguments, only: word
+  use arguments, only: whole, word
   use equations, only: dp
   use failure, only: fail, refuse, exit_not_verified
   use json, only: json_type
@@ -100,19 +100,6 @@ contains
     if (direct .and. mod(block_bytes, block_multiple) /= 0) &
         call refuse('--direct: blocks must be multiples of 4096 bytes')
   end subroutine read_options
-
-  integer function whole(name, text, least)
-    character(*), intent(in) :: name, text
-    integer, intent(in) :: least
-    integer :: code
-
-    read (text, *, iostat=code) whole
-    if (code /= 0 .or. verify(text, '0123456789') /= 0) then
-      call refuse(name // ' ' // text // ': must be a whole number')
-    else if (whole < least) then
-      call refuse(name // ' ' // text // ': is too small')
-    end if
-  end function whole
 
   !> A block, then its messages, and so on.
   subroutine alternate()

@@ -9,7 +9,7 @@
 program steps
   use, intrinsic :: iso_fortran_env, only: int64
   use mpi_f08
-  use arguments, only: word
+  use arguments, only: whole, word
   use equations, only: dp
   use failure, only: fail, refuse, exit_not_verified
   use json, only: json_type
@@ -22,6 +22,8 @@ program steps
   integer, parameter :: value_bytes = 8
   integer, parameter :: goes_on = 1, is_last = 2
   !< Tags of round trips.
+  integer, parameter :: alone = 0, beside = 1
+  !< Places of samples: of what nothing else was beside on the network, and of what something was.
   integer, parameter :: probes = 1000
   !< Sums looked at after a step, spread over all of them, besides the first and the last.
 
@@ -29,8 +31,7 @@ program steps
   integer(int64), allocatable :: values(:)
   character(:), allocatable :: report, flag
   logical :: is_right = .true.
-  type(samples_type) :: steps_alone, steps_beside, reduces_alone, reduces_beside
-  type(samples_type) :: trips_alone, trips_beside
+  type(samples_type), dimension(alone:beside) :: step_times, reduces, trips
 
   call MPI_Init()
   call MPI_Comm_rank(MPI_COMM_WORLD, rank)
@@ -76,24 +77,12 @@ contains
     if (mod(reduce_bytes, value_bytes) /= 0) call refuse('--reduce-bytes: a multiple of 8')
   end subroutine read_options
 
-  integer function whole(name, text, least)
-    character(*), intent(in) :: name, text
-    integer, intent(in) :: least
-    integer :: code
-
-    read (text, *, iostat=code) whole
-    if (code /= 0 .or. verify(text, '0123456789') /= 0) then
-      call refuse(name // ' ' // text // ': must be a whole number')
-    else if (whole < least) then
-      call refuse(name // ' ' // text // ': is too small')
-    end if
-  end function whole
-
   !> Rank 0 keeps the time, and tells the others whether a step is the last one.
   subroutine run()
     integer :: code, step
     real(dp) :: begin, t
-    logical :: ends, beside
+    logical :: ends
+    integer :: place
 
     allocate (values(reduce_bytes / value_bytes), stat=code)
     if (code /= 0) call fail('no memory for what is reduced')
@@ -105,47 +94,41 @@ contains
       step = step + 1
       t = MPI_Wtime()
       ends = t - begin >= seconds
-      beside = is_beside()
+      place = place_now()
       call MPI_Bcast(ends, 1, MPI_LOGICAL, 0, MPI_COMM_WORLD)
       if (rank == 0) call compute(t + compute_ms / 1000.0_dp)
       if (rank == 1) call answer()
-      call reduce(step, beside)
-      if (beside) then
-        call steps_beside%add(MPI_Wtime() - t)
-      else
-        call steps_alone%add(MPI_Wtime() - t)
-      end if
+      call reduce(step, place)
+      call step_times(place)%add(MPI_Wtime() - t)
     end do
   end subroutine run
 
   !> Whether something else is at work, as rank 0 sees it: it alone is asked.
-  logical function is_beside()
+  integer function place_now()
+    logical :: is_beside
+
     is_beside = .false.
     if (rank == 0 .and. flag /= '') inquire (file=flag, exist=is_beside)
-  end function is_beside
+    place_now = merge(beside, alone, is_beside)
+  end function place_now
 
   !> Round trips until a time; the last one says that it is.
   subroutine compute(until_s)
     real(dp), intent(in) :: until_s
     integer(int64) :: ball, number
-    integer :: tag
+    integer :: tag, place
     real(dp) :: t
-    logical :: beside
 
     number = 0
     tag = goes_on
     do while (tag == goes_on)
       number = number + 1
-      beside = is_beside()
+      place = place_now()
       t = MPI_Wtime()
       if (t >= until_s) tag = is_last
       call MPI_Send(number, 1, MPI_INTEGER8, 1, tag, MPI_COMM_WORLD)
       call MPI_Recv(ball, 1, MPI_INTEGER8, 1, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE)
-      if (beside) then
-        call trips_beside%add(MPI_Wtime() - t)
-      else
-        call trips_alone%add(MPI_Wtime() - t)
-      end if
+      call trips(place)%add(MPI_Wtime() - t)
       is_right = is_right .and. ball == -number
       if (tag == goes_on) call nap(min(pause_ms / 1000.0_dp, max(0.0_dp, until_s - MPI_Wtime())))
     end do
@@ -162,20 +145,15 @@ contains
     end do
   end subroutine answer
 
-  subroutine reduce(step, beside)
-    integer, intent(in) :: step
-    logical, intent(in) :: beside
+  subroutine reduce(step, place)
+    integer, intent(in) :: step, place
     integer(int64) :: sum_right
     real(dp) :: t
 
     values = step + rank
     t = MPI_Wtime()
     call MPI_Allreduce(MPI_IN_PLACE, values, size(values), MPI_INTEGER8, MPI_SUM, MPI_COMM_WORLD)
-    if (beside) then
-      call reduces_beside%add(MPI_Wtime() - t)
-    else
-      call reduces_alone%add(MPI_Wtime() - t)
-    end if
+    call reduces(place)%add(MPI_Wtime() - t)
     sum_right = int(step, int64) * ranks + ranks * (ranks - 1) / 2
     is_right = is_right .and. values(size(values)) == sum_right .and. &
         all(values(1::max(1, size(values) / probes)) == sum_right)
@@ -190,12 +168,12 @@ contains
     call json%whole('ranks', ranks)
     call json%whole('reduce_bytes', reduce_bytes)
     call json%whole('compute_ms', compute_ms)
-    call steps_alone%tell(json, 'step')
-    call steps_beside%tell(json, 'step_beside')
-    call reduces_alone%tell(json, 'reduce')
-    call reduces_beside%tell(json, 'reduce_beside')
-    call trips_alone%tell(json, 'round_trip')
-    call trips_beside%tell(json, 'round_trip_beside')
+    call step_times(alone)%tell(json, 'step')
+    call step_times(beside)%tell(json, 'step_beside')
+    call reduces(alone)%tell(json, 'reduce')
+    call reduces(beside)%tell(json, 'reduce_beside')
+    call trips(alone)%tell(json, 'round_trip')
+    call trips(beside)%tell(json, 'round_trip_beside')
     call json%finish()
   end subroutine tell
 
