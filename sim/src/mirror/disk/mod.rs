@@ -186,8 +186,16 @@ pub(crate) fn sectors(offset: u64, len: u64) -> Range<u64> {
     offset / SECTOR_BYTES..(offset + len) / SECTOR_BYTES
 }
 
-/// An operation that fills a buffer.
-pub(crate) fn read(offset: u64, mut buf: Buf, ask: impl FnOnce(Work) -> Waiting) -> Io<Buf> {
+/// An operation that fills a buffer, on a device that does what it is asked for as [`Work`].
+pub(crate) fn read(
+    info: &DeviceInfo,
+    offset: u64,
+    mut buf: Buf,
+    ask: impl FnOnce(Work) -> Waiting,
+) -> Io<Buf> {
+    if let Err(error) = info.check(offset, buf.len() as u64) {
+        return Io::err(error);
+    }
     let range = sectors(offset, buf.len() as u64);
     let waiting = ask(Work::Read(range.clone()));
     Io::later(async move {
@@ -203,12 +211,40 @@ pub(crate) fn unit(waiting: Waiting) -> Io<()> {
     Io::later(async move { waiting.await.map(drop) })
 }
 
+/// An operation that changes content, on a device that does what it is asked for as [`Work`].
+pub(crate) fn write(
+    info: &DeviceInfo,
+    offset: u64,
+    data: &[u8],
+    flags: WriteFlags,
+    ask: impl FnOnce(Work) -> Waiting,
+) -> Io<()> {
+    if let Err(error) = info.check_write(offset, data.len() as u64) {
+        return Io::err(error);
+    }
+    unit(ask(write_work(offset, data, flags.fua)))
+}
+
 /// A write as sectors.
 pub(crate) fn write_work(offset: u64, data: &[u8], fua: bool) -> Work {
     let first = offset / SECTOR_BYTES;
     let pieces = data.chunks_exact(SECTOR).zip(first..);
     let contents = pieces.map(|(bytes, at)| Content::of(at, bytes)).collect();
     Work::Write { first, contents, fua }
+}
+
+/// An operation that zeroes a range, on a device that does what it is asked for as [`Work`].
+pub(crate) fn zero(
+    info: &DeviceInfo,
+    offset: u64,
+    len: u64,
+    flags: ZeroFlags,
+    ask: impl FnOnce(Work) -> Waiting,
+) -> Io<()> {
+    match info.check_write(offset, len) {
+        Err(error) => Io::err(error),
+        Ok(()) => unit(ask(Work::Zero { range: sectors(offset, len), fua: flags.fua })),
+    }
 }
 
 /// Which blocks hold something.
@@ -239,17 +275,11 @@ impl BlockDevice for LocalDisk {
     }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
-        match self.info().check(offset, buf.len() as u64) {
-            Err(error) => Io::err(error),
-            Ok(()) => read(offset, buf, |work| self.ask(work)),
-        }
+        read(&self.info(), offset, buf, |work| self.ask(work))
     }
 
     fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
-        match self.info().check_write(offset, data.len() as u64) {
-            Err(error) => Io::err(error),
-            Ok(()) => unit(self.ask(write_work(offset, &data, flags.fua))),
-        }
+        write(&self.info(), offset, &data, flags, |work| self.ask(work))
     }
 
     fn flush(&self) -> Io<()> {
@@ -261,13 +291,7 @@ impl BlockDevice for LocalDisk {
     }
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
-        match self.info().check_write(offset, len) {
-            Err(error) => Io::err(error),
-            Ok(()) => {
-                let range = sectors(offset, len);
-                unit(self.ask(Work::Zero { range, fua: flags.fua }))
-            }
-        }
+        zero(&self.info(), offset, len, flags, |work| self.ask(work))
     }
 
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {

@@ -9,7 +9,7 @@ use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFl
 
 use super::super::content::SECTOR_BYTES;
 use super::super::disk::store::{Answer, Work};
-use super::super::disk::{Slot, Waiting, lock, read, sectors, unit, write_work};
+use super::super::disk::{self, Slot, Waiting, lock, unit};
 use super::super::sabotage::Lie;
 use super::{Leg, TOLD_MS_MAX, Then};
 
@@ -104,17 +104,11 @@ impl BlockDevice for Remote {
     }
 
     fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
-        match self.info().check(offset, buf.len() as u64) {
-            Err(error) => Io::err(error),
-            Ok(()) => read(offset, buf, |work| self.ask(work)),
-        }
+        disk::read(&self.info(), offset, buf, |work| self.ask(work))
     }
 
     fn write(&self, offset: u64, data: Bytes, flags: WriteFlags) -> Io<()> {
-        match self.info().check_write(offset, data.len() as u64) {
-            Err(error) => Io::err(error),
-            Ok(()) => unit(self.ask(write_work(offset, &data, flags.fua))),
-        }
+        disk::write(&self.info(), offset, &data, flags, |work| self.ask(work))
     }
 
     fn flush(&self) -> Io<()> {
@@ -126,13 +120,7 @@ impl BlockDevice for Remote {
     }
 
     fn zero(&self, offset: u64, len: u64, flags: ZeroFlags) -> Io<()> {
-        match self.info().check_write(offset, len) {
-            Err(error) => Io::err(error),
-            Ok(()) => {
-                let range = sectors(offset, len);
-                unit(self.ask(Work::Zero { range, fua: flags.fua }))
-            }
-        }
+        disk::zero(&self.info(), offset, len, flags, |work| self.ask(work))
     }
 
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
