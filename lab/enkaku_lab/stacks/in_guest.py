@@ -140,43 +140,44 @@ class KernelNfsUdp(KernelNfs):
     transport = "udp"
 
 
-class GuestTcp(InGuest):
+class GuestServer(InGuest):
+    """A program at the far end that serves one connection of a program at the near end."""
+
+    program: str
+    arguments: str
+    ready: str
+    """What it says as soon as it listens."""
+    port: int
+
+    @contextmanager
+    def opened_in(self, guest: Guest) -> Iterator[str]:
+        server = guest.start(f"{line.IN_FAR} {self.program} {self.arguments.format(port=self.port)}")
+        server.wait_for(self.ready, 60)
+        try:
+            yield ""
+        finally:
+            if server.running():
+                guest.run(f"killall {self.program}", check=False)
+            server.wait(60, check=False)
+
+
+class GuestTcp(GuestServer):
     """iperf3 in the guest, a connection whose buffers grow by themselves."""
 
     name = f"{GUEST}tcp"
     label = "plain TCP in the guest (iperf3)"
     kinds = ("read-file", "write")
+    program, arguments, ready = "iperf3", "-s -1 -p {port} --forceflush", "Server listening"
     port = 5201
 
-    @contextmanager
-    def opened_in(self, guest: Guest) -> Iterator[str]:
-        server = guest.start(f"{line.IN_FAR} iperf3 -s -1 -p {self.port} --forceflush")
-        server.wait_for("Server listening", 60)
-        try:
-            yield ""
-        finally:
-            if server.running():
-                guest.run("killall iperf3", check=False)
-            server.wait(60, check=False)
 
-
-class GuestSocket(InGuest):
+class GuestSocket(GuestServer):
     """A socket that a program writes to and blocks on, as S0's; for the kernel's log, not for rates."""
 
     name = f"{GUEST}socket"
     label = "a socket that blocks"
+    program, arguments, ready = "meter", "sink {port}", "ready"
     port = 5202
-
-    @contextmanager
-    def opened_in(self, guest: Guest) -> Iterator[str]:
-        sink = guest.start(f"{line.IN_FAR} meter sink {self.port}")
-        sink.wait_for("ready", 60)
-        try:
-            yield ""
-        finally:
-            if sink.running():
-                guest.run("killall meter", check=False)
-            sink.wait(60, check=False)
 
 
 ALL = (
