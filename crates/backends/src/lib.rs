@@ -164,7 +164,7 @@ pub enum Volume {
     Iscsi(RemoteDisk),
     /// Behind NBD.
     Nbd(NbdDisk),
-    /// Of a Ceph cluster.
+    /// An image of a Ceph cluster.
     Rbd(RbdDisk),
 }
 

@@ -57,7 +57,7 @@ impl ByteDevice {
         self.device.info()
     }
 
-    /// So many bytes from there.
+    /// Reads `len` bytes at `offset`; neither has to be a multiple of a block.
     pub fn read(&self, offset: u64, len: usize) -> Io<ReadData> {
         let (start, end) = match self.widen(offset, len as u64) {
             Ok(range) => range,

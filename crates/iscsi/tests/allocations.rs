@@ -76,7 +76,7 @@ async fn counted_at(target: &Handle) -> u64 {
     target.spawn(async { COUNT.get() }).await.unwrap()
 }
 
-/// So many commands, over as many tasks as there are lanes, each with one command under way.
+/// Issues `commands` commands from `lanes` tasks, each of which has one command under way.
 async fn run(disk: &RemoteDisk, writes: bool, lanes: usize, commands: usize) {
     let mut running = JoinSet::new();
     for lane in 0..lanes {

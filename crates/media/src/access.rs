@@ -112,7 +112,7 @@ struct Kept {
     folder: StateFolder,
     accounts: Accounts,
     shares: Shares,
-    /// Of the files of accounts and links that were last read.
+    /// What the files of accounts and links were when they were last read.
     stamps: Mutex<[Option<Stamp>; 2]>,
 }
 

@@ -23,7 +23,7 @@ pub trait Holder: Send {
     /// It could not be read.
     fn failed(&self, error: &Error);
 
-    /// So many bytes of it were handed on.
+    /// `bytes` more of the body were handed to the connection.
     fn sent(&self, bytes: u64);
 
     /// Why it is not sent any more, as soon as there is a reason; wakes the task then.

@@ -94,7 +94,7 @@ impl Conversation {
     }
 }
 
-/// The same address with TLS, unless it is one of somebody else.
+/// Redirects to the address with https, unless the request names a host that is not this server.
 fn astray<B>(app: &App, request: &Request<B>) -> Answer {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let path = request.uri().path_and_query().map_or("/", |path| path.as_str());

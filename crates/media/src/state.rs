@@ -38,7 +38,7 @@ impl StateError {
 pub struct StateFolder(PathBuf);
 
 impl StateFolder {
-    /// That of a catalogue, unless another one is named: beside it, `films.toml` has `films.state`.
+    /// The folder of a catalogue where none is named: `films.state` beside `films.toml`.
     pub fn of(catalogue: &Path) -> PathBuf {
         catalogue.with_extension("state")
     }

@@ -68,7 +68,7 @@ impl PolicyConfig {
         }
     }
 
-    /// The same policy with another most connections.
+    /// This policy, with another limit of connections.
     pub fn connections_max(mut self, connections_max: u32) -> Self {
         let connections_max = connections_max.max(1);
         match &mut self {

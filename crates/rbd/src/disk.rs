@@ -111,7 +111,7 @@ impl RbdDisk {
     /// handle.
     ///
     /// # Errors
-    /// That of the flush before; it is closed in any case.
+    /// What failed when it was flushed before; it is closed in any case.
     pub async fn close(&self) -> Result<()> {
         let flushed = match self.0.image() {
             Some(_) if !self.0.read_only => self.flush().await,

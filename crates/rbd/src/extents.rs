@@ -12,7 +12,7 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Of `offset..offset + len`, both whole blocks.
+    /// An empty map of the range `offset..offset + len`; both are whole blocks.
     pub(crate) fn new(offset: u64, len: u64, block_size: u32) -> Self {
         let end = offset.saturating_add(len);
         Self { found: Vec::new(), at: offset, end, block: u64::from(block_size).max(1) }

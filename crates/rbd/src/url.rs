@@ -26,7 +26,7 @@ const PATH_LEN_MAX: usize = 4095;
 const RESERVED: &AsciiSet =
     &CONTROLS.add(b' ').add(b'%').add(b'/').add(b'@').add(b'?').add(b'&').add(b'=').add(b'#');
 
-/// The same in a path, whose slashes mean nothing here.
+/// Characters to escape in a file's path, whose slashes mean nothing here.
 const RESERVED_IN_PATH: &AsciiSet = &RESERVED.remove(b'/');
 
 /// One image, or a snapshot of it.

@@ -237,7 +237,7 @@ pub enum ClassesError {
          or a number from 0 to {DSCP_MAX}"
     )]
     Mark(String),
-    /// The same again.
+    /// A mark that stands in two classes.
     #[error("class of {0:?}: a mark is in one class only")]
     Twice(String),
     /// No weight, or none that can be.

@@ -20,7 +20,7 @@ pub struct Counters {
     pub dropped_ecn: u64,
     /// Segments lost on the line, in bursts or not.
     pub dropped_loss: u64,
-    /// Of these, the ones lost in bursts.
+    /// Segments of `dropped_loss` that were lost in bursts.
     pub dropped_burst: u64,
     /// Segments that found more waiting than the ECN threshold and were marked.
     pub marked: u64,
@@ -28,7 +28,7 @@ pub struct Counters {
     pub queue_packets_max: u64,
     /// The most IP bytes that ever waited or were being sent.
     pub queue_bytes_max: u64,
-    /// The same by class; without classes there is one, `all`. Of several lines, in the order of
+    /// Counters by class; without classes there is one, `all`. Of several lines, in the order of
     /// the first that has them.
     pub classes: Vec<ClassCounters>,
 }
@@ -61,7 +61,7 @@ impl Counters {
         self.dropped_police + self.dropped_queue + self.dropped_ecn + self.dropped_loss
     }
 
-    /// Of two lines together; the longest queue is that of either.
+    /// What two lines count together; the longest queue is the longer one of the two.
     #[must_use]
     pub fn plus(mut self, other: &Self) -> Self {
         self.segments += other.segments;

@@ -251,7 +251,7 @@ enum Way {
 }
 
 impl Run {
-    /// Of one segment, if it survived.
+    /// A run of one segment, if that survived.
     fn new(segment: usize, fate: Fate, sending_ns: u64) -> Option<Self> {
         let (marked, way) = match fate {
             Fate::Delivered { at_ns, departs_ns, marked } => {

@@ -35,7 +35,7 @@ const CONGESTION_EXPERIENCED: u8 = 3;
 /// What the line wants to know of a segment. A number stands for one without marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Of the IP packet.
+    /// Length of the IP packet.
     pub ip_bytes: u32,
     /// IPv4's DS field or IPv6's traffic class: DSCP and ECN.
     pub traffic_class: u8,

@@ -21,7 +21,7 @@ pub(super) struct Tasks {
     places: HashMap<Itt, usize, BuildHasherDefault<TagHasher>>,
     slots: Vec<Option<(Itt, Box<Task>)>>,
     free: Vec<usize>,
-    /// Of tasks that are over.
+    /// Memory of tasks that have ended, to be used again.
     #[allow(clippy::vec_box)] // they come from boxes and go into such, without being copied
     spare: Vec<Box<Task>>,
     /// The place looked up last: it may hold another task by now, or none.

@@ -95,7 +95,7 @@ pub(super) struct State {
     requeued: Vec<(Command, Task)>,
     resting: Vec<(Instant, Command, Task)>,
     in_flight: usize,
-    /// Of commands that are over.
+    /// Memory of commands that have ended, to be used again.
     spare: Vec<Task>,
     /// Ended with GOOD, which counts when others have ended, too.
     held: Vec<(Command, Task, TaskOutcome)>,

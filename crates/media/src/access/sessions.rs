@@ -23,7 +23,7 @@ const TOKEN_BYTES: usize = 32;
 #[serde(deny_unknown_fields)]
 pub(super) struct Session {
     pub(super) name: String,
-    /// Of the password that it was begun with.
+    /// Tells the password with which it was begun from a later one.
     stamp: String,
     /// Where it began.
     address: IpAddr,

@@ -42,8 +42,8 @@ const SEEDS: [u64; 4] = [1, 2, 101, 102];
 /// The least share of what eight plain flows carry through a policer.
 const POLICED_LEAST: f64 = 0.88;
 
-/// The same where packets are lost by lot: which ones, is drawn anew by each packet that is sent at
-/// another time.
+/// Least share of what plain flows carry, where packets are lost by lot: a packet that is sent at
+/// another time draws another lot.
 const LOSSY_LEAST: f64 = 0.9;
 
 #[test]

@@ -44,7 +44,7 @@ pub(crate) struct Reservations {
 #[derive(Default)]
 struct Current {
     persistent: Registrations,
-    /// Of the shared store.
+    /// The version of the shared store that this is.
     version: u64,
     /// The nexus that did RESERVE.
     spc2: Option<NexusId>,

@@ -135,7 +135,7 @@ pub(crate) struct Register {
     pub(crate) new_key: u64,
     /// Other initiator ports to register (SPEC_I_PT).
     pub(crate) others: Option<Vec<Port>>,
-    /// The same initiator port with the other target ports there are.
+    /// The registering initiator port, as seen at every other target port.
     pub(crate) siblings: Vec<Port>,
     pub(crate) all_target_ports: bool,
     pub(crate) through_power_loss: bool,

@@ -79,7 +79,8 @@ pub enum StateError {
 
 const MAGIC: &str = "enkaku reservations 1";
 
-/// The same for a unit that several targets serve: everything, since it ends with none of them.
+/// First line of what is kept for a unit that several targets serve: all registrations, since they
+/// end with none of those targets.
 const MAGIC_SHARED: &str = "enkaku reservations, shared 1";
 
 /// What is saved. PRGENERATION is not: it begins at 0 (SPC-4 §6.15.2). State that shall not outlive

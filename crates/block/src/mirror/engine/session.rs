@@ -107,7 +107,7 @@ impl Session {
         *lock(&self.allowed_inside)
     }
 
-    /// That much is allowed now that nothing is under way.
+    /// Keeps what the last batch of copies was allowed in the end, for the next one to begin with.
     pub(super) fn note_allowed_inside(&self, allowed: Allowance) {
         *lock(&self.allowed_inside) = Some(allowed);
     }
