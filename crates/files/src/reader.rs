@@ -227,7 +227,8 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     use block::backend::MemoryDevice;
-    use block::{BlockDevice, DeviceInfo, Extent, WriteFlags, ZeroFlags};
+    use block::layer::{ReadOnlyLayer, Reads};
+    use block::{BlockDevice, DeviceInfo, Extent, WriteFlags};
     use tokio::sync::Semaphore;
 
     use super::*;
@@ -245,7 +246,7 @@ mod tests {
         gate: Semaphore,
     }
 
-    impl BlockDevice for Gate {
+    impl Reads for Gate {
         fn info(&self) -> DeviceInfo {
             self.inner.info()
         }
@@ -260,22 +261,6 @@ mod tests {
                 counts.done.fetch_add(1, Relaxed);
                 inner.read(offset, buf).await
             })
-        }
-
-        fn write(&self, _: u64, _: Bytes, _: WriteFlags) -> Io<()> {
-            Io::err(BlockError::ReadOnly)
-        }
-
-        fn flush(&self) -> Io<()> {
-            Io::err(BlockError::ReadOnly)
-        }
-
-        fn trim(&self, _: u64, _: u64) -> Io<()> {
-            Io::err(BlockError::ReadOnly)
-        }
-
-        fn zero(&self, _: u64, _: u64, _: ZeroFlags) -> Io<()> {
-            Io::err(BlockError::ReadOnly)
         }
 
         fn extents(&self, _: u64, _: u64) -> Io<Vec<Extent>> {
@@ -310,7 +295,8 @@ mod tests {
                 None => expected.extend(std::iter::repeat_n(0, len)),
             }
         }
-        let device: Device = Arc::new(Gate { inner: Arc::new(inner), counts: Arc::clone(&counts) });
+        let gate = Gate { inner: Arc::new(inner), counts: Arc::clone(&counts) };
+        let device: Device = Arc::new(ReadOnlyLayer::new(gate));
         (FileReader::new(device, extents), expected, counts)
     }
 

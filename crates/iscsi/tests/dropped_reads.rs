@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use block::backend::MemoryDevice;
-use block::{BlockDevice, BlockError, Buf, Bytes, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
+use block::layer::{ReadOnlyLayer, Reads};
+use block::{BlockDevice, BlockError, Buf, DeviceInfo, Extent, Io};
 use iscsi::initiator::{Config, RemoteDisk, Url};
 use own_target::{serve, soon};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -30,7 +31,7 @@ struct Gate {
     asked: Arc<AtomicUsize>,
 }
 
-impl BlockDevice for Gate {
+impl Reads for Gate {
     fn info(&self) -> DeviceInfo {
         self.memory.info()
     }
@@ -46,22 +47,6 @@ impl BlockDevice for Gate {
             drop(open.map_err(|_| BlockError::Unreachable("gone".into()))?);
             memory.read(offset, buf).await
         })
-    }
-
-    fn write(&self, _: u64, _: Bytes, _: WriteFlags) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
-    }
-
-    fn flush(&self) -> Io<()> {
-        Io::ok(())
-    }
-
-    fn trim(&self, _: u64, _: u64) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
-    }
-
-    fn zero(&self, _: u64, _: u64, _: ZeroFlags) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
     }
 
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
@@ -101,7 +86,10 @@ async fn bytes_after_dropping(aborts_reads: bool) -> u64 {
     let (open, is_open) = watch::channel(false);
     let asked = Arc::new(AtomicUsize::new(0));
     let memory = Arc::new(MemoryDevice::new(SIZE, 512).unwrap());
-    let address = serve(IQN, Arc::new(Gate { memory, is_open, asked: Arc::clone(&asked) }));
+    let address = serve(
+        IQN,
+        Arc::new(ReadOnlyLayer::new(Gate { memory, is_open, asked: Arc::clone(&asked) })),
+    );
     let (address, count) = counted(address).await;
     let mut config = Config::default();
     config.aborts_reads = aborts_reads;

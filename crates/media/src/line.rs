@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use block::{BlockDevice, BlockError, Buf, Bytes, Device, DeviceInfo, Extent, Io};
-use block::{WriteFlags, ZeroFlags};
+use block::layer::{ReadOnlyLayer, Reads};
+use block::{BlockError, Buf, Device, DeviceInfo, Extent, Io};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -64,7 +64,7 @@ impl Line {
 
     /// The device as this viewer shares it with others.
     pub(crate) fn shared(&self, device: Device, viewer: String) -> Device {
-        Arc::new(Shared { device, line: self.clone(), viewer })
+        Arc::new(ReadOnlyLayer::new(Shared { device, line: self.clone(), viewer }))
     }
 
     async fn place(&self, viewer: &str, bytes: u64) -> Option<Place> {
@@ -155,14 +155,14 @@ impl Drop for Place {
     }
 }
 
-/// A device whose reads wait for their turn. Nothing is written to it.
+/// A device whose reads wait for their turn.
 struct Shared {
     device: Device,
     line: Line,
     viewer: String,
 }
 
-impl BlockDevice for Shared {
+impl Reads for Shared {
     fn info(&self) -> DeviceInfo {
         self.device.info()
     }
@@ -177,22 +177,6 @@ impl BlockDevice for Shared {
             place.done();
             read
         })
-    }
-
-    fn write(&self, _: u64, _: Bytes, _: WriteFlags) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
-    }
-
-    fn flush(&self) -> Io<()> {
-        Io::ok(())
-    }
-
-    fn trim(&self, _: u64, _: u64) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
-    }
-
-    fn zero(&self, _: u64, _: u64, _: ZeroFlags) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
     }
 
     fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
@@ -216,7 +200,7 @@ mod tests {
         asked: Arc<Mutex<u64>>,
     }
 
-    impl BlockDevice for Slow {
+    impl Reads for Slow {
         fn info(&self) -> DeviceInfo {
             DeviceInfo::new(1 << 30, 512)
         }
@@ -231,22 +215,6 @@ mod tests {
             })
         }
 
-        fn write(&self, _: u64, _: Bytes, _: WriteFlags) -> Io<()> {
-            Io::err(BlockError::ReadOnly)
-        }
-
-        fn flush(&self) -> Io<()> {
-            Io::ok(())
-        }
-
-        fn trim(&self, _: u64, _: u64) -> Io<()> {
-            Io::err(BlockError::ReadOnly)
-        }
-
-        fn zero(&self, _: u64, _: u64, _: ZeroFlags) -> Io<()> {
-            Io::err(BlockError::ReadOnly)
-        }
-
         fn extents(&self, _: u64, _: u64) -> Io<Vec<Extent>> {
             Io::err(BlockError::ReadOnly)
         }
@@ -255,7 +223,7 @@ mod tests {
     fn slow() -> (Device, Arc<Semaphore>, Arc<Mutex<u64>>) {
         let (turns, asked) = (Arc::new(Semaphore::new(0)), Arc::new(Mutex::new(0)));
         let device = Slow { turns: Arc::clone(&turns), asked: Arc::clone(&asked) };
-        (Arc::new(device), turns, asked)
+        (Arc::new(ReadOnlyLayer::new(device)), turns, asked)
     }
 
     /// Reads with so many bytes at once, and counts what has come.

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use block::backend::MemoryDevice;
-use block::{BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
-use bytes::Bytes;
+use block::layer::{self, ReadOnlyLayer};
+use block::{BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, WriteFlags};
 use files::{FileExtent, FileReader, Name};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -45,7 +45,7 @@ impl Drop for Awaited {
     }
 }
 
-impl BlockDevice for Gate {
+impl layer::Reads for Gate {
     fn info(&self) -> DeviceInfo {
         self.inner.info()
     }
@@ -62,22 +62,6 @@ impl BlockDevice for Gate {
             awaited.0.dropped.fetch_sub(1, Relaxed); // it is about to be, in good order
             read
         })
-    }
-
-    fn write(&self, _: u64, _: Bytes, _: WriteFlags) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
-    }
-
-    fn flush(&self) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
-    }
-
-    fn trim(&self, _: u64, _: u64) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
-    }
-
-    fn zero(&self, _: u64, _: u64, _: ZeroFlags) -> Io<()> {
-        Io::err(BlockError::ReadOnly)
     }
 
     fn extents(&self, _: u64, _: u64) -> Io<Vec<Extent>> {
@@ -102,7 +86,8 @@ async fn serve(permits: usize) -> Served {
         dropped: AtomicUsize::new(0),
         gate: Semaphore::new(permits),
     });
-    let device: Device = Arc::new(Gate { inner: Arc::new(inner), reads: Arc::clone(&reads) });
+    let gate = Gate { inner: Arc::new(inner), reads: Arc::clone(&reads) };
+    let device: Device = Arc::new(ReadOnlyLayer::new(gate));
     let half = SIZE as u64 / 2;
     let extent = |offset, at| FileExtent { offset, len: half, at: Some(at) };
     let file = FileReader::new(device, vec![extent(0, half), extent(half, 0)]);

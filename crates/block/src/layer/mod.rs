@@ -15,7 +15,7 @@ pub use delay::{Delay, DelayLayer, Delays, Queueing};
 pub use failures::{Failures, FailuresLayer};
 pub use fault::{Fault, FaultLayer};
 pub use log::{Choice, Cut, Log, LogLayer};
-pub use read_only::ReadOnlyLayer;
+pub use read_only::{ReadOnlyLayer, Reads};
 pub use stats::{OpStats, Stats, StatsLayer};
 pub use thick::ThickLayer;
 pub use write_through::WriteThroughLayer;

@@ -4,19 +4,54 @@ use bytes::Bytes;
 
 use crate::{BlockDevice, BlockError, Buf, Device, DeviceInfo, Extent, Io, WriteFlags, ZeroFlags};
 
-/// A device whose content cannot be changed through this layer.
-pub struct ReadOnlyLayer {
-    inner: Device,
+/// What a device that is only read is made of.
+pub trait Reads: Send + Sync + 'static {
+    /// As [`BlockDevice::info`]; what it says of changes counts for nothing.
+    fn info(&self) -> DeviceInfo;
+
+    /// As [`BlockDevice::read`].
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf>;
+
+    /// As [`BlockDevice::flush`]: what lies below may have been written to by others.
+    fn flush(&self) -> Io<()> {
+        Io::ok(())
+    }
+
+    /// As [`BlockDevice::extents`].
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>>;
 }
 
-impl ReadOnlyLayer {
+impl Reads for Device {
+    fn info(&self) -> DeviceInfo {
+        (**self).info()
+    }
+
+    fn read(&self, offset: u64, buf: Buf) -> Io<Buf> {
+        (**self).read(offset, buf)
+    }
+
+    fn flush(&self) -> Io<()> {
+        (**self).flush()
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Io<Vec<Extent>> {
+        (**self).extents(offset, len)
+    }
+}
+
+/// A device whose content cannot be changed through this layer.
+pub struct ReadOnlyLayer<R = Device> {
+    inner: R,
+}
+
+impl<R: Reads> ReadOnlyLayer<R> {
     /// `inner`, read-only.
-    pub fn new(inner: Device) -> Self {
+    pub fn new(inner: R) -> Self {
         Self { inner }
     }
 }
 
-impl BlockDevice for ReadOnlyLayer {
+impl<R: Reads> BlockDevice for ReadOnlyLayer<R> {
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
             read_only: true,
