@@ -89,12 +89,6 @@ impl Bottleneck {
             Self::Unknown => "unknown",
         }
     }
-
-    /// A window or a buffer of each connection: more connections have more of them.
-    pub fn is_per_connection(self) -> bool {
-        use Bottleneck::{CongestionLoss, CongestionWindow, ReceiveWindow, SendBuffer};
-        matches!(self, ReceiveWindow | SendBuffer | CongestionLoss | CongestionWindow)
-    }
 }
 
 /// In a sentence: "limited by …".

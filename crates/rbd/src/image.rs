@@ -205,6 +205,8 @@ impl Drop for Image {
             // SAFETY: the watch is this image's. No call to `updated` goes on when it returns.
             unsafe { (self.calls().rbd_update_unwatch)(self.handle, watch) };
         }
+        // Whoever follows the size would wait for ever: it learns that there is no image any more.
+        self.changed.notify_one();
         // SAFETY: opened by `rbd_open`, closed once. It waits for what is in flight.
         let closed = unsafe { (self.calls().rbd_close)(self.handle) };
         if closed < 0 {

@@ -71,9 +71,9 @@ impl Session {
         match self.attribute(itt) {
             Some(TaskAttribute::HEAD_OF_QUEUE) => false,
             _ if self.attributes.behind.iter().take(before).any(here) => true,
-            Some(TaskAttribute::ORDERED) => self.tasks.iter().any(|(other, task)| {
+            Some(TaskAttribute::ORDERED) => self.tasks.values().any(|task| {
                 let begun = task.in_order && task.phase != Phase::Responding;
-                *other != itt && begun && task.lun() == lun
+                task.command.itt != itt && begun && task.lun() == lun
             }),
             _ => self.attributes.ordered.iter().any(here),
         }
